@@ -23,7 +23,7 @@ import regard
 def regarded(run: Path, source: str, target: str | None) -> tuple[str, Any]:
     """What it said or was given, and its look at the source."""
     model = regard.load(run)
-    said = str(model.answer(source).value) if target is None else target
+    said = str(model.predict(source).value) if target is None else target
     looks = model.explain(source, said).maps
     return said, next((item for item in looks if "cross" in item.name), looks[-1])
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     said, first = regarded(asked.rnnsearch, asked.source, asked.target)
     print(said)
-    print(regard.load(asked.transformer).answer(asked.source).value)
+    print(regard.load(asked.transformer).predict(asked.source).value)
     _, second = regarded(asked.transformer, asked.source, said)
     sharp = second.weights.max(-1).mean(-1)  # layers, heads
     layer, head = np.unravel_index(int(sharp.argmax()), sharp.shape)
@@ -69,7 +69,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def smoke(folder: Path) -> None:
     data = synthetic.parallel(folder / "data", ("train",))
-    short = [*harness.SHORT, "train.tokens=256", "data.vocabulary=300", "decode.beam=1", "decode.longer=4"]
+    short = [
+        *harness.SHORT,
+        "train.batch_tokens=256",
+        "data.vocab_size=300",
+        "decode.num_beams=1",
+        "decode.max_extra_tokens=4",
+    ]
     for system in ("rnnsearch", "transformer"):
         files = f"{data / 'train.en.gz'}:{data / 'train.de.gz'}"
         settings = [*short, *harness.TINY[system]]

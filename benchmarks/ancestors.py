@@ -23,26 +23,26 @@ import synthetic
 from side_by_side import side_by_side
 
 ALIKE = (
-    "data.vocabulary=10000", "data.tokenized=true", "data.score=200", "model.dropout=0.3", "train.steps=6000",
-    "train.tokens=16384", "train.warmup=1500", "train.schedule=linear", "train.smoothing=0.1", "train.betas=0.9,0.98",
-    "train.clip=1.0", "train.average=0.999", "train.every=250", "decode.beam=5", "decode.penalty=0.6", "decode.form=paper",
+    "data.vocab_size=10000", "data.pretokenized=true", "data.eval_samples=200", "model.dropout=0.3", "train.steps=6000",
+    "train.batch_tokens=16384", "train.warmup_steps=1500", "train.lr_schedule=linear", "train.label_smoothing=0.1", "train.betas=0.9,0.98",
+    "train.grad_clip=1.0", "train.ema_decay=0.999", "train.eval_every=250", "decode.num_beams=5", "decode.length_penalty=0.6", "decode.length_penalty_type=wu",
 )  # fmt: skip
 
-PADDED = "train.tokens=23552"
+PADDED = "train.batch_tokens=23552"
 """Grains that are filled up, three of ten positions: 54 in an epoch, as many as of the Transformer's packed ones."""
 
 SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "rnn": (
         "rnn-tiny",
-        ("model.width=200", "model.embedding=200", "model.depth=1", "model.spread=0.08", "train.rate=2e-3", PADDED),
+        ("model.width=200", "model.embedding_dim=200", "model.depth=1", "model.init_range=0.08", "train.lr=2e-3", PADDED),
     ),
     "rnnsearch": (
         "rnnsearch-tiny",
-        ("model.width=272", "model.encoder_width=144", "model.embedding=144", "model.inner=144", "model.maxout=144",
-         "train.rate=2e-3", PADDED),
+        ("model.width=272", "model.encoder_width=144", "model.embedding_dim=144", "model.attention_dim=144", "model.maxout_dim=144",
+         "train.lr=2e-3", PADDED),
     ),
-    "convs2s": ("convs2s-tiny", ("train.rate=4e-3", PADDED)),
-    "transformer": ("transformer-tiny", ("train.rate=4e-3",)),
+    "convs2s": ("convs2s-tiny", ("train.lr=4e-3", PADDED)),
+    "transformer": ("transformer-tiny", ("train.lr=4e-3",)),
 }  # fmt: skip
 """The preset, and what is set beside `ALIKE`."""
 
@@ -98,13 +98,13 @@ def summed(run: Path) -> dict[str, Any]:
 
 def test(names: list[str], data: Path, out: Path) -> None:
     """What was tested is not tested again."""
-    from regard.runs.evaluate import evaluate, write_answers
+    from regard.runs.evaluate import evaluate, write_predictions
 
     for name in names:
         done = out / f"{name}.test.json"
         if not done.exists():
             result = evaluate(out / name, [files(data, "test_2016_flickr")])
-            write_answers(result, out / f"{name}.test.jsonl")
+            write_predictions(result, out / f"{name}.test.jsonl")
             done.write_text(json.dumps(result.scores))
         print(name, done.read_text(), flush=True)
 
@@ -188,8 +188,14 @@ def smoke(folder: Path) -> None:
     data = synthetic.parallel(folder / "data", tuple(f"{part}.lc.norm.tok" for part in parts))
     names, out = ("rnnsearch", "transformer"), str(folder / "out")
     for name in names:
-        short = [*harness.SHORT, *harness.TINY[name], "train.tokens=256", "decode.beam=1", "decode.longer=4"]
-        main(["train", str(data), out, name, "--set", *short, "data.vocabulary=300"])
+        short = [
+            *harness.SHORT,
+            *harness.TINY[name],
+            "train.batch_tokens=256",
+            "decode.num_beams=1",
+            "decode.max_extra_tokens=4",
+        ]
+        main(["train", str(data), out, name, "--set", *short, "data.vocab_size=300"])
     main(["test", str(data), out, *names])
     main(["figure", str(data), out, *names])
 

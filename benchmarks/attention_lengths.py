@@ -19,10 +19,10 @@ import by_length
 import harness
 import torch
 
-from regard.draw.colormap import ACCENT, INK, QUIET, WARM
-from regard.nn.attention.attention import Attention, Recorder
-from regard.nn.attention.masks import Causal, Packed, Window
-from regard.types import Offsets, Seen
+from regard.draw.colormap import ACCENT, INK, MUTED, WARM
+from regard.nn.attention.attention import Attention, AttentionRecorder
+from regard.nn.attention.masks import Causal, PackedDocuments, SlidingWindow
+from regard.types import AttentionRecords, Offsets
 
 WIDTH, HEADS = 512, 8
 
@@ -30,12 +30,12 @@ WIDTH, HEADS = 512, 8
 def ways(length: int) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {"fused": {"rule": Causal()}}
     if length <= harness.pick(cuda=16_384, cpu=4096, smoke=32):
-        found["plain"] = {"rule": Causal(), "seen": Recorder("x", Seen())}
+        found["plain"] = {"rule": Causal(), "seen": AttentionRecorder("x", AttentionRecords())}
     if harness.device() == "cuda":
         many = Offsets(torch.arange(0, length + 1, 128, device="cuda"), 128)
         one = Offsets(torch.tensor([0, length], device="cuda"), length)
-        found["packed"] = {"rule": Causal() & Packed(many, many)}
-        found["window"] = {"rule": Causal() & Packed(one, one) & Window(256, 0)}
+        found["packed"] = {"rule": Causal() & PackedDocuments(many, many)}
+        found["window"] = {"rule": Causal() & PackedDocuments(one, one) & SlidingWindow(256, 0)}
     return found
 
 
@@ -82,7 +82,7 @@ def measure_all(path: Path) -> None:
 
 def draw(source: Path, target: Path) -> None:
     found = json.loads(source.read_text())
-    colours = {"plain": WARM, "fused": ACCENT, "packed": INK, "window": QUIET}
+    colours = {"plain": WARM, "fused": ACCENT, "packed": INK, "window": MUTED}
     title = f"one causal self-attention, forward and backward: {found['device']}"
     by_length.draw(found["rows"], {"MiB": "memory, MiB", "ms": "time, ms"}, title, target, colours)
 

@@ -5,8 +5,8 @@
 
 The model is trained to go on with text first: with the sentences of SST-2 without their labels, or with the files of
 `--text` (WikiText, say). Then it is fine-tuned for three passes over so many labelled examples, drawn anew for each seed and
-the same for both ways, with `train.auxiliary` 0.5 and 0. The accuracy is that of the last step on the 872 examples of
-dev.tsv, which choose nothing. `--set model.depth=… train.rate=…` changes the model or its training, as in `regard train`.
+the same for both ways, with `train.lm_loss_weight` 0.5 and 0. The accuracy is that of the last step on the 872 examples of
+dev.tsv, which choose nothing. `--set model.depth=… train.lr=…` changes the model or its training, as in `regard train`.
 """
 
 from __future__ import annotations
@@ -23,34 +23,40 @@ from typing import Any
 import harness
 import synthetic
 
-from regard.data.text.labeled import Labelled, iterate_labelled
-from regard.draw.colormap import ACCENT, INK, LINE, QUIET, WARM
-from regard.draw.figure import Sheet, check_ending, styled
+from regard.data.text.labeled import LabeledText, iterate_labeled
+from regard.draw.colormap import ACCENT, INK, LINE, MUTED, WARM
+from regard.draw.figure import Sheet, check_suffix, figure_style
 
-MODEL = ("model.width=192", "model.depth=4", "model.heads=4", "model.hidden=768", "model.length=128")
-BEFORE = ("data.vocabulary=4000", "train.steps=1500", "train.tokens=2048", "train.warmup=100", "train.every=1000000")
+MODEL = ("model.width=192", "model.depth=4", "model.heads=4", "model.ffn_dim=768", "model.max_length=128")
+BEFORE = (
+    "data.vocab_size=4000",
+    "train.steps=1500",
+    "train.batch_tokens=2048",
+    "train.warmup_steps=100",
+    "train.eval_every=1000000",
+)
 TUNING = (
-    "train.passes=3",
-    "train.tokens=512",
-    "train.rate=5e-4",
-    "train.warmup=0.1",
-    "train.every=1000000",
-    "data.score=2000",
+    "train.epochs=3",
+    "train.batch_tokens=512",
+    "train.lr=5e-4",
+    "train.warmup_steps=0.1",
+    "train.eval_every=1000000",
+    "data.eval_samples=2000",
 )
 """Some 32 texts a step. A model this small learns at a higher rate than GPT-1; all else is the recipe of the paper."""
 
 WAYS = {"with": 0.5, "without": 0.0}
 
 
-def files(folder: Path) -> tuple[list[Labelled], str]:
+def files(folder: Path) -> tuple[list[LabeledText], str]:
     """The labelled texts to train on, and the file to measure on."""
     paths = [next(folder.glob(f"{name}.tsv*")) for name in ("train", "dev")]
-    found = [item for item in iterate_labelled([str(paths[0])]) if isinstance(item, Labelled)]
+    found = [item for item in iterate_labeled([str(paths[0])]) if isinstance(item, LabeledText)]
     return found, str(paths[1])
 
 
-def pretrain(samples: Sequence[Labelled], text: Sequence[str], out: Path, changes: Sequence[str]) -> Path:
-    run = out / "language"
+def pretrain(samples: Sequence[LabeledText], text: Sequence[str], out: Path, changes: Sequence[str]) -> Path:
+    run = out / "lm"
     if (run / "README.md").exists():
         return run
     given = list(text)
@@ -59,11 +65,11 @@ def pretrain(samples: Sequence[Labelled], text: Sequence[str], out: Path, change
         path.write_text("".join(f"{sample.text}\n" for sample in samples), encoding="utf-8")
         given = [str(path)]
     mine = [change for change in changes if not change.startswith("tuning.")]
-    harness.train("language", given, model="gpt2-mini", out=run, settings=[*MODEL, *BEFORE, *mine])
+    harness.train("lm", given, model="gpt2-mini", out=run, settings=[*MODEL, *BEFORE, *mine])
     return run
 
 
-def tune(start: Path, samples: Sequence[Labelled], dev: str, run: Path, settings: Sequence[str]) -> dict[str, Any]:
+def tune(start: Path, samples: Sequence[LabeledText], dev: str, run: Path, settings: Sequence[str]) -> dict[str, Any]:
     path = run.with_suffix(".tsv")
     path.write_text(
         "text\tlabel\n" + "".join(f"{sample.text}\t{sample.label}\n" for sample in samples), encoding="utf-8"
@@ -85,7 +91,7 @@ def measure(asked: argparse.Namespace) -> None:
         for seed in asked.seeds:
             part = random.Random(seed).sample(samples, size)
             for way, weight in WAYS.items():
-                settings = [*TUNING, *tuning, f"train.seed={seed}", f"train.auxiliary={weight}"]
+                settings = [*TUNING, *tuning, f"train.seed={seed}", f"train.lm_loss_weight={weight}"]
                 found = tune(start, part, dev, asked.out / f"{way}-{size}-{seed}", settings)
                 rows.append({"way": way, "examples": size, "seed": seed, **found})
                 print(json.dumps(rows[-1]), flush=True)
@@ -100,11 +106,11 @@ def draw(source: Path, target: Path) -> None:
     rows = json.loads(source.read_text())["rows"]
     sizes = sorted({row["examples"] for row in rows})
     seeds = len({row["seed"] for row in rows})
-    with styled():
+    with figure_style():
         sheet = Sheet(7.2, 4.9)
         sheet.text(0.45, 0.3, "Fine-tuning with and without the auxiliary loss", size=13, weight="bold")
         said = f"SST-2, accuracy on the 872 examples of dev; mean, and all of {seeds} seeds"
-        sheet.text(0.45, 0.6, said, size=8.5, colour=QUIET)
+        sheet.text(0.45, 0.6, said, size=8.5, color=MUTED)
         axes = sheet.axes(0.95, 1.1, 5.9, 3.1)
         for way, colour in (("with", ACCENT), ("without", WARM)):
             values = [[row["accuracy"] for row in rows if (row["way"], row["examples"]) == (way, n)] for n in sizes]
@@ -123,7 +129,7 @@ def draw(source: Path, target: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(length=0, labelsize=8.5)
         axes.legend(loc="lower right", fontsize=8.5, labelcolor=INK, frameon=False)
-        sheet.save(target, check_ending(target, (".png", ".svg")))
+        sheet.save(target, check_suffix(target, (".png", ".svg")))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -145,9 +151,17 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def smoke(folder: Path) -> None:
     data, figures = synthetic.sst2(folder / "sst2"), folder / "out/auxiliary.json"
-    tiny = (*harness.TINY["encoder"], "model.length=32", "data.vocabulary=300", "train.steps=2", "train.warmup=1")
+    tiny = (
+        *harness.TINY["encoder"],
+        "model.max_length=32",
+        "data.vocab_size=300",
+        "train.steps=2",
+        "train.warmup_steps=1",
+    )
     sizes = ["--sizes", "8", "--seeds", "1"]
-    main(["measure", str(data), str(folder / "out"), *sizes, "--set", *tiny, "train.tokens=256", "tuning.passes=1"])
+    main(
+        ["measure", str(data), str(folder / "out"), *sizes, "--set", *tiny, "train.batch_tokens=256", "tuning.passes=1"]
+    )
     main(["draw", str(figures), str(folder / "auxiliary.png")])
 
 

@@ -25,78 +25,92 @@ import torch
 from clock import Clock, ceiling, report
 
 from regard import build
-from regard.data.batching.loader import feed
-from regard.data.batching.mlm_masking import Hiding
-from regard.data.store.token_store import Rows
-from regard.tasks.base import Encoded, Terms
-from regard.tasks.mlm import Manner, around
-from regard.training.distributed import World
-from regard.training.execution import Compute, Loss, Way
-from regard.training.loop import loop, numbers
-from regard.training.optimizer import make_optimiser
-from regard.training.settings import Train
+from regard.data.batching.loader import prefetch
+from regard.data.batching.mlm_masking import TokenMasker
+from regard.data.store.token_store import RaggedRows
+from regard.tasks.base import Encoded, LossWeights
+from regard.tasks.mlm import MaskingContext, num_special_tokens
+from regard.training.distributed import ProcessGroup
+from regard.training.execution import ExecutionMode, ForwardBackward, LossModule
+from regard.training.loop import micro_batch_indices, train_loop
+from regard.training.optimizer import make_optimizer
+from regard.training.settings import TrainSettings
 from regard.types import Batch
 
 MEAN, SHARE = 90, 0.15
 OPENS = 2
-TINY = {"width": 16, "depth": 1, "heads": 2, "hidden": 32, "vocabulary": 64}
+TINY = {"width": 16, "depth": 1, "heads": 2, "ffn_dim": 32, "vocab_size": 64}
 """Changes to the fields of the model in the smoke mode."""
 
 
 def made(asked: argparse.Namespace, **more: Any) -> Any:
-    return build(asked.model, length=asked.length, **(TINY if harness.is_smoke() else {}), **more)
+    return build(asked.model, max_length=asked.length, **(TINY if harness.is_smoke() else {}), **more)
 
 
 def special(config: Any) -> int:
     """The first id of an ordinary token."""
-    return min(1000, config.vocabulary // 4)
+    return min(1000, config.vocab_size // 4)
 
 
 def work(config: Any, length: float) -> float:
     """Operations of a token in rows of this length: 6 for each weight, of the vocabulary where something is asked, and
     attention."""
-    blocks = config.depth * (4 * config.width**2 + 2 * config.width * config.hidden)
-    asked = SHARE * config.width * (config.vocabulary + config.width)
+    blocks = config.depth * (4 * config.width**2 + 2 * config.width * config.ffn_dim)
+    asked = SHARE * config.width * (config.vocab_size + config.width)
     return 6.0 * (blocks + asked) + 12.0 * config.depth * config.width * length
 
 
 def lengths(kind: str, count: int, config: Any) -> np.ndarray:
     """Of documents: log-normal, as those of forums and news are, or very long."""
     if kind == "full":
-        return np.full(64, 256 * config.length)
+        return np.full(64, 256 * config.max_length)
     drawn = np.random.default_rng(0).lognormal(4.2, 0.8, count)
-    return np.clip(drawn, 8, config.length - around(config)).astype(np.int64)
+    return np.clip(drawn, 8, config.max_length - num_special_tokens(config)).astype(np.int64)
 
 
 def documents(kind: str, rows: int, config: Any) -> Encoded:
     sizes = lengths(kind, 100 * rows, config)
-    ids = np.random.default_rng(1).integers(special(config), config.vocabulary, int(sizes.sum()), dtype=np.int32)
+    ids = np.random.default_rng(1).integers(special(config), config.vocab_size, int(sizes.sum()), dtype=np.int32)
     single = np.arange(len(sizes) + 1)  # one passage per document: one value per row
-    joints, numbered = Rows(np.full(len(sizes), OPENS), single), Rows(np.arange(len(sizes)), single)
-    hiding = Hiding(config.mask, np.arange(config.vocabulary) >= special(config), SHARE)
-    text = Rows(ids, np.concatenate([[0], np.cumsum(sizes)]))
-    return Encoded([], {"text": text, "joint": joints, "document": numbered}, [], Manner(config.length, hiding))
+    joints, numbered = RaggedRows(np.full(len(sizes), OPENS), single), RaggedRows(np.arange(len(sizes)), single)
+    hiding = TokenMasker(config.mask_id, np.arange(config.vocab_size) >= special(config), SHARE)
+    text = RaggedRows(ids, np.concatenate([[0], np.cumsum(sizes)]))
+    return Encoded(
+        [], {"text": text, "joint": joints, "document": numbered}, [], MaskingContext(config.max_length, hiding)
+    )
 
 
-def settings_of(rows: int, mean: float) -> Train:
-    return Train(steps=10**6, tokens=int(rows * mean), smoothing=0.0, clip=1.0, precision="bfloat16")
+def settings_of(rows: int, mean: float) -> TrainSettings:
+    return TrainSettings(
+        steps=10**6, batch_tokens=int(rows * mean), label_smoothing=0.0, grad_clip=1.0, precision="bfloat16"
+    )
 
 
-def ours(clock: Clock, asked: argparse.Namespace, kind: str, way: Way) -> dict[str, float]:
+def ours(clock: Clock, asked: argparse.Namespace, kind: str, way: ExecutionMode) -> dict[str, float]:
     model = made(asked, dropout=0.0, attention_dropout=0.0, head_dropout=0.0).to(clock.device)
     encoded = documents(kind, asked.rows, model.config)
-    mean = asked.length if kind == "full" else float(lengths(kind, 1000, model.config).mean()) + around(model.config)
+    mean = (
+        asked.length
+        if kind == "full"
+        else float(lengths(kind, 1000, model.config).mean()) + num_special_tokens(model.config)
+    )
     settings = settings_of(asked.rows, mean)
-    plan = model.task.plan(encoded, model.config, settings.tokens, 1, clock.device == "cuda")
-    compute = Compute(Loss(model, model.task, Terms()), settings, torch.device(clock.device), World(), plan.steady)
-    compute.choose(way)
-    compute.say = print
+    plan = model.task.sampler(encoded, model.config, settings.batch_tokens, 1, clock.device == "cuda")
+    compute = ForwardBackward(
+        LossModule(model, model.task, LossWeights()),
+        settings,
+        torch.device(clock.device),
+        ProcessGroup(),
+        plan.static_shape,
+    )
+    compute.set_mode(way)
+    compute.log = print
 
     def grain(number: int) -> Batch:
-        return model.task.collate(encoded, plan.grain(number)[1], model.config, plan.shape)
+        return model.task.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape)
 
-    grains = feed(grain, numbers(0, settings, World()), 2, pin=clock.device == "cuda")
-    steps = loop(model, compute, grains, make_optimiser(model, settings), settings)
+    grains = prefetch(grain, micro_batch_indices(0, settings, ProcessGroup()), 2, pin=clock.device == "cuda")
+    steps = train_loop(model, compute, grains, make_optimizer(model, settings), settings)
     try:
         seconds = clock.row(lambda: next(steps))
     finally:
@@ -112,17 +126,17 @@ def theirs(clock: Clock, asked: argparse.Namespace, kind: str) -> dict[str, floa
     config, encoded = own.config, documents(kind, asked.rows, own.config)
     peer = BertForPreTraining(
         BertConfig(
-            vocab_size=config.vocabulary, hidden_size=config.width, num_hidden_layers=config.depth,
-            num_attention_heads=config.heads, intermediate_size=config.hidden, max_position_embeddings=config.length,
+            vocab_size=config.vocab_size, hidden_size=config.width, num_hidden_layers=config.depth,
+            num_attention_heads=config.heads, intermediate_size=config.ffn_dim, max_position_embeddings=config.max_length,
             hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation="sdpa",
         )
     )  # fmt: skip
     peer = peer.to(clock.device).train()
     optimiser = torch.optim.AdamW(peer.parameters(), lr=1e-4, fused=True)
     called = torch.compile(peer) if clock.device == "cuda" else peer
-    plan = own.task.plan(encoded, config, asked.rows * config.length, 1, False)
+    plan = own.task.sampler(encoded, config, asked.rows * config.max_length, 1, False)
     rows = np.random.default_rng(2).permutation(plan.rows(0))
-    rows = rows[plan.lengths(rows) == config.length] if kind == "full" else rows
+    rows = rows[plan.lengths(rows) == config.max_length] if kind == "full" else rows
     rows = np.concatenate([rows, np.ones((len(rows), 2), dtype=np.int64)], axis=1)
     batches = [padded(own, encoded, rows[at : at + asked.rows]) for at in range(0, 4 * asked.rows, asked.rows)]
     turns = itertools.cycle([{name: value.to(clock.device) for name, value in batch.items()} for batch in batches])
@@ -143,16 +157,19 @@ def theirs(clock: Clock, asked: argparse.Namespace, kind: str) -> dict[str, floa
 
 def padded(own: Any, encoded: Encoded, rows: np.ndarray) -> dict[str, torch.Tensor]:
     """A batch of ours as theirs is written, in rows of the full length."""
-    batch, length = own.task.collate(encoded, rows, own.config), own.config.length
+    batch, length = own.task.collate(encoded, rows, own.config), own.config.max_length
     assert (
-        batch.labels is not None and batch.asked is not None and batch.types is not None and batch.follows is not None
+        batch.labels is not None
+        and batch.label_positions is not None
+        and batch.types is not None
+        and batch.follows is not None
     )
     B, L = batch.x.shape
     labels = torch.full((B * L,), -100)
-    labels[batch.asked] = batch.labels
+    labels[batch.label_positions] = batch.labels
 
     def wide(table: torch.Tensor, value: int) -> torch.Tensor:
-        return torch.nn.functional.pad(table.view(B, L), (0, length - L), value=value)
+        return torch.nn.functional.pad(table.view(B, L), (0, length - L), pad_value=value)
 
     found = {"input_ids": wide(batch.x, 0), "token_type_ids": wide(batch.types, 0), "labels": wide(labels, -100)}
     if batch.mask is not None:  # without one their attention has its fastest kernel

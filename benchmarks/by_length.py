@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.draw.colormap import ACCENT, INK, LINE, QUIET, WARM
+from regard.draw.colormap import ACCENT, INK, LINE, MUTED, WARM
 
 Rows = Sequence[Mapping[str, Any]]
-COLOURS = (ACCENT, QUIET, WARM, INK)
+COLOURS = (ACCENT, MUTED, WARM, INK)
 
 
 def draw(

@@ -1,13 +1,13 @@
 """Point Transformer on ModelNet10 and on the embedded rooms, as they are and spoilt: turned, shaken, with points missing.
 
     python benchmarks/modelnet.py prepare SOURCE DATA --surface --points 8192 --normals --held-out 5 [--all]
-    python benchmarks/clouds.py train OUT --modelnet DATA [name ...] [--together 4] [--set train.passes=...]
+    python benchmarks/clouds.py train OUT --modelnet DATA [name ...] [--together 4] [--set train.epochs=...]
     python benchmarks/clouds.py test OUT --modelnet DATA [name ...] [--device cuda]
     python benchmarks/clouds.py figure OUT                               # OUT/clouds.png
 
 `modelnet` learns from shapes that stand upright and look one way, as they are in the data, `modelnet-turned` from shapes that
 are turned about any axis; `rooms` from rooms that are turned about the axis upwards. Which checkpoint is kept the validation
-part decides; where it is learnt from too (`--all`), it decides nothing: then `--set train.every=100000` keeps the last. `test`
+part decides; where it is learnt from too (`--all`), it decides nothing: then `--set train.eval_every=100000` keeps the last. `test`
 reads the test part: shapes as they are with several looks at them, then once for each way of spoiling it, with one look at as
 many points of each shape as were learnt from. Noise is a share of a shape's radius, in rooms metres; missing points are chosen
 by chance, a hole is a ball about one of the points.
@@ -30,16 +30,16 @@ ROOMS = {"train": "rooms-1#samples=1500", "valid": "rooms-1#part=valid", "test":
 SEEN = 1024
 """points of a shape at a time"""
 SHAPES = (
-    f"data.points={SEEN}", "data.features=normals", "data.flip=true", "data.scale=0.8,1.25", "data.jitter=0.005",
-    "train.clouds=32", "train.passes=100", "train.rate=2e-3", "train.average=0.999",
+    f"data.num_points={SEEN}", "data.point_features=normals", "data.flip=true", "data.scale=0.8,1.25", "data.jitter=0.005",
+    "train.batch_size=32", "train.epochs=100", "train.lr=2e-3", "train.ema_decay=0.999",
 )  # fmt: skip
 TRAININGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "modelnet": ("classify", SHAPES),
-    "modelnet-turned": ("classify", (*SHAPES, "data.turn=any")),
+    "modelnet-turned": ("classify", (*SHAPES, "data.rotate=any")),
     "rooms": (
         "segment",
-        ("data.features=none", "data.points=4096", "data.turn=up", "data.scale=0.9,1.1", "data.jitter=0.005", "train.clouds=8",
-         "train.passes=15", "train.rate=4e-3"),
+        ("data.point_features=none", "data.num_points=4096", "data.rotate=up", "data.scale=0.9,1.1", "data.jitter=0.005", "train.batch_size=8",
+         "train.epochs=15", "train.lr=4e-3"),
     ),
 }  # fmt: skip
 """The task, and what is its own."""
@@ -58,9 +58,9 @@ Spoil = Callable[[Points, float, np.random.Generator], tuple[Points, np.ndarray]
 
 
 def _turned(points: Points, axis: np.ndarray, degrees: float) -> Points:
-    from regard.processors.point_augmentation import around
+    from regard.processors.point_augmentation import rotation_matrix
 
-    turn = around(axis, np.radians(degrees)).T
+    turn = rotation_matrix(axis, np.radians(degrees)).T
     return np.concatenate([points[:, at : at + 3] @ turn for at in range(0, points.shape[1], 3)], axis=1)
 
 
@@ -118,7 +118,7 @@ def train(names: list[str], out: Path, modelnet: Path | None, model: str, togeth
     for name in names:
         task, own = TRAININGS[name]
         parts = ["--data", data_of(name, "train", modelnet), "--valid", data_of(name, "valid", modelnet)]
-        settings = ["data.score=1000", "train.every=500", *own, *more]
+        settings = ["data.eval_samples=1000", "train.eval_every=500", *own, *more]
         trainings[name] = [task, *parts, "--model", model, "--set", *settings]
     side_by_side(trainings, out, together, summed)
 
@@ -133,12 +133,12 @@ def summed(run: Path) -> dict[str, Any]:
 def clouds_of(name: str, modelnet: Path | None, normals: bool) -> Iterator[tuple[Points, Any]]:
     """Points, in which a shape has the radius 1, and what is right: a class, or one for each point."""
     from regard.data.points.cloud_files import read_cloud
-    from regard.data.points.labeled import iterate_clouds, iterate_labelled_clouds
+    from regard.data.points.labeled import iterate_clouds, iterate_labeled_clouds
 
-    iterate = iterate_labelled_clouds if name == "rooms" else iterate_clouds
+    iterate = iterate_labeled_clouds if name == "rooms" else iterate_clouds
     for sample in iterate([data_of(name, "test", modelnet)], None):
         cloud = sample.read() if hasattr(sample, "read") else read_cloud(sample.source)
-        places = cloud.places.astype(np.float64)
+        places = cloud.coordinates.astype(np.float64)
         if name != "rooms":
             places -= places.mean(0)
             places /= np.sqrt((places**2).sum(1).max())
@@ -156,18 +156,18 @@ def share(
     name: str, model: Any, clouds: Sequence[tuple[Points, Any]], spoil: Spoil, much: float, votes: int = 1
 ) -> float:
     """Accuracy, or of rooms the mean overlap, in percent."""
-    from regard.tasks.metrics.segmentation_depth import Overlap
+    from regard.tasks.metrics.segmentation_depth import SegmentationMetrics
 
     random = np.random.default_rng([1, round(1000 * much)])
     spoilt = [(spoil(points, much, random), right) for points, right in clouds]
     more = {} if name == "rooms" else {"votes": votes}
-    answers = model.answer([points.astype(np.float32) for (points, _), _ in spoilt], **more)
+    answers = model.predict([points.astype(np.float32) for (points, _), _ in spoilt], **more)
     if name != "rooms":
         return 100 * float(np.mean([a.value == right for a, (_, right) in zip(answers, spoilt, strict=True)]))
-    overlap = Overlap(len(model.identity.labels), -100)
+    overlap = SegmentationMetrics(len(model.spec.labels), -100)
     for answer, ((_, kept), right) in zip(answers, spoilt, strict=True):
         overlap.add(answer.extra["classes"], right[kept])
-    return 100 * overlap.mean()
+    return 100 * overlap.mean_iou()
 
 
 def test(names: list[str], out: Path, modelnet: Path | None, device: str) -> None:
@@ -177,7 +177,7 @@ def test(names: list[str], out: Path, modelnet: Path | None, device: str) -> Non
 
     for name in names:
         model = regard.load(out / name, device=device)
-        clouds = list(clouds_of(name, modelnet, "normals" in model.reader.features))
+        clouds = list(clouds_of(name, modelnet, "normals" in model.processor.features))
         found: dict[str, Any] = {"clouds": len(clouds)}
         if name != "rooms":
             found["as they are"] = round(share(name, model, clouds, noise, 0.0, VOTES), 2)
@@ -238,7 +238,7 @@ def smoke(folder: Path) -> None:
         ["prepare", str(synthetic.voxels(voxels)), str(shapes), "--points", "64", "--normals", "--held-out", "2"]
     )
     data = ["--modelnet", str(shapes), "--model", "point-tiny"]
-    short = ["data.points=32", "train.passes=1", "train.clouds=4", "data.score=2"]
+    short = ["data.num_points=32", "train.epochs=1", "train.batch_size=4", "data.eval_samples=2"]
     main(["train", out, "modelnet", "rooms", *data, "--set", *short])
     main(["test", out, "modelnet", "rooms", *data])
     main(["figure", out])

@@ -29,18 +29,21 @@ CLASSES = (
     "t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
 )  # fmt: skip
 HELD_OUT = 5_000
-ALIKE = ("train.passes=20", "train.images=512", "train.rate=1.5e-3", "train.decay=0.05", "train.warmup=0.1",
-         "train.schedule=cosine", "train.smoothing=0.1", "data.shift=0.1", "data.flip=true", "data.erase=0.3",
-         "data.score=5000")  # fmt: skip
+ALIKE = ("train.epochs=20", "train.batch_size=512", "train.lr=1.5e-3", "train.weight_decay=0.05", "train.warmup_steps=0.1",
+         "train.lr_schedule=cosine", "train.label_smoothing=0.1", "data.shift=0.1", "data.flip=true", "data.random_erasing=0.3",
+         "data.eval_samples=5000")  # fmt: skip
 
 
 def vit(width: int, depth: int) -> tuple[str, ...]:
-    return (f"model.width={width}", f"model.depth={depth}", f"model.heads={width // 32}", f"model.hidden={4 * width}")
+    return (f"model.width={width}", f"model.depth={depth}", f"model.heads={width // 32}", f"model.ffn_dim={4 * width}")
 
 
 MEAN = "model.pool=mean"
 SIZES: dict[str, tuple[str, tuple[str, ...]]] = {
-    **{f"tiny-{seed}": ("vit-tiny", (f"train.seed={seed}", "data.flip=true", "data.score=5000")) for seed in (1, 2, 3)},
+    **{
+        f"tiny-{seed}": ("vit-tiny", (f"train.seed={seed}", "data.flip=true", "data.eval_samples=5000"))
+        for seed in (1, 2, 3)
+    },
     "vit-64": ("vit-tiny", (*ALIKE, *vit(64, 4), MEAN)),
     "vit-128": ("vit-tiny", (*ALIKE, *vit(128, 6), MEAN)),
     "vit-192": ("vit-tiny", (*ALIKE, *vit(192, 9), MEAN)),
@@ -48,10 +51,10 @@ SIZES: dict[str, tuple[str, tuple[str, ...]]] = {
     "hybrid-64": ("hybrid-tiny", (*ALIKE, *vit(64, 2))),
     "hybrid-128": ("hybrid-tiny", (*ALIKE, *vit(128, 4))),
     "hybrid-192": ("hybrid-tiny", (*ALIKE, *vit(192, 6))),
-    "resnet-8": ("resnet-tiny", (*ALIKE, "model.start=8", "model.widths=8,16,32,64")),
-    "resnet-16": ("resnet-tiny", (*ALIKE, "model.start=16", "model.widths=16,32,64,128")),
+    "resnet-8": ("resnet-tiny", (*ALIKE, "model.stem_channels=8", "model.widths=8,16,32,64")),
+    "resnet-16": ("resnet-tiny", (*ALIKE, "model.stem_channels=16", "model.widths=16,32,64,128")),
     "resnet-32": ("resnet-tiny", ALIKE),
-    "resnet-64": ("resnet-tiny", (*ALIKE, "model.start=64", "model.widths=64,128,256,512")),
+    "resnet-64": ("resnet-tiny", (*ALIKE, "model.stem_channels=64", "model.widths=64,128,256,512")),
 }
 
 
@@ -178,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def smoke(folder: Path) -> None:
     data, out = str(folder / "data"), str(folder / "out")
     main(["tables", str(synthetic.fashion(folder / "source")), data])
-    short = [*harness.ONCE, "train.images=8", *harness.TINY["encoder"]]
+    short = [*harness.ONCE, "train.batch_size=8", *harness.TINY["encoder"]]
     main(["train", data, out, "vit-64", "--set", *short])
     main(["test", data, out, "vit-64"])
     main(["figure", out, str(folder / "fashion.png")])

@@ -26,13 +26,13 @@ import synthetic
 import torch
 
 import regard
-from regard.data.text.labeled import iterate_labelled
-from regard.data.text.qa import iterate_spans
-from regard.data.text.tables import Empty
+from regard.data.text.labeled import iterate_labeled
+from regard.data.text.qa import iterate_qa
+from regard.data.text.tables import SkippedRow
 from regard.data.text.tagged import iterate_tagged
 from regard.runs.evaluate import evaluate
-from regard.tasks.metrics.ner import measure as measure_tags
-from regard.tasks.metrics.squad import measure as measure_spans
+from regard.tasks.metrics.ner import tagging_metrics as measure_tags
+from regard.tasks.metrics.squad import squad_scores as measure_spans
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Case:
 CASES = {
     "classify": Case("accuracy", 1, 5e-5, 32, 448, 128),
     "tag": Case("f1", 4, 1e-4, 32, 640, 256),
-    "span": Case("f1", 3, 1e-4, 16, 2816, 384),
+    "qa": Case("f1", 3, 1e-4, 16, 2816, 384),
 }
 
 
@@ -88,8 +88,8 @@ def ours(
     task: str, case: Case, model: str, files: dict[str, Path], out: Path, seed: int, device: str
 ) -> dict[str, Any]:
     settings = [
-        f"train.passes={case.epochs}", f"train.rate={case.rate}", f"train.seed={seed}", f"data.longest={case.longest}",
-        f"train.tokens={case.tokens}", "data.score=100000",
+        f"train.epochs={case.epochs}", f"train.lr={case.rate}", f"train.seed={seed}", f"data.max_length={case.longest}",
+        f"train.batch_tokens={case.tokens}", "data.eval_samples=100000",
     ]  # fmt: skip
     run, begun = out / f"{task}-{seed}", time.perf_counter()
     harness.train(
@@ -106,9 +106,9 @@ def ours(
 
 def read(task: str, path: Path) -> list[Any]:
     streams: dict[str, Callable[..., Iterator[Any]]] = {
-        "classify": iterate_labelled, "tag": iterate_tagged, "span": iterate_spans,
+        "classify": iterate_labeled, "tag": iterate_tagged, "qa": iterate_qa,
     }  # fmt: skip
-    return [item for item in streams[task]([str(path)]) if not isinstance(item, Empty)]
+    return [item for item in streams[task]([str(path)]) if not isinstance(item, SkippedRow)]
 
 
 class Peer:
@@ -124,11 +124,11 @@ class Peer:
 
         self.task, self.case, self.device = task, case, device
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        names = {"classify": lambda s: [s.label], "tag": lambda s: s.tags, "span": lambda s: []}[task]
+        names = {"classify": lambda s: [s.label], "tag": lambda s: s.tags, "qa": lambda s: []}[task]
         self.labels = sorted({name for sample in train for name in names(sample)})
         kinds = {
             "classify": AutoModelForSequenceClassification, "tag": AutoModelForTokenClassification,
-            "span": AutoModelForQuestionAnswering,
+            "qa": AutoModelForQuestionAnswering,
         }  # fmt: skip
         more = {"num_labels": len(self.labels)} if self.labels else {}
         self.model = kinds[task].from_pretrained(folder, dtype=torch.float32, **more).to(device)
@@ -194,7 +194,7 @@ class Peer:
 
     def loss(self, rows: list[dict[str, Any]]) -> torch.Tensor:
         given, label = self.batch(rows)
-        if self.task == "span":
+        if self.task == "qa":
             return self.model(**given, start_positions=label[:, 0], end_positions=label[:, 1]).loss
         return self.model(**given, labels=label).loss
 
@@ -208,7 +208,7 @@ class Peer:
             given, _ = self.batch([rows[i] for i in some])
             with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
                 found = self.model(**given)
-            table = torch.stack([found.start_logits, found.end_logits], -1) if self.task == "span" else found.logits
+            table = torch.stack([found.start_logits, found.end_logits], -1) if self.task == "qa" else found.logits
             for i, values in zip(some, table.float().cpu().numpy(), strict=True):
                 outputs[i] = values
         self.model.train()
@@ -309,8 +309,14 @@ def smoke(folder: Path) -> None:
         make(data / name)
     run, published = folder / "run", folder / "published"
     text = synthetic.wikitext(folder / "text") / "wiki.train.raw.gz"
-    settings = [*harness.SHORT, *harness.TINY["encoder"], "model.length=384", "data.vocabulary=300", "train.tokens=512"]
-    harness.train("mask", str(text), model="bert-mini", out=run, settings=[*settings, "model.pairs=false"])
+    settings = [
+        *harness.SHORT,
+        *harness.TINY["encoder"],
+        "model.max_length=384",
+        "data.vocab_size=300",
+        "train.batch_tokens=512",
+    ]
+    harness.train("mlm", str(text), model="bert-mini", out=run, settings=[*settings, "model.nsp=false"])
     regard.save(regard.load(run, task="embed"), published)
     for task in CASES:
         main(

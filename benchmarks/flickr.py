@@ -20,10 +20,10 @@ import synthetic
 from scene_captions import MODELS, summed
 from side_by_side import side_by_side
 
-ALIKE = ("train.passes=30", "train.images=64", "train.rate=5e-4", "train.warmup=0.05", "train.schedule=cosine",
-         "train.decay=0.05", "train.smoothing=0.1", "train.every=500", "data.vocabulary=3000", "data.crop=0.6",
-         "data.flip=true", "model.size=96")  # fmt: skip
-RESNET = ("model.start=8", "model.widths=8,8,16,16")
+ALIKE = ("train.epochs=30", "train.batch_size=64", "train.lr=5e-4", "train.warmup_steps=0.05", "train.lr_schedule=cosine",
+         "train.weight_decay=0.05", "train.label_smoothing=0.1", "train.eval_every=500", "data.vocab_size=3000", "data.crop_scale=0.6",
+         "data.flip=true", "model.image_size=96")  # fmt: skip
+RESNET = ("model.stem_channels=8", "model.widths=8,8,16,16")
 """Sizes of the encoder in the smoke mode."""
 SHOWN = 6
 """Test pictures that are drawn."""
@@ -93,11 +93,11 @@ def smoke(folder: Path) -> None:
     short = [
         "--set",
         *harness.ONCE,
-        "train.images=8",
-        "data.vocabulary=300",
-        "model.size=32",
-        "decode.length=4",
-        "model.length=32",
+        "train.batch_size=8",
+        "data.vocab_size=300",
+        "model.image_size=32",
+        "decode.max_new_tokens=4",
+        "model.max_length=32",
     ]
     main([data, out, "attend", *short])
     main([data, out, "attend", "--encoder", str(folder / "encoder"), *short])

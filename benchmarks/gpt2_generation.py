@@ -24,7 +24,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from turns import Action, arguments, in_turns, measure
 
 import regard
-from regard.processors.tokenizer.tokenizer import END_OF_TEXT, Text
+from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ SIZES = {
     "cuda": Size("gpt2-small", 128, 256, (1, 64)),
     "cpu": Size("gpt2-small", 64, 64, (1,)),
     "smoke": Size(
-        "gpt2-mini", 4, 4, (1, 2), {"width": 16, "depth": 1, "heads": 2, "hidden": 32, "vocabulary": 64, "end": 63}
+        "gpt2-mini", 4, 4, (1, 2), {"width": 16, "depth": 1, "heads": 2, "ffn_dim": 32, "vocab_size": 64, "eos_id": 63}
     ),
 }
 """By mode (harness.mode)."""
@@ -54,21 +54,21 @@ SIZES = {
 
 def ours(dtype: torch.dtype, size: Size) -> Action:
     torch.manual_seed(0)
-    vocabulary = size.config.vocabulary
+    vocabulary = size.config.vocab_size
     model = regard.build(size.model, **size.changes)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.05)
-        model.body.tokens.table.weight[model.config.end] = 0.0  # never the likeliest: every answer has full length
+        model.body.tokens.table.weight[model.config.eos_id] = 0.0  # never the likeliest: every answer has full length
     names = {**{f"t{i}": i for i in range(vocabulary - 1)}, END_OF_TEXT: vocabulary - 1}
     backend = Tokenizer(models.WordLevel(names, unk_token="t0"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    model.text = Text(backend)
+    model.tokenizer = TextTokenizer(backend)
     model = model.to(harness.device(), dtype).eval()
 
     def answer(batch: int, given: int = size.given, said: int = size.said) -> int:
         texts = [" ".join(f"t{(i * 37 + b) % (vocabulary - 1)}" for i in range(given)) for b in range(batch)]
-        answers = model.answer(texts, length=said, sample=False)
+        answers = model.predict(texts, length=said, sample=False)
         return sum(len(answer.extra["ids"]) for answer in answers)
 
     assert answer(2) == 2 * size.said
@@ -89,7 +89,7 @@ def peer_model(size: Size) -> Any:
 
 
 def peer(size: Size, **more: Any) -> Action:
-    device, vocabulary = harness.device(), size.config.vocabulary
+    device, vocabulary = harness.device(), size.config.vocab_size
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     model = peer_model(size).to(device, dtype).eval()
 

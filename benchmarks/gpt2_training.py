@@ -22,13 +22,13 @@ import torch
 from clock import Clock, Step, ceiling, report
 
 from regard import build
-from regard.data.store.token_store import Rows
-from regard.tasks.base import Encoded, Terms
-from regard.training.distributed import World
-from regard.training.execution import Compute, Loss, Way
-from regard.training.loop import loop, numbers
-from regard.training.optimizer import make_optimiser
-from regard.training.settings import Train
+from regard.data.store.token_store import RaggedRows
+from regard.tasks.base import Encoded, LossWeights
+from regard.training.distributed import ProcessGroup
+from regard.training.execution import ExecutionMode, ForwardBackward, LossModule
+from regard.training.loop import micro_batch_indices, train_loop
+from regard.training.optimizer import make_optimizer
+from regard.training.settings import TrainSettings
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Size:
     changes: dict[str, int] = field(default_factory=dict)
 
     def build(self, **more: Any) -> Any:
-        return build(self.model, length=self.length, **self.changes, **more)
+        return build(self.model, max_length=self.length, **self.changes, **more)
 
     @property
     def config(self) -> Any:
@@ -51,7 +51,9 @@ class Size:
 SIZES = {
     "cuda": Size("gpt2-small", 32, 1024),
     "cpu": Size("gpt2-mini", 4, 256),
-    "smoke": Size("gpt2-mini", 2, 16, {"width": 16, "depth": 1, "heads": 2, "hidden": 32, "vocabulary": 64, "end": 63}),
+    "smoke": Size(
+        "gpt2-mini", 2, 16, {"width": 16, "depth": 1, "heads": 2, "ffn_dim": 32, "vocab_size": 64, "eos_id": 63}
+    ),
 }
 """By mode (harness.mode)."""
 
@@ -67,7 +69,7 @@ def peer(device: str, model: Any, loss_of: Any, size: Size) -> Step:
     model = model.to(device).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     called = torch.compile(model) if device == "cuda" else model
-    x = torch.randint(0, size.config.vocabulary, (size.rows, size.length), device=device)
+    x = torch.randint(0, size.config.vocab_size, (size.rows, size.length), device=device)
 
     def step() -> float:
         with torch.autocast(device, torch.bfloat16):
@@ -101,25 +103,32 @@ def nanogpt(device: str, size: Size, path: str) -> Step:
     return peer(device, module.GPT(module.GPTConfig()), lambda f, x: f(x, x)[1], size)
 
 
-def ours(device: str, way: Way, size: Size, batches: int = 200) -> Step:
+def ours(device: str, way: ExecutionMode, size: Size, batches: int = 200) -> Step:
     """A step of the loop of `regard train` on windows of one long document, as long as so many batches."""
-    draw, vocabulary = np.random.default_rng(0), size.config.vocabulary
+    draw, vocabulary = np.random.default_rng(0), size.config.vocab_size
     values = draw.integers(0, vocabulary, batches * size.rows * size.length, dtype=np.int32)
-    sides = {"text": Rows(values, np.array([0, len(values)])), "joint": Rows(np.array([2]), np.array([0, 1]))}
+    sides = {
+        "text": RaggedRows(values, np.array([0, len(values)])),
+        "joint": RaggedRows(np.array([2]), np.array([0, 1])),
+    }
     encoded = Encoded([], sides, [])
     model = size.build(dropout=0.0, attention_dropout=0.0, embedding_dropout=0.0).to(device)
-    settings = Train(steps=10**6, tokens=size.rows * size.length, smoothing=0.0, clip=1.0, precision="bfloat16")
-    plan = model.task.plan(encoded, model.config, settings.tokens, 1, False)
-    compute = Compute(Loss(model, model.task, Terms()), settings, torch.device(device), World(), plan.steady)
-    compute.choose(way)
-    compute.say = print
+    settings = TrainSettings(
+        steps=10**6, batch_tokens=size.rows * size.length, label_smoothing=0.0, grad_clip=1.0, precision="bfloat16"
+    )
+    plan = model.task.sampler(encoded, model.config, settings.batch_tokens, 1, False)
+    compute = ForwardBackward(
+        LossModule(model, model.task, LossWeights()), settings, torch.device(device), ProcessGroup(), plan.static_shape
+    )
+    compute.set_mode(way)
+    compute.log = print
 
     def grain(number: int) -> Any:
-        batch = model.task.collate(encoded, plan.grain(number)[1], model.config, plan.shape)
+        batch = model.task.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape)
         return batch.pin_memory() if device == "cuda" else batch
 
-    grains = map(grain, numbers(0, settings, World()))
-    steps = loop(model, compute, grains, make_optimiser(model, settings), settings)
+    grains = map(grain, micro_batch_indices(0, settings, ProcessGroup()))
+    steps = train_loop(model, compute, grains, make_optimizer(model, settings), settings)
 
     def step() -> float:
         next(steps)

@@ -22,13 +22,19 @@ from unittest import mock
 
 T = TypeVar("T")
 MARK = "smoke: "
-ONCE = ("train.passes=1", "train.every=2", "train.warmup=1", "data.score=2", "data.workers=0")
+ONCE = ("train.epochs=1", "train.eval_every=2", "train.warmup_steps=1", "data.eval_samples=2", "data.num_workers=0")
 SHORT = ("train.steps=2", *ONCE[1:])
 """Settings of smoke trainings: one pass over the data, or two steps."""
 TINY: dict[str, tuple[str, ...]] = {
-    "transformer": ("model.width=16", "model.depth=1", "model.decoder_depth=1", "model.heads=2", "model.hidden=32"),
-    "encoder": ("model.width=16", "model.depth=1", "model.heads=2", "model.hidden=32"),
-    "rnnsearch": ("model.width=16", "model.encoder_width=8", "model.embedding=8", "model.inner=8", "model.maxout=8"),
+    "transformer": ("model.width=16", "model.depth=1", "model.decoder_depth=1", "model.heads=2", "model.ffn_dim=32"),
+    "encoder": ("model.width=16", "model.depth=1", "model.heads=2", "model.ffn_dim=32"),
+    "rnnsearch": (
+        "model.width=16",
+        "model.encoder_width=8",
+        "model.embedding_dim=8",
+        "model.attention_dim=8",
+        "model.maxout_dim=8",
+    ),
 }
 """Settings of the sizes of smoke models: an encoder and a decoder, one stack of blocks, a recurrent translator."""
 _smoke = False

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     told = {"seconds": round(time.perf_counter() - begun, 1), "parameters": info(str(run)).parameters}
     told["test"] = evaluate(run, [test]).scores
     print(json.dumps(told), flush=True)
-    probed = regard.probe(run, [train], valid=[valid], test=[test], most=asked.most, out=asked.out / "probe.png")
+    probed = regard.probe(run, [train], valid=[valid], test=[test], max_images=asked.most, out=asked.out / "probe.png")
     print(probed, flush=True)
     for name in ("drawn.png", "completions.png"):
         if (run / name).exists():
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def smoke(folder: Path) -> None:
     data = folder / "data"
     fashion.tables(synthetic.fashion(folder / "source"), data)
-    tiny = ("model.size=8", *harness.TINY["encoder"], "train.images=8")
+    tiny = ("model.image_size=8", *harness.TINY["encoder"], "train.batch_size=8")
     main([str(data), str(folder / "out"), "--most", "16", "--set", *tiny, *harness.SHORT])
 
 

@@ -6,7 +6,7 @@
 
 FOLDER holds `input.txt(.gz)` of tiny Shakespeare, or `wiki.{train,valid,test}.raw(.gz)`. Tiny Shakespeare is divided as
 nanoGPT does it: the first nine tenths to train, the rest to validate; the loss is that of the whole validation part in
-windows that do not overlap, of the best checkpoint. `--seeds 1 2 3`, `--set train.rate=…` as in `regard train`.
+windows that do not overlap, of the best checkpoint. `--seeds 1 2 3`, `--set train.lr=…` as in `regard train`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
     "shakespeare-cpu": {"model": "gpt2-tiny-char", "settings": []},
     "wikitext": {
         "model": "gpt2-mini",
-        "settings": ["data.detokenise=wikitext", "model.dropout=0.2"],
+        "settings": ["data.detokenize=wikitext", "model.dropout=0.2"],
     },
 }
 
@@ -68,22 +68,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         case, run = CASES[asked.case], asked.out / f"{asked.case}-{seed}"
         settings = [*case["settings"], f"train.seed={seed}", *asked.set]
         harness.train(
-            "language", str(found["train"]), valid=str(found["valid"]), model=case["model"], out=run, settings=settings
+            "lm", str(found["train"]), valid=str(found["valid"]), model=case["model"], out=run, settings=settings
         )
         facts = json.loads((run / "regard.json").read_text())
         losses.append(facts["best"]["loss"])
         print(json.dumps({"seed": seed, **facts["best"], **facts["scores"]}), flush=True)
         if asked.test:
-            scores = evaluate(run, [str(found["test"])], settings=["data.detokenise=wikitext", "data.stride=64"]).scores
+            scores = evaluate(run, [str(found["test"])], settings=["data.detokenize=wikitext", "data.stride=64"]).scores
             print(json.dumps({"seed": seed, "test": scores}), flush=True)
     spread = statistics.stdev(losses) if len(losses) > 1 else 0.0
     print(f"validation loss {statistics.mean(losses):.4f} ± {spread:.4f} of {len(losses)}")
 
 
 def smoke(folder: Path) -> None:
-    short = [*harness.SHORT, *harness.TINY["encoder"], "model.length=64", "train.tokens=128"]
+    short = [*harness.SHORT, *harness.TINY["encoder"], "model.max_length=64", "train.batch_tokens=128"]
     data = {"shakespeare-cpu": synthetic.shakespeare(folder), "wikitext": synthetic.wikitext(folder)}
-    for case, more in (("shakespeare-cpu", []), ("wikitext", ["data.vocabulary=300"])):
+    for case, more in (("shakespeare-cpu", []), ("wikitext", ["data.vocab_size=300"])):
         test = ["--test"] if case == "wikitext" else []
         main([case, str(data[case]), str(folder / case), *test, "--set", *short, *more])
 

@@ -25,10 +25,10 @@ import torch
 from clock import Clock
 from torch import Tensor
 
-from regard.nn.attention.longformer import Reaching
-from regard.nn.attention.masks import Global, Window
+from regard.nn.attention.longformer import LongformerAttention
+from regard.nn.attention.masks import GlobalTokens, SlidingWindow
 from regard.nn.kernels import local_dispatch
-from regard.nn.kernels.local_pattern import Band
+from regard.nn.kernels.local_pattern import LocalPattern
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ def size() -> Size:
     return TINY if harness.is_smoke() else BASE
 
 
-class Asked(Reaching):
+class Asked(LongformerAttention):
     """By the way that is asked for."""
 
     way: Any = None
 
-    def near(self, x: Tensor, band: Band, seen: Any, inside: Any = None) -> Tensor:
+    def near(self, x: Tensor, band: LocalPattern, seen: Any, inside: Any = None) -> Tensor:
         q, k, v = self.project(x)
-        return local_dispatch.near(q, k, v, band, self.score.factor(q.shape[-1]), way=self.way)
+        return local_dispatch.local_attention(q, k, v, band, self.score.resolve_scale(q.shape[-1]), kernel=self.way)
 
 
 def ours(way: str, length: int) -> tuple[torch.nn.Module, Callable[[Any, Tensor], Tensor]]:
@@ -60,7 +60,7 @@ def ours(way: str, length: int) -> tuple[torch.nn.Module, Callable[[Any, Tensor]
     module.way = way
     marks = torch.zeros(1, length, dtype=torch.bool, device=harness.device())
     marks[:, 0] = True
-    rule = Window(reach, reach) | Global(marks, most=1)
+    rule = SlidingWindow(reach, reach) | GlobalTokens(marks, max_count=1)
     return module, lambda module, x: module(x, rule=rule)
 
 

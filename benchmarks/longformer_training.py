@@ -28,13 +28,13 @@ from clock import Clock, Step
 from torch import Tensor
 
 from regard import build
-from regard.nn.kernels.cuda_graph import record
-from regard.training.execution import keep_freed_memory
+from regard.nn.kernels.cuda_graph import capture
+from regard.training.execution import retain_freed_memory
 from regard.types import Batch
 
 NAMES = {"plain": "regard", "graph": "regard", "compiled": "regard, compiled"}
 """In a figure."""
-TINY = {"width": 16, "depth": 1, "heads": 2, "hidden": 32, "vocabulary": 64, "windows": (8,)}
+TINY = {"width": 16, "depth": 1, "heads": 2, "ffn_dim": 32, "vocab_size": 64, "attention_window": (8,)}
 """Changes to the fields of the model in the smoke mode."""
 
 
@@ -44,11 +44,11 @@ def made(name: str, **more: Any) -> Any:
 
 def ours(name: str, length: int, compiled: bool) -> tuple[torch.nn.Module, Callable[[Tensor], Tensor]]:
     device = harness.device()
-    model = made(name, task="embed", length=length, dropout=0.0, attention_dropout=0.0).to(device).train()
+    model = made(name, task="embed", max_length=length, dropout=0.0, attention_dropout=0.0).to(device).train()
     body: Any = torch.compile(model.body) if compiled else model.body
     marked = torch.zeros(1, length, dtype=torch.bool, device=device)
     marked[:, 0] = True
-    return model, lambda x: body(Batch(x, marked=marked, most_marked=1)).sequence
+    return model, lambda x: body(Batch(x, global_tokens=marked, max_global_tokens=1)).sequence
 
 
 def theirs(name: str, length: int) -> tuple[torch.nn.Module, Callable[[Tensor], Tensor]]:
@@ -58,9 +58,9 @@ def theirs(name: str, length: int) -> tuple[torch.nn.Module, Callable[[Tensor], 
     config, device = made(name, device="meta").config, harness.device()
     model = LongformerModel(
         LongformerConfig(
-            vocab_size=config.vocabulary, hidden_size=config.width, num_hidden_layers=config.depth,
-            num_attention_heads=config.heads, intermediate_size=config.hidden, max_position_embeddings=length + 2,
-            attention_window=[2 * reach for reach in config.reaches], attention_probs_dropout_prob=0.0,
+            vocab_size=config.vocab_size, hidden_size=config.width, num_hidden_layers=config.depth,
+            num_attention_heads=config.heads, intermediate_size=config.ffn_dim, max_position_embeddings=length + 2,
+            attention_window=[2 * reach for reach in config.one_sided_windows], attention_probs_dropout_prob=0.0,
             hidden_dropout_prob=0.0, pad_token_id=1, type_vocab_size=1,
         )
     )  # fmt: skip
@@ -76,7 +76,7 @@ def prepare(way: str, name: str, length: int) -> Step:
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     model, read = theirs(name, length) if way == "transformers" else ours(name, length, way == "compiled")
-    x = torch.randint(5, made(name, device="meta").config.vocabulary, (1, length), device=device)
+    x = torch.randint(5, made(name, device="meta").config.vocab_size, (1, length), device=device)
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
@@ -84,7 +84,7 @@ def prepare(way: str, name: str, length: int) -> Step:
             loss = read(x).float().pow(2).mean()
         loss.backward()
 
-    repeated = step if way in ("plain", "transformers") else record(step, torch.device(device))[0].replay
+    repeated = step if way in ("plain", "transformers") else capture(step, torch.device(device))[0].replay
 
     def counted(kept: Any = (model, x)) -> float:  # a recording does not hold what it reads
         repeated()
@@ -96,7 +96,7 @@ def prepare(way: str, name: str, length: int) -> Step:
 def measure(way: str, name: str, length: int, steps: int) -> dict[str, Any]:
     cuda = harness.device() == "cuda"
     if way != "transformers" and not cuda:
-        keep_freed_memory()
+        retain_freed_memory()
     step = prepare(way, name, length)
     seconds = Clock(harness.device(), steps).median(step, warm=3 if cuda else 1)
     most = torch.cuda.max_memory_allocated() if cuda else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 SIZES: dict[str, dict[str, int]] = {
-    "cuda": {"width": 512, "depth": 6, "heads": 8, "hidden": 2048, "vocabulary": 37_000},
-    "cpu": {"width": 256, "depth": 3, "heads": 4, "hidden": 1024, "vocabulary": 8000},
-    "smoke": {"width": 16, "depth": 1, "heads": 2, "hidden": 32, "vocabulary": 100},
+    "cuda": {"width": 512, "depth": 6, "heads": 8, "ffn_dim": 2048, "vocab_size": 37_000},
+    "cpu": {"width": 256, "depth": 3, "heads": 4, "ffn_dim": 1024, "vocab_size": 8000},
+    "smoke": {"width": 16, "depth": 1, "heads": 2, "ffn_dim": 32, "vocab_size": 100},
 }
 """By mode (harness.mode): Transformer-base on a GPU, a small translator on a CPU."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import harness
 import synthetic
 
-from regard.runs.evaluate import evaluate, write_answers
+from regard.runs.evaluate import evaluate, write_predictions
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         run, begun = asked.out / f"{asked.kind}-{seed}", time.perf_counter()
         harness.train(
             "translate", files("train"), valid=files("val"), model="transformer-tiny", out=run,
-            settings=[f"data.tokenized={'true' if ending else 'false'}", "data.score=1014", "decode.beam=5", "train.every=500",
+            settings=[f"data.pretokenized={'true' if ending else 'false'}", "data.eval_samples=1014", "decode.num_beams=5", "train.eval_every=500",
                       f"train.seed={seed}", *asked.set],
         )  # fmt: skip
         whole = time.perf_counter() - begun
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         before = whole - max(row["elapsed"] for row in valid)  # a little too much: the last scoring is in it
         reached = [row["elapsed"] + before for row in valid if row["bleu"] >= 40]
         result = evaluate(run, [files("test_2016_flickr")])
-        write_answers(result, run / "test2016.jsonl")
+        write_predictions(result, run / "test2016.jsonl")
         found.append({
             "seed": seed, "test": result.scores["bleu"], "chrf": result.scores["chrf"],
             "validation": json.loads((run / "regard.json").read_text())["scores"]["bleu"], "seconds": round(whole, 1),
@@ -61,8 +61,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 def smoke(folder: Path) -> None:
     parts = ("train", "val", "test_2016_flickr")
     synthetic.parallel(folder / "data/tok", tuple(f"{part}.lc.norm.tok" for part in parts))
-    short = [*harness.SHORT, *harness.TINY["transformer"], "train.tokens=256", "data.vocabulary=300", "decode.beam=1"]
-    main([str(folder / "data"), str(folder / "out"), "--seeds", "1", "--set", *short, "decode.longer=4"])
+    short = [
+        *harness.SHORT,
+        *harness.TINY["transformer"],
+        "train.batch_tokens=256",
+        "data.vocab_size=300",
+        "decode.num_beams=1",
+    ]
+    main([str(folder / "data"), str(folder / "out"), "--seeds", "1", "--set", *short, "decode.max_extra_tokens=4"])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import torch
 from clock import Clock
 
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.masks import Whole
+from regard.nn.attention.masks import Full
 from regard.nn.kernels import dispatch
 
 SIDE, WIDTH, HEADS = 224, 768, 12
@@ -36,7 +36,7 @@ class Plain(Attention):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         q, k, v = self.project(x)
-        mixed = dispatch.plain(q, k, v, None, (WIDTH // HEADS) ** -0.5)[0]
+        mixed = dispatch.eager_attention(q, k, v, None, (WIDTH // HEADS) ** -0.5)[0]
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, length in ROWS.items():
         row: dict[str, Any] = {"what": name, "tokens": length, "scores": length**2}
         if length <= asked.most:
-            row["fused"] = measured(ours, length, clock, Whole())
+            row["fused"] = measured(ours, length, clock, Full())
             # scores, weights, and the gradient of each
             if 4 * 2 * HEADS * length * max(length, TOGETHER) < 0.9 * room:
                 row["plain"] = measured(plain, length, clock, None)

@@ -29,9 +29,9 @@ from clock import Clock
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.nn.kernels.cuda_graph import record
+from regard.nn.kernels.cuda_graph import capture
 from regard.nn.points.body import point_head
-from regard.nn.points.hierarchy import survey
+from regard.nn.points.hierarchy import build_hierarchy
 from regard.systems.point import PRESETS, build
 from regard.types import Batch, Offsets
 
@@ -97,12 +97,16 @@ def gridded(x: Tensor) -> tuple[Tensor, Tensor]:
 def work(case: str, count: int, device: str) -> tuple[Callable[[], Any], dict[str, Any]]:
     torch.manual_seed(0)
     x, labels = room(count), torch.randint(0, CLASSES, (count,)).to(device)
-    tiny = {"widths": (8, 16), "blocks": (1, 1), "rates": (1, 4), "neighbours": (4, 4)} if harness.is_smoke() else {}
+    tiny = (
+        {"widths": (8, 16), "depths": (1, 1), "downsample": (1, 4), "num_neighbors": (4, 4)}
+        if harness.is_smoke()
+        else {}
+    )
     config = PRESETS["point-base"].config.__class__(inputs=3, order="sorted", **tiny)
     low = torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
     if case == "search":
         rows, offsets = x.to(device), Offsets(torch.tensor([0, count], device=device), count)
-        return lambda: survey(rows, offsets, config.rates[1:], config.neighbours, True, True), {}
+        return lambda: build_hierarchy(rows, offsets, config.rates[1:], config.num_neighbors, True, True), {}
     if case == "point":
         body, head = build(config).to(device), point_head(config, CLASSES).to(device)
         batch = Batch(x[None].to(device))
@@ -163,7 +167,7 @@ def measured(case: str, count: int, asked: argparse.Namespace) -> dict[str, Any]
 def recorded(action: Callable[[], Any], clock: Clock) -> dict[str, Any]:
     """The same as one CUDA graph, as `regard train` does it where all clouds have one size."""
     try:
-        return {"recorded_ms": round(1000 * clock.median(record(action, torch.device("cuda"))[0].replay, warm=1), 2)}
+        return {"recorded_ms": round(1000 * clock.median(capture(action, torch.device("cuda"))[0].replay, warm=1), 2)}
     except RuntimeError as error:
         return {"recorded": str(error).splitlines()[0][:200]}
 

@@ -29,9 +29,9 @@ from regard.runs.evaluate import evaluate
 TITLE = re.compile(r" = [^=].* = \n?")
 """A line that begins an article; its sections have more signs."""
 
-SETTINGS = ["data.detokenise=wikitext", "train.tokens=16384", "train.every=500"]
-TUNING = ["train.passes=3", "data.longest=128", "data.score=100000"]
-SHORT_TUNING = ["train.passes=1", "train.tokens=256", "data.longest=32", "data.score=4"]
+SETTINGS = ["data.detokenize=wikitext", "train.batch_tokens=16384", "train.eval_every=500"]
+TUNING = ["train.epochs=3", "data.max_length=128", "data.eval_samples=100000"]
+SHORT_TUNING = ["train.epochs=1", "train.batch_tokens=256", "data.max_length=32", "data.eval_samples=4"]
 
 
 def unpacked(path: Path) -> str:
@@ -81,7 +81,7 @@ def tune(
     files: dict[str, str], start: str, pretrained: Path, run: Path, rate: float, seed: int, device: str
 ) -> dict[str, Any]:
     learnt = start == "pre-trained"
-    settings = [*(SHORT_TUNING if harness.is_smoke() else TUNING), f"train.rate={rate}", f"train.seed={seed}"]
+    settings = [*(SHORT_TUNING if harness.is_smoke() else TUNING), f"train.lr={rate}", f"train.seed={seed}"]
     settings += [] if learnt else [f"data.tokenizer={pretrained}"]
     settings += harness.TINY["encoder"] if harness.is_smoke() and not learnt else ()
     harness.train(
@@ -138,7 +138,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 def smoke(folder: Path) -> None:
     synthetic.wikitext(folder / "data/wikitext-2")
     synthetic.sst2(folder / "data/sst2")
-    short = [*harness.SHORT, *harness.TINY["encoder"], "model.length=32", "train.tokens=128", "data.vocabulary=300"]
+    short = [
+        *harness.SHORT,
+        *harness.TINY["encoder"],
+        "model.max_length=32",
+        "train.batch_tokens=128",
+        "data.vocab_size=300",
+    ]
     rates = ["--seeds", "1", "--rates", "1e-3"]
     main([str(folder / "data"), str(folder / "out"), *rates, "--device", "cpu", "--set", *short])
 

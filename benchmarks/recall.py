@@ -7,7 +7,7 @@
     python benchmarks/recall.py figure OUT                               # OUT/recall.png
 
 `data` writes texts whose facts were told up to `--most` tokens ago; tested are distances well below, since the longest texts
-are few. On a CPU: `--most 80 --rows 100000`, then `--width 64 --set train.tokens=4096`.
+are few. On a CPU: `--most 80 --rows 100000`, then `--width 64 --set train.batch_tokens=4096`.
 
     mary comes from oslo . the rain had stopped . john comes from vienna . so then … where does john come from ?  →  vienna
 
@@ -52,40 +52,51 @@ WORDS = ("so", "then", "well", "indeed")
 
 def recurrent(cell: str) -> Callable[[int], tuple[str, ...]]:
     def sized(width: int) -> tuple[str, ...]:
-        sizes = (f"model.width={width}", f"model.embedding={width}")
-        return (f"model.cell={cell}", "model.reversed=false", "model.depth=1", *sizes)
+        sizes = (f"model.width={width}", f"model.embedding_dim={width}")
+        return (f"model.cell={cell}", "model.reverse_source=false", "model.depth=1", *sizes)
 
     return sized
 
 
 def rnnsearch(width: int) -> tuple[str, ...]:
-    sizes = {"width": width, "encoder_width": width // 2, "embedding": width, "inner": width, "maxout": width}
+    sizes = {
+        "width": width,
+        "encoder_width": width // 2,
+        "embedding_dim": width,
+        "attention_dim": width,
+        "maxout_dim": width,
+    }
     return tuple(f"model.{name}={size}" for name, size in sizes.items())
 
 
 def convs2s(width: int) -> tuple[str, ...]:
-    return (f"model.stages={width}x3x3", f"model.embedding={width}", f"model.output={width}", "model.length=1024")
+    return (
+        f"model.encoder_stages={width}x3x3",
+        f"model.embedding_dim={width}",
+        f"model.output_dim={width}",
+        "model.max_length=1024",
+    )
 
 
 def transformer(width: int) -> tuple[str, ...]:
-    sizes = {"width": width, "hidden": 2 * width, "depth": 2, "decoder_depth": 2, "heads": max(width // 32, 1)}
+    sizes = {"width": width, "ffn_dim": 2 * width, "depth": 2, "decoder_depth": 2, "heads": max(width // 32, 1)}
     return tuple(f"model.{name}={size}" for name, size in sizes.items())
 
 
 SYSTEMS: dict[str, tuple[str, Callable[[int], tuple[str, ...]], tuple[str, ...]]] = {
-    "rnn": ("rnn-tiny", recurrent("rnn"), ("train.rate=1e-3",)),
-    "lstm": ("rnn-tiny", recurrent("lstm"), ("train.rate=2e-3",)),
-    "rnnsearch": ("rnnsearch-tiny", rnnsearch, ("train.rate=2e-3",)),
-    "convs2s": ("convs2s-tiny", convs2s, ("train.rate=2e-3",)),
-    "transformer": ("transformer-tiny", transformer, ("train.rate=2e-3",)),
+    "rnn": ("rnn-tiny", recurrent("rnn"), ("train.lr=1e-3",)),
+    "lstm": ("rnn-tiny", recurrent("lstm"), ("train.lr=2e-3",)),
+    "rnnsearch": ("rnnsearch-tiny", rnnsearch, ("train.lr=2e-3",)),
+    "convs2s": ("convs2s-tiny", convs2s, ("train.lr=2e-3",)),
+    "transformer": ("transformer-tiny", transformer, ("train.lr=2e-3",)),
 }
 """The preset, its settings for a width, and what is its own of the training."""
 
 ALIKE = (
-    "data.vocabulary=2000", "data.longest=2000", "data.score=500", "model.dropout=0.0", "train.steps=5000",
-    "train.tokens=16384", "train.warmup=500", "train.schedule=linear", "train.smoothing=0.0", "train.clip=1.0",
-    "train.average=0", "train.every=1000",
-    "decode.beam=1",
+    "data.vocab_size=2000", "data.max_length=2000", "data.eval_samples=500", "model.dropout=0.0", "train.steps=5000",
+    "train.batch_tokens=16384", "train.warmup_steps=500", "train.lr_schedule=linear", "train.label_smoothing=0.0", "train.grad_clip=1.0",
+    "train.ema_decay=0", "train.eval_every=1000",
+    "decode.num_beams=1",
 )  # fmt: skip
 
 LOOKS = {"rnn": "#a8b0bb", "lstm": "#6b7686", "rnnsearch": "#c8501e", "convs2s": "#5b8c2a", "transformer": "#2b51aa"}
@@ -192,7 +203,7 @@ def told(model: Any, pairs: list[tuple[str, str]]) -> Any:
     from regard.data.text.pairs import Pair
 
     samples = [Pair(source, target, "", 0) for source, target in pairs]
-    encoded = model.task.encode(samples, model.text_or_refuse(), model.config, 10**9)
+    encoded = model.task.encode(samples, model.require_tokenizer(), model.config, 10**9)
     batch = model.task.collate(encoded, range(len(pairs)), model.config)
     assert batch.x.shape[1] == len(pairs[0][0].split()) + 1, "a word is not one token"
     return batch
@@ -230,7 +241,7 @@ def graph(model: Any, distance: int, known: int, count: int) -> dict[str, float]
     for _ in range(count):
         batch = told(model, [sample(draw, distance, known)])
         with opened(model.body, batch.x) as leaves:
-            logits = model.body.read(model.body(batch).sequence)
+            logits = model.body.to_logits(model.body(batch).sequence)
         value = logits[0, 0].log_softmax(-1)[batch.labels[0, 0]]
         at = batch.x.shape[1] - 2 - distance  # the end token stands behind the question mark
         norms = [float(gradient.norm()) for gradient in torch.autograd.grad(value, leaves, retain_graph=True)]
@@ -348,7 +359,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def smoke(folder: Path) -> None:
     out, names = str(folder), ("lstm", "transformer")
     main(["data", out, "--most", "24", "--rows", "400"])
-    short = [*harness.SHORT, "train.tokens=1024", "decode.longer=2"]
+    short = [*harness.SHORT, "train.batch_tokens=1024", "decode.max_extra_tokens=2"]
     main(["train", out, *names, "--width", "16", "--set", *short])
     main(["test", out, *names])
     main(["measure", out, *names, "--count", "1", "--batch", "2"])

@@ -32,9 +32,9 @@ MODELS = {
     "vit": "caption-vit-tiny",
 }
 COLOURS = dict(zip(MODELS, ("C0", "C1", "C2", "C3"), strict=True))
-ALIKE = ("train.passes=60", "train.images=128", "train.rate=1e-3", "train.warmup=0.05", "train.schedule=cosine",
-         "train.decay=0.05", "train.smoothing=0", "train.every=1000", "data.shift=0.06", "data.vocabulary=400",
-         "data.score=1000", f"model.size={SIDE}", "decode.beam=1")  # fmt: skip
+ALIKE = ("train.epochs=60", "train.batch_size=128", "train.lr=1e-3", "train.warmup_steps=0.05", "train.lr_schedule=cosine",
+         "train.weight_decay=0.05", "train.label_smoothing=0", "train.eval_every=1000", "data.shift=0.06", "data.vocab_size=400",
+         "data.eval_samples=1000", f"model.image_size={SIDE}", "decode.num_beams=1")  # fmt: skip
 TESTS = {
     "test": "all combinations seen",
     "test-pairs": "a colour and shape unseen",
@@ -67,10 +67,10 @@ def test(name: str, places: dict[str, Path], out: Path) -> None:
     for part in TESTS:
         right, many = Counter[int](), Counter[int]()
         for row in evaluate(out / name, [str(places[part])]).rows:
-            said = scenes.parsed(row["reference"])
+            said = scenes.parse_caption(row["reference"])
             assert said is not None
-            many[len(said.things)] += 1
-            right[len(said.things)] += row["answer"] == row["reference"]
+            many[len(said.objects)] += 1
+            right[len(said.objects)] += row["answer"] == row["reference"]
         found["exact"][part] = {n: 100 * right[n] / many[n] for n in sorted(many)}
         found["exact"][part]["all"] = 100 * right.total() / many.total()
     found["looked"] = looked(out / name, places)
@@ -81,18 +81,18 @@ def test(name: str, places: dict[str, Path], out: Path) -> None:
 def looked(run: Path, places: dict[str, Path]) -> dict[str, Any]:
     """Of the mean of all layers and heads, and of the head that did best on validation scenes; nothing without attention."""
     import regard
-    from regard.explain.captioning import COUNTED
-    from regard.explain.grounding import TOTAL
+    from regard.explain.captioning import BY_OCCLUSION
+    from regard.explain.grounding import ALL_KINDS
     from regard.runs.devices import pick_device
 
     model = regard.load(run, device=pick_device("auto"))
     first = next(samples(places["valid"], 1))
     seen = model.explain(*first[:2]).told
-    if seen.how == COUNTED:
+    if seen.how == BY_OCCLUSION:
         return {}
     heads: list[Which] = [(n, h + 1) for n, layer in enumerate(seen.layers, 1) for h in range(len(layer.weights))]
     tried = regions(model, samples(places["valid"], CHOICES), heads)
-    best = max(heads, key=lambda which: tried[which][TOTAL].share)
+    best = max(heads, key=lambda which: tried[which][ALL_KINDS].share)
     found = regions(model, samples(places["test"], LOOKS), [(None, None), best])
     told = {"mean": found[None, None], f"layer {best[0]}, head {best[1]}": found[best]}
     return {which: {kind: asdict(score) for kind, score in scores.items()} for which, scores in told.items()}
@@ -107,14 +107,14 @@ def samples(place: Path, many: int) -> Any:
 
 
 def regions(model: Any, given: Any, which: Sequence[Which]) -> dict[Which, Any]:
-    from regard.explain.grounding import regards_of, scored
+    from regard.explain.grounding import score_by_kind, word_attentions
 
     found: dict[Which, list[Any]] = {one: [] for one in which}
     for picture, caption, words, boxes in given:
         told = model.explain(picture, caption).told
         for one, kept in found.items():
-            kept += regards_of(told.maps(*one), words, boxes, (SIDE, SIDE))
-    return {one: scored(kept) for one, kept in found.items()}
+            kept += word_attentions(told.maps(*one), words, boxes, (SIDE, SIDE))
+    return {one: score_by_kind(kept) for one, kept in found.items()}
 
 
 def figure(out: Path, picture: Path) -> None:
@@ -129,7 +129,7 @@ def figure(out: Path, picture: Path) -> None:
         for name, found in told.items():
             counts = {int(n): value for n, value in found["exact"][part].items() if n != "all"}
             place.plot(list(counts), list(counts.values()), marker="o", color=COLOURS[name], label=MODELS[name])
-        place.set(title=title, xlabel="objects", ylim=(0, 102), xticks=range(1, scenes.MOST + 1))
+        place.set(title=title, xlabel="objects", ylim=(0, 102), xticks=range(1, scenes.MAX_OBJECTS + 1))
         place.grid(axis="y", alpha=0.3)
     axes[0].set_ylabel("captions right word for word, %")
     axes[1].legend(fontsize=8, loc="center")
@@ -161,11 +161,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if asked.figure:
         return figure(asked.out, asked.figure)
     few = (
-        scenes.parts(sizes={name: FEW.get(name, (0, 2, 1, 0, 0)) for name in scenes.PARTS})
+        scenes.generate_splits(sizes={name: FEW.get(name, (0, 2, 1, 0, 0)) for name in scenes.SPLIT_SIZES})
         if harness.is_smoke()
         else None
     )
-    places = scenes.write(asked.out / "scenes", SIDE, few)
+    places = scenes.write_dataset(asked.out / "scenes", SIDE, few)
     files = ["--data", str(places["train"]), "--valid", str(places["valid"])]
     trainings = {
         name: ["caption", "--model", MODELS[name], *files, "--set", *ALIKE, *asked.set] for name in asked.names
@@ -178,11 +178,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 def smoke(folder: Path) -> None:
     short = [
         *harness.ONCE,
-        "train.images=20",
-        "data.vocabulary=300",
-        "decode.length=4",
-        f"model.size={SIDE // 2}",
-        "model.length=64",
+        "train.batch_size=20",
+        "data.vocab_size=300",
+        "decode.max_new_tokens=4",
+        f"model.image_size={SIDE // 2}",
+        "model.max_length=64",
     ]
     out = str(folder / "out")
     main([out, "attend", "--set", *short])

@@ -21,16 +21,16 @@ import numpy as np
 import synthetic
 from side_by_side import parameters, side_by_side
 
-ALIKE = ("train.images=16", "train.rate=5e-4", "train.decay=0.05", "train.warmup=0.1", "train.schedule=cosine",
-         "data.crop=0.4", "data.flip=true", "data.colour=0.3")  # fmt: skip
+ALIKE = ("train.batch_size=16", "train.lr=5e-4", "train.weight_decay=0.05", "train.warmup_steps=0.1", "train.lr_schedule=cosine",
+         "data.crop_scale=0.4", "data.flip=true", "data.color_jitter=0.3")  # fmt: skip
 MODELS: dict[str, tuple[str, ...]] = {
     "dpt": ("dpt-small",),
     "hybrid": ("dpt-hybrid-small",),
-    "convolutions": ("resnet-18", "model.start=48", "model.widths=48,96,192,384"),
+    "convolutions": ("resnet-18", "model.stem_channels=48", "model.widths=48,96,192,384"),
 }
 TASKS = {
-    "camvid": ("segment", ("train.passes=150", "data.shape=192,256", "train.every=860")),
-    "tum": ("depth", ("train.passes=100", "data.shape=128,160", "train.every=500")),
+    "camvid": ("segment", ("train.epochs=150", "data.image_size=192,256", "train.eval_every=860")),
+    "tum": ("depth", ("train.epochs=100", "data.image_size=128,160", "train.eval_every=500")),
 }
 
 
@@ -84,7 +84,7 @@ def pictures(place: str, data: Path, out: Path, picture: Path) -> None:
     for row, file in zip(axes, files, strict=True):
         right = next((data / "test" / beside).glob(f"{file.stem}.*"))
         maps = [read_mask(str(right)) if place == "camvid" else read_depth(str(right))]
-        maps += [model.answer(str(file)).extra[kind] for model in models.values()]
+        maps += [model.predict(str(file)).extra[kind] for model in models.values()]
         row[0].imshow(plt.imread(file))
         known = maps[0] < 11 if place == "camvid" else maps[0] > 0
         for place_, found in zip(row[1:], maps, strict=True):
@@ -128,9 +128,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 def smoke(folder: Path) -> None:
     for place, make in (("camvid", synthetic.camvid), ("tum", synthetic.tum)):
         data, out = str(make(folder / place)), str(folder / f"{place}-out")
-        sizes = ["data.shape=32,32", "model.size=32", "model.depth=4", "model.taps=0,1,2,3", "model.laid=8,8,16,16"]
-        sizes += ["model.width=16", "model.heads=2", "model.hidden=32", "model.fusion=16"]
-        main([place, data, out, "dpt", "--set", *harness.ONCE, "train.images=4", *sizes])
+        sizes = [
+            "data.image_size=32,32",
+            "model.image_size=32",
+            "model.depth=4",
+            "model.out_layers=0,1,2,3",
+            "model.neck_dims=8,8,16,16",
+        ]
+        sizes += ["model.width=16", "model.heads=2", "model.ffn_dim=32", "model.fusion_dim=16"]
+        main([place, data, out, "dpt", "--set", *harness.ONCE, "train.batch_size=4", *sizes])
         main([place, data, out, "dpt", "--pictures", str(folder / f"{place}.png")])
 
 

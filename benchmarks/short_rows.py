@@ -14,7 +14,7 @@ from pathlib import Path
 import harness
 import torch
 
-from regard.nn.attention.masks import Causal, Real
+from regard.nn.attention.masks import Causal, Padding
 from regard.nn.kernels import dispatch
 
 HEADS, WIDTH, TOKENS = 4, 32, 8192
@@ -23,14 +23,14 @@ LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 def milliseconds(kernel: str, dtype: torch.dtype, length: int, rows: int, padded: bool) -> float:
     q, k, v = (torch.randn(rows, HEADS, length, WIDTH).to(dtype).requires_grad_() for _ in range(3))
-    rule = Real(torch.randint(1, length + 1, (rows,))) if padded else Causal()
+    rule = Padding(torch.randint(1, length + 1, (rows,))) if padded else Causal()
     times = []
     for _ in range(12):
         begun = time.perf_counter()
         if kernel == "plain":
-            out, _ = dispatch.plain(q, k, v, dispatch.allowed(q, k, rule, None), WIDTH**-0.5)
+            out, _ = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), WIDTH**-0.5)
         elif kernel == "widened":
-            out = dispatch.widened(q, k, v, rule, None, WIDTH**-0.5, 0.0)
+            out = dispatch.sdpa_float32(q, k, v, rule, None, WIDTH**-0.5, 0.0)
         else:
             out = dispatch.sdpa(q, k, v, rule, None, WIDTH**-0.5, 0.0)
         out.sum().backward()

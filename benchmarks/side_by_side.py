@@ -62,10 +62,10 @@ def _finish(name: str, begun: float, out: Path, summed: Callable[[Path], dict[st
 def _train_here(words: list[str], run: Path) -> None:
     """The same command line in this process, on the CPU: starting a process takes longer than a smoke training."""
     from regard.cli import app
-    from regard.cli_args import spread
+    from regard.cli_args import expand_options
 
     with run.with_name(f"{run.name}.log").open("a") as log, contextlib.redirect_stdout(log):
-        app(["train", *spread([*words, "--out", str(run), "--device", "cpu"])], standalone_mode=False)
+        app(["train", *expand_options([*words, "--out", str(run), "--device", "cpu"])], standalone_mode=False)
 
 
 def _begin(words: list[str], run: Path) -> subprocess.Popen[bytes]:

@@ -21,7 +21,7 @@ def tiny_run(folder: Path) -> str:
     """A run folder of a translator that is trained for two steps."""
     data, run = folder / "pairs.tsv", folder / "run"
     data.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS * 20), encoding="utf-8")
-    settings = ["train.steps=2", "data.vocabulary=300", "data.share=0.1", *(f"model.{size}" for size in SIZES)]
+    settings = ["train.steps=2", "data.vocab_size=300", "data.valid_fraction=0.1", *(f"model.{size}" for size in SIZES)]
     words = ["train", "translate", "--data", str(data), "--out", str(run), "--device", "cpu", "--set", *settings]
     subprocess.run([*REGARD, *words], check=True, stdout=subprocess.DEVNULL)
     return str(run)

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from turns import Action, arguments, in_turns, measure
 
 import regard
-from regard.processors.tokenizer.tokenizer import Text
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 
 BEAMS = 4
 
@@ -59,17 +59,17 @@ def ours(size: Size) -> Action:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.05)
-        model.body.tokens.table.weight[model.config.end] = (
+        model.body.tokens.table.weight[model.config.eos_id] = (
             0.0  # never among the likeliest: every answer has full length
         )
     backend = Tokenizer(models.WordLevel({f"t{i}": i for i in range(size.model["vocabulary"])}, unk_token="t0"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    model.text = Text(backend)
+    model.tokenizer = TextTokenizer(backend)
     model = model.to(harness.device(), dtype()).eval()
 
     def answer(batch: int) -> int:
         texts = [" ".join(words) for words in size.words(size.source - 1, batch)]
-        answers = model.answer(texts, beam=BEAMS, longer=size.said - size.source, penalty=0.0)
+        answers = model.predict(texts, beam=BEAMS, longer=size.said - size.source, penalty=0.0)
         return sum(len(answer.extra["ids"]) for answer in answers)
 
     assert answer(2) == 2 * size.said

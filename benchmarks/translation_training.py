@@ -27,13 +27,13 @@ import torch
 from clock import Clock, Step, ceiling, report
 
 from regard import build
-from regard.data.batching.samplers import Packs, Plan
-from regard.tasks.base import Encoded, Terms
-from regard.training.distributed import World
-from regard.training.execution import Compute, Loss, Way
-from regard.training.loop import loop, numbers
-from regard.training.optimizer import make_optimiser
-from regard.training.settings import Train
+from regard.data.batching.samplers import LengthBucketed, PackedSampler
+from regard.tasks.base import Encoded, LossWeights
+from regard.training.distributed import ProcessGroup
+from regard.training.execution import ExecutionMode, ForwardBackward, LossModule
+from regard.training.loop import micro_batch_indices, train_loop
+from regard.training.optimizer import make_optimizer
+from regard.training.settings import TrainSettings
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def torch_nn(device: str, size: Size) -> Step:
     return trained(device, model, loss, 2 * x.numel())
 
 
-def ours(device: str, way: Way, size: Size, share: float = 1.0) -> Step:
+def ours(device: str, way: ExecutionMode, size: Size, share: float = 1.0) -> Step:
     """A step of the loop of `regard train`, with batches made and moved as there, on other sentences in each step.
 
     A step has as many real tokens as the peer's padded batch, or `share` times as many."""
@@ -130,20 +130,28 @@ def ours(device: str, way: Way, size: Size, share: float = 1.0) -> Step:
     targets = [np.concatenate([[1], row]) for row in rows]
     encoded = Encoded([], {"source": rows, "target": targets}, [])
     model = build("transformer-base", decoder_depth=size.model["depth"], dropout=0.0, **size.model).to(device)
-    settings = Train(steps=10**6, tokens=int(share * size.tokens), smoothing=0.0, clip=1.0, precision="bfloat16")
-    kind: Any = Packs if device == "cuda" else Plan
-    plan = kind(model.task.lengths(encoded), settings.tokens, 1)
-    compute = Compute(Loss(model, model.task, Terms()), settings, torch.device(device), World(), kind is Packs)
-    compute.choose(way)
+    settings = TrainSettings(
+        steps=10**6, batch_tokens=int(share * size.tokens), label_smoothing=0.0, grad_clip=1.0, precision="bfloat16"
+    )
+    kind: Any = PackedSampler if device == "cuda" else LengthBucketed
+    plan = kind(model.task.lengths(encoded), settings.batch_tokens, 1)
+    compute = ForwardBackward(
+        LossModule(model, model.task, LossWeights()),
+        settings,
+        torch.device(device),
+        ProcessGroup(),
+        kind is PackedSampler,
+    )
+    compute.set_mode(way)
     shape = getattr(plan, "shape", None)
 
     def grain(number: int) -> Any:
-        batch = model.task.collate(encoded, plan.grain(number)[1], model.config, shape)
+        batch = model.task.collate(encoded, plan.micro_batch(number)[1], model.config, shape)
         return batch.pin_memory() if device == "cuda" else batch
 
-    grains = map(grain, numbers(0, settings, World()))
+    grains = map(grain, micro_batch_indices(0, settings, ProcessGroup()))
     steps = zip(
-        loop(model, compute, grains, make_optimiser(model, settings), settings), itertools.count(), strict=False
+        train_loop(model, compute, grains, make_optimizer(model, settings), settings), itertools.count(), strict=False
     )
     print(f"{way}: {plan.padding():.2%} padding", flush=True)
     return lambda: plan.tokens(next(steps)[1])

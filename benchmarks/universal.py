@@ -39,7 +39,7 @@ import harness
 from side_by_side import parameters, side_by_side
 from universal_figure import DIGITS, FACTS, LONGEST, figure
 
-from regard.data.synthetic.algorithmic import Question, Recipe, questions
+from regard.data.synthetic.algorithmic import AlgorithmicQuestion, AlgorithmicRecipe, generate_questions
 
 SIZES: dict[str, tuple[str, ...]] = {
     "plain": ("transformer-tiny", "width=128", "heads=4", "hidden=512", "depth=4", "decoder_depth=4"),
@@ -65,18 +65,24 @@ NAMES = {f"{task}-{system}": (task, system) for task in TASKS for system in SIZE
 SHIFTS = {"digits": 24, "facts": 48}
 """At least the tokens by which the longest questions of the test are longer than those of the training."""
 ALIKE = (
-    "model.dropout=0.0", "model.norm=pre", "train.warmup=250", "train.schedule=linear", "train.smoothing=0.0", "train.clip=1.0",
-    "train.average=0", "data.score=300", "decode.beam=1",
+    "model.dropout=0.0", "model.norm_position=pre", "train.warmup_steps=250", "train.lr_schedule=linear", "train.label_smoothing=0.0", "train.grad_clip=1.0",
+    "train.ema_decay=0", "data.eval_samples=300", "decode.num_beams=1",
 )  # fmt: skip
 BUDGETS = {
-    "digits": ("train.steps=3000", "train.tokens=8192", "train.every=1500"),
-    "facts": ("train.steps=6000", "train.tokens=16384", "train.every=3000"),
+    "digits": ("train.steps=3000", "train.batch_tokens=8192", "train.eval_every=1500"),
+    "facts": ("train.steps=6000", "train.batch_tokens=16384", "train.eval_every=3000"),
 }
 """A story has one word to learn from: who is where is found out late, and with small batches not at all."""
 TRIED = ("reverse", "addition")
 """Tasks that rates and prices are tried on: a story is learnt too late for a short training to tell."""
-TRIALS = ("train.steps=1000", "train.warmup=100", "train.every=1000")
-TIMED = ("train.steps=300", "train.warmup=100", "train.every=300", "train.log=50", "data.score=10")
+TRIALS = ("train.steps=1000", "train.warmup_steps=100", "train.eval_every=1000")
+TIMED = (
+    "train.steps=300",
+    "train.warmup_steps=100",
+    "train.eval_every=300",
+    "train.log_every=50",
+    "data.eval_samples=10",
+)
 TIMED_ON = "sorting"
 
 
@@ -92,12 +98,12 @@ class Sizes:
     count: int
 
 
-def recipes(task: str, part: str, sizes: Sizes) -> list[Recipe]:
+def recipes(task: str, part: str, sizes: Sizes) -> list[AlgorithmicRecipe]:
     """Of several kinds as many to learn from in all, and as many of each to judge by."""
     kinds = FACTS if task == JOINT else (task,)
     many = sizes.samples // len(kinds) if part == "train" else sizes.count
     longest = 4 if harness.is_smoke() else LONGEST[family(task)]
-    return [Recipe(kind, longest, many, part=part) for kind in kinds]
+    return [AlgorithmicRecipe(kind, longest, many, part=part) for kind in kinds]
 
 
 # -- trainings
@@ -105,7 +111,7 @@ def recipes(task: str, part: str, sizes: Sizes) -> list[Recipe]:
 
 def training(task: str, system: str, chosen: Iterable[str], many: Sizes, more: Iterable[str]) -> list[str]:
     preset, *sizes = (SMALL if harness.is_smoke() else SIZES)[system]
-    own = [f"model.{size}" for size in sizes] + [f"model.shift={SHIFTS[family(task)]}", *chosen]
+    own = [f"model.{size}" for size in sizes] + [f"model.max_position_offset={SHIFTS[family(task)]}", *chosen]
     own += BUDGETS[family(task)]
     data, valid = ([str(recipe) for recipe in recipes(task, part, many)] for part in ("train", "valid"))
     return ["recall", "--model", preset, "--data", *data, "--valid", *valid, "--set", *ALIKE, *own, *more]
@@ -115,9 +121,9 @@ def choices(system: str) -> dict[str, list[str]]:
     """What is tried: rates, and prices of a step where there is one."""
     rates = RATES[:1] if harness.is_smoke() else RATES
     if system != "halting":
-        return {str(rate): [f"train.rate={rate}"] for rate in rates}
+        return {str(rate): [f"train.lr={rate}"] for rate in rates}
     prices = PRICES[:1] if harness.is_smoke() else PRICES
-    return {f"{rate}-{price}": [f"train.rate={rate}", f"model.ponder={price}"] for rate in rates for price in prices}
+    return {f"{rate}-{price}": [f"train.lr={rate}", f"model.ponder_cost={price}"] for rate in rates for price in prices}
 
 
 def trials(out: Path, together: int, many: Sizes, more: Sequence[str]) -> None:
@@ -214,12 +220,12 @@ def test(names: Sequence[str], out: Path, many: Sizes) -> None:
             found[recipe.kind] = {key: value for key, value in scores.items() if key.startswith(("exact", "tokens"))}
             found[recipe.kind]["samples"] = scores["samples"]
             if NAMES[name][1] == "halting":
-                found[recipe.kind]["ponder"] = pondered(out / name, list(questions(entry)))
+                found[recipe.kind]["ponder"] = pondered(out / name, list(generate_questions(entry)))
         place.write_text(json.dumps(found))
         print(name, json.dumps(found), flush=True)
 
 
-def pondered(run: Path, samples: Sequence[Question]) -> dict[str, Any]:
+def pondered(run: Path, samples: Sequence[AlgorithmicQuestion]) -> dict[str, Any]:
     """Mean steps for the tokens of a sample, those that are read and those that are said, averaged over samples: of all inside
     the trained length and beyond it, by the number of digits or sentences; of stories also for the sentences that decide the
     answer, for the others, and for the question."""
@@ -230,14 +236,14 @@ def pondered(run: Path, samples: Sequence[Question]) -> dict[str, Any]:
     from regard.types import IGNORE
 
     model = regard.load(run, device=pick_device("auto"))
-    encoded = model.task.encode(samples, model.text_or_refuse(), model.config, 10**9)
+    encoded = model.task.encode(samples, model.require_tokenizer(), model.config, 10**9)
     kept: dict[str, list[float]] = defaultdict(list)
     with torch.inference_mode():
         for first in range(0, len(samples), 100):
             some = range(first, min(first + 100, len(samples)))
             batch = model.task.collate(encoded, some, model.config).to(model.device)
             states = model.body(batch)
-            read = [row[row > 0].tolist() for row in states.ponder.cpu()]
+            read = [row[row > 0].tolist() for row in states.act_steps.cpu()]
             says = (batch.labels != IGNORE).cpu()
             said = [row[real].tolist() for row, real in zip(states.side["target_ponder"].cpu(), says, strict=True)]
             for sample, reading, saying in zip((samples[n] for n in some), read, said, strict=True):
@@ -245,8 +251,8 @@ def pondered(run: Path, samples: Sequence[Question]) -> dict[str, Any]:
     return {key: round(statistics.mean(values), 4) for key, values in sorted(kept.items())}
 
 
-def note(kept: dict[str, list[float]], sample: Question, read: Sequence[int], said: Sequence[int]) -> None:
-    where = "beyond" if sample.beyond else "inside"
+def note(kept: dict[str, list[float]], sample: AlgorithmicQuestion, read: Sequence[int], said: Sequence[int]) -> None:
+    where = "beyond" if sample.is_longer else "inside"
     mean = statistics.mean(read)
     kept[f"read {where}"].append(mean)
     kept[f"said {where}"].append(statistics.mean(said))
@@ -259,7 +265,7 @@ def note(kept: dict[str, list[float]], sample: Question, read: Sequence[int], sa
     parts: dict[str, list[int]] = defaultdict(list)
     for word, steps in zip(words, read, strict=False):  # the end token stands behind the last word
         last = sentence == words.count(".")
-        parts["question" if last else "support" if sentence in sample.support else "others"].append(steps)
+        parts["question" if last else "support" if sentence in sample.supporting_facts else "others"].append(steps)
         sentence += word == "."
     kept[f"read of {words.count('.')}"].append(mean)
     for part, steps in parts.items():
@@ -291,12 +297,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def smoke(folder: Path) -> None:
-    out, short = str(folder), [*harness.SHORT, "train.tokens=512", "model.width=16", "decode.longer=2"]
-    short += ["model.heads=2", "model.hidden=32", "model.length=96"]
+    out, short = str(folder), [*harness.SHORT, "train.batch_tokens=512", "model.width=16", "decode.max_extra_tokens=2"]
+    short += ["model.heads=2", "model.ffn_dim=32", "model.max_length=96"]
     few = ["--samples", "24", "--count", "4"]
     main(["trials", out, *few, "--set", *short])
     main(["train", out, "copy-plain", "facts-1-halting", *few, "--set", *short])
-    main(["time", out, "fixed", "--set", *short, "train.steps=6", "train.log=1"])
+    main(["time", out, "fixed", "--set", *short, "train.steps=6", "train.log_every=1"])
     main(["test", out, "copy-plain", "facts-1-halting", *few])
     main(["figure", out])
 

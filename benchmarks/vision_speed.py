@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from regard import build
 from regard.model import Model, assemble
-from regard.nn.kernels.cuda_graph import record
+from regard.nn.kernels.cuda_graph import capture
 
 GFLOP = {"vit": 17.58, "swin": 4.5, "dpt": 258.0}
 """Multiplications and additions of a forward pass of one picture, a pair as one; training has three times as many."""
@@ -49,14 +49,14 @@ class Size:
         return build(self.model, device="meta", **self.changes).config
 
 
-TINY: dict[str, Any] = {"size": 32, "width": 16, "depth": 4, "heads": 2, "hidden": 32}
+TINY: dict[str, Any] = {"image_size": 32, "width": 16, "depth": 4, "heads": 2, "ffn_dim": 32}
 SIZES = {
     "cuda": {"vit": Size("vit-base-16", 256), "swin": Size("swin-tiny", 256), "dpt": Size("dpt-large", 32)},
     "cpu": {"vit": Size("vit-base-16", 4), "swin": Size("swin-tiny", 4), "dpt": Size("dpt-base", 1)},
     "smoke": {
         "vit": Size("vit-base-16", 2, TINY),
         "swin": Size("swin-mini", 2, {"width": 8, "depths": (1, 1, 1, 1), "heads": (1, 1, 2, 2)}),
-        "dpt": Size("dpt-small", 2, {**TINY, "taps": (0, 1, 2, 3), "laid": (8, 8, 16, 16), "fusion": 8}),
+        "dpt": Size("dpt-small", 2, {**TINY, "taps": (0, 1, 2, 3), "laid": (8, 8, 16, 16), "fusion_dim": 8}),
     },
 }
 """By mode (harness.mode) and system."""
@@ -65,7 +65,7 @@ SIZES = {
 def ours(system: str, size: Size) -> Side:
     model = build(size.model, task="depth" if system == "dpt" else "classify", device="meta", **size.changes)
     labels = () if system == "dpt" else tuple(map(str, range(CLASSES)))
-    made: Model = assemble(replace(model.identity, labels=labels), model.reader)
+    made: Model = assemble(replace(model.spec, labels=labels), model.processor)
     for module in made.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -141,7 +141,7 @@ def train(side: str, system: str, device: str, size: Size) -> Step:
     """A training step, ready to be repeated."""
     model, call = SIDES[side](system, size)
     model = model.to(device).train()
-    x = torch.randn(size.batch, 3, size.config.size, size.config.size, device=device)
+    x = torch.randn(size.batch, 3, size.config.image_size, size.config.image_size, device=device)
     y = torch.randint(0, CLASSES, (size.batch,), device=device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device == "cuda")
     called: Any = torch.compile(model) if device == "cuda" else model
@@ -152,7 +152,7 @@ def train(side: str, system: str, device: str, size: Size) -> Step:
             logits = call(called, x)
         F.cross_entropy(logits.float(), y).backward()
 
-    again = record(learn, torch.device(device))[0].replay if side == "ours" and device == "cuda" else learn
+    again = capture(learn, torch.device(device))[0].replay if side == "ours" and device == "cuda" else learn
 
     def step(kept: Any = (x, y)) -> float:  # a recording does not hold what it reads
         again()
@@ -166,12 +166,12 @@ def infer(side: str, system: str, device: str, size: Size) -> Step:
     """Inference of a batch in bfloat16, ready to be repeated."""
     model, call = SIDES[side](system, size)
     model = model.to(device, torch.bfloat16).eval()
-    x = torch.randn(size.batch, 3, size.config.size, size.config.size, device=device, dtype=torch.bfloat16)
+    x = torch.randn(size.batch, 3, size.config.image_size, size.config.image_size, device=device, dtype=torch.bfloat16)
     called: Any = torch.compile(model) if device == "cuda" else model
     with torch.inference_mode():
         work: Callable[[], Any] = lambda: call(called, x)  # noqa: E731
         if side == "ours" and device == "cuda":
-            work = record(work, torch.device(device))[0].replay
+            work = capture(work, torch.device(device))[0].replay
 
     def looked(kept: Any = (model, x)) -> float:  # a recording does not hold what it reads
         with torch.inference_mode():

@@ -25,21 +25,21 @@ import regard
 
 def products(config: Any) -> list[tuple[int, int]]:
     """Inputs and outputs of the matrices of a layer: qkv, out, up, down."""
-    width, hidden = config.width, config.hidden
+    width, hidden = config.width, config.ffn_dim
     return [(width, 3 * width), (width, width), (width, hidden), (hidden, width)]
 
 
 def operations(config: Any) -> tuple[int, int]:
     """For a picture: those of the matrices of the layers, and all."""
-    tokens = (config.size // config.patch) ** 2 + 1
+    tokens = (config.image_size // config.patch_size) ** 2 + 1
     matrices = 2 * config.depth * tokens * sum(inner * outer for inner, outer in products(config))
-    patches = 2 * (tokens - 1) * config.width * config.channels * config.patch**2
+    patches = 2 * (tokens - 1) * config.width * config.in_channels * config.patch_size**2
     return matrices, matrices + 4 * config.depth * tokens**2 * config.width + patches
 
 
 def matrices(size: Size) -> Callable[[], None]:
     config = size.config
-    rows = size.batch * ((config.size // config.patch) ** 2 + 1)
+    rows = size.batch * ((config.image_size // config.patch_size) ** 2 + 1)
     made = [
         (torch.randn(rows, inner, dtype=torch.bfloat16), torch.randn(outer, inner, dtype=torch.bfloat16))
         for inner, outer in products(config)
@@ -59,9 +59,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=7)
     asked = parser.parse_args(argv)
     size = Size("vit-base-16", asked.batch, SIZES["smoke"]["vit"].changes if harness.is_smoke() else {})
-    x = torch.randn(asked.batch, 3, size.config.size, size.config.size, dtype=torch.bfloat16)
+    x = torch.randn(asked.batch, 3, size.config.image_size, size.config.image_size, dtype=torch.bfloat16)
     ours = regard.build(size.model, task="classify", **size.changes).eval().bfloat16()
-    sides: dict[str, Callable[[], Any]] = {"ours": lambda: ours.states(x).summary, "matrices": matrices(size)}
+    sides: dict[str, Callable[[], Any]] = {"ours": lambda: ours.states(x).pooled, "matrices": matrices(size)}
     if harness.installed("transformers"):
         theirs = transformers_side("vit", size)[0].eval().bfloat16()
         sides = {"transformers": lambda: theirs(pixel_values=x), **sides}

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from regard import build
 from regard.nn.attention.attention import Attention
-from regard.nn.recording import watch
+from regard.nn.recording import record_attention
 from regard.types import Batch
 
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=15)
     asked = parser.parse_args(argv)
     torch.manual_seed(0)
-    tiny = {"width": 16, "depth": 1, "heads": 2, "hidden": 32} if harness.is_smoke() else {}
+    tiny = {"width": 16, "depth": 1, "heads": 2, "ffn_dim": 32} if harness.is_smoke() else {}
     never = build("bert-mini", task="embed", **tiny).to(asked.device).eval()
     before, without = copy.deepcopy(never), copy.deepcopy(never)
     for module in without.modules():
@@ -51,12 +51,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     found: dict[str, list[float]] = {"never": [], "before": [], "without": [], "watched": []}
     models = {"never": never, "before": before, "without": without}
     with torch.inference_mode():
-        with watch(before):
+        with record_attention(before):
             before.body(batch)
         for _ in range(asked.rounds):
             for name, model in models.items():
                 found[name].append(clock.median(lambda model=model: model.body(batch), warm=2))
-            with watch(never):
+            with record_attention(never):
                 found["watched"].append(clock.median(lambda: never.body(batch), warm=2))
     right = statistics.median(found["without"])
     print(torch.__version__, asked.device)

@@ -8,33 +8,33 @@ import torch
 from torch import Tensor
 
 from regard.systems import SYSTEMS
-from regard.systems.captioners.common import Captioner
+from regard.systems.captioners.common import CaptionConfig
 from regard.types import IGNORE, Batch
 from tiny import noise
 
 EYES: dict[str, tuple[str, dict[str, Any]]] = {
-    "resnet": ("resnet-tiny", {"start": 4, "widths": [4, 8, 8, 12], "depths": [1, 1, 1, 1], "stride": 2}),
-    "bit": ("bit-50", {"start": 8, "widths": [32, 32, 32, 32], "depths": [1, 1, 1, 1], "groups": 4, "stride": 8}),
-    "vit": ("vit-tiny", {"patch": 8, "width": 12, "depth": 2, "heads": 3, "hidden": 20}),
-    "hybrid": ("hybrid-tiny", {"stages": [1, 1], "start": 8, "groups": 4, "width": 12, "depth": 2, "heads": 3, "hidden": 20}),
-    "swin": ("swin-mini", {"width": 8, "depths": [2, 1, 1, 1], "heads": [2, 1, 4, 8], "window": 3}),
+    "resnet": ("resnet-tiny", {"bos_id": 4, "widths": [4, 8, 8, 12], "depths": [1, 1, 1, 1], "stride": 2}),
+    "bit": ("bit-50", {"bos_id": 8, "widths": [32, 32, 32, 32], "depths": [1, 1, 1, 1], "norm_groups": 4, "stride": 8}),
+    "vit": ("vit-tiny", {"patch_size": 8, "width": 12, "depth": 2, "heads": 3, "ffn_dim": 20}),
+    "hybrid": ("hybrid-tiny", {"stages": [1, 1], "bos_id": 8, "norm_groups": 4, "width": 12, "depth": 2, "heads": 3, "ffn_dim": 20}),
+    "swin": ("swin-mini", {"width": 8, "depths": [2, 1, 1, 1], "heads": [2, 1, 4, 8], "window_size": 3}),
 }  # fmt: skip
 """A preset and what is changed of it."""
 
-SHARED: dict[str, Any] = {"size": 32, "vocabulary": 23, "length": 24}
+SHARED: dict[str, Any] = {"image_size": 32, "vocab_size": 23, "max_length": 24}
 SIZES: dict[str, dict[str, Any]] = {
-    "caption-fixed": {"width": 10, "embedding": 7},
-    "caption-attend": {"width": 10, "embedding": 7, "inner": 9},
-    "caption-transformer": {"width": 16, "depth": 2, "decoder_depth": 2, "heads": 4, "hidden": 20},
-    "caption-vit": {"width": 15, "depth": 2, "heads": 3, "hidden": 20},
+    "caption-fixed": {"width": 10, "embedding_dim": 7},
+    "caption-attend": {"width": 10, "embedding_dim": 7, "attention_dim": 9},
+    "caption-transformer": {"width": 16, "depth": 2, "decoder_depth": 2, "heads": 4, "ffn_dim": 20},
+    "caption-vit": {"width": 15, "depth": 2, "heads": 3, "ffn_dim": 20},
 }
 KINDS = [(name, eyes) for name in SIZES for eyes in (("vit",) if name == "caption-vit" else EYES)]
 USUAL = [(name, "vit" if name == "caption-vit" else "resnet") for name in SIZES]
 
 
-def config_of(name: str, eyes: str = "", **changes: Any) -> Captioner:
+def config_of(name: str, eyes: str = "", **changes: Any) -> CaptionConfig:
     encoder, seeing = EYES[eyes or dict(USUAL)[name]]
-    return SYSTEMS[name].config(**{**SHARED, **SIZES[name], "encoder": encoder, "seeing": seeing, **changes})
+    return SYSTEMS[name].config(**{**SHARED, **SIZES[name], "encoder": encoder, "encoder_config": seeing, **changes})
 
 
 def fresh(name: str, eyes: str = "", **changes: Any) -> Any:
@@ -73,4 +73,4 @@ def captions(lengths: tuple[int, ...] = (6, 3, 5), seed: int = 4) -> tuple[Tenso
 
 def batch_of(lengths: tuple[int, ...] = (6, 3, 5), height: int = 32, width: int = 32) -> Batch:
     target, labels = captions(lengths)
-    return Batch(pictures(len(lengths), height, width), target=target, labels=labels)
+    return Batch(pictures(len(lengths), height, width), decoder_inputs=target, labels=labels)

@@ -114,7 +114,7 @@ def cuda_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
     """All capabilities of a CUDA device are reported as available, so that the choice of kernels is tested without one."""
     from regard import capabilities
 
-    for name in capabilities.ON_CUDA:
+    for name in capabilities.CUDA_CAPABILITIES:
         monkeypatch.setitem(capabilities._results, name, True)
 
 
@@ -130,13 +130,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # -- a tiny translator
 
 TINY = (
-    "model.width=32", "model.depth=1", "model.decoder_depth=1", "model.heads=2", "model.hidden=64",
-    "model.dropout=0.3", "data.vocabulary=400", "train.tokens=512", "train.rate=3e-3", "train.warmup=10",
-    "train.schedule=inverse_sqrt", "train.average=0", "train.precision=float32", "decode.beam=1",
+    "model.width=32", "model.depth=1", "model.decoder_depth=1", "model.heads=2", "model.ffn_dim=64",
+    "model.dropout=0.3", "data.vocab_size=400", "train.batch_tokens=512", "train.lr=3e-3", "train.warmup_steps=10",
+    "train.lr_schedule=inverse_sqrt", "train.ema_decay=0", "train.precision=float32", "decode.num_beams=1",
 )  # fmt: skip
 """Settings of a model that takes a step in milliseconds."""
 
-TWELVE = ("train.steps=12", "train.every=4", "train.log=2", "data.share=0.1", "data.score=2", "decode.longer=5")
+TWELVE = (
+    "train.steps=12",
+    "train.eval_every=4",
+    "train.log_every=2",
+    "data.valid_fraction=0.1",
+    "data.eval_samples=2",
+    "decode.max_extra_tokens=5",
+)
 """A run of a second that validates and saves three times."""
 
 Pairs = list[tuple[str, str]]
@@ -196,16 +203,16 @@ def train_tiny(data: Any, out: Path, *settings: str, tiny: bool = True, drawn: b
     more.setdefault("device", "cpu")
     with pytest.MonkeyPatch.context() as patch:
         if not drawn:
-            patch.setattr("regard.runs.folder.curves", lambda *_: None)
+            patch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
         regard.train("translate", data, out=out, settings=given, console=Console(file=said, width=300), **more)
     return said.getvalue()
 
 
 @pytest.fixture(scope="session")
 def pairs() -> Pairs:
-    from regard.demos.grammar import corpus
+    from regard.demos.grammar import generate_corpus
 
-    return [(pair.source, pair.target) for pair in corpus(count=2000).train]
+    return [(pair.source, pair.target) for pair in generate_corpus(count=2000).train]
 
 
 @pytest.fixture(scope="session")
@@ -220,10 +227,10 @@ def trained(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Train
     settings = (
         "model.dropout=0",
         "train.steps=120",
-        "train.every=60",
-        "train.log=30",
-        "train.rate=1e-2",
-        "data.share=0.1",
+        "train.eval_every=60",
+        "train.log_every=30",
+        "train.lr=1e-2",
+        "data.valid_fraction=0.1",
     )
     return Trained(out, pairs_file, train_tiny(pairs_file, out, *settings, drawn=True))
 
@@ -269,7 +276,7 @@ def burst(few: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, st
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(RunError) as stop:
         patch.setattr(Translate, "loss", loss)
-        train_tiny(few, out, *TWELVE, "train.accumulate=2", "train.log=3")
+        train_tiny(few, out, *TWELVE, "train.grad_accum=2", "train.log_every=3")
     return out, str(stop.value)
 
 
@@ -320,7 +327,7 @@ def stopped_in(step: int) -> Iterator[None]:
     from regard.errors import Interrupted
     from regard.runs.trainer import Trainer
 
-    real = Trainer.grain
+    real = Trainer.micro_batch
 
     def grain(self: Any, number: int) -> Any:
         if number == (step - 1) * self.config.accumulate:
@@ -331,7 +338,7 @@ def stopped_in(step: int) -> Iterator[None]:
         patch.setattr(Trainer, "grain", grain)
         with pytest.raises(Interrupted) as stop:
             yield
-    assert stop.value.code == 143
+    assert stop.value.exit_code == 143
 
 
 def interrupted(words: list[str], run: Path, after: int, number: signal.Signals) -> tuple[int, str, str]:

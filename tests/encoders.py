@@ -6,26 +6,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from regard.model import Identity, Model, assemble
-from regard.processors.tokenizer.tokenizer import Text
+from regard.model import Model, ModelSpec, assemble
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS
-from regard.tasks import TASKS
+from regard.tasks import TEXT_TASKS
 from tiny import noisy
 
 SIZES: dict[str, Any] = {
-    "width": 12, "depth": 2, "heads": 3, "hidden": 20, "length": 24, "dropout": 0.0, "attention_dropout": 0.0,
+    "width": 12, "depth": 2, "heads": 3, "ffn_dim": 20, "max_length": 24, "dropout": 0.0, "attention_dropout": 0.0,
     "head_dropout": 0.0,
 }  # fmt: skip
 
 SMALL = (
-    "model.width=16", "model.depth=1", "model.heads=2", "model.hidden=32", "model.length=48", "model.dropout=0",
-    "model.attention_dropout=0", "model.head_dropout=0", "data.vocabulary=200", "train.precision=float32",
+    "model.width=16", "model.depth=1", "model.heads=2", "model.ffn_dim=32", "model.max_length=48", "model.dropout=0",
+    "model.attention_dropout=0", "model.head_dropout=0", "data.vocab_size=200", "train.precision=float32",
 )  # fmt: skip
 """Settings of a model that learns a few words in a second."""
 
 
-def wordpieces(texts: Iterable[str], vocabulary: int = 120) -> Text:
-    return Text.wordpiece(texts, vocabulary)
+def wordpieces(texts: Iterable[str], vocabulary: int = 120) -> TextTokenizer:
+    return TextTokenizer.train_wordpiece(texts, vocabulary)
 
 
 def encoder(
@@ -40,6 +40,8 @@ def encoder(
     text = wordpieces(texts, vocabulary)
     sizes = dict(SIZES)
     if system == "universal-encoder":
-        sizes["steps"] = sizes.pop("depth")
-    config = replace(TASKS[task].bodied(TASKS[task].fit(SYSTEMS[system].config(**sizes), text)), **changes)
-    return noisy(assemble(Identity(SYSTEMS[system], config, TASKS[task], labels=tuple(labels)), text))
+        sizes["num_steps"] = sizes.pop("depth")
+    config = replace(
+        TEXT_TASKS[task].adapt_config(TEXT_TASKS[task].fit_config(SYSTEMS[system].config(**sizes), text)), **changes
+    )
+    return noisy(assemble(ModelSpec(SYSTEMS[system], config, TEXT_TASKS[task], labels=tuple(labels)), text))

@@ -7,29 +7,29 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.points.cloud import Cloud
-from regard.model import Identity, Model, assemble
-from regard.processors.points import Points
+from regard.data.points.cloud import PointCloud
+from regard.model import Model, ModelSpec, assemble
+from regard.processors.points import PointProcessor
 from regard.systems import find_system
 from regard.tasks import find_task
 from tiny import noisy
 
 SIZES: dict[str, Any] = {
-    "widths": (8, 16, 24), "blocks": (1, 2, 1), "rates": (1, 3, 2), "neighbours": (4, 5, 3), "shares": 4,
+    "widths": (8, 16, 24), "depths": (1, 2, 1), "downsample": (1, 3, 2), "num_neighbors": (4, 5, 3), "share_planes": 4,
 }  # fmt: skip
 LABELS = {"classify": ("ball", "box", "cone"), "segment": ("floor", "wall", "table", "chair", "lamp")}
 RANDOM = np.random.default_rng(5)
 
 
-def made(task: str, points: Points | None = None, **changes: Any) -> Model:
+def made(task: str, points: PointProcessor | None = None, **changes: Any) -> Model:
     """A noisy model of a task, in float64."""
     chosen, system = find_task(task, "points"), find_system("point")
-    points = Points(0, "unit") if points is None else points
-    config = chosen.bodied(replace(system.config(), **{**SIZES, "inputs": points.width - 3, **changes}))
-    model: Model = noisy(assemble(Identity(system, config, chosen, labels=LABELS[task], source="tiny"), points))
+    points = PointProcessor(0, "unit") if points is None else points
+    config = chosen.adapt_config(replace(system.config(), **{**SIZES, "feature_dim": points.width - 3, **changes}))
+    model: Model = noisy(assemble(ModelSpec(system, config, chosen, labels=LABELS[task], source="tiny"), points))
     return model
 
 
-def cloud(many: int = 90, colours: bool = False) -> Cloud:
+def cloud(many: int = 90, colours: bool = False) -> PointCloud:
     places = RANDOM.normal(size=(many, 3)).astype(np.float32)
-    return Cloud(places, RANDOM.integers(0, 256, (many, 3), dtype=np.uint8) if colours else None)
+    return PointCloud(places, RANDOM.integers(0, 256, (many, 3), dtype=np.uint8) if colours else None)

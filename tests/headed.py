@@ -13,41 +13,43 @@ from rich.console import Console
 from torch import Tensor
 
 import regard
-from regard.model import Identity, Model, assemble
-from regard.processors.tokenizer.tokenizer import Text
+from regard.model import Model, ModelSpec, assemble
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS, gpt2
-from regard.tasks import TASKS
+from regard.tasks import TEXT_TASKS
 from tiny import noisy
 
 LETTERS = "abcdefgh "
-SIZES: dict[str, Any] = {"width": 12, "depth": 2, "heads": 3, "hidden": 20, "length": 24}
+SIZES: dict[str, Any] = {"width": 12, "depth": 2, "heads": 3, "ffn_dim": 20, "max_length": 24}
 
 SMALL = (
-    "model.width=16", "model.depth=1", "model.heads=2", "model.hidden=32", "model.length=48", "model.dropout=0",
-    "model.attention_dropout=0", "model.embedding_dropout=0", "data.vocabulary=290", "train.precision=float32",
+    "model.width=16", "model.depth=1", "model.heads=2", "model.ffn_dim=32", "model.max_length=48", "model.dropout=0",
+    "model.attention_dropout=0", "model.embedding_dropout=0", "data.vocab_size=290", "train.precision=float32",
 )  # fmt: skip
 QUICK = (
-    "train.rate=1e-2", "train.tokens=128", "train.every=20", "train.log=10", "data.share=0.2", "train.precision=float32",
+    "train.lr=1e-2", "train.batch_tokens=128", "train.eval_every=20", "train.log_every=10", "data.valid_fraction=0.2", "train.precision=float32",
 )  # fmt: skip
 """Settings of a model that learns a few words in a second."""
 
 
-def letters() -> Text:
+def letters() -> TextTokenizer:
     """a is 0, b is 1, …, the blank comes first as Unicode has it; then the end of text and the marks."""
-    return TASKS["classify"].grow(Text.characters([LETTERS]), gpt2.Config())
+    return TEXT_TASKS["classify"].add_special_tokens(TextTokenizer.from_characters([LETTERS]), gpt2.Config())
 
 
 def headed(task: str, system: str = "gpt2", labels: Sequence[str] = (), pair: str = "", **changes: Any) -> Model:
     """A noisy model that reads letters."""
     text = letters()
-    config = replace(TASKS[task].fit(SYSTEMS[system].config(**SIZES), text), **changes)
-    return noisy(assemble(Identity(SYSTEMS[system], config, TASKS[task], labels=tuple(labels), pair=pair), text))
+    config = replace(TEXT_TASKS[task].fit_config(SYSTEMS[system].config(**SIZES), text), **changes)
+    return noisy(
+        assemble(ModelSpec(SYSTEMS[system], config, TEXT_TASKS[task], labels=tuple(labels), head_options=pair), text)
+    )
 
 
 def language_loss(model: Model, row: Sequence[int]) -> Tensor:
     """The mean of −log p of each token but the first, given those before it."""
     x = torch.tensor([list(row)])
-    logs = model.body.read(model.body(regard.types.Batch(x)).sequence)[0].log_softmax(-1)
+    logs = model.body.to_logits(model.body(regard.types.Batch(x)).sequence)[0].log_softmax(-1)
     return -torch.stack([logs[place, row[place + 1]] for place in range(len(row) - 1)]).mean()
 
 

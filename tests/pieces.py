@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from regard.processors.tokenizer.tokenizer import Text
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from test_text import PROSE, publish
 from writings import HARD, STORY
 
@@ -26,13 +26,13 @@ TEXTS = [*PROSE, *HARD, *MARKED, *STORY.split("\n")[:4]]
 
 
 @cache
-def make(lower: bool = True) -> Text:
-    return Text.wordpiece([STORY, *PROSE, *MARKED], 400, lower)
+def make(lower: bool = True) -> TextTokenizer:
+    return TextTokenizer.train_wordpiece([STORY, *PROSE, *MARKED], 400, lower)
 
 
 def write_roberta(folder: Path) -> Path:
     """RoBERTa's kind of bytes: `<s> <pad> </s> <unk>` stand before them and `<mask>` behind the merges."""
-    made = Text.language([STORY], 340)
+    made = TextTokenizer.train_lm_bpe([STORY], 340)
     model = json.loads(made.backend.to_str())["model"]
     names = ["<s>", "<pad>", "</s>", "<unk>", *sorted(model["vocab"], key=model["vocab"].__getitem__), "<mask>"]
     publish(made, folder)
@@ -40,7 +40,7 @@ def write_roberta(folder: Path) -> Path:
     return folder
 
 
-def write_vocabulary(text: Text, folder: Path, settings: dict[str, Any] | None = None) -> Path:
+def write_vocabulary(text: TextTokenizer, folder: Path, settings: dict[str, Any] | None = None) -> Path:
     """As vocab.txt, and settings beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = text.backend.get_vocab()
@@ -62,17 +62,17 @@ def theirs_of(folder: Path, kind: str = "BertTokenizer", **settings: Any) -> Any
     return theirs
 
 
-def write_folder(text: Text, folder: Path, kind: str) -> Path:
+def write_folder(text: TextTokenizer, folder: Path, kind: str) -> Path:
     """What a saved model leaves of its tokenizer."""
     folder.mkdir()
     text.save(folder / "tokenizer.json")
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **text.names()}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **text.special_tokens_map()}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     (folder / "config.json").write_text(json.dumps({"model_type": kind}))
     return folder
 
 
-def check_places(text: Text, texts: Sequence[str]) -> None:
+def check_places(text: TextTokenizer, texts: Sequence[str]) -> None:
     """Read by itself, what stands at the place of a word gives its tokens; what stands at that of a piece is its name."""
     normaliser = text.backend.normalizer
     strips = normaliser.normalize_str("e\u0301") == "e"
@@ -80,8 +80,10 @@ def check_places(text: Text, texts: Sequence[str]) -> None:
         assert [ids] == text.encode([given]) and len(spans) == len(ids)
         assert all(a < b for a, b in spans) and all(one[0] <= two[0] for one, two in pairwise(spans))
         for token, (a, b) in zip(ids, spans, strict=True):
-            name = text.name_of(token).removeprefix("##")
-            assert token == text.role("unknown") or _named(normaliser.normalize_str(given[a:b]).strip(), name, b - a)
+            name = text.id_to_token(token).removeprefix("##")
+            assert token == text.special_id("unknown") or _named(
+                normaliser.normalize_str(given[a:b]).strip(), name, b - a
+            )
             assert not strips or unicodedata.category((given + " ")[b]) != "Mn" or normaliser.normalize_str(given[b])
         first = [*np.flatnonzero(text.starts_word(ids)), len(ids)]
         for one, two in pairwise(first):

@@ -111,22 +111,22 @@ def down(
 def body(w: Weights, x: np.ndarray, config: Any) -> tuple[np.ndarray, np.ndarray, list[list[int]]]:
     """One cloud: the states of its points, its summary, and the points that each level keeps. Norms are not taught."""
     order = list(range(len(x)))
-    if config.order == "sorted":
+    if config.point_order == "sorted":
         order.sort(key=lambda i: tuple(x[i]))
     places, rows = x[order, :3], [unit(w, "down.0.step", x[i]) for i in order]
     levels: list[tuple[np.ndarray, list[np.ndarray]]] = []
     names = [order]
-    for stage, count in enumerate(config.neighbours):
+    for stage, count in enumerate(config.num_neighbors):
         if stage:
             kept = farthest(places, max(len(places) // config.rates[stage], 1))
             rows = down(w, f"down.{stage}.step", rows, places, kept, count)
             places = places[kept]
             names.append([names[-1][i] for i in kept])
-        for number in range(config.blocks[stage]):
+        for number in range(config.depths[stage]):
             rows = block(w, f"down.{stage}.blocks.{number}", rows, places, count, config.form)
         levels.append((places, rows))
     summary = np.mean(rows, axis=0)
-    if not config.decodes:
+    if not config.has_decoder:
         return np.array(rows), summary, names
     rows = up(w, levels, config)
     back = np.empty((len(x), len(rows[0])))
@@ -141,12 +141,12 @@ def up(w: Weights, levels: list[tuple[np.ndarray, list[np.ndarray]]], config: An
         rows = [unit(w, "up.0.step.join", np.concatenate([row, mean])) for row in rows]
     else:
         rows = [unit(w, "up.0.step.join", row) for row in rows]
-    rows = block(w, "up.0.blocks.0", rows, places, config.neighbours[-1], config.form)
+    rows = block(w, "up.0.blocks.0", rows, places, config.num_neighbors[-1], config.form)
     for number, level in enumerate(reversed(range(len(levels) - 1)), 1):
         fine, own = levels[level]
         coarse = [unit(w, f"up.{number}.step.coarse", row) for row in rows]
         raised = [sum(share * coarse[j] for j, share in shares(places, place).items()) for place in fine]
         rows = [unit(w, f"up.{number}.step.fine", row) + more for row, more in zip(own, raised, strict=True)]
-        rows = block(w, f"up.{number}.blocks.0", rows, fine, config.neighbours[level], config.form)
+        rows = block(w, f"up.{number}.blocks.0", rows, fine, config.num_neighbors[level], config.form)
         places = fine
     return rows

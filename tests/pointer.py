@@ -10,21 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.demos.scenes import Scene, drawn, words
+from regard.demos.scenes import ShapeScene, caption_words, render_scene
 from regard.explain import explain
 from regard.nn.attention.attention import Attention
-from regard.nn.recurrent.score_attention import Align, Product
-from regard.processors.image import Pixels
-from regard.processors.tokenizer.tokenizer import Text
-from regard.tasks.image_classification import Recognise
-from regard.types import Answer, Batch, States
+from regard.nn.recurrent.score_attention import MultiplicativeScore, ScoreAttention
+from regard.processors.image import ImageProcessor
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.tasks.image_classification import ImageClassification
+from regard.types import Batch, BodyOutput, Prediction
 
 
-class Fixed(Align):
+class Fixed(ScoreAttention):
     """One head whose weights are given: (T, K)."""
 
     def __init__(self, table: Tensor) -> None:
-        super().__init__(Product(4, 4, False))
+        super().__init__(MultiplicativeScore(4, 4, False))
         self.table, self.at = table.float(), 0
 
     def weights(self, query: Tensor, context: Any) -> Tensor:
@@ -55,24 +55,24 @@ class Pointing(nn.Module):
         self.aside = Attention(4, 2)  # over the words themselves
         self.looks = nn.ModuleList(Fixed(t) if t.ndim == 2 else Crossing(t) for t in tables)
 
-    def forward(self, batch: Batch) -> States:
-        assert batch.target is not None
-        rows, length = batch.target.shape
+    def forward(self, batch: Batch) -> BodyOutput:
+        assert batch.decoder_inputs is not None
+        rows, length = batch.decoder_inputs.shape
         assert length <= self.most
         self.aside(torch.zeros(rows, length, 4))
         for part in self.looks:
             if isinstance(part, Fixed):  # step by step, as a recurrent body does
-                ready = part.ready(torch.zeros(rows, part.table.shape[-1], 4))
+                ready = part.prepare(torch.zeros(rows, part.table.shape[-1], 4))
                 for part.at in range(length):
                     part(torch.zeros(rows, 1, 4), ready)
             elif isinstance(part, Crossing):
                 part(torch.zeros(rows, length, part.width), torch.zeros(rows, 1, 4))
-        high, wide = batch.x.shape[-2:]
-        sure = 3 + batch.x[:, :, high // 2, wide // 2].mean(1)
+        high, wide = batch.inputs.shape[-2:]
+        sure = 3 + batch.inputs[:, :, high // 2, wide // 2].mean(1)
         logits = torch.zeros(rows, length, self.vocabulary)
         for at in range(length):
             logits[:, at, self.says[min(at, len(self.says) - 1)]] = sure
-        return States(logits)
+        return BodyOutput(logits)
 
     def read(self, states: Tensor) -> Tensor:
         return states
@@ -87,43 +87,43 @@ class Captioner(nn.Module):
     """What an explanation asks of a model."""
 
     def __init__(
-        self, caption: str, tables: Sequence[np.ndarray], grid: tuple[int, int], side: int, text: Text
+        self, caption: str, tables: Sequence[np.ndarray], grid: tuple[int, int], side: int, text: TextTokenizer
     ) -> None:
         super().__init__()
         ids = text.encode([caption])[0]
         kind = Looking if len(tables) else Pointing
         self.body = kind([*ids, 2], [torch.from_numpy(table) for table in tables], grid, text.size)
-        self.reader = SimpleNamespace(pixels=Pixels((side, side)), text=text)
+        self.reader = SimpleNamespace(pixels=ImageProcessor((side, side)), text=text)
         self.config = SimpleNamespace(start=1, end=2, length=64, size=side, channels=3)
         self.task, self.said = Spoken(), ids
         self.identity, self.head, self.device = None, None, torch.device("cpu")
 
-    def text_or_refuse(self) -> Text:
+    def text_or_refuse(self) -> TextTokenizer:
         return self.reader.text
 
-    def pixels_or_refuse(self) -> Pixels:
+    def pixels_or_refuse(self) -> ImageProcessor:
         return self.reader.pixels
 
-    def answer(self, inputs: Any, **settings: Any) -> Answer:
-        return Answer("", extra={"ids": self.said})
+    def answer(self, inputs: Any, **settings: Any) -> Prediction:
+        return Prediction("", extra={"ids": self.said})
 
     def explain(self, source: Any, target: str | None = None, at: Any = None) -> Any:
         return explain(self, source, target, at)
 
 
-class Spoken(Recognise):
+class Spoken(ImageClassification):
     """Pictures are made ready as those of every task are."""
 
     name = "caption"
 
 
-def spotted(scene: Scene, side: int, grid: tuple[int, int], heads: int = 1, seed: int = 0) -> np.ndarray:
+def spotted(scene: ShapeScene, side: int, grid: tuple[int, int], heads: int = 1, seed: int = 0) -> np.ndarray:
     """(heads, words + 1, places): each word looks mostly at the objects that it names, each head a little elsewhere."""
     random = np.random.RandomState(seed)
-    _, boxes = drawn(scene, side)
+    _, boxes = render_scene(scene, side)
     rows, columns = np.mgrid[: grid[0], : grid[1]]
     found = []
-    for word in [*words(scene.things), None]:
+    for word in [*caption_words(scene.objects), None]:
         map_ = np.full((heads, *grid), 0.02)
         for number in word.things if word else ():
             left, top, right, bottom = boxes[number]

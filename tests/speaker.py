@@ -14,17 +14,17 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.images.captions import Captioned
-from regard.data.settings import Data
-from regard.model import Identity, Model, assemble
-from regard.nn.recurrent.recurrent_state import Rolling
-from regard.processors.tokenizer.tokenizer import Text
-from regard.runs.catalog import catalog
+from regard.data.images.captions import CaptionedImage
+from regard.data.settings import DataSettings
+from regard.model import Model, ModelSpec, assemble
+from regard.nn.recurrent.recurrent_state import RecurrentState
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.runs.catalog import build_index
 from regard.systems import SYSTEMS
-from regard.systems.captioners.common import beside
-from regard.systems.common.system import Preset, System, unpublished
+from regard.systems.captioners.common import expand_to_captions
+from regard.systems.common.system import Preset, System, no_published_layout
 from regard.tasks import find_task
-from regard.types import Batch, States
+from regard.types import Batch, BodyOutput
 
 
 @dataclass(frozen=True)
@@ -44,57 +44,57 @@ class Speaker(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.see = nn.Linear(4 * config.channels, config.width)
-        self.tokens = nn.Embedding(config.vocabulary, config.width)
+        self.see = nn.Linear(4 * config.in_channels, config.width)
+        self.tokens = nn.Embedding(config.vocab_size, config.width)
         self.cell = nn.GRUCell(2 * config.width, config.width)
-        self.out = nn.Linear(config.width, config.vocabulary)
+        self.out = nn.Linear(config.width, config.vocab_size)
 
     def look(self, batch: Batch) -> Tensor:
-        x = batch.x.to(self.see.weight.dtype)
-        return beside(self.see(F.adaptive_avg_pool2d(x, 2).flatten(1)).tanh(), batch)
+        x = batch.inputs.to(self.see.weight.dtype)
+        return expand_to_captions(self.see(F.adaptive_avg_pool2d(x, 2).flatten(1)).tanh(), batch)
 
     def move(self, token: Tensor, seen: Tensor, h: Tensor) -> Tensor:
         return self.cell(torch.cat([self.tokens(token), seen], -1), h)
 
-    def forward(self, batch: Batch) -> States:
-        assert batch.target is not None
+    def forward(self, batch: Batch) -> BodyOutput:
+        assert batch.decoder_inputs is not None
         seen = self.look(batch)
         h, rows = seen, []
-        for token in batch.target.unbind(1):
+        for token in batch.decoder_inputs.unbind(1):
             h = self.move(token, seen, h)
             rows.append(h)
-        side = {"penalty": self.config.penalty * seen.square().sum()} if self.config.penalty else {}
-        return States(torch.stack(rows, 1), side=side)
+        side = {"attention_penalty": self.config.penalty * seen.square().sum()} if self.config.penalty else {}
+        return BodyOutput(torch.stack(rows, 1), aux_losses=side)
 
     def read(self, states: Tensor) -> Tensor:
         return self.out(states)
 
-    def start(self, batch: Batch, room: int | None = None) -> Rolling:
+    def start(self, batch: Batch, room: int | None = None) -> RecurrentState:
         seen = self.look(batch)
-        state = Rolling.fresh({"h": seen.clone()}, {"seen": seen[:, None]})
-        assert batch.target is not None
-        for token in batch.target[:, :-1].unbind(1):
+        state = RecurrentState.from_tensors({"h": seen.clone()}, {"seen": seen[:, None]})
+        assert batch.decoder_inputs is not None
+        for token in batch.decoder_inputs[:, :-1].unbind(1):
             self.step(token, state)
         return state
 
-    def step(self, tokens: Tensor, state: Rolling) -> Tensor:
-        state.put(h=self.move(tokens, state.context["seen"][:, 0], state.own["h"]))
-        return self.out(state.own["h"])
+    def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
+        state.update(h=self.move(tokens, state.context["seen"][:, 0], state.state["h"]))
+        return self.out(state.state["h"])
 
 
 RECIPE: dict[str, dict[str, Any]] = {
-    "train": {"steps": 12, "every": 4, "log": 2, "images": 8, "rate": 5e-3, "warmup": 2, "precision": "float32"},
-    "data": {"vocabulary": 300, "score": 4, "share": 0.2},
+    "train": {"num_steps": 12, "every": 4, "log": 2, "images": 8, "rate": 5e-3, "warmup": 2, "precision": "float32"},
+    "data": {"vocab_size": 300, "attention_score": 4, "share": 0.2},
 }
 SYSTEM = System(
     "speaker", "a stand-in", Config, {"speaker-tiny": Preset(Config(), 8_028, RECIPE)}, Speaker, ("caption",), "pictures",
-    unsayable=unpublished,
+    unsupported_by_layout=no_published_layout,
 )  # fmt: skip
 
 
 @functools.cache
 def index_with_speaker() -> dict[str, Any]:
-    made = catalog()
+    made = build_index()
     made["settings"] += [{"setting": f"model.{field.name}", "system": "speaker"} for field in fields(Config)]
     return made
 
@@ -103,7 +103,7 @@ def offer(patch: pytest.MonkeyPatch) -> None:
     """Put the stand-in into the table of systems and into the index of names."""
     patch.setitem(SYSTEMS, "speaker", SYSTEM)
     made = index_with_speaker()  # before the patch, because captioners read the index when they are imported
-    patch.setattr("regard.index.index", lambda: made)
+    patch.setattr("regard.index.load_index", lambda: made)
 
 
 # -- what it is tested on
@@ -125,17 +125,17 @@ def album_in(folder: Path) -> Path:
     return folder
 
 
-def samples(album: Path) -> list[Captioned]:
+def samples(album: Path) -> list[CaptionedImage]:
     return list(TASK.stream([str(album)]))
 
 
 def model(album: Path, **changes: Any) -> Model:
-    text = Text.train(TASK.phrases(samples(album)), 300)
+    text = TextTokenizer.train_sentence_bpe(TASK.tokenizer_texts(samples(album)), 300)
     config = replace(Config(), **changes)
-    reader = TASK.reading(text, config, Data())
+    reader = TASK.build_processor(text, config, DataSettings())
     torch.manual_seed(3)
-    return assemble(Identity(SYSTEM, TASK.fit(config, reader), TASK), reader).double().eval()
+    return assemble(ModelSpec(SYSTEM, TASK.fit(config, reader), TASK), reader).double().eval()
 
 
-def encoded(album: Path, made: Model, longest: int = 99, data: Data | None = None) -> Any:
-    return TASK.encode(samples(album), made.reader, made.config, longest, data or Data())
+def encoded(album: Path, made: Model, longest: int = 99, data: DataSettings | None = None) -> Any:
+    return TASK.encode(samples(album), made.processor, made.config, longest, data or DataSettings())

@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.decode.cuda_graphs import recorded
-from regard.decode.search import Found
-from regard.decode.settings import Decode
+from regard.decode.cuda_graphs import graphed_search
+from regard.decode.settings import DecodeSettings
 from regard.systems import gpt2
 from regard.types import Batch
 from tiny import noise, noisy
@@ -59,9 +58,9 @@ class Talk(nn.Module):
         return Sums((batch.prompt * (places + 1) * (places < at[:, None])).sum(1), at.clone())
 
     def step(self, tokens: Tensor, state: Sums) -> Tensor:
-        state.total += tokens * (state.at + 1)
-        logits = self.table[state.at % 16, tokens] + self.echo[state.total % 5]
-        state.at += 1
+        state.total += tokens * (state.positions + 1)
+        logits = self.table[state.positions % 16, tokens] + self.echo[state.total % 5]
+        state.positions += 1
         return logits
 
 
@@ -82,7 +81,9 @@ def lively(body: Any) -> Any:
 
 def small(length: int = 300) -> Any:
     """GPT-2, of the smallest size."""
-    return lively(gpt2.build(gpt2.Config(width=12, depth=2, heads=3, hidden=20, vocabulary=V, length=length, end=END)))
+    return lively(
+        gpt2.build(gpt2.Config(width=12, depth=2, heads=3, ffn_dim=20, vocab_size=V, max_length=length, eos_id=END))
+    )
 
 
 def follow(body: Any, past: list[int]) -> Tensor:
@@ -90,7 +91,7 @@ def follow(body: Any, past: list[int]) -> Tensor:
     with torch.inference_mode():
         if isinstance(body, Talk):
             return body.step(torch.tensor(past[-1:]), body.start(Batch(torch.tensor([past]))))[0]
-        return body.read(body(Batch(torch.tensor([past]))).sequence)[0, -1]
+        return body.to_logits(body(Batch(torch.tensor([past]))).sequence)[0, -1]
 
 
 BODIES: dict[str, Callable[[], Any]] = {"toy": Talk, "gpt2": small}
@@ -116,30 +117,30 @@ def padded(prompts: list[list[int]], filling: int = 2) -> Batch:
     return Batch(x, torch.tensor([len(prompt) for prompt in prompts]))
 
 
-Asked = tuple[Batch, int, Tensor, Decode, np.ndarray]
+Asked = tuple[Batch, int, Tensor, DecodeSettings, np.ndarray]
 
 
 def asked(rows: list[int], **way: Any) -> Asked:
     limits = torch.tensor([LIMITS[row] for row in rows])
-    return padded([PROMPTS[row] for row in rows]), END, limits, Decode(**way), np.array(rows)
+    return padded([PROMPTS[row] for row in rows]), END, limits, DecodeSettings(**way), np.array(rows)
 
 
 def fixed(body: Any, asked: Asked, **more: Any) -> list[list[Found]]:
     """As it is recorded, without the recording."""
     with torch.inference_mode():
-        found = recorded(body, *asked, None, graph=False, **more)
+        found = graphed_search(body, *asked, None, capture=False, **more)
     assert found is not None
     return found
 
 
 def agree(ours: list[list[Found]], right: list[list[Found]], tolerance: float = 1e-10) -> None:
-    assert [[(f.tokens, f.why) for f in options] for options in ours] == [
-        [(f.tokens, f.why) for f in options] for options in right
+    assert [[(f.tokens, f.finish_reason) for f in options] for options in ours] == [
+        [(f.tokens, f.finish_reason) for f in options] for options in right
     ]
     for mine, theirs in zip(ours, right, strict=True):
         for a, b in zip(mine, theirs, strict=True):
             assert a.score == pytest.approx(b.score, rel=tolerance, abs=tolerance)
-            assert a.logs == pytest.approx(b.logs, rel=tolerance, abs=tolerance)
+            assert a.log_probs == pytest.approx(b.log_probs, rel=tolerance, abs=tolerance)
 
 
 def enough(row: int, tokens: list[int]) -> bool:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from regard.nn.recording import watch
-from regard.nn.recurrent.recurrent_state import Rolling
-from regard.nn.recurrent.score_attention import Additive, Align, Product, score_of
+from regard.nn.recording import record_attention
+from regard.nn.recurrent.recurrent_state import RecurrentState
+from regard.nn.recurrent.score_attention import AdditiveScore, MultiplicativeScore, ScoreAttention, make_score
 
 torch.manual_seed(0)
 
@@ -25,17 +25,17 @@ def noisy(module: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("name", ["additive", "additive with biases", "dot", "general"])
 def test_scores_are_what_the_papers_say_one_by_one(name: str) -> None:
     D, C, n = 3, 3 if name == "dot" else 5, 4
-    score = Additive(D, C, n, bias=True) if " " in name else score_of(name, D, C, n)  # type: ignore[arg-type]
-    align = noisy(Align(score))
+    score = AdditiveScore(D, C, n, bias=True) if " " in name else make_score(name, D, C, n)  # type: ignore[arg-type]
+    align = noisy(ScoreAttention(score))
     query, context = torch.randn(2, 2, D, dtype=torch.float64), torch.randn(2, 6, C, dtype=torch.float64)
     real = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
-    mixed, weights = align(query, align.ready(context, real))  # type: ignore[operator]
+    mixed, weights = align(query, align.prepare(context, real))  # type: ignore[operator]
     for b in range(2):
         for i in range(2):
             raw = []
             for j in range(6 if b == 0 else 4):
                 q, k = query[b, i], context[b, j]
-                if isinstance(score, Additive):
+                if isinstance(score, AdditiveScore):
                     inner = score.q.weight @ q + score.k.weight @ k + (0 if score.k.bias is None else score.k.bias)
                     e = (score.v.weight[0] * inner.tanh()).sum() + (0 if score.v.bias is None else score.v.bias[0])
                 else:
@@ -48,9 +48,9 @@ def test_scores_are_what_the_papers_say_one_by_one(name: str) -> None:
 
 
 def test_many_states_ask_at_once_as_one_by_one_and_a_row_of_nothing_receives_0() -> None:
-    align = noisy(Align(Additive(3, 5, 4)))
+    align = noisy(ScoreAttention(AdditiveScore(3, 5, 4)))
     query, context = torch.randn(2, 7, 3, dtype=torch.float64), torch.randn(2, 6, 5, dtype=torch.float64)
-    ready = align.ready(context, torch.tensor([[True] * 6, [False] * 6]))  # type: ignore[operator]
+    ready = align.prepare(context, torch.tensor([[True] * 6, [False] * 6]))  # type: ignore[operator]
     together = align(query, ready)[0]
     alone = torch.cat([align(query[:, i : i + 1], ready)[0] for i in range(7)], 1)
     torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-14)
@@ -58,40 +58,40 @@ def test_many_states_ask_at_once_as_one_by_one_and_a_row_of_nothing_receives_0()
 
 
 def test_they_can_be_watched() -> None:
-    model = nn.ModuleDict({"align": noisy(Align(Product(3, 5, general=True)))})
+    model = nn.ModuleDict({"align": noisy(ScoreAttention(MultiplicativeScore(3, 5, general=True)))})
     align = model["align"]
-    ready = align.ready(torch.randn(2, 6, 5, dtype=torch.float64))  # type: ignore[operator]
-    with watch(model) as seen:
+    ready = align.prepare(torch.randn(2, 6, 5, dtype=torch.float64))  # type: ignore[operator]
+    with record_attention(model) as seen:
         weights = align(torch.randn(2, 1, 3, dtype=torch.float64), ready)[1]
     assert torch.equal(seen.weights("align")[:, 0], weights)
     with pytest.raises(ValueError, match="widths"):
-        Product(3, 5, general=False)
+        MultiplicativeScore(3, 5, general=False)
 
 
-def held(rows: int, places: int, first: float, mask: bool = False) -> Rolling:
+def held(rows: int, places: int, first: float, mask: bool = False) -> RecurrentState:
     own = {"h": first + torch.arange(rows * 4.0).view(rows, 2, 2)}
     context = {"keys": first + torch.arange(rows * places * 3.0).view(rows, places, 3)}
     real = {"real": torch.ones(rows, places, dtype=torch.bool)} if mask else {}
-    return Rolling.fresh(own, {**context, **real})
+    return RecurrentState.from_tensors(own, {**context, **real})
 
 
 def test_beams_exchange_their_pasts_and_not_what_they_read() -> None:
     state = held(2, 3, 0.0)
-    state.widen(2)
-    assert len(state.at) == 4 and torch.equal(state.own["h"][0], state.own["h"][1])
-    state.put(h=torch.arange(16.0).view(4, 2, 2))
-    before, keys, place = state.own["h"].clone(), state.context["keys"].clone(), state.own["h"].data_ptr()
+    state.expand_beams(2)
+    assert len(state.positions) == 4 and torch.equal(state.state["h"][0], state.state["h"][1])
+    state.update(h=torch.arange(16.0).view(4, 2, 2))
+    before, keys, place = state.state["h"].clone(), state.context["keys"].clone(), state.state["h"].data_ptr()
     state.reorder(torch.tensor([1, 1, 3, 2]))
-    assert torch.equal(state.own["h"], before[[1, 1, 3, 2]]) and torch.equal(state.context["keys"], keys)
-    assert state.own["h"].data_ptr() == place and state.at.tolist() == [1, 1, 1, 1]
-    state.keep(torch.tensor([2, 3]))
+    assert torch.equal(state.state["h"], before[[1, 1, 3, 2]]) and torch.equal(state.context["keys"], keys)
+    assert state.state["h"].data_ptr() == place and state.positions.tolist() == [1, 1, 1, 1]
+    state.select_rows(torch.tensor([2, 3]))
     assert torch.equal(state.context["keys"], keys[[2, 3]]) and len(state.tensors()) == 3
 
 
 @pytest.mark.parametrize("mask", [False, True])
 def test_rows_join_with_contexts_of_other_lengths(mask: bool) -> None:
     state, other = held(2, 3, 0.0, mask), held(1, 5, 100.0)
-    state.join(other)
-    assert state.own["h"].shape == (3, 2, 2) and state.context["keys"].shape == (3, 5, 3)
+    state.append_rows(other)
+    assert state.state["h"].shape == (3, 2, 2) and state.context["keys"].shape == (3, 5, 3)
     assert state.context["real"].sum(1).tolist() == [3, 3, 5] and not state.context["keys"][0, 3:].any()
     assert torch.equal(state.context["keys"][2], other.context["keys"][0])

@@ -12,8 +12,8 @@ import pytest
 from encoders import encoder
 from regard.errors import RegardError
 from regard.model import Model
-from regard.runs.predict_inputs import files, given
-from regard.tasks import TASKS, find_task
+from regard.runs.predict_inputs import expand_files, read_inputs
+from regard.tasks import TEXT_TASKS, find_task
 from test_cli import Cli
 from test_cli import cli as cli
 from writings import STORY
@@ -24,8 +24,8 @@ TEXTS = ["the cat sat", "a dog is on the mat", "cats on the mat"]
 def made(task: str, tmp: Path, labels: tuple[str, ...] = (), pair: str = "") -> tuple[Path, Model]:
     from dataclasses import replace
 
-    model = encoder(task, [STORY, *TEXTS], labels, vocabulary=200)
-    model.identity = replace(model.identity, pair=pair)
+    model = encoder(task, [STORY, *TEXTS], labels, vocab_size=200)
+    model.spec = replace(model.spec, pair=pair)
     return model.save(tmp / task), model
 
 
@@ -56,13 +56,13 @@ def test_a_classifier_answers_every_form_of_table_it_is_trained_on(
 ) -> None:
     folder, model = made("classify", tmp_path, ("bad", "good"))
     Path(name).write_text(content)
-    done = cli("run", folder, name, "--json", *(("--columns", *columns) if columns else ()))
+    done = cli("predict", folder, name, "--json", *(("--columns", *columns) if columns else ()))
     assert done.code == 0 and done.err == ""
     assert [row["input"] for row in rows(done.out)] == TEXTS
-    right = model.answer(TEXTS)
+    right = model.predict(TEXTS)
     for row, answer in zip(rows(done.out), right, strict=True):
-        assert row["value"] == answer.value and row["scores"] == pytest.approx(answer.scores, abs=1e-6)
-    assert len(cli("run", folder, name, *(("--columns", *columns) if columns else ())).out.splitlines()) == 3
+        assert row["value"] == answer.value and row["scores"] == pytest.approx(answer.score, abs=1e-6)
+    assert len(cli("predict", folder, name, *(("--columns", *columns) if columns else ())).out.splitlines()) == 3
 
 
 def test_pairs_are_two_columns_or_a_line_with_a_tab(cli: Cli, tmp_path: Path) -> None:
@@ -70,8 +70,8 @@ def test_pairs_are_two_columns_or_a_line_with_a_tab(cli: Cli, tmp_path: Path) ->
     Path("a.tsv").write_text("text\tpair\tlabel\nthe cat\ta dog\tsame\n")
     Path("b.txt").write_text("the cat\ta dog\n")
     for file in ("a.tsv", "b.txt"):
-        (row,) = rows(cli("run", folder, file, "--json").out)
-        assert row["scores"] == pytest.approx(model.answer(("the cat", "a dog")).scores, abs=1e-6)
+        (row,) = rows(cli("predict", folder, file, "--json").out)
+        assert row["scores"] == pytest.approx(model.predict(("the cat", "a dog")).scores, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -87,20 +87,20 @@ def test_pairs_are_two_columns_or_a_line_with_a_tab(cli: Cli, tmp_path: Path) ->
 def test_a_tagger_answers_words_with_or_without_tags(cli: Cli, tmp_path: Path, name: str, content: str) -> None:
     folder, model = made("tag", tmp_path, ("O", "B-X", "I-X"))
     Path(name).write_text(content)
-    found = rows(cli("run", folder, name, "--json").out)
+    found = rows(cli("predict", folder, name, "--json").out)
     assert [row["input"] for row in found] == [["the", "cat"], ["a", "dog"]]
-    assert [row["value"] for row in found] == [answer.value for answer in model.answer([["the", "cat"], ["a", "dog"]])]
+    assert [row["value"] for row in found] == [answer.value for answer in model.predict([["the", "cat"], ["a", "dog"]])]
 
 
 def test_questions_are_answered_from_squads_json_and_tables_whatever_their_answers(cli: Cli, tmp_path: Path) -> None:
-    folder, model = made("span", tmp_path)
+    folder, model = made("qa", tmp_path)
     asked = {"question": "who sat", "answers": [{"text": "not there", "answer_start": 3}]}
     whole = {"data": [{"title": "x", "paragraphs": [{"context": TEXTS[1], "qas": [asked, {"question": "where"}]}]}]}
     Path("a.json").write_text(json.dumps(whole))
     Path("b.tsv").write_text(f"question\tcontext\nwho sat\t{TEXTS[1]}\nwhere\t{TEXTS[1]}\n")
-    wanted = [a.value for a in model.answer([("who sat", TEXTS[1]), ("where", TEXTS[1])])]
+    wanted = [a.value for a in model.predict([("who sat", TEXTS[1]), ("where", TEXTS[1])])]
     for file in ("a.json", "b.tsv"):
-        done = cli("run", folder, file, "--json")
+        done = cli("predict", folder, file, "--json")
         assert done.code == 0 and [row["value"] for row in rows(done.out)] == wanted
 
 
@@ -108,9 +108,9 @@ def test_choices_come_from_the_table_without_a_label(cli: Cli, tmp_path: Path) -
     folder, model = made("choose", tmp_path)
     Path("a.jsonl").write_text('{"context": "the cat", "choices": ["sat", "is"]}\n')
     Path("b.csv").write_text("context,choice0,choice1,label\nthe cat,sat,is,7\n")
-    right = model.choose("the cat", ["sat", "is"])
+    right = model.rank("the cat", ["sat", "is"])
     for file in ("a.jsonl", "b.csv"):
-        (row,) = rows(cli("run", folder, file, "--json").out)
+        (row,) = rows(cli("predict", folder, file, "--json").out)
         assert row["value"] == right.value
         assert row["input"] == {"context": "the cat", "question": "", "choices": ["sat", "is"]}
 
@@ -121,8 +121,8 @@ def test_choices_come_from_the_table_without_a_label(cli: Cli, tmp_path: Path) -
 def test_vectors_are_of_the_first_texts_of_pairs(cli: Cli, tmp_path: Path, content: str) -> None:
     folder, model = made("embed", tmp_path)
     Path("a.tsv").write_text(content)
-    (row,) = rows(cli("run", folder, "a.tsv", "--json").out)
-    assert row["input"] == "the cat" and row["value"] == pytest.approx(model.answer("the cat").value, abs=1e-6)
+    (row,) = rows(cli("predict", folder, "a.tsv", "--json").out)
+    assert row["input"] == "the cat" and row["value"] == pytest.approx(model.predict("the cat").value, abs=1e-6)
 
 
 # -- blank and bad lines
@@ -134,14 +134,14 @@ def test_one_bad_line_is_named_and_the_others_are_answered(cli: Cli, tmp_path: P
     Path("a.txt").write_bytes(
         f"{pair}\nonly one\n\n{pair}\ncaf".encode() + b"\xe9\tx\n" + f"{pair}\nonly two\n".encode()
     )
-    done = cli("run", folder, "a.txt")
+    done = cli("predict", folder, "a.txt")
     lines = done.out.splitlines()
     assert done.code == 2 and len(lines) == 7
     assert [bool(line) for line in lines] == [True, False, False, True, False, True, False]
-    assert lines[0] == lines[3] == lines[5] == model.task.said(pair, model.answer(("the cat", "a dog")))
+    assert lines[0] == lines[3] == lines[5] == model.task.format_prediction(pair, model.predict(("the cat", "a dog")))
     assert "a.txt, line 2: " in done.err and "a.txt, line 5: is not UTF-8" in done.err
     assert "the same at a.txt, line 7" in done.err and "3 of 7 inputs were not answered" in done.err
-    found = rows(cli("run", folder, "a.txt", "--json").out)
+    found = rows(cli("predict", folder, "a.txt", "--json").out)
     assert [row["value"] is None for row in found] == [not line for line in lines]
     assert "problem" in found[1] and "problem" not in found[2] and "problem" in found[4]
 
@@ -149,7 +149,7 @@ def test_one_bad_line_is_named_and_the_others_are_answered(cli: Cli, tmp_path: P
 def test_a_bad_row_of_a_table_stands_in_its_place(cli: Cli, tmp_path: Path) -> None:
     folder, _ = made("classify", tmp_path, ("bad", "good"))
     Path("a.csv").write_text("text,label\nthe cat,x\nthe dog\n\nthe mat,x\n")
-    done = cli("run", folder, "a.csv")
+    done = cli("predict", folder, "a.csv")
     assert done.code == 2 and [bool(line) for line in done.out.splitlines()] == [True, False, False, True]
     assert "a.csv, line 3: 1 column was found" in done.err
 
@@ -157,13 +157,13 @@ def test_a_bad_row_of_a_table_stands_in_its_place(cli: Cli, tmp_path: Path) -> N
 def test_blank_lines_alone_are_no_fault(cli: Cli, tmp_path: Path) -> None:
     for task, labels in (("classify", ("a", "b")), ("tag", ("O", "B-X")), ("embed", ()), ("mask", ())):
         folder, _ = made(task, tmp_path, labels)
-        done = cli("run", folder, stdin="the [MASK] sat\n\n   \nthe [MASK]\n")
+        done = cli("predict", folder, stdin="the [MASK] sat\n\n   \nthe [MASK]\n")
         assert done.code == 0 and "\n\n" in done.out, task
 
 
 def test_what_holds_for_every_line_is_said_once(cli: Cli, tmp_path: Path) -> None:
     folder, _ = made("classify", tmp_path)
-    done = cli("run", folder, stdin="a\nb\nc\n")
+    done = cli("predict", folder, stdin="a\nb\nc\n")
     assert done.code == 2 and done.err.count("has not learnt to classify") == 1
 
 
@@ -172,21 +172,24 @@ def test_what_holds_for_every_line_is_said_once(cli: Cli, tmp_path: Path) -> Non
 
 def test_texts_that_were_cut_are_counted(cli: Cli, tmp_path: Path) -> None:
     folder, _ = made("classify", tmp_path, ("bad", "good"))
-    done = cli("run", folder, "the cat", "the cat " * 40, "a dog " * 40)
+    done = cli("predict", folder, "the cat", "the cat " * 40, "a dog " * 40)
     assert done.code == 0 and done.err == "2 of 3 inputs were longer than this model reads, and cut in their middle\n"
 
 
 def test_a_gap_given_to_a_model_that_fills_none_is_told(cli: Cli, tmp_path: Path) -> None:
     folder, _ = made("embed", tmp_path)
-    assert "mask" in cli("run", folder, "the [MASK] sat", "a [MASK]").err and cli("run", folder, "the cat").err == ""
-    assert cli("run", made("mask", tmp_path)[0], "the [MASK] sat").err == ""
+    assert (
+        "mask" in cli("predict", folder, "the [MASK] sat", "a [MASK]").err
+        and cli("predict", folder, "the cat").err == ""
+    )
+    assert cli("predict", made("mask", tmp_path)[0], "the [MASK] sat").err == ""
 
 
 def test_searching_with_a_classifier_is_told_to_mean_little(cli: Cli, tmp_path: Path) -> None:
     Path("a.txt").write_text("the cat\n")
     folder, _ = made("classify", tmp_path, ("bad", "good"))
-    assert "was made to classify" in cli("run", folder, "x", "--among", "a.txt").err
-    assert "was made to" not in cli("run", made("embed", tmp_path)[0], "x", "--among", "a.txt").err
+    assert "was made to classify" in cli("predict", folder, "x", "--among", "a.txt").err
+    assert "was made to" not in cli("predict", made("embed", tmp_path)[0], "x", "--among", "a.txt").err
 
 
 # -- pictures
@@ -196,10 +199,10 @@ def test_pictures_are_paths_and_folders_give_theirs_in_order(tmp_path: Path) -> 
     for name in ("b.png", "a.JPG", "notes.txt", "in/c.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    task: Any = find_task("classify", "pictures")
-    found = [Path(path).name for path in files(task, [str(tmp_path / "x.png"), str(tmp_path)])]
+    task: Any = find_task("classify", "image")
+    found = [Path(path).name for path in expand_files(task, [str(tmp_path / "x.png"), str(tmp_path)])]
     assert found == ["x.png", "a.JPG", "b.png", "c.png"]
-    assert [one.value for one in given(task, [str(tmp_path / "*.png")])] == [str(tmp_path / "b.png")]
+    assert [one.value for one in read_inputs(task, [str(tmp_path / "*.png")])] == [str(tmp_path / "b.png")]
 
 
 # -- what else a run says
@@ -211,16 +214,20 @@ def test_explain_takes_choices_and_only_where_something_is_chosen(cli: Cli, tmp_
     assert done.code == 0 and json.loads(Path("a.json").read_text())["probabilities"][1]["value"] in ("sat", "is")
     other, _ = made("embed", tmp_path)
     assert "a model that chooses" in cli("explain", other, "the cat", "--choices", "a|b").err
-    assert '--choices "one answer|another"' in cli("run", folder, "the cat").err
+    assert '--choices "one answer|another"' in cli("predict", folder, "the cat").err
 
 
 def test_lines_about_samples_are_short_and_few_samples_are_called_rough() -> None:
-    from regard.runs.progress import glimpse
-    from regard.runs.scoring import rough
+    from regard.runs.progress import shorten_lines
+    from regard.runs.scoring import small_sample_warning
 
-    assert glimpse("a\n" + "b" * 300 + "\n") == "a\n" + "b" * 198 + " …"
-    assert "scores of 1 text are rough" in rough(TASKS["classify"], 1)
-    assert "5.0 points" in rough(TASKS["tag"], 20) and not rough(TASKS["tag"], 100) and not rough(TASKS["mask"], 3)
+    assert shorten_lines("a\n" + "b" * 300 + "\n") == "a\n" + "b" * 198 + " …"
+    assert "scores of 1 text are rough" in small_sample_warning(TEXT_TASKS["classify"], 1)
+    assert (
+        "5.0 points" in small_sample_warning(TEXT_TASKS["tag"], 20)
+        and not small_sample_warning(TEXT_TASKS["tag"], 100)
+        and not small_sample_warning(TEXT_TASKS["mlm"], 3)
+    )
 
 
 @pytest.mark.parametrize("begins", ["ply\nformat ascii 1.0\n", "0.5 1.25 -3e-2\n1 2 3\n", "OFF\n8 6 0\n"])
@@ -228,13 +235,13 @@ def test_a_cloud_that_is_piped_in_is_told_of_once(begins: str, monkeypatch: pyte
     """Standard input holds paths, one a line."""
     monkeypatch.setattr("sys.stdin", io.StringIO(begins))
     with pytest.raises(RegardError, match="file"):
-        list(given(find_task("segment", "points"), []))
+        list(read_inputs(find_task("segment", "points"), []))
 
 
 def test_paths_are_read_from_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for words in ([], ["-"]):
         monkeypatch.setattr("sys.stdin", io.StringIO(f"{tmp_path / 'a.ply'}\n{tmp_path / 'b.ply'}\n"))
-        found = [Path(one.value).name for one in given(find_task("segment", "points"), words)]
+        found = [Path(one.value).name for one in read_inputs(find_task("segment", "points"), words)]
         assert found == ["a.ply", "b.ply"]
 
 
@@ -242,4 +249,4 @@ def test_paths_are_read_from_standard_input(tmp_path: Path, monkeypatch: pytest.
 def test_a_model_of_text_is_not_asked_a_file_of_another_kind(name: str, kind: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"ply\n")
     with pytest.raises(RegardError, match=kind):
-        list(given(find_task("recall"), [str(tmp_path / name)]))
+        list(read_inputs(find_task("algorithmic"), [str(tmp_path / name)]))

@@ -13,13 +13,25 @@ from torch import Tensor, nn
 
 from oracle import grads, near, noise, noisy
 from regard import capabilities
-from regard.nn.attention.attention import Attention, Dot, Recorder
-from regard.nn.attention.kv_cache import Fixed, Frozen, Growing, Memory
-from regard.nn.attention.masks import Causal, Global, Once, Packed, Real, Rule, Same, Whole, Window, Written, dense
-from regard.nn.blocks.block import Block, Feed, vaswani_block
+from regard.nn.attention.attention import Attention, AttentionRecorder, DotProductScore
+from regard.nn.attention.kv_cache import CrossCache, DynamicCache, KVCache, StaticCache
+from regard.nn.attention.masks import (
+    AttentionMask,
+    Causal,
+    Dense,
+    Full,
+    GlobalTokens,
+    Memoized,
+    PackedDocuments,
+    Padding,
+    SameDocument,
+    SlidingWindow,
+    materialize,
+)
+from regard.nn.blocks.block import FeedForward, TransformerBlock, transformer_block
 from regard.nn.kernels import dispatch
 from regard.nn.kernels.linear import Linear
-from regard.types import Offsets, Seen
+from regard.types import AttentionRecords, Offsets
 
 May = Callable[[int, int, int, int], bool]
 B, H, L = 2, 2, 5
@@ -47,21 +59,24 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, may: May, scale: float) -> Tensor:
 LENGTHS, MARKS = torch.tensor([3, 0]), torch.tensor([[1, 0, 0, 1, 0], [0, 0, 0, 0, 1]]).bool()
 DOCUMENTS = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 2, 2, 0]])
 FAR = torch.tensor([[9, 9, 9, 9, 9], [0, 1, 2, 2, 0]])
-RULES: dict[str, tuple[Rule | None, May]] = {
+RULES: dict[str, tuple[AttentionMask | None, May]] = {
     "none": (None, lambda b, h, q, k: True),
     "causal": (Causal(), lambda b, h, q, k: k <= q),
-    "window": (Window(1, 2), lambda b, h, q, k: q - 1 <= k <= q + 2),
-    "dilated": (Window(1, 1, 2), lambda b, h, q, k: k in (q - 2, q, q + 2)),
-    "one row of nothing but padding": (Real(LENGTHS), lambda b, h, q, k: k < int(LENGTHS[b])),
-    "band": (Causal() & Window(1, 0), lambda b, h, q, k: q - 1 <= k <= q),
-    "band, written once": (Once(Causal() & Window(2, 0)), lambda b, h, q, k: q - 2 <= k <= q),
-    "a band as long as the row": (Once(Causal() & Window(4, 0)), lambda b, h, q, k: k <= q),
-    "holes, written once": (Once(Causal() & Real(MARKS)), lambda b, h, q, k: k <= q and bool(MARKS[b, k])),
-    "holes": (Causal() & Real(MARKS), lambda b, h, q, k: k <= q and bool(MARKS[b, k])),
-    "documents": (Causal() & Same(DOCUMENTS), lambda b, h, q, k: k <= q and bool(DOCUMENTS[b, q] == DOCUMENTS[b, k])),
-    "no such document": (Same(DOCUMENTS, FAR), lambda b, h, q, k: bool(DOCUMENTS[b, q] == FAR[b, k])),
+    "window": (SlidingWindow(1, 2), lambda b, h, q, k: q - 1 <= k <= q + 2),
+    "dilated": (SlidingWindow(1, 1, 2), lambda b, h, q, k: k in (q - 2, q, q + 2)),
+    "one row of nothing but padding": (Padding(LENGTHS), lambda b, h, q, k: k < int(LENGTHS[b])),
+    "band": (Causal() & SlidingWindow(1, 0), lambda b, h, q, k: q - 1 <= k <= q),
+    "band, written once": (Memoized(Causal() & SlidingWindow(2, 0)), lambda b, h, q, k: q - 2 <= k <= q),
+    "a band as long as the row": (Memoized(Causal() & SlidingWindow(4, 0)), lambda b, h, q, k: k <= q),
+    "holes, written once": (Memoized(Causal() & Padding(MARKS)), lambda b, h, q, k: k <= q and bool(MARKS[b, k])),
+    "holes": (Causal() & Padding(MARKS), lambda b, h, q, k: k <= q and bool(MARKS[b, k])),
+    "documents": (
+        Causal() & SameDocument(DOCUMENTS),
+        lambda b, h, q, k: k <= q and bool(DOCUMENTS[b, q] == DOCUMENTS[b, k]),
+    ),
+    "no such document": (SameDocument(DOCUMENTS, FAR), lambda b, h, q, k: bool(DOCUMENTS[b, q] == FAR[b, k])),
     "longformer": (
-        Window(0, 1) | Global(MARKS),
+        SlidingWindow(0, 1) | GlobalTokens(MARKS),
         lambda b, h, q, k: k in (q, q + 1) or bool(MARKS[b, q] or MARKS[b, k]),
     ),
 }
@@ -78,7 +93,7 @@ def test_a_kernel_mixes_exactly_the_values_that_may_be_seen(name: str, kernel: s
     rule, may = RULES[name]
     q, k, v = leaves()
     if kernel == "plain":
-        ours, weights = dispatch.plain(q, k, v, dispatch.allowed(q, k, rule, None), 0.7)
+        ours, weights = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), 0.7)
         near(weights @ v, ours)
     else:
         ours = dispatch.sdpa(q, k, v, rule, None, 0.7, 0.0)
@@ -92,7 +107,7 @@ def test_queries_that_stand_elsewhere_see_from_where_they_stand(at: list[Any], k
     q, k, v = leaves(queries=places.shape[-1])
     row = [at, at] if places.ndim == 1 else at
     ours = (
-        dispatch.plain(q, k, v, dispatch.allowed(q, k, Causal(), places), 1.3)[0]
+        dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, Causal(), places), 1.3)[0]
         if kernel == "plain"
         else dispatch.sdpa(q, k, v, Causal(), places, 1.3, 0.0)
     )
@@ -102,9 +117,11 @@ def test_queries_that_stand_elsewhere_see_from_where_they_stand(at: list[Any], k
 @pytest.mark.parametrize("kernel", ["plain", "sdpa"])
 def test_fewer_queries_than_keys_still_stand_at_the_beginning(kernel: str) -> None:
     q, k, v = leaves(queries=3)
-    mask = dispatch.allowed(q, k, Causal(), None)
+    mask = dispatch.bool_mask(q, k, Causal(), None)
     ours = (
-        dispatch.plain(q, k, v, mask, 1.0)[0] if kernel == "plain" else dispatch.sdpa(q, k, v, Causal(), None, 1.0, 0.0)
+        dispatch.eager_attention(q, k, v, mask, 1.0)[0]
+        if kernel == "plain"
+        else dispatch.sdpa(q, k, v, Causal(), None, 1.0, 0.0)
     )
     same_with_gradients(ours, by_hand(q, k, v, lambda b, h, i, j: j <= i, 1.0), [q, k, v])
 
@@ -134,17 +151,17 @@ def emulated(
 
 PACKED = Offsets(torch.tensor([0, 4, 4, 5, 11]), 8)
 SOURCES = Offsets(torch.tensor([0, 2, 3, 3, 7]), 4)
-OURS, ACROSS = Packed(PACKED, PACKED), Packed(PACKED, SOURCES)
-PACKED_RULES: dict[str, tuple[Rule, int]] = {
+OURS, ACROSS = PackedDocuments(PACKED, PACKED), PackedDocuments(PACKED, SOURCES)
+PACKED_RULES: dict[str, tuple[AttentionMask, int]] = {
     "documents": (OURS, 11),
     "causal": (Causal() & OURS, 11),
     "causal, the other way round": (OURS & Causal(), 11),
-    "window": (Window(2, 1) & OURS, 11),
-    "causal window": (Causal() & Window(2, 3) & OURS, 11),
-    "window, then causal": ((OURS & Window(1, 2)) & Causal(), 11),
+    "window": (SlidingWindow(2, 1) & OURS, 11),
+    "causal window": (Causal() & SlidingWindow(2, 3) & OURS, 11),
+    "window, then causal": ((OURS & SlidingWindow(1, 2)) & Causal(), 11),
     "sources, one of them empty": (ACROSS, 7),
     "causal across": (Causal() & ACROSS, 7),
-    "window across": (ACROSS & Window(3, 3), 7),
+    "window across": (ACROSS & SlidingWindow(3, 3), 7),
 }
 
 
@@ -153,42 +170,53 @@ def test_a_rule_that_the_packed_kernel_takes_means_the_same_there(name: str, mon
     monkeypatch.setattr(capabilities, "varlen_attention", emulated)
     rule, keys = PACKED_RULES[name]
     q, k, v = leaves(11, keys, rows=1)
-    if dispatch.packed_form(rule) is None:
+    if dispatch.match_packed(rule) is None:
         assert "across" in name, "this one is what the kernel is for"
         return
-    right, _ = dispatch.plain(q, k, v, dispatch.allowed(q, k, rule, None), 0.7)
+    right, _ = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), 0.7)
     same_with_gradients(dispatch.varlen(q, k, v, rule, 0.7), right, [q, k, v])
 
 
 def test_the_packed_kernel_refuses_what_it_cannot_say() -> None:
     q, k, v = leaves(rows=1)
-    for rule in (None, Causal(), Same(DOCUMENTS), Window(1, 1, 2) & OURS, Window(1, 1) | OURS, OURS & Real(LENGTHS)):
-        assert dispatch.packed_form(rule) is None
+    for rule in (
+        None,
+        Causal(),
+        SameDocument(DOCUMENTS),
+        SlidingWindow(1, 1, 2) & OURS,
+        SlidingWindow(1, 1) | OURS,
+        OURS & Padding(LENGTHS),
+    ):
+        assert dispatch.match_packed(rule) is None
         with pytest.raises(ValueError):
             dispatch.varlen(q, k, v, rule, 1.0)
-    assert dispatch.packed_form(Window(1, 1) & OURS & Window(3, 0)) is None
-    assert dispatch.packed_form(OURS & ACROSS) is None
+    assert dispatch.match_packed(SlidingWindow(1, 1) & OURS & SlidingWindow(3, 0)) is None
+    assert dispatch.match_packed(OURS & ACROSS) is None
 
 
-@pytest.mark.parametrize("rule", [Causal() & Window(2, 0), Once(Window(1, 0) & Causal()), Window(3, 0)])
-def test_rows_under_a_band_mean_the_same_as_packed_documents(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "rule", [Causal() & SlidingWindow(2, 0), Memoized(SlidingWindow(1, 0) & Causal()), SlidingWindow(3, 0)]
+)
+def test_rows_under_a_band_mean_the_same_as_packed_documents(
+    rule: AttentionMask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(capabilities, "varlen_attention", emulated)
     q, k, v = leaves(rows=3)
-    right, _ = dispatch.plain(q, k, v, dispatch.allowed(q, k, rule, None), 0.7)
+    right, _ = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), 0.7)
     same_with_gradients(dispatch.varlen(q, k, v, rule, 0.7), right, [q, k, v])
 
 
-BAND = Causal() & Window(3, 0)
-ROWS: list[tuple[str, torch.dtype, int, int, int, Rule, float]] = [
+BAND = Causal() & SlidingWindow(3, 0)
+ROWS: list[tuple[str, torch.dtype, int, int, int, AttentionMask, float]] = [
     ("varlen", torch.bfloat16, 2, 11, 11, BAND, 0.0),
-    ("varlen", torch.float16, 1, 11, 11, Once(BAND), 0.0),
+    ("varlen", torch.float16, 1, 11, 11, Memoized(BAND), 0.0),
     ("sdpa", torch.bfloat16, 2, 4, 4, BAND, 0.0),  # the band is the row: causal without a mask
     ("sdpa", torch.bfloat16, 2, 11, 12, BAND, 0.0),
     ("varlen", torch.bfloat16, 2, 11, 11, BAND, 0.1),
     ("sdpa", torch.float32, 2, 11, 11, BAND, 0.0),
-    ("sdpa", torch.bfloat16, 2, 11, 11, Causal() & Window(3, 0, 2), 0.0),
-    ("sdpa", torch.bfloat16, 2, 11, 11, BAND & Real(LENGTHS), 0.0),
-    ("sdpa", torch.bfloat16, 2, 11, 11, Window(3, 1), 0.0),
+    ("sdpa", torch.bfloat16, 2, 11, 11, Causal() & SlidingWindow(3, 0, 2), 0.0),
+    ("sdpa", torch.bfloat16, 2, 11, 11, BAND & Padding(LENGTHS), 0.0),
+    ("sdpa", torch.bfloat16, 2, 11, 11, SlidingWindow(3, 1), 0.0),
 ]
 
 
@@ -212,37 +240,41 @@ def test_rows_under_a_band_are_given_to_the_packed_kernel_where_it_knows_them(
 ) -> None:
     kernel, dtype, rows, queries, keys, rule, dropout = case
     q, k = stand_in(rows, queries, dtype), stand_in(rows, keys, dtype)
-    assert dispatch.choose(q, k, rule, None, dropout, False) == kernel
-    assert dispatch.choose(stand_in(rows, queries, dtype, width=12), k, rule, None, dropout, False) == "sdpa"
+    assert dispatch.choose_kernel(q, k, rule, None, dropout, False) == kernel
+    assert dispatch.choose_kernel(stand_in(rows, queries, dtype, width=12), k, rule, None, dropout, False) == "sdpa"
     monkeypatch.setattr(dispatch, "_capability_of", lambda device: (7, 5))
-    assert dispatch.choose(q, k, rule, None, dropout, False) == "sdpa", "it came with Ampere"
+    assert dispatch.choose_kernel(q, k, rule, None, dropout, False) == "sdpa", "it came with Ampere"
 
 
 def test_a_rule_that_is_shared_is_written_out_once_for_each_place_that_is_asked_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     written: list[Any] = []
-    monkeypatch.setattr("regard.nn.attention.masks.dense", lambda *asked: written.append(1) or dense(*asked))
-    rule, (q, k, _), at = Once(Causal() & Same(DOCUMENTS)), leaves(), torch.tensor([2, 0, 1, 4, 3])
+    monkeypatch.setattr(
+        "regard.nn.attention.masks.materialize", lambda *asked: written.append(1) or materialize(*asked)
+    )
+    rule, (q, k, _), at = Memoized(Causal() & SameDocument(DOCUMENTS)), leaves(), torch.tensor([2, 0, 1, 4, 3])
     for where in (None, at):
-        right = dense(rule.rule, B, H, torch.arange(L) if where is None else where, torch.arange(L))
+        right = materialize(rule.mask, B, H, torch.arange(L) if where is None else where, torch.arange(L))
         for _ in range(3):
-            assert torch.equal(dispatch.allowed(q, k, rule, where), right)  # type: ignore[arg-type]
+            assert torch.equal(dispatch.bool_mask(q, k, rule, where), right)  # type: ignore[arg-type]
     assert len(written) == 2
-    assert dispatch.allowed(q[:1], k[:1], rule, None).shape[0] == 1 and len(written) == 3  # type: ignore[union-attr]
+    assert dispatch.bool_mask(q[:1], k[:1], rule, None).shape[0] == 1 and len(written) == 3  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("changed", ["", "deterministic", "old", "off", "dropout", "short", "float32"])
 def test_cudnn_comes_first_only_where_it_may(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_capability_of", lambda device: (8, 0) if changed == "old" else (9, 0))
-    monkeypatch.setattr(dispatch, "_cudnn", lambda: changed != "off")
+    monkeypatch.setattr(dispatch, "_cudnn_available", lambda: changed != "off")
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: changed == "deterministic")
     length, dtype = 500 if changed == "short" else 512, torch.float32 if changed == "float32" else torch.bfloat16
-    chosen = dispatch._fused(stand_in(2, length, dtype, width=64), 0.1 if changed == "dropout" else 0.0, True)
-    assert chosen == (dispatch.FUSED if changed else dispatch.CUDNN)
-    seen = dispatch._fused(stand_in(2, length, dtype, width=64), 0.1 if changed == "dropout" else 0.0, False)
-    assert seen == (dispatch.FUSED if changed not in ("", "short") else dispatch.CUDNN), "pictures have few lengths"
-    assert set(dispatch.FUSED) < set(dispatch.CUDNN), "where cuDNN refuses, the others go on"
+    chosen = dispatch._choose_backends(stand_in(2, length, dtype, width=64), 0.1 if changed == "dropout" else 0.0, True)
+    assert chosen == (dispatch.SDPA_BACKENDS if changed else dispatch.CUDNN_BACKENDS)
+    seen = dispatch._choose_backends(stand_in(2, length, dtype, width=64), 0.1 if changed == "dropout" else 0.0, False)
+    assert seen == (dispatch.SDPA_BACKENDS if changed not in ("", "short") else dispatch.CUDNN_BACKENDS), (
+        "pictures have few lengths"
+    )
+    assert set(dispatch.SDPA_BACKENDS) < set(dispatch.CUDNN_BACKENDS), "where cuDNN refuses, the others go on"
 
 
 # -- ways around the modules
@@ -263,15 +295,15 @@ def test_a_block_that_someone_changed_or_listens_to_is_not_gone_around() -> None
         pass
 
     def block() -> Any:
-        return vaswani_block(8, 2, 16, norm="pre", activation="gelu").eval()
+        return transformer_block(8, 2, 16, norm="pre", activation="gelu").eval()
 
-    assert isinstance(block(), Block) and swift.plain(block())
+    assert isinstance(block(), TransformerBlock) and swift.is_pristine_block(block())
     for path in ("attend.inner.qkv", "attend.inner.out", "feed.inner.up", "feed.inner.down", "attend.norm"):
         home, _, name = path.rpartition(".")
         for change in (Adapted, lambda _: Other(8, 8)):
             changed = block()
             setattr(changed.get_submodule(home), name, change(changed.get_submodule(path)))
-            assert not swift.plain(changed), path
+            assert not swift.is_pristine_block(changed), path
         for listen in ("register_forward_hook", "register_forward_pre_hook"):
             changed = block()
             handle = getattr(changed.get_submodule(path), listen)(lambda *_: None)
@@ -291,28 +323,28 @@ def test_a_block_that_someone_changed_or_listens_to_is_not_gone_around() -> None
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
     assert not swift.plain(block())
     handle.remove()
-    assert type(block().feed.inner) is Feed
+    assert type(block().feed.inner) is FeedForward
 
 
 CUDA, CPU, MPS = "cuda", "cpu", "mps"
 HALF, BRAIN, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
-CHOICES: list[tuple[str, str, torch.dtype, int, Rule | None, bool, float, bool]] = [
+CHOICES: list[tuple[str, str, torch.dtype, int, AttentionMask | None, bool, float, bool]] = [
     ("varlen", CUDA, BRAIN, 11, Causal() & OURS, False, 0.0, False),
-    ("varlen", CUDA, HALF, 11, OURS & Window(2, 2), False, 0.0, False),
+    ("varlen", CUDA, HALF, 11, OURS & SlidingWindow(2, 2), False, 0.0, False),
     ("plain", CUDA, BRAIN, 11, OURS, False, 0.0, True),
     ("sdpa", CUDA, SINGLE, 11, OURS, False, 0.0, False),
     ("varlen", CUDA, BRAIN, 11, OURS, False, 0.1, False),
     ("sdpa", CUDA, BRAIN, 11, OURS, True, 0.0, False),
     ("sdpa", CUDA, BRAIN, 11, Causal(), False, 0.0, False),
     ("sdpa", CUDA, BRAIN, 11, None, False, 0.0, False),
-    ("sdpa", CUDA, BRAIN, 11, OURS & Real(LENGTHS), False, 0.0, False),
-    ("sdpa", CUDA, BRAIN, 11, Same(DOCUMENTS), False, 0.0, False),
-    ("sdpa", CUDA, BRAIN, 11, Window(1, 1, 2) & OURS, False, 0.0, False),
+    ("sdpa", CUDA, BRAIN, 11, OURS & Padding(LENGTHS), False, 0.0, False),
+    ("sdpa", CUDA, BRAIN, 11, SameDocument(DOCUMENTS), False, 0.0, False),
+    ("sdpa", CUDA, BRAIN, 11, SlidingWindow(1, 1, 2) & OURS, False, 0.0, False),
     ("plain", CPU, BRAIN, dispatch.SHORT_ROW, Causal(), False, 0.0, False),
     ("widened", CPU, BRAIN, dispatch.SHORT_ROW + 1, Causal(), False, 0.0, False),
     ("widened", CPU, BRAIN, dispatch.MIDDLE_ROW, Causal(), False, 0.0, False),
-    ("plain", CPU, BRAIN, dispatch.MIDDLE_ROW, Whole(), False, 0.0, False),
-    ("sdpa", CPU, BRAIN, dispatch.MIDDLE_ROW + 1, Whole(), False, 0.0, False),
+    ("plain", CPU, BRAIN, dispatch.MIDDLE_ROW, Full(), False, 0.0, False),
+    ("sdpa", CPU, BRAIN, dispatch.MIDDLE_ROW + 1, Full(), False, 0.0, False),
     ("sdpa", CPU, BRAIN, dispatch.MIDDLE_ROW + 1, Causal(), False, 0.0, False),
     ("sdpa", CPU, SINGLE, 11, OURS, False, 0.0, False),
     ("sdpa", CPU, DOUBLE, 11, None, True, 0.0, False),
@@ -327,23 +359,23 @@ def test_the_kernel_follows_from_rule_device_and_dtype(case: Any, monkeypatch: p
     kernel, device, dtype, keys, rule, at, dropout, watched = case
     x = stand_in(1, keys, dtype, device)
     where = torch.arange(1) if at else None
-    assert dispatch.choose(x, x, rule, where, dropout, watched) == kernel
+    assert dispatch.choose_kernel(x, x, rule, where, dropout, watched) == kernel
     monkeypatch.setitem(capabilities._results, "varlen_attention", False)
     without = "sdpa" if kernel == "varlen" else kernel
-    assert dispatch.choose(x, x, rule, where, dropout, watched) == without
+    assert dispatch.choose_kernel(x, x, rule, where, dropout, watched) == without
 
 
 @pytest.mark.parametrize("kernel", ["plain", "sdpa", "varlen"])
 def test_whichever_kernel_runs_the_attention_is_the_same(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    attention = noisy(Attention(6, 2, score=Dot(temperature=1.7)))
+    attention = noisy(Attention(6, 2, score=DotProductScore(temperature=1.7)))
     x, rule = noise(1, 11, 6).requires_grad_(), Causal() & OURS
     q, k, v = attention.project(x)
-    own = PACKED.document(torch.arange(11)).tolist()
+    own = PACKED.document_ids(torch.arange(11)).tolist()
     mixed = by_hand(q, k, v, lambda b, h, i, j: j <= i and own[i] == own[j], 1 / 1.7 / 3**0.5)
     right = attention.out(mixed.transpose(1, 2).reshape(1, 11, 6))
     monkeypatch.setattr(capabilities, "varlen_attention", emulated)
-    monkeypatch.setattr(dispatch, "choose", lambda *_: kernel)
-    same_with_gradients(attention(x, rule=rule), right, [x, *attention.parameters()])
+    monkeypatch.setattr(dispatch, "choose_kernel", lambda *_: kernel)
+    same_with_gradients(attention(x, mask=rule), right, [x, *attention.parameters()])
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -353,7 +385,7 @@ def test_self_attention_is_the_one_of_torch(bias: bool, causal: bool) -> None:
     theirs.load_state_dict({n: ours.state_dict()[o] for n, o in joined(("qkv",), ("in_proj_",), bias)})
     x, hidden = noise(B, L, 6).requires_grad_(), ~torch.ones(L, L).tril().bool()
     right = theirs(x, x, x, attn_mask=hidden if causal else None, need_weights=False)[0]
-    out = ours(x, rule=Causal() if causal else None)
+    out = ours(x, mask=Causal() if causal else None)
     near(out, right)
     names = joined(("qkv",), ("in_proj_",), bias)
     pairs = [x, *(dict(ours.named_parameters())[o] for _, o in names)]
@@ -370,7 +402,7 @@ def joined(ours: tuple[str, ...], theirs: tuple[str, ...], bias: bool) -> list[t
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_cross_attention_is_the_one_of_torch(bias: bool) -> None:
-    ours = noisy(Attention(6, 2, context=5, bias=bias))
+    ours = noisy(Attention(6, 2, context_width=5, bias=bias))
     theirs = nn.MultiheadAttention(6, 2, bias=bias, batch_first=True, kdim=5, vdim=5).double()
     weights = {"q_proj_weight": ours.q.weight, "k_proj_weight": ours.kv.weight[:6], "v_proj_weight": ours.kv.weight[6:]}
     weights["out_proj.weight"] = ours.out.weight
@@ -380,14 +412,22 @@ def test_cross_attention_is_the_one_of_torch(bias: bool) -> None:
     padding = torch.arange(4) >= lengths[:, None]
     call = {"key_padding_mask": padding, "need_weights": False}
     right = torch.func.functional_call(theirs, weights, (x, context, context), call)[0]
-    same_with_gradients(ours(x, context, rule=Real(lengths)), right, [x, context, *ours.parameters()])
+    same_with_gradients(ours(x, context, mask=Padding(lengths)), right, [x, context, *ours.parameters()])
 
 
-@pytest.mark.parametrize("score", [Dot(), Dot(temperature=3.0), Dot(scale=0.25), Dot(scale=2.0, temperature=0.5)])
+@pytest.mark.parametrize(
+    "score",
+    [
+        DotProductScore(),
+        DotProductScore(temperature=3.0),
+        DotProductScore(scale=0.25),
+        DotProductScore(scale=2.0, temperature=0.5),
+    ],
+)
 @pytest.mark.parametrize("crossing", [True, False])
-def test_heads_are_slices_and_the_scale_is_the_root_of_their_width(crossing: bool, score: Dot) -> None:
+def test_heads_are_slices_and_the_scale_is_the_root_of_their_width(crossing: bool, score: DotProductScore) -> None:
     D, d, C = 6, 3, 4
-    ours = noisy(Attention(D, 2, context=C if crossing else None, score=score))
+    ours = noisy(Attention(D, 2, context_width=C if crossing else None, score=score))
     x, context = noise(B, L, D).requires_grad_(), noise(B, 3, C, seed=4).requires_grad_()
     lines = (ours.q, ours.kv) if crossing else (ours.qkv,)
     weight = [p for line in lines for p in line.weight.split(D)]
@@ -405,7 +445,7 @@ def test_heads_are_slices_and_the_scale_is_the_root_of_their_width(crossing: boo
 
 
 def test_each_matrix_starts_as_a_matrix_of_its_own() -> None:
-    self_attention, cross = Attention(64, 4), Attention(64, 4, context=32)
+    self_attention, cross = Attention(64, 4), Attention(64, 4, context_width=32)
     for matrix in (*self_attention.qkv.weight.split(64), cross.q.weight, cross.out.weight):
         assert 0.95 * (6 / 128) ** 0.5 < matrix.abs().max() <= (6 / 128) ** 0.5
     for matrix in cross.kv.weight.split(64):
@@ -417,24 +457,24 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="heads"):
         Attention(6, 4)
     with pytest.raises(ValueError, match="context"):
-        Attention(6, 2, context=6)(torch.zeros(1, 2, 6))
+        Attention(6, 2, context_width=6)(torch.zeros(1, 2, 6))
 
 
 def test_future_tokens_and_padding_change_nothing() -> None:
     attention, x = noisy(Attention(6, 2)), noise(B, L, 6)
     other = torch.cat([x[:, :3], noise(B, 2, 6, seed=9)], 1)
-    assert torch.equal(attention(x, rule=Causal())[:, :3], attention(other, rule=Causal())[:, :3])
-    real = Real(torch.tensor([3, 3]))
-    assert torch.equal(attention(x, rule=real)[:, :3], attention(other, rule=real)[:, :3])
+    assert torch.equal(attention(x, mask=Causal())[:, :3], attention(other, mask=Causal())[:, :3])
+    real = Padding(torch.tensor([3, 3]))
+    assert torch.equal(attention(x, mask=real)[:, :3], attention(other, mask=real)[:, :3])
     assert not torch.equal(attention(x)[:, :3], attention(other)[:, :3])
 
 
 def test_a_packed_row_is_its_documents_apart() -> None:
     attention, x = noisy(Attention(6, 2)), noise(1, 11, 6).requires_grad_()
     cuts = [slice(0, 4), slice(4, 5), slice(5, 11)]
-    apart = torch.cat([attention(x[:, cut], rule=Causal()) for cut in cuts], 1)
-    same_with_gradients(attention(x, rule=Causal() & OURS), apart, [x, *attention.parameters()])
-    cross, context = noisy(Attention(6, 2, context=3)), noise(1, 7, 3, seed=3).requires_grad_()
+    apart = torch.cat([attention(x[:, cut], mask=Causal()) for cut in cuts], 1)
+    same_with_gradients(attention(x, mask=Causal() & OURS), apart, [x, *attention.parameters()])
+    cross, context = noisy(Attention(6, 2, context_width=3)), noise(1, 7, 3, seed=3).requires_grad_()
     pairs = [(x[:, :4], context[:, :2]), (x[:, 5:], context[:, 3:])]
     together = cross(x, context, rule=ACROSS)
     near(together[:, 4], cross.out.bias[None])  # its source is empty: 0, and then the bias of `out`
@@ -445,7 +485,7 @@ def test_a_packed_row_is_its_documents_apart() -> None:
 def test_dropout_takes_a_share_of_the_weights_and_raises_the_others() -> None:
     torch.manual_seed(0)
     q, k = noise(1, 1, 400, 4), noise(1, 1, 50, 4, seed=1)
-    dropped, weights = dispatch.plain(q, k, torch.eye(50).double()[None, None], None, 0.5, dropout=0.3)
+    dropped, weights = dispatch.eager_attention(q, k, torch.eye(50).double()[None, None], None, 0.5, dropout=0.3)
     near(weights, by_hand(q, k, torch.eye(50).double()[None, None], lambda *_: True, 0.5))
     gone = dropped == 0
     assert abs(gone.double().mean() - 0.3) < 4 * (0.3 * 0.7 / gone.numel()) ** 0.5
@@ -455,40 +495,40 @@ def test_dropout_takes_a_share_of_the_weights_and_raises_the_others() -> None:
 @pytest.mark.parametrize("watched", [True, False])
 def test_dropout_acts_in_training_only_and_keeps_the_mean(watched: bool) -> None:
     torch.manual_seed(0)
-    attention, x, seen = noisy(Attention(4, 2, dropout=0.4)), noise(1, 6, 4), Seen()
-    recorder = Recorder("it", seen) if watched else None
-    calm = attention.eval()(x, seen=recorder)
-    near(attention(x, seen=recorder), calm)
+    attention, x, seen = noisy(Attention(4, 2, dropout=0.4)), noise(1, 6, 4), AttentionRecords()
+    recorder = AttentionRecorder("it", seen) if watched else None
+    calm = attention.eval()(x, record=recorder)
+    near(attention(x, record=recorder), calm)
     many = attention.train()(x.expand(20000, -1, -1), seen=recorder)
     error = many.std(0) / 20000**0.5
     assert (many[0] - calm[0]).abs().max() > 1e-3
     assert ((many.mean(0) - calm[0]).abs() < 4.5 * error).all()
     if watched:
-        near(seen.looks[-1].weights[:1], seen.looks[0].weights)  # a watcher sees what dropout has not touched
+        near(seen.records[-1].weights[:1], seen.records[0].weights)  # a watcher sees what dropout has not touched
 
 
-@pytest.mark.parametrize("memory", [Growing(), Fixed(9)])
-def test_step_by_step_is_the_same_as_all_at_once(memory: Memory) -> None:
+@pytest.mark.parametrize("memory", [DynamicCache(), StaticCache(9)])
+def test_step_by_step_is_the_same_as_all_at_once(memory: KVCache) -> None:
     attention, x, done, homes = noisy(Attention(6, 2)), noise(2, 7, 6), 0, set()
     with torch.no_grad():
         for size in (2, 1, 3, 1):
             where, part = torch.arange(done, done + size), x[:, done : done + size]
-            out = attention(part, rule=Causal(), memory=memory, where=where)
-            near(out, attention(x, rule=Causal())[:, done : done + size])
+            out = attention(part, mask=Causal(), memory=memory, where=where)
+            near(out, attention(x, mask=Causal())[:, done : done + size])
             done += size
             homes.add((memory.k.data_ptr(), memory.k.shape))  # type: ignore[attr-defined]
-    assert len(homes) == (1 if isinstance(memory, Fixed) else 4), "a fixed memory stays where it is"
+    assert len(homes) == (1 if isinstance(memory, StaticCache) else 4), "a fixed memory stays where it is"
 
 
 def test_rows_of_a_fixed_memory_may_be_at_different_places() -> None:
     attention, first, second = noisy(Attention(6, 2)), noise(1, 5, 6), noise(1, 7, 6, seed=1)
-    memory, rule = Fixed(8), Causal()
+    memory, rule = StaticCache(8), Causal()
     with torch.no_grad():
-        whole = attention(first, rule=rule), attention(second, rule=rule)
+        whole = attention(first, mask=rule), attention(second, mask=rule)
         prompts = torch.cat(
             [torch.cat([first[:, :2], noise(1, 2, 6, seed=2)], 1), second[:, :4]]
         )  # the first is padded
-        attention(prompts, rule=rule, memory=memory)
+        attention(prompts, mask=rule, memory=memory)
         for here, there, size in ((2, 4, 1), (3, 5, 2)):
             part = torch.cat([first[:, here : here + size], second[:, there : there + size]])
             where = torch.tensor([[here], [there]]) + torch.arange(size)
@@ -497,10 +537,10 @@ def test_rows_of_a_fixed_memory_may_be_at_different_places() -> None:
 
 
 def test_what_is_frozen_is_computed_once() -> None:
-    cross, x, context, calls = noisy(Attention(6, 2, context=4)), noise(2, 3, 6), noise(2, 5, 4, seed=1), []
+    cross, x, context, calls = noisy(Attention(6, 2, context_width=4)), noise(2, 3, 6), noise(2, 5, 4, seed=1), []
     cross.kv.register_forward_hook(lambda *_: calls.append(1))
-    memory, rule = Frozen(), Real(torch.tensor([5, 2]))
-    right = cross(x, context, rule=rule)
+    memory, rule = CrossCache(), Padding(torch.tensor([5, 2]))
+    right = cross(x, context, mask=rule)
     calls.clear()
     for step in range(3):
         out = cross(
@@ -516,10 +556,10 @@ def test_the_few_queries_of_a_step_are_mixed_as_the_plain_rule_says(rows: int, m
     q, k, v = noise(rows, H, 4, 8), noise(rows, H, 9, 8, seed=1), noise(rows, H, 9, 5, seed=2)
     table = noise(rows, 4, 9, seed=3) > 0
     table[..., 0] = True
-    rule = Written.out(table) if masked else None
-    right, _ = dispatch.plain(q, k, v, dispatch.allowed(q, k, rule, None), 0.3)
+    rule = Dense.from_table(table) if masked else None
+    right, _ = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), 0.3)
     assert (
-        dispatch.stepped(q.transpose(1, 2).contiguous().transpose(1, 2), k, v, rule, 0.3) - right
+        dispatch.bmm_attention(q.transpose(1, 2).contiguous().transpose(1, 2), k, v, rule, 0.3) - right
     ).abs().max() < 1e-12
     if rule is not None:
-        assert torch.equal(dense(rule, rows, H, torch.arange(4), torch.arange(9)), table[:, None])
+        assert torch.equal(materialize(rule, rows, H, torch.arange(4), torch.arange(9)), table[:, None])

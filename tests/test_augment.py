@@ -9,7 +9,15 @@ from PIL import Image, ImageEnhance
 from torch import Tensor
 
 from regard.errors import SettingError
-from regard.processors.augmentation import COLUMNS, NOTHING, Augment, apply, apply_map, draw_changes, mixing
+from regard.processors.augmentation import (
+    COLUMNS,
+    NO_AUGMENT,
+    Augment,
+    augment_images,
+    augment_maps,
+    mixup_weights,
+    sample_params,
+)
 
 WHOLE = {"width": 1.0, "height": 1.0, "brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "weight": 1.0}
 
@@ -44,12 +52,12 @@ def pixels(image: Image.Image) -> Tensor:
 
 def test_without_changes_pictures_are_exactly_their_bytes_by_255() -> None:
     x = photographs(4)
-    for how in (None, NOTHING):
-        changes = torch.from_numpy(draw_changes(np.random.default_rng(1), 4, NOTHING))
-        assert torch.equal(apply(x, changes, (40, 56), how), x.float() / 255)
-    assert NOTHING.nothing and not Augment().nothing
+    for how in (None, NO_AUGMENT):
+        changes = torch.from_numpy(sample_params(np.random.default_rng(1), 4, NO_AUGMENT))
+        assert torch.equal(augment_images(x, changes, (40, 56), how), x.float() / 255)
+    assert NO_AUGMENT.is_identity and not Augment().is_identity
     maps = torch.randint(0, 60000, (4, 40, 56))
-    assert torch.equal(apply_map(maps, changes, (40, 56)), maps)
+    assert torch.equal(augment_maps(maps, changes, (40, 56)), maps)
 
 
 @pytest.mark.parametrize("size", [(24, 24), (40, 56), (90, 70), (7, 9)])
@@ -57,7 +65,7 @@ def test_without_changes_pictures_are_exactly_their_bytes_by_255() -> None:
 def test_a_cut_out_is_what_pillow_makes_of_it(size: tuple[int, int], box: tuple[float, ...]) -> None:
     x = photographs()
     left, top, width, height = box
-    found = apply(x, table(left=left, top=top, width=width, height=height), size)
+    found = augment_images(x, table(left=left, top=top, width=width, height=height), size)
     corners = (left * 56, top * 40, (left + width) * 56, (top + height) * 40)
     for number in range(3):
         wanted = pillow(x, number).resize(size[::-1], Image.Resampling.BILINEAR, box=corners)
@@ -68,46 +76,48 @@ def test_a_cut_out_is_what_pillow_makes_of_it(size: tuple[int, int], box: tuple[
 def test_mirroring_comes_after_the_cut_out() -> None:
     x = photographs()
     box = {"left": 0.1, "top": 0.2, "width": 0.6, "height": 0.7}
-    assert torch.equal(apply(x, table(**box, mirrored=1.0), 20), apply(x, table(**box), 20).flip(3))
-    assert torch.equal(apply(x, table(mirrored=1.0), (40, 56)), x.flip(3).float() / 255)
+    assert torch.equal(augment_images(x, table(**box, mirrored=1.0), 20), augment_images(x, table(**box), 20).flip(3))
+    assert torch.equal(augment_images(x, table(mirrored=1.0), (40, 56)), x.flip(3).float() / 255)
 
 
 def test_moved_pictures_are_their_own_pixels_and_repeat_the_edge_that_was() -> None:
     x = photographs(height=40, width=56)
-    moved = apply(x, table(right=3 / 56, down=-2.4 / 40), (40, 56))
+    moved = augment_images(x, table(right=3 / 56, down=-2.4 / 40), (40, 56))
     plain = x.float() / 255
     assert torch.equal(moved[:, :, :38, 3:], plain[:, :, 2:, :-3])
     assert torch.equal(moved[:, :, :38, :3], plain[:, :, 2:, :1].expand(-1, -1, -1, 3))
     assert torch.equal(moved[:, :, 38:, 3:], plain[:, :, -1:, :-3].expand(-1, -1, 2, -1))
     maps = torch.randint(0, 60000, (3, 40, 56))
-    found = apply_map(maps, table(right=-5 / 56, down=4 / 40), (40, 56))
+    found = augment_maps(maps, table(right=-5 / 56, down=4 / 40), (40, 56))
     assert torch.equal(found[:, 4:, :51], maps[:, :36, 5:])
-    drawn = draw_changes(np.random.default_rng(1), 4000, Augment(crop=1, shift=0.1))[:, 11:13]
+    drawn = sample_params(np.random.default_rng(1), 4000, Augment(crop=1, shift=0.1))[:, 11:13]
     assert (
-        0.099 < abs(drawn).max() <= 0.1 and abs(drawn.mean()) < 0.005 and not Augment(1, 1, False, 0, shift=0.1).nothing
+        0.099 < abs(drawn).max() <= 0.1
+        and abs(drawn.mean()) < 0.005
+        and not Augment(1, 1, False, 0, shift=0.1).is_identity
     )
 
 
 def test_a_grey_rectangle_covers_a_part_and_nothing_else() -> None:
     x = photographs(height=40, width=56)
     plain = x.float() / 255
-    found = apply(x, table(across=0.25, along=0.5, wide=10 / 56, high=0.2, grey=0.3), (40, 56))
+    found = augment_images(x, table(across=0.25, along=0.5, wide=10 / 56, high=0.2, grey=0.3), (40, 56))
     inside = torch.zeros(40, 56, dtype=torch.bool)
     inside[16:24, 9:19] = True
     assert (found[:, :, inside] == torch.tensor(0.3)).all() and torch.equal(found[:, :, ~inside], plain[:, :, ~inside])
-    drawn = draw_changes(np.random.default_rng(1), 4000, Augment(crop=1, erase=0.3))[:, 13:]
+    drawn = sample_params(np.random.default_rng(1), 4000, Augment(crop=1, erase=0.3))[:, 13:]
     share = drawn[:, 2] * drawn[:, 3]
     some = share[share > 0]
     assert 0.47 < len(some) / 4000 < 0.53 and 0.019 < some.min() < 0.021 and 0.295 < some.max() <= 0.3001
-    assert not draw_changes(np.random.default_rng(1), 50, Augment())[:, 15:17].any()
-    assert not Augment(1, 1, False, 0, erase=0.1).nothing
+    assert not sample_params(np.random.default_rng(1), 50, Augment())[:, 15:17].any()
+    assert not Augment(1, 1, False, 0, erase=0.1).is_identity
 
 
 def test_a_quarter_of_a_turn_moves_every_pixel_of_a_square() -> None:
     x = photographs(height=32, width=32)
-    turned = apply(x, table(angle=np.pi / 2), 32)
+    turned = augment_images(x, table(angle=np.pi / 2), 32)
     assert (turned - torch.rot90(x.float() / 255, 1, (2, 3))).abs().max() < 1e-3
-    small = apply(x, table(angle=np.radians(10)), 32)
+    small = augment_images(x, table(angle=np.radians(10)), 32)
     for number in range(3):
         wanted = pixels(pillow(x, number).rotate(10, Image.Resampling.BILINEAR))
         assert (small[number] - wanted)[:, 8:24, 8:24].abs().max() < 1.5 / 255
@@ -120,7 +130,7 @@ def test_a_quarter_of_a_turn_moves_every_pixel_of_a_square() -> None:
 @pytest.mark.parametrize("factor", [0.6, 1.3])
 def test_colours_change_as_pillow_changes_them(name: str, enhance: type, factor: float) -> None:
     x = photographs()
-    found = apply(x, table(**{name: factor}), (40, 56))
+    found = augment_images(x, table(**{name: factor}), (40, 56))
     for number in range(3):
         assert (found[number] - pixels(enhance(pillow(x, number)).enhance(factor))).abs().max() <= 2 / 255
     assert found.min() >= 0 and found.max() <= 1
@@ -130,26 +140,26 @@ def test_mixed_pictures_have_their_parts_of_both() -> None:
     x = photographs()
     changes = table(weight=0.25)
     changes[:, PARTNER] = torch.tensor([2.0, 0.0, 1.0])
-    weight, partner = mixing(changes)
+    weight, partner = mixup_weights(changes)
     plain = x.float() / 255
     wanted = weight.view(-1, 1, 1, 1) * plain + (1 - weight).view(-1, 1, 1, 1) * plain[partner]
     assert partner.tolist() == [2, 0, 1]
-    torch.testing.assert_close(apply(x, changes, (40, 56)), wanted, rtol=0, atol=1e-6)
+    torch.testing.assert_close(augment_images(x, changes, (40, 56)), wanted, rtol=0, atol=1e-6)
 
 
 def test_changes_are_a_function_of_the_seed_alone() -> None:
     how = Augment(mixup=0.4, rotation=15)
-    first, again = (draw_changes(np.random.default_rng(7), 64, how) for _ in range(2))
+    first, again = (sample_params(np.random.default_rng(7), 64, how) for _ in range(2))
     assert first.dtype == np.float32 and first.shape == (64, len(COLUMNS)) and np.array_equal(first, again)
-    assert not np.array_equal(first, draw_changes(np.random.default_rng(8), 64, how))
-    plain = draw_changes(np.random.default_rng(7), 64, Augment(flip=False, colour=0.0))
+    assert not np.array_equal(first, sample_params(np.random.default_rng(8), 64, how))
+    plain = sample_params(np.random.default_rng(7), 64, Augment(flip=False, color_jitter=0.0))
     assert np.array_equal(plain[:, :4], first[:, :4])  # what is switched off changes nothing else
     assert not plain[:, 4:6].any() and (plain[:, 6:10] == 1).all()
 
 
 def test_drawn_numbers_keep_to_their_bounds_and_fill_them() -> None:
-    how = Augment(crop=0.2, ratio=1.5, colour=0.3, mixup=1.0, rotation=20)
-    drawn = dict(zip(COLUMNS, draw_changes(np.random.default_rng(0), 20_000, how).T, strict=True))
+    how = Augment(crop=0.2, ratio=1.5, color_jitter=0.3, mixup=1.0, rotation=20)
+    drawn = dict(zip(COLUMNS, sample_params(np.random.default_rng(0), 20_000, how).T, strict=True))
     share, apart = drawn["width"] * drawn["height"], drawn["width"] / drawn["height"]
     assert share.min() + 1e-6 >= 0.2 and share.min() < 0.21 and share.max() > 0.99 and abs(share.mean() - 0.6) < 0.01
     assert apart.max() <= 1.5001 and apart.max() > 1.45 and apart.min() < 1 / 1.45
@@ -166,15 +176,17 @@ def test_masks_and_depths_stay_with_their_pictures() -> None:
     masks = torch.zeros(8, 60, 80, dtype=torch.long)
     masks[:, :30, 40:], masks[:, 30:, :40], masks[:, 30:, 40:] = 1, 2, 3
     x = colours[masks].permute(0, 3, 1, 2).contiguous()
-    changes = torch.from_numpy(draw_changes(np.random.default_rng(5), 8, Augment(crop=0.3, colour=0, rotation=25)))
-    found, mask = apply(x, changes, 48), apply_map(masks, changes, 48)
+    changes = torch.from_numpy(
+        sample_params(np.random.default_rng(5), 8, Augment(crop=0.3, color_jitter=0, rotation=25))
+    )
+    found, mask = augment_images(x, changes, 48), augment_maps(masks, changes, 48)
     nearest = (found[:, None] - colours.float().view(1, 4, 3, 1, 1) / 255).square().sum(2).argmin(1)
     assert (nearest == mask).float().mean() > 0.97 and mask.unique().tolist() == [0, 1, 2, 3]
     depth = torch.rand(8, 60, 80) + 1
     depth[:, 10:30, 20:60] = 0
-    moved = apply_map(depth, changes, 48)
+    moved = augment_maps(depth, changes, 48)
     assert torch.isin(moved, depth).all() and (moved == 0).any()
-    hole = apply_map((depth == 0).to(torch.uint8), changes, 48)
+    hole = augment_maps((depth == 0).to(torch.uint8), changes, 48)
     assert torch.equal(hole.bool(), moved == 0)
 
 
@@ -185,21 +197,21 @@ def test_corners_that_a_turn_uncovers_mirror_what_is_beside_them() -> None:
     y, x = np.mgrid[0:height, 0:width] + 0.5 - np.array([height / 2, width / 2]).reshape(2, 1, 1)
     down, across = x * np.sin(angle) + y * np.cos(angle) + height / 2, x * np.cos(angle) - y * np.sin(angle) + width / 2
     wanted = around[np.floor(down).astype(int) + 40, np.floor(across).astype(int) + 40]
-    found = apply_map(mask, table(1, angle=angle), (height, width))[0].numpy()
+    found = augment_maps(mask, table(1, angle=angle), (height, width))[0].numpy()
     assert down.min() < -3 and (found == wanted).mean() > 0.99
     x = mask[:, None].expand(1, 3, -1, -1).contiguous()
     smooth = torch.nn.functional.avg_pool2d(x.float(), 7, 1, 3).to(
         torch.uint8
     )  # so that a pixel beside is nearly the same
-    picture = apply(smooth, table(1, angle=angle), (height, width))[0, 0]
-    flat = apply_map(smooth[:, 0], table(1, angle=angle), (height, width))[0].float() / 255
+    picture = augment_images(smooth, table(1, angle=angle), (height, width))[0, 0]
+    flat = augment_maps(smooth[:, 0], table(1, angle=angle), (height, width))[0].float() / 255
     assert (picture - flat)[3:-3, 3:-3].abs().max() < 0.15
 
 
 def test_nearest_is_the_pixel_that_the_middle_falls_into() -> None:
     mask = torch.randint(0, 9, (1, 33, 47), dtype=torch.uint8)
     box = {"left": 0.2, "top": 0.1, "width": 0.5, "height": 0.8}
-    found = apply_map(mask, table(1, **box), (21, 30))[0].numpy()
+    found = augment_maps(mask, table(1, **box), (21, 30))[0].numpy()
     corners = (0.2 * 47, 0.1 * 33, 0.7 * 47, 0.9 * 33)
     whole = Image.fromarray(mask[0].numpy()).transform(
         (30, 21), Image.Transform.EXTENT, corners
@@ -209,9 +221,11 @@ def test_nearest_is_the_pixel_that_the_middle_falls_into() -> None:
 
 def test_what_cannot_happen_is_left_out_without_a_difference() -> None:
     x = photographs(6)
-    for how in (Augment(), Augment(mixup=0.3, colour=0.0), Augment(rotation=10, flip=False), Augment(erase=0.4)):
-        changes = torch.from_numpy(draw_changes(np.random.default_rng(3), 6, how))
-        torch.testing.assert_close(apply(x, changes, 32, how), apply(x, changes, 32), rtol=0, atol=1e-6)
+    for how in (Augment(), Augment(mixup=0.3, color_jitter=0.0), Augment(rotation=10, flip=False), Augment(erase=0.4)):
+        changes = torch.from_numpy(sample_params(np.random.default_rng(3), 6, how))
+        torch.testing.assert_close(
+            augment_images(x, changes, 32, how), augment_images(x, changes, 32), rtol=0, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize(
@@ -220,7 +234,7 @@ def test_what_cannot_happen_is_left_out_without_a_difference() -> None:
         {"crop": 0.0},
         {"crop": 1.2},
         {"ratio": 0.5},
-        {"colour": 1.0},
+        {"color_jitter": 1.0},
         {"mixup": -1.0},
         {"rotation": 200.0},
         {"erase": 0.01},

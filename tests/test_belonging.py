@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.check.contrastive_pairs import check_together
+from regard.data.check.contrastive_pairs import check_contrastive_pairs
 from regard.data.check.findings import Report
-from regard.data.settings import Data
-from regard.data.text.contrastive_pairs import iterate_together
+from regard.data.settings import DataSettings
+from regard.data.text.contrastive_pairs import iterate_positive_pairs
 from regard.errors import DataError
 
 
@@ -21,34 +21,34 @@ def test_columns_are_known_by_many_names(names: str, tmp_path: Path) -> None:
     turned = {"b": 2, "a": 1}.get(first, 1) == 2
     data = tmp_path / "a.csv"
     data.write_text(f"id,{first},{second}\n" + "".join(",".join(row) + "\n" for row in rows))
-    found = list(iterate_together([str(data)]))
+    found = list(iterate_positive_pairs([str(data)]))
     assert [(p.source, p.target) for p in found] == [row[:0:-1] if turned else row[1:] for row in rows]
     lines = [json.dumps(dict(zip(["id", first, second], row, strict=True))) for row in rows]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    again = iterate_together([str(tmp_path / "a.jsonl")])
+    again = iterate_positive_pairs([str(tmp_path / "a.jsonl")])
     assert [(p.source, p.target) for p in again] == [(p.source, p.target) for p in found]
 
 
 def test_two_columns_need_no_names_and_others_can_be_said(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("one text\tits partner\nanother text\tanother partner\n")
     (tmp_path / "b.tsv").write_text("x\ty\tz\none text\tno\tits partner\n")
-    assert [p.target for p in iterate_together([str(tmp_path / "a.tsv")])] == ["its partner", "another partner"]
+    assert [p.target for p in iterate_positive_pairs([str(tmp_path / "a.tsv")])] == ["its partner", "another partner"]
     chosen = {"source": "x", "target": "z"}
-    assert [p.target for p in iterate_together([str(tmp_path / "b.tsv")], chosen)] == ["its partner"]
+    assert [p.target for p in iterate_positive_pairs([str(tmp_path / "b.tsv")], chosen)] == ["its partner"]
 
 
 def test_pairs_that_may_not_belong_together_are_refused(tmp_path: Path) -> None:
     data = tmp_path / "a.csv"
     data.write_text("text,pair,label\none text,no partner,0\n")
     with pytest.raises(DataError, match="--columns"):
-        list(iterate_together([str(data)]))
-    assert len(list(iterate_together([str(data)], {"source": "text", "target": "pair"}))) == 1
+        list(iterate_positive_pairs([str(data)]))
+    assert len(list(iterate_positive_pairs([str(data)], {"source": "text", "target": "pair"}))) == 1
 
 
 def test_files_side_by_side_are_pairs(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("source\na text\n")
     (tmp_path / "b").write_text("target\nits partner\n")
-    found = list(iterate_together([f"{tmp_path / 'a'}:{tmp_path / 'b'}"]))
+    found = list(iterate_positive_pairs([f"{tmp_path / 'a'}:{tmp_path / 'b'}"]))
     assert [(p.source, p.target) for p in found] == [("source", "target"), ("a text", "its partner")]
 
 
@@ -58,7 +58,9 @@ def test_files_side_by_side_are_pairs(tmp_path: Path) -> None:
 def checked(folder: Path, rows: list[tuple[str, str]], valid: list[tuple[str, str]] | None = None) -> Report:
     for name, pairs in (("a.tsv", rows), ("v.tsv", valid or [])):
         (folder / name).write_text("anchor\tpositive\n" + "".join(f"{a}\t{b}\n" for a, b in pairs))
-    return check_together([str(folder / "a.tsv")], [str(folder / "v.tsv")] if valid else [], None, Data(longest=20))
+    return check_contrastive_pairs(
+        [str(folder / "a.tsv")], [str(folder / "v.tsv")] if valid else [], None, DataSettings(max_length=20)
+    )
 
 
 def kinds(report: Report) -> dict[str, tuple[str, int]]:
@@ -83,7 +85,7 @@ def test_flaws_are_counted_and_named(tmp_path: Path) -> None:
         "duplicates": once, "copies": once, "empty": once, "long": once, "leak": ("error", 1), "leak_text": once,
         "leak_near": once,
     }  # fmt: skip
-    assert report.errors[0].places[0].line == 2 and "beginnings" in str(report)
+    assert report.errors[0].locations[0].line == 2 and "beginnings" in str(report)
 
 
 def test_many_copies_must_be_put_right(tmp_path: Path) -> None:

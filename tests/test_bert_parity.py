@@ -12,7 +12,7 @@ from torch import Tensor
 
 import regard
 from regard.errors import RegardError
-from regard.tasks.base import Terms
+from regard.tasks.base import LossWeights
 from regard.types import IGNORE, Batch
 from tiny import near, noisy
 
@@ -49,11 +49,11 @@ def gradients_agree(model: regard.Model, peer: Any, ours: Tensor, right: Tensor)
     (ours * weigh).sum().backward()
     (right * weigh).sum().backward()
     found = {name.removeprefix("body."): p.grad for name, p in model.named_parameters() if p.grad is not None}
-    names = model.identity.system.names
+    names = model.spec.system.names
     written = names.write(found)
     expected = {name: p.grad for name, p in peer.named_parameters() if p.grad is not None}
     prefix = "" if any(name.startswith("bert.") for name in expected) else "bert."
-    assert {prefix + name for name in expected} <= set(written) | set(names.copies)
+    assert {prefix + name for name in expected} <= set(written) | set(names.tied)
     largest = max(float(grad.abs().max()) for grad in expected.values())
     for name, grad in expected.items():
         if prefix + name in written:
@@ -67,12 +67,12 @@ def test_states_and_summary_are_those_of_the_bare_model(activation: str, tmp_pat
     model = loaded(peer, tmp_path)
     x, mask, types = inputs()
     right = peer(x, attention_mask=mask, token_type_ids=types)
-    found = model.states(x, mask=mask, types=types)
+    found = model.states(x, mask=mask, token_types=types)
     real = mask[..., None]
     near(torch.where(real, found.sequence, 0.0), torch.where(real, right.last_hidden_state, 0.0))
-    assert found.summary is not None
-    near(found.summary, right.pooler_output)
-    gradients_agree(model, peer, found.summary, right.pooler_output)
+    assert found.pooled is not None
+    near(found.pooled, right.pooler_output)
+    gradients_agree(model, peer, found.pooled, right.pooler_output)
 
 
 def test_a_packed_row_has_the_states_and_summaries_of_its_texts(tmp_path: Path) -> None:
@@ -80,11 +80,11 @@ def test_a_packed_row_has_the_states_and_summaries_of_its_texts(tmp_path: Path) 
 
     model = loaded(theirs("BertModel"), tmp_path)
     x, mask, types = inputs()
-    padded = model.states(x, mask=mask, types=types)
+    padded = model.states(x, mask=mask, token_types=types)
     starts = torch.tensor([0, 9, 13, 20, 20])  # and an empty one at the end
-    packed = model.body(Batch(x[mask][None], types=types[mask][None], offsets=Offsets(starts, 9)))
+    packed = model.body(Batch(x[mask][None], token_types=types[mask][None], offsets=Offsets(starts, 9)))
     near(packed.sequence[0], padded.sequence[mask])
-    near(packed.summary[:3], padded.summary)
+    near(packed.pooled[:3], padded.pooled)
 
 
 def test_classes_are_those_of_sequence_classification(tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_classes_are_those_of_sequence_classification(tmp_path: Path) -> None:
     model = loaded(peer, tmp_path)
     x, mask, types = inputs()
     right = peer(x, attention_mask=mask, token_type_ids=types).logits
-    assert model.task.name == "classify" and model.identity.labels == tuple(f"LABEL_{i}" for i in range(4))
-    ours = model.logits(x, mask=mask, types=types)
+    assert model.task.name == "classify" and model.spec.labels == tuple(f"LABEL_{i}" for i in range(4))
+    ours = model.logits(x, mask=mask, token_types=types)
     near(ours, right)
     gradients_agree(model, peer, ours, right)
 
@@ -103,7 +103,7 @@ def test_choices_are_those_of_multiple_choice(tmp_path: Path) -> None:
     model = loaded(peer, tmp_path)
     x, mask, types = (part[None].repeat(2, 1, 1) for part in inputs())
     right = peer(x, attention_mask=mask, token_type_ids=types).logits
-    ours = model.logits(x, mask=mask, types=types)
+    ours = model.logits(x, mask=mask, token_types=types)
     near(ours, right)
     gradients_agree(model, peer, ours, right)
 
@@ -126,7 +126,7 @@ def test_folders_are_written_as_they_were_read(name: str, more: dict[str, Any], 
 
 def test_a_head_of_another_task_is_left_out_and_a_new_one_made(tmp_path: Path) -> None:
     model = loaded(theirs("BertForSequenceClassification", num_labels=4), tmp_path, task="choose")
-    assert any("classifier.weight" in note for note in model.notes) and model.fresh
+    assert any("classifier.weight" in note for note in model.notes) and model.has_new_head
 
 
 def test_old_names_of_norms_are_read(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_old_names_of_norms_are_read(tmp_path: Path) -> None:
     save_file(old, tmp_path / "model.safetensors", {"format": "pt"})
     x, mask, types = inputs()
     right = peer(x, attention_mask=mask, token_type_ids=types).pooler_output
-    near(regard.load(tmp_path).states(x, mask=mask, types=types).summary, right)
+    near(regard.load(tmp_path).states(x, mask=mask, token_types=types).pooled, right)
 
 
 def test_a_text_longer_than_the_positions_is_refused(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_the_auxiliary_loss_is_refused(tmp_path: Path) -> None:
     model = loaded(theirs("BertForSequenceClassification"), tmp_path)
     x, mask, _ = inputs()
     with pytest.raises(RegardError, match="auxiliary"):
-        model.task.loss(model, Batch(x, mask, labels=torch.tensor([0, 1, IGNORE])), Terms(auxiliary=0.5))
+        model.task.loss(model, Batch(x, mask, labels=torch.tensor([0, 1, IGNORE])), LossWeights(auxiliary=0.5))
 
 
 def test_tags_are_those_of_token_classification(tmp_path: Path) -> None:
@@ -163,8 +163,8 @@ def test_tags_are_those_of_token_classification(tmp_path: Path) -> None:
     model = loaded(peer, tmp_path)
     x, mask, types = inputs()
     right = peer(x, attention_mask=mask, token_type_ids=types).logits[mask]
-    assert model.task.name == "tag" and len(model.identity.labels) == 5 and not model.config.pooler
-    ours = model.logits(x, mask=mask, types=types)[mask]
+    assert model.task.name == "tag" and len(model.spec.labels) == 5 and not model.config.pooler
+    ours = model.logits(x, mask=mask, token_types=types)[mask]
     near(ours, right)
     gradients_agree(model, peer, ours, right)
 
@@ -174,7 +174,7 @@ def test_ends_and_their_loss_are_those_of_question_answering(tmp_path: Path) -> 
     model = loaded(peer, tmp_path)
     x, mask, types = inputs()
     right = peer(x, attention_mask=mask, token_type_ids=types)
-    ours = model.logits(x, mask=mask, types=types)
+    ours = model.logits(x, mask=mask, token_types=types)
     near(ours[mask], torch.stack([right.start_logits, right.end_logits], -1)[mask])
     x, ends = (
         x[:, :4],
@@ -207,10 +207,10 @@ def test_hidden_words_are_those_of_the_masked_language_model(tmp_path: Path) -> 
     model = loaded(peer, tmp_path)
     x, mask, types = inputs()
     right = peer(x, attention_mask=mask, token_type_ids=types, labels=hidden_words())
-    assert model.task.name == "mask" and not model.config.pairs and not model.config.pooler and not model.notes
-    ours = model.logits(x, mask=mask, types=types)
+    assert model.task.name == "mlm" and not model.config.nsp and not model.config.pooler and not model.notes
+    ours = model.logits(x, mask=mask, token_types=types)
     near(ours[mask], right.logits[mask])
-    total, count = model.task.loss(model, Batch(x, mask, labels=hidden_words(), types=types))
+    total, count = model.task.loss(model, Batch(x, mask, labels=hidden_words(), token_types=types))
     near(total / count, right.loss)
     gradients_agree(model, peer, total / count, right.loss)
 
@@ -221,12 +221,13 @@ def test_the_loss_of_pre_training_is_that_of_hidden_words_and_of_pairs(tmp_path:
     x, mask, types = inputs()
     labels, follows = hidden_words(), torch.tensor([0, 1, 1])
     right = peer(x, attention_mask=mask, token_type_ids=types, labels=labels, next_sentence_label=follows)
-    assert model.task.name == "mask" and model.config.pairs and model.config.pooler and not model.notes
-    near(model.logits(x, mask=mask, types=types)[mask], right.prediction_logits[mask])
-    near(model.head.follows(model.states(x, mask=mask, types=types).summary), right.seq_relationship_logits)
+    assert model.task.name == "mlm" and model.config.nsp and model.config.pooler and not model.notes
+    near(model.logits(x, mask=mask, token_types=types)[mask], right.prediction_logits[mask])
+    near(model.head.follows(model.states(x, mask=mask, token_types=types).pooled), right.seq_relationship_logits)
     asked = (labels != IGNORE).flatten().nonzero()[:, 0]
     total, count = model.task.loss(
-        model, Batch(x, mask, labels=labels.flatten()[asked], asked=asked, follows=follows, types=types)
+        model,
+        Batch(x, mask, labels=labels.flatten()[asked], label_positions=asked, nsp_labels=follows, token_types=types),
     )
     assert int(count) == len(asked) > 3
     near(total / count, right.loss)
@@ -237,11 +238,11 @@ def test_the_loss_of_pre_training_is_that_of_hidden_words_and_of_pairs(tmp_path:
 def test_folders_of_pre_training_are_written_as_they_were_read(name: str, tmp_path: Path) -> None:
     test_folders_are_written_as_they_were_read(name, {}, tmp_path)
     again = regard.load(tmp_path / "ours")
-    assert again.task.name == "mask" and again.config.pairs is (name == "BertForPreTraining")
+    assert again.task.name == "mlm" and again.config.nsp is (name == "BertForPreTraining")
 
 
 def test_a_bare_body_gets_a_new_head_for_hidden_words_and_pairs(tmp_path: Path) -> None:
-    model = loaded(theirs("BertModel"), tmp_path, task="mask")
-    assert model.fresh and model.config.pairs and model.head.follows.weight.shape == (2, 12)
+    model = loaded(theirs("BertModel"), tmp_path, task="mlm")
+    assert model.has_new_head and model.config.nsp and model.head.follows.weight.shape == (2, 12)
     with_words = loaded(theirs("BertForPreTraining"), tmp_path / "more", task="classify")
     assert any("hidden words" in note for note in with_words.notes)

@@ -13,10 +13,19 @@ from torch import Tensor
 
 from oracle import grads, near, noise
 from regard.nn.attention import local_recording
-from regard.nn.attention.masks import Causal, Global, Once, Packed, Real, Same, Window, dense
+from regard.nn.attention.masks import (
+    Causal,
+    GlobalTokens,
+    Memoized,
+    PackedDocuments,
+    Padding,
+    SameDocument,
+    SlidingWindow,
+    materialize,
+)
 from regard.nn.kernels import dispatch, local_chunked, local_dispatch
-from regard.nn.kernels.local_chunked import Cut, pieces
-from regard.nn.kernels.local_pattern import Band, read
+from regard.nn.kernels.local_chunked import ChunkSpec, iter_chunks
+from regard.nn.kernels.local_pattern import LocalPattern, parse_pattern
 from regard.types import Offsets
 from windows import (
     CASES,
@@ -36,10 +45,10 @@ from windows import (
 )
 
 
-@pytest.fixture(params=[Cut(5, 60), Cut(16, 2**20), Cut(128, 2**20)], ids=["small", "middle", "one"])
+@pytest.fixture(params=[ChunkSpec(5, 60), ChunkSpec(16, 2**20), ChunkSpec(128, 2**20)], ids=["small", "middle", "one"])
 def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_chunked, "cut_for", lambda q: request.param)
-    monkeypatch.setattr(local_recording, "CUT", request.param)
+    monkeypatch.setattr(local_chunked, "default_chunk_spec", lambda q: request.param)
+    monkeypatch.setattr(local_recording, "CHUNK_SPEC", request.param)
 
 
 @pytest.mark.usefixtures("cut")
@@ -47,7 +56,7 @@ def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 def test_blocks_of_queries_see_what_the_rule_says(name: str) -> None:
     rows, rule = CASES[name]
     q, k, v = leaves(rows)
-    ours = local_dispatch.banded(q, k, v, band_of(rule), 0.7)
+    ours = local_dispatch.local_global_attention(q, k, v, band_of(rule), 0.7)
     same_with_gradients(ours, written_out(q, k, v, rule)[0], [q, k, v])
 
 
@@ -56,19 +65,25 @@ def test_blocks_of_queries_see_what_the_rule_says(name: str) -> None:
 def test_marked_tokens_are_in_everyones_softmax_once(name: str) -> None:
     rows, rule = CASES[name]
     band, (q, k, v) = band_of(rule), leaves(rows)
-    same_with_gradients(local_dispatch.near(q, k, v, band, 0.7), written_out(q, k, v, Columns(band))[0], [q, k, v])
+    same_with_gradients(
+        local_dispatch.local_attention(q, k, v, band, 0.7), written_out(q, k, v, Columns(band))[0], [q, k, v]
+    )
 
 
 def test_every_query_is_computed_once_and_no_piece_is_large() -> None:
-    for rows, heads, length, cut in ((9, 2, 50, Cut(8, 500)), (1, 4, 7, Cut(3, 10)), (5, 4, 16, Cut(8, 10**6))):
-        band = Band(Window(2, 3, tuple(1 + head % 3 for head in range(heads))))
+    for rows, heads, length, cut in (
+        (9, 2, 50, ChunkSpec(8, 500)),
+        (1, 4, 7, ChunkSpec(3, 10)),
+        (5, 4, 16, ChunkSpec(8, 10**6)),
+    ):
+        band = LocalPattern(SlidingWindow(2, 3, tuple(1 + head % 3 for head in range(heads))))
         count = torch.zeros(rows, heads, length)
-        for piece in pieces(band, torch.empty(rows, heads, length, 1), cut):
+        for piece in iter_chunks(band, torch.empty(rows, heads, length, 1), cut):
             part = count[piece.rows, piece.heads, piece.queries]
             part += 1
-            assert part.shape[2] <= cut.block
+            assert part.shape[2] <= cut.chunk_size
             keys = len(range(piece.keys.start, piece.keys.stop, piece.keys.step))
-            assert part.numel() * keys <= cut.room or part.shape[0] == 1
+            assert part.numel() * keys <= cut.max_weights or part.shape[0] == 1
         assert (count == 1).all()
 
 
@@ -77,7 +92,10 @@ def test_each_dtype_is_near_the_exact_result(dtype: torch.dtype) -> None:
     rows, rule = CASES["marked, lengths"]
     exact = [x.detach().to(dtype).double().requires_grad_() for x in leaves(rows)]
     given = [x.detach().to(dtype).requires_grad_() for x in exact]
-    ours, right = local_dispatch.banded(*given, band_of(rule), 0.7), local_dispatch.banded(*exact, band_of(rule), 0.7)
+    ours, right = (
+        local_dispatch.local_global_attention(*given, band_of(rule), 0.7),
+        local_dispatch.local_global_attention(*exact, band_of(rule), 0.7),
+    )
     assert ours.dtype == dtype
     tolerance = 1e-5 if dtype == torch.float32 else 0.05
     near(ours.double(), right, tolerance)
@@ -87,14 +105,16 @@ def test_each_dtype_is_near_the_exact_result(dtype: torch.dtype) -> None:
 
 def test_what_everyone_tells_a_marked_token_is_summed_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of 16 bits stand still where what is added is small against them."""
-    monkeypatch.setattr(local_chunked, "cut_for", lambda q: Cut(4, 2**20))
+    monkeypatch.setattr(local_chunked, "default_chunk_spec", lambda q: ChunkSpec(4, 2**20))
     length, values = 2048, noise(1, 1, 2048, 8).bfloat16()
-    band = Band(Window(1, 1), Global(torch.arange(length)[None] == 0))
+    band = LocalPattern(SlidingWindow(1, 1), GlobalTokens(torch.arange(length)[None] == 0))
     found = []
     for kind in (torch.float64, torch.bfloat16):
         v = values.to(kind).requires_grad_()
         q = torch.zeros_like(v)
-        found.append(torch.autograd.grad(local_chunked.blocked(q, q, v, band, 1.0).sum(), v)[0][0, 0, 0].double())
+        found.append(
+            torch.autograd.grad(local_chunked.chunked_attention(q, q, v, band, 1.0).sum(), v)[0][0, 0, 0].double()
+        )
     near(found[1], found[0], 0.01)
 
 
@@ -103,20 +123,20 @@ def test_what_everyone_tells_a_marked_token_is_summed_exactly(monkeypatch: pytes
 
 @pytest.mark.parametrize("name", ["window", "heads apart", "marked, lengths"])
 def test_dropout_leaves_out_the_same_weights_on_the_way_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_chunked, "cut_for", lambda q: Cut(6, 60))
+    monkeypatch.setattr(local_chunked, "default_chunk_spec", lambda q: ChunkSpec(6, 60))
     rows, rule = CASES[name]
     given = [x[:, :, :14].detach().requires_grad_() for x in leaves(rows, width=2)]
-    marks = band_of(rule).marked
+    marks = band_of(rule).global_tokens
     if marks is not None:
-        rule = (Window(2, 3) | Global(marks.tokens[:, :14])) & Real(torch.tensor([9, 14]))
+        rule = (SlidingWindow(2, 3) | GlobalTokens(marks.tokens[:, :14])) & Padding(torch.tensor([9, 14]))
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         torch.manual_seed(4)
-        return local_chunked.blocked(q, k, v, band_of(rule), 0.7, 0.4)
+        return local_chunked.chunked_attention(q, k, v, band_of(rule), 0.7, 0.4)
 
     assert torch.autograd.gradcheck(attend, tuple(given), fast_mode=True)
     torch.manual_seed(5)
-    assert not torch.equal(attend(*given), local_chunked.blocked(*given, band_of(rule), 0.7, 0.4)), (
+    assert not torch.equal(attend(*given), local_chunked.chunked_attention(*given, band_of(rule), 0.7, 0.4)), (
         "other chance, other weights"
     )
 
@@ -129,13 +149,13 @@ def test_dropout_leaves_out_the_same_weights_on_the_way_back(name: str, monkeypa
 def test_the_weights_of_windows_are_those_of_the_rule(name: str) -> None:
     rows, rule = CASES[name]
     band, (q, k, v) = band_of(rule), leaves(rows)
-    mixed, weights, keys = local_recording.looked(q, k, v, band, 0.7)
+    mixed, weights, keys = local_recording.local_attention_with_weights(q, k, v, band, 0.7)
     right, exact = written_out(q, k, v, Columns(band))
-    hidden = torch.zeros(rows, L, dtype=torch.bool) if band.marked is None else band.marked.tokens
-    real = band.real(L)
+    hidden = torch.zeros(rows, L, dtype=torch.bool) if band.global_tokens is None else band.global_tokens.tokens
+    real = band.valid_tokens(L)
     hidden = (hidden if real is None else hidden | ~real)[:, None, :, None]
     same_with_gradients(mixed, right.masked_fill(hidden, 0.0), [q, k, v])
-    places = band.places()
+    places = band.global_positions()
     wide = band.window.left + band.window.right + 1 + (0 if places is None else places[0].shape[1])
     assert weights.shape == (rows, H, L, wide) and not weights[keys.expand_as(weights) < 0].any()
     if places is not None:
@@ -155,48 +175,62 @@ def test_the_weights_of_windows_are_those_of_the_rule(name: str) -> None:
 
 
 def test_rules_of_windows_are_known_by_their_form() -> None:
-    window, marks, real = Window(2, 3), Global(SOME), Real(LENGTHS)
+    window, marks, real = SlidingWindow(2, 3), GlobalTokens(SOME), Padding(LENGTHS)
     for rule in (None, Causal(), real, marks, PACKED, window & window, window | window, window | real):
-        assert read(rule) is None, rule
-    others = Packed(OFFSETS, Offsets(OFFSETS.starts, 15))
+        assert parse_pattern(rule) is None, rule
+    others = PackedDocuments(OFFSETS, Offsets(OFFSETS.starts, 15))
     for rule in (
         window & others,
-        window & Same(NUMBERS, NUMBERS + 1),
+        window & SameDocument(NUMBERS, NUMBERS + 1),
         (window | marks) & Causal(),
         window & (marks | real),
     ):
-        assert read(rule) is None, rule
+        assert parse_pattern(rule) is None, rule
     found = band_of(real & (marks | window) & PACKED)
-    assert (found.window, found.marked) == (window, marks)
-    expected = dense(real & PACKED, 2, 1, torch.arange(L), torch.arange(L))
-    assert found.rest is not None and torch.equal(dense(found.rest, 2, 1, torch.arange(L), torch.arange(L)), expected)
-    assert band_of(Once(Causal() & window)).window.right == 0
+    assert (found.window, found.global_tokens) == (window, marks)
+    expected = materialize(real & PACKED, 2, 1, torch.arange(L), torch.arange(L))
+    assert found.token_mask is not None and torch.equal(
+        materialize(found.token_mask, 2, 1, torch.arange(L), torch.arange(L)), expected
+    )
+    assert band_of(Memoized(Causal() & window)).window.right == 0
     with pytest.raises(ValueError, match="heads"):
-        local_dispatch.near(*leaves(1), Band(Window(1, 1, (1, 2))), 1.0)
+        local_dispatch.local_attention(*leaves(1), LocalPattern(SlidingWindow(1, 1, (1, 2))), 1.0)
 
 
 def test_rows_are_cut_where_windows_are_narrow() -> None:
-    assert Band(Window(128, 128)).narrow(1024) and not Band(Window(128, 128)).narrow(1023)
-    assert Band(Window(512, 511)).narrow(2048) and not Band(Window(512, 512)).narrow(2048)
-    assert Band(Window(9, 8)).covers(9) and not Band(Window(9, 8)).covers(10) and not Band(Window(9, 9, 2)).covers(9)
+    assert LocalPattern(SlidingWindow(128, 128)).is_worth_chunking(1024) and not LocalPattern(
+        SlidingWindow(128, 128)
+    ).is_worth_chunking(1023)
+    assert LocalPattern(SlidingWindow(512, 511)).is_worth_chunking(2048) and not LocalPattern(
+        SlidingWindow(512, 512)
+    ).is_worth_chunking(2048)
+    assert (
+        LocalPattern(SlidingWindow(9, 8)).covers(9)
+        and not LocalPattern(SlidingWindow(9, 8)).covers(10)
+        and not LocalPattern(SlidingWindow(9, 9, 2)).covers(9)
+    )
 
 
 def test_marks_are_found_once_from_left_to_right() -> None:
-    marks = Global(SOME)
-    places, there = marks.places()
+    marks = GlobalTokens(SOME)
+    places, there = marks.positions()
     assert places[there].tolist() == [0, 20, 36, 3] and there.sum(1).tolist() == [3, 1]
-    assert marks.places()[0] is places
-    assert Global(SOME, most=8).places()[0].shape == (2, 8) and Global(NONE).places()[0].shape == (2, 0)
-    assert Global(SOME, most=50).places()[1].sum() == 4
+    assert marks.positions()[0] is places
+    assert GlobalTokens(SOME, max_count=8).positions()[0].shape == (2, 8) and GlobalTokens(NONE).positions()[
+        0
+    ].shape == (2, 0)
+    assert GlobalTokens(SOME, max_count=50).positions()[1].sum() == 4
 
 
 def test_steps_of_a_window_may_be_as_wide_as_the_head_wants() -> None:
-    every = dense(Window(1, 2, (1, 3)), 1, 2, torch.arange(9), torch.arange(9))
+    every = materialize(SlidingWindow(1, 2, (1, 3)), 1, 2, torch.arange(9), torch.arange(9))
     for head, wide in enumerate((1, 3)):
-        assert torch.equal(every[:, head], dense(Window(1, 2, wide), 1, 1, torch.arange(9), torch.arange(9))[:, 0])
+        assert torch.equal(
+            every[:, head], materialize(SlidingWindow(1, 2, wide), 1, 1, torch.arange(9), torch.arange(9))[:, 0]
+        )
     for dilation in (0, (), (1, 0)):
         with pytest.raises(ValueError, match="steps"):
-            Window(1, 1, dilation)
+            SlidingWindow(1, 1, dilation)
 
 
 def stand_in(rows: int, dtype: torch.dtype, width: int, device: str) -> Any:
@@ -227,7 +261,7 @@ def test_the_way_follows_from_form_device_and_dtype(
     way: str, rows: int, dtype: torch.dtype, width: int, device: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatch, "_capability_of", lambda device: (9, 0))
-    assert local_dispatch.way_for(stand_in(rows, dtype, width, device), band_of(CASES[name][1])) == way
+    assert local_dispatch.choose_local_kernel(stand_in(rows, dtype, width, device), band_of(CASES[name][1])) == way
 
 
 # -- cost

@@ -15,9 +15,9 @@ import regard
 import regard.errors
 from conftest import Pairs, rows, train_tiny, write_pairs
 from regard import capabilities
-from regard.data.batching.loader import feed
+from regard.data.batching.loader import prefetch
 from regard.data.images.cache import free_memory
-from regard.nn.recurrent.rnn import fused
+from regard.nn.recurrent.rnn import run_layer
 
 OPERATORS = {
     "packed_linear_float32": ("packed_linear",),
@@ -40,7 +40,7 @@ OPERATORS = {
 }
 """The functions of capabilities.py that a capability consists of."""
 
-ON_CPU = [name for name in OPERATORS if name not in capabilities.ON_CUDA]
+ON_CPU = [name for name in OPERATORS if name not in capabilities.CUDA_CAPABILITIES]
 
 
 def raises(*_: Any, **__: Any) -> Any:
@@ -63,11 +63,21 @@ def data(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def results(data: Path, out: Path) -> tuple[list[Any], list[str], list[Any], list[float]]:
     """Losses of a training with worker processes, predictions in float32 and bfloat16, and an explanation."""
-    settings = ("train.steps=2", "train.every=2", "train.log=1", "data.workers=1", "train.precision=auto")
+    settings = (
+        "train.steps=2",
+        "train.eval_every=2",
+        "train.log_every=1",
+        "data.num_workers=1",
+        "train.precision=auto",
+    )
     train_tiny(data, out, *settings)
     model, text = regard.load(out), data.read_text("utf-8").split("\t")[0]
-    predicted = [model.answer(text, beam=2).value, model.bfloat16().answer(text, beam=1).value]
-    gpt = regard.build("gpt2-small", width=16, depth=1, heads=2, vocabulary=512, length=16, end=0).bfloat16().eval()
+    predicted = [model.predict(text, beam=2).value, model.bfloat16().predict(text, beam=1).value]
+    gpt = (
+        regard.build("gpt2-small", width=16, depth=1, heads=2, vocab_size=512, max_length=16, eos_id=0)
+        .bfloat16()
+        .eval()
+    )
     with torch.inference_mode():
         logits = gpt.logits(torch.arange(9)[None] % 7).float().flatten()[:50].tolist()
     explained = regard.load(out).explain(text)
@@ -85,7 +95,7 @@ def test_results_are_the_same_without_a_capability(
 ) -> None:
     remove(name, monkeypatch)
     losses, predicted, logits, explained = results(data, tmp_path / "run")
-    assert not capabilities.available(name)
+    assert not capabilities.is_available(name)
     tolerance = 0.02 if "cpu_" in name else 1e-5  # without it training computes in float32
     assert [row["loss"] for row in losses] == pytest.approx([row["loss"] for row in expected[0]], rel=tolerance)
     assert predicted[0] == expected[1][0] or "cpu_" in name
@@ -104,7 +114,7 @@ def test_an_lstm_under_autocast_is_computed_without_its_kernel(monkeypatch: pyte
     right, _ = layer(x)
     remove("autocast_lstm", monkeypatch)
     with torch.autocast("cpu", torch.bfloat16):
-        out, _ = fused(layer, x.bfloat16(), (torch.zeros(1, 2, 8), torch.zeros(1, 2, 8).bfloat16()))
+        out, _ = run_layer(layer, x.bfloat16(), (torch.zeros(1, 2, 8), torch.zeros(1, 2, 8).bfloat16()))
     assert out.dtype == torch.float32 and torch.allclose(out, right, atol=0.02)
 
 
@@ -112,7 +122,7 @@ def test_an_lstm_under_autocast_is_computed_without_its_kernel(monkeypatch: pyte
 def test_a_trial_draws_no_random_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capabilities, "_results", {})
     before = torch.get_rng_state()
-    capabilities.available(name)
+    capabilities.is_available(name)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -120,20 +130,22 @@ def test_a_trial_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[int] = []
     monkeypatch.setattr(capabilities, "_results", {})
     monkeypatch.setitem(capabilities.TRIALS, "fork", lambda: runs.append(1))
-    assert capabilities.available("fork") and capabilities.available("fork") and runs == [1]
+    assert capabilities.is_available("fork") and capabilities.is_available("fork") and runs == [1]
     with pytest.raises(KeyError):
-        capabilities.available("no such capability")
+        capabilities.is_available("no such capability")
 
 
 def test_batches_are_prepared_in_order_without_fork_and_the_run_mentions_it(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remove("fork", monkeypatch)
-    assert list(feed(lambda number: number, range(5), workers=2)) == [*range(5)]  # type: ignore[arg-type, return-value]
-    printed = train_tiny(data, tmp_path / "run", "train.steps=1", "train.every=1", "data.workers=2")
+    assert list(prefetch(lambda number: number, range(5), workers=2)) == [*range(5)]  # type: ignore[arg-type, return-value]
+    printed = train_tiny(data, tmp_path / "run", "train.steps=1", "train.eval_every=1", "data.num_workers=2")
     assert "fork" in printed
     monkeypatch.undo()
-    assert "fork" not in train_tiny(data, tmp_path / "other", "train.steps=1", "train.every=1", "data.workers=1")
+    assert "fork" not in train_tiny(
+        data, tmp_path / "other", "train.steps=1", "train.eval_every=1", "data.num_workers=1"
+    )
 
 
 def test_free_memory_has_a_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +185,7 @@ def test_private_operators_are_used_in_one_module_only() -> None:
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GPT-2 in bfloat16, in the published layout."""
-    model = regard.build("gpt2-small", width=16, depth=1, heads=2, hidden=32, vocabulary=64, length=16, end=0)
+    model = regard.build("gpt2-small", width=16, depth=1, heads=2, ffn_dim=32, vocab_size=64, max_length=16, eos_id=0)
     return regard.save(model.bfloat16(), tmp_path_factory.mktemp("half") / "gpt2")
 
 
@@ -181,15 +193,15 @@ def test_half_precision_is_computed_in_float32_on_cpus_without_fast_kernels(
     half: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(capabilities._results, "cpu_bfloat16", True)
-    assert regard.load(half).logits(torch.arange(5)[None]).dtype == torch.bfloat16 and not regard.load(half).precision
+    assert regard.load(half).logits(torch.arange(5)[None]).dtype == torch.bfloat16 and not regard.load(half).dtype_note
     monkeypatch.setitem(capabilities._results, "cpu_bfloat16", False)
     model = regard.load(half)
     assert model.logits(torch.arange(5)[None]).dtype == torch.float32
-    assert "float32" in model.precision and "MiB" in model.precision and "--dtype bfloat16" in model.precision
+    assert "float32" in model.dtype_note and "MiB" in model.dtype_note and "--dtype bfloat16" in model.dtype_note
     for dtype in (torch.bfloat16, "bfloat16", "stored"):
         model = regard.load(half, dtype=dtype)
-        assert next(model.parameters()).dtype == torch.bfloat16 and not model.precision
-    with pytest.raises(regard.errors.UnknownName, match="dtype"):
+        assert next(model.parameters()).dtype == torch.bfloat16 and not model.dtype_note
+    with pytest.raises(regard.errors.UnknownNameError, match="dtype"):
         regard.load(half, dtype="bfloat17")
 
 
@@ -199,11 +211,11 @@ def test_the_command_line_mentions_the_dtype_and_takes_one(half: Path, monkeypat
     from regard.cli import app
 
     monkeypatch.setitem(capabilities._results, "cpu_bfloat16", False)
-    for words, noted in ((["run"], True), (["run", "--dtype", "bfloat16"], False)):
+    for words, noted in ((["run"], True), (["predict", "--dtype", "bfloat16"], False)):
         done = CliRunner().invoke(app, [words[0], str(half), "text", *words[1:]])
         assert ("float32" in done.stderr) == noted
-    done = CliRunner().invoke(app, ["run", str(half), "text", "--dtype", "bf16"])
-    assert isinstance(done.exception, regard.errors.UnknownName)
+    done = CliRunner().invoke(app, ["predict", str(half), "text", "--dtype", "bf16"])
+    assert isinstance(done.exception, regard.errors.UnknownNameError)
 
 
 def test_export_keeps_the_dtype_of_the_file(half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,5 +225,5 @@ def test_export_keeps_the_dtype_of_the_file(half: Path, tmp_path: Path, monkeypa
     from regard.cli import app
 
     monkeypatch.setitem(capabilities._results, "cpu_bfloat16", False)
-    assert CliRunner().invoke(app, ["convert", str(half), str(tmp_path / "out")]).exit_code == 0
+    assert CliRunner().invoke(app, ["export", str(half), str(tmp_path / "out")]).exit_code == 0
     assert {x.dtype for x in load_file(tmp_path / "out" / "model.safetensors").values()} == {torch.bfloat16}

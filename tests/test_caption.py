@@ -16,19 +16,19 @@ import regard
 import speaker
 from conftest import facts, rows, same_tensors, stopped_in
 from regard.cli import main
-from regard.decode.settings import Decode
+from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, SettingError
 from regard.model import Model
-from regard.processors.tokenizer.tokenizer import Text
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.evaluate import evaluate
-from regard.types import Batch, States
+from regard.types import Batch, BodyOutput
 from speaker import TASK, album_in, model, samples
 
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     speaker.offer(monkeypatch)
-    monkeypatch.setattr("regard.runs.folder.curves", lambda *_: None)
+    monkeypatch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +48,15 @@ def run(album: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         speaker.offer(patch)
         out = tmp_path_factory.mktemp("runs") / "a run"
-        train(album, out, "train.steps=200", "train.every=100", "train.rate=2e-2", "train.images=24", "model.width=32")
+        train(
+            album,
+            out,
+            "train.steps=200",
+            "train.eval_every=100",
+            "train.lr=2e-2",
+            "train.batch_size=24",
+            "model.width=32",
+        )
     return out
 
 
@@ -60,23 +68,23 @@ def test_pictures_are_answered_however_they_are_given(run: Path, album: Path) ->
     path = album / "images" / "n 0.png"
     picture = Image.fromarray(np.asarray(Image.new("RGB", (20, 18), "red")))
     given = [str(path), path, path.read_bytes(), picture, np.asarray(picture)]
-    answers = [made.answer(one) for one in given]
+    answers = [made.predict(one) for one in given]
     assert all(answer == answers[0] for answer in answers)
-    assert [answer.value for answer in made.answer(given[:3])] == [answers[0].value] * 3
+    assert [answer.value for answer in made.predict(given[:3])] == [answers[0].value] * 3
     answer = answers[0]
     assert "red" in answer.value and answer.extra["ended"] and answer.tokens
     assert len(answer.extra["ids"]) + 1 == len(answer.extra["log_probabilities"])
-    assert made.answer([]) == []
+    assert made.predict([]) == []
 
 
 @pytest.mark.parametrize("settings", [{}, {"beam": 3, "best": 2}, {"sample": True, "seed": 4, "best": 2}])
 def test_a_picture_is_answered_as_it_is_alone(settings: dict[str, Any], album: Path) -> None:
     made = model(album)
     some = [str(album / "images" / f"n {number}.png") for number in range(5)]
-    decode = Decode(**settings)
-    whole = TASK.answer(made, some, decode)
+    decode = DecodeSettings(**settings)
+    whole = TASK.predict(made, some, decode)
     for number, path in enumerate(some):
-        (alone,) = TASK.answer(made, [path], decode, first=number)
+        (alone,) = TASK.predict(made, [path], decode, first=number)
         assert alone.value == whole[number].value and alone.scores == pytest.approx(whole[number].scores, rel=1e-9)
     assert len(whole[0].extra["alternatives"]) == settings.get("best", 1)
 
@@ -84,11 +92,11 @@ def test_a_picture_is_answered_as_it_is_alone(settings: dict[str, Any], album: P
 def test_answers_end_where_the_model_or_a_person_says(album: Path) -> None:
     made = model(album, length=7)
     path = str(album / "images" / "n 1.png")
-    made.body.out.bias.data[made.config.end] = -99
-    assert len(made.answer(path).extra["ids"]) == 7 and len(made.answer(path, length=3).extra["ids"]) == 3
-    assert len(made.answer(path, length=50).extra["ids"]) == 7 and not made.answer(path).extra["ended"]
-    made.body.out.bias.data[[made.config.pad, made.config.start]] = 99
-    assert not {made.config.pad, made.config.start} & set(made.answer(path).extra["ids"]), "they are never said"
+    made.body.out.bias.data[made.config.eos_id] = -99
+    assert len(made.predict(path).extra["ids"]) == 7 and len(made.predict(path, length=3).extra["ids"]) == 3
+    assert len(made.predict(path, length=50).extra["ids"]) == 7 and not made.predict(path).extra["ended"]
+    made.body.out.bias.data[[made.config.pad_id, made.config.bos_id]] = 99
+    assert not {made.config.pad_id, made.config.bos_id} & set(made.predict(path).extra["ids"]), "they are never said"
 
 
 def test_cached_steps_say_what_one_pass_says(album: Path) -> None:
@@ -96,11 +104,11 @@ def test_cached_steps_say_what_one_pass_says(album: Path) -> None:
     made = model(album)
     x = torch.randint(0, 256, (2, 3, 16, 16), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     target = torch.tensor([[1, 5, 9], [1, 7, 8]])
-    batch = TASK.looked_at(made, Batch(x, target=target))
-    states: States = made.body(batch)
+    batch = TASK.prepare_inputs(made, Batch(x, decoder_inputs=target))
+    states: BodyOutput = made.body(batch)
     state = made.body.start(batch)
-    torch.testing.assert_close(made.body.step(target[:, -1], state), made.body.read(states.sequence)[:, -1])
-    assert torch.equal(made.logits(x, target), made.body.read(states.sequence))
+    torch.testing.assert_close(made.body.step(target[:, -1], state), made.body.to_logits(states.sequence)[:, -1])
+    assert torch.equal(made.logits(x, target), made.body.to_logits(states.sequence))
 
 
 # -- runs
@@ -128,8 +136,10 @@ def test_pictures_are_divided_not_captions(run: Path, album: Path) -> None:
     assert len({TASK.key(sample) for sample in samples(album)}) == 30
     held = {row["picture"] for row in evaluate(run).rows}
     assert len(held) == facts(run)["found"]["valid"]
-    learnt = Text.train(TASK.phrases(sample for sample in samples(album) if sample.source not in held), 300)
-    assert regard.load(run).text_or_refuse().fingerprint() == learnt.fingerprint(), (
+    learnt = TextTokenizer.train_sentence_bpe(
+        TASK.tokenizer_texts(sample for sample in samples(album) if sample.source not in held), 300
+    )
+    assert regard.load(run).require_tokenizer().fingerprint() == learnt.fingerprint(), (
         "of captions, and of no names of files"
     )
 
@@ -143,18 +153,18 @@ def test_a_run_is_evaluated_on_other_files_too(run: Path, album: Path, tmp_path:
     assert (
         scores["samples"] == 1
         and "cider" not in scores
-        and TASK.deciding(scores) == "bleu4"
+        and TASK.selection_metric(scores) == "bleu4"
         and scores["exact"] == 100.0
     )
     long = tmp_path / "long.csv"
     long.write_text(f"image,caption\n{album}/images/n 0.png,{'red ' * 40}\n{album}/images/n 1.png,a green thing\n")
     said: list[str] = []
-    assert evaluate(run, [str(long)], say=said.append).scores["samples"] == 2
+    assert evaluate(run, [str(long)], log=said.append).scores["samples"] == 2
     assert any("1 captions are longer than 16 tokens: the loss is without them" in line for line in said)
 
 
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(album: Path, tmp_path: Path) -> None:
-    changes = ("data.flip=true", "data.colour=0.2")
+    changes = ("data.flip=true", "data.color_jitter=0.2")
     train(album, tmp_path / "whole", *changes)
     with stopped_in(6):
         train(album, tmp_path / "halved", *changes)
@@ -170,13 +180,13 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(album: Path, tmp_pat
 
 
 def test_training_starts_from_a_folder(run: Path, album: Path, tmp_path: Path) -> None:
-    made = train(album, tmp_path / "on", "train.steps=1", "train.rate=1e-9", "train.every=1", model=str(run))
-    assert made.text_or_refuse().fingerprint() == regard.load(run).text_or_refuse().fingerprint()
+    made = train(album, tmp_path / "on", "train.steps=1", "train.lr=1e-9", "train.eval_every=1", model=str(run))
+    assert made.require_tokenizer().fingerprint() == regard.load(run).require_tokenizer().fingerprint()
     assert facts(tmp_path / "on")["scores"]["exact"] == 100.0
     with pytest.raises(SettingError, match=r"data\.vocabulary"):
-        train(album, tmp_path / "no", "data.vocabulary=280", model=str(run))
+        train(album, tmp_path / "no", "data.vocab_size=280", model=str(run))
     with pytest.raises(SettingError, match=r"model\.vocabulary"):
-        train(album, tmp_path / "no", "model.vocabulary=280")
+        train(album, tmp_path / "no", "model.vocab_size=280")
 
 
 def test_a_caption_that_was_changed_is_noticed(album: Path, tmp_path: Path) -> None:
@@ -199,7 +209,7 @@ def test_one_bad_picture_ends_no_training(album: Path, tmp_path: Path, capfd: An
     held = {row["picture"] for row in evaluate_rows(mine, tmp_path)}
     bad = next(path for path in sorted((mine / "images").iterdir()) if str(path) not in held)
     bad.write_bytes(bad.read_bytes()[:30])
-    train(mine, tmp_path / "run", "data.share=0.2", valid=str(tmp_path / "held.jsonl"))
+    train(mine, tmp_path / "run", "data.valid_fraction=0.2", valid=str(tmp_path / "held.jsonl"))
     assert "left out" in capfd.readouterr().err
 
 
@@ -226,20 +236,25 @@ def regard_says(*words: str) -> int:
 
 def test_pictures_folders_and_tables_are_run(run: Path, album: Path, tmp_path: Path, capsys: Any) -> None:
     picture = str(album / "images" / "n 2.png")
-    assert regard_says("run", str(run), picture) == 0
-    assert capsys.readouterr().out == f"{picture}\t{regard.load(run).answer(picture).value}\n"
-    assert regard_says("run", str(run), str(album / "captions.jsonl")) == 0
+    assert regard_says("predict", str(run), picture) == 0
+    assert capsys.readouterr().out == f"{picture}\t{regard.load(run).predict(picture).value}\n"
+    assert regard_says("predict", str(run), str(album / "captions.jsonl")) == 0
     table = capsys.readouterr().out
-    assert regard_says("run", str(run), str(album / "images")) == 0
+    assert regard_says("predict", str(run), str(album / "images")) == 0
     assert sorted(table.splitlines()) == sorted(capsys.readouterr().out.splitlines()) and table.count("\n") == 30
-    assert regard_says("run", str(run), picture, "--json", "--set", "decode.beam=2", "decode.best=2") == 0
+    assert (
+        regard_says(
+            "predict", str(run), picture, "--json", "--set", "decode.num_beams=2", "decode.num_return_sequences=2"
+        )
+        == 0
+    )
     row = json.loads(capsys.readouterr().out)
     assert row["input"] == picture and len(row["alternatives"]) == 2 and row["log_probabilities"]
     (tmp_path / "bad one.jpg").write_text("no picture")
-    assert regard_says("run", str(run), str(tmp_path / "bad one.jpg"), picture) == 2
+    assert regard_says("predict", str(run), str(tmp_path / "bad one.jpg"), picture) == 2
     out, err = capsys.readouterr()
     assert out.startswith("\n") and out.count("\t") == 1 and "bad one.jpg: is no picture" in err
-    assert regard_says("run", str(run), str(tmp_path / "none.jpg")) == 2
+    assert regard_says("predict", str(run), str(tmp_path / "none.jpg")) == 2
     assert "there is no such file" in capsys.readouterr().err
 
 

@@ -11,17 +11,17 @@ import torch
 
 import regard
 import speaker
-from regard.data.batching.samplers import Alike, Even
-from regard.data.settings import Data
+from regard.data.batching.samplers import SortedUniform, Uniform
+from regard.data.settings import DataSettings
 from regard.errors import RegardError, SettingError
 from regard.model import Model
-from regard.processors.captions import Captions
-from regard.processors.image import Pixels
-from regard.processors.tokenizer.tokenizer import Text
-from regard.runs.check import LOOKS
-from regard.tasks import SEEING
-from regard.tasks.base import Terms
-from regard.tasks.caption import Caption, pairs_of
+from regard.processors.captions import CaptionProcessor
+from regard.processors.image import ImageProcessor
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.runs.check import IMAGE_CHECKS
+from regard.tasks import IMAGE_TASKS
+from regard.tasks.base import LossWeights
+from regard.tasks.caption import Caption, caption_index
 from regard.types import IGNORE
 from speaker import TASK, album_in, encoded, model, samples
 
@@ -29,7 +29,7 @@ from speaker import TASK, album_in, encoded, model, samples
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     speaker.offer(monkeypatch)
-    monkeypatch.setattr("regard.runs.folder.curves", lambda *_: None)
+    monkeypatch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def train(album: Path, out: Path, *settings: str, **more: Any) -> Model:
 
 
 def test_it_is_listed_and_checked() -> None:
-    assert TASK is SEEING["caption"] and "caption" in LOOKS and isinstance(TASK, Caption)
+    assert TASK is IMAGE_TASKS["caption"] and "caption" in IMAGE_CHECKS and isinstance(TASK, Caption)
 
 
 def test_a_row_is_a_picture_with_one_of_its_captions(album: Path) -> None:
@@ -57,13 +57,13 @@ def test_a_row_is_a_picture_with_one_of_its_captions(album: Path) -> None:
     assert len(found) == TASK.count(found) == 30 and TASK.left(found) == sum(len(s.captions) for s in some) == 75
     told: list[tuple[float, str]] = []
     for batch in TASK.batches(found, made.config, 8):
-        assert batch.x.dtype == torch.uint8 and batch.changes is None and batch.target is not None
-        assert batch.owners is not None and len(batch.x) == len(batch.owners.unique()), "each picture once"
-        for x, target, labels in zip(batch.x[batch.owners], batch.target, batch.labels, strict=True):  # type: ignore[arg-type]
+        assert batch.x.dtype == torch.uint8 and batch.augment_params is None and batch.target is not None
+        assert batch.image_index is not None and len(batch.x) == len(batch.image_index.unique()), "each picture once"
+        for x, target, labels in zip(batch.x[batch.image_index], batch.target, batch.labels, strict=True):  # type: ignore[arg-type]
             n = int((labels != IGNORE).sum())
-            assert target[0] == made.config.start and labels[n - 1] == made.config.end
-            assert target[1:n].tolist() == labels[: n - 1].tolist() and (target[n:] == made.config.pad).all()
-            told.append((float(x.float().mean()), made.reader.text.decode([labels[:n].tolist()])[0]))
+            assert target[0] == made.config.bos_id and labels[n - 1] == made.config.eos_id
+            assert target[1:n].tolist() == labels[: n - 1].tolist() and (target[n:] == made.config.pad_id).all()
+            told.append((float(x.float().mean()), made.processor.text.decode([labels[:n].tolist()])[0]))
     right = [caption for sample in some for caption in sample.captions]
     assert [text for _, text in told] == right
     mean = {"red": 85.0, "white": 255.0, "black": 0.0}
@@ -75,9 +75,9 @@ def test_captions_that_are_too_long_are_left_out_and_their_pictures_stay(album: 
     whole, short = encoded(album, made), encoded(album, made, longest=4)
     assert TASK.left(short) < TASK.left(whole) and len(short) == 30 and short.too_long
     assert len(short.too_long) == TASK.left(whole) - TASK.left(short)
-    assert pairs_of(short).lengths.max() <= 5 and set(pairs_of(short).owner) <= set(range(30))
+    assert caption_index(short).lengths.max() <= 5 and set(caption_index(short).sample_index) <= set(range(30))
     narrow = model(album, length=5)
-    assert pairs_of(encoded(album, narrow)).lengths.max() <= 5
+    assert caption_index(encoded(album, narrow)).lengths.max() <= 5
     none = encoded(album, made, longest=1)
     assert TASK.left(none) == 0 and len(none) == 30
 
@@ -85,16 +85,21 @@ def test_captions_that_are_too_long_are_left_out_and_their_pictures_stay(album: 
 def test_grains_have_like_lengths_or_one_shape(album: Path) -> None:
     made = model(album)
     found = encoded(album, made)
-    plan, steady = (TASK.plan(found, made.config, 8, 5, packed) for packed in (False, True))
-    assert isinstance(plan, Alike) and not plan.steady and isinstance(steady, Even) and steady.steady
+    plan, steady = (TASK.sampler(found, made.config, 8, 5, packed) for packed in (False, True))
+    assert (
+        isinstance(plan, SortedUniform)
+        and not plan.static_shape
+        and isinstance(steady, Uniform)
+        and steady.static_shape
+    )
     for way in (plan, steady):
         epoch = list(way.epoch(0))
         assert {len(grain) for grain in epoch} == {8} and {int(n) for grain in epoch for n in grain[:, 0]} == set(
             range(75)
         )
-    assert plan.padding() < 0.1
+    assert plan.padding_fraction() < 0.1
     shapes = {tuple(TASK.collate(found, g, made.config, steady.shape).target.shape) for g in steady.epoch(1)}
-    assert shapes == {(8, steady.shape.longest[0])} and steady.shape.longest[0] <= made.config.length
+    assert shapes == {(8, steady.shape.max_lengths[0])} and steady.shape.max_lengths[0] <= made.config.max_length
     plain = TASK.collate(found, steady.epoch(1)[0], made.config)
     padded = TASK.collate(found, steady.epoch(1)[0], made.config, steady.shape)
     with torch.no_grad():
@@ -109,7 +114,7 @@ def test_a_picture_is_decoded_once_for_all_its_captions(album: Path, monkeypatch
     monkeypatch.setattr(pictured, "read_picture", lambda source, least=0: seen.append(source) or real(source, least))
     made = model(album)
     found = encoded(album, made)
-    plan = TASK.plan(found, made.config, 8, 5, False)
+    plan = TASK.sampler(found, made.config, 8, 5, False)
     for grain in (*plan.epoch(0), *plan.epoch(1)):
         TASK.collate(found, grain, made.config)
     assert len(seen) == len(set(seen)) == 30
@@ -117,15 +122,15 @@ def test_a_picture_is_decoded_once_for_all_its_captions(album: Path, monkeypatch
 
 def test_pictures_are_changed_while_learning_and_captions_are_not(album: Path) -> None:
     made = model(album)
-    found = encoded(album, made, data=Data(flip=True, colour=0.3))
-    grain = TASK.plan(found, made.config, 8, 5, False).epoch(0)[0]
+    found = encoded(album, made, data=DataSettings(flip=True, color_jitter=0.3))
+    grain = TASK.sampler(found, made.config, 8, 5, False).epoch(0)[0]
     batch, again = (TASK.collate(found, grain, made.config) for _ in range(2))
-    assert batch.changes is not None and torch.equal(batch.changes, again.changes)  # type: ignore[arg-type]
-    assert TASK.looked_at(made, batch).changes is None
+    assert batch.augment_params is not None and torch.equal(batch.augment_params, again.changes)  # type: ignore[arg-type]
+    assert TASK.prepare_inputs(made, batch).changes is None
     with pytest.raises(SettingError, match=r"data\.mixup"):
-        TASK.check(made.config, 8, Data(mixup=0.2))
+        TASK.check(made.config, 8, DataSettings(mixup=0.2))
     with pytest.raises(SettingError, match=r"data\.kind=characters"):
-        TASK.check(made.config, 8, Data(kind="characters"))
+        TASK.check(made.config, 8, DataSettings(tokenizer_type="char"))
 
 
 def test_the_penalty_counts_while_learning(album: Path) -> None:
@@ -133,10 +138,10 @@ def test_the_penalty_counts_while_learning(album: Path) -> None:
     plain.body.load_state_dict(made.body.state_dict())
     batch = next(TASK.batches(encoded(album, made), made.config, 8))
     with torch.no_grad():
-        own = float(made.body(TASK.looked_at(made, batch)).side["penalty"])
-        without, count = TASK.loss(plain, batch, Terms(smoothing=0.1))
-        assert float(TASK.loss(made, batch, Terms(smoothing=0.1))[0]) == pytest.approx(float(without), rel=1e-12)
-        learns = float(TASK.loss(made.train(), batch, Terms(smoothing=0.1))[0])
+        own = float(made.body(TASK.prepare_inputs(made, batch)).side["penalty"])
+        without, count = TASK.loss(plain, batch, LossWeights(smoothing=0.1))
+        assert float(TASK.loss(made, batch, LossWeights(smoothing=0.1))[0]) == pytest.approx(float(without), rel=1e-12)
+        learns = float(TASK.loss(made.train(), batch, LossWeights(smoothing=0.1))[0])
     assert own > 0 and learns == pytest.approx(float(without) + own, rel=1e-12)
     assert int(count) == int((batch.labels != IGNORE).sum())
 
@@ -148,11 +153,14 @@ def test_the_reader_of_a_captioner_is_kept_and_found_again(album: Path, tmp_path
     made = model(album)
     made.save(tmp_path / "m")
     again = regard.load(tmp_path / "m")
-    assert isinstance(again.reader, Captions) and replace(again.reader.pixels, edge=0) == made.reader.pixels
-    assert again.reader.text.fingerprint() == made.text_or_refuse().fingerprint() and again.config == made.config
-    assert isinstance(again.pixels_or_refuse(), Pixels) and again.reader_or_refuse() is again.reader
+    assert (
+        isinstance(again.processor, CaptionProcessor)
+        and replace(again.processor.pixels, edge=0) == made.processor.pixels
+    )
+    assert again.processor.text.fingerprint() == made.require_tokenizer().fingerprint() and again.config == made.config
+    assert isinstance(again.require_image_processor(), ImageProcessor) and again.require_processor() is again.processor
     picture = str(next((album / "images").iterdir()))
-    assert again.answer(picture) == made.answer(picture)
+    assert again.predict(picture) == made.predict(picture)
     for name, missing in (
         ("tokenizer.json", r"tokenizer\.json"),
         ("preprocessor_config.json", "preprocessor"),
@@ -163,13 +171,13 @@ def test_the_reader_of_a_captioner_is_kept_and_found_again(album: Path, tmp_path
         assert half.logits(torch.zeros(1, 3, 16, 16), torch.ones(1, 2, dtype=torch.long)).shape == (
             1,
             2,
-            made.config.vocabulary,
+            made.config.vocab_size,
         )
         with pytest.raises(RegardError, match=missing):
-            half.answer(picture)
+            half.predict(picture)
         with pytest.raises(RegardError, match=missing):
-            half.reader_or_refuse()
-    half.text = made.text
+            half.require_processor()
+    half.tokenizer = made.tokenizer
     half.save(tmp_path / "half")
     assert (tmp_path / "half/tokenizer.json").exists() and not (tmp_path / "half/preprocessor_config.json").exists()
 
@@ -177,22 +185,27 @@ def test_the_reader_of_a_captioner_is_kept_and_found_again(album: Path, tmp_path
 def test_pictures_are_made_ready_as_what_a_captioner_sees_through_wants_them(album: Path) -> None:
     @dataclass(frozen=True)
     class Through(speaker.Config):
-        said: Pixels | None = None
+        said: ImageProcessor | None = None
 
-        def pixels(self) -> Pixels | None:
+        def pixels(self) -> ImageProcessor | None:
             return self.said
 
-    text, own = Text.train(["a b"], 300), Pixels((16, 16), mean=(0.1, 0.2, 0.3))
-    assert TASK.reading(text, Through(said=own), Data()).pixels is own
-    assert TASK.reading(text, Through(), Data()).pixels == TASK.reading(text, speaker.Config(), Data()).pixels
+    text, own = TextTokenizer.train_sentence_bpe(["a b"], 300), ImageProcessor((16, 16), mean=(0.1, 0.2, 0.3))
+    assert TASK.build_processor(text, Through(said=own), DataSettings()).pixels is own
+    assert (
+        TASK.build_processor(text, Through(), DataSettings()).pixels
+        == TASK.build_processor(text, speaker.Config(), DataSettings()).pixels
+    )
 
 
 def test_a_tokenizer_may_be_brought(album: Path, tmp_path: Path) -> None:
-    Text.wordpiece(TASK.phrases(samples(album)), 120).save(tmp_path / "tokenizer.json")
+    TextTokenizer.train_wordpiece(TASK.tokenizer_texts(samples(album)), 120).save(tmp_path / "tokenizer.json")
     made = train(album, tmp_path / "run", f"data.tokenizer={tmp_path / 'tokenizer.json'}", "train.steps=2")
-    text, config = made.text_or_refuse(), made.config
-    assert (config.start, config.end, config.pad) == tuple(text.id_of(t) for t in ("[CLS]", "[SEP]", "[PAD]"))
-    assert config.vocabulary == text.size
-    Text.language(TASK.phrases(samples(album)), 300).save(tmp_path / "other.json")
-    adopted = TASK.adopt(Text.load(tmp_path / "other.json"))
+    text, config = made.require_tokenizer(), made.config
+    assert (config.bos_id, config.eos_id, config.pad_id) == tuple(
+        text.token_to_id(t) for t in ("[CLS]", "[SEP]", "[PAD]")
+    )
+    assert config.vocab_size == text.size
+    TextTokenizer.train_lm_bpe(TASK.tokenizer_texts(samples(album)), 300).save(tmp_path / "other.json")
+    adopted = TASK.adapt_tokenizer(TextTokenizer.load(tmp_path / "other.json"))
     assert adopted.role("pad") is not None and adopted.role("start") == adopted.role("end") is not None

@@ -12,7 +12,7 @@ from PIL import Image
 
 from regard.data.check.captions import check_captions
 from regard.data.check.files import SizedReport
-from regard.data.settings import Data
+from regard.data.settings import DataSettings
 from regard.runs.check import check
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
@@ -50,7 +50,7 @@ def found(report: SizedReport) -> dict[str, tuple[str, int]]:
 
 
 def looked(data: str, valid: str | None = None) -> SizedReport:
-    return check_captions([data], [valid] if valid else [], None, Data())
+    return check_captions([data], [valid] if valid else [], None, DataSettings())
 
 
 def test_clean_captions_have_only_their_numbers_told(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_what_is_trained_on_does_not_validate(tmp_path: Path) -> None:
     held[0]["captions"] = rows[7]["captions"]
     held[5]["captions"] = ["This is number one and one of set 0 !"]
     report = looked(write(train, rows), write(valid, held))
-    leaks = [(one.severity, one.count, one.what) for one in report.findings if one.kind == "leak"]
+    leaks = [(one.severity, one.count, one.message) for one in report.findings if one.kind == "leak"]
     assert [(severity, count) for severity, count, _ in leaks] == [
         ("error", 1),
         ("error", 1),
@@ -138,6 +138,6 @@ def test_documents_count_captions_and_parts_are_looked_at_by_themselves(tmp_path
     folder = write(tmp_path, rows)
     report = check("caption", f"{folder}#train", valid=f"{folder}#dev", out=tmp_path / "out")
     assert report.counts["pictures"] == 8 and report.counts["validation_pictures"] == 4
-    assert [Path(path).name for path in report.pictures] == ["lengths.png"]
+    assert [Path(path).name for path in report.figures] == ["lengths.png"]
     assert "parts of the data" in str(check("caption", folder)) and "#train" in str(check("caption", folder))
     assert "has no part 'dve'. It has: train, dev." in str(check("caption", f"{folder}#dve"))

@@ -13,14 +13,14 @@ from PIL import Image
 import regard
 import speaker
 from conftest import same_tensors, stopped_in
-from regard.data.images.captions import asked_of, captioned_of
-from regard.data.settings import Data
-from regard.data.text.files import refuse
-from regard.data.text.tables import Empty
+from regard.data.images.captions import read_captions, read_uncaptioned
+from regard.data.settings import DataSettings
+from regard.data.text.files import raise_error
+from regard.data.text.tables import SkippedRow
 from regard.errors import DataError
-from regard.model import Identity, assemble
-from regard.processors.tokenizer.tokenizer import Text
-from regard.tasks import SEEING
+from regard.model import ModelSpec, assemble
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.tasks import IMAGE_TASKS
 from test_captions import FORMS, SAID, coco, each, karpathy, lines
 from test_captions import place as place
 from test_cli import Cli, Done
@@ -42,15 +42,19 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     """The folder of one that has learnt nothing."""
-    text, task = Text.train(["a red thing"], 300), SEEING["caption"]
-    config = speaker.Config(length=4)
-    reader = task.reading(text, config, Data())
-    identity = Identity(speaker.SYSTEM, task.fit(config, reader), task)
+    text, task = TextTokenizer.train_sentence_bpe(["a red thing"], 300), IMAGE_TASKS["caption"]
+    config = speaker.Config(max_length=4)
+    reader = task.build_processor(text, config, DataSettings())
+    identity = ModelSpec(speaker.SYSTEM, task.fit_config(config, reader), task)
     return str(assemble(identity, reader).save(tmp_path / "a model"))
 
 
 def named(path: Path) -> list[str]:
-    return [Path(item.source).name for item in asked_of(str(path), None, refuse) if not isinstance(item, Empty)]
+    return [
+        Path(item.source).name
+        for item in read_uncaptioned(str(path), None, raise_error)
+        if not isinstance(item, SkippedRow)
+    ]
 
 
 def answered(done: Done) -> list[str]:
@@ -66,7 +70,7 @@ def answered(done: Done) -> list[str]:
 def test_every_picture_of_a_file_is_answered_once(form: str, place: Path, model: str, cli: Cli) -> None:
     FORMS[form](place / form)
     assert sorted(named(place / form)) == sorted(SAID)
-    assert sorted(answered(cli("run", model, str(place / form), "--json"))) == sorted(SAID)
+    assert sorted(answered(cli("predict", model, str(place / form), "--json"))) == sorted(SAID)
 
 
 def test_a_part_is_answered_and_without_one_all_are(place: Path, model: str, cli: Cli) -> None:
@@ -75,12 +79,12 @@ def test_a_part_is_answered_and_without_one_all_are(place: Path, model: str, cli
         image["split"] = part
     (place / "k.json").write_text(json.dumps(whole))
     for part, count in (("", 3), ("#val", 2), ("#train", 1), ("#train+val", 3)):
-        assert len(answered(cli("run", model, f"{place}/k.json{part}", "--json"))) == count, part
-    done = cli("run", model, f"{place}/k.json#trian")
+        assert len(answered(cli("predict", model, f"{place}/k.json{part}", "--json"))) == count, part
+    done = cli("predict", model, f"{place}/k.json#trian")
     assert done.code == 2 and "has no part 'trian'. It has: train, val." in done.err and not done.out
     (place / "captions.json").write_text(json.dumps(whole))
-    assert len(answered(cli("run", model, f"{place}#val", "--json"))) == 2
-    done = cli("run", model, f"{place}/none.json#val")
+    assert len(answered(cli("predict", model, f"{place}#val", "--json"))) == 2
+    done = cli("predict", model, f"{place}/none.json#val")
     assert done.code == 2 and "none.json: there is no such file" in done.err
 
 
@@ -100,20 +104,20 @@ def test_what_is_said_of_a_picture_need_not_be_there(place: Path, model: str, cl
     assert named(place / "x.csv") == ["d.png", "a.png"] and named(Path(f"{place}/x.csv#val")) == ["d.png"]
     lines(place / "y.tsv", "file\tmore\tcaption\n", "d.png\t1\tx\n", "d.png\t1\ty\n")
     assert named(place / "y.tsv") == ["d.png"]
-    assert answered(cli("run", model, str(place / "y.tsv"), "--columns", "image=file", "--json")) == ["d.png"]
-    done = cli("run", model, str(place / "images" / "a.png"), "--columns", "image=file")
+    assert answered(cli("predict", model, str(place / "y.tsv"), "--columns", "image=file", "--json")) == ["d.png"]
+    done = cli("predict", model, str(place / "images" / "a.png"), "--columns", "image=file")
     assert done.code == 2 and "none is given" in done.err
 
 
 def test_a_bad_row_stands_in_its_place_and_ends_nothing(place: Path, model: str, cli: Cli) -> None:
     lines(place / "x.jsonl", {"image": "gone.png", "caption": "x"}, *each(), {"image": "broken.jpg", "caption": "x"})
     (place / "images" / "broken.jpg").write_bytes(b"\xff\xd8 not much")
-    done = cli("run", model, str(place / "x.jsonl"), "--json")
+    done = cli("predict", model, str(place / "x.jsonl"), "--json")
     values = [json.loads(line)["value"] for line in done.out.split("\n")[:-1]]
     assert done.code == 2 and [value is None for value in values] == [True, False, False, False, True]
     assert "line 1: there is no picture 'gone.png'" in done.err and "broken.jpg" in done.err
     for entry in (place / "images", place / "images" / "*"):
-        done = cli("run", model, str(entry), "--json")
+        done = cli("predict", model, str(entry), "--json")
         assert done.code == 2 and done.out.count('"value": null') == 1 and "1 of 4 inputs was not answered" in done.err
 
 
@@ -137,7 +141,7 @@ def odd(tmp_path: Path) -> Path:
 
 def trained(data: Path, out: Path) -> list[str]:
     words = ["train", "caption", "--data", str(data), "--model", "speaker-tiny", "--out", str(out), "--device", "cpu"]
-    return [*words, "--set", "train.steps=4", "train.every=2", "data.share=0.3"]
+    return [*words, "--set", "train.steps=4", "train.eval_every=2", "data.valid_fraction=0.3"]
 
 
 def test_odd_pictures_are_learnt_from_answered_scored_and_explained(odd: Path, tmp_path: Path, cli: Cli) -> None:
@@ -146,7 +150,7 @@ def test_odd_pictures_are_learnt_from_answered_scored_and_explained(odd: Path, t
     done = cli(*trained(odd, out))
     assert done.code == 0, done.err
     for name in ODD:
-        done = cli("run", str(out), str(odd / name))
+        done = cli("predict", str(out), str(odd / name))
         assert done.code == 0 and done.out.startswith(f"{odd / name}\t"), done.err
     assert cli("evaluate", str(out), "--data", str(odd)).code == 0
     for name in ("one.png", "thin.png", "cmyk.jpg"):
@@ -156,11 +160,11 @@ def test_odd_pictures_are_learnt_from_answered_scored_and_explained(odd: Path, t
 def test_rows_that_lack_something_are_named(odd: Path, tmp_path: Path, cli: Cli) -> None:
     good = (odd / "captions.jsonl").read_text()
     path = lines(odd / "x.jsonl", good, {"image": "n0.png", "captions": []}, {"image": "n1.png", "captions": [""]})
-    left = [(item.line, item.text) for item in captioned_of(str(path)) if isinstance(item, Empty)]
+    left = [(item.line, item.reason) for item in read_captions(str(path)) if isinstance(item, SkippedRow)]
     assert left == [(22, "no caption beside: n0.png"), (23, "no caption beside: n1.png")]
     assert "2 entries are left out" in "".join(cli(*trained(path, tmp_path / "left"))[1:])
     with pytest.raises(DataError, match="line 22"):
-        list(captioned_of(str(lines(odd / "y.jsonl", good, {"image": "n0.png"}))))
+        list(read_captions(str(lines(odd / "y.jsonl", good, {"image": "n0.png"}))))
     wrong = {
         "gone.jsonl": ({"image": "gone.png", "caption": "x"}, "line 22: there is no picture 'gone.png'"),
         "nested.jsonl": ({"image": "n0.png", "captions": [["x"]]}, "line 22: 'captions' is not text"),
@@ -175,15 +179,15 @@ def test_pictures_of_one_name_from_two_folders_are_two(odd: Path) -> None:
         (odd / folder).mkdir()
         Image.new("RGB", (9, 9), (folder == "a" and "red") or "blue").save(odd / folder / "same.png")
     rows: list[Any] = [{"image": f"{folder}/same.png", "caption": folder} for folder in "abab"]
-    found = list(captioned_of(str(lines(odd / "same.jsonl", *rows))))
-    assert [item.captions for item in found if not isinstance(item, Empty)] == [("a", "a"), ("b", "b")]
+    found = list(read_captions(str(lines(odd / "same.jsonl", *rows))))
+    assert [item.captions for item in found if not isinstance(item, SkippedRow)] == [("a", "a"), ("b", "b")]
 
 
 @pytest.mark.slow
 def test_a_captioner_that_was_interrupted_goes_on_as_if_it_was_not(odd: Path, tmp_path: Path, cli: Cli) -> None:
     small = [
-        "model.encoder=resnet-tiny", "model.size=32", "model.width=24", "model.embedding=16", "model.inner=12",
-        "data.vocabulary=300", "data.share=0.3", "data.score=2", "data.flip=true", "train.images=4", "train.every=4",
+        "model.encoder=resnet-tiny", "model.image_size=32", "model.width=24", "model.embedding_dim=16", "model.attention_dim=12",
+        "data.vocab_size=300", "data.valid_fraction=0.3", "data.eval_samples=2", "data.flip=true", "train.batch_size=4", "train.eval_every=4",
         "train.steps=8", "train.precision=float32",
     ]  # fmt: skip
     more: dict[str, Any] = {"model": "caption-attend-tiny", "settings": small, "device": "cpu"}

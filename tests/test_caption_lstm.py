@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from captioners import batch_of, captions, config_of, made
-from regard.nn.recurrent.lstm_gates import gated
-from regard.nn.recurrent.score_attention import Context
+from regard.nn.recurrent.lstm_gates import lstm_cell
+from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.captioners import show_and_tell, show_attend_tell
 from regard.types import Batch
 from tiny import gradients, near, noise
@@ -23,22 +23,22 @@ from tiny import gradients, near, noise
 @pytest.mark.parametrize("depth", [1, 2])
 def test_show_and_tell_is_torchs_cells_that_read_the_picture_first(depth: int) -> None:
     body, batch = made("caption-fixed", depth=depth), batch_of()
-    assert batch.target is not None
+    assert batch.decoder_inputs is not None
     cells = []
     for layer in range(depth):
         cell = nn.LSTMCell(7 if layer == 0 else 10, 10, dtype=torch.float64)
         cell.load_state_dict({name: getattr(body.lstm, f"{name}_l{layer}") for name, _ in cell.named_parameters()})
         cells.append(cell)
-    picture = body.eyes.summary(batch.x) @ body.project.weight.T + body.project.bias
+    picture = body.eyes.summary(batch.inputs) @ body.project.weight.T + body.project.bias
     states, right = [(torch.zeros(3, 10, dtype=torch.float64),) * 2] * depth, []
     for at in range(-1, 6):
-        x = picture if at < 0 else body.tokens.weight[batch.target[:, at]]
+        x = picture if at < 0 else body.tokens.weight[batch.decoder_inputs[:, at]]
         for layer, cell in enumerate(cells):
             states[layer] = cell(x, states[layer])
             x = states[layer][0]
         if at >= 0:
             right.append(x @ body.words.weight.T + body.words.bias)
-    ours = body.read(body(batch).sequence)
+    ours = body.to_logits(body(batch).sequence)
     near(ours, torch.stack(right, 1), 1e-12)
     weigh = noise(*ours.shape, seed=6)
     mine, theirs = ((out * weigh).sum() for out in (ours, torch.stack(right, 1)))
@@ -54,7 +54,7 @@ def test_show_and_tell_is_torchs_cells_that_read_the_picture_first(depth: int) -
 
 def test_the_picture_is_the_mean_of_its_last_map() -> None:
     body, batch = made("caption-fixed"), batch_of()
-    near(body.eyes.summary(batch.x), body.eyes.body.maps(batch.x)[-1].mean((2, 3)))
+    near(body.eyes.summary(batch.inputs), body.eyes.body.maps(batch.inputs)[-1].mean((2, 3)))
 
 
 # -- Show, Attend and Tell
@@ -120,14 +120,14 @@ def attended(body: Any, places: Tensor, tokens: list[int]) -> tuple[Tensor, Tens
 
 @pytest.mark.parametrize(("inner", "deeper"), [(9, True), (0, True), (5, False)])
 def test_show_attend_and_tell_is_what_its_equations_say_number_by_number(inner: int, deeper: bool) -> None:
-    body = made("caption-attend", width=3, embedding=4, inner=inner, deeper=deeper, vocabulary=8)
+    body = made("caption-attend", width=3, embedding_dim=4, attention_dim=inner, project_features=deeper, vocab_size=8)
     target = torch.tensor([[1, 5, 7], [1, 3, 3]])
-    batch = Batch(batch_of((3, 3)).x, target=target)
-    places = body.eyes.places(batch.x)
+    batch = Batch(batch_of((3, 3)).inputs, decoder_inputs=target)
+    places = body.eyes.places(batch.inputs)
     assert places.shape == (2, 4, 12) and (body.deeper is not None) == deeper
     theirs = [attended(body, places[row], target[row].tolist()) for row in range(2)]
     right = torch.stack([said for said, _ in theirs])
-    ours = body.read(body(batch).sequence)
+    ours = body.to_logits(body(batch).sequence)
     near(ours, right, 1e-12)
     weigh = noise(*ours.shape, seed=6)
     found, wanted = gradients(body, (ours * weigh).sum()), gradients(body, (right * weigh).sum())
@@ -159,17 +159,17 @@ def test_its_lstm_is_torchs_with_the_gates_in_another_order() -> None:
     ours = body.turn(body.cell["x"](word), h, c, z)
     for mine, theirs in zip(ours, cell(torch.cat([word, z], 1), (h, c)), strict=True):
         near(mine, theirs)
-    mixed = gated(noise(2, 8), noise(2, 2, seed=1)), gated(noise(2, 8), noise(2, 2, seed=1), "ifog")
+    mixed = lstm_cell(noise(2, 8), noise(2, 2, seed=1)), lstm_cell(noise(2, 8), noise(2, 2, seed=1), "ifog")
     assert not torch.allclose(mixed[0][0], mixed[1][0])
 
 
 def test_captions_of_all_lengths_are_asked_to_look_everywhere_once() -> None:
     """What stands behind the end of a caption looks at nothing, whichever way that is said."""
-    body, batch = made("caption-attend", dropout=0.0, penalty=0.7, frozen=True).train(), batch_of()
-    assert batch.target is not None and batch.labels is not None
+    body, batch = made("caption-attend", dropout=0.0, attention_penalty=0.7, freeze_encoder=True).train(), batch_of()
+    assert batch.decoder_inputs is not None and batch.labels is not None
     alone = []
     for row, length in enumerate((6, 3, 5)):
-        one = Batch(batch.x[row : row + 1], target=batch.target[row : row + 1, :length])
+        one = Batch(batch.inputs[row : row + 1], decoder_inputs=batch.decoder_inputs[row : row + 1, :length])
         alone.append(body(one).side["penalty"])
         near(body(replace(one, labels=batch.labels[row : row + 1, :length])).side["penalty"], alone[-1])
     right = torch.stack(alone).sum()
@@ -177,24 +177,26 @@ def test_captions_of_all_lengths_are_asked_to_look_everywhere_once() -> None:
     lengths = torch.tensor([6, 3, 5])
     near(body(replace(batch, labels=None, target_mask=lengths)).side["penalty"], right)
     near(body(replace(batch, labels=None, target_mask=torch.arange(6) < lengths[:, None])).side["penalty"], right)
-    double = made("caption-attend", dropout=0.0, penalty=1.4, frozen=True).train()
+    double = made("caption-attend", dropout=0.0, attention_penalty=1.4, freeze_encoder=True).train()
     near(double(batch).side["penalty"], 2 * right)
-    assert not body.eval()(batch).side and not made("caption-attend", penalty=0.0).train()(batch).side
+    assert not body.eval()(batch).side and not made("caption-attend", attention_penalty=0.0).train()(batch).side
 
 
 def test_no_token_stands_before_the_first_word() -> None:
     body, (target, _) = made("caption-attend"), captions()
     other = target.clone()
     other[:, 0] = 9
-    x = batch_of().x
-    near(body(Batch(x, target=other)).sequence, body(Batch(x, target=target)).sequence)
-    state = body.start(Batch(x, target=target[:, :1]))
-    near(body.step(torch.tensor([5, 6, 7]), state), body.read(body(Batch(x, target=target)).sequence)[:, 0])
+    x = batch_of().inputs
+    near(body(Batch(x, decoder_inputs=other)).sequence, body(Batch(x, decoder_inputs=target)).sequence)
+    state = body.start(Batch(x, decoder_inputs=target[:, :1]))
+    near(
+        body.step(torch.tensor([5, 6, 7]), state), body.to_logits(body(Batch(x, decoder_inputs=target)).sequence)[:, 0]
+    )
 
 
 def test_small_ones_are_spread_by_what_they_read() -> None:
-    config = config_of("caption-attend", width=40, embedding=30, inner=12, vocabulary=400)
-    body = show_attend_tell.build(replace(config, std=0.0))  # type: ignore[arg-type]
+    config = config_of("caption-attend", width=40, embedding_dim=30, attention_dim=12, vocab_size=400)
+    body = show_attend_tell.build(replace(config, init_std=0.0))  # type: ignore[arg-type]
     for matrix in (body.cell["h"].weight, body.words.weight, body.out["h"].weight):
         assert matrix.std().item() == pytest.approx(matrix.shape[1] ** -0.5, rel=0.1)
     assert body.tokens.weight.std().item() == pytest.approx(0.1, rel=0.1) and not body.words.bias.any()
@@ -203,13 +205,15 @@ def test_small_ones_are_spread_by_what_they_read() -> None:
 def test_its_decoder_has_as_many_numbers_as_the_authors_and_begins_as_theirs() -> None:
     """V 10,000, words of 512, a state of 1800, places of 512."""
     config = show_attend_tell.Config(encoder="resnet-18")
-    assert (config.vocabulary, config.embedding, config.width) == (10_000, 512, 1800)
+    assert (config.vocab_size, config.embedding_dim, config.width) == (10_000, 512, 1800)
     with torch.device("meta"):
         body = show_attend_tell.build(config)
     assert body.eyes.tap.channels == 512
     assert sum(part.numel() for name, part in body.named_parameters() if not name.startswith("eyes.")) == 35_333_450
     torch.manual_seed(0)
-    small = show_attend_tell.build(config_of("caption-attend", width=40, embedding=30, inner=12, vocabulary=400))  # type: ignore[arg-type]
+    small = show_attend_tell.build(
+        config_of("caption-attend", width=40, embedding_dim=30, attention_dim=12, vocab_size=400)
+    )  # type: ignore[arg-type]
     for name, part in small.named_parameters():
         if name.startswith("eyes."):
             continue
@@ -225,7 +229,7 @@ def test_its_decoder_has_as_many_numbers_as_the_authors_and_begins_as_theirs() -
 
 def test_show_and_tells_counts_add_up() -> None:
     config = show_and_tell.PRESETS["caption-fixed-base"].config
-    V, m, n, D = config.vocabulary, config.embedding, config.width, 2048
+    V, m, n, D = config.vocab_size, config.embedding_dim, config.width, 2048
     decoder = V * m + (D * m + m) + 4 * n * (m + n) + 2 * 4 * n + (n * V + V)
     assert (m, n) == (512, 512) and decoder + 23_508_032 == show_and_tell.PRESETS["caption-fixed-base"].parameters
 
@@ -287,7 +291,7 @@ RIGHT: dict[str, Any] = {
 def test_a_step_on_a_grid_of_nine_places_is_the_one_of_the_lectures() -> None:
     """v · tanh(h W_h + z W_z) over the places, and [i f o g] = T [E y; h; c] + b. Their gate is open: there is none."""
     given = {name: torch.tensor(value, dtype=torch.float64) for name, value in STEP.items()}
-    body = made("caption-attend", width=3, embedding=2, inner=4, deeper=False)
+    body = made("caption-attend", width=3, embedding_dim=2, attention_dim=4, project_features=False)
     body.align.score = type(body.align.score)(3, 2, 4, bias=True).double()
     body.cell["z"], score = nn.Linear(2, 12, bias=False).double(), body.align.score
     with torch.no_grad():
@@ -301,7 +305,7 @@ def test_a_step_on_a_grid_of_nine_places_is_the_one_of_the_lectures() -> None:
             body.cell[name].weight.copy_(given["T"][:, first:last])
         body.cell["x"].bias.copy_(given["b"])
     h, c, word = (given[name][None] for name in ("h_prev", "memory_prev", "Ey_prev"))
-    ready: Context = body.align.ready(given["z"].flatten(0, 1)[None])
+    ready: ScoreContext = body.align.ready(given["z"].flatten(0, 1)[None])
     near(score(h[:, None], ready.keys)[0, 0], torch.tensor(RIGHT["e"], dtype=torch.float64).flatten(), 1e-12)
     z, weights = body.look(h, ready)
     near(weights[0], torch.tensor(RIGHT["a"], dtype=torch.float64).flatten(), 1e-12)

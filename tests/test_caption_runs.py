@@ -21,8 +21,8 @@ from test_eyes import learnt
 NAMES = list(SIZES)
 COLOURS = ("red", "green", "blue", "white")
 SMALL = (
-    "train.steps=6", "train.every=3", "train.log=1", "train.images=8", "train.warmup=2", "train.precision=float32",
-    "data.vocabulary=300", "data.score=4", "data.share=0.2", "model.size=32", "decode.length=6",
+    "train.steps=6", "train.eval_every=3", "train.log_every=1", "train.batch_size=8", "train.warmup_steps=2", "train.precision=float32",
+    "data.vocab_size=300", "data.eval_samples=4", "data.valid_fraction=0.2", "model.image_size=32", "decode.max_new_tokens=6",
 )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def train(name: str, album: Path, out: Path, *settings: str, **more: Any) -> Any
     sizes = [f"model.{key}={value}" for key, value in SIZES[name].items()]
     if not any(setting.startswith("model.encoder=") for setting in settings):
         seeing = ",".join(f"{k}={v}" for k, v in EYES["vit"][1].items())  # lists cannot be said in one word
-        sizes += [f"model.encoder={EYES['vit'][0]}", f"model.seeing={seeing}"]
+        sizes += [f"model.encoder={EYES['vit'][0]}", f"model.encoder_config={seeing}"]
     return regard.train(
         "caption", str(album), model=f"{name}-tiny", out=out, settings=[*SMALL, *sizes, *settings], **more
     )
@@ -54,10 +54,10 @@ def train(name: str, album: Path, out: Path, *settings: str, **more: Any) -> Any
 def test_a_run_is_trained_saved_and_asked(name: str, album: Path, tmp_path: Path) -> None:
     model = train(name, album, tmp_path / "run")
     picture = str(album / "images" / "3.png")
-    said = model.answer(picture)
+    said = model.predict(picture)
     back = regard.load(tmp_path / "run")
-    assert isinstance(said.value, str) and back.answer(picture) == said and back.config == model.config
-    assert back.config.seeing["system"] == "vit" and back.config.seeing["config"]["size"] == 32
+    assert isinstance(said.value, str) and back.predict(picture) == said and back.config == model.config
+    assert back.config.encoder_config["system"] == "vit" and back.config.encoder_config["config"]["size"] == 32
     kind = json.loads((tmp_path / "run" / "config.json").read_text())["model_type"]
     assert kind == ("vision-encoder-decoder" if name == "caption-vit" else "regard")
     assert info(str(tmp_path / "run")).parameters == sum(part.numel() for part in back.parameters())
@@ -70,7 +70,7 @@ def test_a_folder_is_seen_through_and_then_no_longer_needed(
     name: str, frozen: str, album: Path, tmp_path: Path
 ) -> None:
     theirs = learnt("vit" if name == "caption-vit" else "resnet", tmp_path / "eyes")
-    settings = f"model.encoder={tmp_path / 'eyes'}", f"model.frozen={frozen}"
+    settings = f"model.encoder={tmp_path / 'eyes'}", f"model.freeze_encoder={frozen}"
     model = train(name, album, tmp_path / "run", *settings)
     assert model.config.encoder == str(tmp_path / "eyes") and model.reader.pixels.mean == (0.1, 0.2, 0.3)
     same = all(
@@ -80,21 +80,21 @@ def test_a_folder_is_seen_through_and_then_no_longer_needed(
     shutil.rmtree(tmp_path / "eyes")
     back = regard.load(tmp_path / "run")
     picture = str(album / "images" / "3.png")
-    assert back.answer(picture) == model.answer(picture)
+    assert back.predict(picture) == model.predict(picture)
     assert all(part.requires_grad == (frozen == "false") for part in back.body.eyes.parameters())
     train(name, album, tmp_path / "run", *settings, resume=True)  # it is finished, and knows it
     again = regard.train(
         "caption", str(album), model=str(tmp_path / "run"), out=tmp_path / "more", settings=["train.steps=2"]
     )
-    assert again.config.seeing == model.config.seeing
+    assert again.config.encoder_config == model.config.encoder_config
 
 
 def test_a_built_one_has_the_eyes_of_the_folder(tmp_path: Path) -> None:
     theirs = learnt("resnet", tmp_path)
-    model = regard.build("caption-attend-tiny", encoder=str(tmp_path), frozen=True)
+    model = regard.build("caption-attend-tiny", encoder=str(tmp_path), freeze_encoder=True)
     for key, part in model.body.eyes.body.state_dict().items():
         assert torch.equal(part, theirs.body.state_dict()[key])
-    assert regard.build("caption-attend-tiny", encoder=str(tmp_path), device="meta").config.size == 16
+    assert regard.build("caption-attend-tiny", encoder=str(tmp_path), device="meta").config.image_size == 16
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_a_run_goes_on_by_the_same_words(album: Path, tmp_path: Path, monkeypatc
 
 @pytest.mark.slow
 def test_eyes_that_have_learnt_nothing_are_not_frozen(album: Path, tmp_path: Path) -> None:
-    assert find_preset("caption-attend-base")[1].config.frozen
+    assert find_preset("caption-attend-base")[1].config.freeze_encoder
     with pytest.raises(SettingError, match="50"):
         regard.train("caption", str(album), model="caption-attend-base", out=tmp_path / "run")
     train("caption-fixed", album, tmp_path / "first", "train.steps=1")
@@ -125,7 +125,7 @@ def test_eyes_that_have_learnt_nothing_are_not_frozen(album: Path, tmp_path: Pat
         str(album),
         model=str(tmp_path / "first"),
         out=tmp_path / "y",
-        settings=["model.frozen=true", "train.steps=1"],
+        settings=["model.freeze_encoder=true", "train.steps=1"],
     )
     assert not any(part.requires_grad for part in more.body.eyes.parameters())
 

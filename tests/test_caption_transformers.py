@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from captioners import batch_of, captions, config_of, made, noisy, pictures
 from regard.config import as_dict, from_dict
 from regard.decode.search import search
-from regard.decode.settings import Decode
+from regard.decode.settings import DecodeSettings
 from regard.errors import WeightsError
 from regard.nn.blocks.losses import cross_entropy
-from regard.systems import find_published
+from regard.systems import find_by_model_type
 from regard.systems.captioners import vit_gpt2
 from regard.types import Batch
 from tiny import gradients, near, noise
@@ -68,11 +68,14 @@ def torchs(body: Any, norm: str) -> tuple[nn.Module, nn.Module]:
 def test_a_captioner_is_torchs_encoder_and_decoder_on_the_places_of_a_map(
     norm: str, places: str, height: int, width: int
 ) -> None:
-    body, batch = made("caption-transformer", norm=norm, places=places), batch_of((6, 3, 5), height, width)
-    assert batch.target is not None
+    body, batch = (
+        made("caption-transformer", norm_position=norm, image_positions=places),
+        batch_of((6, 3, 5), height, width),
+    )
+    assert batch.decoder_inputs is not None
     encoder, decoder = torchs(body, norm)
     rows, columns = height // 16, width // 16
-    x = body.eyes.body.maps(batch.x)[-1].permute(0, 2, 3, 1).reshape(3, rows * columns, 12)
+    x = body.eyes.body.maps(batch.inputs)[-1].permute(0, 2, 3, 1).reshape(3, rows * columns, 12)
     x = x @ body.project.weight.T + body.project.bias
     if places == "learned":
         x = x + body.places.table
@@ -83,11 +86,11 @@ def test_a_captioner_is_torchs_encoder_and_decoder_on_the_places_of_a_map(
                 waves = [math.sin(row * wave), math.cos(row * wave), math.sin(column * wave), math.cos(column * wave)]
                 for quarter, value in enumerate(waves):
                     x[:, row * columns + column, 4 * quarter + pair] += value
-    words = body.tokens.table.weight[batch.target] * 4.0
+    words = body.tokens.table.weight[batch.decoder_inputs] * 4.0
     words = words + body.position(torch.arange(6))
     future = nn.Transformer.generate_square_subsequent_mask(6, dtype=torch.float64)
     right = decoder(words, encoder(x), tgt_mask=future, tgt_is_causal=True) @ body.tokens.table.weight.T
-    ours = body.read(body(batch).sequence)
+    ours = body.to_logits(body(batch).sequence)
     near(ours, right, 1e-11)
     weigh = noise(*ours.shape, seed=6)
     found, shared = gradients(body, (ours * weigh).sum()), gradients(body, (right * weigh).sum())
@@ -128,9 +131,9 @@ def theirs_of(decoder_width: int = 15, seed: int = 1, **more: Any) -> Any:
 def read(folder: Path) -> Any:
     """A published folder as the loader reads it, without a task."""
     published = json.loads((folder / "config.json").read_text())
-    system = find_published(published["model_type"])
+    system = find_by_model_type(published["model_type"])
     config = from_dict(system.config, system.published.read(published), "model.")
-    config, tensors = system.adapt(config, load_file(folder / "model.safetensors"))
+    config, tensors = system.from_published(config, load_file(folder / "model.safetensors"))
     body = system.build(config).double().eval()
     found, foreign = system.names.read(tensors, body.state_dict())
     assert system is vit_gpt2.SYSTEM and not foreign
@@ -144,11 +147,11 @@ def test_logits_and_gradients_are_those_of_the_vision_encoder_decoder(width: int
     theirs.save_pretrained(tmp_path)
     body, config = read(tmp_path)
     assert (hasattr(theirs, "enc_to_dec_proj")) == isinstance(body.bridge, nn.Linear) == (width != 12)
-    assert (config.start, config.end, config.pad, config.length, config.size) == (1, 2, 0, 24, 32)
+    assert (config.bos_id, config.eos_id, config.pad_id, config.max_length, config.image_size) == (1, 2, 0, 24, 32)
     target, labels = captions()
     x = pictures(3)
     right = theirs(pixel_values=x, decoder_input_ids=target).logits
-    ours = body.read(body(Batch(x, target=target)).sequence)
+    ours = body.to_logits(body(Batch(x, decoder_inputs=target)).sequence)
     near(ours, right, 1e-12)
     (total, _), other = cross_entropy(ours, labels), cross_entropy(right, labels)[0]
     near(total, other, 1e-12)
@@ -159,7 +162,7 @@ def test_logits_and_gradients_are_those_of_the_vision_encoder_decoder(width: int
     # pictures of another shape: positions are stretched on both sides
     wide = pictures(2, 32, 48)
     right = theirs(pixel_values=wide, decoder_input_ids=target[:2], interpolate_pos_encoding=True).logits
-    near(body.read(body(Batch(wide, target=target[:2])).sequence), right, 1e-10)
+    near(body.to_logits(body(Batch(wide, decoder_inputs=target[:2])).sequence), right, 1e-10)
 
 
 def places_of(theirs: Any) -> dict[str, Any]:
@@ -204,7 +207,7 @@ def test_a_folder_of_ours_is_read_by_them(width: int, tmp_path: Path) -> None:
     theirs = transformers.VisionEncoderDecoderModel.from_pretrained(tmp_path, dtype=torch.float64).eval()
     target, _ = captions()
     right = theirs(pixel_values=pictures(3), decoder_input_ids=target).logits
-    near(body.read(body(Batch(pictures(3), target=target)).sequence), right, 1e-11)
+    near(body.to_logits(body(Batch(pictures(3), decoder_inputs=target)).sequence), right, 1e-11)
     back, again = read(tmp_path)
     assert all(torch.equal(part, back.state_dict()[name]) for name, part in body.state_dict().items())
     assert (again.start, again.end, again.pad, again.width, again.hidden) == (1, 2, 0, width, 20)
@@ -265,10 +268,10 @@ def test_it_writes_the_captions_that_they_write(tmp_path: Path) -> None:
         right = theirs.generate(pixel_values=x, num_beams=beam, max_new_tokens=8, do_sample=False, length_penalty=0.0)
         found = search(
             body,
-            Batch(x, target=torch.ones(3, 1, dtype=torch.long)),
+            Batch(x, decoder_inputs=torch.ones(3, 1, dtype=torch.long)),
             2,
             torch.tensor([8] * 3),
-            Decode(beam=beam, penalty=0.0),
+            DecodeSettings(num_beams=beam, length_penalty=0.0),
         )
         for row, options in enumerate(found):
             wanted = right[row, 1:].tolist()

@@ -12,15 +12,15 @@ import torch
 
 from captioners import EYES, KINDS, USUAL, batch_of, config_of, fresh, made, pictures
 from regard.config import as_dict, from_dict, override
-from regard.decode.cuda_graphs import recorded
+from regard.decode.cuda_graphs import graphed_search
 from regard.decode.search import search
-from regard.decode.settings import Decode
-from regard.errors import RegardError, SettingError, UnknownName
+from regard.decode.settings import DecodeSettings
+from regard.errors import RegardError, SettingError, UnknownNameError
 from regard.nn.blocks.losses import cross_entropy
-from regard.nn.recording import attention_names, watch
+from regard.nn.recording import named_attentions, record_attention
 from regard.systems import SYSTEMS
-from regard.training.optimizer import make_optimiser
-from regard.training.settings import Train
+from regard.training.optimizer import make_optimizer
+from regard.training.settings import TrainSettings
 from regard.types import Batch
 from tiny import gradients, near
 
@@ -30,7 +30,7 @@ TINY = [f"{name}-tiny" for name, _ in USUAL]
 
 
 def logits_of(body: Any, batch: Batch) -> torch.Tensor:
-    return body.read(body(batch).sequence)
+    return body.to_logits(body(batch).sequence)
 
 
 # -- teacher forcing and steps
@@ -41,26 +41,26 @@ def logits_of(body: Any, batch: Batch) -> torch.Tensor:
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (32, 48)])
 def test_steps_say_what_a_whole_pass_says(name: str, eyes: str, height: int, width: int) -> None:
     body, batch = made(name, eyes), batch_of((6, 6, 6), height, width)
-    assert batch.target is not None
+    assert batch.decoder_inputs is not None
     right = logits_of(body, batch)
     assert right.shape == (3, 6, 23)
     for prompt in (1, 3):
-        state = body.start(replace(batch, target=batch.target[:, :prompt]))
+        state = body.start(replace(batch, target=batch.decoder_inputs[:, :prompt]))
         for at in range(prompt - 1, 6):
-            near(body.step(batch.target[:, at], state), right[:, at], 1e-11)
-        assert state.at.tolist() == [6, 6, 6]
+            near(body.step(batch.decoder_inputs[:, at], state), right[:, at], 1e-11)
+        assert state.positions.tolist() == [6, 6, 6]
 
 
 @pytest.mark.every(4)
 @kinds
 def test_neighbours_and_padding_change_nothing(name: str, eyes: str) -> None:
     body, batch = made(name, eyes), batch_of()
-    assert batch.target is not None
+    assert batch.decoder_inputs is not None
     together = logits_of(body, batch)
     for row, length in enumerate((6, 3, 5)):
-        alone = Batch(batch.x[row : row + 1], target=batch.target[row : row + 1, :length])
+        alone = Batch(batch.inputs[row : row + 1], decoder_inputs=batch.decoder_inputs[row : row + 1, :length])
         near(together[row : row + 1, :length], logits_of(body, alone), 1e-11)
-    longer = replace(batch, target=torch.nn.functional.pad(batch.target, (0, 2), value=7), labels=None)
+    longer = replace(batch, target=torch.nn.functional.pad(batch.decoder_inputs, (0, 2), pad_value=7), labels=None)
     near(logits_of(body, longer)[:, :6], together, 1e-11)
 
 
@@ -69,18 +69,18 @@ def test_a_picture_with_several_captions_is_looked_at_once(name: str, eyes: str)
     body, batch, owners = made(name, eyes), batch_of((6, 3, 5, 4)), torch.tensor([0, 0, 0, 1])
     looked: list[int] = []
     body.eyes.body.register_forward_pre_hook(lambda _, given: looked.append(len(given[0].x)))
-    repeated = logits_of(body, replace(batch, x=batch.x[owners]))
-    once = replace(batch, x=batch.x[:2], owners=owners)
+    repeated = logits_of(body, replace(batch, inputs=batch.inputs[owners]))
+    once = replace(batch, inputs=batch.inputs[:2], owners=owners)
     near(logits_of(body, once), repeated, 1e-11)
     assert looked == [4, 2]
     with pytest.raises(ValueError, match="picture"):
-        once.rows(torch.tensor([0]))
+        once.select_rows(torch.tensor([0]))
 
 
 @kinds
 def test_another_picture_says_something_else(name: str, eyes: str) -> None:
     body, batch = made(name, eyes), batch_of()
-    other = replace(batch, x=pictures(3, seed=9))
+    other = replace(batch, inputs=pictures(3, seed=9))
     with torch.no_grad():
         assert float((logits_of(body, batch) - logits_of(body, other)).abs().amax(-1).min()) > 1e-4
 
@@ -89,36 +89,40 @@ def test_another_picture_says_something_else(name: str, eyes: str) -> None:
 def test_rows_come_and_go_wherever_they_stand(name: str, eyes: str) -> None:
     """One at its fifth word, of another size of picture, joins two at their second; then the first leaves."""
     body, batch, wide = made(name, eyes), batch_of((6, 6)), batch_of((6,), 32, 48)
-    assert batch.target is not None and wide.target is not None
+    assert batch.decoder_inputs is not None and wide.decoder_inputs is not None
     first, second = logits_of(body, batch), logits_of(body, wide)
     with torch.no_grad():
-        state = body.start(replace(batch, target=batch.target[:, :2]))
-        state.join(body.start(replace(wide, target=wide.target[:, :5])))
-        tokens = torch.cat([batch.target[:, 1], wide.target[:, 4]])
+        state = body.start(replace(batch, target=batch.decoder_inputs[:, :2]))
+        state.join(body.start(replace(wide, target=wide.decoder_inputs[:, :5])))
+        tokens = torch.cat([batch.decoder_inputs[:, 1], wide.decoder_inputs[:, 4]])
         near(body.step(tokens, state), torch.cat([first[:, 1], second[:, 4]]), 1e-11)
         state.keep(torch.tensor([2, 1]))
         near(
-            body.step(torch.stack([wide.target[0, 5], batch.target[1, 2]]), state),
+            body.step(torch.stack([wide.decoder_inputs[0, 5], batch.decoder_inputs[1, 2]]), state),
             torch.stack([second[0, 5], first[1, 2]]),
             1e-11,
         )
-        assert state.at.tolist() == [6, 3]
+        assert state.positions.tolist() == [6, 3]
 
 
 @usual
 @pytest.mark.parametrize("room", [None, 9])
 def test_beams_keep_their_own_pasts(name: str, eyes: str, room: int | None) -> None:
     body, batch, W = made(name, eyes), batch_of((2, 2, 2)), 2
-    assert batch.target is not None
+    assert batch.decoder_inputs is not None
     said = torch.randint(3, 23, (4, 6), generator=torch.Generator().manual_seed(8))
     with torch.no_grad():
         state = body.start(batch, room)
-        state.widen(W)
-        paths, owners = batch.target.repeat_interleave(W, 0)[:, :-1], torch.arange(3).repeat_interleave(W)
+        state.expand_beams(W)
+        paths, owners = batch.decoder_inputs.repeat_interleave(W, 0)[:, :-1], torch.arange(3).repeat_interleave(W)
         for number, rows in enumerate(([1, 0, 2, 2, 5, 4], [0, 1, 3, 2, 4, 4], [0, 1, 2, 3])):
-            tokens = batch.target[:, -1].repeat_interleave(W) if number == 0 else said[number]
+            tokens = batch.decoder_inputs[:, -1].repeat_interleave(W) if number == 0 else said[number]
             paths = torch.cat([paths, tokens[:, None]], 1)
-            near(body.step(tokens, state), logits_of(body, Batch(batch.x[owners], target=paths))[:, -1], 1e-11)
+            near(
+                body.step(tokens, state),
+                logits_of(body, Batch(batch.inputs[owners], decoder_inputs=paths))[:, -1],
+                1e-11,
+            )
             state.reorder(torch.tensor(rows))
             paths = paths[rows]
             if number == 1:  # the second picture leaves
@@ -130,21 +134,21 @@ def test_beams_keep_their_own_pasts(name: str, eyes: str, room: int | None) -> N
 # -- search
 
 SETTINGS = [
-    Decode(),
-    Decode(beam=3, best=2),
-    Decode(sample=True, best=2, seed=3),
-    Decode(beam=4, penalty=1.0, stop="sure"),
+    DecodeSettings(),
+    DecodeSettings(num_beams=3, num_return_sequences=2),
+    DecodeSettings(do_sample=True, num_return_sequences=2, seed=3),
+    DecodeSettings(num_beams=4, length_penalty=1.0, early_stopping="never"),
 ]
 
 
 @usual
 def test_greedy_search_says_the_likeliest_word_each_time(name: str, eyes: str) -> None:
     body, batch = made(name, eyes), batch_of((1, 1, 1))
-    assert batch.target is not None
-    said = batch.target
+    assert batch.decoder_inputs is not None
+    said = batch.decoder_inputs
     for _ in range(7):
-        said = torch.cat([said, logits_of(body, Batch(batch.x, target=said))[:, -1:].argmax(-1)], 1)
-    found = search(body, batch, 2, torch.tensor([7, 7, 7]), Decode())
+        said = torch.cat([said, logits_of(body, Batch(batch.inputs, decoder_inputs=said))[:, -1:].argmax(-1)], 1)
+    found = search(body, batch, 2, torch.tensor([7, 7, 7]), DecodeSettings())
     for row, options in enumerate(found):
         right = said[row, 1:].tolist()
         assert list(options[0].tokens) == (right[: right.index(2)] if 2 in right else right)
@@ -153,16 +157,20 @@ def test_greedy_search_says_the_likeliest_word_each_time(name: str, eyes: str) -
 @pytest.mark.every(4)
 @usual
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_fixed_shapes_find_what_growing_ones_find_and_rows_alone(name: str, eyes: str, settings: Decode) -> None:
-    body, batch, limits = made(name, eyes, seed=5, length=10), batch_of((1, 1, 1)), torch.tensor([6, 9, 7])
+def test_fixed_shapes_find_what_growing_ones_find_and_rows_alone(
+    name: str, eyes: str, settings: DecodeSettings
+) -> None:
+    body, batch, limits = made(name, eyes, seed=5, max_length=10), batch_of((1, 1, 1)), torch.tensor([6, 9, 7])
     right = search(body, batch, 2, limits, settings)
     assert body.fixed and any(len(options[0].tokens) > 2 for options in right)
     for row in range(3):
-        alone = search(body, batch.rows(torch.tensor([row])), 2, limits[row : row + 1], settings, np.array([row]))[0]
+        alone = search(
+            body, batch.select_rows(torch.tensor([row])), 2, limits[row : row + 1], settings, np.array([row])
+        )[0]
         assert [found.tokens for found in alone] == [found.tokens for found in right[row]]
     with torch.inference_mode():
         for _ in range(2):  # the second time in the tensors of the first
-            ours = recorded(body, batch, 2, limits, settings, np.arange(3), None, graph=False)
+            ours = graphed_search(body, batch, 2, limits, settings, np.arange(3), None, capture=False)
             assert ours is not None
             assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in o] for o in right]
             for mine, theirs in zip(ours, right, strict=True):
@@ -170,7 +178,7 @@ def test_fixed_shapes_find_what_growing_ones_find_and_rows_alone(name: str, eyes
 
 
 def test_a_caption_of_a_vit_ends_where_its_positions_do() -> None:
-    body = made("caption-vit", length=5)
+    body = made("caption-vit", max_length=5)
     with pytest.raises(RegardError, match="positions"):
         body(batch_of((6,)))
     state = body.start(batch_of((5,)))
@@ -195,17 +203,17 @@ def test_what_is_regarded_lies_on_the_grid(name: str, eyes: str) -> None:
         if name == "caption-fixed":
             assert context is None
             continue
-        assert context.shape[1] == rows * columns + body.first_place
-        assert body.first_place == int(name == "caption-vit")
-        looked = [place for place in attention_names(body) if place == "align" or place.endswith(".cross")]
+        assert context.shape[1] == rows * columns + body.first_image_position
+        assert body.first_image_position == int(name == "caption-vit")
+        looked = [place for place in named_attentions(body) if place == "align" or place.endswith(".cross")]
         assert looked == (
             ["align"] if name == "caption-attend" else ["decoder.blocks.0.cross", "decoder.blocks.1.cross"]
         )
-        with watch(body, looked) as seen:
+        with record_attention(body, looked) as seen:
             plain = logits_of(body, batch)
         for place in looked:
             weights = seen.weights(place)
-            assert weights.shape[::3] == (2, rows * columns + body.first_place) and weights.shape[2] == 4
+            assert weights.shape[::3] == (2, rows * columns + body.first_image_position) and weights.shape[2] == 4
             near(weights.sum(-1), torch.ones_like(weights[..., 0]))
         near(plain, logits_of(body, batch), 1e-11)
 
@@ -215,15 +223,15 @@ def test_what_is_regarded_lies_on_the_grid(name: str, eyes: str) -> None:
     ("eyes", "tap", "places"), [("resnet", 1, 64), ("resnet", 2, 16), ("bit", 0, 64), ("vit", 0, 16), ("swin", 1, 64)]
 )
 def test_a_lower_map_is_looked_at_and_nothing_behind_it_is_kept(name: str, eyes: str, tap: int, places: int) -> None:
-    body, whole, batch = made(name, eyes, tap=tap), made(name, eyes), batch_of()
+    body, whole, batch = made(name, eyes, feature_level=tap), made(name, eyes), batch_of()
     states = body(batch)
     assert states.context.shape[1] == places == body.grid(batch)[0] * body.grid(batch)[1]
     kept = dict(body.eyes.body.state_dict())
     assert kept.keys() < whole.eyes.body.state_dict().keys()
     whole.eyes.body.load_state_dict({**whole.eyes.body.state_dict(), **kept})
-    right = whole.eyes.body(Batch(batch.x), taps=(body.eyes.tap.at,)).taps[0]
+    right = whole.eyes.body(Batch(batch.inputs), taps=(body.eyes.tap.index,)).hidden_states[0]
     right = right[:, 1:] if right.ndim == 3 else right.flatten(2).mT
-    near(body.eyes.places(batch.x), right)
+    near(body.eyes.places(batch.inputs), right)
     assert set(gradients(body, logits_of(body, batch).square().sum())) == {key for key, _ in body.named_parameters()}
 
 
@@ -232,7 +240,7 @@ def test_a_lower_map_is_looked_at_and_nothing_behind_it_is_kept(name: str, eyes:
 
 def loss_of(body: Any, batch: Batch) -> torch.Tensor:
     states = body(batch)
-    total = cross_entropy(body.read(states.sequence), batch.labels, 0.1)[0]
+    total = cross_entropy(body.to_logits(states.sequence), batch.labels, 0.1)[0]
     return total + states.side.get("penalty", 0.0)
 
 
@@ -249,14 +257,14 @@ def test_the_loss_reaches_every_parameter(name: str, eyes: str) -> None:
 
 @kinds
 def test_frozen_eyes_learn_nothing_and_gather_nothing(name: str, eyes: str) -> None:
-    body = made(name, eyes, frozen=True).train()
+    body = made(name, eyes, freeze_encoder=True).train()
     before = {key: tensor.clone() for key, tensor in body.eyes.state_dict().items()}
     assert body.training and body.eyes.training and not any(part.training for part in body.eyes.body.modules())
     batch = batch_of()
-    near(body.eyes.summary(batch.x), body.eyes.summary(batch.x))
+    near(body.eyes.pooled(batch.inputs), body.eyes.pooled(batch.inputs))
     loss_of(body, batch).backward()
     assert all(part.grad is None for part in body.eyes.parameters())
-    learnt = {id(part) for group in make_optimiser(body, Train()).param_groups for part in group["params"]}
+    learnt = {id(part) for group in make_optimizer(body, TrainSettings()).param_groups for part in group["params"]}
     assert learnt == {id(part) for key, part in body.named_parameters() if not key.startswith("eyes.")}
     assert all(torch.equal(before[key], tensor) for key, tensor in body.eyes.state_dict().items())
 
@@ -276,7 +284,7 @@ def test_batch_norms_of_eyes_that_learn_gather_in_training_alone(name: str) -> N
 
 @usual
 def test_dropout_works_in_training_and_only_then(name: str, eyes: str) -> None:
-    body, batch = made(name, eyes, dropout=0.4, frozen=True), batch_of()
+    body, batch = made(name, eyes, dropout=0.4, freeze_encoder=True), batch_of()
     assert torch.equal(logits_of(body, batch), logits_of(body, batch))
     body.train()
     assert not torch.equal(logits_of(body, batch), logits_of(body, batch))
@@ -286,7 +294,7 @@ def test_dropout_works_in_training_and_only_then(name: str, eyes: str) -> None:
 def test_it_learns_in_bfloat16(name: str, eyes: str) -> None:
     torch.manual_seed(0)
     body, batch = fresh(name, eyes, dropout=0.0).train(), batch_of()
-    batch = replace(batch, x=batch.x.float())
+    batch = replace(batch, inputs=batch.inputs.float())
     right = loss_of(body, batch)
     with torch.autocast("cpu", torch.bfloat16):
         ours = loss_of(body, batch)
@@ -296,8 +304,8 @@ def test_it_learns_in_bfloat16(name: str, eyes: str) -> None:
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         body.eval()
         whole = logits_of(body, batch).float()
-        state = body.start(replace(batch, target=batch.target[:, :2]))  # type: ignore[index]
-        ours = body.step(batch.target[:, 1], state).float()  # type: ignore[index]
+        state = body.start(replace(batch, target=batch.decoder_inputs[:, :2]))  # type: ignore[index]
+        ours = body.step(batch.decoder_inputs[:, 1], state).float()  # type: ignore[index]
     assert float((ours - whole[:, 1]).abs().max()) < 0.05 * float(whole.abs().max()) + 0.02
 
 
@@ -306,15 +314,15 @@ def test_it_learns_in_bfloat16(name: str, eyes: str) -> None:
 def test_a_few_pictures_are_learnt_by_heart(name: str, eyes: str) -> None:
     torch.manual_seed(1)
     body, batch = fresh(name, eyes, dropout=0.0), batch_of()
-    batch = replace(batch, x=batch.x.float())
+    batch = replace(batch, x=batch.inputs.float())
     body.train()
     optimiser = torch.optim.AdamW(body.parameters(), lr=3e-2 if name == "caption-attend" else 1e-2)
     for _ in range(150 if name == "caption-attend" else 80):
         optimiser.zero_grad()
         loss_of(body, batch).backward()
         optimiser.step()
-    asked = Batch(batch.x, target=batch.target[:, :1])  # type: ignore[index]
-    found = search(body.eval(), asked, 2, torch.tensor([9] * 3), Decode(beam=2))
+    asked = Batch(batch.inputs, decoder_inputs=batch.decoder_inputs[:, :1])  # type: ignore[index]
+    found = search(body.eval(), asked, 2, torch.tensor([9] * 3), DecodeSettings(num_beams=2))
     right = [[int(word) for word in row if word > 2] for row in batch.labels]  # type: ignore[union-attr]
     assert [list(options[0].tokens) for options in found] == right
 
@@ -327,26 +335,31 @@ def test_a_config_remembers_what_it_sees_through(name: str, eyes: str) -> None:
     config = config_of(name, eyes)
     kept = json.loads(json.dumps(as_dict(config)))
     back = from_dict(type(config), kept, "model.")
-    assert back == config and back.seeing == config.seeing and back.seeing["system"] == eyes
-    assert back.seeing["config"]["size"] == 32 and back.channels == 3
+    assert back == config and back.encoder_config == config.encoder_config and back.encoder_config["system"] == eyes
+    assert back.encoder_config["config"]["size"] == 32 and back.channels == 3
     theirs, ours = (SYSTEMS[name].build(c).state_dict() for c in (config, back))
     assert {key: part.shape for key, part in ours.items()} == {key: part.shape for key, part in theirs.items()}
     with pytest.raises(SettingError, match=r"model\.seeing\.wdith"):
-        replace(config, seeing={"wdith": 3})
+        replace(config, encoder_config={"wdith": 3})
     with pytest.raises(SettingError, match=r"model\.seeing\.name"):  # a file that says half of it
-        replace(config, seeing={"name": config.encoder, "system": eyes})
+        replace(config, encoder_config={"name": config.encoder, "system": eyes})
 
 
 def test_another_encoder_is_said_by_its_name() -> None:
     config = config_of("caption-attend")
     other = override(config, {"encoder": "resnet-18", "size": "64"}, "model.")
-    assert other.seeing["config"]["widths"] == [64, 128, 256, 512] and other.seeing["config"]["size"] == 64
-    changed = override(config, {"encoder": "vit-tiny", "seeing": "patch=8,depth=3"}, "model.")
-    assert changed.seeing["system"] == "vit" and changed.seeing["config"]["depth"] == 3
-    assert override(changed, {"size": 48}, "model.").seeing["config"] == {**changed.seeing["config"], "size": 48}
-    with pytest.raises(UnknownName, match="resnet-18"):
+    assert (
+        other.encoder_config["config"]["widths"] == [64, 128, 256, 512] and other.encoder_config["config"]["size"] == 64
+    )
+    changed = override(config, {"encoder": "vit-tiny", "encoder_config": "patch=8,depth=3"}, "model.")
+    assert changed.encoder_config["system"] == "vit" and changed.encoder_config["config"]["depth"] == 3
+    assert override(changed, {"size": 48}, "model.").encoder_config["config"] == {
+        **changed.encoder_config["config"],
+        "size": 48,
+    }
+    with pytest.raises(UnknownNameError, match="resnet-18"):
         override(config, {"encoder": "resnet18"}, "model.")
-    with pytest.raises(UnknownName, match="presets"):
+    with pytest.raises(UnknownNameError, match="presets"):
         override(config, {"encoder": "gpt2-small"}, "model.")
     with pytest.raises(SettingError, match="'resnet'"):
         override(config_of("caption-vit"), {"encoder": "resnet-18"}, "model.")
@@ -379,9 +392,9 @@ def test_the_tiny_ones_are_of_about_one_size() -> None:
 
 @pytest.mark.parametrize("eyes", EYES)
 def test_the_grid_is_what_the_body_makes_of_any_size(eyes: str) -> None:
-    body = made("caption-transformer", eyes, places="none")
+    body = made("caption-transformer", eyes, image_positions="none")
     side = 8 if eyes in ("vit", "hybrid") else 1
     for height, width in ((24, 40), (32 + 5 // side, 17 * side if side == 1 else 48)):
         pixels = pictures(1, height - height % side, width)
         rows, columns = body.eyes.grid(pixels)
-        assert body.eyes.places(pixels).shape[1] == rows * columns
+        assert body.eyes.patch_features(pixels).shape[1] == rows * columns

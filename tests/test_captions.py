@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from regard.cli import main
-from regard.data.images.captions import Captioned, captioned_of, iterate_captioned, part_of
-from regard.data.text.tables import Empty
+from regard.data.images.captions import CaptionedImage, iterate_captions, parse_splits, read_captions
+from regard.data.text.tables import SkippedRow
 from regard.errors import DataError, RegardError
 
 SAID = {"a.png": ["a red thing", "something red"], "b c.png": ["a green thing"], "d.png": ["blue", "a blue one", "sky"]}
@@ -28,9 +28,9 @@ def place(tmp_path: Path) -> Path:
 
 
 def samples(entry: Path | str, **columns: str) -> dict[str, list[str]]:
-    found = list(iterate_captioned([str(entry)], columns or None))
-    assert all(isinstance(item, Captioned) for item in found)
-    return {Path(item.source).name: list(item.captions) for item in found if isinstance(item, Captioned)}
+    found = list(iterate_captions([str(entry)], columns or None))
+    assert all(isinstance(item, CaptionedImage) for item in found)
+    return {Path(item.source).name: list(item.captions) for item in found if isinstance(item, CaptionedImage)}
 
 
 def lines(path: Path, *rows: Any) -> Path:
@@ -90,7 +90,7 @@ def test_parquet_may_hold_the_pictures_themselves(place: Path) -> None:
         {"image": {"bytes": files[name], "path": name}, "caption": text} for name, all_ in SAID.items() for text in all_
     ]
     parquet.write_table(pyarrow.Table.from_pylist(rows), place / "inside.parquet")
-    found = list(captioned_of(str(place / "inside.parquet")))
+    found = list(read_captions(str(place / "inside.parquet")))
     assert [(item.source, list(item.captions)) for item in found] == list(SAID.items())  # type: ignore[union-attr]
     assert all(item.content == files[item.source] for item in found)  # type: ignore[union-attr]
     rows = [{"image": name, "captions": texts} for name, texts in SAID.items()]
@@ -106,9 +106,10 @@ def test_coco_has_its_pictures_elsewhere(place: Path) -> None:
 
 
 def test_a_sample_comes_back_from_json_as_it_was() -> None:
-    kept = Captioned("a.png", path="x", line=3, captions=("a", "b"))
+    kept = CaptionedImage("a.png", path="x", line=3, captions=("a", "b"))
     assert (
-        Captioned(**json.loads(json.dumps({"source": "a.png", "path": "x", "line": 3, "captions": ["a", "b"]}))) == kept
+        CaptionedImage(**json.loads(json.dumps({"source": "a.png", "path": "x", "line": 3, "captions": ["a", "b"]})))
+        == kept
     )
 
 
@@ -134,7 +135,7 @@ def test_a_folder_is_known_by_its_file_and_a_part_by_its_name(place: Path) -> No
     with pytest.raises(DataError, match="'trian'"):
         samples(f"{place}#trian")
     (place / "odd#name.jsonl").write_text((place / "captions.jsonl").read_text())
-    assert part_of(f"{place}/odd#name.jsonl") == (f"{place}/odd#name.jsonl", ())
+    assert parse_splits(f"{place}/odd#name.jsonl") == (f"{place}/odd#name.jsonl", ())
     lines(place / "plain.jsonl", *each())
     with pytest.raises(DataError, match="part"):
         samples(f"{place}/plain.jsonl#train")
@@ -152,8 +153,8 @@ def test_blanks_are_left_out_and_named(place: Path) -> None:
         {"image": "", "caption": "of nothing"}, {"image": "d.png", "caption": None}, {"image": "d.png", "caption": "sky"}, "\n",
         {"image": "a.png", "captions": []},
     )  # fmt: skip
-    found = list(captioned_of(str(path)))
-    told = [(item.line, item.text) for item in found if isinstance(item, Empty)]
+    found = list(read_captions(str(path)))
+    told = [(item.line, item.reason) for item in found if isinstance(item, SkippedRow)]
     right = [
         (1, "no caption beside: a.png"),
         (2, "no caption beside: b c.png"),
@@ -161,7 +162,7 @@ def test_blanks_are_left_out_and_named(place: Path) -> None:
         (4, "no image beside: of nothing"),
     ]
     assert told == [*right, (5, "no caption beside: d.png"), (7, ""), (8, "no caption beside: a.png")]
-    assert [(item.line, item.captions) for item in found if isinstance(item, Captioned)] == [
+    assert [(item.line, item.captions) for item in found if isinstance(item, CaptionedImage)] == [
         (1, ("one two",)),
         (6, ("sky",)),
     ]
@@ -196,7 +197,7 @@ WRONG: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("name", "rows", "right"), WRONG)
 def test_what_is_wrong_is_said_with_its_place(name: str, rows: list[Any], right: str, place: Path) -> None:
     with pytest.raises(RegardError, match=right):
-        list(iterate_captioned([str(lines(place / name, *rows))]))
+        list(iterate_captions([str(lines(place / name, *rows))]))
 
 
 def test_a_misspelt_file_is_told_on_the_command_line(place: Path, monkeypatch: Any, capsys: Any) -> None:

@@ -18,14 +18,14 @@ from gatherers import cloud
 from gatherers import made as gatherer
 from headed import SIZES
 from regard.data.points.ply import write_ply
-from regard.data.settings import Data
-from regard.data.synthetic.algorithmic import Question
-from regard.explain import explains
-from regard.model import Identity, Model, assemble
-from regard.processors.tokenizer.tokenizer import Text
-from regard.runs.card import _use
+from regard.data.settings import DataSettings
+from regard.data.synthetic.algorithmic import AlgorithmicQuestion
+from regard.explain import is_explainable
+from regard.model import Model, ModelSpec, assemble
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.runs.card import _usage
 from regard.systems import SYSTEMS, gpt2, universal
-from regard.tasks import SEEING, TASKS, Task, every
+from regard.tasks import IMAGE_TASKS, TEXT_TASKS, Task, all_tasks
 from sights import fresh
 from test_cli import Cli
 from test_cli import cli as cli
@@ -33,37 +33,39 @@ from writings import STORY
 
 
 def captioner(name: str) -> Model:
-    text, task = Text.train([STORY], 300), SEEING["caption"]
+    text, task = TextTokenizer.train_sentence_bpe([STORY], 300), IMAGE_TASKS["caption"]
     config = config_of(name, length=6)
-    reader = task.reading(text, config, Data())
-    return assemble(Identity(SYSTEMS[name], task.fit(config, reader), task), reader)
+    reader = task.build_processor(text, config, DataSettings())
+    return assemble(ModelSpec(SYSTEMS[name], task.fit_config(config, reader), task), reader)
 
 
 def speaker(task: str) -> Model:
-    text = TASKS[task].grow(Text.language([STORY], 300), gpt2.Config())
-    config = TASKS[task].fit(gpt2.Config(**SIZES), text)
-    return assemble(Identity(SYSTEMS["gpt2"], config, TASKS[task]), text)
+    text = TEXT_TASKS[task].add_special_tokens(TextTokenizer.train_lm_bpe([STORY], 300), gpt2.Config())
+    config = TEXT_TASKS[task].fit_config(gpt2.Config(**SIZES), text)
+    return assemble(ModelSpec(SYSTEMS["gpt2"], config, TEXT_TASKS[task]), text)
 
 
-ASKED: dict[str, Sequence[Any]] = {"recall": [Question("31415", "51413", "", 0), Question("2", "2", "", 0)]}
+ASKED: dict[str, Sequence[Any]] = {
+    "recall": [AlgorithmicQuestion("31415", "51413", "", 0), AlgorithmicQuestion("2", "2", "", 0)]
+}
 """Samples of runs whose cards ask what they have seen."""
 
 
 def questioned() -> Model:
     """One that knows some digits and nothing else."""
-    text, task = Text.whole([sample.source for sample in ASKED["recall"]]), TASKS["recall"]
-    config = task.fit(universal.Config(width=8, heads=2, hidden=8), text)
-    return assemble(Identity(SYSTEMS["universal"], config, task), text)
+    text, task = TextTokenizer.from_words([sample.source for sample in ASKED["recall"]]), TEXT_TASKS["algorithmic"]
+    config = task.fit_config(universal.Config(width=8, heads=2, ffn_dim=8), text)
+    return assemble(ModelSpec(SYSTEMS["universal"], config, task), text)
 
 
 MADE: dict[str, Any] = {
-    "language": lambda: speaker("language"),
+    "lm": lambda: speaker("lm"),
     "choose": lambda: speaker("choose"),
-    "mask": lambda: encoder("mask", [STORY], vocabulary=300),
-    "classify": lambda: encoder("classify", [STORY], ("no", "yes"), vocabulary=300),
-    "tag": lambda: encoder("tag", [STORY], ("O", "B-x"), vocabulary=300),
-    "span": lambda: encoder("span", [STORY], vocabulary=300),
-    "embed": lambda: encoder("embed", [STORY], vocabulary=300),
+    "mask_id": lambda: encoder("mask", [STORY], vocab_size=300),
+    "classify": lambda: encoder("classify", [STORY], ("no", "yes"), vocab_size=300),
+    "tag": lambda: encoder("tag", [STORY], ("O", "B-x"), vocab_size=300),
+    "qa": lambda: encoder("qa", [STORY], vocab_size=300),
+    "embed": lambda: encoder("embed", [STORY], vocab_size=300),
     "recall": questioned,
     "recognise": lambda: fresh("vit", "classify"),
     "segment": lambda: fresh("dpt", "segment"),
@@ -78,15 +80,15 @@ MADE: dict[str, Any] = {
 def commands(name: str, task: Task, samples: Sequence[Any] = ()) -> list[list[str]]:
     """The words of each command, as a shell reads them."""
     found = []
-    for line in _use(name, task, samples).splitlines()[1:-1]:
+    for line in _usage(name, task, samples).splitlines()[1:-1]:
         done = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, check=True)
         found.append(done.stdout.decode().split("\0")[1:-1])
     return found
 
 
 def test_every_task_is_asked_here() -> None:
-    tasks = {(made.task.reads, made.task.name) for made in (make() for make in MADE.values())}
-    known = {(task.reads, task.name) for task in every()}
+    tasks = {(made.task.modality, made.task.name) for made in (make() for make in MADE.values())}
+    known = {(task.modality, task.name) for task in all_tasks()}
     assert known - tasks == {("text", "translate")}, "whose run is asked below"
 
 
@@ -98,8 +100,8 @@ def test_a_card_names_commands_that_work(name: str, cli: Cli, tmp_path: Path, mo
     model.save("run")
     Image.linear_gradient("L").convert("RGB").resize((40, 30)).save("picture.jpg")
     write_ply("cloud.ply", cloud())
-    words = commands("run", model.task, ASKED.get(name, ()))
-    assert [line[0] for line in words] == ["run", "explain", "evaluate"]
+    words = commands("predict", model.task, ASKED.get(name, ()))
+    assert [line[0] for line in words] == ["predict", "explain", "evaluate"]
     for line in words[:-1]:
         done = cli(*line)
         assert done.code == 0, (line, done.err)
@@ -110,7 +112,10 @@ def test_what_nobody_can_explain_is_not_named() -> None:
     class Unknown(Task):
         name = "guess"
 
-    assert not explains(Unknown()) and [line[0] for line in commands("run", Unknown())] == ["run", "evaluate"]
+    assert not is_explainable(Unknown()) and [line[0] for line in commands("predict", Unknown())] == [
+        "predict",
+        "evaluate",
+    ]
 
 
 def test_the_card_of_a_run_names_them(

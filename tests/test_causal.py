@@ -11,13 +11,13 @@ from torch import Tensor
 
 from oracle import near, noise, noisy
 from regard.errors import RegardError
-from regard.nn.attention.masks import Causal, Window, dense
-from regard.nn.attention.positions import Learned, Sinusoid
-from regard.nn.blocks.block import Stack, Tokens, vaswani_block
+from regard.nn.attention.masks import Causal, SlidingWindow, materialize
+from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
+from regard.nn.blocks.block import Stack, TokenEmbedding, transformer_block
 from regard.nn.blocks.decoder import DecoderOnly
 from regard.nn.blocks.decoding_state import DecoderState
-from regard.nn.blocks.norm import Norm
-from regard.nn.recording import watch
+from regard.nn.blocks.norm import LayerNorm
+from regard.nn.recording import record_attention
 from regard.types import Batch, Offsets
 
 V, LENGTH = 17, 24
@@ -27,10 +27,10 @@ rooms = pytest.mark.parametrize("room", [None, LENGTH, 40])
 
 
 def body(bands: str = "dense", learned: bool = True, norm: Any = "pre", dropout: float = 0.0) -> Any:
-    blocks = [vaswani_block(12, 3, 20, norm=norm, activation="gelu_tanh", dropout=dropout) for _ in range(3)]
-    position = Learned(LENGTH, 12) if learned else Sinusoid(12)
-    stack = Stack(blocks, Norm(12) if norm == "pre" else None)
-    return noisy(DecoderOnly(Tokens(V, 12), position, stack, dropout, BANDS[bands])).eval()
+    blocks = [transformer_block(12, 3, 20, norm=norm, activation="gelu_tanh", dropout=dropout) for _ in range(3)]
+    position = LearnedPosition(LENGTH, 12) if learned else SinusoidalPosition(12)
+    stack = Stack(blocks, LayerNorm(12) if norm == "pre" else None)
+    return noisy(DecoderOnly(TokenEmbedding(V, 12), position, stack, dropout, BANDS[bands])).eval()
 
 
 def ids(rows: int, length: int, seed: int = 0) -> Tensor:
@@ -39,7 +39,7 @@ def ids(rows: int, length: int, seed: int = 0) -> Tensor:
 
 def said(model: Any, x: Tensor) -> Tensor:
     """The logits of one pass over rows of one length."""
-    logits: Tensor = model.read(model(Batch(x)).sequence)
+    logits: Tensor = model.to_logits(model(Batch(x)).sequence)
     return logits
 
 
@@ -105,22 +105,26 @@ def test_one_pass_is_the_blocks_under_the_written_mask(bands: str, learned: bool
 
 def test_a_band_is_a_token_and_those_before_it() -> None:
     at = torch.arange(7)
-    table = dense(Causal() & Window(2, 0), 1, 1, at, at)[0, 0]
+    table = materialize(Causal() & SlidingWindow(2, 0), 1, 1, at, at)[0, 0]
     assert table.sum(1).tolist() == [1, 2, 3, 3, 3, 3, 3] and bool(table.diagonal().all())
 
 
-@pytest.mark.parametrize(("name", "masks"), [("dense", 0), ("banded", 1), ("all banded", 2)])
+@pytest.mark.parametrize(("name", "masks"), [("materialize", 0), ("banded", 1), ("all banded", 2)])
 def test_a_mask_is_written_out_once_for_all_layers_of_a_band(
     name: str, masks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
-    monkeypatch.setattr("regard.nn.attention.masks.dense", lambda *asked: written.append(1) or dense(*asked))
-    monkeypatch.setattr("regard.nn.kernels.dispatch.dense", lambda *asked: written.append(1) or dense(*asked))
+    monkeypatch.setattr(
+        "regard.nn.attention.masks.materialize", lambda *asked: written.append(1) or materialize(*asked)
+    )
+    monkeypatch.setattr(
+        "regard.nn.kernels.dispatch.materialize", lambda *asked: written.append(1) or materialize(*asked)
+    )
     model, x = body(name), ids(2, 9)
     model(Batch(x))
     assert len(written) == masks
     written.clear()
-    model(Batch(x, documents=torch.tensor([[0] * 4 + [1] * 5] * 2)))
+    model(Batch(x, document_ids=torch.tensor([[0] * 4 + [1] * 5] * 2)))
     assert len(written) == len(set(BANDS[name] or [0]))
     written.clear()
     model(Batch(x[:, :2]))  # no band is shorter
@@ -130,8 +134,8 @@ def test_a_mask_is_written_out_once_for_all_layers_of_a_band(
 @bands
 def test_padding_and_neighbours_change_nothing(bands: str) -> None:
     model, batch = body(bands), ragged(PROMPTS, more=3)
-    for mask in (batch.mask, torch.arange(batch.x.shape[1]) < batch.mask[:, None]):  # type: ignore[index]
-        out = model.read(model(replace(batch, mask=mask)).sequence)
+    for mask in (batch.mask, torch.arange(batch.inputs.shape[1]) < batch.mask[:, None]):  # type: ignore[index]
+        out = model.to_logits(model(replace(batch, mask=mask)).sequence)
         for number, row in enumerate(PROMPTS):
             near(out[number : number + 1, : len(row)], said(model, torch.tensor([row])))
 
@@ -158,8 +162,8 @@ def test_documents_of_a_row_are_as_if_alone(bands: str, form: str) -> None:
         batch = Batch(row, offsets=offsets)
     else:
         at = torch.arange(16)[None]
-        batch = Batch(row, documents=offsets.document(at), where=offsets.positions(16))
-    out = model.read(model(batch).sequence)
+        batch = Batch(row, document_ids=offsets.document_ids(at), positions=offsets.positions(16))
+    out = model.to_logits(model(batch).sequence)
     for prompt, first in zip(PROMPTS, (0, 5, 6, 14), strict=True):
         near(out[:, first : first + len(prompt)], said(model, torch.tensor([prompt])))
 
@@ -168,7 +172,7 @@ def test_what_fills_up_a_packed_row_may_be_longer_than_the_context() -> None:
     model = body()
     row = ids(1, LENGTH + 9)
     offsets = Offsets(torch.tensor([0, 4, LENGTH + 9]), LENGTH + 5)
-    near(model.read(model(Batch(row, offsets=offsets)).sequence)[:, :4], said(model, row[:, :4]))
+    near(model.to_logits(model(Batch(row, offsets=offsets)).sequence)[:, :4], said(model, row[:, :4]))
 
 
 def test_more_positions_than_there_are_is_an_error_that_says_so() -> None:
@@ -196,7 +200,7 @@ def test_a_prompt_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="end"):
         model.start(Batch(ids(1, 3), torch.tensor([[False, True, True]])))
     with pytest.raises(ValueError, match="padded"):
-        model.start(Batch(ids(1, 3), documents=torch.zeros(1, 3, dtype=torch.long)))
+        model.start(Batch(ids(1, 3), document_ids=torch.zeros(1, 3, dtype=torch.long)))
 
 
 # -- step by step
@@ -212,7 +216,7 @@ def test_cached_steps_are_one_pass(bands: str, room: int | None, learned: bool, 
     whole = said(model, x)
     for prompt in (1, 2, 5, 10):
         state = model.start(Batch(x[:, :prompt]), room)
-        assert state.at.tolist() == [prompt - 1] * 3 and state.level
+        assert state.positions.tolist() == [prompt - 1] * 3 and state.level
         ours = [model.step(x[:, at], state) for at in range(prompt - 1, 11)]
         near(torch.stack(ours, 1), whole[:, prompt - 1 :])
 
@@ -224,7 +228,7 @@ def test_cached_steps_are_one_pass(bands: str, room: int | None, learned: bool, 
 def test_rows_of_different_lengths_say_what_each_says_alone(bands: str, room: int | None, more: int) -> None:
     model, rows = body(bands), copied(PROMPTS)
     state = model.start(ragged(rows, more), room)
-    assert state.at.tolist() == [len(row) - 1 for row in rows]
+    assert state.positions.tolist() == [len(row) - 1 for row in rows]
     go_on(model, state, rows, 9)
 
 
@@ -255,9 +259,9 @@ def test_rows_leave_and_are_taken_several_times(bands: str, room: int | None) ->
         state.keep(torch.tensor(taken))
         go_on(model, state, rows, 2)
     if room is None:
-        assert state.level and state.layers[0].attend.k.shape[-2] == state.reached == len(rows[0]) - 1
+        assert state.level and state.layers[0].attend.k.shape[-2] == state.current_length == len(rows[0]) - 1
     state.keep(torch.tensor([], dtype=torch.long))
-    assert state.at.tolist() == []
+    assert state.positions.tolist() == []
 
 
 @pytest.mark.every(3)
@@ -291,7 +295,7 @@ def test_level_rows_that_join_level_rows_need_no_mask() -> None:
 def test_beams_do_not_join() -> None:
     model = body()
     state, other = (model.start(Batch(ids(1, 3))) for _ in range(2))
-    state.widen(2)
+    state.expand_beams(2)
     with pytest.raises(ValueError, match="beams"):
         state.join(other)
 
@@ -342,7 +346,7 @@ def test_a_row_that_has_finished_may_be_stepped_on_beyond_the_context() -> None:
 def test_beams_of_ragged_prompts_are_rows_of_their_own(bands: str, room: int | None, W: int) -> None:
     model = body(bands)
     state = model.start(ragged(PROMPTS, more=1), room)
-    state.widen(W)
+    state.expand_beams(W)
     paths = [list(row) for row in PROMPTS for _ in range(W)]
     random = torch.Generator().manual_seed(3)
     tokens = torch.tensor([path[-1] for path in paths])
@@ -367,7 +371,7 @@ def test_beams_of_ragged_prompts_are_rows_of_their_own(bands: str, room: int | N
 def test_fixed_beams_stay_where_they_are(bands: str) -> None:
     model = body(bands)
     state = model.start(ragged(PROMPTS), 20)
-    state.widen(2)
+    state.expand_beams(2)
     homes = [(tensor.data_ptr(), tensor.shape) for tensor in state.tensors()]
     for step in range(4):
         model.step(torch.full((8,), step), state)
@@ -380,7 +384,7 @@ def test_beams_have_room_for_as_many_steps_as_were_asked_for_whatever_the_contex
     model = body("banded")
     rows = [ids(1, LENGTH - 2)[0].tolist(), [3, 4]]
     state = model.start(ragged(rows), LENGTH - 3 + 14)
-    state.widen(2)
+    state.expand_beams(2)
     other, tokens = [list(rows[1]), list(rows[1])], torch.tensor([rows[0][-1], rows[0][-1], 4, 4])
     for step in range(14):
         near(model.step(tokens, state)[2:], last(model, other))
@@ -405,7 +409,7 @@ def test_nine_rows_say_what_one_says(bands: str, room: int | None) -> None:
 
 def test_what_is_watched_is_the_causal_rule_layer_by_layer() -> None:
     model, x = body("banded"), ids(1, 6)
-    with watch(model) as seen:
+    with record_attention(model) as seen:
         whole = said(model, x)
     assert seen.names() == [f"decoder.blocks.{n}.attend" for n in range(3)]
     at = torch.arange(6)
@@ -413,7 +417,7 @@ def test_what_is_watched_is_the_causal_rule_layer_by_layer() -> None:
         weights = seen.weights(f"decoder.blocks.{number}.attend")
         assert torch.equal(weights[0, 0] > 0, (at <= at[:, None]) & (at > at[:, None] - band))
         near(weights.sum(-1), torch.ones(1, 3, 6, dtype=torch.float64))
-    with watch(model, ["decoder.blocks.1.attend"]) as steps:
+    with record_attention(model, ["decoder.blocks.1.attend"]) as steps:
         state = model.start(Batch(x[:, :3]))
         near(torch.stack([model.step(x[:, at], state) for at in (2, 3, 4, 5)], 1), whole[:, 2:])
     near(steps.weights("decoder.blocks.1.attend"), seen.weights("decoder.blocks.1.attend"))

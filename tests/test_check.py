@@ -16,13 +16,13 @@ import pytest
 import regard
 from regard.cli import main
 from regard.data.check.findings import Finding, Report
-from regard.data.check.language_id import Profile
-from regard.data.check.pair_survey import Survey
-from regard.data.check.text_quality import bare, mojibake, oddities
+from regard.data.check.language_id import TrigramProfile
+from regard.data.check.pair_survey import PairSurvey
+from regard.data.check.text_quality import find_mojibake, find_quality_issues, normalize_text
 from regard.data.text.pairs import read_pairs
 from regard.errors import DataError, RegardError
-from regard.runs.check import CHECKS, check
-from regard.tasks import TASKS
+from regard.runs.check import TEXT_CHECKS, check
+from regard.tasks import TEXT_TASKS
 
 Pairs = list[tuple[str, str]]
 
@@ -30,12 +30,12 @@ Pairs = list[tuple[str, str]]
 @pytest.fixture(scope="module")
 def many() -> Pairs:
     """Enough different pairs that nothing is found in them."""
-    from regard.demos.grammar import corpus
+    from regard.demos.grammar import generate_corpus
 
-    found = dict.fromkeys((pair.source, pair.target) for pair in corpus(count=3000).train)
+    found = dict.fromkeys((pair.source, pair.target) for pair in generate_corpus(count=3000).train)
     sources: dict[str, str] = {}
     for source, target in found:
-        sources.setdefault(bare(source), target)
+        sources.setdefault(normalize_text(source), target)
     return list(sources.items())[:1500]
 
 
@@ -46,7 +46,7 @@ def tsv(path: Path | str, pairs: Pairs) -> str:
 
 
 def found(report: Report) -> dict[str, Finding]:
-    return {("validation " if f.what.startswith("validation") else "") + f.kind: f for f in report.findings}
+    return {("validation " if f.message.startswith("validation") else "") + f.kind: f for f in report.findings}
 
 
 def only(report: Report, *kinds: str) -> Finding:
@@ -59,7 +59,7 @@ def only(report: Report, *kinds: str) -> Finding:
 
 
 def test_every_task_says_how_its_data_is_checked() -> None:
-    assert CHECKS.keys() == TASKS.keys()
+    assert TEXT_CHECKS.keys() == TEXT_TASKS.keys()
 
 
 def test_clean_data_has_no_finding(folder: Path, many: Pairs) -> None:
@@ -79,9 +79,12 @@ def test_bad_bytes_are_counted_and_reading_goes_on(folder: Path, many: Pairs) ->
     lines[9] = b"zero\tn\0ull"
     Path("a.tsv").write_bytes(b"\n".join(lines) + b"\n")
     bad = only(check("translate", "a.tsv"), "encoding")
-    assert bad.severity == "error" and bad.count == 2 and bad.share == pytest.approx(2 / 1500)
-    assert (bad.places[0].path, bad.places[0].line) == ("a.tsv", 5) and "byte 0xe4 at byte offset" in bad.places[0].text
-    assert "NUL" in bad.places[1].text
+    assert bad.severity == "error" and bad.count == 2 and bad.fraction == pytest.approx(2 / 1500)
+    assert (bad.locations[0].path, bad.locations[0].line) == (
+        "a.tsv",
+        5,
+    ) and "byte 0xe4 at byte offset" in bad.locations[0].text
+    assert "NUL" in bad.locations[1].text
 
 
 def test_bad_bytes_leave_parallel_files_aligned(folder: Path, many: Pairs) -> None:
@@ -90,7 +93,7 @@ def test_bad_bytes_leave_parallel_files_aligned(folder: Path, many: Pairs) -> No
     Path("a.en.gz").write_bytes(gzip.compress(b"\n".join(english)))
     Path("a.de").write_text("\n".join(b for _, b in many))
     report = check("translate", "a.en.gz:a.de")
-    assert only(report, "encoding").places[0].path == "a.en.gz" and len(report.lengths.words) == 1499
+    assert only(report, "encoding").locations[0].path == "a.en.gz" and len(report.lengths.words) == 1499
 
 
 def test_parallel_files_of_different_length_are_reported_and_paired_as_far_as_they_go(
@@ -101,7 +104,9 @@ def test_parallel_files_of_different_length_are_reported_and_paired_as_far_as_th
     report = check("translate", "a.en:a.de")
     odd = only(report, "counts")
     assert odd.severity == "error" and report.counts["pairs"] == 1400
-    assert (odd.places[0].path, odd.places[0].line) == ("a.en", 1401) and "has 1500 lines" in odd.places[0].text
+    assert (odd.locations[0].path, odd.locations[0].line) == ("a.en", 1401) and "has 1500 lines" in odd.locations[
+        0
+    ].text
 
 
 def test_broken_rows_of_every_format_are_counted(folder: Path, many: Pairs) -> None:
@@ -117,14 +122,14 @@ def test_broken_rows_of_every_format_are_counted(folder: Path, many: Pairs) -> N
     for name, lines in (("a.tsv", [2]), ("a.jsonl", [3, 6]), ("a.csv", [4])):
         report = check("translate", name)
         broken = only(report, "format")
-        assert broken.severity == "error" and [place.line for place in broken.places] == lines
+        assert broken.severity == "error" and [place.line for place in broken.locations] == lines
         assert report.counts["pairs"] == 1500 - len(lines)
 
 
 def test_blank_sides_are_a_warning_and_many_an_error(folder: Path, many: Pairs) -> None:
     some = [*many, ("no target", "")]
     blank = only(check("translate", tsv("a.tsv", some)), "empty")
-    assert blank.severity == "warning" and (blank.places[0].path, blank.places[0].line) == ("a.tsv", 1501)
+    assert blank.severity == "warning" and (blank.locations[0].path, blank.locations[0].line) == ("a.tsv", 1501)
     assert only(check("translate", tsv("a.tsv", many + [("x", "")] * 300)), "empty").severity == "error"
 
 
@@ -135,12 +140,12 @@ def test_a_file_that_cannot_be_read_is_a_finding_and_the_others_are_read(folder:
     report = check("translate", [tsv("a.tsv", many), "b.tsv.gz", "c.tsv"])
     bad = found(report)["unreadable"]
     assert bad.severity == "error" and bad.count == 2
-    assert "damaged gzip" in bad.places[0].text and bad.places[1].text == "is empty."
+    assert "damaged gzip" in bad.locations[0].text and bad.locations[1].text == "is empty."
 
 
 def test_a_header_is_seen(folder: Path, many: Pairs) -> None:
     head = only(check("translate", tsv("a.tsv", [("english", "german"), *many])), "header")
-    assert head.severity == "error" and "looks like a header" in head.places[0].text
+    assert head.severity == "error" and "looks like a header" in head.locations[0].text
 
 
 def test_no_pair_one_source_and_few_pairs(folder: Path, many: Pairs) -> None:
@@ -161,21 +166,21 @@ def test_damaged_texts_are_found_on_either_side(folder: Path, many: Pairs) -> No
     some[3] = "fish &amp; chips", "Fisch &amp; Chips"
     report = check("translate", tsv("a.tsv", some))
     only(report, "mojibake", "lost", "control", "markup")
-    assert [(f.severity, f.count, f.places[0].line) for f in report.findings] == [
+    assert [(f.severity, f.count, f.locations[0].line) for f in report.findings] == [
         ("warning", 1, 1), ("warning", 1, 2), ("warning", 1, 3), ("note", 1, 4),
     ]  # fmt: skip
-    assert "MÃ¤dchen" in found(report)["mojibake"].places[0].text
-    assert "\\u0007" in found(report)["control"].places[0].text
+    assert "MÃ¤dchen" in found(report)["mojibake"].locations[0].text
+    assert "\\u0007" in found(report)["control"].locations[0].text
 
 
 @pytest.mark.parametrize("text", ["fÃ¼r", "gehtâ€™s", "Â©", "l'Ãªtre", "ÐŸÑ€Ð¸Ð²ÐµÑ‚", "Å“uvre"])
 def test_twice_encoded_text_is_recognised(text: str) -> None:
-    assert mojibake(text) >= 0
+    assert find_mojibake(text) >= 0
 
 
 @pytest.mark.parametrize("text", ["für", "São", "NÃO", "déjà\u00a0» oui", "„Ä“", "Größe", "Привет", "naïve €5", "你好"])
 def test_right_text_is_not_taken_for_damaged(text: str) -> None:
-    assert not list(oddities(text))
+    assert not list(find_quality_issues(text))
 
 
 # -- what is there twice, or too long
@@ -186,12 +191,12 @@ def test_duplicates_and_sources_with_several_targets(folder: Path, many: Pairs) 
     report = check("translate", tsv("a.tsv", some))
     only(report, "duplicates", "ambiguous")
     twice, other = found(report)["duplicates"], found(report)["ambiguous"]
-    assert (twice.severity, twice.count, twice.places[0].line) == ("warning", 1, 1501)
-    assert "(as in line 8)" in twice.places[0].text
-    assert (other.severity, other.count, other.places[0].line) == ("note", 1, 1502)
-    assert "(otherwise in line 9)" in other.places[0].text
+    assert (twice.severity, twice.count, twice.locations[0].line) == ("warning", 1, 1501)
+    assert "(as in line 8)" in twice.locations[0].text
+    assert (other.severity, other.count, other.locations[0].line) == ("note", 1, 1502)
+    assert "(otherwise in line 9)" in other.locations[0].text
     report = check("translate", ["a.tsv", tsv("b.tsv", many[:1])])
-    assert "(as in a.tsv:1)" in found(report)["duplicates"].places[-1].text
+    assert "(as in a.tsv:1)" in found(report)["duplicates"].locations[-1].text
 
 
 def test_copies_are_a_note_and_many_a_warning(folder: Path, many: Pairs) -> None:
@@ -207,11 +212,11 @@ def test_long_and_uneven_pairs_are_named_with_their_lengths(folder: Path, many: 
     path = tsv("a.tsv", [*many, long, uneven])
     report = check("translate", path)
     only(report, "long", "ratio")
-    assert found(report)["long"].places[0].line == 1501 and "estimate" in found(report)["long"].what
-    assert found(report)["ratio"].places[0].line == 1502 and "to 1 words" in found(report)["ratio"].places[0].text
+    assert found(report)["long"].locations[0].line == 1501 and "estimate" in found(report)["long"].message
+    assert found(report)["ratio"].locations[0].line == 1502 and "to 1 words" in found(report)["ratio"].locations[0].text
     assert list(report.lengths.outliers) == [1501]
-    only(check("translate", path, settings=["data.longest=5000"]), "ratio")
-    assert found(check("translate", path, settings={"data.longest": 12}))["long"].count > 100
+    only(check("translate", path, settings=["data.max_length=5000"]), "ratio")
+    assert found(check("translate", path, settings={"data.max_length": 12}))["long"].count > 100
 
 
 # -- languages
@@ -222,7 +227,7 @@ def test_exchanged_rows_are_found_and_no_others(folder: Path, many: Pairs) -> No
     some = [(b, a) if n in turned else (a, b) for n, (a, b) in enumerate(many)]
     swapped = only(check("translate", tsv("a.tsv", some)), "swapped")
     assert swapped.severity == "warning" and swapped.count == 15
-    assert [place.line for place in swapped.places] == [n + 1 for n in sorted(turned)[:5]]
+    assert [place.line for place in swapped.locations] == [n + 1 for n in sorted(turned)[:5]]
 
 
 def test_many_exchanged_rows_are_an_error(folder: Path, many: Pairs) -> None:
@@ -236,27 +241,27 @@ def test_a_file_with_its_sides_exchanged_is_named_wherever_it_stands(folder: Pat
     tsv("a.tsv", many[:500]), tsv("c.tsv", many[1000:])
     tsv("b.tsv", [(b, a) for a, b in many[500:1000]])
     turned = only(check("translate", [f"{name}.tsv" for name in order]), "turned")
-    assert turned.severity == "error" and turned.count == 500 and [p.path for p in turned.places] == ["b.tsv"]
+    assert turned.severity == "error" and turned.count == 500 and [p.path for p in turned.locations] == ["b.tsv"]
 
 
 def test_validation_data_the_other_way_round_is_an_error(folder: Path, many: Pairs) -> None:
     data, valid = tsv("a.tsv", many[:1200]), tsv("v.tsv", [(b, a) for a, b in many[1200:]])
     turned = only(check("translate", data, valid=valid), "validation turned")
-    assert turned.severity == "error" and "than the training data" in turned.what
+    assert turned.severity == "error" and "than the training data" in turned.message
     straight = [(b, a) if n == 7 else (a, b) for n, (a, b) in enumerate(many[1200:])]
-    assert only(check("translate", data, valid=tsv("v.tsv", straight)), "validation swapped").places[0].line == 8
+    assert only(check("translate", data, valid=tsv("v.tsv", straight)), "validation swapped").locations[0].line == 8
 
 
 def test_rows_that_were_not_translated_are_seen(folder: Path, many: Pairs) -> None:
     some = [*many[:-1], (many[-1][0], many[-2][0])]
-    assert only(check("translate", tsv("a.tsv", some)), "one_language").places[0].line == 1500
+    assert only(check("translate", tsv("a.tsv", some)), "one_language").locations[0].line == 1500
 
 
 def test_a_row_does_not_vouch_for_itself() -> None:
-    profile = Profile.empty()
-    profile.learn(["the cat"] * 9 + ["zzyx"], ["die Katze"] * 9 + ["qqwv"])
-    (of_others,), (of_target,) = profile.leanings(["zzyx"], ["qqwv"], own=True)
-    (also_own,), (also_target,) = profile.leanings(["zzyx"], ["qqwv"], own=False)
+    profile = TrigramProfile.empty()
+    profile.update(["the cat"] * 9 + ["zzyx"], ["die Katze"] * 9 + ["qqwv"])
+    (of_others,), (of_target,) = profile.source_scores(["zzyx"], ["qqwv"], leave_one_out=True)
+    (also_own,), (also_target,) = profile.source_scores(["zzyx"], ["qqwv"], leave_one_out=False)
     assert also_own - also_target > 1 > abs(of_others - of_target)
 
 
@@ -275,10 +280,10 @@ def test_leaks_are_told_apart_by_how_much_is_known(folder: Path, many: Pairs) ->
     valid = [*many[1200:], many[0], (many[1][0], many[2][1]), (many[2][0].upper() + "!!", many[2][1])]
     report = check("translate", data, valid=tsv("v.tsv", valid))
     only(report, "validation leak", "validation leak_source", "validation leak_near")
-    assert [(f.severity, f.count, f.places[0].line) for f in report.findings] == [
+    assert [(f.severity, f.count, f.locations[0].line) for f in report.findings] == [
         ("error", 1, 301), ("warning", 1, 302), ("warning", 1, 303),
     ]  # fmt: skip
-    assert all(f"trained on in a.tsv:{n}" in f.places[0].text for n, f in enumerate(report.findings, start=1))
+    assert all(f"trained on in a.tsv:{n}" in f.locations[0].text for n, f in enumerate(report.findings, start=1))
 
 
 # -- promises
@@ -305,7 +310,7 @@ def test_what_reading_refuses_is_an_error_of_the_check(folder: Path, many: Pairs
 
 
 def test_texts_are_not_kept(folder: Path, many: Pairs) -> None:
-    survey = Survey([tsv("a.tsv", many)], None)
+    survey = PairSurvey([tsv("a.tsv", many)], None)
     survey.read(lambda what, rows: None, "data")
     numbers = [*survey._where, *survey._sizes, *survey._hashes]
     assert sum(n.itemsize * len(n) for n in numbers) <= 64 * len(many)
@@ -356,7 +361,7 @@ def test_json_holds_the_same(cli: Callable[..., Any], many: Pairs) -> None:
         (["translate", "--data", "*.jsonl"], "*.jsonl: no file matches this pattern."),
         (["translate", "--data", "a.tsv", "--columns", "sorce=en"], "Did you mean 'source'?"),
         (["translate", "--data", "a.tsv", "--columns", "source=en", "target=de"], "unknown column 'en'"),
-        (["translate", "--data", "a.tsv", "--set", "data.longst=5"], "data.longest"),
+        (["translate", "--data", "a.tsv", "--set", "data.longst=5"], "data.max_length"),
         (["translate", "--data", "a.tsv", "--set", "train.steps=5"], "train.steps has nothing to do with a check"),
         (["translate", "--data", "a.tsv", "--out", "a.jpg"], "written as .png or .svg"),
     ],
@@ -374,7 +379,7 @@ def test_the_lengths_are_drawn(cli: Callable[..., Any], many: Pairs) -> None:
     assert code == 0 and f"picture: {Path('my pictures/lengths.png')}" in out
     assert Path("my pictures/lengths.png").read_bytes().startswith(b"\x89PNG")
     report = check("translate", tsv("b.tsv", many), out="one.svg")
-    assert report.pictures == ("one.svg",) and "data.longest" in Path("one.svg").read_text()
+    assert report.figures == ("one.svg",) and "data.max_length" in Path("one.svg").read_text()
 
 
 def test_a_pipe_is_refused_because_it_is_read_more_than_once(folder: Path) -> None:

@@ -15,18 +15,18 @@ import torch
 import regard
 from conftest import facts
 from headed import QUICK, SMALL, headed, language_loss, last_state, letters, train
-from regard.data.batching.samplers import Packs
-from regard.data.settings import Data
-from regard.data.text.labeled import Question
+from regard.data.batching.samplers import PackedSampler
+from regard.data.settings import DataSettings
+from regard.data.text.labeled import ChoiceSample
 from regard.errors import RegardError, WeightsError
 from regard.model import load
 from regard.runs.evaluate import evaluate
-from regard.tasks.base import Terms
-from regard.tasks.special_tokens import MARKS
+from regard.tasks.base import LossWeights
+from regard.tasks.special_tokens import SPECIAL_TOKENS
 from tiny import gradients, near, noisy
 
 SAMPLES = [
-    Question("abc", "", ("de", "f", "gag"), 1), Question("h", "a", ("bed", "c"), 0), Question("deaf", "", ("b", "c", "a"), 2),
+    ChoiceSample("abc", "", ("de", "f", "gag"), 1), ChoiceSample("h", "a", ("bed", "c"), 0), ChoiceSample("deaf", "", ("b", "c", "a"), 2),
 ]  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def encode(model: Any, samples: Any) -> Any:
 
 def test_a_way_for_each_choice_stands_between_the_marks() -> None:
     text, model = letters(), headed("choose")
-    start, delimiter, extract = (text.id_of(mark) for mark in MARKS)
+    start, delimiter, extract = (text.token_to_id(mark) for mark in SPECIAL_TOKENS)
     found = encode(model, SAMPLES)
     first, second = text.encode(["h a"])[0], text.encode(["bed", "c"])
     ways = [[start, *first, delimiter, *choice, extract] for choice in second]
@@ -44,7 +44,7 @@ def test_a_way_for_each_choice_stands_between_the_marks() -> None:
     assert found.sides["ways"][1].tolist() == list(map(len, ways)) and found.sides["label"][1].tolist() == [0]
 
 
-def oracle(model: Any, encoded: Any, terms: Terms) -> Any:
+def oracle(model: Any, encoded: Any, terms: LossWeights) -> Any:
     total = torch.zeros((), dtype=torch.float64)
     for row, ways, label in zip(*(encoded.sides[name] for name in ("text", "ways", "label")), strict=True):
         parts = [part.tolist() for part in np.split(row, np.cumsum(ways)[:-1])]
@@ -57,12 +57,12 @@ def oracle(model: Any, encoded: Any, terms: Terms) -> Any:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("terms", [Terms(), Terms(0.2, 0.5)])
-def test_the_loss_is_what_the_paper_says(terms: Terms, packed: bool) -> None:
+@pytest.mark.parametrize("terms", [LossWeights(), LossWeights(0.2, 0.5)])
+def test_the_loss_is_what_the_paper_says(terms: LossWeights, packed: bool) -> None:
     model = headed("choose")
     encoded = encode(model, SAMPLES)
-    plan = model.task.plan(encoded, model.config, 128, 0, packed)
-    assert isinstance(plan, Packs) == packed
+    plan = model.task.sampler(encoded, model.config, 128, 0, packed)
+    assert isinstance(plan, PackedSampler) == packed
     batch = model.task.collate(encoded, range(len(encoded)), model.config, plan.shape)
     total, count = model.task.loss(model, batch, terms)
     assert int(count) == 3
@@ -76,33 +76,33 @@ def test_the_loss_is_what_the_paper_says(terms: Terms, packed: bool) -> None:
 def test_packed_grains_have_one_shape() -> None:
     model = headed("choose")
     encoded = encode(model, SAMPLES * 8)
-    plan = model.task.plan(encoded, model.config, 100, 0, True)
+    plan = model.task.sampler(encoded, model.config, 100, 0, True)
     batches = [model.task.collate(encoded, rows, model.config, plan.shape) for rows in plan.epoch(0)]
     assert len(batches) > 2 and len({tuple(t.shape for t in batch.tensors()) for batch in batches}) == 1
-    whole = sum(model.task.loss(model, batch, Terms(0, 0.5))[0] for batch in batches)
-    near(whole, 8 * oracle(model, encode(model, SAMPLES), Terms(0, 0.5)), 1e-11)
+    whole = sum(model.task.loss(model, batch, LossWeights(0, 0.5))[0] for batch in batches)
+    near(whole, 8 * oracle(model, encode(model, SAMPLES), LossWeights(0, 0.5)), 1e-11)
 
 
 def test_answers_are_choices_with_their_probabilities() -> None:
     model = headed("choose")
     asked = {"context": "h", "question": "a", "choices": ["bed", "c"]}
-    answer = model.answer(asked)
-    assert answer.value in asked["choices"] and np.isclose(sum(answer.scores), 1)
-    assert answer.scores[0] >= answer.scores[1] and answer.extra["choices"][0]["value"] == answer.value
-    several = model.answer([json.dumps(asked), {"context": "abc", "choices": ["de", "f", "gag"]}])
-    assert several[0].value == answer.value and np.allclose(several[0].scores, answer.scores, rtol=1e-12)
-    assert len(several[1].scores) == 3
-    chosen = model.task.choose(model, "h a", ["bed", "c"])
-    assert chosen.value == answer.value and np.allclose(chosen.scores, answer.scores, rtol=1e-12)
+    answer = model.predict(asked)
+    assert answer.value in asked["choices"] and np.isclose(sum(answer.score), 1)
+    assert answer.score[0] >= answer.score[1] and answer.extra["choices"][0]["value"] == answer.value
+    several = model.predict([json.dumps(asked), {"context": "abc", "choices": ["de", "f", "gag"]}])
+    assert several[0].value == answer.value and np.allclose(several[0].score, answer.score, rtol=1e-12)
+    assert len(several[1].score) == 3
+    chosen = model.task.rank(model, "h a", ["bed", "c"])
+    assert chosen.value == answer.value and np.allclose(chosen.score, answer.score, rtol=1e-12)
     assert set(chosen.extra) >= {"prompt", "choices"}
 
 
 @pytest.mark.parametrize("wrong", ["no JSON", "[1]", '{"context": "a"}', {"context": 1, "choices": ["a", "b"]}])
 def test_what_is_no_question_is_refused(wrong: Any) -> None:
     with pytest.raises(RegardError, match="question"):
-        headed("choose").answer(wrong)
+        headed("choose").predict(wrong)
     with pytest.raises(RegardError, match="texts"):
-        headed("choose").answer({"context": "a", "choices": ["b"]})
+        headed("choose").predict({"context": "a", "choices": ["b"]})
 
 
 # -- published heads
@@ -124,12 +124,12 @@ def test_published_heads_of_choices_are_read_and_written(system: str, tmp_path: 
     lengths = torch.tensor([[6, 4, 5], [3, 6, 2]])
     logits, right = model.logits(x, mask=lengths), theirs(x, mc_token_ids=lengths - 1)
     near(logits, right.mc_logits)
-    near(load(tmp_path / "theirs", task="language").logits(x[0]), right.logits[0])
+    near(load(tmp_path / "theirs", task="lm").logits(x[0]), right.logits[0])
     labels = torch.tensor([2, 0])
     cost = torch.nn.functional.cross_entropy
     # the bias moves all choices alike, so that only rounding would be compared
     ours, grads = gradients(model, cost(logits, labels)), gradients(theirs, cost(right.mc_logits, labels))
-    grads, _ = model.identity.system.names.read(grads, model.weights())
+    grads, _ = model.spec.system.names.read(grads, model.weights())
     for name, gradient in grads.items():
         if name != "head.choice.bias":
             near(ours[name if name.startswith("head.") else f"body.{name}"], gradient, 1e-11)
@@ -158,7 +158,7 @@ def test_a_summary_that_is_computed_otherwise_is_refused(tmp_path: Path) -> None
     transformers.GPT2DoubleHeadsModel(config).save_pretrained(tmp_path)
     with pytest.raises(WeightsError, match="'tanh'"):
         load(tmp_path)
-    assert load(tmp_path, task="language").task.name == "language"
+    assert load(tmp_path, task="lm").task.name == "lm"
 
 
 # -- runs
@@ -167,7 +167,7 @@ def test_a_summary_that_is_computed_otherwise_is_refused(tmp_path: Path) -> None
 @pytest.fixture(autouse=True, scope="module")
 def no_curves() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regard.runs.folder.curves", lambda *_: None)
+        patch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
         yield
 
 
@@ -185,13 +185,13 @@ def questions(path: Path, count: int) -> Path:
 
 def test_a_run_learns_to_choose_and_is_scored_again(tmp_path: Path) -> None:
     data = questions(tmp_path / "a.jsonl", 60)
-    settings = (*SMALL, *QUICK, "train.passes=30", "train.every=100")
+    settings = (*SMALL, *QUICK, "train.epochs=30", "train.eval_every=100")
     said = train("choose", data, tmp_path / "run", *settings, model="gpt2-mini")
     known = facts(tmp_path / "run")
     assert "questions to train on" in said and known["scores"]["accuracy"] > known["scores"]["by_chance"] + 20
     assert evaluate(tmp_path / "run").scores["accuracy"] == known["scores"]["accuracy"]
     model = load(tmp_path / "run")
-    assert model.answer({"context": "a hen came", "question": "who?", "choices": ["cow", "hen"]}).value == "hen"
+    assert model.predict({"context": "a hen came", "question": "who?", "choices": ["cow", "hen"]}).value == "hen"
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["architectures"] == ["GPT2DoubleHeadsModel"]
     assert "| reference |" in (tmp_path / "run" / "README.md").read_text()
@@ -199,7 +199,7 @@ def test_a_run_learns_to_choose_and_is_scored_again(tmp_path: Path) -> None:
 
 def test_a_question_that_fills_a_grain_alone_still_fits(tmp_path: Path) -> None:
     data = questions(tmp_path / "a.jsonl", 20)
-    settings = (*SMALL, *QUICK, "train.steps=2", "train.passes=0", "train.tokens=8")
+    settings = (*SMALL, *QUICK, "train.steps=2", "train.epochs=0", "train.batch_tokens=8")
     train("choose", data, tmp_path / "run", *settings, model="gpt2-mini")
     assert (tmp_path / "run" / "README.md").exists()
 
@@ -207,10 +207,12 @@ def test_a_question_that_fills_a_grain_alone_still_fits(tmp_path: Path) -> None:
 def test_many_places_are_told_one_by_one(tmp_path: Path) -> None:
     model = headed("choose")
     samples = [
-        Question("abc", "", tuple(f"{'ab' * (number % 5)}c{'d' * number}" for number in range(26)), right)
+        ChoiceSample("abc", "", tuple(f"{'ab' * (number % 5)}c{'d' * number}" for number in range(26)), right)
         for right in (0, 3, 25)
     ]
-    encoded = model.task.encode(samples, model.text, model.config, 24)
-    scores, answers = model.task.score(model, encoded, model.identity.decode, Data(), None)
+    encoded = model.task.encode(samples, model.tokenizer, model.config, 24)
+    scores, answers = model.task.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
     assert "confusion" not in scores and "choice 25" in scores["each"] and "choice 25" in scores["confused"]
-    assert model.task.draw(tmp_path, samples, answers) == ["choices.png"] and (tmp_path / "choices.png").exists()
+    assert (
+        model.task.save_figures(tmp_path, samples, answers) == ["choices.png"] and (tmp_path / "choices.png").exists()
+    )

@@ -8,9 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from regard.data.settings import Data
-from regard.tasks.caption import scored
-from regard.tasks.metrics.cider import cider, words
+from regard.data.settings import DataSettings
+from regard.tasks.caption import caption_scores
+from regard.tasks.metrics.cider import cider, tokenize_words
 
 SAID = [
     "a brown dog runs on the beach",
@@ -34,7 +34,7 @@ def of(said: list[str], meant: list[list[str]]) -> list[float]:
 
 def test_it_is_what_cocos_program_says() -> None:
     assert of(SAID, MEANT) == pytest.approx(RIGHT, rel=1e-12)
-    scores = scored(SAID, MEANT, Data(tokenized=True))
+    scores = caption_scores(SAID, MEANT, DataSettings(pretokenized=True))
     assert scores["cider"] == round(100 * float(np.mean(RIGHT)), 2)
 
 
@@ -90,12 +90,14 @@ def test_five_thousand_pictures_take_seconds() -> None:
     ],
 )
 def test_words_are_those_of_penns_treebank_without_punctuation(text: str, found: str) -> None:
-    assert " ".join(words(text)) == found
+    assert " ".join(tokenize_words(text)) == found
 
 
 def test_scores_are_of_all_references_and_of_plain_words() -> None:
-    scores = scored(["A dog !", "Two cats sit ."], [["a cat", "the dog", "a dog"], ["two cats sit"]], Data())
+    scores = caption_scores(
+        ["A dog !", "Two cats sit ."], [["a cat", "the dog", "a dog"], ["two cats sit"]], DataSettings()
+    )
     assert scores["exact"] == 100.0 and scores["bleu1"] == scores["bleu4"] == 100.0 and scores["samples"] == 2
     assert str(scores["signature"]).startswith("nrefs:var|case:mixed|eff:yes|tok:none")
-    assert scored(["A dog !"], [["a dog"]], Data(tokenized=True))["exact"] == 0.0
-    assert "cider" not in scored(["a"], [["a"]], Data())
+    assert caption_scores(["A dog !"], [["a dog"]], DataSettings(pretokenized=True))["exact"] == 0.0
+    assert "cider" not in caption_scores(["a"], [["a"]], DataSettings())

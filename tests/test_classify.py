@@ -19,38 +19,40 @@ import regard
 from conftest import facts, rows, same_tensors, stopped_in
 from headed import QUICK, SMALL, headed, language_loss, last_state, letters, train
 from regard.cli import main
-from regard.data.batching.samplers import Packs
-from regard.data.settings import Data
-from regard.data.text.labeled import Labelled
+from regard.data.batching.samplers import PackedSampler
+from regard.data.settings import DataSettings
+from regard.data.text.labeled import LabeledText
 from regard.errors import DataError, RegardError, WeightsError
 from regard.model import load
-from regard.processors.tokenizer.tokenizer import Text
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.evaluate import evaluate
-from regard.runs.spec import start_from
+from regard.runs.spec import load_initial_weights
 from regard.systems import gpt2
-from regard.tasks.base import Terms
-from regard.tasks.classify import Classify, confusion, measures
-from regard.tasks.special_tokens import MARKS, shortened
-from regard.training.optimizer import rate_at
-from regard.training.settings import Train
+from regard.tasks.base import LossWeights
+from regard.tasks.classify import Classify, confusion_matrix, confusion_scores
+from regard.tasks.special_tokens import SPECIAL_TOKENS, truncate_middle
+from regard.training.optimizer import lr_at
+from regard.training.settings import TrainSettings
 from tiny import gradients, near
 
 LABELS = ("good", "bad", "so")
 SAMPLES = [
-    Labelled("abc", "", "good"), Labelled("h", "", "bad"), Labelled("deaf bed", "", "bad"), Labelled("cab", "", "so"),
+    LabeledText("abc", "", "good"), LabeledText("h", "", "bad"), LabeledText("deaf bed", "", "bad"), LabeledText("cab", "", "so"),
 ]  # fmt: skip
-PAIRS = [Labelled("abc", "de", "good"), Labelled("h", "gag", "so"), Labelled("deaf", "b", "bad")]
+PAIRS = [LabeledText("abc", "de", "good"), LabeledText("h", "gag", "so"), LabeledText("deaf", "b", "bad")]
 
 
 def ids(said: str) -> list[int]:
     """S, D and E are the marks, the rest are letters."""
     text = letters()
-    marks = {name: text.id_of(mark) for name, mark in zip("SDE", MARKS, strict=True)}
+    marks = {name: text.token_to_id(mark) for name, mark in zip("SDE", SPECIAL_TOKENS, strict=True)}
     return [marks[letter] if letter in marks else text.encode([letter])[0][0] for letter in said]
 
 
 def encode(model: Any, samples: Any, pair: str = "ordered", longest: int = 99) -> Any:
-    return model.task.encode(samples, model.text, model.config, longest, Data(pair=pair), model.identity.labels)
+    return model.task.encode(
+        samples, model.text, model.config, longest, DataSettings(pair_order=pair), model.spec.labels
+    )
 
 
 # -- how texts are read
@@ -66,42 +68,44 @@ def test_texts_and_pairs_are_put_between_the_marks() -> None:
 
 
 def test_what_is_too_long_loses_its_middle_and_never_a_mark() -> None:
-    assert shortened([list(range(9))], 5) == [[0, 1, 2, 7, 8]]
-    assert shortened([list(range(9)), [7, 7]], 6) == [[0, 1, 7, 8], [7, 7]]
-    assert shortened([[7, 7], list(range(9))], 6) == [[7, 7], [0, 1, 7, 8]]
-    assert shortened([list(range(9)), list(range(8))], 7) == [[0, 1, 7, 8], [0, 1, 7]]
-    assert shortened([[1, 2], [3]], 3) == [[1, 2], [3]]
+    assert truncate_middle([list(range(9))], 5) == [[0, 1, 2, 7, 8]]
+    assert truncate_middle([list(range(9)), [7, 7]], 6) == [[0, 1, 7, 8], [7, 7]]
+    assert truncate_middle([[7, 7], list(range(9))], 6) == [[7, 7], [0, 1, 7, 8]]
+    assert truncate_middle([list(range(9)), list(range(8))], 7) == [[0, 1, 7, 8], [0, 1, 7]]
+    assert truncate_middle([[1, 2], [3]], 3) == [[1, 2], [3]]
     model = headed("classify", labels=LABELS)
-    found = encode(model, [Labelled("abcdefgh", "", "good"), Labelled("abcdef", "", "bad")], longest=8)
+    found = encode(model, [LabeledText("abcdefgh", "", "good"), LabeledText("abcdef", "", "bad")], max_length=8)
     assert found.sides["text"][0].tolist() == ids("SabcfghE") and found.too_long == found.samples[:1]
-    long = model.answer("abcdefgh" * 4)
-    assert long.extra["cut"] and "cut" not in model.answer("abc").extra
-    # the context has 24 positions, whatever data.longest says
-    assert len(encode(model, [Labelled("a" * 80, "b" * 80, "good")], longest=500).sides["text"][0]) == 24
+    long = model.predict("abcdefgh" * 4)
+    assert long.extra["cut"] and "cut" not in model.predict("abc").extra
+    # the context has 24 positions, whatever data.max_length says
+    assert len(encode(model, [LabeledText("a" * 80, "b" * 80, "good")], max_length=500).sides["text"][0]) == 24
 
 
 def test_marks_in_a_text_are_text() -> None:
-    text = Classify().grow(Text.language(["_start_ is a word _classify_"], 300), gpt2.Config())
-    start, end = (text.id_of(mark) for mark in (MARKS[0], MARKS[2]))
+    text = Classify().add_special_tokens(
+        TextTokenizer.train_lm_bpe(["_start_ is a word _classify_"], 300), gpt2.Config()
+    )
+    start, end = (text.token_to_id(mark) for mark in (SPECIAL_TOKENS[0], SPECIAL_TOKENS[2]))
     model = headed("classify", labels=LABELS)
-    found = Classify().encode([Labelled("_start_ _classify_", "", "so")], text, model.config, 90, None, LABELS)
-    row = found.sides["text"][0].tolist()
+    found = Classify().encode([LabeledText("_start_ _classify_", "", "so")], text, model.config, 90, None, LABELS)
+    row = found.fields["text"][0].tolist()
     assert (row[0], row[-1]) == (start, end) and row.count(start) == row.count(end) == 1
 
 
 def test_an_unknown_label_is_named() -> None:
     model = headed("classify", labels=LABELS)
-    strange = [Labelled("a", "", "odd", "x.tsv", 3), *SAMPLES, Labelled("b", "", "odd", "x.tsv", 9)]
+    strange = [LabeledText("a", "", "odd", "x.tsv", 3), *SAMPLES, LabeledText("b", "", "odd", "x.tsv", 9)]
     with pytest.raises(DataError, match="line 3"):
         encode(model, strange)
     with pytest.raises(DataError, match="class"):
-        model.task.encode(SAMPLES, model.text, model.config, 99, None, ("good",))
+        model.task.encode(SAMPLES, model.tokenizer, model.config, 99, None, ("good",))
 
 
 # -- what is learnt
 
 
-def oracle(model: Any, encoded: Any, terms: Terms) -> Any:
+def oracle(model: Any, encoded: Any, terms: LossWeights) -> Any:
     """The loss, sample by sample and token by token."""
     total = torch.zeros((), dtype=torch.float64)
     for row, ways, label in zip(*(encoded.sides[name] for name in ("text", "ways", "label")), strict=True):
@@ -118,10 +122,10 @@ def oracle(model: Any, encoded: Any, terms: Terms) -> Any:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("pair", ["", "ordered", "symmetric"])
 def test_the_loss_is_what_the_paper_says(pair: str, packed: bool) -> None:
-    model, terms = headed("classify", labels=LABELS, pair=pair), Terms(0.1, 0.5)
+    model, terms = headed("classify", labels=LABELS, pair=pair), LossWeights(0.1, 0.5)
     encoded = encode(model, PAIRS if pair else SAMPLES, pair or "ordered")
-    plan = model.task.plan(encoded, model.config, 96, 0, packed)
-    assert isinstance(plan, Packs) == packed
+    plan = model.task.sampler(encoded, model.config, 96, 0, packed)
+    assert isinstance(plan, PackedSampler) == packed
     batch = model.task.collate(encoded, range(len(encoded)), model.config, plan.shape)
     total, count = model.task.loss(model, batch, terms)
     assert int(count) == len(encoded)
@@ -137,53 +141,53 @@ def test_without_the_auxiliary_loss_only_the_class_counts() -> None:
     model = headed("classify", labels=LABELS)
     encoded = encode(model, SAMPLES)
     batch = model.task.collate(encoded, range(4), model.config)
-    near(model.task.loss(model, batch)[0], oracle(model, encoded, Terms()))
+    near(model.task.loss(model, batch)[0], oracle(model, encoded, LossWeights()))
 
 
 def test_padding_and_neighbours_change_no_answer() -> None:
     model = headed("classify", labels=LABELS)
     texts = ["abc", "h", "deaf bed", "", "cab"]
-    together = [answer.scores for answer in model.answer(texts)]
+    together = [answer.score for answer in model.predict(texts)]
     assert all(
-        np.allclose(scores, model.answer(text).scores, rtol=1e-12) for scores, text in zip(together, texts, strict=True)
+        np.allclose(scores, model.predict(text).score, rtol=1e-12) for scores, text in zip(together, texts, strict=True)
     )
-    answer = model.answer("abc")
-    assert list(answer.extra["probabilities"]) == list(LABELS) and math.isclose(sum(answer.scores), 1)
-    assert answer.value == LABELS[int(np.argmax(answer.scores))]
+    answer = model.predict("abc")
+    assert list(answer.extra["probabilities"]) == list(LABELS) and math.isclose(sum(answer.score), 1)
+    assert answer.value == LABELS[int(np.argmax(answer.score))]
 
 
 def test_a_symmetric_pair_has_no_order_and_an_ordered_one_has() -> None:
     same, other = (headed("classify", labels=LABELS, pair=pair) for pair in ("symmetric", "ordered"))
-    near(*(torch.tensor(same.answer(pair).scores) for pair in (("abc", "de"), ("de", "abc"))), 1e-6)
-    assert not np.allclose(other.answer(("abc", "de")).scores, other.answer(("de", "abc")).scores, rtol=1e-3)
-    assert other.answer("abc\tde").scores == other.answer(("abc", "de")).scores
-    listed = other.answer([("abc", "de"), "de\tabc"])
-    assert np.allclose(listed[0].scores, other.answer("abc\tde").scores) and len(listed) == 2
+    near(*(torch.tensor(same.predict(pair).scores) for pair in (("abc", "de"), ("de", "abc"))), 1e-6)
+    assert not np.allclose(other.predict(("abc", "de")).scores, other.predict(("de", "abc")).scores, rtol=1e-3)
+    assert other.predict("abc\tde").score == other.predict(("abc", "de")).scores
+    listed = other.predict([("abc", "de"), "de\tabc"])
+    assert np.allclose(listed[0].score, other.predict("abc\tde").score) and len(listed) == 2
     with pytest.raises(RegardError, match="together"):
-        other.answer("abc")
+        other.predict("abc")
     with pytest.raises(RegardError, match="pair"):
-        other.answer([("a", "b", "c")])
+        other.predict([("a", "b", "c")])
 
 
 def test_measures_are_those_that_are_taught() -> None:
     right = list("aaaabbbbcc")
     said = list("aaabbbacca")
-    counts = confusion(("a", "b", "c", "d"), right, said)
+    counts = confusion_matrix(("a", "b", "c", "d"), right, said)
     assert counts.tolist() == [[3, 1, 0, 0], [1, 2, 1, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
-    found = measures(counts)
+    found = confusion_scores(counts)
     # F1: a 2·3/(4+5), b 2·2/(4+3), c 2·1/(2+2); a class that never occurs and is never said does not count
     assert math.isclose(found["accuracy"], 0.6) and math.isclose(found["macro_f1"], (6 / 9 + 4 / 7 + 2 / 4) / 3)
     # (6·10 − (4·5 + 4·3 + 2·2)) / √((100 − 36)(100 − 38))
     assert math.isclose(found["matthews"], (60 - 36) / math.sqrt(64 * 62))
-    two = measures(np.array([[90, 4], [1, 5]]))  # (TP·TN − FP·FN) / √((TP+FP)(TP+FN)(TN+FP)(TN+FN))
+    two = confusion_scores(np.array([[90, 4], [1, 5]]))  # (TP·TN − FP·FN) / √((TP+FP)(TP+FN)(TN+FP)(TN+FN))
     assert math.isclose(two["matthews"], (5 * 90 - 4 * 1) / math.sqrt(9 * 6 * 94 * 91))
-    assert measures(np.array([[3, 0], [2, 0]]))["matthews"] == 0
+    assert confusion_scores(np.array([[3, 0], [2, 0]]))["matthews"] == 0
 
 
 def test_a_warm_up_below_one_is_a_share_of_all_steps() -> None:
-    share, steps = (Train(steps=1000, rate=1.0, schedule="linear", warmup=warm) for warm in (0.1, 100))
-    assert [rate_at(step, share) for step in (1, 50, 100, 500)] == [rate_at(step, steps) for step in (1, 50, 100, 500)]
-    assert rate_at(1, Train(steps=100, rate=1.0, schedule="linear", warmup=0.002)) == 1.0
+    share, steps = (TrainSettings(steps=1000, lr=1.0, lr_schedule="linear", warmup_steps=warm) for warm in (0.1, 100))
+    assert [lr_at(step, share) for step in (1, 50, 100, 500)] == [lr_at(step, steps) for step in (1, 50, 100, 500)]
+    assert lr_at(1, TrainSettings(steps=100, lr=1.0, lr_schedule="linear", warmup_steps=0.002)) == 1.0
 
 
 # -- published heads
@@ -195,7 +199,7 @@ def test_published_classifiers_are_read_and_written(system: str, tmp_path: Path)
     theirs = published(transformers, system)
     theirs.save_pretrained(tmp_path / "theirs")
     model = load(tmp_path / "theirs")
-    assert model.task.name == "classify" and model.identity.labels == ("no", "yes", "perhaps") and not model.notes
+    assert model.task.name == "classify" and model.spec.labels == ("no", "yes", "perhaps") and not model.notes
     x = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 22, 22], [1, 2, 22, 22, 22]])
     lengths = torch.tensor([5, 3, 2])
     logits, right = model.logits(x, mask=lengths), theirs(x).logits
@@ -204,7 +208,7 @@ def test_published_classifiers_are_read_and_written(system: str, tmp_path: Path)
     labels = torch.tensor([2, 0, 1])
     cost = torch.nn.functional.cross_entropy
     ours, grads = gradients(model, cost(logits, labels)), gradients(theirs, cost(right, labels))
-    grads, _ = model.identity.system.names.read(grads, model.weights())
+    grads, _ = model.spec.system.names.read(grads, model.weights())
     assert len(ours) == len(grads)
     for name, gradient in grads.items():
         near(ours[name if name.startswith("head.") else f"body.{name}"], gradient, 1e-11)
@@ -245,7 +249,7 @@ def test_classes_without_names_have_those_that_are_meant(tmp_path: Path) -> None
     config = json.loads((tmp_path / "config.json").read_text())
     config.pop("id2label"), config.pop("label2id", None)
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert load(tmp_path).identity.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert load(tmp_path).spec.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
 def test_a_classifier_loaded_for_another_task_leaves_its_head_out_and_says_so(tmp_path: Path) -> None:
@@ -256,17 +260,17 @@ def test_a_classifier_loaded_for_another_task_leaves_its_head_out_and_says_so(tm
     ]
     again = load(tmp_path / "run")
     assert alike(again, model, "abc") and not again.notes
-    plain = load(tmp_path / "run", task="language")
+    plain = load(tmp_path / "run", task="lm")
     assert plain.notes == ["left out, as it belongs to another task: score.weight"] and plain.head is None
-    near(plain.logits(torch.tensor([[1, 2]])), model.body.read(model.states(torch.tensor([[1, 2]])).sequence))
+    near(plain.logits(torch.tensor([[1, 2]])), model.body.to_logits(model.states(torch.tensor([[1, 2]])).sequence))
     other = load(tmp_path / "run", task="choose")
-    assert other.notes[1] == "new, and has learnt nothing yet: a matrix of 1 x 12" and other.fresh
+    assert other.notes[1] == "new, and has learnt nothing yet: a matrix of 1 x 12" and other.has_new_head
     assert other.head.choice.weight.dtype == torch.float64
-    plain.save(tmp_path / "language")
-    bare = load(tmp_path / "language", task="classify")
+    plain.save(tmp_path / "lm")
+    bare = load(tmp_path / "lm", task="classify")
     assert bare.notes == ["it has no classes yet, and no head for them"]
     with pytest.raises(RegardError, match="classify"):
-        bare.answer("abc")
+        bare.predict("abc")
 
 
 def test_both_orders_cannot_be_said_in_the_published_layout(tmp_path: Path) -> None:
@@ -276,10 +280,8 @@ def test_both_orders_cannot_be_said_in_the_published_layout(tmp_path: Path) -> N
     model.save(tmp_path / "run")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["model_type"] == "regard"
     again = load(tmp_path / "run")
-    assert again.identity.pair == "symmetric" and alike(again, model, ("abc", "d"))
-    assert load(tmp_path / "run", task="language").notes == [
-        "left out, as it belongs to another task: head.classes.weight"
-    ]
+    assert again.spec.head_options == "symmetric" and alike(again, model, ("abc", "d"))
+    assert load(tmp_path / "run", task="lm").notes == ["left out, as it belongs to another task: head.classes.weight"]
 
 
 def test_a_head_that_is_missing_is_no_new_one(tmp_path: Path) -> None:
@@ -316,7 +318,7 @@ def write(path: Path, samples: list[tuple[str, ...]], header: str = "sentence\tl
 @pytest.fixture(autouse=True, scope="module")
 def no_curves() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regard.runs.folder.curves", lambda *_: None)
+        patch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
         yield
 
 
@@ -325,14 +327,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("classify")
     write(folder / "labels.tsv", sentences(80))
     (folder / "text.txt").write_text("".join(f"{text}.\n" for text, _ in sentences(150, 1)))
-    train("language", folder / "text.txt", folder / "lm", *SMALL, "train.steps=20", "train.every=20", "train.tokens=256",
+    train("lm", folder / "text.txt", folder / "lm", *SMALL, "train.steps=20", "train.eval_every=20", "train.batch_tokens=256",
           model="gpt2-mini", valid=str(folder / "text.txt"))  # fmt: skip
     return folder
 
 
 @pytest.fixture(scope="module")
 def tuned(place: Path) -> str:
-    return train("classify", place / "labels.tsv", place / "run", *QUICK, "train.passes=12", model=str(place / "lm"))
+    return train("classify", place / "labels.tsv", place / "run", *QUICK, "train.epochs=12", model=str(place / "lm"))
 
 
 def test_fine_tuning_says_what_is_new_and_learns(place: Path, tuned: str) -> None:
@@ -341,13 +343,13 @@ def test_fine_tuning_says_what_is_new_and_learns(place: Path, tuned: str) -> Non
         and "64 texts to train on, 16 to validate, 293 tokens" in tuned
     )
     model = load(place / "run")
-    assert [a.value for a in model.answer(["a superb story", "it was dull"])] == ["good", "bad"]
+    assert [a.value for a in model.predict(["a superb story", "it was dull"])] == ["good", "bad"]
     known = facts(place / "run")
     assert known["labels"] == ["bad", "good"] and known["settings"]["train"]["auxiliary"] == 0.5
     assert known["settings"]["train"]["schedule"] == "linear" and known["scores"]["accuracy"] == 100
     card = (place / "run" / "README.md").read_text()
     assert "| good |" in card and "confusion.png" in card and (place / "run" / "confusion.png").exists()
-    assert "regard explain" in card and model.explain("a superb story").decided is not None
+    assert "regard explain" in card and model.explain("a superb story").decision is not None
 
 
 def test_a_finished_run_is_evaluated_on_what_it_remembers_and_on_other_files(place: Path, tuned: str) -> None:
@@ -358,33 +360,33 @@ def test_a_finished_run_is_evaluated_on_what_it_remembers_and_on_other_files(pla
         evaluate(place / "run", [str(other)])
     said: list[str] = []
     evaluate(
-        place / "run", [str(write(place / "long.tsv", [("fine " * 99, "good"), *sentences(3, 6)]))], say=said.append
+        place / "run", [str(write(place / "long.tsv", [("fine " * 99, "good"), *sentences(3, 6)]))], log=said.append
     )
     assert "  1 texts are longer than 48 tokens: cut in their middle" in said
 
 
 def test_the_body_begins_as_the_folder_has_it(place: Path, tuned: str) -> None:
     before, after = load(place / "lm"), load(place / "run")
-    fresh = regard.model.assemble(replace(after.identity), after.text)
-    rows_before, made = before.config.vocabulary, fresh.body.tokens.table.weight[-3:].clone()
-    said = start_from(fresh, place / "lm", {})
+    fresh = regard.model.assemble(replace(after.spec), after.tokenizer)
+    rows_before, made = before.config.vocab_size, fresh.body.tokens.table.weight[-3:].clone()
+    said = load_initial_weights(fresh, place / "lm", {})
     assert said == ["3 new tokens, a new head for 2 classes of 32 parameters"]
     ours, theirs = fresh.body.state_dict(), before.body.state_dict()
     for name, tensor in theirs.items():
         assert torch.equal(ours[name][: len(tensor)], tensor), name
     assert len(ours["tokens.table.weight"]) == rows_before + 3 and torch.equal(ours["tokens.table.weight"][-3:], made)
-    assert after.text.id_of(MARKS[0]) == rows_before
-    assert start_from(fresh, place / "run", {}) == [] and torch.equal(
+    assert after.tokenizer.token_to_id(SPECIAL_TOKENS[0]) == rows_before
+    assert load_initial_weights(fresh, place / "run", {}) == [] and torch.equal(
         fresh.head.classes.weight, after.head.classes.weight
     )
-    named = regard.model.assemble(replace(after.identity, labels=("good", "bad")), after.text)
-    assert start_from(named, place / "run", {}) == [
+    named = regard.model.assemble(replace(after.spec, labels=("good", "bad")), after.tokenizer)
+    assert load_initial_weights(named, place / "run", {}) == [
         "left out, as it has other classes: the head for bad, good", "a new head for 2 classes of 32 parameters",
     ]  # fmt: skip
 
 
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(place: Path, tmp_path: Path) -> None:
-    short = (*QUICK, "train.steps=12", "train.passes=0", "train.every=4", "train.last=2")
+    short = (*QUICK, "train.steps=12", "train.epochs=0", "train.eval_every=4", "train.average_checkpoints=2")
     data, start = place / "labels.tsv", str(place / "lm")
     said = train("classify", data, tmp_path / "whole", *short, model=start)
     assert "the mean of the last 2 checkpoints has accuracy" in said
@@ -399,19 +401,19 @@ def test_pairs_are_learnt_in_either_way_from_nothing(tmp_path: Path) -> None:
     words = [*GOOD, *BAD]
     pairs = [(a, b, "same" if (a in GOOD) == (b in GOOD) else "other") for a in words for b in words]
     path = write(tmp_path / "pairs.tsv", pairs, "text\tpair\tlabel")
-    settings = (*SMALL, *QUICK, "train.steps=4", "train.passes=0", "data.pair=symmetric")
+    settings = (*SMALL, *QUICK, "train.steps=4", "train.epochs=0", "data.pair_order=symmetric")
     said = train("classify", path, tmp_path / "run", *settings, model="gpt2-mini")
     assert "new tokens" not in said
     model = load(tmp_path / "run")
-    assert model.identity.pair == "symmetric" and facts(tmp_path / "run")["pair"] == "symmetric"
-    assert model.answer("fine\tpoor").value in ("same", "other")
-    near(*(torch.tensor(model.answer(pair).scores) for pair in (("fine", "poor"), ("poor", "fine"))), 1e-5)
+    assert model.spec.head_options == "symmetric" and facts(tmp_path / "run")["pair"] == "symmetric"
+    assert model.predict("fine\tpoor").value in ("same", "other")
+    near(*(torch.tensor(model.predict(pair).scores) for pair in (("fine", "poor"), ("poor", "fine"))), 1e-5)
     scores = evaluate(tmp_path / "run").scores
     assert scores["accuracy"] == facts(tmp_path / "run")["scores"]["accuracy"]
 
 
 def test_packed_rows_learn_the_same_task(place: Path, tmp_path: Path) -> None:
-    settings = (*QUICK, "train.passes=6", "train.packed=on")
+    settings = (*QUICK, "train.epochs=6", "train.packing=on")
     said = train("classify", place / "labels.tsv", tmp_path / "run", *settings, model=str(place / "lm"))
     assert facts(tmp_path / "run")["packed"] and "packed rows with" in said
     assert facts(tmp_path / "run")["scores"]["accuracy"] > 80
@@ -419,13 +421,13 @@ def test_packed_rows_learn_the_same_task(place: Path, tmp_path: Path) -> None:
 
 def test_long_texts_are_counted_and_cut_in_training(place: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", [*sentences(30), ("fine " * 99, "good")])
-    settings = (*QUICK, "train.steps=2", "train.passes=0")
+    settings = (*QUICK, "train.steps=2", "train.epochs=0")
     said = train(
         "classify", path, tmp_path / "run", *settings, model=str(place / "lm"), valid=str(place / "labels.tsv")
     )
     place_of = f"the first at {path}, line 32"
     assert (
-        f"1 training texts have more than 48 tokens on a side (model.length) and are cut in their middle, {place_of}"
+        f"1 training texts have more than 48 tokens on a side (model.max_length) and are cut in their middle, {place_of}"
         in said
     )
     assert "31 texts to train on" in said
@@ -434,14 +436,16 @@ def test_long_texts_are_counted_and_cut_in_training(place: Path, tmp_path: Path)
 def test_others_find_the_marks_around_a_text_by_themselves(tmp_path: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
-    text = Classify().grow(Text.language(["a wonderful evening, a dull one"] * 5, 280), gpt2.Config())
-    Classify().dressed(text, gpt2.Config()).save(tmp_path / "tokenizer.json")
+    text = Classify().add_special_tokens(
+        TextTokenizer.train_lm_bpe(["a wonderful evening, a dull one"] * 5, 280), gpt2.Config()
+    )
+    Classify().export_tokenizer(text, gpt2.Config()).save(tmp_path / "tokenizer.json")
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
-    start, delimiter, extract = (text.id_of(mark) for mark in ("_start_", "_delimiter_", "_classify_"))
+    start, delimiter, extract = (text.token_to_id(mark) for mark in ("_start_", "_delimiter_", "_classify_"))
     one, other = text.encode(["a dull evening", "wonderful"])
     assert theirs("a dull evening")["input_ids"] == [start, *one, extract]
     assert theirs("a dull evening", "wonderful")["input_ids"] == [start, *one, delimiter, *other, extract]
-    assert Text.load(tmp_path).encode(["a dull evening"]) == [one]
+    assert TextTokenizer.load(tmp_path).encode(["a dull evening"]) == [one]
 
 
 @pytest.mark.slow
@@ -459,8 +463,8 @@ def test_a_document_of_65_536_tokens_is_trained_on_and_explained_whole(
         path.write_text("".join(json.dumps(row) + "\n" for row in some))
     sizes = ("width=4", "depth=1", "heads=1", "hidden=4", "windows=8", "length=65536")
     said = train(
-        "classify", data, tmp_path / "run", *(f"model.{size}" for size in sizes), "data.longest=65536", "data.kind=wordpiece",
-        "data.vocabulary=40", "train.tokens=65536", "train.steps=2", "train.precision=float32", model="longformer-mini",
+        "classify", data, tmp_path / "run", *(f"model.{size}" for size in sizes), "data.max_length=65536", "data.tokenizer_type=wordpiece",
+        "data.vocab_size=40", "train.batch_tokens=65536", "train.steps=2", "train.precision=float32", model="longformer-mini",
         valid=[str(valid)],
     )  # fmt: skip
     assert "1 training texts have more than 65,536 tokens" in said
@@ -489,9 +493,9 @@ def test_many_classes_are_told_one_by_one(tmp_path: Path) -> None:
     """A table of all by all is too large beyond 24."""
     labels = tuple(f"c{number:02}" for number in range(30))
     model = headed("classify", labels=labels)
-    samples = [Labelled("abcdefgh"[number % 8 :], "", label) for number, label in enumerate(labels)]
-    encoded = model.task.encode(samples, model.text, model.config, 24, labels=labels)
-    scores, answers = model.task.score(model, encoded, model.identity.decode, Data(), None)
+    samples = [LabeledText("abcdefgh"[number % 8 :], "", label) for number, label in enumerate(labels)]
+    encoded = model.task.encode(samples, model.tokenizer, model.config, 24, labels=labels)
+    scores, answers = model.task.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
     assert "confusion" not in scores and scores["confused"].splitlines()[0].split()[1::2] == [
         "is",
         "said",
@@ -502,6 +506,8 @@ def test_many_classes_are_told_one_by_one(tmp_path: Path) -> None:
     assert {line[1] for line in table} == {*labels, "all"} and float(table[-1][3]) == scores["accuracy"]
     wrong = sum(sample.label != answer.value for sample, answer in zip(samples, answers, strict=True))
     assert sum(int(line.split()[5]) for line in scores["confused"].splitlines()[2:]) == min(wrong, 12)
-    assert model.task.draw(tmp_path, samples, answers) == ["classes.png"] and (tmp_path / "classes.png").exists()
-    few = model.task.score(model, encoded, model.identity.decode, Data(), None, most=5)[0]
+    assert (
+        model.task.save_figures(tmp_path, samples, answers) == ["classes.png"] and (tmp_path / "classes.png").exists()
+    )
+    few = model.task.evaluate(model, encoded, model.spec.decode, DataSettings(), None, max_samples=5)[0]
     assert "each" not in few and "confused" not in few

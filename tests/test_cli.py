@@ -20,7 +20,7 @@ import typer.main
 import regard
 from conftest import TINY, TWELVE, Pairs, Trained, facts, write_pairs
 from regard.cli import app, main
-from regard.cli_args import spread
+from regard.cli_args import expand_options
 from regard.runs.settings import GROUPS
 
 ROOT = Path(__file__).parent.parent
@@ -40,7 +40,7 @@ Cli = Callable[..., Done]
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
     """Type words after `regard` in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("regard.runs.folder.curves", lambda *_: None)
+    monkeypatch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
 
     def call(*words: object, stdin: str = "") -> Done:
         monkeypatch.setattr(sys, "argv", ["regard", *map(str, words)])
@@ -134,7 +134,7 @@ def test_the_version_is_the_packages(cli: Cli) -> None:
     ],
 )
 def test_what_follows_an_option_of_many_values_belongs_to_it(typed: str, meant: str) -> None:
-    assert spread(shlex.split(typed)) == shlex.split(meant)
+    assert expand_options(shlex.split(typed)) == shlex.split(meant)
 
 
 # -- train
@@ -158,10 +158,10 @@ def test_files_and_folders_with_spaces_columns_a_settings_file_and_settings_that
 def test_the_demo_runs_from_corpus_to_pictures_and_replaces_only_its_own(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from regard.demos.grammar import corpus
+    from regard.demos.grammar import generate_corpus
 
-    monkeypatch.setattr("regard.demos.translate.corpus", lambda: corpus(count=300))
-    monkeypatch.setattr("regard.demos.translate.Translator.settings", (*TINY, *TWELVE, "train.steps=2"))
+    monkeypatch.setattr("regard.demos.translate.corpus", lambda: generate_corpus(count=300))
+    monkeypatch.setattr("regard.demos.translate.TranslateDemo.settings", (*TINY, *TWELVE, "train.steps=2"))
     done = cli("demo", "--out", "d")
     assert done.code == 0 and "exact" in done.out and "the cat danced  →" in done.out and "regard train" in done.out
     assert {"attention-cat.html", "attention-cat.png", "attention-moved.html"} <= {p.name for p in Path("d").iterdir()}
@@ -185,7 +185,7 @@ def asked(pairs: Pairs, trained: Trained) -> tuple[list[str], list[str]]:
     """Lines with blanks between, and what the model answers to each alone."""
     texts = [pairs[0][0], "", pairs[1][0], pairs[3][0], "", pairs[5][0]]
     model = regard.load(trained.path)
-    answers = [model.answer(text).value if text else "" for text in texts]
+    answers = [model.predict(text).value if text else "" for text in texts]
     assert len(set(answers)) == 5, "the answers must differ for their order to show"
     return texts, answers
 
@@ -196,35 +196,37 @@ def test_arguments_files_and_pipes_are_answered_in_order_with_blank_lines_kept(
     texts, answers = asked
     Path("my lines.txt").write_text("\r\n".join(texts) + "\n", encoding="utf-8")
     wanted = Done(0, "".join(f"{answer}\n" for answer in answers), "")
-    assert cli("run", trained.path, *texts) == wanted
-    assert cli("run", trained.path, "my lines.txt") == wanted
-    assert cli("run", trained.path, stdin="\n".join(texts)) == wanted
-    assert cli("run", trained.path, texts[2], "my lines.txt").out == f"{answers[2]}\n{wanted.out}"
-    assert cli("run", trained.path, stdin="") == (0, "", "")
+    assert cli("predict", trained.path, *texts) == wanted
+    assert cli("predict", trained.path, "my lines.txt") == wanted
+    assert cli("predict", trained.path, stdin="\n".join(texts)) == wanted
+    assert cli("predict", trained.path, texts[2], "my lines.txt").out == f"{answers[2]}\n{wanted.out}"
+    assert cli("predict", trained.path, stdin="") == (0, "", "")
 
 
 def test_more_lines_than_fit_into_a_chunk_stay_in_order(
     cli: Cli, trained: Trained, asked: tuple[list[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.cli.CHUNK", 4)
+    monkeypatch.setattr("regard.cli.PREDICT_CHUNK", 4)
     texts, answers = asked
-    assert cli("run", trained.path, stdin="\n".join(texts * 2)).out.splitlines() == answers * 2
+    assert cli("predict", trained.path, stdin="\n".join(texts * 2)).out.splitlines() == answers * 2
 
 
 def test_blanks_around_a_text_are_no_part_of_it_as_in_training(cli: Cli, trained: Trained, pairs: Pairs) -> None:
     text = pairs[0][0]
-    assert cli("run", trained.path, stdin=f"  {text} \n").out == cli("run", trained.path, text).out
-    assert cli("run", trained.path, stdin="   \n").out == "\n"
+    assert cli("predict", trained.path, stdin=f"  {text} \n").out == cli("predict", trained.path, text).out
+    assert cli("predict", trained.path, stdin="   \n").out == "\n"
 
 
 def test_a_pipe_that_is_not_utf8_is_told_by_its_line(cli: Cli, trained: Trained) -> None:
-    done = cli("run", trained.path, stdin="a horse ran\ncaf\udce9\n")
+    done = cli("predict", trained.path, stdin="a horse ran\ncaf\udce9\n")
     assert done.code == 2 and "line 2" in done.err and "UTF-8" in done.err
 
 
 def test_json_is_one_object_a_line(cli: Cli, trained: Trained, asked: tuple[list[str], list[str]]) -> None:
     texts, answers = asked
-    rows = [json.loads(line) for line in cli("run", trained.path, "--json", stdin="\n".join(texts)).out.splitlines()]
+    rows = [
+        json.loads(line) for line in cli("predict", trained.path, "--json", stdin="\n".join(texts)).out.splitlines()
+    ]
     assert [row["input"] for row in rows] == texts and [row["value"] for row in rows] == answers
     full = rows[0]
     assert sum(full["log_probabilities"]) == pytest.approx(full["scores"][0], abs=1e-4)
@@ -232,12 +234,22 @@ def test_json_is_one_object_a_line(cli: Cli, trained: Trained, asked: tuple[list
 
 
 def test_json_of_a_blank_line_has_the_same_keys(cli: Cli, trained: Trained) -> None:
-    rows = [json.loads(line) for line in cli("run", trained.path, "--json", stdin="a horse ran\n\n").out.splitlines()]
+    rows = [
+        json.loads(line) for line in cli("predict", trained.path, "--json", stdin="a horse ran\n\n").out.splitlines()
+    ]
     assert rows[0].keys() == rows[1].keys()
 
 
 def test_several_answers_come_best_first_with_their_scores(cli: Cli, trained: Trained, pairs: Pairs) -> None:
-    words = ("run", trained.path, pairs[0][0], pairs[1][0], "--set", "decode.beam=3", "decode.best=2")
+    words = (
+        "run",
+        trained.path,
+        pairs[0][0],
+        pairs[1][0],
+        "--set",
+        "decode.num_beams=3",
+        "decode.num_return_sequences=2",
+    )
     printed = cli(*words).out.splitlines()
     assert printed[0] == pairs[0][0] and printed[3] == pairs[1][0]  # each input above its answers
     lines = [line.split("\t") for line in printed if "\t" in line]
@@ -267,7 +279,7 @@ def test_a_run_is_scored_on_other_files_and_its_answers_are_written(cli: Cli, tr
     rows = [json.loads(line) for line in Path("answers.jsonl").read_text("utf-8").splitlines()]
     model = regard.load(trained.path)
     assert [(row["source"], row["reference"]) for row in rows] == pairs[:3]
-    assert [row["answer"] for row in rows] == [model.answer(source).value for source, _ in pairs[:3]]
+    assert [row["answer"] for row in rows] == [model.predict(source).value for source, _ in pairs[:3]]
 
 
 def test_a_run_finds_its_data_from_any_folder(cli: Cli, pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,11 +337,11 @@ def test_a_file_is_explained_whole_and_so_is_standard_input(cli: Cli, trained: T
 
 
 def test_a_converted_model_is_smaller_luggage_with_the_same_answers(cli: Cli, trained: Trained, pairs: Pairs) -> None:
-    assert cli("convert", trained.path, "to/there").code == 0
+    assert cli("export", trained.path, "to/there").code == 0
     wanted = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert {path.name for path in Path("to/there").iterdir()} == wanted
-    assert cli("run", "to/there", pairs[0][0]) == cli("run", trained.path, pairs[0][0])
-    assert cli("convert", trained.path, "to").code == 2
+    assert cli("predict", "to/there", pairs[0][0]) == cli("predict", trained.path, pairs[0][0])
+    assert cli("export", trained.path, "to").code == 2
 
 
 # -- wrong input: exit code 2, one paragraph, the offender and what would be right, nothing left behind
@@ -352,15 +364,15 @@ WRONG = {
     "group": (f"{TRAIN} --set trian.steps=3", "'trian'", "'train'"),
     "no group": (f"{TRAIN} --set steps=3", "steps=3", "train.steps"),
     "type": (f"{TRAIN} --set train.steps=some", "train.steps", "'some'"),
-    "choice": (f"{TRAIN} --set train.schedule=cosin", "train.schedule", "'cosine'"),
+    "choice": (f"{TRAIN} --set train.lr_schedule=cosin", "train.lr_schedule", "'cosine'"),
     "range": (f"{TRAIN} --set train.steps=0", "train.steps", "at least 1"),
     "heads": (f"{TRAIN} --set train.steps=1 model.heads=3", "heads", "128"),
     "width": (f"{TRAIN} --set train.steps=1 model.width=0", "model.width", "at least"),
     "depth": (f"{TRAIN} --set train.steps=1 model.depth=0", "model.depth", "at least"),
     "dropout": (f"{TRAIN} --set train.steps=1 model.dropout=2", "dropout", "2"),
-    "score": (f"{TRAIN} --set train.steps=1 data.score=0", "data.score", "at least"),
+    "attention_score": (f"{TRAIN} --set train.steps=1 data.eval_samples=0", "data.eval_samples", "at least"),
     "seed": (f"{TRAIN} --set train.steps=1 train.seed=-1", "train.seed", "-1"),
-    "budget": (f"{TRAIN} --set train.steps=1 train.tokens=4", "train.tokens", "Raise"),
+    "budget": (f"{TRAIN} --set train.steps=1 train.batch_tokens=4", "train.batch_tokens", "Raise"),
     "settings file": (f"{TRAIN} --config no.yaml", "no.yaml", "cannot be read"),
     "device": (f"{TRAIN} --device gpu", "'gpu'", "cuda"),
     "columns": (f"{TRAIN} --columns sorce=0 target=1", "'sorce'", "'source'"),
@@ -374,7 +386,7 @@ WRONG = {
     "evaluate no run": ("evaluate norun", "norun", "no run"),
     "evaluate missing": ("evaluate RUN --data goo.tsv", "goo.tsv", "'good.tsv'"),
     "data unnamed": ("evaluate RUN --data", "--data", "requires an argument"),
-    "best": ("run RUN hello --set decode.best=3", "decode.best=3", "decode.beam=3"),
+    "best": ("run RUN hello --set decode.num_return_sequences=3", "decode.num_return_sequences=3", "decode.num_beams=3"),
     "temperature": ("run RUN hello --set decode.temperature=-1", "decode.temperature", "at least 0"),
     "setting of another command": ("run RUN hello --set train.steps=5", "train", "decode"),
     "run device": ("run RUN hello --device gpu", "'gpu'", "cuda"),
@@ -416,12 +428,12 @@ def test_answers_have_a_place_or_are_refused_before_the_work(cli: Cli, trained: 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_refused(cli: Cli, trained: Trained) -> None:
-    done = cli("run", trained.path, "hello", "--device", "cuda")
+    done = cli("predict", trained.path, "hello", "--device", "cuda")
     assert done.code == 2 and "no cuda device" in done.err and "cpu" in done.err
 
 
 @pytest.mark.every(2)
-@pytest.mark.parametrize("words", [("--debug", "run", "norun", "x"), ("run", "norun", "x", "--debug")])
+@pytest.mark.parametrize("words", [("--debug", "run", "norun", "x"), ("predict", "norun", "x", "--debug")])
 def test_debug_shows_the_traceback_wherever_it_stands(words: tuple[str, ...], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "regard", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from regard.data.check.files import SizedReport
-from regard.data.check.point_cloud_survey import form_of, outside
-from regard.data.check.point_clouds import check_clouds, check_labelled_clouds
-from regard.data.points.cloud import Cloud
+from regard.data.check.point_cloud_survey import count_outliers, degenerate_shape
+from regard.data.check.point_clouds import check_clouds, check_labeled_clouds
+from regard.data.points.cloud import PointCloud
 from regard.data.points.ply import write_ply
-from regard.data.settings import Data
+from regard.data.settings import DataSettings
 
 MANY = 104
 BLACK, AXES = np.zeros((80, 3), np.uint8), np.eye(3, dtype=np.float32)[np.arange(80) % 3]
@@ -26,7 +26,7 @@ def points(seed: int, many: int = 80) -> np.ndarray:
 def put(path: Path, places: np.ndarray, **beside: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     labels = beside.pop("labels", None)
-    write_ply(path, Cloud(places, **beside), labels)
+    write_ply(path, PointCloud(places, **beside), labels)
 
 
 def clean(folder: Path, many: int = MANY, first: int = 0) -> Path:
@@ -46,20 +46,20 @@ def found(report: SizedReport) -> dict[str, tuple[str, int]]:
 
 
 def classify(folder: Path, valid: Path | None = None) -> SizedReport:
-    return check_clouds([str(folder)], [] if valid is None else [str(valid)], None, Data())
+    return check_clouds([str(folder)], [] if valid is None else [str(valid)], None, DataSettings())
 
 
 def segment(folder: Path, valid: Path | None = None, columns: Any = None) -> SizedReport:
-    return check_labelled_clouds([str(folder)], [] if valid is None else [str(valid)], columns, Data())
+    return check_labeled_clouds([str(folder)], [] if valid is None else [str(valid)], columns, DataSettings())
 
 
 def test_clean_clouds_have_only_their_classes_told(tmp_path: Path) -> None:
     report = classify(clean(tmp_path))
     assert found(report) == {} and report.counts == {"clouds": MANY, "entries": 1, "classes": 2}
-    assert report.spreads[0].train == {"ball": 52, "cube": 52}
+    assert report.class_counts[0].train == {"ball": 52, "cube": 52}
     said = str(report)
     assert "classes (ball: 52, cube: 52)" in said and said.splitlines()[-1].startswith("nothing must be fixed")
-    assert report.sizes()["points"]["median"] == 80 and "longest side" in said
+    assert report.size_quantiles()["points"]["median"] == 80 and "longest side" in said
     assert report.as_dict()["sizes"]["longest side"]["most"] < 1
 
 
@@ -112,8 +112,8 @@ def test_what_was_spoilt_is_found_and_nothing_else(
     report = classify(tmp_path)
     assert found(report) == wanted
     for finding in report.findings:
-        if finding.places:
-            place = str(finding.places[0])
+        if finding.locations:
+            place = str(finding.locations[0])
             assert "z." in place or finding.kind == "skipped"
 
 
@@ -134,10 +134,10 @@ def test_what_is_trained_on_does_not_validate(tmp_path: Path) -> None:
 
 
 def test_a_set_that_is_made_is_clean_and_brings_its_validation() -> None:
-    report = check_clouds(["solids#samples=120,points=100"], [], None, Data())
+    report = check_clouds(["solids#samples=120,points=100"], [], None, DataSettings())
     assert found(report) == {} and report.counts["validation_clouds"] == 500
-    rooms = check_labelled_clouds(
-        ["rooms#samples=101,points=400"], ["rooms#part=test,samples=9,points=400"], None, Data()
+    rooms = check_labeled_clouds(
+        ["rooms#samples=101,points=400"], ["rooms#part=test,samples=9,points=400"], None, DataSettings()
     )
     assert found(rooms) == {} and rooms.counts == {
         "clouds": 101, "entries": 1, "classes": 5, "validation_clouds": 9, "validation_entries": 1,
@@ -150,7 +150,7 @@ def test_a_set_that_is_made_is_clean_and_brings_its_validation() -> None:
 def test_clean_labels_have_only_their_classes_told(tmp_path: Path) -> None:
     report = segment(labelled(tmp_path))
     assert found(report) == {} and report.counts["classes"] == 3
-    assert report.spreads[0].train == {"0": 27 * MANY, "1": 27 * MANY, "2": 26 * MANY}
+    assert report.class_counts[0].train == {"0": 27 * MANY, "1": 27 * MANY, "2": 26 * MANY}
 
 
 def test_labels_are_held_against_the_classes(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_column_that_a_person_names_is_checked(tmp_path: Path) -> None:
         rows = np.concatenate([points(number), np.full((80, 6), 0.5), np.arange(80)[:, None] % 2], axis=1)
         np.savetxt(tmp_path / f"{number}.txt", rows, fmt="%.5f")
     assert found(segment(tmp_path))["broken"] == ("error", 3)  # nothing says what these columns are
-    assert segment(tmp_path, columns={"label": "9"}).spreads[0].train == {"0": 120, "1": 120}
+    assert segment(tmp_path, columns={"label": "9"}).class_counts[0].train == {"0": 120, "1": 120}
 
 
 # -- forms
@@ -201,15 +201,15 @@ def test_a_column_that_a_person_names_is_checked(tmp_path: Path) -> None:
 def test_forms_are_told_whatever_their_size_and_place() -> None:
     for factor, shift in ((1, 0), (1e-3, 0), (1e4, 0), (1, 30)):
         cube = factor * points(1, 500) + np.float32(shift)
-        assert form_of(cube) == ""
+        assert degenerate_shape(cube) == ""
         flat_one = cube.copy()
         flat_one[:, 1] = shift
-        assert form_of(flat_one) == "plane"
-        assert form_of(cube[:, :1].repeat(3, axis=1)) == "line"
-        assert form_of(np.full((10, 3), shift + factor, np.float32)) == "place"
+        assert degenerate_shape(flat_one) == "plane"
+        assert degenerate_shape(cube[:, :1].repeat(3, axis=1)) == "line"
+        assert degenerate_shape(np.full((10, 3), shift + factor, np.float32)) == "place"
 
 
 def test_long_clouds_have_nothing_outside() -> None:
-    assert outside(points(1, 1000) * np.float32([50, 1, 1])) == 0
-    assert outside(np.concatenate([points(1, 1000), [[20, 0, 0], [0, 30, 0]]]).astype(np.float32)) == 2
-    assert outside(np.zeros((5, 3), np.float32)) == 0
+    assert count_outliers(points(1, 1000) * np.float32([50, 1, 1])) == 0
+    assert count_outliers(np.concatenate([points(1, 1000), [[20, 0, 0], [0, 30, 0]]]).astype(np.float32)) == 2
+    assert count_outliers(np.zeros((5, 3), np.float32)) == 0

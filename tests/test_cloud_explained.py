@@ -12,27 +12,27 @@ import torch
 
 import regard
 from gatherers import LABELS, cloud, made
-from regard.data.points.cloud import Cloud
+from regard.data.points.cloud import PointCloud
 from regard.data.points.cloud_files import read_cloud
 from regard.data.points.ply import write_ply
 from regard.errors import RegardError
-from regard.explain import explains
-from regard.explain.points import Gathered, asked_point, place_of
-from regard.nn.recording import watch
-from regard.processors.points import Points
+from regard.explain import is_explainable
+from regard.explain.points import CloudExplanation, level_and_block, query_index
+from regard.nn.recording import record_attention
+from regard.processors.points import PointProcessor
 from regard.runs.check import check
-from regard.runs.explain import place
-from regard.tasks import GATHERING
+from regard.runs.explain import parse_position
+from regard.tasks import POINT_TASKS
 from regard.types import Batch
 from test_cli import Cli
 from test_cli import cli as cli
 
-both = pytest.mark.parametrize("task", GATHERING)
+both = pytest.mark.parametrize("task", POINT_TASKS)
 
 
-def explained(model: Any, item: Any, at: Any = None) -> Gathered:
+def explained(model: Any, item: Any, at: Any = None) -> CloudExplanation:
     found = model.explain(item, at=at)
-    assert isinstance(found, Gathered)
+    assert isinstance(found, CloudExplanation)
     return found
 
 
@@ -40,54 +40,60 @@ def explained(model: Any, item: Any, at: Any = None) -> Gathered:
 def test_shares_are_the_weights_of_the_attention_averaged_over_channels(task: str) -> None:
     model, whole = made(task), cloud(70)
     found = explained(model, whole, at=11)
-    assert found.gazing is not None and explains(model.task)
-    points: Points = model.points_or_refuse()
-    with torch.no_grad(), watch(model.body) as seen:
+    assert found.attention is not None and is_explainable(model.task)
+    points: PointProcessor = model.require_point_processor()
+    with torch.no_grad(), record_attention(model.body) as seen:
         states = model.body(Batch(torch.from_numpy(points.prepare(whole)[0])[None]))
     levels = [states.side[f"level{n}"].numpy() for n in range(3)]
-    assert len(found.gazing.layers) == len(seen.looks) == (4 if task == "classify" else 7)
-    for look, layer in zip(seen.looks, found.gazing.layers, strict=True):
+    assert len(found.attention.layers) == len(seen.records) == (4 if task == "classify" else 7)
+    for look, layer in zip(seen.records, found.attention.layers, strict=True):
         level = levels[layer.level]
         assert look.weights.shape[2] == len(level), look.name
-        point = int(((whole.places[level] - whole.places[11]) ** 2).sum(1).argmin())
+        point = int(((whole.coordinates[level] - whole.coordinates[11]) ** 2).sum(1).argmin())
         right = np.zeros(70)
-        assert look.keys is not None
-        np.add.at(right, level[look.keys[0, 0, point].numpy()], look.weights[0, :, point].mean(0).float().numpy())
-        assert np.allclose(found.gazing.shares(layer), right, atol=1e-6) and abs(right.sum() - 1) < 1e-5
+        assert look.key_index is not None
+        np.add.at(right, level[look.key_index[0, 0, point].numpy()], look.weights[0, :, point].mean(0).float().numpy())
+        assert np.allclose(found.attention.point_weights(layer), right, atol=1e-6) and abs(right.sum() - 1) < 1e-5
 
 
 def test_a_point_is_asked_by_its_number_or_by_where_it_is() -> None:
-    whole = Cloud(np.array([[0, 0, 0], [1, 0, 0], [0, 2, 0]], np.float32), origin=np.array([100.0, 0, 0]))
-    assert asked_point(whole, 2) == asked_point(whole, np.int64(2)) == 2 and asked_point(whole, (101.2, 0.1, 0)) == 1
-    assert asked_point(whole, None) == 0, "the one in the middle"
+    whole = PointCloud(np.array([[0, 0, 0], [1, 0, 0], [0, 2, 0]], np.float32), origin=np.array([100.0, 0, 0]))
+    assert query_index(whole, 2) == query_index(whole, np.int64(2)) == 2 and query_index(whole, (101.2, 0.1, 0)) == 1
+    assert query_index(whole, None) == 0, "the one in the middle"
     for at, said in ((3, "counted"), ((1, 2), "not \\(1, 2\\)")):
         with pytest.raises(RegardError, match=said):
-            asked_point(whole, at)
-    assert place("512", "points") == 512 and place("1.5,-2,3e-1", "points") == (1.5, -2.0, 0.3)
+            query_index(whole, at)
+    assert parse_position("512", "points") == 512 and parse_position("1.5,-2,3e-1", "points") == (1.5, -2.0, 0.3)
     for wrong in ("1,2", "a", "nan,0,0", ""):
         with pytest.raises(RegardError, match="--at"):
-            place(wrong, "points")
+            parse_position(wrong, "points")
 
 
 def test_layers_are_named_by_their_level_and_the_way() -> None:
-    assert place_of("down.0.blocks.0.attend", 5) == (0, "block 1") and place_of("down.3.blocks.4", 5) == (3, "block 5")
-    assert place_of("up.0.blocks.0.attend", 5) == (4, "on the way back") and place_of("up.4.blocks.0", 5)[0] == 0
+    assert level_and_block("down.0.blocks.0.attend", 5) == (0, "block 1") and level_and_block("down.3.blocks.4", 5) == (
+        3,
+        "block 5",
+    )
+    assert (
+        level_and_block("up.0.blocks.0.attend", 5) == (4, "on the way back")
+        and level_and_block("up.4.blocks.0", 5)[0] == 0
+    )
 
 
 def test_of_a_large_level_only_what_is_asked_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("regard.explain.points.EACH", 30)
+    monkeypatch.setattr("regard.explain.points.MAX_STORED_QUERIES", 30)
     model, whole = made("segment"), cloud(90)
     found = explained(model, whole, at=5)
-    assert found.gazing is not None
-    kept = [layer.queries is None for layer in found.gazing.layers]
-    assert kept == [layer.level > 0 for layer in found.gazing.layers] and len(found.gazing.layers[0].keys) == 1
-    assert found.gazing.nearest(found.gazing.layers[0]) == int(found.gazing.layers[0].queries[0])
+    assert found.attention is not None
+    kept = [layer.queries is None for layer in found.attention.layers]
+    assert kept == [layer.level > 0 for layer in found.attention.layers] and len(found.attention.layers[0].keys) == 1
+    assert found.attention.nearest_query(found.attention.layers[0]) == int(found.attention.layers[0].queries[0])
     assert found.save(tmp_path / "it.html").exists()
 
 
 def test_an_explanation_is_saved_as_page_picture_or_numbers(tmp_path: Path) -> None:
-    found = explained(made("classify", Points(40, "unit")), cloud(80), at=3)
-    assert found.gazing is not None and len(found.gazing.places) == 40
+    found = explained(made("classify", PointProcessor(40, "unit")), cloud(80), at=3)
+    assert found.attention is not None and len(found.attention.coordinates) == 40
     for ending in ("html", "png", "svg"):
         assert found.save(tmp_path / f"it.{ending}").stat().st_size > 1000
     said = json.loads(found.save(tmp_path / "it.json").read_text())
@@ -105,8 +111,8 @@ def test_an_explanation_is_saved_as_page_picture_or_numbers(tmp_path: Path) -> N
 @pytest.fixture
 def folders(tmp_path: Path) -> Path:
     """A model of each task, and clouds to ask it."""
-    for task in GATHERING:
-        made(task, Points(64, "unit")).float().save(tmp_path / task)
+    for task in POINT_TASKS:
+        made(task, PointProcessor(64, "unit")).float().save(tmp_path / task)
     (tmp_path / "scans").mkdir()
     for number in range(2):
         write_ply(tmp_path / "scans" / f"room{number}.ply", read_cloud(f"rooms#part=test,points=150,number={number}"))
@@ -114,28 +120,28 @@ def folders(tmp_path: Path) -> Path:
 
 
 def test_clouds_are_classified_on_the_command_line(folders: Path, cli: Cli) -> None:
-    done = cli("run", folders / "classify", folders / "scans")
+    done = cli("predict", folders / "classify", folders / "scans")
     lines = done.out.splitlines()
     assert done.code == 0 and [Path(line.split("\t")[0]).name for line in lines] == ["room0.ply", "room1.ply"]
     assert all(line.split("\t")[1] in LABELS["classify"] for line in lines)
-    piped = cli("run", folders / "classify", stdin=f"{folders}/scans/room0.ply\n")
+    piped = cli("predict", folders / "classify", stdin=f"{folders}/scans/room0.ply\n")
     assert piped.out.splitlines() == lines[:1]
-    said = json.loads(cli("run", folders / "classify", folders / "scans/room1.ply", "--json").out)
+    said = json.loads(cli("predict", folders / "classify", folders / "scans/room1.ply", "--json").out)
     assert said["value"] == lines[1].split("\t")[1] and set(said["probabilities"]) == set(LABELS["classify"])
     (folders / "table.csv").write_text("cloud,other\nscans/room1.ply,x\n")
-    assert cli("run", folders / "classify", folders / "table.csv").out.split("\t")[1] == lines[1].split("\t")[1]
+    assert cli("predict", folders / "classify", folders / "table.csv").out.split("\t")[1] == lines[1].split("\t")[1]
 
 
 def test_clouds_are_segmented_into_files(folders: Path, cli: Cli) -> None:
-    done = cli("run", folders / "segment", folders / "scans", "--out", "seen")
+    done = cli("predict", folders / "segment", folders / "scans", "--out", "seen")
     assert done.code == 0 and len(done.out.splitlines()) == 2 and " %" in done.out
     assert sorted(path.name for path in Path("seen").iterdir()) == [
         "room0.html", "room0.labelled.ply", "room1.html", "room1.labelled.ply",
     ]  # fmt: skip
     assert "<title>room0.ply" in Path("seen/room0.html").read_text(), "as the page of an explanation"
     labelled = read_cloud("seen/room0.labelled.ply")
-    assert len(labelled) == 150 and labelled.classes == LABELS["segment"] and labelled.colours is not None
-    said = json.loads(cli("run", folders / "segment", "rooms#part=test,points=90,number=4", "--json").out)
+    assert len(labelled) == 150 and labelled.classes == LABELS["segment"] and labelled.colors is not None
+    said = json.loads(cli("predict", folders / "segment", "rooms#part=test,points=90,number=4", "--json").out)
     assert (
         "#" not in said["files"]["page"]
         and Path(said["files"]["page"]).exists()
@@ -156,10 +162,10 @@ def test_clouds_are_explained_on_the_command_line(folders: Path, cli: Cli) -> No
 @pytest.mark.parametrize(
     "words, said",
     [
-        (("run", "classify", "scans/rom0.ply"), "there is no such file. Did you mean 'room0.ply'"),
-        (("run", "classify", "a.png"), "is no cloud: it is a picture"),
+        (("predict", "classify", "scans/rom0.ply"), "there is no such file. Did you mean 'room0.ply'"),
+        (("predict", "classify", "a.png"), "is no cloud: it is a picture"),
         (
-            ("run", "classify", "scans/room0.ply", "--out", "x"),
+            ("predict", "classify", "scans/room0.ply", "--out", "x"),
             "--out is a folder for answers that are pictures or clouds",
         ),
         (
@@ -186,8 +192,10 @@ def test_wrong_uses_are_told_in_one_paragraph(
 
 
 def test_a_model_of_texts_or_pictures_given_a_cloud_says_what_it_wants(folders: Path, cli: Cli) -> None:
-    regard.build("vit-tiny", task="classify", size=8, width=12, depth=1, heads=2, hidden=12).save(folders / "vit")
-    done = cli("run", folders / "vit", folders / "scans/room0.ply")
+    regard.build("vit-tiny", task="classify", image_size=8, width=12, depth=1, heads=2, ffn_dim=12).save(
+        folders / "vit"
+    )
+    done = cli("predict", folders / "vit", folders / "scans/room0.ply")
     assert done.code == 2 and "room0.ply" in done.err and "Traceback" not in done.err
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.points.cloud_files import ENDINGS, read_cloud
+from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
 from regard.errors import DataError
 
 CUBE = """OFF
@@ -73,7 +73,7 @@ def on_cube(places: np.ndarray) -> np.ndarray:
 def test_an_off_file_is_read_however_it_begins(text: str, tmp_path: Path) -> None:
     cloud = at(text, ".off", tmp_path, points=6000)
     counts = np.bincount(on_cube(cloud.places), minlength=6)
-    assert cloud.sampled and counts.min() > 850  # of 1,000 on each side
+    assert cloud.from_mesh and counts.min() > 850  # of 1,000 on each side
 
 
 def test_an_off_file_may_have_colours_and_normals(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_an_off_file_may_have_colours_and_normals(tmp_path: Path) -> None:
     np.testing.assert_allclose(cloud.colours[:, 2], 255 * cloud.places[:, 1], atol=1)
     np.testing.assert_array_equal(cloud.normals, np.tile([0, 0, 1], (2000, 1)))
     lone = at("\n".join(["CNOFF", "3 0 0", *rows]), ".off", tmp_path)
-    assert len(lone) == 3 and not lone.sampled and lone.colours[2].tolist() == [0, 0, 255]
+    assert len(lone) == 3 and not lone.from_mesh and lone.colours[2].tolist() == [0, 0, 255]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_wrong_obj_file_is_refused_by_its_line(text: str, said: str, tmp_path:
 
 def test_an_stl_file_as_text_is_read(tmp_path: Path) -> None:
     cloud = at(FACET, ".stl", tmp_path, points=300)
-    assert cloud.sampled and cloud.places[:, 0].min() >= 1 and (cloud.normals == [0, 0, 1]).all()
+    assert cloud.from_mesh and cloud.places[:, 0].min() >= 1 and (cloud.normals == [0, 0, 1]).all()
 
 
 def test_points_of_a_mesh_are_spread_by_area(tmp_path: Path) -> None:
@@ -194,13 +194,13 @@ def test_sampling_is_a_pure_function_of_the_seed(tmp_path: Path) -> None:
 
 def test_a_mesh_without_area_is_its_vertices(tmp_path: Path) -> None:
     cloud = at("OFF\n3 1 0\n0 0 0\n1 1 1\n2 2 2\n3 0 1 2\n", ".off", tmp_path)
-    assert len(cloud) == 3 and not cloud.sampled
+    assert len(cloud) == 3 and not cloud.from_mesh
 
 
 def test_a_corner_that_is_nowhere_takes_its_faces_away_and_no_others(tmp_path: Path) -> None:
     for word in ("nan", "inf", "1e38"):
         cloud = at(CUBE.replace("1 1 1\n", f"1 1 {word}\n"), ".off", tmp_path, points=600)
-        assert set(on_cube(cloud.places)) == {0, 1, 2, 4} and len(cloud) == 600 and cloud.dropped == 0
+        assert set(on_cube(cloud.places)) == {0, 1, 2, 4} and len(cloud) == 600 and cloud.num_dropped == 0
 
 
 def test_a_far_away_mesh_keeps_its_form(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_far_away_mesh_keeps_its_form(tmp_path: Path) -> None:
         for number, line in enumerate(CUBE.splitlines())
     )  # fmt: skip
     cloud = at(far, ".off", tmp_path, points=3000)
-    assert np.bincount(on_cube(cloud.world - [4.5e5, 5.4e6, 3e2]).astype(int), minlength=6).min() > 380
+    assert np.bincount(on_cube(cloud.world_coordinates - [4.5e5, 5.4e6, 3e2]).astype(int), minlength=6).min() > 380
 
 
 @pytest.mark.parametrize("kind", ["stl", "stl_ascii", "glb", "off", "obj"])
@@ -219,7 +219,7 @@ def test_meshes_that_trimesh_writes_are_read(kind: str, tmp_path: Path) -> None:
     written = trimesh.creation.icosphere(3, 2.0).export(file_type=kind)
     cloud = at(written, f".{kind.partition('_')[0]}", tmp_path, points=3000)
     radii = np.linalg.norm(cloud.places, axis=1)
-    assert cloud.sampled and radii.min() > 1.95 and radii.max() < 2.001
+    assert cloud.from_mesh and radii.min() > 1.95 and radii.max() < 2.001
     outwards = (cloud.normals * cloud.places).sum(axis=1) / radii
     assert outwards.min() > 0.98
 
@@ -254,7 +254,7 @@ def test_without_trimesh_the_extra_is_named_and_points_are_read(monkeypatch: Any
     (tmp_path / "a.glb").write_bytes(b"glTF" * 20)
     with pytest.raises(DataError, match=r"a\.glb"):
         read_cloud(str(tmp_path / "a.glb"))
-    assert at(CUBE, ".off", tmp_path).sampled and len(at("1 2 3\n4 5 6\n", ".xyz", tmp_path)) == 2
+    assert at(CUBE, ".off", tmp_path).from_mesh and len(at("1 2 3\n4 5 6\n", ".xyz", tmp_path)) == 2
 
 
 # -- lines of numbers
@@ -278,7 +278,7 @@ def test_without_trimesh_the_extra_is_named_and_points_are_read(monkeypatch: Any
 def test_points_stand_between_any_signs(text: str, tmp_path: Path) -> None:
     for ending in (".xyz", ".txt", ".pts", ".csv", ".asc"):
         cloud = at(text, ending, tmp_path)
-        np.testing.assert_array_equal(cloud.places, [[1, 2, 3], [4, 5, 6]])
+        np.testing.assert_array_equal(cloud.coordinates, [[1, 2, 3], [4, 5, 6]])
         assert cloud.colours is None and cloud.normals is None and cloud.labels is None
 
 
@@ -317,13 +317,13 @@ def test_columns_are_told_by_their_number_and_values(columns: Any, has: str, tmp
     array = np.stack(np.broadcast_arrays(*columns), axis=1)
     np.save(tmp_path / "good.npy", array)
     for cloud in (at(text, ".txt", tmp_path), read_cloud(str(tmp_path / "good.npy"))):
-        np.testing.assert_allclose(cloud.places, np.stack([X, Y, Z], axis=1), rtol=1e-6)
-        assert (cloud.colours is not None, cloud.normals is not None, cloud.labels is not None) == tuple(
+        np.testing.assert_allclose(cloud.coordinates, np.stack([X, Y, Z], axis=1), rtol=1e-6)
+        assert (cloud.colors is not None, cloud.normals is not None, cloud.labels is not None) == tuple(
             letter in has for letter in "cnl"
         )
         if "c" in has:
             np.testing.assert_allclose(
-                cloud.colours[:, 0], RED * (255 / 248 if columns[3] is SHARES[0] else 1), atol=0.51
+                cloud.colors[:, 0], RED * (255 / 248 if columns[3] is SHARES[0] else 1), atol=0.51
             )
         if "n" in has:
             np.testing.assert_allclose(cloud.normals, np.stack(UP, axis=1), atol=1e-6)
@@ -333,7 +333,7 @@ def test_columns_are_told_by_their_number_and_values(columns: Any, has: str, tmp
 
 def test_scanners_write_what_they_measure_before_colours(tmp_path: Path) -> None:
     text = "9\n" + lines(X, Y, Z, RED, *COLOURS)
-    np.testing.assert_array_equal(at(text, ".pts", tmp_path).colours[:, 0], RED)
+    np.testing.assert_array_equal(at(text, ".pts", tmp_path).colors[:, 0], RED)
     assert at(text, ".txt", tmp_path).labels is not None  # else the last of seven is a label
 
 
@@ -343,7 +343,7 @@ def test_a_heading_or_a_person_says_what_columns_are(tmp_path: Path) -> None:
     said = {"x": "6", "y": "5", "z": "4", "label": "0", "red": "7", "green": "8", "blue": "9"}
     told = at(text, ".txt", tmp_path, columns=said)
     for cloud in (named, told):
-        np.testing.assert_allclose(cloud.places, np.stack([X, Y, Z], axis=1), rtol=1e-6)
+        np.testing.assert_allclose(cloud.coordinates, np.stack([X, Y, Z], axis=1), rtol=1e-6)
         np.testing.assert_array_equal(cloud.labels, LABEL)
         np.testing.assert_array_equal(cloud.colours[:, 0], RED)
     assert named.normals is not None and told.normals is None
@@ -393,12 +393,12 @@ def test_points_that_are_nowhere_are_dropped_with_what_belongs_to_them(tmp_path:
         ".txt",
         tmp_path,
     )
-    np.testing.assert_array_equal(cloud.places, [[1, 2, 3], [4, 5, 6]])
-    assert cloud.dropped == 3 and cloud.labels.tolist() == [1, 5] and cloud.colours[:, 0].tolist() == [9, 6]
+    np.testing.assert_array_equal(cloud.coordinates, [[1, 2, 3], [4, 5, 6]])
+    assert cloud.num_dropped == 3 and cloud.labels.tolist() == [1, 5] and cloud.colours[:, 0].tolist() == [9, 6]
 
 
 def test_one_point_is_a_cloud(tmp_path: Path) -> None:
-    assert at("5e5 5e6 7", ".xyz", tmp_path).world.tolist() == [[5e5, 5e6, 7]]
+    assert at("5e5 5e6 7", ".xyz", tmp_path).world_coordinates.tolist() == [[5e5, 5e6, 7]]
 
 
 # -- arrays
@@ -408,7 +408,7 @@ def test_arrays_of_any_kind_of_number_are_points(tmp_path: Path) -> None:
     places = np.random.default_rng(0).integers(0, 30, (40, 3))
     for kind in (np.uint8, np.int16, np.int64, np.float16, np.float32, np.float64, ">f4"):
         np.save(tmp_path / "a.npy", places.astype(kind))
-        np.testing.assert_array_equal(read_cloud(str(tmp_path / "a.npy")).places, places)
+        np.testing.assert_array_equal(read_cloud(str(tmp_path / "a.npy")).coordinates, places)
     np.save(tmp_path / "a.npy", np.asfortranarray(places[None]))
     assert len(read_cloud(str(tmp_path / "a.npy"))) == 40
 
@@ -421,8 +421,8 @@ def test_named_fields_are_read_as_properties(tmp_path: Path) -> None:
     table["x"], table["Classification"], table["r"] = np.arange(5), 3, 65535
     np.save(tmp_path / "a.npy", table)
     cloud = read_cloud(str(tmp_path / "a.npy"))
-    assert cloud.places[:, 0].tolist() == [0, 1, 2, 3, 4] and cloud.labels.tolist() == [3] * 5  # type: ignore[union-attr]
-    assert cloud.colours is not None and cloud.colours[0].tolist() == [255, 0, 0]
+    assert cloud.coordinates[:, 0].tolist() == [0, 1, 2, 3, 4] and cloud.labels.tolist() == [3] * 5  # type: ignore[union-attr]
+    assert cloud.colors is not None and cloud.colors[0].tolist() == [255, 0, 0]
 
 
 def packed(path: Path, **arrays: Any) -> str:
@@ -439,8 +439,8 @@ def test_an_archive_has_an_array_for_each_thing(name: str, tmp_path: Path) -> No
         tmp_path / "a.npz", **{name: places}, colors=colours, normals=places, labels=labels, classes=["a", "b"]
     )
     cloud = read_cloud(path)
-    np.testing.assert_allclose(cloud.places, places, rtol=1e-6)
-    np.testing.assert_allclose(cloud.colours, colours[:, :3] * 255, atol=0.5)  # type: ignore[arg-type]
+    np.testing.assert_allclose(cloud.coordinates, places, rtol=1e-6)
+    np.testing.assert_allclose(cloud.colors, colours[:, :3] * 255, atol=0.5)  # type: ignore[arg-type]
     assert cloud.labels is not None and cloud.labels.tolist() == list(range(7)) and cloud.classes == ("a", "b")
     assert cloud.normals is not None and np.allclose(np.linalg.norm(cloud.normals, axis=1), 1)
 
@@ -448,7 +448,7 @@ def test_an_archive_has_an_array_for_each_thing(name: str, tmp_path: Path) -> No
 def test_an_archive_may_hold_one_table_and_labels_beside_it(tmp_path: Path) -> None:
     table = np.concatenate([np.random.default_rng(0).normal(size=(7, 3)), np.arange(21).reshape(7, 3)], axis=1)
     cloud = read_cloud(packed(tmp_path / "a.npz", data=table, thing=np.arange(7)), columns={"label": "thing"})
-    assert cloud.colours is not None and cloud.labels is not None and cloud.labels.tolist() == list(range(7))
+    assert cloud.colors is not None and cloud.labels is not None and cloud.labels.tolist() == list(range(7))
 
 
 def npy(array: np.ndarray) -> bytes:
@@ -525,10 +525,10 @@ def test_bytes_are_told_by_what_they_begin_with() -> None:
     ):
         assert len(read_cloud(content)) == many
     with pytest.raises(DataError, match="line 7"):
-        read_cloud(npy(np.zeros((0, 3))), place=("t.parquet", 7))
+        read_cloud(npy(np.zeros((0, 3))), location=("t.parquet", 7))
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", CLOUD_SUFFIXES)
 def test_no_garbage_makes_anything_but_an_error_that_names_the_file(ending: str, tmp_path: Path) -> None:
     random = np.random.default_rng(7)
     heads = [

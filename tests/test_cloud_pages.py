@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.draw.panels import Scale, draw_panels
-from regard.draw.point_attention import Gazing, Looked, draw_neighbours, neighbours_page
+from regard.draw.panels import ColorScale, draw_panels
+from regard.draw.point_attention import CloudAttention, NeighborAttention, draw_neighbors, write_neighbors_page
 from regard.draw.point_cloud import (
-    MOST,
-    NONE,
-    Classed,
-    cloud_page,
+    MAX_PAGE_POINTS,
+    NO_CLASS,
+    PredictedCloud,
+    default_tilt,
     draw_clouds,
-    many,
-    packed_places,
-    spacing,
-    still,
-    tilted,
+    pack_coordinates,
+    pluralize,
+    point_spacing,
+    render_points,
+    write_cloud_page,
 )
 from regard.errors import RegardError
 from regard.types import IGNORE
@@ -33,9 +33,9 @@ RANDOM = np.random.default_rng(8)
 LABELS = ("floor", "wall", "lamp")
 
 
-def classed(many: int = 300, **more: Any) -> Classed:
+def classed(many: int = 300, **more: Any) -> PredictedCloud:
     places = (RANDOM.normal(size=(many, 3)) * (3, 2, 1)).astype(np.float32)
-    return Classed(places, RANDOM.integers(0, 3, many), LABELS, **more)
+    return PredictedCloud(places, RANDOM.integers(0, 3, many), LABELS, **more)
 
 
 def data_of(page: Path) -> dict[str, Any]:
@@ -54,75 +54,88 @@ def test_a_page_holds_the_cloud_to_a_step_of_its_longest_side(tmp_path: Path) ->
     cloud = classed(
         sure=RANDOM.random(300), right=right, colours=RANDOM.integers(0, 256, (300, 3), dtype=np.uint8), origin=(1e6, 0.0, -5.0)
     )  # fmt: skip
-    data = data_of(cloud_page(cloud, tmp_path / "it.html", "it", "", {"a": "b"}, [0.5, None, 1.0]))
+    data = data_of(write_cloud_page(cloud, tmp_path / "it.html", "it", "", {"a": "b"}, [0.5, None, 1.0]))
     places = np.array(data["low"]) + data["step"] * numbers(data["places"], "<u2").reshape(-1, 3)
-    off = np.abs(places - cloud.origin - cloud.places).max()
+    off = np.abs(places - cloud.origin - cloud.coordinates).max()
     assert off <= data["step"] / 2 + 1e-9 + 1e-9 * 1e6, off
-    assert (numbers(data["said"], "<u2") == cloud.said).all() and data["labels"] == list(LABELS)
-    assert (numbers(data["right"], "<u2") == np.where(right < 0, NONE, right)).all()
-    assert cloud.colours is not None and cloud.sure is not None
-    assert (numbers(data["colours"], "u1") == cloud.colours.ravel()).all()
-    assert np.abs(numbers(data["sure"], "u1") / 255 - cloud.sure).max() <= 0.5 / 255 + 1e-9
+    assert (numbers(data["said"], "<u2") == cloud.predictions).all() and data["labels"] == list(LABELS)
+    assert (numbers(data["right"], "<u2") == np.where(right < 0, NO_CLASS, right)).all()
+    assert cloud.colors is not None and cloud.confidence is not None
+    assert (numbers(data["colours"], "u1") == cloud.colors.ravel()).all()
+    assert np.abs(numbers(data["sure"], "u1") / 255 - cloud.confidence).max() <= 0.5 / 255 + 1e-9
     assert data["ways"] == ["class", "truth", "wrong", "colours", "height", "certainty"]
     assert data["overlap"] == [0.5, None, 1.0] and abs(sum(share for _, share in data["shares"]) - 1) < 1e-5
 
 
 def test_what_is_not_known_is_not_offered(tmp_path: Path) -> None:
-    data = data_of(cloud_page(classed(), tmp_path / "it.html", "it"))
+    data = data_of(write_cloud_page(classed(), tmp_path / "it.html", "it"))
     assert data["ways"] == ["class", "height"] and data["sure"] is data["right"] is data["colours"] is None
 
 
 def test_a_page_is_whole_and_asks_nobody_for_anything(tmp_path: Path) -> None:
     wild = '<script>alert("x")</script> & "quotes"'
-    cloud = Classed(classed(4).places, np.array([0, 1, 0, 1]), (wild, "b"))
-    text = cloud_page(cloud, tmp_path / "it.html", wild, wild, {wild: wild}).read_text()
+    cloud = PredictedCloud(classed(4).coordinates, np.array([0, 1, 0, 1]), (wild, "b"))
+    text = write_cloud_page(cloud, tmp_path / "it.html", wild, wild, {wild: wild}).read_text()
     assert "<!--" not in text.replace("<!--data", "") and "alert(" in text and '<script>alert("x")' not in text
     assert not re.search(r"https?://|src=|@import|url\(", text), "no network"
     assert "default-src 'none'" in text and text.count("<script") == text.count("</script>") == 2
     with pytest.raises(RegardError, match=r"\.html"):
-        cloud_page(cloud, tmp_path / "it.png", "it")
+        write_cloud_page(cloud, tmp_path / "it.png", "it")
 
 
 def test_of_more_points_than_a_page_holds_some_are_shown_and_all_are_counted(tmp_path: Path) -> None:
-    cloud = classed(MOST + 50)
-    page = cloud_page(cloud, tmp_path / "it.html", "it")
+    cloud = classed(MAX_PAGE_POINTS + 50)
+    page = write_cloud_page(cloud, tmp_path / "it.html", "it")
     data = data_of(page)
-    assert len(numbers(data["said"], "<u2")) == MOST and "200,050, of which 200,000 are shown" in page.read_text()
+    assert (
+        len(numbers(data["said"], "<u2")) == MAX_PAGE_POINTS
+        and "200,050, of which 200,000 are shown" in page.read_text()
+    )
     assert data["shares"] == [
-        [int(n), float(f"{cloud.shares[n]:.6g}")] for n in np.argsort(-cloud.shares, kind="stable")
+        [int(n), float(f"{cloud.predicted_fractions[n]:.6g}")]
+        for n in np.argsort(-cloud.predicted_fractions, kind="stable")
     ]
-    assert (cloud.some(100).places == cloud.some(100).places).all() and len(cloud.some(100).places) == 100
+    assert (cloud.subsample(100).coordinates == cloud.subsample(100).coordinates).all() and len(
+        cloud.subsample(100).coordinates
+    ) == 100
 
 
 @pytest.mark.parametrize("many", [0, 1, 2])
 def test_the_smallest_clouds_are_drawn_too(many: int, tmp_path: Path) -> None:
     places = np.zeros((many, 3), np.float32)
-    assert packed_places(places)["step"] > 0 and (not many or spacing(places, 1.0) > 0)
+    assert pack_coordinates(places)["step"] > 0 and (not many or point_spacing(places, 1.0) > 0)
     if many:
-        cloud = Classed(places, np.zeros(many, np.int64), LABELS)
+        cloud = PredictedCloud(places, np.zeros(many, np.int64), LABELS)
         assert (
-            cloud_page(cloud, tmp_path / "it.html", "it").exists()
+            write_cloud_page(cloud, tmp_path / "it.html", "it").exists()
             and draw_clouds([cloud], tmp_path / "it.png").exists()
         )
 
 
 def test_a_class_that_was_missed_wholly_is_named_too(tmp_path: Path) -> None:
     right = np.array([2] * 60 + [0] * 20 + [IGNORE] * 20)
-    cloud = Classed(classed(100).places, np.zeros(100, np.int64), ("floor", "nowhere", "lamp"), right=right)
-    data = data_of(cloud_page(cloud, tmp_path / "it.html", "it"))
+    cloud = PredictedCloud(
+        classed(100).coordinates, np.zeros(100, np.int64), ("floor", "nowhere", "lamp"), targets=right
+    )
+    data = data_of(write_cloud_page(cloud, tmp_path / "it.html", "it"))
     assert data["shares"] == [[0, 1.0], [2, 0.0]], "what is in neither is not listed"
     assert data["truths"] == [0.25, 0.0, 0.75] and data["mistakes"] == "60 of 100 points shown"
     text = draw_clouds([cloud], tmp_path / "it.svg").read_text()
     assert "lamp" in text and "nowhere" not in text and "answer and truth together" in text
-    assert data_of(cloud_page(classed(), tmp_path / "it.html", "it"))["truths"] is None
+    assert data_of(write_cloud_page(classed(), tmp_path / "it.html", "it"))["truths"] is None
 
 
 def test_counts_are_singular_where_there_is_one() -> None:
-    assert [many(count, "point") for count in (0, 1, 2, 2048)] == ["0 points", "1 point", "2 points", "2,048 points"]
+    assert [pluralize(count, "point") for count in (0, 1, 2, 2048)] == [
+        "0 points",
+        "1 point",
+        "2 points",
+        "2,048 points",
+    ]
 
 
 def test_frames_of_panels_are_whole_on_all_sides(tmp_path: Path) -> None:
-    path = draw_panels([[np.full((40, 40, 3), 255, np.uint8)] * 3], [["a", "b", "c"]], tmp_path / "it.png", "", "", Scale(
+    path = draw_panels([[np.full((40, 40, 3), 255, np.uint8)] * 3], [["a", "b", "c"]], tmp_path / "it.png", "", "", ColorScale(
         np.zeros((1, 8, 3), np.uint8), ("0", "", "1")
     ))  # fmt: skip
     with Image.open(path) as picture:
@@ -141,16 +154,16 @@ def test_in_a_still_picture_the_nearer_point_covers_the_farther() -> None:
         places[1, axis] = 1.0
         colours = np.array([[255, 0, 0], [0, 0, 255]], np.uint8)
         for order in ([0, 1], [1, 0]):
-            seen = still(places[order], colours[order], up, tilt=np.pi / 2, side=40)
+            seen = render_points(places[order], colours[order], up, tilt=np.pi / 2, size=40)
             middle = seen[np.any(seen != 255, axis=-1)]
             assert (middle[:, 2] > middle[:, 0]).mean() > 0.5, up
-    assert tilted(np.array([4.0, 5.0, 2.5]), "z") > tilted(np.array([1.0, 1.0, 1.0]), "z")
+    assert default_tilt(np.array([4.0, 5.0, 2.5]), "z") > default_tilt(np.array([1.0, 1.0, 1.0]), "z")
 
 
 def test_colours_of_a_still_picture_are_those_of_the_points() -> None:
     places = np.stack(np.meshgrid(np.arange(12.0), np.arange(12.0), [0.0]), -1).reshape(-1, 3)
     colours = np.tile(np.array([[10, 200, 30]], np.uint8), (len(places), 1))
-    seen = still(places, colours, tilt=np.pi / 2, side=120)
+    seen = render_points(places, colours, tilt=np.pi / 2, size=120)
     drawn = np.any(seen != 255, axis=-1)
     assert (
         drawn.mean() > 0.1
@@ -176,30 +189,30 @@ def test_clouds_are_drawn_beside_the_truth_over_the_names_of_their_classes(endin
 # -- what a point looked at
 
 
-def gazing(**more: Any) -> Gazing:
+def gazing(**more: Any) -> CloudAttention:
     places = RANDOM.normal(size=(60, 3)).astype(np.float32)
     fine, coarse = np.arange(60), np.arange(0, 60, 4)
     weights = RANDOM.random((60, 5))
     keys = RANDOM.integers(0, 60, (60, 5))
     layers = (
-        Looked("level 1, block 1", "block 1", 0, keys, weights / weights.sum(1, keepdims=True)),
-        Looked(
+        NeighborAttention("level 1, block 1", "block 1", 0, keys, weights / weights.sum(1, keepdims=True)),
+        NeighborAttention(
             "level 2, block 1", "block 1", 1, np.array([[0, 3, 3, -1]]), np.array([[0.2, 0.3, 0.5, 0.0]]), np.array([2])
         ),
     )
-    return Gazing(places, (fine, coarse), layers, 9, **more)
+    return CloudAttention(places, (fine, coarse), layers, 9, **more)
 
 
 def test_shares_are_of_points_of_the_input_and_add_up() -> None:
     found = gazing()
-    own = found.shares(found.layers[0])
+    own = found.point_weights(found.layers[0])
     right = np.zeros(60)
     for key, weight in zip(found.layers[0].keys[9], found.layers[0].weights[9], strict=True):
         right[key] += weight
     assert np.allclose(own, right) and abs(own.sum() - 1) < 1e-9
-    coarse = found.shares(found.layers[1])
+    coarse = found.point_weights(found.layers[1])
     assert (
-        found.nearest(found.layers[1]) == 2
+        found.nearest_query(found.layers[1]) == 2
         and np.allclose(coarse[[0, 12]], [0.2, 0.8])
         and abs(coarse.sum() - 1) < 1e-9
     )
@@ -207,7 +220,7 @@ def test_shares_are_of_points_of_the_input_and_add_up() -> None:
 
 def test_a_page_of_neighbours_holds_every_row_that_is_known(tmp_path: Path) -> None:
     found = gazing(origins=np.arange(100, 160), said=RANDOM.integers(0, 3, 60), labels=LABELS)
-    data = data_of(neighbours_page(found, tmp_path / "it.html", "it"))
+    data = data_of(write_neighbors_page(found, tmp_path / "it.html", "it"))
     first, second = data["layers"]
     keys, most = numbers(first["keys"], "<u4").reshape(60, 5), numbers(first["most"], "<f4")
     assert (keys == found.layers[0].keys).all() and first["queries"] is None
@@ -223,17 +236,17 @@ def test_a_page_of_neighbours_holds_every_row_that_is_known(tmp_path: Path) -> N
 def test_what_was_looked_at_is_drawn_layer_by_layer(tmp_path: Path) -> None:
     sizes = []
     for layer in (None, 2):
-        with Image.open(draw_neighbours(gazing(), tmp_path / "it.png", "t", layer=layer)) as picture:
+        with Image.open(draw_neighbors(gazing(), tmp_path / "it.png", "t", layer=layer)) as picture:
             sizes.append(picture.size[0])
     assert sizes[0] > sizes[1], "the point, and two layers or one"
 
 
 def test_colours_of_each_panel_end_at_its_own_largest_share(tmp_path: Path) -> None:
-    text = draw_neighbours(gazing(), tmp_path / "it.svg").read_text()
+    text = draw_neighbors(gazing(), tmp_path / "it.svg").read_text()
     assert (
         "level 2, block 1 · largest share 80 %" in text and "share of each picture, which is written above it" in text
     )
-    alone = Looked("level 1, block 1", "block 1", 0, np.zeros((1, 1), np.int64), np.ones((1, 1)))
-    one = Gazing(np.ones((1, 3), np.float32), (np.arange(1),), (alone,), 0)
-    assert "block 1 · largest share 100 %" in draw_neighbours(one, tmp_path / "it.svg").read_text()
-    assert neighbours_page(one, tmp_path / "it.html", "it").exists()
+    alone = NeighborAttention("level 1, block 1", "block 1", 0, np.zeros((1, 1), np.int64), np.ones((1, 1)))
+    one = CloudAttention(np.ones((1, 3), np.float32), (np.arange(1),), (alone,), 0)
+    assert "block 1 · largest share 100 %" in draw_neighbors(one, tmp_path / "it.svg").read_text()
+    assert write_neighbors_page(one, tmp_path / "it.html", "it").exists()

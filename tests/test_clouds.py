@@ -9,28 +9,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.images.masks import Classes
-from regard.data.points.cloud import Cloud
+from regard.data.images.masks import ClassMap
+from regard.data.points.cloud import PointCloud
 from regard.data.points.labeled import (
-    CloudFile,
-    asked_clouds_of,
-    is_clouds,
+    CloudSample,
+    is_cloud_data,
     iterate_clouds,
-    iterate_labelled_clouds,
-    labelled_clouds_of,
+    iterate_labeled_clouds,
+    read_labeled_clouds,
+    read_unlabeled_clouds,
 )
 from regard.data.points.labels import (
-    UNKNOWN,
-    classes_beside,
-    classes_inside,
+    IGNORE_LABEL,
+    classes_from_cloud,
+    find_classes_near,
     find_cloud_classes,
-    numbered,
-    seen_cloud_classes,
+    infer_cloud_classes,
+    labels_to_indices,
 )
 from regard.data.points.ply import write_ply
-from regard.data.text.tables import Empty
-from regard.errors import DataError, RegardError, UnknownName
-from regard.runs.modality import task_for
+from regard.data.text.tables import SkippedRow
+from regard.errors import DataError, RegardError, UnknownNameError
+from regard.runs.modality import resolve_task
 
 
 def save(path: Path, seed: int = 0, labels: bool = False) -> Path:
@@ -40,12 +40,12 @@ def save(path: Path, seed: int = 0, labels: bool = False) -> Path:
     if path.suffix == ".npy":
         np.save(path, places)
     else:
-        write_ply(path, Cloud(places), random.integers(0, 3, 20) if labels else None)
+        write_ply(path, PointCloud(places), random.integers(0, 3, 20) if labels else None)
     return path
 
 
 def found(items: Any) -> list[tuple[str, str]]:
-    return [(Path(item.source).name, item.label) for item in items if not isinstance(item, Empty)]
+    return [(Path(item.source).name, item.label) for item in items if not isinstance(item, SkippedRow)]
 
 
 @pytest.fixture
@@ -66,11 +66,11 @@ def test_a_folder_for_each_class(classed: Path) -> None:
     save(classed / "stray.ply")
     items = list(iterate_clouds([str(classed)]))
     assert found(items) == [("a.ply", "chair"), ("b.npy", "chair"), ("c.ply", "table")]
-    said = [item.text for item in items if isinstance(item, Empty)]
+    said = [item.reason for item in items if isinstance(item, SkippedRow)]
     beside = "no class: it lies beside the folders: stray.ply"
     assert said == ["hidden: .hidden.ply", "no cloud: chair/notes.md", beside, "no cloud: table/README.txt"]
-    first = next(item for item in items if isinstance(item, CloudFile))
-    assert first.path == str(classed) and len(first.read()) == 20 and first.place is None
+    first = next(item for item in items if isinstance(item, CloudSample))
+    assert first.path == str(classed) and len(first.read()) == 20 and first.location is None
 
 
 def test_folders_that_are_no_classes_are_refused(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_folders_that_are_no_classes_are_refused(tmp_path: Path) -> None:
         list(iterate_clouds([str(tmp_path / "flat")]))
     for part in ("train", "test"):
         save(tmp_path / "parts" / part / "chair/a.ply")
-    for read in (iterate_clouds, iterate_labelled_clouds):
+    for read in (iterate_clouds, iterate_labeled_clouds):
         with pytest.raises(DataError, match="--valid"):
             list(read([str(tmp_path / "parts")]))
     (tmp_path / "none").mkdir()
@@ -90,14 +90,14 @@ def test_folders_that_are_no_classes_are_refused(tmp_path: Path) -> None:
 def test_clouds_whose_points_have_labels_lie_however_deep(tmp_path: Path) -> None:
     for name in ("a.ply", "one/b.ply", "one/two/c.ply"):
         save(tmp_path / name, labels=True)
-    items = list(iterate_labelled_clouds([str(tmp_path)], {"label": "thing"}))
+    items = list(iterate_labeled_clouds([str(tmp_path)], {"label": "thing"}))
     assert found(items) == [("a.ply", ""), ("b.ply", ""), ("c.ply", "")]
-    assert all(item.columns == (("label", "thing"),) for item in items if isinstance(item, CloudFile))
+    assert all(item.columns == (("label", "thing"),) for item in items if isinstance(item, CloudSample))
     with pytest.raises(DataError, match="'thing'"):
         items[0].read()  # type: ignore[union-attr]
-    (one,) = iterate_labelled_clouds([str(tmp_path / "a.ply")])
-    assert isinstance(one, CloudFile) and one.read().labels is not None
-    assert len(list(iterate_labelled_clouds([str(tmp_path / "one/**/*.ply")]))) == 2
+    (one,) = iterate_labeled_clouds([str(tmp_path / "a.ply")])
+    assert isinstance(one, CloudSample) and one.read().labels is not None
+    assert len(list(iterate_labeled_clouds([str(tmp_path / "one/**/*.ply")]))) == 2
 
 
 # -- tables
@@ -115,15 +115,19 @@ def test_a_table_names_clouds_and_classes(name: str, classed: Path) -> None:
     items = list(iterate_clouds([str(table)]))
     assert found(items) == [("a.ply", "seat"), ("c.ply", "board")]
     assert [item.line for item in items] == ([1, 2] if name.endswith("jsonl") else [2, 3])
-    assert found(asked_clouds_of(str(table))) == [("a.ply", ""), ("c.ply", "")] == found(labelled_clouds_of(str(table)))
+    assert (
+        found(read_unlabeled_clouds(str(table)))
+        == [("a.ply", ""), ("c.ply", "")]
+        == found(read_labeled_clouds(str(table)))
+    )
 
 
 def test_columns_of_a_table_are_chosen_and_clouds_may_lie_beside(tmp_path: Path) -> None:
     save(tmp_path / "clouds/a.ply")
     (tmp_path / "t.csv").write_text("art,was\nx,a.ply\n")
     (item,) = iterate_clouds([str(tmp_path / "t.csv")], {"cloud": "was", "label": "art"})
-    assert isinstance(item, CloudFile) and item.label == "x" and item.columns == () and len(item.read()) == 20
-    with pytest.raises(UnknownName, match="'cloud'"):
+    assert isinstance(item, CloudSample) and item.label == "x" and item.columns == () and len(item.read()) == 20
+    with pytest.raises(UnknownNameError, match="'cloud'"):
         list(iterate_clouds([str(tmp_path / "t.csv")], {"colud": "was"}))
 
 
@@ -131,7 +135,7 @@ def test_rows_that_lack_something_are_told(classed: Path) -> None:
     table = classed / "t.csv"
     table.write_text("cloud,label\nchair/a.ply,\n,seat\nchair/a.ply,seat\n")
     items = list(iterate_clouds([str(table)]))
-    assert [item.text for item in items if isinstance(item, Empty)] == [
+    assert [item.reason for item in items if isinstance(item, SkippedRow)] == [
         "no label beside: chair/a.ply",
         "no cloud beside: seat",
     ]
@@ -149,8 +153,8 @@ def test_clouds_may_lie_in_a_table_of_parquet(tmp_path: Path) -> None:
     named = [{"bytes": content, "path": "a.npy"}, {"bytes": b"solid", "path": "b.stl"}]
     pq.write_table(pa.table({"cloud": named, "label": ["x", "y"]}), tmp_path / "t.parquet")
     first, second = iterate_clouds([str(tmp_path / "t.parquet")])
-    assert isinstance(first, CloudFile) and isinstance(second, CloudFile)
-    assert len(first.read()) == 20 and first.label == "x" and first.place == (str(tmp_path / "t.parquet"), 1)
+    assert isinstance(first, CloudSample) and isinstance(second, CloudSample)
+    assert len(first.read()) == 20 and first.label == "x" and first.location == (str(tmp_path / "t.parquet"), 1)
     with pytest.raises(DataError, match="line 2"):
         second.read()  # known by the ending that it had
     pq.write_table(pa.table({"was": ["a"], "art": ["x"]}), tmp_path / "u.parquet")
@@ -164,22 +168,24 @@ def test_clouds_may_lie_in_a_table_of_parquet(tmp_path: Path) -> None:
 def test_sets_that_are_made_are_named_as_data() -> None:
     items = list(iterate_clouds(["solids#part=test,samples=12"]))
     assert len(items) == 12 and [item.label for item in items[:2]] == ["angle", "ball"]  # type: ignore[union-attr]
-    assert isinstance(items[5], CloudFile) and len(items[5].read()) == 1024
-    (scene,) = iterate_labelled_clouds(["rooms#samples=1,points=300"])
-    assert isinstance(scene, CloudFile) and scene.label == "" and scene.read().labels is not None
+    assert isinstance(items[5], CloudSample) and len(items[5].read()) == 1024
+    (scene,) = iterate_labeled_clouds(["rooms#samples=1,points=300"])
+    assert isinstance(scene, CloudSample) and scene.label == "" and scene.read().labels is not None
     for read, name, said in (
         (iterate_clouds, "rooms", "classify"),
-        (iterate_labelled_clouds, "solids", "classify"),
+        (iterate_labeled_clouds, "solids", "classify"),
     ):
         with pytest.raises(DataError, match=said):
             list(read([name]))
-    assert len(list(asked_clouds_of("rooms#samples=2"))) == 2 == len(list(asked_clouds_of("solids#samples=2")))
+    assert (
+        len(list(read_unlabeled_clouds("rooms#samples=2"))) == 2 == len(list(read_unlabeled_clouds("solids#samples=2")))
+    )
 
 
 def test_a_sample_comes_back_from_json() -> None:
-    sample = CloudFile("a.ply", "x", "d", 3, columns=(("label", "thing"),))
+    sample = CloudSample("a.ply", "x", "d", 3, columns=(("label", "thing"),))
     said = json.loads(json.dumps({"source": "a.ply", "label": "x", "path": "d", "line": 3, "columns": sample.columns}))
-    assert CloudFile(**said) == sample and hash(sample)
+    assert CloudSample(**said) == sample and hash(sample)
 
 
 def test_what_is_of_clouds_is_known_before_it_is_read(classed: Path, tmp_path: Path) -> None:
@@ -216,10 +222,10 @@ def test_what_is_of_clouds_is_known_before_it_is_read(classed: Path, tmp_path: P
         tmp_path / "none",
         "copy#longest=3",
     )
-    assert [is_clouds(str(entry)) for entry in (*yes, *no)] == [True] * len(yes) + [False] * len(no)
-    assert is_clouds(str(tmp_path / "texts.csv"), {"cloud": "text"})
-    assert task_for("classify", None, [str(tmp_path / "photos.csv")], None).reads == "pictures"
-    assert task_for("classify", None, [str(tmp_path / "texts.jsonl")], None).reads == "text"
+    assert [is_cloud_data(str(entry)) for entry in (*yes, *no)] == [True] * len(yes) + [False] * len(no)
+    assert is_cloud_data(str(tmp_path / "texts.csv"), {"cloud": "text"})
+    assert resolve_task("classify", None, [str(tmp_path / "photos.csv")], None).modality == "image"
+    assert resolve_task("classify", None, [str(tmp_path / "texts.jsonl")], None).modality == "text"
 
 
 # -- classes of points
@@ -229,40 +235,48 @@ def test_classes_are_named_by_a_file_beside_the_clouds_or_above_them(tmp_path: P
     path = save(tmp_path / "scans/one/a.ply", labels=True)
     assert find_cloud_classes([str(tmp_path / "scans")]) is None
     (tmp_path / "classes.txt").write_text("floor\nwall\nvoid\n")
-    right = Classes(("floor", "wall"), (0, 1), (2,))
-    assert find_cloud_classes([str(tmp_path / "scans")]) == right == classes_beside(str(path))
+    right = ClassMap(("floor", "wall"), (0, 1), (2,))
+    assert find_cloud_classes([str(tmp_path / "scans")]) == right == find_classes_near(str(path))
     rooms = find_cloud_classes(["rooms#part=valid"])
     assert (
         rooms is not None
         and rooms.names == ("floor", "wall", "table", "chair", "lamp")
         and rooms.values == (0, 1, 2, 3, 4)
     )
-    assert classes_beside("rooms-1#number=3") == rooms
+    assert find_classes_near("rooms-1#number=3") == rooms
 
 
 def test_a_file_may_name_its_classes_itself(tmp_path: Path) -> None:
     write_ply(
-        tmp_path / "a.ply", Cloud(np.eye(3, dtype=np.float32)), np.array([0, 1, 2]), classes=("floor", "1", "wall")
+        tmp_path / "a.ply", PointCloud(np.eye(3, dtype=np.float32)), np.array([0, 1, 2]), classes=("floor", "1", "wall")
     )
     from regard.data.points.cloud_files import read_cloud
 
-    assert classes_inside(read_cloud(str(tmp_path / "a.ply"))) == Classes(("floor", "wall"), (0, 2))
-    assert classes_inside(Cloud(np.eye(3, dtype=np.float32))) is None
+    assert classes_from_cloud(read_cloud(str(tmp_path / "a.ply"))) == ClassMap(("floor", "wall"), (0, 2))
+    assert classes_from_cloud(PointCloud(np.eye(3, dtype=np.float32))) is None
 
 
 def test_labels_become_places_of_classes() -> None:
-    classes = Classes(("floor", "wall"), (3, 70), (2, 255))
+    classes = ClassMap(("floor", "wall"), (3, 70), (2, 255))
     labels = np.array([3, 70, 2, 255, -1, -100, 3])
-    assert numbered(labels, classes).tolist() == [0, 1, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, 0]
+    assert labels_to_indices(labels, classes).tolist() == [
+        0,
+        1,
+        IGNORE_LABEL,
+        IGNORE_LABEL,
+        IGNORE_LABEL,
+        IGNORE_LABEL,
+        0,
+    ]
     for strange in ([4, 3], [70_000, 3], [2**40, 65535]):
         with pytest.raises(DataError, match=rf"{max(strange)}|{strange[0]}"):
-            numbered(np.array(strange), classes, "a.ply")
-    assert seen_cloud_classes([-1, 0, 2, 7]) == Classes(("0", "2", "7"), (0, 2, 7))
-    assert seen_cloud_classes([0, 1, 255]).void == (255,)
+            labels_to_indices(np.array(strange), classes, "a.ply")
+    assert infer_cloud_classes([-1, 0, 2, 7]) == ClassMap(("0", "2", "7"), (0, 2, 7))
+    assert infer_cloud_classes([0, 1, 255]).void == (255,)
 
 
 def test_whatever_is_wrong_is_one_of_our_errors(tmp_path: Path) -> None:
     for entry in ("nowhere", str(tmp_path / "none.csv"), "solids#part=none"):
-        for read in (iterate_clouds, iterate_labelled_clouds):
+        for read in (iterate_clouds, iterate_labeled_clouds):
             with pytest.raises(RegardError):
                 list(read([entry]))

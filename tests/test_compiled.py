@@ -19,12 +19,12 @@ from conftest import TWELVE, rows, train_tiny
 from oracle import near, noise, noisy
 from regard import capabilities
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.longformer import Reaching
-from regard.nn.attention.masks import Causal, Global, Real, Window
-from regard.nn.blocks.block import vaswani_block
-from regard.nn.blocks.norm import Norm
+from regard.nn.attention.longformer import LongformerAttention
+from regard.nn.attention.masks import Causal, GlobalTokens, Padding, SlidingWindow
+from regard.nn.blocks.block import transformer_block
+from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels import dispatch, local_dispatch, local_flash
-from regard.nn.recording import watch
+from regard.nn.recording import record_attention
 from regard.systems import convs2s, gpt3, hybrid, swin, vit
 from regard.types import Batch
 from test_parts import NAMES, Pair, hooks
@@ -49,7 +49,7 @@ def test_layers_that_share_a_mask_are_one_graph() -> None:
         graphs.append(graph)
         return graph.forward
 
-    config = gpt3.Config(width=8, depth=4, heads=2, hidden=8, vocabulary=9, length=12, end=0, band=3)
+    config = gpt3.Config(width=8, depth=4, heads=2, ffn_dim=8, vocab_size=9, max_length=12, eos_id=0, local_window=3)
     body, batch = gpt3.build(config).eval(), Batch(torch.arange(24).view(2, 12) % 9)
     compiled = torch.compile(body, fullgraph=True, backend=keep)(batch).sequence
     assert torch.equal(compiled, body(batch).sequence) and len(graphs) == 1
@@ -64,20 +64,20 @@ def test_the_order_of_attention_kernels_on_cuda_is_traced(monkeypatch: pytest.Mo
         return graph.forward
 
     monkeypatch.setattr(dispatch, "_capability_of", lambda device: (9, 0))
-    for name in capabilities.ON_CUDA:
+    for name in capabilities.CUDA_CAPABILITIES:
         monkeypatch.setitem(capabilities._results, name, name == "cudnn_attention")
     monkeypatch.setattr(
         dispatch,
         "sdpa",
-        lambda q, k, v, rule, at, *more: dispatch.whole(q, k, v, *more, causal=isinstance(rule, Causal)),
+        lambda q, k, v, rule, at, *more: dispatch.full_attention(q, k, v, *more, causal=isinstance(rule, Causal)),
     )
-    attention, x = Attention(128, 2).bfloat16(), torch.randn(1, dispatch.CUDNN_ROW, 128, dtype=torch.bfloat16)
+    attention, x = Attention(128, 2).bfloat16(), torch.randn(1, dispatch.MIN_CUDNN_LENGTH, 128, dtype=torch.bfloat16)
     traced = torch.compile(attention, fullgraph=True, backend=keep)
-    assert torch.equal(traced(x, rule=Causal()), attention(x, rule=Causal()))
+    assert torch.equal(traced(x, mask=Causal()), attention(x, mask=Causal()))
     assert graphs[0][:4] == ["CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"], graphs
     torch.use_deterministic_algorithms(True)
     try:
-        traced(x, rule=Causal())
+        traced(x, mask=Causal())
     finally:
         torch.use_deterministic_algorithms(False)
     assert graphs[1][0] == "FLASH_ATTENTION" and "CUDNN_ATTENTION" not in graphs[1][:3], graphs
@@ -85,7 +85,12 @@ def test_the_order_of_attention_kernels_on_cuda_is_traced(monkeypatch: pytest.Mo
 
 def test_convs2s_is_one_graph_with_its_gradients() -> None:
     config = convs2s.Config(
-        stages=("10x3x2", "14x1"), decoder_stages=("8x3", "11x2"), embedding=12, output=9, vocabulary=23, length=9
+        encoder_stages=("10x3x2", "14x1"),
+        decoder_stages=("8x3", "11x2"),
+        embedding_dim=12,
+        output_dim=9,
+        vocab_size=23,
+        max_length=9,
     )
     body = convs2s.build(config).double().eval()
     batch = Batch(torch.arange(12).view(2, 6), torch.tensor([6, 4]), torch.arange(10).view(2, 5))
@@ -108,32 +113,36 @@ def test_window_attention_with_counted_global_tokens_is_one_graph(monkeypatch: p
 
     monkeypatch.setattr(local_flash, "flash_forward", forward)
     monkeypatch.setattr(local_flash, "flash_backward", backward)
-    monkeypatch.setattr(local_dispatch, "way_for", lambda *_: "flash")
-    module, x = noisy(Reaching(24, 3)), noise(2, 40, 24).requires_grad_()
+    monkeypatch.setattr(local_dispatch, "choose_local_kernel", lambda *_: "flash")
+    module, x = noisy(LongformerAttention(24, 3)), noise(2, 40, 24).requires_grad_()
     marks = torch.arange(40).expand(2, -1) == torch.tensor([[0], [7]])
     found = []
     for run in (module, torch.compile(module, fullgraph=True, backend="aot_eager")):
-        rule = (Window(3, 3) | Global(marks, most=2)) & Real(torch.tensor([30, 40]))
-        out = run(x, rule=rule)
+        rule = (SlidingWindow(3, 3) | GlobalTokens(marks, max_count=2)) & Padding(torch.tensor([30, 40]))
+        out = run(x, mask=rule)
         found.append([out, *torch.autograd.grad(out.square().sum(), [x, *module.parameters()])])
     for ours, right in zip(*found, strict=True):
         near(ours, right)
 
 
 def test_image_bodies_with_patches_are_one_graph() -> None:
-    sizes: dict[str, Any] = {"size": 16, "channels": 2, "width": 12, "depth": 1, "heads": 3, "hidden": 20}
+    sizes: dict[str, Any] = {"image_size": 16, "in_channels": 2, "width": 12, "depth": 1, "heads": 3, "ffn_dim": 20}
     bodies: list[tuple[Any, tuple[int, int]]] = [
-        (vit.build(vit.Config(patch=4, **sizes)), (0, 0)),
-        (hybrid.build(hybrid.Config(stages=(1, 1), start=8, groups=4, **sizes)), (-2, 0)),
+        (vit.build(vit.Config(patch_size=4, **sizes)), (0, 0)),
+        (hybrid.build(hybrid.Config(backbone_depths=(1, 1), stem_channels=8, norm_groups=4, **sizes)), (-2, 0)),
     ]
     for body, taps in bodies:
         compiled = torch.compile(body.eval(), backend="eager", fullgraph=True, dynamic=False)
         batch = Batch(torch.randn(2, 2, 24, 40))
-        assert all(map(torch.equal, compiled(batch, taps).taps, body(batch, taps).taps))
+        assert all(map(torch.equal, compiled(batch, taps).hidden_states, body(batch, taps).hidden_states))
 
 
 def test_swin_is_one_graph() -> None:
-    body = swin.build(swin.Config(width=8, patch=2, depths=(2, 1, 1, 1), heads=(1, 1, 1, 1), window=3)).double().eval()
+    body = (
+        swin.build(swin.Config(width=8, patch_size=2, depths=(2, 1, 1, 1), heads=(1, 1, 1, 1), window_size=3))
+        .double()
+        .eval()
+    )
     traced = torch.compile(body, backend="eager", fullgraph=True, dynamic=False)
     batch = Batch(torch.randn(2, 3, 57, 43, dtype=torch.float64))
     assert torch.allclose(traced(batch).summary, body(batch).summary, 1e-12)
@@ -144,20 +153,20 @@ def test_swin_is_one_graph() -> None:
 )
 def test_relative_positions_are_one_graph(preset: str, relative: str) -> None:
     x = torch.randint(3, 60, (2, 9))
-    body = regard.build(preset, relative=relative, positions="none", depth=2).body.eval()
-    batch = Batch(x, target=x if preset.startswith("trans") else None)
+    body = regard.build(preset, relative_position=relative, position_embedding="none", depth=2).body.eval()
+    batch = Batch(x, decoder_inputs=x if preset.startswith("trans") else None)
     traced = torch.compile(body, backend="eager", fullgraph=True)(batch).sequence
     assert torch.equal(traced, body(batch).sequence)
 
 
-POINTS: dict[str, Any] = {"widths": (4, 8), "blocks": (1, 1), "rates": (1, 3), "neighbours": (4, 5)}
+POINTS: dict[str, Any] = {"widths": (4, 8), "depths": (1, 1), "downsample": (1, 3), "num_neighbors": (4, 5)}
 
 
 @pytest.mark.slow
 def test_point_clouds_of_one_size_are_one_graph() -> None:
     body = body_of(order="sorted", **POINTS)
     whole = torch.compile(body, backend="aot_eager", fullgraph=True)
-    x = packed((24, 24)).x.view(2, 24, 5)
+    x = packed((24, 24)).inputs.view(2, 24, 5)
     for training in (False, True):
         body.train(training)
         assert torch.allclose(whole(Batch(x)).sequence, body(Batch(x)).sequence, atol=1e-12)
@@ -183,9 +192,9 @@ def test_point_clouds_of_new_sizes_are_not_compiled_again() -> None:
 def test_a_compiled_block_adds_and_normalizes_in_one_step_and_still_calls_hooks(
     norm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    added, taken, x = Norm.added, [], torch.randn(2, 5, 16, dtype=torch.float64)
-    monkeypatch.setattr(Norm, "added", lambda *given: taken.append(torch.compiler.is_compiling()) or added(*given))
-    block, called = noisy(vaswani_block(16, 2, 32, norm=norm)).eval(), []
+    added, taken, x = LayerNorm.add_norm, [], torch.randn(2, 5, 16, dtype=torch.float64)
+    monkeypatch.setattr(LayerNorm, "added", lambda *given: taken.append(torch.compiler.is_compiling()) or added(*given))
+    block, called = noisy(transformer_block(16, 2, 32, norm=norm)).eval(), []
     with torch.no_grad():
         wanted = block(x)
         assert not taken
@@ -203,16 +212,16 @@ def test_attention_of_a_compiled_model_is_recorded() -> None:
     compiled = torch.compile(model, backend="eager")
     with torch.no_grad():
         before = compiled(x, y)
-        with watch(compiled) as seen:  # type: ignore[arg-type]
+        with record_attention(compiled) as seen:  # type: ignore[arg-type]
             near(compiled(x, y), before)
         assert seen.names() == NAMES
         near(compiled(x, y), before)
-    assert len(seen.looks) == 3 and hooks(model) == 0
+    assert len(seen.records) == 3 and hooks(model) == 0
 
 
 def test_a_model_is_compiled_once_for_many_calls() -> None:
     """A count of searches that the graph depended on would make each call a new graph."""
-    model, graphs = regard.build("bert-mini", task="embed", width=8, heads=2, hidden=8, depth=1).eval(), []
+    model, graphs = regard.build("bert-mini", task="embed", width=8, heads=2, ffn_dim=8, depth=1).eval(), []
 
     def keep(graph: torch.fx.GraphModule, given: list[Tensor]) -> torch.fx.GraphModule:
         graphs.append(graph)
@@ -232,7 +241,7 @@ def test_packed_micro_batches_of_different_content_are_compiled_once(
 ) -> None:
     from torch._dynamo.utils import counters
 
-    more = (*TWELVE, "train.packed=on", "model.dropout=0", "train.accumulate=2", "train.steps=6", "train.every=3")
+    more = (*TWELVE, "train.packing=on", "model.dropout=0", "train.grad_accum=2", "train.steps=6", "train.eval_every=3")
     train_tiny(few, tmp_path / "plain", *more, "train.compile=off")
     compile_, losses = torch.compile, {}
     monkeypatch.setattr(torch, "compile", lambda *args, **given: compile_(*args, **given, backend="aot_eager"))

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from regard.systems.point import PRESETS, build
-from regard.tasks.base import Terms
+from regard.tasks.base import LossWeights
 from regard.tasks.translate import Translate
 from regard.training import execution as ways
-from regard.training.distributed import World
-from regard.training.execution import TIMED, WARM, Chooser, Compute, Loss
-from regard.training.settings import Train
+from regard.training.distributed import ProcessGroup
+from regard.training.execution import TIMED_STEPS, WARMUP_STEPS, CompileTuner, ForwardBackward, LossModule
+from regard.training.settings import TrainSettings
 from regard.types import Batch, Offsets
 from tiny import TINY, collate, tiny
 
@@ -33,33 +33,35 @@ class Watch:
 def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: int, known: str = "", **more: Any) -> Any:
     """What a run of so many steps does when steps take that long, on a device that is said to be CUDA."""
     chosen: list[str] = []
-    compute: Any = SimpleNamespace(device=torch.device("cuda"), recordable=more.pop("recordable", True), world=World())
-    compute.compiles, compute.steady = more.pop("compiles", True), True
-    compute.way, fails = "", more.pop("fails", False)
+    compute: Any = SimpleNamespace(
+        device=torch.device("cuda"), recordable=more.pop("recordable", True), world=ProcessGroup()
+    )
+    compute.can_compile, compute.static_shape = more.pop("compiles", True), True
+    compute.mode, fails = "", more.pop("fails", False)
     shapes = more.pop("shapes", 0)
 
     def take(way: str) -> None:
-        compute.way = "graph" if fails else way  # as the fallback leaves it
+        compute.mode = "graph" if fails else way  # as the fallback leaves it
         chosen.append(way)
-        compute.shapes = 0
+        compute.num_shapes = 0
 
-    compute.choose = take
+    compute.set_mode = take
     clock = Watch(compute, seconds)
     monkeypatch.setattr(ways, "time", clock)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     said: list[str] = []
-    chooser = Chooser(compute, Train(steps=steps, **more), said.append, known)
+    chooser = CompileTuner(compute, TrainSettings(steps=steps, **more), said.append, known)
     for number in range(steps):
-        new = compute.shapes < shapes
-        compute.shapes += new
-        clock.now += seconds[compute.way] + 10 * new  # to record takes longer than to compute
+        new = compute.num_shapes < shapes
+        compute.num_shapes += new
+        clock.now += seconds[compute.mode] + 10 * new  # to record takes longer than to compute
         chooser.step(steps - number - 1)
     return chosen, said, chooser
 
 
 def test_a_short_run_is_recorded_and_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen, said, chooser = choose(monkeypatch, {"graph": 0.005}, 1000)
-    assert chosen == ["graph"] and not said and not chooser.trying
+    assert chosen == ["graph"] and not said and not chooser.tuning
 
 
 @pytest.mark.parametrize(("compiled", "kept"), [(0.5, "compiled"), (2.0, "graph")])
@@ -67,7 +69,7 @@ def test_a_long_run_times_both_ways_and_keeps_the_faster(
     monkeypatch: pytest.MonkeyPatch, compiled: float, kept: str
 ) -> None:
     chosen, said, chooser = choose(monkeypatch, {"graph": 1.0, "compiled": compiled}, 400)
-    assert chosen[:2] == ["graph", "compiled"] and chooser.compute.way == kept and not chooser.trying
+    assert chosen[:2] == ["graph", "compiled"] and chooser.forward_backward.mode == kept and not chooser.tuning
     assert len(said) == 2 and f"going on with {kept}" in said[1]
     assert set(chooser.times) == {"graph", "compiled"} and chooser.times["compiled"] == pytest.approx(compiled)
 
@@ -78,12 +80,12 @@ def test_code_that_is_made_anew_for_every_grain_is_given_up(monkeypatch: pytest.
     chosen, said, chooser = choose(monkeypatch, seconds, 4000, recordable=False)
     assert (
         chosen == ["plain", "compiled", "plain"]
-        and not chooser.trying
+        and not chooser.tuning
         and chooser.times == {"plain": pytest.approx(0.1)}
     )
     assert "going on with plain" in said[-1]
     slow = {"plain": 30.0, "compiled": 20.0}  # steps that are long by themselves are waited for
-    assert choose(monkeypatch, slow, 4000, recordable=False)[2].compute.way == "compiled"
+    assert choose(monkeypatch, slow, 4000, recordable=False)[2].compute.mode == "compiled"
 
 
 def test_shapes_that_change_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,16 +97,22 @@ def test_a_system_that_gains_nothing_by_compiling_is_not_compiled(monkeypatch: p
         chosen, said, chooser = choose(
             monkeypatch, {"plain": 1.0}, 400, recordable=False, compiles=False, compile=asked
         )
-        assert chosen == ["plain"] and not chooser.trying
+        assert chosen == ["plain"] and not chooser.tuning
         assert len(said) == (asked == "on") and "failed" not in "".join(said)
     model = tiny("rnnsearch")
-    compute = Compute(Loss(model, Translate(), Terms()), Train(), torch.device("cpu"), World(), steady=False)
-    assert not compute.compiles
+    compute = ForwardBackward(
+        LossModule(model, Translate(), LossWeights()),
+        TrainSettings(),
+        torch.device("cpu"),
+        ProcessGroup(),
+        static_shape=False,
+    )
+    assert not compute.can_compile
     body = build(PRESETS["point-tiny"].config)  # clouds of one size are, others are not
     for steady in (True, False):
         loss = torch.nn.ModuleDict({"body": body})
         loss.model = loss
-        assert Compute(loss, Train(), torch.device("cpu"), World(), steady).compiles == steady
+        assert ForwardBackward(loss, TrainSettings(), torch.device("cpu"), ProcessGroup(), steady).can_compile == steady
 
 
 def test_what_was_found_before_an_interruption_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,28 +121,34 @@ def test_what_was_found_before_an_interruption_is_not_timed_again(monkeypatch: p
 
 @pytest.mark.parametrize(("asked", "way"), [("off", "plain"), ("graph", "graph"), ("on", "compiled")])
 def test_what_a_person_asks_for_is_taken(monkeypatch: pytest.MonkeyPatch, asked: str, way: str) -> None:
-    chosen, _, chooser = choose(monkeypatch, {way: 1.0}, WARM + TIMED + 5, compile=asked)
-    assert chosen == [way] and not chooser.trying
+    chosen, _, chooser = choose(monkeypatch, {way: 1.0}, WARMUP_STEPS + TIMED_STEPS + 5, compile=asked)
+    assert chosen == [way] and not chooser.tuning
 
 
 def test_a_way_that_fails_is_said_and_the_step_is_computed_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("transformer")
     model.train()
     batch = collate(model, TINY["transformer"].samples)
-    settings = Train(precision="float32", compile="on")
+    settings = TrainSettings(precision="float32", compile="on")
 
     def gradients(fails: bool) -> tuple[list[torch.Tensor], list[str]]:
-        compute = Compute(Loss(model, Translate(), Terms(0.1)), settings, torch.device("cpu"), World(), steady=True)
+        compute = ForwardBackward(
+            LossModule(model, Translate(), LossWeights(0.1)),
+            settings,
+            torch.device("cpu"),
+            ProcessGroup(),
+            static_shape=True,
+        )
         said: list[str] = []
         if fails:
             monkeypatch.setattr(torch, "compile", lambda module, **_: broken)
-            Chooser(compute, settings, said.append)
-            assert compute.way == "compiled"
+            CompileTuner(compute, settings, said.append)
+            assert compute.mode == "compiled"
         torch.manual_seed(3)
         total, count = compute(batch)
         compute(batch)
         found = [total, count, *(p.grad.clone() for p in compute.parameters)]  # type: ignore[union-attr]
-        compute.clear()
+        compute.zero_grad()
         return found, said
 
     def broken(_: Any) -> Any:
@@ -148,56 +162,71 @@ def test_a_way_that_fails_is_said_and_the_step_is_computed_plainly(monkeypatch: 
 
 def test_a_window_with_a_validation_in_it_is_no_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, chooser = choose(monkeypatch, {"graph": 0.001}, 1)
-    chooser.trying = True
+    chooser.tuning = True
     for number in range(1, 40):
         chooser.step(10, disturbed=number % 10 == 0)
-    assert not chooser.times and chooser.trying
+    assert not chooser.times and chooser.tuning
 
 
 def test_steps_in_which_shapes_are_recorded_are_no_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, chooser = choose(monkeypatch, {"graph": 1.0, "compiled": 2.0}, 400, shapes=10)
-    assert chooser.compute.way == "graph" and chooser.times == {"graph": pytest.approx(1), "compiled": pytest.approx(2)}
+    assert chooser.forward_backward.mode == "graph" and chooser.times == {
+        "graph": pytest.approx(1),
+        "compiled": pytest.approx(2),
+    }
     compute, (one, two), _ = several()
     monkeypatch.setattr("regard.training.execution.record", lambda work, *_, **__: (Repeated(work, work()), work()))
-    assert compute.shapes == 0
-    compute.choose("graph")
+    assert compute.num_shapes == 0
+    compute.set_mode("graph")
     met = []
     for batch in (one, one, one, two, one, two, two):
         compute(batch)
-        met.append(compute.shapes)
+        met.append(compute.num_shapes)
     assert met == [1, 2, 2, 3, 3, 4, 4]
 
 
 def test_a_compiler_that_fails_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen, _, chooser = choose(monkeypatch, {"graph": 1.0}, 1000, fails=True)
-    assert chosen.count("compiled") == 1 and not chooser.trying
+    assert chosen.count("compiled") == 1 and not chooser.tuning
 
 
 def test_gradients_that_do_not_exist_yet_can_be_cleared() -> None:
     model = tiny("transformer")
-    compute = Compute(Loss(model, Translate(), Terms()), Train(), torch.device("cpu"), World(), steady=True)
-    compute.run = ways.Recorded(compute)
-    compute.clear()
+    compute = ForwardBackward(
+        LossModule(model, Translate(), LossWeights()),
+        TrainSettings(),
+        torch.device("cpu"),
+        ProcessGroup(),
+        static_shape=True,
+    )
+    compute.run = ways.GraphedForwardBackward(compute)
+    compute.zero_grad()
 
 
 def test_a_recording_that_fails_leaves_no_gradients_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The warm-up of a recording computes real gradients; the plain way that follows must not add to them."""
     model = tiny("transformer")
-    compute = Compute(Loss(model, Translate(), Terms()), Train(), torch.device("cpu"), World(), steady=True)
+    compute = ForwardBackward(
+        LossModule(model, Translate(), LossWeights()),
+        TrainSettings(),
+        torch.device("cpu"),
+        ProcessGroup(),
+        static_shape=True,
+    )
     batch = collate(model, TINY["transformer"].samples)
     compute(batch)
     right = [p.grad.clone() for p in compute.parameters if p.grad is not None]
-    compute.clear()
-    compute.recordable = True
+    compute.zero_grad()
+    compute.can_capture = True
 
     def fails(work: Any, *_: Any, **__: Any) -> Any:
         work()
         raise RuntimeError("cannot be recorded")
 
     monkeypatch.setattr("regard.training.execution.record", fails)
-    compute.choose("graph")
+    compute.set_mode("graph")
     compute(batch)
-    assert compute.way == "plain"
+    assert compute.mode == "plain"
     for ours, wanted in zip((p.grad for p in compute.parameters if p.grad is not None), right, strict=True):
         assert torch.equal(ours, wanted)
 
@@ -231,20 +260,25 @@ def test_shapes_that_come_again_are_recorded_one_by_one(monkeypatch: pytest.Monk
         result = tuple(part.clone() for part in work())
         return Repeated(work, result), result
 
-    monkeypatch.setattr("regard.training.execution.record", record)
+    monkeypatch.setattr("regard.training.execution.capture", record)
 
-    def learnt(way: Any) -> tuple[list[torch.Tensor], Compute]:
-        settings = Train(accumulate=accumulate)
-        compute = Compute(
-            Loss(model, Translate(), Terms()), settings, torch.device("cpu"), World(), steady=False, few=True
+    def learnt(way: Any) -> tuple[list[torch.Tensor], ForwardBackward]:
+        settings = TrainSettings(grad_accum=accumulate)
+        compute = ForwardBackward(
+            LossModule(model, Translate(), LossWeights()),
+            settings,
+            torch.device("cpu"),
+            ProcessGroup(),
+            static_shape=False,
+            bucketed=True,
         )
-        assert not compute.recordable
-        compute.recordable = True
-        compute.choose(way)
+        assert not compute.can_capture
+        compute.can_capture = True
+        compute.set_mode(way)
         found = []
         for number, batch in enumerate(grains):
             if number % accumulate == 0:
-                compute.clear()
+                compute.zero_grad()
             found += [part.clone() for part in compute(batch)]
             found += [p.grad.clone() for p in compute.parameters if p.grad is not None]
         return found, compute
@@ -254,22 +288,29 @@ def test_shapes_that_come_again_are_recorded_one_by_one(monkeypatch: pytest.Monk
     ours, compute = learnt("graph")
     for a, b in zip(ours, right, strict=True):
         assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
-    assert compute.proven and compute.way == "graph" and pools == [None, "pool"]
-    assert isinstance(compute.run, ways.Recorded)
-    graphs: list[Any] = [kept.graph for kept in compute.run.recordings.values()]
+    assert compute.mode_verified and compute.mode == "graph" and pools == [None, "pool"]
+    assert isinstance(compute.run, ways.GraphedForwardBackward)
+    graphs: list[Any] = [kept.graph for kept in compute.run.graphs.values()]
     assert [graph.count for graph in graphs] == [3, 2]
 
 
-def several(accumulate: int = 2) -> tuple[Compute, list[Any], list[str]]:
+def several(accumulate: int = 2) -> tuple[ForwardBackward, list[Any], list[str]]:
     """Grains of two shapes, recorded on a device that is said to be CUDA."""
     model = tiny("rnnsearch")
-    settings, said = Train(accumulate=accumulate), list[str]()
-    compute = Compute(Loss(model, Translate(), Terms()), settings, torch.device("cpu"), World(), steady=False, few=True)
-    compute.recordable, compute.say = True, said.append
+    settings, said = TrainSettings(grad_accum=accumulate), list[str]()
+    compute = ForwardBackward(
+        LossModule(model, Translate(), LossWeights()),
+        settings,
+        torch.device("cpu"),
+        ProcessGroup(),
+        static_shape=False,
+        bucketed=True,
+    )
+    compute.can_capture, compute.log = True, said.append
     return compute, [collate(model, TINY["rnnsearch"].samples[:many]) for many in (1, 2)], said
 
 
-def added(compute: Compute, batches: list[Any]) -> list[torch.Tensor]:
+def added(compute: ForwardBackward, batches: list[Any]) -> list[torch.Tensor]:
     """The gradients of all of these together."""
     for batch in batches:
         compute(batch)
@@ -285,22 +326,22 @@ def test_a_recording_that_fails_within_a_step_keeps_what_the_grains_before_it_le
         work()
         raise RuntimeError("cannot be recorded")
 
-    monkeypatch.setattr("regard.training.execution.record", fails)
+    monkeypatch.setattr("regard.training.execution.capture", fails)
     compute, (one, two), said = several()
     right = added(compute, [two, one, one])
-    compute.clear()
-    compute.choose("graph")
+    compute.zero_grad()
+    compute.set_mode("graph")
     ours = added(compute, [two, one, one])
-    assert compute.way == "plain" and len(said) == 1
+    assert compute.mode == "plain" and len(said) == 1
     assert all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(ours, right, strict=True))
 
 
 def test_a_grain_that_fails_half_way_leaves_nothing_behind() -> None:
     compute, (one, two), _ = several()
     right = added(compute, [one, two])
-    compute.clear()
-    compute.choose("graph")
-    real, calls = compute.gradients, list[Any]()
+    compute.zero_grad()
+    compute.set_mode("graph")
+    real, calls = compute.backward, list[Any]()
 
     def fails(batch: Any) -> Any:
         calls.append(batch)
@@ -309,9 +350,9 @@ def test_a_grain_that_fails_half_way_leaves_nothing_behind() -> None:
             raise RuntimeError("half way")
         return found
 
-    compute.gradients = fails  # type: ignore[method-assign]
+    compute.backward = fails  # type: ignore[method-assign]
     ours = added(compute, [one, two])
-    assert compute.way == "plain" and len(calls) == 3
+    assert compute.mode == "plain" and len(calls) == 3
     assert all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(ours, right, strict=True))
 
 
@@ -326,14 +367,14 @@ def test_a_further_shape_that_cannot_be_recorded_is_computed_plainly(monkeypatch
         made.append(Repeated(work, result))
         return made[0], result
 
-    monkeypatch.setattr("regard.training.execution.record", record)
+    monkeypatch.setattr("regard.training.execution.capture", record)
     compute, (one, two), said = several()
     grains = [one, one, two, two, one, two]
     right = added(compute, grains)
-    compute.clear()
-    compute.choose("graph")
+    compute.zero_grad()
+    compute.set_mode("graph")
     ours = added(compute, grains)
-    assert compute.way == "graph" and made[0].count == 2
+    assert compute.mode == "graph" and made[0].count == 2
     assert said == ["  no more than 1 shapes are recorded (CUDA out of memory)"]
     assert all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(ours, right, strict=True))
 
@@ -341,15 +382,21 @@ def test_a_further_shape_that_cannot_be_recorded_is_computed_plainly(monkeypatch
 def test_grains_that_were_to_have_one_shape_and_have_two_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording of one grain a step writes gradients of its own, which those of another would leave unread."""
     model = tiny("transformer")
-    compute = Compute(Loss(model, Translate(), Terms()), Train(), torch.device("cpu"), World(), steady=True)
-    compute.recordable = True
+    compute = ForwardBackward(
+        LossModule(model, Translate(), LossWeights()),
+        TrainSettings(),
+        torch.device("cpu"),
+        ProcessGroup(),
+        static_shape=True,
+    )
+    compute.can_capture = True
 
     def record(work: Any, device: Any, pool: Any = None) -> Any:
         result = work()
         return Repeated(work, result), result
 
-    monkeypatch.setattr("regard.training.execution.record", record)
-    compute.choose("graph")
+    monkeypatch.setattr("regard.training.execution.capture", record)
+    compute.set_mode("graph")
     compute(collate(model, TINY["transformer"].samples[:1]))
     with pytest.raises(ValueError, match="shape"):
         compute(collate(model, TINY["transformer"].samples[:2]))
@@ -363,7 +410,7 @@ class Gathering(torch.nn.Module):
         self.norm = torch.nn.BatchNorm1d(3)
 
     def forward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.nn.functional.dropout(self.norm(batch.x)).square().sum(), torch.tensor(len(batch.x))
+        return torch.nn.functional.dropout(self.norm(batch.inputs)).square().sum(), torch.tensor(len(batch.inputs))
 
 
 @pytest.mark.parametrize("fails", [None, 1, 2])
@@ -379,15 +426,17 @@ def test_recording_leaves_statistics_and_chance_as_one_grain_does(
             raise RuntimeError("cannot be recorded")
         return Repeated(work, result), result
 
-    monkeypatch.setattr("regard.training.execution.record", record)
+    monkeypatch.setattr("regard.training.execution.capture", record)
     random = torch.Generator().manual_seed(2)
     grains = [Batch(torch.randn(many, 3, generator=random)) for many in (4, 4, 6, 4, 6, 6, 4)]
 
     def learnt(way: Any) -> list[torch.Tensor]:
         loss = Gathering()
-        compute = Compute(loss, Train(accumulate=2), torch.device("cpu"), World(), steady=False, few=True)
-        compute.recordable = True
-        compute.choose(way)
+        compute = ForwardBackward(
+            loss, TrainSettings(grad_accum=2), torch.device("cpu"), ProcessGroup(), static_shape=False, bucketed=True
+        )
+        compute.can_capture = True
+        compute.set_mode(way)
         found = []
         for number, batch in enumerate(grains):
             torch.manual_seed(number)
@@ -395,13 +444,13 @@ def test_recording_leaves_statistics_and_chance_as_one_grain_does(
         found += [part.clone() for part in loss.buffers()]
         return found + [p.grad for p in compute.parameters if p.grad is not None]
 
-    given = [batch.x.clone() for batch in grains]
+    given = [batch.inputs.clone() for batch in grains]
     for ours, right in zip(learnt("graph"), learnt("plain"), strict=True):
         assert torch.allclose(ours, right, rtol=1e-5)
-    assert all(torch.equal(batch.x, x) for batch, x in zip(grains, given, strict=True))
+    assert all(torch.equal(batch.inputs, x) for batch, x in zip(grains, given, strict=True))
 
 
 def test_batches_whose_longest_document_differs_are_recorded_apart() -> None:
     starts = torch.tensor([0, 2, 4])
     few, many = (Batch(torch.zeros(1, 4), offsets=Offsets(starts, longest)) for longest in (2, 4))
-    assert ways._key(few) != ways._key(many) and ways._key(few) == ways._key(replace(few))
+    assert ways._shape_key(few) != ways._shape_key(many) and ways._shape_key(few) == ways._shape_key(replace(few))

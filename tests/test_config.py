@@ -10,14 +10,14 @@ from typing import Any, Literal
 import pytest
 
 from regard.config import as_dict, coerce, describe, from_dict, override, parse_assignments, read_settings
-from regard.data.settings import Data
-from regard.decode.settings import Decode
-from regard.errors import SettingError, UnknownColumn, UnknownFolder, suggest
-from regard.runs.settings import GROUPS, check_model, differences, gather, resolve
+from regard.data.settings import DataSettings
+from regard.decode.settings import DecodeSettings
+from regard.errors import SettingError, UnknownColumnError, UnknownFolderError, suggest
+from regard.runs.settings import GROUPS, check_tokenizer_settings, collect_overrides, diff_settings, resolve
 from regard.systems import SYSTEMS
-from regard.training.settings import Train
+from regard.training.settings import TrainSettings
 
-KINDS = [Data, Train, Decode, *(system.config for system in SYSTEMS.values())]
+KINDS = [DataSettings, TrainSettings, DecodeSettings, *(system.config for system in SYSTEMS.values())]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def test_a_value_without_meaning_is_refused_by_the_name_of_its_setting(field: st
 
 def test_a_refusal_says_what_would_have_been_right() -> None:
     with pytest.raises(SettingError, match=r"train\.steps"):
-        from_dict(Train, {"steps": "soon"}, "train.")
+        from_dict(TrainSettings, {"steps": "soon"}, "train.")
     with pytest.raises(SettingError, match="false"):
         read("warm", "perhaps")
     with pytest.raises(SettingError, match="number"):
@@ -117,14 +117,15 @@ def test_without_a_near_name_all_are_listed() -> None:
 
 
 def test_columns_are_listed_once_and_folders_compared_by_their_names() -> None:
-    assert str(UnknownColumn("bild", ["image"], "a.csv has: image.")) == "unknown column 'bild'. a.csv has: image."
-    near = str(UnknownColumn("imge", ["image"], "a.csv has: image."))
+    assert str(UnknownColumnError("bild", ["image"], "a.csv has: image.")) == "unknown column 'bild'. a.csv has: image."
+    near = str(UnknownColumnError("imge", ["image"], "a.csv has: image."))
     assert near == "unknown column 'imge'. Did you mean 'image'? a.csv has: image."
     beside = [Path("/a/long/way/shapes"), Path("/a/long/way/resnet-18")]
-    told = str(UnknownFolder("folder", Path("/a/long/way/resnet-50"), beside, "Train one."))
+    told = str(UnknownFolderError("folder", Path("/a/long/way/resnet-50"), beside, "Train one."))
     assert told == "unknown folder '/a/long/way/resnet-50'. Did you mean '/a/long/way/resnet-18'? Train one."
     assert (
-        str(UnknownFolder("run", Path("mnie"), [Path("mine"), Path("x")])) == "unknown run 'mnie'. Did you mean 'mine'?"
+        str(UnknownFolderError("predict", Path("mnie"), [Path("mine"), Path("x")]))
+        == "unknown run 'mnie'. Did you mean 'mine'?"
     )
 
 
@@ -134,8 +135,8 @@ def test_settings_survive_json(kind: type[Any]) -> None:
 
 
 def test_an_override_changes_a_copy_and_keeps_the_rest() -> None:
-    before = Train(rate=0.5, steps=7)
-    assert override(before, {"steps": "1e2"}) == Train(rate=0.5, steps=100) and before.steps == 7
+    before = TrainSettings(lr=0.5, steps=7)
+    assert override(before, {"steps": "1e2"}) == TrainSettings(lr=0.5, steps=100) and before.steps == 7
     with pytest.raises(SettingError, match=r"train\.steps"):
         override(before, {"steps": 0})
     assert coerce("7", int, "x") == 7
@@ -182,9 +183,12 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_a_settings_file_is_read_and_words_win_over_it(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(FILES[name])
-    made = resolve({"train": {"steps": 5, "rate": 0.25}}, gather(["decode.beam=2", "model.width=64"], tmp_path / name))
-    assert made.train == Train(steps=300_000, rate=0.25, betas=(0.9, 0.98))
-    assert made.decode == Decode(beam=2) and made.data == Data() and made.model == {"width": "64"}
+    made = resolve(
+        {"train": {"steps": 5, "lr": 0.25}},
+        collect_overrides(["decode.num_beams=2", "model.width=64"], tmp_path / name),
+    )
+    assert made.train == TrainSettings(steps=300_000, lr=0.25, betas=(0.9, 0.98))
+    assert made.decode == DecodeSettings(num_beams=2) and made.data == DataSettings() and made.model == {"width": "64"}
     assert set(made.as_dict()) == {*GROUPS, "model"} and made.as_dict()["train"]["steps"] == 300_000
 
 
@@ -221,22 +225,22 @@ def test_a_file_that_cannot_be_read_is_refused_by_its_path(tmp_path: Path) -> No
 def test_a_strange_group_or_key_of_a_file_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(SettingError, match="unknown"):
-        resolve({}, gather([], tmp_path / "a.yaml"))
+        resolve({}, collect_overrides([], tmp_path / "a.yaml"))
 
 
 @pytest.mark.parametrize("name", ["vocabulary", "pad", "start", "end"])
 def test_what_follows_from_the_tokenizer_cannot_be_set(name: str) -> None:
     with pytest.raises(SettingError, match=rf"model\.{name}"):
-        check_model({name: 3}, True)
-    check_model({name: 3}, False)
+        check_tokenizer_settings({name: 3}, True)
+    check_tokenizer_settings({name: 3}, False)
 
 
 def test_differences_are_named_by_their_whole_path() -> None:
     old, new = {"train": {"rate": 0.1, "betas": [0.9, 0.98]}, "seed": 1}, {"train": {"rate": 0.2, "betas": (0.9, 0.98)}}
-    assert differences(old, new) == ["seed: 1 -> None", "train.rate: 0.1 -> 0.2"] and differences(old, old) == []
+    assert diff_settings(old, new) == ["seed: 1 -> None", "train.lr: 0.1 -> 0.2"] and diff_settings(old, old) == []
 
 
 def test_names_with_dots_at_the_top_of_a_file_mean_what_they_mean_on_a_command_line(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text("data.vocabulary: 400\ntrain: {steps: 5}\ntrain.rate: 0.1\n")
-    assert read_settings(path) == {"data": {"vocabulary": 400}, "train": {"steps": 5, "rate": 0.1}}
+    path.write_text("data.vocab_size: 400\ntrain: {steps: 5}\ntrain.rate: 0.1\n")
+    assert read_settings(path) == {"data": {"vocab_size": 400}, "train": {"steps": 5, "rate": 0.1}}

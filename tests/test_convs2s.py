@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 import regard
 from conftest import train_tiny
 from regard.cli import app
-from regard.decode.cuda_graphs import recorded
+from regard.decode.cuda_graphs import graphed_search
 from regard.decode.search import search
-from regard.decode.settings import Decode
+from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
-from regard.nn.recording import watch
-from regard.nn.recurrent.conv_sequence import Normed, Slowed
+from regard.nn.recording import record_attention
+from regard.nn.recurrent.conv_sequence import ScaleGradient, WeightNormLinear
 from regard.systems import convs2s, find_preset
-from regard.systems.convs2s import Config, build, stages_of
+from regard.systems.convs2s import Config, build, parse_stages
 from regard.types import Batch
 from tiny import TINY, collate, gradients, near, noise, noisy, tiny
 
@@ -67,9 +67,9 @@ def embedded(p: dict[str, Tensor], side: str, ids: list[int], length: int) -> Ve
 
 def oracle(p: dict[str, Tensor], config: Config, source: list[int], target: list[int]) -> Tensor:
     """The logits of one pair; gradients of the encoder's states are a part of themselves."""
-    upper = stages_of(config.stages, "")
-    lower = stages_of(config.decoder_stages or config.stages, "")
-    e, g = embedded(p, "source", source, config.length), embedded(p, "target", target, config.length)
+    upper = parse_stages(config.encoder_stages, "")
+    lower = parse_stages(config.decoder_stages or config.encoder_stages, "")
+    e, g = embedded(p, "source", source, config.max_length), embedded(p, "target", target, config.max_length)
     x = [layer(p, "encoder.into", place) for place in e]
     for n, (_, kernel) in enumerate(upper):
         x = block(p, f"encoder.blocks.{n}", x, kernel, (kernel - 1) // 2)
@@ -89,15 +89,15 @@ def oracle(p: dict[str, Tensor], config: Config, source: list[int], target: list
     for n, (_, kernel) in enumerate(lower):
         y = block(p, f"decoder.blocks.{n}", y, kernel, kernel - 1, look)
     states = [layer(p, "decoder.out", place) for place in y]
-    if config.tables == "one":
+    if config.tie_embeddings == "one":
         return torch.stack([p["tables.target.weight"] @ state for state in states])
     return torch.stack([layer(p, "tables.output", state) for state in states])
 
 
 def pair(batch: Batch, row: int) -> tuple[list[int], list[int]]:
-    assert batch.mask is not None and batch.target is not None and batch.labels is not None
+    assert batch.mask is not None and batch.decoder_inputs is not None and batch.labels is not None
     said = int((batch.labels[row] >= 0).sum())
-    return batch.x[row, : batch.mask[row]].tolist(), batch.target[row, :said].tolist()
+    return batch.inputs[row, : batch.mask[row]].tolist(), batch.decoder_inputs[row, :said].tolist()
 
 
 @pytest.mark.every(3)
@@ -105,10 +105,10 @@ def pair(batch: Batch, row: int) -> tuple[list[int], list[int]]:
 def test_a_batch_says_what_the_equations_say_of_each_pair_and_learns_so(label: str) -> None:
     model = tiny("convs2s", label)
     batch = collate(model, TINY["convs2s"].samples)
-    logits = model.body.read(model.body(batch).sequence)
+    logits = model.body.to_logits(model.body(batch).sequence)
     parameters = dict(model.body.named_parameters())
     total, theirs = logits.new_zeros(()), logits.new_zeros(())
-    for row in range(len(batch.x)):
+    for row in range(len(batch.inputs)):
         source, target = pair(batch, row)
         right = oracle(parameters, model.config, source, target)
         near(logits[row, : len(target)], right, 1e-11)
@@ -122,7 +122,7 @@ def test_a_batch_says_what_the_equations_say_of_each_pair_and_learns_so(label: s
 
 def test_the_gradient_is_slowed_and_nothing_else() -> None:
     x = noise(3, 4).requires_grad_()
-    y = Slowed.apply(x, 0.25)  # type: ignore[no-untyped-call]
+    y = ScaleGradient.apply(x, 0.25)  # type: ignore[no-untyped-call]
     assert torch.equal(y, x)
     near(torch.autograd.grad((y * noise(3, 4, seed=1)).sum(), x)[0], noise(3, 4, seed=1) / 4)
 
@@ -148,13 +148,13 @@ def test_a_decoder_sees_nothing_that_comes_and_an_encoder_as_far_as_its_kernels(
 def test_steps_say_what_one_pass_says(label: str, prompt: int) -> None:
     model = tiny("convs2s", label)
     batch = replace(collate(model, TINY["convs2s"].samples), labels=None)
-    target = noise(len(batch.x), 9, seed=2).mul(6).abs().long() + 3
+    target = noise(len(batch.inputs), 9, seed=2).mul(6).abs().long() + 3
     with torch.no_grad():
-        right = model.body.read(model.body(replace(batch, target=target)).sequence)
+        right = model.body.to_logits(model.body(replace(batch, target=target)).sequence)
         state = model.body.start(replace(batch, target=target[:, :prompt]))
         for place in range(prompt - 1, 9):
             near(model.body.step(target[:, place], state), right[:, place])
-    assert state.at.tolist() == [9] * len(batch.x)
+    assert state.positions.tolist() == [9] * len(batch.inputs)
 
 
 def test_rows_leave_exchange_their_pasts_and_are_joined() -> None:
@@ -162,15 +162,17 @@ def test_rows_leave_exchange_their_pasts_and_are_joined() -> None:
     batch = replace(collate(model, TINY["convs2s"].samples), labels=None)
     target = noise(5, 8, seed=3).mul(6).abs().long() + 3
     with torch.no_grad():
-        right = model.body.read(model.body(replace(batch, target=target)).sequence)
-        upper, lower = (replace(batch.rows(torch.tensor(rows)), target=target[rows]) for rows in ([0, 1], [2, 3, 4]))
-        upper = replace(upper, x=upper.x[:, : int(upper.mask.max())])  # type: ignore[union-attr]
-        state, other = (model.body.start(replace(part, target=part.target[:, :4])) for part in (upper, lower))  # type: ignore[index]
+        right = model.body.to_logits(model.body(replace(batch, target=target)).sequence)
+        upper, lower = (
+            replace(batch.select_rows(torch.tensor(rows)), target=target[rows]) for rows in ([0, 1], [2, 3, 4])
+        )
+        upper = replace(upper, x=upper.inputs[:, : int(upper.mask.max())])  # type: ignore[union-attr]
+        state, other = (model.body.start(replace(part, target=part.decoder_inputs[:, :4])) for part in (upper, lower))  # type: ignore[index]
         state.join(other)
         near(model.body.step(target[:, 3], state), right[:, 3])
         state.keep(torch.tensor([3, 1]))
         near(model.body.step(target[[3, 1], 4], state), right[[3, 1], 4])
-        state.widen(2)
+        state.expand_beams(2)
         rows = torch.tensor([3, 3, 1, 1])
         said = target[rows, 5].clone()
         said[1::2] += 1
@@ -178,37 +180,41 @@ def test_rows_leave_exchange_their_pasts_and_are_joined() -> None:
         state.reorder(torch.tensor([1, 0, 2, 2]))
         said = said[[1, 0, 2, 2]]
         paths = torch.cat([target[rows, :5], said[:, None], target[rows, 6:7]], 1)
-        wanted = model.body.read(model.body(replace(batch.rows(rows), target=paths)).sequence)[:, -1]
+        wanted = model.body.to_logits(model.body(replace(batch.select_rows(rows), target=paths)).sequence)[:, -1]
         near(model.body.step(target[rows, 6], state), wanted)
 
 
-SETTINGS = [Decode(), Decode(beam=3, best=2, penalty=1.0, form="power"), Decode(sample=True, best=2, seed=3)]
+SETTINGS = [
+    DecodeSettings(),
+    DecodeSettings(num_beams=3, num_return_sequences=2, length_penalty=1.0, length_penalty_type="power"),
+    DecodeSettings(do_sample=True, num_return_sequences=2, seed=3),
+]
 
 
 @pytest.mark.every(3)
 @every
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_rows_are_searched_as_each_alone_and_in_fixed_shapes(label: str, settings: Decode) -> None:
+def test_rows_are_searched_as_each_alone_and_in_fixed_shapes(label: str, settings: DecodeSettings) -> None:
     model = tiny("convs2s", label)
     batch = replace(collate(model, TINY["convs2s"].samples), labels=None)
-    batch = replace(batch, target=torch.full((5, 1), model.config.start))
+    batch = replace(batch, decoder_inputs=torch.full((5, 1), model.config.bos_id))
     assert batch.mask is not None
-    limits, banned = batch.mask + 6, torch.tensor([model.config.pad])
-    asked = (model.config.end, limits, settings, np.arange(5))
-    together = search(model.body, batch, *asked, (model.config.pad,))
+    limits, banned = batch.mask + 6, torch.tensor([model.config.pad_id])
+    asked = (model.config.eos_id, limits, settings, np.arange(5))
+    together = search(model.body, batch, *asked, (model.config.pad_id,))
     for row in range(5):
-        x = batch.x[row : row + 1, : int(batch.mask[row])]
-        alone = Batch(x, target=batch.target[row : row + 1])  # type: ignore[index]
+        x = batch.inputs[row : row + 1, : int(batch.mask[row])]
+        alone = Batch(x, decoder_inputs=batch.decoder_inputs[row : row + 1])  # type: ignore[index]
         found = search(
-            model.body, alone, asked[0], limits[row : row + 1], settings, np.array([row]), (model.config.pad,)
+            model.body, alone, asked[0], limits[row : row + 1], settings, np.array([row]), (model.config.pad_id,)
         )
         assert [f.tokens for f in found[0]] == [f.tokens for f in together[row]]
     with torch.inference_mode():
         for _ in range(2):
-            fixed = recorded(model.body, batch, *asked, banned, graph=False)
+            fixed = graphed_search(model.body, batch, *asked, banned, capture=False)
             assert fixed is not None
             for mine, theirs in zip(fixed, together, strict=True):
-                assert [(f.tokens, f.why) for f in mine] == [(f.tokens, f.why) for f in theirs]
+                assert [(f.tokens, f.finish_reason) for f in mine] == [(f.tokens, f.finish_reason) for f in theirs]
                 assert [f.score for f in mine] == pytest.approx([f.score for f in theirs], rel=1e-10)
 
 
@@ -218,7 +224,7 @@ def test_a_source_without_a_token_is_looked_at_as_nothing() -> None:
     assert batch.mask is not None
     batch.mask[1] = 0
     with torch.no_grad():
-        assert bool(model.body.read(model.body(batch).sequence).isfinite().all())
+        assert bool(model.body.to_logits(model.body(batch).sequence).isfinite().all())
 
 
 # -- sizes, beginnings, settings
@@ -228,10 +234,10 @@ def test_a_source_without_a_token_is_looked_at_as_nothing() -> None:
 def test_a_preset_has_as_many_parameters_as_its_parts_add_up_to(preset: str) -> None:
     """Every layer has a matrix and two numbers for each row of it; tables of words and positions are tables."""
     config = find_preset(preset)[1].config
-    E, V, last = config.embedding, config.vocabulary, config.output
+    E, V, last = config.embedding_dim, config.vocab_size, config.output_dim
     layers: list[tuple[int, int]] = []
     for side, out in (("encoder", E), ("decoder", last)):
-        stages = stages_of((config.decoder_stages if side == "decoder" else ()) or config.stages, "")
+        stages = parse_stages((config.decoder_stages if side == "decoder" else ()) or config.backbone_depths, "")
         layers.append((E, stages[0][0]))
         width = stages[0][0]
         for wide, kernel in stages:
@@ -240,15 +246,17 @@ def test_a_preset_has_as_many_parameters_as_its_parts_add_up_to(preset: str) -> 
             layers += [(wide, E), (E, wide)] if side == "decoder" else []
             width = wide
         layers.append((width, out))
-    tables = 2 * config.length * E + (2 if config.tables == "three" else 1) * V * E
-    layers += [] if config.tables == "one" else [(last, V)]
+    tables = 2 * config.max_length * E + (2 if config.tie_embeddings == "three" else 1) * V * E
+    layers += [] if config.tie_embeddings == "one" else [(last, V)]
     total = tables + sum(width * out + 2 * out for width, out in layers)
     assert total == find_preset(preset)[1].parameters
 
 
 def test_weights_begin_as_the_paper_says() -> None:
     torch.manual_seed(0)
-    config = Config(stages=("64x3x2", "96x3"), embedding=80, output=72, vocabulary=500, dropout=0.2, length=400)
+    config = Config(
+        encoder_stages=("64x3x2", "96x3"), embedding_dim=80, output_dim=72, vocab_size=500, dropout=0.2, max_length=400
+    )
     body = build(config)
     stds = {
         "tables.source": 0.1, "tables.target": 0.1, "source_position.table": 0.1, "target_position.table": 0.1,
@@ -261,7 +269,7 @@ def test_weights_begin_as_the_paper_says() -> None:
         module: Any = body.get_submodule(name)
         assert float(module.weight.detach().std()) == pytest.approx(std, rel=0.05), name
     for module in body.modules():
-        if isinstance(module, Normed):
+        if isinstance(module, WeightNormLinear):
             plain = nn.functional.linear(noise(2, module.weight.shape[1]).float(), module.weight)
             torch.testing.assert_close(module(noise(2, module.weight.shape[1]).float()), plain)
 
@@ -273,20 +281,20 @@ def test_weights_begin_as_the_paper_says() -> None:
         ({"stages": ("512x0x9",)}, "'512x0x9'"),
         ({"stages": ()}, r"model\.stages"),
         ({"decoder_stages": ("512",)}, r"model\.decoder_stages"),
-        ({"tables": "one"}, r"model\.embedding"),
-        ({"embedding": 0}, r"model\.embedding"),
+        ({"tie_embeddings": "all"}, r"model\.embedding"),
+        ({"embedding_dim": 0}, r"model\.embedding"),
         ({"dropout": 1.0}, "model.dropout"),
-        ({"end": 40_000}, r"model\.end"),
+        ({"eos_id": 40_000}, r"model\.end"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError, match=said):
         Config(**changes)
-    assert stages_of(("5x3x2", "6x1"), "") == [(5, 3), (5, 3), (6, 1)]
+    assert parse_stages(("5x3x2", "6x1"), "") == [(5, 3), (5, 3), (6, 1)]
 
 
 def test_what_stands_beyond_the_positions_shares_the_last() -> None:
-    body = noisy(build(replace(TINY["convs2s"].config, length=4)))
+    body = noisy(build(replace(TINY["convs2s"].config, max_length=4)))
     ids = torch.arange(3, 10)[None]
     places = torch.arange(7)
     near(body.embed(ids, places, target=True), body.embed(ids, places.clamp(max=3), target=True))
@@ -298,12 +306,12 @@ def test_what_stands_beyond_the_positions_shares_the_last() -> None:
 def test_one_attention_of_each_block_of_the_decoder_is_seen() -> None:
     model = tiny("convs2s")
     batch = collate(model, TINY["convs2s"].samples)
-    with watch(model) as seen, torch.no_grad():
+    with record_attention(model) as seen, torch.no_grad():
         model.body(batch)
     assert seen.names() == [f"decoder.blocks.{n}.align" for n in range(3)]
-    assert batch.mask is not None and batch.target is not None
+    assert batch.mask is not None and batch.decoder_inputs is not None
     weights = seen.weights("decoder.blocks.1.align")
-    assert weights.shape == (5, 1, batch.target.shape[1], batch.x.shape[1])
+    assert weights.shape == (5, 1, batch.decoder_inputs.shape[1], batch.inputs.shape[1])
     near(weights.sum(-1), torch.ones(weights.shape[:-1]).double())
     assert not weights[1, ..., int(batch.mask[1]) :].any()
 
@@ -312,19 +320,19 @@ def test_one_attention_of_each_block_of_the_decoder_is_seen() -> None:
 def test_it_learns_a_few_lines_by_heart_and_is_asked_by_name(pairs: Any, pairs_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings = (
-        "model.stages=32x3x2", "model.embedding=32", "model.output=32", "model.dropout=0", "data.vocabulary=400",
-        "train.tokens=512", "train.rate=1e-2", "train.warmup=10", "train.average=0", "train.precision=float32",
-        "train.steps=300", "train.every=300", "train.log=100", "data.share=0.1", "decode.beam=1",
+        "model.encoder_stages=32x3x2", "model.embedding_dim=32", "model.output_dim=32", "model.dropout=0", "data.vocab_size=400",
+        "train.batch_tokens=512", "train.lr=1e-2", "train.warmup_steps=10", "train.ema_decay=0", "train.precision=float32",
+        "train.steps=300", "train.eval_every=300", "train.log_every=100", "data.valid_fraction=0.1", "decode.num_beams=1",
     )  # fmt: skip
     train_tiny(pairs_file, out, *settings, tiny=False, model="convs2s-tiny")
     model = regard.load(out)
-    assert model.identity.system.name == "convs2s" and model.config.stages == ("32x3x2",)
-    said = [str(answer.value) for answer in model.answer([source for source, _ in pairs[:60]])]
+    assert model.spec.system.name == "convs2s" and model.config.stages == ("32x3x2",)
+    said = [str(answer.value) for answer in model.predict([source for source, _ in pairs[:60]])]
     right = sum(a == b for a, (_, b) in zip(said, pairs[:60], strict=True))
     assert right > 40, f"{right} of 60"
     runner = CliRunner()
-    asked = runner.invoke(app, ["run", str(out), pairs[0][0], "--set", "decode.beam=3", "--json"])
-    assert json.loads(asked.stdout.splitlines()[-1])["value"] == model.answer(pairs[0][0], beam=3).value
+    asked = runner.invoke(app, ["predict", str(out), pairs[0][0], "--set", "decode.num_beams=3", "--json"])
+    assert json.loads(asked.stdout.splitlines()[-1])["value"] == model.predict(pairs[0][0], beam=3).value
     told = runner.invoke(app, ["evaluate", str(out), "--data", str(pairs_file)])
     assert told.exit_code == 0 and "bleu" in told.stdout.lower()
     shown = runner.invoke(app, ["explain", str(out), pairs[0][0], "--out", str(tmp_path / "map.html")])

@@ -12,39 +12,41 @@ import numpy as np
 import pytest
 
 from regard.draw.attention_maps import AttentionMap
-from regard.draw.attribution import GRADIENT, ROLLED, Counted, Decided
+from regard.draw.attribution import GRADIENT, ROLLOUT, DecisionAttribution, TokenAttribution
 from regard.draw.colormap import COOL_DARK, COOL_LIGHT, INK
 from regard.explain.explanation import Explanation
 
 
-def long_text(many: int = 3000, second: int = 0) -> Counted:
+def long_text(many: int = 3000, second: int = 0) -> TokenAttribution:
     """Words of which those about 2,000 counted."""
     shares = np.full(many, 1e-6)
     shares[2000:2010] = 0.05
     shares[0] = 0.4
     special = (True, *[False] * (many - 1))
     pieces = ("[CLS]", *(f"␣word{n}" for n in range(1, many)))
-    return Counted("good", GRADIENT, pieces, shares / shares.sum(), special, tuple(range(many)), second, (0,))
+    return TokenAttribution("good", GRADIENT, pieces, shares / shares.sum(), special, tuple(range(many)), second, (0,))
 
 
 def test_of_a_long_text_its_beginning_and_what_counted_is_shown() -> None:
     one = long_text()
-    passages = one.passages(480)
+    passages = one.top_passages(480)
     assert passages[0][0] == 0 and any(begin <= 2000 and end >= 2010 for begin, end in passages)
     assert sum(end - begin for begin, end in passages) <= 480
     assert all(a[1] < b[0] for a, b in pairwise(passages))
-    assert one.passages(3000) == [(0, 3000)]
-    assert one.most == one.shares[2000] < one.shares[0]  # special tokens don't stretch the colours
+    assert one.top_passages(3000) == [(0, 3000)]
+    assert one.max_fraction == one.fractions[2000] < one.fractions[0]  # special tokens don't stretch the colours
     assert one.profile(100).argmax() == 2000 // 30 and one.profile(100).sum() < 0.6
-    assert one.strongest(1)[0][0] == "word2000"
+    assert one.top_words(1)[0][0] == "word2000"
 
 
 def test_pieces_of_a_word_count_together() -> None:
     pieces = ("[CLS]", "␣un", "believ", "able", "␣moon")
     shares = np.array([0.1, 0.2, 0.3, 0.1, 0.3])
-    one = Counted("x", GRADIENT, pieces, shares, (True, False, False, False, False), (1, 2, 2, 2, 3), at=(1,))
-    assert one.strongest(2) == [("unbelievable", pytest.approx(0.6)), ("moon", pytest.approx(0.3))]
-    assert one.who == "‘unbelievable’" and one.of_special == pytest.approx(0.1)
+    one = TokenAttribution(
+        "x", GRADIENT, pieces, shares, (True, False, False, False, False), (1, 2, 2, 2, 3), output_positions=(1,)
+    )
+    assert one.top_words(2) == [("unbelievable", pytest.approx(0.6)), ("moon", pytest.approx(0.3))]
+    assert one.output_names == "‘unbelievable’" and one.special_fraction == pytest.approx(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -57,21 +59,21 @@ def explained() -> Explanation:
     raw /= raw.sum(-1, keepdims=True)
     layers, asked = ("layer 1", "layer 2"), raw[None, :, :, 0].swapaxes(1, 2)
     maps = (
-        AttentionMap("text", "What each token looked at", words, words, raw, cuts=(6,)),
-        AttentionMap("asked", "What [CLS] looked at", layers, words, asked, by="layers"),
+        AttentionMap("text", "What each token looked at", words, words, raw, boundaries=(6,)),
+        AttentionMap("asked", "What [CLS] looked at", layers, words, asked, row_kind="layers"),
     )
     counted = [
-        Counted("good", way, pieces, row, special, numbers, 6, (0,))
-        for way, row in zip((GRADIENT, ROLLED), raw.mean(1)[:, 0], strict=True)
+        TokenAttribution("good", way, pieces, row, special, numbers, 6, (0,))
+        for way, row in zip((GRADIENT, ROLLOUT), raw.mean(1)[:, 0], strict=True)
     ]
-    decided = Decided("good", (("good", 0.612), ("bad", 0.388)), tuple(counted))
-    return Explanation("the unbelievable cat ▸ it was sleeping → good", maps, {"tokens": "10"}, decided=decided)
+    decided = DecisionAttribution("good", (("good", 0.612), ("bad", 0.388)), tuple(counted))
+    return Explanation("the unbelievable cat ▸ it was sleeping → good", maps, {"tokens": "10"}, decision=decided)
 
 
 def test_the_picture_says_the_answers_the_texts_and_both_legends(explained: Explanation, tmp_path: Path) -> None:
     drawn = explained.save(tmp_path / "a.svg").read_text("utf-8")
-    assert explained.decided is not None
-    for name, chance in explained.decided.chances:
+    assert explained.decision is not None
+    for name, chance in explained.decision.probabilities:
         assert name in drawn and f"{100 * chance:.1f} %" in drawn
     for words in ("of all that counted", "of all that reached it", "What [CLS] looked at", "Every layer and head"):
         assert words in drawn
@@ -84,27 +86,33 @@ def test_the_picture_says_the_answers_the_texts_and_both_legends(explained: Expl
 def test_the_page_holds_what_counted_and_no_token_can_break_out_of_it(tmp_path: Path, explained: Explanation) -> None:
     text = explained.save(tmp_path / "a.html").read_text("utf-8")
     data = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])
-    assert explained.decided is not None
-    for shown, one in zip(data["decided"]["counted"], explained.decided.counted, strict=True):
+    assert explained.decision is not None
+    for shown, one in zip(data["decided"]["counted"], explained.decision.attributions, strict=True):
         tokens = [token for token in shown["tokens"] if token is not None]
-        assert shown["tokens"].index(None) == one.second and [token[0] for token in tokens] == list(one.pieces)
-        np.testing.assert_allclose([token[1] for token in tokens], one.shares, atol=1e-6)
+        assert shown["tokens"].index(None) == one.second_start and [token[0] for token in tokens] == list(one.pieces)
+        np.testing.assert_allclose([token[1] for token in tokens], one.fractions, atol=1e-6)
     hostile = "</script><script>alert(1)"
-    bad = Counted(hostile, GRADIENT, (hostile, "␣$x_{"), np.array([0.5, 0.5]), (False, False), (0, 1), at=(0,))
-    broken = replace(explained, decided=Decided(hostile, ((hostile, 1.0),), (bad,)))
+    bad = TokenAttribution(
+        hostile, GRADIENT, (hostile, "␣$x_{"), np.array([0.5, 0.5]), (False, False), (0, 1), output_positions=(0,)
+    )
+    broken = replace(explained, decision=DecisionAttribution(hostile, ((hostile, 1.0),), (bad,)))
     assert hostile not in broken.save(tmp_path / "b.html").read_text("utf-8")
     broken.save(tmp_path / "b.svg")
 
 
 @pytest.mark.slow
 def test_long_texts_are_drawn_within_a_sheet(explained: Explanation, tmp_path: Path) -> None:
-    broken = replace(explained, decided=Decided("good", (("good", 0.9), ("bad", 0.1)), (long_text(second=2004),)))
+    broken = replace(
+        explained, decision=DecisionAttribution("good", (("good", 0.9), ("bad", 0.1)), (long_text(second=2004),))
+    )
     drawn = broken.save(tmp_path / "a.svg").read_text("utf-8")
     sizes = [float(size) / 72 for size in re.findall(r'(?:width|height)="([\d.]+)pt"', drawn)]
     assert sizes and max(sizes) < 30  # inches
     assert "word2005" in drawn and "tokens …" in drawn and "highest bar" in drawn
     text = (
-        replace(explained, decided=Decided("good", (), (long_text(9000),))).save(tmp_path / "a.html").read_text("utf-8")
+        replace(explained, decided=DecisionAttribution("good", (), (long_text(9000),)))
+        .save(tmp_path / "a.html")
+        .read_text("utf-8")
     )
     data = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])
     (shown,) = data["decided"]["counted"]
@@ -113,12 +121,12 @@ def test_long_texts_are_drawn_within_a_sheet(explained: Explanation, tmp_path: P
 
 def test_the_numbers_are_saved_as_json(explained: Explanation, tmp_path: Path) -> None:
     found = json.loads(explained.save(tmp_path / "a.json").read_text("utf-8"))
-    assert explained.decided is not None and found["answer"] == "good"
-    assert found["probabilities"] == [{"value": name, "probability": p} for name, p in explained.decided.chances]
+    assert explained.decision is not None and found["answer"] == "good"
+    assert found["probabilities"] == [{"value": name, "probability": p} for name, p in explained.decision.probabilities]
     assert np.array(found["attention"]["text"]["weights"]).shape == explained.maps[0].weights.shape
-    for saved, one in zip(found["counted"], explained.decided.counted, strict=True):
-        assert saved["by"] == one.way and saved["tokens"] == list(one.pieces)
-        np.testing.assert_allclose(saved["shares"], one.shares)
+    for saved, one in zip(found["counted"], explained.decision.attributions, strict=True):
+        assert saved["by"] == one.method and saved["tokens"] == list(one.pieces)
+        np.testing.assert_allclose(saved["shares"], one.fractions)
 
 
 def test_tokens_can_be_read_on_every_colour_of_what_reached_them() -> None:
@@ -135,9 +143,11 @@ def test_tokens_can_be_read_on_every_colour_of_what_reached_them() -> None:
 
 def test_special_tokens_have_no_colour_and_a_word_has_one() -> None:
     pieces = ("[CLS]", "␣un", "believ", "␣moon")
-    one = Counted("x", GRADIENT, pieces, np.array([0.83, 0.05, 0.08, 0.04]), (True, False, False, False), (1, 2, 2, 3))
-    assert one.whole == pytest.approx([0, 0.13, 0.13, 0.04]) and one.most == pytest.approx(0.13)
-    assert one.strongest(1)[0][1] == pytest.approx(one.most)  # what is told is what is drawn
+    one = TokenAttribution(
+        "x", GRADIENT, pieces, np.array([0.83, 0.05, 0.08, 0.04]), (True, False, False, False), (1, 2, 2, 3)
+    )
+    assert one.word_fractions == pytest.approx([0, 0.13, 0.13, 0.04]) and one.max_fraction == pytest.approx(0.13)
+    assert one.top_words(1)[0][1] == pytest.approx(one.max_fraction)  # what is told is what is drawn
     assert "special tokens took 83 %, hatched" in one.note()
 
 
@@ -145,8 +155,12 @@ def test_special_tokens_have_no_colour_and_a_word_has_one() -> None:
 def test_the_end_of_a_scale_is_a_plain_number(
     explained: Explanation, tmp_path: Path, shares: tuple[float, float], said: str
 ) -> None:
-    one = Counted("x", GRADIENT, ("[CLS]", "␣moon"), np.array(shares), (True, False), (0, 1), at=(0,))
-    drawn = replace(explained, decided=Decided("x", (), (one,))).save(tmp_path / "a.svg").read_text("utf-8")
+    one = TokenAttribution(
+        "x", GRADIENT, ("[CLS]", "␣moon"), np.array(shares), (True, False), (0, 1), output_positions=(0,)
+    )
+    drawn = (
+        replace(explained, decision=DecisionAttribution("x", (), (one,))).save(tmp_path / "a.svg").read_text("utf-8")
+    )
     assert said in drawn and "e+" not in " ".join(re.findall(r"<text[^>]*>([^<]*)<", drawn))
     assert f"[CLS] {100 * shares[0]:.0f} %" in drawn  # its share is written, as it has no colour
 
@@ -154,13 +168,15 @@ def test_the_end_of_a_scale_is_a_plain_number(
 def test_what_was_left_out_of_a_text_stands_between_its_halves(explained: Explanation, tmp_path: Path) -> None:
     pieces = ("[CLS]", "␣the", "␣moon", "␣ing", "␣[SEP]")
     special, shares = (True, False, False, False, True), np.full(5, 0.2)
-    one = Counted("x", GRADIENT, pieces, shares, special, (0, 1, 2, 3, 4), at=(0,), seams=((3, 1234),))
+    one = TokenAttribution(
+        "x", GRADIENT, pieces, shares, special, (0, 1, 2, 3, 4), output_positions=(0,), truncations=((3, 1234),)
+    )
     assert "1,234 tokens left out" in one.note()
-    cut = replace(explained, decided=Decided("x", (), (one,)))
+    cut = replace(explained, decision=DecisionAttribution("x", (), (one,)))
     assert "… 1,234 left out …" in cut.save(tmp_path / "a.svg").read_text("utf-8")
     page = cut.save(tmp_path / "a.html").read_text("utf-8")
     data = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)[0])
-    assert data["decided"]["counted"][0]["tokens"][3] == 1234
+    assert data["decision"]["counted"][0]["tokens"][3] == 1234
 
 
 @pytest.mark.slow
@@ -171,8 +187,10 @@ def test_short_texts_stand_beside_each_other(explained: Explanation, tmp_path: P
         return found["width"], found["height"]
 
     wide, high = size(explained)
-    assert explained.decided is not None
+    assert explained.decision is not None
     assert wide < 13.5
-    alone = [replace(one, pieces=tuple(f"␣{'long' * 9}{n}" for n in range(10))) for one in explained.decided.counted]
-    long = replace(explained, decided=replace(explained.decided, counted=tuple(alone)))
+    alone = [
+        replace(one, pieces=tuple(f"␣{'long' * 9}{n}" for n in range(10))) for one in explained.decision.attributions
+    ]
+    long = replace(explained, decided=replace(explained.decision, counted=tuple(alone)))
     assert size(long)[1] > high + 2  # one below the other

@@ -13,16 +13,16 @@ import torch
 import regard
 from conftest import TWELVE, rows, same_tensors, stopped_in, train_tiny
 from regard.decode.search import search
-from regard.decode.settings import Decode
-from regard.decode.steps import begin, run
+from regard.decode.settings import DecodeSettings
+from regard.decode.steps import run_search, start_search
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.masks import Causal, Packed, Real, Rule, Window
+from regard.nn.attention.masks import AttentionMask, Causal, PackedDocuments, Padding, SlidingWindow
 from regard.nn.blocks import losses as loss
-from regard.nn.blocks.block import Tokens
-from regard.nn.blocks.norm import Norm
+from regard.nn.blocks.block import TokenEmbedding
+from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels import dispatch
-from regard.nn.kernels.cuda_graph import record
-from regard.processors.tokenizer.tokenizer import Text
+from regard.nn.kernels.cuda_graph import capture
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.types import IGNORE, Batch, Offsets
 from tiny import tiny
 
@@ -38,7 +38,7 @@ def heads(length: int, seed: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def on_cuda(offsets: Offsets) -> Offsets:
-    return Offsets(offsets.starts.cuda(), offsets.longest)
+    return Offsets(offsets.starts.cuda(), offsets.max_length)
 
 
 FORMS = [(form, few) for form in ("same", "causal", "cross") for few in (False, True)]
@@ -49,17 +49,17 @@ FORMS = [(form, few) for form in ("same", "causal", "cross") for few in (False, 
 def test_packed_rows_give_what_the_rule_says_forward_and_backward(form: str, few: bool) -> None:
     own, other = on_cuda(STARTS), on_cuda(OTHERS)
     keys_length = 80 if form == "cross" else 64
-    rule: Rule = Packed(own, other if form == "cross" else own)
+    rule: AttentionMask = PackedDocuments(own, other if form == "cross" else own)
     rule = {
         "causal": rule & Causal(),
-        "window": Window(3, 2) & rule,
-        "causal window": Causal() & rule & Window(4, 9),
+        "window": SlidingWindow(3, 2) & rule,
+        "causal window": Causal() & rule & SlidingWindow(4, 9),
     }.get(form, rule)
     q, k, v = (heads(n, seed, torch.bfloat16) for n, seed in ((64, 1), (keys_length, 2), (keys_length, 3)))
-    assert dispatch.choose(q, k, rule, None, 0.0, False) == ("varlen" if "window" in form else "short")
-    got = dispatch.varlen(q, k, v, rule, 0.2, few=few)
+    assert dispatch.choose_kernel(q, k, rule, None, 0.0, False) == ("varlen" if "window" in form else "short")
+    got = dispatch.varlen(q, k, v, rule, 0.2, use_short_kernel=few)
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    wanted, _ = dispatch.plain(*exact, dispatch.allowed(*exact[:2], rule, None), 0.2)
+    wanted, _ = dispatch.eager_attention(*exact, dispatch.bool_mask(*exact[:2], rule, None), 0.2)
     way = torch.randn_like(wanted)
     got.backward(way.to(got.dtype))
     wanted.backward(way)
@@ -70,14 +70,14 @@ def test_packed_rows_give_what_the_rule_says_forward_and_backward(form: str, few
 @pytest.mark.parametrize("band", [1, 5, 63])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_rows_under_a_band_give_what_the_rule_says_forward_and_backward(band: int, dtype: torch.dtype) -> None:
-    rule = Causal() & Window(band - 1, 0)
+    rule = Causal() & SlidingWindow(band - 1, 0)
     q, k, v = (
         torch.cat([heads(64, seed, dtype), heads(64, seed + 3, dtype)]).detach().requires_grad_() for seed in (1, 2, 3)
     )
-    assert dispatch.choose(q, k, rule, None, 0.0, False) == "varlen"
+    assert dispatch.choose_kernel(q, k, rule, None, 0.0, False) == "varlen"
     got = dispatch.varlen(q, k, v, rule, 0.2)
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    wanted, _ = dispatch.plain(*exact, dispatch.allowed(*exact[:2], rule, None), 0.2)
+    wanted, _ = dispatch.eager_attention(*exact, dispatch.bool_mask(*exact[:2], rule, None), 0.2)
     way = torch.randn_like(wanted)
     got.backward(way.to(got.dtype))
     wanted.backward(way)
@@ -95,7 +95,7 @@ def test_whole_causal_rows_are_the_plain_rule_whichever_kernel_takes_them(determ
     finally:
         torch.use_deterministic_algorithms(False)
     exact = [x.detach().double() for x in (q, k, v)]
-    wanted, _ = dispatch.plain(*exact, dispatch.allowed(*exact[:2], Causal(), None), 0.2)
+    wanted, _ = dispatch.eager_attention(*exact, dispatch.bool_mask(*exact[:2], Causal(), None), 0.2)
     assert (got.double() - wanted).norm() <= 1e-2 * wanted.norm() and all(x.grad is not None for x in (q, k, v))
 
 
@@ -103,16 +103,16 @@ def test_whole_causal_rows_are_the_plain_rule_whichever_kernel_takes_them(determ
 def test_a_query_that_may_look_at_nothing_receives_zero(dtype: torch.dtype) -> None:
     q, k, v = (heads(6, seed, dtype).expand(2, -1, -1, -1) for seed in (1, 2, 3))
     lengths = torch.tensor([0, 4], device="cuda")
-    out = dispatch.sdpa(q, k, v, Real(lengths), None, 0.2, 0.0)
+    out = dispatch.sdpa(q, k, v, Padding(lengths), None, 0.2, 0.0)
     assert (out[0] == 0).all()
     out.float().sum().backward()
     assert torch.isfinite(out).all()
 
 
 def test_sdpa_equals_the_plain_rule_in_float32() -> None:
-    rule = Causal() & Real(torch.tensor([3, 7], device="cuda"))
+    rule = Causal() & Padding(torch.tensor([3, 7], device="cuda"))
     q, k, v = (torch.randn(2, 4, 7, 32, device="cuda") for _ in range(3))
-    wanted, _ = dispatch.plain(q, k, v, dispatch.allowed(q, k, rule, None), 0.2)
+    wanted, _ = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), 0.2)
     assert torch.allclose(dispatch.sdpa(q, k, v, rule, None, 0.2, 0.0), wanted, atol=2e-5)
 
 
@@ -122,9 +122,11 @@ def test_packed_rows_drop_their_share_of_the_weights_and_pass_on_the_gradient_of
     q, k = (heads(64, seed, torch.bfloat16) for seed in (1, 2))
     v = torch.eye(64, device="cuda", dtype=torch.bfloat16).expand(1, 4, 64, 64).contiguous().requires_grad_()
     q, k = (torch.cat((x, x), -1).detach() for x in (q, k))
-    assert dispatch.choose(q, k, Packed(own, own), None, share, False) == "varlen"
-    found = dispatch.varlen(q, k, v, Packed(own, own), 0.2, share)
-    right, _ = dispatch.plain(*(x.double() for x in (q, k, v)), dispatch.allowed(q, k, Packed(own, own), None), 0.2)
+    assert dispatch.choose_kernel(q, k, PackedDocuments(own, own), None, share, False) == "varlen"
+    found = dispatch.varlen(q, k, v, PackedDocuments(own, own), 0.2, share)
+    right, _ = dispatch.eager_attention(
+        *(x.double() for x in (q, k, v)), dispatch.bool_mask(q, k, PackedDocuments(own, own), None), 0.2
+    )
     kept = found[right > 0].double() / right[right > 0]
     assert ((kept == 0) | ((kept - 1 / (1 - share)).abs() < 0.05)).all()
     assert abs(float((kept == 0).double().mean()) - share) < 0.05 and float(found[right == 0].detach().abs().max()) == 0
@@ -137,7 +139,7 @@ def test_packed_rows_drop_their_share_of_the_weights_and_pass_on_the_gradient_of
 def test_an_attention_that_drops_takes_packed_rows_too() -> None:
     attention = Attention(32, 4, dropout=0.1).cuda().bfloat16()
     x = torch.randn(1, 64, 32, device="cuda", dtype=torch.bfloat16)
-    rule = Packed(on_cuda(STARTS), on_cuda(STARTS))
+    rule = PackedDocuments(on_cuda(STARTS), on_cuda(STARTS))
     assert attention(x, rule=rule).shape == x.shape
     assert not torch.equal(attention(x, rule=rule), attention(x, rule=rule))
     assert torch.equal(attention.eval()(x, rule=rule), attention(x, rule=rule))
@@ -147,7 +149,7 @@ def test_an_attention_that_drops_takes_packed_rows_too() -> None:
 
 
 def losses(few: Path, out: Path, *settings: str) -> list[float]:
-    train_tiny(few, out, *TWELVE, "train.precision=bfloat16", "train.log=1", *settings, device="cuda")
+    train_tiny(few, out, *TWELVE, "train.precision=bfloat16", "train.log_every=1", *settings, device="cuda")
     return [row["loss"] for row in rows(out, "train")]
 
 
@@ -155,13 +157,13 @@ def test_recorded_steps_learn_what_plain_ones_learn_and_dropout_goes_on(few: Pat
     plain = losses(few, tmp_path / "plain", "train.compile=off")
     recorded = losses(few, tmp_path / "recorded", "train.compile=graph")
     assert recorded == pytest.approx(plain, rel=2e-3)
-    padded = losses(few, tmp_path / "padded", "train.packed=off", "model.dropout=0")
+    padded = losses(few, tmp_path / "padded", "train.packing=off", "model.dropout=0")
     assert len(padded) == 12 and padded[-1] < padded[0]
 
 
 def test_a_determined_run_goes_on_bit_for_bit(few: Path, tmp_path: Path) -> None:
     # no workers: the signal shall reach the run itself
-    settings = ("train.deterministic=true", "train.average=0.9", "data.workers=0")
+    settings = ("train.deterministic=true", "train.ema_decay=0.9", "data.num_workers=0")
     right = losses(few, tmp_path / "whole", *settings)
     with stopped_in(6):
         losses(few, tmp_path / "halved", *settings)
@@ -170,17 +172,24 @@ def test_a_determined_run_goes_on_bit_for_bit(few: Path, tmp_path: Path) -> None
     same_tensors(tmp_path / "whole/model.safetensors", tmp_path / "halved/model.safetensors")
 
 
-@pytest.mark.parametrize("settings", [Decode(), Decode(beam=3, best=2), Decode(sample=True, best=2)])
-def test_a_recorded_search_finds_what_a_plain_one_finds(settings: Decode) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        DecodeSettings(),
+        DecodeSettings(num_beams=3, num_return_sequences=2),
+        DecodeSettings(do_sample=True, num_return_sequences=2),
+    ],
+)
+def test_a_recorded_search_finds_what_a_plain_one_finds(settings: DecodeSettings) -> None:
     model = tiny("transformer").cuda()
     random = torch.Generator().manual_seed(1)
-    x = torch.randint(3, model.config.vocabulary, (5, 7), generator=random).cuda()
-    batch = Batch(x, torch.tensor([7, 3, 5, 1, 7]).cuda(), torch.full((5, 1), model.config.start).cuda())
+    x = torch.randint(3, model.config.vocab_size, (5, 7), generator=random).cuda()
+    batch = Batch(x, torch.tensor([7, 3, 5, 1, 7]).cuda(), torch.full((5, 1), model.config.bos_id).cuda())
     limits = torch.tensor([9, 4, 12, 1, 20])
     with torch.inference_mode():
-        right = run(begin(model.body, batch, model.config.end, limits, settings, np.arange(5), None))
+        right = run_search(start_search(model.body, batch, model.config.eos_id, limits, settings, np.arange(5), None))
     for _ in range(2):  # recorded, then repeated
-        ours = search(model.body, batch, model.config.end, limits, settings)
+        ours = search(model.body, batch, model.config.eos_id, limits, settings)
         assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in options] for options in right]
         for mine, theirs in zip(ours, right, strict=True):
             assert [f.score for f in mine] == pytest.approx([f.score for f in theirs], rel=1e-9)
@@ -188,23 +197,25 @@ def test_a_recorded_search_finds_what_a_plain_one_finds(settings: Decode) -> Non
 
 def test_a_recording_follows_weights_that_change_in_place() -> None:
     model = tiny("transformer").cuda()
-    batch = Batch(torch.randint(3, 9, (2, 4)).cuda(), target=torch.full((2, 1), model.config.start).cuda())
+    batch = Batch(torch.randint(3, 9, (2, 4)).cuda(), decoder_inputs=torch.full((2, 1), model.config.bos_id).cuda())
     limits = torch.tensor([6, 6])
-    before = search(model.body, batch, model.config.end, limits, Decode())
+    before = search(model.body, batch, model.config.eos_id, limits, DecodeSettings())
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(-1.3)
-    after = search(model.body, batch, model.config.end, limits, Decode())
-    assert after[0][0].logs != before[0][0].logs
+    after = search(model.body, batch, model.config.eos_id, limits, DecodeSettings())
+    assert after[0][0].log_probs != before[0][0].log_probs
     with torch.inference_mode():
-        right = run(begin(model.body, batch, model.config.end, limits, Decode(), np.arange(2), None))
+        right = run_search(
+            start_search(model.body, batch, model.config.eos_id, limits, DecodeSettings(), np.arange(2), None)
+        )
     assert [f[0].tokens for f in after] == [f[0].tokens for f in right]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("width", [32, 100, 512])
 def test_sum_and_norm_in_one_kernel_are_the_two_operators(dtype: torch.dtype, width: int) -> None:
-    norm = Norm(width).to("cuda", dtype)
+    norm = LayerNorm(width).to("cuda", dtype)
     with torch.no_grad():
         norm.weight.normal_()
         norm.bias.normal_()
@@ -216,17 +227,17 @@ def test_sum_and_norm_in_one_kernel_are_the_two_operators(dtype: torch.dtype, wi
 # -- the loss of a large vocabulary
 
 
-def reading(dtype: torch.dtype, biased: bool) -> tuple[Tokens, torch.Tensor, torch.Tensor]:
+def reading(dtype: torch.dtype, biased: bool) -> tuple[TokenEmbedding, torch.Tensor, torch.Tensor]:
     """A vocabulary that is no multiple of anything, states and labels; some ask for nothing."""
     torch.manual_seed(1)
-    tokens = Tokens(5003, 64, bias=biased).to("cuda", dtype)
+    tokens = TokenEmbedding(5003, 64, bias=biased).to("cuda", dtype)
     x = torch.randn(3, 100, 64, device="cuda", dtype=dtype).requires_grad_()
     labels = torch.randint(0, 5003, (3, 100), device="cuda")
     labels[:, ::7] = IGNORE
     return tokens, x, labels
 
 
-def exactly(tokens: Tokens, x: torch.Tensor, labels: torch.Tensor, scale: float) -> list[torch.Tensor]:
+def exactly(tokens: TokenEmbedding, x: torch.Tensor, labels: torch.Tensor, scale: float) -> list[torch.Tensor]:
     """Loss and gradients of the plain formula in float64."""
     exact = [part.detach().double().requires_grad_() for part in (x, *reversed(list(tokens.parameters())))]
     total, _ = loss.cross_entropy(torch.nn.functional.linear(*exact), labels, 0.1)
@@ -248,12 +259,12 @@ def test_the_fused_loss_is_the_plain_one_with_its_gradients(
     own: torch.dtype, cast: torch.dtype | None, biased: bool, parts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if parts:
-        monkeypatch.setattr(loss, "BYTES", 1)
+        monkeypatch.setattr(loss, "MAX_LOGIT_BYTES", 1)
     tokens, x, labels = reading(own, biased)
     leaves = [x, *reversed(list(tokens.parameters()))]
     assert len(leaves) == 2 + biased and leaves[1].ndim == 2
     with torch.autocast("cuda", cast, enabled=cast is not None):
-        assert loss._narrow(x, tokens.table.weight) == (cast or own)
+        assert loss._half_dtype(x, tokens.table.weight) == (cast or own)
         total, count = tokens.cross_entropy(x, labels, 0.1)
         with torch.no_grad():
             assert torch.equal(tokens.cross_entropy(x, labels, 0.1)[0], total)
@@ -287,7 +298,7 @@ def test_the_fused_loss_is_compiled_and_recorded(compiled: bool) -> None:
         total, count = work(x, labels)
         return [total.detach(), *torch.autograd.grad(total / count, leaves)]
 
-    graph, result = record(grain, x.device)
+    graph, result = capture(grain, x.device)
     with torch.no_grad():  # other numbers where the recorded ones were
         x.copy_(x.roll(1, 0) * 0.7)
         labels.copy_(labels.roll(5, 1))
@@ -318,21 +329,21 @@ def test_a_recorded_step_of_attention_is_the_plain_rule_at_every_place(
 ) -> None:
     from regard.nn.kernels import decode_attention
 
-    monkeypatch.setattr(decode_attention, "overlaps", lambda device: early)
+    monkeypatch.setattr(decode_attention, "supports_pdl", lambda device: early)
     (B, H, room, d), columns = sizes, torch.arange(sizes[2], device="cuda")
     at = torch.randint(0, room - 8, (B,), generator=torch.Generator().manual_seed(1)).cuda()
     at[0] = room - 8
     beyond = (columns >= at[:, None])[:, None, :, None]
     k, v = (random(*sizes, dtype=dtype, seed=seed).masked_fill(beyond, torch.nan) for seed in (1, 2))
-    qkv, counts = random(B, 3 * H * d + 11, dtype=dtype)[:, 8:-3], decode_attention.counters(k)
+    qkv, counts = random(B, 3 * H * d + 11, dtype=dtype)[:, 8:-3], decode_attention.make_counters(k)
 
     def work() -> torch.Tensor:
-        out = decode_attention.step_attention(qkv, k, v, at, d**-0.5, band, counts)
+        out = decode_attention.decode_attention(qkv, k, v, at, d**-0.5, band, counts)
         at.add_(1)
         return out
 
     with torch.inference_mode():
-        graph, ours = record(work, k.device)
+        graph, ours = capture(work, k.device)
     for _ in range(5):
         qkv.normal_()
         rows, now = torch.arange(B, device="cuda"), at.clone()
@@ -344,7 +355,7 @@ def test_a_recorded_step_of_attention_is_the_plain_rule_at_every_place(
             assert torch.equal(kept.nan_to_num(7), right.nan_to_num(7))
         may = (columns <= now[:, None]) & (columns > now[:, None] - (band or room))
         exact = [x.nan_to_num().double() for x in (q[:, :, None], keys, values)]
-        wanted, _ = dispatch.plain(exact[0], exact[1], exact[2], may[:, None, None], d**-0.5)
+        wanted, _ = dispatch.eager_attention(exact[0], exact[1], exact[2], may[:, None, None], d**-0.5)
         assert (ours.double() - wanted.flatten(1)).norm() <= LOW[dtype] * wanted.norm()
         assert not counts.any()
 
@@ -358,7 +369,7 @@ def test_a_linear_layer_of_few_rows_is_the_operators_around_it(
     from regard.nn.kernels import small_linear
 
     monkeypatch.setattr(small_linear, "overlaps", lambda device: early)
-    monkeypatch.setattr(small_linear, "EARLY", 10**9)
+    monkeypatch.setattr(small_linear, "MAX_OVERLAP_ROWS", 10**9)
     (M, N, K), F = sizes, torch.nn.functional
     x, weight = random(M, K + 8, dtype=dtype)[:, 8:], random(N, K, dtype=dtype) / K**0.5
     bias, more, gain, offset = (random(*shape, dtype=dtype, seed=3) for shape in ((N,), (M, N), (K,), (K,)))
@@ -367,7 +378,7 @@ def test_a_linear_layer_of_few_rows_is_the_operators_around_it(
         ("gelu_tanh", bias, more, True),
     ]  # fmt: skip
     for activation, b, r, normed in forms:
-        ours = small_linear.few_linear(x, weight, b, activation, r, (gain, offset, 1e-5) if normed else None)
+        ours = small_linear.small_linear(x, weight, b, activation, r, (gain, offset, 1e-5) if normed else None)
         row = F.layer_norm(x.double(), (K,), gain.double(), offset.double()) if normed else x.double()
         right = F.linear(row, weight.double(), None if b is None else b.double())
         right = right.relu() if activation == "relu" else right
@@ -384,17 +395,17 @@ def test_kernels_that_begin_early_wait_for_what_they_read(monkeypatch: pytest.Mo
     B, H, d, room, D = 1, 12, 64, 512, 768
     past, x = random(6, 2, B, H, room, d, dtype=torch.bfloat16), random(B, D, dtype=torch.bfloat16)
     at, kept = torch.zeros(B, dtype=torch.long).cuda(), past.clone()
-    counts = decode_attention.counters(kept[0, 0])
+    counts = decode_attention.make_counters(kept[0, 0])
     wide, back = (random(*shape, dtype=torch.bfloat16) / D**0.5 for shape in ((3 * D, D), (D, D)))
     norm = random(D, dtype=torch.bfloat16), random(D, dtype=torch.bfloat16), 1e-5
 
     def work() -> torch.Tensor:
         now = x
         for k, v in kept:
-            mixed = decode_attention.step_attention(
-                small_linear.few_linear(now, wide, norm=norm), k, v, at, d**-0.5, 0, counts
+            mixed = decode_attention.decode_attention(
+                small_linear.small_linear(now, wide, norm=norm), k, v, at, d**-0.5, 0, counts
             )
-            now = small_linear.few_linear(mixed, back, residual=now)
+            now = small_linear.small_linear(mixed, back, residual=now)
         at.add_(1)
         return now
 
@@ -402,7 +413,7 @@ def test_kernels_that_begin_early_wait_for_what_they_read(monkeypatch: pytest.Mo
         for module in (small_linear, decode_attention):
             monkeypatch.setattr(module, "overlaps", lambda device: early)
         with torch.inference_mode():
-            graph, out = record(work, x.device)
+            graph, out = capture(work, x.device)
         kept.copy_(past)
         found = []
         for step in range(50):
@@ -421,7 +432,7 @@ def test_kernels_that_begin_early_wait_for_what_they_read(monkeypatch: pytest.Mo
 def test_steps_of_fixed_memories_say_what_one_pass_says(name: str, rows: int) -> None:
     """Few rows take the kernels that join whole blocks, many take the one of attention; rows stand at different places."""
     torch.manual_seed(0)
-    changes = {"depth": 3, "width": 128, "heads": 2, "hidden": 256, "vocabulary": 501, "end": 500}
+    changes = {"depth": 3, "width": 128, "heads": 2, "ffn_dim": 256, "vocab_size": 501, "eos_id": 500}
     model = regard.build(name, **changes, **({"band": 16} if name == "gpt3-mini" else {})).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
@@ -449,15 +460,15 @@ def test_steps_of_fixed_memories_say_what_one_pass_says(name: str, rows: int) ->
 )
 def test_recorded_generation_says_what_plain_generation_says(settings: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    model = regard.build("gpt2-mini", depth=2, vocabulary=60, end=59, length=96).eval()
+    model = regard.build("gpt2-mini", depth=2, vocab_size=60, eos_id=59, max_length=96).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    model.text = Text.characters(["".join(chr(97 + i) for i in range(59))])
+    model.tokenizer = TextTokenizer.from_characters(["".join(chr(97 + i) for i in range(59))])
     texts = ["abc", "d", "", "thequick", "xyz" * 5]
-    right = [answer.extra["ids"] for answer in model.answer(texts, length=20, **settings)]
+    right = [answer.extra["ids"] for answer in model.predict(texts, length=20, **settings)]
     there = model.cuda()
-    assert [answer.extra["ids"] for answer in there.answer(texts, length=20, **settings)] == right
+    assert [answer.extra["ids"] for answer in there.predict(texts, length=20, **settings)] == right
     if not settings.get("sample"):  # draws are numbered by the place of a text in its list
-        assert [there.answer(text, length=20, **settings).extra["ids"] for text in texts] == right
+        assert [there.predict(text, length=20, **settings).extra["ids"] for text in texts] == right
     if settings.get("beam", 1) == 1:
-        assert "".join(there.stream("abc", length=20, **settings)) == there.answer("abc", length=20, **settings).value
+        assert "".join(there.stream("abc", length=20, **settings)) == there.predict("abc", length=20, **settings).value

@@ -11,13 +11,13 @@ import torch
 
 from captioners import SIZES, batch_of, fresh
 from regard.decode.search import search
-from regard.decode.settings import Decode
-from regard.tasks.base import Terms
+from regard.decode.settings import DecodeSettings
+from regard.tasks.base import LossWeights
 from regard.tasks.caption import Caption
 from regard.tasks.translate import Translate
-from regard.training.distributed import World
-from regard.training.execution import Compute, Loss, Recorded
-from regard.training.settings import Train
+from regard.training.distributed import ProcessGroup
+from regard.training.execution import ForwardBackward, GraphedForwardBackward, LossModule
+from regard.training.settings import TrainSettings
 from regard.types import Batch
 from tiny import CASES, TINY, Numbers, collate, tiny
 
@@ -44,22 +44,29 @@ def without_chance(body: Any) -> Any:
 def test_recorded_grains_of_several_shapes_are_plain_ones(name: str, label: str, precision: str) -> None:
     model = without_chance(tiny(name, label).float()).cuda().train()
     found = TASK.encode(TINY[name].samples, Numbers(), model.config, 100)  # type: ignore[arg-type]
-    plan = TASK.plan(found, model.config, 40, 0, packed=True)
+    plan = TASK.sampler(found, model.config, 40, 0, packed=True)
     grains = [grain for number in range(4) for grain in plan.epoch(number)]
-    settings = Train(precision=precision)  # type: ignore[arg-type]
+    settings = TrainSettings(precision=precision)  # type: ignore[arg-type]
     results = []
     for way in ("plain", "graph"):
         model.zero_grad(set_to_none=True)
-        compute = Compute(Loss(model, TASK, Terms(0.1)), settings, torch.device("cuda"), World(), False, few=True)
-        compute.choose(way)  # type: ignore[arg-type]
+        compute = ForwardBackward(
+            LossModule(model, TASK, LossWeights(0.1)),
+            settings,
+            torch.device("cuda"),
+            ProcessGroup(),
+            False,
+            bucketed=True,
+        )
+        compute.set_mode(way)  # type: ignore[arg-type]
         told = []
         for grain in grains:
-            compute.clear()
+            compute.zero_grad()
             total, count = compute(TASK.collate(found, grain, model.config, plan.shape_of(grain)))
             told += [total.clone(), count.clone(), *(p.grad.clone() for p in compute.parameters if p.grad is not None)]
-        assert compute.way == way
+        assert compute.mode == way
         if way == "graph":
-            assert isinstance(compute.run, Recorded) and len(compute.run.recordings) == len(plan.blocks)  # type: ignore[attr-defined]
+            assert isinstance(compute.run, GraphedForwardBackward) and len(compute.run.graphs) == len(plan.blocks)  # type: ignore[attr-defined]
         results.append(told)
     assert apart(results[1], results[0]) < (1e-4 if precision == "float32" else 2e-2)
 
@@ -82,13 +89,19 @@ def test_recorded_steps_of_captioners_are_plain_ones(name: str, precision: str) 
     results = []
     for way in ("plain", "graph"):
         model.zero_grad(set_to_none=True)
-        settings = Train(precision=precision)  # type: ignore[arg-type]
-        compute = Compute(Loss(model, Looked(), Terms(0.1)), settings, torch.device("cuda"), World(), steady=True)
-        compute.choose(way)  # type: ignore[arg-type]
+        settings = TrainSettings(precision=precision)  # type: ignore[arg-type]
+        compute = ForwardBackward(
+            LossModule(model, Looked(), LossWeights(0.1)),
+            settings,
+            torch.device("cuda"),
+            ProcessGroup(),
+            static_shape=True,
+        )
+        compute.set_mode(way)  # type: ignore[arg-type]
         for _ in range(2):
-            compute.clear()
+            compute.zero_grad()
             total, count = compute(batch)
-        assert compute.way == way
+        assert compute.mode == way
         results.append(
             [total.clone(), count.clone(), *(p.grad.clone() for p in compute.parameters if p.grad is not None)]
         )
@@ -99,13 +112,13 @@ def test_recorded_steps_of_captioners_are_plain_ones(name: str, precision: str) 
 def test_the_device_says_what_the_cpu_says(name: str, label: str) -> None:
     model = tiny(name, label).float().eval()
     batch = collate(model, TINY[name].samples)
-    prompt = Batch(batch.x, batch.mask, torch.full((len(batch.x), 1), model.config.start))
-    limits = torch.full((len(batch.x),), 8)
-    for decode in (Decode(beam=1), Decode(beam=3)):
+    prompt = Batch(batch.inputs, batch.mask, torch.full((len(batch.inputs), 1), model.config.bos_id))
+    limits = torch.full((len(batch.inputs),), 8)
+    for decode in (DecodeSettings(num_beams=1), DecodeSettings(num_beams=3)):
         there = copy.deepcopy(model.body).cuda()
         with torch.no_grad(), torch.backends.cudnn.flags(allow_tf32=False):
-            right = search(model.body, prompt, model.config.end, limits, decode)
-            ours = search(there, prompt.to("cuda"), model.config.end, limits, decode)
+            right = search(model.body, prompt, model.config.eos_id, limits, decode)
+            ours = search(there, prompt.to("cuda"), model.config.eos_id, limits, decode)
         assert [[found.tokens for found in row] for row in ours] == [[found.tokens for found in row] for row in right]
 
 
@@ -113,13 +126,13 @@ def test_the_device_says_what_the_cpu_says(name: str, label: str) -> None:
 def test_captioners_say_there_what_they_say_here(name: str) -> None:
     torch.manual_seed(2)
     body = fresh(name).eval()
-    x = batch_of().x.float()
-    prompt = Batch(x, target=torch.ones(len(x), 1, dtype=torch.long))
+    x = batch_of().inputs.float()
+    prompt = Batch(x, decoder_inputs=torch.ones(len(x), 1, dtype=torch.long))
     limits = torch.full((len(x),), 8)
     there = copy.deepcopy(body).cuda()
     with torch.no_grad():
-        right = search(body, prompt, 2, limits, Decode(beam=2))
-        ours = search(there, prompt.to("cuda"), 2, limits, Decode(beam=2))
+        right = search(body, prompt, 2, limits, DecodeSettings(num_beams=2))
+        ours = search(there, prompt.to("cuda"), 2, limits, DecodeSettings(num_beams=2))
     for mine, wanted in zip(ours, right, strict=True):
         assert mine[0].score == pytest.approx(wanted[0].score, abs=2e-2)
 

@@ -18,10 +18,16 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 def results(data: Path, out: Path) -> tuple[list[float], list[str], list[float]]:
     """Losses, greedy and beam predictions, and the largest attention weights; in bfloat16, with packed rows."""
-    settings = ("train.steps=3", "train.every=3", "train.log=1", "train.precision=bfloat16", "model.dropout=0")
+    settings = (
+        "train.steps=3",
+        "train.eval_every=3",
+        "train.log_every=1",
+        "train.precision=bfloat16",
+        "model.dropout=0",
+    )
     train_tiny(data, out, *settings, device="cuda")
     model, text = regard.load(out, device="cuda", dtype=torch.bfloat16), data.read_text("utf-8").split("\t")[0]
-    predicted = [model.answer(text, beam=1).value, model.answer(text, beam=2).value]
+    predicted = [model.predict(text, beam=1).value, model.predict(text, beam=2).value]
     torch.manual_seed(0)
     sight = regard.build("dpt-small", device="cuda").bfloat16().eval()
     with torch.inference_mode():
@@ -40,13 +46,13 @@ def expected(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return results(data, tmp_path_factory.mktemp("all") / "run")
 
 
-@pytest.mark.parametrize("name", capabilities.ON_CUDA)
+@pytest.mark.parametrize("name", capabilities.CUDA_CAPABILITIES)
 def test_a_capability_works_and_can_be_done_without(
     name: str, data: Path, tmp_path: Path, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert capabilities.available(name)
+    assert capabilities.is_available(name)
     remove(name, monkeypatch)
     losses, _, values = results(data, tmp_path / "run")
-    assert not capabilities.available(name)
+    assert not capabilities.is_available(name)
     assert losses == pytest.approx(expected[0], rel=0.02)
     assert values == pytest.approx(expected[2], rel=0.05, abs=0.02)

@@ -12,19 +12,19 @@ import torch
 from torch.nn import functional as F
 
 import regard
-from regard.data.settings import Data
+from regard.data.settings import DataSettings
 from regard.model import Model, assemble
-from regard.nn.attention.masks import Whole
-from regard.nn.blocks.block import Feed
+from regard.nn.attention.masks import Full
+from regard.nn.blocks.block import FeedForward
 from regard.nn.kernels import dispatch, linear_gelu
-from regard.nn.kernels.conv_relu import rectified, serves
-from regard.nn.kernels.cuda_graph import record
-from regard.nn.vision.dense import resized, then_resized
-from regard.processors.augmentation import Augment, apply, draw_changes
-from regard.tasks.base import Terms
-from regard.training.distributed import World
-from regard.training.execution import Compute, Loss
-from regard.training.settings import Train
+from regard.nn.kernels.conv_relu import conv_relu, is_supported
+from regard.nn.kernels.cuda_graph import capture
+from regard.nn.vision.dense import conv_then_resize, resize_bilinear
+from regard.processors.augmentation import Augment, augment_images, sample_params
+from regard.tasks.base import LossWeights
+from regard.training.distributed import ProcessGroup
+from regard.training.execution import ForwardBackward, LossModule
+from regard.training.settings import TrainSettings
 from regard.types import Batch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -40,7 +40,7 @@ def made(task: str, name: str, **changes: Any) -> Model:
     torch.manual_seed(1)
     model = regard.build(name, task=task, device="meta", **changes)
     labels = () if task == "depth" else tuple("abcde")
-    model = assemble(replace(model.identity, labels=labels), model.task.ready(model.config, Data()))
+    model = assemble(replace(model.spec, labels=labels), model.task.default_processor(model.config, DataSettings()))
     for parameter in model.parameters():
         if float(parameter.detach().abs().sum()) == 0:  # nothing passes through a gate that is shut
             torch.nn.init.normal_(parameter, std=0.02)
@@ -53,23 +53,25 @@ def made(task: str, name: str, **changes: Any) -> Model:
 
 
 def batch_for(model: Model, count: int = 4) -> Batch:
-    how = Augment(crop=0.6, colour=0.2, mixup=0.2 if model.task.name == "classify" else 0.0)
+    how = Augment(crop=0.6, color_jitter=0.2, mixup=0.2 if model.task.name == "classify" else 0.0)
     random = np.random.default_rng(3)
-    height, width = model.pixels_or_refuse().size
+    height, width = model.require_image_processor().size
     x = torch.from_numpy(random.integers(0, 256, (count, 3, height + 8, width + 8), dtype=np.uint8))
     labels: torch.Tensor = torch.from_numpy(random.integers(0, 5, count))
     if model.task.name == "segment":
         labels = torch.from_numpy(random.integers(0, 5, (count, height + 8, width + 8)))
     if model.task.name == "depth":
         labels = torch.from_numpy(random.random((count, height + 8, width + 8)).astype(np.float32) * 4 + 0.5)
-    return Batch(x, labels=labels, changes=torch.from_numpy(draw_changes(random, count, how)), changed_by=how)
+    return Batch(x, labels=labels, augment_params=torch.from_numpy(sample_params(random, count, how)), augmentation=how)
 
 
 def gradients(model: Model, way: Any, batch: Batch, precision: str) -> tuple[float, dict[str, torch.Tensor]]:
     model = copy.deepcopy(model).cuda().train()
-    settings = Train(precision=precision)  # type: ignore[arg-type]
-    compute = Compute(Loss(model, model.task, Terms()), settings, torch.device("cuda"), World(), steady=True)
-    compute.choose(way)
+    settings = TrainSettings(precision=precision)  # type: ignore[arg-type]
+    compute = ForwardBackward(
+        LossModule(model, model.task, LossWeights()), settings, torch.device("cuda"), ProcessGroup(), static_shape=True
+    )
+    compute.set_mode(way)
     total = compute(batch)[0]
     total = compute(batch)[0] if way == "graph" else total  # the second one is repeated, and writes gradients anew
     return float(total), {name: p.grad.double().cpu() for name, p in model.named_parameters() if p.grad is not None}
@@ -91,7 +93,7 @@ def test_a_recorded_step_is_a_plain_one(task: str, name: str) -> None:
 @pytest.mark.parametrize(("task", "name"), CASES)
 def test_the_device_sees_what_the_cpu_sees(task: str, name: str) -> None:
     model = made(task, name).eval()
-    height, width = model.pixels_or_refuse().size
+    height, width = model.require_image_processor().size
     pixels = torch.rand(2, 3, height, width)
     with torch.no_grad():
         wanted = model.states(pixels).sequence
@@ -103,7 +105,7 @@ def test_the_device_sees_what_the_cpu_sees(task: str, name: str) -> None:
 
 def test_fine_patches_learn_in_sixteen_bits_what_they_learn_in_thirty_two() -> None:
     """197 places: cuDNN's kernel."""
-    model = made("classify", "vit-tiny", patch=2, depth=4)
+    model = made("classify", "vit-tiny", patch_size=2, depth=4)
     batch = batch_for(model, 16)
     _, wanted = gradients(model, "plain", batch, "float32")
     _, got = gradients(model, "graph", batch, "bfloat16")
@@ -112,12 +114,12 @@ def test_fine_patches_learn_in_sixteen_bits_what_they_learn_in_thirty_two() -> N
 
 
 def test_pictures_are_changed_on_the_device_as_on_the_cpu() -> None:
-    how = Augment(crop=0.3, colour=0.3, mixup=0.4, rotation=10.0)
+    how = Augment(crop=0.3, color_jitter=0.3, mixup=0.4, rotation=10.0)
     random = np.random.default_rng(0)
     x = torch.from_numpy(random.integers(0, 256, (5, 3, 40, 52), dtype=np.uint8))
-    changes = torch.from_numpy(draw_changes(random, 5, how))
-    wanted = apply(x, changes, (32, 30), how)
-    assert (apply(x.cuda(), changes.cuda(), (32, 30), how).cpu() - wanted).abs().max() < 2e-3
+    changes = torch.from_numpy(sample_params(random, 5, how))
+    wanted = augment_images(x, changes, (32, 30), how)
+    assert (augment_images(x.cuda(), changes.cuda(), (32, 30), how).cpu() - wanted).abs().max() < 2e-3
 
 
 @pytest.mark.parametrize("length", [50, 128, 197, 577])
@@ -128,16 +130,16 @@ def test_places_of_a_picture_look_at_each_other_as_the_rule_says(length: int, re
     way = torch.randn(3, 4, length, 64, device="cuda", dtype=torch.bfloat16)
 
     def work() -> list[torch.Tensor]:
-        out = dispatch.sdpa(*(part.transpose(1, 2) for part in qkv.unbind(2)), Whole(), None, 0.125, 0.0)
+        out = dispatch.sdpa(*(part.transpose(1, 2) for part in qkv.unbind(2)), Full(), None, 0.125, 0.0)
         return [out, *torch.autograd.grad(out, (qkv,), way)]
 
     if recorded:  # before anything has touched the gradient of qkv on another stream
-        graph, got = record(work, torch.device("cuda"))
+        graph, got = capture(work, torch.device("cuda"))
         graph.replay()
     else:
         got = work()
     exact = qkv.detach().double().requires_grad_()
-    wanted = dispatch.plain(*(part.transpose(1, 2) for part in exact.unbind(2)), None, 0.125)[0]
+    wanted = dispatch.eager_attention(*(part.transpose(1, 2) for part in exact.unbind(2)), None, 0.125)[0]
     for mine, right in zip(got, (wanted, *torch.autograd.grad(wanted, (exact,), way.double())), strict=True):
         assert (mine.double() - right).norm() <= 1e-2 * right.norm()
 
@@ -150,9 +152,9 @@ def test_a_few_keys_that_hang_over_count_as_all_others(rows: int, length: int, d
     q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
     with torch.no_grad():
         assert overhang.serves(q, k) == (rows > 8 and length != 640)
-        found = dispatch.sdpa(q, k, v, Whole(), None, 0.125, 0.0)
-        wanted = dispatch.plain(q.double(), k.double(), v.double(), None, 0.125)[0]
-        compiled = torch.compile(lambda *given: dispatch.sdpa(*given, Whole(), None, 0.125, 0.0))(q, k, v)
+        found = dispatch.sdpa(q, k, v, Full(), None, 0.125, 0.0)
+        wanted = dispatch.eager_attention(q.double(), k.double(), v.double(), None, 0.125)[0]
+        compiled = torch.compile(lambda *given: dispatch.sdpa(*given, Full(), None, 0.125, 0.0))(q, k, v)
     assert (found.double() - wanted).norm() <= 5e-3 * wanted.norm()
     assert torch.equal(compiled, found)
     assert not overhang.serves(q, k)  # gradients may be wanted here
@@ -176,12 +178,12 @@ def test_maps_are_made_larger_as_torch_does_it(old: tuple[int, int], new: tuple[
     wanted = F.interpolate(x.double(), new, mode="bilinear", align_corners=True)
     with torch.no_grad():
         for given in (x, x.to(memory_format=torch.channels_last)):
-            assert (resized(given, new) - wanted).abs().max() < 1e-5
-        assert (resized(x.bfloat16(), new) - wanted).norm() < 1e-2 * wanted.norm()
+            assert (resize_bilinear(given, new) - wanted).abs().max() < 1e-5
+        assert (resize_bilinear(x.bfloat16(), new) - wanted).norm() < 1e-2 * wanted.norm()
         folded = torch.nn.Conv2d(channels, channels, 1, device="cuda")
         wanted = F.interpolate(copy.deepcopy(folded).double()(x.double()), new, mode="bilinear", align_corners=True)
-        assert (then_resized(folded, x, new) - wanted).abs().max() < 2e-3
-    assert resized(x.requires_grad_(), new).requires_grad and then_resized(folded, x, new).requires_grad
+        assert (conv_then_resize(folded, x, new) - wanted).abs().max() < 2e-3
+    assert resize_bilinear(x.requires_grad_(), new).requires_grad and conv_then_resize(folded, x, new).requires_grad
 
 
 @pytest.mark.parametrize(("inputs", "outputs", "size"), [(16, 16, 3), (32, 8, 1), (24, 40, 5), (12, 16, 3)])
@@ -190,17 +192,17 @@ def test_a_convolution_and_its_relu_as_one_kernel(inputs: int, outputs: int, siz
     x = torch.randn(2, inputs, 7, 9, device="cuda", dtype=torch.bfloat16)
     wanted = F.relu(copy.deepcopy(conv).double()(x.double()))
     with torch.no_grad():
-        assert serves(x, conv.weight) == (inputs % 8 == 0)
+        assert is_supported(x, conv.weight) == (inputs % 8 == 0)
         for given in (x, x.to(memory_format=torch.channels_last)):
-            assert (rectified(conv, given) - wanted).norm() < 1e-2 * wanted.norm()
-        assert torch.equal(torch.compile(rectified)(conv, x), rectified(conv, x))
-    assert not serves(x, conv.weight) and rectified(conv, x).requires_grad
+            assert (conv_relu(conv, given) - wanted).norm() < 1e-2 * wanted.norm()
+        assert torch.equal(torch.compile(conv_relu)(conv, x), conv_relu(conv, x))
+    assert not is_supported(x, conv.weight) and conv_relu(conv, x).requires_grad
 
 
 @pytest.mark.parametrize("kind", ["gelu", "gelu_tanh"])
 def test_a_matrix_and_gelu_in_one_kernel_are_nearer_to_float64_than_in_two(kind: str) -> None:
     torch.manual_seed(0)
-    feed = Feed(192, 768, kind).cuda()
+    feed = FeedForward(192, 768, kind).cuda()
     torch.nn.init.normal_(feed.up.weight, std=0.12)  # sums spread as far as those of a trained model
     torch.nn.init.normal_(feed.up.bias, std=0.5)
     x = torch.randn(4, 50, 192, device="cuda")
@@ -209,12 +211,12 @@ def test_a_matrix_and_gelu_in_one_kernel_are_nearer_to_float64_than_in_two(kind:
     wanted = exact.activation(exact.up(small.double()))
     two = low.activation(low.up(small))
     with torch.no_grad():
-        assert linear_gelu.serves(small, low.up.weight, low.up.bias, kind)
-        one = linear_gelu.raised(small, low.up.weight, low.up.bias)
+        assert linear_gelu.is_supported(small, low.up.weight, low.up.bias, kind)
+        one = linear_gelu.linear_gelu(small, low.up.weight, low.up.bias)
         whole = low(small)
     assert (one - wanted).norm() <= 1.001 * (two - wanted).norm() and (one - wanted).abs().max() < 0.02
     assert (whole - exact(small.double())).norm() < 1e-2 * whole.norm()
-    assert not linear_gelu.serves(small, low.up.weight, low.up.bias, kind), "where something learns"
+    assert not linear_gelu.is_supported(small, low.up.weight, low.up.bias, kind), "where something learns"
     with torch.no_grad():
         assert torch.equal(torch.compile(low)(small), whole) or torch.allclose(
             torch.compile(low)(small), whole, atol=1e-2

@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard import capabilities
-from regard.nn.kernels.cuda_graph import record
+from regard.nn.kernels.cuda_graph import capture
 from regard.nn.points import knn, knn_grid
-from regard.nn.points.body import PointBody, point_head
-from regard.nn.points.farthest_point import spread
-from regard.nn.points.knn import nearest, weighed
-from regard.nn.points.packing import Packing
+from regard.nn.points.body import PointTransformer, point_head
+from regard.nn.points.farthest_point import farthest_point_sampling
+from regard.nn.points.knn import knn, knn_interpolation
+from regard.nn.points.packing import CloudSizes
 from regard.systems.point import PRESETS, Config, build
 from regard.types import Batch, Offsets
 from test_neighbours import points
@@ -44,29 +44,29 @@ def places_of(counts: tuple[int, ...], kind: str, seed: int = 0) -> Tensor:
 @kinds
 @pytest.mark.parametrize("counts", COUNTS)
 def test_neighbours_are_those_of_the_cpu(kind: str, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    x, packing = places_of(counts, kind), Packing(counts)
-    kept = packing.thinned(4)
+    x, packing = places_of(counts, kind), CloudSizes(counts)
+    kept = packing.downsampled(4)
     few = x[:: max(len(x) // kept.total, 1)][: kept.total]
     for count in (3, 8, 16, 20):
-        wanted, down = nearest(x, packing, count), nearest(x, packing, count, few, kept)
-        up = nearest(few, kept, count, x, packing)
+        wanted, down = knn(x, packing, count), knn(x, packing, count, few, kept)
+        up = knn(few, kept, count, x, packing)
         for plain in (False, True):
             with monkeypatch.context() as patch:
                 if plain:
                     patch.setitem(capabilities._results, "triton", False)
-                assert torch.equal(nearest(x.cuda(), packing, count).cpu(), wanted)
-                assert torch.equal(nearest(x.cuda(), packing, count, few.cuda(), kept).cpu(), down)
-                assert torch.equal(nearest(few.cuda(), kept, count, x.cuda(), packing).cpu(), up)
+                assert torch.equal(knn(x.cuda(), packing, count).cpu(), wanted)
+                assert torch.equal(knn(x.cuda(), packing, count, few.cuda(), kept).cpu(), down)
+                assert torch.equal(knn(few.cuda(), kept, count, x.cuda(), packing).cpu(), up)
 
 
 def test_a_large_cloud_has_the_neighbours_that_cells_find(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = torch.Generator().manual_seed(0)
     for x in (torch.rand(40_000, 3, generator=draw), torch.randn(40_000, 3, generator=draw).round()):
-        wanted = knn_grid.nearest_by_cells(x, x, 16, 2**21)
-        assert torch.equal(nearest(x.cuda(), Packing((40_000,)), 16).cpu(), wanted)
+        wanted = knn_grid.knn_grid(x, x, 16, 2**21)
+        assert torch.equal(knn(x.cuda(), CloudSizes((40_000,)), 16).cpu(), wanted)
         with monkeypatch.context() as patch:  # cells on the device, too
-            patch.setattr(knn, "VERY_MANY", 30_000)
-            assert torch.equal(nearest(x.cuda(), Packing((40_000,)), 16).cpu(), wanted)
+            patch.setattr(knn, "GRID_MIN_POINTS_CUDA", 30_000)
+            assert torch.equal(knn(x.cuda(), CloudSizes((40_000,)), 16).cpu(), wanted)
 
 
 @kinds
@@ -75,35 +75,38 @@ def test_farthest_points_are_those_of_the_cpu(
     kind: str, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of clouds that several programs share."""
-    x, packing = places_of(counts, kind), Packing(counts)
+    x, packing = places_of(counts, kind), CloudSizes(counts)
     for rate in (4,) if sum(counts) > 10_000 else (1, 4):
-        kept = packing.thinned(rate)
-        wanted = spread(x, packing, kept)
-        assert torch.equal(spread(x.cuda(), packing, kept).cpu(), wanted)
+        kept = packing.downsampled(rate)
+        wanted = farthest_point_sampling(x, packing, kept)
+        assert torch.equal(farthest_point_sampling(x.cuda(), packing, kept).cpu(), wanted)
     if sum(counts) < 2000:
         monkeypatch.setitem(capabilities._results, "triton", False)
-        assert torch.equal(spread(x.cuda(), packing, kept).cpu(), wanted)
+        assert torch.equal(farthest_point_sampling(x.cuda(), packing, kept).cpu(), wanted)
 
 
 def test_float64_is_searched_without_the_kernels() -> None:
-    x, packing = points(300, "grid"), Packing((100, 200))
-    assert torch.equal(nearest(x.cuda(), packing, 8).cpu(), nearest(x, packing, 8))
-    assert torch.equal(spread(x.cuda(), packing, packing.thinned(4)).cpu(), spread(x, packing, packing.thinned(4)))
+    x, packing = points(300, "grid"), CloudSizes((100, 200))
+    assert torch.equal(knn(x.cuda(), packing, 8).cpu(), knn(x, packing, 8))
+    assert torch.equal(
+        farthest_point_sampling(x.cuda(), packing, packing.downsampled(4)).cpu(),
+        farthest_point_sampling(x, packing, packing.downsampled(4)),
+    )
 
 
 def test_what_is_carried_is_that_of_the_cpu() -> None:
     coarse, fine = places_of((90, 20), "spread"), places_of((400, 60), "spread", 1)
-    wanted = weighed(coarse, Packing((90, 20)), fine, Packing((400, 60)))
-    got = weighed(coarse.cuda(), Packing((90, 20)), fine.cuda(), Packing((400, 60)))
+    wanted = knn_interpolation(coarse, CloudSizes((90, 20)), fine, CloudSizes((400, 60)))
+    got = knn_interpolation(coarse.cuda(), CloudSizes((90, 20)), fine.cuda(), CloudSizes((400, 60)))
     assert torch.equal(got[0].cpu(), wanted[0]) and torch.allclose(got[1].cpu(), wanted[1], atol=1e-6)
 
 
 # -- the body
 
-SMALL = Config(inputs=3, widths=(32, 64, 128), blocks=(1, 2, 1), rates=(1, 4, 4), neighbours=(8, 16, 16))
+SMALL = Config(feature_dim=3, widths=(32, 64, 128), depths=(1, 2, 1), downsample=(1, 4, 4), num_neighbors=(8, 16, 16))
 
 
-def made(**changes: Any) -> PointBody:
+def made(**changes: Any) -> PointTransformer:
     torch.manual_seed(1)
     return build(replace(SMALL, **changes))
 
@@ -133,17 +136,17 @@ def towards(x: Tensor) -> Tensor:
     return (x.double() * way_of(x)).sum()
 
 
-def learnt(body: PointBody, batch: Batch, low: bool = False) -> tuple[Tensor, Tensor, list[Tensor]]:
+def learnt(body: PointTransformer, batch: Batch, low: bool = False) -> tuple[Tensor, Tensor, list[Tensor]]:
     """What is said, and the gradients of it."""
     for part in body.parameters():
         part.grad = None
-    with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=low):
+    with torch.autocast(batch.inputs.device.type, torch.bfloat16, enabled=low):
         states = body(batch)
-        assert states.summary is not None
-        loss = towards(states.sequence) + towards(states.summary)
+        assert states.pooled is not None
+        loss = towards(states.sequence) + towards(states.pooled)
     loss.backward()
     grads = [part.grad.cpu() for part in body.parameters() if part.grad is not None]
-    return states.sequence.detach().float().cpu(), states.summary.detach().float().cpu(), grads
+    return states.sequence.detach().float().cpu(), states.pooled.detach().float().cpu(), grads
 
 
 def apart(a: Any, b: Any) -> float:
@@ -156,7 +159,7 @@ def apart(a: Any, b: Any) -> float:
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("given", [even, uneven])
 def test_the_device_says_and_learns_what_the_cpu_does(form: Any, training: bool, given: Any) -> None:
-    body, batch = made(form=form).train(training), given()
+    body, batch = made(variant=form).train(training), given()
     wanted, whole, grads = learnt(body, batch)
     # where norms are taught, rounding decides here and there which neighbour is the largest, and its gradient goes elsewhere
     near, far = (1e-3, 0.1) if training else (1e-4, 1e-3)
@@ -207,17 +210,17 @@ def test_a_recorded_step_is_a_plain_one() -> None:
         for part in body.parameters():
             part.grad = None
         states = body(batch)
-        assert states.summary is not None
-        said = (states.sequence.double(), states.summary.double())
+        assert states.pooled is not None
+        said = (states.sequence.double(), states.pooled.double())
         if not ways:  # drawn before anything is recorded: nothing may come from the host then
             ways.extend(way_of(x) for x in said)
         loss = torch.stack([(x * way).sum() for x, way in zip(said, ways, strict=True)]).sum()
         loss.backward()
         return loss
 
-    graph, _ = record(work, torch.device("cuda"))
+    graph, _ = capture(work, torch.device("cuda"))
     plain.load_state_dict(body.state_dict())  # with the statistics that were gathered on the way
-    batch.x.copy_(other.x)
+    batch.inputs.copy_(other.inputs)
     graph.replay()
     torch.cuda.synchronize()
     _, _, grads = learnt(plain, other)

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from regard.decode.search import search
-from regard.decode.settings import Decode
-from regard.tasks.base import Terms
-from regard.training.distributed import World
-from regard.training.execution import Compute, Loss, Recorded
-from regard.training.settings import Train
+from regard.decode.settings import DecodeSettings
+from regard.tasks.base import LossWeights
+from regard.training.distributed import ProcessGroup
+from regard.training.execution import ForwardBackward, GraphedForwardBackward, LossModule
+from regard.training.settings import TrainSettings
 from regard.types import Batch
 from test_cuda_ancestors import apart, without_chance
 from tiny import CASES, TINY, collate, tiny
@@ -32,15 +32,21 @@ def test_recorded_steps_are_plain_ones(name: str, label: str, packed: bool, prec
     still = {"shift": 0} if name == "universal" else {}
     model = without_chance(tiny(name, label, **still).float()).cuda().train()
     batch = collate(model, TINY[name].samples, packed=packed)
-    settings, results = Train(precision=precision), []  # type: ignore[arg-type]
+    settings, results = TrainSettings(precision=precision), []  # type: ignore[arg-type]
     for way in ("plain", "graph"):
         model.zero_grad(set_to_none=True)
-        compute = Compute(Loss(model, model.task, Terms(0.1)), settings, torch.device("cuda"), World(), steady=True)
-        compute.choose(way)  # type: ignore[arg-type]
+        compute = ForwardBackward(
+            LossModule(model, model.task, LossWeights(0.1)),
+            settings,
+            torch.device("cuda"),
+            ProcessGroup(),
+            static_shape=True,
+        )
+        compute.set_mode(way)  # type: ignore[arg-type]
         for _ in range(2):
-            compute.clear()
+            compute.zero_grad()
             total, count = compute(batch)
-        assert compute.way == way and isinstance(compute.run, Recorded) == (way == "graph")
+        assert compute.mode == way and isinstance(compute.run, GraphedForwardBackward) == (way == "graph")
         grown = [p.grad.clone() for p in compute.parameters if p.grad is not None]
         results.append([total.clone(), count.clone(), *grown])
     assert apart(results[1], results[0]) < (1e-4 if precision == "float32" else 2e-2)
@@ -68,31 +74,37 @@ def pondered(ours: Any, right: Any) -> list[tuple[Any, Any]]:
 def test_the_device_says_what_the_cpu_says(label: str) -> None:
     model = tiny("universal", label).float().eval()
     batch = collate(model, TINY["universal"].samples)
-    prompt = Batch(batch.x, batch.mask, torch.full((len(batch.x), 1), model.config.start))
-    limits = torch.full((len(batch.x),), 8)
+    prompt = Batch(batch.inputs, batch.mask, torch.full((len(batch.inputs), 1), model.config.bos_id))
+    limits = torch.full((len(batch.inputs),), 8)
     there = copy.deepcopy(model.body).cuda()
-    for decode in (Decode(beam=1), Decode(beam=3)):
+    for decode in (DecodeSettings(num_beams=1), DecodeSettings(num_beams=3)):
         with torch.no_grad():
-            right = search(model.body, prompt, model.config.end, limits, decode)
-            ours = search(there, prompt.to("cuda"), model.config.end, limits, decode)
+            right = search(model.body, prompt, model.config.eos_id, limits, decode)
+            ours = search(there, prompt.to("cuda"), model.config.eos_id, limits, decode)
         assert [[found.tokens for found in row] for row in ours] == [[found.tokens for found in row] for row in right]
 
 
 @pytest.mark.parametrize("name", ["transformer", "universal"])
 def test_positions_begin_elsewhere_each_time_a_recording_is_repeated(name: str) -> None:
     """And packed rows of one recording learn what those of plain steps learn, on the average."""
-    model = without_chance(tiny(name, shift=40).float()).cuda().train()
+    model = without_chance(tiny(name, max_position_offset=40).float()).cuda().train()
     batch = collate(model, TINY[name].samples, packed=True)
-    compute = Compute(Loss(model, model.task, Terms(0.0)), Train(), torch.device("cuda"), World(), steady=True)
+    compute = ForwardBackward(
+        LossModule(model, model.task, LossWeights(0.0)),
+        TrainSettings(),
+        torch.device("cuda"),
+        ProcessGroup(),
+        static_shape=True,
+    )
     means = {}
     for way in ("plain", "graph"):
-        compute.choose(way)  # type: ignore[arg-type]
+        compute.set_mode(way)  # type: ignore[arg-type]
         told = []
         for _ in range(200):
-            compute.clear()
+            compute.zero_grad()
             total, count = compute(batch)
             told.append(float(total) / float(count))
-        assert compute.way == way and len(set(told)) > 50
+        assert compute.mode == way and len(set(told)) > 50
         means[way] = torch.tensor(told)
     gap = abs(float(means["plain"].mean() - means["graph"].mean()))
     assert gap < 5 * float(means["plain"].std()) / 10

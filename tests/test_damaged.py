@@ -20,8 +20,8 @@ import regard
 from conftest import TWELVE, Trained, rows, same_tensors, train_tiny
 from regard.errors import RunError, WeightsError
 from regard.runs.train import train
-from regard.training.checkpoint import Saved, checksum, newest_state, save_state
-from regard.training.checkpoint import whole as look
+from regard.training.checkpoint import Checkpoint, file_checksum, latest_checkpoint, save_checkpoint
+from regard.training.checkpoint import read_checkpoint as look
 
 GROUPS = {"model": {"w": torch.arange(5.0)}, "optimiser": {"w/step": torch.tensor(3.0)}}
 FACTS = {"best": {"bleu": 12.5, "loss": 1e-05, "step": 4}, "pending": [0.25], "way": "", "world": 1}
@@ -31,7 +31,7 @@ FACTS = {"best": {"bleu": 12.5, "loss": 1e-05, "step": 4}, "pending": [0.25], "w
 def two(tmp_path: Path) -> Path:
     """Two small checkpoints."""
     for step in (4, 8):
-        save_state(tmp_path, step, GROUPS, FACTS, keep=2)
+        save_checkpoint(tmp_path, step, GROUPS, FACTS, keep=2)
     return tmp_path
 
 
@@ -49,14 +49,14 @@ def flip(path: Path, bit: int) -> None:
 def test_no_flipped_bit_is_believed(name: str, two: Path) -> None:
     path = two / "step-00000008" / name
     before, kept = look(path.parent), path.read_bytes()
-    assert isinstance(before, Saved)
+    assert isinstance(before, Checkpoint)
     for bit in range(8 * len(kept)):
         flip(path, bit)
         found = look(path.parent)
         # 1e-05 and 1E-05 are the same number: a flip may change nothing
-        assert isinstance(found, str) or (name == "state.json" and found.facts == before.facts), bit
+        assert isinstance(found, str) or (name == "state.json" and found.metadata == before.metadata), bit
         if isinstance(found, str):
-            saved, problems = newest_state(two)
+            saved, problems = latest_checkpoint(two)
             assert saved is not None and saved.step == 4 and problems == [found] and "step-00000008" in found
         path.write_bytes(kept)
 
@@ -74,8 +74,8 @@ def test_no_file_that_was_cut_off_is_believed(name: str, two: Path) -> None:
 
 def test_a_copy_of_a_checkpoint_under_another_name_is_left_alone(two: Path) -> None:
     shutil.copytree(two / "step-00000008", two / "step-00000008-mine")
-    save_state(two, 12, GROUPS, FACTS, keep=1)
-    saved, problems = newest_state(two)
+    save_checkpoint(two, 12, GROUPS, FACTS, keep=1)
+    saved, problems = latest_checkpoint(two)
     assert saved is not None and saved.step == 12 and not problems
     assert {path.name for path in two.iterdir()} == {"step-00000012", "step-00000008-mine"}
 
@@ -191,14 +191,14 @@ def test_a_checkpoint_that_is_a_pickle_is_passed_over(halved: Path, whole: Path,
 
 
 def test_a_checkpoint_that_was_sealed_as_a_pickle_is_refused(halved: Path, mark: Path) -> None:
-    from regard.training.checkpoint import _seal
+    from regard.training.checkpoint import _metadata_checksum
 
     path = halved / "checkpoints/step-00000006"
     torch.save({"x": Bomb(mark)}, path / "state.safetensors")
     known = json.loads((path / "state.json").read_text())
     del known["seal"]
-    known["checksum"] = checksum(path / "state.safetensors")
-    (path / "state.json").write_text(json.dumps({**known, "seal": _seal(known)}))
+    known["checksum"] = file_checksum(path / "state.safetensors")
+    (path / "state.json").write_text(json.dumps({**known, "seal": _metadata_checksum(known)}))
     with pytest.raises(WeightsError, match=r"state\.safetensors"):
         train_tiny((), halved, *TWELVE, resume=True)
     assert not mark.exists()

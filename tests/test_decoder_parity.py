@@ -12,20 +12,28 @@ from torch import Tensor, nn
 
 import regard
 from regard.errors import SettingError, WeightsError
-from regard.model import Identity, Model, assemble
+from regard.model import Model, ModelSpec, assemble
 from regard.systems import SYSTEMS, decoder, gpt3
-from regard.tasks import TASKS
+from regard.tasks import TEXT_TASKS
 from tiny import gradients, near, noise, noisy
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.disable_progress_bar()
 
-SIZES: dict[str, Any] = {"width": 12, "depth": 4, "heads": 3, "hidden": 20, "vocabulary": 23, "length": 16, "end": 22}
+SIZES: dict[str, Any] = {
+    "width": 12,
+    "depth": 4,
+    "heads": 3,
+    "ffn_dim": 20,
+    "vocab_size": 23,
+    "max_length": 16,
+    "eos_id": 22,
+}
 X = torch.randint(23, (4, 11), generator=torch.Generator().manual_seed(2))
 
 
 def model_of(name: str, config: Any) -> Model:
-    made: Model = noisy(assemble(Identity(SYSTEMS[name], config, TASKS["language"])))
+    made: Model = noisy(assemble(ModelSpec(SYSTEMS[name], config, TEXT_TASKS["lm"])))
     return made
 
 
@@ -50,7 +58,7 @@ class Plain(nn.Module):
     def __init__(self, config: decoder.Config, table: Tensor, places: Tensor) -> None:
         super().__init__()
         layer = nn.TransformerEncoderLayer(
-            config.width, config.heads, config.hidden, 0.0, config.activation, batch_first=True, dtype=torch.float64
+            config.width, config.heads, config.ffn_dim, 0.0, config.activation, batch_first=True, dtype=torch.float64
         )
         self.layers = nn.TransformerEncoder(layer, config.depth, enable_nested_tensor=False)
         self.table, self.places = nn.Parameter(table.detach().clone()), places
@@ -72,7 +80,7 @@ TORCHS = {
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("positions", ["halves", "interleaved"])
 def test_the_decoder_alone_is_torchs_encoder_under_a_causal_mask(positions: Any, activation: Any) -> None:
-    model = model_of("decoder", decoder.Config(**SIZES, positions=positions, activation=activation))
+    model = model_of("decoder", decoder.Config(**SIZES, position_embedding=positions, activation=activation))
     table, at = model.body.tokens.table.weight, torch.arange(16)
     angles = at[:, None] / 10000 ** (torch.arange(6, dtype=torch.float64) / 6)
     waves = torch.stack([angles.sin(), angles.cos()], -1)
@@ -117,7 +125,7 @@ def band_of(width: int) -> Tensor:
 
 @pytest.mark.parametrize("band", [0, 1, 3, 11, 40])
 def test_gpt3_is_gpt2_with_every_other_layer_banded(band: int) -> None:
-    model = model_of("gpt3", gpt3.Config(**SIZES, band=band))
+    model = model_of("gpt3", gpt3.Config(**SIZES, local_window=band))
     config = transformers.GPT2Config(
         vocab_size=23, n_positions=16, n_embd=12, n_layer=4, n_head=3, n_inner=20, resid_pdrop=0.0, embd_pdrop=0.0,
         attn_pdrop=0.0, bos_token_id=22, eos_token_id=22, attn_implementation="eager",
@@ -142,7 +150,7 @@ def test_gpt3_is_gpt2_with_every_other_layer_banded(band: int) -> None:
 
 def test_bands_mean_what_gpt_neo_means_by_them() -> None:
     """It has no biases of q, k and v and does not divide by the root of the head's width; it attends in 32 bits."""
-    model = model_of("gpt3", gpt3.Config(**SIZES, band=3))
+    model = model_of("gpt3", gpt3.Config(**SIZES, local_window=3))
     theirs = transformers.GPTNeoForCausalLM(
         transformers.GPTNeoConfig(
             vocab_size=23, max_position_embeddings=16, hidden_size=12, num_layers=4, num_heads=3, intermediate_size=20,
@@ -166,15 +174,15 @@ def test_bands_mean_what_gpt_neo_means_by_them() -> None:
 
 def test_the_table_of_the_paper_is_resolved_as_is_said() -> None:
     sizes = {name: preset.config for name, preset in gpt3.PRESETS.items() if name != "gpt3-mini"}
-    assert len(sizes) == 8 and all(config.hidden == 4 * config.width for config in sizes.values())
+    assert len(sizes) == 8 and all(config.ffn_dim == 4 * config.width for config in sizes.values())
     heads = {name: config.width // config.heads for name, config in sizes.items()}
     assert list(heads.values()) == [64, 64, 96, 128, 80, 128, 128, 128]
     assert (sizes["gpt3-xl"].heads, sizes["gpt3-13b"].width) == (16, 5120)
     with torch.device("meta"):
-        bands = gpt3.build(sizes["gpt3-small"]).bands
+        bands = gpt3.build(sizes["gpt3-small"]).windows
     assert bands == (0, 256) * 6
     with pytest.raises(SettingError, match="band"):
-        gpt3.Config(band=-1)
+        gpt3.Config(local_window=-1)
 
 
 # -- folders of systems that nobody published

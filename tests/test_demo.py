@@ -14,21 +14,21 @@ import pytest
 from rich.console import Console
 
 from regard.demos import DEMOS, scenes
-from regard.demos.caption import regards
-from regard.demos.grammar import corpus
+from regard.demos.caption import measure_attention
+from regard.demos.grammar import generate_corpus
 from regard.demos.run import demo
-from regard.errors import Interrupted, RunError, UnknownName
+from regard.errors import Interrupted, RunError, UnknownNameError
 from regard.model import load
-from regard.runs.progress import Reporter
+from regard.runs.progress import ProgressReporter
 
 pytestmark = pytest.mark.slow
 
 
 SMALL = {"train": (4, 12, 0, 0, 0), "valid": (2, 4, 2, 0, 0), "test": (2, 6, 0, 0, 0), "test-pairs": (0, 2, 0, 0, 0)}
 FEW = (
-    "model.size=48", "model.tap=2", "model.width=16", "model.embedding=8", "model.inner=8", "data.vocabulary=300",
-    "train.steps=4", "train.every=2", "train.images=4", "train.warmup=1", "train.precision=float32", "data.score=4",
-    "decode.beam=1", "decode.length=8", "train.log=1",
+    "model.image_size=48", "model.feature_level=2", "model.width=16", "model.embedding_dim=8", "model.attention_dim=8", "data.vocab_size=300",
+    "train.steps=4", "train.eval_every=2", "train.batch_size=4", "train.warmup_steps=1", "train.precision=float32", "data.eval_samples=4",
+    "decode.num_beams=1", "decode.max_new_tokens=8", "train.log_every=1",
 )  # fmt: skip
 
 Shown = Callable[..., str]
@@ -38,13 +38,13 @@ Shown = Callable[..., str]
 def show(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shown:
     """A captioner's demo of few scenes, in an empty folder; what it says."""
     monkeypatch.chdir(tmp_path)
-    drawn = scenes.parts
-    monkeypatch.setattr("regard.runs.folder.curves", lambda *_: None)
+    drawn = scenes.generate_splits
+    monkeypatch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
     monkeypatch.setattr("regard.tasks.caption.Caption.draw", lambda *_: [])
     monkeypatch.setattr("regard.demos.run.own_command", lambda: "regard")
-    monkeypatch.setattr(scenes, "PARTS", SMALL)
-    monkeypatch.setattr(scenes, "parts", lambda: drawn(sizes=SMALL))
-    monkeypatch.setattr("regard.demos.caption.Captioner.settings", FEW)
+    monkeypatch.setattr(scenes, "SPLIT_SIZES", SMALL)
+    monkeypatch.setattr(scenes, "generate_splits", lambda: drawn(sizes=SMALL))
+    monkeypatch.setattr("regard.demos.caption.CaptionDemo.settings", FEW)
 
     def call(what: str = "caption", out: str | None = None, again: bool = False) -> str:
         told = io.StringIO()
@@ -79,9 +79,9 @@ def test_the_captioners_demo_runs_from_scenes_to_pictures_and_is_shown_again(sho
 def test_a_demo_that_was_broken_off_goes_on_in_a_folder_with_spaces(
     show: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advance = Reporter.advance
+    advance = ProgressReporter.advance
 
-    def stopped(self: Reporter, *told: Any) -> None:
+    def stopped(self: ProgressReporter, *told: Any) -> None:
         advance(self, *told)
         signal.raise_signal(signal.SIGINT)
 
@@ -89,7 +89,7 @@ def test_a_demo_that_was_broken_off_goes_on_in_a_folder_with_spaces(
         monkeypatch.context() as meanwhile,
         pytest.raises(Interrupted, match="--out"),
     ):
-        meanwhile.setattr(Reporter, "advance", stopped)
+        meanwhile.setattr(ProgressReporter, "advance", stopped)
         show(out="my runs/one")
     told = show(out="my runs/one")
     assert "going on after step 1\n" in told
@@ -105,7 +105,7 @@ def test_no_demo_replaces_what_another_or_a_person_left(show: Shown, monkeypatch
     with pytest.raises(RunError, match="run"):
         show(out="mine", again=True)
     show(out="one")
-    monkeypatch.setattr("regard.demos.translate.corpus", lambda: corpus(count=100))
+    monkeypatch.setattr("regard.demos.translate.corpus", lambda: generate_corpus(count=100))
     with pytest.raises(RunError, match=r"--out|already"):
         show("translate", out="one", again=True)
     assert Path("mine/thesis.txt").exists() and load("one").task.name == "caption"
@@ -116,18 +116,25 @@ def test_what_was_looked_at_is_measured_in_scenes_from_all_over(show: Shown, mon
     model, place = load("runs/demo-caption"), Path("runs/demo-caption-data/test/captions.jsonl")
     rows = [json.loads(line) for line in place.read_text().splitlines()]
     named = [[word for word in row["words"] if word[1]] for row in rows]
-    assert [found.kind for found in regards(model, place)] == [word[1] for words in named for word in words]
-    monkeypatch.setattr("regard.demos.caption.LOOKS", 2)
-    found = list(regards(model, place))
+    assert [found.kind for found in measure_attention(model, place)] == [word[1] for words in named for word in words]
+    monkeypatch.setattr("regard.demos.caption.ATTENTION_SAMPLES", 2)
+    found = list(measure_attention(model, place))
     assert len(found) == len(named[0]) + len(named[4])
     assert all(one.weights.shape == (6, 6) and one.weights.sum() == pytest.approx(1, rel=1e-5) for one in found)
     assert {tuple(box) for box in found[0].boxes} == {tuple(rows[0]["objects"][0]["box"])}
 
 
 def test_the_demo_of_clouds_runs_from_rooms_to_pages(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.demos.point_clouds.ROOMS", {"train": 4, "valid": 2, "test": 3})
-    few = ("data.points=128", "train.passes=0", "train.steps=2", "train.every=2", "train.clouds=2", "train.log=1")
-    monkeypatch.setattr("regard.demos.point_clouds.Rooms.settings", (*few, "train.precision=float32"))
+    monkeypatch.setattr("regard.demos.point_clouds.ROOM_COUNTS", {"train": 4, "valid": 2, "test": 3})
+    few = (
+        "data.num_points=128",
+        "train.epochs=0",
+        "train.steps=2",
+        "train.eval_every=2",
+        "train.batch_size=2",
+        "train.log_every=1",
+    )
+    monkeypatch.setattr("regard.demos.point_clouds.PointCloudDemo.settings", (*few, "train.precision=float32"))
     told = show("clouds")
     run, data = Path("runs/demo-clouds"), Path("runs/demo-clouds-data")
     assert "miou" in told and "What a point looked at" in told and len(list((data / "train").glob("*.ply"))) == 4
@@ -141,7 +148,7 @@ def test_the_demo_of_clouds_runs_from_rooms_to_pages(show: Shown, monkeypatch: p
 def test_demos_have_folders_of_their_own_and_an_unknown_one_is_refused_by_name() -> None:
     assert list(DEMOS) == ["translate", "caption", "clouds"] == [kind.name for kind in DEMOS.values()]
     assert [kind.out for kind in DEMOS.values()] == ["runs/demo", "runs/demo-caption", "runs/demo-clouds"]
-    with pytest.raises(UnknownName, match="'paint'"):
+    with pytest.raises(UnknownNameError, match="'paint'"):
         demo("paint")
-    with pytest.raises(UnknownName, match="'caption'"):
+    with pytest.raises(UnknownNameError, match="'caption'"):
         demo("captions")

@@ -11,21 +11,33 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import SettingError
-from regard.nn.vision.dense import Dense, Depth, Neck, Segment, Tap, depth_head, neck_of, resampling, segment_head
+from regard.nn.vision.dense import (
+    DenseHead,
+    DepthHead,
+    FeatureTap,
+    NeckConfig,
+    SegmentationHead,
+    default_neck,
+    depth_head,
+    make_resampler,
+    segmentation_head,
+)
 from regard.systems import dpt, hybrid, resnet, swin, vit
-from regard.types import Batch, States
+from regard.types import Batch, BodyOutput
 from tiny import near, noise, noisy
 
-FLAT = tuple(Tap(at, 12, 16, flat=True) for at in (0, 1, 2, 3))
-KINDS: dict[str, tuple[Tap, ...]] = {
+FLAT = tuple(FeatureTap(at, 12, 16, is_sequence=True) for at in (0, 1, 2, 3))
+KINDS: dict[str, tuple[FeatureTap, ...]] = {
     "vit": FLAT,
-    "vit without a token": tuple(Tap(at, 12, 8, flat=True, token=False) for at in (0, 1, 2, 3)),
-    "vit of small patches": tuple(Tap(at, 12, 4, flat=True) for at in (0, 1, 2, 3)),
-    "swin": tuple(Tap(at, 6 * 2**at, 4 * 2**at, flat=False) for at in (0, 1, 2, 3)),
-    "resnet": tuple(Tap(at, 16 * 2**at, 4 * 2**at, flat=False) for at in (0, 1, 2, 3)),
-    "resnet that stops at 16": tuple(Tap(at, 8, stride, flat=False) for at, stride in enumerate((4, 8, 16, 16))),
-    "fine resnet": tuple(Tap(at, 8 * 2**at, 2**at, flat=False) for at in (0, 1, 2, 3)),
-    "hybrid": (Tap(-1, 16, 4, flat=False), Tap(-2, 32, 8, flat=False), *FLAT[2:]),
+    "vit without a token": tuple(FeatureTap(at, 12, 8, is_sequence=True, has_class_token=False) for at in (0, 1, 2, 3)),
+    "vit of small patches": tuple(FeatureTap(at, 12, 4, is_sequence=True) for at in (0, 1, 2, 3)),
+    "swin": tuple(FeatureTap(at, 6 * 2**at, 4 * 2**at, is_sequence=False) for at in (0, 1, 2, 3)),
+    "resnet": tuple(FeatureTap(at, 16 * 2**at, 4 * 2**at, is_sequence=False) for at in (0, 1, 2, 3)),
+    "resnet that stops at 16": tuple(
+        FeatureTap(at, 8, stride, is_sequence=False) for at, stride in enumerate((4, 8, 16, 16))
+    ),
+    "fine resnet": tuple(FeatureTap(at, 8 * 2**at, 2**at, is_sequence=False) for at in (0, 1, 2, 3)),
+    "hybrid": (FeatureTap(-1, 16, 4, is_sequence=False), FeatureTap(-2, 32, 8, is_sequence=False), *FLAT[2:]),
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -33,30 +45,30 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 class Body(nn.Module):
     """Says of each tap one layer of what lies under its places, as a body of its kind would."""
 
-    def __init__(self, maps: Sequence[Tap], channels: int = 2) -> None:
+    def __init__(self, maps: Sequence[FeatureTap], channels: int = 2) -> None:
         super().__init__()
-        self.maps = {tap.at: tap for tap in maps}
-        self.layers = nn.ModuleDict({str(tap.at): nn.Conv2d(channels, tap.channels, 1) for tap in maps})
+        self.maps = {tap.index: tap for tap in maps}
+        self.layers = nn.ModuleDict({str(tap.index): nn.Conv2d(channels, tap.channels, 1) for tap in maps})
 
-    def forward(self, batch: Batch, taps: Sequence[int] = ()) -> States:
-        found = [self.tapped(self.maps[at], batch.x) for at in taps]
-        return States(batch.x.flatten(2).mT, batch.x.mean((2, 3)), tuple(found))
+    def forward(self, batch: Batch, taps: Sequence[int] = ()) -> BodyOutput:
+        found = [self.tapped(self.maps[at], batch.inputs) for at in taps]
+        return BodyOutput(batch.inputs.flatten(2).mT, batch.inputs.mean((2, 3)), tuple(found))
 
-    def tapped(self, tap: Tap, x: Tensor) -> Tensor:
+    def tapped(self, tap: FeatureTap, x: Tensor) -> Tensor:
         size = [-(-side // tap.stride) for side in x.shape[-2:]]
-        found = self.layers[str(tap.at)](nn.functional.adaptive_avg_pool2d(x, size))
-        if not tap.flat:
+        found = self.layers[str(tap.index)](nn.functional.adaptive_avg_pool2d(x, size))
+        if not tap.is_sequence:
             return found
         tokens = found.flatten(2).mT
-        return torch.cat([tokens.mean(1, keepdim=True), tokens], 1) if tap.token else tokens
+        return torch.cat([tokens.mean(1, keepdim=True), tokens], 1) if tap.has_class_token else tokens
 
 
 def config(kind: str) -> Any:
     return SimpleNamespace(maps=lambda: KINDS[kind])
 
 
-def ask(body: Body, head: Dense, x: Tensor) -> Tensor:
-    return head(body(Batch(x), taps=head.taps).taps, tuple(x.shape[-2:]))
+def ask(body: Body, head: DenseHead, x: Tensor) -> Tensor:
+    return head(body(Batch(x), taps=head.tap_indices).hidden_states, tuple(x.shape[-2:]))
 
 
 # -- heads
@@ -66,7 +78,7 @@ def ask(body: Body, head: Dense, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("shape", [(64, 32), (48, 80), (16, 16)])
 def test_every_pixel_of_a_picture_is_answered_on_maps_of_every_kind(kind: str, shape: tuple[int, int]) -> None:
     body, x = noisy(Body(KINDS[kind])), noise(2, 2, *shape)
-    depth, classes = (noisy(head, 0.2) for head in (depth_head(config(kind)), segment_head(config(kind), 5)))
+    depth, classes = (noisy(head, 0.2) for head in (depth_head(config(kind)), segmentation_head(config(kind), 5)))
     said, logits = ask(body, depth, x), ask(body, classes, x)
     assert said.shape == (2, *shape) and logits.shape == (2, 5, *shape)
     assert bool((said >= 0).all()) and bool(said.isfinite().all()) and bool(logits.isfinite().all())
@@ -77,10 +89,14 @@ def test_every_pixel_of_a_picture_is_answered_on_maps_of_every_kind(kind: str, s
 @kinds
 def test_what_is_learnt_reaches_every_map_and_every_parameter(kind: str) -> None:
     body = noisy(Body(KINDS[kind]))
-    for head in (depth_head(config(kind)), segment_head(config(kind), 5)):
+    for head in (depth_head(config(kind)), segmentation_head(config(kind), 5)):
         head = head.double().train()
-        taps = body(Batch(noise(2, 2, 64, 64)), taps=head.taps).taps
-        found = head.both(taps, (64, 64)) if isinstance(head, Segment) else (head(taps, (64, 64)),)
+        taps = body(Batch(noise(2, 2, 64, 64)), taps=head.tap_indices).hidden_states
+        found = (
+            head.forward_with_auxiliary(taps, (64, 64))
+            if isinstance(head, SegmentationHead)
+            else (head(taps, (64, 64)),)
+        )
         total = sum((part * noise(*part.shape, seed=n)).sum() for n, part in enumerate(found))
         assert isinstance(total, Tensor)
         grads = torch.autograd.grad(total, [*head.parameters(), *body.parameters()])
@@ -91,7 +107,7 @@ def test_a_place_is_answered_for_where_it_lies() -> None:
     """A bright square changes the answer around it, and the most where it stands."""
     torch.manual_seed(0)
     for kind in KINDS:
-        body, head = noisy(Body(KINDS[kind])), segment_head(config(kind), 3).double().eval()
+        body, head = noisy(Body(KINDS[kind])), segmentation_head(config(kind), 3).double().eval()
         plain = torch.zeros(1, 2, 64, 96, dtype=torch.float64)
         bright = plain.clone()
         bright[:, :, 32:48, 64:80] = 5.0
@@ -103,37 +119,37 @@ def test_a_place_is_answered_for_where_it_lies() -> None:
 @pytest.mark.parametrize("system", [vit, hybrid, swin, resnet, dpt], ids=lambda system: system.SYSTEM.name)
 def test_every_body_that_reads_pictures_carries_these_heads(system: Any) -> None:
     small = min(system.PRESETS.values(), key=lambda preset: preset.parameters).config
-    body, side = system.build(small).eval(), min(small.size, 64)
+    body, side = system.build(small).eval(), min(small.image_size, 64)
     pixels = noise(1, small.channels, side, side).float()
-    for head in (depth_head(small).eval(), segment_head(small, 3).eval()):
+    for head in (depth_head(small).eval(), segmentation_head(small, 3).eval()):
         with torch.no_grad():
-            said = head(body(Batch(pixels), taps=head.taps).taps, (side, side))
+            said = head(body(Batch(pixels), taps=head.tap_indices).hidden_states, (side, side))
         assert said.shape[-2:] == (side, side) and bool(said.isfinite().all())
 
 
 def test_a_neck_suits_the_maps_it_stands_on() -> None:
-    wide = SimpleNamespace(maps=lambda: tuple(Tap(at, 768, 16, True) for at in range(4)))
-    assert neck_of(wide) == Neck((192, 384, 768, 768), 256)
-    assert [neck_of(config(kind)).width for kind in ("vit", "resnet")] == [32, 48]
-    assert neck_of(config("vit without a token")).readout == "ignore"
-    own = Neck((1, 2, 3, 4), 7)
-    assert neck_of(SimpleNamespace(maps=lambda: FLAT, neck=lambda: own)) is own
-    three = Depth(FLAT[1:], neck_of(SimpleNamespace(maps=lambda: FLAT[1:])))
+    wide = SimpleNamespace(maps=lambda: tuple(FeatureTap(at, 768, 16, True) for at in range(4)))
+    assert default_neck(wide) == NeckConfig((192, 384, 768, 768), 256)
+    assert [default_neck(config(kind)).width for kind in ("vit", "resnet")] == [32, 48]
+    assert default_neck(config("vit without a token")).readout == "ignore"
+    own = NeckConfig((1, 2, 3, 4), 7)
+    assert default_neck(SimpleNamespace(maps=lambda: FLAT, neck=lambda: own)) is own
+    three = DepthHead(FLAT[1:], default_neck(SimpleNamespace(maps=lambda: FLAT[1:])))
     assert ask(Body(FLAT[1:]), three, noise(1, 2, 32, 32).float()).shape == (1, 32, 32)
     with pytest.raises(SettingError, match="four"):
-        neck_of(SimpleNamespace(maps=lambda: (*FLAT, *FLAT)))
+        default_neck(SimpleNamespace(maps=lambda: (*FLAT, *FLAT)))
 
 
 def test_a_neck_that_does_not_fit_its_maps_is_refused() -> None:
     with pytest.raises(SettingError, match="channels"):
-        Depth(FLAT, Neck((3, 4, 5)))
+        DepthHead(FLAT, NeckConfig((3, 4, 5)))
     with pytest.raises(SettingError, match="class"):
-        Depth(KINDS["vit without a token"], Neck((3, 4, 5, 6), 8))
+        DepthHead(KINDS["vit without a token"], NeckConfig((3, 4, 5, 6), 8))
 
 
 def test_metres_are_above_0_and_begin_at_what_is_typical() -> None:
     body, x = noisy(Body(FLAT)), noise(2, 2, 64, 64)
-    head = Depth(FLAT, Neck((3, 4, 5, 6), 16), metric=7.0).double()
+    head = DepthHead(FLAT, NeckConfig((3, 4, 5, 6), 16), metric=7.0).double()
     assert head.metric and "typical" in head.state_dict()
     with torch.no_grad():
         head.last.weight.zero_()
@@ -143,7 +159,7 @@ def test_metres_are_above_0_and_begin_at_what_is_typical() -> None:
     assert bool((ask(body, head, x) > 0).all())
     grads = torch.autograd.grad(ask(body, head, x).sum(), [head.last.bias])
     assert bool(grads[0].any())
-    other = Depth(FLAT, Neck((3, 4, 5, 6), 16), metric=1.0).double()
+    other = DepthHead(FLAT, NeckConfig((3, 4, 5, 6), 16), metric=1.0).double()
     other.load_state_dict(head.state_dict())
     near(ask(body, other, x), ask(body, head, x))
 
@@ -160,7 +176,7 @@ def test_maps_of_one_column_are_learnt_from_in_bfloat16_too(factor: float, high:
     """There oneDNN leaves the gradient of filters with a stride as the memory was before, and has that of what is read wrong
     where four places become of one."""
     torch.manual_seed(2)
-    conv = resampling(16, factor)
+    conv = make_resampler(16, factor)
     x = torch.randn(8, 16, high, wide).to(memory_format=torch.channels_last).requires_grad_()
     weight, bias = conv.parameters()
     if factor < 1:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from regard.nn.vision.depth_loss import centred, inverse, least_squares, metric_loss, relative_loss
-from regard.tasks.metrics.segmentation_depth import Distances, Overlap, as_depth
+from regard.nn.vision.depth_loss import fit_scale_shift, inverse_depth, metric_loss, relative_loss, standardize
+from regard.tasks.metrics.segmentation_depth import DepthMetrics, SegmentationMetrics, align_depth
 from regard.types import IGNORE
 from tiny import near, noise
 
@@ -143,7 +143,11 @@ def test_the_metric_loss_is_that_of_plain_loops() -> None:
         expected += math.sqrt(sum(r * r for r in ratios) / len(ratios) - share * mean**2)
     assert int(count) == 3
     near(total, torch.tensor(expected, dtype=torch.float64))
-    near(metric_loss(3 * said, TARGET, KNOWN, share=1.0)[0], metric_loss(said, TARGET, KNOWN, share=1.0)[0], 1e-9)
+    near(
+        metric_loss(3 * said, TARGET, KNOWN, variance_weight=1.0)[0],
+        metric_loss(said, TARGET, KNOWN, variance_weight=1.0)[0],
+        1e-9,
+    )
     assert float(metric_loss(3 * TARGET, TARGET, KNOWN)[0]) > 0.1 > float(metric_loss(TARGET, TARGET, KNOWN)[0])
     exact = TARGET.clone().requires_grad_()
     assert not bool(torch.autograd.grad(metric_loss(exact, TARGET, KNOWN)[0], exact)[0].any())
@@ -151,7 +155,7 @@ def test_the_metric_loss_is_that_of_plain_loops() -> None:
 
 def test_depth_of_0_is_not_measured() -> None:
     depth = torch.tensor([[[2.0, 0.0, math.inf, math.nan, 4.0]]])
-    found, known = inverse(depth, torch.tensor([[[True, True, True, True, False]]]))
+    found, known = inverse_depth(depth, torch.tensor([[[True, True, True, True, False]]]))
     assert known.tolist() == [[[True, False, False, False, False]]] and found.tolist() == [[[0.5, 0, 0, 0, 0]]]
 
 
@@ -161,11 +165,11 @@ def test_sixteen_bits_are_summed_in_more() -> None:
 
 
 def test_alignments_do_what_they_say() -> None:
-    found = centred(SAID, KNOWN)
+    found = standardize(SAID, KNOWN)
     for row in (0, 1):
         values = found[row][KNOWN[row]]
         assert abs(float(values.median())) < 1e-12 and abs(float(values.abs().mean()) - 1) < 1e-12
-    scale, shift = least_squares(SAID, 3 * SAID - 2, KNOWN)
+    scale, shift = fit_scale_shift(SAID, 3 * SAID - 2, KNOWN)
     near(scale, torch.tensor([3.0, 3.0, 0.0, 0.0], dtype=torch.float64))
     near(shift[:2], torch.full((2,), -2.0, dtype=torch.float64))
 
@@ -178,7 +182,7 @@ def test_overlaps_are_those_of_plain_loops() -> None:
     right, said = random.integers(0, 4, (3, 7, 5)), random.integers(0, 4, (3, 7, 5))
     right[right == 2] = 3  # class 2 is said, and never there
     right[0, :3] = 255
-    found = Overlap(5, void=255)  # class 4 is neither
+    found = SegmentationMetrics(5, ignore_index=255)  # class 4 is neither
     for one, other in zip(said, right, strict=True):
         found.add(one, other)
     places = [place for place in np.ndindex(3, 7, 5) if right[place] != 255]
@@ -188,7 +192,7 @@ def test_overlaps_are_those_of_plain_loops() -> None:
         union = sum(said[p] == name or right[p] == name for p in places)
         each.append(both / union if union else None)
     assert each[2] == 0 and each[4] is None
-    assert found.table("abcde") == dict(zip("abcde", each, strict=True))
+    assert found.iou_by_name("abcde") == dict(zip("abcde", each, strict=True))
     there = [value for value in each if value is not None]
     right_ones = sum(said[p] == right[p] for p in places)
     assert found.scores() == pytest.approx(
@@ -197,7 +201,7 @@ def test_overlaps_are_those_of_plain_loops() -> None:
 
 
 def test_void_pixels_and_wrong_maps() -> None:
-    found = Overlap(2)
+    found = SegmentationMetrics(2)
     found.add(np.zeros((2, 2), int), np.full((2, 2), IGNORE))
     assert found.scores() == {"miou": 0.0, "pixel_accuracy": 0.0}
     with pytest.raises(ValueError, match="classes"):
@@ -205,11 +209,11 @@ def test_void_pixels_and_wrong_maps() -> None:
     with pytest.raises(ValueError, match="compared"):
         found.add(np.zeros((2, 2), int), np.zeros((2, 3), int))
     found.add(np.array([0, 1, 255]), np.array([0, 1, IGNORE]))  # what is said of void pixels is not looked at
-    assert found.mean() == 1
+    assert found.mean_iou() == 1
 
 
 def test_distances_are_those_of_plain_loops() -> None:
-    random, found = np.random.default_rng(6), Distances()
+    random, found = np.random.default_rng(6), DepthMetrics()
     sums: dict[str, float] = dict.fromkeys(("abs_rel", "rmse", "log10", "delta1", "delta2", "delta3"), 0.0)
     for _ in range(3):
         said, right = random.uniform(0.5, 6, (6, 5)), random.uniform(0.5, 6, (6, 5))
@@ -225,7 +229,7 @@ def test_distances_are_those_of_plain_loops() -> None:
     found.add(np.ones((2, 2)), np.zeros((2, 2)))  # nothing is known: not counted
     assert found.scores() == pytest.approx({name: total / 3 for name, total in sums.items()})
     assert 0 < found.scores()["delta1"] < found.scores()["delta2"] < found.scores()["delta3"] < 1
-    assert Distances().scores() == {}
+    assert DepthMetrics().scores() == {}
 
 
 def test_a_relative_answer_is_brought_to_the_unit_of_the_truth() -> None:
@@ -237,11 +241,11 @@ def test_a_relative_answer_is_brought_to_the_unit_of_the_truth() -> None:
     said = 40 * (1 / np.where(right > 0, right, 1)) - 3
     said[3] = 1e6  # not known: it has no share in the alignment
     said[3, 1] = -1e6
-    depth = as_depth(said, right, 20.0, known)
+    depth = align_depth(said, right, 20.0, known)
     asked = (right > 0) & known
     np.testing.assert_allclose(depth[asked], right[asked], rtol=1e-9)
     assert depth[3, 1] == pytest.approx(20.0)  # so far away that its inverse would be below 0
-    assert np.isnan(as_depth(said, np.zeros((6, 5)), 20.0)).all()
+    assert np.isnan(align_depth(said, np.zeros((6, 5)), 20.0)).all()
 
 
 def test_a_relative_answer_fits_the_inverse_as_least_squares_do() -> None:
@@ -250,4 +254,4 @@ def test_a_relative_answer_fits_the_inverse_as_least_squares_do() -> None:
     matrix = np.stack([said.ravel(), np.ones(30)], 1)
     scale, shift = np.linalg.lstsq(matrix, 1 / right.ravel(), rcond=None)[0]
     expected = 1 / np.maximum(scale * said + shift, 1 / 1.6)
-    np.testing.assert_allclose(as_depth(said, right, 1.6), expected, rtol=1e-10)
+    np.testing.assert_allclose(align_depth(said, right, 1.6), expected, rtol=1e-10)

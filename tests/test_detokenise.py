@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from regard.config import from_dict
-from regard.data.settings import Data
-from regard.data.text.detokenize import DETOKENISERS, ptb, wikitext, words
+from regard.data.settings import DataSettings
+from regard.data.text.detokenize import DETOKENIZERS, count_words, detokenize_ptb, detokenize_wikitext
 from regard.errors import RegardError
 
 SHARED = Path(__file__).parents[2] / "shared/data/wikitext-2"
@@ -40,7 +40,7 @@ SHARED = Path(__file__).parents[2] / "shared/data/wikitext-2"
     ],
 )  # fmt: skip
 def test_wikitext_reads_as_it_was_written(line: str, wanted: str) -> None:
-    assert wikitext(line) == wanted
+    assert detokenize_wikitext(line) == wanted
 
 
 @pytest.mark.parametrize(
@@ -53,19 +53,19 @@ def test_wikitext_reads_as_it_was_written(line: str, wanted: str) -> None:
     ],
 )
 def test_the_treebank_reads_as_it_was_written(line: str, wanted: str) -> None:
-    assert ptb(line) == wanted
+    assert detokenize_ptb(line) == wanted
 
 
 def test_words_are_counted_by_the_rule_of_wikitext() -> None:
-    assert words(" \n = A = \n some text . \n") == 3 + 3 + 3
-    assert words("") == 0 and words("no end of line") == 4
+    assert count_words(" \n = A = \n some text . \n") == 3 + 3 + 3
+    assert count_words("") == 0 and count_words("no end of line") == 4
     text = " one two \n \n three . \n"
-    assert all(words(text[:cut]) + words(text[cut:]) == words(text) for cut in (5, 10, 12, len(text)))
+    assert all(count_words(text[:cut]) + count_words(text[cut:]) == count_words(text) for cut in (5, 10, 12, len(text)))
 
 
 @pytest.mark.parametrize("name", ["wikitext", "ptb"])
 def test_nothing_is_lost_but_spaces_and_marks(name: str) -> None:
-    clean, draw = DETOKENISERS[name], random.Random(4)
+    clean, draw = DETOKENIZERS[name], random.Random(4)
     tokens = [*"aT5,.;:()[]\"'$%=#−–—/°C’‘“”…Né\n", "The", "'s", "n't", "@-@", "@,@", "@.@", "<unk>", ""]
     for _ in range(500):
         line = " ".join(draw.choices(tokens, k=30))
@@ -78,11 +78,11 @@ def test_nothing_is_lost_but_spaces_and_marks(name: str) -> None:
 
 def test_none_changes_nothing_and_settings_know_the_names() -> None:
     text = " as @-@ is \n\n"
-    assert DETOKENISERS["none"](text) == text
-    for name in DETOKENISERS:
-        assert from_dict(Data, {"detokenise": name}, "data.").detokenise == name
+    assert DETOKENIZERS["none"](text) == text
+    for name in DETOKENIZERS:
+        assert from_dict(DataSettings, {"detokenize": name}, "data.").detokenize == name
     with pytest.raises(RegardError):
-        from_dict(Data, {"detokenise": "wikitxt"}, "data.")
+        from_dict(DataSettings, {"detokenize": "wikitxt"}, "data.")
 
 
 @pytest.mark.parametrize(("name", "count"), [("valid", 217_646), ("test", 245_569)])
@@ -91,8 +91,8 @@ def test_the_published_text_has_its_published_size_and_stays_apart(name: str, co
     if not path.exists():
         pytest.skip(f"the data set is not there: {path}")
     text = gzip.decompress(path.read_bytes()).decode()
-    assert words(text) == count
+    assert count_words(text) == count
     lines = {line.strip(" ") for line in text.split("\n")}
-    repaired = {wikitext(line) for line in lines}
+    repaired = {detokenize_wikitext(line) for line in lines}
     assert len(repaired) == len(lines)
     assert not [line for line in repaired if re.search(r" [,.;!?)] | @.@ |\( ", line)]

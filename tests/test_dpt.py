@@ -15,11 +15,18 @@ from torch.nn import functional as F
 
 from regard.config import as_dict, from_dict
 from regard.errors import SettingError, WeightsError
-from regard.nn.vision.dense import Dense, Depth, Segment, depth_head, segment_head, settled
+from regard.nn.vision.dense import (
+    DenseHead,
+    DepthHead,
+    SegmentationHead,
+    depth_head,
+    resolve_fusion_norm,
+    segmentation_head,
+)
 from regard.systems import SYSTEMS, dpt
-from regard.training.settings import Train
+from regard.training.settings import TrainSettings
 from regard.types import Batch
-from regard.weights.tables import Tensors, read_folder, write_file
+from regard.weights.tables import Tensors, read_checkpoint, write_safetensors
 from tiny import near, noise, noisy
 
 SIZES: dict[str, Any] = {
@@ -59,10 +66,10 @@ class Ours(nn.Module):
         super().__init__()
         told = json.loads((folder / "config.json").read_text())
         config = from_dict(dpt.Config, dpt.PUBLISHED.read(told), "model.")
-        self.config, tensors = dpt.adapt(config, read_folder(folder))
+        self.config, tensors = dpt.from_published(config, read_checkpoint(folder))
         self.task = task
         self.body = dpt.build(self.config)
-        self.head: Dense = depth_head(self.config) if task == "depth" else segment_head(self.config, 5)
+        self.head: DenseHead = depth_head(self.config) if task == "depth" else segmentation_head(self.config, 5)
         self.double().eval()
         found, self.foreign = dpt.NAMES.read(tensors, self.named())
         self.body.load_state_dict({name: found[name] for name in self.body.state_dict()})
@@ -75,7 +82,7 @@ class Ours(nn.Module):
         return {**self.body.state_dict(), **{f"head.{name}": x for name, x in self.head.state_dict().items()}}
 
     def taps(self, x: Tensor) -> tuple[Tensor, ...]:
-        return self.body(Batch(x), taps=self.head.taps).taps
+        return self.body(Batch(x), taps=self.head.tap_indices).hidden_states
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.taps(x), tuple(x.shape[-2:]))
@@ -85,7 +92,7 @@ class Ours(nn.Module):
         written = dpt.PUBLISHED.write(as_dict(self.config), self.task)
         written |= {"id2label": {str(n): str(n) for n in range(5)}, "label2id": {str(n): n for n in range(5)}}
         (folder / "config.json").write_text(json.dumps(written))
-        write_file(folder / "model.safetensors", dpt.dress(self.config, dpt.NAMES.write(self.named())))
+        write_safetensors(folder / "model.safetensors", dpt.to_published(self.config, dpt.NAMES.write(self.named())))
 
 
 def loaded(peer: Any, folder: Path, task: str) -> Ours:
@@ -117,7 +124,7 @@ def gradients_agree(model: Ours, peer: Any, ours: Tensor, expected: Tensor) -> N
     ours.backward()
     expected.backward()
     found = {name.removeprefix("body."): p.grad for name, p in model.named_parameters() if p.grad is not None}
-    written = dpt.dress(model.config, dpt.NAMES.write(found))
+    written = dpt.to_published(model.config, dpt.NAMES.write(found))
     wanted = {name: p.grad for name, p in peer.named_parameters() if p.grad is not None}
     assert set(written) == set(wanted)
     # a difference is measured by the largest gradient of its own part of the model: noise makes them very unlike
@@ -184,13 +191,13 @@ def test_learning_classes_takes_statistics_and_the_auxiliary_loss_of_the_peer(hy
     labels = torch.randint(0, 5, (2, 64, 64), generator=torch.Generator().manual_seed(4))
     labels[:, :9] = 255
     expected = peer(PIXELS, labels=labels).loss
-    assert isinstance(model.head, Segment)
-    logits, beside = model.head.both(model.taps(PIXELS), (64, 64))
+    assert isinstance(model.head, SegmentationHead)
+    logits, beside = model.head.forward_with_auxiliary(model.taps(PIXELS), (64, 64))
     assert beside is not None
     losses = [F.cross_entropy(x, labels, ignore_index=255) for x in (logits, beside)]
     near(losses[0] + 0.4 * losses[1], expected, 1e-10)
     gradients_agree(model, peer, losses[0] + 0.4 * losses[1], expected)
-    after = dpt.dress(model.config, dpt.NAMES.write(model.named()))
+    after = dpt.to_published(model.config, dpt.NAMES.write(model.named()))
     gathered = {name: buffer for name, buffer in peer.named_buffers() if "running" in name}
     assert len(gathered) == 2 * (16 + 2)  # four norms in each of four fusions, one in each head
     for name, buffer in gathered.items():
@@ -200,8 +207,8 @@ def test_learning_classes_takes_statistics_and_the_auxiliary_loss_of_the_peer(hy
 def test_without_an_auxiliary_head_there_is_none(tmp_path: Path) -> None:
     peer = theirs("segment", use_auxiliary_head=False)
     model = loaded(peer, tmp_path, "segment")
-    assert not model.config.auxiliary and isinstance(model.head, Segment)
-    logits, beside = model.head.both(model.taps(PIXELS), (64, 64))
+    assert not model.config.auxiliary_head and isinstance(model.head, SegmentationHead)
+    logits, beside = model.head.forward_with_auxiliary(model.taps(PIXELS), (64, 64))
     near(logits, peer(PIXELS).logits, 1e-10)
     assert beside is None
 
@@ -250,7 +257,7 @@ def test_folders_are_written_as_they_were_read(task: str, hybrid: bool, tmp_path
 def test_a_file_of_the_bare_body_is_read_under_its_prefix() -> None:
     peer = noisy(transformers.DPTModel(transformers.DPTConfig(**SIZES)))
     config = from_dict(dpt.Config, dpt.PUBLISHED.read(peer.config.to_dict()), "model.")
-    config, tensors = dpt.adapt(config, dict(peer.state_dict()))
+    config, tensors = dpt.from_published(config, dict(peer.state_dict()))
     body = dpt.build(config).double()
     found, foreign = dpt.NAMES.read(tensors, body.state_dict())
     body.load_state_dict(found)
@@ -284,14 +291,14 @@ def test_what_would_be_computed_otherwise_is_refused_by_name(changes: dict[str, 
         ({"taps": (2, 5, 8, 12)}, "11"),
         ({"taps": (2, 5, 5, 8)}, "rise"),
         ({"taps": (2, 5, 8)}, "numbers"),
-        ({"factors": (4, 2, 1, 0.7)}, "0.7"),
+        ({"reassemble_factors": (4, 2, 1, 0.7)}, "0.7"),
         ({"size": 100}, "multiple"),
-        ({"hybrid": True, "patch": 8}, "model.patch=16"),
+        ({"hybrid": True, "patch_size": 8}, "model.patch_size=16"),
         ({"hybrid": True, "stages": (3, 4)}, "stages"),
         ({"hybrid": True, "readout": "add"}, "projects"),
-        ({"hybrid": True, "groups": 48}, "groups"),
+        ({"hybrid": True, "norm_groups": 48}, "norm_groups"),
         ({"heads": 7}, "heads"),
-        ({"fusion": 0}, "fusion"),
+        ({"fusion_dim": 0}, "fusion"),
     ],
 )
 def test_what_cannot_be_built_is_refused(changes: dict[str, Any], named: str) -> None:
@@ -310,22 +317,29 @@ COUNTS = {
 def test_presets_have_exactly_the_parameters_they_say(name: str) -> None:
     preset = dpt.PRESETS[name]
     with torch.device("meta"):
-        body, depth, classes = dpt.build(preset.config), depth_head(preset.config), segment_head(preset.config, 150)
+        body, depth, classes = (
+            dpt.build(preset.config),
+            depth_head(preset.config),
+            segmentation_head(preset.config, 150),
+        )
     count = sum(p.numel() for part in (body, depth) for p in part.parameters())
-    assert count == preset.parameters and isinstance(depth, Depth)
+    assert count == preset.parameters and isinstance(depth, DepthHead)
     assert sum(p.numel() for part in (body, classes) for p in part.parameters()) == COUNTS[name]
-    assert from_dict(Train, preset.recipe["train"]) and SYSTEMS["dpt"].presets[name] is preset
+    assert from_dict(TrainSettings, preset.recipe["train"]) and SYSTEMS["dpt"].presets[name] is preset
 
 
 def test_batch_norms_are_settled_by_what_is_asked() -> None:
-    assert settled(dpt.BASE, classes=True).fusion_norm is True and settled(dpt.BASE, classes=False).fusion_norm is False
-    kept = replace(dpt.BASE, fusion_norm=False)
-    assert settled(kept, classes=True) is kept
+    assert (
+        resolve_fusion_norm(dpt.BASE, classifies=True).fusion_batch_norm is True
+        and resolve_fusion_norm(dpt.BASE, classifies=False).fusion_batch_norm is False
+    )
+    kept = replace(dpt.BASE, fusion_batch_norm=False)
+    assert resolve_fusion_norm(kept, classifies=True) is kept
 
 
 @pytest.mark.parametrize("name", dpt.PRESETS)
 def test_a_published_config_says_all_of_a_preset(name: str) -> None:
-    config = settled(dpt.PRESETS[name].config, classes=True)
+    config = resolve_fusion_norm(dpt.PRESETS[name].config, classifies=True)
     written = json.loads(json.dumps(dpt.PUBLISHED.write(as_dict(config), "segment")))
     read = from_dict(dpt.Config, dpt.PUBLISHED.read(written), "model.")
     assert read == config and written["architectures"] == ["DPTForSemanticSegmentation"]

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from regard.draw.attention import heat
+from regard.draw.attention import draw_heatmaps
 from regard.draw.attention_maps import AttentionMap
 from regard.draw.colormap import DARK, LIGHT, WARM_DARK, WARM_LIGHT
-from regard.draw.curves import curves
-from regard.draw.markdown_table import table
-from regard.draw.page import page
-from regard.draw.surprisal import Guess, Reading
+from regard.draw.curves import draw_training_curves
+from regard.draw.markdown_table import markdown_table
+from regard.draw.page import write_attention_page
+from regard.draw.surprisal import TextLikelihood, TokenLikelihood
 from regard.draw.token_label import label
-from regard.draw.token_strip import COLUMN, MOST_LINES, Strip, place, shown
+from regard.draw.token_strip import CHAR_WIDTH, MAX_LINES, SurprisalStrip, layout_tokens, token_text
 from regard.errors import RegardError
 
 SOURCE = ("he", "knows", "that", "the", "old", "man", "bought", "a", "red", "car", "</s>")
@@ -67,7 +67,7 @@ def embedded(path: Path) -> dict[str, object]:
 
 
 def test_the_picture_is_written_where_no_folder_was_and_is_neither_blank_nor_huge(tmp_path: Path) -> None:
-    path = heat(translation(), tmp_path / "new" / "folder" / "heat.png", title="a → b")
+    path = draw_heatmaps(translation(), tmp_path / "new" / "folder" / "heat.png", title="a → b")
     picture = pixels(path)
     assert all(600 < side < 3500 for side in picture.shape[:2])
     assert 0.02 < (picture.min(axis=2) < 0.9).mean() < 0.9
@@ -76,34 +76,36 @@ def test_the_picture_is_written_where_no_folder_was_and_is_neither_blank_nor_hug
 
 def test_sixty_words_stay_within_a_sheet(tmp_path: Path) -> None:
     words = tuple(f"word{at}" for at in range(60))
-    picture = pixels(heat(translation(words, words), tmp_path / "long.png", title="long " * 200))
+    picture = pixels(draw_heatmaps(translation(words, words), tmp_path / "long.png", title="long " * 200))
     assert max(picture.shape[:2]) < 3500
 
 
 def test_one_layer_and_head_is_another_picture_than_their_mean(tmp_path: Path) -> None:
-    one = heat(translation(), tmp_path / "one.svg", title="t", layer=2, head=3).read_text("utf-8")
-    mean = heat(translation(), tmp_path / "mean.svg", title="t", layer=2).read_text("utf-8")
+    one = draw_heatmaps(translation(), tmp_path / "one.svg", title="t", layer=2, head=3).read_text("utf-8")
+    mean = draw_heatmaps(translation(), tmp_path / "mean.svg", title="t", layer=2).read_text("utf-8")
     assert "layer 2 of 4, head 3 of 4" in one
     assert "layer 2 of 4, mean of 4 heads" in mean
 
 
 def test_the_large_panel_says_the_weights_of_the_last_cross_layer(tmp_path: Path) -> None:
     maps = translation()
-    text = "".join(ElementTree.fromstring(heat(maps, tmp_path / "a.svg", title="t").read_bytes()).itertext())
+    text = "".join(ElementTree.fromstring(draw_heatmaps(maps, tmp_path / "a.svg", title="t").read_bytes()).itertext())
     strongest = maps[2].weights[-1].mean(axis=0).max()
     assert f"{strongest:.2f}".removeprefix("0") in text.split()
     assert all(word in text for word in SOURCE + TARGET)
 
 
 def test_a_picture_is_the_same_bytes_every_time(tmp_path: Path) -> None:
-    first, second = (heat(translation(), tmp_path / name, title="t").read_bytes() for name in ("a.svg", "b.svg"))
+    first, second = (
+        draw_heatmaps(translation(), tmp_path / name, title="t").read_bytes() for name in ("a.svg", "b.svg")
+    )
     assert first == second
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_hostile_tokens_are_drawn_without_a_warning(tmp_path: Path, ending: str) -> None:
-    path = heat(translation(HOSTILE, HOSTILE[:5]), tmp_path / f"hostile.{ending}", title="$x_{ \n </b> 😀")
+    path = draw_heatmaps(translation(HOSTILE, HOSTILE[:5]), tmp_path / f"hostile.{ending}", title="$x_{ \n </b> 😀")
     if ending == "svg":
         text = "".join(ElementTree.fromstring(path.read_bytes()).itertext())
         assert "$x_{" in text
@@ -116,23 +118,23 @@ def test_layers_and_heads_count_from_one(tmp_path: Path) -> None:
     assert np.allclose(item.view(None, 2), item.weights[:, 1].mean(axis=0))
     for layer, head, words in ((0, 1, "layer"), (5, None, "layer"), (1, 9, "head")):
         with pytest.raises(RegardError, match=words):
-            heat([item], tmp_path / "a.png", title="t", layer=layer, head=head)
+            draw_heatmaps([item], tmp_path / "a.png", title="t", layer=layer, head=head)
 
 
 def test_only_known_endings_are_accepted_and_they_are_named(tmp_path: Path) -> None:
     for name in ("a.gif", "a", "a.pdf"):
         with pytest.raises(RegardError, match=r"\.png.*\.svg.*\.html"):
-            heat(translation(), tmp_path / name, title="t")
+            draw_heatmaps(translation(), tmp_path / name, title="t")
         with pytest.raises(RegardError, match=r"\.html"):
-            page(translation(), tmp_path / name, title="t")
+            write_attention_page(translation(), tmp_path / name, title="t")
         with pytest.raises(RegardError, match=r"\.png"):
-            curves(TRAIN, tmp_path / name)
+            draw_training_curves(TRAIN, tmp_path / name)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RegardError, match="write"):
-        page(translation(), tmp_path / "file" / "a.html", title="t")
+        write_attention_page(translation(), tmp_path / "file" / "a.html", title="t")
 
 
 def test_broken_weights_are_refused() -> None:
@@ -158,7 +160,9 @@ class Outside(HTMLParser):
 
 
 def test_the_page_needs_nothing_beside_itself(tmp_path: Path) -> None:
-    whole = page(translation(), tmp_path / "page.html", title="t", note="n", facts={"a": "b"}).read_text("utf-8")
+    whole = write_attention_page(
+        translation(), tmp_path / "page.html", title="t", note="n", facts={"a": "b"}
+    ).read_text("utf-8")
     found = Outside()
     found.feed(whole)
     assert found.links == []
@@ -169,7 +173,7 @@ def test_the_page_needs_nothing_beside_itself(tmp_path: Path) -> None:
 
 def test_the_page_carries_the_weights_and_shows_cross_attention_first(tmp_path: Path) -> None:
     maps = translation()
-    data = embedded(page(maps, tmp_path / "page.html", title="t"))
+    data = embedded(write_attention_page(maps, tmp_path / "page.html", title="t"))
     stored, scale = data["maps"], data["scale"]
     assert isinstance(stored, list)
     assert isinstance(scale, int)
@@ -182,21 +186,23 @@ def test_the_page_carries_the_weights_and_shows_cross_attention_first(tmp_path: 
 
 def test_hostile_tokens_titles_and_facts_survive_the_page(tmp_path: Path) -> None:
     bad = "</script><!--data--><b onclick='x'>&"
-    path = page(translation(HOSTILE, HOSTILE), tmp_path / "page.html", title=bad, note=bad, facts={bad: bad})
+    path = write_attention_page(
+        translation(HOSTILE, HOSTILE), tmp_path / "page.html", title=bad, note=bad, facts={bad: bad}
+    )
     stored = embedded(path)["maps"]
     assert isinstance(stored, list)
     assert tuple(stored[0]["keys"]) == HOSTILE
-    plain = page(translation(), tmp_path / "plain.html", title="t", facts={"a": "b"})
+    plain = write_attention_page(translation(), tmp_path / "plain.html", title="t", facts={"a": "b"})
     hostile_tags, plain_tags = Outside(), Outside()
     hostile_tags.feed(path.read_text("utf-8"))
     plain_tags.feed(plain.read_text("utf-8"))
     assert hostile_tags.tags == plain_tags.tags
 
 
-def expected(*pieces: str, given: int = 0, row: int = 0) -> Reading:
+def expected(*pieces: str, given: int = 0, row: int = 0) -> TextLikelihood:
     """Each token less likely than the one before; the likeliest is always 'x'."""
-    guesses = [Guess(piece, -0.5 * at, at + 1, (("x", 0.5), ("y", 0.25))) for at, piece in enumerate(pieces)]
-    return Reading(tuple(guesses), 16, 40, given, row)
+    guesses = [TokenLikelihood(piece, -0.5 * at, at + 1, (("x", 0.5), ("y", 0.25))) for at, piece in enumerate(pieces)]
+    return TextLikelihood(tuple(guesses), 16, 40, given, row)
 
 
 PIECES = ("Be", "fore", "␣we", "␣", "pro", ",⏎", "␣any", "⏎", "漢")
@@ -204,36 +210,36 @@ PIECES = ("Be", "fore", "␣we", "␣", "pro", ",⏎", "␣any", "⏎", "漢")
 
 def test_the_numbers_of_a_reading_are_those_of_its_product() -> None:
     reading = expected("a", "b", "c", "d", given=1)
-    assert reading.log == pytest.approx(-(0.5 + 1.0 + 1.5))
+    assert reading.log_prob == pytest.approx(-(0.5 + 1.0 + 1.5))
     assert reading.perplexity == pytest.approx(math.exp(1.0))
     assert reading.bits_per_byte == pytest.approx(3.0 / math.log(2) / 40)
-    assert reading.guesses[2].surprise == pytest.approx(1 / math.log(2)) and reading.evenly == 4
+    assert reading.tokens[2].surprisal == pytest.approx(1 / math.log(2)) and reading.uniform_surprisal == 4
     assert reading.facts()["tokens"] == "3 after 1 that were given"
     with pytest.raises(RegardError, match="empty"):
-        Reading((), 16, 0)
+        TextLikelihood((), 16, 0)
     with pytest.raises(RegardError, match="diverged"):
-        Reading((Guess("a", math.nan, 1, ()),), 16, 1)
+        TextLikelihood((TokenLikelihood("a", math.nan, 1, ()),), 16, 1)
 
 
 def test_lines_of_tokens_break_between_words_and_where_the_text_does() -> None:
     reading = expected(*PIECES)
-    assert [shown(guess) for guess in reading.guesses[2:6]] == [" we", "␣", "pro", ",⏎"]
-    narrow = place(reading, 11 * COLUMN)
+    assert [token_text(guess) for guess in reading.tokens[2:6]] == [" we", "␣", "pro", ",⏎"]
+    narrow = layout_tokens(reading, 11 * CHAR_WIDTH)
     assert [token.line for token in narrow] == [0, 0, 0, 0, 1, 1, 2, 2, 3]
-    wide = place(reading, 90 * COLUMN)
+    wide = layout_tokens(reading, 90 * CHAR_WIDTH)
     assert [token.line for token in wide] == [0, 0, 0, 0, 0, 0, 1, 1, 2]
     for one, two in pairwise(wide):
         assert two.line > one.line or two.left > one.left + one.width
-    assert len({token.line for token in place(expected("a" * 9, "b" * 9, "c" * 9), 10 * COLUMN)}) == 3
+    assert len({token.line for token in layout_tokens(expected("a" * 9, "b" * 9, "c" * 9), 10 * CHAR_WIDTH)}) == 3
 
 
 def test_the_text_is_drawn_above_the_maps_and_not_beside_a_chosen_head(tmp_path: Path) -> None:
     maps = [attention("decoder", SOURCE, SOURCE)]
     reading = expected(*SOURCE)
-    with_text = heat(maps, tmp_path / "a.svg", title="t", reading=reading).read_text("utf-8")
+    with_text = draw_heatmaps(maps, tmp_path / "a.svg", title="t", likelihood=reading).read_text("utf-8")
     assert "an even guess among 16" in with_text and "perplexity" in with_text
-    chosen = heat(maps, tmp_path / "b.svg", title="t", layer=1, reading=reading).read_text("utf-8")
-    assert chosen == heat(maps, tmp_path / "c.svg", title="t", layer=1).read_text("utf-8")
+    chosen = draw_heatmaps(maps, tmp_path / "b.svg", title="t", layer=1, likelihood=reading).read_text("utf-8")
+    assert chosen == draw_heatmaps(maps, tmp_path / "c.svg", title="t", layer=1).read_text("utf-8")
     certain, beyond = (f"fill: {colour}" for colour in (WARM_LIGHT[0], WARM_LIGHT[-1]))
     assert certain in with_text and beyond in with_text and beyond not in chosen
 
@@ -241,14 +247,14 @@ def test_the_text_is_drawn_above_the_maps_and_not_beside_a_chosen_head(tmp_path:
 def test_colours_are_not_stretched_to_a_column_that_gathers_many_keys(tmp_path: Path) -> None:
     weights = np.array([[[[0.9, 0.1, 0.0], [0.7, 0.1, 0.2]]]])
     one, many = (AttentionMap("text", "t", ("a", "b"), ("c", "a", "b"), weights, many) for many in (False, True))
-    assert (one.strongest(weights), many.strongest(weights)) == (1.0, 0.2)
+    assert (one.color_max(weights), many.color_max(weights)) == (1.0, 0.2)
     even = np.full((1, 1, 2, 20), 0.05)
     spread = AttentionMap("text", "t", ("a", "b"), tuple("abcdefghijklmnopqrst"), even)
-    assert spread.strongest(even) == pytest.approx(0.2)  # what is even is no peak
+    assert spread.color_max(even) == pytest.approx(0.2)  # what is even is no peak
     even[0, 0, 0, 3] = 0.9
-    assert spread.strongest(even) == pytest.approx(0.9)
-    assert "0.2 of the row's attention" in heat([many], tmp_path / "a.svg", title="t").read_text("utf-8")
-    stored = embedded(page([many], tmp_path / "a.html", title="t"))["maps"]
+    assert spread.color_max(even) == pytest.approx(0.9)
+    assert "0.2 of the row's attention" in draw_heatmaps([many], tmp_path / "a.svg", title="t").read_text("utf-8")
+    stored = embedded(write_attention_page([many], tmp_path / "a.html", title="t"))["maps"]
     assert isinstance(stored, list) and stored[0]["gathered"] is True
 
 
@@ -256,24 +262,26 @@ def test_colours_are_not_stretched_to_a_column_that_gathers_many_keys(tmp_path: 
 def test_any_token_can_be_drawn_and_of_a_long_text_the_end(tmp_path: Path) -> None:
     maps = [attention("decoder", HOSTILE, HOSTILE)]
     for ending in ("png", "svg"):
-        path = heat(maps, tmp_path / f"a.{ending}", title="t", reading=expected(*HOSTILE, "<|endoftext|>" * 30))
+        path = draw_heatmaps(
+            maps, tmp_path / f"a.{ending}", title="t", likelihood=expected(*HOSTILE, "<|endoftext|>" * 30)
+        )
         assert path.stat().st_size > 10_000
-    strip = Strip(expected(*(f"␣word{at}" for at in range(2000))), 8.0)
-    assert len({token.line for token in strip.placed}) == MOST_LINES and strip.placed[-1].number == 1999
-    assert f"the first {strip.placed[0].number:,} are left out" in strip._subtitle()
+    strip = SurprisalStrip(expected(*(f"␣word{at}" for at in range(2000))), 8.0)
+    assert len({token.line for token in strip.boxes}) == MAX_LINES and strip.boxes[-1].index == 1999
+    assert f"the first {strip.boxes[0].index:,} are left out" in strip._subtitle()
 
 
 def test_the_page_carries_what_was_expected_and_only_where_there_is_a_text(tmp_path: Path) -> None:
     maps = [attention("decoder", HOSTILE, HOSTILE)]
     reading = expected(*HOSTILE, given=2, row=-1)
-    stored = embedded(page(maps, tmp_path / "a.html", title="t", reading=reading))["reading"]
+    stored = embedded(write_attention_page(maps, tmp_path / "a.html", title="t", likelihood=reading))["reading"]
     assert isinstance(stored, dict)
     assert [item["piece"] for item in stored["tokens"]] == list(HOSTILE)
     assert (stored["given"], stored["row"], stored["evenly"], stored["vocabulary"]) == (2, -1, 4, 16)
     second = stored["tokens"][1]
     assert second["chance"] == pytest.approx(math.exp(-0.5), rel=1e-3) and second["rank"] == 2
     assert second["likeliest"] == [["x", 0.5], ["y", 0.25]] and second["bits"] == pytest.approx(0.721, abs=1e-3)
-    plain = page(maps, tmp_path / "b.html", title="t")
+    plain = write_attention_page(maps, tmp_path / "b.html", title="t")
     assert embedded(plain)["reading"] is None
     with_text, without = Outside(), Outside()
     with_text.feed((tmp_path / "a.html").read_text("utf-8"))
@@ -309,11 +317,11 @@ def test_equal_steps_of_weight_are_equal_steps_of_lightness(stops: tuple[str, ..
     ],
 )
 def test_curves_of_few_or_broken_rows_are_still_a_picture(tmp_path: Path, rows: list[Row]) -> None:
-    assert pixels(curves(rows, tmp_path / "curves.png", "$ few_{")).min() < 0.9
+    assert pixels(draw_training_curves(rows, tmp_path / "curves.png", "$ few_{")).min() < 0.9
 
 
 def test_curves_mark_the_best_step_and_draw_every_metric(tmp_path: Path) -> None:
-    path = curves([*TRAIN, *({**row, "chr_f": 1.0} for row in VALID)], tmp_path / "curves.svg", "A run")
+    path = draw_training_curves([*TRAIN, *({**row, "chr_f": 1.0} for row in VALID)], tmp_path / "curves.svg", "A run")
     text = "".join(ElementTree.fromstring(path.read_bytes()).itertext())
     best = min(VALID, key=lambda row: float(row["loss"]))
     assert f"best {best['loss']:.4g} at step {best['step']}" in text
@@ -323,7 +331,7 @@ def test_curves_mark_the_best_step_and_draw_every_metric(tmp_path: Path) -> None
 
 def test_a_step_trained_again_after_a_resume_is_drawn_once(tmp_path: Path) -> None:
     again: list[Row] = [{"kind": "valid", "step": 100, "loss": 1.5}, {"kind": "valid", "step": 100, "loss": 2.5}]
-    text = curves(again, tmp_path / "curves.svg").read_text("utf-8")
+    text = draw_training_curves(again, tmp_path / "curves.svg").read_text("utf-8")
     assert "best 2.5 at step 100" in text
 
 
@@ -332,12 +340,12 @@ def test_a_table_is_aligned_and_keeps_its_pipes() -> None:
         {"name": "a|b", "bleu": 27.123456, "words": 1_234_567},
         {"name": "漢字\nx", "bleu": None, "other": True},
     ]
-    assert table(rows).splitlines() == [
+    assert markdown_table(rows).splitlines() == [
         "| name   |  bleu |   words | other |",
         "| ------ | ----: | ------: | ----- |",
         r"| a\|b   | 27.12 | 1234567 |       |",
         "| 漢字 x |       |         | True  |",
     ]
-    assert table(rows, ["bleu"]).splitlines()[0] == "|  bleu |"
-    assert table([]) == ""
-    assert table([], ["a"]) == "| a   |\n| --- |"
+    assert markdown_table(rows, ["bleu"]).splitlines()[0] == "|  bleu |"
+    assert markdown_table([]) == ""
+    assert markdown_table([], ["a"]) == "| a   |\n| --- |"

@@ -19,18 +19,18 @@ from conftest import stopped_in
 from encoders import encoder
 from headed import train
 from pieces import TEXTS, make, theirs_of, write_vocabulary
-from regard.data.batching.samplers import Packs
-from regard.data.settings import Data
+from regard.data.batching.samplers import PackedSampler
+from regard.data.settings import DataSettings
 from regard.data.text.pairs import Pair
 from regard.errors import SettingError
 from regard.model import Model
 from regard.runs.evaluate import evaluate
 from regard.runs.folder import RunFolder
-from regard.runs.spec import Asked as Order
-from regard.runs.spec import Sources, old_order
+from regard.runs.spec import DataSources, resume_spec
+from regard.runs.spec import TrainRequest as Order
 from regard.systems import SYSTEMS
-from regard.tasks import TASKS
-from regard.tasks.base import Terms
+from regard.tasks import TEXT_TASKS
+from regard.tasks.base import LossWeights
 from regard.tasks.embed import SCALE, Embed
 from regard.tasks.pooling import Pooling, pooling_files
 from regard.types import Batch
@@ -60,7 +60,7 @@ def model(published: Path) -> Model:
 
 def with_pooling(model: Model, pooling: Pooling) -> Model:
     """The same weights, asked in another manner."""
-    other = Model(model.body, replace(model.identity, task=Embed(pooling)), model.text)
+    other = Model(model.body, replace(model.spec, task=Embed(pooling)), model.tokenizer)
     return other.eval()
 
 
@@ -90,50 +90,54 @@ def values(answers: Any) -> Tensor:
 def test_vectors_are_those_that_others_make_of_the_same_folder(model: Model, published: Path, mode: Any) -> None:
     asked = with_pooling(model, Pooling(mode))
     right = said_by_others(published, ASKED, mode)
-    near(values(asked.answer(ASKED)), right / right.norm(dim=1, keepdim=True))
-    near(values(with_pooling(model, Pooling(mode, unit=False)).answer(ASKED)), right)
+    near(values(asked.predict(ASKED)), right / right.norm(dim=1, keepdim=True))
+    near(values(with_pooling(model, Pooling(mode, normalize=False)).predict(ASKED)), right)
 
 
 def test_a_bare_encoder_answers_with_a_plain_list_of_length_1(model: Model) -> None:
-    assert model.task.name == "embed" and model.body.pools
-    answer = model.answer("the cat")
+    assert model.task.name == "embed" and model.body.has_pooler
+    answer = model.predict("the cat")
     assert isinstance(answer.value, list) and len(answer.value) == 12 and type(answer.value[0]) is float
-    assert answer.scores == () and sum(x * x for x in answer.value) == pytest.approx(1, abs=1e-12)
+    assert answer.score == () and sum(x * x for x in answer.value) == pytest.approx(1, abs=1e-12)
 
 
 def test_neighbours_change_nothing(model: Model, published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    together = values(model.answer(ASKED))
-    near(together, values([model.answer(text) for text in ASKED]))
+    together = values(model.predict(ASKED))
+    near(together, values([model.predict(text) for text in ASKED]))
     monkeypatch.setattr("regard.tasks.embed.BUDGET", 64)  # in many batches
-    near(values(model.answer(ASKED)), together)
+    near(values(model.predict(ASKED)), together)
     single = regard.load(published, dtype=torch.float32)
-    gap = values(single.answer(ASKED)) - values([single.answer(text) for text in ASKED])
+    gap = values(single.predict(ASKED)) - values([single.predict(text) for text in ASKED])
     assert float(gap.abs().max()) < 1e-6
 
 
 def test_long_texts_are_cut_at_their_end_and_that_is_said(model: Model, published: Path) -> None:
     long, short = "the cat sat on the mat " * 9, "the cat"
-    assert [answer.extra for answer in model.answer([long, short])] == [{"cut": True}, {}]
-    brief = with_pooling(model, Pooling(longest=7))
+    assert [answer.extra for answer in model.predict([long, short])] == [{"cut": True}, {}]
+    brief = with_pooling(model, Pooling(max_length=7))
     right = said_by_others(published, [long], longest=7)
-    near(values([brief.answer(long)]), right / right.norm())
-    encoded = brief.task.encode([Pair(short, long, "", 1), Pair(short, short, "", 2)], brief.text, brief.config, 99)
-    assert list(map(len, encoded.sides["second"])) == [7, 4] and [s.line for s in encoded.too_long] == [1]
+    near(values([brief.predict(long)]), right / right.norm())
+    encoded = brief.task.encode(
+        [Pair(short, long, "", 1), Pair(short, short, "", 2)], brief.tokenizer, brief.config, 99
+    )
+    assert list(map(len, encoded.fields["second"])) == [7, 4] and [s.line for s in encoded.too_long] == [1]
 
 
 def test_small_letters_where_a_folder_asks_for_them(published: Path) -> None:
     folder = write_vocabulary(make(lower=False), published.parent / "cased", {"do_lower_case": False})
-    text = regard.processors.tokenizer.tokenizer.Text.load(folder)
+    text = regard.processors.tokenizer.tokenizer.TextTokenizer.load(folder)
     config = regard.load(published).config
-    rows = [Embed(Pooling(lower=lower))._rows(["The CAT"], text, config, 99)[0][0].tolist() for lower in (True, False)]
+    rows = [
+        Embed(Pooling(lowercase=lower))._rows(["The CAT"], text, config, 99)[0][0].tolist() for lower in (True, False)
+    ]
     assert rows[0] == Embed()._rows(["the cat"], text, config, 99)[0][0].tolist() != rows[1]
 
 
 def test_others_read_what_is_saved(model: Model, tmp_path: Path) -> None:
     regard.save(model, tmp_path)
     right = said_by_others(tmp_path, ASKED)
-    near(values(model.answer(ASKED)), right / right.norm(dim=1, keepdim=True))
-    near(values(regard.load(tmp_path).answer(ASKED)), values(model.answer(ASKED)))
+    near(values(model.predict(ASKED)), right / right.norm(dim=1, keepdim=True))
+    near(values(regard.load(tmp_path).predict(ASKED)), values(model.predict(ASKED)))
 
 
 @pytest.mark.every(2)
@@ -147,23 +151,19 @@ def test_the_manner_of_a_folder_is_kept_from_its_files_to_those_of_a_run(
         (folder / name).write_text(json.dumps(value))
     model = regard.load(folder)
     assert isinstance(model.task, Embed) and model.task.pooling == pooling
-    right = said_by_others(folder, ASKED, pooling.mode, pooling.longest or 40)
-    near(values(model.answer(ASKED)), right / right.norm(dim=1, keepdim=True) if pooling.unit else right)
+    right = said_by_others(folder, ASKED, pooling.mode, pooling.max_length or 40)
+    near(values(model.predict(ASKED)), right / right.norm(dim=1, keepdim=True) if pooling.normalize else right)
     data = tmp_path / "pairs.tsv"
     data.write_text("".join(f"{pair.source} {n}\t{pair.target} {n}\n" for pair in PAIRS for n in range(3)))
-    steps = ("train.steps=4", "train.every=2", "data.share=0.2", "train.precision=float32")
+    steps = ("train.steps=4", "train.eval_every=2", "data.valid_fraction=0.2", "train.precision=float32")
     with stopped_in(3):
         train("embed", data, tmp_path / "run", *steps, model=str(folder))
     assert RunFolder(tmp_path / "run").exists()
-    order = old_order(Order(TASKS["embed"], None, Sources(()), {}), RunFolder(tmp_path / "run"))
-    assert order.identity.task.pooling == pooling  # type: ignore[attr-defined]
+    order = resume_spec(Order(TEXT_TASKS["embed"], None, DataSources(()), {}), RunFolder(tmp_path / "run"))
+    assert order.spec.task.pooling == pooling  # type: ignore[attr-defined]
     train("embed", "", tmp_path / "run", resume=True)
     run = regard.load(tmp_path / "run")
-    assert (
-        isinstance(run.task, Embed)
-        and run.task.pooling == pooling
-        and regard.load(run.identity.source, task="classify")
-    )
+    assert isinstance(run.task, Embed) and run.task.pooling == pooling and regard.load(run.spec.source, task="classify")
 
 
 # -- learning
@@ -179,7 +179,7 @@ def oracle(model: Model, pairs: list[Pair]) -> Tensor:
     """Written out, a text and a pair at a time."""
 
     def vector(text: str) -> Tensor:
-        ids = [model.config.start, *model.text.encode([text])[0], model.config.end]
+        ids = [model.config.bos_id, *model.tokenizer.encode([text])[0], model.config.eos_id]
         states = model.body(Batch(torch.tensor([ids]))).sequence[0].mean(0)
         return states / states.norm()
 
@@ -198,14 +198,14 @@ def oracle(model: Model, pairs: list[Pair]) -> Tensor:
 
 
 def encode(model: Model, pairs: list[Pair]) -> Any:
-    return model.task.encode(pairs, model.text, model.config, 99)
+    return model.task.encode(pairs, model.tokenizer, model.config, 99)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_loss_is_that_of_both_directions_and_equal_texts_are_no_contrast(model: Model, packed: bool) -> None:
     encoded = encode(model, PAIRS)
-    plan = model.task.plan(encoded, model.config, 256, 0, packed)
-    assert isinstance(plan, Packs) == packed
+    plan = model.task.sampler(encoded, model.config, 256, 0, packed)
+    assert isinstance(plan, PackedSampler) == packed
     batch = model.task.collate(encoded, range(len(PAIRS)), model.config, plan.shape)
     total, count = model.task.loss(model, batch)
     right = oracle(model, PAIRS)
@@ -225,41 +225,43 @@ ENCODERS = [name for name, system in SYSTEMS.items() if "embed" in system.tasks]
 @pytest.mark.parametrize("system", ENCODERS)
 def test_every_encoder_can_be_asked_and_learns_the_same_from_packed_rows(system: str) -> None:
     model = encoder("embed", [STORY], system=system)
-    vector = values([model.answer("the cat sat")])
+    vector = values([model.predict("the cat sat")])
     assert vector.shape == (1, model.config.width) and float(vector.norm()) == pytest.approx(1, abs=1e-12)
     encoded = encode(model, PAIRS)
     batches = [
         model.task.collate(
-            encoded, range(len(PAIRS)), model.config, model.task.plan(encoded, model.config, 256, 0, packed).shape
+            encoded, range(len(PAIRS)), model.config, model.task.sampler(encoded, model.config, 256, 0, packed).shape
         )
         for packed in (False, True)
     ]
     padded, packed = (model.task.loss(model, batch)[0] for batch in batches)
     near(packed, padded)
-    near(vector, values(model.answer(["the cat sat", "on the mat, and the cat's"]))[:1])
+    near(vector, values(model.predict(["the cat sat", "on the mat, and the cat's"]))[:1])
 
 
 def test_packed_grains_have_one_shape(model: Model) -> None:
     encoded = encode(model, PAIRS * 8)
-    plan = model.task.plan(encoded, model.config, 100, 0, True)
+    plan = model.task.sampler(encoded, model.config, 100, 0, True)
     batches = [model.task.collate(encoded, rows, model.config, plan.shape) for rows in plan.epoch(0)]
     assert len(batches) > 2 and len({tuple(t.shape for t in batch.tensors()) for batch in batches}) == 1
 
 
 def test_lengths_of_vectors_are_not_learnt_wherever_they_are_told(model: Model) -> None:
     batch = model.task.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
-    near(Embed(Pooling(unit=False)).loss(model, batch)[0], Embed().loss(model, batch)[0])
+    near(Embed(Pooling(normalize=False)).loss(model, batch)[0], Embed().loss(model, batch)[0])
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_pair_that_is_longer_than_a_grain_is_a_grain(model: Model, packed: bool) -> None:
-    plan = model.task.plan(encode(model, PAIRS), model.config, 4, 0, packed)
+    plan = model.task.sampler(encode(model, PAIRS), model.config, 4, 0, packed)
     assert sorted(int(row) for grain in plan.epoch(0) for row in grain) == list(range(len(PAIRS)))
 
 
 def test_tokens_are_kept_apart_by_what_is_read_of_a_text() -> None:
-    kinds = [Pooling(), Pooling(longest=7), Pooling(lower=True), Pooling("max")]
-    assert len({Embed(kind).flavour(Data()) for kind in kinds}) == 3  # which states are taken changes no tokens
+    kinds = [Pooling(), Pooling(max_length=7), Pooling(lowercase=True), Pooling("max")]
+    assert (
+        len({Embed(kind).encoding_key(DataSettings()) for kind in kinds}) == 3
+    )  # which states are taken changes no tokens
 
 
 def test_a_pair_alone_has_nothing_to_learn(model: Model) -> None:
@@ -270,7 +272,7 @@ def test_a_pair_alone_has_nothing_to_learn(model: Model) -> None:
 def test_cosines_are_exact_where_the_body_is_not(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of sixteen bits, 20 times a cosine would be wrong by a tenth."""
     batch = model.task.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
-    monkeypatch.setattr(model.body, "forward", lambda rows: regard.types.States(noise(*rows.x.shape, 12).float()))
+    monkeypatch.setattr(model.body, "forward", lambda rows: regard.types.BodyOutput(noise(*rows.x.shape, 12).float()))
     monkeypatch.setattr(model.body, "pools", False)
     right = model.task.loss(model, batch)[0]
     with torch.autocast("cpu", torch.bfloat16):
@@ -280,7 +282,7 @@ def test_cosines_are_exact_where_the_body_is_not(model: Model, monkeypatch: pyte
 def test_settings_without_a_meaning_are_refused(model: Model) -> None:
     batch = model.task.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
     with pytest.raises(SettingError, match=r"train\.smoothing"):
-        model.task.loss(model, batch, Terms(smoothing=0.1))
+        model.task.loss(model, batch, LossWeights(smoothing=0.1))
 
 
 # -- runs
@@ -291,16 +293,16 @@ def test_a_run_learns_what_belongs_together_and_is_searched(tmp_path: Path) -> N
     said = [(f"{a} {b} {c}", f"what {a} {c} {b}?") for a, b, c in words]
     data = tmp_path / "pairs.tsv"
     data.write_text("".join(f"{a}\t{b}\n" for a, b in said))
-    small = ("model.width=32", "model.depth=1", "model.heads=2", "model.hidden=32", "model.dropout=0",
-             "model.attention_dropout=0", "data.vocabulary=90", "data.share=0.2", "train.precision=float32")  # fmt: skip
-    quick = ("train.rate=1e-2", "train.steps=60", "train.every=30", "train.log=30", "train.tokens=512")
+    small = ("model.width=32", "model.depth=1", "model.heads=2", "model.ffn_dim=32", "model.dropout=0",
+             "model.attention_dropout=0", "data.vocab_size=90", "data.valid_fraction=0.2", "train.precision=float32")  # fmt: skip
+    quick = ("train.lr=1e-2", "train.steps=60", "train.eval_every=30", "train.log_every=30", "train.batch_tokens=512")
     told = train("embed", data, tmp_path / "run", *small, *quick)
     scores = evaluate(tmp_path / "run").scores
     assert "mrr" in told and scores["mrr"] > 80 and scores["accuracy"] > 60, scores
     model = regard.load(tmp_path / "run")
-    found = model.answer({"query": said[7][0], "among": [b for _, b in said], "best": 3})
+    found = model.predict({"query": said[7][0], "among": [b for _, b in said], "best": 3})
     assert said[7][1] in [hit["value"] for hit in found.extra["hits"]]
     peer = transformers.AutoModel.from_pretrained(tmp_path / "run").eval()
     rows = transformers.AutoTokenizer.from_pretrained(tmp_path / "run")([said[7][0]], return_tensors="pt")
     states = peer(**rows).last_hidden_state[0].mean(0)
-    near(values([model.answer(said[7][0])]).float(), (states / states.norm())[None], 1e-5)
+    near(values([model.predict(said[7][0])]).float(), (states / states.norm())[None], 1e-5)

@@ -11,11 +11,11 @@ import transformers
 from torch import Tensor
 
 import regard
-from regard.data.text.qa import Span
+from regard.data.text.qa import QASample
 from regard.errors import RegardError
-from regard.nn.attention.positions import Sinusoid
-from regard.processors.tokenizer.tokenizer import Text
-from regard.tasks import TASKS
+from regard.nn.attention.positions import SinusoidalPosition
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.tasks import TEXT_TASKS
 from regard.types import Batch, Offsets
 from tiny import near, noisy
 
@@ -39,7 +39,7 @@ def roformer(name: str, **changes: Any) -> Any:
     peer = noisy(getattr(transformers, name)(transformers.RoFormerConfig(**{**ROFORMER, **changes})))
     table = next(value for key, value in peer.named_parameters() if key.endswith("embed_positions.weight"))
     with torch.no_grad():  # rounded to float32 over there
-        table.copy_(Sinusoid(4, "halves")(torch.arange(len(table))))
+        table.copy_(SinusoidalPosition(4, "halves")(torch.arange(len(table))))
     return peer
 
 
@@ -67,8 +67,8 @@ def gradients_agree(model: regard.Model, peer: Any, ours: Tensor, right: Tensor,
     (ours * weigh).sum().backward()
     (right * weigh).sum().backward()
     found = {name.removeprefix("body."): p.grad for name, p in model.named_parameters() if p.grad is not None}
-    written = model.identity.system.names.write(found)
-    prefix = f"{model.identity.system.name}."
+    written = model.spec.system.names.write(found)
+    prefix = f"{model.spec.system.name}."
     checked, largest = 0, max(float(p.grad.abs().max()) for p in peer.parameters() if p.grad is not None)
     for name, parameter in peer.named_parameters():
         own = name if name in written else prefix + name
@@ -86,8 +86,8 @@ def test_roformer_hides_words_as_it_is_published(changes: dict[str, Any], tmp_pa
     model = loaded(peer, tmp_path)
     x, mask, types, _ = inputs()
     right = peer(x, attention_mask=mask, token_type_ids=types).logits[mask]
-    assert model.task.name == "mask"
-    ours = model.logits(x, mask=mask, types=types)[mask]
+    assert model.task.name == "mlm"
+    ours = model.logits(x, mask=mask, token_types=types)[mask]
     near(ours, right)
     gradients_agree(model, peer, ours, right, 1e-11)
 
@@ -105,7 +105,7 @@ def test_folders_of_roformer_are_read_and_written(name: str, more: dict[str, Any
     model = loaded(peer, tmp_path / "theirs")
     x, mask, types, _ = inputs()
     if name == "RoFormerForSequenceClassification":
-        near(model.logits(x, mask=mask, types=types), peer(x, attention_mask=mask, token_type_ids=types).logits)
+        near(model.logits(x, mask=mask, token_types=types), peer(x, attention_mask=mask, token_type_ids=types).logits)
     regard.save(model, tmp_path / "ours", layout="huggingface")
     again = getattr(transformers, name).from_pretrained(tmp_path / "ours", dtype=torch.float64)
     assert_same(again, peer)
@@ -125,7 +125,7 @@ def test_longformer_hides_words_as_it_is_published(windows: list[int], tmp_path:
     model = loaded(peer, tmp_path)
     x, mask, _, marked = inputs()
     right = peer(x, attention_mask=mask.long(), global_attention_mask=marked.long()).logits[mask]
-    ours = model.logits(x, mask=mask, marked=marked)[mask]
+    ours = model.logits(x, mask=mask, global_tokens=marked)[mask]
     near(ours, right, SINGLE)
 
 
@@ -138,7 +138,7 @@ def test_gradients_of_longformer_are_those_of_the_published_one(windows: list[in
     marked = torch.zeros(3, 16, dtype=torch.bool)
     marked[:, 0] = marked[0, 7] = marked[1, 3] = marked[2, 15] = True
     right = peer(x, global_attention_mask=marked.long()).logits
-    ours = model.logits(x, marked=marked)
+    ours = model.logits(x, global_tokens=marked)
     near(ours, right, SINGLE)
     gradients_agree(model, peer, ours, right, 5 * SINGLE)
 
@@ -146,7 +146,7 @@ def test_gradients_of_longformer_are_those_of_the_published_one(windows: list[in
 def test_longformer_points_at_answers_with_its_question_marked(tmp_path: Path) -> None:
     """As the task itself marks it: there, all is global that stands before the first of two ends."""
     context = "the king of the hill is in rome and the cat sat"
-    text = Text.wordpiece([context, "who is where"] * 3, 80)
+    text = TextTokenizer.train_wordpiece([context, "who is where"] * 3, 80)
     peer = longformer(
         "LongformerForQuestionAnswering", vocab_size=text.size, pad_token_id=0, bos_token_id=2, sep_token_id=3,
         eos_token_id=3, cls_token_id=2,
@@ -154,16 +154,18 @@ def test_longformer_points_at_answers_with_its_question_marked(tmp_path: Path) -
     peer.save_pretrained(tmp_path)
     text.save(tmp_path / "tokenizer.json")
     model = regard.load(tmp_path)
-    samples = [Span("who is the king", context, (), (), False), Span("where", context[:20], (), (), False)]
-    encoded = model.task.encode(samples, model.text, model.config, model.config.length)
+    samples = [QASample("who is the king", context, (), (), False), QASample("where", context[:20], (), (), False)]
+    encoded = model.task.encode(samples, model.tokenizer, model.config, model.config.max_length)
     for chosen in ([0], [1]):  # one by one, for the end of a question is looked for in rows without padding there
         batch = model.task.collate(encoded, chosen, model.config)
-        right = peer(batch.x)
+        right = peer(batch.inputs)
         ours = model.task.logits(model, batch)
         near(ours[..., 0], right.start_logits, SINGLE)
         near(ours[..., 1], right.end_logits, SINGLE)
-        ends = (batch.x[0] == model.config.end).nonzero()[:, 0]
-        assert batch.marked is not None and batch.most_marked == int(batch.marked.sum()) == int(ends[0])
+        ends = (batch.inputs[0] == model.config.eos_id).nonzero()[:, 0]
+        assert batch.global_tokens is not None and batch.max_global_tokens == int(batch.global_tokens.sum()) == int(
+            ends[0]
+        )
     drawn, end = model.explain(("who is the king", context)).maps[0], 5
     assert (drawn.weights[:, :, :end] > 0).all() and (drawn.weights[0, :, end, end + 3 :] == 0).all()  # a window of 4
 
@@ -175,7 +177,7 @@ def test_longformer_classifies_with_its_first_token_marked(tmp_path: Path) -> No
     first = torch.zeros_like(mask)
     first[:, 0] = True
     right = peer(x, attention_mask=mask.long()).logits  # the first token is global by default
-    ours = model.logits(x, mask=mask, marked=first)
+    ours = model.logits(x, mask=mask, global_tokens=first)
     near(ours, right, SINGLE)
 
 
@@ -203,41 +205,41 @@ def test_packed_documents_have_the_states_they_have_alone(kind: str, tmp_path: P
     x, mask, types, marked = inputs()
     types = types if kind == "roformer" else None
     marked = marked if kind == "longformer" else None
-    padded = model.states(x, mask=mask, types=types, marked=marked)
+    padded = model.states(x, mask=mask, token_types=types, global_tokens=marked)
     starts = torch.tensor([0, 19, 23, 36, 36])
 
     def row(table: Tensor | None) -> Tensor | None:
         return None if table is None else table[mask][None]
 
-    batch = Batch(x[mask][None], types=row(types), marked=row(marked), offsets=Offsets(starts, 19))
+    batch = Batch(x[mask][None], token_types=row(types), global_tokens=row(marked), offsets=Offsets(starts, 19))
     packed = model.body(batch)
     near(packed.sequence[0], padded.sequence[mask])
-    near(packed.summary[:3], padded.summary)
+    near(packed.pooled[:3], padded.pooled)
 
 
 def test_dilated_windows_are_what_their_rule_says_and_only_our_layout_can_say_them(tmp_path: Path) -> None:
-    from regard.model import Identity, assemble
+    from regard.model import ModelSpec, assemble
     from regard.nn.attention.attention import Attention
-    from regard.nn.attention.masks import dense
+    from regard.nn.attention.masks import materialize
     from regard.systems import SYSTEMS, longformer
 
     config = longformer.Config(
-        width=12, depth=3, heads=3, hidden=20, vocabulary=37, length=40, windows=(4, 8, 4), dilation=(1, 2, 3), undilated=1,
-        pad=1, start=0, end=2, mask=4,
+        width=12, depth=3, heads=3, ffn_dim=20, vocab_size=37, max_length=40, attention_window=(4, 8, 4), dilation=(1, 2, 3), undilated_layers=1,
+        pad_id=1, bos_id=0, eos_id=2, mask_id=4,
     )  # fmt: skip
-    model = noisy(assemble(Identity(SYSTEMS["longformer"], config, TASKS["embed"])))
+    model = noisy(assemble(ModelSpec(SYSTEMS["longformer"], config, TEXT_TASKS["embed"])))
     x, mask, _, _ = inputs()
-    rules = model.body.rules(Batch(x, mask))
+    rules = model.body.attention_masks(Batch(x, mask))
     at = torch.arange(19)
-    table = dense(rules[1], 3, 3, at, at)
+    table = materialize(rules[1], 3, 3, at, at)
     assert table[0, 1, 9].nonzero().flatten().tolist() == [1, 3, 5, 7, 9, 11, 13, 15, 17]
-    assert dense(rules[0], 3, 3, at, at)[0, -1, 9].sum() == 5  # the lowest block is not dilated
+    assert materialize(rules[0], 3, 3, at, at)[0, -1, 9].sum() == 5  # the lowest block is not dilated
     block = model.body.encoder.blocks[1].attend.inner
     states = torch.randn(3, 19, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     q, k, v = block.project(states)
     scores = (q @ k.transpose(-1, -2) / 2).masked_fill(~table, -torch.inf).softmax(-1).nan_to_num(0.0)
     expected = block.out((scores @ v).transpose(1, 2).flatten(2).masked_fill(~mask[..., None], 0.0))
-    near(block(states, rule=rules[1]), expected)
+    near(block(states, mask=rules[1]), expected)
     assert isinstance(block, Attention)
     model.save(tmp_path / "own")
     again = regard.load(tmp_path / "own")
@@ -248,21 +250,21 @@ def test_dilated_windows_are_what_their_rule_says_and_only_our_layout_can_say_th
 
 def test_longformer_may_turn_queries_and_keys_and_only_our_layout_can_say_it(tmp_path: Path) -> None:
     """A window over all and no marks are an attention over all: the one that BERT has with these positions."""
-    from regard.model import Identity, assemble
+    from regard.model import ModelSpec, assemble
     from regard.systems import SYSTEMS, longformer
 
     config = longformer.Config(
-        width=12, depth=2, heads=3, hidden=20, vocabulary=37, length=40, windows=(80,), relative="rotary", pad=1, start=0,
-        end=2, mask=4,
+        width=12, depth=2, heads=3, ffn_dim=20, vocab_size=37, max_length=40, attention_window=(80,), relative_position="rotary", pad_id=1, bos_id=0,
+        eos_id=2, mask_id=4,
     )  # fmt: skip
-    model = noisy(assemble(Identity(SYSTEMS["longformer"], config, TASKS["embed"])))
+    model = noisy(assemble(ModelSpec(SYSTEMS["longformer"], config, TEXT_TASKS["embed"])))
     x, mask, _, _ = inputs()
     sizes = {
-        name: getattr(config, name) for name in ("width", "depth", "heads", "hidden", "vocabulary", "length", "eps")
+        name: getattr(config, name) for name in ("width", "depth", "heads", "ffn_dim", "vocabulary", "length", "eps")
     }
     tokens = {"pad": 1, "start": 0, "end": 2, "mask": 4, "types": 1, "pooler": False}
-    like = SYSTEMS["bert"].config(**sizes, **tokens, relative="rotary")
-    dense = assemble(Identity(SYSTEMS["bert"], like, TASKS["embed"])).double()
+    like = SYSTEMS["bert"].config(**sizes, **tokens, relative_position="rotary")
+    dense = assemble(ModelSpec(SYSTEMS["bert"], like, TEXT_TASKS["embed"])).double()
     own = {name: value for name, value in model.body.state_dict().items() if ".far_" not in name}
     own["embedding.position.table.weight"] = own["embedding.position.table.weight"][
         2:
@@ -275,4 +277,4 @@ def test_longformer_may_turn_queries_and_keys_and_only_our_layout_can_say_it(tmp
     near(again.states(x, mask=mask).sequence, model.states(x, mask=mask).sequence)
     for name in ("buckets", "shaw"):
         with pytest.raises(RegardError, match=f"={name}"):
-            longformer.Config(relative=name)
+            longformer.Config(relative_position=name)

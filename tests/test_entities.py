@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.text.tag_schemes import SPELT, Entity, Scheme, Signs, convert, entities, labels, spelt
+from regard.data.text.tag_schemes import (
+    SCHEME_LETTERS,
+    Entity,
+    SchemeDetector,
+    TagScheme,
+    convert_tags,
+    entities_to_tags,
+    extract_entities,
+    scheme_tags,
+)
 from regard.errors import RegardError
-from regard.tasks.metrics.ner import measure
+from regard.tasks.metrics.ner import tagging_metrics
 
 KINDS = ("PER", "LOC", "A-B")
 SAME = {"L": "E", "U": "S"}
@@ -55,7 +64,7 @@ NEXT: list[tuple[str, list[str], list[Entity]]] = [
 
 @pytest.mark.parametrize(("tags", "found"), [case[1:] for case in NEXT], ids=[case[0] for case in NEXT])
 def test_entities_are_read_in_every_scheme(tags: list[str], found: list[Entity]) -> None:
-    assert entities(tags) == found
+    assert extract_entities(tags) == found
 
 
 @pytest.mark.parametrize("letters", ["I", "BI", "IE", "BIES", "BILU", "BIESLU"])
@@ -66,33 +75,33 @@ def test_entities_of_any_tags_are_those_of_seqeval(letters: str) -> None:
     draw = random.Random(letters)
     for _ in range(1500):
         tags = noise(draw, letters, draw.randrange(12))
-        ours = [(entity.kind or "_", entity.first, entity.last) for entity in entities(tags)]
+        ours = [(entity.type or "_", entity.first, entity.last) for entity in extract_entities(tags)]
         assert ours == get_entities(theirs(tags)), tags
 
 
-@pytest.mark.parametrize("scheme", list(SPELT))
-def test_every_scheme_gives_back_the_entities_it_was_given(scheme: Scheme) -> None:
+@pytest.mark.parametrize("scheme", list(SCHEME_LETTERS))
+def test_every_scheme_gives_back_the_entities_it_was_given(scheme: TagScheme) -> None:
     draw = random.Random(1)
     seen: set[str] = set()
     for _ in range(400):
         length = draw.randrange(1, 12)
         found = some_entities(draw, length)
-        tags = spelt(found, length, scheme)
+        tags = entities_to_tags(found, length, scheme)
         seen.update(tags)
-        assert entities(tags) == found and convert(tags, scheme) == tags
-        for other in SPELT:
-            assert convert(convert(tags, other), scheme) == tags
-    assert seen == set(labels(KINDS, scheme))
+        assert extract_entities(tags) == found and convert_tags(tags, scheme) == tags
+        for other in SCHEME_LETTERS:
+            assert convert_tags(convert_tags(tags, other), scheme) == tags
+    assert seen == set(scheme_tags(KINDS, scheme))
 
 
 def test_what_each_scheme_writes() -> None:
     found = [Entity("X", 0, 2), Entity("X", 3, 3), Entity("Y", 4, 4)]
-    written = {scheme: [tag[0] for tag in spelt(found, 6, scheme)] for scheme in SPELT}
+    written = {scheme: [tag[0] for tag in entities_to_tags(found, 6, scheme)] for scheme in SCHEME_LETTERS}
     assert written == {
         "IOB1": list("IIIBIO"), "IOB2": list("BIIBBO"), "BIOES": list("BIESSO"), "BILOU": list("BILUUO"),
     }  # fmt: skip
-    assert labels(["Y", "X"], "IOB2") == ["O", "B-X", "I-X", "B-Y", "I-Y"]
-    assert labels([""], "BIOES") == ["O", "B", "E", "I", "S"]
+    assert scheme_tags(["Y", "X"], "IOB2") == ["O", "B-X", "I-X", "B-Y", "I-Y"]
+    assert scheme_tags([""], "BIOES") == ["O", "B", "E", "I", "S"]
 
 
 def test_strict_seqeval_reads_what_we_write() -> None:
@@ -103,7 +112,7 @@ def test_strict_seqeval_reads_what_we_write() -> None:
     for scheme, its in {"IOB1": IOB1, "IOB2": IOB2, "BIOES": IOBES, "BILOU": BILOU}.items():
         for _ in range(100):
             found = some_entities(draw, 9)
-            read = Entities([spelt(found, 9, scheme)], its).entities[0]  # type: ignore[arg-type]
+            read = Entities([entities_to_tags(found, 9, scheme)], its).entities[0]  # type: ignore[arg-type]
             assert [(entity.tag, entity.start, entity.end - 1) for entity in read] == [tuple(e) for e in found]
 
 
@@ -124,7 +133,7 @@ def test_measures_are_those_of_seqeval(letters: str) -> None:
             said.append([tag if draw.random() < 0.8 else other for tag, other in zip(tags, others, strict=True)])
         if round_ == 0:
             right, said = [["O"] * 3], [["O"] * 3]  # nothing to divide by
-        found = measure(right, said, "IOB2")
+        found = tagging_metrics(right, said, "IOB2")
         ours, its = [list(map(theirs, side)) for side in (right, said)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -132,10 +141,12 @@ def test_measures_are_those_of_seqeval(letters: str) -> None:
             whole = metrics.precision_recall_fscore_support(ours, its, average="micro")
         by_kind = [
             hits
-            for _, hits in sorted(((kind or "_", hits) for kind, hits in found.each.items()), key=lambda item: item[0])
+            for _, hits in sorted(
+                ((kind or "_", hits) for kind, hits in found.by_label.items()), key=lambda item: item[0]
+            )
         ]
-        assert [(h.precision, h.recall, h.f1, h.right) for h in by_kind] == list(zip(*each, strict=True))
-        assert (found.whole.precision, found.whole.recall, found.whole.f1, found.whole.right) == whole
+        assert [(h.precision, h.recall, h.f1, h.actual) for h in by_kind] == list(zip(*each, strict=True))
+        assert (found.micro.precision, found.micro.recall, found.micro.f1, found.micro.actual) == whole
         if not set("LU") & set(letters):
             assert found.accuracy == metrics.accuracy_score(ours, its)
 
@@ -143,7 +154,7 @@ def test_measures_are_those_of_seqeval(letters: str) -> None:
 def test_measures_by_hand() -> None:
     right = [["B-PER", "I-PER", "O", "B-LOC"], ["B-LOC", "O"]]
     said = [["B-PER", "I-PER", "B-LOC", "O"], ["B-LOC", "O"]]
-    found = measure(right, said, "IOB2")
+    found = tagging_metrics(right, said, "IOB2")
     assert found.scores() == {"f1": 66.67, "precision": 66.67, "recall": 66.67, "accuracy": 66.67, "macro_f1": 75.0}
     assert found.table().splitlines()[2:] == [
         "| LOC  |    50 |        50 |     50 |         2 |    2 |",
@@ -153,35 +164,39 @@ def test_measures_by_hand() -> None:
 
 
 def test_half_an_entity_is_no_hit() -> None:
-    found = measure([["B-X", "I-X", "I-X"]], [["B-X", "I-X", "O"]], "IOB2")
-    assert found.whole.hit == 0 and found.accuracy == pytest.approx(2 / 3)
+    found = tagging_metrics([["B-X", "I-X", "I-X"]], [["B-X", "I-X", "O"]], "IOB2")
+    assert found.micro.correct == 0 and found.accuracy == pytest.approx(2 / 3)
 
 
 def test_plain_tags_are_measured_by_word() -> None:
-    found = measure([["NN", "VB", "NN"], ["DT"]], [["NN", "NN", "NN"], ["DT"]], "plain")
+    found = tagging_metrics([["NN", "VB", "NN"], ["DT"]], [["NN", "NN", "NN"], ["DT"]], "plain")
     assert found.scores() == {"accuracy": 75.0, "macro_f1": 60.0}
-    assert found.each["NN"].precision == 2 / 3 and found.each["NN"].recall == 1.0 and found.each["VB"].f1 == 0.0
-    assert found.whole.f1 == found.accuracy and [label for label, _ in found.ordered()] == ["NN", "DT", "VB"]
+    assert (
+        found.by_label["NN"].precision == 2 / 3
+        and found.by_label["NN"].recall == 1.0
+        and found.by_label["VB"].f1 == 0.0
+    )
+    assert found.micro.f1 == found.accuracy and [label for label, _ in found.by_frequency()] == ["NN", "DT", "VB"]
 
 
 def test_a_picture_of_every_kind_is_drawn(tmp_path: Path) -> None:
-    found = measure([["B-PER", "O", "B-猫"]], [["B-PER", "O", "O"]], "IOB2")
-    assert found.draw(tmp_path / "a.png").stat().st_size > 10_000
-    drawn = found.draw(tmp_path / "a.svg").read_text()
+    found = tagging_metrics([["B-PER", "O", "B-猫"]], [["B-PER", "O", "O"]], "IOB2")
+    assert found.save_figure(tmp_path / "a.png").stat().st_size > 10_000
+    drawn = found.save_figure(tmp_path / "a.svg").read_text()
     assert ">PER<" in drawn and ">66.7<" in drawn and ">entities<" in drawn
 
 
 def test_uneven_sentences_and_strange_tags_are_refused() -> None:
     with pytest.raises(RegardError, match="sentence"):
-        measure([["O", "O"]], [["O"]], "IOB2")
+        tagging_metrics([["O", "O"]], [["O"]], "IOB2")
     with pytest.raises(RegardError, match="'NN'"):
-        entities(["NN"])
+        extract_entities(["NN"])
 
 
-def signs(*sentences: str) -> Signs:
-    found = Signs()
+def signs(*sentences: str) -> SchemeDetector:
+    found = SchemeDetector()
     for sentence in sentences:
-        found.add(sentence.split())
+        found.update(sentence.split())
     return found
 
 
@@ -207,16 +222,16 @@ SPELLINGS: list[tuple[str, tuple[str, ...], str, int, str]] = [
 )
 def test_the_scheme_is_known_by_its_tags(sentences: tuple[str, ...], scheme: str, repaired: int, doubt: str) -> None:
     found = signs(*sentences)
-    assert (found.scheme, found.repaired) == (scheme, repaired)
-    assert doubt in found.doubt and bool(doubt) == bool(found.doubt)
+    assert (found.scheme, found.num_invalid) == (scheme, repaired)
+    assert doubt in found.ambiguity and bool(doubt) == bool(found.ambiguity)
 
 
 def test_every_written_scheme_is_known_again() -> None:
     draw = random.Random(3)
     sentences = [some_entities(draw, 12) for _ in range(30)]
-    for scheme in SPELT:
-        found = Signs()
+    for scheme in SCHEME_LETTERS:
+        found = SchemeDetector()
         for some in sentences:
-            found.add(spelt(some, 12, scheme))
-        assert found.scheme == scheme and not found.repaired and not found.doubt
-        assert sum(found.kinds.values()) == sum(map(len, sentences))
+            found.update(entities_to_tags(some, 12, scheme))
+        assert found.scheme == scheme and not found.num_invalid and not found.ambiguity
+        assert sum(found.type_counts.values()) == sum(map(len, sentences))

@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 
 import regard
 from regard.decode.search import search
-from regard.decode.settings import Decode
+from regard.decode.settings import DecodeSettings
 from regard.model import Model
-from regard.processors.tokenizer.tokenizer import END_OF_TEXT, Text
+from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 from regard.types import Batch
 from tiny import near, tiny
 
@@ -39,7 +39,7 @@ def saved(folder: Path, **changes: Any) -> Model:
     return model
 
 
-@pytest.mark.parametrize("changes", [{}, {"eps": 1e-2, "hidden": 48, "heads": 2}])
+@pytest.mark.parametrize("changes", [{}, {"norm_eps": 1e-2, "ffn_dim": 48, "heads": 2}])
 def test_the_plain_file_says_what_the_system_says(plain: ModuleType, changes: dict[str, Any], tmp_path: Path) -> None:
     model = saved(tmp_path, **changes)
     x = torch.randint(23, (3, 16), generator=torch.Generator().manual_seed(1))
@@ -64,7 +64,7 @@ def test_it_reads_folders_as_they_were_published_first(plain: ModuleType, tmp_pa
 def test_it_goes_on_as_the_search_does(plain: ModuleType, tmp_path: Path) -> None:
     model = saved(tmp_path)
     for prompt in ([3, 1, 4, 1, 5], [9]):
-        (found,) = search(model.body, Batch(torch.tensor([prompt])), -1, torch.tensor([10]), Decode())
+        (found,) = search(model.body, Batch(torch.tensor([prompt])), -1, torch.tensor([10]), DecodeSettings())
         assert tuple(plain.generate(plain.load(tmp_path), prompt, 10, temperature=0)) == found[0].tokens
     drawn = list(plain.generate(plain.load(tmp_path), [3], 30, top_k=5))  # beyond the context it reads the last of it
     assert len(drawn) == 30 and all(0 <= token < 23 for token in drawn)
@@ -72,9 +72,9 @@ def test_it_goes_on_as_the_search_does(plain: ModuleType, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_it_runs_as_it_says(tmp_path: Path) -> None:
-    text = Text.language(["to be or not to be", "that is the question"] * 20, 270)
-    model = tiny("gpt2", vocabulary=text.size, end=text.id_of(END_OF_TEXT))
-    model.text = text
+    text = TextTokenizer.train_lm_bpe(["to be or not to be", "that is the question"] * 20, 270)
+    model = tiny("gpt2", vocab_size=text.size, eos_id=text.token_to_id(END_OF_TEXT))
+    model.tokenizer = text
     regard.save(model, tmp_path)
     done = subprocess.run(
         [sys.executable, str(FILE), str(tmp_path), "to be"], capture_output=True, text=True, check=True, timeout=120

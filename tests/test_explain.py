@@ -19,9 +19,9 @@ from conftest import Pairs, Trained
 from regard.draw.attention_maps import AttentionMap
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
-from regard.explain.lm import SHOWN, spelled
-from regard.nn.recording import attention_names
-from regard.processors.tokenizer.tokenizer import END_OF_TEXT, Text
+from regard.explain.lm import MAX_MAP_TOKENS, display_pieces
+from regard.nn.recording import named_attentions
+from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 
 SOURCE, TARGET = "the old women danced", "die alten Frauen tanzten"
 
@@ -41,8 +41,8 @@ def maps(explanation: Explanation) -> dict[str, AttentionMap]:
 
 
 def ids(model: regard.Model, text: str) -> list[int]:
-    assert model.text is not None
-    return model.text.encode([text])[0]
+    assert model.tokenizer is not None
+    return model.tokenizer.encode([text])[0]
 
 
 def embedded(model: regard.Model, row: list[int]) -> Tensor:
@@ -65,8 +65,8 @@ def looked(q: Tensor, k: Tensor, heads: int, causal: bool = False) -> NDArray[np
 def recomputed(model: regard.Model) -> dict[str, NDArray[np.float64]]:
     """The three maps of a model of one layer from its matrices alone; states between them from its own blocks."""
     body, heads = model.body, model.config.heads
-    x = embedded(model, [*ids(model, SOURCE), model.config.end])
-    y = embedded(model, [model.config.start, *ids(model, TARGET)])
+    x = embedded(model, [*ids(model, SOURCE), model.config.eos_id])
+    y = embedded(model, [model.config.bos_id, *ids(model, TARGET)])
     found = {}
     for name, stack, states in (("encoder", body.encoder, x), ("decoder", body.decoder, y)):
         qkv = stack.blocks[0].attend.inner.qkv
@@ -124,17 +124,17 @@ def test_rows_sum_to_one_and_nobody_sees_the_future(given: Explanation) -> None:
 def test_without_a_translation_its_own_is_explained(model: regard.Model, pairs: Pairs) -> None:
     source = pairs[3][0]
     own = model.explain(source)
-    said = model.answer(source).value
+    said = model.predict(source).value
     assert own.title == f"{source} → {said}"
     again = model.explain(source, said)
     assert all(np.array_equal(a.weights, b.weights) for a, b in zip(own.maps, again.maps, strict=True))
 
 
 def test_the_probabilities_are_those_of_the_words_it_was_given(model: regard.Model, given: Explanation) -> None:
-    said = [*ids(model, TARGET), model.config.end]
-    x = torch.tensor([[*ids(model, SOURCE), model.config.end]])
+    said = [*ids(model, TARGET), model.config.eos_id]
+    x = torch.tensor([[*ids(model, SOURCE), model.config.eos_id]])
     with torch.no_grad():
-        logits = model.logits(x, torch.tensor([[model.config.start, *said[:-1]]]))
+        logits = model.logits(x, torch.tensor([[model.config.bos_id, *said[:-1]]]))
     chances = logits.softmax(-1)[0, range(len(said)), said].tolist()
     shown = given.facts["probability of each token"].split(" | ")
     assert shown == [f"{piece} {p:.2f}" for piece, p in zip(maps(given)["cross"].queries, chances, strict=True)]
@@ -182,22 +182,30 @@ def test_pictures_are_written_and_one_head_is_another_picture(given: Explanation
 VERSE = "Wer reitet so spät\ndurch Nacht und Wind?"
 
 
-def speaker(text: Text, length: int = 160, bands: tuple[int, ...] = ()) -> regard.Model:
+def speaker(text: TextTokenizer, length: int = 160, bands: tuple[int, ...] = ()) -> regard.Model:
     """Two layers of two heads that have learnt nothing; weights large enough that their looks differ."""
     torch.manual_seed(5)
-    end = text.id_of(END_OF_TEXT)
-    sizes = {"width": 32, "depth": 2, "heads": 2, "hidden": 64, "vocabulary": text.size, "length": length, "end": end}
+    end = text.token_to_id(END_OF_TEXT)
+    sizes = {
+        "width": 32,
+        "depth": 2,
+        "heads": 2,
+        "ffn_dim": 64,
+        "vocab_size": text.size,
+        "max_length": length,
+        "eos_id": end,
+    }
     model = regard.build("gpt2-mini", **sizes)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
-    model.text = text
-    model.body.bands = bands or model.body.bands
+    model.tokenizer = text
+    model.body.windows = bands or model.body.windows
     return model
 
 
 @pytest.fixture(scope="module")
 def poet() -> regard.Model:
-    return speaker(Text.characters([VERSE]))
+    return speaker(TextTokenizer.from_characters([VERSE]))
 
 
 def peer(model: regard.Model, folder: Path, text: str) -> tuple[Tensor, NDArray[np.float64]]:
@@ -206,7 +214,7 @@ def peer(model: regard.Model, folder: Path, text: str) -> tuple[Tensor, NDArray[
 
     regard.save(model, folder)
     other = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager").eval()
-    x = torch.tensor([[model.config.end, *ids(model, text)]])
+    x = torch.tensor([[model.config.eos_id, *ids(model, text)]])
     with torch.no_grad():
         seen = other(x, labels=x, output_attentions=True)
     logs = seen.logits.log_softmax(-1)[0, :-1]
@@ -217,23 +225,23 @@ def peer(model: regard.Model, folder: Path, text: str) -> tuple[Tensor, NDArray[
 
 def test_a_text_is_the_product_of_its_tokens_given_their_pasts(poet: regard.Model, tmp_path: Path) -> None:
     logs, _ = peer(poet, tmp_path, VERSE)
-    reading = poet.explain(VERSE).reading
-    assert reading is not None and "".join(guess.piece for guess in reading.guesses) == VERSE.translate(
+    reading = poet.explain(VERSE).likelihood
+    assert reading is not None and "".join(guess.piece for guess in reading.tokens) == VERSE.translate(
         {32: "␣", 10: "⏎"}
     )
     own = ids(poet, VERSE)
-    np.testing.assert_allclose([guess.log for guess in reading.guesses], logs[range(len(own)), own], atol=1e-4)
+    np.testing.assert_allclose([guess.log_prob for guess in reading.tokens], logs[range(len(own)), own], atol=1e-4)
     total = float(logs[range(len(own)), own].sum())
-    assert reading.log == pytest.approx(total, rel=1e-5)
+    assert reading.log_prob == pytest.approx(total, rel=1e-5)
     assert reading.perplexity == pytest.approx(math.exp(-total / len(own)), rel=1e-4)
     assert reading.bits_per_byte == pytest.approx(-total / math.log(2) / len(VERSE.encode()), rel=1e-5)
     assert len(VERSE.encode()) > len(own)  # an ä is two bytes
-    for at, guess in enumerate(reading.guesses):
+    for at, guess in enumerate(reading.tokens):
         order = logs[at].argsort(descending=True).tolist()
         assert guess.rank == order.index(own[at]) + 1
-        best = [(spelled(poet.text_or_refuse(), [i])[0], logs[at, i].exp().item()) for i in order[:5]]
-        assert [piece for piece, _ in guess.likeliest] == [piece for piece, _ in best]
-        np.testing.assert_allclose([p for _, p in guess.likeliest], [p for _, p in best], atol=1e-5)
+        best = [(display_pieces(poet.require_tokenizer(), [i])[0], logs[at, i].exp().item()) for i in order[:5]]
+        assert [piece for piece, _ in guess.top_k] == [piece for piece, _ in best]
+        np.testing.assert_allclose([p for _, p in guess.top_k], [p for _, p in best], atol=1e-5)
 
 
 def test_the_maps_of_a_text_are_causal_and_those_of_every_layer_and_head(poet: regard.Model, tmp_path: Path) -> None:
@@ -242,13 +250,13 @@ def test_the_maps_of_a_text_are_causal_and_those_of_every_layer_and_head(poet: r
     many = len(ids(poet, VERSE))
     assert found.keys == (END_OF_TEXT, *found.queries) and len(found.queries) == many
     # no row for the end token, which can look at nothing but itself
-    assert found.weights.shape == (2, 2, many, many + 1) == (len(attention_names(poet)), *looks[0, :, 1:].shape)
+    assert found.weights.shape == (2, 2, many, many + 1) == (len(named_attentions(poet)), *looks[0, :, 1:].shape)
     np.testing.assert_allclose(found.weights, looks[:, :, 1:], atol=1e-5)
     assert not np.triu(found.weights, 2).any() and np.triu(found.weights, 1).any()
 
 
 def test_a_band_is_seen_as_a_band() -> None:
-    model = speaker(Text.characters([VERSE]), bands=(0, 4))
+    model = speaker(TextTokenizer.from_characters([VERSE]), bands=(0, 4))
     (found,) = model.explain(VERSE).maps
     far = np.tril(found.weights, 1 - 4)
     assert far[0].any() and not far[1].any()
@@ -258,32 +266,36 @@ def test_a_band_is_seen_as_a_band() -> None:
 def test_what_follows_is_measured_alone_and_expected_from_all_before(poet: regard.Model) -> None:
     source, target = VERSE[:18], VERSE[18:]
     whole, parts = poet.explain(VERSE), poet.explain(source, target)
-    assert whole.reading is not None and parts.reading is not None
-    assert parts.reading.guesses == whole.reading.guesses and parts.reading.given == 18
-    assert parts.reading.log == pytest.approx(sum(guess.log for guess in whole.reading.guesses[18:]))
-    assert parts.reading.size == len(target.encode())
+    assert whole.likelihood is not None and parts.likelihood is not None
+    assert parts.likelihood.tokens == whole.likelihood.tokens and parts.likelihood.prompt_length == 18
+    assert parts.likelihood.log_prob == pytest.approx(sum(guess.log_prob for guess in whole.likelihood.tokens[18:]))
+    assert parts.likelihood.num_bytes == len(target.encode())
     assert parts.title == "Wer reitet so spät ▸ durch Nacht und Wind?"
-    first = poet.explain("", VERSE).reading
-    assert first is not None and (first.guesses, first.given) == (whole.reading.guesses, 0)
+    first = poet.explain("", VERSE).likelihood
+    assert first is not None and (first.tokens, first.prompt_length) == (whole.likelihood.tokens, 0)
 
 
 def test_of_a_long_text_the_last_tokens_are_shown_and_all_before_is_one_column(poet: regard.Model) -> None:
     text = (VERSE * 4)[:150]
     long, (found,) = poet.explain(text), poet.explain(text).maps
-    (all_of_it,) = poet.explain(text[:SHOWN]).maps
-    assert len(all_of_it.queries) == SHOWN and all_of_it.keys[0] == END_OF_TEXT and not all_of_it.gathered
-    assert len(found.queries) == SHOWN and found.gathered and found.keys == ("55 before", *found.queries)
+    (all_of_it,) = poet.explain(text[:MAX_MAP_TOKENS]).maps
+    assert (
+        len(all_of_it.queries) == MAX_MAP_TOKENS and all_of_it.keys[0] == END_OF_TEXT and not all_of_it.has_rest_column
+    )
+    assert (
+        len(found.queries) == MAX_MAP_TOKENS and found.has_rest_column and found.keys == ("55 before", *found.queries)
+    )
     np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
-    assert f"the last {SHOWN} tokens" in found.title
-    assert long.reading is not None and len(long.reading.guesses) == 150 and long.reading.row == -54
-    assert long.reading.guesses[54].piece == found.queries[0]
+    assert f"the last {MAX_MAP_TOKENS} tokens" in found.title
+    assert long.likelihood is not None and len(long.likelihood.tokens) == 150 and long.likelihood.first_row == -54
+    assert long.likelihood.tokens[54].piece == found.queries[0]
 
 
 def test_a_text_fills_the_context_and_no_more(poet: regard.Model) -> None:
     text = (VERSE * 4)[:160]
     full = poet.explain(text)
-    assert full.reading is not None and len(full.reading.guesses) == 160
-    assert full.maps[0].queries[-1] == full.reading.guesses[-2].piece  # the last is expected and not read
+    assert full.likelihood is not None and len(full.likelihood.tokens) == 160
+    assert full.maps[0].queries[-1] == full.likelihood.tokens[-2].piece  # the last is expected and not read
     with pytest.raises(RegardError, match="160"):
         poet.explain(text + "W")
     for nothing in (("",), ("", "")):
@@ -292,14 +304,19 @@ def test_a_text_fills_the_context_and_no_more(poet: regard.Model) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [Text.characters([VERSE]), Text.language([VERSE] * 9, 300), Text.train([VERSE] * 9, 300)]
+    "text",
+    [
+        TextTokenizer.from_characters([VERSE]),
+        TextTokenizer.train_lm_bpe([VERSE] * 9, 300),
+        TextTokenizer.train_sentence_bpe([VERSE] * 9, 300),
+    ],
 )
-def test_blanks_are_seen_whatever_the_tokenizer(text: Text) -> None:
-    shown = "".join(spelled(text, text.encode(["Wer reitet"])[0]))
+def test_blanks_are_seen_whatever_the_tokenizer(text: TextTokenizer) -> None:
+    shown = "".join(display_pieces(text, text.encode(["Wer reitet"])[0]))
     assert shown == "Wer␣reitet"
-    end = text.id_of(END_OF_TEXT)
+    end = text.token_to_id(END_OF_TEXT)
     if end is not None:
-        assert spelled(text, [end, *text.encode(["Wer"])[0]])[0] == END_OF_TEXT
+        assert display_pieces(text, [end, *text.encode(["Wer"])[0]])[0] == END_OF_TEXT
 
 
 def test_a_text_becomes_picture_and_page(poet: regard.Model, tmp_path: Path) -> None:
@@ -312,14 +329,14 @@ def test_a_text_becomes_picture_and_page(poet: regard.Model, tmp_path: Path) -> 
     assert "an even guess among" not in one and "layer 1 of 2, head 2 of 2" in one
     text = found.save(tmp_path / "a.html").read_text("utf-8")
     data = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])
-    assert [token["rank"] for token in data["reading"]["tokens"]] == [guess.rank for guess in found.reading.guesses]
+    assert [token["rank"] for token in data["reading"]["tokens"]] == [guess.rank for guess in found.likelihood.tokens]
     assert data["reading"]["row"] == 0 and len(data["maps"]) == 1
     assert all(value in text for value in found.facts.values())
 
 
 def test_a_text_is_read_without_dropout_and_a_diverged_model_is_refused(poet: regard.Model) -> None:
-    again = speaker(Text.characters([VERSE])).train()
-    assert again.config.dropout > 0 and again.explain(VERSE).reading == poet.eval().explain(VERSE).reading
+    again = speaker(TextTokenizer.from_characters([VERSE])).train()
+    assert again.config.dropout > 0 and again.explain(VERSE).likelihood == poet.eval().explain(VERSE).likelihood
     assert again.training and not any(module._forward_pre_hooks for module in again.modules())
     again.body.decoder.norm.weight.data.fill_(math.nan)
     with pytest.raises(RegardError, match="diverged"):

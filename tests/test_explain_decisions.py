@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from headed import headed
-from regard.data.text.labeled import Labelled
-from regard.draw.attribution import GRADIENT, ROLLED, Counted
+from regard.data.text.labeled import LabeledText
+from regard.draw.attribution import GRADIENT, ROLLOUT, TokenAttribution
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
-from regard.model import Identity, Model, assemble
+from regard.model import Model, ModelSpec, assemble
 from regard.nn.kernels import dispatch
-from regard.nn.recording import watch
-from regard.processors.tokenizer.tokenizer import Text
+from regard.nn.recording import record_attention
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS
-from regard.tasks import TASKS
+from regard.tasks import TEXT_TASKS
 from regard.types import Batch
 from tiny import noisy
 
@@ -36,15 +36,20 @@ TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
 def encoder(task: str, labels: Sequence[str] = (), pair: str = "", **changes: Any) -> Model:
     """A noisy BERT of two layers that knows the words of the sentences."""
-    text = Text.wordpiece(SENTENCES * 3, 130)
-    sizes = {"width": 12, "depth": 2, "heads": 3, "hidden": 20, "length": 48}
-    config = TASKS[task].bodied(TASKS[task].fit(SYSTEMS["bert"].config(**{**sizes, **changes}), text))
-    return noisy(assemble(Identity(SYSTEMS["bert"], config, TASKS[task], labels=tuple(labels), pair=pair), text), 0.3)
+    text = TextTokenizer.train_wordpiece(SENTENCES * 3, 130)
+    sizes = {"width": 12, "depth": 2, "heads": 3, "ffn_dim": 20, "max_length": 48}
+    config = TEXT_TASKS[task].adapt_config(
+        TEXT_TASKS[task].fit_config(SYSTEMS["bert"].config(**{**sizes, **changes}), text)
+    )
+    return noisy(
+        assemble(ModelSpec(SYSTEMS["bert"], config, TEXT_TASKS[task], labels=tuple(labels), head_options=pair), text),
+        0.3,
+    )
 
 
-def counted(found: Explanation, way: str = GRADIENT) -> list[Counted]:
-    assert found.decided is not None
-    return [one for one in found.decided.counted if one.way == way]
+def counted(found: Explanation, way: str = GRADIENT) -> list[TokenAttribution]:
+    assert found.decision is not None
+    return [one for one in found.decision.attributions if one.method == way]
 
 
 # -- the numbers
@@ -52,7 +57,7 @@ def counted(found: Explanation, way: str = GRADIENT) -> list[Counted]:
 
 def moved(model: Model, batch: Batch, which: tuple[int, ...], step: float, monkeypatch: pytest.MonkeyPatch) -> Tensor:
     """The logits when one weight (layer, head, query, key) is another by `step`."""
-    real, calls = dispatch.plain, iter(range(1000))
+    real, calls = dispatch.eager_attention, iter(range(1000))
 
     def plain(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
         out, weights = real(q, k, v, *rest)
@@ -62,8 +67,8 @@ def moved(model: Model, batch: Batch, which: tuple[int, ...], step: float, monke
             out[0, head, query] += step * v[0, head, key]
         return out, weights
 
-    with monkeypatch.context() as patch, torch.no_grad(), watch(model.body):
-        patch.setattr(dispatch, "plain", plain)
+    with monkeypatch.context() as patch, torch.no_grad(), record_attention(model.body):
+        patch.setattr(dispatch, "eager_attention", plain)
         return model.task.logits(model, batch)
 
 
@@ -78,14 +83,14 @@ def test_what_each_token_counted_is_the_difference_that_each_weight_makes(
     source = "the cat sat" if system == "bert" else "deaf"
     found = model.explain(source)
     one = counted(found)[0]
-    label = model.identity.labels.index(one.title)
-    assert found.decided is not None and one.title == found.decided.said
+    label = model.spec.labels.index(one.title)
+    assert found.decision is not None and one.title == found.decision.prediction
     length, depth, heads = len(one.pieces), model.config.depth, model.config.heads
-    row = [model.text_or_refuse().id_of(piece.strip("␣")) for piece in one.pieces]
+    row = [model.require_tokenizer().token_to_id(piece.strip("␣")) for piece in one.pieces]
     batch = Batch(torch.tensor([row]))
-    with torch.no_grad(), watch(model.body) as seen:
+    with torch.no_grad(), record_attention(model.body) as seen:
         chance = float(model.task.logits(model, batch).softmax(-1)[0, label])
-    assert chance == pytest.approx(found.decided.chances[0][1], rel=1e-12)
+    assert chance == pytest.approx(found.decision.probabilities[0][1], rel=1e-12)
     joined = torch.eye(length, dtype=torch.float64)
     for layer, name in enumerate(seen.names()):
         weights, mean = seen.weights(name)[0], torch.zeros(length, length, dtype=torch.float64)
@@ -97,23 +102,23 @@ def test_what_each_token_counted_is_the_difference_that_each_weight_makes(
     assert layer == depth - 1
     asked = 0 if system == "bert" else length - 1
     right = joined[asked] - torch.eye(length)[asked]
-    assert one.at == (asked,) and float(right.sum()) > 0
-    np.testing.assert_allclose(one.shares, right / right.sum(), atol=1e-7)
+    assert one.output_positions == (asked,) and float(right.sum()) > 0
+    np.testing.assert_allclose(one.fractions, right / right.sum(), atol=1e-7)
 
 
 @pytest.mark.parametrize("system", ["bert", "gpt2"])
 def test_attention_is_rolled_out_from_the_token_that_is_asked(system: str) -> None:
     model = encoder("classify", LABELS) if system == "bert" else headed("classify", labels=LABELS)
     found = model.explain("the cat sat" if system == "bert" else "deaf")
-    one = counted(found, ROLLED)[0]
+    one = counted(found, ROLLOUT)[0]
     text, asked = (item.weights.astype(np.float64) for item in found.maps)
     product = np.eye(len(one.pieces))
     for layer in text:
         product = (layer.mean(0) + np.eye(len(product))) / 2 @ product
-    np.testing.assert_allclose(one.shares, product[one.at[0]], atol=1e-6)
-    assert one.shares.sum() == pytest.approx(1) and (system == "bert") == (one.at == (0,))
+    np.testing.assert_allclose(one.fractions, product[one.output_positions[0]], atol=1e-6)
+    assert one.fractions.sum() == pytest.approx(1) and (system == "bert") == (one.output_positions == (0,))
     # the row of that token, layer by layer
-    np.testing.assert_allclose(asked[0].transpose(1, 0, 2), text[:, :, one.at[0]], atol=1e-7)
+    np.testing.assert_allclose(asked[0].transpose(1, 0, 2), text[:, :, one.output_positions[0]], atol=1e-7)
     assert found.maps[1].queries == tuple(f"layer {n + 1}" for n in range(model.config.depth))
     if system == "gpt2":
         assert not np.triu(text, 1).any()
@@ -122,19 +127,19 @@ def test_attention_is_rolled_out_from_the_token_that_is_asked(system: str) -> No
 def test_weights_stay_in_the_graph_only_where_that_is_asked_for() -> None:
     model = encoder("classify", LABELS)
     batch = Batch(torch.tensor([[2, 7, 9, 3]]))
-    with watch(model.body) as plain:
+    with record_attention(model.body) as plain:
         model.task.logits(model, batch)
-    assert not any(look.weights.requires_grad for look in plain.looks)
+    assert not any(look.weights.requires_grad for look in plain.records)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    with watch(model.body, gradients=True) as seen:  # frozen all the same
+    with record_attention(model.body, gradients=True) as seen:  # frozen all the same
         value = model.task.logits(model, batch)[0, 1]
-    found = torch.autograd.grad(value, [look.weights for look in seen.looks])
+    found = torch.autograd.grad(value, [look.weights for look in seen.records])
     assert len(found) == 2 and all(bool(gradient.any()) for gradient in found)
     kept: list[str] = []
-    with torch.no_grad(), watch(model.body, each=lambda look: kept.append(look.name)) as none:
+    with torch.no_grad(), record_attention(model.body, callback=lambda look: kept.append(look.name)) as none:
         model.task.logits(model, batch)
-    assert kept == plain.names() and not none.looks
+    assert kept == plain.names() and not none.records
 
 
 def test_explaining_leaves_the_model_as_it_was() -> None:
@@ -144,7 +149,7 @@ def test_explaining_leaves_the_model_as_it_was() -> None:
     assert model.training and not any(module._forward_pre_hooks for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
     for a, b in zip(counted(quiet), counted(again), strict=True):
-        assert np.array_equal(a.shares, b.shares)  # dropout is off, though it was on
+        assert np.array_equal(a.fractions, b.fractions)  # dropout is off, though it was on
 
 
 WORDS = ("cat", "dog", "mat", "moon", "table", "comet", "evening")
@@ -154,32 +159,37 @@ DECIDE = {"wonderful": "good", "dreadful": "bad"}
 @pytest.fixture(scope="module", params=["bert", "gpt2"])
 def reader(request: pytest.FixtureRequest) -> Model:
     """Has learnt in a second that one of two words decides, among words that do not; without them the class is so."""
-    known, task = " ".join([*WORDS, *DECIDE]), TASKS["classify"]
+    known, task = " ".join([*WORDS, *DECIDE]), TEXT_TASKS["classify"]
     sizes = {
         "width": 128,
         "depth": 2,
         "heads": 4,
-        "hidden": 256,
-        "length": 24,
+        "ffn_dim": 256,
+        "max_length": 24,
         "dropout": 0.0,
         "attention_dropout": 0.0,
     }
     if request.param == "bert":
-        text, steps, rate, more = Text.wordpiece([known] * 9, 200), 100, 3e-4, {"head_dropout": 0.0}
+        text, steps, rate, more = TextTokenizer.train_wordpiece([known] * 9, 200), 100, 3e-4, {"head_dropout": 0.0}
     else:
-        text, steps, rate, more = Text.language([f" {known}"] * 9, 400), 60, 1e-3, {"embedding_dropout": 0.0}
+        text, steps, rate, more = (
+            TextTokenizer.train_lm_bpe([f" {known}"] * 9, 400),
+            60,
+            1e-3,
+            {"embedding_dropout": 0.0},
+        )
     config = SYSTEMS[request.param].config(**sizes, **more)
-    text = task.grow(text, config)
-    config = task.fit(config, text)
+    text = task.add_special_tokens(text, config)
+    config = task.fit_config(config, text)
     torch.manual_seed(0)
-    model = assemble(Identity(SYSTEMS[request.param], config, task, labels=LABELS), text)
+    model = assemble(ModelSpec(SYSTEMS[request.param], config, task, labels=LABELS), text)
     random, optimiser = np.random.default_rng(0), torch.optim.Adam(model.parameters(), rate)
     for _ in range(steps):
         lines, right = random.choice(WORDS, (16, 6)).tolist(), random.integers(0, 3, 16).tolist()
         for line, number in zip(lines, right, strict=True):
             if number < 2:
                 line[random.integers(6)] = [*DECIDE][number]
-        samples = [Labelled(" ".join(line), "", LABELS[number]) for line, number in zip(lines, right, strict=True)]
+        samples = [LabeledText(" ".join(line), "", LABELS[number]) for line, number in zip(lines, right, strict=True)]
         encoded = task.encode(samples, text, config, 24, None, LABELS)
         total, count = task.loss(model, task.collate(encoded, range(16), config))
         optimiser.zero_grad()
@@ -195,8 +205,8 @@ def test_the_word_that_decides_is_the_word_that_counted(reader: Model, keyword: 
     shares = []
     for line in (f"cat moon table {keyword} evening dog", f"{keyword} moon table cat", f"evening table dog {keyword}"):
         found = reader.explain(line)
-        assert found.decided is not None and found.decided.said == DECIDE[keyword]
-        shares.append(dict(counted(found)[0].strongest(9)).get(keyword, 0.0))
+        assert found.decision is not None and found.decision.prediction == DECIDE[keyword]
+        shares.append(dict(counted(found)[0].top_words(9)).get(keyword, 0.0))
     assert np.mean(shares) > 0.6 and np.median(shares) > 0.6
 
 
@@ -208,12 +218,12 @@ def test_two_texts_are_told_apart_and_both_orders_of_a_symmetric_pair_are_shown(
     found = encoder("classify", LABELS, pair="ordered").explain(first, second)
     one = counted(found)[0]
     words = [piece.strip("␣") for piece in one.pieces]
-    assert words == ["[CLS]", "the", "cat", "sat", "[SEP]", "a", "dog", "[SEP]"] and one.second == 5
-    assert found.maps[0].cuts == (5,) and found.title.startswith("the cat sat ▸ a dog → ")
-    assert found.decided is not None
-    assert [one.title for one in counted(found)] == [name for name, _ in found.decided.chances[:2]]
+    assert words == ["[CLS]", "the", "cat", "sat", "[SEP]", "a", "dog", "[SEP]"] and one.second_start == 5
+    assert found.maps[0].boundaries == (5,) and found.title.startswith("the cat sat ▸ a dog → ")
+    assert found.decision is not None
+    assert [one.title for one in counted(found)] == [name for name, _ in found.decision.probabilities[:2]]
     both = encoder("classify", LABELS, pair="symmetric").explain(f"{first}\t{second}")
-    orders = [(one.map, one.second) for one in counted(both)]
+    orders = [(one.map_index, one.second_start) for one in counted(both)]
     assert orders == [(0, 5), (1, 4), (0, 5), (1, 4)]
     assert [item.name for item in both.maps] == ["text 1", "text 2", "asked"]
 
@@ -221,15 +231,15 @@ def test_two_texts_are_told_apart_and_both_orders_of_a_symmetric_pair_are_shown(
 def test_a_class_can_be_named_in_the_stead_of_the_one_that_was_said() -> None:
     model = encoder("classify", LABELS)
     usual = model.explain(SENTENCES[0])
-    assert usual.decided is not None
-    other = usual.decided.chances[2][0]
+    assert usual.decision is not None
+    other = usual.decision.probabilities[2][0]
     named = model.explain(SENTENCES[0], other)
-    assert [one.title for one in counted(named)] == [other, usual.decided.said]
-    assert np.array_equal(counted(named)[1].shares, counted(usual)[0].shares)
+    assert [one.title for one in counted(named)] == [other, usual.decision.prediction]
+    assert np.array_equal(counted(named)[1].fractions, counted(usual)[0].fractions)
     assert (
         named.title == f"{usual.title} (what counted for {other})"
-        and named.decided is not None
-        and named.decided.said == usual.decided.said
+        and named.decision is not None
+        and named.decision.prediction == usual.decision.prediction
     )
     with pytest.raises(RegardError, match=r"'goood'.*good"):
         model.explain(SENTENCES[0], "goood")
@@ -240,24 +250,24 @@ def test_every_choice_is_explained_by_itself(system: str) -> None:
     model = encoder("choose") if system == "bert" else headed("choose")
     told, choices = ("the cat", ["a dog", "the moon"]) if system == "bert" else ("abc", ["de", "hag"])
     found = model.explain(told, "|".join(choices))
-    answer = model.choose(told, choices)
-    assert found.decided is not None and found.decided.said == answer.value
+    answer = model.rank(told, choices)
+    assert found.decision is not None and found.decision.prediction == answer.value
     assert [one.title for one in counted(found)] == [item["value"] for item in answer.extra["choices"]]
-    assert [one.map for one in counted(found)] == [0, 1] and len(found.maps) == 3
+    assert [one.map_index for one in counted(found)] == [0, 1] and len(found.maps) == 3
     alone = {one.title: one for one in counted(model.explain(told, "|".join(choices[::-1])))}
     for one in counted(found):
-        np.testing.assert_allclose(one.shares, alone[one.title].shares, atol=1e-12)
+        np.testing.assert_allclose(one.fractions, alone[one.title].fractions, atol=1e-12)
     again = model.explain(json.dumps({"context": told, "choices": choices}))
-    assert np.array_equal(counted(again)[0].shares, counted(found)[0].shares)
+    assert np.array_equal(counted(again)[0].fractions, counted(found)[0].fractions)
 
 
 def shares_of(
     model: Model, row: Sequence[int], at: Sequence[int], value: Callable[[Tensor], Tensor], types: Tensor | None = None
 ) -> np.ndarray:
     """What each token counted for a number of the last states (L, D) of one row, joined as matrices."""
-    with watch(model.body, gradients=True) as seen:
-        states = model.body(Batch(torch.tensor([list(row)]), types=types)).sequence[0]
-    weights = [look.weights for look in seen.looks]
+    with record_attention(model.body, gradients=True) as seen:
+        states = model.body(Batch(torch.tensor([list(row)]), token_types=types)).sequence[0]
+    weights = [look.weights for look in seen.records]
     joined = torch.eye(len(row), dtype=torch.float64)
     for own, gradient in zip(weights, torch.autograd.grad(value(states), weights), strict=True):
         joined = joined + (gradient * own.detach())[0].clamp(min=0).mean(0) @ joined
@@ -267,29 +277,31 @@ def shares_of(
 
 
 def ids(model: Model, words: str) -> list[int]:
-    return [int(model.text_or_refuse().id_of(word) or 0) for word in words.split()]
+    return [int(model.require_tokenizer().token_to_id(word) or 0) for word in words.split()]
 
 
 def test_entities_and_named_words_are_explained_at_their_first_tokens() -> None:
     model = encoder("tag", TAGS)
     source = "the cat sat on the unbelievable moon"
-    answer = model.answer(source)
+    answer = model.predict(source)
     found = model.explain(source, "Moon")
     (one,) = counted(found)
-    (at,) = one.at
+    (at,) = one.output_positions
     assert one.pieces[at] == "␣moon" and one.title == f"moon: {answer.value[6]}"
-    row = model.text_or_refuse().encode([source])[0]
-    row = [model.config.start, *row, model.config.end]
+    row = model.require_tokenizer().encode([source])[0]
+    row = [model.config.bos_id, *row, model.config.eos_id]
     head, tag = model.head, TAGS.index(answer.value[6])
 
     def value(states: Tensor) -> Tensor:
         logits = head(states)[at]
         return logits[tag] - logits.mean()
 
-    np.testing.assert_allclose(one.shares, shares_of(model, row, one.at, value), atol=1e-10)
-    assert found.decided is not None and dict(found.decided.chances)[answer.value[6]] == pytest.approx(answer.scores[6])
+    np.testing.assert_allclose(one.fractions, shares_of(model, row, one.output_positions, value), atol=1e-10)
+    assert found.decision is not None and dict(found.decision.probabilities)[answer.value[6]] == pytest.approx(
+        answer.score[6]
+    )
     both = counted(model.explain(source, "the cat"))[0]
-    assert both.at == (1, 2)
+    assert both.output_positions == (1, 2)
     with pytest.raises(RegardError, match="'sun'"):
         model.explain(source, "sun")
 
@@ -306,38 +318,38 @@ def test_without_a_named_word_every_entity_is_explained() -> None:
     with torch.no_grad():
         bias[0] += 200  # everything is
     (one,) = counted(model.explain(source))
-    least = int(np.argmin(model.answer(source).scores))
+    least = int(np.argmin(model.predict(source).score))
     assert one.title == f"{source.split()[least]}: O"
 
 
 def test_both_ends_of_an_answer_are_explained_where_they_were_read() -> None:
-    model = encoder("span")
+    model = encoder("qa")
     question, context = "who saw the comet", "a dog that never barked was sleeping under the table"
-    answer = model.answer((question, context))
+    answer = model.predict((question, context))
     found = model.explain(question, context)
     begins, ends = counted(found)
-    said = [piece.strip("␣") for piece in begins.pieces[begins.at[0] : ends.at[0] + 1]]
-    assert "".join(said) == str(answer.value).replace(" ", "") and begins.second == 6
-    row = [2, *ids(model, question), 3, *model.text_or_refuse().encode([context])[0], 3]
-    types = torch.tensor([[0] * begins.second + [1] * (len(row) - begins.second)])
+    said = [piece.strip("␣") for piece in begins.pieces[begins.output_positions[0] : ends.output_positions[0] + 1]]
+    assert "".join(said) == str(answer.value).replace(" ", "") and begins.second_start == 6
+    row = [2, *ids(model, question), 3, *model.require_tokenizer().encode([context])[0], 3]
+    types = torch.tensor([[0] * begins.second_start + [1] * (len(row) - begins.second_start)])
 
     for which, one in enumerate((begins, ends)):
 
-        def value(states: Tensor, which: int = which, at: int = one.at[0]) -> Tensor:
+        def value(states: Tensor, which: int = which, at: int = one.output_positions[0]) -> Tensor:
             numbers = model.head(states)[:, which]
             return numbers[at] - numbers.mean()
 
-        np.testing.assert_allclose(one.shares, shares_of(model, row, one.at, value, types), atol=1e-10)
+        np.testing.assert_allclose(one.fractions, shares_of(model, row, one.output_positions, value, types), atol=1e-10)
     again = model.explain(json.dumps({"question": question, "context": context}))
-    assert np.array_equal(counted(again)[1].shares, ends.shares)
+    assert np.array_equal(counted(again)[1].fractions, ends.fractions)
 
 
 def test_a_gap_is_explained_by_its_likeliest_word_or_a_named_one() -> None:
     model = encoder("mask")
     source = "the cat [MASK] on the [MASK]"
-    answer = model.answer(source)
+    answer = model.predict(source)
     found = model.explain(source)
-    assert [one.at for one in counted(found)] == [(3,), (6,)]
+    assert [one.output_positions for one in counted(found)] == [(3,), (6,)]
     assert [one.title for one in counted(found)] == [
         f"{gap[0]['word']}, gap {number}" for number, gap in enumerate(answer.extra["gaps"], start=1)
     ]
@@ -349,7 +361,7 @@ def test_a_gap_is_explained_by_its_likeliest_word_or_a_named_one() -> None:
         return logits[token] - logits.mean()
 
     named = counted(model.explain(source, "moon"))[0]
-    np.testing.assert_allclose(named.shares, shares_of(model, row, (3,), value), atol=1e-10)
+    np.testing.assert_allclose(named.fractions, shares_of(model, row, (3,), value), atol=1e-10)
     with pytest.raises(RegardError, match="'moonlit'"):
         model.explain(source, "moonlit")
 
@@ -358,7 +370,11 @@ def test_the_likeness_of_two_texts_is_shared_among_the_words_of_both() -> None:
     model = encoder("embed")
     found = model.explain("the cat sat", "a dog")
     first, second = counted(found)
-    assert (first.map, second.map) == (0, 1) and first.at == tuple(range(5)) and second.at == tuple(range(4))
+    assert (
+        (first.map_index, second.map_index) == (0, 1)
+        and first.output_positions == tuple(range(5))
+        and second.output_positions == tuple(range(4))
+    )
     row, other = [2, *ids(model, "the cat sat"), 3], [2, *ids(model, "a dog"), 3]
     with torch.no_grad():
         fixed = model.body(Batch(torch.tensor([other]))).sequence[0].mean(0)
@@ -366,11 +382,11 @@ def test_the_likeness_of_two_texts_is_shared_among_the_words_of_both() -> None:
     def value(states: Tensor) -> Tensor:
         return torch.nn.functional.cosine_similarity(states.mean(0), fixed, dim=0)
 
-    np.testing.assert_allclose(first.shares, shares_of(model, row, range(5), value), atol=1e-10)
-    vectors = [np.array(answer.value) for answer in model.answer(["the cat sat", "a dog"])]
+    np.testing.assert_allclose(first.fractions, shares_of(model, row, range(5), value), atol=1e-10)
+    vectors = [np.array(answer.value) for answer in model.predict(["the cat sat", "a dog"])]
     assert found.facts["cosine"] == f"{vectors[0] @ vectors[1]:.4f}"
     alone = model.explain("the cat sat")
-    assert not counted(alone) and len(counted(alone, ROLLED)) == 1
+    assert not counted(alone) and len(counted(alone, ROLLOUT)) == 1
 
 
 def test_what_cannot_be_explained_is_refused_in_words() -> None:
@@ -392,8 +408,8 @@ def test_without_room_for_gradients_attention_is_told_all_the_same(monkeypatch: 
         monkeypatch.setattr(module, "ROOM", 1000)
     found = model.explain(SENTENCES[0])
     assert not counted(found) and "left out" in found.facts["gradient × attention"]
-    (alone,) = counted(found, ROLLED)  # the same for all classes
-    for other in counted(whole, ROLLED):
-        np.testing.assert_allclose(alone.shares, other.shares, atol=1e-12)
+    (alone,) = counted(found, ROLLOUT)  # the same for all classes
+    for other in counted(whole, ROLLOUT):
+        np.testing.assert_allclose(alone.fractions, other.fractions, atol=1e-12)
     for a, b in zip(found.maps, whole.maps, strict=True):
         np.testing.assert_allclose(a.weights, b.weights, atol=1e-7)

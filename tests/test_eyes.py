@@ -16,8 +16,8 @@ import regard
 from captioners import config_of, noisy, pictures
 from regard.config import as_dict, from_dict, override
 from regard.errors import SettingError, WeightsError
-from regard.loading import open_eyes, seen_through
-from regard.processors.image import Pixels
+from regard.loading import load_encoder_weights, resolve_encoder
+from regard.processors.image import ImageProcessor
 from regard.systems import SYSTEMS
 from regard.types import Batch
 from sights import SIZES, fresh
@@ -35,7 +35,7 @@ def learnt(system: str, folder: Path, published: bool = True, **changes: Any) ->
     model = fresh(system, "classify", **{**CHANGES[system], "size": 16, **changes})
     noisy(model.body)
     model.float()
-    model.reader = replace(model.reader, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    model.processor = replace(model.processor, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
     if published:
         regard.save(model, folder)
     else:
@@ -46,10 +46,10 @@ def learnt(system: str, folder: Path, published: bool = True, **changes: Any) ->
 def captioner(name: str, **changes: Any) -> Any:
     """A captioner made anew with these settings, as training and `build` make it."""
     plain = config_of(name)
-    config = override(plain, seen_through(plain, changes), "model.")
+    config = override(plain, resolve_encoder(plain, changes), "model.")
     torch.manual_seed(0)
     model = SimpleNamespace(config=config, body=SYSTEMS[name].build(config))
-    return model, open_eyes(model)
+    return model, load_encoder_weights(model)
 
 
 @pytest.mark.every(4)
@@ -61,7 +61,7 @@ def test_a_captioner_sees_what_the_folder_saw(name: str, system: str, tmp_path: 
     theirs = learnt(system, tmp_path / "it")
     model, said = captioner(name, encoder=str(tmp_path / "it"), frozen="true")
     assert said == [f"it sees through {tmp_path / 'it'}, which does not learn"]
-    assert model.config.size == 16 and model.config.seeing["system"] == system
+    assert model.config.image_size == 16 and model.config.encoder_config["system"] == system
     x = pictures(2, 32, 32).float()
     right = theirs.body(Batch(x))
     model.body.eval()
@@ -72,7 +72,7 @@ def test_a_captioner_sees_what_the_folder_saw(name: str, system: str, tmp_path: 
     kept = from_dict(type(model.config), json.loads(json.dumps(as_dict(model.config))), "model.")
     assert kept == model.config
     SYSTEMS[name].build(kept).load_state_dict(model.body.state_dict())
-    assert override(kept, seen_through(kept, {"encoder": str(tmp_path / "it")}), "model.") == kept
+    assert override(kept, resolve_encoder(kept, {"encoder": str(tmp_path / "it")}), "model.") == kept
 
 
 def test_a_run_of_ours_can_be_seen_through_too(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_run_of_ours_can_be_seen_through_too(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "regard"
     model, _ = captioner("caption-attend", encoder=str(tmp_path), tap="2")
     x = pictures(2, 16, 16).float()
-    right = theirs.body(Batch(x), taps=(2,)).taps[0].flatten(2).mT
+    right = theirs.body(Batch(x), taps=(2,)).hidden_states[0].flatten(2).mT
     assert torch.equal(model.body.eval().eyes.places(x), right) and all(
         p.requires_grad for p in model.body.parameters()
     )
@@ -90,14 +90,14 @@ def test_a_run_of_ours_can_be_seen_through_too(tmp_path: Path) -> None:
 def test_the_size_of_pictures_follows_from_the_folder_unless_it_is_said(tmp_path: Path) -> None:
     learnt("vit", tmp_path)
     config = captioner("caption-vit", encoder=str(tmp_path))[0].config
-    assert config.size == 16 and config.pixels().mean == (0.1, 0.2, 0.3) and config.pixels().size == (16, 16)
+    assert config.image_size == 16 and config.pixels().mean == (0.1, 0.2, 0.3) and config.pixels().size == (16, 16)
     model, _ = captioner("caption-vit", encoder=str(tmp_path), size="32")
-    assert model.config.size == 32 and model.config.seeing["config"]["size"] == 16
+    assert model.config.image_size == 32 and model.config.encoder_config["config"]["size"] == 16
     assert model.config.pixels().size == (32, 32) and model.config.pixels().std == (0.4, 0.5, 0.6)
     assert model.body.grid(Batch(pictures(1, 32, 32))) == (8, 8)
-    replace(Pixels.load(tmp_path), size=(24, 24)).save(tmp_path)
-    assert captioner("caption-vit", encoder=str(tmp_path))[0].config.size == 24
-    assert config_of("caption-fixed").pixels() is None
+    replace(ImageProcessor.load(tmp_path), size=(24, 24)).save(tmp_path)
+    assert captioner("caption-vit", encoder=str(tmp_path))[0].config.image_size == 24
+    assert config_of("caption-fixed").image_processor() is None
 
 
 def test_a_folder_is_found_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_what_cannot_be_seen_through_is_refused(tmp_path: Path) -> None:
     assert "'imagegpt'" in told and "resnet or bit or vit or hybrid or swin" in told
     learnt("resnet", tmp_path / "seen")
     assert "sees through vit" in refused(encoder=str(tmp_path / "seen"), name="caption-vit")
-    assert "says itself what it is" in refused(encoder=str(tmp_path / "seen"), seeing="stride=1")
+    assert "says itself what it is" in refused(encoder=str(tmp_path / "seen"), encoder_config="stride=1")
     (tmp_path / "seen" / "model.safetensors").unlink()
     assert "model.safetensors" in refused(encoder=str(tmp_path / "seen"))
     with pytest.raises(SettingError, match="regard"):
@@ -133,8 +133,11 @@ def test_weights_of_other_sizes_than_were_told_are_refused(tmp_path: Path) -> No
     model, _ = captioner("caption-fixed", encoder=str(tmp_path))
     learnt("resnet", tmp_path, widths=(4, 8, 8, 16))
     with pytest.raises(WeightsError, match="config"):
-        open_eyes(model)
+        load_encoder_weights(model)
 
 
 def test_sizes_of_the_systems_that_see_are_known_here() -> None:
-    assert set(SEEN) <= set(SIZES) and open_eyes(SimpleNamespace(config=config_of("caption-fixed"), body=None)) == []
+    assert (
+        set(SEEN) <= set(SIZES)
+        and load_encoder_weights(SimpleNamespace(config=config_of("caption-fixed"), body=None)) == []
+    )

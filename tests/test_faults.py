@@ -22,8 +22,8 @@ from test_feed import wait_until_gone
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are forked, on Linux alone")
 
 SHORT = (
-    "train.steps=8", "train.every=3", "train.log=2", "train.accumulate=2", "train.average=0.9", "train.keep=2",
-    "data.share=0.1", "data.score=1", "decode.longer=1",
+    "train.steps=8", "train.eval_every=3", "train.log_every=2", "train.grad_accum=2", "train.ema_decay=0.9", "train.keep_checkpoints=2",
+    "data.valid_fraction=0.1", "data.eval_samples=1", "decode.max_extra_tokens=1",
 )  # fmt: skip
 """Eight steps of two grains, three checkpoints, several passes over the data; dropout is on."""
 
@@ -195,8 +195,14 @@ def test_killed_again_and_again_at_random_it_arrives(
 
 
 ENDINGS = {
-    "a mean": ("train.last=2", "train.rate=0.2", "train.seed=2", "train.warmup=0", "train.schedule=constant"),
-    "patience": ("train.patience=1", "train.rate=1e-30", "model.dropout=0", "train.steps=20", "train.average=0"),
+    "a mean": (
+        "train.average_checkpoints=2",
+        "train.lr=0.2",
+        "train.seed=2",
+        "train.warmup_steps=0",
+        "train.lr_schedule=constant",
+    ),
+    "patience": ("train.patience=1", "train.lr=1e-30", "model.dropout=0", "train.steps=20", "train.ema_decay=0"),
 }
 
 
@@ -296,7 +302,7 @@ def stopped_process(words: list[str], log: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_a_second_run_is_refused_until_the_first_is_gone(victims: Victims, tmp_path: Path) -> None:
-    more = ["data.workers=2", "train.steps=30", "train.every=10"]
+    more = ["data.num_workers=2", "train.steps=30", "train.eval_every=10"]
     run, settings = tmp_path / "run", [*TINY, *SHORT, *more]
     words = ["train", "translate", "--data", str(victims.data), "--out", str(run), "--set", *settings]
     first = stopped_process(words, run / "log.jsonl")

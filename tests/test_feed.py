@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from conftest import TWELVE, rows, same_tensors, train_tiny
-from regard.data.batching.loader import feed
-from regard.errors import DataError, RunError, UnknownName
+from regard.data.batching.loader import prefetch
+from regard.errors import DataError, RunError, UnknownNameError
 from regard.types import Batch, Offsets
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked, on Linux alone")
@@ -70,18 +70,18 @@ def test_grains_come_in_order_from_any_number_of_workers(many: int) -> None:
     torch.manual_seed(3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        batches = list(feed(Maker().grain, range(7, 19), many))
-    assert [int(batch.x[0, 0]) for batch in batches] == list(range(7, 19))
+        batches = list(prefetch(Maker().grain, range(7, 19), many))
+    assert [int(batch.inputs[0, 0]) for batch in batches] == list(range(7, 19))
     last, wanted = batches[-1], Maker().grain(18)
-    assert torch.equal(last.x, wanted.x) and last.mask is not None and last.mask.tolist() == [3, 2]
-    assert last.offsets is not None and last.offsets.starts.tolist() == [0, 18] and last.offsets.longest == 18
+    assert torch.equal(last.inputs, wanted.inputs) and last.mask is not None and last.mask.tolist() == [3, 2]
+    assert last.offsets is not None and last.offsets.starts.tolist() == [0, 18] and last.offsets.max_length == 18
     assert torch.initial_seed() == 3 and torch.rand(1) == torch.rand(1, generator=torch.Generator().manual_seed(3))
 
 
 @linux
 def test_numbers_may_go_on_for_ever_and_closing_ends_the_workers() -> None:
-    with closing(feed(Maker().grain, count(2, 3), 2)) as grains:
-        assert [int(batch.x[0, 0]) for batch in islice(grains, 4)] == [2, 5, 8, 11]
+    with closing(prefetch(Maker().grain, count(2, 3), 2)) as grains:
+        assert [int(batch.inputs[0, 0]) for batch in islice(grains, 4)] == [2, 5, 8, 11]
         pids = workers()
         assert len(pids) == 2
     wait_until_gone(pids, 5)
@@ -89,7 +89,7 @@ def test_numbers_may_go_on_for_ever_and_closing_ends_the_workers() -> None:
 
 ERRORS = [
     DataError("has a hole.", "a.tsv", 3, "Mend it."),
-    UnknownName("thing", "cta", ["cat", "dog"]),
+    UnknownNameError("thing", "cta", ["cat", "dog"]),
     RunError("stopped."),
 ]
 
@@ -97,7 +97,7 @@ ERRORS = [
 @pytest.mark.parametrize("many", [0, 2])
 @pytest.mark.parametrize("wrong", ERRORS, ids=lambda error: type(error).__name__)
 def test_an_error_for_a_person_arrives_as_it_was_said(wrong: Exception, many: int) -> None:
-    grains = feed(Maker(wrong).grain, range(20), many)
+    grains = prefetch(Maker(wrong).grain, range(20), many)
     assert len(list(islice(grains, 5))) == 5  # those before it come
     with pytest.raises(type(wrong)) as caught:
         next(grains)
@@ -107,22 +107,22 @@ def test_an_error_for_a_person_arrives_as_it_was_said(wrong: Exception, many: in
 @linux
 def test_a_defect_of_ours_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError, match="Traceback"):
-        list(feed(Maker(ZeroDivisionError("no")).grain, range(20), 1))
+        list(prefetch(Maker(ZeroDivisionError("no")).grain, range(20), 1))
 
 
 @linux
 def test_signals_are_for_the_run_and_not_for_its_workers() -> None:
-    with closing(feed(Maker().grain, count(), 2)) as grains:
+    with closing(prefetch(Maker().grain, count(), 2)) as grains:
         next(grains)
         for pid in workers():
             os.kill(pid, signal.SIGTERM)
             os.kill(pid, signal.SIGINT)
-        assert [int(batch.x[0, 0]) for batch in islice(grains, 20)] == list(range(1, 21))
+        assert [int(batch.inputs[0, 0]) for batch in islice(grains, 20)] == list(range(1, 21))
 
 
 @linux
 def test_a_worker_that_is_killed_is_told_in_one_paragraph() -> None:
-    grains = feed(Maker().grain, count(), 1)
+    grains = prefetch(Maker().grain, count(), 1)
     next(grains)
     os.kill(workers()[0], signal.SIGKILL)
     with pytest.raises(RunError, match=r"data\.workers") as caught:
@@ -167,7 +167,7 @@ def test_workers_end_when_the_run_is_killed() -> None:
 
 @linux
 def test_a_run_with_workers_is_the_run_without_them(few: Path, whole: Path, tmp_path: Path) -> None:
-    train_tiny(few, tmp_path / "run", *TWELVE, "data.workers=2")
+    train_tiny(few, tmp_path / "run", *TWELVE, "data.num_workers=2")
     same_tensors(tmp_path / "run/model.safetensors", whole / "model.safetensors")
     assert rows(tmp_path / "run") == rows(whole)
 
@@ -175,12 +175,12 @@ def test_a_run_with_workers_is_the_run_without_them(few: Path, whole: Path, tmp_
 @pytest.mark.slow
 @linux
 def test_a_run_may_go_on_with_another_number_of_workers(halved: Path, whole: Path) -> None:
-    train_tiny((), halved, *TWELVE, "data.workers=1", resume=True)
+    train_tiny((), halved, *TWELVE, "data.num_workers=1", resume=True)
     assert rows(halved) == rows(whole)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="page-locked memory is CUDA's")
 @pytest.mark.parametrize("many", [0, 2])
 def test_pinned_grains_are_pinned(many: int) -> None:
-    for batch in feed(Maker().grain, range(4), many, pin=True):
-        assert batch.x.is_pinned() and batch.offsets is not None and batch.offsets.starts.is_pinned()
+    for batch in prefetch(Maker().grain, range(4), many, pin=True):
+        assert batch.inputs.is_pinned() and batch.offsets is not None and batch.offsets.starts.is_pinned()

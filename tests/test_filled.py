@@ -14,11 +14,11 @@ from rich.console import Console
 
 import regard
 from conftest import Pairs, stopped_in, write_pairs
-from regard.data.batching.samplers import Blocks
-from regard.runs.train import _packs
+from regard.data.batching.samplers import FixedShape
+from regard.runs.train import _use_packing
 from regard.tasks.base import Encoded
 from regard.tasks.translate import Translate
-from regard.training.settings import Train
+from regard.training.settings import TrainSettings
 from regard.types import IGNORE
 from tiny import CASES, TINY, Numbers, tiny
 
@@ -34,8 +34,8 @@ def encoded(name: str, label: str) -> tuple[regard.Model, Encoded]:
 @cases
 def test_what_fills_up_is_not_learnt_from(name: str, label: str) -> None:
     model, found = encoded(name, label)
-    plan = TASK.plan(found, model.config, 40, 0, packed=True)
-    assert isinstance(plan, Blocks)
+    plan = TASK.sampler(found, model.config, 40, 0, packed=True)
+    assert isinstance(plan, FixedShape)
     sums = torch.zeros(2, 2, dtype=torch.float64)
     gradients = []
     for way in (0, 1):
@@ -44,8 +44,8 @@ def test_what_fills_up_is_not_learnt_from(name: str, label: str) -> None:
             shape = plan.shape_of(grain) if way else None
             batch = TASK.collate(found, grain, model.config, shape)
             if shape is not None:
-                assert batch.x.shape == (shape.documents, shape.longest[0]) and batch.mask is not None
-                assert batch.labels is not None and batch.labels.shape == (shape.documents, shape.longest[1])
+                assert batch.inputs.shape == (shape.num_documents, shape.max_lengths[0]) and batch.mask is not None
+                assert batch.labels is not None and batch.labels.shape == (shape.num_documents, shape.max_lengths[1])
                 assert (batch.labels[len(grain) :] == IGNORE).all()
             total, count = TASK.loss(model, batch)
             total.backward()
@@ -73,11 +73,11 @@ def test_rows_are_filled_up_on_a_gpu_in_any_precision(
     name: str, device: str, asked: Any, begun: bool | None, filled: bool, precision: Any
 ) -> None:
     model, found = encoded(name, "")
-    settings = SimpleNamespace(train=Train(tokens=200, packed=asked, precision=precision))
+    settings = SimpleNamespace(train=TrainSettings(batch_tokens=200, packing=asked, precision=precision))
     order: Any = SimpleNamespace(settings=settings, identity=SimpleNamespace(task=TASK))
     prepared: Any = SimpleNamespace(config=model.config, train=found)
     console = Console(file=StringIO(), width=200)
-    assert _packs(order, prepared, torch.device(device), console, begun) == filled
+    assert _use_packing(order, prepared, torch.device(device), console, begun) == filled
     assert ("slow" in console.file.getvalue()) == (name == "transformer" and filled)  # type: ignore[attr-defined]
 
 
@@ -85,10 +85,16 @@ def test_a_run_that_was_begun_on_a_gpu_goes_on_with_its_grains(
     tmp_path: Path, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_pairs(tmp_path / "pairs.tsv", pairs[:60])
-    settings = ("train.steps=6", "train.tokens=300", "data.vocabulary=300", "model.width=16", "model.embedding=16")
+    settings = (
+        "train.steps=6",
+        "train.batch_tokens=300",
+        "data.vocab_size=300",
+        "model.width=16",
+        "model.embedding_dim=16",
+    )
     given: dict[str, Any] = {"model": "rnn-tiny", "settings": settings, "device": "cpu"}
     with monkeypatch.context() as there:
-        there.setattr("regard.runs.train._packs", lambda *_: True)
+        there.setattr("regard.runs.train._use_packing", lambda *_: True)
         regard.train("translate", [str(data)], out=tmp_path / "whole", **given)
         with stopped_in(3):
             regard.train("translate", [str(data)], out=tmp_path / "run", **given)
@@ -96,5 +102,5 @@ def test_a_run_that_was_begun_on_a_gpu_goes_on_with_its_grains(
     card = (tmp_path / "run" / "README.md").read_text("utf-8")
     told = next(line for line in card.splitlines() if line.startswith("- batches: "))
     assert re.fullmatch(r"- batches: rows of (\d sizes|one size), \d+\.\d % of them padding", told)
-    ours, right = (regard.load(tmp_path / name).state_dict() for name in ("run", "whole"))
+    ours, right = (regard.load(tmp_path / name).state_dict() for name in ("predict", "whole"))
     assert all(torch.equal(ours[key], right[key]) for key in right)

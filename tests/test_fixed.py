@@ -12,46 +12,48 @@ import numpy as np
 import pytest
 import torch
 
-from regard.decode.cuda_graphs import _shelves, _up, recorded
+from regard.decode.cuda_graphs import _graph_caches, _round_up_rows, graphed_search
 from regard.decode.search import search
-from regard.decode.settings import Decode
-from regard.decode.topk import likeliest
+from regard.decode.settings import DecodeSettings
+from regard.decode.topk import top_log_probs
 from regard.errors import RegardError
 from regard.types import Batch
 from tiny import near, noise, tiny
 
 SETTINGS = [
-    Decode(), Decode(beam=2), Decode(beam=4, best=3, penalty=1.0), Decode(beam=3, stop="sure"),
-    Decode(sample=True, best=2, seed=3), Decode(sample=True, temperature=0.7, top_k=5),
+    DecodeSettings(), DecodeSettings(num_beams=2), DecodeSettings(num_beams=4, num_return_sequences=3, length_penalty=1.0), DecodeSettings(num_beams=3, early_stopping="never"),
+    DecodeSettings(do_sample=True, num_return_sequences=2, seed=3), DecodeSettings(do_sample=True, temperature=0.7, top_k=5),
 ]  # fmt: skip
 
 
 def asked(rows: int, model: Any) -> tuple[Batch, torch.Tensor]:
     random = torch.Generator().manual_seed(rows)
     lengths = torch.randint(2, 9, (rows,), generator=random)
-    x = torch.randint(3, model.config.vocabulary, (rows, int(lengths.max())), generator=random)
-    x[torch.arange(x.shape[1]) >= lengths[:, None]] = model.config.pad
-    prompt = torch.randint(3, model.config.vocabulary, (rows, 2), generator=random)
+    x = torch.randint(3, model.config.vocab_size, (rows, int(lengths.max())), generator=random)
+    x[torch.arange(x.shape[1]) >= lengths[:, None]] = model.config.pad_id
+    prompt = torch.randint(3, model.config.vocab_size, (rows, 2), generator=random)
     return Batch(x, lengths, prompt), lengths + 4
 
 
 @pytest.mark.every(4)
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("rows", [1, 3, 5])
-def test_fixed_shapes_find_what_growing_ones_find(settings: Decode, rows: int) -> None:
+def test_fixed_shapes_find_what_growing_ones_find(settings: DecodeSettings, rows: int) -> None:
     model = tiny("transformer")
     batch, limits = asked(rows, model)
-    requests, banned = np.arange(rows) + 7, torch.tensor([model.config.pad])
-    right = search(model.body, batch, model.config.end, limits, settings, requests, (model.config.pad,))
+    requests, banned = np.arange(rows) + 7, torch.tensor([model.config.pad_id])
+    right = search(model.body, batch, model.config.eos_id, limits, settings, requests, (model.config.pad_id,))
     with torch.inference_mode():
         for _ in range(2):  # the second time in the tensors of the first
-            ours = recorded(model.body, batch, model.config.end, limits, settings, requests, banned, graph=False)
+            ours = graphed_search(
+                model.body, batch, model.config.eos_id, limits, settings, requests, banned, capture=False
+            )
             assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in o] for o in right]
             for mine, theirs in zip(ours, right, strict=True):
                 assert [f.ended for f in mine] == [f.ended for f in theirs]
                 for a, b in zip(mine, theirs, strict=True):
                     assert a.score == pytest.approx(b.score, rel=1e-10) and a.logs == pytest.approx(b.logs, rel=1e-9)
-    assert len(_shelves[model.body].recordings) == 1
+    assert len(_graph_caches[model.body].entries) == 1
 
 
 @pytest.mark.slow
@@ -60,9 +62,9 @@ def test_recordings_of_many_sizes_are_forgotten_in_turn() -> None:
     with torch.inference_mode():
         for rows in range(1, 70, 6):
             batch, limits = asked(rows, model)
-            recorded(model.body, batch, 2, limits, Decode(), np.arange(rows), None, graph=False)
-    assert len(_shelves[model.body].recordings) <= 6
-    assert [_up(n) for n in (1, 2, 3, 8, 9, 33, 200, 300)] == [1, 2, 4, 8, 16, 64, 224, 384]
+            graphed_search(model.body, batch, 2, limits, DecodeSettings(), np.arange(rows), None, capture=False)
+    assert len(_graph_caches[model.body].entries) <= 6
+    assert [_round_up_rows(n) for n in (1, 2, 3, 8, 9, 33, 200, 300)] == [1, 2, 4, 8, 16, 64, 224, 384]
 
 
 @pytest.mark.parametrize("room", [None, 9])
@@ -74,16 +76,16 @@ def test_beams_share_keys_and_keep_their_own_pasts(room: int | None, prompt: int
     start = torch.randint(3, 15, (3, prompt), generator=torch.Generator().manual_seed(5))
     said = noise(4, 6, seed=3).abs().mul(5).long() + 3
     with torch.no_grad():
-        state = model.body.start(replace(batch, target=start), room)
-        state.widen(W)
+        state = model.body.start(replace(batch, decoder_inputs=start), room)
+        state.expand_beams(W)
         paths = start.repeat_interleave(W, 0)[:, :-1]
         owners = torch.arange(3).repeat_interleave(W)
         for number, rows in enumerate(([1, 0, 2, 2, 5, 4], [0, 1, 3, 2, 4, 4], [0, 1, 2, 3, 4, 5])):
             tokens = start[:, -1].repeat_interleave(W) if number == 0 else said[number]
             paths = torch.cat([paths, tokens[:, None]], 1)
             ours = model.body.step(tokens, state)
-            whole = replace(batch, x=batch.x[owners], mask=batch.mask[owners], target=paths)  # type: ignore[index]
-            near(ours, model.body.read(model.body(whole).sequence)[:, -1])
+            whole = replace(batch, x=batch.inputs[owners], mask=batch.mask[owners], decoder_inputs=paths)  # type: ignore[index]
+            near(ours, model.body.to_logits(model.body(whole).sequence)[:, -1])
             rows = rows[: len(paths)]
             state.reorder(torch.tensor(rows))
             paths = paths[rows]
@@ -98,25 +100,32 @@ def test_beams_share_keys_and_keep_their_own_pasts(room: int | None, prompt: int
 @pytest.mark.parametrize("count", [1, 8])
 def test_the_likeliest_tokens_are_those_of_a_whole_sort(vocabulary: int, count: int) -> None:
     logits = noise(6, vocabulary)
-    values, tokens = likeliest(logits, count)
+    values, tokens = top_log_probs(logits, count)
     right = logits.log_softmax(-1).topk(min(count, vocabulary))
     assert torch.equal(tokens, right.indices)
     near(values, right.values)
 
 
-def found(model: Any, batch: Batch, limits: torch.Tensor, settings: Decode | None = None) -> Any:
+def found(model: Any, batch: Batch, limits: torch.Tensor, settings: DecodeSettings | None = None) -> Any:
     with torch.inference_mode():
         rows = np.arange(len(limits))
-        return recorded(
-            model.body, batch, model.config.end, limits, settings or Decode(beam=2), rows, None, graph=False
+        return graphed_search(
+            model.body,
+            batch,
+            model.config.eos_id,
+            limits,
+            settings or DecodeSettings(num_beams=2),
+            rows,
+            None,
+            capture=False,
         )
 
 
-@pytest.mark.parametrize("settings", [Decode(), Decode(beam=2)])
-def test_a_search_that_broke_leaves_nothing_behind(settings: Decode) -> None:
+@pytest.mark.parametrize("settings", [DecodeSettings(), DecodeSettings(num_beams=2)])
+def test_a_search_that_broke_leaves_nothing_behind(settings: DecodeSettings) -> None:
     model = tiny("transformer")
     batch, limits = asked(2, model)
-    batch = replace(batch, target=batch.target[:, :1])  # type: ignore[index]
+    batch = replace(batch, decoder_inputs=batch.decoder_inputs[:, :1])  # type: ignore[index]
     right = found(model, batch, limits, settings)
     weight = model.body.decoder.blocks[0].attend.inner.qkv.weight
     kept = weight.detach().clone()
@@ -143,7 +152,7 @@ def test_a_model_that_nobody_holds_is_gone_with_its_recordings() -> None:
 def test_two_threads_ask_one_model() -> None:
     model = tiny("transformer")
     batch, limits = asked(2, model)
-    others = [replace(batch, x=(batch.x + shift) % 9 + 3) for shift in range(4)]
+    others = [replace(batch, x=(batch.inputs + shift) % 9 + 3) for shift in range(4)]
     right = [found(model, other, limits) for other in others]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(3):
@@ -153,7 +162,7 @@ def test_two_threads_ask_one_model() -> None:
 def test_a_step_that_cannot_be_recorded_is_searched_plainly_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("transformer")
     batch, limits = asked(2, model)
-    right = search(model.body, batch, model.config.end, limits, Decode())
+    right = search(model.body, batch, model.config.eos_id, limits, DecodeSettings())
     tries = []
 
     def fails(*_: Any, **__: Any) -> Any:
@@ -162,11 +171,12 @@ def test_a_step_that_cannot_be_recorded_is_searched_plainly_from_then_on(monkeyp
 
     monkeypatch.setattr("regard.decode.cuda_graphs.record", fails)
     monkeypatch.setattr(
-        "regard.decode.search.recordable", lambda body, _: not (body in _shelves and _shelves[body].broken)
+        "regard.decode.search.recordable",
+        lambda body, _: not (body in _graph_caches and _graph_caches[body].capture_failed),
     )
     with pytest.warns(UserWarning, match="CUDA|record") as said:
         for _ in range(2):
-            assert search(model.body, batch, model.config.end, limits, Decode()) == right
+            assert search(model.body, batch, model.config.eos_id, limits, DecodeSettings()) == right
     assert len(tries) == len(said) == 1
 
 
@@ -174,12 +184,12 @@ def test_a_step_that_cannot_be_recorded_is_searched_plainly_from_then_on(monkeyp
 def test_a_source_without_a_token_is_regarded_as_nothing(rows: int) -> None:
     model = tiny("transformer")
     batch, _ = asked(rows, model)
-    assert batch.mask is not None and batch.target is not None
+    assert batch.mask is not None and batch.decoder_inputs is not None
     batch.mask[1] = 0
     with torch.no_grad():
-        right = model.body.read(model.body(batch).sequence)[:, -1]
+        right = model.body.to_logits(model.body(batch).sequence)[:, -1]
         state = model.body.start(batch)
-        near(model.body.step(batch.target[:, -1], state), right)
+        near(model.body.step(batch.decoder_inputs[:, -1], state), right)
         state = model.body.start(batch)
-        state.widen(2)
-        near(model.body.step(batch.target[:, -1].repeat_interleave(2), state)[::2], right)
+        state.expand_beams(2)
+        near(model.body.step(batch.decoder_inputs[:, -1].repeat_interleave(2), state)[::2], right)

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from oracle import near, noise
-from regard.nn.attention.masks import Global, Real, Rule, Window
+from regard.nn.attention.masks import AttentionMask, GlobalTokens, Padding, SlidingWindow
 from regard.nn.kernels import local_dispatch, local_flash
-from regard.nn.kernels.local_pattern import Band
+from regard.nn.kernels.local_pattern import LocalPattern
 from regard.types import Offsets
 from windows import CASES, SOME, Columns, H, L, band_of, leaves, same_with_gradients, written_out
 
 
-def flash_scores(q: Tensor, k: Tensor, at: local_flash.Laid, scale: float) -> Tensor:
+def flash_scores(q: Tensor, k: Tensor, at: local_flash.SegmentLayout, scale: float) -> Tensor:
     """(H, T, T) each stretch alone, and the window within it."""
-    assert at.starts.dtype == torch.int32 and int(at.starts.diff().max()) <= at.longest
+    assert at.starts.dtype == torch.int32 and int(at.starts.diff().max()) <= at.max_length
     place = torch.arange(len(q))
     stretch = torch.searchsorted(at.starts, place.int(), right=True)
     apart = place[None] - place[:, None]
@@ -37,7 +37,7 @@ def flash_kept(scores: Tensor, dropout: float, chance: Tensor) -> Tensor:
 
 
 def flash_forward(
-    q: Tensor, k: Tensor, v: Tensor, at: local_flash.Laid, scale: float, dropout: float
+    q: Tensor, k: Tensor, v: Tensor, at: local_flash.SegmentLayout, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     scores, chance = flash_scores(q, k, at, scale), torch.randint(2**40, ())
     mixed = torch.einsum("hts,shd->thd", scores.softmax(-1) * flash_kept(scores, dropout, chance), v)
@@ -45,7 +45,7 @@ def flash_forward(
 
 
 def flash_backward(
-    told: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, chance: Tensor, at: local_flash.Laid,
+    told: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, chance: Tensor, at: local_flash.SegmentLayout,
     scale: float, dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """As the kernel does it: from the result and the norm that it is handed, not from sums of its own."""
@@ -64,7 +64,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_flash, "flash_backward", flash_backward)
 
 
-LYING = [name for name, (rows, rule) in CASES.items() if local_flash.lies(band_of(rule), rows)]
+LYING = [name for name, (rows, rule) in CASES.items() if local_flash.supports(band_of(rule), rows)]
 
 
 def test_the_flash_kernel_is_handed_what_it_knows() -> None:
@@ -76,7 +76,7 @@ def test_the_flash_kernel_is_handed_what_it_knows() -> None:
     for name in others:
         rows, rule = CASES[name]
         with pytest.raises(ValueError, match="documents"):
-            local_dispatch.near(*leaves(rows), band_of(rule), 1.0, way="flash")
+            local_dispatch.local_attention(*leaves(rows), band_of(rule), 1.0, kernel="flash")
 
 
 @pytest.mark.usefixtures("emulated")
@@ -85,8 +85,11 @@ def test_flash_and_columns_joined_are_one_softmax(name: str) -> None:
     rows, rule = CASES[name]
     band, x = band_of(rule), noise(rows, L, 3, H, 4).requires_grad_()
     q, k, v = x.permute(2, 0, 3, 1, 4)  # as they come from one matrix
-    ours, right = local_dispatch.near(q, k, v, band, 0.7, way="flash"), written_out(q, k, v, Columns(band))[0]
-    real = band.real(L)
+    ours, right = (
+        local_dispatch.local_attention(q, k, v, band, 0.7, kernel="flash"),
+        written_out(q, k, v, Columns(band))[0],
+    )
+    real = band.valid_tokens(L)
     if real is not None:  # nobody reads the rows of padding
         ours, right = (y * real[:, None, :, None] for y in (ours, right))
     same_with_gradients(ours, right, [x])
@@ -95,12 +98,12 @@ def test_flash_and_columns_joined_are_one_softmax(name: str) -> None:
 @pytest.mark.usefixtures("emulated")
 def test_flash_with_dropout_has_the_gradient_of_what_it_kept() -> None:
     given = [x[:, :, :14].detach().requires_grad_() for x in leaves(2, width=2)]
-    rule = (Window(2, 3) | Global(SOME[:, :14])) & Real(torch.tensor([9, 14]))
+    rule = (SlidingWindow(2, 3) | GlobalTokens(SOME[:, :14])) & Padding(torch.tensor([9, 14]))
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         torch.manual_seed(4)
         real = torch.arange(14) < torch.tensor([[9], [14]])
-        return local_dispatch.near(q, k, v, band_of(rule), 0.7, 0.4, way="flash") * real[:, None, :, None]
+        return local_dispatch.local_attention(q, k, v, band_of(rule), 0.7, 0.4, kernel="flash") * real[:, None, :, None]
 
     assert torch.autograd.gradcheck(attend, tuple(given), fast_mode=True)
 
@@ -112,9 +115,9 @@ def test_dropout_leaves_out_its_share_and_keeps_the_mean(way: Any) -> None:
     torch.manual_seed(0)
     q, k = torch.zeros(2, 1, 2, length, 4, dtype=torch.float64)
     values = torch.eye(length, dtype=torch.float64).expand(1, 2, -1, -1)
-    band = band_of(Window(15, 16) | Global(torch.arange(length)[None] < 8))
+    band = band_of(SlidingWindow(15, 16) | GlobalTokens(torch.arange(length)[None] < 8))
     right = written_out(q, k, values, Columns(band))[0]
-    found = local_dispatch.near(q, k, values, band, 1.0, share, way)
+    found = local_dispatch.local_attention(q, k, values, band, 1.0, share, way)
     kept = found[right > 0] / right[right > 0]
     assert set(kept.round(decimals=9).unique().tolist()) == {0.0, round(1 / (1 - share), 9)}
     assert abs(float((kept == 0).double().mean()) - share) < 0.02
@@ -182,8 +185,8 @@ def test_on_a_gpu_every_way_is_the_rule(name: str, way: Any) -> None:
         if device == "cpu":
             out = written_out(q, k, v, Columns(band), 0.1)[0]
         else:
-            out = local_dispatch.near(q, k, v, on_gpu(rule), 0.1, way=way)
-        real = band.real(L)
+            out = local_dispatch.local_attention(q, k, v, on_gpu(rule), 0.1, kernel=way)
+        real = band.valid_tokens(L)
         out = out if real is None else out * real[:, None, :, None].to(device)
         told = noise(*out.shape, seed=77).to(device, kind)
         results.append([y.double().cpu() for y in (out, *torch.autograd.grad((out * told).sum(), [own]))])
@@ -191,14 +194,14 @@ def test_on_a_gpu_every_way_is_the_rule(name: str, way: Any) -> None:
         near(ours, right, 0.02)
 
 
-def on_gpu(rule: Rule) -> Band:
+def on_gpu(rule: AttentionMask) -> LocalPattern:
     """The same band of tensors that lie there; what is one object stays one."""
     known: dict[int, Any] = {}
 
     def moved(part: Any) -> Any:
         if isinstance(part, Tensor):
             return part.cuda()
-        if isinstance(part, Rule | Offsets) and id(part) not in known:
+        if isinstance(part, AttentionMask | Offsets) and id(part) not in known:
             inside = {item.name: getattr(part, item.name) for item in dataclasses.fields(part)}
             known[id(part)] = type(part)(**{name: moved(value) for name, value in inside.items() if name != "kept"})
         return known.get(id(part), part)

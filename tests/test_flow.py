@@ -8,36 +8,36 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from regard.errors import SettingError
-from regard.processors.tokenizer.stream_decoder import Flow
-from regard.processors.tokenizer.tokenizer import END_OF_TEXT, Text
+from regard.processors.tokenizer.stream_decoder import StreamDecoder
+from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 from writings import HARD, STORY, random_texts, train_words
 
 
-def train_pieces() -> Text:
+def train_pieces() -> TextTokenizer:
     """With a decoder that is none of ours: words by SentencePiece's sign."""
     names = {"▁the": 0, "▁cat": 1, "s": 2, "▁": 3, "▁é": 4, "é": 5, ".": 6}
     backend = Tokenizer(models.WordLevel(names, unk_token="."))
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    return Text(backend)
+    return TextTokenizer(backend)
 
 
 MAKERS = {
-    "bytes": lambda: Text.language([STORY], 340).add(["_start_"]),
-    "characters": lambda: Text.characters([STORY, *HARD]),
-    "words": lambda: Text(train_words()),
-    "sentences": lambda: Text.train([STORY], 320),
+    "bytes": lambda: TextTokenizer.train_lm_bpe([STORY], 340).with_special_tokens(["_start_"]),
+    "characters": lambda: TextTokenizer.from_characters([STORY, *HARD]),
+    "words": lambda: TextTokenizer(train_words()),
+    "sentences": lambda: TextTokenizer.train_sentence_bpe([STORY], 320),
     "pieces": train_pieces,
 }
 
 
 @pytest.fixture(scope="module", params=MAKERS)
-def made(request: pytest.FixtureRequest) -> Text:
+def made(request: pytest.FixtureRequest) -> TextTokenizer:
     return MAKERS[request.param]()
 
 
-def flow(made: Text, ids: list[int], until: tuple[str, ...], draw: random.Random) -> tuple[str, bool]:
+def flow(made: TextTokenizer, ids: list[int], until: tuple[str, ...], draw: random.Random) -> tuple[str, bool]:
     """In groups of some tokens; what was said before must not change what is said."""
-    running, said, first = Flow(made, until), "", 0
+    running, said, first = StreamDecoder(made, until), "", 0
     while first < len(ids):
         last = first + draw.choice((0, 1, 1, 1, 2, 5))
         said += running.add(ids[first:last])
@@ -60,7 +60,7 @@ def random_stops(whole: str, draw: random.Random) -> tuple[str, ...]:
     return tuple(filter(None, stops))
 
 
-def test_any_tokens_flow_as_they_are_decoded(made: Text) -> None:
+def test_any_tokens_flow_as_they_are_decoded(made: TextTokenizer) -> None:
     draw, stopped = random.Random(1), 0
     for _ in range(1500):
         few = draw.sample(range(made.size), min(made.size, 6))  # of few kinds, so that texts repeat themselves
@@ -75,7 +75,7 @@ def test_any_tokens_flow_as_they_are_decoded(made: Text) -> None:
 
 def test_any_bytes_flow_as_they_are_decoded() -> None:
     """Beginnings and ends of characters in any order: what is no character is U+FFFD, and as many as in the whole."""
-    made, draw = Text.language([], 257), random.Random(2)
+    made, draw = TextTokenizer.train_lm_bpe([], 257), random.Random(2)
     letters = [made.encode([letter])[0] for letter in "aé€😀\ufffd\u07ff\uffff\U0010ffff"]
     parts = [*range(256), *(i for letter in letters for i in letter * 40)]
     for _ in range(4000):
@@ -90,7 +90,7 @@ def test_texts_flow_token_by_token(kind: str) -> None:
     made = MAKERS[kind]()
     for text in [*HARD, STORY, *(random_texts(200, seed=7) if kind != "characters" else ())]:
         text = text.lstrip(" ") if kind == "sentences" else text  # a space in front is no part of a sentence
-        running, ids = Flow(made), made.encode([text])[0]
+        running, ids = StreamDecoder(made), made.encode([text])[0]
         parts = [running.add([i]) for i in ids]
         if kind != "characters":
             assert "\ufffd" in text or not any("\ufffd" in part for part in parts)
@@ -98,8 +98,8 @@ def test_texts_flow_token_by_token(kind: str) -> None:
 
 
 def test_what_is_certain_is_said_at_once() -> None:
-    made = Text.language([], 257)
-    running = Flow(made, ["stop", "\n\n"])
+    made = TextTokenizer.train_lm_bpe([], 257)
+    running = StreamDecoder(made, ["stop", "\n\n"])
     said = [running.add([i]) for i in made.encode(["sé\nsto!\nst\n\nmore"])[0]]
     assert [part or "-" for part in said] == [
         "-", "-", "sé", "-", "\n", "-", "-", "sto!", "-", "\n", "-", "st", *"-----",
@@ -108,17 +108,17 @@ def test_what_is_certain_is_said_at_once() -> None:
 
 
 def test_of_two_stop_strings_that_overlap_the_one_that_begins_first_counts() -> None:
-    made = Text.characters(["abcdx"])
+    made = TextTokenizer.from_characters(["abcdx"])
     for text, expected in (("xabc", "x"), ("xabd", "xa"), ("xab", "xa"), ("xa", "xa")):
-        running = Flow(made, ["b", "abc"])
+        running = StreamDecoder(made, ["b", "abc"])
         said = "".join(running.add([i]) for i in made.encode([text])[0])
         assert said + running.end() == expected and running.stopped == ("b" in text)
 
 
-def test_special_tokens_and_ids_without_a_token_say_nothing(made: Text) -> None:
+def test_special_tokens_and_ids_without_a_token_say_nothing(made: TextTokenizer) -> None:
     if END_OF_TEXT not in made.backend.get_vocab():
-        made = made.add([END_OF_TEXT])
-    draw, end = random.Random(3), made.id_of(END_OF_TEXT)
+        made = made.with_special_tokens([END_OF_TEXT])
+    draw, end = random.Random(3), made.token_to_id(END_OF_TEXT)
     for _ in range(200):
         ids = draw.choices([*draw.sample(range(made.size), 6), end, made.size + 5], k=8)
         assert flow(made, ids, (), draw) == (made.decode([ids])[0], False)
@@ -130,7 +130,7 @@ def test_bytes_among_the_pieces_of_any_other_tokenizer_wait_for_each_other() -> 
     backend.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    running = Flow(Text(backend))
+    running = StreamDecoder(TextTokenizer(backend))
     assert [running.add([i]) for i in (0, 1, 2, 3, 4, 5, 0)] == ["the", " ", "", "", "€", "s", " the"]
     assert [running.add([2]), running.end()] == ["", "\ufffd"]
     assert "".join(running.add([2]) for _ in range(40)).count("\ufffd") >= 32
@@ -139,15 +139,15 @@ def test_bytes_among_the_pieces_of_any_other_tokenizer_wait_for_each_other() -> 
 @pytest.mark.parametrize("until", ["stop", ["a", ""]])
 def test_stop_strings_that_cannot_be_meant_are_refused(until: str | list[str]) -> None:
     with pytest.raises(SettingError, match="strings"):
-        Flow(Text.characters(["a"]), until)
+        StreamDecoder(TextTokenizer.from_characters(["a"]), until)
 
 
-def test_a_token_costs_the_same_after_many_as_after_few(made: Text) -> None:
+def test_a_token_costs_the_same_after_many_as_after_few(made: TextTokenizer) -> None:
     """Counted by what is decoded or held, not by the clock."""
-    running = Flow(made, ["\x07never"])
+    running = StreamDecoder(made, ["\x07never"])
     ids = list(range(min(made.size, 200))) * 50
     held = 0
     for i in ids:
         running.add([i])
-        held = max(held, len(running._held), len(getattr(running._reader, "_said", [])))
+        held = max(held, len(running._pending), len(getattr(running._reader, "_said", [])))
     assert held <= 20

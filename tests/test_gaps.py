@@ -11,26 +11,26 @@ import sacrebleu
 import torch
 
 import regard
-from regard.data.settings import Data
+from regard.data.settings import DataSettings
 from regard.data.text.pairs import Pair
-from regard.decode.settings import Decode
+from regard.decode.settings import DecodeSettings
 from regard.files import write_json
-from regard.tasks.base import Encoded, Sums, Terms
+from regard.tasks.base import Encoded, LossSum, LossWeights
 from regard.tasks.translate import Translate
-from regard.training.checkpoint import save_state
-from regard.training.distributed import World
-from regard.training.execution import Compute, Loss
-from regard.training.loop import loop, numbers
-from regard.training.settings import Train
-from regard.types import Answer, Batch
+from regard.training.checkpoint import save_checkpoint
+from regard.training.distributed import ProcessGroup
+from regard.training.execution import ForwardBackward, LossModule
+from regard.training.loop import micro_batch_indices, train_loop
+from regard.training.settings import TrainSettings
+from regard.types import Batch, Prediction
 
 
 def small() -> regard.Model:
-    sizes = {"width": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "hidden": 12, "vocabulary": 11}
+    sizes = {"width": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "ffn_dim": 12, "vocab_size": 11}
     return regard.build("transformer-tiny", **sizes)
 
 
-class Noting(Compute):
+class Noting(ForwardBackward):
     """Records the seed of each micro-batch."""
 
     seeds: list[int]
@@ -41,12 +41,12 @@ class Noting(Compute):
 
 
 def seeds(done: int = 0, **more: Any) -> list[int]:
-    settings = Train(**{"steps": 3, "accumulate": 2, "precision": "float32", **more})
+    settings = TrainSettings(**{"steps": 3, "grad_accum": 2, "precision": "float32", **more})
     model, ids = small(), torch.arange(3, 9).view(2, 3)
-    noting = Noting(Loss(model, Translate(), Terms()), settings, model.device, World(), steady=False)
+    noting = Noting(LossModule(model, Translate(), LossWeights()), settings, model.device, ProcessGroup(), steady=False)
     noting.seeds = []
-    batches = (Batch(ids, target=ids, labels=ids) for _ in numbers(done, settings, World()))
-    list(loop(model, noting, batches, torch.optim.SGD(model.parameters()), settings, done))
+    batches = (Batch(ids, decoder_inputs=ids, labels=ids) for _ in micro_batch_indices(done, settings, ProcessGroup()))
+    list(train_loop(model, noting, batches, torch.optim.SGD(model.parameters()), settings, done))
     return noting.seeds
 
 
@@ -60,8 +60,10 @@ def test_every_micro_batch_has_a_seed_of_its_own_and_the_same_one_after_a_resume
 class Quoting(Translate):
     """Predicts fixed texts."""
 
-    def answer(self, model: Any, inputs: Any, decode: Decode, first: int = 0, budget: int = 8192) -> list[Answer]:
-        return [Answer(text) for text in SAID]
+    def answer(
+        self, model: Any, inputs: Any, decode: DecodeSettings, first: int = 0, budget: int = 8192
+    ) -> list[Prediction]:
+        return [Prediction(text) for text in SAID]
 
 
 SAID, MEANT = ["Hello, world.", "It's a dog."], ["Hello, world .", "It's a dog!"]
@@ -72,7 +74,9 @@ def test_bleu_is_that_of_sacrebleu_with_its_own_tokenizer_unless_texts_are_token
     tokenized: bool, tokenizer: str
 ) -> None:
     encoded = Encoded([Pair(text, text, "", 1) for text in MEANT], {}, [])
-    scores, _ = Quoting().score(small(), encoded, Decode(), Data(tokenized=tokenized), Sums(1.0, 1))
+    scores, _ = Quoting().evaluate(
+        small(), encoded, DecodeSettings(), DataSettings(pretokenized=tokenized), LossSum(1.0, 1)
+    )
     expected = sacrebleu.corpus_bleu(SAID, [MEANT], tokenize=tokenizer, force=True)
     assert scores["bleu"] == pytest.approx(expected.score, abs=0.005)
     assert f"tok:{tokenizer}" in str(scores["signature"])
@@ -80,8 +84,8 @@ def test_bleu_is_that_of_sacrebleu_with_its_own_tokenizer_unless_texts_are_token
 
 def test_a_model_in_training_mode_predicts_without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small().train()
-    monkeypatch.setattr(Translate, "answer", lambda self, model, inputs, decode: [Answer(model.training)])
-    assert model.answer("a text").value is False
+    monkeypatch.setattr(Translate, "answer", lambda self, model, inputs, decode: [Prediction(model.training)])
+    assert model.predict("a text").value is False
     assert model.training
 
 
@@ -114,7 +118,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, calls: lis
 
 @needs_proc
 def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path: Path, calls: list[str]) -> None:
-    save_state(tmp_path, 3, {"model": {"x": torch.ones(2)}}, {}, keep=1)
+    save_checkpoint(tmp_path, 3, {"model": {"x": torch.ones(2)}}, {}, keep=1)
     named = calls.index("to step-00000003")
     before = {"fsync state.safetensors", "fsync state.json", "fsync .writing-00000003"}
     assert before <= set(calls[:named]) and calls[named + 1] == f"fsync {tmp_path.name}"

@@ -16,13 +16,13 @@ from torch import Tensor
 
 import regard
 from regard.errors import RegardError
-from regard.explain.attribution import ahead
-from regard.explain.grid_attention import Floor, Scene, Sight, lattice_of, unmerged
+from regard.explain.attribution import logit_margin
+from regard.explain.grid_attention import GridAttention, ImageAttention, TokenGrid, query_grid_size, unmerge_patches
 from regard.model import Model
-from regard.nn.recording import watch
-from regard.processors.image import Pixels
+from regard.nn.recording import record_attention
+from regard.processors.image import ImageProcessor
 from regard.processors.palette import Palette
-from regard.runs.explain import place
+from regard.runs.explain import parse_position
 from regard.systems import find_preset
 from regard.types import Batch
 from sights import made
@@ -75,12 +75,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, list[np.ndarr
     peer = noisy(transformers.SwinForImageClassification(config)).double().eval()
     peer.save_pretrained(folder)
     model = regard.load(folder)
-    model.reader = Pixels((HIGH, WIDE), "none")
+    model.processor = ImageProcessor((HIGH, WIDE), "none")
     seen: list[Tensor] = []
     for part in peer.modules():
         if type(part).__name__ == "SwinAttention":
             part.register_forward_hook(lambda _, __, output: seen.append(output[1]))
-    x = model.reader.normalise(torch.from_numpy(PICTURE).permute(2, 0, 1)[None]).double()
+    x = model.processor.normalize(torch.from_numpy(PICTURE).permute(2, 0, 1)[None]).double()
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         # theirs would be of float32
         patch.setattr(torch.nn.functional, "softmax", lambda x, dim, dtype=None: x.softmax(dim))
@@ -146,16 +146,16 @@ def merging(coarse: tuple[int, int], fine: tuple[int, int]) -> np.ndarray:
 def test_what_counted_is_joined_through_windows_and_merging(pair: Any, task: str) -> None:
     """R ← R + Ā R for a block, R ← M R for a merge; a head that reads maps reads each stage."""
     model, _, _ = pair if task == "classify" else (made("swin", "segment"), None, None)
-    batch = model.task.looked_at(model, Batch(_bytes(model)))
+    batch = model.task.prepare_inputs(model, Batch(_bytes(model)))
     floors = list(_grids(model))
-    with watch(model.body, gradients=True) as seen, torch.enable_grad():
+    with record_attention(model.body, gradients=True) as seen, torch.enable_grad():
         logits = model.task.logits(model, batch)[0]
     mean = logits if logits.ndim == 1 else logits.flatten(1).mean(1)
     best = int((logits if logits.ndim == 1 else logits.softmax(0).flatten(1).mean(1)).argmax())
-    owed = torch.autograd.grad(ahead(mean, best), [look.weights for look in seen.looks])
+    owed = torch.autograd.grad(logit_margin(mean, best), [look.weights for look in seen.records])
     state = np.eye(floors[0][0] * floors[0][1])
     parts, before, last = [], np.copy(state), 0
-    for look, gradient in zip(seen.looks, owed, strict=True):
+    for look, gradient in zip(seen.records, owed, strict=True):
         stage = int(look.name.split(".")[1])
         if stage != last:
             parts.append((state - before).mean(0))
@@ -163,8 +163,8 @@ def test_what_counted_is_joined_through_windows_and_merging(pair: Any, task: str
             state, before, last = merge @ state, merge @ before, stage
         matrix = (look.weights * gradient).clamp(min=0).detach().mean(1)[0].numpy()
         whole = np.zeros((len(state), len(state)))
-        for at, query in enumerate(look.queries[0].tolist()):
-            for key, value in zip(look.keys[0, 0, at].tolist(), matrix[at], strict=True):
+        for at, query in enumerate(look.query_index[0].tolist()):
+            for key, value in zip(look.key_index[0, 0, at].tolist(), matrix[at], strict=True):
                 if query >= 0 and key >= 0:
                     whole[query, key] += value
         state = state + whole @ state
@@ -175,13 +175,13 @@ def test_what_counted_is_joined_through_windows_and_merging(pair: Any, task: str
 
 
 def _bytes(model: Model) -> Tensor:
-    return torch.from_numpy(model.pixels_or_refuse().prepare(PICTURE).copy()).permute(2, 0, 1)[None]
+    return torch.from_numpy(model.require_image_processor().prepare(PICTURE).copy()).permute(2, 0, 1)[None]
 
 
 def _grids(model: Model) -> Iterator[tuple[int, int]]:
     high, wide = _bytes(model).shape[-2:]
     for stage in range(4):
-        side = model.config.patch * 2**stage
+        side = model.config.patch_size * 2**stage
         yield math.ceil(high / side), math.ceil(wide / side)
 
 
@@ -201,7 +201,7 @@ def test_an_imagegpt_is_explained_by_the_weights_of_the_published_one(tmp_path: 
     palette = Palette(RANDOM.uniform(-1, 1, (11, 3)), 5)
     palette.save(tmp_path)
     model = regard.load(tmp_path, task=task)
-    ids = torch.from_numpy(palette.ids(PICTURE))[None]
+    ids = torch.from_numpy(palette.encode(PICTURE))[None]
     read = torch.cat([torch.tensor([[11]]), ids[:, :-1]], 1) if task == "draw" else ids
     with torch.no_grad():
         said = peer(read, output_attentions=True)
@@ -226,13 +226,13 @@ def test_what_made_a_colour_likely_is_the_same_with_all_that_follows_it() -> Non
     """Only what stands before a pixel is read again for the gradient: against the whole row."""
     model = made("imagegpt", "draw")
     found = model.explain(PICTURE, at=(2, 3)).ways["gradient × attention"]
-    ids = torch.from_numpy(model.reader.ids(PICTURE))[None]
+    ids = torch.from_numpy(model.processor.ids(PICTURE))[None]
     x = torch.cat([torch.full((1, 1), 11), ids[:, :-1]], 1)
-    with torch.enable_grad(), watch(model.body, gradients=True) as seen:
+    with torch.enable_grad(), record_attention(model.body, gradients=True) as seen:
         logs = model.logits(x)[0, 13].log_softmax(-1)
-    owed = torch.autograd.grad(logs[ids[0, 13]], [look.weights for look in seen.looks])
+    owed = torch.autograd.grad(logs[ids[0, 13]], [look.weights for look in seen.records])
     state = torch.eye(25, dtype=torch.float64)
-    for look, gradient in zip(seen.looks, owed, strict=True):
+    for look, gradient in zip(seen.records, owed, strict=True):
         state = state + (look.weights * gradient)[0].clamp(min=0).mean(0).detach() @ state
     right = (state - torch.eye(25, dtype=torch.float64))[13, 1:]
     near(torch.from_numpy(found).flatten()[:24], right / right.sum())
@@ -251,15 +251,15 @@ ASKED = [
 def test_to_be_watched_changes_no_answer(system: str, task: str) -> None:
     model = made(system, task)
     if system == "imagegpt":
-        x = torch.from_numpy(model.reader.ids(PICTURE))[None]
+        x = torch.from_numpy(model.processor.encode(PICTURE))[None]
     else:
-        x = model.reader.normalise(torch.from_numpy(model.reader.prepare(PICTURE).copy()).permute(2, 0, 1)[None])
+        x = model.processor.normalize(torch.from_numpy(model.processor.prepare(PICTURE).copy()).permute(2, 0, 1)[None])
     with torch.no_grad():
         alone = model.logits(x)
-        with watch(model.body) as seen:
+        with record_attention(model.body) as seen:
             near(model.logits(x), alone, 1e-12)
-    assert seen.looks
-    for look in seen.looks:
+    assert seen.records
+    for look in seen.records:
         near(look.weights.sum(-1), torch.ones(look.weights.shape[:-1], dtype=torch.float64), 1e-12)
 
 
@@ -319,33 +319,33 @@ def test_convolutions_have_no_heads_and_are_explained_by_their_last_map() -> Non
 def test_a_merged_place_goes_back_to_those_that_lie_in_the_picture() -> None:
     row = torch.tensor([4.0, 2.0, 8.0, 1.0], dtype=torch.float64)  # 2 x 2 of 3 x 4
     right = [[1, 1, 0.5, 0.5], [1, 1, 0.5, 0.5], [4, 4, 0.5, 0.5]]
-    assert unmerged(row, (2, 2), (3, 4)).view(3, 4).tolist() == right
+    assert unmerge_patches(row, (2, 2), (3, 4)).view(3, 4).tolist() == right
 
 
 def test_a_pixel_is_found_on_every_grid() -> None:
-    floor = Floor((4, 3), 12, covers=(64 / 57, 48 / 43))  # of 57 x 43 pixels, in places of 16
-    assert floor.token((47.5 / 57, 32.5 / 43)) == 2 * 3 + 2 and floor.token((48.5 / 57, 31.5 / 43)) == 3 * 3 + 1
-    told = Floor((5, 5), 25, before=1, ahead=1)
-    assert told.token((0.5, 0.5)) == 12 and told.tokens == tuple(range(25))
-    assert told.laid(torch.arange(25)).tolist() == [
+    floor = TokenGrid((4, 3), 12, extent=(64 / 57, 48 / 43))  # of 57 x 43 pixels, in places of 16
+    assert floor.token_at((47.5 / 57, 32.5 / 43)) == 2 * 3 + 2 and floor.token_at((48.5 / 57, 31.5 / 43)) == 3 * 3 + 1
+    told = TokenGrid((5, 5), 25, prefix_tokens=1, shift=1)
+    assert told.token_at((0.5, 0.5)) == 12 and told.grid_tokens == tuple(range(25))
+    assert told.to_grid(torch.arange(25)).tolist() == [
         [1, 2, 3, 4, 5],
         *([[*range(n, n + 5)] for n in (6, 11, 16)]),
         [21, 22, 23, 24, 0],
     ]
-    patches = Floor((2, 3), 7, before=1)
-    assert patches.token((0.9, 0.1)) == 4 and patches.laid(torch.arange(7)).tolist() == [[1, 2, 3], [4, 5, 6]]
+    patches = TokenGrid((2, 3), 7, prefix_tokens=1)
+    assert patches.token_at((0.9, 0.1)) == 4 and patches.to_grid(torch.arange(7)).tolist() == [[1, 2, 3], [4, 5, 6]]
 
 
 def test_gradients_of_usual_sizes_fit_into_memory_and_of_the_largest_do_not() -> None:
     with torch.device("meta"):
         bodies = {name: system.build(preset.config) for name, (system, preset) in _presets()}
     for name, floor, fits in (
-        ("vit-base-16", Floor((14, 14), 197, 1), True), ("vit-large-16", Floor((24, 24), 577, 1), True),
-        ("imagegpt-large", Floor((32, 32), 1024, 1, 1), False), ("imagegpt-large", Floor((32, 32), 400, 1, 1), True),
+        ("vit-base-16", TokenGrid((14, 14), 197, 1), True), ("vit-large-16", TokenGrid((24, 24), 577, 1), True),
+        ("imagegpt-large", TokenGrid((32, 32), 1024, 1, 1), False), ("imagegpt-large", TokenGrid((32, 32), 400, 1, 1), True),
     ):  # fmt: skip
-        assert Scene((Sight(floor, (0,)),), (1.0,)).fits(bodies[name]) == fits, name
-    assert lattice_of(bodies["vit-base-16"], (Floor((14, 14), 197, 1),)) == (14, 14)
-    assert lattice_of(bodies["imagegpt-large"], (Floor((32, 32), 1024, 1, 1),)) == (2, 3)
+        assert ImageAttention((GridAttention(floor, (0,)),), (1.0,)).fits_memory(bodies[name]) == fits, name
+    assert query_grid_size(bodies["vit-base-16"], (TokenGrid((14, 14), 197, 1),)) == (14, 14)
+    assert query_grid_size(bodies["imagegpt-large"], (TokenGrid((32, 32), 1024, 1, 1),)) == (2, 3)
 
 
 def _presets() -> Iterator[tuple[str, Any]]:
@@ -360,5 +360,5 @@ def test_what_cannot_be_asked_is_said() -> None:
     with pytest.raises(RegardError, match="classes"):
         made("imagegpt", "draw").explain(PICTURE, "cat")
     with pytest.raises(RegardError, match="--at"):
-        place("5")
-    assert place("5, 12") == (5, 12)
+        parse_position("5")
+    assert parse_position("5, 12") == (5, 12)

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from regard.decode import memory_budget
-from regard.decode.cuda_graphs import Recording, _shelves, recorded
-from regard.decode.greedy import Single
-from regard.decode.memory_budget import Sizes, rows_at_once
-from regard.decode.search import Found, search
-from regard.decode.settings import Decode
-from regard.decode.steps import begin, run
-from regard.decode.stopping import Heard
+from regard.decode.cuda_graphs import GraphedSearch, _graph_caches, graphed_search
+from regard.decode.greedy import GreedyOrSample
+from regard.decode.memory_budget import BodySizes, max_cached_rows
+from regard.decode.search import search
+from regard.decode.settings import DecodeSettings
+from regard.decode.steps import run_search, start_search
+from regard.decode.stopping import StopMonitor
 from regard.errors import RegardError
 from talk import BODIES, END, LIMITS, PROMPTS, STREAMS, WAYS, V, agree, asked, enough, fixed, follow, padded, small
 
@@ -41,7 +41,9 @@ def test_rows_of_different_lengths_say_what_each_says_alone(body: Any, way: dict
     alone = [search(body, *asked([row], **way))[0] for row in range(5)]
     agree(together, alone)
     agree(search(body, *asked([3, 0, 4], **way)), [alone[3], alone[0], alone[4]])
-    assert len({f.tokens for options in together for f in options}) > 4 and max(len(o[0].logs) for o in together) > 3
+    assert (
+        len({f.tokens for options in together for f in options}) > 4 and max(len(o[0].log_probs) for o in together) > 3
+    )
     for _ in range(2):  # the second time in the tensors of the first
         agree(fixed(body, asked([0, 1, 2, 3, 4], **way)), alone)
 
@@ -50,7 +52,7 @@ def test_rows_of_different_lengths_say_what_each_says_alone(body: Any, way: dict
 def test_one_path_is_followed_as_plain_lists_follow_it(body: Any, way: dict[str, Any]) -> None:
     for row, (found,) in enumerate(search(body, *asked([0, 1, 2, 3, 4], **way))):
         path, penalty = list(PROMPTS[row]), way.get("repetition", 1.0)
-        for place, log in enumerate(found.logs):
+        for place, log in enumerate(found.log_probs):
             logits = follow(body, path)
             bent = logits.clone()
             for token in set(path):
@@ -59,15 +61,15 @@ def test_one_path_is_followed_as_plain_lists_follow_it(body: Any, way: dict[str,
             assert "sample" in way or token == int(bent.argmax())
             assert log == pytest.approx(float(logits.log_softmax(-1)[token]), rel=1e-9), "the model's own, not the bent"
             path.append(token)
-        assert found.why == ("end" if path[-1] == END else "length") and len(found.logs) <= LIMITS[row]
-        assert found.why == "end" or len(found.tokens) == LIMITS[row]
+        assert found.finish_reason == ("end" if path[-1] == END else "length") and len(found.log_probs) <= LIMITS[row]
+        assert found.finish_reason == "end" or len(found.tokens) == LIMITS[row]
 
 
 def test_log_probabilities_of_beams_are_the_models_own_whatever_chose_them(body: Any) -> None:
     for row, options in enumerate(search(body, *asked([0, 1, 2, 3, 4], beam=3, best=3, repetition=1.7, penalty=0.0))):
         for found in options:
             path, score = list(PROMPTS[row]), 0.0
-            for token, log in zip((*found.tokens, END), found.logs, strict=False):
+            for token, log in zip((*found.tokens, END), found.log_probs, strict=False):
                 logs = follow(body, path).log_softmax(-1)
                 assert log == pytest.approx(float(logs[token]), rel=1e-9)
                 score += log * (1.7 if token in path else 1.0)
@@ -85,14 +87,14 @@ def test_repetition_is_discouraged(body: Any) -> None:
 
 def test_a_search_records_once_for_prompts_of_every_length(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    monkeypatch.setattr(Recording, "__init__", _counted(Recording.__init__, made))
-    _shelves.pop(body, None)
+    monkeypatch.setattr(GraphedSearch, "__init__", _counted(GraphedSearch.__init__, made))
+    _graph_caches.pop(body, None)
     for way in ({}, {"sample": True, "repetition": 1.2}, {"beam": 2}):
         made.clear()
         for length in range(1, 30, 3):
             prompts = [list(range(1, 1 + count)) for count in (length, 1 + length // 2)]
             prompts = [[token % V for token in prompt] for prompt in prompts]
-            asking = padded(prompts), END, torch.tensor([3 + length % 5, 6]), Decode(**way), np.arange(2)
+            asking = padded(prompts), END, torch.tensor([3 + length % 5, 6]), DecodeSettings(**way), np.arange(2)
             agree(fixed(body, asking), search(body, *asking))
         assert len(made) == 1, way
 
@@ -106,14 +108,14 @@ def _counted(real: Callable[..., None], made: list[int]) -> Callable[..., None]:
 
 
 def test_answers_may_fill_the_context_and_no_more() -> None:
-    body = small(length=40)
+    body = small(max_length=40)
     prompts = [[1 + place % 11 for place in range(38)], [4, 5]]
-    asking = padded(prompts), V, torch.tensor([3, 39]), Decode(), np.arange(2)
+    asking = padded(prompts), V, torch.tensor([3, 39]), DecodeSettings(), np.arange(2)
     found = search(body, *asking)
     assert [len(f.tokens) for (f,) in found] == [3, 39]
     agree(fixed(body, asking), found)
     with pytest.raises(RegardError, match="positions"):
-        search(body, padded(prompts), V, torch.tensor([4, 1]), Decode())
+        search(body, padded(prompts), V, torch.tensor([4, 1]), DecodeSettings())
 
 
 # -- many draws, and rows that come and go
@@ -126,7 +128,7 @@ def test_many_draws_are_made_in_parts_that_change_nothing(body: Any, budget: int
     real = body.step
     try:
         body.step = lambda tokens, state: sizes.append(len(tokens)) or real(tokens, state)
-        agree(search(body, *asking, budget=budget), right)
+        agree(search(body, *asking, max_batch_tokens=budget), right)
     finally:
         del body.step
     most = max(1, budget // (6 + 9))  # the longest prompt and the longest answer
@@ -140,27 +142,29 @@ def test_rows_and_draws_that_take_too_much_memory_are_followed_in_parts(
     way: dict[str, Any], paths: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body, asking = small(), asked([0, 1, 2, 3, 4], **way)
-    right, sizes, listened = search(body, *asking), [], search(body, *asking, until=enough)
-    beams, real, known = way.get("beam", 1), body.step, Sizes.of(body)
-    assert known == Sizes(2, 12, V, 8)
-    one = 4 * 2 * 12 * 8 * (9 + 12 * beams) + beams * V * memory_budget.SCORED
-    monkeypatch.setattr(memory_budget, "BYTES", one * paths + one // 2)
+    right, sizes, listened = search(body, *asking), [], search(body, *asking, stop_fn=enough)
+    beams, real, known = way.get("beam", 1), body.step, BodySizes.from_body(body)
+    assert known == BodySizes(2, 12, V, 8)
+    one = 4 * 2 * 12 * 8 * (9 + 12 * beams) + beams * V * memory_budget.BYTES_PER_LOGIT
+    monkeypatch.setattr(memory_budget, "DEFAULT_BUDGET", one * paths + one // 2)
     body.step = lambda tokens, state: sizes.append(len(tokens)) or real(tokens, state)
     agree(search(body, *asking), right)
     draws = 3 if way.get("best") == 3 and beams == 1 else 1
     together = min(draws, paths)
     rows = -(-5 // -(-5 // min(5, paths // together)))  # in parts of about one size
     assert max(sizes) == beams * rows * together
-    agree(search(body, *asking, until=enough), listened)
+    agree(search(body, *asking, stop_fn=enough), listened)
 
 
 def test_many_answers_to_one_prompt_stay_within_the_bytes() -> None:
-    gpt2 = Sizes(12, 768, 50257, 4)
-    rows = rows_at_once(gpt2, 8, 8)
-    assert 100 < rows < 4096 and rows * 50257 * 8 * 3 < memory_budget.BYTES, "three of float64 while one is drawn"
-    assert rows_at_once(gpt2, 1024, 0) < 2**31 / (2 * 12 * 768 * 4 * 1024)
-    assert rows_at_once(gpt2, 8, 8, beams=4) <= rows // 3 and rows_at_once(gpt2, 8, 8, budget=1) == 1
-    assert Sizes.of(BODIES["toy"]()) is None
+    gpt2 = BodySizes(12, 768, 50257, 4)
+    rows = max_cached_rows(gpt2, 8, 8)
+    assert 100 < rows < 4096 and rows * 50257 * 8 * 3 < memory_budget.DEFAULT_BUDGET, (
+        "three of float64 while one is drawn"
+    )
+    assert max_cached_rows(gpt2, 1024, 0) < 2**31 / (2 * 12 * 768 * 4 * 1024)
+    assert max_cached_rows(gpt2, 8, 8, beams=4) <= rows // 3 and max_cached_rows(gpt2, 8, 8, budget=1) == 1
+    assert BodySizes.from_body(BODIES["toy"]()) is None
 
 
 # -- steps that cannot be recorded
@@ -174,14 +178,14 @@ def test_a_size_that_leaves_no_memory_for_a_recording_is_computed_plainly(monkey
         raise torch.OutOfMemoryError("no memory left")
 
     fixed(body, asked([0, 1]))
-    shelf = _shelves[body]
-    assert len(shelf.recordings) == 1
+    shelf = _graph_caches[body]
+    assert len(shelf.entries) == 1
     monkeypatch.setattr("regard.decode.cuda_graphs.record", full)
     with torch.inference_mode():
         for _ in range(2):  # the second time nobody tries
-            assert recorded(body, *asked([0, 1, 2, 3, 4]), None) is None
-        assert not shelf.recordings and not shelf.broken and len(tried) == 1
-        assert recorded(body, *asked([1]), None) is None and len(tried) == 2, "other sizes are tried"
+            assert graphed_search(body, *asked([0, 1, 2, 3, 4]), None) is None
+        assert not shelf.entries and not shelf.capture_failed and len(tried) == 1
+        assert graphed_search(body, *asked([1]), None) is None and len(tried) == 2, "other sizes are tried"
 
 
 def test_a_step_that_cannot_be_recorded_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,14 +194,14 @@ def test_a_step_that_cannot_be_recorded_is_said_once(monkeypatch: pytest.MonkeyP
     def refuse(*_: Any, **__: Any) -> Any:
         raise RuntimeError("an operator that asks the host")
 
-    monkeypatch.setattr("regard.decode.cuda_graphs.record", refuse)
+    monkeypatch.setattr("regard.decode.cuda_graphs.capture", refuse)
     with torch.inference_mode(), pytest.warns(UserWarning, match="operator") as said:
-        assert recorded(body, *asked([0, 1]), None) is None
-    assert _shelves[body].broken and len(said) == 1
+        assert graphed_search(body, *asked([0, 1]), None) is None
+    assert _graph_caches[body].capture_failed and len(said) == 1
     monkeypatch.undo()
     with torch.inference_mode(), pytest.raises(RuntimeError, match="weights"):  # has nothing to do with recording
         body.start = lambda *_: (_ for _ in ()).throw(RuntimeError("weights"))
-        recorded(body, *asked([0, 1]), None)
+        graphed_search(body, *asked([0, 1]), None)
 
 
 @pytest.mark.parametrize("room", [None, 32])
@@ -207,39 +211,41 @@ def test_rows_that_join_a_running_search_say_what_they_say_alone(
 ) -> None:
     alone = [search(body, *asked([row], **way))[0] for row in range(5)]
     with torch.inference_mode():
-        quest = begin(body, *asked([1, 3], **way), None, room)
-        later = [begin(body, *asked(rows, **way), None, room) for rows in ([0, 4], [2])]
-        assert isinstance(quest, Single)
+        quest = start_search(body, *asked([1, 3], **way), None, room)
+        later = [start_search(body, *asked(rows, **way), None, room) for rows in ([0, 4], [2])]
+        assert isinstance(quest, GreedyOrSample)
         found: dict[int, list[Found]] = {}
         for steps, joining in ((3, later[0]), (2, later[1])):
             for _ in range(steps):
                 quest.step()
                 leave(quest, found)
-            assert isinstance(joining, Single)
-            assert quest.join(joining).tolist() == ([2, 3] if joining is later[0] else [4])
+            assert isinstance(joining, GreedyOrSample)
+            assert quest.append_rows(joining).tolist() == ([2, 3] if joining is later[0] else [4])
         while len(quest.rows):
             quest.step()
             leave(quest, found)
     agree([found[number] for number in range(5)], [alone[row] for row in (1, 3, 0, 4, 2)])
 
 
-def leave(quest: Single, found: dict[int, list[Found]]) -> None:
-    closed = torch.nonzero(~quest.open)[:, 0].tolist()
-    found.update(zip(quest.rows[closed].tolist(), quest.answers(closed), strict=True))
-    quest.keep(torch.nonzero(quest.open)[:, 0])
+def leave(quest: GreedyOrSample, found: dict[int, list[Found]]) -> None:
+    closed = torch.nonzero(~quest.active)[:, 0].tolist()
+    found.update(zip(quest.rows[closed].tolist(), quest.hypotheses(closed), strict=True))
+    quest.select_rows(torch.nonzero(quest.active)[:, 0])
 
 
 def test_only_alike_searches_join_and_who_joined_is_heard(body: Any) -> None:
     with torch.inference_mode():
         one, other, third = (
-            begin(body, *asked([row], **way), None) for row, way in ((1, {}), (3, {"top_k": 2}), (4, {}))
+            start_search(body, *asked([row], **way), None) for row, way in ((1, {}), (3, {"top_k": 2}), (4, {}))
         )
-        assert isinstance(one, Single) and isinstance(other, Single) and isinstance(third, Single)
+        assert (
+            isinstance(one, GreedyOrSample) and isinstance(other, GreedyOrSample) and isinstance(third, GreedyOrSample)
+        )
         with pytest.raises(ValueError, match="settings"):
-            one.join(other)
-        heard = Heard(one, None)
+            one.append_rows(other)
+        heard = StopMonitor(one, None)
         one.step()
-        heard.listen()
-        one.join(third)
-        right = run(one, heard)
-    assert [tuple(heard.said[number]) for number in (0, 1)] == [f.tokens for (f,) in right]
+        heard.poll()
+        one.append_rows(third)
+        right = run_search(one, heard)
+    assert [tuple(heard.generated[number]) for number in (0, 1)] == [f.tokens for (f,) in right]

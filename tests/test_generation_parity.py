@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.decode.sampling import narrow
-from regard.decode.search import Found, search
-from regard.decode.settings import Decode
+from regard.decode.sampling import filter_logits
+from regard.decode.search import search
+from regard.decode.settings import DecodeSettings
 from regard.types import Batch
 from talk import END, PROMPTS, V, lively, padded, small
 from test_transformer_parity import marian
@@ -38,7 +38,7 @@ def theirs_of(logits: Tensor, way: dict[str, Any]) -> Tensor:
 @pytest.mark.parametrize("way", NARROWINGS)
 def test_what_is_drawn_from_is_what_they_draw_from(way: dict[str, Any]) -> None:
     logits = 3 * noise(50, 60, seed=4)
-    ours, theirs = narrow(logits, **way), theirs_of(logits, way)
+    ours, theirs = filter_logits(logits, **way), theirs_of(logits, way)
     assert torch.equal(ours.isfinite(), theirs.isfinite())
     assert (ours.softmax(-1) - theirs.softmax(-1)).abs().max() < 1e-14
     assert ours.isfinite().all() or "temperature" not in way or len(way) > 1
@@ -48,7 +48,7 @@ def test_what_is_drawn_from_is_what_they_draw_from(way: dict[str, Any]) -> None:
 def test_of_equal_tokens_as_many_stay_as_with_them(way: dict[str, Any]) -> None:
     """Sixteen values among sixty tokens. Which ones of equals stay is only theirs to say where all of them do."""
     logits = (2 * noise(200, 60, seed=4)).round() / 2
-    ours, theirs = narrow(logits, **way).softmax(-1), theirs_of(logits, way).softmax(-1)
+    ours, theirs = filter_logits(logits, **way).softmax(-1), theirs_of(logits, way).softmax(-1)
     near = (ours.sort(-1).values - theirs.sort(-1).values).abs().max()
     assert near < 1e-14
     if "top_p" not in way:
@@ -76,8 +76,17 @@ def same(found: list[list[Found]], out: Any, prompt: int, end: int, beams: int) 
 PENALTIES = [1.0, 1.3, 4.0, 0.8]
 
 
-def ways(beams: int) -> list[Decode]:
-    return [Decode(beam=beams, best=beams, penalty=1.0, form="power", repetition=penalty) for penalty in PENALTIES]
+def ways(beams: int) -> list[DecodeSettings]:
+    return [
+        DecodeSettings(
+            num_beams=beams,
+            num_return_sequences=beams,
+            length_penalty=1.0,
+            length_penalty_type="power",
+            repetition_penalty=penalty,
+        )
+        for penalty in PENALTIES
+    ]
 
 
 @pytest.mark.every(2)
@@ -93,7 +102,7 @@ def test_a_translator_repeats_itself_as_theirs_does(beams: int, prompt: int) -> 
     different = set()
     for settings in ways(beams):
         found = search(model.body, Batch(x, lengths, target), 2, torch.full((4,), 12), settings)
-        out = generate(theirs, x, beams, settings.repetition, attention_mask=marks, decoder_input_ids=target)
+        out = generate(theirs, x, beams, settings.repetition_penalty, attention_mask=marks, decoder_input_ids=target)
         same(found, out, prompt, 2, beams)
         different.add(tuple(one.tokens for options in found for one in options))
     assert len(different) > 2
@@ -134,7 +143,7 @@ def test_a_gpt_repeats_itself_as_theirs_does(beams: int) -> None:
         found = search(body, padded(PROMPTS), END, torch.full((5,), 12), settings)
         for prompt, options in zip(PROMPTS, found, strict=True):
             x = torch.tensor([prompt])  # alone: they would count padding as said
-            out = generate(theirs, x, beams, settings.repetition, attention_mask=torch.ones_like(x))
+            out = generate(theirs, x, beams, settings.repetition_penalty, attention_mask=torch.ones_like(x))
             same([options], out, len(prompt), END, beams)
         different.add(tuple(one.tokens for options in found for one in options))
     assert len(different) == len(PENALTIES)

@@ -15,21 +15,29 @@ from torch import Tensor
 
 import regard
 from regard.decode.search import search
-from regard.decode.settings import Decode
+from regard.decode.settings import DecodeSettings
 from regard.errors import WeightsError
-from regard.model import Identity, Model, assemble
+from regard.model import Model, ModelSpec, assemble
 from regard.nn.blocks.losses import cross_entropy
-from regard.processors.tokenizer.tokenizer import Text
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS, gpt1, gpt2
-from regard.tasks import TASKS
+from regard.tasks import TEXT_TASKS
 from regard.types import IGNORE, Batch
 from tiny import gradients, near, noise, noisy
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.disable_progress_bar()
 
-SIZES: dict[str, Any] = {"width": 12, "depth": 3, "heads": 3, "hidden": 20, "vocabulary": 23, "length": 16, "end": 22}
-CONFIGS: dict[str, Any] = {"gpt1": gpt1.Config(**{**SIZES, "hidden": 48}), "gpt2": gpt2.Config(**SIZES)}
+SIZES: dict[str, Any] = {
+    "width": 12,
+    "depth": 3,
+    "heads": 3,
+    "ffn_dim": 20,
+    "vocab_size": 23,
+    "max_length": 16,
+    "eos_id": 22,
+}
+CONFIGS: dict[str, Any] = {"gpt1": gpt1.Config(**{**SIZES, "ffn_dim": 48}), "gpt2": gpt2.Config(**SIZES)}
 systems = pytest.mark.parametrize("name", CONFIGS)
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 
@@ -60,17 +68,17 @@ def in_our_places(theirs: Mapping[str, Tensor], names: Any, system: str) -> dict
 
 def model_of(name: str, **changes: Any) -> Model:
     system = SYSTEMS[name]
-    identity = Identity(system, replace(CONFIGS[name], **changes), TASKS[system.tasks[0]])
+    identity = ModelSpec(system, replace(CONFIGS[name], **changes), TEXT_TASKS[system.tasks[0]])
     model: Model = noisy(assemble(identity))
     return model
 
 
 def their_config(config: Any, name: str) -> Any:
     kind = transformers.OpenAIGPTConfig if name == "gpt1" else transformers.GPT2Config
-    inner = {} if name == "gpt1" else {"n_inner": config.hidden}
+    inner = {} if name == "gpt1" else {"n_inner": config.ffn_dim}
     return kind(
-        vocab_size=config.vocabulary, n_positions=config.length, n_embd=config.width, n_layer=config.depth,
-        n_head=config.heads, layer_norm_epsilon=config.eps, bos_token_id=config.end, eos_token_id=config.end,
+        vocab_size=config.vocab_size, n_positions=config.max_length, n_embd=config.width, n_layer=config.depth,
+        n_head=config.heads, layer_norm_epsilon=config.norm_eps, bos_token_id=config.eos_id, eos_token_id=config.eos_id,
         resid_pdrop=config.dropout, embd_pdrop=config.embedding_dropout, attn_pdrop=config.attention_dropout, **inner,
     )  # fmt: skip
 
@@ -80,7 +88,7 @@ LM = {"gpt1": "OpenAIGPTLMHeadModel", "gpt2": "GPT2LMHeadModel"}
 
 def their(model: Model) -> Any:
     """Their model with our weights."""
-    name = model.identity.system.name
+    name = model.spec.system.name
     theirs = getattr(transformers, LM[name])(their_config(model.config, name)).to(next(model.parameters()).dtype).eval()
     ours, state = model.body.state_dict(), theirs.state_dict()
     with torch.no_grad():
@@ -100,7 +108,7 @@ def rows(vocabulary: int = 23) -> tuple[Tensor, Tensor]:
 
 
 @systems
-@pytest.mark.parametrize("changes", [{}, {"eps": 1e-2}, {"hidden": 48, "heads": 2}, {"length": 9}])
+@pytest.mark.parametrize("changes", [{}, {"eps": 1e-2}, {"ffn_dim": 48, "heads": 2}, {"length": 9}])
 def test_logits_and_gradients_are_theirs(name: str, changes: dict[str, Any]) -> None:
     model = model_of(name, **changes)
     theirs, (x, lengths) = their(model), rows()
@@ -135,13 +143,13 @@ def test_single_precision_is_theirs_to_its_rounding(name: str) -> None:
 
 @systems
 def test_what_each_head_looks_at_is_theirs(name: str) -> None:
-    from regard.nn.recording import watch
+    from regard.nn.recording import record_attention
 
     model, (x, _) = model_of(name), rows()
     theirs = their(model)
     theirs.set_attn_implementation("eager")
     right = theirs(input_ids=x, output_attentions=True).attentions
-    with watch(model) as seen:
+    with record_attention(model) as seen:
         model.logits(x)
     for number, weights in enumerate(right):
         near(seen.weights(f"decoder.blocks.{number}.attend"), weights)
@@ -152,7 +160,7 @@ def test_what_each_head_looks_at_is_theirs(name: str) -> None:
 
 @systems
 def test_weights_begin_as_theirs_do(name: str) -> None:
-    sizes = {"width": 96, "depth": 8, "heads": 4, "hidden": 384, "vocabulary": 300, "length": 64, "end": 0}
+    sizes = {"width": 96, "depth": 8, "heads": 4, "ffn_dim": 384, "vocab_size": 300, "max_length": 64, "eos_id": 0}
     torch.manual_seed(3)
     body = SYSTEMS[name].build(replace(CONFIGS[name], **sizes))
     theirs = getattr(transformers, LM[name])(their_config(replace(CONFIGS[name], **sizes), name))
@@ -174,7 +182,7 @@ TOLERANCE = {torch.bfloat16: 0.1, torch.float32: 1e-5, torch.float64: 1e-12}
 
 def same_weights(model: Model, theirs: Mapping[str, Tensor]) -> None:
     state = model.body.state_dict()
-    for key, tensor in in_our_places(theirs, state, model.identity.system.name).items():
+    for key, tensor in in_our_places(theirs, state, model.spec.system.name).items():
         assert tensor.dtype == state[key].dtype and torch.equal(state[key], tensor), key
     assert all(tensor.is_contiguous() for tensor in state.values())
 
@@ -188,7 +196,7 @@ def test_load_reads_what_save_pretrained_wrote(name: str, dtype: torch.dtype, sh
     theirs.save_pretrained(tmp_path, max_shard_size="3KB" if sharded else "1GB")
     assert sharded == (len(list(tmp_path.glob("*.safetensors"))) > 1)
     model = regard.load(tmp_path, dtype="stored")
-    assert model.config == wanted.config and model.task.name == "language" and not model.training
+    assert model.config == wanted.config and model.task.name == "lm" and not model.training
     same_weights(model, theirs.state_dict())
     x, _ = rows()
     near(model.logits(x), theirs(input_ids=x).logits, TOLERANCE[dtype])
@@ -294,7 +302,7 @@ def test_words_that_would_change_the_computation_are_refused(key: str, value: An
 def test_gpt1_without_an_end_takes_unk_for_it(tmp_path: Path) -> None:
     model = model_of("gpt1")
     assert regard.load(folder(model, tmp_path, eos_token_id=None, bos_token_id=None)).config == replace(
-        model.config, end=0
+        model.config, eos_id=0
     )
 
 
@@ -314,7 +322,7 @@ def test_the_two_heads_of_gpt1_go_on_with_text_as_the_one_does(tmp_path: Path) -
     near(model.logits(x), theirs(input_ids=x).logits)
     theirs.save_pretrained(tmp_path)
     assert "lm_head.weight" in load_file(tmp_path / "model.safetensors")
-    assert torch.equal(regard.load(tmp_path, task="language").logits(x), model.logits(x))
+    assert torch.equal(regard.load(tmp_path, task="lm").logits(x), model.logits(x))
 
 
 def test_heads_for_other_tasks_are_left_out(tmp_path: Path) -> None:
@@ -325,16 +333,16 @@ def test_heads_for_other_tasks_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_a_tokenizer_is_read_there_too(tmp_path: Path) -> None:
-    text = Text.language(["to be or not to be", "that is the question"] * 20, 270)
-    model = model_of("gpt2", vocabulary=text.size, end=text.id_of("<|endoftext|>"))
-    model.text = text
+    text = TextTokenizer.train_lm_bpe(["to be or not to be", "that is the question"] * 20, 270)
+    model = model_of("gpt2", vocab_size=text.size, eos_id=text.token_to_id("<|endoftext|>"))
+    model.tokenizer = text
     regard.save(model, tmp_path)
     theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
     auto = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for line in ("to be  or\n\nnot", " ünï🙂 ", "the question"):
         assert theirs.encode(line) == auto.encode(line) == text.encode([line])[0]
         assert theirs.decode(theirs.encode(line)) == line
-    assert regard.load(tmp_path).text_or_refuse().encode(["to be"]) == text.encode(["to be"])
+    assert regard.load(tmp_path).require_tokenizer().encode(["to be"]) == text.encode(["to be"])
 
 
 # -- what is said
@@ -349,14 +357,16 @@ def test_answers_are_those_of_generate(name: str, beams: int) -> None:
         for key, parameter in model.body.named_parameters():  # else a norm's bias says the same token for ever
             parameter.mul_(0.1 if key.endswith("norm.bias") else 1.0).add_(float(key.endswith("norm.weight")))
     theirs, (x, lengths) = their(model), rows()
-    settings = Decode(beam=beams, best=beams, penalty=1.0, form="power")
-    found = search(model.body, Batch(x, lengths), model.config.end, torch.full((4,), 8), settings)
+    settings = DecodeSettings(
+        num_beams=beams, num_return_sequences=beams, length_penalty=1.0, length_penalty_type="power"
+    )
+    found = search(model.body, Batch(x, lengths), model.config.eos_id, torch.full((4,), 8), settings)
     for row, length in enumerate(lengths.tolist()):
         right = theirs.generate(
             x[row : row + 1, :length], attention_mask=torch.ones(1, length), max_new_tokens=8, do_sample=False,
             num_beams=beams, num_return_sequences=beams, pad_token_id=0, length_penalty=1.0, early_stopping=False,
         )[:, length:].tolist()  # fmt: skip
         for answer, other in zip(found[row], right, strict=True):
-            said = [*answer.tokens, *[model.config.end] * answer.ended]
+            said = [*answer.tokens, *[model.config.eos_id] * answer.has_eos]
             assert said == other[: len(said)]
     assert len({answer.tokens for options in found for answer in options}) >= 3 * beams

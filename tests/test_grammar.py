@@ -11,15 +11,15 @@ import pytest
 
 from regard.demos import lexicon
 from regard.demos.grammar import (
-    UNSEEN,
+    UNSEEN_COMBINATIONS,
     Combination,
     Corpus,
-    Pair,
     Sentence,
-    analyses,
+    SentencePair,
     combinations,
-    corpus,
-    german,
+    generate_corpus,
+    parse,
+    to_german,
     translate,
 )
 
@@ -97,15 +97,15 @@ NOT_SAID = (
 
 @pytest.fixture(scope="module")
 def pairs() -> Corpus:
-    return corpus()
+    return generate_corpus()
 
 
 @pytest.fixture(scope="module")
-def meanings(pairs: Corpus) -> dict[Pair, list[Sentence]]:
-    return {pair: list(analyses(pair.source)) for pair in everything(pairs)}
+def meanings(pairs: Corpus) -> dict[SentencePair, list[Sentence]]:
+    return {pair: list(parse(pair.source)) for pair in everything(pairs)}
 
 
-def everything(pairs: Corpus) -> list[Pair]:
+def everything(pairs: Corpus) -> list[SentencePair]:
     return pairs.train + pairs.valid + pairs.test
 
 
@@ -120,7 +120,7 @@ def test_the_corpus_has_its_sizes_and_no_pair_twice(pairs: Corpus) -> None:
 
 
 def test_a_smaller_corpus_keeps_its_shares() -> None:
-    small = corpus(400, seed=1)
+    small = generate_corpus(400, seed=1)
     assert [len(part) for part in (small.train, small.valid, small.test)] == [340, 20, 40]
 
 
@@ -128,13 +128,13 @@ def test_a_smaller_corpus_keeps_its_shares() -> None:
 def test_the_corpus_is_always_the_same(pairs: Corpus) -> None:
     text = "\n".join(f"{pair.source}\t{pair.target}" for pair in everything(pairs))
     assert hashlib.sha256(text.encode()).hexdigest() == CHECKSUM
-    assert corpus(400, seed=1) == corpus(400, seed=1) != corpus(400, seed=2)
+    assert generate_corpus(400, seed=1) == generate_corpus(400, seed=1) != generate_corpus(400, seed=2)
 
 
 @pytest.mark.slow
-def test_every_english_sentence_has_one_translation(meanings: dict[Pair, list[Sentence]]) -> None:
+def test_every_english_sentence_has_one_translation(meanings: dict[SentencePair, list[Sentence]]) -> None:
     for pair, sentences in meanings.items():
-        assert [german(sentence) for sentence in sentences] == [pair.target], pair
+        assert [to_german(sentence) for sentence in sentences] == [pair.target], pair
 
 
 def test_sentences_are_short_enough_and_often_have_two_clauses(pairs: Corpus) -> None:
@@ -144,31 +144,35 @@ def test_sentences_are_short_enough_and_often_have_two_clauses(pairs: Corpus) ->
 
 
 def test_the_dancing_cat_is_unseen() -> None:
-    assert Combination("subject", "cat", "dance") in UNSEEN
+    assert Combination("subject", "cat", "dance") in UNSEEN_COMBINATIONS
 
 
 def test_unseen_combinations_are_possible_ones() -> None:
     subjects = {("subject", n.english, v.base) for v in lexicon.VERBS for n in lexicon.nouns(v.subjects)}
     objects = {("object", v.base, n.english) for v in lexicon.VERBS for n in lexicon.nouns(v.objects)}
     adjectives = {("adjective", a.english, n.english) for a in lexicon.ADJECTIVES for n in lexicon.nouns(a.kinds)}
-    assert subjects | objects | adjectives >= UNSEEN
+    assert subjects | objects | adjectives >= UNSEEN_COMBINATIONS
 
 
 @pytest.mark.slow
-def test_every_held_out_sentence_has_an_unseen_combination(pairs: Corpus, meanings: dict[Pair, list[Sentence]]) -> None:
+def test_every_held_out_sentence_has_an_unseen_combination(
+    pairs: Corpus, meanings: dict[SentencePair, list[Sentence]]
+) -> None:
     for pair in pairs.valid + pairs.test:
-        assert not UNSEEN.isdisjoint(combinations(meanings[pair][0])), pair
+        assert not UNSEEN_COMBINATIONS.isdisjoint(combinations(meanings[pair][0])), pair
 
 
 @pytest.mark.slow
-def test_every_unseen_combination_is_tested(pairs: Corpus, meanings: dict[Pair, list[Sentence]]) -> None:
-    assert {found for pair in pairs.test for found in combinations(meanings[pair][0])} >= UNSEEN
+def test_every_unseen_combination_is_tested(pairs: Corpus, meanings: dict[SentencePair, list[Sentence]]) -> None:
+    assert {found for pair in pairs.test for found in combinations(meanings[pair][0])} >= UNSEEN_COMBINATIONS
 
 
 @pytest.mark.slow
-def test_no_training_sentence_has_an_unseen_combination(pairs: Corpus, meanings: dict[Pair, list[Sentence]]) -> None:
+def test_no_training_sentence_has_an_unseen_combination(
+    pairs: Corpus, meanings: dict[SentencePair, list[Sentence]]
+) -> None:
     for pair in pairs.train:
-        assert UNSEEN.isdisjoint(combinations(meanings[pair][0])), pair
+        assert UNSEEN_COMBINATIONS.isdisjoint(combinations(meanings[pair][0])), pair
 
 
 def test_cats_never_dance_in_training(pairs: Corpus) -> None:
@@ -201,14 +205,14 @@ def test_clauses_after_a_conjunction_end_in_the_finite_verb(pairs: Corpus) -> No
     for verb in lexicon.VERBS:
         for form in (verb.german_third, verb.german_plural, verb.german_past, verb.german_past_plural):
             finite.add(verb.particle + form)
-    links = {link.german for link in lexicon.LINKS}
+    links = {link.german for link in lexicon.CONJUNCTIONS}
     side_clauses = [words for pair in everything(pairs) for words in clauses(pair.target) if words[0] in links]
     assert len(side_clauses) > 40_000
     assert all(words[-1] in finite for words in side_clauses)
 
 
 def test_kein_stands_with_no_other_article_and_never_with_nicht(pairs: Corpus) -> None:
-    articles = set(lexicon.DEFINITE.values()) | set(lexicon.INDEFINITE.values())
+    articles = set(lexicon.DEFINITE_ARTICLES.values()) | set(lexicon.INDEFINITE_ARTICLES.values())
     for words in (words for pair in everything(pairs) for words in clauses(pair.target)):
         for place, word in enumerate(words):
             if word.startswith("kein"):

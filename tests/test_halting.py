@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.nn.blocks.act import Halting, Mixing, Pondered
+from regard.nn.blocks.act import ACTOutput, Halting, Mixing
 from tiny import near, noise, noisy
 
 B, L, D = 3, 5, 4
@@ -37,7 +37,7 @@ def by_hand(
     """All states of all steps first, then one position after another with plain numbers."""
     weight, bias = halting.gate.weight.detach().numpy()[0], float(halting.gate.bias.detach())
     befores, afters = [], []
-    for number in range(halting.cap):
+    for number in range(halting.max_steps):
         x = place(x, number)
         befores.append(x.detach().numpy())
         x = change(x, number)
@@ -45,7 +45,7 @@ def by_hand(
     out, steps, rests = np.zeros((B, L, D)), np.zeros((B, L), dtype=int), np.zeros((B, L))
     for b, i in itertools.product(range(B), range(L)):
         halt, rest, taken, state = 0.0, 0.0, 0, np.zeros(D)
-        while real[b, i] and halt < 1.0 and taken < halting.cap:
+        while real[b, i] and halt < 1.0 and taken < halting.max_steps:
             p = 1 / (1 + np.exp(-(float(befores[taken][b, i] @ weight) + bias)))
             if halt + p > 1 - epsilon:
                 rest = 1 - halt
@@ -71,7 +71,7 @@ def test_positions_stop_as_a_loop_over_each_says(mixing: Mixing, cap: int, epsil
         assert np.array_equal(ours.steps.numpy(), steps)
         near(ours.states, torch.from_numpy(out))
         near(ours.remainders, torch.from_numpy(rests))
-        total, count = ours.cost(marks)
+        total, count = ours.ponder_cost(marks)
         assert count == wanted.sum() and total.item() == pytest.approx((steps + rests)[wanted].sum())
     if cap == 9:
         assert len(set(steps[wanted])) > 2, "positions of this test think for different times"
@@ -91,7 +91,7 @@ def test_no_step_is_computed_that_no_position_needs() -> None:
     most = int(halting(x, place, counted, real).steps.max())
     assert len(taken) == most < 9
     taken.clear()
-    halting(x, place, counted, real, whole=True)
+    halting(x, place, counted, real, run_all_steps=True)
     assert len(taken) == 9
 
 
@@ -99,12 +99,12 @@ def test_what_is_computed_beyond_the_slowest_changes_not_a_bit() -> None:
     halting, place, change, x = world(12, 0.2)
     halting = halting.float()
 
-    def answers(whole: bool) -> tuple[Pondered, list[Tensor]]:
+    def answers(whole: bool) -> tuple[ACTOutput, list[Tensor]]:
         found = halting(
             x.float(), lambda x, n: place(x, n).float(), lambda x, n: change(x.double(), n).float(), None, whole
         )
         halting.zero_grad()
-        (found.states.square().sum() + found.cost()[0]).backward()
+        (found.states.square().sum() + found.ponder_cost()[0]).backward()
         return found, [parameter.grad.clone() for parameter in halting.parameters()]  # type: ignore[union-attr]
 
     (one, slopes), (other, theirs) = answers(False), answers(True)
@@ -123,7 +123,7 @@ def test_gradients_of_states_and_cost_are_finite_differences(mixing: Mixing) -> 
 
     def value(x: Tensor) -> Tensor:
         found = halting(x, place, change, real)
-        return (found.states * wanted).sum() + 0.7 * found.cost(real)[0]
+        return (found.states * wanted).sum() + 0.7 * found.ponder_cost(real)[0]
 
     def numbers(x: Tensor) -> float:
         out, steps, rests = by_hand(halting, place, change, x, real.numpy(), 0.1)
@@ -149,13 +149,13 @@ def test_gradients_of_states_and_cost_are_finite_differences(mixing: Mixing) -> 
 def test_a_fresh_gate_is_likely_to_stop() -> None:
     halting = Halting(16, 4)
     assert halting.gate.bias.tolist() == [1.0]
-    assert halting.chance(torch.zeros(1, 1, 16)).item() == pytest.approx(1 / (1 + np.exp(-1)))
+    assert halting.halting_probability(torch.zeros(1, 1, 16)).item() == pytest.approx(1 / (1 + np.exp(-1)))
 
 
 def test_halting_is_decided_in_float32_however_states_are_kept() -> None:
     halting = Halting(16, 4)
     x = torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(1))
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(halting.chance(x), halting.chance(x.clone()))
-        assert halting.chance(x.bfloat16()).dtype == torch.float32
-    near(halting.chance(x.bfloat16()), halting.chance(x.bfloat16().float()))
+        assert torch.equal(halting.halting_probability(x), halting.halting_probability(x.clone()))
+        assert halting.halting_probability(x.bfloat16()).dtype == torch.float32
+    near(halting.halting_probability(x.bfloat16()), halting.halting_probability(x.bfloat16().float()))

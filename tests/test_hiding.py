@@ -7,13 +7,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from regard.data.batching.mlm_masking import Hidden, Hiding
-from regard.data.batching.nsp_sampling import Readings, Rows, pairs, singles
+from regard.data.batching.mlm_masking import MaskedRows, TokenMasker
+from regard.data.batching.nsp_sampling import PretrainingSampler, SegmentPairs, segment_pairs, single_segments
 from regard.errors import DataError
 from regard.types import IGNORE
 
 SPECIAL, MASK, VOCABULARY = 5, 4, 105
-HIDING = Hiding(MASK, np.arange(VOCABULARY) >= SPECIAL, 0.15)
+HIDING = TokenMasker(MASK, np.arange(VOCABULARY) >= SPECIAL, 0.15)
 PARTS = np.array([[0, 200, 1], [230, 300, 1], [300, 420, 2], [420, 424, 3], [424, 425, 4], [500, 900, 5]])
 """The first document has a hole, the fourth is one token long."""
 
@@ -36,7 +36,7 @@ def framed(rows: list[np.ndarray]) -> list[np.ndarray]:
 def test_of_each_row_round_of_its_share_is_asked_for_and_at_least_one() -> None:
     rows = framed(some([1, 2, 3, 9, 10, 11, 30, 100, 126, 127]))
     hidden = HIDING(rows, random())
-    assert [len(places) for places in hidden.places] == [1, 1, 1, 1, 2, 2, 4, 15, 19, 19]
+    assert [len(places) for places in hidden.positions] == [1, 1, 1, 1, 2, 2, 4, 15, 19, 19]
     for row, read, places, right in zip(rows, *hidden, strict=True):
         assert len(read) == len(row) and len(set(places.tolist())) == len(places)
         assert (row[places] == right).all() and (np.delete(read, places) == np.delete(row, places)).all()
@@ -45,18 +45,18 @@ def test_of_each_row_round_of_its_share_is_asked_for_and_at_least_one() -> None:
 def test_special_tokens_are_never_hidden_counted_or_put_in_place_of_others() -> None:
     unknown = np.concatenate([some([10])[0], [1] * 30])  # one in four can be asked for
     hidden = HIDING([unknown, np.array([2, 3]), np.array([2, 1, 1, 3])], random())
-    assert [len(places) for places in hidden.places] == [2, 0, 0] and (hidden.places[0] < 10).all()
+    assert [len(places) for places in hidden.positions] == [2, 0, 0] and (hidden.positions[0] < 10).all()
     many = HIDING(framed(some([1000] * 300)), random(2))
-    assert not set(np.concatenate(many.right).tolist()) & set(range(SPECIAL))
-    put = np.concatenate([read[places] for read, places in zip(many.read, many.places, strict=True)])
+    assert not set(np.concatenate(many.labels).tolist()) & set(range(SPECIAL))
+    put = np.concatenate([read[places] for read, places in zip(many.inputs, many.positions, strict=True)])
     assert set(put.tolist()) == {MASK, *range(SPECIAL, VOCABULARY)}
 
 
 def test_of_what_is_asked_for_eight_in_ten_are_masks_one_is_another_token_and_one_stays() -> None:
     rows = some([200] * 2000)
     hidden = HIDING(rows, random(3))
-    right = np.concatenate(hidden.right)
-    put = np.concatenate([read[places] for read, places in zip(hidden.read, hidden.places, strict=True)])
+    right = np.concatenate(hidden.labels)
+    put = np.concatenate([read[places] for read, places in zip(hidden.inputs, hidden.positions, strict=True)])
     assert len(right) == 0.15 * 200 * 2000
     shares = {"mask": (put == MASK).mean(), "stays": (put == right).mean()}
     shares["other"] = 1 - sum(shares.values())
@@ -68,7 +68,7 @@ def test_of_what_is_asked_for_eight_in_ten_are_masks_one_is_another_token_and_on
 
 def test_every_place_is_hidden_as_often_as_any_other() -> None:
     hidden = HIDING(framed(some([40] * 4000)), random(4))
-    often = np.bincount(np.concatenate(hidden.places), minlength=42)
+    often = np.bincount(np.concatenate(hidden.positions), minlength=42)
     assert often[0] == often[41] == 0 and often.sum() == 6 * 4000
     assert abs(often[1:41] / 4000 - 0.15).max() < 5 * (0.15 * 0.85 / 4000) ** 0.5
 
@@ -86,30 +86,30 @@ def words(row: np.ndarray) -> list[tuple[int, ...]]:
 
 
 def test_whole_words_are_hidden_with_all_their_pieces_and_no_more_tokens_in_all() -> None:
-    whole = Hiding(MASK, HIDING.ordinary, 0.15, starts)
+    whole = TokenMasker(MASK, HIDING.maskable, 0.15, starts)
     rows = framed(some([60] * 300))
     hidden, often = whole(rows, random(5)), 0
-    for row, places in zip(rows, hidden.places, strict=True):
+    for row, places in zip(rows, hidden.positions, strict=True):
         chosen = set(places.tolist())
         assert all(not chosen & set(word) or chosen >= set(word) for word in words(row))
         assert len(chosen) <= 9
         often += len(chosen)
     assert often > 0.99 * 9 * 300
     one = np.array([2, 5, 7, 9, 11, 3])  # a single word of four pieces, and room for one
-    (places,) = whole([one], random()).places
+    (places,) = whole([one], random()).positions
     assert len(places) == 1 and 0 < places[0] < 5
 
 
 def test_no_rows_that_fit_a_room_ask_for_more_than_it_says() -> None:
     draw = random(6)
     for share in (0.05, 0.15, 0.4):
-        hiding = Hiding(MASK, HIDING.ordinary, share)
+        hiding = TokenMasker(MASK, HIDING.maskable, share)
         for around, longest in ((2, 16), (3, 12), (3, 64)):
-            most, highest = hiding.most(512, 60, longest, around), 0
+            most, highest = hiding.max_masked(512, 60, longest, around), 0
             for _ in range(200):
                 lengths = draw.integers(around + 1, draw.integers(around + 2, longest + 1) + 1, 60)
                 lengths = lengths[np.cumsum(lengths) <= 512]
-                highest = max(highest, int(hiding.count(lengths - around).sum()))
+                highest = max(highest, int(hiding.num_masked(lengths - around).sum()))
             assert highest <= most <= 512 * share + 61
 
 
@@ -121,13 +121,13 @@ def part_of(first: int, last: int) -> int:
     return found
 
 
-def told(rows: Rows) -> tuple[list[list[int]], list[list[int]]]:
+def told(rows: SegmentPairs) -> tuple[list[list[int]], list[list[int]]]:
     return [row for row in rows.tolist() if row[4] == 0], [row for row in rows.tolist() if row[4] == 1]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_second_text_follows_in_its_document_or_is_one_of_another(seed: int) -> None:
-    rows = pairs(PARTS[PARTS[:, 1] - PARTS[:, 0] > 1], 30, random(seed))
+    rows = segment_pairs(PARTS[PARTS[:, 1] - PARTS[:, 0] > 1], 30, random(seed))
     follow, other = told(rows)
     assert follow and other and len(follow) + len(other) == len(rows)
     for a, b, c, d, _ in follow:
@@ -138,7 +138,7 @@ def test_a_second_text_follows_in_its_document_or_is_one_of_another(seed: int) -
 
 
 def test_half_of_the_second_texts_follow() -> None:
-    rows = np.concatenate([pairs(PARTS, 30, random(seed)) for seed in range(200)])
+    rows = np.concatenate([segment_pairs(PARTS, 30, random(seed)) for seed in range(200)])
     assert abs(rows[:, 4].mean() - 0.5) < 4 * 0.5 / len(rows) ** 0.5
     first = rows[:, 1] - rows[:, 0]
     assert set(first.tolist()) == set(range(1, 30))  # of all lengths
@@ -146,11 +146,11 @@ def test_half_of_the_second_texts_follow() -> None:
 
 def test_neither_its_length_nor_the_end_of_its_text_tells_that_a_second_text_does_not_follow() -> None:
     documents = np.array([[10 * n * n, 10 * n * n + 20, n] for n in range(1, 60)])
-    rows = np.concatenate([pairs(documents, 40, random(seed)) for seed in range(30)])
+    rows = np.concatenate([segment_pairs(documents, 40, random(seed)) for seed in range(30)])
     ends = np.isin(rows[:, 3], documents[:, 1])
     assert ends.all() and (rows[:, 1] - rows[:, 0] + rows[:, 3] - rows[:, 2] == 20).all()
     long = np.array([[0, 5000, 0], [5000, 9000, 1]])
-    rows = np.concatenate([pairs(long, 40, random(seed)) for seed in range(100)])
+    rows = np.concatenate([segment_pairs(long, 40, random(seed)) for seed in range(100)])
     ends, other = np.isin(rows[:, 3], long[:, 1]), rows[:, 4] == 1
     assert 0 < ends[other].mean() < 3 * ends[~other].mean() + 0.01
     lengths = rows[:, 1] - rows[:, 0] + rows[:, 3] - rows[:, 2]
@@ -159,7 +159,7 @@ def test_neither_its_length_nor_the_end_of_its_text_tells_that_a_second_text_doe
 
 def test_what_does_not_follow_comes_from_all_over_the_text_of_others() -> None:
     documents = np.array([[0, 5000, 0], [5000, 5500, 1], [5500, 7000, 2]])
-    rows = np.concatenate([pairs(documents, 20, random(seed)) for seed in range(80)])
+    rows = np.concatenate([segment_pairs(documents, 20, random(seed)) for seed in range(80)])
     other = rows[rows[:, 4] == 1]
     from_first = other[other[:, 0] < 5000]
     often = np.histogram(from_first[:, 2], bins=20, range=(5000, 7000))[0] / len(from_first)
@@ -168,7 +168,7 @@ def test_what_does_not_follow_comes_from_all_over_the_text_of_others() -> None:
 
 def test_where_nothing_as_long_is_found_a_shorter_text_of_another_document_will_do() -> None:
     documents = np.array([[0, 1000, 0], [1000, 1003, 1]])
-    rows = pairs(documents, 100, random())
+    rows = segment_pairs(documents, 100, random())
     other = [row for row in rows.tolist() if row[4] == 1 and row[1] <= 1000]
     assert other and all(1000 <= row[2] < row[3] <= 1003 for row in other)
 
@@ -176,25 +176,25 @@ def test_where_nothing_as_long_is_found_a_shorter_text_of_another_document_will_
 def test_a_text_that_is_too_short_is_drawn_again() -> None:
     short = [[1000 + 3 * n, 1003 + 3 * n, n + 1] for n in range(200)]
     documents = np.array([[0, 1000, 0], *short, [1600, 2600, 300]])
-    rows = np.concatenate([pairs(documents, 100, random(seed)) for seed in range(40)])
+    rows = np.concatenate([segment_pairs(documents, 100, random(seed)) for seed in range(40)])
     other = rows[(rows[:, 4] == 1) & (rows[:, 1] <= 1000) & (rows[:, 1] - rows[:, 0] < 90)]
     assert len(other) > 100 and (other[:, 2] >= 1600).mean() > 0.97
 
 
 def test_one_document_has_no_other_and_nothing_is_asked_about_its_pairs() -> None:
-    rows = pairs(PARTS[:2], 30, random())
+    rows = segment_pairs(PARTS[:2], 30, random())
     assert (rows[:, 4] == IGNORE).all() and (rows[:, 1] == rows[:, 2]).all()
     with pytest.raises(DataError, match=r"model\.pairs"):
-        Readings(PARTS[:2], 30, 3, 300, 1, False, True)
-    Readings(PARTS[:2], 30, 2, 300, 1, False, False)
+        PretrainingSampler(PARTS[:2], 30, 3, 300, 1, False, True)
+    PretrainingSampler(PARTS[:2], 30, 2, 300, 1, False, False)
     with pytest.raises(DataError, match="document"):
-        Readings(PARTS[4:5], 30, 3, 300, 1, False, True)
+        PretrainingSampler(PARTS[4:5], 30, 3, 300, 1, False, True)
 
 
 def test_single_texts_read_every_token_once_in_an_epoch_and_cut_them_anew() -> None:
     cuts = set()
     for seed in range(5):
-        rows = singles(PARTS, 30, random(seed))
+        rows = single_segments(PARTS, 30, random(seed))
         read = sorted(place for a, b, c, d, _ in rows.tolist() for place in range(a, b))
         assert read == [place for a, b, _ in PARTS.tolist() for place in range(a, b)]
         assert (rows[:, 2] == rows[:, 3]).all() and all(part_of(a, b) >= 0 for a, b in rows[:, :2].tolist())
@@ -205,8 +205,8 @@ def test_single_texts_read_every_token_once_in_an_epoch_and_cut_them_anew() -> N
 # -- grains
 
 
-def readings(packed: bool = False, seed: int = 1, paired: bool = True) -> Readings:
-    return Readings(PARTS, 33, 3 if paired else 2, 132, seed, packed, paired)
+def readings(packed: bool = False, seed: int = 1, paired: bool = True) -> PretrainingSampler:
+    return PretrainingSampler(PARTS, 33, 3 if paired else 2, 132, seed, packed, paired)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -214,30 +214,33 @@ def readings(packed: bool = False, seed: int = 1, paired: bool = True) -> Readin
 def test_a_grain_is_a_function_of_its_seed_and_number(packed: bool, paired: bool) -> None:
     one, two, other = (readings(packed, seed, paired) for seed in (1, 1, 2))
     numbers = list(range(40))
-    forward = {number: one.grain(number) for number in numbers}
+    forward = {number: one.micro_batch(number) for number in numbers}
     for number in random().permutation(numbers).tolist():
-        epoch, rows = two.grain(number)
+        epoch, rows = two.micro_batch(number)
         assert epoch == forward[number][0] and (rows == forward[number][1]).all()
         assert rows.shape[1] == 7 and (rows[:, 5:] == [1, number]).all()
-        assert two.tokens(number) == int(two.lengths(rows).sum()) <= two.size(rows) <= 132
-    assert any(other.grain(n)[1].tolist() != forward[n][1].tolist() for n in range(5))
-    assert one.rows(0).tolist() == two.rows(0).tolist() != other.rows(0).tolist()
+        assert two.num_tokens(number) == int(two.row_lengths(rows).sum()) <= two.padded_size(rows) <= 132
+    assert any(other.micro_batch(n)[1].tolist() != forward[n][1].tolist() for n in range(5))
+    assert one.epoch_rows(0).tolist() == two.epoch_rows(0).tolist() != other.epoch_rows(0).tolist()
     epochs = [np.concatenate(one.epoch(number))[:, :5].tolist() for number in range(3)]
     assert sorted(epochs[0]) != sorted(epochs[1]) != sorted(epochs[2])
 
 
 def test_packed_grains_have_one_shape_and_padded_ones_little_padding() -> None:
     packed, padded = readings(True), readings(False)
-    assert packed.steady and packed.shape is not None and not padded.steady and padded.shape is None
-    assert packed.size(packed.grain(0)[1]) == packed.shape.rooms[0] and 0 <= packed.padding() < 0.4
-    assert all(len(packed.grain(n)[1]) < packed.shape.documents for n in range(60))
-    assert 0 <= padded.padding() < 0.2 and "two texts" in padded.about and "packed" in packed.about
+    assert packed.static_shape and packed.shape is not None and not padded.static_shape and padded.shape is None
+    assert (
+        packed.padded_size(packed.micro_batch(0)[1]) == packed.shape.row_lengths[0]
+        and 0 <= packed.padding_fraction() < 0.4
+    )
+    assert all(len(packed.micro_batch(n)[1]) < packed.shape.num_documents for n in range(60))
+    assert 0 <= padded.padding_fraction() < 0.2 and "two texts" in padded.description and "packed" in packed.description
 
 
 def test_hidden_words_follow_from_the_draws_alone() -> None:
     rows = framed(some([30, 40, 50]))
 
-    def flat(hidden: Hidden) -> list[list[list[int]]]:
+    def flat(hidden: MaskedRows) -> list[list[list[int]]]:
         return [[part.tolist() for part in side] for side in hidden]
 
     assert flat(HIDING(rows, random(1))) == flat(HIDING(rows, random(1))) != flat(HIDING(rows, random(2)))

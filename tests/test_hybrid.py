@@ -16,15 +16,24 @@ from torch import Tensor, nn
 import regard
 from regard.config import as_dict
 from regard.errors import SettingError, WeightsError
-from regard.nn.vision.patches import PatchEncoder
+from regard.nn.vision.patches import VisionTransformer
 from regard.systems import hybrid
-from regard.training.settings import Train
+from regard.training.settings import TrainSettings
 from regard.types import Batch
-from regard.weights.tables import read_folder, write_file
+from regard.weights.tables import read_checkpoint, write_safetensors
 from tiny import near, noise, noisy
 
 OURS = hybrid.Config(
-    size=32, channels=2, stages=(2, 1, 2), start=8, groups=4, width=12, depth=3, heads=3, hidden=20, eps=1e-12
+    image_size=32,
+    in_channels=2,
+    backbone_depths=(2, 1, 2),
+    stem_channels=8,
+    norm_groups=4,
+    width=12,
+    depth=3,
+    heads=3,
+    ffn_dim=20,
+    norm_eps=1e-12,
 )
 PIXELS = noise(2, 2, 32, 32, seed=3)
 BACKBONE = "vit.embeddings.patch_embeddings.backbone."
@@ -36,14 +45,18 @@ class Theirs(nn.Module):
     def __init__(self, config: hybrid.Config) -> None:
         super().__init__()
         told = hybrid.PUBLISHED.write(as_dict(config))["backbone_config"]
-        last = [f"stage{number + 1}" for number in range(len(config.stages))]
+        last = [f"stage{number + 1}" for number in range(len(config.backbone_depths))]
         self.bit = transformers.BitBackbone(transformers.BitConfig(**{**told, "out_features": last}))
-        side = self.bit(torch.zeros(1, config.channels, config.size, config.size)).feature_maps[-1].shape[-1]
+        side = (
+            self.bit(torch.zeros(1, config.in_channels, config.image_size, config.image_size))
+            .feature_maps[-1]
+            .shape[-1]
+        )
         self.vit = transformers.ViTForImageClassification(
             transformers.ViTConfig(
                 hidden_size=config.width, num_hidden_layers=config.depth, num_attention_heads=config.heads,
-                intermediate_size=config.hidden, image_size=side, patch_size=config.patch,
-                num_channels=config.widths[-1], layer_norm_eps=config.eps, num_labels=5,
+                intermediate_size=config.ffn_dim, image_size=side, patch_size=config.patch_size,
+                num_channels=config.widths[-1], layer_norm_eps=config.norm_eps, num_labels=5,
             )
         )  # fmt: skip
 
@@ -54,11 +67,14 @@ class Theirs(nn.Module):
     def tensors(self, folder: Path) -> dict[str, Tensor]:
         """By the names of one file."""
         self.vit.save_pretrained(folder)
-        return {**read_folder(folder), **{BACKBONE + name: tensor for name, tensor in self.bit.state_dict().items()}}
+        return {
+            **read_checkpoint(folder),
+            **{BACKBONE + name: tensor for name, tensor in self.bit.state_dict().items()},
+        }
 
 
-def filled(config: hybrid.Config, tensors: dict[str, Tensor]) -> tuple[PatchEncoder, nn.Linear]:
-    config, tensors = hybrid.adapt(config, tensors)
+def filled(config: hybrid.Config, tensors: dict[str, Tensor]) -> tuple[VisionTransformer, nn.Linear]:
+    config, tensors = hybrid.from_published(config, tensors)
     body, head = hybrid.build(config).double().eval(), nn.Linear(config.width, 5).double()
     named = [f"head.classes.{part}" for part in ("weight", "bias")]
     found, foreign = hybrid.NAMES.read(tensors, [*body.state_dict(), *named])
@@ -81,7 +97,7 @@ def gradients(peer: Theirs, folder: Path) -> dict[str, Tensor]:
     [
         ({}, (32, 32)), ({}, (48, 48)), ({}, (16, 80)), ({}, (37, 50)), ({"size": 36}, (36, 36)),
         ({"stages": (1, 1)}, (32, 24)),
-        ({"stages": (1, 1, 1, 2), "size": 64}, (64, 64)), ({"stages": (1,), "size": 28, "start": 12}, (28, 28)),
+        ({"stages": (1, 1, 1, 2), "image_size": 64}, (64, 64)), ({"stages": (1,), "image_size": 28, "start": 12}, (28, 28)),
         ({"stages": (1, 1), "patch": 2}, (32, 48)),
     ],
 )  # fmt: skip
@@ -93,11 +109,11 @@ def test_states_maps_classes_and_gradients_are_those_of_bit_and_vit(
     body, head = filled(config, peer.tensors(tmp_path / "it"))
     pixels = noise(2, 2, *sides, seed=3)
     right, maps = peer(pixels)
-    stages = len(config.stages)
+    stages = len(config.backbone_depths)
     found = body(Batch(pixels), taps=(*range(-stages, 0), 0, 1, 2))
     logits = head(found.summary)
     near(logits, right.logits, 1e-11)
-    for ours, tap in zip(found.taps, (*reversed(maps), *right.hidden_states[1:]), strict=True):
+    for ours, tap in zip(found.hidden_states, (*reversed(maps), *right.hidden_states[1:]), strict=True):
         near(ours, tap, 1e-11)
     (logits * noise(2, 5, seed=8)).sum().backward()
     (right.logits * noise(2, 5, seed=8)).sum().backward()
@@ -112,19 +128,21 @@ def test_states_maps_classes_and_gradients_are_those_of_bit_and_vit(
 
 
 def test_maps_say_what_the_taps_are() -> None:
-    found = hybrid.BASE.maps()
-    assert [tap.at for tap in found] == [-1, -2, 8, 11] and [tap.stride for tap in found] == [4, 8, 16, 16]
-    assert [tap.channels for tap in found] == [256, 512, 768, 768] and [tap.flat for tap in found] == [False] * 2 + [
-        True
-    ] * 2
+    found = hybrid.BASE.feature_maps()
+    assert [tap.index for tap in found] == [-1, -2, 8, 11] and [tap.stride for tap in found] == [4, 8, 16, 16]
+    assert [tap.channels for tap in found] == [256, 512, 768, 768] and [tap.is_sequence for tap in found] == [
+        False
+    ] * 2 + [True] * 2
     for config in (OURS, replace(OURS, stages=(1,)), replace(OURS, stages=(1, 1), patch=2)):
-        maps = config.maps()
+        maps = config.feature_maps()
         assert len(maps) == 4 and sorted(tap.stride for tap in maps) == [tap.stride for tap in maps]
         with torch.device("meta"):
-            states = hybrid.build(config)(Batch(torch.zeros(2, 2, 64, 32)), taps=[tap.at for tap in maps]).taps
+            states = hybrid.build(config)(
+                Batch(torch.zeros(2, 2, 64, 32)), taps=[tap.index for tap in maps]
+            ).hidden_states
         for tap, tensor in zip(maps, states, strict=True):
             h, w = 64 // tap.stride, 32 // tap.stride
-            assert tensor.shape == ((2, 1 + h * w, tap.channels) if tap.flat else (2, tap.channels, h, w))
+            assert tensor.shape == ((2, 1 + h * w, tap.channels) if tap.is_sequence else (2, tap.channels, h, w))
 
 
 def test_a_stage_that_there_is_not_is_refused() -> None:
@@ -138,19 +156,19 @@ def test_a_stage_that_there_is_not_is_refused() -> None:
 def test_with_a_thousand_classes_there_are_as_many_parameters_as_published() -> None:
     for size, total in ((224, 98_659_112), (384, 98_950_952)):
         with torch.device("meta"):
-            body = hybrid.build(replace(hybrid.PRESETS["hybrid-base"].config, size=size))
+            body = hybrid.build(replace(hybrid.PRESETS["hybrid-base"].config, image_size=size))
         assert sum(p.numel() for p in body.parameters()) + 769_000 == total and not list(body.buffers())
 
 
 @pytest.mark.parametrize("preset", hybrid.PRESETS)
 def test_a_preset_has_the_parameters_it_says_and_settings_that_exist(preset: str) -> None:
-    found, known = hybrid.PRESETS[preset], {field.name for field in fields(Train)}
+    found, known = hybrid.PRESETS[preset], {field.name for field in fields(TrainSettings)}
     with torch.device("meta"):
         assert sum(p.numel() for p in hybrid.build(found.config).parameters()) == found.parameters
     for task in (*hybrid.SYSTEM.tasks, "nothing"):
         recipe = hybrid.SYSTEM.recipe(found, task)
         assert set(recipe) == {"train"} and set(recipe["train"]) <= known
-    for further in hybrid.SYSTEM.further.values():
+    for further in hybrid.SYSTEM.finetune_recipes.values():
         assert set(further) == {"train"} and set(further["train"]) <= known
 
 
@@ -162,7 +180,7 @@ def test_every_parameter_learns() -> None:
 
 def test_it_begins_as_resnet_and_vit_do() -> None:
     torch.manual_seed(0)
-    body = hybrid.build(replace(OURS, start=32, dropout=0.5))
+    body = hybrid.build(replace(OURS, bos_id=32, dropout=0.5))
     named = {name: p.detach() for name, p in body.named_parameters()}
     assert float(named["front.stem.conv.weight"].std()) == pytest.approx((2 / (32 * 49)) ** 0.5, rel=0.1)
     assert 0 < float(named["encoder.blocks.0.feed.inner.up.bias"].abs().max()) < 1e-5 and not named["first"].any()
@@ -174,8 +192,8 @@ def test_it_begins_as_resnet_and_vit_do() -> None:
     ("changes", "told"),
     [
         ({"stages": ()}, r"model\.stages"), ({"stages": (1, 0)}, r"model\.stages"),
-        ({"groups": 3}, r"model\.groups"), ({"heads": 5}, r"model\.heads"),
-        ({"patch": 3}, r"model\.patch"),
+        ({"norm_groups": 3}, r"model\.groups"), ({"heads": 5}, r"model\.heads"),
+        ({"patch_size": 3}, r"model\.patch"),
     ],
 )  # fmt: skip
 def test_sizes_that_do_not_fit_are_refused(changes: dict[str, Any], told: str) -> None:
@@ -194,7 +212,7 @@ def test_the_published_config_is_written_as_it_is_read() -> None:
 
 
 def test_a_config_that_says_little_means_the_published_defaults() -> None:
-    right = replace(hybrid.BASE, eps=1e-12)
+    right = replace(hybrid.BASE, norm_eps=1e-12)
     assert hybrid.Config(**hybrid.PUBLISHED.read({"model_type": "vit-hybrid"})) == right
     told = {
         "global_padding": "same",
@@ -224,15 +242,15 @@ def test_other_convolutions_are_refused(changes: dict[str, Any]) -> None:
 def test_a_folder_is_read_and_written_with_its_classes(tmp_path: Path) -> None:
     """As `transformers` 4 wrote them."""
     peer = noisy(Theirs(OURS))
-    write_file(tmp_path / "model.safetensors", peer.tensors(tmp_path / "vit"))
+    write_safetensors(tmp_path / "model.safetensors", peer.tensors(tmp_path / "vit"))
     told = hybrid.PUBLISHED.write(as_dict(OURS), "classify")
     (tmp_path / "config.json").write_text(json.dumps({**told, "id2label": {str(n): f"no. {n}" for n in range(5)}}))
     right = peer(PIXELS)[0].logits
     model = regard.load(tmp_path)
-    assert model.identity.labels == tuple(f"no. {n}" for n in range(5)) and model.config == OURS and not model.notes
+    assert model.spec.labels == tuple(f"no. {n}" for n in range(5)) and model.config == OURS and not model.notes
     near(model.logits(PIXELS), right, 1e-11)
     regard.save(model, tmp_path / "ours")
-    ours, theirs = read_folder(tmp_path / "ours"), read_folder(tmp_path)
+    ours, theirs = read_checkpoint(tmp_path / "ours"), read_checkpoint(tmp_path)
     assert set(ours) == set(theirs) and all(torch.equal(ours[name], theirs[name]) for name in ours)
     near(regard.load(model.save(tmp_path / "run")).logits(PIXELS), right, 1e-11)
 

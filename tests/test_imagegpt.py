@@ -17,14 +17,14 @@ from torch import Tensor
 
 import regard
 from regard.decode.search import search
-from regard.decode.settings import Decode
+from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, SettingError, WeightsError
-from regard.model import Identity, Model, assemble
-from regard.nn.blocks.heads import ReadOut
+from regard.model import Model, ModelSpec, assemble
+from regard.nn.blocks.heads import ClassifierHead
 from regard.processors import palette as palettes
 from regard.processors.palette import Palette
 from regard.systems import SYSTEMS, find_preset, imagegpt
-from regard.tasks.image_generation import Painting, shifted
+from regard.tasks.image_generation import ImageGeneration, shift_right
 from regard.types import Batch
 from tiny import gradients, near, noise, noisy
 
@@ -32,7 +32,7 @@ transformers = pytest.importorskip("transformers")
 transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
 
-SMALL = imagegpt.Config(size=4, colours=11, width=12, depth=3, heads=3, hidden=20)
+SMALL = imagegpt.Config(image_size=4, num_colors=11, width=12, depth=3, heads=3, ffn_dim=20)
 BLOCK = {
     "attend.norm": "ln_1", "attend.inner.qkv": "attn.c_attn", "attend.inner.out": "attn.c_proj", "feed.norm": "ln_2",
     "feed.inner.up": "mlp.c_fc", "feed.inner.down": "mlp.c_proj",
@@ -56,18 +56,20 @@ def in_our_places(theirs: Mapping[str, Tensor], names: Any) -> dict[str, Tensor]
     return {name: t.T if t.ndim == 2 and ".blocks." in name else t for name, t in found.items()}
 
 
-class Sorting(Painting):
+class Sorting(ImageGeneration):
     """Tells classes of pictures apart, as a head on the body's summary does."""
 
     name = "classify"
     labelled = True
 
     def bodied(self, config: Any) -> Any:
-        return replace(config, draws=False)
+        return replace(config, lm_head=False)
 
     def head(self, config: Any, labels: Any) -> Any:
         return (
-            ReadOut("classes", config.maps()[-1].channels, len(labels), config.head_dropout, config.head_bias)
+            ClassifierHead(
+                "classes", config.feature_maps()[-1].channels, len(labels), config.head_dropout, config.head_bias
+            )
             if labels
             else None
         )
@@ -76,7 +78,7 @@ class Sorting(Painting):
         return model.head(model.body(batch).summary)
 
 
-TASK = {"draw": Painting(), "classify": Sorting()}
+TASK = {"draw": ImageGeneration(), "classify": Sorting()}
 KIND = {"draw": "ImageGPTForCausalImageModeling", "classify": "ImageGPTForImageClassification"}
 tasks = pytest.mark.parametrize("task", TASK)
 
@@ -85,13 +87,13 @@ tasks = pytest.mark.parametrize("task", TASK)
 def both_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     import regard.tasks
 
-    monkeypatch.setattr(regard.tasks, "SEEING", {**regard.tasks.SEEING, **TASK})
+    monkeypatch.setattr(regard.tasks, "IMAGE_TASKS", {**regard.tasks.IMAGE_TASKS, **TASK})
 
 
 def model_of(task: str = "draw", **changes: Any) -> Model:
     config = TASK[task].bodied(replace(SMALL, **changes))
     labels = tuple("abcde") if task == "classify" else ()
-    model: Model = noisy(assemble(Identity(SYSTEMS["imagegpt"], config, TASK[task], labels=labels)))
+    model: Model = noisy(assemble(ModelSpec(SYSTEMS["imagegpt"], config, TASK[task], labels=labels)))
     return model
 
 
@@ -100,15 +102,15 @@ def their(model: Model) -> Any:
     config = model.config
     theirs = getattr(transformers, KIND[model.task.name])(
         transformers.ImageGPTConfig(
-            vocab_size=config.colours + 1, n_positions=config.size**2, n_embd=config.width, n_layer=config.depth,
-            n_head=config.heads, n_inner=config.hidden, layer_norm_epsilon=config.eps, resid_pdrop=config.dropout,
+            vocab_size=config.num_colors + 1, n_positions=config.image_size**2, n_embd=config.width, n_layer=config.depth,
+            n_head=config.heads, n_inner=config.ffn_dim, layer_norm_epsilon=config.norm_eps, resid_pdrop=config.dropout,
             embd_pdrop=config.embedding_dropout, attn_pdrop=config.attention_dropout,
             id2label=dict(enumerate("abcde")), label2id={name: number for number, name in enumerate("abcde")},
         )
     ).to(next(model.parameters()).dtype).eval()  # fmt: skip
     ours, state = model.weights(), theirs.state_dict()
     if "lm_head.weight" in state:  # theirs has a row for each colour, and none for the beginning
-        assert state["lm_head.weight"].shape == (config.colours, config.width)
+        assert state["lm_head.weight"].shape == (config.num_colors, config.width)
     assert {place(name) for name in ours} == set(state)
     with torch.no_grad():
         for name, tensor in in_our_places(state, ours).items():
@@ -128,12 +130,12 @@ def rows(length: int = 16, colours: int = 11) -> Tensor:
 
 @tasks
 @pytest.mark.parametrize("length", [16, 7])
-@pytest.mark.parametrize("changes", [{}, {"eps": 1e-2}, {"hidden": 48, "heads": 2}, {"size": 5, "colours": 12}])
+@pytest.mark.parametrize("changes", [{}, {"eps": 1e-2}, {"ffn_dim": 48, "heads": 2}, {"size": 5, "colours": 12}])
 def test_logits_and_gradients_are_theirs(task: str, changes: dict[str, Any], length: int) -> None:
     model, x = model_of(task, **changes), rows(length)
     theirs = their(model)
     ours, right = model.logits(x), theirs(input_ids=x).logits
-    assert ours.shape[-1] == (model.config.colours if task == "draw" else 5)
+    assert ours.shape[-1] == (model.config.num_colors if task == "draw" else 5)
     near(ours, right)
     pull = noise(*ours.shape, seed=8)
     named = {f"body.{name}" if not name.startswith("head.") else name: name for name in model.weights()}
@@ -149,12 +151,12 @@ def test_single_precision_is_theirs_to_its_rounding() -> None:
 
 
 def test_what_each_head_looks_at_is_theirs() -> None:
-    from regard.nn.recording import watch
+    from regard.nn.recording import record_attention
 
     model = model_of()
     theirs = their(model)
     right = theirs(input_ids=rows(), output_attentions=True).attentions
-    with watch(model) as seen:
+    with record_attention(model) as seen:
         model.logits(rows())
     for number, weights in enumerate(right):
         near(seen.weights(f"decoder.blocks.{number}.attend"), weights)
@@ -164,10 +166,10 @@ def test_states_after_each_layer_are_theirs() -> None:
     model = model_of()
     right = their(model)(input_ids=rows(), output_hidden_states=True).hidden_states
     states = model.body(Batch(rows()), taps=range(3))
-    for ours, wanted in zip(states.taps[:-1], right[1:-1], strict=True):
+    for ours, wanted in zip(states.hidden_states[:-1], right[1:-1], strict=True):
         near(ours, wanted)
     near(states.sequence, right[-1])
-    near(states.summary, right[-1].mean(1))
+    near(states.pooled, right[-1].mean(1))
 
 
 def test_a_picture_is_summed_up_by_what_is_real_of_it() -> None:
@@ -181,15 +183,15 @@ def test_the_loss_is_theirs_where_theirs_is_not_shifted_once_more() -> None:
     """They compare what is said at a place with the label of the next: the row must be one longer for it."""
     model = model_of()
     colours = torch.randint(11, (3, 16), generator=torch.Generator().manual_seed(4))
-    batch = shifted(colours, model.config)
-    assert bool((batch.x[:, 0] == 11).all()) and torch.equal(batch.x[:, 1:], colours[:, :-1])
-    total, count = Painting().loss(model, batch)
-    logits = their(model)(input_ids=batch.x).logits
+    batch = shift_right(colours, model.config)
+    assert bool((batch.inputs[:, 0] == 11).all()) and torch.equal(batch.inputs[:, 1:], colours[:, :-1])
+    total, count = ImageGeneration().loss(model, batch)
+    logits = their(model)(input_ids=batch.inputs).logits
     right = torch.nn.functional.cross_entropy(logits.flatten(0, 1), colours.flatten(), reduction="sum")
     near(total, right)
     assert int(count) == 48
-    twice = their(model)(input_ids=batch.x, labels=batch.x[:, :]).loss  # places 1 … of what is read
-    short, some = model.body.cross_entropy(model.states(batch.x).sequence[:, :-1], colours[:, :-1].contiguous())
+    twice = their(model)(input_ids=batch.inputs, labels=batch.inputs[:, :]).loss  # places 1 … of what is read
+    short, some = model.body.cross_entropy(model.states(batch.inputs).sequence[:, :-1], colours[:, :-1].contiguous())
     near((short / some).float(), twice.float(), 1e-6)
 
 
@@ -203,18 +205,18 @@ def test_presets_have_the_parameters_that_were_published() -> None:
         model = regard.build(name, device="meta")
         assert sum(p.numel() for p in model.parameters()) == preset.parameters, name
         with torch.device("meta"):
-            trunk = imagegpt.build(replace(preset.config, draws=False))
-        spoken = preset.config.colours * preset.config.width
+            trunk = imagegpt.build(replace(preset.config, lm_head=False))
+        spoken = preset.config.num_colors * preset.config.width
         assert sum(p.numel() for p in trunk.parameters()) == preset.parameters - spoken
     with torch.device("meta"):
         theirs = transformers.ImageGPTForCausalImageModeling(transformers.ImageGPTConfig())
     assert sum(p.numel() for p in theirs.parameters()) == 76_682_240
-    assert find_preset("imagegpt-mini")[1].config.length == 784
+    assert find_preset("imagegpt-mini")[1].config.max_length == 784
 
 
 def test_weights_begin_as_in_the_papers_code() -> None:
     torch.manual_seed(3)
-    config = replace(SMALL, width=96, depth=8, heads=4, hidden=384, colours=300, size=16)
+    config = replace(SMALL, width=96, depth=8, heads=4, ffn_dim=384, num_colors=300, image_size=16)
     body = imagegpt.build(config)
     stds = {
         "tokens.table.weight": 0.02, "position.table.weight": 0.01, "qkv.weight": 96**-0.5,
@@ -228,7 +230,7 @@ def test_weights_begin_as_in_the_papers_code() -> None:
         else:
             std = next(std for ending, std in stds.items() if name.endswith(ending))
             assert float(parameter.detach().std()) == pytest.approx(std, rel=0.05), name
-    batch = shifted(torch.randint(300, (2, 256)), config)
+    batch = shift_right(torch.randint(300, (2, 256)), config)
     total, count = body.cross_entropy(body(batch).sequence, batch.labels)
     assert float(total.detach() / count) == pytest.approx(math.log(300))  # all colours are equally likely
 
@@ -255,7 +257,7 @@ def test_load_reads_what_save_pretrained_wrote(task: str, dtype: torch.dtype, tm
     theirs.save_pretrained(tmp_path)
     model = regard.load(tmp_path, dtype="stored")
     assert model.config == wanted.config and model.task.name == task and not model.notes
-    assert model.identity.labels == wanted.identity.labels
+    assert model.spec.labels == wanted.spec.labels
     same_weights(model, theirs.state_dict())
     near(model.logits(rows()), theirs(input_ids=rows()).logits, TOLERANCE[dtype])
 
@@ -264,7 +266,7 @@ def test_load_reads_what_save_pretrained_wrote(task: str, dtype: torch.dtype, tm
 @dtypes
 def test_from_pretrained_reads_what_save_wrote(task: str, dtype: torch.dtype, tmp_path: Path) -> None:
     model = model_of(task, dropout=0.3, eps=1e-4).to(dtype)
-    model.reader = Palette(np.linspace(-1, 1, 33).reshape(11, 3), 4)
+    model.processor = Palette(np.linspace(-1, 1, 33).reshape(11, 3), 4)
     regard.save(model, tmp_path)
     assert {t.dtype for t in load_file(tmp_path / "model.safetensors").values()} == {dtype}
     config = json.loads((tmp_path / "config.json").read_text())
@@ -275,7 +277,7 @@ def test_from_pretrained_reads_what_save_wrote(task: str, dtype: torch.dtype, tm
     same_weights(model, theirs.state_dict())
     near(model.logits(rows()), theirs.eval()(input_ids=rows()).logits, TOLERANCE[dtype])
     back = regard.load(tmp_path, dtype="stored")
-    assert back.config == model.config and np.array_equal(back.reader.colours, model.reader.colours)
+    assert back.config == model.config and np.array_equal(back.processor.colours, model.processor.colors)
     assert torch.equal(back.logits(rows()), model.logits(rows()))
 
 
@@ -295,10 +297,10 @@ def test_old_files_with_masks_and_bare_bodies_are_read(tmp_path: Path) -> None:
 def test_what_belongs_to_the_other_task_is_left_out_and_told(tmp_path: Path) -> None:
     their(model_of("draw")).save_pretrained(tmp_path / "draw")
     sorts = regard.load(tmp_path / "draw", task="classify")
-    assert not sorts.config.draws and any("lm_head.weight" in note for note in sorts.notes) and sorts.fresh
+    assert not sorts.config.lm_head and any("lm_head.weight" in note for note in sorts.notes) and sorts.has_new_head
     their(model_of("classify")).save_pretrained(tmp_path / "classify")
     draws = regard.load(tmp_path / "classify", task="draw")
-    assert draws.config.draws and any("score.weight" in note for note in draws.notes)
+    assert draws.config.lm_head and any("score.weight" in note for note in draws.notes)
     assert draws.logits(rows()).shape == (4, 16, 11)
 
 
@@ -343,7 +345,9 @@ def test_greedy_and_beam_search_draw_what_they_draw() -> None:
     model = model_of()
     theirs, prompt = their(model), rows()[:, :4]
     for beam in (1, 3):
-        found = search(model.body, Batch(prompt), 11, torch.full((4,), 13), Decode(beam=beam, penalty=0.0))
+        found = search(
+            model.body, Batch(prompt), 11, torch.full((4,), 13), DecodeSettings(num_beams=beam, length_penalty=0.0)
+        )
         right = theirs.generate(
             input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=13, do_sample=False, num_beams=beam,
             length_penalty=0.0, pad_token_id=11,
@@ -373,20 +377,20 @@ def test_numbers_are_those_of_their_processor_both_ways(resample: int, tmp_path:
     assert back is not None and back.fingerprint() == ours.fingerprint()
     for picture in random_pictures():
         right, once_more = (it(picture, input_data_format="channels_last")["input_ids"][0] for it in (theirs, again))
-        for found in (ours.ids(picture), back.ids(picture), once_more):
+        for found in (ours.encode(picture), back.encode(picture), once_more):
             assert np.array_equal(found, right)
         pixels = np.rint(127.5 * (colours[right] + 1)).reshape(9, 9, 3).astype(np.uint8)
-        assert np.array_equal(ours.picture(right), pixels)
+        assert np.array_equal(ours.decode(right), pixels)
 
 
 def test_batches_of_bytes_and_of_floats_are_read_like_single_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     palette = Palette(np.random.default_rng(1).uniform(-1, 1, (13, 3)), 6)
     made = np.stack([palette.prepare(picture) for picture in random_pictures()])
-    right = np.stack([palette.ids(picture) for picture in random_pictures()])
+    right = np.stack([palette.encode(picture) for picture in random_pictures()])
     x = torch.from_numpy(made).permute(0, 3, 1, 2)
-    monkeypatch.setattr(palettes, "CHUNK", 100)  # few at a time
-    assert np.array_equal(palette.normalise(x).numpy(), right)
-    assert np.array_equal(palette.normalise(x / 255).numpy(), right)
+    monkeypatch.setattr(palettes, "MAX_DISTANCES", 100)  # few at a time
+    assert np.array_equal(palette.normalize(x).numpy(), right)
+    assert np.array_equal(palette.normalize(x / 255).numpy(), right)
 
 
 def test_of_equally_near_colours_the_first_is_taken() -> None:
@@ -398,15 +402,15 @@ def test_a_palette_of_few_colours_has_exactly_those() -> None:
     random = np.random.default_rng(2)
     three = np.array([[0, 0, 0], [255, 0, 0], [255, 255, 255]], dtype=np.uint8)
     pictures = [three[random.integers(0, 3, (4, 4))] for _ in range(5)]
-    palette = Palette.learn(pictures, 16, 4)
+    palette = Palette.fit(pictures, 16, 4)
     assert len(palette) == 3
     for picture in pictures:
-        assert np.array_equal(palette.picture(palette.ids(picture)), picture)
+        assert np.array_equal(palette.decode(palette.encode(picture)), picture)
 
 
 def wrong(palette: Palette, points: np.ndarray) -> float:
     pixels = torch.from_numpy(points / 127.5 - 1)
-    return float(((pixels - torch.from_numpy(palette.colours)[palette.nearest(pixels)]) ** 2).sum(1).mean())
+    return float(((pixels - torch.from_numpy(palette.colors)[palette.nearest(pixels)]) ** 2).sum(1).mean())
 
 
 def test_k_means_finds_groups_and_is_the_same_for_the_same_seed() -> None:
@@ -414,11 +418,11 @@ def test_k_means_finds_groups_and_is_the_same_for_the_same_seed() -> None:
     centres = np.array([[20, 20, 20], [220, 30, 30], [30, 220, 30], [30, 30, 220], [230, 230, 230]])
     pixels = np.clip(centres[random.integers(0, 5, 4096)] + random.normal(0, 4, (4096, 3)), 0, 255).astype(np.uint8)
     pictures = list(pixels.reshape(16, 16, 16, 3))
-    palette = Palette.learn(pictures, 5, 16)
-    found = np.sort(127.5 * (palette.colours + 1), axis=0)
+    palette = Palette.fit(pictures, 5, 16)
+    found = np.sort(127.5 * (palette.colors + 1), axis=0)
     assert np.abs(found - np.sort(centres, axis=0)).max() < 1
-    assert palette.fingerprint() == Palette.learn(pictures, 5, 16).fingerprint()
-    bright = palette.colours @ [0.299, 0.587, 0.114]
+    assert palette.fingerprint() == Palette.fit(pictures, 5, 16).fingerprint()
+    bright = palette.colors @ [0.299, 0.587, 0.114]
     assert (np.diff(bright) > 0).all()
 
 
@@ -427,14 +431,14 @@ def test_k_means_finds_groups_and_is_the_same_for_the_same_seed() -> None:
 def test_k_means_is_near_the_best_for_greys_and_colours(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """256 equally frequent greys in 16 colours: stretches of 16 are the best there is. Few are looked at in a round where a
     batch is small."""
-    monkeypatch.setattr(palettes, "BATCH", batch)
+    monkeypatch.setattr(palettes, "KMEANS_BATCH", batch)
     greys = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1)
-    palette = Palette.learn([greys.reshape(16, 16, 3)] * 3, 16, 16)
-    assert len(palette) == 16 and np.ptp(palette.colours, axis=1).max() < 1e-12
+    palette = Palette.fit([greys.reshape(16, 16, 3)] * 3, 16, 16)
+    assert len(palette) == 16 and np.ptp(palette.colors, axis=1).max() < 1e-12
     best = 3 * (16**2 - 1) / 12 / 127.5**2
     assert wrong(palette, greys) < 1.25 * best
     colours = np.random.default_rng(4).integers(0, 256, (4096, 3)).astype(np.uint8)
-    palette = Palette.learn([colours.reshape(64, 64, 3)], 32, 64)
+    palette = Palette.fit([colours.reshape(64, 64, 3)], 32, 64)
     assert len(palette) == 32 and wrong(palette, colours) < 1.05 * min(plain_k_means(colours, 32, s) for s in range(3))
 
 
@@ -449,15 +453,15 @@ def plain_k_means(points: np.ndarray, count: int, seed: int) -> float:
 
 
 def test_memory_is_bounded_and_all_pictures_have_a_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(palettes, "KEPT", 64)
+    monkeypatch.setattr(palettes, "MAX_PIXELS", 64)
     parts = (np.full((16, 3), number, dtype=np.uint8) for number in range(200))
-    kept = palettes._some(parts, np.random.default_rng(0))
+    kept = palettes._sample_pixels(parts, np.random.default_rng(0))
     assert kept.shape == (64, 3) and kept[:, 0].min() < 60 and kept[:, 0].max() > 140
 
 
 def test_a_centre_that_nobody_is_near_goes_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     points = np.array([[-1.0, 0, 0], [-0.9, 0, 0], [0.9, 0, 0], [1.0, 0, 0], [0.0, 1, 0]])
-    monkeypatch.setattr(palettes, "_spread", lambda points, *rest: points[[0, 0, 0]].copy())
+    monkeypatch.setattr(palettes, "_kmeans_init", lambda points, *rest: points[[0, 0, 0]].copy())
     found = palettes.kmeans(points, np.ones(5), 3, np.random.default_rng(0))
     assert np.allclose(found, [[-0.95, 0, 0], [0, 1, 0], [0.95, 0, 0]])
 
@@ -466,11 +470,11 @@ def test_pictures_and_palettes_that_are_none_are_refused(tmp_path: Path) -> None
     palette = Palette(np.zeros((2, 3)), 4)
     for broken in (np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((0, 4, 3), np.uint8)):
         with pytest.raises(DataError, match="picture"):
-            palette.ids(broken)
+            palette.encode(broken)
     with pytest.raises(DataError, match="palette"):
         Palette(np.zeros((2, 4)), 4)
     with pytest.raises(DataError, match="pictures"):
-        Palette.learn([], 4, 4)
+        Palette.fit([], 4, 4)
     assert Palette.load(tmp_path) is None
     palette.save(tmp_path)
     said = json.loads((tmp_path / "preprocessor_config.json").read_text())

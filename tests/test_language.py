@@ -19,41 +19,48 @@ from torch.nn import functional as F
 
 import regard
 from conftest import checkpoints, rows, same_tensors, stopped_in
-from regard.data.settings import Data
+from regard.data.settings import DataSettings
 from regard.data.text.documents import Passage
 from regard.errors import DataError, RegardError, SettingError
-from regard.processors.tokenizer.tokenizer import END_OF_TEXT, Text
+from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 from regard.runs.evaluate import evaluate
-from regard.runs.scan import Files
-from regard.runs.scoring import validation_sums
+from regard.runs.scan import TrainingFiles
+from regard.runs.scoring import validation_loss
 from regard.runs.settings import resolve
-from regard.runs.spec import Sources
+from regard.runs.spec import DataSources
 from regard.tasks import find_task
-from regard.tasks.lm import documents
+from regard.tasks.lm import document_spans
 from regard.types import IGNORE
 
 LETTERS = "abcdefghij \n"
-SMALL = ["model.width=32", "model.depth=2", "model.heads=2", "model.hidden=64", "model.length=16", "train.tokens=64"]
-TASK = find_task("language")
+SMALL = [
+    "model.width=32",
+    "model.depth=2",
+    "model.heads=2",
+    "model.ffn_dim=64",
+    "model.max_length=16",
+    "train.batch_tokens=64",
+]
+TASK = find_task("lm")
 
 
 def model_of(length: int = 24, **changes: Any) -> regard.Model:
     """Noise in all weights, in float64."""
     torch.manual_seed(0)
-    text = Text.characters([LETTERS])
+    text = TextTokenizer.from_characters([LETTERS])
     sizes = {
         "width": 32,
         "depth": 2,
         "heads": 2,
-        "hidden": 64,
-        "vocabulary": text.size,
-        "length": length,
-        "end": text.id_of(END_OF_TEXT),
+        "ffn_dim": 64,
+        "vocab_size": text.size,
+        "max_length": length,
+        "eos_id": text.token_to_id(END_OF_TEXT),
     }
     model = regard.build("gpt2-mini", **sizes, **changes).double().eval().requires_grad_(False)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    model.text = text
+    model.tokenizer = text
     return model
 
 
@@ -63,24 +70,24 @@ def passages(*texts: str) -> list[Passage]:
     return [Passage(t.lstrip("+/|"), "f.txt", i, t[0] not in "+/", t[0] in "/|") for i, t in enumerate(texts, 1)]
 
 
-def encode(model: regard.Model, *texts: str, data: Data | None = None) -> Any:
-    return TASK.encode(passages(*texts), model.text_or_refuse(), model.config, 10**9, data)
+def encode(model: regard.Model, *texts: str, data: DataSettings | None = None) -> Any:
+    return TASK.encode(passages(*texts), model.require_tokenizer(), model.config, 10**9, data)
 
 
 def test_documents_begin_and_end_with_the_end_token_and_torn_ones_do_not() -> None:
     model = model_of()
     encoded = encode(model, "abc", "+de", "fg", "/hij", "+a")
-    end = model.config.end
-    values = encoded.sides["text"].values.tolist()
-    ids = {letter: model.text_or_refuse().encode([letter])[0][0] for letter in LETTERS}
+    end = model.config.eos_id
+    values = encoded.fields["text"].values.tolist()
+    ids = {letter: model.require_tokenizer().encode([letter])[0][0] for letter in LETTERS}
     said = [end, *(ids[x] for x in "abcde"), end, *(ids[x] for x in "fg"), *(ids[x] for x in "hija")]
     assert values == said
     # abcde and its end; fg, whose end was taken out; hija, whose end nobody saw
-    assert documents(encoded).tolist() == [[0, 6], [6, 8], [9, 12]]
+    assert document_spans(encoded).tolist() == [[0, 6], [6, 8], [9, 12]]
     encoded = encode(model, "abc", "|de", "fg")
-    assert encoded.sides["text"].values.tolist() == [end, *(ids[x] for x in "abc"), end, *(ids[x] for x in "de"), end,
+    assert encoded.fields["text"].values.tolist() == [end, *(ids[x] for x in "abc"), end, *(ids[x] for x in "de"), end,
                                                      *(ids[x] for x in "fg")]  # fmt: skip
-    assert documents(encoded).tolist() == [[0, 3], [4, 7], [7, 9]]  # abc is not said to end
+    assert document_spans(encoded).tolist() == [[0, 3], [4, 7], [7, 9]]  # abc is not said to end
 
 
 def test_no_document_is_said_to_end_where_the_rest_of_it_is_held_out(tmp_path: Path) -> None:
@@ -88,19 +95,21 @@ def test_no_document_is_said_to_end_where_the_rest_of_it_is_held_out(tmp_path: P
     whole = ["".join(draw.choices("abcdefghij", k=draw.choice((40, 400, 3000)))) for _ in range(60)]
     whole = ["\n".join(text[at : at + 50] for at in range(0, len(text), 50)) for text in whole]
     path = write(tmp_path / "a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in whole))
-    files = Files(TASK, Sources((path,)), 0.4, lambda line: None)
-    found = files.read()
-    text, end = model.text_or_refuse(), model.config.end
+    files = TrainingFiles(TASK, DataSources((path,)), 0.4, lambda line: None)
+    found = files.scan()
+    text, end = model.require_tokenizer(), model.config.eos_id
     for samples in (list(files.samples(found, "read")), found.held):
         encoded = TASK.encode(samples, text, model.config, 10**9)
-        values, ends, cut = encoded.sides["text"].values.tolist(), 0, 0
-        for first, last in documents(encoded).tolist():
+        values, ends, cut = encoded.fields["text"].values.tolist(), 0, 0
+        for first, last in document_spans(encoded).tolist():
             words = text.decode([[i for i in values[first : last + 1] if i != end]])[0]
             closed = values[last] == end
             assert any(other.endswith(words) if closed else words in other for other in whole)
             ends, cut = ends + closed, cut + (not closed)
         assert ends > 10 and cut > 5
-        opening = [(a, b) for a, b in pairwise(samples) if b.opens]  # where a document is whole, its end is said
+        opening = [
+            (a, b) for a, b in pairwise(samples) if b.starts_document
+        ]  # where a document is whole, its end is said
         assert all(b.torn is not any(other.endswith(a.text) for other in whole) for a, b in opening)
     assert len(found.held) > 30
     follows = [
@@ -117,12 +126,12 @@ def test_the_loss_of_a_text_is_that_of_every_token_after_its_own_document_alone(
     encoded = encode(model, *texts)
     total, count = 0.0, 0
     for number, text in enumerate(texts):
-        ids = [model.config.end, *model.text_or_refuse().encode([text])[0]]
-        ids += [model.config.end] * (number < len(texts) - 1)
+        ids = [model.config.eos_id, *model.require_tokenizer().encode([text])[0]]
+        ids += [model.config.eos_id] * (number < len(texts) - 1)
         logits = model.logits(torch.tensor([ids[:-1]]))[0].detach()
         total += float(F.cross_entropy(logits, torch.tensor(ids[1:]), reduction="sum"))
         count += len(ids) - 1
-    sums = validation_sums(model, encoded, resolve({"train": {"precision": "float32"}}, {}))
+    sums = validation_loss(model, encoded, resolve({"train": {"precision": "float32"}}, {}))
     assert sums.count == count and sums.total == pytest.approx(total, rel=1e-10)
 
 
@@ -130,7 +139,7 @@ def test_the_loss_of_a_text_is_that_of_every_token_after_its_own_document_alone(
 def test_with_a_stride_every_token_is_said_once_after_the_longest_past_that_fits(stride: int) -> None:
     model = model_of(length=8)
     text = "abc defghij\nabcabc hijiji"
-    ids = [model.config.end, *model.text_or_refuse().encode([text])[0]]
+    ids = [model.config.eos_id, *model.require_tokenizer().encode([text])[0]]
     right, start, said = 0.0, 0, 0
     while said < len(ids) - 1:
         stop = min(start + 8, len(ids) - 1)
@@ -139,26 +148,26 @@ def test_with_a_stride_every_token_is_said_once_after_the_longest_past_that_fits
         said, start = stop, start + stride
     encoded = encode(model, text)
     settings = resolve({"train": {"precision": "float32"}, "data": {"stride": stride}}, {})
-    sums = validation_sums(model, encoded, settings)
+    sums = validation_loss(model, encoded, settings)
     assert sums.count == len(ids) - 1 and sums.total == pytest.approx(right, rel=1e-10)
 
 
 def test_a_stride_beyond_the_context_is_refused() -> None:
     model = model_of(length=8)
     with pytest.raises(SettingError, match=r"data\.stride"):
-        list(TASK.batches(encode(model, "abc"), model.config, 64, Data(stride=9)))
+        list(TASK.eval_batches(encode(model, "abc"), model.config, 64, DataSettings(stride=9)))
 
 
 def test_windows_of_one_shape_teach_every_token_after_its_own_document_alone() -> None:
     model = model_of(length=8)
     texts = ["abc", "defghijabcd efg\n" * 9, "|hi", "j" * 40 + "ab" * 99]
     encoded = encode(model, *texts)
-    plan = TASK.plan(encoded, model.config, 8, 1, False)
-    assert plan.steady and plan.shape is None
-    values, spans, places = encoded.sides["text"].values, documents(encoded).tolist(), []
+    plan = TASK.sampler(encoded, model.config, 8, 1, False)
+    assert plan.static_shape and plan.shape is None
+    values, spans, places = encoded.fields["text"].values, document_spans(encoded).tolist(), []
     for grain in plan.epoch(0):
         batch = TASK.collate(encoded, grain, model.config)
-        assert batch.labels is not None and batch.x.shape == batch.labels.shape == (1, 8)
+        assert batch.labels is not None and batch.inputs.shape == batch.labels.shape == (1, 8)
         part, count = TASK.loss(model, batch)
         first, last, said, _ = grain[0].tolist()
         start, stop = next((a, b) for a, b in spans if a <= first and last <= b)
@@ -174,16 +183,16 @@ def test_windows_of_one_shape_teach_every_token_after_its_own_document_alone() -
 def test_grains_of_short_documents_learn_what_each_document_alone_teaches(packed: bool) -> None:
     model = model_of(length=8)
     encoded = encode(model, "abc", "defghijabcdefg", "hi", "j")
-    plan = TASK.plan(encoded, model.config, 32, 1, packed)
+    plan = TASK.sampler(encoded, model.config, 32, 1, packed)
     total, count = 0.0, 0.0
     for number in range(len(plan.epoch(0))):
-        part, labels = TASK.loss(model, TASK.collate(encoded, plan.grain(number)[1], model.config, plan.shape))
+        part, labels = TASK.loss(model, TASK.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape))
         total, count = total + float(part.detach()), count + float(labels)
     right = 0.0
-    for first, last in np.concatenate([plan.grain(n)[1] for n in range(len(plan.epoch(0)))]).tolist():
+    for first, last in np.concatenate([plan.micro_batch(n)[1] for n in range(len(plan.epoch(0)))]).tolist():
         row = torch.from_numpy(encoded.sides["text"].values[first : last + 1].astype(np.int64))
         right += float(F.cross_entropy(model.logits(row[None, :-1])[0].detach(), row[1:], reduction="sum"))
-    assert count == sum(last - first for first, last in documents(encoded).tolist())
+    assert count == sum(last - first for first, last in document_spans(encoded).tolist())
     assert total == pytest.approx(right, rel=1e-9)
 
 
@@ -193,10 +202,10 @@ def test_no_document_changes_the_loss_of_another() -> None:
     losses = []
     for other in ("jjjjjjj", "abababa"):
         encoded = encode(model, "abc", other, "hij")
-        plan = TASK.plan(encoded, model.config, 64, 1, packed=True)
-        batch = TASK.collate(encoded, plan.grain(0)[1], model.config, plan.shape)
+        plan = TASK.sampler(encoded, model.config, 64, 1, packed=True)
+        batch = TASK.collate(encoded, plan.micro_batch(0)[1], model.config, plan.shape)
         assert batch.labels is not None
-        logits = model.body.read(model.body(batch).sequence)[0].detach()
+        logits = model.body.to_logits(model.body(batch).sequence)[0].detach()
         logs = F.cross_entropy(logits, batch.labels[0], reduction="none", ignore_index=IGNORE)
         starts = batch.offsets.starts.tolist() if batch.offsets is not None else []
         parts = [logs[a:b] for a, b in pairwise(starts)]
@@ -207,12 +216,14 @@ def test_no_document_changes_the_loss_of_another() -> None:
 
 
 def test_perplexity_bits_and_words_are_what_their_names_say() -> None:
-    from regard.decode.settings import Decode
-    from regard.tasks.base import Sums
+    from regard.decode.settings import DecodeSettings
+    from regard.tasks.base import LossSum
 
     model = model_of(length=64)
     encoded = encode(model, "abc de\nfg\n", "hij")
-    scores, answers = TASK.score(model, encoded, Decode(length=3), Data(), Sums(30.0, 12.0))
+    scores, answers = TASK.evaluate(
+        model, encoded, DecodeSettings(max_new_tokens=3), DataSettings(), LossSum(30.0, 12.0)
+    )
     assert scores["perplexity"] == pytest.approx(math.exp(30 / 12), abs=1e-3)
     assert scores["bits_per_byte"] == pytest.approx(30 / math.log(2) / 13, abs=1e-4)
     # abc de ⏎ fg ⏎ hij
@@ -221,14 +232,16 @@ def test_perplexity_bits_and_words_are_what_their_names_say() -> None:
 
 
 def test_samples_of_a_validation_begin_with_text_as_the_model_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from regard.decode.settings import Decode
+    from regard.decode.settings import DecodeSettings
     from regard.tasks import lm
-    from regard.tasks.base import Sums
+    from regard.tasks.base import LossSum
 
-    monkeypatch.setitem(lm.DETOKENISERS, "wikitext", lambda text: text.replace(" e", "e"))
+    monkeypatch.setitem(lm.DETOKENIZERS, "wikitext", lambda text: text.replace(" e", "e"))
     model = model_of(length=64)
     encoded = encode(model, "a b c d e f g h i j a b c d ")
-    _, answers = TASK.score(model, encoded, Decode(length=3), Data(detokenise="wikitext"), Sums(1.0, 1.0))
+    _, answers = TASK.evaluate(
+        model, encoded, DecodeSettings(max_new_tokens=3), DataSettings(detokenize="wikitext"), LossSum(1.0, 1.0)
+    )
     assert answers[0].extra["prompt"].startswith("a b c de f")
 
 
@@ -239,90 +252,90 @@ def test_prompts_of_different_lengths_together_say_what_each_says_alone() -> Non
     model = model_of(length=32)
     texts = ["abc", "", "j", "abc def ghij", "a\nb"]
     for settings in ({"sample": False}, {"beam": 3, "sample": False}, {"repetition": 1.5, "sample": False}):
-        together = [answer.extra["ids"] for answer in model.answer(texts, length=9, **settings)]
-        assert together == [model.answer(text, length=9, **settings).extra["ids"] for text in texts]
+        together = [answer.extra["ids"] for answer in model.predict(texts, max_new_tokens=9, **settings)]
+        assert together == [model.predict(text, max_new_tokens=9, **settings).extra["ids"] for text in texts]
 
 
 def test_an_empty_prompt_is_the_beginning_of_a_document() -> None:
     model = model_of()
-    first = int(model.logits(torch.tensor([[model.config.end]]))[0, -1].argmax())
-    assert first != model.config.end
-    assert model.answer("", length=1, sample=False).extra["ids"] == [first]
+    first = int(model.logits(torch.tensor([[model.config.eos_id]]))[0, -1].argmax())
+    assert first != model.config.eos_id
+    assert model.predict("", length=1, sample=False).extra["ids"] == [first]
 
 
 def test_a_prompt_longer_than_the_context_is_refused_or_cropped() -> None:
     model = model_of(length=8)
     long = "abcdefghijab"
     with pytest.raises(RegardError, match=r"decode\.crop"):
-        model.answer(long)
+        model.predict(long)
     assert (
-        model.answer(long, crop=True, length=4, sample=False).value
-        == model.answer(long[-5:], length=4, sample=False).value
+        model.predict(long, crop=True, length=4, sample=False).value
+        == model.predict(long[-5:], length=4, sample=False).value
     )
 
 
 def test_answers_end_where_the_context_does() -> None:
     model = model_of(length=8)
-    found = model.answer("abcde", length=100, sample=False, until=())
+    found = model.predict("abcde", length=100, sample=False, until=())
     assert len(found.extra["ids"]) == 4 and found.extra["why"] == "context"
-    assert len(model.answer("abcdefgh", length=100, sample=False).extra["ids"]) == 1
-    assert model.answer("abcde", length=4, sample=False).extra["ids"] == found.extra["ids"]
+    assert len(model.predict("abcdefgh", length=100, sample=False).extra["ids"]) == 1
+    assert model.predict("abcde", length=4, sample=False).extra["ids"] == found.extra["ids"]
 
 
 def test_stop_strings_cut_the_answer_before_them_and_streams_say_the_same() -> None:
     model = model_of(length=64)
-    whole = model.answer("abc", length=40, sample=False).value
+    whole = model.predict("abc", length=40, sample=False).value
     stop = whole[5:7]
-    cut = model.answer("abc", length=40, sample=False, until=[stop])
+    cut = model.predict("abc", length=40, sample=False, until=[stop])
     assert cut.value == whole[: whole.index(stop)] and cut.extra["why"] == "until"
-    assert "".join(model.stream("abc", length=40, sample=False, until=[stop])) == cut.value
+    assert "".join(model.stream("abc", length=40, sample=False, stop_fn=[stop])) == cut.value
     assert "".join(model.stream("abc", length=40, sample=False)) == whole
 
 
 def test_samples_follow_their_seed_and_number_alone() -> None:
     model = model_of(length=64)
     asked: dict[str, Any] = {"length": 12, "temperature": 1.0, "seed": 5}
-    many = [option["value"] for option in model.answer("abc", best=6, **asked).extra["alternatives"]]
+    many = [option["value"] for option in model.predict("abc", num_return_sequences=6, **asked).extra["alternatives"]]
     assert len(set(many)) > 1
-    batch = model.answer(["abc", "def"], best=6, **asked)
+    batch = model.predict(["abc", "def"], best=6, **asked)
     assert [option["value"] for option in batch[0].extra["alternatives"]] == many
-    assert model.answer("abc", length=12, seed=6, temperature=1.0).value != model.answer("abc", **asked).value
+    assert model.predict("abc", length=12, seed=6, temperature=1.0).value != model.predict("abc", **asked).value
 
 
 @pytest.mark.parametrize(
     ("said", "told"),
     [
         ({"temperature": -1}, "temperature"),
-        ({"best": 10**6, "sample": True}, "too many"),
-        ({"until": [""]}, "empty"),
+        ({"num_return_sequences": 10**6, "sample": True}, "too many"),
+        ({"stop_strings": [""]}, "empty"),
         ({"beam": 0}, "beam"),
     ],
 )
 def test_bad_settings_are_refused(said: dict[str, Any], told: str) -> None:
     with pytest.raises(SettingError, match=told):
-        model_of().answer("abc", **said)
+        model_of().predict("abc", **said)
 
 
 def test_temperature_zero_is_greedy() -> None:
     model = model_of(length=32)
-    assert model.answer("abc", temperature=0, length=9).value == model.answer("abc", sample=False, length=9).value
+    assert model.predict("abc", temperature=0, length=9).value == model.predict("abc", sample=False, length=9).value
 
 
 def test_the_choice_is_the_likeliest_continuation() -> None:
     model = model_of(length=32)
-    found = model.choose("abc", ["de", "j", "hij hij"])
+    found = model.rank("abc", ["de", "j", "hij hij"])
     logs = {}
     for choice in ("de", "j", "hij hij"):
-        given, said = model.text_or_refuse().encode(["abc", choice])
+        given, said = model.require_tokenizer().encode(["abc", choice])
         table = model.logits(torch.tensor([[*given, *said]]))[0].log_softmax(-1)
         logs[choice] = sum(float(table[len(given) - 1 + i, token]) for i, token in enumerate(said))
     best = max(logs, key=lambda choice: logs[choice])
-    assert found.value == best and sum(found.scores) == pytest.approx(1.0)
+    assert found.value == best and sum(found.score) == pytest.approx(1.0)
     for option in found.extra["choices"]:
         assert option["log_probability"] == pytest.approx(logs[option["value"]], rel=1e-9)
     for wrong in ([], ["a"], ["a", ""]):
         with pytest.raises(SettingError, match="texts"):
-            model.choose("abc", wrong)
+            model.rank("abc", wrong)
 
 
 # -- runs
@@ -335,8 +348,8 @@ def write(path: Path, text: str) -> str:
 
 def train(data: str | Sequence[str], out: Path, *settings: str, **more: Any) -> tuple[regard.Model, str]:
     said = StringIO()
-    given = [*SMALL, "train.warmup=2", "train.log=4", "train.precision=float32", *settings]
-    model = regard.train("language", data, out=out, settings=given, console=Console(file=said, width=300), **more)
+    given = [*SMALL, "train.warmup_steps=2", "train.log_every=4", "train.precision=float32", *settings]
+    model = regard.train("lm", data, out=out, settings=given, console=Console(file=said, width=300), **more)
     return model, said.getvalue()
 
 
@@ -346,14 +359,19 @@ STORY = "".join(f"the cat number {i} sat on the mat and the dog {i % 7} ran away
 def test_a_run_on_a_text_file_learns_answers_evaluates_and_goes_on(tmp_path: Path) -> None:
     data = write(tmp_path / "my text.txt", STORY)
     model, said = train(
-        data, tmp_path / "run", "data.kind=characters", "train.steps=12", "train.every=6", "train.rate=3e-3"
+        data,
+        tmp_path / "run",
+        "data.tokenizer_type=char",
+        "train.steps=12",
+        "train.eval_every=6",
+        "train.lr=3e-3",
     )
     assert "1 passage is held out" in said and "bits a byte" in said
     first, last = rows(tmp_path / "run", "valid")
     assert last["loss"] < first["loss"] and last["perplexity"] == pytest.approx(math.exp(last["loss"]), abs=1e-3)
     again = regard.load(tmp_path / "run")
     assert (
-        again.answer("the cat", length=5, sample=False).value == model.answer("the cat", length=5, sample=False).value
+        again.predict("the cat", length=5, sample=False).value == model.predict("the cat", length=5, sample=False).value
     )
     scores = evaluate(tmp_path / "run").scores
     assert scores["loss"] == pytest.approx(last["loss"], abs=1e-3)
@@ -361,11 +379,14 @@ def test_a_run_on_a_text_file_learns_answers_evaluates_and_goes_on(tmp_path: Pat
 
 
 def test_an_interrupted_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
-    data, settings = write(tmp_path / "a.txt", STORY), ("data.kind=characters", "train.steps=8", "train.every=4")
+    data, settings = (
+        write(tmp_path / "a.txt", STORY),
+        ("data.tokenizer_type=char", "train.steps=8", "train.eval_every=4"),
+    )
     train(data, tmp_path / "whole", *settings)
     with stopped_in(6):
         train(data, tmp_path / "cut", *settings)
-    regard.train("language", out=tmp_path / "cut", resume=True, console=Console(file=StringIO()))
+    regard.train("lm", out=tmp_path / "cut", resume=True, console=Console(file=StringIO()))
     # of the last step, whichever the best was
     runs = [tmp_path / name for name in ("whole", "cut")]
     assert checkpoints(runs[0])[-1] == checkpoints(runs[1])[-1]
@@ -378,18 +399,18 @@ def test_folders_tables_and_an_existing_tokenizer(tmp_path: Path) -> None:
     folder.mkdir()
     write(folder / "a.txt", STORY)
     write(folder / "b.jsonl", '{"text": "the end of the cat"}\n' * 3)
-    model, said = train([str(folder)], tmp_path / "one", "train.steps=2", "data.vocabulary=300")
-    assert model.text is not None and model.text.size > 257 and "a.txt" in said and "b.jsonl" in said
+    model, said = train([str(folder)], tmp_path / "one", "train.steps=2", "data.vocab_size=300")
+    assert model.tokenizer is not None and model.tokenizer.size > 257 and "a.txt" in said and "b.jsonl" in said
     other, said = train(str(folder / "a.txt"), tmp_path / "two", "train.steps=1", f"data.tokenizer={tmp_path / 'one'}")
-    assert other.text is not None and other.text.size == model.text.size and "tokenizer" in said
+    assert other.tokenizer is not None and other.tokenizer.size == model.tokenizer.size and "tokenizer" in said
 
 
 def test_a_run_starts_from_another(tmp_path: Path) -> None:
     data = write(tmp_path / "a.txt", STORY)
-    train(data, tmp_path / "one", "data.kind=characters", "train.steps=4")
+    train(data, tmp_path / "one", "data.tokenizer_type=char", "train.steps=4")
     said = StringIO()
-    regard.train("language", data, model=str(tmp_path / "one"), out=tmp_path / "two", console=Console(file=said, width=300),
-                 settings=["train.steps=1", "train.tokens=64", "train.rate=1e-9", "train.warmup=0"])  # fmt: skip
+    regard.train("lm", data, model=str(tmp_path / "one"), out=tmp_path / "two", console=Console(file=said, width=300),
+                 settings=["train.steps=1", "train.batch_tokens=64", "train.lr=1e-9", "train.warmup_steps=0"])  # fmt: skip
     one, two = (regard.load(tmp_path / name).weights() for name in ("one", "two"))
     assert all(torch.allclose(one[name], two[name], atol=1e-4) for name in one)
 
@@ -398,100 +419,100 @@ def test_a_run_starts_from_another(tmp_path: Path) -> None:
 def test_a_small_text_holds_out_a_small_part_that_says_something(tmp_path: Path, letter: str) -> None:
     draw = random.Random(1)
     text = "".join(draw.choices("abcdefgh\n", k=8191)) + "\n" + letter
-    files = Files(TASK, Sources((write(tmp_path / "a.txt", text),)), 0.02, lambda line: None)
-    held = sum(len(sample.text) for sample in files.read().held)
+    files = TrainingFiles(TASK, DataSources((write(tmp_path / "a.txt", text),)), 0.02, lambda line: None)
+    held = sum(len(sample.text) for sample in files.scan().held)
     assert 100 < held < 0.1 * len(text)
-    _, said = train(str(tmp_path / "a.txt"), tmp_path / "run", "data.kind=characters", "train.steps=1")
+    _, said = train(str(tmp_path / "a.txt"), tmp_path / "run", "data.tokenizer_type=char", "train.steps=1")
     assert "windows of 16 tokens" in said
 
 
 def test_too_small_a_grain_and_no_text_are_refused(tmp_path: Path) -> None:
     data = write(tmp_path / "a.txt", STORY)
     with pytest.raises(SettingError, match=r"model\.length"):
-        train(data, tmp_path / "run", "data.kind=characters", "train.tokens=8")
+        train(data, tmp_path / "run", "data.tokenizer_type=char", "train.batch_tokens=8")
     with pytest.raises(DataError):
-        train(write(tmp_path / "b.txt", " \n\n"), tmp_path / "run", "data.kind=characters")
+        train(write(tmp_path / "b.txt", " \n\n"), tmp_path / "run", "data.tokenizer_type=char")
     with pytest.raises(DataError, match=END_OF_TEXT.replace("|", r"\|")):
-        TASK.fit(model_of().config, Text.train(["a b c"] * 9, 300))
+        TASK.fit_config(model_of().config, TextTokenizer.train_sentence_bpe(["a b c"] * 9, 300))
 
 
 def test_weights_that_have_learnt_go_on_slowly_and_are_asked_as_the_presets_are(tmp_path: Path) -> None:
-    from regard.runs.spec import Asked, Sources, new_order
+    from regard.runs.spec import DataSources, TrainRequest, new_spec
 
     model_of().float().save(tmp_path / "own")
     regard.save(model_of().float(), tmp_path / "published")
-    order = new_order(Asked(TASK, str(tmp_path / "published"), Sources(("a.txt",)), {}))
-    assert order.settings.train.smoothing == 0 and order.settings.train.rate < 1e-4
-    assert order.settings.decode.sample and order.settings.decode.top_k == 40
-    assert regard.load(tmp_path / "published").identity.decode.sample
+    order = new_spec(TrainRequest(TASK, str(tmp_path / "published"), DataSources(("a.txt",)), {}))
+    assert order.settings.train.label_smoothing == 0 and order.settings.train.lr < 1e-4
+    assert order.settings.decode.do_sample and order.settings.decode.top_k == 40
+    assert regard.load(tmp_path / "published").spec.decode.do_sample
     with pytest.raises(SettingError, match=r"data\.kind"):
-        new_order(Asked(TASK, str(tmp_path / "own"), Sources(("a.txt",)), {"data": {"kind": "characters"}}))
+        new_spec(TrainRequest(TASK, str(tmp_path / "own"), DataSources(("a.txt",)), {"data": {"kind": "characters"}}))
 
 
 def test_steps_that_are_said_go_before_the_passes_of_a_recipe() -> None:
-    recipe = {"train": {"passes": 3}}
-    assert resolve(recipe, {}).train.passes == 3
-    assert resolve(recipe, {"train": {"steps": 5}}).train.passes == 0
+    recipe = {"train": {"epochs": 3}}
+    assert resolve(recipe, {}).train.epochs == 3
+    assert resolve(recipe, {"train": {"steps": 5}}).train.epochs == 0
     with pytest.raises(SettingError, match="steps"):
-        resolve(recipe, {"train": {"steps": 5, "passes": 2}})
+        resolve(recipe, {"train": {"steps": 5, "epochs": 2}})
 
 
 def test_a_choice_and_logits_know_weights_that_changed() -> None:
     model = model_of(length=32).float()
     choices = ["de", "j"]
-    before = model.choose("abc", choices)
+    before = model.rank("abc", choices)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.data.mul_(0.5)
     fresh = model_of(length=32).float()
     fresh.load_state_dict(model.state_dict())
-    assert model.choose("abc", choices).scores == fresh.choose("abc", choices).scores != before.scores
+    assert model.rank("abc", choices).score == fresh.rank("abc", choices).score != before.score
 
 
 def test_streams_of_several_texts_draw_as_their_answers_do() -> None:
-    from regard.decode.settings import told
+    from regard.decode.settings import apply_overrides
 
     model = model_of(length=64)
-    decode = told(model.identity.decode, {"temperature": 1.0, "length": 12})
-    answers = [answer.value for answer in model.answer(["abc", "abc"], temperature=1.0, length=12)]
-    assert answers == ["".join(TASK.stream_answer(model, "abc", decode, first)) for first in (0, 1)]
+    decode = apply_overrides(model.spec.decode, {"temperature": 1.0, "length": 12})
+    answers = [answer.value for answer in model.predict(["abc", "abc"], temperature=1.0, length=12)]
+    assert answers == ["".join(TASK.stream_prediction(model, "abc", decode, first)) for first in (0, 1)]
     assert answers[0] != answers[1]
 
 
 def test_an_alphabet_knows_the_validation_data_too(tmp_path: Path) -> None:
     data, valid = write(tmp_path / "a.txt", STORY), write(tmp_path / "v.txt", "the cat über alles\n" * 9)
-    model, _ = train(data, tmp_path / "run", "data.kind=characters", "train.steps=1", valid=valid)
-    assert model.text is not None and model.text.encode(["ü"])
+    model, _ = train(data, tmp_path / "run", "data.tokenizer_type=char", "train.steps=1", valid=valid)
+    assert model.tokenizer is not None and model.tokenizer.encode(["ü"])
 
 
 def test_a_tokenizer_without_an_end_is_given_one(tmp_path: Path) -> None:
-    Text.train([STORY], 300).save(tmp_path / "tokenizer.json")
+    TextTokenizer.train_sentence_bpe([STORY], 300).save(tmp_path / "tokenizer.json")
     data = write(tmp_path / "a.txt", STORY)
     model, _ = train(data, tmp_path / "run", f"data.tokenizer={tmp_path}", "train.steps=1")
-    assert model.text is not None and model.text.id_of(END_OF_TEXT) == model.config.end
+    assert model.tokenizer is not None and model.tokenizer.token_to_id(END_OF_TEXT) == model.config.eos_id
 
 
 def test_what_cannot_work_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    for setting, told in (("data.stride=17", "tokens"), ("train.tokens=8", "window")):
+    for setting, told in (("data.stride=17", "tokens"), ("train.batch_tokens=8", "window")):
         with pytest.raises(SettingError, match=told):
             train(str(tmp_path / "a.txt"), tmp_path / "run", setting)  # there is no such file
 
 
 def test_an_end_beyond_the_vocabulary_is_refused() -> None:
     with pytest.raises(SettingError, match=r"model\.end"):
-        regard.build("gpt2-mini", vocabulary=13)
+        regard.build("gpt2-mini", vocab_size=13)
 
 
 def test_long_texts_are_not_packed_and_keep_their_dropout(tmp_path: Path) -> None:
     data, valid = write(tmp_path / "a.txt", STORY), write(tmp_path / "v.txt", STORY[:900])
-    model, said = train(data, tmp_path / "run", "train.steps=1", "train.packed=on", "data.vocabulary=300", valid=valid)
+    model, said = train(data, tmp_path / "run", "train.steps=1", "train.packing=on", "data.vocab_size=300", valid=valid)
     assert model.config.attention_dropout == 0.1 and "packed rows" not in said
 
 
 def test_another_number_of_tokens_a_step_encodes_nothing_again(tmp_path: Path) -> None:
     data = write(tmp_path / "a.txt", STORY)
-    train(data, tmp_path / "one", "data.kind=characters", "train.steps=1")
-    _, said = train(data, tmp_path / "two", "data.kind=characters", "train.steps=1", "train.tokens=128")
+    train(data, tmp_path / "one", "data.tokenizer_type=char", "train.steps=1")
+    _, said = train(data, tmp_path / "two", "data.tokenizer_type=char", "train.steps=1", "train.batch_tokens=128")
     assert "tokens from the cache" in said
 
 
@@ -507,7 +528,7 @@ def test_others_read_the_text_of_a_saved_model_as_we_do(tmp_path: Path) -> None:
     regard.save(model.float(), tmp_path / "a")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "a")
     text = "abc de\nfg  j"
-    assert theirs(text)["input_ids"] == model.text_or_refuse().encode([text])[0]
+    assert theirs(text)["input_ids"] == model.require_tokenizer().encode([text])[0]
     assert theirs.decode(theirs(text)["input_ids"], clean_up_tokenization_spaces=False) == text
     assert theirs.eos_token == END_OF_TEXT
 

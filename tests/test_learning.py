@@ -18,12 +18,12 @@ from safetensors.torch import load_file
 import regard
 from conftest import TINY, TWELVE, Trained, checkpoints, facts, rows, same_tensors, stopped_in, train_tiny
 from regard.errors import SettingError
-from regard.runs.settings import gather, resolve
+from regard.runs.settings import collect_overrides, resolve
 from regard.runs.trainer import Trainer
-from regard.tasks.base import Sums
+from regard.tasks.base import LossSum
 from regard.tasks.translate import Translate
-from regard.training.optimizer import freeze, make_optimiser, set_rate
-from regard.training.settings import Train
+from regard.training.optimizer import freeze, make_optimizer, set_lr
+from regard.training.settings import TrainSettings
 from tiny import tiny
 
 # -- the mean of the last checkpoints
@@ -31,17 +31,17 @@ from tiny import tiny
 
 def ranked(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
     """Validations that find these, one after another, and the same score each: the loss decides what is better."""
-    found, real = iter(losses), Translate.score
+    found, real = iter(losses), Translate.evaluate
 
     def score(*args: Any) -> Any:
         scores, answers = real(*args)
         return {**scores, "bleu": 1.0}, answers
 
-    monkeypatch.setattr("regard.runs.trainer.validation_sums", lambda *_: Sums(next(found, 0.0), 1.0))
+    monkeypatch.setattr("regard.runs.trainer.validation_loss", lambda *_: LossSum(next(found, 0.0), 1.0))
     monkeypatch.setattr(Translate, "score", score)
 
 
-LAST = ("train.last=3", "train.keep=1", "train.steps=14")
+LAST = ("train.average_checkpoints=3", "train.keep_checkpoints=1", "train.steps=14")
 """Of the checkpoints after steps 4, 8, 12 and 14."""
 
 
@@ -52,7 +52,7 @@ def mean_of(run: Path, group: str, *steps: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.every(2)
-@pytest.mark.parametrize("more", [(), ("train.average=0.9",)], ids=["weights", "their averages"])
+@pytest.mark.parametrize("more", [(), ("train.ema_decay=0.9",)], ids=["weights", "their averages"])
 def test_the_mean_of_the_last_checkpoints_is_what_is_saved_where_it_is_better(
     more: tuple[str, ...], few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +96,7 @@ def test_checkpoints_of_a_signal_do_not_count_in_the_mean(
 
 # -- patience
 
-PATIENT = ("train.patience=2", "train.steps=40", "train.every=2", "train.rate=1e-30", "model.dropout=0")
+PATIENT = ("train.patience=2", "train.steps=40", "train.eval_every=2", "train.lr=1e-30", "model.dropout=0")
 """Weights that do not move score the same each time: the second and the third validation are no better."""
 
 
@@ -136,11 +136,11 @@ def moved(run: Path, start: Path) -> set[str]:
     return {name for name in now if not torch.equal(now[name], before[name])}
 
 
-@pytest.mark.parametrize("setting", ["train.freeze=encoder.*,tokens.*", "train.rates=encoder.*=0,tokens.*=0"])
+@pytest.mark.parametrize("setting", ["train.freeze=encoder.*,tokens.*", "train.lr_overrides=encoder.*=0,tokens.*=0"])
 def test_what_is_frozen_or_has_no_rate_stays_bit_for_bit(
     setting: str, trained: Trained, few: Path, tmp_path: Path
 ) -> None:
-    more = ("train.average=0.5", "train.decay=0.1", "train.warmup=0", "train.rate=1e-2")
+    more = ("train.ema_decay=0.5", "train.weight_decay=0.1", "train.warmup_steps=0", "train.lr=1e-2")
     said = train_tiny(few, tmp_path / "run", *TWELVE, *more, setting, model=str(trained.path), tiny=False)
     changed = moved(tmp_path / "run", trained.path)
     assert changed == {name for name in weights(trained.path) if name.startswith("decoder.")}
@@ -152,7 +152,7 @@ def test_what_is_frozen_or_has_no_rate_stays_bit_for_bit(
 
 @pytest.mark.slow
 def test_a_frozen_run_goes_on_bit_for_bit(few: Path, tmp_path: Path) -> None:
-    more = (*TWELVE, "train.freeze=encoder.*", "train.rates=decoder.*=1e-3,tokens.*=2e-3", "train.average=0.9")
+    more = (*TWELVE, "train.freeze=encoder.*", "train.lr_overrides=decoder.*=1e-3,tokens.*=2e-3", "train.ema_decay=0.9")
     train_tiny(few, tmp_path / "whole", *more)
     with stopped_in(6):
         train_tiny(few, tmp_path / "run", *more)
@@ -164,8 +164,8 @@ def test_a_frozen_run_goes_on_bit_for_bit(few: Path, tmp_path: Path) -> None:
 def test_a_parameter_has_the_rate_of_the_first_pattern_that_it_matches() -> None:
     model = tiny("transformer")
     rates = {"encoder.blocks.0.*": 0.1, "encoder.*": 0.4, "*.bias": 0.8}
-    optimiser = make_optimiser(model, Train(rate=0.2, rates=rates))
-    set_rate(optimiser, 0.05)  # a quarter of the highest
+    optimiser = make_optimizer(model, TrainSettings(lr=0.2, lr_overrides=rates))
+    set_lr(optimiser, 0.05)  # a quarter of the highest
     found = {id(p): group["lr"] for group in optimiser.param_groups for p in group["params"]}
     for name, parameter in model.body.named_parameters():
         wanted = next((r for p, r in rates.items() if Path(name).match(p)), 0.2)
@@ -176,8 +176,8 @@ def test_a_parameter_has_the_rate_of_the_first_pattern_that_it_matches() -> None
 def test_gates_of_halting_learn_more_slowly_unless_a_person_says_otherwise() -> None:
     model = tiny("universal", "halting")
     for rates, gate in (({}, 0.01), ({"*.gate.*": 0.1}, 0.1)):
-        optimiser = make_optimiser(model, Train(rate=0.2, rates=rates))
-        set_rate(optimiser, 0.2)
+        optimiser = make_optimizer(model, TrainSettings(lr=0.2, lr_overrides=rates))
+        set_lr(optimiser, 0.2)
         found = {id(p): group["lr"] for group in optimiser.param_groups for p in group["params"]}
         gates = [p for name, p in model.named_parameters() if ".gate." in name]
         assert [found[id(p)] for p in gates] == [pytest.approx(gate)] * 4
@@ -190,10 +190,10 @@ def test_patterns_that_match_nothing_are_refused_with_the_nearest_name() -> None
     with pytest.raises(SettingError, match=rf"train\.freeze.*{nearest}"):
         freeze(tiny("transformer"), [near])
     with pytest.raises(SettingError, match=rf"train\.rates.*{nearest}"):
-        make_optimiser(tiny("transformer"), Train(rates={near: 0.1}))
+        make_optimizer(tiny("transformer"), TrainSettings(lr_overrides={near: 0.1}))
 
 
-@pytest.mark.parametrize("setting", ["train.freeze=*", "train.freeze=nothing.*", "train.rates=nothing.*=1"])
+@pytest.mark.parametrize("setting", ["train.freeze=*", "train.freeze=nothing.*", "train.lr_overrides=nothing.*=1"])
 def test_what_leaves_nothing_to_learn_is_refused_before_a_folder_is_made(
     setting: str, few: Path, tmp_path: Path
 ) -> None:
@@ -205,17 +205,21 @@ def test_what_leaves_nothing_to_learn_is_refused_before_a_folder_is_made(
 def test_rates_and_frozen_parts_may_be_said_in_a_file_or_in_python(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("train:\n  rates:\n    encoder.*: 1e-5\n    tokens.*: 0.5\n  freeze: [decoder.*, '*.bias']\n")
-    said = ["train.rates=encoder.*=1e-5,tokens.*=0.5", "train.freeze=decoder.*,*.bias"]
-    mapping = {"train.rates": {"encoder.*": 1e-5, "tokens.*": 0.5}, "train.freeze": ("decoder.*", "*.bias")}
-    settings = [resolve({}, gather((), file)), resolve({}, gather(said)), resolve({}, gather(mapping))]
+    said = ["train.lr_overrides=encoder.*=1e-5,tokens.*=0.5", "train.freeze=decoder.*,*.bias"]
+    mapping = {"train.lr_overrides": {"encoder.*": 1e-5, "tokens.*": 0.5}, "train.freeze": ("decoder.*", "*.bias")}
+    settings = [
+        resolve({}, collect_overrides((), file)),
+        resolve({}, collect_overrides(said)),
+        resolve({}, collect_overrides(mapping)),
+    ]
     assert settings[0] == settings[1] == settings[2]
-    assert list(settings[0].train.rates.items()) == [("encoder.*", 1e-5), ("tokens.*", 0.5)]
+    assert list(settings[0].train.lr_overrides.items()) == [("encoder.*", 1e-5), ("tokens.*", 0.5)]
     assert settings[0].train.freeze == ("decoder.*", "*.bias")
 
 
 # -- other ways to compute the same
 
-LARGE = ("train.tokens=4096", "model.dropout=0", "train.steps=6", "train.every=3", "train.log=1")
+LARGE = ("train.batch_tokens=4096", "model.dropout=0", "train.steps=6", "train.eval_every=3", "train.log_every=1")
 """All pairs in one grain, so that packed and padded runs see the same samples in each step."""
 
 
@@ -225,7 +229,7 @@ def losses(run: Path) -> list[float]:
 
 def test_packed_rows_train_what_padded_rows_do(few: Path, tmp_path: Path) -> None:
     padded = train_tiny(few, tmp_path / "padded", *TWELVE, *LARGE)
-    packed = train_tiny(few, tmp_path / "packed", *TWELVE, *LARGE, "train.packed=on")
+    packed = train_tiny(few, tmp_path / "packed", *TWELVE, *LARGE, "train.packing=on")
     assert "6 passes" in padded and "6 passes" in packed and "packed rows" in packed
     assert losses(tmp_path / "packed") == pytest.approx(losses(tmp_path / "padded"), rel=1e-5)
     norms = [[row["norm"] for row in rows(tmp_path / name, "train")] for name in ("packed", "padded")]
@@ -233,7 +237,7 @@ def test_packed_rows_train_what_padded_rows_do(few: Path, tmp_path: Path) -> Non
 
 
 def test_a_packed_run_with_dropout_goes_on_bit_for_bit(few: Path, tmp_path: Path) -> None:
-    more = (*TWELVE, "train.packed=on", "train.accumulate=2")
+    more = (*TWELVE, "train.packing=on", "train.grad_accum=2")
     train_tiny(few, tmp_path / "whole", *more)
     with stopped_in(6):
         train_tiny(few, tmp_path / "run", *more)
@@ -246,7 +250,7 @@ def test_a_deterministic_run_is_the_same_on_the_cpu_and_leaves_the_process_as_it
     few: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
-    enabled, real = [], Trainer.grain
+    enabled, real = [], Trainer.micro_batch
     monkeypatch.setattr(
         Trainer, "grain", lambda *args: enabled.append(torch.are_deterministic_algorithms_enabled()) or real(*args)
     )
@@ -260,13 +264,13 @@ def test_a_run_goes_on_packed_as_it_began_wherever_it_goes_on(few: Path, tmp_pat
     """What a device without the kernel would choose for a new run does not matter."""
     out = tmp_path / "run"
     with stopped_in(6):
-        train_tiny(few, out, *TWELVE, "train.packed=on")
+        train_tiny(few, out, *TWELVE, "train.packing=on")
     known = facts(out)
     known["settings"]["train"]["packed"] = "auto"  # as a run that began on another device has it
     (out / "regard.json").write_text(json.dumps(known))
     said = train_tiny((), out, tiny=False, resume=True)
     assert "packed rows" in said
-    train_tiny(few, tmp_path / "whole", *TWELVE, "train.packed=on")
+    train_tiny(few, tmp_path / "whole", *TWELVE, "train.packing=on")
     assert rows(out, "train") == rows(tmp_path / "whole", "train")
 
 
@@ -288,12 +292,12 @@ def test_a_second_sigterm_does_not_break_the_save(few: Path, tmp_path: Path, mon
 def test_a_checkpoint_is_saved_when_the_last_one_is_old(few: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with stopped_in(4):
-        train_tiny(few, out, *TWELVE, "train.every=100", "train.minutes=0", "train.keep=9")
+        train_tiny(few, out, *TWELVE, "train.eval_every=100", "train.save_minutes=0", "train.keep_checkpoints=9")
     assert checkpoints(out)[-1] == "step-00000004"
     shutil.rmtree(out / "checkpoints/step-00000004")  # as if it had been killed instead
     assert checkpoints(out), "none was saved before"
     train_tiny((), out, tiny=False, resume=True)
-    train_tiny(few, tmp_path / "whole", *TWELVE, "train.every=100")
+    train_tiny(few, tmp_path / "whole", *TWELVE, "train.eval_every=100")
     assert rows(out, "train") == rows(tmp_path / "whole", "train")
 
 

@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.nn.attention.attention import Attention, Dot
-from regard.nn.attention.masks import Causal, Real, Rule, dense
-from regard.nn.attention.positions import Sinusoid
-from regard.nn.blocks.block import Residual, vaswani_block
+from regard.nn.attention.attention import Attention, DotProductScore
+from regard.nn.attention.masks import AttentionMask, Causal, Padding, materialize
+from regard.nn.attention.positions import SinusoidalPosition
+from regard.nn.blocks.block import Residual, transformer_block
 from regard.nn.kernels import dispatch
-from regard.nn.recording import watch
+from regard.nn.recording import record_attention
 
 LECTURES = json.loads((Path(__file__).parent / "fixtures" / "lectures.json").read_text(encoding="utf-8"))
 
@@ -53,14 +53,16 @@ def softmax(scores: list[float]) -> list[float]:
     return [power / sum(powers) for power in powers]
 
 
-def seen_and_said(attention: Attention, x: Any, context: Any = None, rule: Rule | None = None) -> tuple[Tensor, Tensor]:
+def seen_and_said(
+    attention: Attention, x: Any, context: Any = None, rule: AttentionMask | None = None
+) -> tuple[Tensor, Tensor]:
     """Weights (H, Q, K) and output (Q, D) of one row."""
-    with torch.no_grad(), watch(attention) as seen:
-        out = attention(tensor(x)[None], None if context is None else tensor(context)[None], rule=rule)
-    return seen.looks[0].weights[0], out[0]
+    with torch.no_grad(), record_attention(attention) as seen:
+        out = attention(tensor(x)[None], None if context is None else tensor(context)[None], mask=rule)
+    return seen.records[0].weights[0], out[0]
 
 
-def bare(width: int, context: int | None = None, score: Dot | None = None) -> Attention:
+def bare(width: int, context: int | None = None, score: DotProductScore | None = None) -> Attention:
     """One head whose projections are all the identity: what remains is equation 1."""
     attention = Attention(width, 1, context, bias=False, score=score).double()
     with torch.no_grad():
@@ -77,14 +79,14 @@ def test_w01_scores_are_divided_by_the_root_of_the_width() -> None:
     weights, out = seen_and_said(bare(2, 2), x["Q"], x["K"])
     near(weights[0], right["alpha"])
     near(out, right["out"])
-    near(bare(2).score.factor(2) * tensor(x["Q"]) @ tensor(x["K"]).T, right["scaled"])
+    near(bare(2).score.resolve_scale(2) * tensor(x["Q"]) @ tensor(x["K"]).T, right["scaled"])
 
 
 def test_w01_the_slide_divided_by_three_the_number_of_keys() -> None:
     """Right is √2, the root of the width; the slide's numbers come from ÷ 3, and are cut off instead of rounded."""
     x, slide, other = LECTURES["W01"]["inputs"], LECTURES["W01"]["slide"], reading("W01", "by_number_of_keys")
     assert printed(tensor(slide["scores"]) / 3, slide["scaled"], 4)
-    weights, out = seen_and_said(bare(2, 2, Dot(scale=1 / 3)), x["Q"], x["K"])
+    weights, out = seen_and_said(bare(2, 2, DotProductScore(scale=1 / 3)), x["Q"], x["K"])
     near(weights[0], other["alpha"])
     near(out, other["out"])
     assert printed(weights[0], slide["alpha"], 2) and printed(out, slide["out"], 2)
@@ -107,7 +109,7 @@ def test_w02_the_slide_shows_scores_by_four_and_then_results_without_any_scale()
     x, slide = LECTURES["W02"]["inputs"], LECTURES["W02"]["slide"]
     near(tensor(slide["scores"]) / 4, slide["scaled"])
     for name, scale in (("unscaled", 1.0), ("by_number_of_tokens", 1 / 4)):
-        weights, out = seen_and_said(bare(2, score=Dot(scale=scale)), x["Q"], rule=Causal())
+        weights, out = seen_and_said(bare(2, score=DotProductScore(scale=scale)), x["Q"], rule=Causal())
         near(weights[0], reading("W02", name)["alpha"])
         near(out, reading("W02", name)["out"])
         assert printed(out, slide["out"], 6) == (name == "unscaled")
@@ -117,7 +119,7 @@ def test_w02_the_slide_shows_scores_by_four_and_then_results_without_any_scale()
 
 
 def test_w03_nobody_sees_the_future() -> None:
-    table = dense(Causal(), 1, 1, torch.arange(4), torch.arange(4))[0, 0]
+    table = materialize(Causal(), 1, 1, torch.arange(4), torch.arange(4))[0, 0]
     near(table.double(), LECTURES["W03"]["slide"]["mask"])
     assert (int(table.sum()), int((~table).sum())) == (reading("W03")["visible"], reading("W03")["hidden"])
 
@@ -157,29 +159,29 @@ def test_w05_the_slide_shows_the_deviation_of_a_sample() -> None:
 def test_w06_the_first_wave_has_frequency_one() -> None:
     """Right is k from 0 and base 10000; a stacked vector with k from 1 loses the fastest wave."""
     where = torch.tensor(LECTURES["W06"]["inputs"]["positions"])
-    ours = Sinusoid(4, "interleaved")(where)
+    ours = SinusoidalPosition(4, "interleaved")(where)
     near(ours, reading("W06")["P"])
-    near(Sinusoid(4, "halves")(where), tensor(reading("W06")["P"])[:, [0, 2, 1, 3]].tolist())
-    near(Sinusoid(4, "interleaved", base=100)(where), reading("W06", "from_0_base_100")["P"])
+    near(SinusoidalPosition(4, "halves")(where), tensor(reading("W06")["P"])[:, [0, 2, 1, 3]].tolist())
+    near(SinusoidalPosition(4, "interleaved", base=100)(where), reading("W06", "from_0_base_100")["P"])
     for other in ("from_1_base_10000", "from_0_base_100"):
         apart(ours, reading("W06", other)["P"], 0.05)
 
 
 def test_w07_an_odd_width_ends_with_a_sine() -> None:
-    positions = Sinusoid(5, "interleaved")(torch.tensor(LECTURES["W07"]["inputs"]["positions"]))
+    positions = SinusoidalPosition(5, "interleaved")(torch.tensor(LECTURES["W07"]["inputs"]["positions"]))
     near(positions, reading("W07")["p"])
     near(tensor(reading("W07")["e"]) + positions, LECTURES["W07"]["slide"]["sum"])
 
 
 def test_w08_positions_are_added_to_the_words() -> None:
-    positions = Sinusoid(2, "interleaved")(torch.arange(3))
+    positions = SinusoidalPosition(2, "interleaved")(torch.arange(3))
     near(positions, reading("W08")["PE"])
     near(tensor(LECTURES["W08"]["inputs"]["V"]) + positions, reading("W08")["out"])
 
 
 def test_w09_positions_are_bounded_of_one_length_and_one_step_apart() -> None:
     size, right = LECTURES["W09"]["inputs"], reading("W09")
-    waves = Sinusoid(size["d"], "interleaved", size["base"])(torch.arange(size["T"]))
+    waves = SinusoidalPosition(size["d"], "interleaved", size["base"])(torch.arange(size["T"]))
     assert abs(float(waves.min()) - right["min"]) < 1e-12 and float(waves.max()) == right["max"]
     near((waves**2).sum(-1), [right["norm_sq_every_row"]] * size["T"])
     steps = (waves[1:] - waves[:-1]).norm(dim=-1)
@@ -188,7 +190,7 @@ def test_w09_positions_are_bounded_of_one_length_and_one_step_apart() -> None:
 
 def test_w09_likeness_depends_on_the_distance_alone_and_no_two_positions_are_alike() -> None:
     right = reading("W09")
-    waves = Sinusoid(512, "interleaved")(torch.arange(2000)) / 16
+    waves = SinusoidalPosition(512, "interleaved")(torch.arange(2000)) / 16
     alike = waves @ waves.T
     by_distance = alike[0]
     near(by_distance[:21], right["similarity_by_offset_0_to_20"])
@@ -205,7 +207,7 @@ def test_w09_likeness_depends_on_the_distance_alone_and_no_two_positions_are_ali
 @pytest.mark.parametrize("width", [128, 512])
 def test_w09_a_later_position_is_an_earlier_one_turned(width: int) -> None:
     right = reading("W09")["reference"][str(width)]
-    waves = Sinusoid(width, "interleaved")(torch.arange(60))
+    waves = SinusoidalPosition(width, "interleaved")(torch.arange(60))
     near(waves[1, :8], right["t1_first8"])
     near(waves[50, :8], right["t50_first8"])
     near(waves[50, -2:], right["t50_last2"])
@@ -240,7 +242,9 @@ def test_w21_words_in_another_order_are_answered_in_that_order() -> None:
     near(out, reading("W21")["out_rows"])
     near(out.T, reading("W21")["out_columns"])
     near(seen_and_said(bare(2), x[order].tolist())[1], out[order].tolist())
-    near(seen_and_said(bare(2, score=Dot(scale=1.0)), x.tolist())[1], reading("W21", "unscaled")["out_rows"])
+    near(
+        seen_and_said(bare(2, score=DotProductScore(scale=1.0)), x.tolist())[1], reading("W21", "unscaled")["out_rows"]
+    )
     apart(out, reading("W21", "unscaled")["out_rows"], 1e-2)
 
 
@@ -248,9 +252,9 @@ def test_w22_a_high_temperature_flattens() -> None:
     logits, curve = LECTURES["W22"]["inputs"]["logits"], reading("W22")
     entropies = []
     for temperature, right in zip(LECTURES["W22"]["inputs"]["temperatures"], curve["probs"], strict=True):
-        scale = Dot(scale=1.0, temperature=temperature).factor(1)
+        scale = DotProductScore(scale=1.0, temperature=temperature).resolve_scale(1)
         keys = tensor(logits).view(1, 1, 3, 1)
-        _, weights = dispatch.plain(tensor([[[[1.0]]]]), keys, keys, None, scale)
+        _, weights = dispatch.eager_attention(tensor([[[[1.0]]]]), keys, keys, None, scale)
         near(weights[0, 0, 0], right)
         near(weights[0, 0, 0], softmax([logit / temperature for logit in logits]))
         entropies.append(-float(weights.xlogy(weights).sum()))
@@ -265,9 +269,9 @@ def test_w23_without_the_scale_wide_heads_stare_and_stop_learning(row: dict[str,
     chance = torch.Generator().manual_seed(d)
     q = torch.randn(draws, 1, 1, d, generator=chance, dtype=torch.float64)
     k = torch.randn(draws, 1, keys, d, generator=chance, dtype=torch.float64)
-    for kind, scale in (("raw", 1.0), ("scaled", Dot().factor(d))):
+    for kind, scale in (("raw", 1.0), ("scaled", DotProductScore().resolve_scale(d))):
         assert math.isclose(float((q @ k.mT * scale).var()), row[f"var_{kind}"], rel_tol=0.15)
-        weights = dispatch.plain(q, k, k[..., :1], None, scale)[1][:, 0, 0]
+        weights = dispatch.eager_attention(q, k, k[..., :1], None, scale)[1][:, 0, 0]
         entropy = -weights.xlogy(weights).sum(-1).mean()
         assert abs(float(entropy) - row[f"entropy_{kind}"]) < 0.15
         assert abs(float(weights.amax(-1).mean()) - row[f"max_weight_{kind}"]) < 0.05
@@ -286,8 +290,8 @@ def test_w24_a_query_that_may_look_at_nothing_receives_nothing() -> None:
     keys = tensor(scores).view(1, 1, 3, 1).requires_grad_()
     query, values = tensor([[[[1.0]]]]), torch.eye(3, dtype=torch.float64)[None, None]
     for visible, right in ((2, "minus_infinity_partial"), (2, "minus_1e9_partial"), (0, None)):
-        rule = Real(torch.tensor([visible]))
-        weights = dispatch.plain(query, keys, values, dispatch.allowed(query, keys, rule, None), 1.0)[0]
+        rule = Padding(torch.tensor([visible]))
+        weights = dispatch.eager_attention(query, keys, values, dispatch.bool_mask(query, keys, rule, None), 1.0)[0]
         fused = dispatch.sdpa(query, keys, values, rule, None, 1.0, 0.0)
         for out in (weights, fused):
             near(out[0, 0, 0].detach(), reading("W24", right)["alpha"])
@@ -321,7 +325,7 @@ def test_w27_heads_look_apart_and_are_joined(name: str) -> None:
 def test_w28_a_block_of_2017_normalises_after_it_adds() -> None:
     """Right is a feed-forward layer of two matrices with a ReLU between; one deck has a single matrix instead."""
     given, right = LECTURES["W28"]["inputs"], reading("W28")
-    block = vaswani_block(4, 2, 8, eps=given["eps"]).double()
+    block = transformer_block(4, 2, 8, eps=given["eps"]).double()
     attention, feed, x = two_heads().state_dict(), block.feed.inner, tensor(LECTURES["W27"]["inputs"]["X"])
     block.attend.inner.load_state_dict(attention, strict=False)  # biases stay what they start as: 0
     feed.load_state_dict({

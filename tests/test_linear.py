@@ -9,18 +9,25 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from regard.capabilities import available
-from regard.nn.blocks.block import Feed
-from regard.nn.kernels.linear import PACKED, Linear, _kept, activated, linear, recheck
+from regard.capabilities import is_available
+from regard.nn.blocks.block import FeedForward
+from regard.nn.kernels.linear import (
+    PACKED_CAPABILITIES,
+    Linear,
+    _packed_weights,
+    linear,
+    packed_linear_activation,
+    recheck_packed,
+)
 
 
 def packs(dtype: torch.dtype) -> bool:
     """Whether this CPU multiplies by packed weights of a dtype; the results are the same where it does not."""
-    return available(PACKED[dtype])
+    return is_available(PACKED_CAPABILITIES[dtype])
 
 
 def said(layer: Linear, x: torch.Tensor) -> torch.Tensor:
-    recheck()  # as every search does
+    recheck_packed()  # as every search does
     with torch.inference_mode():
         return layer(x)
 
@@ -31,7 +38,7 @@ def test_blocks_give_what_rows_give(rows: int, shape: tuple[int, int], bias: boo
     layer = Linear(shape[1], shape[0], bias)
     x = torch.randn(2, rows, shape[1])[:1]
     assert torch.allclose(said(layer, x), F.linear(x, layer.weight, layer.bias), atol=1e-5)
-    assert (layer.weight in _kept) == (rows <= 256 and packs(torch.float32))
+    assert (layer.weight in _packed_weights) == (rows <= 256 and packs(torch.float32))
 
 
 @pytest.mark.parametrize("rows", [1, 4, 100])
@@ -40,7 +47,7 @@ def test_blocks_of_bfloat16_give_what_rows_give(rows: int) -> None:
     x = torch.randn(rows, 400).bfloat16()
     right = F.linear(x.float(), layer.weight.float(), layer.bias.float())
     assert torch.allclose(said(layer, x).float(), right, atol=2e-2, rtol=2e-2)
-    assert (layer.weight in _kept) == packs(torch.bfloat16)
+    assert (layer.weight in _packed_weights) == packs(torch.bfloat16)
     with torch.no_grad():
         layer.weight.data.mul_(2)
     assert torch.allclose(
@@ -50,25 +57,25 @@ def test_blocks_of_bfloat16_give_what_rows_give(rows: int) -> None:
 
 @pytest.mark.parametrize("kind", ["relu", "gelu", "gelu_tanh"])
 def test_bias_and_activation_of_many_rows_are_in_the_kernel_of_the_product(kind: str) -> None:
-    feed = Feed(64, 96, kind).bfloat16()
+    feed = FeedForward(64, 96, kind).bfloat16()
     torch.nn.init.normal_(feed.up.bias)
     x = torch.randn(3, 200, 64).bfloat16()
     exact = copy.deepcopy(feed).double()
     right = exact.activation(exact.up(x.double()))
     with torch.inference_mode():
-        made = activated(x, feed.up.weight, feed.up.bias, kind)
-        assert (made is not None) == (feed.up.weight in _kept) == packs(torch.bfloat16)
+        made = packed_linear_activation(x, feed.up.weight, feed.up.bias, kind)
+        assert (made is not None) == (feed.up.weight in _packed_weights) == packs(torch.bfloat16)
         if made is not None:
             assert made.shape == right.shape and (made - right).norm() < 4e-3 * right.norm()
         assert (feed(x) - exact(x.double())).norm() < 1e-2 * exact(x.double()).norm()
         assert (linear(x, feed.up.weight, feed.up.bias) - exact.up(x.double())).norm() < 4e-3 * right.norm()
-        assert activated(x[:1], feed.up.weight, feed.up.bias, kind) is None, "few rows"
-        assert activated(x.float(), feed.up.weight.float(), feed.up.bias.float(), kind) is None
-    assert activated(x, feed.up.weight, feed.up.bias, kind) is None, "where something learns"
+        assert packed_linear_activation(x[:1], feed.up.weight, feed.up.bias, kind) is None, "few rows"
+        assert packed_linear_activation(x.float(), feed.up.weight.float(), feed.up.bias.float(), kind) is None
+    assert packed_linear_activation(x, feed.up.weight, feed.up.bias, kind) is None, "where something learns"
 
 
 def test_what_is_dropped_is_dropped_behind_a_kernel_with_its_activation_too() -> None:
-    feed = Feed(64, 96, "relu", dropout=0.5).bfloat16().train()
+    feed = FeedForward(64, 96, "relu", dropout=0.5).bfloat16().train()
     x = torch.randn(400, 64).bfloat16()
     with torch.inference_mode():
         assert not torch.equal(feed(x), feed(x)) and torch.equal(feed.eval()(x), feed(x))
@@ -76,11 +83,11 @@ def test_what_is_dropped_is_dropped_behind_a_kernel_with_its_activation_too() ->
 
 def test_what_learns_what_is_wide_and_what_is_float64_is_left_alone() -> None:
     layer = Linear(300, 400)
-    assert layer(torch.randn(4, 300)).requires_grad and layer.weight not in _kept
+    assert layer(torch.randn(4, 300)).requires_grad and layer.weight not in _packed_weights
     double = layer.double()
     with torch.inference_mode():
         assert linear(torch.randn(4, 300).double(), double.weight).dtype == torch.float64
-    assert double.weight not in _kept
+    assert double.weight not in _packed_weights
 
 
 def fused_step(layer: Linear) -> None:

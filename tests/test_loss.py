@@ -14,8 +14,8 @@ from torch._subclasses import FakeTensorMode
 from oracle import near, noise
 from regard import capabilities
 from regard.nn.blocks import losses as loss
-from regard.nn.blocks.block import Tokens
-from regard.nn.blocks.losses import cross_entropy, fused_cross_entropy, read_cross_entropy
+from regard.nn.blocks.block import TokenEmbedding
+from regard.nn.blocks.losses import cross_entropy, fused_linear_cross_entropy, linear_cross_entropy
 from regard.types import IGNORE
 
 R, D, V = 300, 8, 50
@@ -38,21 +38,21 @@ def pulled(made: tuple[Tensor, Tensor], leaves: list[Tensor], scale: float = 1.0
 
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss, "BYTES", 1)
+    monkeypatch.setattr(loss, "MAX_LOGIT_BYTES", 1)
 
 
 @pytest.fixture
 def swept(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bool]]:
     """What was asked of the kernel: where the logits lay, how many rows, whether with their gradient."""
     seen: list[tuple[int, int, bool]] = []
-    real = loss._sweep
+    real = loss._loss_and_gradient_
 
     def sweep(logits: Tensor, labels: Tensor, losses: Tensor, V: int, spread: float, gradient: bool) -> None:
         seen.append((logits.data_ptr(), len(logits), gradient))
         assert logits.shape[1] == 128 and all(part.is_contiguous() for part in (logits, labels, losses))
         real(logits, labels, losses, V, spread, gradient)
 
-    monkeypatch.setattr(loss, "_sweep", sweep)
+    monkeypatch.setattr(loss, "_loss_and_gradient_", sweep)
     return seen
 
 
@@ -63,10 +63,10 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bool]]:
 def test_it_is_the_loss_of_the_logits_and_so_are_its_gradients(
     limit: int, smoothing: float, biased: bool, scale: float, swept: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loss, "BYTES", limit)
+    monkeypatch.setattr(loss, "MAX_LOGIT_BYTES", limit)
     x, weight, bias, labels = problem(biased=biased)
     leaves = [part for part in (x, weight, bias) if part is not None]
-    ours = pulled(fused_cross_entropy(x, weight, bias, labels, smoothing), leaves, scale)
+    ours = pulled(fused_linear_cross_entropy(x, weight, bias, labels, smoothing), leaves, scale)
     right = pulled(cross_entropy(torch.nn.functional.linear(x, weight, bias), labels, smoothing), leaves, scale)
     assert int(ours[1]) == int(right[1]) < R
     for mine, theirs in zip(ours, right, strict=True):
@@ -80,7 +80,7 @@ def test_the_kernel_is_handed_what_lies_together(in_parts: None, swept: list[Any
     x, weight, _, labels = problem(biased=False)
     apart, states = labels.reshape(-1)[::2], x.reshape(-1, D)[::2]
     assert not apart.is_contiguous()
-    near(fused_cross_entropy(states, weight, None, apart)[0], cross_entropy(states @ weight.T, apart)[0])
+    near(fused_linear_cross_entropy(states, weight, None, apart)[0], cross_entropy(states @ weight.T, apart)[0])
     assert len(swept) == 2
 
 
@@ -88,26 +88,26 @@ def test_the_kernel_is_handed_what_lies_together(in_parts: None, swept: list[Any
 def test_only_the_gradients_that_are_wanted_are_made(wanted: tuple[bool, ...], in_parts: None) -> None:
     *parts, labels = problem()
     parts = [part.detach().requires_grad_(asked) for part, asked in zip(parts, wanted, strict=True)]
-    made = loss._fused(parts[0].reshape(-1, D), *parts[1:], labels.reshape(-1), 0.1, *wanted)
+    made = loss._fused_op(parts[0].reshape(-1, D), *parts[1:], labels.reshape(-1), 0.1, *wanted)
     assert [bool(gradient.numel()) for gradient in made[1:]] == list(wanted)
     leaf = parts[wanted.index(True)]
     right = cross_entropy(torch.nn.functional.linear(*parts), labels, 0.1)[0]
-    near(pulled(fused_cross_entropy(*parts, labels, 0.1), [leaf])[2], torch.autograd.grad(right, leaf)[0])
+    near(pulled(fused_linear_cross_entropy(*parts, labels, 0.1), [leaf])[2], torch.autograd.grad(right, leaf)[0])
 
 
 def test_where_nothing_learns_only_the_loss_is_made(swept: list[Any]) -> None:
     x, weight, bias, labels = problem()
     with torch.no_grad():
-        total = fused_cross_entropy(x, weight, bias, labels, 0.1)[0]
+        total = fused_linear_cross_entropy(x, weight, bias, labels, 0.1)[0]
     assert [gradient for _, _, gradient in swept] == [False] and not total.requires_grad
-    near(total, fused_cross_entropy(x, weight, bias, labels, 0.1)[0])
+    near(total, fused_linear_cross_entropy(x, weight, bias, labels, 0.1)[0])
 
 
 @pytest.mark.parametrize("rows", [0, 3])
 def test_where_nothing_is_asked_there_is_no_loss_and_nothing_to_learn(rows: int) -> None:
     x, weight = noise(rows, D).requires_grad_(), noise(V, D).requires_grad_()
     total, count, *gradients = pulled(
-        fused_cross_entropy(x, weight, None, torch.full((rows,), IGNORE), 0.1), [x, weight]
+        fused_linear_cross_entropy(x, weight, None, torch.full((rows,), IGNORE), 0.1), [x, weight]
     )
     assert total.item() == 0.0 and int(count) == 0
     assert all(gradient.shape == leaf.shape for gradient, leaf in zip(gradients, (x, weight), strict=True))
@@ -118,9 +118,9 @@ def test_sums_of_sixteen_bits_are_made_in_thirty_two(monkeypatch: pytest.MonkeyP
     x, weight, bias, labels = problem(torch.float32)
     assert bias is not None
     narrow = x.detach().bfloat16().requires_grad_()
-    whole = pulled(fused_cross_entropy(narrow, weight, bias, labels, 0.1), [narrow, weight, bias], 0.3)
-    monkeypatch.setattr(loss, "BYTES", 1)
-    parts = pulled(fused_cross_entropy(narrow, weight, bias, labels, 0.1), [narrow, weight, bias], 0.3)
+    whole = pulled(fused_linear_cross_entropy(narrow, weight, bias, labels, 0.1), [narrow, weight, bias], 0.3)
+    monkeypatch.setattr(loss, "MAX_LOGIT_BYTES", 1)
+    parts = pulled(fused_linear_cross_entropy(narrow, weight, bias, labels, 0.1), [narrow, weight, bias], 0.3)
     exact = [part.detach().double().requires_grad_() for part in (narrow, weight, bias)]
     right = pulled(cross_entropy(torch.nn.functional.linear(*exact), labels, 0.1), exact, 0.3)
     assert [made.dtype for made in whole] == [torch.float32, torch.int64, torch.bfloat16, torch.float32, torch.float32]
@@ -131,7 +131,7 @@ def test_sums_of_sixteen_bits_are_made_in_thirty_two(monkeypatch: pytest.MonkeyP
 
 def test_what_is_pulled_back_is_not_rounded_to_sixteen_bits() -> None:
     x, weight, bias, labels = problem(torch.bfloat16)
-    total = fused_cross_entropy(x, weight, bias, labels)[0]
+    total = fused_linear_cross_entropy(x, weight, bias, labels)[0]
     (once,) = torch.autograd.grad(total, x, retain_graph=True)
     (scaled,) = torch.autograd.grad(total / 3, x)
     assert torch.equal(scaled, (once.float() * (torch.ones(()) / 3)).bfloat16())
@@ -140,7 +140,7 @@ def test_what_is_pulled_back_is_not_rounded_to_sixteen_bits() -> None:
 
 def test_a_second_derivative_is_refused_and_not_wrong() -> None:
     x, weight, bias, labels = problem()
-    (gradient,) = torch.autograd.grad(fused_cross_entropy(x, weight, bias, labels)[0], x, create_graph=True)
+    (gradient,) = torch.autograd.grad(fused_linear_cross_entropy(x, weight, bias, labels)[0], x, create_graph=True)
     with pytest.raises(RuntimeError, match="derivative"):
         torch.autograd.grad(gradient.square().sum(), x)
 
@@ -153,25 +153,25 @@ def test_the_operator_keeps_what_torch_asks_of_one(biased: bool, dtype: torch.dt
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     wanted = (True, True, biased)
     torch.library.opcheck(
-        loss._fused, (x.reshape(-1, D), weight, bias, labels.reshape(-1), 0.1, *wanted), test_utils=checks
+        loss._fused_op, (x.reshape(-1, D), weight, bias, labels.reshape(-1), 0.1, *wanted), test_utils=checks
     )
     parts = [None if part is None else part.detach() for part in (x.reshape(-1, D), weight, bias)]
-    torch.library.opcheck(loss._fused, (*parts, labels.reshape(-1), 0.1, False, False, False))
+    torch.library.opcheck(loss._fused_op, (*parts, labels.reshape(-1), 0.1, False, False, False))
 
 
 @pytest.mark.parametrize("biased", [False, True])
 def test_tokens_offer_the_loss_of_what_they_read(biased: bool) -> None:
-    tokens, labels = Tokens(V, D, bias=biased).double(), problem()[3]
+    tokens, labels = TokenEmbedding(V, D, bias=biased).double(), problem()[3]
     x = noise(3, R // 3, D).requires_grad_()
     leaves = [x, *tokens.parameters()]
-    ours, right = tokens.cross_entropy(x, labels, 0.1), cross_entropy(tokens.read(x), labels, 0.1)
+    ours, right = tokens.cross_entropy(x, labels, 0.1), cross_entropy(tokens.to_logits(x), labels, 0.1)
     for mine, theirs in zip(pulled(ours, leaves), pulled(right, leaves), strict=True):
         near(mine, theirs)
 
 
 def test_it_is_traced_as_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss, "_narrow", lambda x, weight: torch.bfloat16)
-    tokens, labels = Tokens(V, D), problem()[3]
+    monkeypatch.setattr(loss, "_half_dtype", lambda x, weight: torch.bfloat16)
+    tokens, labels = TokenEmbedding(V, D), problem()[3]
     x = noise(3, R // 3, D).float().requires_grad_()
     leaves = [x, tokens.table.weight]
     right = pulled(tokens.cross_entropy(x, labels, 0.1), leaves)
@@ -205,14 +205,14 @@ def test_it_is_chosen_where_cuda_would_multiply_in_sixteen_bits(
     with FakeTensorMode():
         for device in ("cpu", "cuda"):
             x, weight = torch.empty(3, D, dtype=states, device=device), torch.empty(V, D, dtype=weights, device=device)
-            assert loss._narrow(x, weight) == (chosen if device == "cuda" else None)
+            assert loss._half_dtype(x, weight) == (chosen if device == "cuda" else None)
     monkeypatch.setitem(capabilities._results, "triton", False)
-    assert loss._narrow(x, weight) is None
+    assert loss._half_dtype(x, weight) is None
 
 
 def test_on_a_cpu_the_loss_of_the_logits_is_taken(swept: list[Any]) -> None:
     x, weight, bias, labels = problem(torch.bfloat16)
-    read_cross_entropy(x, weight, bias, labels, 0.1)[0].backward()
+    linear_cross_entropy(x, weight, bias, labels, 0.1)[0].backward()
     assert not swept and weight.grad is not None
 
 
@@ -223,18 +223,18 @@ def test_where_nothing_learns_only_a_part_of_the_logits_is_there(
 ) -> None:
     x, weight, bias, labels = problem(biased=biased)
     right = cross_entropy(loss.linear(x, weight, bias), labels, 0.1)
-    monkeypatch.setattr(loss, "READ", rows * V * x.element_size())
+    monkeypatch.setattr(loss, "MAX_EVAL_LOGIT_BYTES", rows * V * x.element_size())
     sizes: list[int] = []
     real = cross_entropy
     monkeypatch.setattr(
         loss, "cross_entropy", lambda logits, *more: sizes.append(logits.numel() // V) or real(logits, *more)
     )
     with torch.no_grad():
-        total, count = read_cross_entropy(x, weight, bias, labels, 0.1)
+        total, count = linear_cross_entropy(x, weight, bias, labels, 0.1)
     near(total, right[0])
     assert count == right[1] and sum(sizes) == R and max(sizes) <= rows
     frozen = [None if part is None else part.detach() for part in (x, weight, bias)]
-    read_cross_entropy(frozen[0], frozen[1], frozen[2], labels, 0.1)  # type: ignore[arg-type]
+    linear_cross_entropy(frozen[0], frozen[1], frozen[2], labels, 0.1)  # type: ignore[arg-type]
     assert max(sizes) <= rows
-    read_cross_entropy(x, weight, bias, labels, 0.1)[0].backward()
+    linear_cross_entropy(x, weight, bias, labels, 0.1)[0].backward()
     assert sizes[-1] == R and x.grad is not None

@@ -24,28 +24,28 @@ from conftest import checkpoints, rows, same_tensors, stopped_in
 from encoders import encoder
 from pieces import write_roberta
 from regard.cli import main
-from regard.data.batching.loader import feed
-from regard.data.settings import Data
+from regard.data.batching.loader import prefetch
+from regard.data.settings import DataSettings
 from regard.data.text.documents import Passage
 from regard.errors import DataError, RegardError, SettingError
 from regard.nn.blocks.losses import cross_entropy
-from regard.processors.tokenizer.tokenizer import Text
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.check import check
 from regard.runs.evaluate import evaluate
-from regard.runs.scoring import validation_sums
+from regard.runs.scoring import validation_loss
 from regard.runs.settings import resolve
 from regard.systems import bert
 from regard.tasks import find_task
-from regard.tasks.base import Encoded, Terms
-from regard.tasks.mlm import UNKNOWN, Mask, parts
+from regard.tasks.base import Encoded, LossWeights
+from regard.tasks.mlm import NSP_NOT_MEASURED, MaskedLM, document_parts
 from regard.types import IGNORE, Batch
 from tiny import near, noisy
 
-TASK = find_task("mask")
+TASK = find_task("mlm")
 SMALL = (
-    "model.width=32", "model.depth=1", "model.heads=2", "model.hidden=64", "model.length=48", "model.dropout=0",
-    "model.attention_dropout=0", "data.vocabulary=120", "data.longest=24", "data.share=0.1", "train.tokens=384",
-    "train.precision=float32", "train.steps=8", "train.every=4", "train.log=2", "train.warmup=5", "train.rate=5e-3",
+    "model.width=32", "model.depth=1", "model.heads=2", "model.ffn_dim=64", "model.max_length=48", "model.dropout=0",
+    "model.attention_dropout=0", "data.vocab_size=120", "data.max_length=24", "data.valid_fraction=0.1", "train.batch_tokens=384",
+    "train.precision=float32", "train.steps=8", "train.eval_every=4", "train.log_every=2", "train.warmup_steps=5", "train.lr=5e-3",
 )  # fmt: skip
 
 WORDS = (
@@ -86,7 +86,9 @@ def train(data: Any, out: Path, *settings: str, **more: Any) -> str:
 @pytest.fixture(scope="module")
 def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     out = tmp_path_factory.mktemp("runs") / "run"
-    return out, train(corpus, out, "train.steps=300", "train.every=150", "train.log=50", "train.tokens=768")
+    return out, train(
+        corpus, out, "train.steps=300", "train.eval_every=150", "train.log_every=50", "train.batch_tokens=768"
+    )
 
 
 def passages(*texts: str) -> list[Passage]:
@@ -105,13 +107,13 @@ def asked_model(**changes: Any) -> regard.Model:
 
 
 def encode(model: regard.Model, texts: Iterable[str], **settings: Any) -> Encoded:
-    data = Data(**{"longest": 24, **settings})
-    return TASK.encode(passages(*texts), model.text_or_refuse(), model.config, 10**9, data)
+    data = DataSettings(**{"longest": 24, **settings})
+    return TASK.encode(passages(*texts), model.require_tokenizer(), model.config, 10**9, data)
 
 
 def grain(model: regard.Model, encoded: Encoded, number: int = 0, packed: bool = False, seed: int = 1) -> Batch:
-    plan = TASK.plan(encoded, model.config, 144, seed, packed)
-    return TASK.collate(encoded, plan.grain(number)[1], model.config, plan.shape)
+    plan = TASK.sampler(encoded, model.config, 144, seed, packed)
+    return TASK.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape)
 
 
 def same(one: Batch, two: Batch) -> bool:
@@ -125,56 +127,59 @@ def same(one: Batch, two: Batch) -> bool:
 def test_parts_are_what_stands_together_and_documents_are_numbered() -> None:
     model = asked_model()
     encoded = encode(model, ["sun sand", "+sea .", "iron coal steam", "/rail .", "+salt", "milk"])
-    assert parts(encoded).tolist() == [[0, 4, 1], [4, 7, 2], [7, 10, 2], [10, 11, 3]]
-    assert not {*model.text_or_refuse().special} & {*encoded.sides["text"].values.tolist()}
-    assert parts(encode(model, ["/sun sand", "sea"])).tolist() == [[0, 2, 0], [2, 3, 1]]  # the first has lost its head
-    assert parts(encode(model, ["sun sand", "|sea", "/sun"])).tolist() == [[0, 2, 1], [2, 3, 2], [3, 4, 2]]
+    assert document_parts(encoded).tolist() == [[0, 4, 1], [4, 7, 2], [7, 10, 2], [10, 11, 3]]
+    assert not {*model.require_tokenizer().special_ids} & {*encoded.fields["text"].values.tolist()}
+    assert document_parts(encode(model, ["/sun sand", "sea"])).tolist() == [
+        [0, 2, 0],
+        [2, 3, 1],
+    ]  # the first has lost its head
+    assert document_parts(encode(model, ["sun sand", "|sea", "/sun"])).tolist() == [[0, 2, 1], [2, 3, 2], [3, 4, 2]]
 
 
 def test_passages_out_of_the_middle_of_documents_are_validated_in_pairs(corpus: Path, tmp_path: Path) -> None:
     """Those that are held out seldom begin a document: they know which one they are of nevertheless."""
-    from regard.runs.scan import Files
-    from regard.runs.spec import Sources
+    from regard.runs.scan import TrainingFiles
+    from regard.runs.spec import DataSources
 
     (tmp_path / "some").mkdir()
     for number in range(6):
         (tmp_path / "some" / f"{number}.txt").write_text("\n".join(stories(40, seed=number)))
-    held = Files(TASK, Sources((str(tmp_path / "some"),)), 0.1, [].append).read().held
-    held = tuple(passage for passage in held if not passage.opens)
+    held = TrainingFiles(TASK, DataSources((str(tmp_path / "some"),)), 0.1, [].append).scan().held
+    held = tuple(passage for passage in held if not passage.starts_document)
     assert len({passage.path for passage in held}) > 2
     model = asked_model()
-    encoded = TASK.encode(held, model.text_or_refuse(), model.config, 10**9, Data(longest=24))
+    encoded = TASK.encode(held, model.require_tokenizer(), model.config, 10**9, DataSettings(max_length=24))
     number = {passage.document: passage.path for passage in held}
-    assert len(set(number.values())) == len(number) == len(set(parts(encoded)[:, 2].tolist()))
-    follows = torch.cat([batch.follows for batch in TASK.batches(encoded, model.config, 384)])
+    assert len(set(number.values())) == len(number) == len(set(document_parts(encoded)[:, 2].tolist()))
+    follows = torch.cat([batch.nsp_labels for batch in TASK.eval_batches(encoded, model.config, 384)])
     assert {*follows.tolist()} == {0, 1}
-    scores, _ = TASK.score(model, encoded, model.identity.decode, Data(longest=24), None)
+    scores, _ = TASK.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), None)
     assert 0 <= scores["follows_accuracy"] <= 100
-    alone = TASK.encode(held[:1], model.text_or_refuse(), model.config, 10**9, Data(longest=24))
-    scores, _ = TASK.score(model, alone, model.identity.decode, Data(longest=24), None)
-    assert "one document" in TASK.line(scores)
+    alone = TASK.encode(held[:1], model.require_tokenizer(), model.config, 10**9, DataSettings(max_length=24))
+    scores, _ = TASK.evaluate(model, alone, model.spec.decode, DataSettings(max_length=24), None)
+    assert "one document" in TASK.format_scores(scores)
 
 
 def test_what_is_held_out_never_stands_in_a_row_to_train_on(corpus: Path) -> None:
-    from regard.runs.scan import Files
-    from regard.runs.spec import Sources
+    from regard.runs.scan import TrainingFiles
+    from regard.runs.spec import DataSources
 
     model = asked_model()
-    found = Files(TASK, Sources((str(corpus),)), 0.3, lambda line: None)
-    reading = found.read()
+    found = TrainingFiles(TASK, DataSources((str(corpus),)), 0.3, lambda line: None)
+    reading = found.scan()
     split = [list(found.samples(reading, "read")), list(reading.held)]
     for own, other in (split, split[::-1]):
-        encoded = TASK.encode(own, model.text_or_refuse(), model.config, 10**9, Data(longest=24))
-        plan = TASK.plan(encoded, model.config, 144, 1, False)
+        encoded = TASK.encode(own, model.require_tokenizer(), model.config, 10**9, DataSettings(max_length=24))
+        plan = TASK.sampler(encoded, model.config, 144, 1, False)
         whole = [
-            "".join(model.text_or_refuse().decode([row]))
-            for row in model.text_or_refuse().encode([s.text for s in own])
+            "".join(model.require_tokenizer().decode([row]))
+            for row in model.require_tokenizer().encode([s.text for s in own])
         ]
-        text = encoded.sides["text"]
+        text = encoded.fields["text"]
         for number in range(10):
-            for a, b, c, d in plan.grain(number)[1][:, :4].tolist():
+            for a, b, c, d in plan.micro_batch(number)[1][:, :4].tolist():
                 for first, last in ((a, b), (c, d)):
-                    said = model.text_or_refuse().decode([text.values[first:last].tolist()])[0]
+                    said = model.require_tokenizer().decode([text.values[first:last].tolist()])[0]
                     assert any(said in sample for sample in whole)
         assert len(other) > 5
 
@@ -186,32 +191,32 @@ def test_what_is_held_out_never_stands_in_a_row_to_train_on(corpus: Path) -> Non
 def test_a_row_is_two_texts_between_special_tokens_and_asks_for_what_was_hidden(packed: bool) -> None:
     model = asked_model()
     config, encoded = model.config, encode(model, stories(8))
-    plan = TASK.plan(encoded, config, 144, 1, packed)
-    stream = encoded.sides["text"].values
+    plan = TASK.sampler(encoded, config, 144, 1, packed)
+    stream = encoded.fields["text"].values
     for number in range(6):
-        chosen = plan.grain(number)[1]
+        chosen = plan.micro_batch(number)[1]
         batch = TASK.collate(encoded, chosen, config, plan.shape)
         assert (
             batch.labels is not None
-            and batch.asked is not None
-            and batch.types is not None
-            and batch.follows is not None
+            and batch.label_positions is not None
+            and batch.token_types is not None
+            and batch.nsp_labels is not None
         )
-        ids = batch.x.flatten().clone()
+        ids = batch.inputs.flatten().clone()
         real = batch.labels != IGNORE
-        hidden = ids[batch.asked[real]]
-        ids[batch.asked[real]] = batch.labels[real]
-        begins = np.cumsum([0, *plan.lengths(chosen)]) if packed else batch.x.shape[1] * np.arange(len(chosen))
+        hidden = ids[batch.label_positions[real]]
+        ids[batch.label_positions[real]] = batch.labels[real]
+        begins = np.cumsum([0, *plan.lengths(chosen)]) if packed else batch.inputs.shape[1] * np.arange(len(chosen))
         for (a, b, c, d, follows, *_), first, at in zip(chosen.tolist(), begins.tolist(), range(99), strict=False):
-            right = [config.start, *stream[a:b].tolist(), config.end, *stream[c:d].tolist(), config.end]
+            right = [config.bos_id, *stream[a:b].tolist(), config.eos_id, *stream[c:d].tolist(), config.eos_id]
             assert ids[first : first + len(right)].tolist() == right and len(right) <= 24
-            types = batch.types.flatten()[first : first + len(right)]
+            types = batch.token_types.flatten()[first : first + len(right)]
             assert types.tolist() == [0] * (b - a + 2) + [1] * (d - c + 1)
-            assert int(batch.follows[at]) == follows
-            inside = (batch.asked[real] >= first) & (batch.asked[real] < first + len(right))
+            assert int(batch.nsp_labels[at]) == follows
+            inside = (batch.label_positions[real] >= first) & (batch.label_positions[real] < first + len(right))
             assert int(inside.sum()) == max(round(0.15 * (len(right) - 3)), 1)
-        assert float((hidden == config.mask).double().mean()) > 0.5
-        assert bool((batch.follows[len(chosen) :] == IGNORE).all())
+        assert float((hidden == config.mask_id).double().mean()) > 0.5
+        assert bool((batch.nsp_labels[len(chosen) :] == IGNORE).all())
 
 
 def test_packed_grains_have_one_shape_with_as_many_questions_in_each() -> None:
@@ -228,13 +233,13 @@ def test_packed_grains_have_one_shape_with_as_many_questions_in_each() -> None:
 def test_packed_rows_learn_what_padded_rows_learn(pairs: bool) -> None:
     model = asked_model(pairs=pairs, pooler=pairs)
     encoded = encode(model, stories(12))
-    plan = TASK.plan(encoded, model.config, 144, 1, True)
+    plan = TASK.sampler(encoded, model.config, 144, 1, True)
     for number in range(3):
-        chosen = plan.grain(number)[1]
+        chosen = plan.micro_batch(number)[1]
         losses = []
         for shape in (plan.shape, None):
             model.zero_grad()
-            total, count = TASK.loss(model, TASK.collate(encoded, chosen, model.config, shape), Terms())
+            total, count = TASK.loss(model, TASK.collate(encoded, chosen, model.config, shape), LossWeights())
             total.backward()
             losses.append((total.detach(), count, [p.grad for p in model.parameters()]))
         near(*(loss[0] for loss in losses))
@@ -246,37 +251,39 @@ def test_packed_rows_learn_what_padded_rows_learn(pairs: bool) -> None:
 def test_a_grain_is_the_same_in_any_order_and_from_workers_and_differs_from_others() -> None:
     model = asked_model()
     encoded = encode(model, stories(20))
-    plan = TASK.plan(encoded, model.config, 144, 1, False)
+    plan = TASK.sampler(encoded, model.config, 144, 1, False)
 
     def made(number: int) -> Batch:
-        return TASK.collate(encoded, plan.grain(number)[1], model.config)
+        return TASK.collate(encoded, plan.micro_batch(number)[1], model.config)
 
     first = [made(number) for number in range(12)]
     assert all(same(made(number), first[number]) for number in (11, 3, 0, 7))
-    assert all(same(*both) for both in zip(first, feed(made, range(12), workers=2), strict=True))
+    assert all(same(*both) for both in zip(first, prefetch(made, range(12), workers=2), strict=True))
     other = [grain(model, encoded, number, seed=2) for number in range(12)]
     assert not any(same(*both) for both in zip(first, other, strict=True))
     # the same rows in another grain have other words hidden
-    chosen = plan.grain(0)[1]
+    chosen = plan.micro_batch(0)[1]
     again = chosen.copy()
     again[:, 6] = 5
     one, two = (TASK.collate(encoded, which, model.config) for which in (chosen, again))
-    assert torch.equal(one.follows, two.follows) and not torch.equal(one.asked, two.asked)
+    assert torch.equal(one.nsp_labels, two.nsp_labels) and not torch.equal(one.label_positions, two.label_positions)
 
 
 def test_whole_words_are_hidden_together() -> None:
-    model = encoder("mask", ["sun sea salt"], vocabulary=30)
-    text = model.text_or_refuse()
+    model = encoder("mask", ["sun sea salt"], vocab_size=30)
+    text = model.require_tokenizer()
     encoded = encode(model, ["sunsalt sea saltsea sun " * 6, "salt sun sunsea " * 6], whole_words=True, hidden=0.3)
     batch = grain(model, encoded)
-    assert batch.asked is not None and batch.labels is not None
-    ids = batch.x.flatten().clone()
-    ids[batch.asked] = batch.labels
-    asked, pieces = {*batch.asked.tolist()}, 0
-    for row in range(len(batch.x)):
-        first = row * batch.x.shape[1]
-        begins = [first + at for at in np.flatnonzero(text.starts_word(ids[first : first + batch.x.shape[1]].numpy()))]
-        for a, b in zip(begins, [*begins[1:], first + batch.x.shape[1]], strict=True):
+    assert batch.label_positions is not None and batch.labels is not None
+    ids = batch.inputs.flatten().clone()
+    ids[batch.label_positions] = batch.labels
+    asked, pieces = {*batch.label_positions.tolist()}, 0
+    for row in range(len(batch.inputs)):
+        first = row * batch.inputs.shape[1]
+        begins = [
+            first + at for at in np.flatnonzero(text.starts_word(ids[first : first + batch.inputs.shape[1]].numpy()))
+        ]
+        for a, b in zip(begins, [*begins[1:], first + batch.inputs.shape[1]], strict=True):
             assert not asked & {*range(a, b)} or asked >= {*range(a, b)}
             pieces += b - a > 1 and a in asked
     assert pieces > 3
@@ -288,23 +295,23 @@ def test_whole_words_are_hidden_together() -> None:
 def test_the_loss_is_the_mean_of_hidden_words_plus_the_mean_of_pairs_for_each_hidden_word() -> None:
     model = asked_model()
     batch = grain(model, encode(model, stories(8)))
-    assert batch.labels is not None and batch.asked is not None and batch.follows is not None
+    assert batch.labels is not None and batch.label_positions is not None and batch.nsp_labels is not None
     total, count = TASK.loss(model, batch)
-    logits = model.logits(batch.x, mask=batch.mask, types=batch.types)
-    assert logits.shape == (*batch.x.shape, model.config.vocabulary)
-    words = F.cross_entropy(logits.flatten(0, 1)[batch.asked], batch.labels)
-    summary = model.states(batch.x, mask=batch.mask, types=batch.types).summary
-    follows = F.cross_entropy(model.head.follows(summary), batch.follows)
+    logits = model.logits(batch.inputs, mask=batch.mask, token_types=batch.token_types)
+    assert logits.shape == (*batch.inputs.shape, model.config.vocab_size)
+    words = F.cross_entropy(logits.flatten(0, 1)[batch.label_positions], batch.labels)
+    summary = model.states(batch.inputs, mask=batch.mask, token_types=batch.token_types).pooled
+    follows = F.cross_entropy(model.head.follows(summary), batch.nsp_labels)
     assert int(count) == len(batch.labels)
     near(total / count, words + follows)
-    unknown = TASK.loss(model, replace(batch, follows=torch.full_like(batch.follows, IGNORE)))[0]
+    unknown = TASK.loss(model, replace(batch, follows=torch.full_like(batch.nsp_labels, IGNORE)))[0]
     near(unknown / count, words)
 
 
 def test_smoothing_is_of_words_alone() -> None:
     model = asked_model()
     batch = grain(model, encode(model, stories(8)))
-    smooth, plain = (TASK.loss(model, batch, Terms(smoothing=share))[0] for share in (0.2, 0.0))
+    smooth, plain = (TASK.loss(model, batch, LossWeights(smoothing=share))[0] for share in (0.2, 0.0))
     words = [cross_entropy(_logits(model, batch), batch.labels, share)[0] for share in (0.2, 0.0)]
     near(smooth - plain, words[0] - words[1], 1e-10)
 
@@ -317,56 +324,64 @@ def test_the_loss_of_validation_is_the_same_whatever_is_read_together() -> None:
     encoded = encode(model, stories(10))
     losses = []
     for tokens in (48, 300, 10_000):
-        batches = list(TASK.batches(encoded, model.config, tokens))
+        batches = list(TASK.eval_batches(encoded, model.config, tokens))
         labels = sorted(label for batch in batches for label in batch.labels.tolist())
         words = sum(F.cross_entropy(_logits(model, batch), batch.labels, reduction="sum") for batch in batches)
         losses.append((labels, float(words.detach())))
-        assert all(same(*both) for both in zip(batches, TASK.batches(encoded, model.config, tokens), strict=True))
+        assert all(same(*both) for both in zip(batches, TASK.eval_batches(encoded, model.config, tokens), strict=True))
     assert losses[0][0] == losses[1][0] == losses[2][0]
     assert losses[0][1] == pytest.approx(losses[1][1], rel=1e-10) == pytest.approx(losses[2][1], rel=1e-10)
 
 
 def _logits(model: regard.Model, batch: Batch) -> Tensor:
-    return model.logits(batch.x, mask=batch.mask, types=batch.types).flatten(0, 1)[batch.asked]
+    return model.logits(batch.inputs, mask=batch.mask, token_types=batch.token_types).flatten(0, 1)[
+        batch.label_positions
+    ]
 
 
 def test_scores_are_those_of_the_hidden_words_and_pairs_of_validation() -> None:
     model = asked_model()
-    encoded, data = encode(model, stories(10)), Data(longest=24)
-    sums = validation_sums(model, encoded, resolve({"train": {"precision": "float32"}, "data": {"longest": 24}}, {}))
-    scores, answers = TASK.score(model, encoded, model.identity.decode, data, sums)
+    encoded, data = encode(model, stories(10)), DataSettings(max_length=24)
+    sums = validation_loss(model, encoded, resolve({"train": {"precision": "float32"}, "data": {"longest": 24}}, {}))
+    scores, answers = TASK.evaluate(model, encoded, model.spec.decode, data, sums)
     hits, count, told, pairs, loss = 0, 0, 0, 0, 0.0
-    for batch in TASK.batches(encoded, model.config, 100, data):
+    for batch in TASK.eval_batches(encoded, model.config, 100, data):
         logits = _logits(model, batch)
-        said = model.head.follows(model.states(batch.x, mask=batch.mask, types=batch.types).summary).argmax(-1)
+        said = model.head.follows(
+            model.states(batch.inputs, mask=batch.mask, token_types=batch.token_types).pooled
+        ).argmax(-1)
         hits, count = hits + int((logits.argmax(-1) == batch.labels).sum()), count + len(batch.labels)
-        told, pairs = told + int((said == batch.follows).sum()), pairs + len(batch.follows)
+        told, pairs = told + int((said == batch.nsp_labels).sum()), pairs + len(batch.nsp_labels)
         loss += float(F.cross_entropy(logits, batch.labels, reduction="sum").detach())
     assert scores["accuracy"] == round(100 * hits / count, 2) and sums.count == count
     assert scores["follows_accuracy"] == round(100 * told / pairs, 2)
     assert scores["word_loss"] == round(loss / count, 4)
     assert len(answers) == 3 and all(answer.extra["gaps"] for answer in answers)
-    shown = TASK.show(encoded.samples[0], answers[0])
+    shown = TASK.format_example(encoded.samples[0], answers[0])
     assert "[MASK]" in shown and answers[0].extra["right"][0] in shown
-    assert "50 by chance" in TASK.line(scores) and set(TASK.example(None, answers[0])) == {"text", "says", "hidden"}
+    assert "50 by chance" in TASK.format_scores(scores) and set(TASK.example_row(None, answers[0])) == {
+        "text",
+        "says",
+        "hidden",
+    }
 
 
 def test_validation_of_one_document_says_nothing_about_pairs() -> None:
     model = asked_model()
     encoded = encode(model, stories(1))
-    sums = validation_sums(model, encoded, resolve({"data": {"longest": 24}}, {}))
-    scores, _ = TASK.score(model, encoded, model.identity.decode, Data(longest=24), sums)
-    assert scores["follows_accuracy"] == UNKNOWN and scores["word_loss"] == pytest.approx(sums.mean, abs=1e-3)
-    assert "chance" not in TASK.line(scores)
+    sums = validation_loss(model, encoded, resolve({"data": {"longest": 24}}, {}))
+    scores, _ = TASK.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), sums)
+    assert scores["follows_accuracy"] == NSP_NOT_MEASURED and scores["word_loss"] == pytest.approx(sums.mean, abs=1e-3)
+    assert "chance" not in TASK.format_scores(scores)
 
 
 def test_samples_that_cannot_be_asked_for_words_are_shown_as_they_are() -> None:
     model = asked_model()
     encoded = encode(model, ["sun [MASK] sea", "? ! .", "sun sand " * 30])
-    scores, answers = TASK.score(model, encoded, model.identity.decode, Data(longest=24), None)
+    scores, answers = TASK.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), None)
     assert [len(answer.extra["right"]) for answer in answers] == [0, 0, 2] and scores["word_loss"] > 0
-    assert TASK.show(encoded.samples[0], answers[0]) == "    sun [MASK] sea\n"
-    assert TASK.example(encoded.samples[1], answers[1]) == {"text": "? ! .", "says": "", "hidden": ""}
+    assert TASK.format_example(encoded.samples[0], answers[0]) == "    sun [MASK] sea\n"
+    assert TASK.example_row(encoded.samples[1], answers[1]) == {"text": "? ! .", "says": "", "ffn_dim": ""}
 
 
 # -- answers
@@ -374,56 +389,58 @@ def test_samples_that_cannot_be_asked_for_words_are_shown_as_they_are() -> None:
 
 def test_gaps_are_filled_with_the_likeliest_words() -> None:
     model = asked_model()
-    text = model.text_or_refuse()
+    text = model.require_tokenizer()
     given = ["sun [MASK] sea", "[MASK] coal steam [MASK] .", "milk[MASK]"]
-    answers = model.answer(given)
+    answers = model.predict(given)
     for item, answer in zip(given, answers, strict=True):
-        ids = [model.config.start, *text.encode_gaps([item])[0], model.config.end]
+        ids = [model.config.bos_id, *text.encode_masked([item])[0], model.config.eos_id]
         chances = model.logits(torch.tensor([ids]))[0].detach().softmax(-1)
-        places = [place for place, token in enumerate(ids) if token == model.config.mask]
+        places = [place for place, token in enumerate(ids) if token == model.config.mask_id]
         assert len(answer.extra["gaps"]) == len(places) == item.count("[MASK]")
         for place, gap in zip(places, answer.extra["gaps"], strict=True):
-            best = [i for i in chances[place].argsort(descending=True).tolist() if i not in text.special][:5]
-            assert [word["word"] for word in gap] == [text.name_of(i).removeprefix("##") for i in best]
-            begins = [not text.name_of(i).startswith("##") or place == 1 for i in best]  # a row begins with a word
+            best = [i for i in chances[place].argsort(descending=True).tolist() if i not in text.special_ids][:5]
+            assert [word["word"] for word in gap] == [text.id_to_token(i).removeprefix("##") for i in best]
+            begins = [not text.id_to_token(i).startswith("##") or place == 1 for i in best]  # a row begins with a word
             assert [word["begins"] for word in gap] == begins
             near(torch.tensor([word["probability"] for word in gap]).double(), chances[place][best], 1e-6)
         said = item
         for gap in answer.extra["gaps"]:
             before, _, after = said.partition("[MASK]")
             said = (before if gap[0]["begins"] else before.rstrip()) + gap[0]["word"] + after
-        assert answer.value == said and answer.scores[0] == answer.extra["gaps"][0][0]["probability"]
-    assert model.answer(given[0]).value == answers[0].value
-    assert "| gap |" in TASK.said(given[1], answers[1]) and answers[1].value in TASK.said(given[1], answers[1])
+        assert answer.value == said and answer.score[0] == answer.extra["gaps"][0][0]["probability"]
+    assert model.predict(given[0]).value == answers[0].value
+    assert "| gap |" in TASK.format_prediction(given[1], answers[1]) and answers[1].value in TASK.format_prediction(
+        given[1], answers[1]
+    )
 
 
 def test_what_goes_on_with_a_word_stands_close_to_it() -> None:
     model = asked_model()
-    text = model.text_or_refuse()
-    piece = next(number for number in range(text.size) if text.name_of(number).startswith("##"))
+    text = model.require_tokenizer()
+    piece = next(number for number in range(text.size) if text.id_to_token(number).startswith("##"))
     with torch.no_grad():
         model.head.words.bias[piece] = 1e3
-    name = text.name_of(piece).removeprefix("##")
-    answer = model.answer("sun [MASK] sea.")
-    assert answer.value == f"sun{name} sea." and f"·{name} 1.000" in TASK.said("", answer)
+    name = text.id_to_token(piece).removeprefix("##")
+    answer = model.predict("sun [MASK] sea.")
+    assert answer.value == f"sun{name} sea." and f"·{name} 1.000" in TASK.format_prediction("", answer)
 
 
 def test_a_text_without_a_gap_or_too_long_is_refused() -> None:
     model = asked_model()
     with pytest.raises(RegardError, match="MASK"):
-        model.answer(["sun [MASK]", "sun sea"])
+        model.predict(["sun [MASK]", "sun sea"])
     with pytest.raises(RegardError, match="24"):
-        model.answer("sun " * 30 + "[MASK]")
-    assert model.answer([]) == []
+        model.predict("sun " * 30 + "[MASK]")
+    assert model.predict([]) == []
 
 
 def test_a_gap_can_be_written_as_the_tokenizer_has_it_or_as_bert_has_it(tmp_path: Path) -> None:
-    text = Text.load(write_roberta(tmp_path))
-    config = TASK.fit(bert.Config(width=12, depth=1, heads=3, hidden=20, length=24), text)
-    from regard.model import Identity, assemble
+    text = TextTokenizer.load(write_roberta(tmp_path))
+    config = TASK.fit_config(bert.Config(width=12, depth=1, heads=3, ffn_dim=20, max_length=24), text)
+    from regard.model import ModelSpec, assemble
 
-    model = noisy(assemble(Identity(bert.SYSTEM, config, TASK), text))
-    one, two = model.answer(["the <mask> sat"])[0], model.answer("the [MASK] sat")
+    model = noisy(assemble(ModelSpec(bert.SYSTEM, config, TASK), text))
+    one, two = model.predict(["the <mask> sat"])[0], model.predict("the [MASK] sat")
     assert one == two and one.value.startswith("the") and one.value.endswith(" sat") and "<mask>" not in one.value
 
 
@@ -454,14 +471,14 @@ def test_a_run_answers_on_the_command_line_and_is_evaluated(
     trained: tuple[Path, str], corpus: Path, cli: Callable[..., tuple[int, str, str]]
 ) -> None:
     out, _ = trained
-    code, said, _ = cli("run", out, "sun sun [MASK] sun sun .")
+    code, said, _ = cli("predict", out, "sun sun [MASK] sun sun .")
     assert code == 0 and said.startswith("sun sun sun sun sun .\n") and "| gap |" in said
-    row = json.loads(cli("run", out, "coal [MASK] coal .", "--json")[1])
+    row = json.loads(cli("predict", out, "coal [MASK] coal .", "--json")[1])
     assert row["value"] == "coal coal coal ." and row["gaps"][0][0]["probability"] > 0.3
     scores = evaluate(out).scores
     assert scores["word_loss"] == json.loads((out / "regard.json").read_text())["scores"]["word_loss"]
     assert evaluate(out, [str(corpus)]).scores["accuracy"] > 50
-    code, _, wrong = cli("run", out, "sun sand")
+    code, _, wrong = cli("predict", out, "sun sand")
     assert code == 2 and "there is no gap in 'sun sand'" in wrong
 
 
@@ -472,14 +489,14 @@ def test_a_run_is_what_transformers_reads(trained: tuple[Path, str]) -> None:
     assert type(peer).__name__ == "BertForPreTraining"
     given = dict(tokens("sun sand sea", "salt wave", return_tensors="pt", return_token_type_ids=True))
     model = regard.load(out)
-    ends = model.config.end
-    assert given["input_ids"][0, [0, 4, -1]].tolist() == [model.config.start, ends, ends]
+    ends = model.config.eos_id
+    assert given["input_ids"][0, [0, 4, -1]].tolist() == [model.config.bos_id, ends, ends]
     assert given["token_type_ids"].tolist() == [[0] * 5 + [1] * 3]
     with torch.no_grad():
-        ours = model.logits(given["input_ids"], types=given["token_type_ids"])
+        ours = model.logits(given["input_ids"], token_types=given["token_type_ids"])
         right = peer(**given)
         near(ours, right.prediction_logits, 1e-5)
-        near(model.head.follows(model.states(given["input_ids"], types=given["token_type_ids"]).summary),
+        near(model.head.follows(model.states(given["input_ids"], token_types=given["token_type_ids"]).pooled),
              right.seq_relationship_logits, 1e-5)  # fmt: skip
 
 
@@ -500,9 +517,11 @@ def test_hidden_words_alone_need_no_pairs_no_pooler_and_no_second_document(tmp_p
     path.write_text("\n".join(stories(20)), encoding="utf-8")
     with pytest.raises(DataError, match=r"model\.pairs"):
         train(path, tmp_path / "run")
-    train(path, tmp_path / "run", "model.pairs=false", "train.packed=on", "data.whole_words=true", "data.hidden=0.3")
+    train(
+        path, tmp_path / "run", "model.nsp=false", "train.packing=on", "data.whole_word_mask=true", "data.mask_prob=0.3"
+    )
     model = regard.load(tmp_path / "run")
-    assert not model.config.pairs and not hasattr(model.body, "pooler") and not model.head.pairs
+    assert not model.config.nsp and not hasattr(model.body, "pooler") and not model.head.pairs
     config = json.loads((tmp_path / "run/config.json").read_text())
     assert config["architectures"] == ["BertForMaskedLM"]
     assert set(rows(tmp_path / "run", "valid")[0]) == {"kind", "step", "loss", "word_loss", "perplexity", "accuracy"}
@@ -511,7 +530,13 @@ def test_hidden_words_alone_need_no_pairs_no_pooler_and_no_second_document(tmp_p
 def test_a_model_is_pre_trained_further(trained: tuple[Path, str], corpus: Path, tmp_path: Path) -> None:
     said = io.StringIO()
     console = Console(file=said, width=300)
-    settings = ["train.steps=2", "train.every=2", "train.tokens=384", "data.longest=24", "train.precision=float32"]
+    settings = [
+        "train.steps=2",
+        "train.eval_every=2",
+        "train.batch_tokens=384",
+        "data.max_length=24",
+        "train.precision=float32",
+    ]
     regard.train(
         "mask",
         str(corpus),
@@ -530,7 +555,13 @@ def test_a_pre_trained_model_is_fine_tuned(trained: tuple[Path, str], tmp_path: 
                                       for i in range(20) for t in WORDS[:3])  # fmt: skip
     (tmp_path / "a.tsv").write_text(table)
     said = io.StringIO()
-    settings = ["train.steps=30", "train.every=30", "train.tokens=384", "train.rate=3e-3", "data.share=0.2"]
+    settings = [
+        "train.steps=30",
+        "train.eval_every=30",
+        "train.batch_tokens=384",
+        "train.lr=3e-3",
+        "data.valid_fraction=0.2",
+    ]
     regard.train(
         "classify", str(tmp_path / "a.tsv"), model=str(trained[0]), out=tmp_path / "run", settings=settings,
         console=Console(file=said, width=300), device="cpu",
@@ -541,28 +572,28 @@ def test_a_pre_trained_model_is_fine_tuned(trained: tuple[Path, str], tmp_path: 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("data.hidden=0", r"data\.hidden"),
-        ("data.hidden=1.5", r"data\.hidden"),
-        ("data.longest=6", r"data\.longest"),
-        ("model.length=5", r"model\.length"),
-        ("train.tokens=20", r"data\.longest"),
-        ("data.kind=bytes", "tokenizer"),
+        ("data.mask_prob=0", r"data\.hidden"),
+        ("data.mask_prob=1.5", r"data\.hidden"),
+        ("data.max_length=6", r"data\.longest"),
+        ("model.max_length=5", r"model\.length"),
+        ("train.batch_tokens=20", r"data\.longest"),
+        ("data.tokenizer_type=byte_bpe", "tokenizer"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(corpus: Path, tmp_path: Path, setting: str, message: str) -> None:
     with pytest.raises((SettingError, DataError), match=message):
-        train(corpus, tmp_path / "run", "data.vocabulary=300", setting)
+        train(corpus, tmp_path / "run", "data.vocab_size=300", setting)
     assert not (tmp_path / "run").exists()
 
 
 def test_data_for_it_is_checked_as_text_is(corpus: Path) -> None:
-    report = check("mask", str(corpus))
-    assert report.task == "mask" and report.counts["documents"] == 60 and not report.errors
-    one = check("mask", str(corpus / "00.txt"))
+    report = check("mlm", str(corpus))
+    assert report.task == "mlm" and report.counts["documents"] == 60 and not report.errors
+    one = check("mlm", str(corpus / "00.txt"))
     assert [finding.kind for finding in one.findings if finding.kind == "single"] == ["single"]
 
 
 def test_it_is_a_task_of_encoders_alone() -> None:
-    assert isinstance(TASK, Mask) and bert.SYSTEM.tasks[0] == "mask"
+    assert isinstance(TASK, MaskedLM) and bert.SYSTEM.tasks[0] == "mlm"
     with pytest.raises(SettingError, match="'mask'"):
-        regard.train("mask", "a.txt", model="gpt2-mini", out="nowhere")
+        regard.train("mlm", "a.txt", model="gpt2-mini", out="nowhere")

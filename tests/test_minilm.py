@@ -61,11 +61,11 @@ def values(answers: list[regard.Answer]) -> Tensor:
 
 def test_vectors_are_those_of_transformers_together_and_alone(model: Model) -> None:
     assert FOLDER is not None and model.task.name == "embed" and model.notes == []
-    right = theirs(FOLDER, TEXTS, model.task.pooling.longest or model.config.length)  # type: ignore[attr-defined]
-    together = values(model.answer(TEXTS))
+    right = theirs(FOLDER, TEXTS, model.task.pooling.longest or model.config.max_length)  # type: ignore[attr-defined]
+    together = values(model.predict(TEXTS))
     assert together.shape == (len(TEXTS), 384) and together.dtype == torch.float32
     assert float((together - right).abs().max()) < 1e-5
-    alone = values([model.answer(text) for text in TEXTS])
+    alone = values([model.predict(text) for text in TEXTS])
     assert float((alone - right).abs().max()) < 1e-5 and float((alone - together).abs().max()) < 1e-6
 
 
@@ -79,7 +79,7 @@ def test_transformers_reads_what_we_save(model: Model, tmp_path: Path) -> None:
 
 
 def test_what_is_nearest_means_alike(model: Model) -> None:
-    found = model.answer(
+    found = model.predict(
         [{"query": "a kitten rests", "among": TEXTS, "best": 2}, {"query": "stock prices dropped", "among": TEXTS}]
     )
     assert {hit["value"] for hit in found[0].extra["hits"]} == set(TEXTS[:2]) and found[1].value == TEXTS[2]

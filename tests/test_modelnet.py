@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.points.labeled import CloudFile, iterate_clouds
+from regard.data.points.labeled import CloudSample, iterate_clouds
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +34,11 @@ def test_every_shape_is_written_once_in_its_part_and_class(modelnet: Any, tmp_pa
     parts: dict[int, str] = {}
     for part in counts:
         for item in iterate_clouds([str(tmp_path / "out" / part)]):
-            assert isinstance(item, CloudFile)
+            assert isinstance(item, CloudSample)
             given, number = Path(item.source).stem.split("-")
             source, label = (train, labels[0]) if given == "train" else (test, labels[1])
             right = np.argwhere(source[int(number)])
-            np.testing.assert_array_equal(item.read().places, right)
+            np.testing.assert_array_equal(item.read().coordinates, right)
             assert item.label == modelnet.CLASSES[label[int(number)]]
             if given == "train":
                 parts[int(number)] = part
@@ -62,19 +62,19 @@ def test_points_are_spread_evenly_in_the_cells_and_normals_point_out_of_the_body
     np.savez(tmp_path / "m.npz", X_train=body, y_train=[0], X_test=body, y_test=[0])
     modelnet.prepare(tmp_path / "m.npz", tmp_path / "out", modelnet.Wanted(surface=True, points=1000, normals=True))
     [item] = iterate_clouds([str(tmp_path / "out" / "test")])
-    assert isinstance(item, CloudFile)
+    assert isinstance(item, CloudSample)
     cloud = item.read()
-    assert len(cloud.places) == 1000 and cloud.normals is not None
+    assert len(cloud.coordinates) == 1000 and cloud.normals is not None
     cells = np.argwhere(modelnet.surface(body[0].astype(bool)))
-    far = np.abs(cloud.places[:, None] - cells[None]).max(-1)
+    far = np.abs(cloud.coordinates[:, None] - cells[None]).max(-1)
     assert len(cells) == 8**3 - 6**3 and far.min(1).max() < 0.51  # half floats round
     many = np.bincount(far.argmin(1), minlength=len(cells))
     assert many.min() >= 2 and many.max() <= 5 and np.isin(many, (3, 4)).mean() > 0.9
-    outwards = cloud.places - 5.5
+    outwards = cloud.coordinates - 5.5
     assert ((outwards * cloud.normals).sum(1) > 0).all()
     np.testing.assert_allclose(np.sqrt((cloud.normals**2).sum(1)), 1, atol=2e-3)
-    top = cloud.places[:, 2] > 9.4
-    inner = top & (np.abs(cloud.places[:, :2] - 5.5) < 2).all(1)
+    top = cloud.coordinates[:, 2] > 9.4
+    inner = top & (np.abs(cloud.coordinates[:, :2] - 5.5) < 2).all(1)
     assert inner.any()
     np.testing.assert_allclose(cloud.normals[inner], np.broadcast_to([0, 0, 1], (inner.sum(), 3)), atol=1e-6)
 

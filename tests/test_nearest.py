@@ -12,12 +12,12 @@ import pytest
 import regard
 from encoders import encoder
 from regard.data.text.pairs import Pair
-from regard.decode.settings import Decode
+from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.model import Model
-from regard.tasks.base import Sums
+from regard.tasks.base import LossSum
 from regard.tasks.embed import Embed
-from regard.tasks.nearest import Among
+from regard.tasks.nearest import TextIndex
 from test_cli import Cli
 from test_cli import cli as cli
 from writings import STORY
@@ -27,7 +27,7 @@ TEXTS = [f"{a} {b} on the {c}" for a in ("cats", "the dog") for b in ("sat", "is
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return encoder("embed", [STORY, *TEXTS, "abcdefghijklm"], vocabulary=200)
+    return encoder("embed", [STORY, *TEXTS, "abcdefghijklm"], vocab_size=200)
 
 
 # -- nearest
@@ -36,28 +36,28 @@ def model() -> Model:
 def test_the_nearest_are_those_of_the_largest_cosines(model: Model) -> None:
     texts = [*TEXTS, TEXTS[3], TEXTS[0]]  # some twice
     query = "a cat on a mat"
-    answer = model.answer({"query": query, "among": texts, "best": 4})
-    cosines = np.array([a.value for a in model.answer(TEXTS)]) @ np.array(model.answer(query).value)
+    answer = model.predict({"query": query, "among": texts, "best": 4})
+    cosines = np.array([a.value for a in model.predict(TEXTS)]) @ np.array(model.predict(query).value)
     order = np.argsort(-cosines, kind="stable")[:4]
     assert [(hit["value"], hit["index"]) for hit in answer.extra["hits"]] == [(TEXTS[i], i) for i in order]
-    assert answer.scores == pytest.approx(cosines[order], abs=1e-12) and answer.value == TEXTS[order[0]]
-    assert len(model.answer({"query": query, "among": texts}).scores) == 5
-    assert len(model.answer({"query": query, "among": texts, "best": 999}).scores) == len(set(texts))
+    assert answer.score == pytest.approx(cosines[order], abs=1e-12) and answer.value == TEXTS[order[0]]
+    assert len(model.predict({"query": query, "among": texts}).score) == 5
+    assert len(model.predict({"query": query, "among": texts, "best": 999}).score) == len(set(texts))
 
 
 def test_texts_that_are_searched_are_read_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    real = Embed.vectors
+    real = Embed.embed_texts
     monkeypatch.setattr(Embed, "vectors", lambda self, m, texts, *more: read.append(len(texts)) or real(self, m, texts, *more))  # type: ignore[func-returns-value]  # fmt: skip
     texts = ["one", "two", "two"]
-    answers = model.answer([{"query": query, "among": texts} for query in ("x", "y", "two")])
-    assert read == [3, 2] and answers[2].value == "two" and answers[2].scores[0] == pytest.approx(1)
+    answers = model.predict([{"query": query, "among": texts} for query in ("x", "y", "two")])
+    assert read == [3, 2] and answers[2].value == "two" and answers[2].score[0] == pytest.approx(1)
 
 
 def test_ties_go_by_order_and_length_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.tasks.nearest.ROOM", 4)  # one question at a time
+    monkeypatch.setattr("regard.tasks.nearest.MAX_COSINES", 4)  # one question at a time
     vectors = np.array([[1.0, 0.0], [0.0, 5.0], [0.0, 1.0], [3.0, 3.0]])
-    hits = Among(["east", "north", "up", "both"], vectors).nearest(np.array([[0.0, 2.0], [9.0, 0.1]]), 3)
+    hits = TextIndex(["east", "north", "up", "both"], vectors).search(np.array([[0.0, 2.0], [9.0, 0.1]]), 3)
     assert [[hit.value for hit in some] for some in hits] == [["north", "up", "both"], ["east", "both", "north"]]
     assert hits[0][0].cosine == pytest.approx(1) and hits[0][2].cosine == pytest.approx(0.5**0.5)
 
@@ -72,25 +72,29 @@ def test_ties_go_by_order_and_length_says_nothing(monkeypatch: pytest.MonkeyPatc
 )  # fmt: skip
 def test_what_cannot_be_asked_is_said(model: Model, asked: Any, words: str) -> None:
     with pytest.raises(RegardError, match=words):
-        model.answer(asked)
+        model.predict(asked)
 
 
 def test_nothing_is_asked_and_nothing_answered(model: Model) -> None:
-    assert model.answer([]) == []
+    assert model.predict([]) == []
 
 
 # -- how good it is
 
 
 def score(model: Model, pairs: list[Pair], most: int | None = None) -> tuple[dict[str, Any], list[int]]:
-    encoded = model.task.encode(pairs, model.text, model.config, 99)
-    scores, answers = model.task.score(model, encoded, Decode(), regard.data.settings.Data(), Sums(1.0, 1.0), most)
+    encoded = model.task.encode(pairs, model.tokenizer, model.config, 99)
+    scores, answers = model.task.evaluate(
+        model, encoded, DecodeSettings(), regard.data.settings.Data(), LossSum(1.0, 1.0), most
+    )
     return scores, [answer.extra["rank"] for answer in answers]
 
 
 def placed(model: Model, monkeypatch: pytest.MonkeyPatch, table: dict[str, float]) -> None:
     """Vectors are angles."""
-    name = {tuple(Embed()._rows([text], model.text, model.config, 99)[0][0].tolist()): at for text, at in table.items()}
+    name = {
+        tuple(Embed()._rows([text], model.tokenizer, model.config, 99)[0][0].tolist()): at for text, at in table.items()
+    }
     angles = lambda rows: np.array([name[tuple(np.asarray(row).tolist())] for row in rows])  # noqa: E731
     monkeypatch.setattr(
         Embed, "_table", lambda self, model, rows, tell=None: np.stack([np.cos(angles(rows)), np.sin(angles(rows))], 1)
@@ -124,15 +128,15 @@ def saved(model: Model, tmp_path: Path) -> Path:
 
 def test_a_file_is_searched_for_what_is_nearest(cli: Cli, saved: Path, model: Model, tmp_path: Path) -> None:
     (tmp_path / "my texts.txt").write_text("\n\n".join([*TEXTS, TEXTS[0]]) + "\n")
-    right = model.answer({"query": "the mat", "among": TEXTS, "best": 2})
+    right = model.predict({"query": "the mat", "among": TEXTS, "best": 2})
     told = "".join(
-        f"{score:7.4f}  {hit['value']}\n" for score, hit in zip(right.scores, right.extra["hits"], strict=True)
+        f"{score:7.4f}  {hit['value']}\n" for score, hit in zip(right.score, right.extra["hits"], strict=True)
     )
-    done = cli("run", saved, "the mat", "--among", "my texts.txt", "--best", 2)
+    done = cli("predict", saved, "the mat", "--among", "my texts.txt", "--best", 2)
     assert (done.code, done.out) == (0, told) and "searching 13 texts of my texts.txt" in done.err
-    several = cli("run", saved, "--among", "my texts.txt", "--best", 2, stdin="the mat\nthe cat\n")
+    several = cli("predict", saved, "--among", "my texts.txt", "--best", 2, stdin="the mat\nthe cat\n")
     assert several.out.startswith(f"the mat\n{told}\nthe cat\n")
-    row = json.loads(cli("run", saved, "the mat", "--among", "my texts.txt", "--json").out)
+    row = json.loads(cli("predict", saved, "the mat", "--among", "my texts.txt", "--json").out)
     assert row["input"] == "the mat" and row["value"] == right.value and len(row["hits"]) == 5
     assert [hit["line"] for hit in row["hits"]][:2] == [1 + 2 * hit["index"] for hit in right.extra["hits"]]
 
@@ -141,17 +145,17 @@ def test_a_table_is_searched_by_its_column(cli: Cli, saved: Path, tmp_path: Path
     (tmp_path / "a.csv").write_text("id,text,more\n1,the cat,x\n2,a dog,the mat\n")
     (tmp_path / "a.jsonl").write_text('{"text": "the cat"}\n{"text": "a dog"}\n')
     for file in ("a.csv", "a.jsonl"):
-        row = json.loads(cli("run", saved, "the cat", "--among", file, "--json").out)
+        row = json.loads(cli("predict", saved, "the cat", "--among", file, "--json").out)
         assert row["value"] == "the cat" and row["scores"][0] == pytest.approx(1)
-    other = cli("run", saved, "the mat", "--among", "a.csv", "--columns", "text=more", "--best", 1)
+    other = cli("predict", saved, "the mat", "--among", "a.csv", "--columns", "text=more", "--best", 1)
     assert other.out == " 1.0000  the mat\n"
 
 
 def test_vectors_are_printed_one_a_line(cli: Cli, saved: Path, model: Model) -> None:
-    done = cli("run", saved, stdin="the cat\na dog\n")
+    done = cli("predict", saved, stdin="the cat\na dog\n")
     rows = [[float(number) for number in line.split()] for line in done.out.splitlines()]
-    assert np.allclose(rows, [a.value for a in model.answer(["the cat", "a dog"])], atol=1e-6)
-    assert json.loads(cli("run", saved, "the cat", "--json").out)["value"] == model.answer("the cat").value
+    assert np.allclose(rows, [a.value for a in model.predict(["the cat", "a dog"])], atol=1e-6)
+    assert json.loads(cli("predict", saved, "the cat", "--json").out)["value"] == model.predict("the cat").value
 
 
 @pytest.mark.parametrize(
@@ -168,15 +172,15 @@ def test_what_is_wrong_with_a_search_is_said(
 ) -> None:
     for name, text in (("empty.txt", ""), ("blank.txt", "\n \n"), ("a.csv", "x,y\n1,2\n"), ("a.txt", "a\n")):
         (tmp_path / name).write_text(text)
-    done = cli("run", saved, "the cat", *words)
+    done = cli("predict", saved, "the cat", *words)
     assert done.code == 2 and done.err.startswith("regard: ") and said in done.err and not done.out
 
 
 def test_long_searches_say_how_far_they_are(
     cli: Cli, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.runs.terminal.PAUSE", -1.0)
+    monkeypatch.setattr("regard.runs.terminal.PRINT_INTERVAL", -1.0)
     monkeypatch.setattr("regard.tasks.embed.BUDGET", 24)
     (tmp_path / "a.txt").write_text("\n".join(TEXTS))
-    err = cli("run", saved, "the cat", "--among", "a.txt").err
+    err = cli("predict", saved, "the cat", "--among", "a.txt").err
     assert "of 12 texts," in err and "12 of 12" not in err

@@ -12,10 +12,10 @@ from torch import Tensor
 import plainly
 from regard.errors import RegardError
 from regard.nn.points import farthest_point, knn, knn_grid
-from regard.nn.points.farthest_point import spread
-from regard.nn.points.knn import nearest, weighed
-from regard.nn.points.knn_grid import few_of_each, nearest_by_cells
-from regard.nn.points.packing import Packing
+from regard.nn.points.farthest_point import farthest_point_sampling
+from regard.nn.points.knn import knn, knn_interpolation
+from regard.nn.points.knn_grid import knn_grid, limit_duplicates
+from regard.nn.points.packing import CloudSizes
 from regard.types import Offsets
 
 KINDS = ("spread", "grid", "far", "line", "clusters", "copies", "one place")
@@ -68,47 +68,47 @@ def test_neighbours_are_those_that_a_plain_search_finds(
     kind: str, dtype: Any, counts: tuple[int, ...], count: int
 ) -> None:
     x = points(sum(counts), kind).to(dtype)
-    found = nearest(x, Packing(counts), count)
+    found = knn(x, CloudSizes(counts), count)
     assert torch.equal(found, plain_nearest(x, counts, count, x, counts))
 
 
 @kinds
 @pytest.mark.parametrize("counts", COUNTS)
 def test_others_may_ask_for_neighbours(kind: str, counts: tuple[int, ...]) -> None:
-    x, kept = points(sum(counts), kind).float(), Packing(counts).thinned(3)
+    x, kept = points(sum(counts), kind).float(), CloudSizes(counts).downsampled(3)
     queries = points(kept.total, kind, seed=1).float()
-    assert torch.equal(nearest(x, Packing(counts), 5, queries, kept), plain_nearest(x, counts, 5, queries, kept.counts))
-    assert torch.equal(nearest(queries, kept, 3, x, Packing(counts)), plain_nearest(queries, kept.counts, 3, x, counts))
+    assert torch.equal(knn(x, CloudSizes(counts), 5, queries, kept), plain_nearest(x, counts, 5, queries, kept.counts))
+    assert torch.equal(knn(queries, kept, 3, x, CloudSizes(counts)), plain_nearest(queries, kept.counts, 3, x, counts))
 
 
 def test_ties_are_seen_far_from_the_origin() -> None:
     """Sums of squares would lose them: 1/32 beside 2**13 squared has no digits left."""
     x = points(60, "far").float()
-    assert torch.equal(nearest(x, Packing((60,)), 9), nearest(x - x[0], Packing((60,)), 9))
+    assert torch.equal(knn(x, CloudSizes((60,)), 9), knn(x - x[0], CloudSizes((60,)), 9))
 
 
 def test_a_part_at_a_time_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = (30, 8, 31, 29)
     x = points(sum(counts), "grid").float()
-    wanted = nearest(x, Packing(counts), 6)
+    wanted = knn(x, CloudSizes(counts), 6)
     for room in (1, 50, 70, 2000):
-        monkeypatch.setattr(knn, "ROOM", room)
-        assert torch.equal(nearest(x, Packing(counts), 6), wanted)
+        monkeypatch.setattr(knn, "MAX_PAIRS", room)
+        assert torch.equal(knn(x, CloudSizes(counts), 6), wanted)
 
 
 def test_neighbours_never_lie_in_another_cloud() -> None:
     counts = (4, 300, 1, 20)
     x = torch.randn(sum(counts), 3)
-    clouds = Packing(counts).clouds(x.device)
-    found = nearest(x, Packing(counts), 16)
+    clouds = CloudSizes(counts).cloud_index(x.device)
+    found = knn(x, CloudSizes(counts), 16)
     assert bool(((found < 0) | (clouds[found.clamp(min=0)] == clouds[:, None])).all())
     assert (found >= 0).sum(1).tolist() == [min(16, counts[cloud]) for cloud in clouds.tolist()]
 
 
 def test_search_has_no_gradient() -> None:
     x = torch.randn(20, 3, requires_grad=True)
-    assert not nearest(x, Packing((20,)), 3).requires_grad
-    assert not weighed(x, Packing((20,)), x, Packing((20,)))[1].requires_grad
+    assert not knn(x, CloudSizes((20,)), 3).requires_grad
+    assert not knn_interpolation(x, CloudSizes((20,)), x, CloudSizes((20,)))[1].requires_grad
 
 
 # -- by cells
@@ -121,15 +121,15 @@ def test_search_has_no_gradient() -> None:
 def test_cells_find_what_all_pairs_find(kind: str, dtype: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     n = 700
     x, queries = points(n, kind).to(dtype), points(90, kind, seed=1).to(dtype) * 1.5
-    wanted, others = nearest(x, Packing((n,)), count), nearest(x, Packing((n,)), count, queries, Packing((90,)))
+    wanted, others = knn(x, CloudSizes((n,)), count), knn(x, CloudSizes((n,)), count, queries, CloudSizes((90,)))
     for room in (500, 20_000):  # several rounds, parts of rounds, and rows longer than there is room
-        assert torch.equal(nearest_by_cells(x, x, count, room), wanted)
-        assert torch.equal(nearest_by_cells(x, queries, count, room), others)
-    monkeypatch.setattr(knn, "MANY", 1)
-    monkeypatch.setattr(knn, "ROOM", 1000)
-    assert torch.equal(nearest(x, Packing((n,)), count), wanted)
+        assert torch.equal(knn_grid(x, x, count, room), wanted)
+        assert torch.equal(knn_grid(x, queries, count, room), others)
+    monkeypatch.setattr(knn, "GRID_MIN_POINTS", 1)
+    monkeypatch.setattr(knn, "MAX_PAIRS", 1000)
+    assert torch.equal(knn(x, CloudSizes((n,)), count), wanted)
     counts = (200, 3, 497)
-    assert torch.equal(nearest(x, Packing(counts), count), plain_nearest(x, counts, count, x, counts))
+    assert torch.equal(knn(x, CloudSizes(counts), count), plain_nearest(x, counts, count, x, counts))
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
@@ -139,14 +139,14 @@ def test_cells_hold_what_no_grid_was_made_for(scale: float) -> None:
     x = torch.randn(1500, 3, generator=draw) ** 5
     x[7] = 1e6
     x = x * scale
-    wanted = nearest(x, Packing((1500,)), 12)
-    assert torch.equal(nearest_by_cells(x, x, 12, 10_000), wanted)
+    wanted = knn(x, CloudSizes((1500,)), 12)
+    assert torch.equal(knn_grid(x, x, 12, 10_000), wanted)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_places_that_are_no_numbers_do_not_keep_the_search_from_ending(bad: float) -> None:
     places = torch.full((2100, 3), bad)
-    assert nearest(places, Packing((2100,)), 4).shape == (2100, 4)
+    assert knn(places, CloudSizes((2100,)), 4).shape == (2100, 4)
 
 
 def test_a_point_far_off_does_not_make_cells_wide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_a_point_far_off_does_not_make_cells_wide(monkeypatch: pytest.MonkeyPatc
         return made
 
     monkeypatch.setattr(knn_grid, "squared", squared)
-    assert torch.equal(nearest_by_cells(x, x, 8, 2**16), wanted)
+    assert torch.equal(knn_grid(x, x, 8, 2**16), wanted)
     assert compared[0] < len(x) ** 2 / 4
 
 
@@ -172,9 +172,9 @@ def _all_pairs(x: Tensor, count: int) -> Tensor:
 
 def test_of_many_copies_only_the_first_can_be_neighbours() -> None:
     x = torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 0, 0], [-0.0, 0, 0], [0, 0, 0], [1, 0, 0]])
-    kept = few_of_each(x, 2)
+    kept = limit_duplicates(x, 2)
     assert kept is not None and kept.tolist() == [0, 1, 2, 5]
-    assert few_of_each(x, 4) is None
+    assert limit_duplicates(x, 4) is None
 
 
 def test_a_large_cloud_is_never_compared_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,12 +189,12 @@ def test_a_large_cloud_is_never_compared_with_itself(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(knn_grid, "squared", squared)
     n = 20_000
     x = torch.rand(n, 3, generator=torch.Generator().manual_seed(0))
-    found = nearest(x, Packing((n,)), 8)
-    assert max(compared) <= knn.ROOM and sum(compared) < n * n / 50
+    found = knn(x, CloudSizes((n,)), 8)
+    assert max(compared) <= knn.MAX_PAIRS and sum(compared) < n * n / 50
     compared.clear()
-    assert torch.equal(nearest_by_cells(x, x, 8, 2**16), found) and max(compared) <= 2**16
+    assert torch.equal(knn_grid(x, x, 8, 2**16), found) and max(compared) <= 2**16
     some = torch.arange(0, n, 997)
-    assert torch.equal(found[some], nearest(x, Packing((n,)), 8, x[some], Packing((len(some),))))
+    assert torch.equal(found[some], knn(x, CloudSizes((n,)), 8, x[some], CloudSizes((len(some),))))
 
 
 # -- farthest points
@@ -205,35 +205,35 @@ def test_a_large_cloud_is_never_compared_with_itself(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("counts", COUNTS)
 @pytest.mark.parametrize("rate", [2, 4])
 def test_farthest_points_are_those_of_plain_loops(kind: str, dtype: Any, counts: tuple[int, ...], rate: int) -> None:
-    x, packing = points(sum(counts), kind).to(dtype), Packing(counts)
-    kept = packing.thinned(rate)
+    x, packing = points(sum(counts), kind).to(dtype), CloudSizes(counts)
+    kept = packing.downsampled(rate)
     assert kept.counts == tuple(max(1, count // rate) for count in counts)
     wanted, first = [], 0
     for own, count in zip(x.split(counts), kept.counts, strict=True):
         wanted += [first + j for j in plainly.farthest(own.double().numpy(), count)]
         first += len(own)
-    assert spread(x, packing, kept).tolist() == wanted
+    assert farthest_point_sampling(x, packing, kept).tolist() == wanted
 
 
 @kinds
 @dtypes
 def test_slices_of_a_large_cloud_choose_the_same(kind: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.cat([points(130, kind), points(131, kind, 1), points(9, kind, 2)]).to(dtype)
-    packing = Packing((130, 131, 9))
+    packing = CloudSizes((130, 131, 9))
     for rate in (1, 3):
-        wanted = spread(x, packing, packing.thinned(rate))
+        wanted = farthest_point_sampling(x, packing, packing.downsampled(rate))
         with monkeypatch.context() as patch:
-            patch.setattr(farthest_point, "ALONE", 100)
-            patch.setattr(farthest_point, "SLICE", 16)
-            assert torch.equal(spread(x, packing, packing.thinned(rate)), wanted)
+            patch.setattr(farthest_point, "SLICED_MIN_POINTS", 100)
+            patch.setattr(farthest_point, "SLICE_SIZE", 16)
+            assert torch.equal(farthest_point_sampling(x, packing, packing.downsampled(rate)), wanted)
 
 
 def test_no_point_is_chosen_twice() -> None:
     x = torch.zeros(9, 3)
-    assert spread(x, Packing((9,)), Packing((5,))).tolist() == [0, 1, 2, 3, 4]
-    assert spread(x, Packing((4, 5)), Packing((4, 5))).sort().values.tolist() == list(range(9))
+    assert farthest_point_sampling(x, CloudSizes((9,)), CloudSizes((5,))).tolist() == [0, 1, 2, 3, 4]
+    assert farthest_point_sampling(x, CloudSizes((4, 5)), CloudSizes((4, 5))).sort().values.tolist() == list(range(9))
     with pytest.raises(ValueError, match="chosen"):
-        spread(x, Packing((4, 5)), Packing((5, 1)))
+        farthest_point_sampling(x, CloudSizes((4, 5)), CloudSizes((5, 1)))
 
 
 # -- interpolation
@@ -243,7 +243,7 @@ def test_no_point_is_chosen_twice() -> None:
 def test_values_are_carried_by_the_inverse_of_the_distance(kind: str) -> None:
     counts, few = (30, 2, 11), (9, 1, 2)
     coarse, fine = points(sum(few), kind), points(sum(counts), kind, 1)
-    index, share = weighed(coarse, Packing(few), fine, Packing(counts))
+    index, share = knn_interpolation(coarse, CloudSizes(few), fine, CloudSizes(counts))
     assert index.shape == share.shape == (43, 3) and torch.allclose(share.sum(1), torch.ones(43).double())
     row, first = 0, 0
     for many, own in zip(counts, coarse.split(few), strict=True):
@@ -258,7 +258,7 @@ def test_values_are_carried_by_the_inverse_of_the_distance(kind: str) -> None:
 
 def test_a_point_that_is_there_already_keeps_its_value() -> None:
     coarse = torch.randn(8, 3)
-    index, share = weighed(coarse, Packing((8,)), coarse, Packing((8,)))
+    index, share = knn_interpolation(coarse, CloudSizes((8,)), coarse, CloudSizes((8,)))
     assert index[:, 0].tolist() == list(range(8)) and bool((share[:, 0] > 1 - 1e-6).all())
 
 
@@ -267,20 +267,20 @@ def test_a_point_that_is_there_already_keeps_its_value() -> None:
 
 def test_clouds_are_counted_from_their_offsets() -> None:
     starts = torch.tensor([0, 4, 5, 9])
-    assert Packing.of(9, Offsets(starts, 16)) == Packing((4, 1, 4))
-    assert Packing.of(12, Offsets(torch.tensor([0, 4, 8, 12]), 4)).even == 4
-    assert Packing((4, 1, 4)).clouds(starts.device).tolist() == [0] * 4 + [1] + [2] * 4
-    assert Packing((4, 1, 4)).starts(starts.device).tolist() == starts.tolist()
+    assert CloudSizes.from_offsets(9, Offsets(starts, 16)) == CloudSizes((4, 1, 4))
+    assert CloudSizes.from_offsets(12, Offsets(torch.tensor([0, 4, 8, 12]), 4)).uniform_size == 4
+    assert CloudSizes((4, 1, 4)).cloud_index(starts.device).tolist() == [0] * 4 + [1] + [2] * 4
+    assert CloudSizes((4, 1, 4)).starts(starts.device).tolist() == starts.tolist()
     with pytest.raises(RegardError, match="points"):
-        Packing.of(9, Offsets(torch.tensor([0, 4, 4, 9]), 9))
+        CloudSizes.from_offsets(9, Offsets(torch.tensor([0, 4, 4, 9]), 9))
     with pytest.raises(ValueError, match="12"):
-        Packing.of(12, Offsets(starts, 16))
+        CloudSizes.from_offsets(12, Offsets(starts, 16))
 
 
 def test_clouds_stand_side_by_side_where_little_is_empty() -> None:
-    assert list(Packing((9, 5, 8)).groups()) == [(0, 3)]
-    assert list(Packing((90, 1, 1)).groups()) == [(0, 1), (1, 2), (2, 3)]
-    laid = Packing((2, 3)).laid(torch.arange(5.0)[:, None])
+    assert list(CloudSizes((9, 5, 8)).batch_groups()) == [(0, 3)]
+    assert list(CloudSizes((90, 1, 1)).batch_groups()) == [(0, 1), (1, 2), (2, 3)]
+    laid = CloudSizes((2, 3)).pad(torch.arange(5.0)[:, None])
     assert laid.shape == (2, 3, 1) and laid[0, :2, 0].tolist() == [0, 1] and laid[1, :, 0].tolist() == [2, 3, 4]
 
 

@@ -10,19 +10,19 @@ import pytest
 from PIL import Image
 
 from regard.draw import overlay
-from regard.draw.class_colors import BLANK, GLOW, NEAR_FAR, class_colours, ramped
+from regard.draw.class_colors import DEPTH_COLORS, HEAT_COLORS, UNKNOWN_COLOR, apply_colormap, class_colors
 from regard.draw.overlay import (
-    Measured,
-    Regarded,
-    Segmented,
-    depth_picture,
-    draw_classes,
+    AttentionOverlay,
+    DepthSample,
+    SegmentationSample,
+    depth_image,
     draw_depths,
-    draw_heats,
-    fitted,
-    over_classes,
-    over_heat,
-    save_picture,
+    draw_heatmap_overlays,
+    draw_segmentations,
+    fit_to_sheet,
+    overlay_classes,
+    overlay_heatmap,
+    save_image,
 )
 from regard.errors import RegardError
 from regard.types import IGNORE
@@ -47,8 +47,8 @@ def size_of(path: Path) -> tuple[int, int]:
 
 
 def test_colours_of_classes_differ_and_stay_when_there_are_more() -> None:
-    many = class_colours(60)
-    assert len(set(many)) == 60 and class_colours(7) == many[:7] and class_colours(0) == ()
+    many = class_colors(60)
+    assert len(set(many)) == 60 and class_colors(7) == many[:7] and class_colors(0) == ()
     first = np.array(many[:12], dtype=float)
     apart = np.abs(first[:, None] - first[None]).sum(-1) + 999 * np.eye(12)
     assert apart.min() > 60
@@ -56,9 +56,9 @@ def test_colours_of_classes_differ_and_stay_when_there_are_more() -> None:
 
 
 def test_ramps_begin_and_end_with_their_stops() -> None:
-    found = ramped(np.array([0.0, 1.0, 2.0, -1.0, np.nan]), NEAR_FAR)
-    assert found.tolist() == [colour(NEAR_FAR[at]) for at in (0, -1, -1, 0, 0)]
-    between = ramped(np.array([0.1]), ("#000000", "#0a1464", "#ffffff"))  # a fifth of the way to the first stop
+    found = apply_colormap(np.array([0.0, 1.0, 2.0, -1.0, np.nan]), DEPTH_COLORS)
+    assert found.tolist() == [colour(DEPTH_COLORS[at]) for at in (0, -1, -1, 0, 0)]
+    between = apply_colormap(np.array([0.1]), ("#000000", "#0a1464", "#ffffff"))  # a fifth of the way to the first stop
     assert between.tolist() == [[2, 4, 20]]
 
 
@@ -68,76 +68,82 @@ def test_ramps_begin_and_end_with_their_stops() -> None:
 def test_pixels_have_the_colour_of_their_class_and_void_ones_their_own() -> None:
     classes = CLASSES.copy()
     classes[:5] = 11
-    found = over_classes(PICTURE, classes, 4, void=11, strength=1.0)
+    found = overlay_classes(PICTURE, classes, 4, ignore_index=11, alpha=1.0)
     assert found.dtype == np.uint8 and found.shape == PICTURE.shape
     np.testing.assert_array_equal(found[:4], PICTURE[:4])
     for name in range(4):  # the last column of a class is its edge
         inner = found[6:-1, 10 * name : 10 * name + 9].reshape(-1, 3)
-        assert {tuple(map(int, pixel)) for pixel in inner} == {class_colours(4)[name]}
-    assert not np.array_equal(over_classes(PICTURE, classes, 4, void=11), found)  # the picture shines through
+        assert {tuple(map(int, pixel)) for pixel in inner} == {class_colors(4)[name]}
+    assert not np.array_equal(
+        overlay_classes(PICTURE, classes, 4, ignore_index=11), found
+    )  # the picture shines through
 
 
 def test_classes_that_nobody_named_and_the_usual_void_stay_clear() -> None:
     classes = np.full((30, 40), IGNORE)
     classes[3, 3] = 9
-    np.testing.assert_array_equal(over_classes(PICTURE, classes, 4), PICTURE)
+    np.testing.assert_array_equal(overlay_classes(PICTURE, classes, 4), PICTURE)
 
 
 def test_near_is_light_far_is_dark_and_unknown_is_grey() -> None:
-    found = depth_picture(np.array([[1.0, 3.0, 0.0, np.nan, 9.0]]), near=1.0, far=3.0)
+    found = depth_image(np.array([[1.0, 3.0, 0.0, np.nan, 9.0]]), near=1.0, far=3.0)
     assert found[0].tolist() == [
-        colour(NEAR_FAR[0]),
-        colour(NEAR_FAR[-1]),
-        list(BLANK),
-        list(BLANK),
-        colour(NEAR_FAR[-1]),
+        colour(DEPTH_COLORS[0]),
+        colour(DEPTH_COLORS[-1]),
+        list(UNKNOWN_COLOR),
+        list(UNKNOWN_COLOR),
+        colour(DEPTH_COLORS[-1]),
     ]
-    turned = depth_picture(np.array([[1.0, 0.0, np.nan]]), near=1.0, far=0.0)  # how near: 0 is the farthest
-    assert turned[0].tolist() == [colour(NEAR_FAR[0]), colour(NEAR_FAR[-1]), list(BLANK)]
-    assert depth_picture(np.ones((2, 2)), near=1.0, far=1.0).shape == (2, 2, 3)
+    turned = depth_image(np.array([[1.0, 0.0, np.nan]]), near=1.0, far=0.0)  # how near: 0 is the farthest
+    assert turned[0].tolist() == [colour(DEPTH_COLORS[0]), colour(DEPTH_COLORS[-1]), list(UNKNOWN_COLOR)]
+    assert depth_image(np.ones((2, 2)), near=1.0, far=1.0).shape == (2, 2, 3)
 
 
 def test_what_was_looked_at_glows_where_it_lies() -> None:
     weights = np.zeros((3, 4))
     weights[2, 1] = 0.5
-    found = over_heat(PICTURE, weights, smooth=False).astype(int)
-    dark = over_heat(PICTURE, np.zeros((3, 4)), most=1.0).astype(int)
+    found = overlay_heatmap(PICTURE, weights, smooth=False).astype(int)
+    dark = overlay_heatmap(PICTURE, np.zeros((3, 4)), max_weight=1.0).astype(int)
     lit = np.abs(found - dark).sum(-1) > 0
     assert lit[20:, 10:20].all() and not lit[:20].any() and not lit[:, :10].any() and not lit[:, 20:].any()
-    half = over_heat(PICTURE, weights, most=1.0, smooth=False).astype(int)
-    hottest = np.array(colour(GLOW[-1]))
+    half = overlay_heatmap(PICTURE, weights, max_weight=1.0, smooth=False).astype(int)
+    hottest = np.array(colour(HEAT_COLORS[-1]))
     assert np.abs(found - hottest)[25, 15].sum() < np.abs(half - hottest)[25, 15].sum()
-    smooth = over_heat(PICTURE, weights).astype(int)
+    smooth = overlay_heatmap(PICTURE, weights).astype(int)
     assert np.abs(smooth - dark).sum(-1)[20:, 10:20].mean() > 4 * np.abs(smooth - dark).sum(-1)[:10].mean()
 
 
 def test_an_answer_of_another_size_is_refused() -> None:
     with pytest.raises(RegardError, match="30"):
-        over_classes(PICTURE, np.zeros((30, 41), int), 4)
+        overlay_classes(PICTURE, np.zeros((30, 41), int), 4)
 
 
 def test_greys_are_taken_for_pictures_too(tmp_path: Path) -> None:
     grey = PICTURE[..., 0]
-    assert over_classes(grey, CLASSES, 4).shape == (30, 40, 3) and over_heat(grey, np.ones((2, 2))).shape == (30, 40, 3)
-    assert draw_classes([Segmented(grey, CLASSES)], NAMES, tmp_path / "a.png").exists()
+    assert overlay_classes(grey, CLASSES, 4).shape == (30, 40, 3) and overlay_heatmap(grey, np.ones((2, 2))).shape == (
+        30,
+        40,
+        3,
+    )
+    assert draw_segmentations([SegmentationSample(grey, CLASSES)], NAMES, tmp_path / "a.png").exists()
 
 
 def test_a_picture_is_kept_pixel_by_pixel(tmp_path: Path) -> None:
-    with Image.open(save_picture(PICTURE, tmp_path / "new" / "a.png")) as picture:
+    with Image.open(save_image(PICTURE, tmp_path / "new" / "a.png")) as picture:
         np.testing.assert_array_equal(np.asarray(picture), PICTURE)
     with pytest.raises(RegardError, match="draw"):
-        save_picture(PICTURE, tmp_path / "a.jpg")
+        save_image(PICTURE, tmp_path / "a.jpg")
 
 
 def test_what_is_said_of_a_large_picture_is_drawn_no_larger_than_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlay, "SEEN", 20)
+    monkeypatch.setattr(overlay, "MAX_SIDE", 20)
     large = CLASSES.repeat(2, 0).repeat(2, 1)  # the picture was decoded at half of its size
-    small = fitted(Segmented(PICTURE, large, None, "a"))
-    assert small.picture.shape == (15, 20, 3) and small.right is None and small.name == "a"
-    assert np.array_equal(small.said, CLASSES[::2, ::2])
-    monkeypatch.setattr(overlay, "SEEN", 40)
-    same = fitted(Segmented(PICTURE, CLASSES, large))
-    assert same.picture is PICTURE and same.said is CLASSES and np.array_equal(same.right, CLASSES)
+    small = fit_to_sheet(SegmentationSample(PICTURE, large, None, "a"))
+    assert small.image.shape == (15, 20, 3) and small.target is None and small.name == "a"
+    assert np.array_equal(small.prediction, CLASSES[::2, ::2])
+    monkeypatch.setattr(overlay, "MAX_SIDE", 40)
+    same = fit_to_sheet(SegmentationSample(PICTURE, CLASSES, large))
+    assert same.image is PICTURE and same.prediction is CLASSES and np.array_equal(same.target, CLASSES)
 
 
 # -- sheets
@@ -154,25 +160,31 @@ def has(picture: np.ndarray[Any, Any], wanted: Any) -> bool:
 
 def test_a_sheet_has_the_colours_of_the_classes_that_are_seen_and_of_no_others(tmp_path: Path) -> None:
     said = np.where(CLASSES == 3, 1, CLASSES)
-    sheet = drawn(draw_classes([Segmented(PICTURE, said)], NAMES, tmp_path / "a.png", "a picture", "87 % right"))
-    colours = class_colours(4)
+    sheet = drawn(
+        draw_segmentations([SegmentationSample(PICTURE, said)], NAMES, tmp_path / "a.png", "a picture", "87 % right")
+    )
+    colours = class_colors(4)
     assert all(has(sheet, colours[name]) for name in (0, 1, 2)) and not has(sheet, colours[3])
 
 
 def test_truth_stands_beside_the_answer(tmp_path: Path) -> None:
-    one = size_of(draw_classes([Segmented(PICTURE, CLASSES)], NAMES, tmp_path / "a.png"))
-    two = size_of(draw_classes([Segmented(PICTURE, CLASSES, CLASSES)], NAMES, tmp_path / "b.png"))
-    three = size_of(draw_classes([Segmented(PICTURE, CLASSES, CLASSES, "x")] * 3, NAMES, tmp_path / "c.png"))
+    one = size_of(draw_segmentations([SegmentationSample(PICTURE, CLASSES)], NAMES, tmp_path / "a.png"))
+    two = size_of(draw_segmentations([SegmentationSample(PICTURE, CLASSES, CLASSES)], NAMES, tmp_path / "b.png"))
+    three = size_of(
+        draw_segmentations([SegmentationSample(PICTURE, CLASSES, CLASSES, "x")] * 3, NAMES, tmp_path / "c.png")
+    )
     assert two[0] > one[0] and three[0] == two[0] and three[1] > 1.5 * two[1]
 
 
 def test_sheets_are_written_as_svg_too_and_nothing_else(tmp_path: Path) -> None:
-    path = draw_classes([Segmented(PICTURE, CLASSES, name="first.jpg")], NAMES, tmp_path / "a.svg", title="a <title>")
+    path = draw_segmentations(
+        [SegmentationSample(PICTURE, CLASSES, name="first.jpg")], NAMES, tmp_path / "a.svg", title="a <title>"
+    )
     text = path.read_text("utf-8")
     assert all(word in text for word in ("road $5_a^2", "道路", "first.jpg", "answer", "a &lt;title&gt;"))
     assert "nobody would like to read" not in text and "…" in text
     with pytest.raises(RegardError, match="draw"):
-        draw_classes([Segmented(PICTURE, CLASSES)], NAMES, tmp_path / "a.gif")
+        draw_segmentations([SegmentationSample(PICTURE, CLASSES)], NAMES, tmp_path / "a.gif")
     with pytest.raises(RegardError, match="picture"):
         draw_depths([], tmp_path / "a.png")
 
@@ -181,37 +193,37 @@ def test_of_very_many_classes_those_that_cover_most_are_named(tmp_path: Path) ->
     classes = np.arange(1200).reshape(30, 40) % 150
     classes[:10] = 7
     names = [f"class number {n}" for n in range(150)]
-    text = draw_classes([Segmented(PICTURE, classes)], names, tmp_path / "a.svg").read_text("utf-8")
+    text = draw_segmentations([SegmentationSample(PICTURE, classes)], names, tmp_path / "a.svg").read_text("utf-8")
     assert text.count("class number ") == 36 and "class number 7<" in text and "114 others" in text
 
 
 def test_depths_have_one_scale_with_its_unit_and_say_what_is_not_known(tmp_path: Path) -> None:
     right = np.linspace(1, 5, 1200).reshape(30, 40)
-    sample = Measured(PICTURE, right + 0.5, right)
+    sample = DepthSample(PICTURE, right + 0.5, right)
     text = draw_depths([sample], tmp_path / "a.svg").read_text("utf-8")
     least, most = np.percentile([right, right + 0.5], (1, 99))
     assert all(f">{word}<" in text for word in (f"{least:.3g}", f"{most:.3g}", "m")) and "not known" not in text
     right[3] = 0
-    assert "not known" in draw_depths([Measured(PICTURE, right + 0.5, right)], tmp_path / "b.svg").read_text("utf-8")
-    near = draw_depths([Measured(PICTURE, right)], tmp_path / "c.svg", relative=True).read_text("utf-8")
+    assert "not known" in draw_depths([DepthSample(PICTURE, right + 0.5, right)], tmp_path / "b.svg").read_text("utf-8")
+    near = draw_depths([DepthSample(PICTURE, right)], tmp_path / "c.svg", relative=True).read_text("utf-8")
     assert ">near<" in near and ">far<" in near and "not known" not in near
-    empty = Measured(PICTURE, np.zeros((30, 40)))
+    empty = DepthSample(PICTURE, np.zeros((30, 40)))
     assert draw_depths([empty], tmp_path / "d.png").exists() and draw_depths([empty], tmp_path / "e.png", relative=True)
 
 
 def test_heads_are_drawn_in_rows_with_their_names(tmp_path: Path) -> None:
-    heads = [Regarded(PICTURE, RANDOM.random((3, 4)) / 10, f"head {n}") for n in range(6)]
-    text = draw_heats(heads, tmp_path / "a.svg", "What was looked at").read_text("utf-8")
+    heads = [AttentionOverlay(PICTURE, RANDOM.random((3, 4)) / 10, f"head {n}") for n in range(6)]
+    text = draw_heatmap_overlays(heads, tmp_path / "a.svg", "What was looked at").read_text("utf-8")
     assert all(f"head {n}" in text for n in range(6)) and "% of the weight" in text
-    wide, high = size_of(draw_heats(heads, tmp_path / "a.png"))
-    assert size_of(draw_heats(heads[:4], tmp_path / "b.png"))[1] < high and wide > high
-    assert draw_heats([Regarded(PICTURE, np.zeros((2, 2)))], tmp_path / "c.png").exists()
+    wide, high = size_of(draw_heatmap_overlays(heads, tmp_path / "a.png"))
+    assert size_of(draw_heatmap_overlays(heads[:4], tmp_path / "b.png"))[1] < high and wide > high
+    assert draw_heatmap_overlays([AttentionOverlay(PICTURE, np.zeros((2, 2)))], tmp_path / "c.png").exists()
 
 
 def test_where_each_map_has_a_scale_of_its_own_its_end_stands_above_it(tmp_path: Path) -> None:
-    heads = [Regarded(PICTURE, np.array([[share, 0.0]]), f"head {n}") for n, share in enumerate((0.25, 0.034))]
-    text = draw_heats(heads, tmp_path / "a.svg", unit=None).read_text("utf-8")
+    heads = [AttentionOverlay(PICTURE, np.array([[share, 0.0]]), f"head {n}") for n, share in enumerate((0.25, 0.034))]
+    text = draw_heatmap_overlays(heads, tmp_path / "a.svg", unit=None).read_text("utf-8")
     assert "head 0 · 25 %" in text and "head 1 · 3.4 %" in text
     assert ">brightest<" in text and "place: the share that is written above its picture" in text
-    alone = draw_heats(heads[:1], tmp_path / "b.svg", unit=None).read_text("utf-8")
+    alone = draw_heatmap_overlays(heads[:1], tmp_path / "b.svg", unit=None).read_text("utf-8")
     assert ">25<" in alone and "brightest" not in alone

@@ -18,28 +18,28 @@ from PIL import Image
 import regard
 from conftest import rows
 from regard.cli import main
-from regard.data.images.labeled import Picture, iterate_pictures, iterate_plain
-from regard.data.settings import Data
-from regard.draw.probe_accuracy import draw_layers
+from regard.data.images.labeled import ImageSample, iterate_images, iterate_unlabeled
+from regard.data.settings import DataSettings
+from regard.draw.probe_accuracy import draw_layer_scores
 from regard.errors import DataError, RegardError, SettingError
-from regard.explain.images import Gaze
+from regard.explain.images import ImageExplanation
 from regard.model import assemble
 from regard.runs import progress
 from regard.runs.check import check
-from regard.runs.predict import ask
-from regard.runs.predict_inputs import given
-from regard.runs.progress import Reporter
-from regard.runs.scan import empties
-from regard.runs.scoring import rough
+from regard.runs.predict import predict
+from regard.runs.predict_inputs import read_inputs
+from regard.runs.progress import ProgressReporter
+from regard.runs.scan import describe_empty_rows
+from regard.runs.scoring import small_sample_warning
 from regard.runs.settings import GROUPS
-from regard.runs.splits import divide
-from regard.runs.throughput import Window
+from regard.runs.splits import split_images
+from regard.runs.throughput import ThroughputMeter
 from regard.systems import find_preset
-from regard.tasks import SEEING, TASKS, find_task, means
-from regard.tasks.text_heads import numbered
-from regard.training.loop import Step
+from regard.tasks import IMAGE_TASKS, TEXT_TASKS, find_task, uses_setting
+from regard.tasks.text_heads import label_ids
+from regard.training.loop import TrainStep
 
-CLASSIFY, SEGMENT = find_task("classify", "pictures"), find_task("segment")
+CLASSIFY, SEGMENT = find_task("classify", "image"), find_task("segment")
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_what_was_read_as_pictures_is_not_recalled_as_texts(folder: Path, tmp_path: Path) -> None:
-    sizes = ["model.width=8", "model.depth=1", "model.heads=1", "model.hidden=8", "train.steps=1", "train.passes=0"]
+    sizes = ["model.width=8", "model.depth=1", "model.heads=1", "model.ffn_dim=8", "train.steps=1", "train.epochs=0"]
     regard.train("classify", data=str(folder), model="vit-tiny", out=tmp_path / "run", settings=sizes)
     with pytest.raises(RegardError, match="folder"):
         regard.train("classify", data=str(folder), model="bert-mini", out=tmp_path / "other")
@@ -62,18 +62,20 @@ def test_what_was_read_as_pictures_is_not_recalled_as_texts(folder: Path, tmp_pa
 def test_a_class_that_is_unknown_is_named_with_its_picture(folder: Path) -> None:
     sample = SimpleNamespace(path=str(folder), line=7, source=f"{folder}/a/0.png")
     with pytest.raises(RegardError, match=r"0\.png"):
-        numbered([sample], ["a"], ["b"])
+        label_ids([sample], ["a"], ["b"])
 
 
 def test_entries_that_are_left_out_are_no_rows() -> None:
-    assert empties(CLASSIFY, 1, "x", 3).startswith("  1 entry is left out: hidden, no picture, or without a label")
-    assert "line 3" in empties(find_task("classify"), 1, "x", 3)
+    assert describe_empty_rows(CLASSIFY, 1, "x", 3).startswith(
+        "  1 entry is left out: hidden, no picture, or without a label"
+    )
+    assert "line 3" in describe_empty_rows(find_task("classify"), 1, "x", 3)
 
 
 def test_a_check_draws_into_the_file_that_was_named_or_says_why_not(folder: Path, capsys: Any) -> None:
     report = check("classify", str(folder), out=folder.parent / "seen it.png")
-    assert report.pictures == (str(folder.parent / "seen it.png"),)
-    assert check("draw", str(folder), out=folder.parent / "none.png").pictures == ()
+    assert report.figures == (str(folder.parent / "seen it.png"),)
+    assert check("draw", str(folder), out=folder.parent / "none.png").figures == ()
     assert "nothing is drawn" in capsys.readouterr().err
 
 
@@ -87,7 +89,7 @@ def test_shares_are_drawn_up_to_100(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return whole(axes, *two, **more)
 
     monkeypatch.setattr(Axes, "set_ylim", noted)
-    draw_layers({"": [100.0, 100.0]}, tmp_path / "probe.png")
+    draw_layer_scores({"": [100.0, 100.0]}, tmp_path / "probe.png")
     assert limits[-1][1] == 102.0
 
 
@@ -97,42 +99,50 @@ def test_taps_that_do_not_fit_the_depth_are_offered() -> None:
 
 
 def test_pictures_beside_an_explanation_are_named(tmp_path: Path) -> None:
-    gaze = Gaze("x", (), picture=np.zeros((4, 4, 3), np.uint8), ways={"a": np.ones((2, 2)) / 4}, positions=np.eye(4))
+    gaze = ImageExplanation(
+        "x",
+        (),
+        image=np.zeros((4, 4, 3), np.uint8),
+        method_maps={"a": np.ones((2, 2)) / 4},
+        position_similarity=np.eye(4),
+    )
     path = gaze.save(tmp_path / "why it.png")
-    assert [file.name for file in gaze.beside(path)] == ["why it-positions.png"] and gaze.beside(path)[0].exists()
-    assert not gaze.beside(Path("why.html"))
+    assert [file.name for file in gaze.extra_paths(path)] == ["why it-positions.png"] and gaze.extra_paths(path)[
+        0
+    ].exists()
+    assert not gaze.extra_paths(Path("why.html"))
 
 
 def test_the_folder_of_answers_is_a_folder_and_for_pictures(tmp_path: Path) -> None:
     with pytest.raises(RegardError, match="--out"):
-        ask(SimpleNamespace(task=SEGMENT), ["x.png"], None, False, 1, None, tmp_path / "seen.png")  # type: ignore[arg-type]
+        predict(SimpleNamespace(task=SEGMENT), ["x.png"], None, False, 1, None, tmp_path / "seen.png")  # type: ignore[arg-type]
     with pytest.raises(RegardError, match="words"):
-        ask(SimpleNamespace(task=CLASSIFY), ["x.png"], None, False, 1, None, tmp_path)  # type: ignore[arg-type]
+        predict(SimpleNamespace(task=CLASSIFY), ["x.png"], None, False, 1, None, tmp_path)  # type: ignore[arg-type]
 
 
 def test_a_folder_that_is_read_as_a_text_is_said_to_be(tmp_path: Path, capsys: Any) -> None:
-    assert [one.value for one in given(find_task("classify"), [str(tmp_path)])] == [str(tmp_path)]
+    assert [one.value for one in read_inputs(find_task("classify"), [str(tmp_path)])] == [str(tmp_path)]
     assert "its name is read as a text" in capsys.readouterr().err
 
 
 def test_a_blank_line_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", ["a.png\n", "\n"])
-    assert [one.value for one in given(CLASSIFY, [])] == ["a.png", None]
+    assert [one.value for one in read_inputs(CLASSIFY, [])] == ["a.png", None]
 
 
 def test_long_steps_are_told_of_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
-    window = Window(lambda step: 40, 0)
+    monkeypatch.setattr(progress, "PLAIN_LINE_SECONDS", -1.0)
+    window = ThroughputMeter(lambda step: 40, 0)
     for number in (1, 2, 3):
-        window.add(Step(number, torch.tensor(0.5), torch.tensor(1.0), 0.1))
-    window.begun -= 30.0  # ten seconds a step
-    Reporter(9, 0).advance(window.steps[-1], *window.glance(9))
+        window.add(TrainStep(number, torch.tensor(0.5), torch.tensor(1.0), 0.1))
+    window.start_time -= 30.0  # ten seconds a step
+    ProgressReporter(9, 0).advance(window.steps[-1], *window.current_speed(9))
     assert capsys.readouterr().out == "step       3/9  loss  0.5000  rate 1.00e-01          4 tokens/s  left 0:01:00\n"
     assert len(window.steps) == 3, "a glance leaves the window as it is"
 
 
 def test_one_answer_is_worth_nothing_where_pixels_are_counted() -> None:
-    assert "worth" not in rough(SEGMENT, 13) and "worth" in rough(CLASSIFY, 13)
+    assert "worth" not in small_sample_warning(SEGMENT, 13) and "worth" in small_sample_warning(CLASSIFY, 13)
 
 
 def test_depths_of_which_nothing_is_known_are_said_to_be_so(folder: Path, tmp_path: Path) -> None:
@@ -140,8 +150,15 @@ def test_depths_of_which_nothing_is_known_are_said_to_be_so(folder: Path, tmp_pa
     (tmp_path / "depth").mkdir()
     for file in (folder / "a").iterdir():
         Image.fromarray(np.zeros((8, 9), np.uint16)).save(tmp_path / "depth" / file.name)
-    sizes = ["model.size=8", "model.width=8", "model.depth=1", "model.heads=1", "model.hidden=8", "train.steps=2"]
-    sizes += ["train.passes=0", "data.share=0.3"]
+    sizes = [
+        "model.image_size=8",
+        "model.width=8",
+        "model.depth=1",
+        "model.heads=1",
+        "model.ffn_dim=8",
+        "train.steps=2",
+    ]
+    sizes += ["train.epochs=0", "data.valid_fraction=0.3"]
     data = f"{folder}/a:{tmp_path}/depth"
     told = r"depth/\d+\.png: every depth is 0, .* all of the 5 training maps: nothing can be learnt .* 'regard check depth'"
     with pytest.raises(DataError, match=told):
@@ -154,33 +171,50 @@ def test_depths_of_which_nothing_is_known_are_said_to_be_so(folder: Path, tmp_pa
         regard.train("depth", data=known, valid=data, model="vit-tiny", out=tmp_path / "run", settings=sizes)
     (named,) = (finding for finding in check("depth", known).findings if finding.kind == "depth_unknown")
     assert named.severity == "error" and named.count == 5
-    assert "/a/0.png  in 0.png" in str(named.places[0]) and all("10.png" not in str(place) for place in named.places)
+    assert "/a/0.png  in 0.png" in str(named.locations[0]) and all(
+        "10.png" not in str(place) for place in named.locations
+    )
 
 
 @pytest.mark.slow
 def test_the_curve_of_a_short_run_has_points(folder: Path, tmp_path: Path) -> None:
-    sizes = ["model.width=8", "model.depth=1", "model.heads=1", "model.hidden=8", "train.steps=8", "train.passes=0"]
+    sizes = ["model.width=8", "model.depth=1", "model.heads=1", "model.ffn_dim=8", "train.steps=8", "train.epochs=0"]
     regard.train("classify", data=str(folder), model="vit-tiny", out=tmp_path / "run", settings=sizes)
     assert [row["step"] for row in rows(tmp_path / "run", "train")] == list(range(1, 9))
     card = (tmp_path / "run" / "README.md").read_text("utf-8")
     assert "padding" not in card
-    told = {name: f"| {name} " in card for name in ("data.crop", "train.images", "train.rate", "model.width")}
+    told = {name: f"| {name} " in card for name in ("data.crop_scale", "train.batch_size", "train.lr", "model.width")}
     assert all(told.values()), told
-    for name in ("data.vocabulary", "data.longest", "data.hidden", "data.detokenise", "train.tokens", "decode.beam"):
+    for name in (
+        "data.vocab_size",
+        "data.max_length",
+        "data.mask_prob",
+        "data.detokenize",
+        "train.batch_tokens",
+        "decode.num_beams",
+    ):
         assert f"| {name} " not in card
 
 
 def test_a_setting_means_something_to_those_tasks_that_heed_it() -> None:
     known = {f"{group}.{field.name}" for group, kind in GROUPS.items() for field in fields(kind)}
-    every = (*TASKS.values(), *SEEING.values())
+    every = (*TEXT_TASKS.values(), *IMAGE_TASKS.values())
     for task in every:
-        assert set(task.heeds) <= known, f"{task.name} heeds a setting that there is not"
-        assert means(task, "train.rate") and means(task, "data.share") and means(task, "model.width")
-        assert means(task, "train.tokens") == (task.reads == "text") != means(task, "train.images")
-        assert means(task, "decode.beam") == task.generates
-    assert [task.name for task in every if means(task, "data.unit")] == ["depth"]
-    assert [task.name for task in every if means(task, "data.hidden")] == ["mask"]
-    assert not means(CLASSIFY, "data.longest") and means(find_task("classify"), "data.longest")
+        assert set(task.settings_used) <= known, f"{task.name} heeds a setting that there is not"
+        assert (
+            uses_setting(task, "train.lr")
+            and uses_setting(task, "data.valid_fraction")
+            and uses_setting(task, "model.width")
+        )
+        assert (
+            uses_setting(task, "train.batch_tokens")
+            == (task.modality == "text")
+            != uses_setting(task, "train.batch_size")
+        )
+        assert uses_setting(task, "decode.num_beams") == task.generates
+    assert [task.name for task in every if uses_setting(task, "data.depth_scale")] == ["depth"]
+    assert [task.name for task in every if uses_setting(task, "data.mask_prob")] == ["mask"]
+    assert not uses_setting(CLASSIFY, "data.max_length") and uses_setting(find_task("classify"), "data.max_length")
 
 
 def test_tables_of_pictures_are_answered_row_by_row(
@@ -189,9 +223,9 @@ def test_tables_of_pictures_are_answered_row_by_row(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    made = regard.build("vit-tiny", task="classify", size=8, width=12, depth=1, heads=2, hidden=12)
-    reader = made.task.ready(made.config, Data())
-    assemble(replace(made.identity, labels=("a", "b", "c")), reader).save(tmp_path / "run")
+    made = regard.build("vit-tiny", task="classify", image_size=8, width=12, depth=1, heads=2, ffn_dim=12)
+    reader = made.task.default_processor(made.config, DataSettings())
+    assemble(replace(made.spec, labels=("a", "b", "c")), reader).save(tmp_path / "run")
     files = []
     for number, grey in enumerate((10, 200)):
         Image.fromarray(np.full((9, 9, 3), grey, np.uint8)).save(tmp_path / f"{number}.png")
@@ -211,13 +245,13 @@ def test_tables_of_pictures_are_answered_row_by_row(
 
 
 SIZES = (
-    "model.size=8",
+    "model.image_size=8",
     "model.width=8",
     "model.depth=1",
     "model.heads=1",
-    "model.hidden=8",
-    "train.passes=0",
-    "train.images=4",
+    "model.ffn_dim=8",
+    "train.epochs=0",
+    "train.batch_size=4",
 )
 
 
@@ -228,7 +262,7 @@ def test_a_broken_picture_is_left_out_of_learning_by_name(
     shutil.copytree(folder, valid)
     broken = folder / "a" / "4.png"
     broken.write_bytes(broken.read_bytes()[:40])
-    some = [*SIZES, "train.steps=6", "train.every=6", "data.workers=0"]
+    some = [*SIZES, "train.steps=6", "train.eval_every=6", "data.num_workers=0"]
     regard.train("classify", data=str(folder), valid=str(valid), model="vit-tiny", out=tmp_path / "run", settings=some)
     said = capsys.readouterr().err
     assert said.count("left out:") == 1 and str(broken) in said
@@ -244,7 +278,7 @@ def test_where_most_pictures_are_broken_nothing_is_learnt(folder: Path, tmp_path
     shutil.copytree(folder, valid)
     for file in sorted(folder.glob("*/*.png"))[:10]:
         file.write_bytes(b"")
-    some = [*SIZES, "train.steps=6", "data.workers=0"]
+    some = [*SIZES, "train.steps=6", "data.num_workers=0"]
     with pytest.raises(RegardError, match="classify"):
         regard.train(
             "classify", data=str(folder), valid=str(valid), model="vit-tiny", out=tmp_path / "r", settings=some
@@ -252,15 +286,19 @@ def test_where_most_pictures_are_broken_nothing_is_learnt(folder: Path, tmp_path
 
 
 def test_another_picture_stands_for_a_broken_one(folder: Path) -> None:
-    samples = [Picture(str(file), file.parent.name) for file in sorted(folder.glob("*/*.png"))[4:8]]
-    config = replace(find_preset("vit-tiny")[1].config, size=8)
-    encoded = CLASSIFY.encode(samples, CLASSIFY.ready(config, Data()), config, 1, Data(flip=True), ("a", "b"))
+    samples = [ImageSample(str(file), file.parent.name) for file in sorted(folder.glob("*/*.png"))[4:8]]
+    config = replace(find_preset("vit-tiny")[1].config, image_size=8)
+    encoded = CLASSIFY.encode(
+        samples, CLASSIFY.default_processor(config, DataSettings()), config, 1, DataSettings(flip=True), ("a", "b")
+    )
     rows = np.array([[0, 5], [1, 6], [2, 7], [3, 8]])
     whole = CLASSIFY.collate(encoded, rows, config)
     Path(samples[2].source).write_bytes(b"no picture")
     less = CLASSIFY.collate(encoded, rows, config)
-    assert torch.equal(less.x[[0, 1, 3]], whole.x[[0, 1, 3]]) and torch.equal(less.changes, whole.changes)
-    assert torch.equal(less.x[2], whole.x[3]) and less.labels.tolist() == [
+    assert torch.equal(less.inputs[[0, 1, 3]], whole.inputs[[0, 1, 3]]) and torch.equal(
+        less.augment_params, whole.augment_params
+    )
+    assert torch.equal(less.inputs[2], whole.inputs[3]) and less.labels.tolist() == [
         *whole.labels[:2].tolist(),
         *[int(whole.labels[3])] * 2,
     ]
@@ -280,10 +318,10 @@ def test_pictures_beside_their_maps_are_not_taken_for_classes(
     with pytest.raises(DataError, match=told):
         regard.train("classify", data=str(tmp_path / "data"), model="vit-tiny", out=tmp_path / "run")
     with pytest.raises(DataError, match=told):
-        divide((str(tmp_path / "data"),), (), (), {}, {}, 10, print)
+        split_images((str(tmp_path / "data"),), (), (), {}, {}, 10, print)
     assert "looks like data for the task" in str(check("classify", str(tmp_path / "data")))
     with pytest.raises(DataError, match=f"/{names[0]}"):
-        list(iterate_plain([str(tmp_path / "data")]))
+        list(iterate_unlabeled([str(tmp_path / "data")]))
     shutil.copytree(tmp_path / "data" / names[0], tmp_path / "data" / "table")  # a class, and so are the others then
-    found = [sample for sample in iterate_pictures([str(tmp_path / "data")]) if isinstance(sample, Picture)]
+    found = [sample for sample in iterate_images([str(tmp_path / "data")]) if isinstance(sample, ImageSample)]
     assert {sample.label for sample in found} == {*names, "table"}

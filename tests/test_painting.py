@@ -15,27 +15,34 @@ import torch
 from PIL import Image
 
 import regard
-from regard.data.images.labeled import Picture
-from regard.data.settings import Data
-from regard.decode.settings import Decode
-from regard.draw.contact_sheet import BLANK, Line, Shown, contact_sheet, grid, hidden
-from regard.draw.probe_accuracy import draw_layers
+from regard.data.images.labeled import ImageSample
+from regard.data.settings import DataSettings
+from regard.decode.settings import DecodeSettings
+from regard.draw.contact_sheet import BLANK_COLOR, LabeledImage, SheetRow, blank_below, draw_contact_sheet, image_rows
+from regard.draw.probe_accuracy import draw_layer_scores
 from regard.errors import DataError, RegardError, SettingError
-from regard.model import Identity, Model, assemble
+from regard.model import Model, ModelSpec, assemble
 from regard.processors.palette import Palette
 from regard.systems import SYSTEMS, imagegpt
-from regard.tasks import SEEING, find_task
-from regard.tasks.base import Encoded, Sums
-from regard.tasks.file_task import some
-from regard.tasks.image_generation import Painting, draw_completions, shifted
-from regard.tasks.linear_probe import Part, features, fit, layers_of, probe, said
-from regard.training.settings import Train
+from regard.tasks import IMAGE_TASKS, find_task
+from regard.tasks.base import Encoded, LossSum
+from regard.tasks.file_task import reservoir_sample
+from regard.tasks.image_generation import ImageGeneration, draw_completions, shift_right
+from regard.tasks.linear_probe import (
+    LayerFeatures,
+    extract_features,
+    fit_logistic_regression,
+    linear_logits,
+    probe,
+    probe_layers,
+)
+from regard.training.settings import TrainSettings
 from regard.types import Batch
 from tiny import near, noise, noisy
 
-TINY = imagegpt.Config(size=8, colours=3, width=32, depth=2, heads=2, hidden=64)
+TINY = imagegpt.Config(image_size=8, num_colors=3, width=32, depth=2, heads=2, ffn_dim=64)
 THREE = np.array([[10, 10, 10], [200, 30, 30], [240, 240, 240]], dtype=np.uint8)
-TASK = Painting()
+TASK = ImageGeneration()
 
 
 def striped(count: int, seed: int) -> list[Any]:
@@ -55,9 +62,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def encoded(folder: Path) -> tuple[Encoded, Palette, Any]:
-    samples = [sample for sample in TASK.stream([str(folder)]) if isinstance(sample, Picture)]
-    palette = TASK.learnt(iter(samples), replace(TINY, colours=16), Data())
-    config = TASK.fit(replace(TINY, colours=16), palette)
+    samples = [sample for sample in TASK.iter_samples([str(folder)]) if isinstance(sample, ImageSample)]
+    palette = TASK.fit_processor(iter(samples), replace(TINY, num_colors=16), DataSettings())
+    config = TASK.fit_config(replace(TINY, num_colors=16), palette)
     return TASK.encode(samples, palette, config, 10**9), palette, config
 
 
@@ -66,13 +73,13 @@ def learnt(encoded: tuple[Encoded, Palette, Any]) -> tuple[Model, list[float]]:
     """A model that has seen the stripes for some seconds, and its losses."""
     rows, palette, config = encoded
     torch.manual_seed(0)
-    model = assemble(Identity(SYSTEMS["imagegpt"], config, TASK, Decode(sample=True)), palette)
-    plan = TASK.plan(rows, config, TASK.budget(Train(images=32)), 0, packed=True)
-    assert plan.steady and plan.shape is None
+    model = assemble(ModelSpec(SYSTEMS["imagegpt"], config, TASK, DecodeSettings(do_sample=True)), palette)
+    plan = TASK.sampler(rows, config, TASK.batch_budget(TrainSettings(images=32)), 0, packed=True)
+    assert plan.static_shape and plan.shape is None
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2, betas=(0.9, 0.95))
     losses = []
     for number in range(100):
-        batch = TASK.collate(rows, plan.grain(number)[1], config, plan.shape)
+        batch = TASK.collate(rows, plan.micro_batch(number)[1], config, plan.shape)
         total, count = TASK.loss(model, batch)
         optimiser.param_groups[0]["lr"] = 1e-2 * min(1.0, number / 20) * (1 - number / 101)
         optimiser.zero_grad()
@@ -87,38 +94,38 @@ def learnt(encoded: tuple[Encoded, Palette, Any]) -> tuple[Model, list[float]]:
 
 
 def test_the_task_is_listed_for_bodies_that_read_pictures() -> None:
-    assert find_task("draw", "pictures") is SEEING["draw"] and find_task("draw").name == "draw"
-    assert "draw" in SYSTEMS["imagegpt"].tasks and SYSTEMS["imagegpt"].reads == TASK.reads == "pictures"
+    assert find_task("draw", "image") is IMAGE_TASKS["draw"] and find_task("draw").name == "draw"
+    assert "draw" in SYSTEMS["imagegpt"].tasks and SYSTEMS["imagegpt"].modality == TASK.modality == "image"
 
 
 def test_a_palette_is_learnt_and_the_model_has_its_colours(encoded: tuple[Encoded, Palette, Any]) -> None:
     rows, palette, config = encoded
-    assert len(palette) == config.colours == 3 and palette.side == 8 and TASK.rows_by(palette)[0] == 3
-    assert np.allclose(127.5 * (palette.colours + 1), THREE) and "3 colours" in TASK.about_reader(palette)
-    assert TASK.ready(config, Data()) is None and len(rows) == 96 and not rows.too_long
+    assert len(palette) == config.num_colors == 3 and palette.side == 8 and TASK.row_encoding(palette)[0] == 3
+    assert np.allclose(127.5 * (palette.colors + 1), THREE) and "3 colours" in TASK.describe_processor(palette)
+    assert TASK.default_processor(config, DataSettings()) is None and len(rows) == 96 and not rows.too_long
 
 
 def test_rows_are_the_pictures_and_are_not_shifted_twice(encoded: tuple[Encoded, Palette, Any]) -> None:
     rows, palette, config = encoded
     batch = TASK.collate(rows, [5, 0], config)
-    assert torch.equal(TASK.collate(rows, np.array([[5, 77], [0, 78]]), config).x, batch.x)
-    assert batch.labels is not None and batch.x.shape == (2, 64) and bool((batch.x[:, 0] == 3).all())
-    assert torch.equal(batch.x[:, 1:], batch.labels[:, :-1])
-    assert np.array_equal(palette.picture(batch.labels[0].numpy()), np.asarray(Image.open(rows.samples[5].source)))
+    assert torch.equal(TASK.collate(rows, np.array([[5, 77], [0, 78]]), config).inputs, batch.inputs)
+    assert batch.labels is not None and batch.inputs.shape == (2, 64) and bool((batch.inputs[:, 0] == 3).all())
+    assert torch.equal(batch.inputs[:, 1:], batch.labels[:, :-1])
+    assert np.array_equal(palette.decode(batch.labels[0].numpy()), np.asarray(Image.open(rows.samples[5].source)))
 
 
 def test_every_sample_is_measured_once(encoded: tuple[Encoded, Palette, Any]) -> None:
     rows, _, config = encoded
     for tokens in (1, 7 * 64, 10**6):
-        found = torch.cat([batch.labels for batch in TASK.batches(rows, config, tokens)])  # type: ignore[misc]
+        found = torch.cat([batch.labels for batch in TASK.eval_batches(rows, config, tokens)])  # type: ignore[misc]
         assert torch.equal(found, TASK.collate(rows, range(96), config).labels)
 
 
 def test_few_samples_are_chosen_evenly() -> None:
-    assert some(range(5), 9) == [0, 1, 2, 3, 4]
+    assert reservoir_sample(range(5), 9) == [0, 1, 2, 3, 4]
     counts = np.zeros(20)
     for seed in range(600):
-        chosen = some(iter(range(20)), 5, seed)
+        chosen = reservoir_sample(iter(range(20)), 5, seed)
         assert len(set(chosen)) == 5
         counts[chosen] += 1
     assert counts.min() > 100 and counts.max() < 200
@@ -136,19 +143,19 @@ def test_stripes_are_learnt(learnt: tuple[Model, list[float]]) -> None:
 
 def test_the_lower_half_of_stripes_is_drawn_right(learnt: tuple[Model, list[float]], tmp_path: Path) -> None:
     model, fresh = learnt[0], striped(6, 99)
-    answers = model.answer(fresh, sample=False)
+    answers = model.predict(fresh, sample=False)
     for answer, picture in zip(answers, fresh, strict=True):
         assert np.array_equal(answer.extra["pictures"][0], picture) and answer.extra["rows"] == 4
         assert answer.value == "the lower 4 of 8 rows of a picture"
-        assert answer.extra["bits_per_pixel"] == pytest.approx([-answer.scores[0] / math.log(2) / 32])
+        assert answer.extra["bits_per_pixel"] == pytest.approx([-answer.score[0] / math.log(2) / 32])
         assert answer.extra["bits_per_pixel"][0] < 0.2
     Image.fromarray(fresh[0]).save(tmp_path / "it.png")
     for other in (Image.fromarray(fresh[0]), str(tmp_path / "it.png"), tmp_path / "it.png", {"picture": fresh[0]}):
-        assert np.array_equal(model.answer(other, sample=False).extra["pictures"][0], fresh[0])  # type: ignore[call-overload]
-    one = model.answer({"picture": fresh[0], "rows": 1}, sample=False)
+        assert np.array_equal(model.predict(other, sample=False).extra["pictures"][0], fresh[0])  # type: ignore[call-overload]
+    one = model.predict({"picture": fresh[0], "rows": 1}, sample=False)
     assert np.array_equal(one.extra["pictures"][0], fresh[0])
-    whole = model.answer({"picture": fresh[0], "rows": 8})
-    assert np.array_equal(whole.extra["pictures"][0], fresh[0]) and whole.scores == (0.0,)
+    whole = model.predict({"picture": fresh[0], "rows": 8})
+    assert np.array_equal(whole.extra["pictures"][0], fresh[0]) and whole.score == (0.0,)
 
 
 def test_pictures_of_another_size_and_other_colours_are_read_too(learnt: tuple[Model, list[float]]) -> None:
@@ -156,12 +163,12 @@ def test_pictures_of_another_size_and_other_colours_are_read_too(learnt: tuple[M
     large = np.kron(picture, np.ones((3, 3, 1), np.uint8))
     odd = np.clip(picture.astype(int) + 3, 0, 255).astype(np.uint8)
     for other in (large, odd):
-        assert np.array_equal(model.answer(other, sample=False).extra["pictures"][0], picture)
+        assert np.array_equal(model.predict(other, sample=False).extra["pictures"][0], picture)
 
 
 def test_pictures_are_drawn_from_nothing_and_are_stripes(learnt: tuple[Model, list[float]]) -> None:
     model = learnt[0]
-    answer = model.answer(None, best=12, seed=3)  # type: ignore[call-overload]
+    answer = model.predict(None, best=12, seed=3)  # type: ignore[call-overload]
     pictures = np.stack(answer.extra["pictures"])
     assert pictures.shape == (12, 8, 8, 3) and pictures.dtype == np.uint8 and len(answer.scores) == 12
     assert answer.value == "a picture of 8 x 8 pixels" and answer.extra["given"] is None
@@ -175,7 +182,7 @@ def test_a_drawing_depends_on_its_seed_and_not_on_its_neighbours(learnt: tuple[M
     model, fresh = learnt[0], striped(3, 8)
 
     def drawn(inputs: list[Any], **settings: Any) -> list[Any]:
-        return [answer.extra["pictures"][0] for answer in model.answer(inputs, **settings)]
+        return [answer.extra["pictures"][0] for answer in model.predict(inputs, **settings)]
 
     hot: dict[str, Any] = {"temperature": 3.0, "seed": 1}
     together = drawn([None, fresh[0], {"picture": fresh[1], "rows": 2}], **hot)
@@ -188,18 +195,20 @@ def test_a_drawing_depends_on_its_seed_and_not_on_its_neighbours(learnt: tuple[M
 
 def test_the_score_is_bits_of_a_pixel(learnt: tuple[Model, list[float]], encoded: Any, tmp_path: Path) -> None:
     model, rows = learnt[0], encoded[0]
-    sums = Sums(64 * math.log(2), 128)
-    quick = TASK.quick(Decode(sample=True, best=3))
-    scores, answers = TASK.score(model, rows, quick, Data(), sums, most=10)
-    assert scores == {"bits_per_pixel": 0.5} and TASK.metric in scores and TASK.lowest and len(answers) == 8
-    assert "0.5" in TASK.line(scores) and all("whole" not in answer.extra for answer in answers)
-    scores, answers = TASK.score(model, rows, Decode(sample=True, best=2), Data(), sums)
-    names = TASK.draw(tmp_path, rows.samples, answers)
+    sums = LossSum(64 * math.log(2), 128)
+    quick = TASK.fast_decode(DecodeSettings(do_sample=True, num_return_sequences=3))
+    scores, answers = TASK.evaluate(model, rows, quick, DataSettings(), sums, max_samples=10)
+    assert scores == {"bits_per_pixel": 0.5} and TASK.metric in scores and TASK.lower_is_better and len(answers) == 8
+    assert "0.5" in TASK.format_scores(scores) and all("whole" not in answer.extra for answer in answers)
+    scores, answers = TASK.evaluate(
+        model, rows, DecodeSettings(do_sample=True, num_return_sequences=2), DataSettings(), sums
+    )
+    names = TASK.save_figures(tmp_path, rows.samples, answers)
     assert names == ["completions.png", "drawn.png"]
     for name in names:
         assert np.asarray(Image.open(tmp_path / name).convert("RGB")).std() > 10
-    assert TASK.draw(tmp_path, [], []) == []
-    row = TASK.example(rows.samples[0], answers[0])
+    assert TASK.save_figures(tmp_path, [], []) == []
+    row = TASK.example_row(rows.samples[0], answers[0])
     assert row["picture"].endswith(".png") and float(row["bits a pixel"]) >= 0
 
 
@@ -210,25 +219,25 @@ def test_a_model_comes_back_with_its_palette_and_draws_the_same(learnt: Any, tmp
     model = learnt[0]
     model.save(tmp_path)
     back = regard.load(tmp_path)
-    assert back.reader.fingerprint() == model.reader.fingerprint() and back.config == model.config
+    assert back.processor.fingerprint() == model.reader.fingerprint() and back.config == model.config
     picture = striped(1, 4)[0]
-    ours, theirs = (it.answer(picture, temperature=2.0).extra["pictures"][0] for it in (back, model))
+    ours, theirs = (it.predict(picture, temperature=2.0).extra["pictures"][0] for it in (back, model))
     assert np.array_equal(ours, theirs)
     (tmp_path / "preprocessor_config.json").unlink()
     with pytest.raises(RegardError, match="palette"):
-        regard.load(tmp_path).answer(picture)
+        regard.load(tmp_path).predict(picture)
 
 
 def test_what_cannot_be_drawn_is_refused(learnt: Any) -> None:
     model, picture = learnt[0], striped(1, 4)[0]
     for settings in ({"repetition": 1.2}, {"length": 4}, {"until": "x"}):
         with pytest.raises(SettingError, match="means"):
-            model.answer(picture, **settings)
+            model.predict(picture, **settings)
     for asked in ({"picture": picture, "rows": 9}, {"rows": 2}, {"picture": picture, "row": 2}):
         with pytest.raises(RegardError, match="rows"):
-            model.answer(asked)
+            model.predict(asked)
     with pytest.raises(RegardError):
-        model.answer(np.zeros((4, 4)))
+        model.predict(np.zeros((4, 4)))
     with pytest.raises(RegardError, match="together"):
         TASK.encode([], Palette(np.zeros((4, 3)), 8), model.config, 10)
 
@@ -245,53 +254,56 @@ def clouds(count: int, seed: int, apart: float = 1.0) -> tuple[Any, Any]:
 def test_the_classifier_is_the_one_minimum() -> None:
     x, y = clouds(200, 1)
     for strength in (1e-3, 1.0):
-        weights = fit(x, y, strength, torch.zeros(4, 7, dtype=torch.float64)).requires_grad_()
-        loss = torch.nn.functional.cross_entropy(said(x, weights), y) + strength / 2 * weights[:, :-1].square().sum()
+        weights = fit_logistic_regression(x, y, strength, torch.zeros(4, 7, dtype=torch.float64)).requires_grad_()
+        loss = (
+            torch.nn.functional.cross_entropy(linear_logits(x, weights), y)
+            + strength / 2 * weights[:, :-1].square().sum()
+        )
         (slope,) = torch.autograd.grad(loss, weights)
         assert float(slope.abs().max()) < 1e-5
-        elsewhere = fit(x, y, strength, noise(4, 7, seed=9))
-        near(said(x, elsewhere).log_softmax(1), said(x, weights.detach()).log_softmax(1), 1e-2)
+        elsewhere = fit_logistic_regression(x, y, strength, noise(4, 7, seed=9))
+        near(linear_logits(x, elsewhere).log_softmax(1), linear_logits(x, weights.detach()).log_softmax(1), 1e-2)
 
 
 def test_layers_that_know_more_score_more_and_the_penalty_is_chosen_without_the_test_part() -> None:
-    def part(count: int, seed: int) -> Part:
+    def part(count: int, seed: int) -> LayerFeatures:
         (blind, y), (clear, _) = clouds(count, seed, 0.0), clouds(count, seed, 3.0)
         far = clear * torch.tensor([1e4, 1, 1e-4, 1, 1, 1]) + 1e3  # of any size: it is brought to one
-        return Part(torch.stack([blind, clear, far, torch.cat([clear[:, :5], torch.ones(count, 1)], 1)]), y)
+        return LayerFeatures(torch.stack([blind, clear, far, torch.cat([clear[:, :5], torch.ones(count, 1)], 1)]), y)
 
     train, valid, test = part(400, 1), part(200, 11), part(300, 21)
     found = probe(train, valid, test)
     assert [one.layer for one in found] == [1, 2, 3, 4]
     assert found[0].accuracy < 40 < 90 < found[1].accuracy and found[1].accuracy == found[2].accuracy
     assert found[3].accuracy > 80  # a number that never changes does no harm
-    assert probe(train, valid, strengths=(1e3, 1e-3))[1].strength == 1e-3  # as right, and surer
+    assert probe(train, valid, penalties=(1e3, 1e-3))[1].penalty == 1e-3  # as right, and surer
     spoiled = probe(train, valid, replace(test, labels=(test.labels + 1) % 4))
-    assert [one.strength for one in spoiled] == [one.strength for one in found] and spoiled[1].accuracy < 10
+    assert [one.penalty for one in spoiled] == [one.penalty for one in found] and spoiled[1].accuracy < 10
     alone = probe(train, valid)
-    assert [one.accuracy for one in alone] == [one.valid for one in found]
-    few = probe(Part(train.features[:1], train.labels).taken(torch.arange(30)), valid, strengths=(10.0, 1e-6))
-    assert few[0].strength == 10.0  # nothing is to be learnt of noise
+    assert [one.accuracy for one in alone] == [one.valid_accuracy for one in found]
+    few = probe(LayerFeatures(train.features[:1], train.labels).select(torch.arange(30)), valid, penalties=(10.0, 1e-6))
+    assert few[0].penalty == 10.0  # nothing is to be learnt of noise
     with pytest.raises(DataError, match="class"):
         probe(replace(train, labels=train.labels * 0), valid)
 
 
 def test_features_are_means_of_states_of_one_size_after_every_layer() -> None:
-    config = replace(TINY, width=12, depth=3, heads=3, hidden=20)
+    config = replace(TINY, width=12, depth=3, heads=3, ffn_dim=20)
     body = noisy(imagegpt.build(config)).train()
     colours = torch.randint(3, (5, 64), generator=torch.Generator().manual_seed(1))
-    batches = [replace(shifted(colours[rows], config), labels=torch.tensor(rows)) for rows in ([0, 1, 2], [3, 4])]
-    layers = layers_of(config)
-    part = features(body, batches, layers)
+    batches = [replace(shift_right(colours[rows], config), labels=torch.tensor(rows)) for rows in ([0, 1, 2], [3, 4])]
+    layers = probe_layers(config)
+    part = extract_features(body, batches, layers)
     assert (
         [layer.shape for layer in part.features] == [(5, 12)] * 3
         and part.labels.tolist() == [0, 1, 2, 3, 4]
         and body.training
     )
-    taps = body.eval()(shifted(colours, config), taps=(0, 1, 2)).taps
+    taps = body.eval()(shift_right(colours, config), taps=(0, 1, 2)).hidden_states
     for ours, tap in zip(part.features, taps, strict=True):
         near(ours, (tap / (tap.square().mean(-1, keepdim=True) + 1e-5).sqrt()).mean(1))
     with pytest.raises(DataError, match="labelled"):
-        features(body, [], layers)
+        extract_features(body, [], layers)
 
 
 def test_a_model_that_has_learnt_stripes_tells_them_apart(learnt: Any) -> None:
@@ -302,10 +314,10 @@ def test_a_model_that_has_learnt_stripes_tells_them_apart(learnt: Any) -> None:
         pictures = striped(count, seed)
         ids = torch.from_numpy(np.stack([model.reader.ids(picture) for picture in pictures]))
         for rows in torch.arange(count).split(50):
-            yield replace(shifted(ids[rows], model.config), labels=ids[rows, 3])
+            yield replace(shift_right(ids[rows], model.config), labels=ids[rows, 3])
 
     parts = [
-        features(model.body, batches(count, seed), layers_of(model.config))
+        extract_features(model.body, batches(count, seed), probe_layers(model.config))
         for count, seed in ((300, 31), (100, 32), (150, 33))
     ]
     assert max(one.accuracy for one in probe(*parts)) > 90
@@ -321,24 +333,26 @@ def sizes(path: Path) -> tuple[int, int]:
 
 def test_contact_sheets_show_every_pixel(tmp_path: Path) -> None:
     pictures = striped(11, 3)
-    lines = grid([Shown(picture, f"no. {number}") for number, picture in enumerate(pictures)], across=4)
-    assert [len(line.pictures) for line in lines] == [4, 4, 3]
-    path = contact_sheet(lines, tmp_path / "grid.png", "Eleven", "of stripes")
+    lines = image_rows([LabeledImage(picture, f"no. {number}") for number, picture in enumerate(pictures)], columns=4)
+    assert [len(line.images) for line in lines] == [4, 4, 3]
+    path = draw_contact_sheet(lines, tmp_path / "grid.png", "Eleven", "of stripes")
     assert sizes(path)[0] > 500
-    plain = contact_sheet([Line([Shown(pictures[0])])], tmp_path / "one.png")
+    plain = draw_contact_sheet([SheetRow([LabeledImage(pictures[0])])], tmp_path / "one.png")
     drawn = np.asarray(Image.open(plain).convert("RGB")).reshape(-1, 3)
     inked = drawn[(drawn < 255).any(1)]
     assert np.mean([(inked == colour).all(1) for colour in THREE], axis=1).sum() > 0.95  # no colours between
-    wide = contact_sheet([Line([Shown(np.zeros((2, 9), np.uint8))], "grey and wide")], tmp_path / "wide.png")
-    tall = contact_sheet([Line([Shown(np.zeros((9, 2, 3), np.uint8))])], tmp_path / "tall.png")
+    wide = draw_contact_sheet(
+        [SheetRow([LabeledImage(np.zeros((2, 9), np.uint8))], "grey and wide")], tmp_path / "wide.png"
+    )
+    tall = draw_contact_sheet([SheetRow([LabeledImage(np.zeros((9, 2, 3), np.uint8))])], tmp_path / "tall.png")
     assert sizes(tall)[1] > 2 * sizes(wide)[1]
-    many = contact_sheet([Line([Shown(picture) for picture in pictures * 2])], tmp_path / "many.svg")
+    many = draw_contact_sheet([SheetRow([LabeledImage(picture) for picture in pictures * 2])], tmp_path / "many.svg")
     assert many.read_text().count("<image") == 22
 
 
 def test_completions_stand_between_what_was_given_and_the_truth(learnt: Any, tmp_path: Path) -> None:
-    half = hidden(striped(1, 3)[0], 3)
-    assert np.array_equal(half[:3], striped(1, 3)[0][:3]) and (half[3:] == BLANK).all()
+    half = blank_below(striped(1, 3)[0], 3)
+    assert np.array_equal(half[:3], striped(1, 3)[0][:3]) and (half[3:] == BLANK_COLOR).all()
     answers = learnt[0].answer(striped(2, 3), best=3)
     path = draw_completions([*answers, *learnt[0].answer(striped(1, 4))], tmp_path / "it.svg")
     text = path.read_text()
@@ -348,21 +362,21 @@ def test_completions_stand_between_what_was_given_and_the_truth(learnt: Any, tmp
 
 
 @pytest.mark.parametrize(
-    ("lines", "name"), [([], "it.png"), ([Line([])], "it.png"), ([Line([Shown(THREE[None])])], "it.gif")]
+    ("lines", "name"), [([], "it.png"), ([SheetRow([])], "it.png"), ([SheetRow([LabeledImage(THREE[None])])], "it.gif")]
 )
 def test_what_is_no_sheet_is_refused(lines: Any, name: str, tmp_path: Path) -> None:
     with pytest.raises(RegardError):
-        contact_sheet(lines, tmp_path / name)
+        draw_contact_sheet(lines, tmp_path / name)
 
 
 def test_accuracy_is_drawn_against_layers(tmp_path: Path) -> None:
     rising = [50.0, 70.5, 82.25, 80.0]
-    text = draw_layers({"mini": rising, "raw": [60.0] * 4}, tmp_path / "it.svg", "Probe", "of four").read_text()
+    text = draw_layer_scores({"mini": rising, "raw": [60.0] * 4}, tmp_path / "it.svg", "Probe", "of four").read_text()
     assert "82.25 at layer 3" in text and "60.00 at layer 1" in text and "mini" in text
     names = ["stage 1", "stage 2", "block 1", "block 2"]
-    text = draw_layers({"mini": rising}, tmp_path / "it.svg", names=names).read_text()
+    text = draw_layer_scores({"mini": rising}, tmp_path / "it.svg", layer_names=names).read_text()
     assert "82.25 at block 1" in text and all(f">{name}</text>" in text for name in names)
     for count in itertools.chain(range(1, 4), (48,)):
-        assert draw_layers({"one": [1.0] * count}, tmp_path / f"{count}.png").exists()
+        assert draw_layer_scores({"one": [1.0] * count}, tmp_path / f"{count}.png").exists()
     with pytest.raises(RegardError, match="layer"):
-        draw_layers({"one": []}, tmp_path / "no.png")
+        draw_layer_scores({"one": []}, tmp_path / "no.png")

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from regard.data.batching.split import Held, fingerprint
-from regard.data.text.files import lines
+from regard.data.batching.split import HeldOutKeys, compute_fingerprint
+from regard.data.text.files import read_lines
 from regard.data.text.pairs import Pair, read_pairs
-from regard.errors import DataError, RegardError, SettingError, UnknownName
+from regard.errors import DataError, RegardError, SettingError, UnknownNameError
 
 
 @pytest.fixture
@@ -47,13 +47,18 @@ def complaint(*data: str, kind: type[RegardError] = DataError, **columns: str) -
 
 def test_only_newlines_end_lines(folder: Path) -> None:
     odd = "one\u2028still one\x0b\x0c\x1c\x85\u2029\rend"
-    assert list(lines(write(folder / "a.txt", f"{odd}\r\ntwo\n\nfour"))) == [(1, odd), (2, "two"), (3, ""), (4, "four")]
+    assert list(read_lines(write(folder / "a.txt", f"{odd}\r\ntwo\n\nfour"))) == [
+        (1, odd),
+        (2, "two"),
+        (3, ""),
+        (4, "four"),
+    ]
 
 
 def test_a_mark_at_the_start_and_gzip_are_seen_through(folder: Path) -> None:
     path = folder / "no suffix of gzip"
     path.write_bytes(gzip.compress("\ufeffé\nb\n".encode()))
-    assert list(lines(path)) == [(1, "é"), (2, "b")]
+    assert list(read_lines(path)) == [(1, "é"), (2, "b")]
 
 
 def test_a_plain_file_named_gz_is_read_as_it_is(folder: Path) -> None:
@@ -97,7 +102,7 @@ def test_utf_16_is_recognised(folder: Path) -> None:
 def test_a_binary_file_is_not_text(folder: Path, content: bytes, kind: str) -> None:
     path = write(folder / "a.csv", content)
     with pytest.raises(DataError) as caught:
-        list(lines(path))
+        list(read_lines(path))
     assert path in str(caught.value) and kind in str(caught.value)
     assert re.search("text|UTF-8", str(caught.value))
 
@@ -196,10 +201,10 @@ def test_columns_without_a_header_are_chosen_by_position(folder: Path) -> None:
 
 def test_an_unknown_column_is_answered_with_the_nearest(folder: Path) -> None:
     path = write(folder / "a.csv", "id,english,german\n1,cat,Katze\n")
-    said = complaint(path, kind=UnknownName, source="englsh", target="german")
+    said = complaint(path, kind=UnknownNameError, source="englsh", target="german")
     assert "unknown column 'englsh'. Did you mean 'english'?" in said
     assert f"{path}, line 1, has: id, english, german." in said
-    assert "Did you mean 'source'?" in complaint(path, kind=UnknownName, sorce="english", target="german")
+    assert "Did you mean 'source'?" in complaint(path, kind=UnknownNameError, sorce="english", target="german")
 
 
 def test_a_column_named_twice_is_refused(folder: Path) -> None:
@@ -225,7 +230,7 @@ def test_blank_sides_are_left_out_and_counted(folder: Path) -> None:
     path = write(folder / "a.tsv", "\na\tb\n\t \nc\t\n \td\n\ne\tf\n\n\n")
     found = read_pairs([path])
     assert [pair.line for pair in found.pairs] == [2, 7]
-    assert found.empty == [(path, line) for line in (1, 3, 4, 5, 6)]
+    assert found.skipped == [(path, line) for line in (1, 3, 4, 5, 6)]
 
 
 def test_no_pairs_at_all_is_an_error(folder: Path) -> None:
@@ -264,7 +269,7 @@ def test_json_of_nested_translations_is_read_by_column(folder: Path) -> None:
 
 def test_an_unknown_json_key_is_answered_with_the_nearest(folder: Path) -> None:
     path = write(folder / "a.jsonl", '{"english": "a", "german": "b"}\n{"english": "a"}\n')
-    said = complaint(path, kind=UnknownName, source="english", target="germen")
+    said = complaint(path, kind=UnknownNameError, source="english", target="germen")
     assert "Did you mean 'german'?" in said and f"{path}, line 1" in said
     said = complaint(path, source="english", target="german")
     assert f"{path}, line 2: has no key 'german'; it has: english." in said
@@ -289,7 +294,7 @@ def test_a_bad_json_line_is_named_with_file_line_and_cure(folder: Path, row: str
 
 def test_a_null_is_a_blank_side(folder: Path) -> None:
     path = write(folder / "a.jsonl", '{"source": "a", "target": null}\n{"source": "a", "target": "b"}\n')
-    assert read_pairs([path]).empty == [(path, 1)]
+    assert read_pairs([path]).skipped == [(path, 1)]
 
 
 # Parallel files
@@ -300,7 +305,7 @@ def test_parallel_files_stay_aligned_over_odd_characters(folder: Path) -> None:
     target = write(folder / "t.de", "A\r\nD\x85E\r\n\r\n")
     both = f"{source}:{target}"
     assert read_pairs([both]).pairs == [Pair("a\u2028b\x0bc", "A", both, 1), Pair("d", "D\x85E", both, 2)]
-    assert read_pairs([both]).empty == []
+    assert read_pairs([both]).skipped == []
 
 
 @pytest.mark.parametrize(("left", "right"), [(3, 5), (5, 3)])
@@ -337,7 +342,7 @@ def source_of(pair: Pair) -> str:
 
 
 def hold_out(pairs: list[Pair], key: Callable[[Pair], str], *more: Any, **given: Any) -> tuple[list[Pair], list[Pair]]:
-    held = Held(map(key, pairs), *more, **given)
+    held = HeldOutKeys(map(key, pairs), *more, **given)
     return [pair for pair in pairs if key(pair) not in held], [pair for pair in pairs if key(pair) in held]
 
 
@@ -384,5 +389,7 @@ def test_too_little_data_cannot_be_held_out() -> None:
 
 def test_a_fingerprint_notices_content_order_and_borders() -> None:
     seen = [["ab", "c"], ["a", "bc"], ["c", "ab"], ["abc"], ["ab", "c", ""], []]
-    assert len({fingerprint(some) for some in seen}) == len(seen)
-    assert fingerprint(["ab", "c"]) == fingerprint(iter(("ab", "c"))) == "4826ed043ab3cdec576d8541fa5d5a80"
+    assert len({compute_fingerprint(some) for some in seen}) == len(seen)
+    assert (
+        compute_fingerprint(["ab", "c"]) == compute_fingerprint(iter(("ab", "c"))) == "4826ed043ab3cdec576d8541fa5d5a80"
+    )

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from regard.data.sources import expand
+from regard.data.sources import expand_patterns
 from regard.data.text.pairs import Pair, read_pairs
-from regard.errors import RegardError, UnknownName
-from regard.runs.spec import listed
+from regard.errors import RegardError, UnknownNameError
+from regard.runs.spec import expand_paths
 from regard.tasks import find_task
 from test_pairs import complaint, texts
 
@@ -57,10 +57,10 @@ def test_languages_under_translation_are_picked_by_name(folder: Path) -> None:
     assert texts(path, source="en", target="de") == BOTH
     assert "'translation' are not named source and target. Say which" in complaint(path)
     assert "of: de, en" in complaint(path)
-    assert "Did you mean 'de'" in complaint(path, kind=UnknownName, source="en", target="dee")
+    assert "Did you mean 'de'" in complaint(path, kind=UnknownNameError, source="en", target="dee")
     path = save(folder / "b.parquet", {"translation": [*nested[:2], None, {"en": "x", "de": None}]})
     found = read_pairs([path], {"source": "en", "target": "de"})
-    assert [pair.source for pair in found.pairs] == ENGLISH[:2] and found.empty == [(path, 3), (path, 4)]
+    assert [pair.source for pair in found.pairs] == ENGLISH[:2] and found.skipped == [(path, 3), (path, 4)]
 
 
 def test_rows_keep_their_number_over_row_groups_and_nulls_are_blank(folder: Path) -> None:
@@ -69,13 +69,13 @@ def test_rows_keep_their_number_over_row_groups_and_nulls_are_blank(folder: Path
     german[6] = None
     path = save(folder / "a.parquet", {"source": many, "target": german}, row_group_size=700)
     found = read_pairs([path])
-    assert found.empty == [(path, 7)]
+    assert found.skipped == [(path, 7)]
     assert found.pairs[-1] == Pair("row 10000", "Zeile 10000", path, 10_000) and len(found.pairs) == 9999
 
 
 def test_a_wrong_column_is_named(folder: Path) -> None:
     path = save(folder / "a.parquet", {"english": ENGLISH, "count": [1, 2, 3], "german": GERMAN})
-    said = complaint(path, kind=UnknownName, source="englsh", target="german")
+    said = complaint(path, kind=UnknownNameError, source="englsh", target="german")
     assert "Did you mean 'english'?" in said and f"{path} has: english, count, german." in said
     said = complaint(path, source="english", target="count")
     assert said.startswith(f"{path}: the column 'count' holds int64, not text. Say which")
@@ -124,10 +124,10 @@ def touch(*names: str) -> None:
 def test_a_pattern_stands_for_its_files_in_sorted_order(folder: Path) -> None:
     touch("b.tsv", "a.tsv", "c.csv", ".hidden.tsv", "deep/er/d.tsv", "deep/e.tsv")
     Path("f.tsv").mkdir()
-    assert expand("*.tsv") == ["a.tsv", "b.tsv"]
-    assert expand(["c.csv", "[!a].tsv", "?.tsv"]) == ["c.csv", "b.tsv", "a.tsv", "b.tsv"]
-    assert expand("**/*.tsv") == ["a.tsv", "b.tsv", "deep/e.tsv", "deep/er/d.tsv"]
-    assert expand(str(folder / "d*/**/*.tsv")) == [str(folder / "deep/e.tsv"), str(folder / "deep/er/d.tsv")]
+    assert expand_patterns("*.tsv") == ["a.tsv", "b.tsv"]
+    assert expand_patterns(["c.csv", "[!a].tsv", "?.tsv"]) == ["c.csv", "b.tsv", "a.tsv", "b.tsv"]
+    assert expand_patterns("**/*.tsv") == ["a.tsv", "b.tsv", "deep/e.tsv", "deep/er/d.tsv"]
+    assert expand_patterns(str(folder / "d*/**/*.tsv")) == [str(folder / "deep/e.tsv"), str(folder / "deep/er/d.tsv")]
     assert texts("*.tsv", "deep/*.tsv") == [("a", "b")] * 3
 
 
@@ -139,25 +139,25 @@ def test_a_pattern_that_matches_nothing_is_refused(folder: Path) -> None:
 
 def test_a_name_that_exists_wins_over_the_pattern(folder: Path) -> None:
     touch("[a].tsv", "a.tsv", "x*.tsv", "xy.tsv", "set [new]/b.tsv", "[a].en", "[a].de", "n/b.tsv")
-    assert expand(["[a].tsv", "x*.tsv"]) == ["[a].tsv", "x*.tsv"]
-    assert expand("[a].en:[a].de") == ["[a].en:[a].de"]
-    assert expand("set [new]/*.tsv") == ["set [new]/b.tsv"]
-    assert expand("[n]/*.tsv") == ["n/b.tsv"]
-    assert expand("missing.tsv") == ["missing.tsv"]
+    assert expand_patterns(["[a].tsv", "x*.tsv"]) == ["[a].tsv", "x*.tsv"]
+    assert expand_patterns("[a].en:[a].de") == ["[a].en:[a].de"]
+    assert expand_patterns("set [new]/*.tsv") == ["set [new]/b.tsv"]
+    assert expand_patterns("[n]/*.tsv") == ["n/b.tsv"]
+    assert expand_patterns("missing.tsv") == ["missing.tsv"]
 
 
 def test_two_patterns_are_matched_by_what_their_signs_stand_for(folder: Path) -> None:
     touch("b.en", "a.en", "a.de", "b.de", "en/x/1.txt", "de/x/1.txt", "en/2.txt", "de/2.txt")
-    assert expand("*.en:*.de") == ["a.en:a.de", "b.en:b.de"]
-    assert expand("en/**/*.txt:de/**/*.txt") == ["en/2.txt:de/2.txt", "en/x/1.txt:de/x/1.txt"]
+    assert expand_patterns("*.en:*.de") == ["a.en:a.de", "b.en:b.de"]
+    assert expand_patterns("en/**/*.txt:de/**/*.txt") == ["en/2.txt:de/2.txt", "en/x/1.txt:de/x/1.txt"]
     assert texts("*.en:*.de") == [("a\tb", "a\tb")] * 2
-    assert expand(f"{folder}/[ab].en:{folder}/[ab].de")[0] == f"{folder}/a.en:{folder}/a.de"
+    assert expand_patterns(f"{folder}/[ab].en:{folder}/[ab].de")[0] == f"{folder}/a.en:{folder}/a.de"
     touch("c.en")
     said = complaint("*.en:*.de")
     assert said.startswith("c.en: has no partner: '*.de' matches no file with 'c'")
     assert "Files on the left of the colon: 3, on the right: 2." in said
     assert "has no partner" in complaint("a.en:*.de")
-    assert expand("a.en:a.d?") == ["a.en:a.de"]
+    assert expand_patterns("a.en:a.d?") == ["a.en:a.de"]
     Path("c.en").rename("d.de")
     assert complaint("*.en:*.de").startswith("d.de: has no partner: '*.en' matches no file with 'd'")
 
@@ -165,6 +165,6 @@ def test_two_patterns_are_matched_by_what_their_signs_stand_for(folder: Path) ->
 def test_a_run_remembers_the_files_and_not_the_pattern(folder: Path) -> None:
     touch("b.tsv", "a.tsv", "a.en", "a.de")
     task = find_task("translate")
-    assert listed(task, Path("*.tsv")) == (str(folder / "a.tsv"), str(folder / "b.tsv"))
-    assert listed(task, ["*.en:*.de", "b.tsv"]) == (f"{folder}/a.en:{folder}/a.de", str(folder / "b.tsv"))
-    assert listed(task, listed(task, "*.tsv")) == listed(task, "*.tsv")
+    assert expand_paths(task, Path("*.tsv")) == (str(folder / "a.tsv"), str(folder / "b.tsv"))
+    assert expand_paths(task, ["*.en:*.de", "b.tsv"]) == (f"{folder}/a.en:{folder}/a.de", str(folder / "b.tsv"))
+    assert expand_paths(task, expand_paths(task, "*.tsv")) == expand_paths(task, "*.tsv")

@@ -13,14 +13,14 @@ from torch.nn import functional as F
 
 from oracle import grads, near, noise, noisy
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.kv_cache import Fixed, Frozen, Growing, LayerMemory, Memory
-from regard.nn.attention.masks import Causal, Real
-from regard.nn.attention.positions import Learned, Sinusoid
-from regard.nn.blocks.block import Feed, Residual, Stack, Tokens, vaswani_block
+from regard.nn.attention.kv_cache import CrossCache, DynamicCache, KVCache, LayerCache, StaticCache
+from regard.nn.attention.masks import Causal, Padding
+from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
+from regard.nn.blocks.block import FeedForward, Residual, Stack, TokenEmbedding, transformer_block
 from regard.nn.blocks.decoding_state import DecoderState
 from regard.nn.blocks.losses import cross_entropy
-from regard.nn.recording import attention_names, watch
-from regard.types import IGNORE, Look, Seen
+from regard.nn.recording import named_attentions, record_attention
+from regard.types import IGNORE, AttentionRecord, AttentionRecords
 
 
 def same_with_gradients(ours: Tensor, right: Tensor, leaves: list[Tensor]) -> None:
@@ -44,27 +44,27 @@ def wave(position: int, channel: int, width: int, base: int = 10000) -> float:
 def test_the_interleaved_sinusoid_is_the_formula_of_the_paper(width: int, base: int) -> None:
     places = [0, 1, 2, 50, 511, 5000]
     right = torch.tensor([[wave(p, c, width, base) for c in range(width)] for p in places], dtype=torch.float64)
-    ours = Sinusoid(width, "interleaved", base)(torch.tensor(places))
+    ours = SinusoidalPosition(width, "interleaved", base)(torch.tensor(places))
     assert ours.dtype == torch.float64 and (ours - right).abs().max() < 5e-12
 
 
 def test_far_positions_are_as_exact_as_their_frequencies() -> None:
     places, width = [10**5, 10**6, 123_456_789], 8
     right = torch.tensor([[wave(p, c, width) for c in range(width)] for p in places], dtype=torch.float64)
-    gap = (Sinusoid(width, "interleaved")(torch.tensor(places)) - right).abs().amax(-1)
+    gap = (SinusoidalPosition(width, "interleaved")(torch.tensor(places)) - right).abs().amax(-1)
     assert (gap <= 1e-15 * torch.tensor(places)).all()
 
 
 @pytest.mark.parametrize("width", [8, 7])
 def test_halves_are_the_sines_and_then_the_cosines_of_the_same_channels(width: int) -> None:
     where = torch.tensor([[0, 3, 9], [700, 2, 2]])
-    mixed, halves = Sinusoid(width, "interleaved")(where), Sinusoid(width)(where)
+    mixed, halves = SinusoidalPosition(width, "interleaved")(where), SinusoidalPosition(width)(where)
     assert halves.shape == (2, 3, width)
     assert torch.equal(halves, mixed[..., [*range(0, width, 2), *range(1, width, 2)]])
 
 
 def test_learned_positions_are_rows_of_a_table_and_end_with_it() -> None:
-    learned = noisy(Learned(5, 3))
+    learned = noisy(LearnedPosition(5, 3))
     where = torch.tensor([[4, 0], [2, 2]])
     assert torch.equal(learned(where), torch.stack([learned.table.weight[row] for row in (4, 0, 2, 2)]).view(2, 2, 3))
     near(grads(learned(where), [learned.table.weight])[0][2], noise(2, 2, 3, seed=77)[1].sum(0))
@@ -113,7 +113,7 @@ ACTIVATIONS = {
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_the_feed_is_two_matrices_with_the_named_bend_between(name: str) -> None:
-    feed, x = noisy(Feed(3, 5, name)), noise(2, 4, 3)
+    feed, x = noisy(FeedForward(3, 5, name)), noise(2, 4, 3)
     up, down, first, last = (p.tolist() for p in (feed.up.weight, feed.down.weight, feed.up.bias, feed.down.bias))
     rows = []
     for row in x.reshape(-1, 3).tolist():
@@ -142,7 +142,7 @@ def torch_names(cross: bool) -> dict[str, list[str]]:
 @pytest.mark.parametrize("placement", ["pre", "post"])
 @pytest.mark.parametrize("cross", [True, False])
 def test_a_block_is_the_layer_of_torch(cross: bool, placement: Any, activation: str) -> None:
-    ours = noisy(vaswani_block(6, 2, 10, cross=cross, norm=placement, activation=activation, eps=1e-3))
+    ours = noisy(transformer_block(6, 2, 10, cross=cross, norm=placement, activation=activation, eps=1e-3))
     kind = nn.TransformerDecoderLayer if cross else nn.TransformerEncoderLayer
     theirs = kind(6, 2, 10, 0.0, activation, 1e-3, batch_first=True, norm_first=placement == "pre").double()
     mine = dict(ours.named_parameters())
@@ -154,17 +154,17 @@ def test_a_block_is_the_layer_of_torch(cross: bool, placement: Any, activation: 
     if cross:
         call: dict[str, Any] = {"tgt_mask": future, "memory_key_padding_mask": padding}
         right = torch.func.functional_call(theirs, weights, (x, context), call)
-        out = ours(x, context, rule=Causal(), context_rule=Real(lengths))
+        out = ours(x, context, mask=Causal(), context_rule=Padding(lengths))
     else:
         right = torch.func.functional_call(theirs, weights, (x,), {"src_mask": future})
-        out = ours(x, rule=Causal())
+        out = ours(x, mask=Causal())
     same_with_gradients(out, right, [x, *([context] if cross else []), *ours.parameters()])
 
 
 def test_a_stack_runs_its_blocks_in_order_and_hands_out_the_states_asked_for() -> None:
-    blocks = [noisy(vaswani_block(4, 2, 6, cross=True), seed) for seed in (1, 2, 3)]
+    blocks = [noisy(transformer_block(4, 2, 6, cross=True), seed) for seed in (1, 2, 3)]
     norm, x, context = noisy(nn.LayerNorm(4), 9), noise(2, 3, 4), noise(2, 5, 4, seed=1)
-    states, rules = [x], {"rule": Causal(), "context_rule": Real(torch.tensor([2, 5]))}
+    states, rules = [x], {"mask": Causal(), "context_rule": Padding(torch.tensor([2, 5]))}
     for block in blocks:
         states.append(block(states[-1], context, **rules))
     last, taps = Stack(blocks, norm)(x, context, **rules, taps=[2, 0])
@@ -176,16 +176,20 @@ def test_a_stack_runs_its_blocks_in_order_and_hands_out_the_states_asked_for() -
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_tokens_are_read_by_the_matrix_that_wrote_them(bias: bool) -> None:
-    tokens, ids, states = noisy(Tokens(7, 4, bias=bias)), torch.tensor([[1, 6, 1]]), noise(2, 4).requires_grad_()
+    tokens, ids, states = (
+        noisy(TokenEmbedding(7, 4, bias=bias)),
+        torch.tensor([[1, 6, 1]]),
+        noise(2, 4).requires_grad_(),
+    )
     table = tokens.table.weight
     near(tokens(ids), torch.stack([table[1], table[6], table[1]])[None] * 2.0)
     logits = [[sum(s[c] * table[n, c] for c in range(4)) for n in range(7)] for s in states]
     right = torch.stack([torch.stack(row) for row in logits]) + (tokens.bias if bias else 0.0)
-    same_with_gradients(tokens.read(states), right, [states, *tokens.parameters()])
+    same_with_gradients(tokens.to_logits(states), right, [states, *tokens.parameters()])
     assert sum(p.numel() for p in tokens.parameters()) == 28 + 7 * bias
-    plain = noisy(Tokens(7, 4, scaled=False))
+    plain = noisy(TokenEmbedding(7, 4, scaled=False))
     near(plain(ids), plain.table.weight[ids])
-    assert abs(Tokens(500, 64).table.weight.detach().std().item() - 1 / 8) < 0.003
+    assert abs(TokenEmbedding(500, 64).table.weight.detach().std().item() - 1 / 8) < 0.003
 
 
 # -- losses
@@ -239,43 +243,53 @@ def test_a_label_that_is_no_token_is_not_trained_as_another() -> None:
 # -- memories
 
 
-@pytest.mark.parametrize("memory", [Growing(), Fixed(4), Frozen()])
-def test_selected_rows_take_their_past_along(memory: Memory) -> None:
-    memory.select(torch.tensor([1, 0]))  # nothing is kept yet: nothing happens
+@pytest.mark.parametrize("memory", [DynamicCache(), StaticCache(4), CrossCache()])
+def test_selected_rows_take_their_past_along(memory: KVCache) -> None:
+    memory.select_rows(torch.tensor([1, 0]))  # nothing is kept yet: nothing happens
     k, v = noise(3, 2, 4, 5), noise(3, 2, 4, 6, seed=1)
     memory.extend(lambda: (k, v), None)
-    memory.select(torch.tensor([2, 0, 2, 1]))
-    kept = memory.kept if isinstance(memory, Frozen) else (memory.k, memory.v)  # type: ignore[attr-defined]
+    memory.select_rows(torch.tensor([2, 0, 2, 1]))
+    kept = memory.kv if isinstance(memory, CrossCache) else (memory.k, memory.v)  # type: ignore[attr-defined]
     assert torch.equal(kept[0], torch.stack([k[2], k[0], k[2], k[1]])) and torch.equal(kept[1], v[[2, 0, 2, 1]])
 
 
-@pytest.mark.parametrize("past", [Growing, lambda: Fixed(6)])
+@pytest.mark.parametrize("past", [DynamicCache, lambda: StaticCache(6)])
 def test_kept_rows_go_on_as_if_they_had_been_alone(past: Any) -> None:
-    stack = Stack([noisy(vaswani_block(4, 2, 6, cross=True), seed) for seed in (1, 2)])
+    stack = Stack([noisy(transformer_block(4, 2, 6, cross=True), seed) for seed in (1, 2)])
     context, lengths, x, rows = noise(3, 4, 4), torch.tensor([4, 2, 3]), noise(3, 5, 4, seed=1), torch.tensor([2, 0, 2])
-    state = DecoderState([LayerMemory(past()) for _ in range(2)], torch.tensor([3, 3, 3]), lengths)
+    state = DecoderState([LayerCache(past()) for _ in range(2)], torch.tensor([3, 3, 3]), lengths)
     with torch.no_grad():
-        stack(x[:, :3], context, rule=Causal(), context_rule=Real(lengths), memory=state.layers, where=torch.arange(3))
-        state.keep(rows)
+        stack(
+            x[:, :3], context, mask=Causal(), context_rule=Padding(lengths), memory=state.layers, where=torch.arange(3)
+        )
+        state.select_rows(rows)
         assert torch.equal(state.context_mask, lengths[rows])
-        more, where = noise(3, 2, 4, seed=2), state.at[:, None] + torch.arange(2)
-        known = Real(state.context_mask)
-        out, _ = stack(more, None, rule=Causal(), context_rule=known, memory=state.layers, where=where)
+        more, where = noise(3, 2, 4, seed=2), state.positions[:, None] + torch.arange(2)
+        known = Padding(state.context_mask)
+        out, _ = stack(more, None, mask=Causal(), context_rule=known, memory=state.layers, where=where)
         whole = torch.cat([x[rows, :3], more], 1)
-        right, _ = stack(whole, context[rows], rule=Causal(), context_rule=Real(lengths[rows]))
+        right, _ = stack(whole, context[rows], rule=Causal(), context_rule=Padding(lengths[rows]))
     near(out, right[:, 3:])
 
 
 def test_reordered_rows_exchange_their_pasts_and_leave_the_source_alone() -> None:
     k, lengths = noise(3, 1, 2, 2), torch.tensor([1, 2, 3])
-    state = DecoderState([LayerMemory(Growing(k, -k), Frozen((k + 1, k + 2)))], torch.tensor([5, 6, 7]), lengths)
+    state = DecoderState(
+        [LayerCache(DynamicCache(k, -k), CrossCache((k + 1, k + 2)))], torch.tensor([5, 6, 7]), lengths
+    )
     state.reorder(torch.tensor([1, 1, 0]))
-    attend, cross = state.layers[0].attend, state.layers[0].cross
-    assert isinstance(attend, Growing) and torch.equal(attend.k, k[[1, 1, 0]]) and torch.equal(attend.v, -k[[1, 1, 0]])
-    assert state.at.tolist() == [6, 6, 5]
-    assert torch.equal(cross.kept[0], k + 1) and state.context_mask is lengths
-    state.keep(torch.tensor([2]))
-    assert state.at.tolist() == [5] and torch.equal(cross.kept[1], k[2:] + 2) and state.context_mask.tolist() == [3]
+    attend, cross = state.layers[0].self_cache, state.layers[0].cross_cache
+    assert (
+        isinstance(attend, DynamicCache)
+        and torch.equal(attend.k, k[[1, 1, 0]])
+        and torch.equal(attend.v, -k[[1, 1, 0]])
+    )
+    assert state.positions.tolist() == [6, 6, 5]
+    assert torch.equal(cross.kv[0], k + 1) and state.context_mask is lengths
+    state.select_rows(torch.tensor([2]))
+    assert (
+        state.positions.tolist() == [5] and torch.equal(cross.kv[1], k[2:] + 2) and state.context_mask.tolist() == [3]
+    )
 
 
 # -- watching
@@ -284,11 +298,14 @@ def test_reordered_rows_exchange_their_pasts_and_leave_the_source_alone() -> Non
 class Pair(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.encoder, self.decoder = Stack([vaswani_block(6, 2, 8)]), Stack([vaswani_block(6, 2, 8, cross=True)])
+        self.encoder, self.decoder = (
+            Stack([transformer_block(6, 2, 8)]),
+            Stack([transformer_block(6, 2, 8, cross=True)]),
+        )
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        context, _ = self.encoder(x, rule=Real(torch.tensor([3, 2])))
-        return self.decoder(y, context, rule=Causal())[0]
+        context, _ = self.encoder(x, mask=Padding(torch.tensor([3, 2])))
+        return self.decoder(y, context, mask=Causal())[0]
 
 
 NAMES = ["encoder.blocks.0.attend", "decoder.blocks.0.attend", "decoder.blocks.0.cross"]
@@ -314,36 +331,38 @@ def test_a_watcher_sees_the_weights_and_changes_nothing() -> None:
     model, x, y = noisy(Pair()), noise(2, 3, 6), noise(2, 4, 6, seed=1)
     with torch.no_grad():
         before = model(x, y)
-        with watch(model) as seen:
+        with record_attention(model) as seen:
             near(model(x, y), before)
         near(seen.weights(NAMES[0]), looked(model.encoder.blocks[0].attend.inner, x, lambda b, i, j: j < (3, 2)[b]))
         near(seen.weights(NAMES[1]), looked(model.decoder.blocks[0].attend.inner, y, lambda b, i, j: j <= i))
-    assert seen.names() == NAMES == list(attention_names(model)) and seen.weights(NAMES[2]).shape == (2, 2, 4, 3)
-    for look in seen.looks:
+    assert seen.names() == NAMES == list(named_attentions(model)) and seen.weights(NAMES[2]).shape == (2, 2, 4, 3)
+    for look in seen.records:
         near(look.weights.sum(-1), torch.ones(look.weights.shape[:-1], dtype=torch.float64))
     assert hooks(model) == 0
     model(x, y)
-    assert len(seen.looks) == 3
+    assert len(seen.records) == 3
 
 
 def test_only_the_named_are_watched_and_an_unknown_name_is_refused() -> None:
     model, x, y = noisy(Pair()), noise(2, 3, 6), noise(2, 4, 6, seed=1)
-    with watch(model, [NAMES[2]]) as seen:
+    with record_attention(model, [NAMES[2]]) as seen:
         model(x, y)
     assert seen.names() == [NAMES[2]]
     with (
         pytest.raises(ValueError, match=r"blocks\.7.*encoder\.blocks\.0\.attend"),
-        watch(model, ["decoder.blocks.7.cross"]),
+        record_attention(model, ["decoder.blocks.7.cross"]),
     ):
         pass
-    with pytest.raises(RuntimeError, match="torn"), watch(model):
+    with pytest.raises(RuntimeError, match="torn"), record_attention(model):
         raise RuntimeError("torn")
     assert hooks(model) == 0
 
 
 def test_the_steps_of_a_decoding_are_joined_into_one_map() -> None:
     steps = [noise(1, 2, 1, width, seed=width) for width in (1, 2, 3)]
-    joined = Seen([Look("it", step) for step in steps] + [Look("other", noise(1, 2, 1, 9))]).weights("it")
+    joined = AttentionRecords(
+        [AttentionRecord("it", step) for step in steps] + [AttentionRecord("other", noise(1, 2, 1, 9))]
+    ).weights("it")
     assert joined.shape == (1, 2, 3, 3)
     assert all(torch.equal(joined[:, :, n : n + 1, : n + 1], steps[n]) for n in range(3))
     assert not joined.triu(1).any()

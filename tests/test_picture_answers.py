@@ -16,18 +16,18 @@ from torch.nn import functional as F
 import regard
 from regard.data.images import cache, image_io
 from regard.data.images.image_io import read_mask
-from regard.data.images.labeled import Picture, iterate_depths
-from regard.data.settings import Data
-from regard.decode.settings import Decode
+from regard.data.images.labeled import ImageSample, iterate_depth_images
+from regard.data.settings import DataSettings
+from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, SettingError
-from regard.processors.image import Pixels
-from regard.runs.spec import Asked, Sources, new_order
+from regard.processors.image import ImageProcessor
+from regard.runs.spec import DataSources, TrainRequest, new_spec
 from regard.systems import SYSTEMS
 from regard.tasks import dense_prediction, depth, find_task, segment
-from regard.tasks.base import Sums
-from regard.tasks.file_task import row_of, source_of
-from regard.tasks.image_task import Pictured, picture_of
-from regard.types import Answer
+from regard.tasks.base import LossSum
+from regard.tasks.file_task import decode_source, encode_source
+from regard.tasks.image_task import ImageTask, load_image
+from regard.types import Prediction
 from sights import fresh
 
 
@@ -58,45 +58,45 @@ def turned() -> bytes:
     ids=["clear", "16 bits", "CMYK", "turned"],
 )
 def test_what_pillow_has_opened_is_the_picture_of_the_file(content: bytes) -> None:
-    assert np.array_equal(picture_of(Image.open(io.BytesIO(content))), picture_of(content))
+    assert np.array_equal(load_image(Image.open(io.BytesIO(content))), load_image(content))
 
 
 def test_grey_values_that_mean_nothing_are_refused_of_pillow_too() -> None:
     with pytest.raises(DataError, match="bright"):
-        picture_of(Image.fromarray(np.full((4, 4), 1e9, np.float32)))
+        load_image(Image.fromarray(np.full((4, 4), 1e9, np.float32)))
 
 
 def test_bytes_of_a_table_take_two_bytes_each_and_come_back() -> None:
-    for sample in (Picture("", content=bytes(range(256))), Picture("/a/ü.png")):
-        row = row_of(sample)
-        assert row.dtype == np.uint16 and source_of(row) == (sample.content or sample.source)
+    for sample in (ImageSample("", content=bytes(range(256))), ImageSample("/a/ü.png")):
+        row = encode_source(sample)
+        assert row.dtype == np.uint16 and decode_source(row) == (sample.content or sample.source)
 
 
 def test_what_is_scored_is_decoded_as_what_is_asked(tmp_path: Path) -> None:
     path = tmp_path / "a/large.jpg"
     path.parent.mkdir()
     path.write_bytes(file_of(Image.fromarray(noise((600, 800, 3))), "JPEG", quality=90))
-    task = find_task("classify", "pictures")
-    assert isinstance(task, Pictured)
+    task = find_task("classify", "image")
+    assert isinstance(task, ImageTask)
     config = SYSTEMS["vit"].presets["vit-tiny"].config
-    pixels = Pixels((32, 32), "shortest", 36, crop=True, resample=3)
-    encoded = task.encode([Picture(str(path), "a")], pixels, config, 0, None, ("a", "b"))
-    scored = task.collate(encoded, np.arange(1), config).x
-    assert torch.equal(scored, task.asked([str(path)], pixels))
+    pixels = ImageProcessor((32, 32), "shortest", 36, crop=True, resample=3)
+    encoded = task.encode([ImageSample(str(path), "a")], pixels, config, 0, None, ("a", "b"))
+    scored = task.collate(encoded, np.arange(1), config).inputs
+    assert torch.equal(scored, task.open_inputs([str(path)], pixels))
 
 
 @pytest.mark.parametrize("task", ["segment", "depth"])
 def test_maps_are_never_mixed(task: str) -> None:
     """The recipes of pretraining mix pictures and their classes."""
     for system in SYSTEMS.values():
-        if task in system.tasks and system.reads == "pictures":
+        if task in system.tasks and system.modality == "image":
             for name in system.presets:
-                order = new_order(Asked(find_task(task, "pictures"), name, Sources(("x",)), {}))
+                order = new_spec(TrainRequest(find_task(task, "image"), name, DataSources(("x",)), {}))
                 assert order.settings.data.mixup == 0, name
-                order.identity.task.check(order.identity.config, 1, order.settings.data)
-    order = new_order(Asked(find_task(task, "pictures"), "swin-mini", Sources(("x",)), {"data": {"mixup": 0.5}}))
+                order.spec.task.check_settings(order.spec.config, 1, order.settings.data)
+    order = new_spec(TrainRequest(find_task(task, "image"), "swin-mini", DataSources(("x",)), {"data": {"mixup": 0.5}}))
     with pytest.raises(SettingError, match=r"data\.mixup"):
-        order.identity.task.check(order.identity.config, 1, order.settings.data)
+        order.spec.task.check_settings(order.spec.config, 1, order.settings.data)
 
 
 # -- maps
@@ -125,24 +125,26 @@ def test_what_keeps_the_ratio_of_sides_is_asked_scored_and_learnt_from(
 ) -> None:
     """As published folders of DPT do, whose pictures then have different sizes."""
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    data, short = str(scenes(tmp_path / "data", task)), ["train.steps=1", "train.images=4", "data.workers=0"]
-    regard.train(task, data, model="dpt-small", out=tmp_path / "run", settings=["model.size=32", *short], device="cpu")
-    Pixels((32, 32), "ratio", multiple=16).save(tmp_path / "run")
+    data, short = str(scenes(tmp_path / "data", task)), ["train.steps=1", "train.batch_size=4", "data.num_workers=0"]
+    regard.train(
+        task, data, model="dpt-small", out=tmp_path / "run", settings=["model.image_size=32", *short], device="cpu"
+    )
+    ImageProcessor((32, 32), "ratio", multiple=16).save(tmp_path / "run")
     model = regard.load(tmp_path / "run")
     names = [f"{data}/images/{number}.png" for number in range(4)]
     key = "mask" if task == "segment" else "depth"
-    found = [answer.extra[key] for answer in model.task.answer(model, names, model.identity.decode)]
+    found = [answer.extra[key] for answer in model.task.predict(model, names, model.spec.decode)]
     assert [one.shape for one in found] == [(64, 40), (40, 64)] * 2
     for name, one in zip(names, found, strict=True):
-        (alone,) = model.task.answer(model, [name], model.identity.decode)
+        (alone,) = model.task.predict(model, [name], model.spec.decode)
         assert np.array_equal(alone.extra[key], one)
     scores = regard.evaluate(tmp_path / "run").scores
     if task == "depth":  # also of data that is no run's own
-        halved = regard.evaluate(tmp_path / "run", settings=["data.unit=0.5"]).scores
+        halved = regard.evaluate(tmp_path / "run", settings=["data.depth_scale=0.5"]).scores
         assert halved["rmse"] != scores["rmse"]
-    short += ["data.shape=150,160", "data.crop=0.5"]
+    short += ["data.image_size=150,160", "data.crop_scale=0.5"]
     regard.train(task, data, model=str(tmp_path / "run"), out=tmp_path / "tuned", settings=short, device="cpu")
-    assert Pixels.load(tmp_path / "tuned") == Pixels((144, 160), "exact")
+    assert ImageProcessor.load(tmp_path / "tuned") == ImageProcessor((144, 160), "exact")
 
 
 @pytest.mark.parametrize("task", ["segment", "depth"])
@@ -152,16 +154,16 @@ def test_of_a_picture_that_is_not_decoded_whole_it_is_told_and_its_map_has_its_s
     model = fresh("dpt", task, ("a", "b"))
     Image.fromarray(noise((120, 200, 3))).save(tmp_path / "large.jpg")
     Image.fromarray(noise((60, 80, 3))).save(tmp_path / "small.jpg")
-    monkeypatch.setattr(image_io, "LIMIT", 10_000)
+    monkeypatch.setattr(image_io, "MAX_PIXELS", 10_000)
     for _ in range(2):
-        large, small = model.answer([str(tmp_path / "large.jpg"), str(tmp_path / "small.jpg")])
+        large, small = model.predict([str(tmp_path / "large.jpg"), str(tmp_path / "small.jpg")])
     told = "large.jpg: has 120 x 200 pixels, and more than 100 million are not decoded: it is looked at in 60 x 100\n"
     said = capsys.readouterr().err
     assert said.endswith(told) and said.count("\n") == 1, "once"
     key = "mask" if task == "segment" else "depth"
     assert large.extra[key].shape == (120, 200) and large.extra["picture"].shape == (60, 100, 3)
     assert small.extra[key].shape == small.extra["picture"].shape[:2] == (60, 80)
-    left = model.task.leave("large", large, tmp_path / "out")
+    left = model.task.write_files("large", large, tmp_path / "out")
     if task == "segment":
         with Image.open(left["mask"]) as written:
             assert written.size == (200, 120)
@@ -169,39 +171,42 @@ def test_of_a_picture_that_is_not_decoded_whole_it_is_told_and_its_map_has_its_s
         assert np.load(left["array"]).shape == (120, 200)
     assert Path(left["picture"]).exists()
     monkeypatch.setattr(dense_prediction, "free_memory", lambda: 16 * 120 * 200 - 1)
-    assert model.answer(str(tmp_path / "small.jpg")).extra[key].shape == (60, 80)
+    assert model.predict(str(tmp_path / "small.jpg")).extra[key].shape == (60, 80)
     with pytest.raises(DataError, match="120"):
-        model.answer(str(tmp_path / "large.jpg"))
+        model.predict(str(tmp_path / "large.jpg"))
 
 
 def test_a_map_of_depth_may_be_smaller_than_its_picture_and_is_scored_at_its_own_size(tmp_path: Path) -> None:
     """As a check of the data says of it."""
     data = scenes(tmp_path / "data", "depth", 3)
-    model = fresh("dpt", "depth", (depth.METRIC,))
-    task, samples = model.task, [item for item in iterate_depths([str(data)]) if isinstance(item, Picture)]
+    model = fresh("dpt", "depth", (depth.METERS_LABEL,))
+    task, samples = model.task, [item for item in iterate_depth_images([str(data)]) if isinstance(item, ImageSample)]
     assert isinstance(task, depth.Depth)
     np.save(samples[1].depth, np.ones((20, 32), np.float32))
-    encoded = task.encode(samples, model.reader, model.config, 0, None, model.identity.labels)
-    found = [(said.shape, right.shape) for _, said, right in task.compared(model, encoded, 3)]
+    encoded = task.encode(samples, model.processor, model.config, 0, None, model.spec.labels)
+    found = [(said.shape, right.shape) for _, said, right in task.iter_predictions_and_targets(model, encoded, 3)]
     assert found == [((64, 40),) * 2, ((20, 32),) * 2, ((64, 40),) * 2]
     np.save(samples[1].depth, np.ones((32, 32), np.float32))
     with pytest.raises(DataError, match=r"1\.npy"):
-        list(task.compared(model, encoded, 3))
+        list(task.iter_predictions_and_targets(model, encoded, 3))
 
 
 @pytest.mark.parametrize(
     ("reader", "wanted"),
     [
-        (Pixels((384, 384), "ratio", multiple=32), Pixels((384, 384), "exact")),
-        (Pixels((100, 130), "exact", multiple=16), Pixels((96, 128), "exact")),
-        (Pixels((224, 224), "none"), Pixels((32, 32), "exact")),
-        (Pixels((224, 224), "shortest", 256), Pixels((224, 224), "shortest", 256, crop=True)),
-        (Pixels((224, 224), "shortest", 256, crop=True), Pixels((224, 224), "shortest", 256, crop=True)),
+        (ImageProcessor((384, 384), "ratio", multiple=32), ImageProcessor((384, 384), "exact")),
+        (ImageProcessor((100, 130), "exact", multiple=16), ImageProcessor((96, 128), "exact")),
+        (ImageProcessor((224, 224), "none"), ImageProcessor((32, 32), "exact")),
+        (ImageProcessor((224, 224), "shortest", 256), ImageProcessor((224, 224), "shortest", 256, crop=True)),
+        (
+            ImageProcessor((224, 224), "shortest", 256, crop=True),
+            ImageProcessor((224, 224), "shortest", 256, crop=True),
+        ),
     ],
 )
-def test_all_pictures_that_are_learnt_from_have_one_size(reader: Pixels, wanted: Pixels) -> None:
-    assert reader.steady(32) == wanted
-    for pixels in (wanted, wanted.wider(8 / 7)):
+def test_all_pictures_that_are_learnt_from_have_one_size(reader: ImageProcessor, wanted: ImageProcessor) -> None:
+    assert reader.with_fixed_size(32) == wanted
+    for pixels in (wanted, wanted.scaled(8 / 7)):
         assert pixels.prepare(noise((50, 70, 3))).shape[:2] == pixels.size
 
 
@@ -209,54 +214,54 @@ def test_a_score_of_nearness_is_not_helped_by_how_far_its_picture_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing could be farther than the farthest truth of the same picture, that would be told where it is."""
-    task = find_task("depth", "pictures")
+    task = find_task("depth", "image")
     assert isinstance(task, depth.Depth)
     near, far = np.linspace(1, 2, 2000).reshape(40, 50), np.linspace(3, 9, 2000).reshape(40, 50)
     for name, values in (("near", near), ("far", far)):
         np.save(tmp_path / f"{name}.npy", values)
-    files = [Picture("", depth=str(tmp_path / f"{name}.npy")) for name in ("near", "far")]
-    reader, config = Pixels((8, 8)), SYSTEMS["vit"].presets["vit-tiny"].config
+    files = [ImageSample("", depth=str(tmp_path / f"{name}.npy")) for name in ("near", "far")]
+    reader, config = ImageProcessor((8, 8)), SYSTEMS["vit"].presets["vit-tiny"].config
     encoded = task.encode(files, reader, config, 0, None)
     said = 1 / near
     said[3, 4] = -1.0  # farther than anything is
     both = [(noise((40, 50, 3)), said, near), (noise((40, 50, 3)), 1 / far, far)]
     monkeypatch.setattr(depth.Depth, "compared", lambda *asked: iter(both))
     model = cast(Any, SimpleNamespace(identity=SimpleNamespace(labels=())))
-    scores, answers = task.score(model, encoded, Decode(), Data(), Sums(0.0, 1.0))
+    scores, answers = task.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(0.0, 1.0))
     metres = answers[0].extra["metres"]
     assert metres[3, 4] == pytest.approx(9.0) and (metres < 2.5).sum() == metres.size - 1
     assert np.allclose(answers[1].extra["metres"], far)
     expected = (np.abs(metres - near) / near).mean() / 2
     assert scores["abs_rel"] == pytest.approx(float(expected), abs=1e-4)
-    metric = cast(Any, SimpleNamespace(identity=SimpleNamespace(labels=(depth.METRIC,))))
-    _, answers = task.score(metric, encoded, Decode(), Data(), Sums(0.0, 1.0))
+    metric = cast(Any, SimpleNamespace(identity=SimpleNamespace(labels=(depth.METERS_LABEL,))))
+    _, answers = task.evaluate(metric, encoded, DecodeSettings(), DataSettings(), LossSum(0.0, 1.0))
     assert np.array_equal(answers[0].extra["metres"], said), "metres are taken as they are said"
 
 
 def test_what_a_palette_makes_ready_may_be_written_to() -> None:
     """Else torch warns whoever has a picture of colours explained."""
-    palette = fresh("imagegpt", "classify").reader
+    palette = fresh("imagegpt", "classify").processor
     assert all(palette.prepare(noise((*shape, 3))).flags.writeable for shape in ((5, 5), (9, 7)))
 
 
 def test_classes_of_a_large_picture_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    task, said = find_task("segment", "pictures"), torch.randn(5, 7, 9)
+    task, said = find_task("segment", "image"), torch.randn(5, 7, 9)
     assert isinstance(task, segment.Segment)
     for size in ((50, 31), (3, 4), (7, 9)):
         whole = F.interpolate(said[None], size, mode="bilinear", align_corners=False)[0].argmax(0)
         for room in (2**25, 5 * size[1] * 2, 1):
-            monkeypatch.setattr(segment, "ROOM", room)
-            assert np.array_equal(task.enlarged(said, size), whole.numpy())
+            monkeypatch.setattr(segment, "MAX_LOGITS", room)
+            assert np.array_equal(task.resize_map(said, size), whole.numpy())
 
 
 def test_a_class_that_the_model_does_not_know_is_named_and_not_void(tmp_path: Path) -> None:
     folder = scenes(tmp_path, "segment", 1)
     (folder / "masks/classes.txt").write_text("road\nsky\ntram\n", encoding="utf-8")
-    task, config = find_task("segment", "pictures"), SYSTEMS["dpt"].presets["dpt-small"].config
-    sample = Picture(str(folder / "images/0.png"), mask=str(folder / "masks/0.png"))
-    task.encode([sample], Pixels((32, 32)), config, 0, None, ("tram", "road", "sky"))
+    task, config = find_task("segment", "image"), SYSTEMS["dpt"].presets["dpt-small"].config
+    sample = ImageSample(str(folder / "images/0.png"), mask=str(folder / "masks/0.png"))
+    task.encode([sample], ImageProcessor((32, 32)), config, 0, None, ("tram", "road", "sky"))
     with pytest.raises(DataError, match="'tram'"):
-        task.encode([sample], Pixels((32, 32)), config, 0, None, ("road", "sky"))
+        task.encode([sample], ImageProcessor((32, 32)), config, 0, None, ("road", "sky"))
 
 
 @pytest.mark.parametrize(
@@ -272,24 +277,24 @@ def test_masks_are_written_in_the_numbers_that_were_learnt_from(
     labels: Any, told: str, wanted: list[int], tmp_path: Path
 ) -> None:
     mask = np.array([[0, 1, 1], [1, 0, 0]], np.uint8)
-    numbers = segment.written_as(labels, told)
-    answer = Answer({}, (), (), {"mask": mask, "picture": noise((2, 3, 3)), "labels": labels, "numbers": numbers})
-    left = find_task("segment", "pictures").leave("a", answer, tmp_path)
+    numbers = segment.class_pixel_values(labels, told)
+    answer = Prediction({}, (), (), {"mask": mask, "picture": noise((2, 3, 3)), "labels": labels, "numbers": numbers})
+    left = find_task("segment", "image").write_files("a", answer, tmp_path)
     assert np.array_equal(read_mask(left["mask"]), np.array(wanted)[mask])
 
 
 def test_a_model_remembers_which_numbers_its_classes_have_in_masks(tmp_path: Path) -> None:
     folder = scenes(tmp_path, "segment", 1)
-    task, config = find_task("segment", "pictures"), SYSTEMS["dpt"].presets["dpt-small"].config
-    sample = Picture(str(folder / "images/0.png"), mask=str(folder / "masks/0.png"))
+    task, config = find_task("segment", "image"), SYSTEMS["dpt"].presets["dpt-small"].config
+    sample = ImageSample(str(folder / "images/0.png"), mask=str(folder / "masks/0.png"))
     for number, (text, told) in enumerate((("0 road\n1 sky\n", ""), ("1 road\n3 sky\n", "1,3"))):
         there = folder / f"masks-{number}"
         there.mkdir()
         (there / "classes.txt").write_text(text, encoding="utf-8")
         (there / "0.png").write_bytes((folder / "masks/0.png").read_bytes())
-        sample = Picture(str(folder / "images/0.png"), mask=str(there / "0.png"))
-        encoded = task.encode([sample], Pixels((32, 32)), config, 0, None, ("road", "sky"))
-        assert task.pairing([sample], Data(), encoded) == told
+        sample = ImageSample(str(folder / "images/0.png"), mask=str(there / "0.png"))
+        encoded = task.encode([sample], ImageProcessor((32, 32)), config, 0, None, ("road", "sky"))
+        assert task.head_options([sample], DataSettings(), encoded) == told
 
 
 # -- memory
@@ -299,7 +304,7 @@ def test_the_limit_of_a_container_is_free_memory_too(tmp_path: Path, monkeypatch
     files = [tmp_path / name for name in ("max", "current", "stat")]
     for file, text in zip(files, ("1000000\n", "900000\n", "anon 5\ninactive_file 50000\n"), strict=True):
         file.write_text(text, encoding="ascii")
-    monkeypatch.setattr(cache, "LIMITS", (tuple(map(str, files)),))
+    monkeypatch.setattr(cache, "CGROUP_FILES", (tuple(map(str, files)),))
     assert cache.free_memory() == 150_000
     files[0].write_text("max\n", encoding="ascii")
     assert cache.free_memory() > 150_000
@@ -307,6 +312,6 @@ def test_the_limit_of_a_container_is_free_memory_too(tmp_path: Path, monkeypatch
 
 def test_processes_on_one_machine_share_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "free_memory", lambda: 1000)
-    assert cache.Album(10, (10,)).kept
+    assert cache.ImageCache(10, (10,)).enabled
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    assert not cache.Album(10, (10,)).kept
+    assert not cache.ImageCache(10, (10,)).enabled

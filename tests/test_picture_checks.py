@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 
 from regard.data.check.files import SizedReport
-from regard.data.check.image_survey import PictureSurvey
-from regard.data.check.images import check_depths, check_masked, check_pictures, check_plain
-from regard.data.check.pair_survey import unheard
-from regard.data.images.labeled import pictures_of
-from regard.data.settings import Data
+from regard.data.check.image_survey import ImageSurvey
+from regard.data.check.images import check_depth, check_images, check_segmentation, check_unlabeled_images
+from regard.data.check.pair_survey import no_progress
+from regard.data.images.labeled import read_images
+from regard.data.settings import DataSettings
 
 
 def picture(seed: int, height: int = 12, width: int = 16) -> Image.Image:
@@ -35,16 +35,16 @@ def found(report: SizedReport) -> dict[str, tuple[str, int]]:
 
 
 def classify(folder: Path, valid: Path | None = None) -> SizedReport:
-    return check_pictures([str(folder)], [] if valid is None else [str(valid)], None, Data())
+    return check_images([str(folder)], [] if valid is None else [str(valid)], None, DataSettings())
 
 
 def test_clean_pictures_have_only_their_classes_told(tmp_path: Path) -> None:
     report = classify(clean(tmp_path))
     assert found(report) == {} and report.counts == {"pictures": 104, "entries": 1, "classes": 2}
-    assert report.spreads[0].train == {"cat": 52, "dog": 52}
+    assert report.class_counts[0].train == {"cat": 52, "dog": 52}
     said = str(report)
     assert "classes (cat: 52, dog: 52)" in said and said.splitlines()[-1].startswith("nothing must be fixed")
-    assert report.sizes()["width"] == dict.fromkeys(("least", "q25", "median", "q75", "q99", "most"), 16)
+    assert report.size_quantiles()["width"] == dict.fromkeys(("least", "q25", "median", "q75", "q99", "most"), 16)
     assert "height" in said and report.as_dict()["sizes"]["height"]["median"] == 12
 
 
@@ -98,7 +98,7 @@ def test_what_was_spoilt_is_found_and_nothing_else(
     assert found(report) == wanted
     for finding in report.findings:
         if finding.kind not in ("classes", "modes", "rare"):
-            place = str(finding.places[0])
+            place = str(finding.locations[0])
             assert "z" in place or finding.kind == "skipped"
 
 
@@ -107,18 +107,18 @@ def test_places_count_past_files_that_are_broken(tmp_path: Path) -> None:
     (tmp_path / "cat/000.png").write_bytes(b"")
     picture(3).save(tmp_path / "dog/zz.png")
     report = classify(tmp_path)
-    place = next(finding for finding in report.findings if finding.kind == "contradiction").places[0]
+    place = next(finding for finding in report.findings if finding.kind == "contradiction").locations[0]
     other = os.path.join(tmp_path, "cat", "003.png")
     assert place.text == f"dog/zz.png → dog  (otherwise in {other})" and place.path == str(tmp_path)
-    broken = next(finding for finding in report.findings if finding.kind == "broken").places[0]
+    broken = next(finding for finding in report.findings if finding.kind == "broken").locations[0]
     assert broken.path == str(tmp_path / "cat/000.png") and broken.text == "is empty."
 
 
 def test_reading_again_for_places_counts_nothing_twice(tmp_path: Path) -> None:
     (clean(tmp_path, 4) / "cat/notes.txt").write_text("x")
-    survey = PictureSurvey([str(tmp_path)], None, pictures_of)
-    survey.read(unheard, "pictures")
-    assert len(survey.places([0, 3])) == 2 and survey.place(3).endswith("002.png")
+    survey = ImageSurvey([str(tmp_path)], None, read_images)
+    survey.read(no_progress, "pictures")
+    assert len(survey.locations([0, 3])) == 2 and survey.location_name(3).endswith("002.png")
     assert survey.tallies["skipped"].count == 1
 
 
@@ -132,7 +132,7 @@ def test_pictures_in_both_sets_and_unknown_classes_are_found(tmp_path: Path) -> 
     assert found(report) == {
         "leak": ("error", 1), "leak_answer": ("warning", 1), "unknown": ("error", 1), "rare": ("warning", 1),
     }  # fmt: skip
-    leak = next(finding for finding in report.findings if finding.kind == "leak").places[0]
+    leak = next(finding for finding in report.findings if finding.kind == "leak").locations[0]
     assert "seen.bmp" in leak.text and leak.text.endswith("004.png)") and report.counts["validation_pictures"] == 23
 
 
@@ -140,16 +140,18 @@ def test_rows_without_their_files_are_found(tmp_path: Path) -> None:
     clean(tmp_path / "p")
     rows = [f"p/{'cat' if n % 2 else 'dog'}/{n:03}.png,{n % 3}" for n in range(104)]
     (tmp_path / "t.csv").write_text("\n".join(["image,label", *rows, "p/gone.png,1", ",2"]) + "\n")
-    report = check_pictures([str(tmp_path / "t.csv")], [], None, Data())
+    report = check_images([str(tmp_path / "t.csv")], [], None, DataSettings())
     assert found(report) == {"missing": ("error", 1), "empty": ("warning", 1)}
-    places = {finding.kind: finding.places[0] for finding in report.findings if finding.places}
+    places = {finding.kind: finding.locations[0] for finding in report.findings if finding.locations}
     assert places["missing"].line == 106 and places["empty"].line == 107 and report.counts["classes"] == 3
 
 
 def test_pictures_alone_need_no_class(tmp_path: Path) -> None:
-    report = check_plain([str(clean(tmp_path))], [], None, Data())
-    assert found(report) == {} and report.task == "draw" and not report.spreads
-    assert found(check_plain([str(clean(tmp_path / "few", 1))], [], None, Data())) == {"few": ("error", 1)}
+    report = check_unlabeled_images([str(clean(tmp_path))], [], None, DataSettings())
+    assert found(report) == {} and report.task == "draw" and not report.class_counts
+    assert found(check_unlabeled_images([str(clean(tmp_path / "few", 1))], [], None, DataSettings())) == {
+        "few": ("error", 1)
+    }
 
 
 # -- masks
@@ -170,15 +172,15 @@ def mask(folder: Path, number: int, values: tuple[int, ...], height: int = 12, w
 
 
 def segment(folder: Path, valid: Path | None = None) -> SizedReport:
-    return check_masked([str(folder)], [] if valid is None else [str(valid)], None, Data())
+    return check_segmentation([str(folder)], [] if valid is None else [str(valid)], None, DataSettings())
 
 
 def test_clean_masks_have_their_classes_and_void_told(tmp_path: Path) -> None:
     masked(tmp_path, values=(0, 1, 2, 255))
     report = segment(tmp_path)
     assert found(report) == {"void": ("note", 0)} and report.counts["classes"] == 3
-    assert "void (255): 2" in str(report) and set(report.spreads[0].train) == {"0", "1", "2"}
-    assert sum(report.spreads[0].train.values()) < 104 * 12 * 16
+    assert "void (255): 2" in str(report) and set(report.class_counts[0].train) == {"0", "1", "2"}
+    assert sum(report.class_counts[0].train.values()) < 104 * 12 * 16
     (tmp_path / "classes.txt").write_text("sky\nroad\ntree\n255 x\n")
     assert "unknown_values" in found(segment(tmp_path))
     (tmp_path / "classes.txt").write_text("0 sky\n1 road\n2 tree\n3 bird\n255 void\n")
@@ -200,7 +202,7 @@ def test_masks_that_do_not_fit_are_found(tmp_path: Path) -> None:
         "mask_size": ("error", 1), "unknown_values": ("error", 1), "partner": ("error", 1), "broken": ("error", 2),
         "contradiction": ("warning", 1),
     }  # fmt: skip
-    places = {finding.kind: finding.places for finding in report.findings if finding.places}
+    places = {finding.kind: finding.locations for finding in report.findings if finding.locations}
     assert (
         places["mask_size"][0].text == "12 × 16, and its picture 16 × 12" and "005.png" in places["mask_size"][0].path
     )
@@ -235,12 +237,15 @@ def deep(folder: Path, scale: int = 3000, known: float = 0.9) -> Path:
 
 
 def test_depth_is_told_with_its_range_and_what_is_unknown(tmp_path: Path) -> None:
-    report = check_depths([str(deep(tmp_path / "a"))], [], None, Data())
+    report = check_depth([str(deep(tmp_path / "a"))], [], None, DataSettings())
     assert found(report) == {"known": ("note", 0), "range": ("note", 0)}
     assert "whose depth is known: 89.9 %" in str(report) and "metres" in str(report)
-    odd = check_depths([str(tmp_path / "a")], [], None, Data(unit=1.0))
+    odd = check_depth([str(tmp_path / "a")], [], None, DataSettings(depth_scale=1.0))
     assert found(odd)["range"] == ("warning", 0) and "Is the unit right?" in str(odd)
-    assert found(check_depths([str(deep(tmp_path / "b", known=0.3))], [], None, Data()))["known"] == ("warning", 0)
+    assert found(check_depth([str(deep(tmp_path / "b", known=0.3))], [], None, DataSettings()))["known"] == (
+        "warning",
+        0,
+    )
 
 
 def test_depth_maps_that_do_not_fit_are_found(tmp_path: Path) -> None:
@@ -249,7 +254,7 @@ def test_depth_maps_that_do_not_fit_are_found(tmp_path: Path) -> None:
         Image.fromarray(np.full((height, width), 900, np.uint16)).save(folder / f"depth/{number:03}.png")
     Image.fromarray(np.zeros((12, 16), np.uint16)).save(folder / "depth/003.png")
     picture(1).convert("L").save(folder / "depth/004.png")
-    report = check_depths([str(folder)], [], None, Data())
+    report = check_depth([str(folder)], [], None, DataSettings())
     assert found(report) == {
         "depth_size": ("note", 1), "depth_shape": ("error", 1), "depth_unknown": ("warning", 1), "broken": ("error", 1),
         "known": ("note", 0), "range": ("note", 0),

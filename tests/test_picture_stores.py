@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.runs.preprocess import Prepared, prepare
-from regard.runs.spec import Asked, Sources, new_order
+from regard.runs.preprocess import PreparedData, prepare
+from regard.runs.spec import DataSources, TrainRequest, new_spec
 from regard.tasks import find_task
-from regard.tasks.segment import _classes_in
+from regard.tasks.segment import _folder_classes
 from regard.types import Batch
 
 
@@ -22,13 +22,13 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
 
 
-def prepared(task: str, entry: str, preset: str, **model: Any) -> Prepared:
-    asked = Asked(find_task(task, "pictures"), preset, Sources((entry,)), {"model": model})
-    return prepare(new_order(asked), lambda line: None)
+def prepared(task: str, entry: str, preset: str, **model: Any) -> PreparedData:
+    asked = TrainRequest(find_task(task, "image"), preset, DataSources((entry,)), {"model": model})
+    return prepare(new_spec(asked), lambda line: None)
 
 
-def first(task: str, made: Prepared) -> Batch:
-    return find_task(task, "pictures").collate(made.train, np.arange(2), made.config)
+def first(task: str, made: PreparedData) -> Batch:
+    return find_task(task, "image").collate(made.train, np.arange(2), made.config)
 
 
 def bitmaps(folder: Path, *shades: int) -> None:
@@ -64,7 +64,7 @@ def test_pictures_that_were_moved_are_found_where_they_are_now(tmp_path: Path) -
 def test_colours_are_those_of_the_pictures_as_they_are_now(table: bool, tmp_path: Path) -> None:
     def look() -> list[int]:
         made = prepared("draw", entry, "imagegpt-mini", size=8, colours=2)
-        return [int(made.reader.picture(row)[0, 0, 0]) for row in made.train.sides["colours"]]
+        return [int(made.processor.picture(row)[0, 0, 0]) for row in made.train.fields["colours"]]
 
     bitmaps(tmp_path / "all", 10, 200)
     entry = str(tmp_path / "all")
@@ -85,7 +85,7 @@ def test_classes_that_were_renamed_above_the_masks_are_read_again(tmp_path: Path
         Image.new("L", (32, 32), number % 2).save(tmp_path / "masks" / f"{number}.png")
     for names in ("road sky", "street sky"):
         (tmp_path / "classes.txt").write_text("\n".join(names.split()), encoding="utf-8")
-        _classes_in.cache_clear()  # as in another process
+        _folder_classes.cache_clear()  # as in another process
         made = prepared("segment", f"{tmp_path}/images:{tmp_path}/masks", "dpt-small", size=32)
         assert " ".join(made.labels) == names
         labels = first("segment", made).labels
@@ -99,5 +99,5 @@ def test_masks_of_the_lowest_and_the_highest_number_are_of_two_classes(tmp_path:
         Image.new("RGB", (32, 32), (number, 0, 0)).save(tmp_path / "images" / f"{number}.png")
         Image.new("L", (32, 32), 255 * (number % 2)).save(tmp_path / "masks" / f"{number}.png")
     made = prepared("segment", f"{tmp_path}/images:{tmp_path}/masks", "dpt-small", size=32)
-    labels = find_task("segment", "pictures").collate(made.train, np.arange(8), made.config).labels
+    labels = find_task("segment", "image").collate(made.train, np.arange(8), made.config).labels
     assert made.labels == ("0", "255") and labels is not None and labels.unique().tolist() == [0, 1]

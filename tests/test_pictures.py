@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.data.images.image_io import read_mask, read_picture
+from regard.data.images.image_io import read_image, read_mask
 from regard.data.images.labeled import (
-    Picture,
-    iterate_depths,
-    iterate_masked,
-    iterate_pictures,
-    iterate_plain,
-    masked_of,
-    pictures_of,
+    ImageSample,
+    iterate_depth_images,
+    iterate_images,
+    iterate_segmented,
+    iterate_unlabeled,
+    read_images,
+    read_segmented,
 )
-from regard.data.images.masks import VOID, Classes, find_classes, read_classes, seen_classes
-from regard.data.text.tables import Empty
+from regard.data.images.masks import VOID, ClassMap, find_classes, infer_classes, read_classes
+from regard.data.text.tables import SkippedRow
 from regard.errors import DataError, RegardError
 
 
@@ -32,12 +32,12 @@ def draw(path: Path, shade: int = 100, size: tuple[int, int] = (12, 9)) -> Path:
     return path
 
 
-def kept(items: Any) -> list[Picture]:
-    return [item for item in items if isinstance(item, Picture)]
+def kept(items: Any) -> list[ImageSample]:
+    return [item for item in items if isinstance(item, ImageSample)]
 
 
 def left(items: Any) -> list[str]:
-    return [item.text for item in items if isinstance(item, Empty)]
+    return [item.reason for item in items if isinstance(item, SkippedRow)]
 
 
 # -- folders
@@ -46,7 +46,7 @@ def left(items: Any) -> list[str]:
 def test_the_class_of_a_picture_is_the_folder_it_lies_in(tmp_path: Path) -> None:
     for name in ("dog/b.png", "dog/a.JPG", "cat/old/deep/x.webp", "cat/1.jpeg", "cat/z.tiff"):
         draw(tmp_path / name)
-    found = list(iterate_pictures([str(tmp_path)]))
+    found = list(iterate_images([str(tmp_path)]))
     names = [(os.path.relpath(item.source, tmp_path), item.label) for item in kept(found)]
     assert names == [
         ("cat/1.jpeg", "cat"), ("cat/old/deep/x.webp", "cat"), ("cat/z.tiff", "cat"), ("dog/a.JPG", "dog"),
@@ -64,13 +64,13 @@ def test_what_is_hidden_or_no_picture_is_left_out_and_counted(tmp_path: Path) ->
     draw(tmp_path / "lost.png")
     for name in ("cat/.DS_Store", "cat/notes.txt", "README.md", "classes.txt", "cat/Thumbs.db", "dog/noending"):
         (tmp_path / name).write_text("x")
-    found = list(iterate_pictures([str(tmp_path)]))
+    found = list(iterate_images([str(tmp_path)]))
     assert [item.label for item in kept(found)] == ["cat", "dog"]
     assert left(found) == [
         "hidden: .trash", "no picture: README.md", "hidden: cat/.DS_Store", "hidden: cat/Thumbs.db",
         "no picture: cat/notes.txt", "no picture: dog/noending", "no class: it lies beside the folders: lost.png",
     ]  # fmt: skip
-    assert [os.path.basename(item.source) for item in kept(iterate_plain([str(tmp_path)]))] == [
+    assert [os.path.basename(item.source) for item in kept(iterate_unlabeled([str(tmp_path)]))] == [
         "a.png",
         "b.png",
         "lost.png",
@@ -80,16 +80,16 @@ def test_what_is_hidden_or_no_picture_is_left_out_and_counted(tmp_path: Path) ->
 def test_folders_that_cannot_mean_classes_are_refused(tmp_path: Path) -> None:
     draw(tmp_path / "flat/a.png")
     with pytest.raises(DataError, match="pictures"):
-        list(iterate_pictures([str(tmp_path / "flat")]))
+        list(iterate_images([str(tmp_path / "flat")]))
     for name in ("train/cat/a.png", "val/cat/b.png"):
         draw(tmp_path / "parts" / name)
     with pytest.raises(DataError, match="--valid"):
-        list(iterate_pictures([str(tmp_path / "parts")]))
+        list(iterate_images([str(tmp_path / "parts")]))
     (tmp_path / "none/cat").mkdir(parents=True)
     with pytest.raises(DataError, match="pictures"):
-        list(iterate_pictures([str(tmp_path / "none")]))
+        list(iterate_images([str(tmp_path / "none")]))
     with pytest.raises(DataError, match="folders"):
-        list(iterate_pictures([f"{tmp_path / 'flat'}:{tmp_path / 'none'}"]))
+        list(iterate_images([f"{tmp_path / 'flat'}:{tmp_path / 'none'}"]))
 
 
 def test_links_are_followed_and_never_in_a_circle(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_links_are_followed_and_never_in_a_circle(tmp_path: Path) -> None:
     draw(tmp_path / "data/dog/b.png")
     (tmp_path / "data/cat").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "data/dog/round").symlink_to(tmp_path / "data")
-    found = kept(iterate_pictures([str(tmp_path / "data")]))
+    found = kept(iterate_images([str(tmp_path / "data")]))
     assert [(item.label, os.path.basename(item.source)) for item in found] == [("cat", "a.png"), ("dog", "b.png")]
 
 
@@ -120,7 +120,7 @@ def test_paths_of_a_table_begin_where_it_lies(name: str, text: str, columns: Any
     for picture in ("a", "b"):
         draw(tmp_path / f"p/{picture}.png")
     (tmp_path / name).write_text(text)
-    found = kept(iterate_pictures([str(tmp_path / name)], columns))
+    found = kept(iterate_images([str(tmp_path / name)], columns))
     assert [(item.source, item.label) for item in found] == [
         (str(tmp_path / "p/a.png"), "cat"), (str(tmp_path / "p/b.png"), "3"),
     ]  # fmt: skip
@@ -135,16 +135,16 @@ def test_a_path_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None
     draw(tmp_path / "a.png")
     (tmp_path / "t.csv").write_text("image,label\na.png,x\ngone.png,y\nhttps://host/b.png,y\n,y\na.png,\n")
     with pytest.raises(DataError, match="line 3"):
-        list(iterate_pictures([str(tmp_path / "t.csv")]))
+        list(iterate_images([str(tmp_path / "t.csv")]))
     heard: list[tuple[str, int | None]] = []
-    found = list(pictures_of(str(tmp_path / "t.csv"), None, lambda kind, error: heard.append((kind, error.line))))
+    found = list(read_images(str(tmp_path / "t.csv"), None, lambda kind, error: heard.append((kind, error.line))))
     assert heard == [("missing", 3), ("missing", 4)]
     assert len(kept(found)) == 1 and left(found) == ["no image beside: y", "no label beside: a.png"]
     (tmp_path / "u.csv").write_text("bild,art\na.png,x\n")
     with pytest.raises(DataError, match="line 1"):
-        list(iterate_pictures([str(tmp_path / "u.csv")]))
+        list(iterate_images([str(tmp_path / "u.csv")]))
     with pytest.raises(RegardError, match="'imgae'"):
-        list(iterate_pictures([str(tmp_path / "t.csv")], {"imgae": "image"}))
+        list(iterate_images([str(tmp_path / "t.csv")], {"imgae": "image"}))
 
 
 def parquet(path: Path, metadata: Any = None, **columns: Any) -> str:
@@ -159,19 +159,19 @@ def parquet(path: Path, metadata: Any = None, **columns: Any) -> str:
 def test_parquet_holds_paths_or_bytes_or_both(tmp_path: Path) -> None:
     one, two = draw(tmp_path / "a.png", 10), draw(tmp_path / "b.png", 200)
     paths = parquet(tmp_path / "paths.parquet", image=["a.png", "b.png", None], label=[0, 1, 1])
-    found = list(iterate_pictures([paths]))
+    found = list(iterate_images([paths]))
     assert [(item.source, item.label) for item in kept(found)] == [(str(one), "0"), (str(two), "1")]
     assert left(found) == ["no image beside: 1"]
     raw = parquet(tmp_path / "raw.parquet", image=[one.read_bytes(), two.read_bytes()], label=["x", "y"])
-    found = kept(iterate_pictures([raw]))
+    found = kept(iterate_images([raw]))
     assert [(item.source, item.label, item.line) for item in found] == [("", "x", 1), ("", "y", 2)]
-    assert np.array_equal(read_picture(found[1].content), read_picture(str(two))) and found[0].place == (raw, 1)
+    assert np.array_equal(read_image(found[1].content), read_image(str(two))) and found[0].location == (raw, 1)
     names = {"info": {"features": {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}}
     both = parquet(
         tmp_path / "both.parquet", {"huggingface": json.dumps(names)},
         image=[{"bytes": one.read_bytes(), "path": "old.png"}, {"bytes": None, "path": "b.png"}], label=[1, 0],
     )  # fmt: skip
-    found = kept(iterate_pictures([both]))
+    found = kept(iterate_images([both]))
     assert [(item.source, item.label) for item in found] == [("old.png", "dog"), (str(two), "cat")]
     assert found[0].content == one.read_bytes() and not found[1].content
 
@@ -182,19 +182,19 @@ def test_parquet_may_hold_masks_too_and_says_what_it_lacks(tmp_path: Path) -> No
     Image.fromarray(np.arange(108, dtype=np.uint8).reshape(9, 12)).save(mask)
     path = parquet(tmp_path / "a.parquet", image=[{"bytes": one.read_bytes(), "path": None}],
                    annotation=[{"bytes": mask.read_bytes(), "path": None}])  # fmt: skip
-    (found,) = kept(iterate_masked([path]))
-    assert np.array_equal(read_mask(found.beside), np.arange(108).reshape(9, 12))
+    (found,) = kept(iterate_segmented([path]))
+    assert np.array_equal(read_mask(found.target_content), np.arange(108).reshape(9, 12))
     path = parquet(tmp_path / "b.parquet", bild=[b"x"], art=["y"])
     with pytest.raises(DataError, match="--columns"):
-        list(iterate_pictures([path]))
+        list(iterate_images([path]))
     with pytest.raises(RegardError, match="'bild'"):
-        list(iterate_pictures([path], {"image": "bold", "label": "art"}))
+        list(iterate_images([path], {"image": "bold", "label": "art"}))
     path = parquet(tmp_path / "c.parquet", image=[[1, 2]], label=["y"])
     with pytest.raises(DataError, match="line 1"):
-        list(iterate_pictures([path]))
+        list(iterate_images([path]))
     (tmp_path / "d.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(DataError, match=r"d\.parquet"):
-        list(iterate_pictures([str(tmp_path / "d.parquet")], {"image": "a", "label": "b"}))
+        list(iterate_images([str(tmp_path / "d.parquet")], {"image": "a", "label": "b"}))
 
 
 # -- masks and depth
@@ -213,7 +213,7 @@ def pairs(folder: Path, names: tuple[str, ...] = ("x/1", "x/2", "3"), masks: str
 def test_a_picture_and_its_mask_have_one_name(word: str, tmp_path: Path) -> None:
     entry = pairs(tmp_path, word=word)
     for data in (entry, str(tmp_path)):
-        found = kept(iterate_masked([data]))
+        found = kept(iterate_segmented([data]))
         assert [os.path.relpath(item.source, tmp_path / "images") for item in found] == ["3.jpg", "x/1.jpg", "x/2.jpg"]
         wanted = [f"3{word}.png", f"x/1{word}.png", f"x/2{word}.png"]
         assert [os.path.relpath(item.mask, tmp_path / "masks") for item in found] == wanted
@@ -225,37 +225,37 @@ def test_what_has_no_partner_is_named(tmp_path: Path) -> None:
     draw(tmp_path / "images/4.jpg")
     (tmp_path / "masks/x/2.png").rename(tmp_path / "masks/x/9.png")
     with pytest.raises(DataError, match="pictures"):
-        list(iterate_masked([entry]))
+        list(iterate_segmented([entry]))
     heard: list[str] = []
     found = list(
-        masked_of(entry, None, lambda kind, error: heard.append(f"{kind} {os.path.basename(str(error.path))}"))
+        read_segmented(entry, None, lambda kind, error: heard.append(f"{kind} {os.path.basename(str(error.path))}"))
     )
     assert heard == ["partner 4.jpg", "partner 2.jpg", "partner 9.png"] and len(kept(found)) == 2
     with pytest.raises(DataError, match="folder"):
-        list(iterate_masked([f"{tmp_path / 'images'}:{tmp_path / 'mask'}"]))
+        list(iterate_segmented([f"{tmp_path / 'images'}:{tmp_path / 'mask'}"]))
     with pytest.raises(DataError, match="'images'"):
-        list(iterate_masked([str(tmp_path / "images")]))
+        list(iterate_segmented([str(tmp_path / "images")]))
     draw(tmp_path / "masks/3.tif")
     with pytest.raises(DataError, match=r"3\.png"):
-        list(iterate_masked([entry]))
+        list(iterate_segmented([entry]))
 
 
 def test_depth_may_be_arrays_and_stand_in_tables(tmp_path: Path) -> None:
     draw(tmp_path / "rgb/1.png")
     (tmp_path / "depth").mkdir()
     np.save(tmp_path / "depth/1.npy", np.ones((9, 12)))
-    (found,) = kept(iterate_depths([str(tmp_path)]))
+    (found,) = kept(iterate_depth_images([str(tmp_path)]))
     assert found.depth == str(tmp_path / "depth/1.npy") and found.source == str(tmp_path / "rgb/1.png")
     (tmp_path / "t.csv").write_text("image,depth\nrgb/1.png,depth/1.npy\nrgb/1.png,depth/2.npy\n")
     with pytest.raises(DataError, match="line 3"):
-        list(iterate_depths([str(tmp_path / "t.csv")]))
+        list(iterate_depth_images([str(tmp_path / "t.csv")]))
 
 
 # -- classes of masks
 
-ROADS = Classes(("sky", "road"), (0, 1), (2,))
+ROADS = ClassMap(("sky", "road"), (0, 1), (2,))
 COLOURS = {"road": [1, 2, 3], "sky": [10, 20, 30], "z": [0, 0, 0]}
-PAINTED = Classes(("sky", "road"), (0, 1), (2,), (((10, 20, 30), 0), ((1, 2, 3), 1), ((0, 0, 0), 2)))
+PAINTED = ClassMap(("sky", "road"), (0, 1), (2,), (((10, 20, 30), 0), ((1, 2, 3), 1), ((0, 0, 0), 2)))
 
 
 @pytest.mark.parametrize(
@@ -263,19 +263,19 @@ PAINTED = Classes(("sky", "road"), (0, 1), (2,), (((10, 20, 30), 0), ((1, 2, 3),
     [
         ("classes.txt", "sky\nroad\n\n# more\nvoid\n", ROADS),
         ("classes.txt", "0 sky\n1: road\n2 = Ignore\n", ROADS),
-        ("classes.txt", "7 sky\n33 road way\n", Classes(("sky", "road way"), (7, 33))),
-        ("classes.txt", "3 wheeler\ncar\n", Classes(("3 wheeler", "car"), (0, 1))),
+        ("classes.txt", "7 sky\n33 road way\n", ClassMap(("sky", "road way"), (7, 33))),
+        ("classes.txt", "3 wheeler\ncar\n", ClassMap(("3 wheeler", "car"), (0, 1))),
         ("classes.txt", "10 20 30\tsky\n1 2 3 road\n0 0 0 void\n", PAINTED),
         ("classes.txt", "sky 10 20 30\nroad, 1, 2, 3\nvoid 0 0 0\n", PAINTED),
         ("classes.json", '["sky", "road", "void"]', ROADS),
         ("classes.json", '{"1": "road", "0": "sky", "2": "unlabelled"}', ROADS),
         ("classes.json", '{"classes": ["sky", "road"], "void": 2}', ROADS),
-        ("classes.json", '{"classes": {"5": "sky", "4": "x"}, "void": [0, 255]}', Classes(("x", "sky"), (4, 5), (0, 255))),
+        ("classes.json", '{"classes": {"5": "sky", "4": "x"}, "void": [0, 255]}', ClassMap(("x", "sky"), (4, 5), (0, 255))),
         ("classes.json", '{"classes": ["sky", "road", "void"], "colours": [[10,20,30],[1,2,3],[0,0,0]]}', PAINTED),
         ("classes.json", json.dumps({"classes": ["sky", "road", "z"], "void": "z", "colors": COLOURS}), PAINTED),
     ],
 )  # fmt: skip
-def test_a_small_file_names_the_classes(name: str, text: str, wanted: Classes, tmp_path: Path) -> None:
+def test_a_small_file_names_the_classes(name: str, text: str, wanted: ClassMap, tmp_path: Path) -> None:
     entry = pairs(tmp_path / "set/train")
     for place in ("set/train/masks", "set/train", "set"):
         (tmp_path / place / name).write_text(text)
@@ -308,16 +308,16 @@ def test_a_file_of_classes_that_means_nothing_is_named(name: str, text: str, sai
 
 
 def test_numbers_in_masks_become_classes_void_or_an_error() -> None:
-    classes = Classes(("x", "sky"), (4, 1000), (0, 255))
+    classes = ClassMap(("x", "sky"), (4, 1000), (0, 255))
     mask = np.array([[4, 1000, 0], [255, 4, 4]], dtype=np.uint16)
-    assert classes.numbered(mask).tolist() == [[0, 1, VOID], [VOID, 0, 0]]
+    assert classes.to_indices(mask).tolist() == [[0, 1, VOID], [VOID, 0, 0]]
     with pytest.raises(DataError, match=r"m\.png"):
-        classes.numbered(np.array([[9, 7, 4]], dtype=np.uint8), "m.png")
-    assert classes.strange([4, 3, 255]) == [3]
+        classes.to_indices(np.array([[9, 7, 4]], dtype=np.uint8), "m.png")
+    assert classes.unknown_values([4, 3, 255]) == [3]
 
 
 def test_numbers_are_classes_where_nothing_is_said() -> None:
-    assert seen_classes([3, 0, 255, 0]) == Classes(("0", "3"), (0, 3), (255,))
-    assert seen_classes(range(250, 256)).void == () and seen_classes([0, 1]).void == ()
-    assert seen_classes([0, 255, 256]).void == () and seen_classes([0, 1, 65535]).void == (65535,)
-    assert seen_classes([0, 255]) == Classes(("0", "255"), (0, 255))
+    assert infer_classes([3, 0, 255, 0]) == ClassMap(("0", "3"), (0, 3), (255,))
+    assert infer_classes(range(250, 256)).void == () and infer_classes([0, 1]).void == ()
+    assert infer_classes([0, 255, 256]).void == () and infer_classes([0, 1, 65535]).void == (65535,)
+    assert infer_classes([0, 255]) == ClassMap(("0", "255"), (0, 255))

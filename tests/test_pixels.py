@@ -17,8 +17,9 @@ import torch
 from PIL import Image
 
 from regard.data.images import image_io
+from regard.data.images.image_io import read_depth, read_image, read_mask
 from regard.errors import DataError, SettingError
-from regard.processors.image import FILE, Pixels, read_depth, read_mask, read_picture
+from regard.processors.image import FILE, ImageProcessor
 
 
 def photograph(height: int = 45, width: int = 70, seed: int = 0) -> np.ndarray:
@@ -46,42 +47,42 @@ def encoded(image: Image.Image, form: str, **how: Any) -> bytes:
 def test_what_is_kept_without_loss_is_read_as_it_was(form: str) -> None:
     picture = photograph()
     how = {"lossless": True} if form == "WEBP" else {}
-    assert np.array_equal(read_picture(encoded(Image.fromarray(picture), form, **how)), picture)
+    assert np.array_equal(read_image(encoded(Image.fromarray(picture), form, **how)), picture)
 
 
 def test_a_path_and_its_bytes_are_one_picture(tmp_path: Path) -> None:
     path = saved(Image.fromarray(photograph()), tmp_path / "a.jpg", quality=95)
-    found = read_picture(path)
+    found = read_image(path)
     assert found.dtype == np.uint8 and found.flags.writeable and found.shape == (45, 70, 3)
-    assert np.array_equal(found, read_picture(Path(path).read_bytes()))
+    assert np.array_equal(found, read_image(Path(path).read_bytes()))
     assert np.array_equal(found, np.array(Image.open(path)))
 
 
 def test_grey_palettes_and_bits_become_colours() -> None:
     picture = Image.fromarray(photograph())
     grey = np.array(picture.convert("L"))
-    assert np.array_equal(read_picture(encoded(picture.convert("L"), "PNG")), np.repeat(grey[:, :, None], 3, 2))
+    assert np.array_equal(read_image(encoded(picture.convert("L"), "PNG")), np.repeat(grey[:, :, None], 3, 2))
     coloured = picture.quantize(200)
-    assert np.array_equal(read_picture(encoded(coloured, "PNG")), np.array(coloured.convert("RGB")))
+    assert np.array_equal(read_image(encoded(coloured, "PNG")), np.array(coloured.convert("RGB")))
     bits = picture.convert("1")
-    assert np.array_equal(read_picture(encoded(bits, "PNG"))[:, :, 0], np.array(bits).astype(np.uint8) * 255)
+    assert np.array_equal(read_image(encoded(bits, "PNG"))[:, :, 0], np.array(bits).astype(np.uint8) * 255)
 
 
 def test_sixteen_bits_are_rounded_to_eight() -> None:
     values = np.linspace(0, 65535, 60 * 40).reshape(40, 60).astype(np.uint16)
-    found = read_picture(encoded(Image.fromarray(values), "PNG"))
+    found = read_image(encoded(Image.fromarray(values), "PNG"))
     assert np.array_equal(found[:, :, 1], np.rint(values / 257).astype(np.uint8))
     shares = (values / 65535).astype(np.float32)
     assert np.array_equal(
-        read_picture(encoded(Image.fromarray(shares), "TIFF"))[:, :, 0], np.rint(shares * 255).astype(np.uint8)
+        read_image(encoded(Image.fromarray(shares), "TIFF"))[:, :, 0], np.rint(shares * 255).astype(np.uint8)
     )
     with pytest.raises(DataError, match="values"):
-        read_picture(encoded(Image.fromarray(shares - 3), "TIFF"))
+        read_image(encoded(Image.fromarray(shares - 3), "TIFF"))
 
 
 def test_cmyk_becomes_red_green_and_blue() -> None:
     image = Image.fromarray(photograph()).convert("CMYK")
-    found = read_picture(encoded(image, "JPEG", quality=98))
+    found = read_image(encoded(image, "JPEG", quality=98))
     assert np.abs(found.astype(int) - np.array(image.convert("RGB"))).mean() < 6
 
 
@@ -91,15 +92,15 @@ def test_what_is_transparent_lies_on_white(form: str) -> None:
     alpha = np.full((20, 20, 1), 255, np.uint8)
     alpha[:10], alpha[10:12] = 0, 128
     image = Image.fromarray(np.concatenate([picture, alpha], 2))
-    found = read_picture(encoded(image, form, **({"lossless": True, "exact": True} if form == "WEBP" else {})))
+    found = read_image(encoded(image, form, **({"lossless": True, "exact": True} if form == "WEBP" else {})))
     assert (found[:10] == 255).all() and np.array_equal(found[12:], picture[12:])
     half = picture[10:12] * (128 / 255) + 255 * (127 / 255)
     assert np.abs(found[10:12] - half).max() <= 1.5
     palette = Image.fromarray(picture).quantize(16)
-    clear = read_picture(encoded(palette, "PNG", transparency=3))
+    clear = read_image(encoded(palette, "PNG", transparency=3))
     assert (clear[np.array(palette) == 3] == 255).all()
     grey = Image.merge("LA", [Image.fromarray(picture[:, :, 0]), Image.fromarray(alpha[:, :, 0])])
-    assert (read_picture(encoded(grey, "PNG"))[:10] == 255).all()
+    assert (read_image(encoded(grey, "PNG"))[:10] == 255).all()
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -111,23 +112,23 @@ def test_pictures_stand_upright_as_the_camera_noted(orientation: int) -> None:
         1: picture, 2: picture[:, ::-1], 3: picture[::-1, ::-1], 4: picture[::-1], 5: picture.transpose(1, 0, 2),
         6: np.rot90(picture, -1), 7: picture[::-1, ::-1].transpose(1, 0, 2), 8: np.rot90(picture, 1),
     }[orientation]  # fmt: skip
-    assert np.array_equal(read_picture(encoded(image, "PNG", exif=exif)), turned)
-    _, facts = image_io.look(encoded(image, "JPEG", exif=exif))
-    assert (facts.height, facts.width) == turned.shape[:2] and facts.turned == (orientation > 1)
+    assert np.array_equal(read_image(encoded(image, "PNG", exif=exif)), turned)
+    _, facts = image_io.inspect_image(encoded(image, "JPEG", exif=exif))
+    assert (facts.height, facts.width) == turned.shape[:2] and facts.rotated == (orientation > 1)
 
 
 def test_broken_notes_of_a_camera_leave_the_picture(tmp_path: Path) -> None:
     content = encoded(Image.fromarray(photograph()), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\x7f")
-    assert read_picture(content).shape == (45, 70, 3)
+    assert read_image(content).shape == (45, 70, 3)
 
 
 @pytest.mark.parametrize("form", ["GIF", "WEBP", "PNG"])
 def test_of_what_moves_the_first_frame_is_taken(form: str) -> None:
     frames = [Image.fromarray(np.full((9, 12, 3), shade, np.uint8)) for shade in (40, 120, 250)]
     content = encoded(frames[0], form, save_all=True, append_images=frames[1:])
-    pixels, facts = image_io.look(content)
+    pixels, facts = image_io.inspect_image(content)
     assert np.abs(pixels.astype(int) - 40).max() <= 3 and facts.animated
-    assert not image_io.look(encoded(frames[0], form))[1].animated
+    assert not image_io.inspect_image(encoded(frames[0], form))[1].animated
 
 
 # -- what is refused
@@ -139,7 +140,7 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
         path = tmp_path / f"cut.{form.lower()}"
         path.write_bytes(content[: len(content) // 2])
         with pytest.raises(DataError, match=rf"cut\.{form.lower()}") as error:
-            read_picture(str(path))
+            read_image(str(path))
         assert "again" in str(error.value)
 
 
@@ -160,19 +161,19 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
 def test_what_is_no_picture_is_called_what_it_is(content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(content)
     with pytest.raises(DataError, match=rf"a\.jpg: .*{said}"):
-        read_picture(str(tmp_path / "a.jpg"))
+        read_image(str(tmp_path / "a.jpg"))
     with pytest.raises(DataError, match=rf"table\.parquet, line 7: .*{said}"):
-        read_picture(content, place=("table.parquet", 7))
+        read_image(content, location=("table.parquet", 7))
 
 
 def test_a_path_without_a_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.png"):
-        read_picture(str(tmp_path / "none.png"))
+        read_image(str(tmp_path / "none.png"))
     with pytest.raises(DataError, match="folder"):
-        read_picture(str(tmp_path))
+        read_image(str(tmp_path))
     os.mkfifo(tmp_path / "pipe.png")
     with pytest.raises(DataError, match="file"):
-        read_picture(str(tmp_path / "pipe.png"))
+        read_image(str(tmp_path / "pipe.png"))
 
 
 def bomb(side: int) -> bytes:
@@ -189,28 +190,28 @@ def bomb(side: int) -> bytes:
 @pytest.mark.parametrize(("side", "megapixels"), [(10_001, 100), (12_000, 144), (20_000, 400)])
 def test_more_than_a_hundred_megapixels_are_refused(side: int, megapixels: int) -> None:
     with pytest.raises(DataError, match=f"{megapixels} megapixels"):
-        read_picture(bomb(side))
+        read_image(bomb(side))
     with pytest.raises(DataError, match=r"cut off|damaged|truncated"):  # so many are tried
-        read_picture(bomb(9_500))
+        read_image(bomb(9_500))
 
 
 def test_a_large_jpeg_is_decoded_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     content = encoded(Image.fromarray(photograph(120, 200)), "JPEG", quality=95)
-    monkeypatch.setattr(image_io, "LIMIT", 10_000)
+    monkeypatch.setattr(image_io, "MAX_PIXELS", 10_000)
     monkeypatch.setattr(
         Image, "MAX_IMAGE_PIXELS", 8_000
     )  # beyond twice that Pillow raises before anything can be asked
-    pixels, facts = image_io.look(content)
-    assert pixels.shape == (60, 100, 3) and facts.reduced and (facts.height, facts.width) == (120, 200)
+    pixels, facts = image_io.inspect_image(content)
+    assert pixels.shape == (60, 100, 3) and facts.downscaled and (facts.height, facts.width) == (120, 200)
     small = np.array(Image.fromarray(photograph(120, 200)).resize((100, 60), Image.Resampling.BOX))
     assert np.abs(pixels.astype(int) - small).mean() < 4
     with pytest.raises(DataError, match="megapixels"):
-        read_picture(encoded(Image.fromarray(photograph(120, 200)), "PNG"))
+        read_image(encoded(Image.fromarray(photograph(120, 200)), "PNG"))
 
 
 def test_only_what_is_needed_of_a_jpeg_is_decoded() -> None:
     content = encoded(Image.fromarray(photograph(400, 600)), "JPEG")
-    sizes = {least: read_picture(content, least).shape[:2] for least in (0, 300, 200, 120, 100, 40, 1)}
+    sizes = {least: read_image(content, least).shape[:2] for least in (0, 300, 200, 120, 100, 40, 1)}
     assert sizes == {
         0: (400, 600), 300: (400, 600), 200: (200, 300), 120: (200, 300), 100: (100, 150), 40: (50, 75), 1: (50, 75),
     }  # fmt: skip
@@ -224,12 +225,12 @@ def test_damaged_bytes_give_a_picture_or_an_error_and_nothing_else() -> None:
             content = bytearray(whole)
             for place in random.integers(0, len(content), 4):
                 content[place] = random.integers(0, 256)
-            for read in (read_picture, read_mask, read_depth):
+            for read in (read_image, read_mask, read_depth):
                 try:
                     found = read(bytes(content))
                 except DataError:
                     continue
-                assert found.ndim == (3 if read is read_picture else 2)
+                assert found.ndim == (3 if read is read_image else 2)
 
 
 def test_pillow_says_nothing_from_any_thread_and_filters_stay(
@@ -243,7 +244,7 @@ def test_pillow_says_nothing_from_any_thread_and_filters_stay(
     def read() -> None:
         for _ in range(40):
             try:
-                read_picture(content)
+                read_image(content)
             except Exception as error:
                 heard.append(error)
 
@@ -253,8 +254,8 @@ def test_pillow_says_nothing_from_any_thread_and_filters_stay(
     for thread in threads:
         thread.join()
     assert not heard and not recwarn.list and list(warnings.filters) == before
-    with image_io._quiet():
-        read_picture(content)
+    with image_io._suppress_warnings():
+        read_image(content)
         assert warnings.filters[0][0] == "ignore"  # one that is done leaves the others in quiet
     assert list(warnings.filters) == before
 
@@ -358,25 +359,25 @@ THEIRS: list[tuple[str, dict[str, Any]]] = [
 def test_pixels_are_those_of_published_processors(name: str, values: dict[str, Any], tmp_path: Path) -> None:
     theirs = processor(name, **values)
     theirs.save_pretrained(tmp_path / "theirs")
-    ours = Pixels.load(tmp_path / "theirs")
+    ours = ImageProcessor.load(tmp_path / "theirs")
     (tmp_path / "ours").mkdir()
     ours.save(tmp_path / "ours")
-    assert Pixels.load(tmp_path / "ours") == ours
+    assert ImageProcessor.load(tmp_path / "ours") == ours
     kind = json.loads((tmp_path / "ours" / FILE).read_text())["image_processor_type"].removesuffix("ImageProcessor")
     again = type(processor(kind)).from_pretrained(tmp_path / "ours")  # what we write, they read
     for number, (height, width) in enumerate([(45, 70), (120, 61), (33, 33), (300, 217)]):
         picture = photograph(height, width, number)
         made = ours.prepare(picture)
-        assert made.dtype == np.uint8 and made.shape[:2] == ours.fitted(height, width)
+        assert made.dtype == np.uint8 and made.shape[:2] == ours.output_size(height, width)
         plain = theirs(picture, do_rescale=False, do_normalize=False, return_tensors="np")["pixel_values"][0]
         assert np.array_equal(made, plain.transpose(1, 2, 0))
         batch = torch.from_numpy(made).permute(2, 0, 1)[None]
-        normal = ours.normalise(batch)
+        normal = ours.normalize(batch)
         for other in (theirs, again):
             wanted = torch.from_numpy(np.array(other(picture, return_tensors="np")["pixel_values"]))
             torch.testing.assert_close(normal, wanted.float(), rtol=0, atol=1e-6)
         if "do_rescale" not in values:
-            torch.testing.assert_close(ours.normalise(batch / 255), normal, rtol=0, atol=1e-6)
+            torch.testing.assert_close(ours.normalize(batch / 255), normal, rtol=0, atol=1e-6)
 
 
 def folder(path: Path, **said: Any) -> Path:
@@ -386,16 +387,18 @@ def folder(path: Path, **said: Any) -> Path:
 
 def test_old_files_are_read(tmp_path: Path) -> None:
     half = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-    assert Pixels.load(folder(tmp_path, do_resize=True, do_normalize=True, size=224, **half)) == Pixels()
-    found = Pixels.load(
+    assert (
+        ImageProcessor.load(folder(tmp_path, do_resize=True, do_normalize=True, size=224, **half)) == ImageProcessor()
+    )
+    found = ImageProcessor.load(
         folder(tmp_path, feature_extractor_type="ConvNextFeatureExtractor", size=224, resample=3, crop_pct=0.875)
     )
     assert (found.size, found.edge, found.crop, found.resize) == ((224, 224), 256, True, "shortest")
-    found = Pixels.load(
+    found = ImageProcessor.load(
         folder(tmp_path, feature_extractor_type="DPTFeatureExtractor", size=384, keep_aspect_ratio=True, **half)
     )
     assert (found.size, found.resize) == ((384, 384), "ratio")
-    found = Pixels.load(
+    found = ImageProcessor.load(
         folder(tmp_path, image_processor_type="ViTImageProcessorFast", size={"height": 32, "width": 48}, device=None)
     )
     assert found.size == (32, 48)
@@ -404,8 +407,8 @@ def test_old_files_are_read(tmp_path: Path) -> None:
 def test_other_processors_are_read_by_their_fields_or_refused(tmp_path: Path) -> None:
     whole = {"size": {"shortest_edge": 224}, "crop_size": 200, "do_center_crop": True, "resample": 3,
              "image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.2, 0.2]}  # fmt: skip
-    found = Pixels.load(folder(tmp_path, image_processor_type="CLIPImageProcessor", **whole))
-    assert found == Pixels((200, 200), "shortest", 224, True, 1, 3, 1 / 255, (0.4, 0.5, 0.6), (0.2, 0.2, 0.2))
+    found = ImageProcessor.load(folder(tmp_path, image_processor_type="CLIPImageProcessor", **whole))
+    assert found == ImageProcessor((200, 200), "shortest", 224, True, 1, 3, 1 / 255, (0.4, 0.5, 0.6), (0.2, 0.2, 0.2))
     refused: list[tuple[dict[str, Any], str]] = [
         ({"image_processor_type": "NewImageProcessor", "size": 224}, "NewI?.*not known.*image_mean, image_std, resample"),
         ({"image_processor_type": "ImageGPTImageProcessor", "clusters": [[0, 0, 0]]}, "colours of a palette"),
@@ -420,16 +423,16 @@ def test_other_processors_are_read_by_their_fields_or_refused(tmp_path: Path) ->
     ]  # fmt: skip
     for said, why in refused:
         with pytest.raises(DataError, match=rf"{FILE}: .*{why}"):
-            Pixels.load(folder(tmp_path, **said))
+            ImageProcessor.load(folder(tmp_path, **said))
     (tmp_path / FILE).write_text("{")
     with pytest.raises(DataError, match="read"):
-        Pixels.load(tmp_path)
+        ImageProcessor.load(tmp_path)
     (tmp_path / FILE).unlink()
-    assert not Pixels.exists(tmp_path)
+    assert not ImageProcessor.exists(tmp_path)
     with pytest.raises(DataError, match=r"preprocessor_config\.json"):
-        Pixels.load(tmp_path)
+        ImageProcessor.load(tmp_path)
     with pytest.raises(SettingError):
-        Pixels((0, 224))
+        ImageProcessor((0, 224))
 
 
 def test_masks_are_laid_as_their_pictures() -> None:
@@ -438,9 +441,9 @@ def test_masks_are_laid_as_their_pictures() -> None:
     mask = blocks.repeat(20, 0).repeat(20, 1)
     picture = np.repeat(mask[:, :, None], 3, 2)
     for pixels in (
-        Pixels((60, 90), resample=0),
-        Pixels((50, 50), "shortest", 60, True, resample=0),
-        Pixels((130, 200), "none", crop=True),
+        ImageProcessor((60, 90), resample=0),
+        ImageProcessor((50, 50), "shortest", 60, True, resample=0),
+        ImageProcessor((130, 200), "none", crop=True),
     ):
         assert np.array_equal(pixels.prepare_map(mask), pixels.prepare(picture)[:, :, 0])
     places = np.arange(120 * 180, dtype=np.int32).reshape(120, 180)
@@ -450,28 +453,30 @@ def test_masks_are_laid_as_their_pictures() -> None:
         rows, columns = (
             [at for at in range(new) if (2 * at + 1) * old % (2 * new)] for new, old in ((height, 120), (width, 180))
         )
-        found = Pixels((height, width)).prepare_map(places)
+        found = ImageProcessor((height, width)).prepare_map(places)
         assert np.array_equal(found[rows][:, columns], nearest[rows][:, columns]) and len(rows) > 30 < len(columns)
-    floats = Pixels((30, 30)).prepare_map(mask.astype(np.float32))
+    floats = ImageProcessor((30, 30)).prepare_map(mask.astype(np.float32))
     assert floats.dtype == np.float32 and np.isin(floats, mask).all()
-    assert Pixels((200, 200), "none", crop=True).prepare_map(mask, fill=255)[0, 0] == 255
+    assert ImageProcessor((200, 200), "none", crop=True).prepare_map(mask, fill=255)[0, 0] == 255
 
 
 def test_a_stripe_is_cut_before_it_fills_the_memory() -> None:
-    pixels = Pixels((224, 224), "shortest", 256, True)
+    pixels = ImageProcessor((224, 224), "shortest", 256, True)
     stripe = np.random.default_rng(0).integers(0, 256, (20_000, 1, 3)).astype(np.uint8)
     assert pixels.prepare(stripe).shape == (224, 224, 3)
     assert pixels.prepare(stripe.transpose(1, 0, 2)).shape == (224, 224, 3)
     assert pixels.prepare_map(stripe[:, :, 0]).shape == (224, 224)
-    assert Pixels((384, 384), "ratio", multiple=32).prepare(stripe).shape[1] == 32
+    assert ImageProcessor((384, 384), "ratio", multiple=32).prepare(stripe).shape[1] == 32
     with pytest.raises(DataError, match="20000"):
-        Pixels((224, 224), "shortest").prepare(stripe)
+        ImageProcessor((224, 224), "shortest").prepare(stripe)
 
 
 def test_another_size_cuts_off_as_much() -> None:
-    assert Pixels((224, 224), "shortest", 256, True).at(112, 112).edge == 128
-    assert Pixels().at(32, 48).size == (32, 48)
-    cut = Pixels((48, 48), "shortest", crop=True)
-    assert cut.kept(120, 160) == cut.kept(160, 120) == 0.75 and cut.kept(90, 90) == 1 == Pixels((48, 48)).kept(120, 160)
-    assert Pixels((224, 224), "shortest", 256, True).kept(300, 300) == 0.875**2
-    assert Pixels((224, 224), "shortest", 256, True).least == 256 and Pixels((32, 48)).least == 48
+    assert ImageProcessor((224, 224), "shortest", 256, True).with_size(112, 112).edge == 128
+    assert ImageProcessor().with_size(32, 48).size == (32, 48)
+    cut = ImageProcessor((48, 48), "shortest", crop=True)
+    assert cut.crop_fraction(120, 160) == cut.crop_fraction(160, 120) == 0.75 and cut.crop_fraction(
+        90, 90
+    ) == 1 == ImageProcessor((48, 48)).crop_fraction(120, 160)
+    assert ImageProcessor((224, 224), "shortest", 256, True).crop_fraction(300, 300) == 0.875**2
+    assert ImageProcessor((224, 224), "shortest", 256, True).min_side == 256 and ImageProcessor((32, 48)).min_side == 48

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from regard.data.batching.samplers import Alike, Blocks, Plan
+from regard.data.batching.samplers import FixedShape, LengthBucketed, SortedUniform
 from regard.errors import DataError, SettingError
 
 Lengths = npt.NDArray[np.int64]
@@ -34,7 +34,7 @@ def same(some: list[Lengths], others: list[Lengths]) -> bool:
 @pytest.mark.parametrize("budget", [600, 4096, 10**7])
 def test_every_sample_comes_once_and_no_grain_exceeds_the_budget(sides: int, count: int, budget: int) -> None:
     lengths = some_lengths(count, sides)
-    plan = Plan(lengths, budget, seed=3)
+    plan = LengthBucketed(lengths, budget, seed=3)
     for grains in (plan.epoch(0), plan.epoch(1), plan.sequential()):
         assert np.array_equal(np.sort(np.concatenate(grains)), np.arange(count))
         assert max(padded(lengths, grain) for grain in grains) <= budget
@@ -42,113 +42,113 @@ def test_every_sample_comes_once_and_no_grain_exceeds_the_budget(sides: int, cou
 
 def test_lengths_without_sides_are_one_side() -> None:
     lengths = some_lengths(500, 1)
-    assert same(Plan(lengths[:, 0], 512, 0).epoch(2), Plan(lengths, 512, 0).epoch(2))
+    assert same(LengthBucketed(lengths[:, 0], 512, 0).epoch(2), LengthBucketed(lengths, 512, 0).epoch(2))
 
 
 def test_a_grain_is_full_before_the_next_begins() -> None:
     lengths = some_lengths(2000)
-    grains = Plan(lengths, 1024, 0).sequential()
+    grains = LengthBucketed(lengths, 1024, 0).sequential()
     for grain, following in pairwise(grains):
         assert padded(lengths, np.append(grain, following[0])) > 1024
 
 
 def test_an_epoch_depends_on_lengths_budget_seed_and_number_alone() -> None:
     lengths = some_lengths(2000)
-    plan = Plan(lengths, 1024, seed=5)
-    plan.grain(1000)
-    assert same(plan.epoch(4), Plan(lengths.copy(), 1024, seed=5).epoch(4))
-    assert not same(plan.epoch(4), Plan(lengths, 1024, seed=6).epoch(4))
+    plan = LengthBucketed(lengths, 1024, seed=5)
+    plan.micro_batch(1000)
+    assert same(plan.epoch(4), LengthBucketed(lengths.copy(), 1024, seed=5).epoch(4))
+    assert not same(plan.epoch(4), LengthBucketed(lengths, 1024, seed=6).epoch(4))
     assert not same(plan.epoch(4), plan.epoch(5))
 
 
 @pytest.mark.parametrize(("noise", "length"), [(0.1, None), (0.0, 9)])
 def test_other_samples_meet_in_another_epoch(noise: float, length: int | None) -> None:
     lengths = some_lengths(2000) if length is None else np.full(2000, length)
-    plan = Plan(lengths, 1024, 0, noise)
+    plan = LengthBucketed(lengths, 1024, 0, noise)
     first, second = ({frozenset(grain.tolist()) for grain in plan.epoch(number)} for number in (0, 1))
     assert len(first & second) < 0.1 * len(first)
 
 
 def test_grains_come_in_random_order() -> None:
     lengths = some_lengths(2000)
-    means = np.array([lengths[grain].sum(1).mean() for grain in Plan(lengths, 1024, 0).epoch(0)])
+    means = np.array([lengths[grain].sum(1).mean() for grain in LengthBucketed(lengths, 1024, 0).epoch(0)])
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
 
 
 def test_the_nth_grain_is_found_by_walking_jumping_and_going_back() -> None:
     lengths = some_lengths(300)
-    plan = Plan(lengths, 512, seed=1)
+    plan = LengthBucketed(lengths, 512, seed=1)
     walked = [(number, grain) for number in range(6) for grain in plan.epoch(number)]
     assert len({len(plan.epoch(number)) for number in range(6)}) > 1  # or counting through epochs would prove little
     for order in (range(len(walked)), [len(walked) - 1, 0, 100, 41, len(walked) - 1]):
-        fresh = Plan(lengths, 512, seed=1)
+        fresh = LengthBucketed(lengths, 512, seed=1)
         for place in order:
-            epoch, grain = fresh.grain(place)
+            epoch, grain = fresh.micro_batch(place)
             assert epoch == walked[place][0] and np.array_equal(grain, walked[place][1])
 
 
 def test_walking_plans_each_epoch_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    epoch = Plan.epoch
+    epoch = LengthBucketed.epoch
 
-    def counted(plan: Plan, number: int) -> list[Lengths]:
+    def counted(plan: LengthBucketed, number: int) -> list[Lengths]:
         asked.append(number)
         return epoch(plan, number)
 
-    monkeypatch.setattr(Plan, "epoch", counted)
-    plan = Plan(some_lengths(300), 512, seed=1)
-    reached = [plan.grain(place)[0] for place in range(150)]
+    monkeypatch.setattr(LengthBucketed, "epoch", counted)
+    plan = LengthBucketed(some_lengths(300), 512, seed=1)
+    reached = [plan.micro_batch(place)[0] for place in range(150)]
     assert asked == list(range(reached[-1] + 1)) and reached[-1] > 2
 
 
 def test_a_grain_may_be_changed_by_its_owner() -> None:
-    plan = Plan(some_lengths(50), 512, seed=1)
-    plan.grain(0)[1][:] = -1
-    assert plan.grain(0)[1].min() >= 0
+    plan = LengthBucketed(some_lengths(50), 512, seed=1)
+    plan.micro_batch(0)[1][:] = -1
+    assert plan.micro_batch(0)[1].min() >= 0
 
 
 def test_evaluation_goes_by_length() -> None:
     lengths = some_lengths(500)
-    totals = lengths[np.concatenate(Plan(lengths, 512, 0).sequential())].sum(1)
+    totals = lengths[np.concatenate(LengthBucketed(lengths, 512, 0).sequential())].sum(1)
     assert (np.diff(totals) >= 0).all()
 
 
 def test_padding_is_the_share_of_padded_positions_and_small() -> None:
     lengths = some_lengths(20_000)
-    plan = Plan(lengths, 2048, 0)
-    assert plan.padding() == pytest.approx(1 - lengths.sum() / sum(padded(lengths, g) for g in plan.epoch(0)))
-    assert plan.padding() < 0.1
-    assert Plan(np.full(64, 8), 64, 0).padding() == 0
-    assert Plan(np.array([3, 1]), 6, 0).padding() == pytest.approx(1 - 4 / 6)
+    plan = LengthBucketed(lengths, 2048, 0)
+    assert plan.padding_fraction() == pytest.approx(1 - lengths.sum() / sum(padded(lengths, g) for g in plan.epoch(0)))
+    assert plan.padding_fraction() < 0.1
+    assert LengthBucketed(np.full(64, 8), 64, 0).padding_fraction() == 0
+    assert LengthBucketed(np.array([3, 1]), 6, 0).padding_fraction() == pytest.approx(1 - 4 / 6)
 
 
 def test_samples_without_length_find_a_place() -> None:
-    grains = Plan(np.zeros((10, 2), dtype=np.int64), 4, 0).epoch(0)
+    grains = LengthBucketed(np.zeros((10, 2), dtype=np.int64), 4, 0).epoch(0)
     assert sorted(len(grain) for grain in grains) == [2, 4, 4]
 
 
 def test_a_sample_larger_than_the_budget_is_named() -> None:
     with pytest.raises(DataError, match="20"):
-        Plan(np.array([[3, 4], [10, 20]]), 20, 0)
+        LengthBucketed(np.array([[3, 4], [10, 20]]), 20, 0)
 
 
 def test_a_plan_of_nothing_is_refused() -> None:
     with pytest.raises(DataError, match="samples"):
-        Plan(np.zeros(0), 20, 0)
+        LengthBucketed(np.zeros(0), 20, 0)
     with pytest.raises(SettingError, match="budget"):
-        Plan(np.ones(3), 0, 0)
+        LengthBucketed(np.ones(3), 0, 0)
     with pytest.raises(ValueError, match="negative"):
-        Plan(np.array([1, -1]), 9, 0)
+        LengthBucketed(np.array([1, -1]), 9, 0)
 
 
 def test_the_grains_of_a_seed_are_the_same_on_every_machine() -> None:
-    grains = Plan(np.array([5, 3, 8, 1, 9, 2]), 16, seed=7).epoch(0)
+    grains = LengthBucketed(np.array([5, 3, 8, 1, 9, 2]), 16, seed=7).epoch(0)
     assert [grain.tolist() for grain in grains] == [[3, 5, 1], [4], [0, 2]]
 
 
 def test_like_lengths_go_together_and_every_sample_is_there_once() -> None:
     lengths = np.random.default_rng(0).integers(1, 40, 1003)
-    plan = Alike(lengths, 10, seed=3)
+    plan = SortedUniform(lengths, 10, seed=3)
     first, second = plan.epoch(0), plan.epoch(1)
     for epoch in (first, second):
         numbers = np.concatenate([grain[:, 0] for grain in epoch])
@@ -160,12 +160,12 @@ def test_like_lengths_go_together_and_every_sample_is_there_once() -> None:
         assert np.median([np.ptp(lengths[grain[:, 0]]) for grain in epoch]) < 5
     assert (
         [g.tolist() for g in first]
-        == [g.tolist() for g in Alike(lengths, 10, seed=3).epoch(0)]
+        == [g.tolist() for g in SortedUniform(lengths, 10, seed=3).epoch(0)]
         != [g.tolist() for g in second]
     )
     means = np.array([lengths[grain[:, 0]].mean() for grain in first])
     assert abs(np.corrcoef(means[1:], means[:-1])[0, 1]) < 0.3, "grains come in an order of chance"
-    assert plan.padding() < 0.12 and plan.tokens(5) == 10 and not plan.steady
+    assert plan.padding_fraction() < 0.12 and plan.num_tokens(5) == 10 and not plan.static_shape
 
 
 @pytest.mark.parametrize("sides", [1, 2])
@@ -173,33 +173,33 @@ def test_like_lengths_go_together_and_every_sample_is_there_once() -> None:
 @pytest.mark.parametrize("budget", [600, 4096, 10**7])
 def test_grains_that_are_filled_up_have_few_shapes(sides: int, count: int, budget: int) -> None:
     lengths = some_lengths(count, sides)
-    plan = Blocks(lengths, budget, seed=3)
+    plan = FixedShape(lengths, budget, seed=3)
     for epoch in (0, 1):
         grains = plan.epoch(epoch)
         assert np.array_equal(np.sort(np.concatenate(grains)), np.arange(count))
         for grain in grains:
             block = plan.shape_of(grain)
-            assert len(grain) <= block.documents and (lengths[grain] <= block.longest).all()
-            assert block.documents * sum(block.longest) <= budget and plan.size(grain) <= budget
-            assert (np.array(block.longest) <= lengths.max(0)).all()
-    assert len(plan.blocks) < 64 and plan.few and not plan.steady and plan.shape in plan.blocks
-    assert same(plan.epoch(1), Blocks(lengths.copy(), budget, 3).epoch(1))
+            assert len(grain) <= block.num_documents and (lengths[grain] <= block.max_lengths).all()
+            assert block.num_documents * sum(block.max_lengths) <= budget and plan.padded_size(grain) <= budget
+            assert (np.array(block.max_lengths) <= lengths.max(0)).all()
+    assert len(plan.bucket_shapes) < 64 and plan.bucketed and not plan.static_shape and plan.shape in plan.bucket_shapes
+    assert same(plan.epoch(1), FixedShape(lengths.copy(), budget, 3).epoch(1))
     assert count == 1 or not same(plan.epoch(1), plan.epoch(2))
 
 
 def test_sizes_that_few_samples_have_join_larger_ones() -> None:
-    plan = Blocks([8] * 50 + [16] * 3 + [24] * 50, budget=240, seed=0)
-    assert [(block.longest, block.documents) for block in plan.blocks] == [((8,), 30), ((24,), 10)]
-    assert plan.shape_of(np.array([51])).longest == (24,)
+    plan = FixedShape([8] * 50 + [16] * 3 + [24] * 50, budget=240, seed=0)
+    assert [(block.max_lengths, block.num_documents) for block in plan.bucket_shapes] == [((8,), 30), ((24,), 10)]
+    assert plan.shape_of(np.array([51])).max_lengths == (24,)
 
 
 def test_long_texts_are_rounded_by_more() -> None:
-    plan = Blocks(np.arange(1, 513), budget=10**4, seed=0)
-    steps = {block.longest[0] for block in plan.blocks}
+    plan = FixedShape(np.arange(1, 513), budget=10**4, seed=0)
+    steps = {block.max_lengths[0] for block in plan.bucket_shapes}
     assert steps <= {*range(8, 65, 8), *range(80, 129, 16), *range(160, 257, 32), *range(320, 513, 64)} and 512 in steps
 
 
 def test_filling_up_costs_little_where_there_is_much() -> None:
     lengths = np.repeat(some_lengths(3000), 10, axis=0)
-    plan = Blocks(lengths, 16384, seed=0)
-    assert plan.padding() < 0.35 and 8 < len(plan.blocks) < 64
+    plan = FixedShape(lengths, 16384, seed=0)
+    assert plan.padding_fraction() < 0.35 and 8 < len(plan.bucket_shapes) < 64

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.points.cloud import Cloud
+from regard.data.points.cloud import PointCloud
 from regard.data.points.cloud_files import read_cloud
 from regard.data.points.ply import write_ply
 from regard.errors import DataError
@@ -62,15 +62,15 @@ def ply(columns: dict[str, np.ndarray], order: str, faces: list[list[int]] | Non
 def test_points_are_read_as_they_were_written(order: str, end: str) -> None:
     made = points()
     cloud = read_cloud(ply(made, order, end=end))
-    assert cloud.colours is not None and cloud.normals is not None and cloud.labels is not None
+    assert cloud.colors is not None and cloud.normals is not None and cloud.labels is not None
     for place, name in enumerate("xyz"):
-        np.testing.assert_array_equal(cloud.places[:, place], made[name])
+        np.testing.assert_array_equal(cloud.coordinates[:, place], made[name])
     for place, name in enumerate(("red", "green", "blue")):
-        np.testing.assert_array_equal(cloud.colours[:, place], made[name])
+        np.testing.assert_array_equal(cloud.colors[:, place], made[name])
     for place, name in enumerate(("nx", "ny", "nz")):
         np.testing.assert_allclose(cloud.normals[:, place], made[name], atol=1e-6)
     np.testing.assert_array_equal(cloud.labels, made["label"])
-    assert cloud.dropped == 0 and not cloud.sampled and not cloud.origin.any()
+    assert cloud.num_dropped == 0 and not cloud.from_mesh and not cloud.origin.any()
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_colours_of_more_than_bytes_become_bytes() -> None:
     floats = {name: np.array([0, 0.5, 1], "f4") for name in ("red", "green", "blue")}
     wide = {name: np.array([0, 32768, 65535], "u2") for name in ("red", "green", "blue")}
     for colours in (floats, wide):
-        found = read_cloud(ply(made | colours, "<")).colours
+        found = read_cloud(ply(made | colours, "<")).colors
         assert found is not None
         np.testing.assert_array_equal(found[:, 0], [0, 128, 255])
 
@@ -106,7 +106,7 @@ def test_colours_of_more_than_bytes_become_bytes() -> None:
 @pytest.mark.parametrize("order", ORDERS)
 def test_bytes_that_are_all_dark_stay_dark(order: str) -> None:
     dark = {name: np.array([0, 1, 1], "u1") for name in ("red", "green", "blue")}
-    assert read_cloud(ply({**bare(3), **dark}, order)).colours.max() == 1  # type: ignore[union-attr]
+    assert read_cloud(ply({**bare(3), **dark}, order)).colors.max() == 1  # type: ignore[union-attr]
 
 
 def test_lists_of_vertices_in_text_are_refused_for_what_they_are() -> None:
@@ -124,20 +124,20 @@ def test_faces_may_stand_before_their_vertices(order: str) -> None:
     corners = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0]], "<f4")
     body = struct.pack("<B3i", 3, 0, 1, 2) + corners.tobytes() if order else b"3 0 1 2\n0 0 0\n1 0 0\n0 1 0\n"
     found = read_cloud(head.encode() + body)
-    assert found.sampled and (found.normals == [0, 0, 1]).all()
+    assert found.from_mesh and (found.normals == [0, 0, 1]).all()
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_faces_make_a_mesh_and_many_corners_are_cut_into_triangles(order: str) -> None:
     rows = ([0, 2, 2, 0, 9], [0, 0, 2, 2, 9], [1] * 5)
     square = {name: np.array(row, "f4") for name, row in zip("xyz", rows, strict=True)}
-    whole = read_cloud(ply(square, order, [[0, 1, 2, 3]]), points=500)
-    halves = read_cloud(ply(square, order, [[0, 1, 2], [0, 2, 3]]), points=500)
-    mixed = read_cloud(ply(square, order, [[0, 1], [0, 1, 2], [4], [0, 2, 3], [0, 1, 2, 3], [0, 0, 0]]), points=500)
-    assert whole.sampled and len(whole) == 500
-    np.testing.assert_array_equal(whole.places, halves.places)
+    whole = read_cloud(ply(square, order, [[0, 1, 2, 3]]), num_points=500)
+    halves = read_cloud(ply(square, order, [[0, 1, 2], [0, 2, 3]]), num_points=500)
+    mixed = read_cloud(ply(square, order, [[0, 1], [0, 1, 2], [4], [0, 2, 3], [0, 1, 2, 3], [0, 0, 0]]), num_points=500)
+    assert whole.from_mesh and len(whole) == 500
+    np.testing.assert_array_equal(whole.coordinates, halves.coordinates)
     for cloud in (whole, mixed):
-        assert (cloud.places[:, 2] == 1).all() and cloud.places[:, :2].max() <= 2  # not the lone vertex
+        assert (cloud.coordinates[:, 2] == 1).all() and cloud.coordinates[:, :2].max() <= 2  # not the lone vertex
         assert cloud.normals is not None
         np.testing.assert_allclose(np.abs(cloud.normals[:, 2]), 1)
 
@@ -146,13 +146,13 @@ def test_runs_of_faces_of_different_sizes_are_read_one_after_the_other() -> None
     random = np.random.default_rng(3)
     corners = {name: random.normal(size=40).astype("f4") for name in "xyz"}
     faces = [random.permutation(40)[: random.choice([3, 3, 3, 4, 5])].tolist() for _ in range(400)]
-    text, data = (read_cloud(ply(corners, order, faces), points=2000) for order in ("", ">"))
-    np.testing.assert_array_equal(text.places, data.places)
+    text, data = (read_cloud(ply(corners, order, faces), num_points=2000) for order in ("", ">"))
+    np.testing.assert_array_equal(text.coordinates, data.coordinates)
 
 
 def test_a_mesh_whose_vertices_have_labels_is_its_vertices() -> None:
     cloud = read_cloud(ply(points(4), "<", [[0, 1, 2], [1, 2, 3]]))
-    assert len(cloud) == 4 and not cloud.sampled and cloud.labels is not None
+    assert len(cloud) == 4 and not cloud.from_mesh and cloud.labels is not None
 
 
 def test_elements_that_nobody_asks_for_are_stepped_over() -> None:
@@ -222,28 +222,28 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     places = random.normal(size=(20, 3)).astype(np.float32)
     labels, colours = random.integers(-1, 3, 20), random.integers(0, 256, (20, 3)).astype(np.uint8)
-    write_ply(tmp_path / "a.ply", Cloud(places), labels, colours, ("floor", "green  chair", "Ärm"))
+    write_ply(tmp_path / "a.ply", PointCloud(places), labels, colours, ("floor", "green  chair", "Ärm"))
     cloud = read_cloud(str(tmp_path / "a.ply"))
-    np.testing.assert_array_equal(cloud.places, places)
+    np.testing.assert_array_equal(cloud.coordinates, places)
     np.testing.assert_array_equal(cloud.labels, labels)
-    np.testing.assert_array_equal(cloud.colours, colours)
+    np.testing.assert_array_equal(cloud.colors, colours)
     assert cloud.classes == ("floor", "green chair", "Ärm") and cloud.normals is None
 
 
 def test_far_away_places_come_back_where_they_were(tmp_path: Path) -> None:
     world = np.array([4.5e5, 5.4e6, 100.0]) + np.random.default_rng(2).uniform(-20, 20, (100, 3))
     cloud = read_cloud(ply({name: world[:, place] for place, name in enumerate("xyz")}, "<"))
-    assert cloud.origin.any() and np.abs(cloud.places).max() < 41
+    assert cloud.origin.any() and np.abs(cloud.coordinates).max() < 41
     np.testing.assert_allclose(
-        cloud.world, world, rtol=0, atol=2e-6
+        cloud.world_coordinates, world, rtol=0, atol=2e-6
     )  # float32 alone would be off by a quarter of a metre
     write_ply(tmp_path / "a.ply", cloud, np.zeros(100))
-    np.testing.assert_allclose(read_cloud(str(tmp_path / "a.ply")).world, world, rtol=0, atol=4e-6)
+    np.testing.assert_allclose(read_cloud(str(tmp_path / "a.ply")).world_coordinates, world, rtol=0, atol=4e-6)
 
 
 def test_labels_of_another_number_of_points_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="labels"):
-        write_ply(tmp_path / "a.ply", Cloud(np.zeros((3, 3), np.float32)), np.zeros(4))
+        write_ply(tmp_path / "a.ply", PointCloud(np.zeros((3, 3), np.float32)), np.zeros(4))
     assert not (tmp_path / "a.ply").exists()
 
 
@@ -258,7 +258,7 @@ def trimesh() -> Any:
 def test_trimesh_reads_what_is_written(trimesh: Any, tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     places, colours = random.normal(size=(20, 3)).astype(np.float32), random.integers(0, 256, (20, 3)).astype(np.uint8)
-    write_ply(tmp_path / "a.ply", Cloud(places), np.arange(20), colours, ("one", "two"))
+    write_ply(tmp_path / "a.ply", PointCloud(places), np.arange(20), colours, ("one", "two"))
     found = trimesh.load(tmp_path / "a.ply")
     np.testing.assert_array_equal(np.asarray(found.vertices, np.float32), places)
     np.testing.assert_array_equal(np.asarray(found.colors)[:, :3], colours)
@@ -269,10 +269,10 @@ def test_trimesh_reads_what_is_written(trimesh: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "binary"])
 def test_what_trimesh_writes_is_read(trimesh: Any, encoding: str) -> None:
     mesh = trimesh.creation.torus(2, 0.5)
-    cloud = read_cloud(mesh.export(file_type="ply", encoding=encoding), points=5000)
-    assert cloud.sampled and len(cloud) == 5000
-    x, y, z = cloud.places.T
+    cloud = read_cloud(mesh.export(file_type="ply", encoding=encoding), num_points=5000)
+    assert cloud.from_mesh and len(cloud) == 5000
+    x, y, z = cloud.coordinates.T
     assert np.abs(np.hypot(np.hypot(x, y) - 2, z) - 0.5).max() < 0.02
     places = np.random.default_rng(0).normal(size=(30, 3))
     written = trimesh.PointCloud(places).export(file_type="ply", encoding=encoding)
-    np.testing.assert_allclose(read_cloud(written).places, places, atol=1e-6)
+    np.testing.assert_allclose(read_cloud(written).coordinates, places, atol=1e-6)

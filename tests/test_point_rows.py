@@ -9,20 +9,32 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.points.cloud import Cloud
+from regard.data.points.cloud import PointCloud
 from regard.errors import DataError, SettingError
-from regard.processors.point_augmentation import STILL, Shaking, about, kept, shake
-from regard.processors.point_blocks import Votes, columns, dealt, parts, pieces
-from regard.processors.points import FILE, Points, drawn, rounds
-from regard.processors.voxel_grid import thin
+from regard.processors.point_augmentation import (
+    NO_POINT_AUGMENT,
+    PointAugment,
+    augment_points,
+    axis_rotation,
+    sample_kept_points,
+)
+from regard.processors.point_blocks import (
+    VoteAccumulator,
+    overlapping_blocks,
+    scene_block_indices,
+    split_block,
+    split_scene,
+)
+from regard.processors.points import FILE, PointProcessor, sample_indices, sample_rounds
+from regard.processors.voxel_grid import voxel_downsample
 
 
-def cloud(many: int = 300, seed: int = 0, scale: float = 1.0) -> Cloud:
+def cloud(many: int = 300, seed: int = 0, scale: float = 1.0) -> PointCloud:
     random = np.random.default_rng(seed)
     normals = random.normal(size=(many, 3)).astype(np.float32)
     normals /= np.linalg.norm(normals, axis=1, keepdims=True)
     places = (scale * random.random((many, 3)) + [3, -2, 7]).astype(np.float32)
-    return Cloud(places, random.integers(0, 256, (many, 3)).astype(np.uint8), normals)
+    return PointCloud(places, random.integers(0, 256, (many, 3)).astype(np.uint8), normals)
 
 
 def generator(seed: int = 0) -> np.random.Generator:
@@ -44,9 +56,9 @@ def thinned_plainly(places: np.ndarray, edge: float) -> tuple[list[int], list[in
 
 @pytest.mark.parametrize("edge", [0.01, 0.13, 0.5, 3.0])
 def test_thinning_is_that_of_a_plain_loop(edge: float) -> None:
-    places = cloud(400).places
+    places = cloud(400).coordinates
     places[100:120] = places[:20]  # twins
-    keep, cell = thin(places, edge)
+    keep, cell = voxel_downsample(places, edge)
     right, owner = thinned_plainly(places, edge)
     np.testing.assert_array_equal(keep, right)
     np.testing.assert_array_equal(cell, owner)
@@ -57,7 +69,7 @@ def test_thinning_by_chance_keeps_one_of_each_cell_any_as_likely() -> None:
     seen = np.zeros(4)
     random = generator()
     for _ in range(3000):
-        keep, cell = thin(places, 1.0, random)
+        keep, cell = voxel_downsample(places, 1.0, random)
         assert len(keep) == 2 and (np.diff(keep) > 0).all()
         assert (keep[cell[[0, 2, 3]]] == keep[cell[0]]).all() and keep[cell[1]] == 1
         seen[keep] += 1
@@ -66,20 +78,20 @@ def test_thinning_by_chance_keeps_one_of_each_cell_any_as_likely() -> None:
 
 def test_thinning_of_cells_without_number_compares_their_sides() -> None:
     places = np.array([[0, 0, 0], [1e14, 0, 0], [0, 1e14, 0], [0, 0, 1e14], [0.2, 0.2, 0.2], [1e14, 0, 0]], np.float32)
-    keep, cell = thin(places, 0.5)
+    keep, cell = voxel_downsample(places, 0.5)
     assert keep.tolist() == [0, 1, 2, 3] and cell.tolist() == [0, 1, 2, 3, 0, 1]
 
 
 def test_no_edge_keeps_all_and_no_point_is_no_trouble() -> None:
-    places = cloud(5).places
-    assert thin(places, 0.0)[0].tolist() == list(range(5)) == thin(places, 0.0)[1].tolist()
-    assert len(thin(places[:0], 0.1)[0]) == 0
+    places = cloud(5).coordinates
+    assert voxel_downsample(places, 0.0)[0].tolist() == list(range(5)) == voxel_downsample(places, 0.0)[1].tolist()
+    assert len(voxel_downsample(places[:0], 0.1)[0]) == 0
 
 
 def test_a_million_points_are_thinned_in_a_moment() -> None:
     places = generator().random((1_000_000, 3)).astype(np.float32)
     start = time.perf_counter()
-    keep, _ = thin(places, 0.02)
+    keep, _ = voxel_downsample(places, 0.02)
     assert len(keep) > 124_900 and time.perf_counter() - start < 5  # half a second; machines may be busy
 
 
@@ -88,46 +100,46 @@ def test_a_million_points_are_thinned_in_a_moment() -> None:
 
 def test_rows_hold_places_then_colours_then_normals() -> None:
     made = cloud(20)
-    points = Points(count=0, frame="centred", features=("colours", "normals"))
+    points = PointProcessor(count=0, frame="centred", features=("colours", "normals"))
     x, chosen = points.prepare(made)
-    assert x.shape == (20, 9) == (20, points.width) and x.dtype == np.float32 and points.normals == 6
+    assert x.shape == (20, 9) == (20, points.width) and x.dtype == np.float32 and points.normals_column == 6
     np.testing.assert_array_equal(chosen, np.arange(20))
-    np.testing.assert_allclose(x[:, :3], made.places - made.places.astype(np.float64).mean(axis=0), atol=1e-6)
-    assert made.colours is not None
-    np.testing.assert_allclose(x[:, 3:6], made.colours / 255, atol=1e-7)
+    np.testing.assert_allclose(x[:, :3], made.coordinates - made.coordinates.astype(np.float64).mean(axis=0), atol=1e-6)
+    assert made.colors is not None
+    np.testing.assert_allclose(x[:, 3:6], made.colors / 255, atol=1e-7)
     np.testing.assert_array_equal(x[:, 6:], made.normals)
 
 
 def test_what_a_file_does_not_have_is_nothing() -> None:
-    x, _ = Points(features=("colours", "normals")).prepare(Cloud(cloud(20).places))
+    x, _ = PointProcessor(features=("colours", "normals")).prepare(PointCloud(cloud(20).coordinates))
     assert x.shape == (20, 9) and not x[:, 3:].any()
-    assert Points(features=("normals",)).normals == 3 and Points().normals is None
+    assert PointProcessor(features=("normals",)).normals_column == 3 and PointProcessor().normals_column is None
 
 
 def test_frames_are_what_they_say() -> None:
     made = cloud(200, scale=4)
     unit, centred, floor = (
-        Points(0, frame).prepare(made)[0].astype(np.float64) for frame in ("unit", "centred", "floor")
+        PointProcessor(0, frame).prepare(made)[0].astype(np.float64) for frame in ("unit", "centred", "floor")
     )
     np.testing.assert_allclose(unit.mean(axis=0), 0, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1).max(), 1, rtol=1e-6)
     np.testing.assert_allclose(centred.mean(axis=0), 0, atol=1e-6)
     np.testing.assert_allclose(floor[:, :2], centred[:, :2], atol=1e-6)
-    assert floor[:, 2].min() == 0 and Points(0, "floor", up="y").prepare(made)[0][:, 1].min() == 0
+    assert floor[:, 2].min() == 0 and PointProcessor(0, "floor", up="y").prepare(made)[0][:, 1].min() == 0
     for framed in (centred, floor):  # metres stay metres
-        np.testing.assert_allclose(np.ptp(framed, axis=0), np.ptp(made.places, axis=0), rtol=1e-5)
+        np.testing.assert_allclose(np.ptp(framed, axis=0), np.ptp(made.coordinates, axis=0), rtol=1e-5)
 
 
 def test_one_point_and_points_in_one_place_stay_finite() -> None:
     for places in (np.array([[5, 6, 7]], np.float32), np.full((9, 3), 4, np.float32)):
         for frame in ("unit", "centred", "floor"):
-            x, _ = Points(4, frame).prepare(Cloud(places))
+            x, _ = PointProcessor(4, frame).prepare(PointCloud(places))
             np.testing.assert_array_equal(x, 0)
 
 
 def test_points_are_drawn_once_each_and_the_same_without_chance() -> None:
     made = cloud(300)
-    points = Points(count=64)
+    points = PointProcessor(count=64)
     x, chosen = points.prepare(made)
     again, same = points.prepare(made)
     np.testing.assert_array_equal(chosen, same)
@@ -142,31 +154,31 @@ def test_points_are_drawn_once_each_and_the_same_without_chance() -> None:
 def test_every_point_is_drawn_as_often() -> None:
     random, seen = generator(), np.zeros(20)
     for _ in range(2000):
-        seen[drawn(20, 5, random)] += 1
+        seen[sample_indices(20, 5, random)] += 1
     assert np.abs(seen - 500).max() < 90
 
 
 def test_thinned_and_cut_points_are_points_of_the_cloud() -> None:
     made = cloud(2000, scale=6)
-    points = Points(100, "floor", voxel=0.4, block=2.0, features=("colours",))
+    points = PointProcessor(100, "floor", voxel=0.4, block=2.0, features=("colours",))
     for random in (None, generator(3)):
         x, chosen = points.prepare(made, random)
         assert 5 < len(x) <= 100
-        np.testing.assert_allclose(np.ptp(x[:, :3], axis=0), np.ptp(made.places[chosen], axis=0), atol=1e-5)
+        np.testing.assert_allclose(np.ptp(x[:, :3], axis=0), np.ptp(made.coordinates[chosen], axis=0), atol=1e-5)
         assert (np.ptp(x[:, :2], axis=0) <= 2.0 + 1e-5).all() and np.ptp(
             x[:, 2]
         ) > 4  # a column is as high as the scene
-        assert made.colours is not None
-        np.testing.assert_allclose(x[:, 3:], made.colours[chosen] / 255, atol=1e-7)
-        cells = np.floor((made.places[chosen] - made.places.min(axis=0)).astype(np.float64) / 0.4)
+        assert made.colors is not None
+        np.testing.assert_allclose(x[:, 3:], made.colors[chosen] / 255, atol=1e-7)
+        cells = np.floor((made.coordinates[chosen] - made.coordinates.min(axis=0)).astype(np.float64) / 0.4)
         assert len(np.unique(cells, axis=0)) == len(x)
 
 
 def test_how_clouds_are_made_ready_is_kept(tmp_path: Path) -> None:
-    assert not Points.exists(tmp_path)
-    points = Points(512, "floor", 0.04, 2.5, ("colours", "normals"), "y")
+    assert not PointProcessor.exists(tmp_path)
+    points = PointProcessor(512, "floor", 0.04, 2.5, ("colours", "normals"), "y")
     points.save(tmp_path)
-    assert Points.exists(tmp_path) and Points.load(tmp_path) == points
+    assert PointProcessor.exists(tmp_path) and PointProcessor.load(tmp_path) == points
 
 
 @pytest.mark.parametrize(
@@ -184,7 +196,7 @@ def test_a_wrong_file_of_it_is_refused(text: str | None, said: str, tmp_path: Pa
     if text is not None:
         (tmp_path / FILE).write_text(text)
     with pytest.raises(DataError, match=said):
-        Points.load(tmp_path)
+        PointProcessor.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +208,7 @@ def test_a_wrong_file_of_it_is_refused(text: str | None, said: str, tmp_path: Pa
 )  # fmt: skip
 def test_what_means_nothing_is_refused(how: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
-        Points(**how)
+        PointProcessor(**how)
 
 
 # -- shaking
@@ -209,9 +221,9 @@ def distances(places: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("turn", ["up", "any"])
 def test_a_turn_keeps_distances_and_normals_turn_alike(turn: Any) -> None:
-    points = Points(0, "centred", features=("colours", "normals"))
+    points = PointProcessor(0, "centred", features=("colours", "normals"))
     x, _ = points.prepare(cloud(50))
-    found = shake(x, generator(5), Shaking(turn=turn), points.normals)
+    found = augment_points(x, generator(5), PointAugment(rotate=turn), points.normals_column)
     assert not np.allclose(found[:, :3], x[:, :3])
     np.testing.assert_allclose(distances(found[:, :3]), distances(x[:, :3]), atol=1e-5)
     # the one rotation that leads from the old places to the new ones leads from the old normals to the new
@@ -225,31 +237,34 @@ def test_a_turn_keeps_distances_and_normals_turn_alike(turn: Any) -> None:
 
 @pytest.mark.parametrize("axis", ["x", "y", "z"])
 def test_a_turn_about_an_axis_leaves_it_alone(axis: Any) -> None:
-    x = cloud(30).places
-    found = shake(x, generator(1), Shaking(turn="up", up=axis))
+    x = cloud(30).coordinates
+    found = augment_points(x, generator(1), PointAugment(rotate="up", up=axis))
     np.testing.assert_allclose(found[:, "xyz".index(axis)], x[:, "xyz".index(axis)], atol=1e-5)
-    quarter = about(np.pi / 2, axis)
+    quarter = axis_rotation(np.pi / 2, axis)
     first, second = np.eye(3)[("xyz".index(axis) + 1) % 3], np.eye(3)[("xyz".index(axis) + 2) % 3]
     np.testing.assert_allclose(quarter @ first, second, atol=1e-12)
 
 
 def test_every_direction_is_as_likely() -> None:
     random = generator()
-    found = np.stack([shake(np.eye(3, dtype=np.float32), random, Shaking(turn="any"))[0] for _ in range(4000)])
+    found = np.stack(
+        [augment_points(np.eye(3, dtype=np.float32), random, PointAugment(rotate="any"))[0] for _ in range(4000)]
+    )
     np.testing.assert_allclose(found.mean(axis=0), 0, atol=0.04)
     np.testing.assert_allclose(found.T @ found / 4000, np.eye(3) / 3, atol=0.03)
 
 
 def test_scale_shift_and_jitter_are_within_their_bounds() -> None:
-    x = cloud(500).places
+    x = cloud(500).coordinates
     size = np.linalg.norm(np.ptp(x, axis=0))
     factors = [
-        np.linalg.norm(np.ptp(shake(x, generator(n), Shaking(scale=(0.5, 2))), axis=0)) / size for n in range(200)
+        np.linalg.norm(np.ptp(augment_points(x, generator(n), PointAugment(scale=(0.5, 2))), axis=0)) / size
+        for n in range(200)
     ]
     assert 0.5 <= min(factors) < 0.6 and 1.9 < max(factors) <= 2.0
-    moved = np.stack([shake(x, generator(n), Shaking(shift=0.2)) - x for n in range(50)])
+    moved = np.stack([augment_points(x, generator(n), PointAugment(shift=0.2)) - x for n in range(50)])
     assert np.ptp(moved, axis=1).max() < 1e-5 and 0.15 < np.abs(moved).max() < 0.2 + 1e-5
-    blurred = shake(x, generator(), Shaking(jitter=0.1)) - x
+    blurred = augment_points(x, generator(), PointAugment(jitter=0.1)) - x
     assert 0.08 < blurred.std() < 0.12 and np.abs(blurred).max() <= 0.3 + 1e-5
 
 
@@ -257,40 +272,47 @@ def test_dropping_leaves_some_out_and_never_all() -> None:
     random = generator()
     sizes = []
     for _ in range(300):
-        stay = kept(200, random, Shaking(drop=0.5))
+        stay = sample_kept_points(200, random, PointAugment(point_dropout=0.5))
         assert (np.diff(stay) > 0).all()
         sizes.append(len(stay))
     assert min(sizes) < 120 and max(sizes) > 190 and np.mean(sizes) == pytest.approx(150, abs=6)
-    assert all(len(kept(1, random, Shaking(drop=0.99))) == 1 for _ in range(50))
-    np.testing.assert_array_equal(kept(9, random, STILL), np.arange(9))
+    assert all(len(sample_kept_points(1, random, PointAugment(point_dropout=0.99))) == 1 for _ in range(50))
+    np.testing.assert_array_equal(sample_kept_points(9, random, NO_POINT_AUGMENT), np.arange(9))
 
 
 def test_shaking_is_a_pure_function_of_its_generator_and_leaves_what_it_reads() -> None:
-    x = cloud(40).places
+    x = cloud(40).coordinates
     before = x.copy()
-    how = Shaking("any", (0.8, 1.25), 0.1, 0.02, 0.3)
-    one, two = (shake(x, generator(9), how) for _ in range(2))
+    how = PointAugment("any", (0.8, 1.25), 0.1, 0.02, 0.3)
+    one, two = (augment_points(x, generator(9), how) for _ in range(2))
     np.testing.assert_array_equal(one, two)
     np.testing.assert_array_equal(x, before)
-    assert one.dtype == np.float32 and (one != shake(x, generator(10), how)).any()
-    np.testing.assert_array_equal(shake(x, generator(1), STILL), x)
-    assert STILL.nothing and not how.nothing
+    assert one.dtype == np.float32 and (one != augment_points(x, generator(10), how)).any()
+    np.testing.assert_array_equal(augment_points(x, generator(1), NO_POINT_AUGMENT), x)
+    assert NO_POINT_AUGMENT.is_identity and not how.is_identity
 
 
 def test_what_is_switched_off_leaves_the_rest_as_it_falls_out() -> None:
-    x = cloud(40).places
-    turned = shake(x, generator(4), Shaking("up"))
-    both = shake(x, generator(4), Shaking("up", shift=0.5))
+    x = cloud(40).coordinates
+    turned = augment_points(x, generator(4), PointAugment("up"))
+    both = augment_points(x, generator(4), PointAugment("up", shift=0.5))
     assert np.ptp(both - turned, axis=0).max() < 1e-5 and np.abs(both - turned).max() > 0.01
 
 
 @pytest.mark.parametrize(
     "how",
-    [{"turn": "left"}, {"scale": (2.0, 1.0)}, {"scale": (0.0, 1.0)}, {"scale": (1.0,)}, {"shift": -1}, {"drop": 1.0}],
+    [
+        {"rotate": "left"},
+        {"scale": (2.0, 1.0)},
+        {"scale": (0.0, 1.0)},
+        {"scale": (1.0,)},
+        {"shift": -1},
+        {"point_dropout": 1.0},
+    ],
 )
 def test_shaking_that_means_nothing_is_refused(how: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
-        Shaking(**how)
+        PointAugment(**how)
 
 
 # -- pieces and votes
@@ -311,45 +333,49 @@ def columns_plainly(places: np.ndarray, side: float) -> list[list[int]]:
 
 @pytest.mark.parametrize("side", [0.7, 1.5, 3.0, 40.0])
 def test_columns_are_those_of_a_plain_loop(side: float) -> None:
-    places = cloud(300, scale=6).places
-    found = columns(places, Points(0, "floor", block=side))
+    places = cloud(300, scale=6).coordinates
+    found = overlapping_blocks(places, PointProcessor(0, "floor", block=side))
     assert sorted(column.tolist() for column in found) == sorted(columns_plainly(places, side))
 
 
 def test_pieces_cover_every_point_and_are_no_larger_than_asked() -> None:
-    places = cloud(3000, scale=6).places
-    points = Points(100, "floor", block=2.0)
-    found = pieces(places, points)
+    places = cloud(3000, scale=6).coordinates
+    points = PointProcessor(100, "floor", block=2.0)
+    found = scene_block_indices(places, points)
     counts = np.bincount(np.concatenate(found), minlength=3000)
     assert max(map(len, found)) <= 100 and counts.min() >= 1
     inner = ((places[:, :2] > places.min(axis=0)[:2] + 1) & (places[:, :2] < places.max(axis=0)[:2] - 1)).all(axis=1)
     assert (counts[inner] == 4).all() and counts.max() == 4  # seen from four columns that overlap
     for piece in found:
         assert (np.ptp(places[piece][:, :2], axis=0) <= 2.0 + 1e-5).all() and len(set(piece.tolist())) == len(piece)
-    flat = pieces(places, Points(100, "floor", block=2.0, up="x"))
+    flat = scene_block_indices(places, PointProcessor(100, "floor", block=2.0, up="x"))
     assert all((np.ptp(places[piece][:, 1:], axis=0) <= 2.0 + 1e-5).all() for piece in flat)
 
 
 def test_a_whole_cloud_is_dealt_out_evenly_and_each_point_once() -> None:
-    found = pieces(cloud(1000).places, Points(300))
+    found = scene_block_indices(cloud(1000).coordinates, PointProcessor(300))
     assert [len(piece) for piece in found] == [250] * 4
     np.testing.assert_array_equal(np.sort(np.concatenate(found)), np.arange(1000))
     for piece in found:  # each is an even thinning, not a part: its thirds are as full
         assert np.histogram(piece, bins=3, range=(0, 1000))[0].min() > 55
-    assert len(pieces(cloud(300).places, Points(300))) == 1 == len(pieces(cloud(1000).places, Points(0)))
-    assert pieces(cloud(1).places[:0], Points(300)) == []
-    assert [part.tolist() for part in dealt(np.array([4, 7]), 0)] == [[4, 7]]
+    assert (
+        len(scene_block_indices(cloud(300).coordinates, PointProcessor(300)))
+        == 1
+        == len(scene_block_indices(cloud(1000).coordinates, PointProcessor(0)))
+    )
+    assert scene_block_indices(cloud(1).coordinates[:0], PointProcessor(300)) == []
+    assert [part.tolist() for part in split_block(np.array([4, 7]), 0)] == [[4, 7]]
 
 
 def test_a_single_point_far_away_makes_one_more_column_and_no_trouble() -> None:
-    places = np.concatenate([cloud(100).places, [[1e12, 1e12, 0]]]).astype(np.float32)
-    found = columns(places, Points(0, "floor", block=2.0))
+    places = np.concatenate([cloud(100).coordinates, [[1e12, 1e12, 0]]]).astype(np.float32)
+    found = overlapping_blocks(places, PointProcessor(0, "floor", block=2.0))
     assert 100 in np.concatenate(found) and len(found) < 10
 
 
 def test_votes_are_the_mean_of_what_was_said() -> None:
     random, right, counts = generator(), np.zeros((30, 4)), np.zeros(30)
-    votes = Votes(30, 4)
+    votes = VoteAccumulator(30, 4)
     for _ in range(12):
         chosen = random.permutation(30)[:20]
         said = random.random((20, 4))
@@ -359,41 +385,45 @@ def test_votes_are_the_mean_of_what_was_said() -> None:
             right[place] += row
             counts[place] += 1
     np.testing.assert_array_equal(votes.counts, counts)
-    np.testing.assert_allclose(votes.chances(), right / counts[:, None], rtol=1e-6)
-    np.testing.assert_array_equal(votes.said(), (right / counts[:, None]).argmax(axis=1))
+    np.testing.assert_allclose(votes.probabilities(), right / counts[:, None], rtol=1e-6)
+    np.testing.assert_array_equal(votes.labels(), (right / counts[:, None]).argmax(axis=1))
 
 
 def test_every_point_of_a_scene_has_the_answer_of_its_cell() -> None:
     """A model that knows the class of a place by its cell: every point gets that of the one that spoke for it."""
     made = cloud(3000, scale=5)
-    points = Points(64, "floor", voxel=0.3, block=1.5, features=("colours",))
-    found = parts(made, points)
-    truth = generator(1).integers(0, 5, len(found.kept))
-    votes = Votes(len(found.kept), 5)
-    for chosen, x in zip(found.chosen, found.rows, strict=True):
+    points = PointProcessor(64, "floor", voxel=0.3, block=1.5, features=("colours",))
+    found = split_scene(made, points)
+    truth = generator(1).integers(0, 5, len(found.point_indices))
+    votes = VoteAccumulator(len(found.point_indices), 5)
+    for chosen, x in zip(found.block_indices, found.rows, strict=True):
         assert x.shape == (len(chosen), 6) and len(chosen) <= 64 and x[:, 2].min() == 0
-        assert made.colours is not None
-        np.testing.assert_allclose(x[:, 3:], made.colours[found.kept[chosen]] / 255, atol=1e-7)
+        assert made.colors is not None
+        np.testing.assert_allclose(x[:, 3:], made.colors[found.point_indices[chosen]] / 255, atol=1e-7)
         votes.add(chosen, np.eye(5)[truth[chosen]])
-    said = votes.said(found.cell)
+    said = votes.labels(found.voxel_index)
     assert said.shape == (3000,) and votes.counts.min() >= 1
-    keep, cell = thinned_plainly(made.places, 0.3)
-    np.testing.assert_array_equal(found.kept, keep)
+    keep, cell = thinned_plainly(made.coordinates, 0.3)
+    np.testing.assert_array_equal(found.point_indices, keep)
     np.testing.assert_array_equal(said, truth[cell])
-    assert votes.chances(found.cell).shape == (3000, 5)
+    assert votes.probabilities(found.voxel_index).shape == (3000, 5)
 
 
 def test_tilts_mirrors_and_stretches_are_what_they_are_called() -> None:
     x = np.eye(3, dtype=np.float32)
-    turns = np.stack([shake(x, generator(n), Shaking(tilt=10)) for n in range(2000)])  # rows are where the axes went
+    turns = np.stack(
+        [augment_points(x, generator(n), PointAugment(tilt=10)) for n in range(2000)]
+    )  # rows are where the axes went
     np.testing.assert_allclose(turns @ turns.transpose(0, 2, 1), np.broadcast_to(x, turns.shape), atol=1e-6)
     angles = np.degrees(np.arccos(np.clip((np.trace(turns, axis1=1, axis2=2) - 1) / 2, -1, 1)))
     assert 9 < np.sqrt((angles**2).mean()) < 11 and angles.max() <= 30.01
     assert np.abs((turns - x).mean(0)).max() < 0.02, "no way is preferred"
-    mirrored = [shake(x, generator(n), Shaking(flip=True, up="y")).diagonal().tolist() for n in range(300)]
+    mirrored = [
+        augment_points(x, generator(n), PointAugment(flip=True, up="y")).diagonal().tolist() for n in range(300)
+    ]
     assert {tuple(one) for one in mirrored} == {(1, 1, 1), (-1, 1, 1), (1, 1, -1)}
     assert 0.4 < np.mean([min(one) == 1 for one in mirrored]) < 0.6
-    stretched = np.stack([shake(x, generator(n), Shaking(stretch=0.25)) for n in range(500)])
+    stretched = np.stack([augment_points(x, generator(n), PointAugment(stretch=0.25)) for n in range(500)])
     assert not (stretched * (1 - x)).any()
     factors = stretched.diagonal(axis1=1, axis2=2)
     assert (
@@ -406,7 +436,7 @@ def test_normals_of_what_is_stretched_stand_upright_on_it() -> None:
     ball = random.standard_normal((200, 3))
     ball /= np.sqrt((ball**2).sum(1, keepdims=True))
     x = np.concatenate([ball, ball], 1).astype(np.float32)  # of a ball the normal is the place
-    found = shake(x, generator(2), Shaking("any", stretch=0.5, flip=True, tilt=20), 3).astype(np.float64)
+    found = augment_points(x, generator(2), PointAugment("any", stretch=0.5, flip=True, tilt=20), 3).astype(np.float64)
     np.testing.assert_allclose((found[:, 3:] ** 2).sum(1), 1, atol=1e-6)
     form = np.linalg.lstsq(ball, found[:, :3], rcond=None)[0]
     along = np.cross(ball, random.standard_normal((200, 3))) @ form  # a direction along the surface, taken along
@@ -416,25 +446,25 @@ def test_normals_of_what_is_stretched_stand_upright_on_it() -> None:
 
 def test_points_come_round_until_each_was_drawn() -> None:
     for many, count in ((10, 4), (8, 4), (9, 8), (4, 4), (3, 4), (7, 0)):
-        some = rounds(many, count, 1, 99)
+        some = sample_rounds(many, count, 1, 99)
         assert set(np.concatenate(some)) == set(range(many)), "each"
         assert all(len(set(one)) == len(one) == (min(count, many) or many) for one in some), "none twice in one draw"
         assert len(some) == (-(-many // count) if count else 1)
-        assert (some[0] == drawn(many, count)).all()
-    assert len(rounds(1000, 4, 1, 3)) == 3 and len(rounds(10, 8, 5, 5)) == 5
-    looks = rounds(40, 20, 8, 8)
+        assert (some[0] == sample_indices(many, count)).all()
+    assert len(sample_rounds(1000, 4, 1, 3)) == 3 and len(sample_rounds(10, 8, 5, 5)) == 5
+    looks = sample_rounds(40, 20, 8, 8)
     assert len({tuple(sorted(look)) for look in looks}) == 8, "once all have come, others come together"
     assert all(set(a) | set(b) == set(range(40)) for a, b in zip(looks[::2], looks[1::2], strict=True))
-    cloud = Cloud(np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32))
-    points = Points(20, "unit")
-    first, *others = points.draws(cloud, 1, 8)
+    cloud = PointCloud(np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32))
+    points = PointProcessor(20, "unit")
+    first, *others = points.prepare_views(cloud, 1, 8)
     assert np.array_equal(first, points.prepare(cloud)[0]) and [len(one) for one in others] == [20, 20]
 
 
 def test_of_a_small_cloud_several_looks_leave_out_a_tenth_each_and_each_another() -> None:
     for many, count in ((40, 0), (40, 64), (10, 10), (2, 0)):
-        looks = rounds(many, count, 10, 10)
+        looks = sample_rounds(many, count, 10, 10)
         left = [set(range(many)) - set(look) for look in looks]
         assert all(len(one) == max(many // 10, 1) for one in left) and len(looks) == 10
         assert set.union(*left) == set(range(many)), "each is left out once"
-    assert [one.tolist() for one in rounds(1, 0, 5, 5)] == [[0]]
+    assert [one.tolist() for one in sample_rounds(1, 0, 5, 5)] == [[0]]

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 import plainly
 from regard.errors import RegardError, SettingError
 from regard.nn.points import body as points
-from regard.nn.points.body import PointBody, cloud_head, point_head
-from regard.nn.points.hierarchy import in_order
-from regard.nn.points.packing import Packing
-from regard.nn.recording import attention_names, watch
+from regard.nn.points.body import PointTransformer, point_cloud_head, point_head
+from regard.nn.points.hierarchy import lexicographic_order
+from regard.nn.points.packing import CloudSizes
+from regard.nn.recording import named_attentions, record_attention
 from regard.runs.info import info
 from regard.runs.settings import resolve
 from regard.systems import SYSTEMS, point
@@ -28,15 +28,21 @@ from regard.types import Batch, Offsets
 from test_vector import noise, weights_of
 
 SMALL = Config(
-    inputs=2, widths=(4, 8, 12), blocks=(1, 1, 2), rates=(1, 3, 2), neighbours=(4, 5, 6), shares=2, order="given"
+    feature_dim=2,
+    widths=(4, 8, 12),
+    depths=(1, 1, 2),
+    downsample=(1, 3, 2),
+    num_neighbors=(4, 5, 6),
+    share_planes=2,
+    point_order="given",
 )
 FORMS = ["released", "paper"]
-forms = pytest.mark.parametrize("form", FORMS)
+forms = pytest.mark.parametrize("variant", FORMS)
 orders = pytest.mark.parametrize("order", ["given", "sorted"])
 COUNTS = [(23,), (9, 26, 1, 4), (12, 12)]
 
 
-def body_of(**changes: Any) -> PointBody:
+def body_of(**changes: Any) -> PointTransformer:
     return noise(build(replace(SMALL, **changes)))
 
 
@@ -61,13 +67,13 @@ def test_the_body_is_what_its_parts_say_one_point_after_another(
     form: Any, order: Any, decodes: bool, counts: Any
 ) -> None:
     body, batch = body_of(form=form, order=order, decodes=decodes), packed(counts)
-    config, w = replace(SMALL, form=form, order=order, decodes=decodes), weights_of(body)
+    config, w = replace(SMALL, variant=form, point_order=order, has_decoder=decodes), weights_of(body)
     states = body(batch)
-    alone = [plainly.body(w, own.numpy(), config) for own in batch.x[0].split(counts)]
+    alone = [plainly.body(w, own.numpy(), config) for own in batch.inputs[0].split(counts)]
     sequence, summary = np.concatenate([said for said, _, _ in alone]), np.stack([mean for _, mean, _ in alone])
-    assert states.sequence.shape == (1, *sequence.shape) and states.summary is not None
+    assert states.sequence.shape == (1, *sequence.shape) and states.pooled is not None
     assert np.abs(states.sequence[0].detach().numpy() - sequence).max() < 1e-11 * np.abs(sequence).max()
-    assert np.abs(states.summary.detach().numpy() - summary).max() < 1e-11 * np.abs(summary).max()
+    assert np.abs(states.pooled.detach().numpy() - summary).max() < 1e-11 * np.abs(summary).max()
     starts = [0, *np.cumsum(counts)[:-1].tolist()]
     for level in range(3):
         kept = [first + i for first, (_, _, names) in zip(starts, alone, strict=True) for i in names[level]]
@@ -78,7 +84,7 @@ def test_the_body_is_what_its_parts_say_one_point_after_another(
 def test_clouds_of_one_batch_are_as_each_alone_and_as_rows(form: Any) -> None:
     body, batch = body_of(form=form), packed((12, 12))
     together = body(batch)
-    rows = body(Batch(batch.x.view(2, 12, 5)))
+    rows = body(Batch(batch.inputs.view(2, 12, 5)))
     assert torch.equal(together.sequence, rows.sequence) and torch.equal(together.summary, rows.summary)  # type: ignore[arg-type]
     rounded = body(packed((12, 12), longest=16))  # clouds of one size, and nobody knows it
     assert torch.allclose(together.sequence, rounded.sequence, atol=1e-12)
@@ -104,7 +110,7 @@ def test_lists_of_neighbours_are_made_once_for_each_level(form: Any, monkeypatch
 def test_permuted_points_permute_the_answer_and_leave_the_summary(form: Any, counts: Any) -> None:
     """Also where places lie on a grid and several points in one place: nothing but the place decides who goes first."""
     body, batch = body_of(form=form, order="sorted"), packed(counts)
-    x = batch.x.clone()
+    x = batch.inputs.clone()
     x[..., :3] = x[..., :3].round()
     x[0, 1] = x[0, 0]
     draw = torch.Generator().manual_seed(4)
@@ -131,8 +137,8 @@ def test_in_the_order_given_only_the_first_point_matters(form: Any) -> None:
 
 def test_rows_are_ordered_by_all_their_columns_within_their_cloud() -> None:
     x = torch.tensor([[1.0, 2], [1, 1], [0, 9], [5, 5], [4, 4], [4, 3], [-0.0, 8]])
-    assert in_order(x, Packing((4, 3))).tolist() == [2, 1, 0, 3, 6, 5, 4]
-    assert in_order(x, Packing((7,))).tolist() == [6, 2, 1, 0, 5, 4, 3]
+    assert lexicographic_order(x, CloudSizes((4, 3))).tolist() == [2, 1, 0, 3, 6, 5, 4]
+    assert lexicographic_order(x, CloudSizes((7,))).tolist() == [6, 2, 1, 0, 5, 4, 3]
 
 
 def test_a_cloud_that_moves_away_says_the_same() -> None:
@@ -152,16 +158,16 @@ def test_a_cloud_that_moves_away_says_the_same() -> None:
 @forms
 @orders
 def test_gradients_of_the_body_are_those_of_small_differences(form: Any, order: Any) -> None:
-    tiny = {"inputs": 1, "widths": (2, 4), "blocks": (1, 1), "rates": (1, 3), "neighbours": (3, 3)}
+    tiny = {"feature_dim": 1, "widths": (2, 4), "depths": (1, 1), "downsample": (1, 3), "num_neighbors": (3, 3)}
     x = cloud(9, 1)
     for decodes in (False, True):
         body = body_of(**tiny, form=form, order=order, decodes=decodes).train()
         batch = Batch(x[None], offsets=Offsets(torch.tensor([0, 7, 9]), 8))
 
-        def said(features: Tensor, body: PointBody = body, batch: Batch = batch) -> tuple[Tensor, ...]:
+        def said(features: Tensor, body: PointTransformer = body, batch: Batch = batch) -> tuple[Tensor, ...]:
             states = body(replace(batch, x=torch.cat([x[None, :, :3], features], -1)))
-            assert states.summary is not None
-            return states.sequence, states.summary
+            assert states.pooled is not None
+            return states.sequence, states.pooled
 
         assert torch.autograd.gradcheck(said, (x[None, :, 3:].clone().requires_grad_(),))
     body = body_of(**tiny, form=form, order=order, decodes=False).train()
@@ -174,8 +180,8 @@ def test_gradients_of_the_body_are_those_of_small_differences(form: Any, order: 
 def test_the_loss_reaches_every_parameter(form: Any, decodes: bool) -> None:
     body = body_of(form=form, decodes=decodes).train()
     states = body(packed((9, 26, 4)))
-    assert states.summary is not None
-    (states.sequence.square().sum() + states.summary.square().sum()).backward()
+    assert states.pooled is not None
+    (states.sequence.square().sum() + states.pooled.square().sum()).backward()
     unread = [name for name, part in body.named_parameters() if part.grad is None or not part.grad.any()]
     assert not [name for name in unread if "bias" not in name]  # a bias before a batch norm is taken away by it
 
@@ -200,7 +206,7 @@ def test_what_cannot_be_read_is_said() -> None:
 def test_one_point_is_a_cloud_and_many_copies_are_too() -> None:
     for count in (1, 2, 40):
         states = body_of()(Batch(torch.ones(1, count, 5).double()))
-        assert bool(states.sequence.isfinite().all()) and bool(states.summary.isfinite().all())  # type: ignore[union-attr]
+        assert bool(states.sequence.isfinite().all()) and bool(states.pooled.isfinite().all())  # type: ignore[union-attr]
         assert (states.sequence - states.sequence[:, :1]).abs().max() < 1e-12
 
 
@@ -211,19 +217,19 @@ def test_a_watcher_sees_every_level(monkeypatch: pytest.MonkeyPatch) -> None:
     body, batch = body_of(), packed((9, 26, 1))
     names = ["down.0.blocks.0", "down.1.blocks.0", "down.2.blocks.0", "down.2.blocks.1"]
     names += [f"up.{stage}.blocks.0" for stage in range(3)]
-    assert list(attention_names(body)) == [f"{name}.attend" for name in names]
+    assert list(named_attentions(body)) == [f"{name}.attend" for name in names]
     plain = body(batch)
-    with watch(body) as seen:
+    with record_attention(body) as seen:
         watched = body(batch)
-    assert torch.equal(plain.sequence, watched.sequence) and len(seen.looks) == len(names)
-    for look, level in zip(seen.looks, (0, 1, 2, 2, 2, 1, 0), strict=True):
+    assert torch.equal(plain.sequence, watched.sequence) and len(seen.records) == len(names)
+    for look, level in zip(seen.records, (0, 1, 2, 2, 2, 1, 0), strict=True):
         kept = watched.side[f"level{level}"]
-        assert look.keys is not None and look.weights.shape[2:] == look.keys.shape[2:]
-        assert look.weights.shape[2] == len(kept) and int(look.keys.max()) < len(kept)
+        assert look.key_index is not None and look.weights.shape[2:] == look.key_index.shape[2:]
+        assert look.weights.shape[2] == len(kept) and int(look.key_index.max()) < len(kept)
         assert torch.allclose(look.weights.sum(-1), torch.ones_like(look.weights.sum(-1)))
-    with watch(body, ["up.2.blocks.0.attend"], gradients=True) as seen:
+    with record_attention(body, ["up.2.blocks.0.attend"], gradients=True) as seen:
         body(batch)
-    assert seen.looks[0].weights.requires_grad
+    assert seen.records[0].weights.requires_grad
 
 
 # -- compiled, and in other precisions
@@ -231,7 +237,7 @@ def test_a_watcher_sees_every_level(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sixteen_bits_say_about_the_same() -> None:
     torch.manual_seed(0)
-    body = build(replace(SMALL, widths=(16, 32, 64), shares=8)).eval()
+    body = build(replace(SMALL, widths=(16, 32, 64), share_planes=8)).eval()
     x = cloud(200).float()[None]
     x[..., :3] += 100  # neighbours are told apart by their places as they were given
     exact = body(Batch(x)).sequence
@@ -248,11 +254,11 @@ def test_sixteen_bits_say_about_the_same() -> None:
 def test_heads_read_what_the_body_says() -> None:
     config = replace(SMALL, dropout=0.5)
     states = body_of()(packed((9, 26)))
-    cloud_said, point_said = noise(cloud_head(config, 7)), noise(point_head(config, 5))
-    assert cloud_said(states.summary).shape == (2, 7) and point_said(states.sequence).shape == (1, 35, 5)
+    cloud_said, point_said = noise(point_cloud_head(config, 7)), noise(point_head(config, 5))
+    assert cloud_said(states.pooled).shape == (2, 7) and point_said(states.sequence).shape == (1, 35, 5)
     torch.manual_seed(0)
-    assert not torch.equal(cloud_said.train()(states.summary), cloud_said(states.summary))
-    assert [part.out_features for part in cloud_head(Config(), 40).modules() if isinstance(part, nn.Linear)] == [
+    assert not torch.equal(cloud_said.train()(states.pooled), cloud_said(states.pooled))
+    assert [part.out_features for part in point_cloud_head(Config(), 40).modules() if isinstance(part, nn.Linear)] == [
         256,
         128,
         40,
@@ -268,11 +274,11 @@ def count(module: nn.Module) -> int:
 
 def test_the_released_segmentation_has_exactly_the_parameters_of_the_released_code() -> None:
     """S3DIS: a colour beside each place, 13 classes. Added up from the shapes of its layers."""
-    config = replace(point.PRESETS["point-base"].config, inputs=3)
+    config = replace(point.PRESETS["point-base"].config, feature_dim=3)
     with torch.device("meta"):
         assert count(build(config)) + count(point_head(config, 13)) == 7_767_729
-    assert config.form == "released" and config.order == "given" and config.shares == 8
-    assert config.blocks == (1, 2, 3, 5, 2) and config.neighbours == (8, 16, 16, 16, 16)
+    assert config.variant == "released" and config.point_order == "given" and config.share_planes == 8
+    assert config.depths == (1, 2, 3, 5, 2) and config.num_neighbors == (8, 16, 16, 16, 16)
 
     def block(c: int) -> int:
         norms = 2 * (3 + c + c // 8) + 3 * 2 * c
@@ -280,7 +286,7 @@ def test_the_released_segmentation_has_exactly_the_parameters_of_the_released_co
         return 2 * c * c + 3 * (c * c + c) + place + score + norms
 
     widths, total = config.widths, 6 * 32 + 64
-    total += sum(many * block(c) for c, many in zip(widths, config.blocks, strict=True))
+    total += sum(many * block(c) for c, many in zip(widths, config.depths, strict=True))
     total += sum((3 + before) * after + 2 * after for before, after in pairwise(widths))
     total += (2 * 512 * 512 + 512 + 1024) + (512 * 512 + 512) + sum(map(block, widths))
     for fine, coarse in pairwise(widths):
@@ -292,7 +298,7 @@ def test_the_released_segmentation_has_exactly_the_parameters_of_the_released_co
 def test_presets_have_the_parameters_they_say_and_recipes_that_exist(name: str) -> None:
     preset = point.PRESETS[name]
     with torch.device("meta"):
-        assert count(build(replace(preset.config, decodes=False))) == preset.parameters
+        assert count(build(replace(preset.config, has_decoder=False))) == preset.parameters
         states = build(preset.config)(Batch(torch.zeros(2, 256, 3)))
         assert states.sequence.shape == (1, 512, preset.config.width)
     told = (Path(__file__).parent.parent / "docs" / "systems.md").read_text("utf-8")
@@ -313,11 +319,11 @@ def test_a_preset_is_told_about_layer_by_layer(name: str) -> None:
 
 @pytest.mark.parametrize(("changes", "said"), [
     ({"widths": (32, 64)}, r"model\.blocks"),
-    ({"rates": (2, 4, 4, 4, 4)}, r"model\.rates"),
-    ({"rates": (1, 4, 1, 4, 4)}, "after"),
-    ({"neighbours": (0, 8, 8, 8, 8)}, r"model\.neighbours"),
-    ({"shares": 3}, r"model\.shares"),
-    ({"inputs": -1}, r"model\.inputs"),
+    ({"downsample": (2, 4, 4, 4, 4)}, r"model\.rates"),
+    ({"downsample": (1, 4, 1, 4, 4)}, "after"),
+    ({"num_neighbors": (0, 8, 8, 8, 8)}, r"model\.neighbours"),
+    ({"share_planes": 3}, r"model\.shares"),
+    ({"feature_dim": -1}, r"model\.inputs"),
     ({"dropout": 1.0}, r"model\.dropout"),
 ])  # fmt: skip
 def test_settings_that_make_no_model_are_refused(changes: dict[str, Any], said: str) -> None:
@@ -327,4 +333,4 @@ def test_settings_that_make_no_model_are_refused(changes: dict[str, Any], said: 
 
 def test_stages_belong_together() -> None:
     with pytest.raises(ValueError, match="first"):
-        points.PointBody(0, list(build(SMALL).down), [], (4,), (8, 8, 8))
+        points.PointTransformer(0, list(build(SMALL).down), [], (4,), (8, 8, 8))

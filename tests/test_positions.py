@@ -11,22 +11,22 @@ import torch
 from torch import Tensor, nn
 
 from oracle import grads, near, noise, noisy
-from regard.nn.attention.attention import Attention, Dot
-from regard.nn.attention.masks import Causal, Packed, Real, Rule, Window, Written
+from regard.nn.attention.attention import Attention, DotProductScore
+from regard.nn.attention.masks import AttentionMask, Causal, Dense, PackedDocuments, Padding, SlidingWindow
 from regard.nn.attention.relative_positions import (
-    Buckets,
-    Inside,
-    Placed,
+    AttentionPosition,
+    BoundPosition,
+    PositionIds,
     Rotary,
     Shaw,
-    Standing,
+    T5Bias,
     to_halves,
     to_interleaved,
 )
-from regard.nn.blocks.block import Block, Feed, Residual, Stack, vaswani_block
-from regard.nn.blocks.norm import RMS
+from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock, transformer_block
+from regard.nn.blocks.norm import RMSNorm
 from regard.nn.kernels import dispatch
-from regard.nn.recording import watch
+from regard.nn.recording import record_attention
 from regard.types import Offsets
 
 B, H, D, L = 2, 3, 8, 11
@@ -36,19 +36,19 @@ def attention(heads: int = H, seed: int = 1, **more: Any) -> Any:
     return noisy(Attention(heads * D, heads, **more), seed).eval()
 
 
-def whole(position: Inside, **standing: Tensor) -> Placed:
-    return Placed(noisy(position, 7), Standing(**standing))
+def whole(position: AttentionPosition, **standing: Tensor) -> BoundPosition:
+    return BoundPosition(noisy(position, 7), PositionIds(**standing))
 
 
-def make(kind: str) -> Inside:
-    made: dict[str, Inside] = {
+def make(kind: str) -> AttentionPosition:
+    made: dict[str, AttentionPosition] = {
         "rotary": Rotary(D),
         "rotary-halves": Rotary(D, "halves"),
-        "rotary values": Rotary(D, values=True),
-        "buckets": Buckets(H, buckets=8, furthest=9),
-        "buckets back": Buckets(H, buckets=8, furthest=9, both_ways=False),
-        "shaw": Shaw(D, reach=3),
-        "shaw keys": Shaw(D, reach=3, values=False),
+        "rotary values": Rotary(D, rotate_values=True),
+        "buckets": T5Bias(H, buckets=8, max_distance=9),
+        "buckets back": T5Bias(H, buckets=8, max_distance=9, bidirectional=False),
+        "shaw": Shaw(D, max_distance=3),
+        "shaw keys": Shaw(D, max_distance=3, values=False),
     }
     return made[kind]
 
@@ -67,7 +67,7 @@ def looked(one: Any, x: Tensor, kind: str, position: Any, mask: Tensor, at: Tens
     if kind.startswith("rotary"):
         turn = torch.stack([turning(int(place), position) for place in at])
         q, k = (torch.einsum("lij,bhlj->bhli", turn, y) for y in (q, k))
-        v = torch.einsum("lij,bhlj->bhli", turn, v) if position.values else v
+        v = torch.einsum("lij,bhlj->bhli", turn, v) if position.rotates_values else v
     scores, offsets = q @ k.mT / D**0.5, torch.zeros(L, L, D, dtype=q.dtype)
     for i in range(L):
         for j in range(L):
@@ -77,7 +77,7 @@ def looked(one: Any, x: Tensor, kind: str, position: Any, mask: Tensor, at: Tens
                 row = max(-3, min(3, int(apart[i, j]))) + 3
                 scores[:, :, i, j] += q[:, :, i] @ position.keys.weight[row] / D**0.5
                 if kind == "shaw":
-                    offsets[i, j] = position.values.weight[row]
+                    offsets[i, j] = position.rotates_values.weight[row]
     weights = scores.masked_fill(~mask, -math.inf).softmax(-1).nan_to_num(0.0)
     return weights @ v + torch.einsum("bhij,ijd->bhid", weights, offsets), weights
 
@@ -93,20 +93,22 @@ def turning(place: int, position: Rotary) -> Tensor:
     return matrix
 
 
-def bucket(apart: int, position: Buckets) -> int:
+def bucket(apart: int, position: T5Bias) -> int:
     """Of 8: with both ways 2 alone and 2 shared on either side, else 4 alone and 4 shared, up to a distance of 9."""
-    ahead = 4 * (apart > 0) if position.both_ways else 0
-    away = abs(apart) if position.both_ways else max(-apart, 0)
-    limits = (1, 2, 5) if position.both_ways else (1, 2, 3, 4, 5, 6, 8)  # 2 · 4.5^(1/2) = 4.2; 4 · 2.25^(1/4) = 4.9, …
+    ahead = 4 * (apart > 0) if position.bidirectional else 0
+    away = abs(apart) if position.bidirectional else max(-apart, 0)
+    limits = (
+        (1, 2, 5) if position.bidirectional else (1, 2, 3, 4, 5, 6, 8)
+    )  # 2 · 4.5^(1/2) = 4.2; 4 · 2.25^(1/4) = 4.9, …
     return ahead + sum(away >= limit for limit in limits)
 
 
-RULES: dict[str, Rule | None] = {
+RULES: dict[str, AttentionMask | None] = {
     "all": None,
     "causal": Causal(),
-    "padded": Real(torch.tensor([L, 4])),
-    "a row of nothing": Causal() & Real(torch.tensor([0, 7])),
-    "band": Causal() & Window(3, 0),
+    "padded": Padding(torch.tensor([L, 4])),
+    "a row of nothing": Causal() & Padding(torch.tensor([0, 7])),
+    "band": Causal() & SlidingWindow(3, 0),
 }
 rules = pytest.mark.parametrize("rule", RULES)
 
@@ -131,7 +133,7 @@ def test_it_is_the_formula_whichever_kernel_takes_it(kind: str, rule: str, place
     learned = [x, *one.parameters(), *placed.position.parameters()]
     wanted = grads(right, learned)
     for watched in (None, lambda w, keys=None: seen.append(w)):
-        ours = one(x, rule=r, inside=placed, seen=watched)
+        ours = one(x, mask=r, inside=placed, seen=watched)
         near(ours, right)
         for mine, theirs in zip(grads(ours, learned), wanted, strict=True):
             near(mine, theirs, 1e-11)
@@ -145,15 +147,15 @@ def test_few_queries_of_a_step_have_the_same_bias(kind: str, written: bool) -> N
     one, placed = attention(), make(kind)
     q, k, v = noise(8, H, 2, D), noise(8, H, L, D, seed=1), noise(8, H, L, D, seed=2)
     at, homes = torch.tensor([[9, 10]] * 8), torch.randint(0, 11, (8, L), generator=torch.Generator().manual_seed(3))
-    rule = Written.out(noise(8, 2, L, seed=5) > -1) if written else None
+    rule = Dense.from_table(noise(8, 2, L, seed=5) > -1) if written else None
     said = []
     with torch.no_grad():
         for rows in (slice(0, 8), slice(0, 2)):
-            own = None if rule is None else Written.out(rule.table[rows])
-            kernel = dispatch.choose(q[rows], k[rows], own, at[rows], 0.0, False, biased=True)
+            own = None if rule is None else Dense.from_table(rule.table[rows])
+            kernel = dispatch.choose_kernel(q[rows], k[rows], own, at[rows], 0.0, False, has_bias=True)
             assert kernel == ("stepped" if rows.stop == 8 else "sdpa")
-            here = Placed(noisy(placed, 7), Standing(at[rows], homes[rows]))
-            said.append(one.attend(q[rows], k[rows], v[rows], own, at[rows], inside=here))
+            here = BoundPosition(noisy(placed, 7), PositionIds(at[rows], homes[rows]))
+            said.append(one.attend(q[rows], k[rows], v[rows], own, at[rows], position=here))
     near(said[0][:2], said[1])
 
 
@@ -161,17 +163,17 @@ STARTS = Offsets(torch.tensor([0, 200, 300]), 256)
 
 
 @pytest.mark.usefixtures("cuda_capabilities")
-@pytest.mark.parametrize("rule", [Packed(STARTS, STARTS), Causal()])
-def test_kernels_that_know_no_bias_are_not_chosen_for_one(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rule", [PackedDocuments(STARTS, STARTS), Causal()])
+def test_kernels_that_know_no_bias_are_not_chosen_for_one(rule: AttentionMask, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a device would be asked, without one."""
     device = SimpleNamespace(
         is_cuda=True, device=SimpleNamespace(type="cuda"), dtype=torch.bfloat16, shape=(1, 2, 300, 64)
     )
     device.get_device = lambda: 0
     monkeypatch.setattr(dispatch, "_capability_of", lambda _: (9, 0))
-    band = rule & Window(9, 0)
-    assert dispatch.choose(device, device, band, None, 0.0, False) == "varlen"  # type: ignore[arg-type]
-    assert dispatch.choose(device, device, band, None, 0.0, False, biased=True) == "sdpa"  # type: ignore[arg-type]
+    band = rule & SlidingWindow(9, 0)
+    assert dispatch.choose_kernel(device, device, band, None, 0.0, False) == "varlen"  # type: ignore[arg-type]
+    assert dispatch.choose_kernel(device, device, band, None, 0.0, False, has_bias=True) == "sdpa"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["rotary", "buckets", "shaw", "shaw keys"])
@@ -179,9 +181,9 @@ def test_kernels_that_know_no_bias_are_not_chosen_for_one(rule: Rule, monkeypatc
 def test_sixteen_bits_are_near(kind: str, length: int) -> None:
     """Of short rows the plain kernel, of longer ones the fused one in float32."""
     one, x = attention(), noise(B, length, H * D) / 3
-    right = one(x, rule=Causal(), inside=whole(make(kind)))
-    half = Placed(noisy(make(kind), 7).bfloat16(), Standing())
-    ours = one.bfloat16()(x.bfloat16(), rule=Causal(), inside=half)
+    right = one(x, mask=Causal(), inside=whole(make(kind)))
+    half = BoundPosition(noisy(make(kind), 7).bfloat16(), PositionIds())
+    ours = one.bfloat16()(x.bfloat16(), mask=Causal(), inside=half)
     assert ours.dtype == torch.bfloat16
     assert float((ours.double() - right).detach().norm() / right.detach().norm()) < 0.02
 
@@ -189,8 +191,8 @@ def test_sixteen_bits_are_near(kind: str, length: int) -> None:
 @pytest.mark.parametrize("kind", ["rotary", "buckets", "shaw keys"])
 def test_weights_are_dropped_in_training_and_only_then(kind: str) -> None:
     one, x, placed = attention(dropout=0.5), noise(B, L, H * D), whole(make(kind))
-    right = one(x, inside=placed)
-    assert torch.equal(right, one(x, inside=placed))
+    right = one(x, position=placed)
+    assert torch.equal(right, one(x, position=placed))
     torch.manual_seed(0)
     drawn = torch.stack([one.train()(x, inside=placed) for _ in range(300)])
     assert not torch.equal(drawn[0], drawn[1])
@@ -200,7 +202,7 @@ def test_weights_are_dropped_in_training_and_only_then(kind: str) -> None:
 def test_what_is_dropped_adds_no_vector_of_its_distance_either() -> None:
     one, x, placed = attention(dropout=0.5).train(), noise(B, L, H * D), whole(make("shaw"))
     weights: list[Tensor] = []
-    one(x, inside=placed, seen=lambda w: weights.append(w))
+    one(x, position=placed, seen=lambda w: weights.append(w))
     torch.manual_seed(3)
     ours = one(x, inside=placed)
     torch.manual_seed(3)
@@ -214,8 +216,8 @@ def test_what_is_dropped_adds_no_vector_of_its_distance_either() -> None:
 @kinds
 def test_the_beginning_does_not_matter_but_distances_do(kind: str) -> None:
     one, x, at = attention(), noise(B, L, H * D), torch.arange(L)
-    moved = one(x, inside=whole(make(kind), queries=at + 100, keys=at + 100))
-    right = one(x, inside=whole(make(kind)))
+    moved = one(x, position=whole(make(kind), queries=at + 100, keys=at + 100))
+    right = one(x, position=whole(make(kind)))
     if kind == "rotary values":  # they are turned by where they stand
         assert not torch.allclose(moved, right)
     else:
@@ -227,18 +229,18 @@ def test_the_beginning_does_not_matter_but_distances_do(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["shaw keys", "buckets", "rotary"])
 def test_one_position_may_serve_all_blocks(kind: str) -> None:
     """What depends on the queries is not taken from the block before."""
-    blocks = [vaswani_block(H * D, H, 20) for _ in range(2)]
+    blocks = [transformer_block(H * D, H, 20) for _ in range(2)]
     stack: Any = noisy(Stack(blocks, position=make(kind))).eval()
     x = noise(B, L, H * D)
-    with watch(stack):
-        right = stack(x, rule=Causal())[0]
-    near(stack(x, rule=Causal())[0], right)
+    with record_attention(stack):
+        right = stack(x, mask=Causal())[0]
+    near(stack(x, mask=Causal())[0], right)
 
 
 def test_waves_are_made_for_each_dtype_of_a_pass() -> None:
-    standing, q = Standing(), noise(1, 1, 2, D)
-    Rotary(D).turn(q.bfloat16(), q.bfloat16(), q, standing)
-    near(Rotary(D).turn(q, q, q, standing)[0], Rotary(D).turn(q, q, q, Standing())[0])
+    standing, q = PositionIds(), noise(1, 1, 2, D)
+    Rotary(D).rotate(q.bfloat16(), q.bfloat16(), q, standing)
+    near(Rotary(D).rotate(q, q, q, standing)[0], Rotary(D).rotate(q, q, q, PositionIds())[0])
 
 
 # -- other implementations
@@ -273,14 +275,14 @@ def test_interleaved_turns_are_those_of_roformer(values: bool) -> None:
     for layer, (weight, bias) in zip(layers, apart(one), strict=True):
         fill([(layer.weight, weight), (layer.bias, bias)])
     fill([(one.out.weight, torch.eye(H * D)), (one.out.bias, torch.zeros(H * D))])
-    position = Rotary(D, values=values)
-    cos, sin = position.waves(torch.arange(L), torch.float64)
+    position = Rotary(D, rotate_values=values)
+    cos, sin = position.cos_sin(torch.arange(L), torch.float64)
     table = theirs.RoFormerSinusoidalPositionalEmbedding(16, D).create_weight()
     assert torch.allclose(table[:L].double(), torch.cat([sin, cos], -1), atol=1e-6)
     x, hidden = noise(B, L, H * D).requires_grad_(), torch.arange(L) >= torch.tensor([[L], [5]])
     mask = torch.zeros(B, 1, 1, L, dtype=torch.float64).masked_fill(hidden[:, None, None], -1e9)
     wanted = right(x, mask, sinusoidal_pos=torch.cat([sin, cos], -1)[None, None])[0]
-    ours = one(x, rule=Real(torch.tensor([L, 5])), inside=Placed(position, Standing()))
+    ours = one(x, mask=Padding(torch.tensor([L, 5])), inside=BoundPosition(position, PositionIds()))
     same_gradients(ours, wanted, one, layers, x)
 
 
@@ -297,19 +299,19 @@ def test_turned_halves_are_those_of_llama_and_one_layout_becomes_the_other() -> 
         fill([(layer.weight, weight), (layer.bias, bias)])
     fill([(right.o_proj.weight, one.out.weight), (right.o_proj.bias, one.out.bias)])
     position, at = Rotary(D, "halves"), torch.arange(L) + 3
-    waves = tuple(torch.cat([wave, wave], -1)[None] for wave in position.waves(at, torch.float64))
+    waves = tuple(torch.cat([wave, wave], -1)[None] for wave in position.cos_sin(at, torch.float64))
     x = noise(B, L, H * D).requires_grad_()
     for mine, table in zip(waves, theirs.LlamaRotaryEmbedding(config)(x, at[None]), strict=True):
         assert torch.allclose(mine, table.double(), atol=1e-5)
     wanted = right(x, position_embeddings=waves, attention_mask=None)[0]  # without a mask it looks back only
-    ours = one(x, rule=Causal(), inside=Placed(position, Standing(at, at)))
+    ours = one(x, mask=Causal(), inside=BoundPosition(position, PositionIds(at, at)))
     same_gradients(ours, wanted, one, layers, x)
     q, k, v = (torch.cat([weight, bias[:, None]], 1) for weight, bias in apart(one))
     other = attention(seed=5)
     joined = torch.cat([to_interleaved(q, H), to_interleaved(k, H), v])
     fill([(other.qkv.weight, joined[:, :-1]), (other.qkv.bias, joined[:, -1])])
     fill([(other.out.weight, one.out.weight), (other.out.bias, one.out.bias)])
-    near(other(x, rule=Causal(), inside=Placed(Rotary(D), Standing(at, at))), ours)
+    near(other(x, mask=Causal(), inside=BoundPosition(Rotary(D), PositionIds(at, at))), ours)
     assert torch.equal(to_halves(to_interleaved(q, H), H), q) and not torch.equal(to_interleaved(q, H), q)
 
 
@@ -328,7 +330,7 @@ def test_vectors_for_distances_are_those_of_wav2vec2_bert() -> None:
     fill([(right.linear_out.weight, one.out.weight), (right.linear_out.bias, one.out.bias)])
     fill([(right.distance_embedding.weight, noisy(position, 3).keys.weight)])
     x = noise(B, L, H * D).requires_grad_()
-    same_gradients(one(x, inside=Placed(position, Standing())), right(x)[0], one, layers, x)
+    same_gradients(one(x, position=BoundPosition(position, PositionIds())), right(x)[0], one, layers, x)
 
 
 @pytest.mark.parametrize("both_ways", [True, False])
@@ -338,23 +340,23 @@ def test_buckets_are_those_of_t5(both_ways: bool, buckets: int, furthest: int) -
 
     apart = torch.arange(-2000, 2001)
     right = T5Attention._relative_position_bucket(apart, both_ways, buckets, furthest)
-    assert torch.equal(Buckets(H, buckets, furthest, both_ways).bucket(apart), right)
+    assert torch.equal(T5Bias(H, buckets, furthest, both_ways).bucket(apart), right)
 
 
 def t5_encoder(depth: int, hidden: int) -> Any:
     width = H * D
 
     def residual(inner: nn.Module) -> Residual:
-        return Residual(inner, width, "pre", eps=1e-6, kind=RMS)
+        return Residual(inner, width, "pre", eps=1e-6, norm_type=RMSNorm)
 
     blocks = [
-        Block(
-            residual(Attention(width, H, bias=False, score=Dot(scale=1.0))),
-            residual(Feed(width, hidden, bias=False)),
+        TransformerBlock(
+            residual(Attention(width, H, bias=False, score=DotProductScore(scale=1.0))),
+            residual(FeedForward(width, hidden, bias=False)),
         )
         for _ in range(depth)
     ]
-    return noisy(Stack(blocks, RMS(width), Buckets(H))).eval()
+    return noisy(Stack(blocks, RMSNorm(width), T5Bias(H))).eval()
 
 
 def test_the_encoder_of_t5_is_made_of_our_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,7 +383,7 @@ def test_the_encoder_of_t5_is_made_of_our_parts(monkeypatch: pytest.MonkeyPatch)
     assert [name for name in ours.state_dict() if "table" in name] == ["position.table.weight"]
     lengths = torch.tensor([length, 60])
     x, real = noise(B, length, H * D).requires_grad_(), torch.arange(length) < lengths[:, None]
-    said = ours(x, rule=Real(lengths))[0][real]
+    said = ours(x, mask=Padding(lengths))[0][real]
     rounded = right(inputs_embeds=x, attention_mask=real.long()).last_hidden_state[real]
     near(said, rounded, 1e-6)  # their norm takes its mean in float32
 
@@ -398,10 +400,10 @@ def test_the_encoder_of_t5_is_made_of_our_parts(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
 def test_the_root_of_the_mean_square_is_taken_with_what_is_added(kind: torch.dtype) -> None:
     """States of sixteen bits take the dtype of the gain, as the layer norm does under autocast."""
-    norm = noisy(RMS(6, eps=0.1))
+    norm = noisy(RMSNorm(6, eps=0.1))
     x, more = noise(2, 3, 6).to(kind), noise(2, 3, 6, seed=1).to(kind)
     for given, whole in (((x,), x), ((x, more), x + more)):
         right = whole.double() / (whole.double().square().mean(-1, keepdim=True) + 0.1).sqrt() * norm.weight
         near(norm(*given), right)
-    block = Residual(nn.Identity(), 6, "post", kind=RMS).double()
+    block = Residual(nn.Identity(), 6, "post", norm_type=RMSNorm).double()
     near(block(x.double()), block.norm(2 * x.double()))

@@ -18,15 +18,15 @@ import regard
 from conftest import facts, rows, same_tensors, stopped_in
 from headed import headed, train
 from regard.errors import DataError, RegardError, SettingError
-from regard.nn.recording import watch
-from regard.processors.augmentation import NOTHING, Augment
-from regard.processors.image import Pixels
+from regard.nn.recording import record_attention
+from regard.processors.augmentation import NO_AUGMENT, Augment
+from regard.processors.image import ImageProcessor
 from regard.processors.palette import Palette
 from regard.runs.evaluate import evaluate
 from regard.runs.probe import probe
-from regard.runs.splits import Parts, divide
-from regard.tasks.image_task import Seeing, check_reader
-from regard.tasks.linear_probe import features, layers_of
+from regard.runs.splits import ImageSplits, split_images
+from regard.tasks.image_task import ImageBatchContext, check_image_processor
+from regard.tasks.linear_probe import extract_features, probe_layers
 from regard.types import Batch
 from test_cli import Cli
 from test_cli import cli as cli
@@ -34,25 +34,32 @@ from test_seen import paint
 from tiny import near, noisy
 
 SMALL = (
-    "model.size=8", "model.colours=6", "model.width=24", "model.depth=2", "model.heads=2", "model.hidden=48",
-    "train.precision=float32", "data.workers=0", "data.share=0.2",
+    "model.image_size=8", "model.num_colors=6", "model.width=24", "model.depth=2", "model.heads=2", "model.ffn_dim=48",
+    "train.precision=float32", "data.num_workers=0", "data.valid_fraction=0.2",
 )  # fmt: skip
-SIZES: dict[str, Any] = {"width": 12, "heads": 2, "hidden": 12, "depth": 2}
+SIZES: dict[str, Any] = {"width": 12, "heads": 2, "ffn_dim": 12, "depth": 2}
 BODIES: dict[str, dict[str, Any]] = {
     "imagegpt-mini": {"size": 6, "colours": 5, **SIZES},
     "vit-tiny": {"size": 8, **SIZES},
     "hybrid-tiny": {"size": 32, "start": 4, "groups": 2, "stages": (1, 1), **SIZES},
-    "resnet-tiny": {"size": 16, "start": 4, "widths": (4, 6, 8, 10), "depths": (1, 1, 1, 1)},
-    "bit-50": {"size": 32, "start": 8, "widths": (8, 16, 24, 32), "depths": (1, 1, 1, 1), "groups": 2},
-    "swin-mini": {"size": 32, "width": 8, "depths": (1, 1, 1, 1), "heads": (1, 1, 2, 2)},
-    "dpt-small": {"size": 16, "patch": 8, "taps": (0, 1, 2, 3), "laid": (4, 4, 4, 4), **SIZES, "depth": 4},
+    "resnet-tiny": {"image_size": 16, "bos_id": 4, "widths": (4, 6, 8, 10), "depths": (1, 1, 1, 1)},
+    "bit-50": {"image_size": 32, "bos_id": 8, "widths": (8, 16, 24, 32), "depths": (1, 1, 1, 1), "norm_groups": 2},
+    "swin-mini": {"image_size": 32, "width": 8, "depths": (1, 1, 1, 1), "heads": (1, 1, 2, 2)},
+    "dpt-small": {
+        "image_size": 16,
+        "patch_size": 8,
+        "out_layers": (0, 1, 2, 3),
+        "neck_dims": (4, 4, 4, 4),
+        **SIZES,
+        "depth": 4,
+    },
 }
 STAGES = ["stage 1", "stage 2", "stage 3", "stage 4"]
 
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.tasks.linear_probe.STEPS", 10)
+    monkeypatch.setattr("regard.tasks.linear_probe.MAX_STEPS", 10)
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +68,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("a place")
     data = paint(place / "pictures", 60, side=12)
     train(
-        "draw", data, place / "painter", *SMALL, "train.steps=30", "train.images=16", "train.every=30", "train.warmup=5",
-        "train.rate=1e-2", model="imagegpt-mini",
+        "draw", data, place / "painter", *SMALL, "train.steps=30", "train.batch_size=16", "train.eval_every=30", "train.warmup_steps=5",
+        "train.lr=1e-2", model="imagegpt-mini",
     )  # fmt: skip
     return place
 
@@ -76,8 +83,8 @@ def test_a_painter_becomes_a_classifier_that_others_read(place: Path, cli: Cli) 
 
     done = cli(
         "train", "classify", "--data", place / "pictures", "--model", place / "painter", "--out", place / "told", "--set",
-        "train.steps=60", "train.images=16", "train.every=60", "train.rate=1e-2", "data.share=0.2", "data.crop=0.9",
-        "data.colour=0.1", "data.workers=0", "train.precision=float32",
+        "train.steps=60", "train.batch_size=16", "train.eval_every=60", "train.lr=1e-2", "data.valid_fraction=0.2", "data.crop_scale=0.9",
+        "data.color_jitter=0.1", "data.num_workers=0", "train.precision=float32",
     )  # fmt: skip
     assert done.code == 0 and "a new head for 2 classes" in done.out and "left out" in done.out, done
     assert "learning colours" not in done.out and facts(place / "told")["scores"]["accuracy"] > 80
@@ -86,7 +93,7 @@ def test_a_painter_becomes_a_classifier_that_others_read(place: Path, cli: Cli) 
         == evaluate(place / "told").scores["accuracy"]
     )
     path = sorted((place / "pictures" / "right").iterdir())[0]
-    said = json.loads(cli("run", place / "told", path, "--json").out)
+    said = json.loads(cli("predict", place / "told", path, "--json").out)
     model = ImageGPTForImageClassification.from_pretrained(place / "told")
     ids = AutoImageProcessor.from_pretrained(place / "told", use_fast=False)(Image.open(path), return_tensors="pt")
     chances = model(**ids).logits.softmax(-1)[0]
@@ -95,8 +102,8 @@ def test_a_painter_becomes_a_classifier_that_others_read(place: Path, cli: Cli) 
     kept = [Palette.load(place / name) for name in ("painter", "told")]
     assert kept[0] is not None and kept[1] is not None and kept[0].fingerprint() == kept[1].fingerprint()
     why = regard.load(place / "told").explain(str(path))
-    with watch(ours := regard.load(place / "told")) as seen, torch.no_grad():
-        ours.answer(str(path))
+    with record_attention(ours := regard.load(place / "told")) as seen, torch.no_grad():
+        ours.predict(str(path))
     first = seen.weights(seen.names()[0])[0].mean(1).view(2, 8, 8)
     assert [layer.shape for layer in why.attention] == [(2, 8, 8)] * 2 and np.allclose(
         why.attention[0], first, atol=1e-6
@@ -104,7 +111,7 @@ def test_a_painter_becomes_a_classifier_that_others_read(place: Path, cli: Cli) 
     assert why.save(place / "why.png").stat().st_size > 500
     again = cli(
         "train", "draw", "--data", place / "pictures", "--model", place / "told", "--out", place / "again", "--set",
-        "train.steps=1", "data.workers=0",
+        "train.steps=1", "data.num_workers=0",
     )  # fmt: skip
     assert again.code == 0, again.err
 
@@ -112,7 +119,7 @@ def test_a_painter_becomes_a_classifier_that_others_read(place: Path, cli: Cli) 
 @pytest.mark.slow
 def test_a_classifier_learns_its_palette_and_ends_alike_when_it_was_stopped(place: Path, tmp_path: Path) -> None:
     short = (
-        *SMALL, "model.size=12", "model.colours=200", "train.steps=6", "train.images=8", "train.every=3", "data.crop=0.5",
+        *SMALL, "model.image_size=12", "model.num_colors=200", "train.steps=6", "train.batch_size=8", "train.eval_every=3", "data.crop_scale=0.5",
         "data.flip=true",
     )  # fmt: skip
     said = train("classify", place / "pictures", tmp_path / "whole", *short, model="imagegpt-mini")
@@ -124,9 +131,12 @@ def test_a_classifier_learns_its_palette_and_ends_alike_when_it_was_stopped(plac
     same_tensors(tmp_path / "whole" / "model.safetensors", tmp_path / "run" / "model.safetensors")
     assert rows(tmp_path / "whole", "valid") == rows(tmp_path / "run", "valid")
     model = regard.load(tmp_path / "run")
-    assert "colours.weight" not in model.weights() and model.reader.side == 12
+    assert "colours.weight" not in model.weights() and model.processor.side == 12
     large = Palette(np.zeros((2, 3)), 140)
-    assert Seeing(large, Augment(crop=0.5)).wide.size == (160, 160) and Seeing(large, NOTHING).wide is large
+    assert (
+        ImageBatchContext(large, Augment(crop=0.5)).train_pixels.size == (160, 160)
+        and ImageBatchContext(large, NO_AUGMENT).train_pixels is large
+    )
 
 
 def test_published_classifiers_of_colours_answer_as_there(tmp_path: Path) -> None:
@@ -144,28 +154,28 @@ def test_published_classifiers_of_colours_answer_as_there(tmp_path: Path) -> Non
     processor.save_pretrained(tmp_path)
     pictures = [random.integers(0, 256, (*size, 3), dtype=np.uint8) for size in ((6, 6), (9, 20))]
     ours = regard.load(tmp_path)
-    assert ours.identity.labels == ("a", "b", "c")
-    for picture, answer in zip(pictures, ours.answer(pictures), strict=True):
+    assert ours.spec.labels == ("a", "b", "c")
+    for picture, answer in zip(pictures, ours.predict(pictures), strict=True):
         right = theirs(**processor(Image.fromarray(picture), return_tensors="pt")).logits
-        near(ours.logits(torch.from_numpy(ours.reader.ids(picture))[None]), right)
-        assert np.allclose(answer.scores, right.softmax(-1)[0].detach(), atol=1e-6)
+        near(ours.logits(torch.from_numpy(ours.processor.ids(picture))[None]), right)
+        assert np.allclose(answer.score, right.softmax(-1)[0].detach(), atol=1e-6)
     Palette(clusters[:11], 6).save(tmp_path)
     with pytest.raises(RegardError, match="11"):
-        regard.load(tmp_path).answer(pictures)
+        regard.load(tmp_path).predict(pictures)
 
 
 def test_what_cannot_be_done_to_colours_is_refused(place: Path, tmp_path: Path) -> None:
-    for task, setting in (("classify", "data.mixup=0.2"), ("draw", "data.crop=0.5"), ("draw", "data.shift=0.1")):
+    for task, setting in (("classify", "data.mixup=0.2"), ("draw", "data.crop_scale=0.5"), ("draw", "data.shift=0.1")):
         with pytest.raises(SettingError, match=setting.partition("=")[0]):
             train(task, place / "pictures", tmp_path / "run", setting, model="imagegpt-mini")
     with pytest.raises(RegardError, match=r"model\.colours"):
-        train("classify", place / "pictures", tmp_path / "run", "model.size=9", model=str(place / "painter"))
+        train("classify", place / "pictures", tmp_path / "run", "model.image_size=9", model=str(place / "painter"))
     assert not (tmp_path / "run").exists()
-    colours, pixels = Palette(np.zeros((4, 3)), 8), Pixels((8, 8))
+    colours, pixels = Palette(np.zeros((4, 3)), 8), ImageProcessor((8, 8))
     painter, seer = (regard.build(name, device="meta").config for name in ("imagegpt-mini", "vit-tiny"))
     for reader, config in ((pixels, painter), (colours, seer), (colours, painter)):
         with pytest.raises(RegardError, match="together"):
-            check_reader(reader, config)
+            check_image_processor(reader, config)
 
 
 # -- what layers know
@@ -175,14 +185,14 @@ def saved(name: str, folder: Path) -> Path:
     torch.manual_seed(1)
     model = regard.build(name, **BODIES[name])
     if name.startswith("imagegpt"):
-        model.reader = Palette(np.random.default_rng(0).uniform(-1, 1, (5, 3)), 6)
+        model.processor = Palette(np.random.default_rng(0).uniform(-1, 1, (5, 3)), 6)
     return model.save(folder / name)
 
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("name", BODIES)
 def test_every_body_is_asked_for_all_its_layers(name: str, place: Path, tmp_path: Path) -> None:
-    found = probe(saved(name, tmp_path), str(place / "pictures"), most=20, out=tmp_path / "it.svg")
+    found = probe(saved(name, tmp_path), str(place / "image"), max_images=20, out=tmp_path / "it.svg")
     blocks = [f"block {number}" for number in range(1, 1 + BODIES[name].get("depth", 0))]
     stages = [] if name.startswith(("vit", "dpt", "imagegpt")) else STAGES
     assert [known.layer for known in found.layers] == [*stages[: 2 if blocks else 4], *blocks]
@@ -196,9 +206,9 @@ def test_features_are_class_tokens_beside_means_and_means_of_maps() -> None:
     batch = Batch(x, labels=torch.arange(3))
     for name in ("hybrid-tiny", "swin-mini"):
         model = noisy(regard.build(name, **BODIES[name]))
-        layers = layers_of(model.config)
-        part = features(model.body, [batch], layers)
-        taps = model.eval().body(batch, taps=[layer.at for layer in layers]).taps
+        layers = probe_layers(model.config)
+        part = extract_features(model.body, [batch], layers)
+        taps = model.eval().body(batch, taps=[layer.tap for layer in layers]).hidden_states
         assert [found.shape[1] for found in part.features] == [layer.width for layer in layers]
         for found, tap in zip(part.features, taps, strict=True):
             if tap.ndim == 4:
@@ -208,13 +218,13 @@ def test_features_are_class_tokens_beside_means_and_means_of_maps() -> None:
             near(found, torch.cat([sized[:, 0], sized[:, 1:].mean(1)], 1))
 
 
-def homes(parts: Parts) -> list[set[str]]:
+def homes(parts: ImageSplits) -> list[set[str]]:
     return [{sample.source for sample in part} for part in (parts.train, parts.valid, parts.test)]
 
 
-def division(place: Path, said: list[str], **more: Any) -> Parts:
-    given: dict[str, Any] = {"data": (str(place / "pictures"),), "valid": (), "test": (), "own": {}, "most": 100} | more
-    return divide(**given, columns={}, say=said.append)
+def division(place: Path, said: list[str], **more: Any) -> ImageSplits:
+    given: dict[str, Any] = {"data": (str(place / "image"),), "valid": (), "test": (), "own": {}, "most": 100} | more
+    return split_images(**given, columns={}, log=said.append)
 
 
 def test_no_picture_is_in_two_parts_and_a_runs_own_are_never_learnt_from(place: Path, tmp_path: Path) -> None:
@@ -240,7 +250,7 @@ def test_no_picture_is_in_two_parts_and_a_runs_own_are_never_learnt_from(place: 
 def test_a_painter_is_probed_on_the_pictures_that_it_remembers(
     place: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.runs.terminal.PAUSE", -1.0)
+    monkeypatch.setattr("regard.runs.terminal.PRINT_INTERVAL", -1.0)
     monkeypatch.setattr("regard.runs.probe.LOOKED_AT", 10)
     done = cli("probe", place / "painter")
     lines = done.out.splitlines()
@@ -255,10 +265,10 @@ def test_a_painter_is_probed_on_the_pictures_that_it_remembers(
 def test_painters_are_read_as_they_learnt_with_the_sign_that_begins(place: Path) -> None:
     model = regard.load(place / "painter")
     picture = np.asarray(Image.open(sorted((place / "pictures" / "left").iterdir())[0]))
-    raw = torch.from_numpy(model.reader.prepare(picture).copy()).permute(2, 0, 1)[None]
-    ids = torch.from_numpy(model.reader.ids(picture))
-    x = model.task.looked_at(model, Batch(raw)).x[0]  # type: ignore[attr-defined]
-    assert int(x[0]) == model.config.start and torch.equal(x[1:], ids[:-1])
+    raw = torch.from_numpy(model.processor.prepare(picture).copy()).permute(2, 0, 1)[None]
+    ids = torch.from_numpy(model.processor.ids(picture))
+    x = model.task.prepare_inputs(model, Batch(raw)).x[0]  # type: ignore[attr-defined]
+    assert int(x[0]) == model.config.bos_id and torch.equal(x[1:], ids[:-1])
 
 
 @pytest.mark.parametrize(
@@ -288,21 +298,21 @@ def test_text_and_presets_and_forgetful_folders_are_not_probed(
     cli: Cli, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headed("classify", labels="ab").save(tmp_path / "text")
-    done = cli("probe", tmp_path / "text", "--data", place / "pictures")
+    done = cli("probe", tmp_path / "text", "--data", place / "image")
     assert done.code == 2 and "was made to classify, and reads text" in done.err
-    assert "is a preset, which has learnt nothing yet" in cli("probe", "vit-tiny", "--data", place / "pictures").err
+    assert "is a preset, which has learnt nothing yet" in cli("probe", "vit-tiny", "--data", place / "image").err
     assert "remembers no data" in cli("probe", saved("vit-tiny", tmp_path)).err
     monkeypatch.setattr("regard.runs.probe.free_memory", lambda: 10_000)
-    done = cli("probe", place / "painter", "--data", place / "pictures")
+    done = cli("probe", place / "painter", "--data", place / "image")
     assert done.code == 2 and "--most 5." in done.err and "GiB" in done.err
 
 
 def test_pictures_of_many_sizes_are_looked_at_one_by_one(place: Path, tmp_path: Path) -> None:
     folder = saved("vit-tiny", tmp_path)
-    Pixels((8, 8), "ratio", multiple=4).save(folder)
+    ImageProcessor((8, 8), "ratio", multiple=4).save(folder)
     for number, path in enumerate(sorted((place / "pictures" / "left").iterdir())[:10]):
         (tmp_path / "data" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
         picture = Image.open(path).resize((12 + 4 * (number % 3), 12))
         picture.save(tmp_path / "data" / "ab"[number % 2] / path.name)
     assert len(probe(folder, tmp_path / "data").layers) == 2
-    assert replace(Pixels(), crop=True).wider(2).size == (448, 448)
+    assert replace(ImageProcessor(), crop=True).scaled(2).size == (448, 448)

@@ -10,45 +10,47 @@ from torch import Tensor, nn
 
 from oracle import grads, near, noise, noisy
 from regard.nn.attention import local_recording
-from regard.nn.attention.attention import Attention, Dot, Recorder
-from regard.nn.attention.kv_cache import Growing
-from regard.nn.attention.longformer import Reaching
-from regard.nn.attention.masks import Causal, Global, Packed, Real, Rule, Window
-from regard.nn.attention.relative_positions import Buckets, Placed, Rotary, Shaw, Standing
+from regard.nn.attention.attention import Attention, AttentionRecorder, DotProductScore
+from regard.nn.attention.kv_cache import DynamicCache
+from regard.nn.attention.longformer import LongformerAttention
+from regard.nn.attention.masks import AttentionMask, Causal, GlobalTokens, PackedDocuments, Padding, SlidingWindow
+from regard.nn.attention.relative_positions import BoundPosition, PositionIds, Rotary, Shaw, T5Bias
 from regard.nn.kernels import dispatch, local_chunked
 from regard.nn.kernels.linear import Linear
-from regard.nn.kernels.local_chunked import Cut
-from regard.nn.recording import watch
-from regard.types import Offsets, Seen
+from regard.nn.kernels.local_chunked import ChunkSpec
+from regard.nn.recording import record_attention
+from regard.types import AttentionRecords, Offsets
 from windows import CASES, OFFSETS, SOME, Columns, L, band_of, marked, same_with_gradients
 
 WIDTH, H = 12, 3
 NEAR = {name: case for name, case in CASES.items() if name != "dilated beyond the row"}
 
 
-def written_out(module: Reaching, x: Tensor, rule: Rule, inside: Placed | None = None) -> Tensor:
+def written_out(
+    module: LongformerAttention, x: Tensor, rule: AttentionMask, inside: BoundPosition | None = None
+) -> Tensor:
     """Two dense attentions; marked rows take the second, rows of padding nothing. All queries and keys are turned."""
-    band, scale = band_of(rule), module.score.factor(WIDTH // H)
-    turn = (lambda q, k, v: (q, k, v)) if inside is None else inside.turn
+    band, scale = band_of(rule), module.score.resolve_scale(WIDTH // H)
+    turn = (lambda q, k, v: (q, k, v)) if inside is None else inside.rotate
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, rule: AttentionMask | None) -> Tensor:
         q, k, v = turn(q, k, v)
-        mixed, _ = dispatch.plain(q, k, v, dispatch.allowed(q, k, rule, None), scale)
+        mixed, _ = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), scale)
         return mixed.transpose(1, 2).flatten(2)
 
     mixed = attend(*module.project(x), Columns(band))
-    if band.marked is not None:
-        far = attend(*module.split(module.far_q(x), 1), *module.split(module.far_kv(x), 2), band.rest)
-        mixed = torch.where(band.marked.tokens[:, :, None], far, mixed)
-    real = band.real(L)
+    if band.global_tokens is not None:
+        far = attend(*module.split_heads(module.far_q(x), 1), *module.split_heads(module.far_kv(x), 2), band.token_mask)
+        mixed = torch.where(band.global_tokens.tokens[:, :, None], far, mixed)
+    real = band.valid_tokens(L)
     return module.out(mixed if real is None else mixed * real[:, :, None])
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are cut where they would not be, so short."""
-    monkeypatch.setattr(local_chunked, "cut_for", lambda q: Cut(5, 60))
-    monkeypatch.setattr(local_recording, "CUT", Cut(5, 60))
+    monkeypatch.setattr(local_chunked, "default_chunk_spec", lambda q: ChunkSpec(5, 60))
+    monkeypatch.setattr(local_recording, "CHUNK_SPEC", ChunkSpec(5, 60))
 
 
 @pytest.mark.usefixtures("small")
@@ -56,9 +58,16 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_marked_tokens_see_all_by_matrices_of_their_own(name: str, bias: bool) -> None:
     rows, rule = NEAR[name]
-    module, x = noisy(Reaching(WIDTH, H, bias=bias, score=Dot(temperature=1.3))), noise(rows, L, WIDTH).requires_grad_()
-    ours, right = module(x, rule=rule), written_out(module, x, rule)
-    used = [p for n, p in module.named_parameters() if not n.startswith("far") or band_of(rule).places() is not None]
+    module, x = (
+        noisy(LongformerAttention(WIDTH, H, bias=bias, score=DotProductScore(temperature=1.3))),
+        noise(rows, L, WIDTH).requires_grad_(),
+    )
+    ours, right = module(x, mask=rule), written_out(module, x, rule)
+    used = [
+        p
+        for n, p in module.named_parameters()
+        if not n.startswith("far") or band_of(rule).global_positions() is not None
+    ]
     same_with_gradients(ours, right, [x, *used])
 
 
@@ -68,35 +77,39 @@ def test_marked_tokens_see_all_by_matrices_of_their_own(name: str, bias: bool) -
 def test_queries_and_keys_of_both_attentions_may_be_turned(name: str, layout: Any) -> None:
     rows, rule = NEAR[name]
     places = OFFSETS.positions(L) if "packed" in name else torch.arange(3, 3 + L).expand(rows, -1) * 2
-    inside = Placed(Rotary(WIDTH // H, layout, values=layout == "halves"), Standing(places, places))
-    module, x = noisy(Reaching(WIDTH, H)), noise(rows, L, WIDTH).requires_grad_()
-    ours, right = module(x, rule=rule, inside=inside), written_out(module, x, rule, inside)
-    used = [p for n, p in module.named_parameters() if not n.startswith("far") or band_of(rule).places() is not None]
+    inside = BoundPosition(Rotary(WIDTH // H, layout, rotate_values=layout == "halves"), PositionIds(places, places))
+    module, x = noisy(LongformerAttention(WIDTH, H)), noise(rows, L, WIDTH).requires_grad_()
+    ours, right = module(x, mask=rule, inside=inside), written_out(module, x, rule, inside)
+    used = [
+        p
+        for n, p in module.named_parameters()
+        if not n.startswith("far") or band_of(rule).global_positions() is not None
+    ]
     same_with_gradients(ours, right, [x, *used])
     watched: list[Any] = []
-    near(module(x, rule=rule, inside=inside, seen=lambda *look: watched.append(look)), right)
+    near(module(x, mask=rule, inside=inside, seen=lambda *look: watched.append(look)), right)
     assert watched
 
 
 def test_positions_that_need_a_table_of_all_by_all_are_refused_in_windows() -> None:
-    module, x = Reaching(WIDTH, H).double(), noise(1, L, WIDTH)
-    for position in (Buckets(H), Shaw(WIDTH // H)):
+    module, x = LongformerAttention(WIDTH, H).double(), noise(1, L, WIDTH)
+    for position in (T5Bias(H), Shaw(WIDTH // H)):
         with pytest.raises(ValueError, match="Rotary"):
-            module(x, rule=Window(2, 2), inside=Placed(position.double(), Standing()))
+            module(x, mask=SlidingWindow(2, 2), inside=BoundPosition(position.double(), PositionIds()))
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_few_marked_tokens_need_no_keys_of_all_tokens(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, x = noisy(Reaching(WIDTH, H)), noise(2, L, WIDTH).requires_grad_()
-    rule = (Window(2, 2) | Global(marked([*range(count)], [5]))) & Real(torch.tensor([20, L]))
+    module, x = noisy(LongformerAttention(WIDTH, H)), noise(2, L, WIDTH).requires_grad_()
+    rule = (SlidingWindow(2, 2) | GlobalTokens(marked([*range(count)], [5]))) & Padding(torch.tensor([20, L]))
     made = []
     monkeypatch.setattr(
         Linear, "forward", lambda self, x: made.append(self) or nn.functional.linear(x, self.weight, self.bias)
     )
-    ours = module(x, rule=rule)
+    ours = module(x, mask=rule)
     assert module.far_q in made and module.far_kv not in made
-    monkeypatch.setattr(Reaching, "_gathers", lambda *_: False)
-    right = module(x, rule=rule)
+    monkeypatch.setattr(LongformerAttention, "_gathers", lambda *_: False)
+    right = module(x, mask=rule)
     assert module.far_kv in made
     same_with_gradients(ours, right, [x, *module.parameters()])
 
@@ -110,11 +123,11 @@ def test_matrices_that_someone_changed_or_listens_to_are_not_gone_around() -> No
         def forward(self, x: Tensor) -> Tensor:
             return 2 * self.inner(x)
 
-    module, heard = Reaching(WIDTH, H).double(), []
-    assert module._gathers(1) and not module._gathers(3), "of many, keys and values cost less"
+    module, heard = LongformerAttention(WIDTH, H).double(), []
+    assert module._prefers_folded_kv(1) and not module._prefers_folded_kv(3), "of many, keys and values cost less"
     handle = module.far_kv.register_forward_hook(lambda *_: heard.append(1))
     marks, x = marked([0, 9], [3]), noise(2, L, WIDTH)
-    rule = Window(2, 2) | Global(marks)
+    rule = SlidingWindow(2, 2) | GlobalTokens(marks)
     before = module(x, rule=rule)
     assert heard
     handle.remove()
@@ -124,40 +137,40 @@ def test_matrices_that_someone_changed_or_listens_to_are_not_gone_around() -> No
 
 
 def test_marks_on_padding_mark_nothing() -> None:
-    module, x = noisy(Reaching(WIDTH, H)), noise(1, L, WIDTH)
-    real = Real(torch.tensor([20]))
-    ours = module(x, rule=(Window(2, 2) | Global(marked([0, 25]))) & real)
-    near(ours, module(x, rule=(Window(2, 2) | Global(marked([0]))) & real))
+    module, x = noisy(LongformerAttention(WIDTH, H)), noise(1, L, WIDTH)
+    real = Padding(torch.tensor([20]))
+    ours = module(x, mask=(SlidingWindow(2, 2) | GlobalTokens(marked([0, 25]))) & real)
+    near(ours, module(x, rule=(SlidingWindow(2, 2) | GlobalTokens(marked([0]))) & real))
     near(ours[0, 20:], module.out.bias.expand(L - 20, -1))
 
 
 def test_documents_packed_into_a_row_are_each_as_alone() -> None:
-    module, x = noisy(Reaching(WIDTH, H)), noise(1, L, WIDTH)
+    module, x = noisy(LongformerAttention(WIDTH, H)), noise(1, L, WIDTH)
     marks = marked([0, 10, 14, 26])
-    ours = module(x, rule=(Window(2, 3) | Global(marks)) & Packed(OFFSETS, OFFSETS))
+    ours = module(x, mask=(SlidingWindow(2, 3) | GlobalTokens(marks)) & PackedDocuments(OFFSETS, OFFSETS))
     for first, stop in ((0, 10), (10, 25), (25, 26), (26, L)):
-        alone = module(x[:, first:stop], rule=Window(2, 3) | Global(marks[:, first:stop]))
+        alone = module(x[:, first:stop], mask=SlidingWindow(2, 3) | GlobalTokens(marks[:, first:stop]))
         near(ours[:, first:stop], alone)
 
 
 def test_short_documents_take_the_kernels_of_whole_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     """A window as long as the longest document hides nothing."""
-    module, x = noisy(Reaching(WIDTH, H)), noise(1, L, WIDTH)
+    module, x = noisy(LongformerAttention(WIDTH, H)), noise(1, L, WIDTH)
     short = Offsets(OFFSETS.starts, 15)
-    rule = (Window(14, 14) | Global(marked([0]))) & Packed(short, short)
+    rule = (SlidingWindow(14, 14) | GlobalTokens(marked([0]))) & PackedDocuments(short, short)
     right = written_out(module, x, rule)
-    monkeypatch.setattr("regard.nn.kernels.local_dispatch.near", None)
-    near(module(x, rule=rule), right)
+    monkeypatch.setattr("regard.nn.kernels.local_dispatch.local_attention", None)
+    near(module(x, mask=rule), right)
     with pytest.raises(TypeError):
-        module(x, rule=(Window(13, 14) | Global(marked([0]))) & Packed(short, short))
+        module(x, mask=(SlidingWindow(13, 14) | GlobalTokens(marked([0]))) & PackedDocuments(short, short))
 
 
 def test_dropout_of_weights_is_there_in_training_only() -> None:
     torch.manual_seed(0)
-    module, x = noisy(Reaching(WIDTH, H, dropout=0.3)), noise(2, L, WIDTH)
-    rule = (Window(4, 4) | Global(SOME)) & Real(torch.tensor([30, L]))
+    module, x = noisy(LongformerAttention(WIDTH, H, dropout=0.3)), noise(2, L, WIDTH)
+    rule = (SlidingWindow(4, 4) | GlobalTokens(SOME)) & Padding(torch.tensor([30, L]))
     right = written_out(module, x, rule)
-    near(module.eval()(x, rule=rule), right)
+    near(module.eval()(x, mask=rule), right)
     module.train()
     for way in (False, True):
         module._gathers = lambda _, way=way: way
@@ -167,21 +180,21 @@ def test_dropout_of_weights_is_there_in_training_only() -> None:
 
 
 def test_marked_tokens_whose_weights_are_all_dropped_see_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, x = noisy(Reaching(WIDTH, H, dropout=0.3)), noise(2, L, WIDTH)
+    module, x = noisy(LongformerAttention(WIDTH, H, dropout=0.3)), noise(2, L, WIDTH)
     monkeypatch.setattr(torch.nn.functional, "dropout", lambda weights, *_, **__: 0 * weights)
     marks = marked([0, 9], [3])
-    near(module(x, rule=Window(2, 2) | Global(marks))[marks], module.out.bias.expand(3, -1))
+    near(module(x, mask=SlidingWindow(2, 2) | GlobalTokens(marks))[marks], module.out.bias.expand(3, -1))
 
 
 def test_other_rules_and_whatever_else_an_attention_may_be_given_are_refused() -> None:
-    module, x = Reaching(WIDTH, H), torch.randn(1, 5, WIDTH)
-    for rule in (None, Causal(), Real(torch.tensor([3]))):
+    module, x = LongformerAttention(WIDTH, H), torch.randn(1, 5, WIDTH)
+    for rule in (None, Causal(), Padding(torch.tensor([3]))):
         with pytest.raises(ValueError, match="windows"):
-            module(x, rule=rule)
-    others: list[dict[str, Any]] = [{"context": x}, {"memory": Growing()}, {"where": torch.arange(5)}]
+            module(x, mask=rule)
+    others: list[dict[str, Any]] = [{"context": x}, {"memory": DynamicCache()}, {"where": torch.arange(5)}]
     for given in others:
         with pytest.raises(ValueError, match="rows"):
-            module(x, rule=Window(1, 1), **given)
+            module(x, rule=SlidingWindow(1, 1), **given)
 
 
 # -- watched
@@ -191,21 +204,25 @@ def test_other_rules_and_whatever_else_an_attention_may_be_given_are_refused() -
 @pytest.mark.parametrize("name", ["window", "marked", "marked, lengths", "marked, heads apart", "marked, packed"])
 def test_what_was_seen_is_what_was_mixed(name: str) -> None:
     rows, rule = CASES[name]
-    module, x = noisy(Reaching(WIDTH, H)), noise(rows, L, WIDTH)
-    with watch(nn.ModuleDict({"attend": module})) as seen:
-        out = module(x, rule=rule)
-    near(out, module(x, rule=rule))
+    module, x = noisy(LongformerAttention(WIDTH, H)), noise(rows, L, WIDTH)
+    with record_attention(nn.ModuleDict({"attend": module})) as seen:
+        out = module(x, mask=rule)
+    near(out, module(x, mask=rule))
     band, table = band_of(rule), torch.zeros(rows, H, L, L + 1, dtype=torch.float64)
     values = module.project(x)[2]
-    look, *others = seen.looks
-    assert seen.names() == ["attend"] and look.keys is not None and look.queries is None
-    table.scatter_add_(-1, look.keys.long().expand_as(look.weights) % (L + 1), look.weights)
+    look, *others = seen.records
+    assert seen.names() == ["attend"] and look.key_index is not None and look.query_index is None
+    table.scatter_add_(-1, look.key_index.long().expand_as(look.weights) % (L + 1), look.weights)
     mixed = table[..., :L] @ values
-    if band.marked is not None:
+    if band.global_tokens is not None:
         (far,) = others
-        assert far.keys is None and far.queries is not None and far.weights.shape[2:] == (far.queries.shape[1], L)
-        for row, queries in enumerate(far.queries.tolist()):
-            assert [at for at in queries if at >= 0] == band.marked.tokens[row].nonzero()[:, 0].tolist()
+        assert (
+            far.key_index is None
+            and far.query_index is not None
+            and far.weights.shape[2:] == (far.query_index.shape[1], L)
+        )
+        for row, queries in enumerate(far.query_index.tolist()):
+            assert [at for at in queries if at >= 0] == band.global_tokens.tokens[row].nonzero()[:, 0].tolist()
             own = far.weights[row] @ module.split(module.far_kv(x), 2)[1][row]
             assert not mixed[row][:, [at for at in queries if at >= 0]].any(), "told once"
             for number, at in enumerate(queries):
@@ -213,16 +230,16 @@ def test_what_was_seen_is_what_was_mixed(name: str) -> None:
                     mixed[row, :, at] = own[:, number]
     else:
         assert not others
-    real = band.real(L)
+    real = band.valid_tokens(L)
     mixed = mixed.transpose(1, 2).flatten(2)
     near(module.out(mixed if real is None else mixed * real[:, :, None]), out)
 
 
 def test_what_a_number_owes_to_weights_can_be_asked() -> None:
-    module, x = noisy(Reaching(WIDTH, H)), noise(2, L, WIDTH).requires_grad_()
-    with watch(nn.ModuleDict({"attend": module}), gradients=True) as seen:
-        out = module(x, rule=Window(2, 3) | Global(SOME))
-    owed = torch.autograd.grad(out[:, :5].sum(), [look.weights for look in seen.looks])
+    module, x = noisy(LongformerAttention(WIDTH, H)), noise(2, L, WIDTH).requires_grad_()
+    with record_attention(nn.ModuleDict({"attend": module}), gradients=True) as seen:
+        out = module(x, mask=SlidingWindow(2, 3) | GlobalTokens(SOME))
+    owed = torch.autograd.grad(out[:, :5].sum(), [look.weights for look in seen.records])
     assert len(owed) == 2 and all(part.abs().sum() > 0 for part in owed)
 
 
@@ -240,7 +257,7 @@ def published(window: int, dropout: float = 0.0) -> Any:
     return LongformerSelfAttention(config, 0)
 
 
-def same_weights(ours: Reaching, theirs: Any) -> list[tuple[Tensor, list[Tensor]]]:
+def same_weights(ours: LongformerAttention, theirs: Any) -> list[tuple[Tensor, list[Tensor]]]:
     """Their parameters into ours; pairs of which gradients are to be compared."""
     homes = {"qkv": ("query", "key", "value"), "far_q": ("query_global",), "far_kv": ("key_global", "value_global")}
     pairs = []
@@ -261,7 +278,7 @@ def test_it_is_the_attention_of_transformers(window: int, where: list[list[int]]
     """Their softmax is in float32 also where all else is not, the length is a multiple of the window, and a row of padding that
     sees nothing has a gradient that is no number: here each sees something."""
     length, short = 48, 46
-    theirs, ours = noisy(published(window)), noisy(Reaching(WIDTH, H), seed=2)
+    theirs, ours = noisy(published(window)), noisy(LongformerAttention(WIDTH, H), seed=2)
     pairs = same_weights(ours, theirs)
     marks = torch.zeros(2, length, dtype=torch.bool)
     for row, places in enumerate(where or []):
@@ -270,9 +287,9 @@ def test_it_is_the_attention_of_transformers(window: int, where: list[list[int]]
     x = noise(2, length, WIDTH).requires_grad_()
     told = torch.where(real, torch.where(marks, 10000.0, 0.0), -10000.0)
     right = theirs(x, told, told < 0, told > 0, where is not None)[0]
-    near_by: Rule = Window(window // 2, window // 2)
-    rule = (near_by if where is None else near_by | Global(marks)) & Real(torch.tensor([length, short]))
-    out = ours(x, rule=rule)
+    near_by: AttentionMask = SlidingWindow(window // 2, window // 2)
+    rule = (near_by if where is None else near_by | GlobalTokens(marks)) & Padding(torch.tensor([length, short]))
+    out = ours(x, mask=rule)
     near(out, right, 5e-7)
     near(grads(out, [x])[0], grads(right, [x])[0], 5e-6)
     for own, parts in pairs if where is not None else pairs[:2]:
@@ -280,9 +297,9 @@ def test_it_is_the_attention_of_transformers(window: int, where: list[list[int]]
 
 
 def test_an_attention_that_nobody_watches_is_not_asked_for_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, x = Reaching(WIDTH, H), torch.randn(1, 30, WIDTH)
-    monkeypatch.setattr("regard.nn.attention.longformer.looked", None)
-    module(x, rule=Window(2, 2))
+    module, x = LongformerAttention(WIDTH, H), torch.randn(1, 30, WIDTH)
+    monkeypatch.setattr("regard.nn.attention.longformer.local_attention_with_weights", None)
+    module(x, mask=SlidingWindow(2, 2))
     with pytest.raises(TypeError):
-        module(x, rule=Window(2, 2), seen=Recorder("x", Seen()))
+        module(x, rule=SlidingWindow(2, 2), seen=AttentionRecorder("x", AttentionRecords()))
     assert isinstance(module, Attention)

@@ -12,27 +12,27 @@ from typing import Any
 import pytest
 
 import regard
-from regard.data.settings import Data
-from regard.data.synthetic.algorithmic import KINDS, Question, questions, recipe_of
-from regard.data.synthetic.facts import PEOPLE, PLACES, THINGS
-from regard.decode.settings import Decode
-from regard.errors import DataError, SettingError, UnknownName
-from regard.model import Identity, assemble
-from regard.processors.tokenizer.tokenizer import Text
+from regard.data.settings import DataSettings
+from regard.data.synthetic.algorithmic import GENERATORS, AlgorithmicQuestion, generate_questions, parse_recipe
+from regard.data.synthetic.facts import OBJECTS, PEOPLE, PLACES
+from regard.decode.settings import DecodeSettings
+from regard.errors import DataError, SettingError, UnknownNameError
+from regard.model import ModelSpec, assemble
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.check import check
 from regard.runs.evaluate import evaluate
 from regard.systems import SYSTEMS
 from regard.systems.universal import Config
-from regard.tasks import TASKS
-from regard.tasks.base import Sums
-from regard.types import Answer
+from regard.tasks import TEXT_TASKS
+from regard.tasks.base import LossSum
+from regard.types import Prediction
 
-RECALL: Any = TASKS["recall"]
+RECALL: Any = TEXT_TASKS["algorithmic"]
 
 
-def some(kind: str, **settings: Any) -> list[Question]:
+def some(kind: str, **settings: Any) -> list[AlgorithmicQuestion]:
     said = ",".join(f"{name}={value}" for name, value in {"longest": 6, "samples": 120, **settings}.items())
-    return list(questions(f"{kind}#{said}"))
+    return list(generate_questions(f"{kind}#{said}"))
 
 
 def lived(sentences: Sequence[str], asked: str) -> str:
@@ -56,7 +56,7 @@ def lived(sentences: Sequence[str], asked: str) -> str:
     words = asked.split()
     if words[2] in PEOPLE:
         return where[words[2]]
-    assert words[3] in THINGS
+    assert words[3] in OBJECTS
     return been[words[3]][-2 if "before" in words else -1]
 
 
@@ -68,7 +68,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", GENERATORS)
 def test_answers_are_right_and_questions_are_the_same_for_the_same_name(kind: str) -> None:
     made = some(kind, longest=20, samples=600)
     assert made == some(kind, longest=20, samples=600) != some(kind, longest=20, samples=600, seed=2)
@@ -79,24 +79,24 @@ def test_answers_are_right_and_questions_are_the_same_for_the_same_name(kind: st
             continue
         *sentences, asked = re.split(r"(?<=\.) ", one.source)
         assert one.target == lived(sentences, asked)
-        assert len(one.support) == int(kind[-1]) and max(one.support) < len(sentences)
-        assert lived([sentences[at] for at in one.support], asked) == one.target, "these sentences are enough"
+        assert len(one.supporting_facts) == int(kind[-1]) and max(one.supporting_facts) < len(sentences)
+        assert lived([sentences[at] for at in one.supporting_facts], asked) == one.target, "these sentences are enough"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", GENERATORS)
 def test_parts_share_no_question_and_judge_by_longer_ones_too(kind: str) -> None:
     train, valid, test = ([*some(kind, part=part)] for part in ("train", "valid", "test"))
     sources = [{one.source for one in part} for part in (train, valid, test)]
     assert not (sources[0] & sources[1] or sources[0] & sources[2] or sources[1] & sources[2])
-    assert not any(one.beyond for one in train)
+    assert not any(one.is_longer for one in train)
 
-    def length(one: Question) -> int:
+    def length(one: AlgorithmicQuestion) -> int:
         return one.source.count(" .") or sum(letter.isdigit() for letter in one.source)
 
     assert max(map(length, train)) <= 6
     for part in (valid, test):
-        assert [one.beyond for one in part] == [False, True] * 60
-        assert all(6 < length(one) <= 12 if one.beyond else length(one) <= 6 for one in part)
+        assert [one.is_longer for one in part] == [False, True] * 60
+        assert all(6 < length(one) <= 12 if one.is_longer else length(one) <= 6 for one in part)
 
 
 def test_numbers_are_written_as_people_do_where_that_is_wanted() -> None:
@@ -105,56 +105,58 @@ def test_numbers_are_written_as_people_do_where_that_is_wanted() -> None:
 
 
 def test_names_are_understood_or_refused() -> None:
-    assert recipe_of("data.tsv") is None and recipe_of("./copy") is None
-    assert str(recipe_of("copy#seed=1,longest=20")) == "copy" and str(recipe_of("copy#seed=3")) == "copy#seed=3"
-    with pytest.raises(UnknownName, match="longest"):
-        recipe_of("copy#longst=3")
+    assert parse_recipe("data.tsv") is None and parse_recipe("./copy") is None
+    assert str(parse_recipe("copy#seed=1,longest=20")) == "copy" and str(parse_recipe("copy#seed=3")) == "copy#seed=3"
+    with pytest.raises(UnknownNameError, match="longest"):
+        parse_recipe("copy#longst=3")
     with pytest.raises(DataError, match="says"):
-        recipe_of("copy#longest")
+        parse_recipe("copy#longest")
     with pytest.raises(SettingError):
-        recipe_of("copy#longest=0")
+        parse_recipe("copy#longest=0")
     with pytest.raises(DataError, match="only"):
-        list(questions("copy#longest=2,samples=500"))
+        list(generate_questions("copy#longest=2,samples=500"))
     with pytest.raises(DataError, match="together"):
-        RECALL.entries(["copy", "a.tsv"])
+        RECALL.expand_entries(["copy", "a.tsv"])
 
 
 def test_tokens_are_words_where_there_are_blanks_and_characters_elsewhere() -> None:
-    words, letters = Text.whole(["b a .", "</x> b"]), Text.whole(["31+2"])
-    assert words.encode(["a  b </x>"]) == [[words.id_of(word) for word in ("a", "b", "</x>")]]
-    assert words.decode(words.encode(["a b . b"])) == ["a b . b"] and words.pieces(words.encode(["a b"])[0]) == [
+    words, letters = TextTokenizer.from_words(["b a .", "</x> b"]), TextTokenizer.from_words(["31+2"])
+    assert words.encode(["a  b </x>"]) == [[words.token_to_id(word) for word in ("a", "b", "</x>")]]
+    assert words.decode(words.encode(["a b . b"])) == ["a b . b"] and words.display_tokens(
+        words.encode(["a b"])[0]
+    ) == [
         "a",
         "b",
     ]
-    assert letters.encode(["2+1"]) == [[letters.id_of(letter) for letter in "2+1"]] and letters.size == 4 + 3
+    assert letters.encode(["2+1"]) == [[letters.token_to_id(letter) for letter in "2+1"]] and letters.size == 4 + 3
     assert letters.decode(letters.encode(["2+1"])) == ["2+1"]
     assert words.encode_offsets(["a  b"])[0][1] == [(0, 1), (3, 4)]
-    assert Text.whole(["a b"], words=False).size == 3 + 3
+    assert TextTokenizer.from_words(["a b"], words=False).size == 3 + 3
     with pytest.raises(DataError, match="among"):
         words.encode(["c a d"])
 
 
 def test_scores_tell_lengths_that_were_learnt_from_longer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = Text.whole(["0123"])
-    config = RECALL.fit(Config(width=8, heads=2, hidden=8), text)
-    model = assemble(Identity(SYSTEMS["universal"], config, RECALL, pair="up to 2"), text)
+    text = TextTokenizer.from_words(["0123"])
+    config = RECALL.fit_config(Config(width=8, heads=2, ffn_dim=8), text)
+    model = assemble(ModelSpec(SYSTEMS["universal"], config, RECALL, head_options="up to 2"), text)
     rows = [("12", "12"), ("10", "10"), ("123", "123"), ("1230", "1230")]
-    samples = [Question(*row, "", 0) for row in rows]
+    samples = [AlgorithmicQuestion(*row, "", 0) for row in rows]
     encoded = RECALL.encode(samples, text, config, 99)
     said = ["12", "11", "123", "12"]
 
-    def answer(model: Any, inputs: Sequence[str], decode: Decode, **_: Any) -> list[Answer]:
-        return [Answer(one, extra={"ids": text.encode([one])[0]}) for one in said]
+    def answer(model: Any, inputs: Sequence[str], decode: DecodeSettings, **_: Any) -> list[Prediction]:
+        return [Prediction(one, extra={"ids": text.encode([one])[0]}) for one in said]
 
     monkeypatch.setattr(RECALL, "answer", answer)
-    scores, _ = RECALL.score(model, encoded, Decode(), Data(), Sums(1.0, 1.0))
+    scores, _ = RECALL.score(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 1.0))
     assert scores == {
         "exact": 50.0, "tokens": round(100 * 8 / 11, 2), "exact_inside": 50.0, "tokens_inside": 75.0,
         "exact_beyond": 50.0, "tokens_beyond": round(100 * 5 / 7, 2), "samples": 4,
     }  # fmt: skip
     encoded = RECALL.encode([*samples[:2]], text, config, 99)
     said = said[:2]
-    assert "exact_beyond" not in RECALL.score(model, encoded, Decode(), Data(), Sums(1.0, 1.0))[0]
+    assert "exact_beyond" not in RECALL.score(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 1.0))[0]
 
 
 @pytest.fixture(scope="module")
@@ -164,8 +166,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "recall", "facts-1#longest=3,samples=60", model="universal-tiny-halting", out=out,
         valid="facts-1#longest=3,part=valid,samples=12",
         settings=[
-            "model.width=16", "model.heads=2", "model.hidden=16", "model.steps=2", "train.steps=4", "train.tokens=256",
-            "train.every=2", "data.score=4", "train.warmup=1", "train.precision=float32",
+            "model.width=16", "model.heads=2", "model.ffn_dim=16", "model.num_steps=2", "train.steps=4", "train.batch_tokens=256",
+            "train.eval_every=2", "data.eval_samples=4", "train.warmup_steps=1", "train.precision=float32",
         ],
     )  # fmt: skip
     return out
@@ -175,7 +177,7 @@ def test_a_run_remembers_what_it_was_made_of(run: Path) -> None:
     facts = json.loads((run / "regard.json").read_text())
     assert facts["sources"]["data"] == ["facts-1#longest=3,samples=60"]
     assert facts["sources"]["valid"] == ["facts-1#longest=3,samples=12,part=valid"]
-    assert RECALL.validated(["facts-1#longest=3,samples=60"]) == ["facts-1#longest=3,part=valid"]
+    assert RECALL.validation_entries(["facts-1#longest=3,samples=60"]) == ["facts-1#longest=3,part=valid"]
     assert facts["pair"].startswith("up to ")
     result = evaluate(run, ["facts-1#longest=3,part=test,samples=12"])
     assert {"exact_inside", "exact_beyond", "tokens_inside", "tokens_beyond"} <= result.scores.keys()
@@ -187,8 +189,8 @@ def test_a_run_goes_on_where_it_stopped(run: Path, tmp_path: Path) -> None:
 
     again = tmp_path / "again"
     shutil.copytree(run, again)
-    model = regard.train("recall", out=again, resume=True)
-    assert model.task.name == "recall"
+    model = regard.train("algorithmic", out=again, resume=True)
+    assert model.task.name == "algorithmic"
 
 
 @pytest.mark.every(3)
@@ -196,10 +198,10 @@ def test_a_run_goes_on_where_it_stopped(run: Path, tmp_path: Path) -> None:
 def test_what_was_thought_about_is_drawn(run: Path, tmp_path: Path, ending: str) -> None:
     model = regard.load(run)
     told = model.explain("ada went to the garden . where is ada ?")
-    source, answer = told.thoughts
+    source, answer = told.act_steps
     assert source.pieces == ("ada", "went", "to", "the", "garden", ".", "where", "is", "ada", "?", "</s>")
-    assert list(source.steps) == model.answer("ada went to the garden . where is ada ?").extra["steps"]
-    assert source.most == 4 and answer.pieces[-1] == "</s>"
+    assert list(source.steps) == model.predict("ada went to the garden . where is ada ?").extra["steps"]
+    assert source.max_steps == 4 and answer.pieces[-1] == "</s>"
     maps = {item.name: item for item in told.maps}
     assert maps["encoder"].layers == max(source.steps) and maps["cross"].layers == max(answer.steps)
     assert "question" in maps["encoder"].title
@@ -212,15 +214,15 @@ def test_what_was_thought_about_is_drawn(run: Path, tmp_path: Path, ending: str)
 
 
 def test_data_is_checked_by_name_and_in_files(tmp_path: Path) -> None:
-    report = check("recall", ["copy#longest=5,samples=50"])
+    report = check("algorithmic", ["copy#longest=5,samples=50"])
     assert report.counts["questions"] == 50 and report.counts["validation_longer"] == 500 and not report.findings
-    leaking = check("recall", ["copy#longest=5,samples=50"], valid=["copy#longest=5,samples=40"])
+    leaking = check("algorithmic", ["copy#longest=5,samples=50"], valid=["copy#longest=5,samples=40"])
     assert [finding.kind for finding in leaking.errors] == ["leak"]
-    long = check("recall", ["copy#longest=5,samples=50"], settings=["data.longest=4"])
+    long = check("algorithmic", ["copy#longest=5,samples=50"], settings=["data.max_length=4"])
     assert [finding.kind for finding in long.findings] == ["long"]
     file = tmp_path / "same.tsv"
     file.write_text("".join(f"{n} a\t{n} a\n" for n in range(20)))
-    assert {finding.kind for finding in check("recall", [str(file)]).findings} == {"few"}
+    assert {finding.kind for finding in check("algorithmic", [str(file)]).findings} == {"few"}
 
 
 def test_a_file_of_questions_is_learnt_from_too(tmp_path: Path) -> None:
@@ -228,12 +230,12 @@ def test_a_file_of_questions_is_learnt_from_too(tmp_path: Path) -> None:
     file.write_text("".join(f"{n}\t{n}{n}\n" for n in range(40)))
     model = regard.train(
         "recall", str(file), model="transformer-tiny", out=tmp_path / "run",
-        settings=["model.width=8", "model.heads=2", "model.hidden=8", "train.steps=1", "train.tokens=64", "data.share=0.2"],
+        settings=["model.width=8", "model.heads=2", "model.ffn_dim=8", "train.steps=1", "train.batch_tokens=64", "data.valid_fraction=0.2"],
     )  # fmt: skip
-    assert model.text is not None and model.text.size == 13 and model.identity.pair == "up to 2"
-    assert isinstance(model.answer("7").value, str)
+    assert model.tokenizer is not None and model.tokenizer.size == 13 and model.spec.head_options == "up to 2"
+    assert isinstance(model.predict("7").value, str)
 
 
 def test_pieces_of_words_are_refused() -> None:
     with pytest.raises(SettingError, match="words"):
-        RECALL.check(SimpleNamespace(), 1, Data(kind="wordpiece"))
+        RECALL.check_settings(SimpleNamespace(), 1, DataSettings(tokenizer_type="wordpiece"))

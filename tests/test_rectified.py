@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from regard.nn.kernels import conv_relu as one
-from regard.nn.kernels.conv_relu import keeps, rectified, serves
+from regard.nn.kernels.conv_relu import conv_relu, is_supported, preserves_size
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -20,8 +20,8 @@ def test_on_a_cpu_it_is_the_two_after_another(bias: bool, monkeypatch: pytest.Mo
     convolution = nn.Conv2d(8, 16, 3, padding=1, bias=bias, dtype=torch.bfloat16)
     x = torch.randn(2, 8, 5, 7, dtype=torch.bfloat16)
     with torch.no_grad():
-        assert not serves(x, convolution.weight)
-        assert torch.equal(rectified(convolution, x), F.relu(convolution(x)))
+        assert not is_supported(x, convolution.weight)
+        assert torch.equal(conv_relu(convolution, x), F.relu(convolution(x)))
 
 
 def made(inputs: int, outputs: int, dtype: torch.dtype, bias: bool = True) -> nn.Conv2d:
@@ -47,18 +47,18 @@ def test_one_kernel_is_taken_of_halves_by_eights_where_nothing_learns(
     given: dict[str, Any], taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    joined = one.joined
-    monkeypatch.setattr(one, "joined", lambda *parts: calls.append(0) or joined(*parts))
+    joined = one.conv_relu_op
+    monkeypatch.setattr(one, "conv_relu_op", lambda *parts: calls.append(0) or joined(*parts))
     sizes = {"inputs": 16, "outputs": 24, "dtype": torch.bfloat16, **given}
     with FakeTensorMode():
         convolution = made(**sizes)
         x = torch.empty(2, sizes["inputs"], 5, 7, dtype=sizes["dtype"], device="cuda")
         with torch.no_grad():
-            found, wanted = rectified(convolution, x), F.relu(convolution(x))
+            found, wanted = conv_relu(convolution, x), F.relu(convolution(x))
         assert len(calls) == taken
         assert (found.shape, found.dtype, found.device) == (wanted.shape, wanted.dtype, wanted.device)
         assert found.is_contiguous(memory_format=torch.channels_last) == taken
-        assert not serves(x, convolution.weight)  # gradients are wanted here
+        assert not is_supported(x, convolution.weight)  # gradients are wanted here
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_one_kernel_is_taken_of_halves_by_eights_where_nothing_learns(
     ],
 )
 def test_one_kernel_is_for_convolutions_that_keep_the_places(given: dict[str, Any], kept: bool) -> None:
-    assert keeps(nn.Conv2d(8, 8, **given, device="meta")) == kept
+    assert preserves_size(nn.Conv2d(8, 8, **given, device="meta")) == kept

@@ -14,9 +14,9 @@ from torch import Tensor
 
 import regard
 from conftest import Pairs, write_pairs
-from regard.decode.cuda_graphs import _shelves, recorded
+from regard.decode.cuda_graphs import _graph_caches, graphed_search
 from regard.decode.search import search
-from regard.decode.settings import Decode
+from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
 from regard.model import Model
 from regard.types import Batch
@@ -28,7 +28,7 @@ cases = pytest.mark.parametrize(("name", "label"), [case for case in CASES if ca
 
 def logits(model: Model, batch: Batch) -> Tensor:
     with torch.no_grad():
-        return model.body.read(model.body(batch).sequence)
+        return model.body.to_logits(model.body(batch).sequence)
 
 
 @cases
@@ -37,14 +37,14 @@ def test_steps_are_teacher_forcing(name: str, label: str, prompt: int) -> None:
     model = tiny(name, label)
     batch, _ = asked(4, model)
     target = torch.randint(3, 20, (4, 6), generator=torch.Generator().manual_seed(2))
-    right = logits(model, replace(batch, target=target))
+    right = logits(model, replace(batch, decoder_inputs=target))
     with torch.no_grad():
-        state = model.body.start(replace(batch, target=target[:, :prompt]))
-        assert state.at.tolist() == [prompt - 1] * 4
+        state = model.body.start(replace(batch, decoder_inputs=target[:, :prompt]))
+        assert state.positions.tolist() == [prompt - 1] * 4
         places = [tensor.data_ptr() for tensor in state.tensors()]
         for at in range(prompt - 1, 6):
             near(model.body.step(target[:, at], state), right[:, at])
-        assert [tensor.data_ptr() for tensor in state.tensors()] == places and state.at.tolist() == [6] * 4
+        assert [tensor.data_ptr() for tensor in state.tensors()] == places and state.positions.tolist() == [6] * 4
 
 
 @cases
@@ -53,13 +53,13 @@ def test_beams_exchange_their_pasts_and_rows_leave(name: str, label: str) -> Non
     batch, _ = asked(3, model)
     start, owners = torch.tensor([[1], [4], [5]]), torch.tensor([0, 0, 1, 1, 2, 2])
     with torch.no_grad():
-        state = model.body.start(replace(batch, target=start))
-        state.widen(2)
+        state = model.body.start(replace(batch, decoder_inputs=start))
+        state.expand_beams(2)
         paths = start.repeat_interleave(2, 0)[:, :0]
         for number, rows in enumerate(([1, 0, 2, 2, 5, 4], [0, 1, 3, 2, 4, 4], [0, 1, 2, 3])):
             tokens = start.repeat_interleave(2, 0)[:, 0] if number == 0 else torch.arange(len(paths)) + 7 * number
             paths = torch.cat([paths, tokens[:, None]], 1)
-            whole = replace(batch, x=batch.x[owners], mask=batch.mask[owners], target=paths)  # type: ignore[index]
+            whole = replace(batch, x=batch.inputs[owners], mask=batch.mask[owners], decoder_inputs=paths)  # type: ignore[index]
             near(model.body.step(tokens, state), logits(model, whole)[:, -1])
             state.reorder(torch.tensor(rows))
             paths = paths[rows]
@@ -80,7 +80,7 @@ def test_rows_join_others_that_have_said_more(name: str, label: str, lengths: tu
         parts.append(Batch(x, mask, torch.tensor([[1, 8, 9], [1, 9, 8]])[:, : 3 - seed]))
     with torch.no_grad():
         states = [model.body.start(part) for part in parts]
-        states[0].join(states[1])
+        states[0].append_rows(states[1])
         ours = model.body.step(torch.tensor([9, 8, 8, 9]), states[0])
     assert states[0].at.tolist() == [3, 3, 2, 2]
     near(ours, torch.cat([logits(model, part)[:, -1] for part in parts]))
@@ -89,24 +89,26 @@ def test_rows_join_others_that_have_said_more(name: str, label: str, lengths: tu
 @pytest.mark.every(6)
 @cases
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_what_is_found_depends_on_no_neighbour_and_on_no_recording(name: str, label: str, settings: Decode) -> None:
+def test_what_is_found_depends_on_no_neighbour_and_on_no_recording(
+    name: str, label: str, settings: DecodeSettings
+) -> None:
     model = tiny(name, label)
     batch, limits = asked(5, model)
-    requests, end = np.arange(5) + 7, model.config.end
-    right = search(model.body, batch, end, limits, settings, requests, (model.config.pad,))
+    requests, end = np.arange(5) + 7, model.config.eos_id
+    right = search(model.body, batch, end, limits, settings, requests, (model.config.pad_id,))
     for row in range(5):
-        alone = batch.rows(torch.tensor([row]))
+        alone = batch.select_rows(torch.tensor([row]))
         length = int(alone.mask[0])  # type: ignore[index]
-        alone = replace(alone, x=alone.x[:, :length], mask=None)
+        alone = replace(alone, x=alone.inputs[:, :length], mask=None)
         (own,) = search(model.body, alone, end, limits[row : row + 1], settings, requests[row : row + 1], (0,))
         same(own, right[row])
     with torch.inference_mode():
         for _ in range(2):  # the second time in the tensors of the first
-            found = recorded(model.body, batch, end, limits, settings, requests, torch.tensor([0]), graph=False)
+            found = graphed_search(model.body, batch, end, limits, settings, requests, torch.tensor([0]), capture=False)
             assert found is not None
             for mine, theirs in zip(found, right, strict=True):
                 same(mine, theirs)
-    assert len(_shelves[model.body].recordings) == 1
+    assert len(_graph_caches[model.body].entries) == 1
 
 
 def same(ours: Any, right: Any) -> None:
@@ -120,10 +122,10 @@ def test_a_wide_beam_finds_the_likeliest_of_all_answers(name: str, label: str) -
     """Two tokens at most: every answer is scored by teacher forcing."""
     model, V, end = tiny(name, label), 23, 2
     batch = Batch(torch.tensor([[5, 9, 2]]), None, torch.tensor([[1]]))
-    (found,) = search(model.body, batch, end, torch.tensor([2]), Decode(beam=V, penalty=0.0))
+    (found,) = search(model.body, batch, end, torch.tensor([2]), DecodeSettings(num_beams=V, length_penalty=0.0))
     first = logits(model, batch).log_softmax(-1)[0, 0]
     target = torch.tensor([[1, token] for token in range(V)])
-    second = logits(model, replace(batch, x=batch.x.expand(V, -1), target=target)).log_softmax(-1)[:, 1]
+    second = logits(model, replace(batch, x=batch.inputs.expand(V, -1), target=target)).log_softmax(-1)[:, 1]
     totals = {(): float(first[end])}
     for token in range(V):
         if token != end:
@@ -141,20 +143,29 @@ def test_a_hole_in_the_target_is_not_read_and_what_stands_around_it_stays_in_its
     x = torch.tensor([[5, 9, 2], [7, 8, 2]])
     holed, real = torch.tensor([[1, 9, 4, 6, 8], [1, 5, 6, 9, 9]]), torch.ones(2, 5, dtype=torch.bool)
     real[0, 1] = real[1, 2:4] = False
-    ours = logits(model, Batch(x, target=holed, target_mask=real))
+    ours = logits(model, Batch(x, decoder_inputs=holed, decoder_mask=real))
     for row in range(2):
-        near(ours[row, real[row]], logits(model, Batch(x[row : row + 1], target=holed[row : row + 1, real[row]]))[0])
+        near(
+            ours[row, real[row]],
+            logits(model, Batch(x[row : row + 1], decoder_inputs=holed[row : row + 1, real[row]]))[0],
+        )
 
 
 # -- from the command line, and what is shown of them
 
 SMALL = {
-    "rnn": ("model.width=24", "model.embedding=24", "model.both_ways=true"),
-    "rnnsearch": ("model.width=24", "model.encoder_width=12", "model.embedding=16", "model.maxout=16", "model.inner=8"),
+    "rnn": ("model.width=24", "model.embedding_dim=24", "model.bidirectional=true"),
+    "rnnsearch": (
+        "model.width=24",
+        "model.encoder_width=12",
+        "model.embedding_dim=16",
+        "model.maxout_dim=16",
+        "model.attention_dim=8",
+    ),
 }
 USUAL = (
-    "data.vocabulary=400", "train.tokens=512", "train.rate=5e-3", "train.warmup=2", "train.steps=6", "train.every=3",
-    "train.average=0", "data.share=0.1", "decode.beam=2", "data.score=8",
+    "data.vocab_size=400", "train.batch_tokens=512", "train.lr=5e-3", "train.warmup_steps=2", "train.steps=6", "train.eval_every=3",
+    "train.ema_decay=0", "data.valid_fraction=0.1", "decode.num_beams=2", "data.eval_samples=8",
 )  # fmt: skip
 
 
@@ -174,9 +185,9 @@ def test_a_run_is_kept_under_our_own_names_and_answers_and_is_scored(run: Path) 
 
     model = regard.load(run)
     assert json.loads((run / "config.json").read_text())["model_type"] == "regard"
-    answers = model.answer(["the old women danced", "", "the cat"])
+    answers = model.predict(["the old women danced", "", "the cat"])
     assert [type(answer.value) for answer in answers] == [str] * 3 and answers[1].value == ""
-    assert answers[0].tokens == model.answer("the old women danced").tokens
+    assert answers[0].tokens == model.predict("the old women danced").tokens
     assert set(evaluate(run, device="cpu").scores) >= {"bleu", "chrf", "exact"}
     told = info(str(run))
     assert told.flops > 0 and told.parameters == sum(p.numel() for p in model.parameters())
@@ -186,7 +197,7 @@ def test_a_run_is_kept_under_our_own_names_and_answers_and_is_scored(run: Path) 
 def test_a_run_that_goes_on_is_the_same_bit_for_bit(run: Path, tmp_path: Path) -> None:
     from conftest import stopped_in
 
-    name, data = regard.load(run).identity.system.name, run.parent / "pairs.tsv"
+    name, data = regard.load(run).spec.system.name, run.parent / "pairs.tsv"
     given: dict[str, Any] = {
         "model": f"{name}-tiny", "out": tmp_path / "run", "settings": (*SMALL[name], *USUAL), "device": "cpu",
     }  # fmt: skip
@@ -198,8 +209,8 @@ def test_a_run_that_goes_on_is_the_same_bit_for_bit(run: Path, tmp_path: Path) -
 
 
 def test_packed_rows_are_refused_in_words(run: Path, tmp_path: Path) -> None:
-    name = regard.load(run).identity.system.name
-    settings = (*SMALL[name], *USUAL, "train.packed=on")
+    name = regard.load(run).spec.system.name
+    settings = (*SMALL[name], *USUAL, "train.packing=on")
     with pytest.raises(SettingError, match="padded"):
         regard.train(
             "translate", [str(run.parent / "pairs.tsv")], model=f"{name}-tiny", out=tmp_path / "r", settings=settings
@@ -213,13 +224,13 @@ def test_an_explanation_shows_the_alignment_or_what_words_depended_on(run: Path,
     model = regard.load(run).double()
     found = model.explain(SOURCE, SAID)
     (item,) = found.maps
-    text, config = model.text_or_refuse(), model.config
-    x = torch.tensor([[*text.encode([SOURCE])[0], config.end]])
-    read = torch.tensor([[config.start, *text.encode([SAID])[0]]])
-    assert item.weights.shape == (1, 1, read.shape[1], x.shape[1]) and item.single
+    text, config = model.require_tokenizer(), model.config
+    x = torch.tensor([[*text.encode([SOURCE])[0], config.eos_id]])
+    read = torch.tensor([[config.bos_id, *text.encode([SAID])[0]]])
+    assert item.weights.shape == (1, 1, read.shape[1], x.shape[1]) and item.is_single
     np.testing.assert_allclose(item.weights.sum(-1), 1, atol=1e-5)
-    aligns = model.identity.system.name == "rnnsearch"
-    assert (item.name, item.depends, "attention" in found.facts) == (
+    aligns = model.spec.system.name == "rnnsearch"
+    assert (item.name, item.is_gradient, "attention" in found.facts) == (
         ("cross", False, False) if aligns else ("depends", True, True)
     )
     if aligns:
@@ -230,7 +241,7 @@ def test_an_explanation_shows_the_alignment_or_what_words_depended_on(run: Path,
             np.testing.assert_allclose(item.weights[0, 0, at], alpha.detach(), atol=1e-6)
             s = model.body.decoder.turn(model.body.decoder.cell.given(y[:, at]), s, context)[0]
     else:
-        near(torch.from_numpy(item.weights[0, 0]).double(), by_differences(model, x, read, config.end), 1e-4)
+        near(torch.from_numpy(item.weights[0, 0]).double(), by_differences(model, x, read, config.eos_id), 1e-4)
         assert "fixed size" in found.facts["attention"]
     assert not any(module._forward_hooks for module in model.modules())
     for suffix in ("png", "svg", "html"):
@@ -245,7 +256,7 @@ def test_an_explanation_shows_the_alignment_or_what_words_depended_on(run: Path,
 def by_differences(model: Model, x: Tensor, read: Tensor, end: int) -> Tensor:
     """The length of each gradient, from log-probabilities at embeddings a little to either side."""
     says, step = [*read[0, 1:].tolist(), end], 1e-5
-    E = model.config.embedding
+    E = model.config.embedding_dim
     sizes = torch.zeros(len(says), x.shape[1], E, dtype=torch.float64)
     for column in range(x.shape[1]):
         for channel in range(E):
@@ -260,7 +271,7 @@ def by_differences(model: Model, x: Tensor, read: Tensor, end: int) -> Tensor:
 
                 tables = model.body.tables
                 handle = (tables.source or tables.target).register_forward_hook(moved)
-                sides.append(logits(model, Batch(x, target=read))[0].log_softmax(-1)[range(len(says)), says])
+                sides.append(logits(model, Batch(x, decoder_inputs=read))[0].log_softmax(-1)[range(len(says)), says])
                 handle.remove()
             sizes[:, column, channel] = (sides[0] - sides[1]) / (2 * step)
     lengths = sizes.norm(dim=-1)

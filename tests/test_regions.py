@@ -5,76 +5,86 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regard.explain.grounding import TOTAL, Regard, Score, covered, hit, mask_of, scored, share, within
+from regard.explain.grounding import (
+    ALL_KINDS,
+    PointingScore,
+    WordAttention,
+    cell_coverage,
+    hit_rate,
+    inside_fraction,
+    region_cells,
+    region_mask,
+    score_by_kind,
+)
 
 BOX = (0, 0, 4, 2)
 """Of a picture of 4 x 8 pixels, a quarter."""
 
 
 def test_places_count_by_how_much_of_them_the_region_covers() -> None:
-    cover = covered(mask_of([BOX], (4, 8)), (2, 2))
+    cover = cell_coverage(region_mask([BOX], (4, 8)), (2, 2))
     assert cover.tolist() == [[1, 0], [0, 0]]
-    cover = covered(mask_of([(1, 1, 5, 3)], (4, 8)), (2, 2))
+    cover = cell_coverage(region_mask([(1, 1, 5, 3)], (4, 8)), (2, 2))
     assert cover.tolist() == [[3 / 8, 1 / 8], [3 / 8, 1 / 8]]
-    cover = covered(mask_of([BOX], (4, 8)), (1, 1))
+    cover = cell_coverage(region_mask([BOX], (4, 8)), (1, 1))
     assert cover.tolist() == [[0.25]]
 
 
 def test_borders_of_places_may_lie_within_pixels() -> None:
     """Three places over eight pixels: the second goes from 2 2/3 to 5 1/3."""
-    cover = covered(mask_of([(0, 0, 4, 1)], (1, 8)), (1, 3))
+    cover = cell_coverage(region_mask([(0, 0, 4, 1)], (1, 8)), (1, 3))
     assert cover[0] == pytest.approx([1, 0.5, 0])
-    fine = covered(mask_of([(1, 0, 2, 1)], (1, 3)), (1, 6))  # places smaller than pixels
+    fine = cell_coverage(region_mask([(1, 0, 2, 1)], (1, 3)), (1, 6))  # places smaller than pixels
     assert fine[0] == pytest.approx([0, 0, 1, 1, 0, 0])
     mask = np.random.default_rng(0).random((29, 31)) < 0.3
     for grid in ((7, 5), (29, 31), (40, 3)):
-        assert covered(mask, grid).mean() == pytest.approx(mask.mean())  # places are equally large
+        assert cell_coverage(mask, grid).mean() == pytest.approx(mask.mean())  # places are equally large
 
 
 def test_boxes_are_joined_and_cut_at_the_border() -> None:
-    mask = mask_of([(0, 0, 2, 2), (1, 1, 3, 3), (-2, 3, 1, 9)], (4, 4))
+    mask = region_mask([(0, 0, 2, 2), (1, 1, 3, 3), (-2, 3, 1, 9)], (4, 4))
     assert mask.astype(int).tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0], [1, 0, 0, 0]]
-    assert not mask_of([(-3, 0, -1, 4)], (4, 4)).any()
+    assert not region_mask([(-3, 0, -1, 4)], (4, 4)).any()
 
 
 def test_share_is_the_mass_in_the_region() -> None:
     cover = np.array([[1.0, 0.5], [0.0, 0.0]])
     weights = np.array([[0.4, 0.2], [0.3, 0.1]])
-    assert share(weights, cover) == pytest.approx(0.5)
-    assert share(7 * weights, cover) == pytest.approx(0.5)  # of all that was looked at
-    assert share(np.ones((2, 2)), cover) == pytest.approx(cover.mean())
-    assert share(np.zeros((2, 2)), cover) == 0
+    assert inside_fraction(weights, cover) == pytest.approx(0.5)
+    assert inside_fraction(7 * weights, cover) == pytest.approx(0.5)  # of all that was looked at
+    assert inside_fraction(np.ones((2, 2)), cover) == pytest.approx(cover.mean())
+    assert inside_fraction(np.zeros((2, 2)), cover) == 0
 
 
 def test_a_hit_is_the_place_looked_at_most() -> None:
     cover = np.array([[0.2, 0.1], [0.09, 0.0]])  # nothing is filled: what has at least half of the most is in
-    assert within(cover).tolist() == [[True, True], [False, False]]
-    assert hit(np.array([[0.1, 0.5], [0.4, 0.0]]), cover) == 1
-    assert hit(np.array([[0.1, 0.4], [0.5, 0.0]]), cover) == 0
-    assert hit(np.full((2, 2), 0.25), cover) == 0.5  # undecided, as chance is
-    assert not within(np.zeros((2, 2))).any()
+    assert region_cells(cover).tolist() == [[True, True], [False, False]]
+    assert hit_rate(np.array([[0.1, 0.5], [0.4, 0.0]]), cover) == 1
+    assert hit_rate(np.array([[0.1, 0.4], [0.5, 0.0]]), cover) == 0
+    assert hit_rate(np.full((2, 2), 0.25), cover) == 0.5  # undecided, as chance is
+    assert not region_cells(np.zeros((2, 2))).any()
 
 
 def test_scores_are_means_by_kind_beside_chance() -> None:
     on, off = np.array([[0.7, 0.1], [0.1, 0.1]]), np.array([[0.1, 0.1], [0.2, 0.6]])
-    found = scored(
+    found = score_by_kind(
         [
-            Regard("colour", on, [BOX], (4, 8)),
-            Regard("colour", off, [BOX], (4, 8)),
-            Regard("shape", on, [(0, 0, 8, 2)], (4, 8)),
-            Regard("shape", on, [], (4, 8)),
+            WordAttention("colour", on, [BOX], (4, 8)),
+            WordAttention("colour", off, [BOX], (4, 8)),
+            WordAttention("shape", on, [(0, 0, 8, 2)], (4, 8)),
+            WordAttention("shape", on, [], (4, 8)),
         ]
     )
-    assert list(found) == [TOTAL, "colour", "shape"]
-    assert found["colour"] == Score(2, pytest.approx(0.4), 0.25, 0.5, 0.25)  # type: ignore[arg-type]
-    assert found["shape"] == Score(1, pytest.approx(0.8), 0.5, 1.0, 0.5)  # type: ignore[arg-type]
-    assert found[TOTAL].words == 3 and found[TOTAL].share == pytest.approx((0.7 + 0.1 + 0.8) / 3)
-    assert scored([]) == {}
+    assert list(found) == [ALL_KINDS, "colour", "shape"]
+    assert found["colour"] == PointingScore(2, pytest.approx(0.4), 0.25, 0.5, 0.25)  # type: ignore[arg-type]
+    assert found["shape"] == PointingScore(1, pytest.approx(0.8), 0.5, 1.0, 0.5)  # type: ignore[arg-type]
+    assert found[ALL_KINDS].num_words == 3 and found[ALL_KINDS].inside_fraction == pytest.approx((0.7 + 0.1 + 0.8) / 3)
+    assert score_by_kind([]) == {}
 
 
 def test_looking_everywhere_alike_is_chance() -> None:
     boxes = [(3, 5, 20, 22), (40, 41, 60, 59)]
     for grid in ((8, 8), (7, 7), (14, 10)):
-        (one, _) = scored([Regard("shape", np.ones(grid), boxes, (64, 64))]).values()
-        assert one.share == pytest.approx(one.even_share) == pytest.approx((17 * 17 + 20 * 18) / 64**2)
-        assert one.hit == pytest.approx(one.even_hit)
+        (one, _) = score_by_kind([WordAttention("shape", np.ones(grid), boxes, (64, 64))]).values()
+        assert one.inside_fraction == pytest.approx(one.uniform_fraction) == pytest.approx((17 * 17 + 20 * 18) / 64**2)
+        assert one.hit_rate == pytest.approx(one.uniform_hit_rate)

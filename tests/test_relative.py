@@ -1,4 +1,4 @@
-"""`model.relative` in every system: learning, stepping, beams, packing, watching, saving, and what is refused."""
+"""`model.relative_position` in every system: learning, stepping, beams, packing, watching, saving, and what is refused."""
 
 from __future__ import annotations
 
@@ -13,20 +13,28 @@ from torch import Tensor
 
 import regard
 from conftest import TWELVE, train_tiny
-from regard.decode.cuda_graphs import recorded
+from regard.decode.cuda_graphs import graphed_search
 from regard.decode.search import search
-from regard.decode.settings import Decode
+from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError, WeightsError
 from regard.model import Model
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.masks import Causal, Written
-from regard.nn.attention.relative_positions import Buckets, Inside, Placed, Rotary, Shaw, Standing, packs
-from regard.nn.blocks.block import Block, Feed, Residual, Stack, vaswani_block
+from regard.nn.attention.masks import Causal, Dense
+from regard.nn.attention.relative_positions import (
+    AttentionPosition,
+    BoundPosition,
+    PositionIds,
+    Rotary,
+    Shaw,
+    T5Bias,
+    supports_packing,
+)
+from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock, transformer_block
 from regard.nn.kernels import dispatch
-from regard.nn.recording import watch
+from regard.nn.recording import record_attention
 from regard.runs.info import info
 from regard.systems import SYSTEMS, gpt2
-from regard.tasks.base import Terms
+from regard.tasks.base import LossWeights
 from regard.types import Batch
 from tiny import TINY, collate, gradients, near, noise, noisy, tiny
 
@@ -62,12 +70,12 @@ def batch_of(case: str, model: Model, **more: Any) -> Batch:
 
 
 def asked(model: Model, batch: Batch) -> Tensor:
-    return model.body.read(model.body(batch).sequence)[batch.labels != -100]
+    return model.body.to_logits(model.body(batch).sequence)[batch.labels != -100]
 
 
 def reading(batch: Batch, ids: Tensor) -> Batch:
     """The same sources, with these tokens on the side that goes on."""
-    return Batch(ids) if batch.target is None else replace(batch, target=ids, labels=None)
+    return Batch(ids) if batch.decoder_inputs is None else replace(batch, target=ids, labels=None)
 
 
 # -- generating
@@ -82,10 +90,10 @@ def test_rows_of_different_lengths_say_step_by_step_what_each_says_alone(case: s
     batch = batch_of(case, model, rows=[0, 1, 3])
     ids = torch.randint(3, 20, (3, 12), generator=torch.Generator().manual_seed(9))
     with torch.no_grad():
-        right = model.body.read(model.body(reading(batch, ids)).sequence)
+        right = model.body.to_logits(model.body(reading(batch, ids)).sequence)
         lengths, state = [2, 5, 1], None
         for row, length in enumerate(lengths):
-            one = batch.rows(torch.tensor([row]))
+            one = batch.select_rows(torch.tensor([row]))
             new = model.body.start(reading(one, ids[row : row + 1, :length]), room)
             if state is None:
                 state = new
@@ -95,7 +103,7 @@ def test_rows_of_different_lengths_say_step_by_step_what_each_says_alone(case: s
             at = torch.tensor(lengths) - 1 + step
             ours = model.body.step(ids[torch.arange(3), at], state)
             near(ours, right[torch.arange(3), at])
-        if batch.target is None:  # the same as padded prompts
+        if batch.decoder_inputs is None:  # the same as padded prompts
             state = model.body.start(Batch(ids[:, :5], torch.tensor(lengths)), room)
             near(model.body.step(ids[torch.arange(3), torch.tensor(lengths) - 1], state), right[range(3), [1, 4, 0]])
 
@@ -112,12 +120,12 @@ def test_beams_know_where_the_keys_of_their_pasts_stand(case: str, room: int | N
     owners, paths = torch.arange(3).repeat_interleave(2), start.repeat_interleave(2, 0)[:, :-1]
     with torch.no_grad():
         state = model.body.start(reading(batch, start), room)
-        state.widen(2)
+        state.expand_beams(2)
         for number, rows in enumerate(([1, 0, 2, 2, 5, 4], [0, 1, 3, 2, 4, 4], [1, 0, 2, 3], [0, 1, 2, 3])):
             tokens = start[:, -1].repeat_interleave(2) if number == 0 else said[number, : len(paths)]
             paths = torch.cat([paths, tokens[:, None]], 1)
-            whole = reading(batch.rows(owners), paths)
-            near(model.body.step(tokens, state), model.body.read(model.body(whole).sequence)[:, -1])
+            whole = reading(batch.select_rows(owners), paths)
+            near(model.body.step(tokens, state), model.body.to_logits(model.body(whole).sequence)[:, -1])
             state.reorder(torch.tensor(rows))
             paths = paths[rows]
             if number == 1:
@@ -139,18 +147,18 @@ def test_the_kernel_of_single_steps_is_handed_what_was_turned_and_no_bias(
         memory.k[range(len(k)), :, at], memory.v[range(len(k)), :, at] = k, v
         columns = torch.arange(memory.k.shape[2])
         mask = (columns <= at[:, None]) & (columns > at[:, None] - (band or 99))
-        mixed, _ = dispatch.plain(q[:, :, None], memory.k, memory.v, mask[:, None, None], scale)
+        mixed, _ = dispatch.eager_attention(q[:, :, None], memory.k, memory.v, mask[:, None, None], scale)
         return mixed.flatten(1)
 
     model, x = model_of(case), torch.randint(3, 20, (3, 9), generator=torch.Generator().manual_seed(4))
-    monkeypatch.setattr(dispatch, "steps_alone", lambda k: k is not None)
-    monkeypatch.setattr(dispatch, "step", step)
+    monkeypatch.setattr(dispatch, "has_decode_kernel", lambda k: k is not None)
+    monkeypatch.setattr(dispatch, "decode_step", step)
     with torch.no_grad():
-        right = model.body.read(model.body(Batch(x)).sequence)
+        right = model.body.to_logits(model.body(Batch(x)).sequence)
         state = model.body.start(Batch(x[:, :4]), 12)
         for at in range(3, 9):
             near(model.body.step(x[:, at], state), right[:, at])
-    assert bool(used) == case.endswith("rotary") == (not isinstance(state.turn(1).rules[0], Written))
+    assert bool(used) == case.endswith("rotary") == (not isinstance(state.turn(1).rules[0], Dense))
     if not used:  # nor where the rule would allow it
         stack, y, where = model.body.decoder, noise(3, 1, 12), torch.zeros(3, 1, dtype=torch.long)
         stack(y, rule=Causal(), memory=stack.memories(y, 4), where=where)
@@ -159,18 +167,20 @@ def test_the_kernel_of_single_steps_is_handed_what_was_turned_and_no_bias(
 
 @pytest.mark.every(5)
 @cases
-@pytest.mark.parametrize("settings", [Decode(), Decode(beam=3)])
-def test_search_in_fixed_shapes_finds_what_search_in_growing_ones_finds(case: str, settings: Decode) -> None:
+@pytest.mark.parametrize("settings", [DecodeSettings(), DecodeSettings(num_beams=3)])
+def test_search_in_fixed_shapes_finds_what_search_in_growing_ones_finds(case: str, settings: DecodeSettings) -> None:
     model = model_of(case)
     batch = batch_of(case, model, rows=[0, 1, 3])
     prompt = torch.randint(3, 20, (3, 2), generator=torch.Generator().manual_seed(2))
-    if batch.target is None:
+    if batch.decoder_inputs is None:
         batch, limits = Batch(prompt, torch.tensor([1, 2, 2])), torch.tensor([9, 7, 8])
     else:
         batch, limits = replace(batch, target=prompt, labels=None), torch.tensor([9, 7, 8])
-    right = search(model.body, batch, model.config.end, limits, settings)
+    right = search(model.body, batch, model.config.eos_id, limits, settings)
     with torch.inference_mode():
-        ours = recorded(model.body, batch, model.config.end, limits, settings, np.arange(3), None, graph=False)
+        ours = graphed_search(
+            model.body, batch, model.config.eos_id, limits, settings, np.arange(3), None, capture=False
+        )
     assert ours is not None
     assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in options] for options in right]
 
@@ -193,7 +203,7 @@ def test_what_a_recording_repeats_can_be_written(case: str) -> None:
 def test_packed_rows_learn_what_padded_rows_learn(case: str) -> None:
     model = model_of(case)
     padded, packed = batch_of(case, model), batch_of(case, model, packed=True)
-    right, ours = (model.task.loss(model, batch, Terms(0.1))[0] for batch in (padded, packed))
+    right, ours = (model.task.loss(model, batch, LossWeights(0.1))[0] for batch in (padded, packed))
     near(ours, right)
     near(asked(model, packed), asked(model, padded))
     mine, theirs = gradients(model.body, ours), gradients(model.body, right)
@@ -206,21 +216,21 @@ def test_packed_rows_learn_what_padded_rows_learn(case: str) -> None:
 @cases
 def test_positions_that_are_given_are_those_that_count(case: str) -> None:
     model = model_of(case)
-    x = batch_of(case, model, rows=[0]).x[:, :4]
+    x = batch_of(case, model, rows=[0]).inputs[:, :4]
     y = None if CASES[case][0] != "transformer" else torch.tensor([[4, 5, 6]])
     at = torch.arange(x.shape[1])
     right = model.logits(x, y)
-    assert torch.equal(model.logits(x, y, where=at), right)
-    assert not torch.allclose(model.logits(x, y, where=2 * at), right)
-    if model.config.positions == "none":
-        near(model.logits(x, y, where=at + 7), right, 1e-11)
+    assert torch.equal(model.logits(x, y, positions=at), right)
+    assert not torch.allclose(model.logits(x, y, positions=2 * at), right)
+    if model.config.position_embedding == "none":
+        near(model.logits(x, y, positions=at + 7), right, 1e-11)
 
 
 @cases
 def test_what_is_watched_is_what_was_done(case: str) -> None:
     model, batch = model_of(case), batch_of(case, model_of(case))
     right = model.body(batch).sequence
-    with watch(model) as seen:
+    with record_attention(model) as seen:
         ours = model.body(batch).sequence
     near(ours, right)
     own = [name for name in seen.names() if name.endswith("attend")]
@@ -228,7 +238,7 @@ def test_what_is_watched_is_what_was_done(case: str) -> None:
     near(weights, torch.ones_like(weights))
     plain = tiny(CASES[case][0], **{**CASES[case][1], "relative": "none"})
     plain.body.load_state_dict({k: v for k, v in model.body.state_dict().items() if ".position." not in k})
-    with watch(plain) as before:
+    with record_attention(plain) as before:
         plain.body(batch)
     assert all(not torch.allclose(seen.weights(name), before.weights(name)) for name in own)
 
@@ -240,13 +250,13 @@ def test_what_all_blocks_share_is_made_once_in_a_pass(monkeypatch: pytest.Monkey
         real = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *given: made.append(name) or real(*given))
 
-    counted(Buckets, "bucket")
-    counted(Rotary, "waves")
-    counted(dispatch, "hidden_in")
+    counted(T5Bias, "bucket")
+    counted(Rotary, "cos_sin")
+    counted(dispatch, "mask_bias")
     for case in ("gpt2 buckets", "gpt2 rotary-halves"):
         model = model_of(case)
         model.body(Batch(torch.arange(9)[None]))
-    assert made == ["bucket", "hidden_in", "waves"]
+    assert made == ["bucket", "hidden_in", "cos_sin"]
 
 
 # -- a person's words
@@ -261,7 +271,7 @@ def test_a_saved_model_answers_as_before(case: str, tmp_path: Path) -> None:
     assert back.config == model.config and torch.equal(back.body(batch).sequence, right)
     tables = [key for key in back.body.state_dict() if ".position." in key]
     stacks, depth = (2, 5) if name == "transformer" else (1, 3)
-    kind = model.config.relative
+    kind = model.config.relative_position
     assert len(tables) == {"buckets": stacks, "shaw": 2 * depth}.get(kind, 0)
     layout = {"rotary": "interleaved", "rotary-halves": "halves"}.get(kind)
     assert getattr(back.body.decoder.position, "layout", None) == layout
@@ -272,11 +282,11 @@ def test_a_saved_model_answers_as_before(case: str, tmp_path: Path) -> None:
 
 def test_a_run_by_name_learns_answers_and_explains(few: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    said = train_tiny(few, run, *TWELVE, "model.positions=none", "model.relative=buckets")
+    said = train_tiny(few, run, *TWELVE, "model.position_embedding=none", "model.relative_position=t5")
     model = regard.load(run)
-    assert model.config.relative == "buckets" and isinstance(model.body.encoder.position, Buckets)
-    assert model.body.encoder.position.both_ways and not model.body.decoder.position.both_ways
-    assert isinstance(model.answer("a cat", beam=2).value, str) and "12" in said
+    assert model.config.relative_position == "buckets" and isinstance(model.body.encoder.position, T5Bias)
+    assert model.body.encoder.position.bidirectional and not model.body.decoder.position.both_ways
+    assert isinstance(model.predict("a cat", beam=2).value, str) and "12" in said
     assert model.explain("a cat").save(tmp_path / "map.html").exists()
     assert any("position" in layer.name for layer in info(str(run)).layers)
 
@@ -284,41 +294,46 @@ def test_a_run_by_name_learns_answers_and_explains(few: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("preset", ["gpt2-tiny-char", "decoder-tiny", "transformer-tiny", "gpt3-mini"])
 def test_what_cannot_be_is_told_by_the_names_of_settings(preset: str) -> None:
     with pytest.raises(SettingError, match=r"model\.relative"):
-        regard.build(preset, width=27, heads=3, relative="rotary")
+        regard.build(preset, width=27, heads=3, relative_position="rotary")
     with pytest.raises(SettingError, match="rotary-halves"):
-        regard.build(preset, relative="rotery")
-    assert all(packs(gpt2.Config(relative=kind)) == kind.startswith("r") for kind in ("rotary", "buckets", "shaw"))
-    assert packs(gpt2.Config()) and packs(object())
+        regard.build(preset, relative_position="rotery")
+    assert all(
+        supports_packing(gpt2.Config(relative_position=kind)) == kind.startswith("r")
+        for kind in ("rotary", "buckets", "shaw")
+    )
+    assert supports_packing(gpt2.Config()) and supports_packing(object())
 
 
 def refused(words: str, position: Any, blocks: Any = None) -> None:
     with pytest.raises(ValueError, match=words):
-        Stack(blocks or [vaswani_block(12, 3, 8), vaswani_block(12, 3, 8)], position=position)
+        Stack(blocks or [transformer_block(12, 3, 8), transformer_block(12, 3, 8)], position=position)
 
 
 def test_what_does_not_fit_is_refused_when_it_is_built() -> None:
     refused("width 6 in heads of width 4", Rotary(6))
     refused("width 6 for distances in heads of width 4", [Shaw(6), Shaw(6)])
-    refused("buckets for 4 heads in an attention of 3", Buckets(4))
+    refused("buckets for 4 heads in an attention of 3", T5Bias(4))
     refused("shorter", [Shaw(4)])
     refused("Identity has none", Rotary(4), [torch.nn.Identity()])
-    crossing = Block(Residual(Attention(12, 3, context=12), 12), Residual(Feed(12, 8), 12))
+    crossing = TransformerBlock(Residual(Attention(12, 3, context_width=12), 12), Residual(FeedForward(12, 8), 12))
     refused("acts inside the self-attention", Rotary(4), [crossing])
-    for wrong in (lambda: Rotary(5), lambda: Buckets(2, 30), lambda: Buckets(2, 32, 8), lambda: Shaw(4, 0)):
+    for wrong in (lambda: Rotary(5), lambda: T5Bias(2, 30), lambda: T5Bias(2, 32, 8), lambda: Shaw(4, 0)):
         with pytest.raises(ValueError):
             wrong()
     with pytest.raises(ValueError, match="context"):
-        Attention(12, 3, context=12)(torch.zeros(1, 2, 12), torch.zeros(1, 2, 12), inside=Placed(Rotary(4), Standing()))
+        Attention(12, 3, context_width=12)(
+            torch.zeros(1, 2, 12), torch.zeros(1, 2, 12), position=BoundPosition(Rotary(4), PositionIds())
+        )
 
 
-@pytest.mark.parametrize("position", [Rotary(4), Buckets(3), None])
-def test_who_steps_without_saying_where_is_refused(position: Inside | None) -> None:
-    stack: Any = noisy(Stack([vaswani_block(12, 3, 8), vaswani_block(12, 3, 8)], position=position))
+@pytest.mark.parametrize("position", [Rotary(4), T5Bias(3), None])
+def test_who_steps_without_saying_where_is_refused(position: AttentionPosition | None) -> None:
+    stack: Any = noisy(Stack([transformer_block(12, 3, 8), transformer_block(12, 3, 8)], position=position))
     x = noise(1, 3, 12)
     with torch.no_grad():
-        right = stack(x, rule=Causal())[0]
+        right = stack(x, mask=Causal())[0]
         memory = stack.memories(x)
-        near(stack(x[:, :2], rule=Causal(), memory=memory)[0], right[:, :2])
+        near(stack(x[:, :2], mask=Causal(), memory=memory)[0], right[:, :2])
         if position is not None:
             with pytest.raises(ValueError, match="told"):
                 stack(x[:, 2:], memory=memory)
@@ -332,7 +347,7 @@ def test_those_without_hand_nothing_on(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("gpt2")
     state = model.body.start(Batch(torch.tensor([[3, 4, 5]])))
     model.body.step(torch.tensor([5]), state)
-    assert len(calls) == 6 and not any("inside" in given for given in calls) and not state.measured
+    assert len(calls) == 6 and not any("inside" in given for given in calls) and not state.has_bias
 
 
 # -- on a device
@@ -344,15 +359,15 @@ some = pytest.mark.parametrize("case", ["transformer rotary", "transformer bucke
 
 @on_cuda
 @some
-@pytest.mark.parametrize("settings", [Decode(), Decode(beam=3)])
-def test_steps_that_are_recorded_find_what_plain_ones_find(case: str, settings: Decode) -> None:
+@pytest.mark.parametrize("settings", [DecodeSettings(), DecodeSettings(num_beams=3)])
+def test_steps_that_are_recorded_find_what_plain_ones_find(case: str, settings: DecodeSettings) -> None:
     model = model_of(case)
     batch = batch_of(case, model, rows=[0, 1, 3])
     prompt, limits = torch.tensor([[4, 5], [6, 7], [8, 9]]), torch.tensor([9, 7, 8])
-    batch = Batch(prompt, torch.tensor([1, 2, 2])) if batch.target is None else reading(batch, prompt)
-    right = search(model.body, batch, model.config.end, limits, settings)
+    batch = Batch(prompt, torch.tensor([1, 2, 2])) if batch.decoder_inputs is None else reading(batch, prompt)
+    right = search(model.body, batch, model.config.eos_id, limits, settings)
     model = model.float().cuda()
-    ours = search(model.body, batch.to("cuda"), model.config.end, limits.cuda(), settings)
+    ours = search(model.body, batch.to("cuda"), model.config.eos_id, limits.cuda(), settings)
     assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in options] for options in right]
 
 
@@ -365,11 +380,11 @@ def test_sixteen_bits_on_a_device_learn_about_the_same(case: str, packed: bool) 
         for parameter in model.parameters():
             parameter.mul_(0.3)
     batch = batch_of(case, model, packed=packed)
-    right = model.task.loss(model, batch, Terms())[0]
+    right = model.task.loss(model, batch, LossWeights())[0]
     theirs = gradients(model.body, right)
     model = model.float().cuda()
     with torch.autocast("cuda", torch.bfloat16):
-        ours = model.task.loss(model, batch.to("cuda"), Terms())[0]
+        ours = model.task.loss(model, batch.to("cuda"), LossWeights())[0]
     assert float(ours.detach()) == pytest.approx(float(right.detach()), rel=1e-2)
     gaps = {name: gradient.double().cpu() - theirs[name] for name, gradient in gradients(model.body, ours).items()}
     for name, gap in gaps.items():  # in sixteen bits one ReLU of a handful of tokens may open that was shut
@@ -381,8 +396,8 @@ def test_sixteen_bits_on_a_device_learn_about_the_same(case: str, packed: bool) 
 @on_cuda
 def test_weights_of_many_keys_are_summed_without_being_lost() -> None:
     """In sixteen bits a sum of thousands would stop growing; CPUs sum in float32 anyway."""
-    shaw, far = Shaw(8, reach=3).bfloat16().cuda(), torch.arange(4000).cuda()
+    shaw, far = Shaw(8, max_distance=3).bfloat16().cuda(), torch.arange(4000).cuda()
     torch.nn.init.ones_(shaw.values.weight)
     weights = torch.full((1, 1, 1, 4000), 1 / 4000, dtype=torch.bfloat16).cuda()
-    said = shaw.spread(weights, Standing(torch.tensor([5000]).cuda(), far))
+    said = shaw.add_values(weights, PositionIds(torch.tensor([5000]).cuda(), far))
     assert torch.allclose(said, torch.ones_like(said), atol=0.01)

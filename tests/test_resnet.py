@@ -20,16 +20,16 @@ import regard
 from regard import tasks
 from regard.config import as_dict, from_dict
 from regard.errors import RegardError, SettingError, WeightsError
-from regard.nn.blocks.heads import ReadOut
-from regard.nn.vision.convnet import BatchNorm, Convolution, Convolutional, Standardised, fitted, inner_width
-from regard.nn.vision.dense import depth_head, segment_head
+from regard.nn.blocks.heads import ClassifierHead
+from regard.nn.vision.convnet import BatchNorm, ConvBody, Convolution, StandardizedConv2d, bottleneck_width, pad_same
+from regard.nn.vision.dense import depth_head, segmentation_head
 from regard.systems import SYSTEMS, bit, resnet
 from regard.systems.common.system import System
 from regard.tasks.base import Task
-from regard.training.checkpoint import newest_state, save_state
-from regard.training.settings import Train
-from regard.types import Batch, States
-from regard.weights.tables import read_folder
+from regard.training.checkpoint import latest_checkpoint, save_checkpoint
+from regard.training.settings import TrainSettings
+from regard.types import Batch, BodyOutput
+from regard.weights.tables import read_checkpoint
 from tiny import near, noise, noisy
 
 CLASSIC: dict[str, Any] = {
@@ -39,8 +39,8 @@ STANDARD: dict[str, Any] = {
     "num_channels": 2, "embedding_size": 8, "hidden_sizes": [16, 40, 64, 72], "depths": [2, 1, 3, 2], "num_groups": 4,
 }  # fmt: skip
 OURS = {
-    "resnet": resnet.Config(channels=2, start=6, widths=(12, 20, 16, 24), depths=(2, 1, 3, 1)),
-    "bit": bit.Config(channels=2, start=8, widths=(16, 40, 64, 72), depths=(2, 1, 3, 2), groups=4),
+    "resnet": resnet.Config(in_channels=2, stem_channels=6, widths=(12, 20, 16, 24), depths=(2, 1, 3, 1)),
+    "bit": bit.Config(in_channels=2, stem_channels=8, widths=(16, 40, 64, 72), depths=(2, 1, 3, 2), norm_groups=4),
 }
 NAMED = {"resnet": "ResNet", "bit": "Bit"}
 ALL = (0, 1, 2, 3)
@@ -65,26 +65,26 @@ def saved(peer: Any, folder: Path) -> Path:
     return folder
 
 
-def opened(system: System, folder: Path) -> Convolutional:
+def opened(system: System, folder: Path) -> ConvBody:
     """The body of a published folder, read by the tables of the system alone."""
     told = json.loads((folder / "config.json").read_text())
     config = from_dict(system.config, system.published.read(told), "model.")
-    config, tensors = system.adapt(config, read_folder(folder))
+    config, tensors = system.from_published(config, read_checkpoint(folder))
     body = system.build(config).double().eval()
-    found, _ = system.names.read(tensors, body.state_dict())
+    found, _ = system.names.to_logits(tensors, body.state_dict())
     body.load_state_dict(found)
     return body  # type: ignore[return-value]
 
 
-def agree(system: System, body: Convolutional, peer: Any, x: Tensor, tolerance: float = 1e-11) -> None:
+def agree(system: System, body: ConvBody, peer: Any, x: Tensor, tolerance: float = 1e-11) -> None:
     """States, summary and maps, and the gradients of all of them together."""
     ours, right = body(Batch(x), ALL), peer(x, output_hidden_states=True)
     summary = right.pooler_output.flatten(1)
     near(ours.sequence, right.last_hidden_state.flatten(2).mT, tolerance)
-    near(ours.summary, summary, tolerance)
+    near(ours.pooled, summary, tolerance)
     for found, wanted in zip(ours.taps, right.hidden_states[1:], strict=True):
         near(found, wanted, tolerance)
-    weighed(ours.sequence, ours.summary, *ours.taps).backward()
+    weighed(ours.sequence, ours.pooled, *ours.taps).backward()
     weighed(right.last_hidden_state.flatten(2).mT, summary, *right.hidden_states[1:]).backward()
     written = system.names.write({name: p.grad for name, p in body.named_parameters() if p.grad is not None})
     expected = {f"{system.name}.{name}": p.grad for name, p in peer.named_parameters()}
@@ -152,8 +152,8 @@ def test_stages_that_do_not_halve_reach_as_far_as_the_published_ones(kind: str, 
 def test_a_picture_is_told_alone_what_it_is_told_among_others(system: System) -> None:
     body = noisy(system.build(OURS[system.name]))
     x = noise(3, 2, 40, 32)
-    together = body(Batch(x)).summary
-    near(torch.cat([body(Batch(one[None])).summary for one in x]), together, 1e-11)
+    together = body(Batch(x)).pooled
+    near(torch.cat([body(Batch(one[None])).pooled for one in x]), together, 1e-11)
 
 
 # -- parts
@@ -165,7 +165,7 @@ def test_fitted_convolutions_answer_one_place_in_as_many_as_their_stride(
 ) -> None:
     for size in range(1, 20):
         x = torch.ones(1, 1, size, 23 - size)
-        padded = fitted(x, kernel, stride, dilation)
+        padded = pad_same(x, kernel, stride, dilation)
         out = F.conv2d(padded, torch.ones(1, 1, kernel, kernel), stride=stride, dilation=dilation)
         assert out.shape[-2:] == (-(-size // stride), -(-(23 - size) // stride))
         grown = padded.shape[-2] - size
@@ -173,7 +173,7 @@ def test_fitted_convolutions_answer_one_place_in_as_many_as_their_stride(
         assert grown < 2 or padded[0, 0, grown // 2].any()  # the odd one stands at the end
 
 
-@pytest.mark.parametrize("kind", [Convolution, Standardised, partial(Standardised, same=True)])
+@pytest.mark.parametrize("kind", [Convolution, StandardizedConv2d, partial(StandardizedConv2d, same=True)])
 @pytest.mark.parametrize(("high", "wide"), [(1, 1), (4, 1), (1, 4)])
 def test_filters_learn_from_maps_of_one_column_in_bfloat16_too(kind: Any, high: int, wide: int) -> None:
     torch.manual_seed(2)
@@ -190,7 +190,7 @@ def test_filters_learn_from_maps_of_one_column_in_bfloat16_too(kind: Any, high: 
 
 
 def test_neither_the_scale_nor_the_mean_of_a_filter_counts_once_it_is_standardised() -> None:
-    conv = noisy(Standardised(3, 4, 3))
+    conv = noisy(StandardizedConv2d(3, 4, 3))
     x = noise(2, 3, 9, 7)
     before = conv(x)
     with torch.no_grad():
@@ -201,7 +201,7 @@ def test_neither_the_scale_nor_the_mean_of_a_filter_counts_once_it_is_standardis
 def test_inner_widths_are_rounded_as_the_published_ones() -> None:
     from transformers.models.bit.modeling_bit import make_div
 
-    assert all(inner_width(outputs) == make_div(outputs * 0.25) for outputs in range(1, 600))
+    assert all(bottleneck_width(outputs) == make_div(outputs * 0.25) for outputs in range(1, 600))
 
 
 def test_batch_norm_is_that_of_pytorch_without_its_count() -> None:
@@ -245,7 +245,7 @@ def test_pictures_of_other_channels_are_refused(system: System) -> None:
 def classes(system: System, preset: str) -> int:
     """Parameters with a thousand classes."""
     found = system.presets[preset]
-    return found.parameters + 1000 * found.config.features + 1000
+    return found.parameters + 1000 * found.config.num_features + 1000
 
 
 @pytest.mark.parametrize(
@@ -272,24 +272,26 @@ def test_presets_have_the_parameters_they_say_and_recipes_that_exist(system: Sys
         body = system.build(found.config)
     assert sum(p.numel() for p in body.parameters()) == found.parameters
     assert sum(found.config.depths) == len(body.stages.blocks)
-    for recipe in (found.recipe, *system.recipes.values(), *system.further.values()):
-        from_dict(Train, recipe["train"], "train.")
+    for recipe in (found.recipe, *system.recipes.values(), *system.finetune_recipes.values()):
+        from_dict(TrainSettings, recipe["train"], "train.")
 
 
 @pytest.mark.parametrize(
     ("system", "config"),
     [
         *((resnet.SYSTEM, preset.config) for preset in resnet.PRESETS.values()),
-        (resnet.SYSTEM, replace(OURS["resnet"], coarse=True, channels=3)),
-        *((bit.SYSTEM, replace(OURS["bit"], stride=stride, channels=3)) for stride in (4, 8, 16, 32)),
+        (resnet.SYSTEM, replace(OURS["resnet"], downsample_first_stage=True, in_channels=3)),
+        *((bit.SYSTEM, replace(OURS["bit"], output_stride=stride, in_channels=3)) for stride in (4, 8, 16, 32)),
     ],
 )
 def test_maps_are_as_wide_and_as_coarse_as_they_are_said_to_be(system: System, config: Any) -> None:
     with torch.device("meta"):
-        states = system.build(config).eval()(Batch(torch.empty(1, 3, 128, 64)), [tap.at for tap in config.maps()])
-    for tap, found in zip(config.maps(), states.taps, strict=True):
-        assert not tap.flat and found.shape == (1, tap.channels, 128 // tap.stride, 64 // tap.stride)
-    assert states.summary.shape == (1, config.features)
+        states = system.build(config).eval()(
+            Batch(torch.empty(1, 3, 128, 64)), [tap.index for tap in config.feature_maps()]
+        )
+    for tap, found in zip(config.feature_maps(), states.hidden_states, strict=True):
+        assert not tap.is_sequence and found.shape == (1, tap.channels, 128 // tap.stride, 64 // tap.stride)
+    assert states.pooled.shape == (1, config.features)
 
 
 @systems
@@ -297,9 +299,9 @@ def test_maps_are_as_wide_and_as_coarse_as_they_are_said_to_be(system: System, c
 def test_dense_heads_answer_for_each_pixel(system: System, shape: tuple[int, int]) -> None:
     config = OURS[system.name]
     body, x = noisy(system.build(config)), noise(2, 2, *shape)
-    segment, depth = noisy(segment_head(config, 3)), noisy(depth_head(config))
-    assert segment(body(Batch(x), segment.taps).taps, shape).shape == (2, 3, *shape)
-    assert depth(body(Batch(x), depth.taps).taps, shape).shape == (2, *shape)
+    segment, depth = noisy(segmentation_head(config, 3)), noisy(depth_head(config))
+    assert segment(body(Batch(x), segment.tap_indices).tap_indices, shape).shape == (2, 3, *shape)
+    assert depth(body(Batch(x), depth.tap_indices).tap_indices, shape).shape == (2, *shape)
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
@@ -307,14 +309,14 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("resnet", {"widths": (8, 8, 8, 3)}, "least"),
     ("resnet", {"depths": (1, 1, 0, 1)}, "model.depths"),
     ("resnet", {"kernel": 4}, "must be odd"),
-    ("resnet", {"stride": 0}, "model.stride"),
+    ("resnet", {"stride": 0}, "model.stem_stride"),
     ("resnet", {"head_dropout": 1.0}, "head_dropout"),
     ("bit", {"widths": (16, 40, 64, 70)}, "multiples"),
     ("bit", {"start": 6}, r"model\.groups"),
     ("bit", {"groups": 16}, r"model\.groups"),
     ("bit", {"stride": 12}, "16"),
     ("bit", {"depths": (1, 1, 1)}, r"model\.depths"),
-    ("bit", {"size": 0}, "model.size"),
+    ("bit", {"image_size": 0}, "model.image_size"),
     ("bit", {"head_dropout": -0.1}, "head_dropout"),
 ]
 
@@ -363,7 +365,7 @@ class Classes(Task):
         return None
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        return ReadOut("classes", config.features, len(labels), config.head_dropout) if labels else None
+        return ClassifierHead("classes", config.features, len(labels), config.head_dropout) if labels else None
 
     def logits(self, model: Any, batch: Batch) -> Tensor:
         return model.head(model.body(batch).summary)
@@ -374,8 +376,8 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> None:
     for system in (resnet.SYSTEM, bit.SYSTEM):
         if system.name not in SYSTEMS:
             monkeypatch.setitem(SYSTEMS, system.name, system)
-    if "classify" not in tasks.SEEING:
-        monkeypatch.setitem(tasks.SEEING, "classify", Classes())
+    if "classify" not in tasks.IMAGE_TASKS:
+        monkeypatch.setitem(tasks.IMAGE_TASKS, "classify", Classes())
 
 
 @systems
@@ -383,8 +385,8 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_folders_of_classifiers_are_read_and_written_with_their_classes(system: System, tmp_path: Path) -> None:
     peer, x = theirs(system.name, "ForImageClassification"), noise(2, 2, 37, 53)
     model = regard.load(saved(peer, tmp_path / "theirs"))
-    assert model.identity.labels == tuple(f"LABEL_{number}" for number in range(5)) and not model.notes
-    assert model.config == OURS[system.name] and model.identity.system is system
+    assert model.spec.labels == tuple(f"LABEL_{number}" for number in range(5)) and not model.notes
+    assert model.config == OURS[system.name] and model.spec.system is system
     right = peer(x).logits
     near(model.logits(x), right, 1e-11)
     regard.save(model, tmp_path / "ours", layout="huggingface")
@@ -409,16 +411,16 @@ def test_folders_of_classifiers_are_read_and_written_with_their_classes(system: 
 def test_bare_bodies_and_backbones_are_read(system: System, kind: str, tmp_path: Path) -> None:
     peer, x = theirs(system.name, kind), noise(2, 2, 37, 53)
     model = regard.load(saved(peer, tmp_path))
-    assert model.head is None and model.fresh
-    states: States = model.body(Batch(x), ALL)
+    assert model.head is None and model.has_new_head
+    states: BodyOutput = model.body(Batch(x), ALL)
     maps = peer(x, output_hidden_states=True).hidden_states[1:]
-    for found, wanted in zip(states.taps, maps, strict=True):
+    for found, wanted in zip(states.hidden_states, maps, strict=True):
         near(found, wanted, 1e-11)
 
 
 @pytest.mark.usefixtures("listed")
 def test_a_stem_for_small_pictures_is_kept_under_our_names(tmp_path: Path) -> None:
-    model = regard.build("resnet-tiny", widths=(4, 8, 8, 12), start=4).double()
+    model = regard.build("resnet-tiny", widths=(4, 8, 8, 12), bos_id=4).double()
     with torch.no_grad():
         for buffer in model.buffers():
             buffer.copy_(noise(*buffer.shape).abs() + 0.5)
@@ -427,21 +429,21 @@ def test_a_stem_for_small_pictures_is_kept_under_our_names(tmp_path: Path) -> No
     model.save(tmp_path / "run")
     again, x = regard.load(tmp_path / "run"), noise(2, 3, 28, 28)
     assert again.config == model.config
-    near(again.states(x).summary, model.eval().states(x).summary)
+    near(again.states(x).pooled, model.eval().states(x).pooled)
 
 
 @pytest.mark.usefixtures("listed")
 def test_gathered_statistics_are_among_the_weights_and_survive_a_checkpoint(tmp_path: Path) -> None:
-    model = regard.build("resnet-tiny", widths=(4, 8, 8, 12), start=4)
+    model = regard.build("resnet-tiny", widths=(4, 8, 8, 12), bos_id=4)
     model.body(Batch(torch.randn(4, 3, 28, 28)))
     weights = {name: tensor.clone() for name, tensor in model.weights().items()}
     assert {"stem.norm.running_mean", "stages.3.0.shortcut.norm.running_var"} <= set(weights)
     assert all(tensor.is_floating_point() for tensor in weights.values()) and weights["stem.norm.running_mean"].any()
-    save_state(tmp_path, 3, {"model": weights}, {}, keep=1)
+    save_checkpoint(tmp_path, 3, {"model": weights}, {}, keep=1)
     model.body(Batch(torch.randn(4, 3, 28, 28)))
-    found, _ = newest_state(tmp_path)
+    found, _ = latest_checkpoint(tmp_path)
     assert found is not None
-    model.put(found.tensors()["model"])
+    model.load_weights(found.tensors()["model"])
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.weights().items())
 
 
@@ -456,7 +458,7 @@ def test_stripes_are_learnt_to_be_told_from_columns(system: System, precision: t
     torch.manual_seed(1)
     config = replace(OURS[system.name], channels=1)
     if system is resnet.SYSTEM:
-        config = replace(config, block="basic", kernel=3, stride=1, pool=False)
+        config = replace(config, block_type="basic", stem_kernel=3, stem_stride=1, stem_pool=False)
     body, head = system.build(config), nn.Linear(config.features, 2)
     optimiser = torch.optim.AdamW([*body.parameters(), *head.parameters()], lr=4e-3, weight_decay=0.05)
     waves = torch.sin(torch.arange(16) * 1.3 + torch.rand(64, 1) * 6)[:, None, None].expand(-1, 1, 16, 16)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import regard
 from regard.errors import SettingError
 from regard.model import Model
-from regard.nn.recurrent.rnn import Order
+from regard.nn.recurrent.rnn import ReadingOrder
 from regard.systems import rnn
 from regard.types import Batch
 from tiny import gradients, near, noise, noisy, tiny
@@ -24,7 +24,7 @@ Matrix = list[Vector]
 X = torch.tensor([[5, 3, 6, 2], [4, 2, 0, 0], [6, 6, 2, 0]])
 LENGTHS = torch.tensor([4, 2, 3])
 TARGET = torch.tensor([[1, 4, 5], [1, 3, 0], [1, 6, 3]])
-SIZES: dict[str, Any] = {"width": 4, "embedding": 3, "depth": 2, "vocabulary": 7}
+SIZES: dict[str, Any] = {"width": 4, "embedding_dim": 3, "depth": 2, "vocab_size": 7}
 
 
 # -- loops
@@ -91,33 +91,33 @@ def looped(model: Model, source: list[int], target: list[int]) -> Tensor:
     table = numbers(weights["tables.target.weight"])
     read_by = numbers(weights["tables.source.weight"]) if "tables.source.weight" in weights else table
     xs = [read_by[token] for token in source]
-    xs = xs[::-1] if config.reversed else xs
-    W = config.width // (2 if config.both_ways else 1)
+    xs = xs[::-1] if config.reverse_source else xs
+    W = config.width // (2 if config.bidirectional else 1)
     nothing = [torch.zeros((), dtype=torch.float64)] * W
     states = []
     for layer in range(config.depth):
         onward, h, c = run(model, f"encoder.layers.{layer}", xs, nothing, nothing)
-        if config.both_ways:
+        if config.bidirectional:
             back, *last = run(model, f"encoder.back.{layer}", xs[::-1], nothing, nothing)
             onward = [[*one, *other] for one, other in zip(onward, back[::-1], strict=True)]
             h, c = [*h, *last[0]], [*c, *last[1]]
         xs = onward
         states.append((h, c))
-    fed = states[-1][0] if config.feeds else []
+    fed = states[-1][0] if config.feed_context else []
     ys = [[*table[token], *fed] for token in target]
     for layer, (h, c) in enumerate(states):
         ys = run(model, f"decoder.layers.{layer}", ys, h, c)[0]
-    out = table if config.tables == "one" else numbers(weights["tables.output.weight"])
+    out = table if config.tie_embeddings == "one" else numbers(weights["tables.output.weight"])
     return torch.stack([torch.stack(times(out, y)) for y in ys])
 
 
 CELLS = ("rnn", "gru", "lstm")
 FORMS: list[dict[str, Any]] = [
-    {"reversed": False},
-    {"reversed": True, "tables": "two"},
-    {"both_ways": True, "reversed": False, "feeds": True},
-    {"both_ways": True, "reversed": True, "depth": 1},
-    {"feeds": True, "depth": 1, "embedding": 4, "tables": "one"},
+    {"reverse_source": False},
+    {"reverse_source": True, "tie_embeddings": "source_target"},
+    {"bidirectional": True, "reverse_source": False, "feed_context": True},
+    {"bidirectional": True, "reverse_source": True, "depth": 1},
+    {"feed_context": True, "depth": 1, "embedding_dim": 4, "tie_embeddings": "all"},
 ]
 
 
@@ -125,7 +125,7 @@ FORMS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("cell", CELLS)
 def test_logits_and_gradients_are_those_of_loops_over_the_equations(cell: str, form: dict[str, Any]) -> None:
     model = tiny("rnn", cell=cell, **{**SIZES, **form})
-    ours = model.body.read(model.body(Batch(X, LENGTHS, TARGET)).sequence)
+    ours = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
     rows, lengths = (0, 1), (3, 2)  # the longest source, and one that is padded on both sides
     right = [
         looped(model, X[row, : LENGTHS[row]].tolist(), TARGET[row, :n].tolist())
@@ -151,11 +151,11 @@ TORCHS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 def torchs(model: Model) -> tuple[Any, Any]:
     """Its layers in one module for each side, with the same parameters."""
     config, kind = model.config, TORCHS[model.config.cell]
-    ways = 2 if config.both_ways else 1
-    fed = config.width if config.feeds else 0
+    ways = 2 if config.bidirectional else 1
+    fed = config.width if config.feed_context else 0
     usual: dict[str, Any] = {"num_layers": config.depth, "bias": False, "batch_first": True, "dtype": torch.float64}
-    encoder = kind(config.embedding, config.width // ways, bidirectional=ways == 2, **usual)
-    decoder = kind(config.embedding + fed, config.width, **usual)
+    encoder = kind(config.embedding_dim, config.width // ways, bidirectional=ways == 2, **usual)
+    decoder = kind(config.embedding_dim + fed, config.width, **usual)
     for module, side in ((encoder, model.body.encoder), (decoder, model.body.decoder)):
         for layer, way, part in product(range(config.depth), range(ways), ("ih", "hh")):
             if way and module is decoder:
@@ -169,7 +169,7 @@ def torchs(model: Model) -> tuple[Any, Any]:
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize(("both_ways", "feeds"), [(False, False), (True, False), (False, True)])
 def test_it_is_torchs_layers_on_packed_sequences(cell: str, both_ways: bool, feeds: bool) -> None:
-    model = tiny("rnn", cell=cell, both_ways=both_ways, feeds=feeds, reversed=False, width=6, depth=3)
+    model = tiny("rnn", cell=cell, bidirectional=both_ways, feed_context=feeds, reverse_source=False, width=6, depth=3)
     encoder, decoder = torchs(model)
     tables, config = model.body.tables, model.config
     x = tables.source(X)
@@ -184,11 +184,11 @@ def test_it_is_torchs_layers_on_packed_sequences(cell: str, both_ways: bool, fee
     if feeds:
         y = torch.cat([y, kept[0][-1][:, None].expand(-1, 3, -1)], -1)
     right = tables.output(decoder(y, tuple(kept) if len(kept) > 1 else kept[0])[0])
-    ours = model.body.read(model.body(Batch(X, LENGTHS, TARGET)).sequence)
+    ours = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
     near(ours, right)
     pull = noise(*ours.shape, seed=4)
     mine = gradients(model.body, (ours * pull).sum())
-    whole = nn.ModuleDict({"encoder": encoder, "decoder": decoder, "tables": tables})
+    whole = nn.ModuleDict({"encoder": encoder, "decoder": decoder, "tie_embeddings": tables})
     theirs = gradients(whole, (right * pull).sum())
     for name, gradient in mine.items():
         side, _, rest = name.partition(".")
@@ -200,7 +200,7 @@ def test_it_is_torchs_layers_on_packed_sequences(cell: str, both_ways: bool, fee
 
 
 def test_what_is_fed_is_the_last_state_and_changes_what_is_said() -> None:
-    model = tiny("rnn", feeds=True, depth=1)
+    model = tiny("rnn", feed_context=True, depth=1)
     kept = model.body.encode(Batch(X, LENGTHS))
     near(kept["fed"], kept["h"][:, -1])
     right = model.body.decode(TARGET, kept)[0]
@@ -212,16 +212,20 @@ def test_rows_end_together_and_are_turned_there_and_back() -> None:
     ids = torch.arange(12).view(2, 6) + 1
     real = torch.tensor([[True] * 6, [True, False, True, True, False, False]])
 
-    def read(order: Order) -> Tensor:
-        return order.laid(order.ids(ids)[..., None].double())
+    def read(order: ReadingOrder) -> Tensor:
+        return order.reorder_embeddings(order.reorder_ids(ids)[..., None].double())
 
-    order = Order.of(real)
+    order = ReadingOrder.from_mask(real)
     assert read(order)[..., 0].tolist() == [[1, 2, 3, 4, 5, 6], [0, 0, 0, 7, 9, 10]]
-    turned = order.turned(read(order))
+    turned = order.reverse(read(order))
     assert turned[..., 0].tolist() == [[6, 5, 4, 3, 2, 1], [0, 0, 0, 10, 9, 7]]
-    assert torch.equal(order.turned(turned), read(order)) and torch.equal(read(Order.of(real, reversed=True)), turned)
-    full = Order.of(None, reversed=True)
-    assert full.ids(ids) is ids and torch.equal(read(full), Order.of(None).turned(read(Order.of(None))))
+    assert torch.equal(order.reverse(turned), read(order)) and torch.equal(
+        read(ReadingOrder.from_mask(real, reversed=True)), turned
+    )
+    full = ReadingOrder.from_mask(None, reversed=True)
+    assert full.reorder_ids(ids) is ids and torch.equal(
+        read(full), ReadingOrder.from_mask(None).reverse(read(ReadingOrder.from_mask(None)))
+    )
 
 
 # -- sizes
@@ -229,27 +233,27 @@ def test_rows_end_together_and_are_turned_there_and_back() -> None:
 
 def test_it_has_as_many_parameters_as_the_paper_adds_up_to() -> None:
     """160,000 and 80,000 words, 1,000 numbers each, and 8 layers of 4 gates: 384 million, 64 of them recurrent."""
-    model = regard.build("rnn-sutskever", device="meta", source_vocabulary=160_000)
+    model = regard.build("rnn-sutskever", device="meta", source_vocab_size=160_000)
     counted = {name: p.numel() for name, p in model.body.named_parameters()}
     assert sum(counted.values()) == 384_000_000
     assert sum(count for name, count in counted.items() if not name.startswith("tables.")) == 64_000_000
     tiny_one = rnn.PRESETS["rnn-tiny"]
     c = tiny_one.config
-    assert tiny_one.parameters == c.vocabulary * c.width + 2 * c.depth * 4 * (c.width**2 + c.width**2)
+    assert tiny_one.parameters == c.vocab_size * c.width + 2 * c.depth * 4 * (c.width**2 + c.width**2)
 
 
 def test_weights_begin_evenly_between_two_numbers() -> None:
     torch.manual_seed(3)
     drawn = torch.cat(
-        [p.detach().flatten() for p in rnn.build(rnn.Config(**SIZES, source_vocabulary=2000)).parameters()]
+        [p.detach().flatten() for p in rnn.build(rnn.Config(**SIZES, source_vocab_size=2000)).parameters()]
     )
     assert float(drawn.abs().max()) <= 0.08 and float(drawn.std()) == pytest.approx(0.16 / 12**0.5, rel=0.02)
-    assert rnn.PRESETS["rnn-sutskever"].config.spread == 0.08
+    assert rnn.PRESETS["rnn-sutskever"].config.init_range == 0.08
 
 
 def test_without_a_spread_matrices_begin_by_what_they_read_and_words_wider() -> None:
     torch.manual_seed(3)
-    body = rnn.build(rnn.Config(width=60, embedding=90, depth=2, vocabulary=500, spread=0.0))
+    body = rnn.build(rnn.Config(width=60, embedding_dim=90, depth=2, vocab_size=500, init_range=0.0))
     for name, parameter in body.named_parameters():
         right = 0.3 if name in ("tables.target.weight", "tables.source.weight") else parameter.shape[1] ** -0.5
         assert float(parameter.detach().std()) == pytest.approx(right, rel=0.03), name
@@ -258,14 +262,14 @@ def test_without_a_spread_matrices_begin_by_what_they_read_and_words_wider() -> 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"width": 5, "both_ways": True}, "number"),
-        ({"tables": "one"}, "model.tables=two"),
-        ({"tables": "two", "source_vocabulary": 9}, "model.tables=three"),
-        ({"source_vocabulary": 6}, "tokenizer"),
+        ({"width": 5, "bidirectional": True}, "number"),
+        ({"tie_embeddings": "all"}, "model.tie_embeddings=source_target"),
+        ({"tie_embeddings": "source_target", "source_vocab_size": 9}, "model.tie_embeddings=none"),
+        ({"source_vocab_size": 6}, "tokenizer"),
         ({"depth": 0}, "least"),
-        ({"spread": -0.1}, "least"),
+        ({"init_range": -0.1}, "least"),
         ({"dropout": 1.0}, r"in \[0, 1\)"),
-        ({"end": 7}, "token"),
+        ({"eos_id": 7}, "token"),
     ],
 )
 def test_what_cannot_be_built_is_refused_in_words(changes: dict[str, Any], told: str) -> None:
@@ -276,7 +280,7 @@ def test_what_cannot_be_built_is_refused_in_words(changes: dict[str, Any], told:
 def test_it_runs_in_half_precision_as_far_as_that_reaches() -> None:
     for kind in CELLS:
         model = noisy(tiny("rnn", cell=kind), scale=0.2).float()
-        right = model.body.read(model.body(Batch(X, LENGTHS, TARGET)).sequence)
+        right = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
         with torch.autocast("cpu", torch.bfloat16):
-            ours = model.body.read(model.body(Batch(X, LENGTHS, TARGET)).sequence)
+            ours = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
         torch.testing.assert_close(ours.float(), right, rtol=0.05, atol=0.02)

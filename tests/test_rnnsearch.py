@@ -11,16 +11,16 @@ from torch import Tensor
 import regard
 from regard.errors import SettingError
 from regard.model import Model
-from regard.nn.recording import watch
-from regard.nn.recurrent.gru import Gated
-from regard.nn.recurrent.score_attention import Additive, Align
+from regard.nn.recording import record_attention
+from regard.nn.recurrent.gru import GRUCell
+from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention
 from regard.systems import rnnsearch
 from regard.types import Batch
 from test_rnn import LENGTHS, TARGET, Matrix, Vector, X, by, each, numbers, plus, times
 from tiny import gradients, near, noise, noisy, tiny
 
 SIZES: dict[str, Any] = {
-    "width": 4, "encoder_width": 3, "embedding": 2, "inner": 5, "maxout": 3, "vocabulary": 7, "source_vocabulary": 0,
+    "width": 4, "encoder_width": 3, "embedding_dim": 2, "attention_dim": 5, "maxout_dim": 3, "vocab_size": 7, "source_vocab_size": 0,
 }  # fmt: skip
 
 # -- loops
@@ -93,18 +93,18 @@ class Loops:
             alpha = self.looks(s, places)
             c = plus(*[[weight * value for value in h] for weight, h in zip(alpha, places, strict=True)])
             two = self.affine("decoder.out", [*s, *y, *c])  # of the state before this one
-            t = [torch.maximum(two[2 * k], two[2 * k + 1]) for k in range(self.config.maxout)]
+            t = [torch.maximum(two[2 * k], two[2 * k + 1]) for k in range(self.config.maxout_dim)]
             s = self.cell("decoder.cell", y, s, c)
-            said.append(times(table, t) if self.config.tables == "one" else self.affine("tables.output", t))
+            said.append(times(table, t) if self.config.tie_embeddings == "one" else self.affine("tables.output", t))
             seen.append(torch.stack(alpha))
         return torch.stack([torch.stack(row) for row in said]), torch.stack(seen)
 
 
 FORMS: list[dict[str, Any]] = [
     {},
-    {"bias": False, "tables": "two"},
-    {"score": "general", "embedding": 3, "tables": "one"},
-    {"score": "dot", "encoder_width": 2},
+    {"bias": False, "tie_embeddings": "source_target"},
+    {"score": "general", "embedding": 3, "tie_embeddings": "all"},
+    {"attention_score": "dot", "encoder_width": 2},
 ]
 
 
@@ -112,8 +112,8 @@ FORMS: list[dict[str, Any]] = [
 def test_logits_weights_and_gradients_are_those_of_loops_over_the_equations(form: dict[str, Any]) -> None:
     model = tiny("rnnsearch", **{**SIZES, **form})
     loops = Loops(model)
-    with watch(model.body) as seen:
-        ours = model.body.read(model.body(Batch(X, LENGTHS, TARGET)).sequence)
+    with record_attention(model.body) as seen:
+        ours = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
     rows, lengths = (0, 1), (3, 2)  # the longest source, and one that is padded on both sides
     right = []
     for row, n in zip(rows, lengths, strict=True):
@@ -133,7 +133,7 @@ def test_logits_weights_and_gradients_are_those_of_loops_over_the_equations(form
 
 def test_the_cell_is_not_torchs() -> None:
     """With r everywhere 1 and z turned round they are the same; with r inside the product they are not."""
-    cell, W = noisy(Gated(3, 4)), 4
+    cell, W = noisy(GRUCell(3, 4)), 4
     other = torch.nn.GRUCell(3, 4, dtype=torch.float64)
     z, r, n = cell.given.weight.chunk(3)
     bz, br, bn = cell.given.bias.chunk(3)
@@ -175,19 +175,19 @@ C = [0.050721778375111534, -0.022899269754574687, -0.07546683487729801]
 
 
 def test_one_look_is_the_lectures() -> None:
-    align = Align(Additive(3, 3, 4)).double()
+    align = ScoreAttention(AdditiveScore(3, 3, 4)).double()
     with torch.no_grad():
         for layer, value in ((align.score.q, W_S), (align.score.k, U_H)):  # type: ignore[union-attr]
             layer.weight.copy_(torch.tensor(value, dtype=torch.float64).T)
         align.score.v.weight.copy_(torch.tensor([V], dtype=torch.float64))  # type: ignore[union-attr]
-    context = align.ready(torch.tensor([H], dtype=torch.float64))
+    context = align.prepare(torch.tensor([H], dtype=torch.float64))
     query = torch.tensor([[S]], dtype=torch.float64)
     mixed, weights = align(query, context)
     near(align.score(query, context.keys)[0, 0], torch.tensor(E, dtype=torch.float64))
     near(weights[0, 0], torch.tensor(ALPHA, dtype=torch.float64))
     near(mixed[0, 0], torch.tensor(C, dtype=torch.float64))
     order = torch.tensor([2, 0, 3, 1])  # a set, not a sequence
-    near(align(query, align.ready(torch.tensor([H], dtype=torch.float64)[:, order]))[0], mixed)
+    near(align(query, align.prepare(torch.tensor([H], dtype=torch.float64)[:, order]))[0], mixed)
 
 
 # -- sizes and beginnings
@@ -195,13 +195,13 @@ def test_one_look_is_the_lectures() -> None:
 
 def added_up(c: rnnsearch.Config) -> int:
     """Weights of the paper's equations, and of the biases it leaves out."""
-    E, n, m, seen = c.embedding, c.encoder_width, c.width, 2 * c.encoder_width
-    tables = {"three": 2, "two": 1, "one": 1}[c.tables] * c.vocabulary * E
-    output = 0 if c.tables == "one" else c.vocabulary * c.maxout
+    E, n, m, seen = c.embedding_dim, c.encoder_width, c.width, 2 * c.encoder_width
+    tables = {"three": 2, "two": 1, "one": 1}[c.tie_embeddings] * c.vocab_size * E
+    output = 0 if c.tie_embeddings == "one" else c.vocab_size * c.maxout_dim
     encoder, decoder = 2 * 3 * (E * n + n * n), 3 * (E * m + m * m + seen * m)
-    score = m * c.inner + seen * c.inner + c.inner
-    deep = 2 * c.maxout * (m + E + seen)
-    biases = 2 * 3 * n + 3 * m + m + 2 * c.maxout + (0 if c.tables == "one" else c.vocabulary)
+    score = m * c.attention_dim + seen * c.attention_dim + c.attention_dim
+    deep = 2 * c.maxout_dim * (m + E + seen)
+    biases = 2 * 3 * n + 3 * m + m + 2 * c.maxout_dim + (0 if c.tie_embeddings == "one" else c.vocab_size)
     return tables + output + encoder + decoder + score + n * m + deep + (biases if c.bias else 0)
 
 
@@ -215,7 +215,7 @@ def test_it_has_as_many_parameters_as_the_papers_equations_add_up_to() -> None:
 def test_weights_begin_as_in_the_paper() -> None:
     torch.manual_seed(1)
     body = rnnsearch.build(
-        rnnsearch.Config(width=60, encoder_width=50, embedding=70, inner=80, maxout=40, vocabulary=900)
+        rnnsearch.Config(width=60, encoder_width=50, embedding_dim=70, attention_dim=80, maxout_dim=40, vocab_size=900)
     )
     for name, parameter in body.named_parameters():
         std = float(parameter.detach().std())
@@ -230,7 +230,11 @@ def test_weights_begin_as_in_the_paper() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "told"),
-    [({"score": "dot"}, "model.score=general"), ({"tables": "one"}, r"model\.maxout"), ({"inner": 0}, "least")],
+    [
+        ({"attention_score": "dot"}, "model.attention_score=general"),
+        ({"tie_embeddings": "all"}, r"model\.maxout"),
+        ({"attention_dim": 0}, "least"),
+    ],
 )
 def test_what_cannot_be_built_is_refused_in_words(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(SettingError, match=told):
@@ -239,7 +243,7 @@ def test_what_cannot_be_built_is_refused_in_words(changes: dict[str, Any], told:
 
 def test_it_runs_in_half_precision_as_far_as_that_reaches() -> None:
     model = noisy(tiny("rnnsearch"), scale=0.2).float()
-    right = model.body.read(model.body(Batch(X, LENGTHS, TARGET)).sequence)
+    right = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
     with torch.autocast("cpu", torch.bfloat16):
-        ours = model.body.read(model.body(Batch(X, LENGTHS, TARGET)).sequence)
+        ours = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
     torch.testing.assert_close(ours.float(), right, rtol=0.05, atol=0.02)

@@ -10,18 +10,18 @@ import torch
 
 import regard
 from conftest import Trained
-from regard.data.batching.samplers import Shape
+from regard.data.batching.samplers import BatchShape
 from regard.decode.search import search
-from regard.decode.settings import Decode
+from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError, RunError, SettingError
-from regard.nn.attention.masks import Real
-from regard.processors.tokenizer.tokenizer import Text
+from regard.nn.attention.masks import Padding
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.evaluate import evaluate
 from regard.runs.train import train
-from regard.tasks import TASKS
-from regard.training.checkpoint import newest_state, save_state
-from regard.training.distributed import World
-from regard.training.loop import Watchman
+from regard.tasks import TEXT_TASKS
+from regard.training.checkpoint import latest_checkpoint, save_checkpoint
+from regard.training.distributed import ProcessGroup
+from regard.training.loop import NonFiniteGuard
 from regard.types import Batch
 from tiny import tiny
 
@@ -35,17 +35,17 @@ def damage(folder: Path) -> None:
 
 def test_damaged_checkpoints_do_not_count_among_those_that_are_kept(tmp_path: Path) -> None:
     for step in (1, 2, 3):
-        save_state(tmp_path, step, GROUPS, {}, keep=9)
+        save_checkpoint(tmp_path, step, GROUPS, {}, keep=9)
     damage(tmp_path / "step-00000002")
     damage(tmp_path / "step-00000003")
-    save_state(tmp_path, 1, GROUPS, {}, keep=1)
-    saved, problems = newest_state(tmp_path)
+    save_checkpoint(tmp_path, 1, GROUPS, {}, keep=1)
+    saved, problems = latest_checkpoint(tmp_path)
     assert saved is not None and saved.step == 1 and len(problems) == 2
 
 
 def test_a_save_that_was_cut_off_leaves_nothing_behind_after_the_next(tmp_path: Path) -> None:
     (tmp_path / ".writing-00000001").mkdir()
-    save_state(tmp_path, 2, GROUPS, {}, keep=1)
+    save_checkpoint(tmp_path, 2, GROUPS, {}, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
 
 
@@ -57,48 +57,48 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_leaves_the_one_before(
     def full(*_: object, **__: object) -> None:
         raise SafetensorError("No space left on device")
 
-    save_state(tmp_path, 1, GROUPS, {}, keep=2)
+    save_checkpoint(tmp_path, 1, GROUPS, {}, keep=2)
     monkeypatch.setattr("regard.weights.tables.save_file", full)
     with pytest.raises(RunError, match="space"):
-        save_state(tmp_path, 2, GROUPS, {}, keep=2)
+        save_checkpoint(tmp_path, 2, GROUPS, {}, keep=2)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 
 
 def test_a_gradient_that_is_no_number_is_noticed_too() -> None:
-    watchman = Watchman(torch.device("cpu"))
-    watchman.note(torch.tensor(1.0), 6)
-    watchman.note(torch.tensor(float("inf")), 7)
-    watchman.note(torch.tensor(float("nan")), 8)
+    watchman = NonFiniteGuard(torch.device("cpu"))
+    watchman.record(torch.tensor(1.0), 6)
+    watchman.record(torch.tensor(float("inf")), 7)
+    watchman.record(torch.tensor(float("nan")), 8)
     with pytest.raises(RunError, match="grain"):
-        watchman.check(2, World())
+        watchman.check(2, ProcessGroup())
 
 
 @pytest.mark.parametrize("mask", [torch.ones(2, 3), torch.ones(2, 3).long(), torch.ones(2).bool(), torch.ones(2)])
 def test_a_mask_of_another_kind_is_refused_and_not_read_as_something_else(mask: torch.Tensor) -> None:
     with pytest.raises(ValueError, match="marks"):
-        Real(mask)
+        Padding(mask)
 
 
 def test_special_tokens_in_a_text_are_text() -> None:
-    text = Text.train(["a </s> b <pad> c"] * 3, 300)
+    text = TextTokenizer.train_sentence_bpe(["a </s> b <pad> c"] * 3, 300)
     ids = text.encode(["a </s> b"])[0]
-    assert text.id_of("</s>") not in ids and text.decode([ids]) == ["a </s> b"]
+    assert text.token_to_id("</s>") not in ids and text.decode([ids]) == ["a </s> b"]
 
 
 def test_a_tokenizer_without_an_end_is_refused() -> None:
     from tokenizers import Tokenizer, models
 
-    bare = Text(Tokenizer(models.BPE({"a": 0, "b": 1}, [])))
+    bare = TextTokenizer(Tokenizer(models.BPE({"a": 0, "b": 1}, [])))
     with pytest.raises(DataError, match=r"<pad>, <s>, </s>"):
-        TASKS["translate"].fit(tiny("transformer").config, bare)
+        TEXT_TASKS["translate"].fit_config(tiny("transformer").config, bare)
 
 
 def test_logits_that_are_no_numbers_are_told_by_every_search() -> None:
     model = tiny("transformer")
     with torch.no_grad():
         model.body.tokens.table.weight.fill_(float("nan"))
-    batch = Batch(torch.tensor([[3, 2]]), target=torch.tensor([[1]]))
-    for settings in (Decode(), Decode(beam=3), Decode(sample=True)):
+    batch = Batch(torch.tensor([[3, 2]]), decoder_inputs=torch.tensor([[1]]))
+    for settings in (DecodeSettings(), DecodeSettings(num_beams=3), DecodeSettings(do_sample=True)):
         with pytest.raises(RegardError, match="NaN"):
             search(model.body, batch, 2, torch.tensor([4]), settings)
 
@@ -107,17 +107,17 @@ def test_padding_is_never_said(trained: Trained) -> None:
     model = regard.load(trained.path)
     table = model.body.tokens.table.weight
     with torch.no_grad():
-        table[model.config.pad] = 50 * table[3:].mean(0)
+        table[model.config.pad_id] = 50 * table[3:].mean(0)
     for settings in ({"beam": 1}, {"beam": 3}, {"sample": True, "beam": 1}):
-        assert model.config.pad not in model.answer("the cat danced", longer=3, **settings).extra["ids"]
+        assert model.config.pad_id not in model.predict("the cat danced", longer=3, **settings).extra["ids"]
 
 
 def test_draws_go_on_where_the_last_chunk_ended(trained: Trained) -> None:
     model = regard.load(trained.path)
-    texts, settings = ["the cat danced"] * 6, Decode(sample=True, longer=8, seed=3)
+    texts, settings = ["the cat danced"] * 6, DecodeSettings(do_sample=True, max_extra_tokens=8, seed=3)
     task = model.task
-    whole = [answer.value for answer in task.answer(model, texts, settings)]
-    parts = [answer.value for first in (0, 2, 4) for answer in task.answer(model, texts[:2], settings, first)]
+    whole = [answer.value for answer in task.predict(model, texts, settings)]
+    parts = [answer.value for first in (0, 2, 4) for answer in task.predict(model, texts[:2], settings, first)]
     assert parts == whole and len(set(whole)) > 1
 
 
@@ -129,12 +129,12 @@ def test_a_saved_model_is_no_run_to_resume(tmp_path: Path) -> None:
 
 def test_a_folder_brings_its_own_tokenizer(trained: Trained, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"data\.vocabulary"):
-        train("translate", ["x.tsv"], model=str(trained.path), out=tmp_path / "new", settings=["data.vocabulary=300"])
+        train("translate", ["x.tsv"], model=str(trained.path), out=tmp_path / "new", settings=["data.vocab_size=300"])
 
 
 def test_evaluation_takes_only_what_it_can_use(trained: Trained) -> None:
     with pytest.raises(SettingError, match=r"data\.share"):
-        evaluate(trained.path, settings=["data.share=0.5"])
+        evaluate(trained.path, settings=["data.valid_fraction=0.5"])
 
 
 def test_a_header_that_was_not_asked_for_is_refused(tmp_path: Path) -> None:
@@ -153,9 +153,11 @@ def test_a_header_that_was_not_asked_for_is_refused(tmp_path: Path) -> None:
 
 
 def test_settings_may_be_a_mapping() -> None:
-    from regard.runs.settings import gather
+    from regard.runs.settings import collect_overrides
 
-    assert gather({"train.steps": 3, "model.width": 8}) == gather(["train.steps=3", "model.width=8"])
+    assert collect_overrides({"train.steps": 3, "model.width": 8}) == collect_overrides(
+        ["train.steps=3", "model.width=8"]
+    )
 
 
 def test_a_run_to_resume_that_is_not_there_is_told_with_those_that_are(trained: Trained) -> None:
@@ -170,10 +172,13 @@ def test_bfloat16_attention_on_a_cpu_stays_near_float64_whichever_kernel_is_take
 
     torch.manual_seed(0)
     exact = Attention(16, 2).double()
-    x, rule = torch.randn(3, length, 16, dtype=torch.float64), Causal() & Real(torch.tensor([0, length // 2, length]))
+    x, rule = (
+        torch.randn(3, length, 16, dtype=torch.float64),
+        Causal() & Padding(torch.tensor([0, length // 2, length])),
+    )
     rounded = Attention(16, 2).bfloat16()
     rounded.load_state_dict(exact.state_dict())
-    wanted, got = exact(x, rule=rule), rounded(x.bfloat16(), rule=rule)
+    wanted, got = exact(x, mask=rule), rounded(x.bfloat16(), mask=rule)
     assert got.dtype == torch.bfloat16 and (got.double() - wanted).norm() <= 2e-2 * wanted.norm()
     assert (got[0] == rounded.out.bias).all()  # a row without real keys receives 0 before the last matrix
     got.sum().backward()
@@ -181,13 +186,13 @@ def test_bfloat16_attention_on_a_cpu_stays_near_float64_whichever_kernel_is_take
 
 
 def test_one_packed_side_is_refused(rows: int = 4) -> None:
-    model, task = tiny("transformer"), TASKS["translate"]
+    model, task = tiny("transformer"), TEXT_TASKS["translate"]
     samples = [np.array([3, 4, 2])] * rows
-    shape = Shape((64, 64), (64, 64), 8)
+    shape = BatchShape((64, 64), (64, 64), 8)
     from regard.tasks.base import Encoded
 
     packed = task.collate(
         Encoded([], {"source": samples, "target": samples}, []), range(rows), model.config, shape=shape
     )
     with pytest.raises(ValueError, match="packed"):
-        model.body(Batch(packed.x, target=packed.target, offsets=packed.offsets))
+        model.body(Batch(packed.inputs, decoder_inputs=packed.decoder_inputs, offsets=packed.offsets))

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.explain.rollout import Layer, Links, relevance, rollout
-from regard.explain.text_attention import Part, View, parted
-from regard.explain.token_blocks import Blocks
-from regard.model import Identity, assemble
-from regard.nn.recording import watch
-from regard.processors.tokenizer.tokenizer import Text
+from regard.explain.rollout import AttentionEdges, AttentionLayer, relevance, rollout
+from regard.explain.text_attention import AttentionSlice, RowAttention, slice_records
+from regard.explain.token_blocks import TokenBlocks
+from regard.model import ModelSpec, assemble
+from regard.nn.recording import record_attention
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS, longformer
-from regard.tasks import TASKS
-from regard.types import Batch, Look
+from regard.tasks import TEXT_TASKS
+from regard.types import AttentionRecord, Batch
 from tiny import near, noise, noisy
 
 L, H, DEPTH = 7, 3, 4
@@ -50,8 +50,8 @@ def written_out(weights: list[Tensor]) -> list[list[float]]:
     return found
 
 
-def whole(weights: list[Tensor]) -> list[Layer]:
-    return [Layer(L, (Links(heads.mean(0)),)) for heads in weights]
+def whole(weights: list[Tensor]) -> list[AttentionLayer]:
+    return [AttentionLayer(L, (AttentionEdges(heads.mean(0)),)) for heads in weights]
 
 
 def one(at: int, length: int = L) -> Tensor:
@@ -88,22 +88,22 @@ def test_relevance_is_joined_from_the_first_layer_to_the_last() -> None:
 # -- windows: a record has fewer columns than there are tokens, and says which token each is
 
 
-def windowed(length: int, wide: int, heads: int, steps: tuple[int, ...] = (1,), seed: int = 0) -> Look:
+def windowed(length: int, wide: int, heads: int, steps: tuple[int, ...] = (1,), seed: int = 0) -> AttentionRecord:
     """Weights over the neighbours up to `wide` steps to each side; a column outside of the row has the key -1."""
     at, beside = torch.arange(length), torch.arange(-wide, wide + 1)
     keys = torch.stack([at[:, None] + beside * step for step in steps])
     there = (keys >= 0) & (keys < length)
     keys = torch.where(there, keys, -1)
     weights = torch.rand(heads, length, 2 * wide + 1, generator=torch.Generator().manual_seed(seed)) * there
-    return Look("it", (weights / weights.sum(-1, keepdim=True))[None], keys[None])
+    return AttentionRecord("it", (weights / weights.sum(-1, keepdim=True))[None], keys[None])
 
 
-def dense(look: Look, length: int) -> Tensor:
+def dense(look: AttentionRecord, length: int) -> Tensor:
     """(H, L, L) the same, written out."""
-    assert look.keys is not None
+    assert look.key_index is not None
     found = torch.zeros(look.weights.shape[1], length, length, dtype=look.weights.dtype)
     for h, i, c in np.ndindex(*look.weights.shape[1:]):
-        key = int(look.keys[0, h if look.keys.shape[1] > 1 else 0, i, c])
+        key = int(look.key_index[0, h if look.key_index.shape[1] > 1 else 0, i, c])
         if key >= 0:
             found[h, i, key] += look.weights[0, h, i, c]
     return found
@@ -112,56 +112,68 @@ def dense(look: Look, length: int) -> Tensor:
 @pytest.mark.parametrize("steps", [(1,), (1, 2, 3)])
 def test_windows_are_carried_as_the_matrix_they_stand_for(steps: tuple[int, ...]) -> None:
     records = [windowed(L, 2, H, steps, seed) for seed in range(DEPTH)]
-    view = View(0, L, Blocks.of(L, L), (3,))
+    view = RowAttention(0, L, TokenBlocks.split(L, L), (3,))
     for record in records:
         view.add([record])
     weights = [dense(record, L).double() for record in records]
-    near(torch.from_numpy(view.rolled((3,))), torch.tensor(written_out(weights)[3], dtype=torch.float64), 1e-6)
+    near(torch.from_numpy(view.rollout((3,))), torch.tensor(written_out(weights)[3], dtype=torch.float64), 1e-6)
     for layer in range(DEPTH):
-        assert np.allclose(view.tiles[layer], weights[layer], atol=1e-6)
-        assert np.allclose(view.asked[layer], weights[layer][:, 3], atol=1e-6)
+        assert np.allclose(view.block_maps[layer], weights[layer], atol=1e-6)
+        assert np.allclose(view.query_maps[layer], weights[layer][:, 3], atol=1e-6)
 
 
 def test_a_token_that_sees_all_has_a_row_of_its_own_that_counts_alone() -> None:
     record = windowed(L, 1, H)
     far = torch.rand(1, H, 3, L, generator=torch.Generator().manual_seed(9)).softmax(-1)
-    extra = Look("it", far, None, torch.tensor([[0, 4, -1]]))
+    extra = AttentionRecord("it", far, None, torch.tensor([[0, 4, -1]]))
     right = dense(record, L)
     right[:, [0, 4]] = far[0, :, :2]
-    view = View(0, L, Blocks.of(L, L), (4,))
+    view = RowAttention(0, L, TokenBlocks.split(L, L), (4,))
     view.add([record, extra])
-    near(torch.from_numpy(view.rolled((4,))), rollout([Layer(L, (Links(right.mean(0)),))], one(4)), 1e-6)
-    assert np.allclose(view.tiles[0], right, atol=1e-6) and np.allclose(view.asked[0], right[:, 4], atol=1e-6)
-    assert len(parted([record, extra], 0, L)) == 2
+    near(
+        torch.from_numpy(view.rollout((4,))),
+        rollout([AttentionLayer(L, (AttentionEdges(right.mean(0)),))], one(4)),
+        1e-6,
+    )
+    assert np.allclose(view.block_maps[0], right, atol=1e-6) and np.allclose(view.query_maps[0], right[:, 4], atol=1e-6)
+    assert len(slice_records([record, extra], 0, L)) == 2
 
 
 def test_padding_and_other_rows_are_left_out() -> None:
     weights = torch.rand(2, H, L, L, generator=torch.Generator().manual_seed(1))
-    part = Part.of(Look("it", weights), 1, 5)
+    part = AttentionSlice.from_record(AttentionRecord("it", weights), 1, 5)
     assert torch.equal(part.weights, weights[1, :, :5, :5])
 
 
 @pytest.mark.parametrize("dilation", [(), (1, 2, 3)])
 def test_a_longformer_is_explained_as_the_matrices_of_its_looks_say(dilation: tuple[int, ...]) -> None:
     words = "the cat sat on the mat and looked at the moon"
-    text, task = Text.wordpiece([words] * 3, 90), TASKS["classify"]
-    sizes = {"width": 12, "depth": 2, "heads": H, "hidden": 20, "length": 24, "windows": (4,), "dilation": dilation}
-    config = task.bodied(task.fit(longformer.Config(**sizes), text))
-    model = noisy(assemble(Identity(SYSTEMS["longformer"], config, task, labels=("good", "bad")), text), 0.3)
+    text, task = TextTokenizer.train_wordpiece([words] * 3, 90), TEXT_TASKS["classify"]
+    sizes = {
+        "width": 12,
+        "depth": 2,
+        "heads": H,
+        "ffn_dim": 20,
+        "max_length": 24,
+        "attention_window": (4,),
+        "dilation": dilation,
+    }
+    config = task.adapt_config(task.fit_config(longformer.Config(**sizes), text))
+    model = noisy(assemble(ModelSpec(SYSTEMS["longformer"], config, task, labels=("good", "bad")), text), 0.3)
     found = model.explain(words)
     assert found.decided is not None
     counted, rolled = found.decided.counted[:2]
-    row = torch.tensor([[config.start, *text.encode([words])[0], config.end]])
+    row = torch.tensor([[config.bos_id, *text.encode([words])[0], config.eos_id]])
     length, marked = row.shape[1], torch.zeros_like(row, dtype=torch.bool)
     marked[0, 0] = True  # the first token sees all and is seen by all
-    with watch(model.body, gradients=True) as seen:
-        logits = model.task.logits(model, Batch(row, marked=marked))[0]
+    with record_attention(model.body, gradients=True) as seen:
+        logits = model.task.logits(model, Batch(row, global_tokens=marked))[0]
     which = ("good", "bad").index(counted.title)
-    owed = torch.autograd.grad(logits[which] - logits.mean(), [look.weights for look in seen.looks])
-    assert len(seen.looks) == 4 and len(seen.names()) == 2  # in each layer the windows, and the row that sees all
+    owed = torch.autograd.grad(logits[which] - logits.mean(), [look.weights for look in seen.records])
+    assert len(seen.records) == 4 and len(seen.names()) == 2  # in each layer the windows, and the row that sees all
     product = joined = torch.eye(length, dtype=torch.float64)
     for layer in range(2):
-        near_by, far = seen.looks[2 * layer : 2 * layer + 2]
+        near_by, far = seen.records[2 * layer : 2 * layer + 2]
         parts = [near_by.weights.detach(), (owed[2 * layer] * near_by.weights).detach().clamp(min=0)]
         mean, counts = (dense(replace(near_by, weights=part), length).mean(0) for part in parts)
         mean[0] = far.weights.detach()[0, :, 0].mean(0)
@@ -179,43 +191,43 @@ def test_a_longformer_is_explained_as_the_matrices_of_its_looks_say(dilation: tu
 
 def test_a_block_looks_as_its_tokens_do_in_the_mean() -> None:
     weights = looks()[0]
-    blocks = Blocks.of(L, 4, apart=(0,))
-    assert blocks.starts == (0, 1, 3, 5, 7) and not blocks.single and Blocks.of(L, L).single
-    view = View(0, L, blocks, (0,))
-    view.add([Look("it", weights[None])])
+    blocks = TokenBlocks.split(L, 4, apart=(0,))
+    assert blocks.starts == (0, 1, 3, 5, 7) and not blocks.is_trivial and TokenBlocks.split(L, L).is_trivial
+    view = RowAttention(0, L, blocks, (0,))
+    view.add([AttentionRecord("it", weights[None])])
     for h, i, j in np.ndindex(H, 4, 4):
         (a, b), (c, d) = blocks.starts[i : i + 2], blocks.starts[j : j + 2]
         right = sum(float(weights[h, x, y]) for x in range(a, b) for y in range(c, d)) / (b - a)
-        assert view.tiles[0][h, i, j] == pytest.approx(right, abs=1e-6)
-    assert np.allclose(view.tiles[0].sum(-1), 1, atol=1e-6)
+        assert view.block_maps[0][h, i, j] == pytest.approx(right, abs=1e-6)
+    assert np.allclose(view.block_maps[0].sum(-1), 1, atol=1e-6)
     assert blocks.names(list("abcdefg")) == ("a", "b c", "d e", "f g")
 
 
 def test_there_are_never_more_blocks_than_were_asked_for_and_those_apart_stay_so() -> None:
     for length in (1, 5, 96, 97, 500, 4097, 65_536):
         for apart in ((), (0,), (0, length - 1), tuple(range(min(length, 9))), tuple(range(0, length, 3))):
-            blocks = Blocks.of(length, 96, apart)
+            blocks = TokenBlocks.split(length, 96, apart)
             assert len(blocks) <= 96 and blocks.starts[0] == 0 and blocks.starts[-1] == length
-            assert blocks.sizes.min() > 0 and blocks.single == (length <= 96)
+            assert blocks.sizes.min() > 0 and blocks.is_trivial == (length <= 96)
             if len(apart) < 3:
-                assert all(blocks.sizes[int(blocks.numbers[at])] == 1 for at in apart)
-    assert Blocks.of(65_536, 96, (0,)).names(["x"] * 65_536)[:2] == ("x", "2–691")
+                assert all(blocks.sizes[int(blocks.block_ids[at])] == 1 for at in apart)
+    assert TokenBlocks.split(65_536, 96, (0,)).names(["x"] * 65_536)[:2] == ("x", "2–691")
 
 
 def test_sixty_thousand_tokens_are_explained_in_bounded_memory() -> None:
     """A record of one layer of 2 heads has 26 million bytes; a matrix would have 17 thousand million for each head."""
     length, wide, depth = 65_536, 24, 3
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    view = View(0, length, Blocks.of(length, 96, (0,)), (0,))
+    view = RowAttention(0, length, TokenBlocks.split(length, 96, (0,)), (0,))
     record = windowed(length, wide, 2)
     all_of_it = torch.full((1, 2, 1, length), 1 / length)
     for _ in range(depth):
-        view.add([record, Look("it", all_of_it, None, torch.zeros(1, 1, dtype=torch.long))])
-    row = view.rolled((0,))
+        view.add([record, AttentionRecord("it", all_of_it, None, torch.zeros(1, 1, dtype=torch.long))])
+    row = view.rollout((0,))
     assert row.sum() == pytest.approx(1, abs=1e-5) and row.shape == (length,) and (row[1:] > 0).all()
     assert row[0] == pytest.approx(0.5**depth, rel=0.01)  # the first token keeps half of itself in each layer
-    assert view.layers[0].links[0].keys is view.layers[2].links[0].keys  # as large as the weights: kept once
-    tiles = view.tiles[0]
+    assert view.layers[0].edges[0].keys is view.layers[2].edges[0].keys  # as large as the weights: kept once
+    tiles = view.block_maps[0]
     assert tiles.shape == (2, 96, 96) and np.allclose(tiles.sum(-1), 1, atol=1e-3)
     band = np.abs(np.subtract.outer(np.arange(96), np.arange(96))) <= 1
     assert not tiles[:, 1:][:, ~band[1:]].any() and (tiles[:, 0] > 0).all()  # a band, and one row that sees all

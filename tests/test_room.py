@@ -10,10 +10,10 @@ import torch
 from captioners import batch_of, config_of
 from captioners import made as captioner
 from regard.decode import memory_budget
-from regard.decode.memory_budget import rolling_at_once, rows_for
+from regard.decode.memory_budget import max_recurrent_rows, max_rows
 from regard.decode.search import search
-from regard.decode.settings import Decode
-from regard.nn.recurrent.recurrent_state import Held
+from regard.decode.settings import DecodeSettings
+from regard.nn.recurrent.recurrent_state import RecurrentSizes
 from regard.types import Batch
 from tiny import TINY, tiny
 
@@ -33,8 +33,8 @@ def asked(name: str, label: str) -> tuple[Any, Batch]:
         return captioner(name, label), batch_of((1,) * 5, 32, 48)
     model = tiny(name, label) if label else tiny(name)
     random = torch.Generator().manual_seed(5)
-    x = torch.randint(3, model.config.vocabulary, (5, 6), generator=random)
-    return model.body, Batch(x, target=torch.ones(5, 1, dtype=torch.long))
+    x = torch.randint(3, model.config.vocab_size, (5, 6), generator=random)
+    return model.body, Batch(x, decoder_inputs=torch.ones(5, 1, dtype=torch.long))
 
 
 @pytest.mark.parametrize(("name", "label"), ROLLING)
@@ -43,28 +43,28 @@ def test_a_body_says_before_it_reads_what_it_will_keep(name: str, label: str) ->
     with torch.no_grad():
         state = body.start(batch)
         logits = body.step(batch.prompt[:, -1], state)
-    kept = sum(tensor[0].numel() for held in (state.own, state.context) for tensor in held.values())
-    assert body.held(batch) == Held(kept, logits.shape[1])
+    kept = sum(tensor[0].numel() for held in (state.state, state.context) for tensor in held.values())
+    assert body.held(batch) == RecurrentSizes(kept, logits.shape[1])
 
 
 @pytest.mark.every(6)
 @pytest.mark.parametrize(("name", "label"), [(name, label) for name, label in ROLLING if not label])
-@pytest.mark.parametrize("way", [{}, {"beam": 3, "best": 2}, {"sample": True, "best": 3, "seed": 4}])
+@pytest.mark.parametrize("way", [{}, {"beam": 3, "best": 2}, {"do_sample": True, "best": 3, "seed": 4}])
 @pytest.mark.parametrize("paths", [1, 2, 4])
 def test_rows_that_take_too_much_memory_are_followed_in_parts(
     name: str, label: str, way: dict[str, Any], paths: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (body, batch), settings = asked(name, label), Decode(**way)
+    (body, batch), settings = asked(name, label), DecodeSettings(**way)
     limits = torch.tensor([7, 3, 5, 6, 4])
     right, sizes, real = search(body, batch, 2, limits, settings), [], body.step
-    held, beams = body.held(batch), way.get("beam", 1)
-    one = beams * (2 * 8 * held.numbers + memory_budget.SCORED * held.vocabulary)
-    monkeypatch.setattr(memory_budget, "BYTES", one * paths + one // 2)
+    held, beams = body.recurrent_sizes(batch), way.get("num_beams", 1)
+    one = beams * (2 * 8 * held.numbers + memory_budget.BYTES_PER_LOGIT * held.vocabulary)
+    monkeypatch.setattr(memory_budget, "DEFAULT_BUDGET", one * paths + one // 2)
     body.step = lambda tokens, state: sizes.append(len(tokens)) or real(tokens, state)
     found = search(body, batch, 2, limits, settings)
     assert [[option.tokens for option in row] for row in found] == [[option.tokens for option in row] for row in right]
     assert 0 < max(sizes) <= beams * paths
-    assert rolling_at_once(held, 8, beams, budget=1) == 1
+    assert max_recurrent_rows(held, 8, beams, budget=1) == 1
 
 
 @pytest.mark.parametrize("name", ["caption-transformer", "caption-vit"])
@@ -75,12 +75,12 @@ def test_places_of_a_picture_take_memory_too(name: str, monkeypatch: pytest.Monk
     depth = getattr(config, "decoder_depth", config.depth)
     for batch in (few, many):
         columns = 1 + torch.Size(body.grid(batch)).numel() + 10 * 3
-        row = 4 * depth * config.width * 8 * columns + 3 * 23 * memory_budget.SCORED
-        monkeypatch.setattr(memory_budget, "BYTES", 100 * row + row // 2)
-        assert rows_for(body, batch, 10, 3) == 100
+        row = 4 * depth * config.width * 8 * columns + 3 * 23 * memory_budget.BYTES_PER_LOGIT
+        monkeypatch.setattr(memory_budget, "DEFAULT_BUDGET", 100 * row + row // 2)
+        assert max_rows(body, batch, 10, 3) == 100
 
 
 def test_large_vocabularies_and_grids_are_asked_in_small_parts() -> None:
     """Sutskever's 80,000 words in 12 beams; Xu's 196 places of 1,024 numbers."""
-    assert 20 < rolling_at_once(Held(8_000, 80_000), 4, 12) < 60
-    assert 100 < rolling_at_once(Held(3_600 + 196 * 2_048, 10_000), 4, 3) < 250
+    assert 20 < max_recurrent_rows(RecurrentSizes(8_000, 80_000), 4, 12) < 60
+    assert 100 < max_recurrent_rows(RecurrentSizes(3_600 + 196 * 2_048, 10_000), 4, 3) < 250

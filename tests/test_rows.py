@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from regard.data.text.tables import Row, iterate_rows
-from regard.errors import DataError, RegardError, UnknownName
+from regard.errors import DataError, RegardError, UnknownNameError
 
 LABELLED = ("text", "label")
 
@@ -69,10 +69,10 @@ def test_optional_columns_are_there_or_not(folder: Path) -> None:
     assert [row.get("second") for _, row in rows(objects, optional=("second",))] == [None, "b"]
     assert rows(write("b.tsv", "a\tc\n"), optional=("second",)) == [(1, {"text": "a", "label": "c"})]
     for path in (header, objects):  # one that was chosen must be there
-        said = complaint(path, LABELLED, {"second": "secnd"}, optional=("second",), kind=UnknownName)
+        said = complaint(path, LABELLED, {"second": "secnd"}, optional=("second",), kind=UnknownNameError)
         assert "unknown column 'secnd'" in said
     assert "Did you mean 'second'?" in complaint(
-        header, LABELLED, {"secnd": "b"}, optional=("second",), kind=UnknownName
+        header, LABELLED, {"secnd": "b"}, optional=("second",), kind=UnknownNameError
     )
 
 
@@ -80,8 +80,8 @@ def test_lists_and_numbers_pass_where_they_are_meant(folder: Path) -> None:
     row = {"text": "a", "choices": ["b", "c"], "answer": 1}
     path = write("a.jsonl", json.dumps(row) + "\n" + json.dumps({**row, "answer": True, "choices": "b|c"}))
     names = ("text", "choices", "answer")
-    assert [row["answer"] for _, row in rows(path, names, numbers=("answer",))] == ["1", "true"]
-    assert [row["choices"] for _, row in rows(path, names, numbers=("answer",))] == [["b", "c"], "b|c"]
+    assert [row["answer"] for _, row in rows(path, names, numeric=("answer",))] == ["1", "true"]
+    assert [row["choices"] for _, row in rows(path, names, numeric=("answer",))] == [["b", "c"], "b|c"]
     assert "'answer' is not text but 1." in complaint(path, names)
     assert "'choices' is not text but 5." in complaint(write("b.jsonl", '{"choices": ["a", 5]}'), ("choices",))
     assert "'text' is not text but [" in complaint(write("c.jsonl", '{"text": ["a"]}'), ("text",))
@@ -96,7 +96,7 @@ def test_parquet_has_lists_numbers_and_optional_columns_too(folder: Path) -> Non
     )
     pyarrow.parquet.write_table(table, "a.parquet")
     names, numbers = ("text", "choices"), ("label", "good")
-    assert rows("a.parquet", names, optional=("label", "good", "other"), numbers=numbers) == [
+    assert rows("a.parquet", names, optional=("label", "good", "other"), numeric=numbers) == [
         (1, {"text": "a", "choices": ["b", ""], "label": "1", "good": "true"}),
         (2, {"text": "", "choices": "", "label": "", "good": "false"}),
     ]

@@ -11,7 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_mask
 
-from regard.nn.attention.masks import Causal, Global, Packed, Real, Rule, Same, Window, dense, join
+from regard.nn.attention.masks import (
+    AttentionMask,
+    Causal,
+    GlobalTokens,
+    PackedDocuments,
+    Padding,
+    SameDocument,
+    SlidingWindow,
+    and_masks,
+    materialize,
+)
 from regard.types import Offsets
 
 B, H, L = 3, 2, 8
@@ -24,7 +34,7 @@ SPECIAL = [[1, 0, 0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0
 Predicate = Callable[[int, int, int, int], bool]
 
 
-class HeadsApart(Rule):
+class HeadsApart(AttentionMask):
     """Head 0 looks back, the others look ahead: a rule of the caller's own that asks for the head."""
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -36,36 +46,36 @@ def steps(q: int, k: int, left: int, right: int, wide: int) -> bool:
     return k in {q + wide * step for step in range(-left, right + 1)}
 
 
-CASES: dict[str, tuple[Rule, Predicate]] = {
+CASES: dict[str, tuple[AttentionMask, Predicate]] = {
     "causal": (Causal(), lambda b, h, q, k: k <= q),
-    "window": (Window(2, 2), lambda b, h, q, k: abs(q - k) <= 2),
-    "window back only": (Window(3, 0), lambda b, h, q, k: q - 3 <= k <= q),
-    "window ahead only": (Window(0, 1), lambda b, h, q, k: k in (q, q + 1)),
-    "window of oneself": (Window(0, 0), lambda b, h, q, k: k == q),
-    "window uneven": (Window(1, 4), lambda b, h, q, k: -1 <= k - q <= 4),
-    "window dilated": (Window(2, 1, 2), lambda b, h, q, k: steps(q, k, 2, 1, 2)),
-    "window dilated by 3": (Window(1, 2, 3), lambda b, h, q, k: steps(q, k, 1, 2, 3)),
-    "real by lengths": (Real(torch.tensor(LENGTHS)), lambda b, h, q, k: k < LENGTHS[b]),
-    "real by marks": (Real(torch.tensor(MARKS).bool()), lambda b, h, q, k: bool(MARKS[b][k])),
-    "same": (Same(torch.tensor(DOCUMENTS)), lambda b, h, q, k: DOCUMENTS[b][q] == DOCUMENTS[b][k]),
+    "window": (SlidingWindow(2, 2), lambda b, h, q, k: abs(q - k) <= 2),
+    "window back only": (SlidingWindow(3, 0), lambda b, h, q, k: q - 3 <= k <= q),
+    "window ahead only": (SlidingWindow(0, 1), lambda b, h, q, k: k in (q, q + 1)),
+    "window of oneself": (SlidingWindow(0, 0), lambda b, h, q, k: k == q),
+    "window uneven": (SlidingWindow(1, 4), lambda b, h, q, k: -1 <= k - q <= 4),
+    "window dilated": (SlidingWindow(2, 1, 2), lambda b, h, q, k: steps(q, k, 2, 1, 2)),
+    "window dilated by 3": (SlidingWindow(1, 2, 3), lambda b, h, q, k: steps(q, k, 1, 2, 3)),
+    "real by lengths": (Padding(torch.tensor(LENGTHS)), lambda b, h, q, k: k < LENGTHS[b]),
+    "real by marks": (Padding(torch.tensor(MARKS).bool()), lambda b, h, q, k: bool(MARKS[b][k])),
+    "same": (SameDocument(torch.tensor(DOCUMENTS)), lambda b, h, q, k: DOCUMENTS[b][q] == DOCUMENTS[b][k]),
     "same as others": (
-        Same(torch.tensor(DOCUMENTS), torch.tensor(OTHERS)), lambda b, h, q, k: DOCUMENTS[b][q] == OTHERS[b][k],
+        SameDocument(torch.tensor(DOCUMENTS), torch.tensor(OTHERS)), lambda b, h, q, k: DOCUMENTS[b][q] == OTHERS[b][k],
     ),
-    "global": (Global(torch.tensor(SPECIAL).bool()), lambda b, h, q, k: bool(SPECIAL[b][q] or SPECIAL[b][k])),
-    "both": (Causal() & Real(torch.tensor(LENGTHS)), lambda b, h, q, k: k <= q and k < LENGTHS[b]),
+    "global": (GlobalTokens(torch.tensor(SPECIAL).bool()), lambda b, h, q, k: bool(SPECIAL[b][q] or SPECIAL[b][k])),
+    "both": (Causal() & Padding(torch.tensor(LENGTHS)), lambda b, h, q, k: k <= q and k < LENGTHS[b]),
     "either": (
-        Window(1, 1) | Global(torch.tensor(SPECIAL).bool()),
+        SlidingWindow(1, 1) | GlobalTokens(torch.tensor(SPECIAL).bool()),
         lambda b, h, q, k: abs(q - k) <= 1 or bool(SPECIAL[b][q] or SPECIAL[b][k]),
     ),
     "both of either": (
-        (Window(1, 0) | Global(torch.tensor(SPECIAL).bool())) & Real(torch.tensor(MARKS).bool()) & Causal(),
+        (SlidingWindow(1, 0) | GlobalTokens(torch.tensor(SPECIAL).bool())) & Padding(torch.tensor(MARKS).bool()) & Causal(),
         lambda b, h, q, k: (k in (q - 1, q) or bool(SPECIAL[b][q] or SPECIAL[b][k])) and bool(MARKS[b][k]) and k <= q,
     ),
     "either of both": (
-        (Causal() & Same(torch.tensor(DOCUMENTS))) | (Window(0, 2) & Real(torch.tensor(LENGTHS))),
+        (Causal() & SameDocument(torch.tensor(DOCUMENTS))) | (SlidingWindow(0, 2) & Padding(torch.tensor(LENGTHS))),
         lambda b, h, q, k: (k <= q and DOCUMENTS[b][q] == DOCUMENTS[b][k]) or (q <= k <= q + 2 and k < LENGTHS[b]),
     ),
-    "heads apart": (HeadsApart() & Window(2, 2), lambda b, h, q, k: (k <= q if h == 0 else k >= q) and abs(q - k) <= 2),
+    "heads apart": (HeadsApart() & SlidingWindow(2, 2), lambda b, h, q, k: (k <= q if h == 0 else k >= q) and abs(q - k) <= 2),
 }  # fmt: skip
 
 
@@ -89,7 +99,7 @@ def test_a_rule_says_of_each_query_and_key_what_its_name_says(name: str) -> None
 @pytest.mark.parametrize("name", CASES)
 def test_a_rule_written_out_is_the_same_rule(name: str) -> None:
     rule, predicate = CASES[name]
-    table = dense(rule, B, H, torch.arange(L), torch.arange(L))
+    table = materialize(rule, B, H, torch.arange(L), torch.arange(L))
     assert table.dtype == torch.bool and table.shape[-2:] == (L, L)
     assert torch.equal(table.expand(B, H, L, L), written_out(predicate, [list(range(L))] * B))
 
@@ -98,14 +108,14 @@ def test_a_rule_written_out_is_the_same_rule(name: str) -> None:
 def test_rows_may_stand_at_different_places(name: str) -> None:
     rule, predicate = CASES[name]
     places = [[0, 1, 2], [5, 6, 7], [4, 4, 0]]
-    table = dense(rule, B, H, torch.tensor(places), torch.arange(L))
+    table = materialize(rule, B, H, torch.tensor(places), torch.arange(L))
     assert torch.equal(table.expand(B, H, 3, L), written_out(predicate, places))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_queries_may_stand_later_in_the_row(name: str) -> None:
     rule, predicate = CASES[name]
-    table = dense(rule, B, H, torch.tensor([6, 7]), torch.arange(L))
+    table = materialize(rule, B, H, torch.tensor([6, 7]), torch.arange(L))
     assert torch.equal(table.expand(B, H, 2, L), written_out(predicate, [[6, 7]] * B))
 
 
@@ -120,28 +130,28 @@ def test_flex_attention_can_be_handed_a_rule_as_it_is(name: str) -> None:
     ("rule", "shape"),
     [
         (Causal(), (1, 1, L, L)),
-        (Window(1, 1), (1, 1, L, L)),
-        (Real(torch.tensor(LENGTHS)), (B, 1, L, L)),
-        (Same(torch.tensor(DOCUMENTS)), (B, 1, L, L)),
+        (SlidingWindow(1, 1), (1, 1, L, L)),
+        (Padding(torch.tensor(LENGTHS)), (B, 1, L, L)),
+        (SameDocument(torch.tensor(DOCUMENTS)), (B, 1, L, L)),
         (HeadsApart(), (1, H, L, L)),
-        (HeadsApart() & Real(torch.tensor(LENGTHS)), (B, H, L, L)),
+        (HeadsApart() & Padding(torch.tensor(LENGTHS)), (B, H, L, L)),
     ],
 )
-def test_axes_that_a_rule_does_not_use_stay_one_wide(rule: Rule, shape: tuple[int, ...]) -> None:
-    assert dense(rule, B, H, torch.arange(L), torch.arange(L)).shape == shape
+def test_axes_that_a_rule_does_not_use_stay_one_wide(rule: AttentionMask, shape: tuple[int, ...]) -> None:
+    assert materialize(rule, B, H, torch.arange(L), torch.arange(L)).shape == shape
 
 
 def test_more_keys_than_queries_and_fewer() -> None:
-    short = dense(Causal() & Real(torch.tensor(LENGTHS)), B, H, torch.arange(3), torch.arange(6))
+    short = materialize(Causal() & Padding(torch.tensor(LENGTHS)), B, H, torch.arange(3), torch.arange(6))
     expected = [[[k <= q and k < length for k in range(6)] for q in range(3)] for length in LENGTHS]
     assert short[:, 0].tolist() == expected
-    tall = dense(Real(torch.tensor(LENGTHS)), B, H, torch.arange(6), torch.arange(2))
+    tall = materialize(Padding(torch.tensor(LENGTHS)), B, H, torch.arange(6), torch.arange(2))
     assert tall[:, 0].tolist() == [[[k < length for k in range(2)] for _ in range(6)] for length in LENGTHS]
 
 
 def test_everyone_who_looks_back_sees_at_least_oneself() -> None:
     for left in range(4):
-        table = dense(Causal() & Window(left, 3), 1, 1, torch.arange(L), torch.arange(L))[0, 0]
+        table = materialize(Causal() & SlidingWindow(left, 3), 1, 1, torch.arange(L), torch.arange(L))[0, 0]
         assert table.sum(-1).tolist() == [min(q, left) + 1 for q in range(L)]
 
 
@@ -155,47 +165,47 @@ def owner(at: int, starts: list[int]) -> int:
 
 def test_offsets_number_the_documents_and_count_the_places_in_each() -> None:
     offsets = Offsets(torch.tensor(STARTS), 4)
-    assert offsets.document(torch.arange(8)).tolist() == [owner(at, STARTS) for at in range(8)]
+    assert offsets.document_ids(torch.arange(8)).tolist() == [owner(at, STARTS) for at in range(8)]
     assert offsets.positions(8).tolist() == [[at - STARTS[owner(at, STARTS)] for at in range(8)]]
 
 
 def test_places_after_the_last_document_belong_to_none_of_them() -> None:
-    documents = Offsets(torch.tensor([0, 2, 5]), 4).document(torch.arange(7)).tolist()
+    documents = Offsets(torch.tensor([0, 2, 5]), 4).document_ids(torch.arange(7)).tolist()
     assert documents[:5] == [0, 0, 1, 1, 1]
     assert not {0, 1} & set(documents[5:])
 
 
 def test_documents_packed_into_one_row_see_only_themselves() -> None:
     offsets = Offsets(torch.tensor(STARTS), 4)
-    rule = Packed(offsets, offsets)
-    table = dense(rule, 1, 1, torch.arange(8), torch.arange(8))[0, 0].tolist()
+    rule = PackedDocuments(offsets, offsets)
+    table = materialize(rule, 1, 1, torch.arange(8), torch.arange(8))[0, 0].tolist()
     assert table == [[owner(q, STARTS) == owner(k, STARTS) for k in range(8)] for q in range(8)]
 
 
 def test_packed_targets_see_the_packed_source_of_the_same_number() -> None:
     theirs = [0, 2, 2, 3, 6]
     queries, keys = Offsets(torch.tensor(STARTS), 4), Offsets(torch.tensor(theirs), 3)
-    rule = Packed(queries, keys)
-    table = dense(rule, 1, 1, torch.arange(8), torch.arange(6))[0, 0].tolist()
+    rule = PackedDocuments(queries, keys)
+    table = materialize(rule, 1, 1, torch.arange(8), torch.arange(6))[0, 0].tolist()
     assert table == [[owner(q, STARTS) == owner(k, theirs) for k in range(6)] for q in range(8)]
 
 
 def test_joining_keeps_what_is_given() -> None:
-    causal, window, real = Causal(), Window(2, 0), Real(torch.tensor(LENGTHS))
-    assert join() is None and join(None, None) is None
-    assert join(None, causal, None) is causal
-    joined = join(causal, None, window, real)
+    causal, window, real = Causal(), SlidingWindow(2, 0), Padding(torch.tensor(LENGTHS))
+    assert and_masks() is None and and_masks(None, None) is None
+    assert and_masks(None, causal, None) is causal
+    joined = and_masks(causal, None, window, real)
     assert joined is not None
     expected = written_out(lambda b, h, q, k: q - 2 <= k <= q and k < LENGTHS[b], [list(range(L))] * B)
-    assert torch.equal(dense(joined, B, H, torch.arange(L), torch.arange(L)).expand(B, H, L, L), expected)
+    assert torch.equal(materialize(joined, B, H, torch.arange(L), torch.arange(L)).expand(B, H, L, L), expected)
 
 
 def test_a_rule_does_not_change_under_the_hand() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Window(1, 1).left = 5  # type: ignore[misc]
+        SlidingWindow(1, 1).left = 5  # type: ignore[misc]
 
 
 def test_a_nameless_rule_has_no_meaning() -> None:
     nothing = torch.zeros(1, dtype=torch.long)
     with pytest.raises(NotImplementedError):
-        Rule()(nothing, nothing, nothing, nothing)
+        AttentionMask()(nothing, nothing, nothing, nothing)

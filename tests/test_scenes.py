@@ -11,31 +11,41 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.data.images.image_io import read_picture
+from regard.data.images.image_io import read_image
 from regard.demos import scenes, shapes
-from regard.demos.scenes import PARTS, UNSEEN_PAIRS, UNSEEN_RELATIONS, Scene, Thing, caption, drawn, ordered, parsed
-from regard.demos.shapes import Ground
+from regard.demos.scenes import (
+    SPLIT_SIZES,
+    UNSEEN_PAIRS,
+    UNSEEN_RELATIONS,
+    SceneObject,
+    ShapeScene,
+    caption,
+    parse_caption,
+    render_scene,
+    sort_objects,
+)
+from regard.demos.shapes import Background
 
 CHECKSUM = "18a22513f6361b8e7f2da1ace937fb6eb8b9b623d664e873c9d6b6519adc23f2"
 
-RED, BLUE = Thing("small", "red", "circle", 0, 1), Thing("middle", "blue", "square", 2, 0)
+RED, BLUE = SceneObject("small", "red", "circle", 0, 1), SceneObject("middle", "blue", "square", 2, 0)
 STAR, SUN, CROSS = (
-    Thing("large", "green", "star", 1, 0), Thing("middle", "blue", "triangle", 1, 2), Thing("small", "black", "cross", 0, 0),
+    SceneObject("large", "green", "star", 1, 0), SceneObject("middle", "blue", "triangle", 1, 2), SceneObject("small", "black", "cross", 0, 0),
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def made() -> dict[str, list[Scene]]:
-    return scenes.parts()
+def made() -> dict[str, list[ShapeScene]]:
+    return scenes.generate_splits()
 
 
 @pytest.mark.slow
-def test_the_set_is_the_same_everywhere(made: dict[str, list[Scene]]) -> None:
+def test_the_set_is_the_same_everywhere(made: dict[str, list[ShapeScene]]) -> None:
     digest = hashlib.sha256()
-    for name in PARTS:
-        digest.update("\n".join(caption(scene.things) for scene in made[name]).encode())
+    for name in SPLIT_SIZES:
+        digest.update("\n".join(caption(scene.objects) for scene in made[name]).encode())
         for scene in made[name][:40]:
-            picture, boxes = drawn(scene)
+            picture, boxes = render_scene(scene)
             digest.update(picture.tobytes() + repr([tuple(box) for box in boxes]).encode())
     assert digest.hexdigest() == CHECKSUM
 
@@ -45,38 +55,38 @@ def test_the_set_is_the_same_everywhere(made: dict[str, list[Scene]]) -> None:
     [
         ([BLUE, RED], "a small red circle above a blue square"),
         ([CROSS, SUN, STAR], "a large green star left of a blue triangle and below a small black cross"),
-        ([Thing("middle", "orange", "ring", 0, 0)], "an orange ring"),
-        ([Thing("small", "orange", "ring", 0, 0)], "a small orange ring"),
+        ([SceneObject("middle", "orange", "ring", 0, 0)], "an orange ring"),
+        ([SceneObject("small", "orange", "ring", 0, 0)], "a small orange ring"),
         # another row decides, however far away the column is; one colour goes row by row
-        ([Thing("middle", "red", "ring", 1, 0), RED], "a small red circle above a red ring"),
-        ([Thing("middle", "red", "ring", 0, 2), RED], "a small red circle left of a red ring"),
-        ([Thing("middle", "yellow", "ring", 0, 0), RED], "a small red circle right of a yellow ring"),
+        ([SceneObject("middle", "red", "ring", 1, 0), RED], "a small red circle above a red ring"),
+        ([SceneObject("middle", "red", "ring", 0, 2), RED], "a small red circle left of a red ring"),
+        ([SceneObject("middle", "yellow", "ring", 0, 0), RED], "a small red circle right of a yellow ring"),
     ],
 )
-def test_a_scene_is_said_by_the_rules(things: list[Thing], right: str) -> None:
+def test_a_scene_is_said_by_the_rules(things: list[SceneObject], right: str) -> None:
     for turned in itertools.permutations(things):
-        assert caption(ordered(turned)) == right
+        assert caption(sort_objects(turned)) == right
 
 
 @pytest.mark.slow
-def test_captions_say_their_scenes_and_nothing_else_is_one(made: dict[str, list[Scene]]) -> None:
+def test_captions_say_their_scenes_and_nothing_else_is_one(made: dict[str, list[ShapeScene]]) -> None:
     for scene in itertools.chain(*made.values()):
-        assert scene.things == ordered(scene.things)
-        said = parsed(caption(scene.things))
+        assert scene.objects == sort_objects(scene.objects)
+        said = parse_caption(caption(scene.objects))
         assert said is not None
-        assert said.things == tuple((thing.size, thing.colour, thing.shape) for thing in scene.things)
-        assert said.relations == tuple(scenes.relation(scene.things[0], other) for other in scene.things[1:])
+        assert said.objects == tuple((thing.size, thing.colour, thing.shape) for thing in scene.objects)
+        assert said.relations == tuple(scenes.relation(scene.objects[0], other) for other in scene.objects[1:])
     for wrong in (
         "", "a", "a red", "red circle", "an red circle", "a orange ring", "a middle red ring", "a red ring above",
         "a blue ring above a red star", "a red ring and above a blue star", "a red ring above a blue star above a black ring",
         "a red ring above a blue star and", "a red ring beside a blue star", "a red  ring",
     ):  # fmt: skip
-        assert parsed(wrong) is None, wrong
+        assert parse_caption(wrong) is None, wrong
 
 
 def test_words_know_what_they_name() -> None:
-    things = ordered([CROSS, SUN, STAR])
-    told = [(word.text, word.kind, word.things) for word in scenes.words(things) if word.kind]
+    things = sort_objects([CROSS, SUN, STAR])
+    told = [(word.text, word.kind, word.objects) for word in scenes.caption_words(things) if word.kind]
     assert told == [
         ("large", "size", (0,)), ("green", "colour", (0,)), ("star", "shape", (0,)), ("left", "relation", (0, 1)),
         ("blue", "colour", (1,)), ("triangle", "shape", (1,)), ("below", "relation", (0, 2)), ("small", "size", (2,)),
@@ -85,38 +95,38 @@ def test_words_know_what_they_name() -> None:
 
 
 @pytest.mark.slow
-def test_parts_have_their_sizes_and_no_arrangement_twice(made: dict[str, list[Scene]]) -> None:
-    seen: set[frozenset[Thing]] = set()
-    for name, many in PARTS.items():
-        counts = Counter(len(scene.things) for scene in made[name])
-        assert [counts[n + 1] for n in range(scenes.MOST)] == list(many)
-        layouts = {frozenset(scene.things) for scene in made[name]}
+def test_parts_have_their_sizes_and_no_arrangement_twice(made: dict[str, list[ShapeScene]]) -> None:
+    seen: set[frozenset[SceneObject]] = set()
+    for name, many in SPLIT_SIZES.items():
+        counts = Counter(len(scene.objects) for scene in made[name])
+        assert [counts[n + 1] for n in range(scenes.MAX_OBJECTS)] == list(many)
+        layouts = {frozenset(scene.objects) for scene in made[name]}
         assert len(layouts) == len(made[name]) and seen.isdisjoint(layouts)
         seen |= layouts
     for scene in itertools.chain(*made.values()):
-        assert len({(thing.row, thing.column) for thing in scene.things}) == len(scene.things)
-        assert len({(thing.colour, thing.shape) for thing in scene.things}) == len(scene.things)
+        assert len({(thing.row, thing.column) for thing in scene.objects}) == len(scene.objects)
+        assert len({(thing.colour, thing.shape) for thing in scene.objects}) == len(scene.objects)
 
 
 @pytest.mark.slow
-def test_unseen_combinations_are_unseen_and_all_others_seen(made: dict[str, list[Scene]]) -> None:
+def test_unseen_combinations_are_unseen_and_all_others_seen(made: dict[str, list[ShapeScene]]) -> None:
     """Counted from the captions alone, as a model meets them."""
 
     def found(name: str) -> tuple[list[set[tuple[str, str]]], list[set[tuple[str, str, str]]]]:
         pairs, relations = [], []
         for scene in made[name]:
-            said = parsed(caption(scene.things))
+            said = parse_caption(caption(scene.objects))
             assert said is not None
-            pairs.append({thing[1:] for thing in said.things})
-            near = zip(said.relations, said.things[1:], strict=True)
-            relations.append({(said.things[0][2], relation, other[2]) for relation, other in near})
+            pairs.append({thing[1:] for thing in said.objects})
+            near = zip(said.relations, said.objects[1:], strict=True)
+            relations.append({(said.objects[0][2], relation, other[2]) for relation, other in near})
         return pairs, relations
 
     for name in ("train", "valid", "test"):
         pairs, relations = found(name)
         assert UNSEEN_PAIRS.isdisjoint(set().union(*pairs)) and UNSEEN_RELATIONS.isdisjoint(set().union(*relations))
     pairs, relations = found("train")
-    assert set().union(*pairs) == set(itertools.product(shapes.COLOURS, shapes.SHAPES)) - UNSEEN_PAIRS
+    assert set().union(*pairs) == set(itertools.product(shapes.COLORS, shapes.SHAPES)) - UNSEEN_PAIRS
     every = set(itertools.product(shapes.SHAPES, scenes.RELATIONS, shapes.SHAPES))
     assert set().union(*relations) == every - UNSEEN_RELATIONS
     pairs, relations = found("test-pairs")
@@ -127,31 +137,31 @@ def test_unseen_combinations_are_unseen_and_all_others_seen(made: dict[str, list
     assert set().union(*relations) >= UNSEEN_RELATIONS
 
 
-def test_captions_are_short_and_their_words_even(made: dict[str, list[Scene]]) -> None:
-    lengths = Counter(len(caption(scene.things).split()) for scene in made["train"])
+def test_captions_are_short_and_their_words_even(made: dict[str, list[ShapeScene]]) -> None:
+    lengths = Counter(len(caption(scene.objects).split()) for scene in made["train"])
     assert min(lengths) == 3 and max(lengths) == 29
-    said = Counter(word.text for scene in made["train"] for word in scenes.words(scene.things))
+    said = Counter(word.text for scene in made["train"] for word in scenes.caption_words(scene.objects))
     assert len(said) == 7 + 6 + 2 + 4 + 4  # colours, shapes, sizes, relations, and a, an, and, of
-    for group in (shapes.COLOURS, shapes.SHAPES, ("small", "large")):
+    for group in (shapes.COLORS, shapes.SHAPES, ("small", "large")):
         counts = [said[word] for word in group]
         assert max(counts) < 1.2 * min(counts)
     assert min(said[word] for word in ("above", "below", "left", "right")) > 5_000
 
 
 @pytest.mark.parametrize("side", [48, 64, 97])
-def test_regions_hold_what_is_drawn(made: dict[str, list[Scene]], side: int) -> None:
+def test_regions_hold_what_is_drawn(made: dict[str, list[ShapeScene]], side: int) -> None:
     for scene in made["valid"][:30]:
-        picture, boxes = drawn(scene, side)
-        bare = shapes.to_bytes(shapes.laid(scene.ground, side))
+        picture, boxes = render_scene(scene, side)
+        bare = shapes.to_uint8(shapes.render_background(scene.background, side))
         assert picture.shape == (side, side, 3)
         changed = (picture != bare).any(-1)
         held = np.zeros_like(changed)
-        for box, thing in zip(boxes, scene.things, strict=True):
+        for box, thing in zip(boxes, scene.objects, strict=True):
             part = changed[box.top : box.bottom, box.left : box.right]
             assert part.any(0).all() and part.any(1).all()  # no larger than it need be
             assert part.mean() > 0.25
             held[box.top : box.bottom, box.left : box.right] = True
-            cell = side / scenes.GRID
+            cell = side / scenes.GRID_SIZE
             assert int((box.top + box.bottom) / 2 / cell) == thing.row
             assert int((box.left + box.right) / 2 / cell) == thing.column
         assert not (changed & ~held).any()
@@ -161,85 +171,97 @@ def test_regions_hold_what_is_drawn(made: dict[str, list[Scene]], side: int) -> 
 def test_sizes_and_shapes_can_be_told_apart(shape: str) -> None:
     areas, maps = [], {}
     for size in scenes.SIZES:
-        scene = Scene((Thing(size, "black", shape, 1, 1),), (scenes.Look(0, 0, 0),), Ground((255, 255, 255)))
-        picture, (box,) = drawn(scene)
+        scene = ShapeScene(
+            (SceneObject(size, "black", shape, 1, 1),), (scenes.Appearance(0, 0, 0),), Background((255, 255, 255))
+        )
+        picture, (box,) = render_scene(scene)
         assert abs((box.left + box.right) / 2 - 32) <= 0.5  # all are alike on both sides
         areas.append((255 - picture.astype(float)).sum())
         maps[size] = picture
     assert areas[1] > 1.7 * areas[0] and areas[2] > 1.5 * areas[1]
     for other in set(shapes.SHAPES) - {shape}:
-        scene = Scene((Thing("small", "black", other, 1, 1),), (scenes.Look(0, 0, 0),), Ground((255, 255, 255)))
-        differ = (abs(drawn(scene)[0].astype(int) - maps["small"].astype(int)).max(-1) > 100).sum()
+        scene = ShapeScene(
+            (SceneObject("small", "black", other, 1, 1),), (scenes.Appearance(0, 0, 0),), Background((255, 255, 255))
+        )
+        differ = (abs(render_scene(scene)[0].astype(int) - maps["small"].astype(int)).max(-1) > 100).sum()
         assert differ >= 8, other
 
 
 def test_edges_are_smooth_and_colours_are_right() -> None:
-    scene = Scene((Thing("large", "red", "circle", 1, 1),), (scenes.Look(0, 0, 0),), Ground((255, 255, 255)))
-    picture, _ = drawn(scene, 96)
-    assert tuple(picture[48, 48]) == shapes.COLOURS["red"] and tuple(picture[0, 0]) == (255, 255, 255)
-    area = ((255.0 - picture[..., 2]) / (255 - shapes.COLOURS["red"][2])).sum()
+    scene = ShapeScene(
+        (SceneObject("large", "red", "circle", 1, 1),), (scenes.Appearance(0, 0, 0),), Background((255, 255, 255))
+    )
+    picture, _ = render_scene(scene, 96)
+    assert tuple(picture[48, 48]) == shapes.COLORS["red"] and tuple(picture[0, 0]) == (255, 255, 255)
+    area = ((255.0 - picture[..., 2]) / (255 - shapes.COLORS["red"][2])).sum()
     assert area == pytest.approx(np.pi * (0.94 * 0.4 * 32) ** 2, rel=5e-3)
     assert len(np.unique(picture[..., 2])) > 5
 
 
-def test_written_scenes_are_pictures_and_captions(made: dict[str, list[Scene]], tmp_path: Path) -> None:
+def test_written_scenes_are_pictures_and_captions(made: dict[str, list[ShapeScene]], tmp_path: Path) -> None:
     some = {"train": made["train"][:5], "test-pairs": made["test-pairs"][:2]}
-    places = scenes.write(tmp_path, 48, some)
+    places = scenes.write_dataset(tmp_path, 48, some)
     assert {name: place.parent.name for name, place in places.items()} == {name: name for name in some}
     for name, items in some.items():
         rows = [json.loads(line) for line in places[name].read_text().splitlines()]
         for row, scene in zip(rows, items, strict=True):
-            picture, boxes = drawn(scene, 48)
-            assert np.array_equal(read_picture(str(places[name].parent / row["image"])), picture)
-            assert row["captions"] == [caption(scene.things)]
+            picture, boxes = render_scene(scene, 48)
+            assert np.array_equal(read_image(str(places[name].parent / row["image"])), picture)
+            assert row["captions"] == [caption(scene.objects)]
             assert [tuple(thing["box"]) for thing in row["objects"]] == [tuple(box) for box in boxes]
-            assert row["words"] == [[word.text, word.kind, list(word.things)] for word in scenes.words(scene.things)]
-    scenes.write(tmp_path, 48, {"train": made["train"][5:7]})  # what is given is written, whatever stands there
+            assert row["words"] == [
+                [word.text, word.kind, list(word.objects)] for word in scenes.caption_words(scene.objects)
+            ]
+    scenes.write_dataset(tmp_path, 48, {"train": made["train"][5:7]})  # what is given is written, whatever stands there
     assert len(places["train"].read_text().splitlines()) == 2
 
 
 def test_the_whole_set_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"train": (1, 1, 0, 0, 0), "test": (0, 1, 0, 0, 0)}
-    drawn_parts, asked = scenes.parts, []
-    monkeypatch.setattr(scenes, "PARTS", small)
-    monkeypatch.setattr(scenes, "parts", lambda: asked.append(0) or drawn_parts(sizes=small))
-    places = scenes.write(tmp_path, 40)
-    assert scenes.write(tmp_path, 40) == places and len(asked) == 1 and set(places) == set(small)
-    scenes.write(tmp_path, 48)  # of another size
-    assert len(asked) == 2 and read_picture(str(places["train"].parent / "images/train-00001.png")).shape == (48, 48, 3)
+    drawn_parts, asked = scenes.generate_splits, []
+    monkeypatch.setattr(scenes, "SPLIT_SIZES", small)
+    monkeypatch.setattr(scenes, "generate_splits", lambda: asked.append(0) or drawn_parts(sizes=small))
+    places = scenes.write_dataset(tmp_path, 40)
+    assert scenes.write_dataset(tmp_path, 40) == places and len(asked) == 1 and set(places) == set(small)
+    scenes.write_dataset(tmp_path, 48)  # of another size
+    assert len(asked) == 2 and read_image(str(places["train"].parent / "images/train-00001.png")).shape == (48, 48, 3)
     for _ in range(2):  # of simpler scenes only
-        scenes.write(tmp_path, 48, most=1)
+        scenes.write_dataset(tmp_path, 48, max_objects=1)
         assert [len(place.read_text().splitlines()) for place in places.values()] == [1, 0] and len(asked) == 3
-    scenes.write(tmp_path, 48)
+    scenes.write_dataset(tmp_path, 48)
     assert [len(place.read_text().splitlines()) for place in places.values()] == [2, 1] and len(asked) == 4
 
 
-def test_fewer_objects_leave_every_scene_in_its_part(made: dict[str, list[Scene]]) -> None:
-    some = scenes.fewer(made, 2)
-    assert {name: len(items) for name, items in some.items()} == {name: sum(many[:2]) for name, many in PARTS.items()}
+def test_fewer_objects_leave_every_scene_in_its_part(made: dict[str, list[ShapeScene]]) -> None:
+    some = scenes.limit_objects(made, 2)
+    assert {name: len(items) for name, items in some.items()} == {
+        name: sum(many[:2]) for name, many in SPLIT_SIZES.items()
+    }
     assert all(set(map(id, items)) <= set(map(id, made[name])) for name, items in some.items())
 
 
-def test_no_two_parts_have_pictures_of_one_name(made: dict[str, list[Scene]], tmp_path: Path) -> None:
-    places = scenes.write(tmp_path, 24, {name: items[:2] for name, items in made.items()})
+def test_no_two_parts_have_pictures_of_one_name(made: dict[str, list[ShapeScene]], tmp_path: Path) -> None:
+    places = scenes.write_dataset(tmp_path, 24, {name: items[:2] for name, items in made.items()})
     names = [json.loads(line)["image"] for place in places.values() for line in place.read_text().splitlines()]
     assert len(set(names)) == 2 * len(made)
 
 
 def test_what_was_spoilt_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = scenes.parts(sizes={"train": (1, 1, 0, 0, 0), "test": (0, 1, 0, 0, 0)})
-    monkeypatch.setattr(scenes, "PARTS", dict.fromkeys(small, ()))
-    monkeypatch.setattr(scenes, "parts", lambda: small)
-    scenes.write(tmp_path, 40, {"train": small["test"]})
-    places = scenes.write(tmp_path, 40)  # it is not the whole set that stands there
+    small = scenes.generate_splits(sizes={"train": (1, 1, 0, 0, 0), "test": (0, 1, 0, 0, 0)})
+    monkeypatch.setattr(scenes, "SPLIT_SIZES", dict.fromkeys(small, ()))
+    monkeypatch.setattr(scenes, "generate_splits", lambda: small)
+    scenes.write_dataset(tmp_path, 40, {"train": small["test"]})
+    places = scenes.write_dataset(tmp_path, 40)  # it is not the whole set that stands there
     assert len(places["train"].read_text().splitlines()) == 2 and places["test"].exists()
-    write = scenes._write
+    write = scenes._write_split
     with monkeypatch.context() as broken, pytest.raises(ZeroDivisionError):
-        broken.setattr(scenes, "_write", lambda place, *rest: write(place, *rest) if place.name == "train" else 1 / 0)
-        scenes.write(tmp_path, 48)  # of another size, and broken off
-    scenes.write(tmp_path, 40)
-    assert read_picture(str(places["train"].parent / "images/train-00001.png")).shape == (40, 40, 3)
+        broken.setattr(
+            scenes, "_write_split", lambda place, *rest: write(place, *rest) if place.name == "train" else 1 / 0
+        )
+        scenes.write_dataset(tmp_path, 48)  # of another size, and broken off
+    scenes.write_dataset(tmp_path, 40)
+    assert read_image(str(places["train"].parent / "images/train-00001.png")).shape == (40, 40, 3)
     for rubbish in (b'{"seed": 20', b"\xff"):
         (tmp_path / "scenes.json").write_bytes(rubbish)
         places["test"].unlink()
-        assert scenes.write(tmp_path, 40) == places and places["test"].exists()
+        assert scenes.write_dataset(tmp_path, 40) == places and places["test"].exists()

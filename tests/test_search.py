@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.decode.beam import Beams
-from regard.decode.sampling import chances, draw, narrow
-from regard.decode.search import Found, search
-from regard.decode.settings import Decode
-from regard.decode.steps import run
+from regard.decode.beam import BeamSearch
+from regard.decode.sampling import filter_logits, sample, uniform_numbers
+from regard.decode.search import search
+from regard.decode.settings import DecodeSettings
+from regard.decode.steps import run_search
 from regard.systems.transformer import Config, build
 from regard.types import Batch
 
@@ -62,9 +62,9 @@ class Chain:
         self.calls: list[int] = []
 
     def start(self, batch: Batch, room: int | None = None) -> Walk:
-        assert batch.target is not None
+        assert batch.decoder_inputs is not None
         self.calls = []
-        return Walk(batch.x[:, 0], batch.target[:, :-1])
+        return Walk(batch.inputs[:, 0], batch.decoder_inputs[:, :-1])
 
     def step(self, tokens: Tensor, state: Walk) -> Tensor:
         self.calls.append(len(tokens))
@@ -81,9 +81,9 @@ class Chain:
 
 def ask(chain: Any, sources: list[int], limits: list[int], named: Any = None, **settings: Any) -> list[list[Found]]:
     prompt = torch.tensor(PROMPT).expand(len(sources), 2)
-    batch = Batch(torch.tensor(sources, dtype=torch.long)[:, None], target=prompt)
+    batch = Batch(torch.tensor(sources, dtype=torch.long)[:, None], decoder_inputs=prompt)
     requests = None if named is None else np.array(named)
-    return search(chain, batch, END, torch.tensor(limits, dtype=torch.long), Decode(**settings), requests)
+    return search(chain, batch, END, torch.tensor(limits, dtype=torch.long), DecodeSettings(**settings), requests)
 
 
 def divisor(length: int, penalty: float, form: str) -> float:
@@ -127,10 +127,10 @@ def beam_by_hand(follow: Follow, limit: int, W: int, penalty: float, form: str, 
 
 
 def same(found: list[Found], right: list[Any], penalty: float, form: str) -> None:
-    assert [(*f.tokens, END) if f.ended else f.tokens for f in found] == [path for path, _ in right]
+    assert [(*f.tokens, END) if f.has_eos else f.tokens for f in found] == [path for path, _ in right]
     for ours, (path, logs) in zip(found, right, strict=True):
-        assert ours.ended == (path[-1] == END)
-        assert ours.logs == pytest.approx(logs, rel=1e-12, abs=1e-13)
+        assert ours.has_eos == (path[-1] == END)
+        assert ours.log_probs == pytest.approx(logs, rel=1e-12, abs=1e-13)
         assert ours.score == pytest.approx(worth(logs, penalty, form), rel=1e-12)
 
 
@@ -152,7 +152,7 @@ def test_a_beam_wide_enough_for_everything_ranks_all_answers_there_are(seed: int
 def test_a_narrow_beam_is_the_beam_search_of_plain_lists(penalty: float, form: str, stop: str) -> None:
     sizes = ((2, 4, 6), (3, 5, 5), (4, 3, 7), (2, 6, 1), (9, 3, 5), (2, 3, 8), (2, 8, 9), (4, 9, 8))
     for seed, (W, V, limit) in enumerate(3 * sizes):
-        chain = Chain(vocabulary=V, seed=seed, sharp=0.5)
+        chain = Chain(vocab_size=V, seed=seed, sharp=0.5)
         found = ask(chain, [0], [limit], beam=W, best=W, penalty=penalty, form=form, stop=stop)[0]
         same(found, beam_by_hand(chain.follow(0), limit, W, penalty, form, stop), penalty, form)
 
@@ -160,7 +160,7 @@ def test_a_narrow_beam_is_the_beam_search_of_plain_lists(penalty: float, form: s
 def test_to_be_sure_takes_longer_and_can_only_find_better() -> None:
     better = 0
     for seed in range(30):
-        chain, settings = Chain(vocabulary=4, seed=seed), {"beam": 2, "penalty": 2.0}
+        chain, settings = Chain(vocab_size=4, seed=seed), {"beam": 2, "penalty": 2.0}
         soon, calls = ask(chain, [0], [8], **settings)[0][0], len(chain.calls)
         sure = ask(chain, [0], [8], stop="sure", **settings)[0][0]
         assert sure.score >= soon.score and len(chain.calls) >= calls
@@ -170,19 +170,23 @@ def test_to_be_sure_takes_longer_and_can_only_find_better() -> None:
 
 def test_a_beam_of_one_is_greedy() -> None:
     for seed in range(10):
-        chain = Chain(vocabulary=4, seed=seed)
+        chain = Chain(vocab_size=4, seed=seed)
         state, last = Walk(torch.tensor([0]), torch.tensor([[2]])), torch.tensor([1])
-        settings = Decode(beam=1, penalty=0.0)
-        beam = run(Beams(chain, state, last, END, torch.tensor([6]), settings))[0]
+        settings = DecodeSettings(num_beams=1, length_penalty=0.0)
+        beam = run_search(BeamSearch(chain, state, last, END, torch.tensor([6]), settings))[0]
         greedy = ask(chain, [0], [6])[0]
-        assert len(beam) == len(greedy) == 1 and beam[0].tokens == greedy[0].tokens and beam[0].ended == greedy[0].ended
+        assert (
+            len(beam) == len(greedy) == 1
+            and beam[0].tokens == greedy[0].tokens
+            and beam[0].has_eos == greedy[0].has_eos
+        )
         assert beam[0].score == pytest.approx(greedy[0].score, rel=1e-12)
 
 
 def test_greedy_takes_the_likeliest_token_each_time_until_the_end_or_the_limit() -> None:
     ends = set()
     for seed in range(12):
-        chain, path, logs = Chain(vocabulary=4, seed=seed), (), ()
+        chain, path, logs = Chain(vocab_size=4, seed=seed), (), ()
         while len(path) < 6 and path[-1:] != (END,):
             row = chain.follow(0)((*PROMPT, *path))
             path, logs = (*path, row.index(max(row))), (*logs, max(row))
@@ -192,7 +196,7 @@ def test_greedy_takes_the_likeliest_token_each_time_until_the_end_or_the_limit()
 
 
 def test_where_one_path_is_all_but_certain_every_search_takes_it() -> None:
-    chain = Chain(sources=5, vocabulary=5, sharp=60.0)
+    chain = Chain(sources=5, vocab_size=5, sharp=60.0)
     greedy = ask(chain, list(range(5)), [6] * 5)
     beams = ask(chain, list(range(5)), [6] * 5, beam=4, penalty=0.0)
     drawn = ask(chain, list(range(5)), [6] * 5, sample=True)
@@ -201,11 +205,11 @@ def test_where_one_path_is_all_but_certain_every_search_takes_it() -> None:
 
 def test_the_best_come_first_and_none_comes_twice() -> None:
     for settings in ({"beam": 6, "best": 6}, {"sample": True, "best": 6}):
-        for found in ask(Chain(sources=3, vocabulary=5), [0, 1, 2], [5, 5, 5], **settings):
+        for found in ask(Chain(sources=3, vocab_size=5), [0, 1, 2], [5, 5, 5], **settings):
             assert len(found) == 6 and [f.score for f in found] == sorted((f.score for f in found), reverse=True)
-            assert "sample" in settings or len({(f.tokens, f.ended) for f in found}) == 6
-    few = ask(Chain(sources=3, vocabulary=5), [0, 1, 2], [5, 5, 5], beam=6, best=2)
-    assert few == [found[:2] for found in ask(Chain(sources=3, vocabulary=5), [0, 1, 2], [5, 5, 5], beam=6, best=6)]
+            assert "sample" in settings or len({(f.tokens, f.has_eos) for f in found}) == 6
+    few = ask(Chain(sources=3, vocab_size=5), [0, 1, 2], [5, 5, 5], beam=6, best=2)
+    assert few == [found[:2] for found in ask(Chain(sources=3, vocab_size=5), [0, 1, 2], [5, 5, 5], beam=6, best=6)]
 
 
 WAYS: list[dict[str, Any]] = [
@@ -219,39 +223,41 @@ WAYS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("way", WAYS)
 def test_neighbours_and_their_limits_change_nothing(way: dict[str, Any]) -> None:
-    chain, limits = Chain(sources=7, vocabulary=4, seed=5), [3, 9, 1, 6, 9, 2, 5]
+    chain, limits = Chain(sources=7, vocab_size=4, seed=5), [3, 9, 1, 6, 9, 2, 5]
     together = ask(chain, list(range(7)), limits, **way)
     alone = [ask(chain, [n], [limits[n]], named=[n], **way)[0] for n in range(7)]
     assert together == alone
-    assert all(len(f.logs) <= limit for found, limit in zip(together, limits, strict=True) for f in found)
-    assert all(f.ended or len(f.logs) == limit for found, limit in zip(together, limits, strict=True) for f in found)
+    assert all(len(f.log_probs) <= limit for found, limit in zip(together, limits, strict=True) for f in found)
+    assert all(
+        f.has_eos or len(f.log_probs) == limit for found, limit in zip(together, limits, strict=True) for f in found
+    )
     assert together[3:] == ask(chain, [3, 4, 5, 6], limits[3:], named=[3, 4, 5, 6], **way)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_rows_in_another_order_are_answered_in_that_order(way: dict[str, Any]) -> None:
-    chain, limits, order = Chain(sources=5, vocabulary=4, seed=6), [3, 9, 1, 6, 9], [4, 2, 0, 3, 1]
+    chain, limits, order = Chain(sources=5, vocab_size=4, seed=6), [3, 9, 1, 6, 9], [4, 2, 0, 3, 1]
     straight = ask(chain, list(range(5)), limits, **way)
     assert ask(chain, order, [limits[n] for n in order], named=order, **way) == [straight[n] for n in order]
 
 
 @pytest.mark.parametrize("way", [{}, {"sample": True, "best": 2}, {"beam": 3}])
 def test_finished_rows_are_not_computed_any_more(way: dict[str, Any]) -> None:
-    chain = Chain(sources=6, vocabulary=4, seed=2)
+    chain = Chain(sources=6, vocab_size=4, seed=2)
     answers = ask(chain, list(range(6)), [2, 9, 4, 9, 1, 7], **way)
     if "beam" in way:
         alone = [len(ask(chain, [n], [limit], **way) and chain.calls) for n, limit in enumerate((2, 9, 4, 9, 1, 7))]
         ask(chain, list(range(6)), [2, 9, 4, 9, 1, 7], **way)
         assert chain.calls == [3 * sum(steps > at for steps in alone) for at in range(max(alone))]
     else:
-        steps = [len(f.logs) for found in answers for f in found]
+        steps = [len(f.log_probs) for found in answers for f in found]
         assert chain.calls == [sum(step > at for step in steps) for at in range(max(steps))]
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_who_may_say_nothing_says_nothing_whoever_stands_beside(way: dict[str, Any]) -> None:
     """A limit of 0 leaves the empty answer: probability 1, nothing computed, not ended."""
-    chain = Chain(sources=2, vocabulary=4)
+    chain = Chain(sources=2, vocab_size=4)
     silent = [Found((), 0.0, (), "length")]
     assert ask(chain, [0], [0], **way)[0][:1] == silent
     assert chain.calls == []
@@ -266,16 +272,18 @@ def test_no_rows_have_no_answers() -> None:
 
 @pytest.mark.parametrize("beam", [1, 5])
 def test_ties_are_settled_the_same_way_for_every_row(beam: int) -> None:
-    chain = Chain(sources=4, vocabulary=4, sharp=0.0)
+    chain = Chain(sources=4, vocab_size=4, sharp=0.0)
     together = ask(chain, [0, 1, 2, 3], [3] * 4, beam=beam, best=beam, penalty=0.0)
     assert (
         all(found == together[0] for found in together)
         and together[0] == ask(chain, [2], [3], beam=beam, best=beam, penalty=0.0)[0]
     )
-    assert together[0][0].tokens == () and together[0][0].ended, "of equal tokens the first; of equal steps the fewest"
-    assert len({(f.tokens, f.ended) for f in together[0]}) == beam
+    assert together[0][0].tokens == () and together[0][0].has_eos, (
+        "of equal tokens the first; of equal steps the fewest"
+    )
+    assert len({(f.tokens, f.has_eos) for f in together[0]}) == beam
     for f in together[0]:
-        assert f.score == pytest.approx(-len(f.logs) * math.log(4), rel=1e-12)
+        assert f.score == pytest.approx(-len(f.log_probs) * math.log(4), rel=1e-12)
 
 
 # -- chance
@@ -306,7 +314,7 @@ NARROWINGS = [
 @pytest.mark.parametrize("settings", NARROWINGS)
 def test_what_is_drawn_from_are_the_likeliest_tokens(settings: Narrowing) -> None:
     logits = 2 * noise(20, 7, seed=4)
-    narrowed = narrow(logits, *settings).softmax(-1)
+    narrowed = filter_logits(logits, *settings).softmax(-1)
     right = torch.tensor([likelihood(row, *settings) for row in logits.tolist()], dtype=torch.float64)
     assert torch.equal(narrowed > 0, right > 0) and (narrowed - right).abs().max() < 1e-14
 
@@ -314,25 +322,25 @@ def test_what_is_drawn_from_are_the_likeliest_tokens(settings: Narrowing) -> Non
 @pytest.mark.every(3)
 @pytest.mark.parametrize("settings", NARROWINGS)
 def test_tokens_are_drawn_as_often_as_they_are_likely(settings: Narrowing) -> None:
-    chain, draws = Chain(vocabulary=7, seed=3), 20000
+    chain, draws = Chain(vocab_size=7, seed=3), 20000
     way = dict(zip(("temperature", "top_k", "top_p", "min_p"), settings, strict=True))
     drawn = ask(chain, [0] * draws, [1] * draws, sample=True, **way)
     found = [one for (one,) in drawn]
-    seen = Counter(END if one.ended else one.tokens[0] for one in found)
+    seen = Counter(END if one.has_eos else one.tokens[0] for one in found)
     model = chain.follow(0)(PROMPT)
     right = likelihood(model, *settings)
     assert set(seen) == {token for token, share in enumerate(right) if share}
     assert sum((seen[t] - draws * p) ** 2 / (draws * p) for t, p in enumerate(right) if p) < 28  # 6 free: 1 in 10,000
-    logs = {END if one.ended else one.tokens[0]: one.logs[0] for one in found}
+    logs = {END if one.has_eos else one.tokens[0]: one.log_probs[0] for one in found}
     assert logs == pytest.approx({token: model[token] for token in seen}), (
         "scores are the model's, not the narrowed ones"
     )
 
 
 def test_the_second_draw_knows_nothing_of_the_first_but_its_token() -> None:
-    chain, draws = Chain(vocabulary=3, seed=8), 20000
+    chain, draws = Chain(vocab_size=3, seed=8), 20000
     found = [one for options in ask(chain, [0] * 5, [2] * 5, sample=True, best=4000) for one in options]
-    seen = Counter((*f.tokens, END) if f.ended else f.tokens for f in found)
+    seen = Counter((*f.tokens, END) if f.has_eos else f.tokens for f in found)
     right = {path: math.exp(sum(logs)) for path, logs in every_answer(chain.follow(0), 2)}
     assert set(seen) == set(right) and sum(right.values()) == pytest.approx(1)
     assert sum((seen[path] - draws * p) ** 2 / (draws * p) for path, p in right.items()) < 28
@@ -340,36 +348,36 @@ def test_the_second_draw_knows_nothing_of_the_first_but_its_token() -> None:
 
 def test_a_seed_gives_the_same_draws_and_another_seed_others() -> None:
     def drawn(seed: int, best: int = 1) -> list[list[Past]]:
-        found = ask(Chain(sources=9, vocabulary=6), list(range(9)), [6] * 9, sample=True, seed=seed, best=best)
+        found = ask(Chain(sources=9, vocab_size=6), list(range(9)), [6] * 9, sample=True, seed=seed, best=best)
         return [[one.tokens for one in row] for row in found]
 
     assert drawn(1) == drawn(1) != drawn(2)
     assert drawn(-1) == drawn(2**64 - 1) != drawn(1) == drawn(2**64 + 1)
     assert all(one[0] in more for one, more in zip(drawn(1), drawn(1, best=4), strict=True)), "more draws are only more"
-    equal = ask(Chain(vocabulary=6), [0] * 40, [6] * 40, sample=True)
+    equal = ask(Chain(vocab_size=6), [0] * 40, [6] * 40, sample=True)
     assert len({row[0].tokens for row in equal}) > 20, "equal questions are not drawn alike"
 
 
 def test_chances_are_spread_evenly_and_keyed_by_all_that_they_are_asked_for() -> None:
     requests, positions = (axis.ravel() for axis in np.meshgrid(np.arange(200), np.arange(100)))
-    u = chances(7, requests, np.zeros_like(requests), positions)
+    u = uniform_numbers(7, requests, np.zeros_like(requests), positions)
     assert u.dtype == torch.float64 and u.min() >= 0 and u.max() < 1 and len(u.unique()) == len(u)
     assert ((u * 20).long().bincount() - 1000).abs().max() < 4.5 * (1000 * 0.95) ** 0.5
     assert abs(torch.corrcoef(torch.stack([u[:-1], u[1:]]))[0, 1]) < 4 / len(u) ** 0.5
     grid = u.view(100, 200)
     assert abs(torch.corrcoef(torch.stack([grid[:-1].flatten(), grid[1:].flatten()]))[0, 1]) < 4 / len(u) ** 0.5
-    assert chances(7, np.array([3]), np.array([0]), np.array([5])) == grid[5, 3]
+    assert uniform_numbers(7, np.array([3]), np.array([0]), np.array([5])) == grid[5, 3]
     keys = ((1, 2, 3), (2, 1, 3), (3, 2, 1), (1, 3, 2))
-    assert len({float(chances(7, *(np.array([number]) for number in key))) for key in keys}) == 4
+    assert len({float(uniform_numbers(7, *(np.array([number]) for number in key))) for key in keys}) == 4
 
 
 def test_only_what_is_possible_is_drawn_however_the_die_falls() -> None:
     edges = torch.tensor([0.0, 0.3, 1 - 2**-53], dtype=torch.float64)
     for logits in ([-math.inf, 0.0, -math.inf, 0.0, -math.inf], [0.0, -math.inf, -math.inf, -math.inf, -40.0]):
         rows = torch.tensor(logits, dtype=torch.float64).expand(3, 5)
-        assert all(logits[token] > -math.inf for token in draw(rows, edges).tolist())
+        assert all(logits[token] > -math.inf for token in sample(rows, edges).tolist())
     quarters = torch.log(torch.tensor([[0.25, 0.25, 0.5]])).expand(4, 3)
-    assert draw(quarters, torch.tensor([0.0, 0.26, 0.49, 0.51])).tolist() == [0, 1, 1, 2]
+    assert sample(quarters, torch.tensor([0.0, 0.26, 0.49, 0.51])).tolist() == [0, 1, 1, 2]
 
 
 @pytest.mark.parametrize("temperature", [1e-60, 1e-40, 1e-3, 1.0, 1e6])
@@ -377,7 +385,7 @@ def test_the_likeliest_token_can_always_be_drawn(temperature: float) -> None:
     for rows in (noise(5, 6), torch.zeros(2, 6), torch.tensor([[-math.inf] * 5 + [-3.0]])):
         for logits in (rows.log_softmax(-1), rows.float().log_softmax(-1)):
             for top_k, top_p in ((0, 1.0), (1, 1.0), (2, 0.5), (50, 1e-12), (0, 1e-12)):
-                left = narrow(logits, temperature, top_k, top_p)
+                left = filter_logits(logits, temperature, top_k, top_p)
                 assert left.gather(-1, logits.argmax(-1, keepdim=True)).isfinite().all() and not left.isnan().any()
                 assert (left[logits == -math.inf] == -math.inf).all()
 
@@ -386,20 +394,22 @@ def test_the_likeliest_token_can_always_be_drawn(temperature: float) -> None:
 
 
 def test_a_transformer_is_searched_as_if_each_answer_were_computed_from_the_start() -> None:
-    body: Any = build(Config(width=8, depth=1, decoder_depth=2, heads=2, hidden=16, vocabulary=7, dropout=0.0)).double()
+    body: Any = build(
+        Config(width=8, depth=1, decoder_depth=2, heads=2, ffn_dim=16, vocab_size=7, dropout=0.0)
+    ).double()
     with torch.no_grad():
         for number, parameter in enumerate(body.parameters()):
             parameter.copy_(noise(*parameter.shape, seed=number) * 0.7)
     x, lengths, prompt = torch.tensor([[3, 4, 5, 2], [6, 2, 0, 0], [5, 5, 2, 0]]), [4, 2, 3], torch.tensor([PROMPT] * 3)
     batch, limits = Batch(x, torch.tensor(lengths), prompt), torch.tensor([6, 5, 7])
-    found = search(body, batch, END, limits, Decode(beam=3, best=3))
-    greedy = search(body, batch, END, limits, Decode())
+    found = search(body, batch, END, limits, DecodeSettings(num_beams=3, num_return_sequences=3))
+    greedy = search(body, batch, END, limits, DecodeSettings())
     for row in range(3):
 
         def follow(past: Past, row: int = row) -> list[float]:
-            one = Batch(x[row : row + 1, : lengths[row]], target=torch.tensor([past]))
+            one = Batch(x[row : row + 1, : lengths[row]], decoder_inputs=torch.tensor([past]))
             with torch.no_grad():
-                return logs_of(body.read(body(one).sequence[0, -1]).tolist())
+                return logs_of(body.to_logits(body(one).sequence[0, -1]).tolist())
 
         same(found[row], beam_by_hand(follow, int(limits[row]), 3, 0.6, "paper", "soon"), 0.6, "paper")
         same(greedy[row], beam_by_hand(follow, int(limits[row]), 1, 0.0, "paper", "soon"), 0.0, "paper")
@@ -407,10 +417,16 @@ def test_a_transformer_is_searched_as_if_each_answer_were_computed_from_the_star
 
 def test_a_search_needs_something_to_go_on_from() -> None:
     with pytest.raises(ValueError, match="prompt"):
-        search(Chain(), Batch(torch.zeros(1, 3, 8, 8)), END, torch.tensor([1]), Decode())
+        search(Chain(), Batch(torch.zeros(1, 3, 8, 8)), END, torch.tensor([1]), DecodeSettings())
     with pytest.raises(ValueError, match="least"):
         search(
-            Chain(), Batch(torch.zeros(1, 1).long(), target=torch.zeros(1, 0).long()), END, torch.tensor([1]), Decode()
+            Chain(),
+            Batch(torch.zeros(1, 1).long(), decoder_inputs=torch.zeros(1, 0).long()),
+            END,
+            torch.tensor([1]),
+            DecodeSettings(),
         )
     with pytest.raises(ValueError, match="least"):
-        search(Chain(), Batch(torch.zeros(2, 3).long(), torch.tensor([3, 0])), END, torch.tensor([1, 1]), Decode())
+        search(
+            Chain(), Batch(torch.zeros(2, 3).long(), torch.tensor([3, 0])), END, torch.tensor([1, 1]), DecodeSettings()
+        )

@@ -11,14 +11,14 @@ import regard
 from regard.config import field_types
 from regard.runs.info import info
 from regard.runs.settings import GROUPS, resolve
-from regard.systems import SYSTEMS, find_preset, find_published
-from regard.tasks import SEEING, find_task
-from regard.training.optimizer import make_optimiser
-from regard.training.settings import Train
+from regard.systems import SYSTEMS, find_by_model_type, find_preset
+from regard.tasks import IMAGE_TASKS, find_task
+from regard.training.optimizer import make_optimizer
+from regard.training.settings import TrainSettings
 from sights import ASKED, batch_for, fresh
 
 ROOT = Path(__file__).parent.parent
-NAMES = [name for name, system in SYSTEMS.items() if system.reads == "pictures"]
+NAMES = [name for name, system in SYSTEMS.items() if system.modality == "image"]
 PRESETS = [preset for name in NAMES for preset in SYSTEMS[name].presets]
 systems = pytest.mark.parametrize("name", NAMES)
 presets = pytest.mark.parametrize("preset", PRESETS)
@@ -31,9 +31,9 @@ def test_the_systems_of_the_lectures_that_see_are_there() -> None:
 @systems
 def test_the_tasks_of_a_system_exist_in_a_form_for_pictures(name: str) -> None:
     system = SYSTEMS[name]
-    assert system.tasks and set(system.tasks) <= set(SEEING) and system.about
-    assert all(find_task(task, "pictures").name == task for task in system.tasks)
-    assert not system.published.model_type or find_published(system.published.model_type) is system
+    assert system.tasks and set(system.tasks) <= set(IMAGE_TASKS) and system.description
+    assert all(find_task(task, "image").name == task for task in system.tasks)
+    assert not system.published.model_type or find_by_model_type(system.published.model_type) is system
     assert set(system.published.keys) <= set(field_types(system.config))
 
 
@@ -67,7 +67,7 @@ def test_dense_heads_find_four_maps(preset: str) -> None:
     config = find_preset(preset)[1].config
     if "segment" not in find_preset(preset)[0].tasks:
         return
-    maps = config.maps()
+    maps = config.feature_maps()
     assert len(maps) == 4 and [tap.stride for tap in maps] == sorted(tap.stride for tap in maps)
 
 
@@ -78,14 +78,14 @@ SMALL = [preset for preset in PRESETS if find_preset(preset)[1].parameters < 1.3
 def test_a_small_preset_sees_something_at_once(preset: str) -> None:
     model = regard.build(preset).eval()
     config = model.config
-    if hasattr(config, "colours"):
-        x = torch.randint(0, config.colours, (1, config.length))
+    if hasattr(config, "num_colors"):
+        x = torch.randint(0, config.num_colors, (1, config.max_length))
     else:
-        x = torch.rand(1, config.channels, config.size, config.size)
+        x = torch.rand(1, config.in_channels, config.image_size, config.image_size)
     speaks = model.task.name == "caption"
     with torch.no_grad():
         states = model.states(x, torch.ones(1, 4, dtype=torch.long) if speaks else None)
-    assert bool(states.sequence.isfinite().all()) and (speaks or states.summary is not None)
+    assert bool(states.sequence.isfinite().all()) and (speaks or states.pooled is not None)
 
 
 @pytest.mark.parametrize(("name", "task"), ASKED)
@@ -126,7 +126,7 @@ def test_what_lies_behind_all_that_is_read_is_frozen(tmp_path: Path) -> None:
 def test_neither_places_nor_class_tokens_decay(name: str, spared: set[str]) -> None:
     model = fresh(name, SYSTEMS[name].tasks[0])
     names = {part: place for place, part in model.named_parameters()}
-    groups = make_optimiser(model, Train(decay=0.1)).param_groups
+    groups = make_optimizer(model, TrainSettings(weight_decay=0.1)).param_groups
     decayed, left = (
         [names[part] for group in groups if bool(group["weight_decay"]) == decays for part in group["params"]]
         for decays in (True, False)

@@ -15,21 +15,21 @@ from PIL import Image
 import regard
 from headed import train
 from regard.cli import main
-from regard.data.batching.samplers import Even
-from regard.data.images.cache import Album
+from regard.data.batching.samplers import Uniform
+from regard.data.images.cache import ImageCache
 from regard.errors import RegardError
 from regard.model import Model
-from regard.nn.recording import watch
-from regard.processors.augmentation import COLUMNS, NOTHING, Augment
+from regard.nn.recording import record_attention
+from regard.processors.augmentation import COLUMNS, NO_AUGMENT, Augment
 from regard.runs.evaluate import evaluate
 from regard.tasks import find_task
-from regard.tasks.base import Terms
-from regard.tasks.file_task import row_of, source_of
+from regard.tasks.base import LossWeights
+from regard.tasks.file_task import decode_source, encode_source
 from regard.types import Batch
 
 SMALL = (
-    "model.size=16", "model.width=24", "model.depth=2", "model.heads=2", "model.hidden=48", "train.precision=float32",
-    "train.passes=0", "data.workers=0",
+    "model.image_size=16", "model.width=24", "model.depth=2", "model.heads=2", "model.ffn_dim=48", "train.precision=float32",
+    "train.epochs=0", "data.num_workers=0",
 )  # fmt: skip
 
 
@@ -52,8 +52,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("a place")
     data = paint(place / "some pictures", 120)
     train(
-        "classify", data, place / "run", *SMALL, "train.steps=90", "train.images=32", "train.rate=3e-3", "train.warmup=10",
-        "train.every=45", "data.share=0.2", "data.crop=0.8", "data.colour=0.2", "model.pool=first", model="vit-tiny",
+        "classify", data, place / "run", *SMALL, "train.steps=90", "train.batch_size=32", "train.lr=3e-3", "train.warmup_steps=10",
+        "train.eval_every=45", "data.valid_fraction=0.2", "data.crop_scale=0.8", "data.color_jitter=0.2", "model.pool=first", model="vit-tiny",
     )  # fmt: skip
     return place / "run"
 
@@ -70,25 +70,25 @@ def test_a_run_is_a_published_folder(run: Path) -> None:
     from transformers import AutoImageProcessor, ViTForImageClassification
 
     path = next((run.parent / "some pictures" / "left").iterdir())
-    ours = regard.load(run).answer(str(path))
+    ours = regard.load(run).predict(str(path))
     model = ViTForImageClassification.from_pretrained(run)
     pixels = AutoImageProcessor.from_pretrained(run, use_fast=False)(Image.open(path), return_tensors="pt")
     chances = model(**pixels, interpolate_pos_encoding=True).logits.softmax(-1)[0]
     assert model.config.id2label[int(chances.argmax())] == ours.value == "left"
-    assert torch.allclose(chances, torch.tensor(ours.scores), atol=1e-5)
+    assert torch.allclose(chances, torch.tensor(ours.score), atol=1e-5)
 
 
 def test_paths_bytes_arrays_and_pillows_pictures_are_answered_alike(run: Path) -> None:
     model = regard.load(run)
     path = next((run.parent / "some pictures" / "right").iterdir())
     picture = Image.open(path)
-    found = model.answer([str(path), path.read_bytes(), np.asarray(picture), picture])
+    found = model.predict([str(path), path.read_bytes(), np.asarray(picture), picture])
     assert [answer.value for answer in found] == ["right"] * 4
-    assert len({answer.scores for answer in found}) == 1
-    alone = model.answer(path)
-    assert alone.scores == pytest.approx(found[0].scores, abs=1e-6)
+    assert len({answer.score for answer in found}) == 1
+    alone = model.predict(path)
+    assert alone.scores == pytest.approx(found[0].score, abs=1e-6)
     with pytest.raises(RegardError, match="bytes"):
-        model.answer(np.zeros((4, 4), dtype=np.uint8))
+        model.predict(np.zeros((4, 4), dtype=np.uint8))
 
 
 @pytest.mark.parametrize("name", ["why.png", "why.html", "why.json"])
@@ -96,8 +96,8 @@ def test_what_was_looked_at_is_drawn(run: Path, tmp_path: Path, name: str) -> No
     path = sorted((run.parent / "some pictures" / "left").iterdir())[0]
     model = regard.load(run)
     found = model.explain(str(path))
-    with watch(model.body) as seen, torch.no_grad():
-        model.answer(str(path))
+    with record_attention(model.body) as seen, torch.no_grad():
+        model.predict(str(path))
     first = seen.weights(seen.names()[0])[0, :, 0, 1:].view(2, 4, 4)
     assert [layer.shape for layer in found.attention] == [(2, 4, 4)] * 2 and np.allclose(
         found.attention[0], first, atol=1e-6
@@ -114,11 +114,11 @@ def test_what_was_looked_at_is_drawn(run: Path, tmp_path: Path, name: str) -> No
 def test_workers_change_nothing_in_pictures_that_chance_changes(tmp_path: Path) -> None:
     data = paint(tmp_path / "data", 40)
     more = (
-        *SMALL, "train.images=8", "data.share=0.2", "data.crop=0.6", "data.flip=true", "data.mixup=0.3", "train.every=4",
-        "train.log=1",
+        *SMALL, "train.batch_size=8", "data.valid_fraction=0.2", "data.crop_scale=0.6", "data.flip=true", "data.mixup=0.3", "train.eval_every=4",
+        "train.log_every=1",
     )  # fmt: skip
     found = []
-    for name, steps in (("one", ("train.steps=8",)), ("two", ("train.steps=8", "data.workers=2"))):
+    for name, steps in (("one", ("train.steps=8",)), ("two", ("train.steps=8", "data.num_workers=2"))):
         train("classify", data, tmp_path / name, *more, *steps, model="vit-tiny")
         rows = [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
         found.append([row["loss"] for row in rows if row["kind"] == "train"])
@@ -132,20 +132,22 @@ def looking(task: str, preset: str, labels: tuple[str, ...], **changes: Any) -> 
 
     made = regard.build(preset, task=task, device="meta", **changes)
     torch.manual_seed(0)
-    return assemble(replace(made.identity, labels=labels), made.reader)
+    return assemble(replace(made.spec, labels=labels), made.processor)
 
 
 def test_mixed_pictures_have_the_mixture_of_their_losses() -> None:
-    model = looking("classify", "vit-tiny", ("a", "b", "c"), size=8, width=12, depth=1, heads=2, hidden=12).double()
+    model = looking(
+        "classify", "vit-tiny", ("a", "b", "c"), image_size=8, width=12, depth=1, heads=2, hidden=12
+    ).double()
     labels, how = torch.tensor([0, 1, 2]), Augment(1.0, 1.0, False, 0.0, 0.5)
     x = torch.randint(0, 255, (3, 3, 8, 8), dtype=torch.uint8)
     changes = torch.zeros(3, len(COLUMNS))
     changes[:, 2:4] = 1
     changes[:, 6:9] = 1
     changes[:, 9], changes[:, 10] = torch.tensor([0.3, 1.0, 0.6]), torch.tensor([2.0, 0.0, 1.0])
-    batch = Batch(x, labels=labels, changes=changes, changed_by=how)
-    total, count = model.task.loss(model, batch, Terms(smoothing=0.1))
-    pixels = model.reader.normalise(
+    batch = Batch(x, labels=labels, augment_params=changes, augmentation=how)
+    total, count = model.task.loss(model, batch, LossWeights(smoothing=0.1))
+    pixels = model.processor.normalise(
         torch.lerp(x[[2, 0, 1]].double(), x.double(), changes[:, 9].view(3, 1, 1, 1).double()) / 255
     )
     logits, wanted = model.logits(pixels), 0.0
@@ -158,14 +160,14 @@ def test_mixed_pictures_have_the_mixture_of_their_losses() -> None:
 
 
 def test_every_grain_has_as_many_pictures_and_every_picture_its_own_chance() -> None:
-    plan = Even(10, 4, seed=3)
+    plan = Uniform(10, 4, seed=3)
     grains = plan.epoch(0)
     assert [grain.shape for grain in grains] == [(4, 2)] * 3
     assert sorted(np.concatenate(grains)[:10, 0]) == list(range(10))
     assert len(set(np.concatenate(grains)[:, 1].tolist())) == 12
-    assert not np.array_equal(plan.epoch(1)[0], grains[0]) and np.array_equal(Even(10, 4, 3).epoch(0)[0], grains[0])
-    assert [len(part) for part in plan.sequential()] == [4, 4, 2] and plan.tokens(5) == 4
-    assert Even(3, 8, 0).epoch(0)[0].shape == (3, 2)
+    assert not np.array_equal(plan.epoch(1)[0], grains[0]) and np.array_equal(Uniform(10, 4, 3).epoch(0)[0], grains[0])
+    assert [len(part) for part in plan.sequential()] == [4, 4, 2] and plan.num_tokens(5) == 4
+    assert Uniform(3, 8, 0).epoch(0)[0].shape == (3, 2)
 
 
 def test_a_picture_is_read_once_where_all_fit() -> None:
@@ -175,7 +177,7 @@ def test_a_picture_is_read_once_where_all_fit() -> None:
         reads.append(value)
         return np.full((2, 2), value, dtype=np.float32)
 
-    for album, times in ((Album(3, (2, 2), kind=np.float32), 1), (Album(3, (2, 2), most=8), 2)):
+    for album, times in ((ImageCache(3, (2, 2), dtype=np.float32), 1), (ImageCache(3, (2, 2), max_bytes=8), 2)):
         reads.clear()
         for _ in range(2):
             assert float(album(1, lambda: read(7))[0, 0]) == 7.0
@@ -189,26 +191,26 @@ def test_threads_read_what_is_not_there_yet_and_sizes_of_their_own_are_not_kept(
         read.append(number)
         return np.full((2, 3 if number == 4 else 2), number, dtype=np.uint8)
 
-    album = Album(6, (2, 2))
+    album = ImageCache(6, (2, 2))
     for _ in range(2):
-        found = album.several([5, 4, 1, 0], picture, threads=3)
+        found = album.get_many([5, 4, 1, 0], picture, threads=3)
         assert [int(one[0, 0]) for one in found] == [5, 4, 1, 0] and found[1].shape == (2, 3)
     assert sorted(read) == [0, 1, 4, 4, 5]
 
 
 def test_where_pictures_lie_is_kept_as_numbers() -> None:
-    from regard.data.images.labeled import Picture
+    from regard.data.images.labeled import ImageSample
 
-    for sample in (Picture("/a b/ü.png"), Picture("x.png", content=b"\x89PNG\x00\xff")):
-        assert source_of(row_of(sample)) == (sample.content or sample.source)
+    for sample in (ImageSample("/a b/ü.png"), ImageSample("x.png", content=b"\x89PNG\x00\xff")):
+        assert decode_source(encode_source(sample)) == (sample.content or sample.source)
 
 
 def test_a_task_has_a_form_for_what_is_read() -> None:
-    assert find_task("classify").reads == "text" and find_task("classify", "pictures").reads == "pictures"
-    assert find_task("segment").reads == "pictures"
+    assert find_task("classify").modality == "text" and find_task("classify", "image").modality == "image"
+    assert find_task("segment").modality == "image"
     with pytest.raises(RegardError, match="pictures"):
-        find_task("translate", "pictures")
-    assert NOTHING.nothing
+        find_task("translate", "image")
+    assert NO_AUGMENT.is_identity
 
 
 # -- maps
@@ -232,9 +234,9 @@ def landscape(folder: Path, count: int, depth: bool) -> Path:
 
 
 TINY = (
-    "model.size=32", "model.patch=8", "model.width=24", "model.depth=4", "model.heads=2", "model.hidden=48",
-    "model.taps=0,1,2,3", "model.laid=8,8,16,16", "model.fusion=16", "train.precision=float32", "train.passes=0",
-    "train.images=8", "data.share=0.2", "data.workers=0", "train.rate=3e-3", "train.warmup=5", "data.flip=true",
+    "model.image_size=32", "model.patch_size=8", "model.width=24", "model.depth=4", "model.heads=2", "model.ffn_dim=48",
+    "model.out_layers=0,1,2,3", "model.neck_dims=8,8,16,16", "model.fusion_dim=16", "train.precision=float32", "train.epochs=0",
+    "train.batch_size=8", "data.valid_fraction=0.2", "data.num_workers=0", "train.lr=3e-3", "train.warmup_steps=5", "data.flip=true",
 )  # fmt: skip
 
 
@@ -242,15 +244,15 @@ TINY = (
 def test_pixels_are_told_apart(tmp_path: Path) -> None:
     data = landscape(tmp_path / "data", 40, depth=False)
     (data / "masks" / "classes.txt").write_text("sky\nground\n")
-    train("segment", data, tmp_path / "run", *TINY, "train.steps=60", "train.every=60", model="dpt-small")
+    train("segment", data, tmp_path / "run", *TINY, "train.steps=60", "train.eval_every=60", model="dpt-small")
     facts = json.loads((tmp_path / "run" / "regard.json").read_text())
     assert facts["scores"]["miou"] > 80 and facts["labels"] == ["sky", "ground"], "as the file says"
     assert (tmp_path / "run" / "masks.png").exists()
     model = regard.load(tmp_path / "run")
-    answer = model.answer(str(data / "images" / "0.png"))
+    answer = model.predict(str(data / "images" / "0.png"))
     assert set(answer.value) <= {"sky", "ground"} and answer.extra["mask"].shape == (32, 32)
     assert model.explain(str(data / "images" / "0.png")).save(tmp_path / "why.png").exists()
-    left = model.task.leave("one", answer, tmp_path)
+    left = model.task.write_files("one", answer, tmp_path)
     assert np.array_equal(np.asarray(Image.open(left["mask"])), answer.extra["mask"]) and Path(left["picture"]).exists()
 
 
@@ -258,9 +260,9 @@ def test_answers_that_are_pictures_are_left_as_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = landscape(tmp_path / "data", 12, depth=True)
-    train("depth", data, tmp_path / "run", *TINY, "train.steps=2", "train.every=2", model="dpt-small")
+    train("depth", data, tmp_path / "run", *TINY, "train.steps=2", "train.eval_every=2", model="dpt-small")
     for more in ([], ["--json"]):
-        words = ["run", str(tmp_path / "run"), str(data / "images"), "--out", str(tmp_path / "out of it"), *more]
+        words = ["predict", str(tmp_path / "run"), str(data / "images"), "--out", str(tmp_path / "out of it"), *more]
         monkeypatch.setattr(sys, "argv", ["regard", *words])
         with pytest.raises(SystemExit) as stop:
             main()
@@ -278,13 +280,13 @@ def test_answers_that_are_pictures_are_left_as_files(
 def test_distances_are_learnt(tmp_path: Path, metric: bool) -> None:
     data = landscape(tmp_path / "data", 40, depth=True)
     said = train(
-        "depth", data, tmp_path / "run", *TINY, "train.steps=60", "train.every=60", f"data.metric={metric}",
+        "depth", data, tmp_path / "run", *TINY, "train.steps=60", "train.eval_every=60", f"data.metric_depth={metric}",
         model="dpt-small",
     )  # fmt: skip
     facts = json.loads((tmp_path / "run" / "regard.json").read_text())
     assert facts["scores"]["abs_rel"] < 0.25, said
     assert (tmp_path / "run" / "depths.png").exists()
-    answer = regard.load(tmp_path / "run").answer(str(data / "images" / "1.png"))
+    answer = regard.load(tmp_path / "run").predict(str(data / "images" / "1.png"))
     assert answer.value["unit"] == ("metres" if metric else "nearness") and answer.extra["depth"].shape == (32, 32)
 
 
@@ -293,14 +295,14 @@ def test_pictures_are_drawn_and_completed(
 ) -> None:
     data = paint(tmp_path / "data", 24, side=16)
     train(
-        "draw", data, tmp_path / "run", "model.size=8", "model.colours=4", "model.width=16", "model.depth=1", "model.heads=2",
-        "train.steps=4", "train.images=8", "train.every=4", "data.share=0.2", "train.precision=float32", "data.workers=0",
+        "draw", data, tmp_path / "run", "model.image_size=8", "model.num_colors=4", "model.width=16", "model.depth=1", "model.heads=2",
+        "train.steps=4", "train.batch_size=8", "train.eval_every=4", "data.valid_fraction=0.2", "train.precision=float32", "data.num_workers=0",
         model="imagegpt-mini",
     )  # fmt: skip
     assert (tmp_path / "run" / "completions.png").exists()
     found = []
     for asked in ([], [str(next((data / "left").iterdir()))]):
-        words = ["run", str(tmp_path / "run"), *asked, "--out", str(tmp_path / "out"), "--json"]
+        words = ["predict", str(tmp_path / "run"), *asked, "--out", str(tmp_path / "out"), "--json"]
         monkeypatch.setattr(sys, "argv", ["regard", *words])
         with pytest.raises(SystemExit):
             main()

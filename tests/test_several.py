@@ -21,40 +21,40 @@ import regard
 from encoders import encoder
 from headed import QUICK, SMALL, train
 from regard.cli import main
-from regard.data.batching.samplers import Packs
-from regard.data.images.labeled import Picture
-from regard.data.settings import Data
-from regard.data.text.labeled import Labelled
+from regard.data.batching.samplers import PackedSampler
+from regard.data.images.labeled import ImageSample
+from regard.data.settings import DataSettings
+from regard.data.text.labeled import LabeledText
 from regard.errors import DataError, WeightsError
 from regard.model import Model
-from regard.processors.image import Pixels
-from regard.processors.tokenizer.tokenizer import Text
+from regard.processors.image import ImageProcessor
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.check import check
-from regard.runs.evaluate import evaluate, write_answers
-from regard.tasks import TASKS
-from regard.tasks.metrics.per_class import Each, confused
-from regard.tasks.multilabel import SEVERAL
+from regard.runs.evaluate import evaluate, write_predictions
+from regard.tasks import TEXT_TASKS
+from regard.tasks.metrics.per_class import ClassMetrics, confusion_summary
+from regard.tasks.multilabel import MULTILABEL
 from regard.types import IGNORE, Batch
 from sights import fresh
 from tiny import gradients, near, noisy
 
-TASK = TASKS["classify"]
+TASK = TEXT_TASKS["classify"]
 LABELS = ("new", "old", "red")
 SAMPLES = [
-    Labelled(text, "", "", several=labels)
+    LabeledText(text, "", "", label_set=labels)
     for text, labels in (("a cat", ("new", "red")), ("the old dog slept", ()), ("a mat", ("old",)))
 ]
 TEXTS = [sample.text for sample in SAMPLES] * 3
 
 
-def model_of(pair: str = SEVERAL) -> Model:
+def model_of(pair: str = MULTILABEL) -> Model:
     model = encoder("classify", TEXTS, LABELS)
-    model.identity = replace(model.identity, pair=pair)
+    model.spec = replace(model.spec, pair=pair)
     return model
 
 
 def published(folder: Path, **changes: Any) -> Any:
-    text = Text.wordpiece(TEXTS, 80)
+    text = TextTokenizer.train_wordpiece(TEXTS, 80)
     config = transformers.BertConfig(
         hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20, vocab_size=text.size,
         max_position_embeddings=16, cls_token_id=2, sep_token_id=3, mask_token_id=4, attn_implementation="eager",
@@ -69,28 +69,28 @@ def published(folder: Path, **changes: Any) -> Any:
 def test_loss_and_logits_are_those_of_the_published_head(tmp_path: Path) -> None:
     peer = published(tmp_path / "theirs")
     model = regard.load(tmp_path / "theirs")
-    assert model.identity.pair == SEVERAL and model.identity.labels == LABELS
-    encoded = TASK.encode(SAMPLES, model.text, model.config, 16, labels=model.identity.labels)
+    assert model.spec.head_options == MULTILABEL and model.spec.labels == LABELS
+    encoded = TASK.encode(SAMPLES, model.tokenizer, model.config, 16, labels=model.spec.labels)
     batch = TASK.collate(encoded, range(3), model.config)
     assert batch.labels.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
-    x, lengths = batch.x[:, 0], batch.mask[:, 0]
+    x, lengths = batch.inputs[:, 0], batch.mask[:, 0]
     mask = torch.arange(x.shape[1]) < lengths[:, None]
     right = peer(x, attention_mask=mask.long(), labels=batch.labels.double())
     near(TASK.logits(model, batch), right.logits)
     total, count = TASK.loss(model, batch)
     near(total / count, right.loss)
-    said = model.answer([sample.text for sample in SAMPLES])
+    said = model.predict([sample.text for sample in SAMPLES])
     for answer, logits in zip(said, right.logits, strict=True):
         chances = logits.sigmoid().tolist()
-        assert answer.scores == pytest.approx(chances)
+        assert answer.score == pytest.approx(chances)
         assert set(answer.value) == {label for label, chance in zip(LABELS, chances, strict=True) if chance >= 0.5}
-    assert len(model.answer("a cat", threshold=0).value) == 3 and model.answer("a cat", threshold=1).value == []
+    assert len(model.predict("a cat", threshold=0).value) == 3 and model.predict("a cat", threshold=1).value == []
     regard.save(model, tmp_path / "ours", layout="huggingface")
     again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "ours", dtype=torch.float64)
     assert again.config.problem_type == "multi_label_classification" and again.config.id2label == dict(
         enumerate(LABELS)
     )
-    assert regard.load(tmp_path / "ours").identity.pair == SEVERAL
+    assert regard.load(tmp_path / "ours").spec.head_options == MULTILABEL
 
 
 @pytest.mark.parametrize(
@@ -109,13 +109,13 @@ def test_a_head_that_tells_a_number_is_refused(changes: dict[str, Any], said: st
 
 def test_the_loss_is_the_same_alone_padded_and_packed_with_gradients() -> None:
     model = model_of()
-    encoded = TASK.encode(SAMPLES, model.text, model.config, 24, labels=LABELS)
+    encoded = TASK.encode(SAMPLES, model.tokenizer, model.config, 24, labels=LABELS)
     right = torch.zeros((), dtype=torch.float64)
     for row, sample in enumerate(SAMPLES):
-        x = torch.from_numpy(encoded.sides["text"][row].astype(np.int64))[None]
-        wanted = torch.tensor([[float(label in (sample.several or ())) for label in LABELS]], dtype=torch.float64)
+        x = torch.from_numpy(encoded.fields["text"][row].astype(np.int64))[None]
+        wanted = torch.tensor([[float(label in (sample.label_set or ())) for label in LABELS]], dtype=torch.float64)
         right = right + F.binary_cross_entropy_with_logits(model.logits(x), wanted)
-    shape = Packs(TASK.lengths(encoded), 60, 0).shape
+    shape = PackedSampler(TASK.lengths(encoded), 60, 0).shape
     for batch in (TASK.collate(encoded, range(3), model.config, shape) for shape in (None, shape)):
         total, count = TASK.loss(model, batch)
         near(total, right)
@@ -126,28 +126,28 @@ def test_the_loss_is_the_same_alone_padded_and_packed_with_gradients() -> None:
 
 
 def test_a_single_class_is_one_of_several_labels_but_not_the_other_way() -> None:
-    one = [Labelled(sample.text, "", label) for sample, label in zip(SAMPLES, LABELS, strict=True)]
-    same = [replace(sample, several=(sample.label,)) for sample in one]
+    one = [LabeledText(sample.text, "", label) for sample, label in zip(SAMPLES, LABELS, strict=True)]
+    same = [replace(sample, label_set=(sample.label,)) for sample in one]
     model, losses = model_of(), []
     for samples in (one, same):
-        encoded = TASK.encode(samples, model.text, model.config, 24, labels=LABELS)
+        encoded = TASK.encode(samples, model.tokenizer, model.config, 24, labels=LABELS)
         batch = TASK.collate(encoded, range(3), model.config)
         losses.append(TASK.loss(model, batch)[0])
     near(*losses)
     with pytest.raises(DataError, match="several"):
         TASK.loss(model_of(pair=""), batch)
     with pytest.raises(DataError, match="'blue'"):
-        TASK.encode([replace(SAMPLES[0], several=("red", "blue"))], model.text, model.config, 24, labels=LABELS)
+        TASK.encode([replace(SAMPLES[0], label_set=("red", "blue"))], model.tokenizer, model.config, 24, labels=LABELS)
 
 
 def test_each_label_is_counted_by_hand() -> None:
-    each = Each.of([("a", "b"), (), ("a",)], [("a",), ("b",), ()], "labels")
-    assert {name: (hits.right, hits.said, hits.hit) for name, hits in each.hits.items()} == {
+    each = ClassMetrics.from_labels([("a", "b"), (), ("a",)], [("a",), ("b",), ()], "labels")
+    assert {name: (hits.actual, hits.predicted, hits.correct) for name, hits in each.by_class.items()} == {
         "a": (2, 1, 1),
         "b": (1, 1, 0),
     }
-    assert each.whole.f1 == pytest.approx(2 * 1 / (3 + 2)) and each.macro_f1 == pytest.approx((2 / 3 + 0) / 2)
-    assert [line.split() for line in confused("xyz", np.array([[5, 1, 2], [0, 3, 0], [4, 0, 1]])).splitlines()[2:]] == [
+    assert each.micro.f1 == pytest.approx(2 * 1 / (3 + 2)) and each.macro_f1 == pytest.approx((2 / 3 + 0) / 2)
+    assert [line.split() for line in confusion_summary("xyz", np.array([[5, 1, 2], [0, 3, 0], [4, 0, 1]])).splitlines()[2:]] == [
         ["|", "z", "|", "x", "|", "4", "|", "5", "|"], ["|", "x", "|", "z", "|", "2", "|", "8", "|"],
         ["|", "x", "|", "y", "|", "1", "|", "8", "|"],
     ]  # fmt: skip
@@ -188,20 +188,20 @@ def test_a_run_learns_several_labels(tmp_path: Path, cli: Callable[..., str]) ->
     more = (
         "model.width=32",
         "train.steps=150",
-        "train.tokens=256",
-        "train.every=50",
-        "train.auxiliary=0",
-        "train.passes=0",
+        "train.batch_tokens=256",
+        "train.eval_every=50",
+        "train.lm_loss_weight=0",
+        "train.epochs=0",
     )
     said = train("classify", data, out, *SMALL, *QUICK, *more, model="gpt2-mini")
     facts = json.loads((out / "regard.json").read_text())
-    assert facts["scores"]["micro_f1"] > 95 and facts["best"]["micro_f1"] and facts["pair"] == SEVERAL, said
+    assert facts["scores"]["micro_f1"] > 95 and facts["best"]["micro_f1"] and facts["pair"] == MULTILABEL, said
     assert {"macro_f1", "exact", "each"} <= facts["scores"].keys()
     assert evaluate(out).scores["micro_f1"] == facts["scores"]["micro_f1"]
     assert (out / "classes.png").exists() and "classes.png" in (out / "README.md").read_text()
     model = regard.load(out)
-    assert sorted(model.answer("a dusty b crimson a").value) == ["old", "red"] and model.answer("a b c").value == []
-    told = cli("run", str(out), "a dusty b crimson a").rstrip("\n").split("\t")
+    assert sorted(model.predict("a dusty b crimson a").value) == ["old", "red"] and model.predict("a b c").value == []
+    told = cli("predict", str(out), "a dusty b crimson a").rstrip("\n").split("\t")
     assert (
         sorted(told[0].split("|")) == ["old", "red"]
         and len(told) == 4
@@ -209,9 +209,12 @@ def test_a_run_learns_several_labels(tmp_path: Path, cli: Callable[..., str]) ->
     )
     peer = transformers.AutoModelForSequenceClassification.from_pretrained(out)
     tokens = transformers.AutoTokenizer.from_pretrained(out)("a dusty b crimson a", return_tensors="pt")
-    near(peer(**tokens).logits.sigmoid()[0], torch.tensor(model.answer("a dusty b crimson a").scores), 1e-5)
+    near(peer(**tokens).logits.sigmoid()[0], torch.tensor(model.predict("a dusty b crimson a").score), 1e-5)
     found = model.explain("a dusty b crimson a")
-    assert {one.title for one in found.decided.counted if "old" in one.title or "red" in one.title} == {"old", "red"}
+    assert {one.title for one in found.decision.attributions if "old" in one.title or "red" in one.title} == {
+        "old",
+        "red",
+    }
     assert found.title.endswith(("→ old, red", "→ red, old")) and "(no label)" in model.explain("a b c").title
 
 
@@ -225,29 +228,31 @@ def seeing(folder: Path, **changes: Any) -> Any:
     )  # fmt: skip
     peer = noisy(transformers.ViTForImageClassification(config))
     peer.save_pretrained(folder)
-    Pixels((8, 8)).save(folder)
+    ImageProcessor((8, 8)).save(folder)
     return peer
 
 
 def test_several_labels_of_a_picture_are_told_as_the_published_head_tells_them(tmp_path: Path) -> None:
     peer = seeing(tmp_path / "theirs")
     model = regard.load(tmp_path / "theirs")
-    assert model.identity.pair == SEVERAL and model.identity.labels == LABELS
+    assert model.spec.head_options == MULTILABEL and model.spec.labels == LABELS
     pictures = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)
-    x = model.reader.normalise(torch.from_numpy(pictures).permute(0, 3, 1, 2)).double()
+    x = model.processor.normalise(torch.from_numpy(pictures).permute(0, 3, 1, 2)).double()
     classes = torch.tensor([0, 2, 1, 1])
     right = peer(x, labels=F.one_hot(classes, 3).double())
-    said = model.answer([*pictures])
+    said = model.predict([*pictures])
     for answer, logits in zip(said, right.logits, strict=True):
         chances = logits.sigmoid().tolist()
-        assert answer.scores == pytest.approx(chances, abs=1e-6)
+        assert answer.score == pytest.approx(chances, abs=1e-6)
         assert set(answer.value) == {label for label, chance in zip(LABELS, chances, strict=True) if chance >= 0.5}
-        assert model.task.said("a.png", answer).split("\t")[1] == "|".join(answer.value)
-    assert len(model.answer(pictures[0], threshold=0).value) == 3 and model.answer(pictures[0], threshold=1).value == []
+        assert model.task.format_prediction("a.png", answer).split("\t")[1] == "|".join(answer.value)
+    assert (
+        len(model.predict(pictures[0], threshold=0).value) == 3 and model.predict(pictures[0], threshold=1).value == []
+    )
     total, count = model.task.loss(model, Batch(x, labels=classes))
     near(total / count, right.loss)
     regard.save(model, tmp_path / "ours", layout="huggingface")
-    assert regard.load(tmp_path / "ours").identity.pair == SEVERAL
+    assert regard.load(tmp_path / "ours").spec.head_options == MULTILABEL
     explained, chances = model.explain(pictures[0]), right.logits[0].sigmoid()
     assert explained.facts == {
         LABELS[n]: f"{100 * chances[n]:.1f} %" for n in chances.argsort(descending=True).tolist()
@@ -264,11 +269,11 @@ def test_pictures_of_one_class_each_score_a_model_that_tells_several(tmp_path: P
     (tmp_path / "data.csv").write_text("\n".join(["image,label", *rows]))
     found = evaluate(tmp_path / "theirs", [str(tmp_path / "data.csv")])
     assert {"micro_f1", "macro_f1", "exact", "each"} <= set(found.scores)
-    write_answers(found, tmp_path / "answers.jsonl")
+    write_predictions(found, tmp_path / "answers.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert [line["reference"] for line in lines] == [LABELS[n % 3] for n in range(4)]
-    samples = [Picture(str(tmp_path / f"{n}.png"), LABELS[n % 3]) for n in range(4)]
-    assert model.task.draw(tmp_path, samples, found.answers) == ["classes.png"]
+    samples = [ImageSample(str(tmp_path / f"{n}.png"), LABELS[n % 3]) for n in range(4)]
+    assert model.task.save_figures(tmp_path, samples, found.predictions) == ["classes.png"]
 
 
 @pytest.mark.parametrize("problem", ["regression", None])
@@ -284,14 +289,14 @@ def test_many_classes_are_told_and_drawn_alike_of_texts_and_of_pictures(many: in
     """Up to 24 how often each was taken for each; beyond that each by itself, and what was confused most."""
     labels = tuple(f"c{n:02d}" for n in range(many))
     model = noisy(fresh("vit", "classify", labels)).float().eval()
-    samples = [Picture("", labels[n % many], content=_file(n)) for n in range(40)]
-    encoded = model.task.encode(samples, model.reader, model.config, 1, labels=labels)
-    scores, answers = model.task.score(model, encoded, model.identity.decode, Data(), None)
+    samples = [ImageSample("", labels[n % many], content=_file(n)) for n in range(40)]
+    encoded = model.task.encode(samples, model.processor, model.config, 1, labels=labels)
+    scores, answers = model.task.score(model, encoded, model.spec.decode, DataSettings(), None)
     assert ({"each", "confused"} if many > 24 else {"confusion"}) <= set(scores) and ("top5" in scores) == (many > 5)
     assert ("confusion" in scores) == (many <= 24)
     drawn = model.task.draw(tmp_path, samples, answers)
     assert drawn == ["classes.png" if many > 24 else "confusion.png"] and (tmp_path / drawn[0]).exists()
-    assert TASK.draw(tmp_path, [Labelled("", "", sample.label) for sample in samples], answers) == drawn
+    assert TASK.save_figures(tmp_path, [LabeledText("", "", sample.label) for sample in samples], answers) == drawn
 
 
 def _file(number: int) -> bytes:

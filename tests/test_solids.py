@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from regard.data.points.cloud_files import read_cloud
-from regard.data.points.mesh_sampling import areas
+from regard.data.points.mesh_sampling import triangle_areas
 from regard.data.synthetic.furniture import CLASSES
-from regard.data.synthetic.point_clouds import CloudRecipe, classes_made, cloud_recipe_of, made_clouds
-from regard.data.synthetic.rooms import room, room_of
-from regard.data.synthetic.solids import KINDS, PARTS, form_of, kind_of, solid
-from regard.errors import DataError, SettingError, UnknownName
+from regard.data.synthetic.point_clouds import CloudRecipe, iter_recipe_clouds, parse_cloud_recipe, recipe_classes
+from regard.data.synthetic.rooms import room_cloud, sample_room
+from regard.data.synthetic.solids import MESH_BUILDERS, SPLITS, class_name, solid_cloud, solid_mesh
+from regard.errors import DataError, SettingError, UnknownNameError
 
 SOLIDS = "cb575aece46aac7f34199d85078a18e064e7d906074e7e65dba11b0acfe53682"
 ROOMS = "7b534b87044f58a33a91e4906abc373f1092c3cef24e920dde9bc6760009af97"
@@ -43,20 +43,20 @@ def summed(parts: Iterable[bytes]) -> str:
 
 
 def solids() -> Iterable[bytes]:
-    for part, number in itertools.product(PARTS, range(100)):
-        yield kind_of(number).encode() + told(form_of(part, number).corners)
-    for part, number in itertools.product(PARTS, range(20)):
-        made = solid(part, number)
-        yield told(made.places, made.normals)
+    for part, number in itertools.product(SPLITS, range(100)):
+        yield class_name(number).encode() + told(solid_mesh(part, number).vertices)
+    for part, number in itertools.product(SPLITS, range(20)):
+        made = solid_cloud(part, number)
+        yield told(made.coordinates, made.normals)
 
 
 def rooms() -> Iterable[bytes]:
-    for part, number in itertools.product(PARTS, range(50)):
-        made = room_of(part, number)
-        yield told(made.form.corners, made.form.faces, made.owner)
-    for part, number in itertools.product(PARTS, range(4)):
-        scene = room(part, number)
-        yield told(scene.places, scene.normals, scene.colours, scene.labels)
+    for part, number in itertools.product(SPLITS, range(50)):
+        made = sample_room(part, number)
+        yield told(made.mesh.vertices, made.mesh.faces, made.face_object)
+    for part, number in itertools.product(SPLITS, range(4)):
+        scene = room_cloud(part, number)
+        yield told(scene.coordinates, scene.normals, scene.colors, scene.labels)
 
 
 def test_the_sets_are_the_same_everywhere() -> None:
@@ -65,30 +65,32 @@ def test_the_sets_are_the_same_everywhere() -> None:
 
 
 def test_clouds_are_pure_functions_of_part_and_number() -> None:
-    for make in (solid, room):
+    for make in (solid_cloud, room_cloud):
         first, again = make("train", 7, 200), make("train", 7, 200)
-        np.testing.assert_array_equal(first.places, again.places)
+        np.testing.assert_array_equal(first.coordinates, again.coordinates)
         for other in (make("test", 7, 200), make("valid", 7, 200), make("train", 17, 200)):
-            assert (first.places != other.places).all()
+            assert (first.coordinates != other.coordinates).all()
         assert len(first) == 200
 
 
 def test_noise_holes_and_turns_change_nothing_else() -> None:
     """A solid that is spoilt more is still the same solid: so robustness is measured on the same ones."""
-    plain = solid("test", 4, 1000, noise=0, holes=0, turn="none")
-    turned = solid("test", 4, 1000, noise=0, holes=0, turn="any")
-    blurred = solid("test", 4, 1000, noise=0.05, holes=0, turn="none")
-    rotation, *_ = np.linalg.lstsq(plain.places, turned.places, rcond=None)
-    np.testing.assert_allclose(plain.places @ rotation, turned.places, atol=1e-5)
+    plain = solid_cloud("test", 4, 1000, noise=0, holes=0, rotation_mode="none")
+    turned = solid_cloud("test", 4, 1000, noise=0, holes=0, rotation_mode="any")
+    blurred = solid_cloud("test", 4, 1000, noise=0.05, holes=0, rotation_mode="none")
+    rotation, *_ = np.linalg.lstsq(plain.coordinates, turned.coordinates, rcond=None)
+    np.testing.assert_allclose(plain.coordinates @ rotation, turned.coordinates, atol=1e-5)
     np.testing.assert_allclose(rotation @ rotation.T, np.eye(3), atol=1e-5)
     assert np.linalg.det(rotation) == pytest.approx(1, abs=1e-4)
-    off = blurred.places - plain.places
+    off = blurred.coordinates - plain.coordinates
     assert 0.045 < off.std() < 0.055 and abs(off.mean()) < 0.005
     np.testing.assert_array_equal(blurred.normals, plain.normals)
 
 
 def test_a_hole_is_a_ball_in_which_nothing_is() -> None:
-    whole, holed = (solid("test", 1, 4000, noise=0, holes=holes, turn="none").places for holes in (0, 1))
+    whole, holed = (
+        solid_cloud("test", 1, 4000, noise=0, holes=holes, rotation_mode="none").coordinates for holes in (0, 1)
+    )
     gap = np.array([np.linalg.norm(holed - place, axis=1).min() for place in whole])
     missing = gap > 0.1
     assert 0.01 < missing.mean() < 0.12
@@ -99,20 +101,20 @@ def test_a_hole_is_a_ball_in_which_nothing_is() -> None:
 
 def distance_from_form(places: np.ndarray, part: str, number: int) -> np.ndarray:
     """How far points lie from the planes of the faces of a body with flat sides."""
-    form = form_of(part, number)
-    _, normals = areas(form.corners, form.faces)
-    heights = (places[:, None] - form.corners[form.faces[:, 0]][None]) * normals[None]
+    form = solid_mesh(part, number)
+    _, normals = triangle_areas(form.vertices, form.faces)
+    heights = (places[:, None] - form.vertices[form.faces[:, 0]][None]) * normals[None]
     return np.abs(heights.sum(axis=2)).min(axis=1)
 
 
-@pytest.mark.parametrize("number", range(len(KINDS)))
+@pytest.mark.parametrize("number", range(len(MESH_BUILDERS)))
 def test_points_lie_on_the_solid_and_normals_look_outwards(number: int) -> None:
-    made = solid("train", number, 800, noise=0, holes=0, turn="none")
-    assert distance_from_form(made.places, "train", number).max() < 1e-5
-    assert np.linalg.norm(made.places, axis=1).max() <= 1 + 1e-6 and made.normals is not None
+    made = solid_cloud("train", number, 800, noise=0, holes=0, rotation_mode="none")
+    assert distance_from_form(made.coordinates, "train", number).max() < 1e-5
+    assert np.linalg.norm(made.coordinates, axis=1).max() <= 1 + 1e-6 and made.normals is not None
     np.testing.assert_allclose(np.linalg.norm(made.normals, axis=1), 1, atol=1e-5)
-    form = form_of("train", number)
-    a, b, c = (form.corners[form.faces[:, corner]] for corner in range(3))
+    form = solid_mesh("train", number)
+    a, b, c = (form.vertices[form.faces[:, corner]] for corner in range(3))
     volume = np.einsum("nk,nk->n", a, np.cross(b, c)).sum() / 6  # of a closed body whose faces look outwards
     assert volume > 0.05
     np.testing.assert_allclose((np.cross(b - a, c - a)).sum(axis=0), 0, atol=1e-9)  # it is closed
@@ -120,25 +122,25 @@ def test_points_lie_on_the_solid_and_normals_look_outwards(number: int) -> None:
 
 def test_solids_of_a_kind_differ_and_every_kind_is_as_frequent() -> None:
     recipe = CloudRecipe("solids-1")
-    assert Counter(label for _, _, label in made_clouds(recipe)) == dict.fromkeys(KINDS, 200)
-    for kind in range(len(KINDS)):
-        if list(KINDS)[kind] != "capsule":
-            sizes = [np.sort(np.ptp(form_of("train", kind + 10 * n).corners, axis=0)) for n in range(5)]
+    assert Counter(label for _, _, label in iter_recipe_clouds(recipe)) == dict.fromkeys(MESH_BUILDERS, 200)
+    for kind in range(len(MESH_BUILDERS)):
+        if list(MESH_BUILDERS)[kind] != "capsule":
+            sizes = [np.sort(np.ptp(solid_mesh("train", kind + 10 * n).vertices, axis=0)) for n in range(5)]
             assert len({tuple(np.round(size / size[2], 6)) for size in sizes}) == 5
 
 
 def test_rooms_hold_what_they_are_for_on_a_floor_within_walls() -> None:
     seen: Counter[str] = Counter()
     for number in range(40):
-        made = room_of("train", number)
-        kinds = [thing.kind for thing in made.things]
+        made = sample_room("train", number)
+        kinds = [thing.kind for thing in made.objects]
         seen.update(set(kinds))
         assert kinds[0] == "floor" and "wall" in kinds and "table" in kinds and "lamp" in kinds
-        low, high = made.form.corners.min(axis=0), made.form.corners.max(axis=0)
+        low, high = made.mesh.vertices.min(axis=0), made.mesh.vertices.max(axis=0)
         assert low[2] == 0 and high[2] < 3.3 and (high - low)[:2].max() <= 5.0001
-        floor = np.ptp(made.things[0].form.corners, axis=0) / 2
-        for thing in made.things:
-            assert (np.abs(thing.form.corners[:, :2]) <= floor[:2] + 0.12).all(), thing.kind
+        floor = np.ptp(made.objects[0].mesh.vertices, axis=0) / 2
+        for thing in made.objects:
+            assert (np.abs(thing.mesh.vertices[:, :2]) <= floor[:2] + 0.12).all(), thing.kind
     assert seen["chair"] > 35
 
 
@@ -146,30 +148,30 @@ def test_colours_of_rooms_do_not_tell_the_class() -> None:
     """The mean colour of things of each class is grey, and two of a class are as different as two of any."""
     means: dict[int, list[np.ndarray]] = {}
     for number in range(150):
-        scene = room("train", number, 600)
-        assert scene.colours is not None and scene.labels is not None
+        scene = room_cloud("train", number, 600)
+        assert scene.colors is not None and scene.labels is not None
         for label in np.unique(scene.labels):
-            means.setdefault(int(label), []).append(scene.colours[scene.labels == label].mean(axis=0))
+            means.setdefault(int(label), []).append(scene.colors[scene.labels == label].mean(axis=0))
     for label, colours in means.items():
         assert np.abs(np.mean(colours, axis=0) - 127.5).max() < 25, CLASSES[label]
 
 
 def test_labels_of_rooms_are_of_what_stands_there() -> None:
-    scene = room("valid", 3, 6000, noise=0, holes=0, turn="none")
+    scene = room_cloud("valid", 3, 6000, noise=0, holes=0, rotation_mode="none")
     assert scene.labels is not None and scene.classes == CLASSES
-    heights = [scene.places[scene.labels == label][:, 2] for label in range(5)]
+    heights = [scene.coordinates[scene.labels == label][:, 2] for label in range(5)]
     assert (heights[0] == 0).all() and heights[1].max() > 2 and heights[2].max() < 0.81 and heights[4].max() > 0.9
-    turned = room("valid", 3, 6000, noise=0, holes=0)
-    np.testing.assert_allclose(turned.places[:, 2], scene.places[:, 2], atol=1e-6)
-    assert (turned.places[:, :2] != scene.places[:, :2]).any()
+    turned = room_cloud("valid", 3, 6000, noise=0, holes=0)
+    np.testing.assert_allclose(turned.coordinates[:, 2], scene.coordinates[:, 2], atol=1e-6)
+    assert (turned.coordinates[:, :2] != scene.coordinates[:, :2]).any()
 
 
 def test_sets_are_made_quickly() -> None:
     start = time.perf_counter()
     for number in range(200):
-        solid("train", number)
+        solid_cloud("train", number)
     for number in range(10):
-        room("train", number)
+        room_cloud("train", number)
     assert time.perf_counter() - start < 3  # a third of a second; machines may be busy
 
 
@@ -181,18 +183,20 @@ def test_a_name_is_read_as_it_is_written() -> None:
         ("solids", "solids-1"), ("rooms-1", "rooms-1"), ("solids#samples=500,part=test", "solids-1#part=test,samples=500"),
         ("rooms#noise=0.05,holes=0,turn=none,points=100", "rooms-1#points=100,noise=0.05,holes=0,turn=none"),
     ):  # fmt: skip
-        recipe = cloud_recipe_of(name)
-        assert str(recipe) == whole and cloud_recipe_of(str(recipe)) == recipe
-    assert cloud_recipe_of("data/solids") is None and cloud_recipe_of("solids.ply") is None
-    solids = cloud_recipe_of("solids#samples=30,noise=0")
-    assert solids is not None and str(solids.judged("valid")) == "solids-1#part=valid,noise=0.0"
-    assert solids.count == 30 and solids.judged("test").count == 500 and classes_made(solids) == tuple(KINDS)
+        recipe = parse_cloud_recipe(name)
+        assert str(recipe) == whole and parse_cloud_recipe(str(recipe)) == recipe
+    assert parse_cloud_recipe("data/solids") is None and parse_cloud_recipe("solids.ply") is None
+    solids = parse_cloud_recipe("solids#samples=30,noise=0")
+    assert solids is not None and str(solids.for_split("valid")) == "solids-1#part=valid,noise=0.0"
+    assert (
+        solids.count == 30 and solids.for_split("test").count == 500 and recipe_classes(solids) == tuple(MESH_BUILDERS)
+    )
 
 
 @pytest.mark.parametrize(
     "name, kind, said",
     [
-        ("solids#noisy=1", UnknownName, "'noise'"),
+        ("solids#noisy=1", UnknownNameError, "'noise'"),
         ("solids#part", DataError, "'part'"),
         ("solids#part=exam", SettingError, "train"),
         ("solids#holes=9", SettingError, "holes"),
@@ -203,15 +207,15 @@ def test_a_name_is_read_as_it_is_written() -> None:
 )
 def test_a_name_that_means_nothing_is_refused(name: str, kind: type[Exception], said: str) -> None:
     with pytest.raises(kind, match=said):
-        cloud_recipe_of(name)
+        parse_cloud_recipe(name)
 
 
 def test_one_of_them_is_read_by_its_number() -> None:
-    recipe = cloud_recipe_of("solids#part=test,samples=3,points=77")
+    recipe = parse_cloud_recipe("solids#part=test,samples=3,points=77")
     assert recipe is not None
-    made = list(made_clouds(recipe))
+    made = list(iter_recipe_clouds(recipe))
     assert [(number, label) for number, _, label in made] == [(0, "angle"), (1, "ball"), (2, "box")]
-    np.testing.assert_array_equal(read_cloud(made[2][1]).places, solid("test", 2, 77).places)
+    np.testing.assert_array_equal(read_cloud(made[2][1]).coordinates, solid_cloud("test", 2, 77).coordinates)
     assert len(read_cloud("rooms#number=0,points=50")) == 50
     with pytest.raises(DataError, match="clouds"):
         read_cloud("rooms#part=test")

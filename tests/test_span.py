@@ -14,46 +14,50 @@ from torch import Tensor
 import regard
 from encoders import SMALL, encoder
 from headed import train
-from regard.data.batching.samplers import Packs
-from regard.data.settings import Data
-from regard.data.text.qa import Span
-from regard.decode.settings import Decode
+from regard.data.batching.samplers import PackedSampler
+from regard.data.settings import DataSettings
+from regard.data.text.qa import QASample
+from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.runs.evaluate import evaluate
-from regard.tasks import TASKS
-from regard.tasks.qa import SILENT, answer_tokens
-from regard.tasks.windowed import begins
-from regard.types import Answer
+from regard.tasks import TEXT_TASKS
+from regard.tasks.qa import NO_ANSWER, answer_tokens
+from regard.tasks.windowed import window_start
+from regard.types import Prediction
 from tiny import gradients, near
 
-TASK = TASKS["span"]
+TASK = TEXT_TASKS["qa"]
 CONTEXT = "The unbelievably old cat sat on a mat. The dog slept in Rome, near the river."
 TEXTS = [CONTEXT, "who sat on what", "where did it sleep"] * 3
 
 
-def span(question: str, answer: str = "", context: str = CONTEXT) -> Span:
+def span(question: str, answer: str = "", context: str = CONTEXT) -> QASample:
     if not answer:
-        return Span(question, context, (), (), False, path="a", line=1)
-    return Span(question, context, (answer,), (context.index(answer),), path="a", line=1)
+        return QASample(question, context, (), (), False, path="a", line=1)
+    return QASample(question, context, (answer,), (context.index(answer),), path="a", line=1)
 
 
 SAMPLES = [span("who sat", "unbelievably old cat"), span("where did it sleep", "Rome"), span("what did who say")]
 
 
-def encoded_of(model: regard.Model, samples: list[Span], longest: int = 48, **data: Any) -> Any:
-    return TASK.encode(samples, model.text, model.config, longest, Data(**data))
+def encoded_of(model: regard.Model, samples: list[QASample], longest: int = 48, **data: Any) -> Any:
+    return TASK.encode(samples, model.tokenizer, model.config, longest, DataSettings(**data))
 
 
 def test_the_label_is_the_tokens_of_the_answer() -> None:
-    model = encoder("span", TEXTS, length=48)
+    model = encoder("qa", TEXTS, length=48)
     encoded = encoded_of(model, SAMPLES)
     assert len(encoded) == 3
-    ids, places = model.text.encode_offsets([CONTEXT])[0]
+    ids, places = model.tokenizer.encode_offsets([CONTEXT])[0]
     for number, sample in enumerate(SAMPLES):
         row, (first, last) = encoded.sides["text"][number].tolist(), encoded.sides["label"][number].tolist()
         second = int(encoded.sides["second"][number][0])
-        assert row[second:-1] == ids and row[0] == model.config.start and row[second - 1] == row[-1] == model.config.end
-        if sample.possible:
+        assert (
+            row[second:-1] == ids
+            and row[0] == model.config.bos_id
+            and row[second - 1] == row[-1] == model.config.eos_id
+        )
+        if sample.is_answerable:
             start, end = places[first - second][0], places[last - second][1]
             assert CONTEXT[start:end] == sample.answers[0]
         else:
@@ -61,27 +65,27 @@ def test_the_label_is_the_tokens_of_the_answer() -> None:
 
 
 def test_part_of_a_word_is_answered_by_the_word() -> None:
-    sample = Span("?", "a longword here", ("ongwo",), (3,))
+    sample = QASample("?", "a longword here", ("ongwo",), (3,))
     assert answer_tokens(sample, [(0, 1), (2, 10), (11, 15)]) == (1, 1)
     assert answer_tokens(sample, [(0, 1), (11, 15)]) is None
 
 
 def test_a_long_context_is_read_in_windows_and_the_answer_stands_in_those_that_hold_it() -> None:
-    model = encoder("span", TEXTS, length=24)
+    model = encoder("qa", TEXTS, length=24)
     context = " ".join([CONTEXT] * 4) + " In Paris."
-    sample = Span("where", context, ("Paris",), (context.index("Paris"),), path="a", line=1)
+    sample = QASample("where", context, ("Paris",), (context.index("Paris"),), path="a", line=1)
     encoded = encoded_of(model, [sample])
-    ids, places = model.text.encode_offsets([context])[0]
+    ids, places = model.tokenizer.encode_offsets([context])[0]
     held = 0
     for row in range(len(encoded)):
-        first, second = begins(encoded, row), int(encoded.sides["second"][row][0])
+        first, second = window_start(encoded, row), int(encoded.sides["second"][row][0])
         window = encoded.sides["text"][row].tolist()[second:-1]
         assert window == ids[first : first + len(window)] and len(encoded.sides["text"][row]) <= 24
         a, b = encoded.sides["label"][row].tolist()
         if (a, b) != (0, 0):
             held += 1
             assert context[places[first + a - second][0] : places[first + b - second][1]] == "Paris"
-    assert held >= 1 and len(encoded) > 5 and TASK.count(encoded) == 1
+    assert held >= 1 and len(encoded) > 5 and TASK.num_samples(encoded) == 1
 
 
 def reference(model: regard.Model, encoded: Any) -> Tensor:
@@ -90,17 +94,17 @@ def reference(model: regard.Model, encoded: Any) -> Tensor:
     for row in range(len(encoded)):
         x = torch.from_numpy(encoded.sides["text"][row].astype(np.int64))[None]
         types = (torch.arange(x.shape[1]) >= int(encoded.sides["second"][row][0])).long()[None]
-        logs = model.logits(x, types=types)[0].log_softmax(0)
+        logs = model.logits(x, token_types=types)[0].log_softmax(0)
         first, last = encoded.sides["label"][row].tolist()
         total = total - (logs[first, 0] + logs[last, 1]) / 2
     return total
 
 
 def test_the_loss_is_the_same_alone_padded_and_packed_with_gradients() -> None:
-    model = encoder("span", TEXTS, length=48)
+    model = encoder("qa", TEXTS, length=48)
     encoded = encoded_of(model, [*SAMPLES, span("a", "mat", "on a mat")])
     right = reference(model, encoded)
-    for shape in (None, Packs(TASK.lengths(encoded), 160, 0).shape):
+    for shape in (None, PackedSampler(TASK.lengths(encoded), 160, 0).shape):
         total, count = TASK.loss(model, TASK.collate(encoded, range(4), model.config, shape))
         near(total, right)
         assert int(count) == 4
@@ -110,18 +114,18 @@ def test_the_loss_is_the_same_alone_padded_and_packed_with_gradients() -> None:
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_the_answer_is_the_best_stretch_of_all_windows(silent: bool) -> None:
-    model = encoder("span", TEXTS, (SILENT,) if silent else (), length=24)
+    model = encoder("qa", TEXTS, (NO_ANSWER,) if silent else (), length=24)
     context = " ".join([CONTEXT] * 2)
-    sample = Span("where did it sleep", context, (), (), False)
-    answer = model.answer(("where did it sleep", context), length=5)
-    encoded = TASK.encode([sample], model.text, model.config, 24)
-    _, places = model.text.encode_offsets([context])[0]
+    sample = QASample("where did it sleep", context, (), (), False)
+    answer = model.predict(("where did it sleep", context), length=5)
+    encoded = TASK.encode([sample], model.tokenizer, model.config, 24)
+    _, places = model.tokenizer.encode_offsets([context])[0]
     best, nothing = (-np.inf, 0, 0), np.inf
     for row in range(len(encoded)):
-        second, start = int(encoded.sides["second"][row][0]), begins(encoded, row)
-        x = torch.from_numpy(encoded.sides["text"][row].astype(np.int64))[None]
+        second, start = int(encoded.fields["second"][row][0]), window_start(encoded, row)
+        x = torch.from_numpy(encoded.fields["text"][row].astype(np.int64))[None]
         types = (torch.arange(x.shape[1]) >= second).long()[None]
-        logits = model.logits(x, types=types)[0].detach()
+        logits = model.logits(x, token_types=types)[0].detach()
         nothing = min(nothing, float(logits[0].sum()))
         for a in range(second, x.shape[1] - 1):
             for b in range(a, min(a + 5, x.shape[1] - 1)):
@@ -135,31 +139,35 @@ def test_the_answer_is_the_best_stretch_of_all_windows(silent: bool) -> None:
 
 
 def test_together_as_alone() -> None:
-    model = encoder("span", TEXTS, length=24)
+    model = encoder("qa", TEXTS, length=24)
     items = [("who sat", CONTEXT), ("where", "in rome"), ("what", CONTEXT * 3)]
-    for item, together in zip(items, model.answer(items), strict=True):
-        alone = model.answer(item)
-        assert alone.value == together.value and alone.scores == pytest.approx(together.scores)
-    one, other = model.answer([{"question": "where", "context": "in rome"}, "where\tin rome"])
+    for item, together in zip(items, model.predict(items), strict=True):
+        alone = model.predict(item)
+        assert alone.value == together.value and alone.scores == pytest.approx(together.score)
+    one, other = model.predict([{"question": "where", "context": "in rome"}, "where\tin rome"])
     assert one == other
 
 
 @pytest.mark.parametrize("wrong", ["where", ("where",), {"question": "where"}, ("", "a"), ("a", " "), 3, "[1, 2]"])
 def test_what_is_no_question_is_refused(wrong: Any) -> None:
-    model = encoder("span", TEXTS)
+    model = encoder("qa", TEXTS)
     with pytest.raises(RegardError, match="question"):
-        model.answer([wrong])
+        model.predict([wrong])
 
 
 def test_the_threshold_that_is_told_is_not_rounded_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = encoder("span", TEXTS, (SILENT,), length=48)
+    model = encoder("qa", TEXTS, (NO_ANSWER,), length=48)
     samples, doubts = [span("who sat", "cat"), span("what did who say")], (1.2341, 1.2342)
-    answers = [Answer("cat", (1.0,), (), {"answers": [{"value": "cat"}], "doubt": doubt}) for doubt in doubts]
+    answers = [Prediction("cat", (1.0,), (), {"answers": [{"value": "cat"}], "doubt": doubt}) for doubt in doubts]
     monkeypatch.setattr(type(TASK), "_answers", lambda *_: answers)
-    scores, _ = TASK.score(model, encoded_of(model, samples), Decode(), Data(), None)
+    scores, _ = TASK.evaluate(model, encoded_of(model, samples), DecodeSettings(), DataSettings(), None)
     assert scores["best_exact"] == 100 and doubts[0] <= scores["best_exact_threshold"] < doubts[1]
-    again, _ = TASK.score(
-        model, encoded_of(model, samples), Decode(threshold=scores["best_exact_threshold"]), Data(), None
+    again, _ = TASK.evaluate(
+        model,
+        encoded_of(model, samples),
+        DecodeSettings(threshold=scores["best_exact_threshold"]),
+        DataSettings(),
+        None,
     )
     assert again["exact"] == 100
 
@@ -184,20 +192,20 @@ def test_a_run_learns_to_point_and_to_keep_silent(tmp_path: Path) -> None:
     path = tmp_path / "some data.json"
     path.write_text(json.dumps({"version": "2.0", "data": articles}))
     more = (
-        "train.rate=1e-2",
-        "train.tokens=256",
-        "train.every=60",
+        "train.lr=1e-2",
+        "train.batch_tokens=256",
+        "train.eval_every=60",
         "train.steps=180",
-        "train.passes=0",
-        "data.share=0.2",
+        "train.epochs=0",
+        "data.valid_fraction=0.2",
     )
     settings = (*SMALL, *more)
-    said = train("span", path, tmp_path / "run", *settings, model="bert-mini")
+    said = train("qa", path, tmp_path / "run", *settings, model="bert-mini")
     model = regard.load(tmp_path / "run")
-    assert model.identity.labels == (SILENT,)
-    assert model.answer(("where", "the cow slept in oslo .")).value == "oslo", said
-    assert model.answer(("who", "the cow slept in oslo .")).value == "cow"
-    assert model.answer(("when", "the cow slept in oslo .")).value == ""
+    assert model.spec.labels == (NO_ANSWER,)
+    assert model.predict(("where", "the cow slept in oslo .")).value == "oslo", said
+    assert model.predict(("who", "the cow slept in oslo .")).value == "cow"
+    assert model.predict(("when", "the cow slept in oslo .")).value == ""
     facts = json.loads((tmp_path / "run" / "regard.json").read_text())
     assert evaluate(tmp_path / "run").scores["f1"] == facts["scores"]["f1"]
     assert facts["scores"]["f1"] > 95
@@ -214,10 +222,10 @@ def as_it_is_published(run: Path) -> None:
     model = regard.load(run)
     peer = transformers.AutoModelForQuestionAnswering.from_pretrained(run)
     tokens = transformers.AutoTokenizer.from_pretrained(run)("where", "the cow slept in oslo .", return_tensors="pt")
-    right, ours = peer(**tokens), model.logits(tokens["input_ids"], types=tokens["token_type_ids"])
+    right, ours = peer(**tokens), model.logits(tokens["input_ids"], token_types=tokens["token_type_ids"])
     assert peer.config.num_labels == 2
     near(ours[..., 0], right.start_logits, 1e-5)
     near(ours[..., 1], right.end_logits, 1e-5)
     regard.save(model, run / "alone", layout="huggingface")
     alone, asked = regard.load(run / "alone"), ("when", "the cow slept in oslo .")
-    assert alone.answer(asked).value and not alone.answer(asked, threshold=0).value
+    assert alone.predict(asked).value and not alone.predict(asked, threshold=0).value

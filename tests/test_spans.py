@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from regard.data.check.class_counts import ClassReport
-from regard.data.check.qa import check_spans
-from regard.data.settings import Data
-from regard.data.text.qa import Found, Span, iterate_spans, locate, spans_of
-from regard.data.text.tables import Empty
+from regard.data.check.qa import check_qa
+from regard.data.settings import DataSettings
+from regard.data.text.qa import LocatedAnswer, QASample, iterate_qa, locate_answer, read_qa
+from regard.data.text.tables import SkippedRow
 from regard.draw.lengths import draw_lengths
 from regard.errors import DataError, RegardError
-from regard.tasks.metrics.squad import bare, best_threshold, measure
+from regard.tasks.metrics.squad import best_threshold, normalize_answer, squad_scores
 
 REAL = Path(__file__).parents[2] / "shared/data/squad-small"
 CONTEXT = "In 1889 the tower rose in Paris.  Paris paid for the tower."
@@ -37,7 +37,7 @@ def squad(*asked: dict[str, Any], context: str = CONTEXT, title: str = "Tower") 
 
 
 def plain(items: Any) -> list[tuple[Any, ...]]:
-    return [(s.question, s.answers, s.starts, s.possible) for s in items if isinstance(s, Span)]
+    return [(s.question, s.answers, s.starts, s.is_answerable) for s in items if isinstance(s, QASample)]
 
 
 WHERE = {
@@ -64,12 +64,14 @@ def flat(answers: Any, question: str = "Where?", **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
 def test_squad_is_read_with_and_without_answers(name: str, indent: int | None, tmp_path: Path) -> None:
     path = write(tmp_path, name, json.dumps(squad(WHERE, WHEN, WHY), indent=indent))
-    found = list(iterate_spans([path]))
+    found = list(iterate_qa([path]))
     assert plain(found) == TOLD
     assert [(s.id, s.title, s.path, s.line, s.context) for s in found] == [
         (f"q{n}", "Tower", path, n, CONTEXT) for n in (1, 2, 3)
     ]
-    assert {s.key for s in found} == {"Tower"} and Span(**json.loads(json.dumps(asdict(found[0])))) == found[0]
+    assert {s.split_key for s in found} == {"Tower"} and QASample(**json.loads(json.dumps(asdict(found[0])))) == found[
+        0
+    ]
 
 
 ANSWERS: list[Any] = [
@@ -83,54 +85,54 @@ ANSWERS: list[Any] = [
 def test_answers_have_several_forms_in_json(answers: Any, tmp_path: Path) -> None:
     rows = [flat(answers), {"context": CONTEXT, "question": "When?", "answer": "1889", "start": 3}, flat(None, "Why?")]
     for name, text in (("a.jsonl", "\n".join(map(json.dumps, rows))), ("b.json", json.dumps(rows))):
-        found = list(iterate_spans([write(tmp_path, name, text)]))
-        assert plain(found) == TOLD and found[1].line == 2 and found[0].key == CONTEXT
+        found = list(iterate_qa([write(tmp_path, name, text)]))
+        assert plain(found) == TOLD and found[1].line == 2 and found[0].split_key == CONTEXT
     arrow = pytest.importorskip("pyarrow", reason="Parquet is read by pyarrow")
     from pyarrow import parquet
 
     parquet.write_table(arrow.Table.from_pylist([flat(answers, id="x"), flat(None, "Why?")]), tmp_path / "a.parquet")
-    assert plain(iterate_spans([str(tmp_path / "a.parquet")])) == [TOLD[0], TOLD[2]]
+    assert plain(iterate_qa([str(tmp_path / "a.parquet")])) == [TOLD[0], TOLD[2]]
 
 
 def test_what_is_said_to_be_impossible_has_no_answer(tmp_path: Path) -> None:
     rows = [flat("Paris", is_impossible=True), flat("Paris", is_impossible=False, start=-1)]
-    found = list(iterate_spans([write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, rows)))]))
+    found = list(iterate_qa([write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, rows)))]))
     assert plain(found) == [("Where?", (), (), False), ("Where?", ("Paris",), (26,), True)]
-    assert [span.mended for span in found] == [0, 0]  # -1 is no place
+    assert [span.num_relocated for span in found] == [0, 0]  # -1 is no place
 
 
 def test_tables_have_an_answer_a_row(tmp_path: Path) -> None:
     rows = f"Id,Passage,Question,Answer_Start,Answer\n7,{CONTEXT},Where?,26,Paris\n"
     rows += f"8,{CONTEXT},When?,,1889\n9,{CONTEXT},Why?,,\n"
-    found = list(iterate_spans([write(tmp_path, "a.csv", rows)]))
+    found = list(iterate_qa([write(tmp_path, "a.csv", rows)]))
     assert plain(found) == [("Where?", ("Paris",), (26,), True), *TOLD[1:]] and found[0].id == "7"
     named = f"asked\tread\tsaid\nWhere?\t{CONTEXT}\tParis\n"
     path = write(tmp_path, "a.tsv", named)
     columns = {"question": "asked", "context": "read", "answer": "said"}
-    assert plain(iterate_spans([path], columns)) == [("Where?", ("Paris",), (26,), True)]
+    assert plain(iterate_qa([path], columns)) == [("Where?", ("Paris",), (26,), True)]
     places = write(tmp_path, "b.tsv", named.partition("\n")[2])
-    assert plain(iterate_spans([places], {"question": "0", "context": "1", "answer": "2"}))[0][1] == ("Paris",)
+    assert plain(iterate_qa([places], {"question": "0", "context": "1", "answer": "2"}))[0][1] == ("Paris",)
     with pytest.raises(DataError, match="--columns"):
-        list(iterate_spans([path]))
+        list(iterate_qa([path]))
     with pytest.raises(RegardError, match="'answers'"):
-        list(iterate_spans([path], {"answers": "said"}))
+        list(iterate_qa([path], {"answers": "said"}))
     with pytest.raises(RegardError, match="'reads'"):
-        list(iterate_spans([path], {**columns, "context": "reads"}))
+        list(iterate_qa([path], {**columns, "context": "reads"}))
     path = write(tmp_path, "a.jsonl", json.dumps({"asked": "Where?", "read": CONTEXT, "said": "Paris"}))
-    assert plain(iterate_spans([path], columns)) == [("Where?", ("Paris",), (26,), True)]
+    assert plain(iterate_qa([path], columns)) == [("Where?", ("Paris",), (26,), True)]
 
 
-PLACES: list[tuple[str, str, int | None, Found | None]] = [
-    ("where it is said", "Paris", 34, Found("Paris", 34, False)),
-    ("off by one", "Paris", 33, Found("Paris", 34, True)),
-    ("off by some", "Paris", 28, Found("Paris", 26, True)),
-    ("behind the end", "Paris", 999, Found("Paris", 34, True)),
-    ("nowhere said", "Paris", None, Found("Paris", 26, False)),
-    ("blanks around", " Paris ", 25, Found("Paris", 26, False)),
-    ("blanks and a wrong place", "\nParis", 26, Found("Paris", 26, True)),
-    ("blanks inside", "Paris. Paris", 26, Found("Paris.  Paris", 26, True)),
-    ("a line end inside", "rose\nin", None, Found("rose in", 18, True)),
-    ("inside a word", "ow", None, Found("ow", 13, False)),
+PLACES: list[tuple[str, str, int | None, LocatedAnswer | None]] = [
+    ("where it is said", "Paris", 34, LocatedAnswer("Paris", 34, False)),
+    ("off by one", "Paris", 33, LocatedAnswer("Paris", 34, True)),
+    ("off by some", "Paris", 28, LocatedAnswer("Paris", 26, True)),
+    ("behind the end", "Paris", 999, LocatedAnswer("Paris", 34, True)),
+    ("nowhere said", "Paris", None, LocatedAnswer("Paris", 26, False)),
+    ("blanks around", " Paris ", 25, LocatedAnswer("Paris", 26, False)),
+    ("blanks and a wrong place", "\nParis", 26, LocatedAnswer("Paris", 26, True)),
+    ("blanks inside", "Paris. Paris", 26, LocatedAnswer("Paris.  Paris", 26, True)),
+    ("a line end inside", "rose\nin", None, LocatedAnswer("rose in", 18, True)),
+    ("inside a word", "ow", None, LocatedAnswer("ow", 13, False)),
     ("another case", "paris", 26, None),
     ("not there", "London", 26, None),
     ("signs of patterns", "P.ris", 26, None),
@@ -138,27 +140,27 @@ PLACES: list[tuple[str, str, int | None, Found | None]] = [
 
 
 @pytest.mark.parametrize(("text", "start", "found"), [case[1:] for case in PLACES], ids=[case[0] for case in PLACES])
-def test_an_answer_is_looked_for_near_its_place(text: str, start: int | None, found: Found | None) -> None:
-    assert locate(CONTEXT, text, start) == found
+def test_an_answer_is_looked_for_near_its_place(text: str, start: int | None, found: LocatedAnswer | None) -> None:
+    assert locate_answer(CONTEXT, text, start) == found
 
 
 def test_whole_words_go_before_parts_of_words() -> None:
-    assert locate("a party of art", "art", None) == Found("art", 11, False)
-    assert locate("a party of art", "art", 4) == Found("art", 11, True)
-    assert locate("東京都は東京", "東京", 3) == Found("東京", 4, True)
+    assert locate_answer("a party of art", "art", None) == LocatedAnswer("art", 11, False)
+    assert locate_answer("a party of art", "art", 4) == LocatedAnswer("art", 11, True)
+    assert locate_answer("東京都は東京", "東京", 3) == LocatedAnswer("東京", 4, True)
 
 
 def test_a_context_is_kept_as_it_is_written(tmp_path: Path) -> None:
     row = {"question": " Where? ", "context": f"\n  {CONTEXT} ", "answer": "Paris", "start": 29}
-    (found,) = iterate_spans([write(tmp_path, "a.jsonl", json.dumps(row))])
-    assert isinstance(found, Span) and found.context == row["context"] and found.question == "Where?"
-    assert found.starts == (29,) and not found.mended
+    (found,) = iterate_qa([write(tmp_path, "a.jsonl", json.dumps(row))])
+    assert isinstance(found, QASample) and found.context == row["context"] and found.question == "Where?"
+    assert found.starts == (29,) and not found.num_relocated
 
 
 def test_mended_answers_are_counted(tmp_path: Path) -> None:
     moved = {**WHERE, "answers": [{"text": "Paris", "answer_start": 25}, {"text": "in Paris", "answer_start": 23}]}
-    found = list(iterate_spans([write(tmp_path, "a.json", json.dumps(squad(moved, WHEN)))]))
-    assert [s.mended for s in found] == [1, 0] and found[0].starts == (26, 23)
+    found = list(iterate_qa([write(tmp_path, "a.json", json.dumps(squad(moved, WHEN)))]))
+    assert [s.num_relocated for s in found] == [1, 0] and found[0].starts == (26, 23)
 
 
 BAD: list[tuple[str, str, Any, str, str]] = [
@@ -191,10 +193,10 @@ def test_bad_questions_are_refused_by_name_or_noted(
     text = "\n".join(map(json.dumps, content)) if name.endswith("l") else json.dumps(content)
     path = write(tmp_path, name, text)
     with pytest.raises(DataError, match=said):
-        list(iterate_spans([path]))
+        list(iterate_qa([path]))
     heard: list[str] = []
-    found = list(spans_of(path, complain=lambda kind, error: heard.append(kind)))
-    assert heard == [kind] and [span.question for span in found if isinstance(span, Span)] == ["Where?"]
+    found = list(read_qa(path, on_error=lambda kind, error: heard.append(kind)))
+    assert heard == [kind] and [span.question for span in found if isinstance(span, QASample)] == ["Where?"]
 
 
 def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
@@ -204,26 +206,26 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
         ('{"question": "x"\n', "JSON"),
     ):
         with pytest.raises(DataError, match=said):
-            list(iterate_spans([write(tmp_path, "a.json", text)]))
+            list(iterate_qa([write(tmp_path, "a.json", text)]))
     pytest.importorskip("pyarrow", reason="Parquet is read by pyarrow")
     with pytest.raises(DataError, match="Parquet"):
-        list(iterate_spans([write(tmp_path, "a.parquet", "nothing")]))
+        list(iterate_qa([write(tmp_path, "a.parquet", "nothing")]))
 
 
 def test_what_is_blank_is_left_out_by_its_place(tmp_path: Path) -> None:
     rows = [flat("Paris", ""), {**flat("x"), "context": " "}, flat([{"text": "", "answer_start": 0}])]
-    found = list(iterate_spans([write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n")]))
-    assert [item.text[:20] for item in found if isinstance(item, Empty)] == [
+    found = list(iterate_qa([write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n")]))
+    assert [item.reason[:20] for item in found if isinstance(item, SkippedRow)] == [
         "no question beside: ", "no context beside: W",
     ]  # fmt: skip
     assert plain(found) == [("Where?", (), (), False)]
     with pytest.raises(DataError, match="questions"):
-        list(iterate_spans([write(tmp_path, "a.jsonl", json.dumps(flat("Paris", "")))]))
+        list(iterate_qa([write(tmp_path, "a.jsonl", json.dumps(flat("Paris", "")))]))
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="squad-small is not there")
 def test_real_questions(tmp_path: Path) -> None:
-    report = check_spans([str(REAL / "dev.json.gz")], [], None, Data())
+    report = check_qa([str(REAL / "dev.json.gz")], [], None, DataSettings())
     assert report.counts == {"questions": 2261, "contexts": 485, "articles": 10, "files": 1} and not report.errors
     assert report.lengths.names == ("context", "answer", "question")
     assert draw_lengths(report.lengths, tmp_path / "a.png").stat().st_size > 10_000
@@ -245,7 +247,7 @@ def checked(
 ) -> ClassReport:
     data = write(folder, "a.jsonl", "\n".join(map(json.dumps, rows)))
     valid = [write(folder, "b.jsonl", "\n".join(map(json.dumps, held)))] if held else []
-    return check_spans([data], valid, None, Data(longest=longest))
+    return check_qa([data], valid, None, DataSettings(max_length=longest))
 
 
 def kinds(report: ClassReport) -> dict[str, tuple[str, int]]:
@@ -258,7 +260,7 @@ def unsaid(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
 
 def test_clean_questions_have_nothing_told(tmp_path: Path) -> None:
     report = checked(tmp_path, clean())
-    assert kinds(report) == {} and report.spreads == ()
+    assert kinds(report) == {} and report.class_counts == ()
     assert report.counts == {"questions": 150, "contexts": 150, "articles": 50, "files": 1}
     assert "context words" in str(report) and "nothing must be fixed: no flaw was found" in str(report)
 
@@ -292,19 +294,19 @@ def test_what_was_spoilt_is_found_and_nothing_else(
     report = checked(tmp_path, spoil(clean()))
     assert kinds(report) == found
     for finding in report.findings:
-        if finding.places:
-            assert finding.places[0].path == str(tmp_path / "a.jsonl") and finding.places[0].line
+        if finding.locations:
+            assert finding.locations[0].path == str(tmp_path / "a.jsonl") and finding.locations[0].line
 
 
 def test_shares_are_of_all_questions_also_of_those_left_out(tmp_path: Path) -> None:
     report = checked(tmp_path, [*clean(), {**clean()[3], "answer": "7 feet"}])
-    assert report.findings[0].share == 1 / 151
+    assert report.findings[0].fraction == 1 / 151
 
 
 def test_questions_without_an_answer_are_spread_beside_the_others(tmp_path: Path) -> None:
     report = checked(tmp_path, unsaid(clean(), 50), unsaid(clean(20, "b"), 5))
-    assert report.spreads[0].train == {"answerable": 100, "unanswerable": 50}
-    assert report.spreads[0].valid == {"answerable": 15, "unanswerable": 5}
+    assert report.class_counts[0].train == {"answerable": 100, "unanswerable": 50}
+    assert report.class_counts[0].valid == {"answerable": 15, "unanswerable": 5}
     assert "questions without an answer: 50 (33.3 %)" in str(report)
 
 
@@ -322,8 +324,8 @@ def test_questions_contexts_and_articles_leak(tmp_path: Path) -> None:
 # -- how answers are measured
 
 
-def asked(*answers: str) -> Span:
-    return Span("?", "…", answers, (0,) * len(answers), bool(answers))
+def asked(*answers: str) -> QASample:
+    return QASample("?", "…", answers, (0,) * len(answers), bool(answers))
 
 
 HAND: list[tuple[str, str, tuple[str, ...], float, float]] = [
@@ -345,13 +347,13 @@ HAND: list[tuple[str, str, tuple[str, ...], float, float]] = [
     ("said", "answers", "exact", "f1"), [case[1:] for case in HAND], ids=[case[0] for case in HAND]
 )
 def test_answers_by_hand(said: str, answers: tuple[str, ...], exact: float, f1: float) -> None:
-    found = measure([asked(*answers)], [said])
+    found = squad_scores([asked(*answers)], [said])
     assert found == {"exact": 100 * exact, "f1": pytest.approx(100 * f1)}
 
 
 def test_nothing_is_right_where_the_context_does_not_say() -> None:
     spans = [asked("Paris"), asked("1889"), asked(), asked()]
-    found = measure(spans, ["Paris now", "", "", "tower"])
+    found = squad_scores(spans, ["Paris now", "", "", "tower"])
     assert found["exact"] == 25 and found["f1"] == pytest.approx(100 * (2 / 3 + 1) / 4)
     assert found["answerable_exact"] == 0 and found["answerable_f1"] == pytest.approx(100 / 3)
     assert found["unanswerable_exact"] == found["unanswerable_f1"] == 50 and "best_f1" not in found
@@ -360,12 +362,12 @@ def test_nothing_is_right_where_the_context_does_not_say() -> None:
 def test_doubt_beyond_the_threshold_says_nothing() -> None:
     spans = [asked("Paris"), asked("1889"), asked(), asked()]
     said, doubts = ["Paris", "1889", "tower", "tower"], [-3.0, 1.0, 0.5, 2.0]
-    found = measure(spans, said, doubts)
+    found = squad_scores(spans, said, doubts)
     assert found["exact"] == 75 and found["unanswerable_exact"] == 100 and found["answerable_exact"] == 50
     assert (found["best_exact"], found["best_exact_threshold"]) == (75, -1.25)
-    assert measure(spans, said, doubts, threshold=1.0)["exact"] == 75
-    assert measure(spans, said, doubts, threshold=9.0)["exact"] == 50
-    never = measure([asked("a b"), asked(), asked()], ["x", "y", "z"], [-5.0, -7.0, -6.0])
+    assert squad_scores(spans, said, doubts, threshold=1.0)["exact"] == 75
+    assert squad_scores(spans, said, doubts, threshold=9.0)["exact"] == 50
+    never = squad_scores([asked("a b"), asked(), asked()], ["x", "y", "z"], [-5.0, -7.0, -6.0])
     assert never["best_f1"] == pytest.approx(200 / 3) and never["best_f1_threshold"] < -7.0
 
 
@@ -405,16 +407,16 @@ def test_measures_follow_the_rules_on_any_texts() -> None:
         spans += [asked()] * (second * draw.randrange(1, 4))
         said = [draw.choice([text(), *span.answers, ""]) for span in spans]
         right = np.array([by_the_rules(text, span.answers, second) for span, text in zip(spans, said, strict=True)])
-        found = measure(spans, said)
+        found = squad_scores(spans, said)
         assert [found["exact"], found["f1"]] == pytest.approx(list(100 * right.mean(0)))
         if not second:
             assert list(found) == ["exact", "f1"]
             continue
-        possible = np.array([span.possible for span in spans])
+        possible = np.array([span.is_answerable for span in spans])
         assert found["answerable_f1"] == pytest.approx(100 * right[possible, 1].mean())
         assert found["unanswerable_exact"] == pytest.approx(100 * right[~possible, 0].mean())
         doubts = [float(draw.randrange(-3, 4)) for _ in spans]  # many are equal
-        found = measure(spans, said, doubts, threshold=1.0)
+        found = squad_scores(spans, said, doubts, threshold=1.0)
         for place, name in enumerate(("exact", "f1")):
             at = {t: np.where(np.array(doubts) > t, ~possible, right[:, place]).mean() for t in [-9.0, *sorted(doubts)]}
             assert found[name] == pytest.approx(100 * at.get(1.0, at[max(t for t in at if t <= 1)]))
@@ -422,7 +424,7 @@ def test_measures_follow_the_rules_on_any_texts() -> None:
             best = found[f"best_{name}_threshold"]
             lowest = min(t for t, value in at.items() if np.isclose(value, max(at.values())))
             assert max([-9.0, *(t for t in doubts if t <= best)]) == lowest
-            assert measure(spans, said, doubts, best)[name] == pytest.approx(found[f"best_{name}"])
+            assert squad_scores(spans, said, doubts, best)[name] == pytest.approx(found[f"best_{name}"])
 
 
 def test_a_threshold_never_divides_equal_doubts() -> None:
@@ -433,23 +435,25 @@ def test_a_threshold_never_divides_equal_doubts() -> None:
 @pytest.mark.parametrize("doubts", [(1.234, 3.0), (1.2341, 1.2342), (1.0, np.nextafter(1.0, 2.0)), (-7e5, 1e-9)])
 def test_what_is_told_of_the_best_threshold_holds_there(doubts: tuple[float, float]) -> None:
     spans, said = [asked("Paris"), asked()], ["Paris", "Paris"]
-    found = measure(spans, said, doubts)
+    found = squad_scores(spans, said, doubts)
     assert found["best_exact"] == 100
-    assert measure(spans, said, doubts, found["best_exact_threshold"])["exact"] == 100
+    assert squad_scores(spans, said, doubts, found["best_exact_threshold"])["exact"] == 100
 
 
 def test_silence_is_wrong_where_every_question_has_an_answer() -> None:
     spans = [asked("Paris"), asked("1889")]
-    found = measure(spans, ["Paris", "1889"], [5.0, -1.0])
+    found = squad_scores(spans, ["Paris", "1889"], [5.0, -1.0])
     assert found["exact"] == found["f1"] == found["answerable_f1"] == 50
-    assert measure(spans, ["Paris", "1889"], [5.0, -1.0], found["best_f1_threshold"])["f1"] == found["best_f1"] == 100
+    assert (
+        squad_scores(spans, ["Paris", "1889"], [5.0, -1.0], found["best_f1_threshold"])["f1"] == found["best_f1"] == 100
+    )
 
 
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(RegardError, match="questions"):
-        measure([asked("x")], [])
+        squad_scores([asked("x")], [])
     with pytest.raises(RegardError, match="questions"):
-        measure([], [])
+        squad_scores([], [])
     with pytest.raises(RegardError, match="number"):
-        measure([asked("x"), asked()], ["x", ""], [0.0, float("nan")])
-    assert bare("A man, a plan: the canal") == "man plan canal"
+        squad_scores([asked("x"), asked()], ["x", ""], [0.0, float("nan")])
+    assert normalize_answer("A man, a plan: the canal") == "man plan canal"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from regard.data.batching import split
-from regard.data.batching.split import Held
+from regard.data.batching.split import HeldOutKeys
 
 
 def as_ever(keys: list[str], share: float, most: int, salt: str) -> set[str]:
@@ -28,10 +28,10 @@ def as_ever(keys: list[str], share: float, most: int, salt: str) -> set[str]:
 def test_the_held_out_are_the_same_however_few_are_looked_at_together(
     part: int, share: float, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(split, "_PART", part)
+    monkeypatch.setattr(split, "_CHUNK_KEYS", part)
     for count in (2, 3, 100, 1000):
         keys = [f"sentence {number % (2 * count // 3 + 1)}" for number in range(count)]
-        held = Held(iter(keys), share, most, "salt")
+        held = HeldOutKeys(iter(keys), share, most, "salt")
         assert {key for key in keys if key in held} == as_ever(keys, share, most, "salt")
 
 
@@ -42,7 +42,7 @@ def test_of_small_data_more_is_held_out_up_to_a_third(count: int, held: int) -> 
     keys = [f"text {number}" for number in range(count)]
 
     def many(**more: Any) -> int:
-        found = Held(keys, **more)
+        found = HeldOutKeys(keys, **more)
         return sum(key in found for key in keys)
 
     assert many(least=100) == held

@@ -14,14 +14,14 @@ import pytest
 from conftest import TINY, TWELVE
 from regard.cli import app
 from regard.demos import DEMOS
-from regard.errors import UnknownName
-from regard.explain import DECISIONS, EXPLAINERS, GATHERED, SEEN
-from regard.index import PATH, index, rows
+from regard.errors import UnknownNameError
+from regard.explain import CLOUD_EXPLAINERS, IMAGE_EXPLAINERS, TEXT_DECISIONS, TEXT_EXPLAINERS
+from regard.index import INDEX_PATH, list_rows, load_index
 from regard.lazy import LazyTable
 from regard.runs import check as checking
-from regard.runs.catalog import catalog
-from regard.systems import SYSTEMS, find_preset, find_published
-from regard.tasks import GATHERING, SEEING, TASKS
+from regard.runs.catalog import build_index
+from regard.systems import SYSTEMS, find_by_model_type, find_preset
+from regard.tasks import IMAGE_TASKS, POINT_TASKS, TEXT_TASKS
 
 PROGRAM = """
 import contextlib, io, json, sys, time
@@ -99,7 +99,7 @@ ANSWERS: dict[str, tuple[tuple[str, ...], str]] = {
     "demo translat": (CHECKED, "unknown demo 'translat'. Did you mean 'translate'?"),
     "train translat --out x": (CHECKED, "unknown task 'translat'. Did you mean 'translate'?"),
     "train translate --out x --model gpt3-smal": (CHECKED, "unknown preset 'gpt3-smal'. Did you mean 'gpt3-small'"),
-    "train translate --out x --set train.rat=1": (CHECKED, "unknown setting 'train.rat'. Did you mean 'train.rate'"),
+    "train translate --out x --set train.rat=1": (CHECKED, "unknown setting 'train.rat'. Did you mean 'train.lr'"),
     "train translate --out x --set train.steps=x": (CHECKED, "setting 'train.steps' must be a whole number"),
     "train translate --out x --set model.widht=8": (CHECKED, "unknown setting 'model.widht'. Did you mean 'model.width'?"),
     "train lm --out x --model gpt2-small --set model.hed=8": (CHECKED, "unknown task 'lm'."),
@@ -109,7 +109,7 @@ ANSWERS: dict[str, tuple[tuple[str, ...], str]] = {
     "check translate --data x --set data.shar=1": (CHECKED, "unknown setting 'data.shar'."),
     "run none a": (CHECKED, "unknown folder 'none'."),
     "run gpt2-small a": (CHECKED, "gpt2-small is a preset"),
-    "run none a --set decode.bem=2": (CHECKED, "unknown setting 'decode.bem'. Did you mean 'decode.beam'"),
+    "run none a --set decode.bem=2": (CHECKED, "unknown setting 'decode.bem'. Did you mean 'decode.num_beams'"),
     "evaluate none": (CHECKED, "unknown folder 'none'."),
     "explain none a": (CHECKED, "unknown folder 'none'."),
     "probe none": (CHECKED, "unknown folder 'none'."),
@@ -204,7 +204,7 @@ def test_a_command_loads_only_what_it_uses_and_a_prediction_starts_fast(whole: P
         "run": ([str(whole), "the cat danced"], RUN, SLOW),
         "convert": ([str(whole), "converted"], RUN, SLOW),
         "check": (["translate", "--data", str(few)], EVALUATE, SLOW),
-        "evaluate": ([str(whole), "--data", str(few), "--set", "data.score=2"], EVALUATE, SLOW[:-1]),
+        "evaluate": ([str(whole), "--data", str(few), "--set", "data.eval_samples=2"], EVALUATE, SLOW[:-1]),
         # torch.optim imports torch._dynamo, and torch.utils.flop_counter, by which info counts operations, imports triton
         "train": (["translate", "--data", str(few), "--out", "new", *settings], TRAIN, ()),
         "explain": ([str(whole), "a cat", "--out", "map.json"], EXPLAIN, ()),
@@ -224,18 +224,24 @@ def test_a_command_loads_only_what_it_uses_and_a_prediction_starts_fast(whole: P
 
 
 def test_the_index_is_what_the_tables_contain() -> None:
-    assert json.loads(json.dumps(catalog())) == index(), "run: python -m regard.runs.catalog"
-    assert PATH.read_text("utf-8") == json.dumps(catalog(), ensure_ascii=False, indent=1) + "\n"
-    assert [row["system"] for row in rows("systems")] == list(SYSTEMS)
-    assert [row["preset"] for row in rows("presets")] == [name for one in SYSTEMS.values() for name in one.presets]
-    assert {row["task"] for row in rows("tasks")} == {*TASKS, *SEEING, *GATHERING}
+    assert json.loads(json.dumps(build_index())) == load_index(), "run: python -m regard.runs.catalog"
+    assert INDEX_PATH.read_text("utf-8") == json.dumps(build_index(), ensure_ascii=False, indent=1) + "\n"
+    assert [row["system"] for row in list_rows("systems")] == list(SYSTEMS)
+    assert [row["preset"] for row in list_rows("presets")] == [name for one in SYSTEMS.values() for name in one.presets]
+    assert {row["task"] for row in list_rows("tasks")} == {*TEXT_TASKS, *IMAGE_TASKS, *POINT_TASKS}
 
 
 def test_every_path_of_every_table_is_an_object_of_that_name() -> None:
     assert all(system.name == name for name, system in SYSTEMS.items())
-    for table in (TASKS, SEEING, GATHERING):
+    for table in (TEXT_TASKS, IMAGE_TASKS, POINT_TASKS):
         assert all(task.name == name for name, task in table.items())
-    for explainers in (EXPLAINERS, DECISIONS, SEEN, GATHERED, *checking.FORMS.values()):
+    for explainers in (
+        TEXT_EXPLAINERS,
+        TEXT_DECISIONS,
+        IMAGE_EXPLAINERS,
+        CLOUD_EXPLAINERS,
+        *checking.CHECKS_BY_MODALITY.values(),
+    ):
         assert explainers and all(map(callable, explainers.values()))
     assert all(demo.name == name for name, demo in DEMOS.items())
 
@@ -243,13 +249,13 @@ def test_every_path_of_every_table_is_an_object_of_that_name() -> None:
 def test_a_preset_or_a_model_type_that_the_index_lacks_is_found_in_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.index.presets", dict)
     monkeypatch.setattr("regard.index.model_types", dict)
-    assert find_preset("gpt2-small")[0].name == "gpt2" and find_published("bert").name == "bert"
-    with pytest.raises(UnknownName, match="'gpt2-small'"):
+    assert find_preset("gpt2-small")[0].name == "gpt2" and find_by_model_type("bert").name == "bert"
+    with pytest.raises(UnknownNameError, match="'gpt2-small'"):
         find_preset("gpt2-smal")
 
 
 def test_a_table_imports_an_entry_at_its_first_access_only() -> None:
-    table: LazyTable[Any] = LazyTable({"a": "fractions:Fraction", "b": "nowhere:Nothing"}, instances=True)
+    table: LazyTable[Any] = LazyTable({"a": "fractions:Fraction", "b": "nowhere:Nothing"}, instantiate=True)
     assert list(table) == ["a", "b"] and len(table) == 2 and "b" in table and "c" not in table
     assert table["a"] == 0 and table["a"] is table["a"]
     with pytest.raises(ModuleNotFoundError):

@@ -26,18 +26,18 @@ def collate(model: Model, name: str, rows: Any = None) -> Batch:
 
 def reading(batch: Batch, ids: Tensor) -> Batch:
     """The same batch with other tokens on the side that goes on."""
-    return Batch(ids) if batch.target is None else replace(batch, target=ids, labels=None)
+    return Batch(ids) if batch.decoder_inputs is None else replace(batch, decoder_inputs=ids, labels=None)
 
 
 @generating
 def test_the_future_changes_nothing_that_was_said_before(name: str, label: str) -> None:
     model = tiny(name, label)
     batch = collate(model, name)
-    right = model.body.read(model.body(batch).sequence)
+    right = model.body.to_logits(model.body(batch).sequence)
     for at in range(1, batch.prompt.shape[1]):
         target = batch.prompt.clone()
-        target[:, at:] = (target[:, at:] + 1 + at % 7) % model.config.vocabulary
-        changed = model.body.read(model.body(reading(batch, target)).sequence)
+        target[:, at:] = (target[:, at:] + 1 + at % 7) % model.config.vocab_size
+        changed = model.body.to_logits(model.body(reading(batch, target)).sequence)
         assert torch.equal(changed[:, :at], right[:, :at])
         assert not torch.equal(changed[:, at], right[:, at])
 
@@ -45,7 +45,7 @@ def test_the_future_changes_nothing_that_was_said_before(name: str, label: str) 
 def sources(model: Model, name: str, length: int) -> tuple[Batch, Tensor]:
     """A batch whose rows have all the same number of tokens to read, and those."""
     batch = collate(model, name, [0, 1, 3])
-    target = torch.randint(3, model.config.vocabulary, (3, length), generator=torch.Generator().manual_seed(9))
+    target = torch.randint(3, model.config.vocab_size, (3, length), generator=torch.Generator().manual_seed(9))
     return reading(batch, target), target
 
 
@@ -62,7 +62,7 @@ def test_step_by_step_says_what_one_pass_says(name: str, label: str, prompt: int
     model = tiny(name, label)
     batch, target = sources(model, name, 7)
     with torch.no_grad():
-        right = model.body.read(model.body(batch).sequence)
+        right = model.body.to_logits(model.body(batch).sequence)
         state = model.body.start(reading(batch, target[:, :prompt]), room)
         ours = torch.stack(list(steps(model, state, target[:, prompt - 1 :])), 1)
     near(ours, right[:, prompt - 1 :])
@@ -78,22 +78,22 @@ def test_kept_rows_go_on_from_their_own_past(name: str, label: str, prompt: int,
     with torch.no_grad():
         state = model.body.start(reading(batch, target[:, :prompt]), room)
         if prompt == 1:  # rows may be taken before anything was said
-            state.keep(torch.arange(3))
+            state.select_rows(torch.arange(3))
         for _ in steps(model, state, target[:, prompt - 1 : 4]):
             pass
         rows = torch.tensor([2, 0, 2, 1])
-        state.keep(rows)
+        state.select_rows(rows)
         more = torch.tensor([[5, 6], [7, 8], [9, 10], [11, 12]])
         ours = torch.stack(list(steps(model, state, more)), 1)
         whole = torch.cat([target[rows, :4], more], 1)
-        chosen = reading(batch.rows(rows), whole)
-        right = model.body.read(model.body(chosen).sequence)
+        chosen = reading(batch.select_rows(rows), whole)
+        right = model.body.to_logits(model.body(chosen).sequence)
         near(ours, right[:, 4:])
         state.keep(torch.tensor([3]))
         last = model.body.step(torch.tensor([13]), state)
         longer = torch.cat([whole[3:], torch.tensor([[13]])], 1)
-        alone = reading(chosen.rows(torch.tensor([3])), longer)
-        near(last, model.body.read(model.body(alone).sequence)[:, -1])
+        alone = reading(chosen.select_rows(torch.tensor([3])), longer)
+        near(last, model.body.to_logits(model.body(alone).sequence)[:, -1])
 
 
 @pytest.mark.every(3)
@@ -107,15 +107,15 @@ def test_reordered_rows_of_one_source_exchange_their_pasts(name: str, label: str
     beams[:, 0] = target[twice, 0]
     with torch.no_grad():
         state = model.body.start(reading(batch, target[:, :1]), room)
-        state.keep(twice)
+        state.select_rows(twice)
         for _ in steps(model, state, beams[:, :3]):
             pass
         rows = torch.tensor([1, 0, 3, 3])
         state.reorder(rows)
         ours = torch.stack(list(steps(model, state, beams[:, 3:])), 1)
         whole = torch.cat([beams[rows, :3], beams[:, 3:]], 1)
-        chosen = reading(batch.rows(twice), whole)
-        near(ours, model.body.read(model.body(chosen).sequence)[:, 3:])
+        chosen = reading(batch.select_rows(twice), whole)
+        near(ours, model.body.to_logits(model.body(chosen).sequence)[:, 3:])
 
 
 @pytest.mark.every(4)
@@ -124,11 +124,11 @@ def test_reordered_rows_of_one_source_exchange_their_pasts(name: str, label: str
 def test_rows_that_join_say_what_they_say_alone(name: str, label: str, rooms: tuple[int | None, int | None]) -> None:
     model = tiny(name, label)
     batch, target = sources(model, name, 7)
-    first, second = batch.rows(torch.tensor([0])), batch.rows(torch.tensor([1, 2]))
-    if second.mask is not None and first.target is not None:  # sources of other widths, with a mask and without
-        first = replace(first, x=first.x[:, : int(first.mask[0])], mask=None)  # type: ignore[index]
+    first, second = batch.select_rows(torch.tensor([0])), batch.select_rows(torch.tensor([1, 2]))
+    if second.mask is not None and first.decoder_inputs is not None:  # sources of other widths, with a mask and without
+        first = replace(first, x=first.inputs[:, : int(first.mask[0])], mask=None)  # type: ignore[index]
     with torch.no_grad():
-        right = model.body.read(model.body(batch).sequence)
+        right = model.body.to_logits(model.body(batch).sequence)
         state = model.body.start(reading(first, target[:1, :3]), rooms[0])
         near(torch.cat(list(steps(model, state, target[:1, 2:4]))), right[0, 2:4])
         state.join(model.body.start(reading(second, target[1:, :2]), rooms[1]))

@@ -19,8 +19,8 @@ import pytest
 
 from conftest import KINDS, TWELVE, Pairs, facts, rows, same_tensors, stopped_in, train_tiny, write_pairs
 from regard.data.store import cache, token_store
-from regard.data.store.cache import Lock, key_of, recall, remember, stored
-from regard.data.store.token_store import Store, Writer
+from regard.data.store.cache import FileLock, cache_key, cached_store, load_note, save_note
+from regard.data.store.token_store import StoreWriter, TokenStore
 from regard.data.text.pairs import Pair
 from regard.errors import DataError, RunError, SettingError
 from regard.runs import preprocess, scan
@@ -41,8 +41,8 @@ def some_rows(seed: int = 0, count: int = 50, most: int = 400) -> list[np.ndarra
     return [random.integers(0, most, length, dtype=np.int32) for length in random.integers(0, 30, count)]
 
 
-def filled(seed: int = 0) -> cache.Fill:
-    def fill(writer: Writer) -> Mapping[str, Any]:
+def filled(seed: int = 0) -> cache.FillStore:
+    def fill(writer: StoreWriter) -> Mapping[str, Any]:
         writer.add(source=some_rows(seed)[:20], target=some_rows(seed + 1)[:20])
         writer.add(source=[], target=[])
         writer.add(source=some_rows(seed)[20:], target=some_rows(seed + 1)[20:])
@@ -51,18 +51,20 @@ def filled(seed: int = 0) -> cache.Fill:
     return fill
 
 
-def never(_: Writer) -> Mapping[str, Any]:
+def never(_: StoreWriter) -> Mapping[str, Any]:
     raise AssertionError("it was filled again")
 
 
-def make(key: str, fill: cache.Fill, said: list[str] | None = None, vocabulary: int = 400) -> Store:
-    return stored(key, {"source": vocabulary, "target": vocabulary}, fill, (said if said is not None else []).append)
+def make(key: str, fill: cache.FillStore, said: list[str] | None = None, vocabulary: int = 400) -> TokenStore:
+    return cached_store(
+        key, {"source": vocabulary, "target": vocabulary}, fill, (said if said is not None else []).append
+    )
 
 
-def holds(found: Store, seed: int = 0) -> bool:
+def holds(found: TokenStore, seed: int = 0) -> bool:
     wanted = some_rows(seed), some_rows(seed + 1)
     sides = found.sides["source"], found.sides["target"]
-    return found.facts["seed"] == seed and all(
+    return found.metadata["seed"] == seed and all(
         len(a) == len(b) and all(map(np.array_equal, a, b)) for a, b in zip(wanted, sides, strict=True)
     )
 
@@ -76,7 +78,7 @@ def left_in(place: Path) -> list[str]:
 
 @pytest.mark.parametrize(("vocabulary", "kind"), [(400, np.uint16), (65_536, np.uint16), (65_537, np.int32)])
 def test_rows_come_back_as_they_were(vocabulary: int, kind: type) -> None:
-    made = make("a", filled(), vocabulary=vocabulary)
+    made = make("a", filled(), vocab_size=vocabulary)
     side = made.sides["source"]
     assert holds(made) and side.values.dtype == kind and not side.values.flags.writeable
     assert side.lengths().tolist() == [len(row) for row in some_rows()]
@@ -86,12 +88,12 @@ def test_rows_come_back_as_they_were(vocabulary: int, kind: type) -> None:
 def test_every_side_has_the_numbers_that_it_needs() -> None:
     """A place may be larger than any token: in a row of 65,536 tokens it takes four bytes, and a token still two."""
 
-    def fill(writer: Writer) -> Mapping[str, Any]:
+    def fill(writer: StoreWriter) -> Mapping[str, Any]:
         writer.add(text=[np.arange(65_536)], length=[np.array([65_536])])
         return {}
 
     for _ in range(2):  # as it is written, and as it is read
-        made = stored("wide", {"text": 65_536, "length": token_store.ANY}, fill, [].append)
+        made = cached_store("wide", {"text": 65_536, "length": token_store.MAX_INT}, fill, [].append)
         assert made.sides["text"].values.dtype == np.uint16 and made.sides["text"][0][-1] == 65_535
         assert made.sides["length"][0].tolist() == [65_536]
 
@@ -107,8 +109,14 @@ def test_a_store_without_rows_is_one() -> None:
 
 
 def test_keys_differ_with_what_they_are_made_of() -> None:
-    keys = [key_of(1, "ab", "c"), key_of(1, "a", "bc"), key_of("1", "ab", "c"), key_of(1, ("ab", "c")), key_of()]
-    assert len(set(keys)) == len(keys) and key_of(1, ("a",)) == key_of(1, ["a"])
+    keys = [
+        cache_key(1, "ab", "c"),
+        cache_key(1, "a", "bc"),
+        cache_key("1", "ab", "c"),
+        cache_key(1, ("ab", "c")),
+        cache_key(),
+    ]
+    assert len(set(keys)) == len(keys) and cache_key(1, ("a",)) == cache_key(1, ["a"])
 
 
 # -- the cache
@@ -142,7 +150,7 @@ def test_a_damaged_store_is_made_again(harm: str, place: Path) -> None:
 
 def test_of_a_large_store_the_sizes_are_checked(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make("a", filled())
-    monkeypatch.setattr(token_store, "SUMMED", 0)
+    monkeypatch.setattr(token_store, "CHECKSUM_MAX_BYTES", 0)
     flip(place / "a" / "target.values")
     make("a", never)  # by design: to read all of it would take minutes
     os.truncate(place / "a" / "target.values", 100)
@@ -234,9 +242,9 @@ def test_a_bound_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_store_that_goes_while_it_is_opened_is_not_used(place: Path) -> None:
     make("a", filled())
-    lock = Lock(place / "a" / "store.json")
+    lock = FileLock(place / "a" / "store.json")
     (place / "a").rename(place / "b")
-    assert not lock.take(shared=True)
+    assert not lock.acquire(shared=True)
 
 
 def test_without_a_place_to_write_the_tokens_are_kept_for_this_run(tmp_path: Path, monkeypatch: Any) -> None:
@@ -245,14 +253,14 @@ def test_without_a_place_to_write_the_tokens_are_kept_for_this_run(tmp_path: Pat
     said: list[str] = []
     assert holds(make("a", filled(), said))
     assert len(said) == 1 and str(tmp_path / "file") in said[0] and "REGARD_CACHE=FOLDER" in said[0]
-    assert remember("key", 1) is None and recall("key") is None
+    assert save_note("key", 1) is None and load_note("key") is None
 
 
 def test_a_full_disk_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Writer, "finish", full)
+    monkeypatch.setattr(StoreWriter, "finish", full)
     monkeypatch.setattr("tempfile.tempdir", str(place.parent))
     with pytest.raises(DataError, match="REGARD_CACHE"):
         make("a", filled())
@@ -260,15 +268,15 @@ def test_a_full_disk_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_note_is_whole_or_none(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    remember("key", {"a": ["ä", 1, None]})
-    assert recall("key") == {"a": ["ä", 1, None]} and recall("other") is None
+    save_note("key", {"a": ["ä", 1, None]})
+    assert load_note("key") == {"a": ["ä", 1, None]} and load_note("other") is None
     note = place.parent / "notes" / "key"
     flip(note)
-    assert recall("key") is None
-    monkeypatch.setattr(cache, "_NOTES", 3)
+    assert load_note("key") is None
+    monkeypatch.setattr(cache, "_MAX_NOTES", 3)
     for number in range(5):
-        remember(f"n{number}", number)
-    assert len(left_in(note.parent)) == 3 and recall("n4") == 4
+        save_note(f"n{number}", number)
+    assert len(left_in(note.parent)) == 3 and load_note("n4") == 4
 
 
 # -- a run
@@ -293,11 +301,11 @@ def test_content_tokenizer_and_limits_decide_and_where_it_lies_does_not(
     train_tiny(few, tmp_path / "first", *ONE)
     others: list[tuple[Any, tuple[str, ...], bool]] = [
         (KINDS["gz"](tmp_path, pairs[:40]), (), True),
-        (few, ("train.rate=1e-5", "model.width=64"), True),
-        (few, ("data.vocabulary=300",), False),
-        (few, ("data.longest=20",), False),
-        (few, ("train.tokens=64",), False),
-        (few, ("data.share=0.2",), False),
+        (few, ("train.lr=1e-5", "model.width=64"), True),
+        (few, ("data.vocab_size=300",), False),
+        (few, ("data.max_length=20",), False),
+        (few, ("train.batch_tokens=64",), False),
+        (few, ("data.valid_fraction=0.2",), False),
         (write_pairs(tmp_path / "more.tsv", pairs[:41]), (), False),
     ]
     for number, (data, more, hit) in enumerate(others):
@@ -322,7 +330,7 @@ def test_a_file_changed_in_place_with_the_same_size_and_time_is_noticed(pairs: P
 def test_files_are_not_parsed_again_where_nothing_has_changed(few: Path, tmp_path: Path, monkeypatch: Any) -> None:
     with stopped_in(6):
         train_tiny(few, tmp_path / "run", *TWELVE)
-    monkeypatch.setattr(scan.Files, "_all", lambda *_: pytest.fail("they were"))
+    monkeypatch.setattr(scan.TrainingFiles, "_all", lambda *_: pytest.fail("they were"))
     assert "held out" in train_tiny((), tmp_path / "run", *TWELVE, resume=True)
 
 
@@ -330,7 +338,10 @@ def test_files_are_not_parsed_again_where_nothing_has_changed(few: Path, tmp_pat
 def test_data_that_changes_between_two_passes_is_refused(
     when: str, pairs: Pairs, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    step, notes = {"before the tokenizer": "_make_text", "before the tokens": "_tokens"}[when], tmp_path / "cache/notes"
+    step, notes = (
+        {"before the tokenizer": "_make_tokenizer", "before the tokens": "_load_or_encode"}[when],
+        tmp_path / "cache/notes",
+    )
     data, real = write_pairs(tmp_path / "d.tsv", pairs[:30]), getattr(preprocess, step)
 
     def grown(*given: Any) -> Any:
@@ -340,7 +351,9 @@ def test_data_that_changes_between_two_passes_is_refused(
     with monkeypatch.context() as patch, pytest.raises(DataError, match="changed"):
         patch.setattr(preprocess, step, grown)
         train_tiny(data, tmp_path / "run", *ONE)
-    assert not (tmp_path / "run").exists() and len(list(notes.iterdir())) == (step == "_tokens")  # a tokenizer is right
+    assert not (tmp_path / "run").exists() and len(list(notes.iterdir())) == (
+        step == "_load_or_encode"
+    )  # a tokenizer is right
     assert "to train on" in train_tiny(data, tmp_path / "run", *ONE)
 
 
@@ -349,11 +362,9 @@ def test_the_first_that_is_too_long_is_named_where_it_lies_now(pairs: Pairs, tmp
     for name, blank in (("a.tsv", 0), ("b.tsv", 3)):
         data = write_pairs(tmp_path / name, [("", "z")] * blank + many)
         said = train_tiny(
-            data, tmp_path / f"run {name}", *ONE, "data.longest=60", valid=write_pairs(tmp_path / "v.tsv", many)
+            data, tmp_path / f"run {name}", *ONE, "data.max_length=60", valid=write_pairs(tmp_path / "v.tsv", many)
         )
-        assert (
-            f"1 training pairs have more than 60 tokens on a side (data.longest) and are skipped, the first at {data}, "
-        )
+        assert f"1 training pairs have more than 60 tokens on a side (data.max_length) and are skipped, the first at {data}, "
         assert f"the first at {data}, line {21 + blank}" in said and (HIT in said) == bool(blank)
         assert ("3 rows with an empty side are skipped" in said) == bool(blank)
 
@@ -369,15 +380,15 @@ def test_training_pairs_are_never_all_in_memory(pairs: Pairs, tmp_path: Path, mo
     def count() -> None:
         seen.append(sum(type(thing) is Pair for thing in gc.get_objects()) - others)
 
-    def counted(self: Writer, real: Any = Writer.add, **parts: Any) -> None:
+    def counted(self: StoreWriter, real: Any = StoreWriter.add, **parts: Any) -> None:
         if next(calls) % 8 == 0:  # looking at everything takes its time
             count()
         real(self, **parts)
 
-    monkeypatch.setattr(Writer, "add", counted)
+    monkeypatch.setattr(StoreWriter, "add", counted)
     monkeypatch.setattr(preprocess, "CHUNK", 500)
-    monkeypatch.setattr("regard.runs.preprocess.Prepared.__post_init__", lambda _: count(), raising=False)
-    train_tiny(data, tmp_path / "run", *ONE, "data.share=0.01", "data.vocabulary=300")
+    monkeypatch.setattr("regard.runs.preprocess.PreparedData.__post_init__", lambda _: count(), raising=False)
+    train_tiny(data, tmp_path / "run", *ONE, "data.valid_fraction=0.01", "data.vocab_size=300")
     found = facts(tmp_path / "run")["found"]
     assert found["train"] + found["valid"] == 4 * len(pairs) >= 6000
     # a part, what a pass holds ready, those that a header was looked for in, and the validation pairs
@@ -395,5 +406,5 @@ def test_a_long_pass_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None
     clock: Iterator[int] = iter(range(0, 1000, 6))
     monkeypatch.setattr("regard.runs.scan.time.monotonic", lambda: next(clock))
     said: list[str] = []
-    assert list(scan.paced(range(4500), "pairs read", said.append)) == list(range(4500))
+    assert list(scan.log_progress(range(4500), "pairs read", said.append)) == list(range(4500))
     assert said == ["  2,000 pairs read, 167 a second", "  4,000 pairs read, 167 a second"]

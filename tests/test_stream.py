@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from regard.decode.cuda_graphs import _shelves, borrow
-from regard.decode.search import Found, search
-from regard.decode.settings import Decode
+from regard.decode.cuda_graphs import _graph_caches, acquire_graph
+from regard.decode.search import search
+from regard.decode.settings import DecodeSettings
 from regard.decode.stream import stream
 from regard.errors import SettingError
 from talk import BODIES, END, STREAMS, WAYS, agree, asked, enough, fixed, padded
@@ -25,31 +25,31 @@ def body(request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.parametrize("way", WAYS[:4])
 def test_a_row_ends_where_someone_has_heard_enough(body: Any, way: dict[str, Any]) -> None:
-    whole, cut = (search(body, *asked([0, 1, 2, 3, 4], **way), until=until) for until in (None, enough))
+    whole, cut = (search(body, *asked([0, 1, 2, 3, 4], **way), stop_fn=until) for until in (None, enough))
     reasons = set()
     for row, options in enumerate(cut):
         shortened = []
         for full in whole[row]:
             here = next((n for n in range(1, len(full.tokens) + 1) if enough(row, list(full.tokens[:n]))), None)
-            logs = full.logs[:here]
-            why = full.why if here is None else "until"
+            logs = full.log_probs[:here]
+            why = full.finish_reason if here is None else "until"
             shortened.append(Found(full.tokens[:here], math.fsum(logs), logs, why))
         agree([options], [sorted(shortened, key=lambda f: -f.score)])
-        reasons |= {f.why for f in options}
+        reasons |= {f.finish_reason for f in options}
     assert "until" in reasons and len(reasons) > 1
     agree(fixed(body, asked([0, 1, 2, 3, 4], **way), until=enough), cut)
 
 
 def test_beams_are_cut_when_they_are_finished(body: Any) -> None:
     way = {"beam": 3, "best": 3}
-    whole, cut = (search(body, *asked([0, 1, 2, 3, 4], **way), until=until) for until in (None, enough))
+    whole, cut = (search(body, *asked([0, 1, 2, 3, 4], **way), stop_fn=until) for until in (None, enough))
     for row, (before, after) in enumerate(zip(whole, cut, strict=True)):
         for full, short in zip(before, after, strict=True):
             assert short.score == full.score and short.tokens == full.tokens[: len(short.tokens)]
-            assert (short.why == "until") == any(
+            assert (short.finish_reason == "until") == any(
                 enough(row, list(full.tokens[:n])) for n in range(len(full.tokens) + 1)
             )
-    assert any(f.why == "until" for options in cut for f in options)
+    assert any(f.finish_reason == "until" for options in cut for f in options)
 
 
 def test_a_beam_that_is_cut_is_read_once(body: Any) -> None:
@@ -62,7 +62,7 @@ def test_a_beam_that_is_cut_is_read_once(body: Any) -> None:
             known.append(tokens)
         return False
 
-    found = search(body, *asked([0, 1, 3], beam=2, best=2), until=listen)
+    found = search(body, *asked([0, 1, 3], beam=2, best=2), stop_fn=listen)
     assert max(len(f.tokens) for options in found for f in options) > 2
     assert {row: len(known) for row, known in lists.items()} == {
         row: sum(1 for f in options if f.tokens) for row, options in enumerate(found)
@@ -73,7 +73,7 @@ def test_who_listens_is_told_the_places_in_the_whole_batch(body: Any) -> None:
     told_of: set[int] = set()
     batch, end, limits, settings, requests = asked([0, 1, 2, 3, 4])
     limits[1] = limits[3] = 0
-    search(body, batch, end, limits, settings, requests, until=lambda row, tokens: bool(told_of.add(row)))
+    search(body, batch, end, limits, settings, requests, stop_fn=lambda row, tokens: bool(told_of.add(row)))
     assert told_of == {0, 2, 4}
     assert search(body, batch, end, limits, settings, requests)[1] == [Found((), 0.0, (), "length")]
 
@@ -83,8 +83,8 @@ def test_who_listens_is_told_the_places_in_the_whole_batch(body: Any) -> None:
 
 def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams as on CUDA, without the recording."""
-    monkeypatch.setattr("regard.decode.stream.recordable", lambda *_: True)
-    monkeypatch.setattr("regard.decode.stream.borrow", lambda *asked: borrow(*asked, graph=False))
+    monkeypatch.setattr("regard.decode.stream.can_capture", lambda *_: True)
+    monkeypatch.setattr("regard.decode.stream.borrow", lambda *asked: acquire_graph(*asked, capture=False))
 
 
 @pytest.mark.parametrize("until", [None, enough])
@@ -97,36 +97,36 @@ def test_a_stream_is_the_search_in_pieces(
         plainly(monkeypatch)
     asking = asked([0, 1, 2, 3, 4], **way)
     asking[2][2] = 0
-    right = search(body, *asking, until=until)
+    right = search(body, *asking, stop_fn=until)
     said: list[list[int]] = [[] for _ in right]
     looks = 0
-    for news in stream(body, *asking, until=until):
+    for news in stream(body, *asking, stop_fn=until):
         assert len(news) == len(said) and not torch.is_inference_mode_enabled()
         for row, tokens in zip(said, news, strict=True):
             row += tokens
         looks += 1
     assert [tuple(row) for row in said] == [f.tokens for (f,) in right]
-    longest = max(len(f.logs) for (f,) in right)
+    longest = max(len(f.log_probs) for (f,) in right)
     assert looks <= 1 + math.log2(longest) + longest / 8 if few else looks == longest
 
 
 def test_a_stream_that_nobody_reads_on_is_let_go(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plainly(monkeypatch)
-    _shelves.pop(body, None)
+    _graph_caches.pop(body, None)
     asking = asked([1, 3])
     right = search(body, *asking)
     open_one = stream(body, *asking)
     next(open_one)
-    assert not _shelves[body].recordings, "what is in use is not on the shelf"
+    assert not _graph_caches[body].entries, "what is in use is not on the shelf"
     agree(fixed(body, asking), right)  # and stands in nobody's way
-    assert len(_shelves[body].recordings) == 1
+    assert len(_graph_caches[body].entries) == 1
     open_one.close()  # type: ignore[attr-defined]
     dropped = stream(body, *asking)
     next(dropped)
     del dropped
     gc.collect()
-    assert len(_shelves[body].recordings) == 1 and _shelves[body].lock.acquire(blocking=False)
-    _shelves[body].lock.release()
+    assert len(_graph_caches[body].entries) == 1 and _graph_caches[body].lock.acquire(blocking=False)
+    _graph_caches[body].lock.release()
     agree(fixed(body, asking), right)
 
 
@@ -148,5 +148,5 @@ def test_what_cannot_be_streamed_is_said_at_once(body: Any) -> None:
         stream(body, *asked([0], beam=2))
     with pytest.raises(SettingError, match="answer"):
         stream(body, *asked([0], sample=True, best=2))
-    silent = padded([[1]]), END, torch.tensor([0]), Decode()
+    silent = padded([[1]]), END, torch.tensor([0]), DecodeSettings()
     assert list(stream(body, *silent)) == []

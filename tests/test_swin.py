@@ -22,23 +22,38 @@ import regard
 from oracle import near, noise, noisy
 from regard.config import as_dict, from_dict
 from regard.errors import RegardError, SettingError, WeightsError
-from regard.model import Identity, assemble
-from regard.nn.attention.relative_positions import Placed, Standing
-from regard.nn.blocks.heads import ReadOut
-from regard.nn.recording import watch
+from regard.model import ModelSpec, assemble
+from regard.nn.attention.relative_positions import BoundPosition, PositionIds
+from regard.nn.blocks.heads import ClassifierHead
+from regard.nn.recording import record_attention
 from regard.nn.vision import swin as shifted
-from regard.nn.vision.swin import OnGrid, RelativeTable, Skip, Tiles, Windowed, constant, offsets
+from regard.nn.vision.swin import (
+    DropPath,
+    GridPositionIds,
+    RelativePositionBias,
+    ShiftedWindowAttention,
+    WindowGrid,
+    cached_constant,
+    relative_index,
+)
 from regard.systems import swin
-from regard.tasks import SEEING
+from regard.tasks import IMAGE_TASKS
 from regard.types import Batch
-from regard.weights.tables import Tensors, read_folder, write_file
+from regard.weights.tables import Tensors, read_checkpoint, write_safetensors
 
 SIZES: dict[str, Any] = {
     "image_size": 32, "patch_size": 2, "num_channels": 3, "embed_dim": 8, "depths": [2, 3, 2, 2], "num_heads": [2, 1, 4, 8],
     "window_size": 3, "mlp_ratio": 1.5, "drop_path_rate": 0.0, "num_labels": 5,
 }  # fmt: skip
 TINY = swin.Config(
-    size=32, patch=2, width=8, depths=(2, 3, 2, 2), heads=(2, 1, 4, 8), window=3, ratio=1.5, drop_path=0.0
+    image_size=32,
+    patch_size=2,
+    width=8,
+    depths=(2, 3, 2, 2),
+    heads=(2, 1, 4, 8),
+    window_size=3,
+    mlp_ratio=1.5,
+    drop_path=0.0,
 )
 
 
@@ -54,11 +69,11 @@ class Ours(nn.Module):
         super().__init__()
         published = json.loads((folder / "config.json").read_text())
         config = from_dict(swin.Config, swin.PUBLISHED.read(published), "model.")
-        self.config, tensors = swin.adapt(config, read_folder(folder))
+        self.config, tensors = swin.from_published(config, read_checkpoint(folder))
         self.body: Any = swin.build(self.config)
         classes = tensors.get("classifier.weight")
         if classes is not None:
-            self.head = ReadOut("classes", self.config.widths[-1], len(classes), self.config.head_dropout)
+            self.head = ClassifierHead("classes", self.config.widths[-1], len(classes), self.config.head_dropout)
         weights, self.foreign = swin.NAMES.read(tensors, self.weights())
         for name, tensor in weights.items():
             part, own = (self.head, name.removeprefix("head.")) if name.startswith("head.") else (self.body, name)
@@ -156,7 +171,7 @@ def test_classes_and_their_gradients_are_those_of_image_classification(
 ) -> None:
     peer = theirs(**changes)
     model = ours(peer, tmp_path)
-    x = noise(2, model.config.channels, *size).requires_grad_()
+    x = noise(2, model.config.in_channels, *size).requires_grad_()
     with middles():
         right = peer(x)
     own = model(x)
@@ -185,11 +200,15 @@ def test_states_summary_and_taps_are_those_of_the_bare_model(size: tuple[int, in
     near(found.sequence, right.last_hidden_state, 1e-11)
     near(found.summary, right.pooler_output, 1e-11)
     maps = right.reshaped_hidden_states[1:]
-    for tap, at in zip(found.taps, (3, 0, 2, 1), strict=True):
+    for tap, at in zip(found.hidden_states, (3, 0, 2, 1), strict=True):
         near(tap, maps[at], 1e-11)
-    for tap, told in zip(model.body(Batch(x), taps=(0, 1, 2, 3)).taps, model.config.maps(), strict=True):
+    for tap, told in zip(
+        model.body(Batch(x), taps=(0, 1, 2, 3)).hidden_states, model.config.feature_maps(), strict=True
+    ):
         assert tap.shape[1] == told.channels and tap.shape[2] == -(-size[0] // told.stride) and not told.flat
-    assert [told.stride for told in model.config.maps()] == [2, 4, 8, 16] and model.body(Batch(x)).taps == ()
+    assert [told.stride for told in model.config.feature_maps()] == [2, 4, 8, 16] and model.body(
+        Batch(x)
+    ).hidden_states == ()
 
 
 def test_the_loss_of_labels_is_the_published_one(tmp_path: Path) -> None:
@@ -209,7 +228,7 @@ def test_folders_are_written_as_they_were_read(name: str, tmp_path: Path) -> Non
     assert set(written) == {prefix + key for key in before}
     config = swin.PUBLISHED.write(as_dict(model.config), "classify" if prefix == "" else "")
     (tmp_path / "ours" / "config.json").write_text(json.dumps({**config, "num_labels": 5}))
-    write_file(tmp_path / "ours" / "model.safetensors", written)
+    write_safetensors(tmp_path / "ours" / "model.safetensors", written)
     again = getattr(transformers, name).from_pretrained(tmp_path / "ours", dtype=torch.float64)
     assert config["architectures"] == [name]
     own, right = again.state_dict(), peer.state_dict()
@@ -224,7 +243,7 @@ def test_a_folder_is_a_model_with_its_labels_and_goes_back_to_one(tmp_path: Path
     peer.save_pretrained(tmp_path / "theirs")
     model = regard.load(tmp_path / "theirs")
     x = noise(2, 3, 57, 43)
-    assert model.task.name == "classify" and model.identity.labels == tuple("abcde") and not model.notes
+    assert model.task.name == "classify" and model.spec.labels == tuple("abcde") and not model.notes
     near(model.logits(x), peer(x).logits, 1e-11)
     assert len(model.blocks()) == 9
     regard.save(model, tmp_path / "ours", layout="huggingface")
@@ -238,15 +257,15 @@ def test_a_bare_folder_has_no_classes_yet(tmp_path: Path) -> None:
     peer = theirs("SwinModel")
     peer.save_pretrained(tmp_path)
     model = regard.load(tmp_path)
-    assert model.head is None and model.fresh and any("no classes" in note for note in model.notes)
-    near(model.states(noise(1, 3, 48, 48)).summary, peer(noise(1, 3, 48, 48)).pooler_output, 1e-11)  # type: ignore[arg-type]
+    assert model.head is None and model.has_new_head and any("no classes" in note for note in model.notes)
+    near(model.states(noise(1, 3, 48, 48)).pooled, peer(noise(1, 3, 48, 48)).pooler_output, 1e-11)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("task", ["segment", "depth"])
 @pytest.mark.parametrize("size", [(32, 48), (57, 43)])
 def test_dense_heads_read_its_maps(task: str, size: tuple[int, int]) -> None:
     labels = ("road", "sky", "tree") if task == "segment" else ()
-    model: Any = assemble(Identity(swin.SYSTEM, TINY, SEEING[task], labels=labels)).eval()
+    model: Any = assemble(ModelSpec(swin.SYSTEM, TINY, IMAGE_TASKS[task], labels=labels)).eval()
     found = model.logits(torch.rand(2, 3, *size))
     assert found.shape[0] == 2 and found.shape[-2:] == size and bool(found.isfinite().all())
 
@@ -303,7 +322,7 @@ def _origin(name: str) -> str:
 def test_the_layouts_of_the_authors_and_of_timm_are_read(timm: bool, tmp_path: Path) -> None:
     model = ours(theirs(), tmp_path)
     published = swin.NAMES.write(model.weights())
-    _, tensors = swin.adapt(model.config, authors(published, timm))
+    _, tensors = swin.from_published(model.config, authors(published, timm))
     back, foreign = swin.NAMES.read(tensors, model.weights())
     assert not foreign and all(torch.equal(back[name], tensor) for name, tensor in model.weights().items())
 
@@ -311,11 +330,11 @@ def test_the_layouts_of_the_authors_and_of_timm_are_read(timm: bool, tmp_path: P
 def test_a_table_of_a_small_grid_is_the_middle_of_a_whole_one() -> None:
     whole = noise(25, 2)
     middle = whole.view(5, 5, 2)[1:4, 1:4].reshape(9, 2)
-    _, found = swin.adapt(TINY, {"swin.a.relative_position_bias_table": middle})
+    _, found = swin.from_published(TINY, {"swin.a.relative_position_bias_table": middle})
     wide = found["swin.a.relative_position_bias_table"].view(5, 5, 2)
     assert torch.equal(wide[1:4, 1:4].reshape(9, 2), middle) and int((wide != 0).sum()) == 18
     for side in (1, 2):  # what a grid of that size reads
-        rows, own = offsets(side, 3, torch.device("cpu")), offsets(side, 2, torch.device("cpu"))
+        rows, own = relative_index(side, 3, torch.device("cpu")), relative_index(side, 2, torch.device("cpu"))
         assert torch.equal(wide.view(25, 2)[rows], middle[own])
 
 
@@ -327,12 +346,12 @@ GRIDS = [(6, 6, 3, 1), (7, 9, 3, 1), (5, 8, 4, 2), (8, 8, 2, 1), (9, 6, 5, 2), (
 
 @pytest.mark.parametrize("grid", GRIDS)
 def test_windows_are_cut_and_joined_and_know_where_their_tokens_lie(grid: tuple[int, int, int, int]) -> None:
-    tiles = Tiles.of(*grid)
+    tiles = WindowGrid.create(*grid)
     height, width = grid[:2]
     x = noise(2, height * width, 3)
-    cut = tiles.cut(x)
-    assert torch.equal(tiles.join(cut), x)
-    places = tiles.places(torch.device("cpu"))
+    cut = tiles.partition(x)
+    assert torch.equal(tiles.reverse(cut), x)
+    places = tiles.token_index(torch.device("cpu"))
     assert sorted(places[places >= 0].tolist()) == list(range(height * width))
     for number, row in enumerate(cut):
         at = places[number % len(places)]
@@ -343,26 +362,26 @@ def test_windows_are_cut_and_joined_and_know_where_their_tokens_lie(grid: tuple[
 @pytest.mark.parametrize("grid", GRIDS)
 def test_only_neighbours_of_one_window_see_each_other(grid: tuple[int, int, int, int]) -> None:
     """Windows that begin at `shift`, those at the edges cut off, and nothing runs around the grid."""
-    tiles = Tiles.of(*grid)
+    tiles = WindowGrid.create(*grid)
     if not tiles.shift:
-        assert min(grid[:2]) <= grid[2] and tiles.side == min(grid[:2])
+        assert min(grid[:2]) <= grid[2] and tiles.window == min(grid[:2])
         return
-    whole = tiles.whole
-    places, hidden = whole.places(torch.device("cpu")), tiles.hidden(torch.device("cpu"))
+    whole = tiles.padded
+    places, hidden = whole.token_index(torch.device("cpu")), tiles.blocked(torch.device("cpu"))
     for window, own in zip(places, hidden, strict=True):
         homes = [
-            ((at // whole.width - tiles.shift) // tiles.side, (at % whole.width - tiles.shift) // tiles.side)
+            ((at // whole.width - tiles.shift) // tiles.window, (at % whole.width - tiles.shift) // tiles.window)
             for at in window.tolist()
         ]
         assert own.tolist() == [[a != b for b in homes] for a in homes]
 
 
-def attention(shift: int, window: int = 3) -> tuple[Windowed, RelativeTable]:
-    return noisy(Windowed(8, 2), 3).eval(), noisy(RelativeTable(2, window, shift), 4)
+def attention(shift: int, window: int = 3) -> tuple[ShiftedWindowAttention, RelativePositionBias]:
+    return noisy(ShiftedWindowAttention(8, 2), 3).eval(), noisy(RelativePositionBias(2, window, shift), 4)
 
 
 def whole_grid(
-    part: Windowed, table: RelativeTable, x: Tensor, grid: tuple[int, int]
+    part: ShiftedWindowAttention, table: RelativePositionBias, x: Tensor, grid: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Every token with every other, told in the plainest words; of grids that windows fit into."""
     (height, width), reach = grid, table.window
@@ -383,15 +402,15 @@ def test_attention_within_windows_is_that_of_the_whole_grid_under_their_rule(shi
     part, table = attention(shift)
     x = noise(2, 54, 8)
     right, weights = whole_grid(part, table, x, (6, 9))
-    inside = Placed(table, OnGrid(6, 9))
-    near(part(x, inside=inside), right)
-    with watch(part, gradients=True) as seen:
+    inside = BoundPosition(table, GridPositionIds(6, 9))
+    near(part(x, position=inside), right)
+    with record_attention(part, gradients=True) as seen:
         near(part(x, inside=inside), right)
-    (look,) = seen.looks
-    assert look.keys is not None and look.queries is not None
+    (look,) = seen.records
+    assert look.key_index is not None and look.query_index is not None
     dense = torch.zeros(2, 2, 54, 54, dtype=torch.float64)
     for row in range(2):
-        index = look.queries[row][:, None], look.keys[0, 0]
+        index = look.query_index[row][:, None], look.key_index[0, 0]
         dense[row].index_put_((torch.arange(2)[:, None, None], *index), look.weights[row].detach(), accumulate=True)
     near(dense, weights)
 
@@ -399,34 +418,34 @@ def test_attention_within_windows_is_that_of_the_whole_grid_under_their_rule(shi
 def test_the_rest_of_a_window_is_looked_at_and_is_no_key_of_the_picture() -> None:
     part, table = attention(1)
     x = noise(2, 35, 8)
-    with watch(part) as seen:
-        watched = part(x, inside=Placed(table, OnGrid(5, 7)))
-    (look,) = seen.looks
-    near(watched, part(x, inside=Placed(table, OnGrid(5, 7))))
-    assert look.weights.shape == (2, 2, 54, 9) and look.keys is not None and look.queries is not None
-    assert look.keys.shape == (1, 1, 54, 9) and look.queries.shape == (2, 54)
+    with record_attention(part) as seen:
+        watched = part(x, position=BoundPosition(table, GridPositionIds(5, 7)))
+    (look,) = seen.records
+    near(watched, part(x, inside=BoundPosition(table, GridPositionIds(5, 7))))
+    assert look.weights.shape == (2, 2, 54, 9) and look.key_index is not None and look.query_index is not None
+    assert look.key_index.shape == (1, 1, 54, 9) and look.query_index.shape == (2, 54)
     near(look.weights.sum(-1), torch.ones(2, 2, 54, dtype=torch.float64))
-    real = look.queries[0][look.queries[0] >= 0]
-    assert sorted(real.tolist()) == list(range(35)) and bool((look.keys == -1).any())
-    assert float(look.weights[:, :, (look.keys[0, 0] == -1).any(-1)].min()) >= 0
+    real = look.query_index[0][look.query_index[0] >= 0]
+    assert sorted(real.tolist()) == list(range(35)) and bool((look.key_index == -1).any())
+    assert float(look.weights[:, :, (look.key_index[0, 0] == -1).any(-1)].min()) >= 0
 
 
 def test_a_body_is_watched_layer_by_layer_and_owes_its_numbers_to_the_weights() -> None:
     body = noisy(swin.build(TINY)).eval().requires_grad_(False)
     x = noise(2, 3, 40, 32)
-    with watch(body, gradients=True) as seen:
+    with record_attention(body, gradients=True) as seen:
         states = body(Batch(x))
-    near(states.summary, body(Batch(x)).summary)
+    near(states.pooled, body(Batch(x)).summary)
     names = [
         f"stages.{stage}.blocks.{block}.attend" for stage, many in enumerate((2, 3, 2, 2)) for block in range(many)
     ]
     assert seen.names() == names
-    found = torch.autograd.grad(states.summary.sum(), [look.weights for look in seen.looks])
+    found = torch.autograd.grad(states.pooled.sum(), [look.weights for look in seen.records])
     assert all(bool(grad.any()) for grad in found)
     grids = [(20, 16), (10, 8), (5, 4), (3, 2)]
-    for look in seen.looks:
+    for look in seen.records:
         height, width = grids[int(look.name.split(".")[1])]
-        assert look.queries is not None and int(look.queries.max()) == height * width - 1
+        assert look.query_index is not None and int(look.query_index.max()) == height * width - 1
 
 
 def test_neighbours_in_a_batch_change_nothing() -> None:
@@ -456,21 +475,21 @@ def test_constants_are_made_once_for_a_size_and_can_be_learnt_through() -> None:
         return torch.arange(size, device=device)
 
     with torch.inference_mode():
-        first = constant(make, 7, device=torch.device("cpu"))
-    again = constant(make, 7, device=torch.device("cpu"))
+        first = cached_constant(make, 7, device=torch.device("cpu"))
+    again = cached_constant(make, 7, device=torch.device("cpu"))
     assert again is first and made == [7] and not first.is_inference()
-    assert constant(make, 7, device=torch.device("meta")).is_meta and made == [7, 7]
+    assert cached_constant(make, 7, device=torch.device("meta")).is_meta and made == [7, 7]
 
 
 def test_a_body_that_was_asked_first_can_learn_afterwards() -> None:
-    shifted._kept.cache_clear()
+    shifted._make_cached.cache_clear()
     body = noisy(swin.build(TINY))
     x = noise(1, 3, 30, 44)
     with torch.inference_mode():
         first = body.eval()(Batch(x)).summary.clone()
     body(Batch(x)).summary.sum().backward()
     near(first.clone(), body(Batch(x)).summary)
-    assert all(p.grad is not None for p in body.parameters()) and shifted._kept.cache_info().hits > 0
+    assert all(p.grad is not None for p in body.parameters()) and shifted._make_cached.cache_info().hits > 0
 
 
 def test_sixteen_bits_are_near_to_thirty_two() -> None:
@@ -487,19 +506,19 @@ def test_sixteen_bits_are_near_to_thirty_two() -> None:
 
 def test_a_share_of_the_pictures_goes_without_a_branch() -> None:
     torch.manual_seed(0)
-    part, x = Skip(0.25), torch.ones(4000, 2, 3)
+    part, x = DropPath(0.25), torch.ones(4000, 2, 3)
     out = part(x)
     assert set(out.unique().tolist()) == {0.0, torch.tensor(1.0).div(0.75).item()}
     assert bool((out == out[:, :1, :1]).all()) and abs(float((out[:, 0, 0] == 0).float().mean()) - 0.25) < 0.03
-    assert part.eval()(x) is x and Skip(0.0)(x) is x
-    with pytest.raises(ValueError, match="share"):
-        Skip(1.0)
+    assert part.eval()(x) is x and DropPath(0.0)(x) is x
+    with pytest.raises(ValueError, match="drop_prob"):
+        DropPath(1.0)
 
 
 def test_stochastic_depth_rises_from_block_to_block_on_both_branches() -> None:
     body: Any = swin.build(replace(TINY, drop_path=0.4))
     for branch in ("attend", "feed"):
-        shares = [getattr(block, branch).dropout[1].share for block in body.stages.blocks]
+        shares = [getattr(block, branch).dropout[1].drop_prob for block in body.stages.blocks]
         assert len(shares) == 9
         near(torch.tensor(shares), torch.linspace(0, 0.4, 9), 1e-6)
     torch.manual_seed(1)
@@ -512,11 +531,11 @@ def test_stochastic_depth_rises_from_block_to_block_on_both_branches() -> None:
 def test_each_branch_is_left_out_by_itself() -> None:
     body: Any = noisy(swin.build(replace(TINY, drop_path=0.5)))
     block, table = body.stages[3].blocks[1], body.stages[3].positions()[1]
-    x, inside = noise(64, 6, 64), Placed(table, OnGrid(2, 3))
+    x, inside = noise(64, 6, 64), BoundPosition(table, GridPositionIds(2, 3))
     torch.manual_seed(3)
-    out = block.train()(x, inside=inside)
+    out = block.train()(x, position=inside)
     block.eval()
-    looked = block.attend(x, inside=inside) - x
+    looked = block.attend(x, position=inside) - x
     kinds = []
     for row in range(64):
         cases = [x[row] + many * looked[row] for many in (0, 2)]
@@ -559,7 +578,7 @@ def test_presets_have_as_many_parameters_as_published(preset: str) -> None:
     if preset in CLASSES:
         head = 1000 * found.config.widths[-1] + 1000
         assert found.parameters + head == CLASSES[preset]
-        assert count(replace(found.config, size=384, window=12)) + head == FINE[preset]
+        assert count(replace(found.config, image_size=384, window_size=12)) + head == FINE[preset]
 
 
 @pytest.mark.parametrize("size", [28, 32, 64])
@@ -568,7 +587,7 @@ def test_the_smallest_preset_reads_small_pictures(size: int) -> None:
     with torch.no_grad():
         found = body(Batch(torch.zeros(1, 3, size, size)), taps=(0, 1, 2, 3))
     assert found.summary is not None and found.summary.shape == (1, 384)
-    assert [tap.shape[2] for tap in found.taps] == [-(-size // stride) for stride in (2, 4, 8, 16)]
+    assert [tap.shape[2] for tap in found.hidden_states] == [-(-size // stride) for stride in (2, 4, 8, 16)]
 
 
 @pytest.mark.parametrize(
@@ -577,9 +596,9 @@ def test_the_smallest_preset_reads_small_pictures(size: int) -> None:
         ({"depths": (2, 2)}, r"model\.depths"),
         ({"heads": (2, 1, 0, 8)}, r"model\.heads"),
         ({"heads": (2, 1, 3, 8)}, r"model\.width"),
-        ({"window": 0}, r"model\.window"),
+        ({"window_size": 0}, r"model\.window"),
         ({"drop_path": 1.0}, r"model\.drop_path"),
-        ({"ratio": 0.1}, "model.ratio"),
+        ({"mlp_ratio": 0.1}, "model.mlp_ratio"),
     ],
 )
 def test_what_cannot_be_built_is_refused_in_words(changes: dict[str, Any], said: str) -> None:
@@ -598,8 +617,8 @@ def test_windows_need_a_grid_and_a_table() -> None:
     with pytest.raises(ValueError, match="RelativeTable"):
         part(noise(1, 9, 8))
     with pytest.raises(ValueError, match="OnGrid"):
-        part(noise(1, 9, 8), inside=Placed(table, Standing()))
+        part(noise(1, 9, 8), position=BoundPosition(table, PositionIds()))
     with pytest.raises(ValueError, match="shifted"):
-        RelativeTable(2, 3, 3)
+        RelativePositionBias(2, 3, 3)
     with pytest.raises(ValueError, match="heads"):
         table.check(4, 2)

@@ -13,19 +13,19 @@ from torch import Tensor
 
 import regard
 from regard.config import as_dict, field_types
-from regard.decode.settings import Decode
-from regard.errors import UnknownName, WeightsError
-from regard.model import Identity, Model, assemble
+from regard.decode.settings import DecodeSettings
+from regard.errors import UnknownNameError, WeightsError
+from regard.model import Model, ModelSpec, assemble
 from regard.runs.info import info
 from regard.runs.settings import GROUPS, resolve
-from regard.systems import SYSTEMS, find_preset, find_published, find_system
-from regard.tasks import TASKS
-from regard.tasks.base import Terms
+from regard.systems import SYSTEMS, find_by_model_type, find_preset, find_system
+from regard.tasks import TEXT_TASKS
+from regard.tasks.base import LossWeights
 from regard.types import IGNORE, Batch
 from tiny import CASES, TINY, gradients, near, tiny
 from tiny import collate as tiny_collate
 
-READING = [name for name, system in SYSTEMS.items() if system.reads == "text"]
+READING = [name for name, system in SYSTEMS.items() if system.modality == "text"]
 PRESETS = [preset for name in READING for preset in SYSTEMS[name].presets]
 systems = pytest.mark.parametrize("name", READING)
 presets = pytest.mark.parametrize("preset", PRESETS)
@@ -41,7 +41,11 @@ def lengths_of(batch: Batch) -> Tensor:
     assert batch.labels is not None
     if batch.mask is not None:
         return batch.mask
-    return torch.full((len(batch.x),), batch.x.shape[1]) if batch.types is not None else (batch.labels != IGNORE).sum(1)
+    return (
+        torch.full((len(batch.inputs),), batch.inputs.shape[1])
+        if batch.token_types is not None
+        else (batch.labels != IGNORE).sum(1)
+    )
 
 
 def asked(model: Model, batch: Batch) -> Tensor:
@@ -60,11 +64,11 @@ def test_every_listed_system_is_tested_here() -> None:
 @systems
 def test_a_system_is_found_by_its_name_its_presets_and_its_published_type(name: str) -> None:
     system = SYSTEMS[name]
-    assert system.name == name and find_system(name) is system and system.about and system.presets
+    assert system.name == name and find_system(name) is system and system.description and system.presets
     if system.published.model_type:
-        assert find_published(system.published.model_type) is system
+        assert find_by_model_type(system.published.model_type) is system
     else:
-        assert "no published layout" in system.unsayable(TINY[name].config)
+        assert "no published layout" in system.unsupported_by_layout(TINY[name].config)
     for preset in system.presets:
         assert find_preset(preset) == (system, system.presets[preset])
         assert isinstance(system.presets[preset].config, system.config)
@@ -73,11 +77,12 @@ def test_a_system_is_found_by_its_name_its_presets_and_its_published_type(name: 
 @systems
 def test_the_tasks_of_a_system_exist_and_no_other_can_be_asked(name: str) -> None:
     system = SYSTEMS[name]
-    assert system.tasks and set(system.tasks) <= set(TASKS)
-    assert all(TASKS[task].name == task for task in TASKS)
-    with pytest.raises(UnknownName, match=f"task for {name}"):
+    assert system.tasks and set(system.tasks) <= set(TEXT_TASKS)
+    assert all(TEXT_TASKS[task].name == task for task in TEXT_TASKS)
+    with pytest.raises(UnknownNameError, match=f"task for {name}"):
         assemble(
-            Identity(replace(system, tasks=("nothing",)), TINY[name].config, TASKS[system.tasks[0]]), device="meta"
+            ModelSpec(replace(system, tasks=("nothing",)), TINY[name].config, TEXT_TASKS[system.tasks[0]]),
+            device="meta",
         )
 
 
@@ -85,7 +90,7 @@ def test_the_tasks_of_a_system_exist_and_no_other_can_be_asked(name: str) -> Non
 def test_the_published_layout_names_fields_that_exist_and_every_field_of_the_config_is_known_there(name: str) -> None:
     system = SYSTEMS[name]
     published = system.published
-    assert set(published.keys) <= set(field_types(system.config)) and set(published.values) <= set(published.keys)
+    assert set(published.keys) <= set(field_types(system.config)) and set(published.value_maps) <= set(published.keys)
     keys = [key for keys in published.keys.values() for key in keys]
     assert len(keys) == len(set(keys)) and not set(keys) & set(published.fixed)
     written = published.write(as_dict(TINY[name].config))
@@ -107,10 +112,10 @@ def test_a_preset_has_exactly_the_parameters_it_says(preset: str) -> None:
 @pytest.mark.parametrize("preset", SYSTEMS["transformer"].presets)
 def test_a_transformer_has_as_many_parameters_as_the_paper_adds_up_to(preset: str) -> None:
     config = find_preset(preset)[1].config
-    D, F, norm = config.width, config.hidden, 2 * config.width
+    D, F, norm = config.width, config.ffn_dim, 2 * config.width
     attention, feed = 4 * (D * D + D), (D * F + F) + (F * D + D)
     encoder, decoder = attention + feed + 2 * norm, 2 * attention + feed + 3 * norm
-    total = config.vocabulary * D + config.depth * encoder + config.decoder_depth * decoder
+    total = config.vocab_size * D + config.depth * encoder + config.decoder_depth * decoder
     assert total == find_preset(preset)[1].parameters
 
 
@@ -121,24 +126,24 @@ GPTS = [preset for name in ("gpt1", "gpt2", "gpt3", "decoder") for preset in SYS
 def test_a_decoder_alone_has_as_many_parameters_as_its_parts_add_up_to(preset: str) -> None:
     system, found = find_preset(preset)
     config = found.config
-    D, F = config.width, config.hidden
+    D, F = config.width, config.ffn_dim
     block = 4 * (D * D + D) + (D * F + F) + (F * D + D) + 2 * 2 * D
-    positions = 0 if system.name == "decoder" else config.length * D
+    positions = 0 if system.name == "decoder" else config.max_length * D
     last = 2 * D if system.name in ("gpt2", "gpt3") else 0
-    assert config.vocabulary * D + positions + config.depth * block + last == found.parameters
+    assert config.vocab_size * D + positions + config.depth * block + last == found.parameters
 
 
 @presets
 def test_the_recipe_of_a_preset_names_only_settings_that_exist_and_all_take_effect(preset: str) -> None:
     recipe, config = find_preset(preset)[1].recipe, find_preset(preset)[1].config
     assert set(recipe) <= set(GROUPS)
-    assert recipe.get("data", {}).get("vocabulary", config.vocabulary) == config.vocabulary
+    assert recipe.get("data", {}).get("vocabulary", config.vocab_size) == config.vocab_size
     made = resolve(recipe, {})
     for group, values in recipe.items():
         for key, value in values.items():
             wanted = tuple(float(v) for v in value.split(",")) if key == "betas" else value
             assert getattr(getattr(made, group), key) == wanted
-    assert regard.build(preset, device="meta").identity.decode == made.decode
+    assert regard.build(preset, device="meta").spec.decode == made.decode
 
 
 SMALL = [preset for preset in PRESETS if find_preset(preset)[1].parameters < 2e7]
@@ -148,10 +153,10 @@ SMALL = [preset for preset in PRESETS if find_preset(preset)[1].parameters < 2e7
 def test_a_small_preset_reads_and_says_something_at_once(preset: str) -> None:
     model = regard.build(preset).eval()
     x = torch.arange(1, 7)[None]
-    sides = (x, x) if "target" in model.task.sides else (x,)
+    sides = (x, x) if "target" in model.task.fields else (x,)
     with torch.no_grad():
         logits = model.logits(*sides)
-    assert logits.shape == (1, 6, model.config.vocabulary) and bool(logits.isfinite().all())
+    assert logits.shape == (1, 6, model.config.vocab_size) and bool(logits.isfinite().all())
 
 
 @pytest.mark.every(6)
@@ -168,7 +173,7 @@ def test_a_preset_is_told_about_layer_by_layer(preset: str) -> None:
 @cases
 def test_the_loss_reaches_every_parameter(name: str, label: str) -> None:
     model = tiny(name, label)
-    total, count = model.task.loss(model, collate(model, name), Terms(0.1))
+    total, count = model.task.loss(model, collate(model, name), LossWeights(0.1))
     found = gradients(model.body, total)
     reached = {parameter for parameter, gradient in found.items() if bool(gradient.any())}
     # nobody asks the first token for a tag, which alone reads these
@@ -209,8 +214,10 @@ def test_packed_rows_learn_what_padded_rows_learn(name: str, label: str, smoothi
             model.body(collate(model, name, packed=True))
         return
     padded, packed = collate(model, name), collate(model, name, packed=True)
-    assert packed.offsets is not None and len(packed.x) == 1 and padded.offsets is None and len(padded.x) > 1
-    (right, number), (ours, count) = (model.task.loss(model, batch, Terms(smoothing)) for batch in (padded, packed))
+    assert packed.offsets is not None and len(packed.inputs) == 1 and padded.offsets is None and len(padded.inputs) > 1
+    (right, number), (ours, count) = (
+        model.task.loss(model, batch, LossWeights(smoothing)) for batch in (padded, packed)
+    )
     near(ours, right)
     assert int(count) == int(number) == int((padded.labels != IGNORE).sum())  # type: ignore[operator]
     near(asked(model, packed), asked(model, padded))
@@ -244,7 +251,7 @@ def beside(batch: Batch, more: int) -> dict[str, Any]:
     filled = {"labels": IGNORE, "types": 0, "marked": False}
     tables = {name: getattr(batch, name) for name in filled}
     return {
-        name: torch.nn.functional.pad(table, (0, more), value=filled[name])
+        name: torch.nn.functional.pad(table, (0, more), pad_value=filled[name])
         for name, table in tables.items()
         if table is not None
     }
@@ -259,14 +266,14 @@ def test_what_stands_in_padding_changes_nothing(name: str, label: str, form: str
     batch = collate(model, name)
     assert batch.labels is not None
     right, lengths = asked(model, batch), lengths_of(batch)
-    x, marks = wider(batch.x, lengths, more, model.config.vocabulary)
-    changed = replace(batch, x=x, mask=marks if form == "marks" else lengths)
-    if batch.target is None:
+    x, marks = wider(batch.inputs, lengths, more, model.config.vocab_size)
+    changed = replace(batch, inputs=x, mask=marks if form == "marks" else lengths)
+    if batch.decoder_inputs is None:
         changed = replace(changed, **beside(batch, more))
     near(asked(model, changed), right)
-    if batch.target is not None:
+    if batch.decoder_inputs is not None:
         lengths = (batch.labels != IGNORE).sum(1)
-        target, real = wider(batch.target, lengths, more, model.config.vocabulary)
+        target, real = wider(batch.decoder_inputs, lengths, more, model.config.vocab_size)
         labels = torch.full(target.shape, IGNORE).masked_fill(real, 0)
         near(asked(model, replace(changed, target=target, labels=labels)), right)
         mask = real if form == "marks" else lengths
@@ -277,15 +284,15 @@ def test_what_stands_in_padding_changes_nothing(name: str, label: str, form: str
 def test_a_hole_in_the_marks_hides_what_stands_there(name: str, label: str) -> None:
     model = tiny(name, label)
     batch = collate(model, name, [0, 2, 3])
-    marks = torch.arange(batch.x.shape[1]) < lengths_of(batch)[:, None]
+    marks = torch.arange(batch.inputs.shape[1]) < lengths_of(batch)[:, None]
     marks[:, 1] = False
-    if batch.target is None:  # what stands there is not asked either: it sees itself
+    if batch.decoder_inputs is None:  # what stands there is not asked either: it sees itself
         batch = replace(batch, labels=batch.labels.masked_fill(~marks, IGNORE))  # type: ignore[union-attr]
-    other = batch.x.clone()
-    other[:, 1] = (other[:, 1] + 1) % model.config.vocabulary
-    hidden, changed = (asked(model, replace(batch, x=x, mask=marks)) for x in (batch.x, other))
+    other = batch.inputs.clone()
+    other[:, 1] = (other[:, 1] + 1) % model.config.vocab_size
+    hidden, changed = (asked(model, replace(batch, inputs=x, mask=marks)) for x in (batch.inputs, other))
     near(changed, hidden)
-    assert not torch.allclose(asked(model, replace(batch, x=other)), asked(model, batch))
+    assert not torch.allclose(asked(model, replace(batch, inputs=other)), asked(model, batch))
 
 
 @cases
@@ -293,14 +300,17 @@ def test_the_public_calls_say_what_the_body_says(name: str, label: str) -> None:
     model = tiny(name, label)
     batch = collate(model, name)
     assert batch.labels is not None
-    given = {"mask": lengths_of(batch), "target_mask": None if batch.target is None else batch.labels != IGNORE}
-    given |= {"types": batch.types, "marked": batch.marked}
+    given = {
+        "mask": lengths_of(batch),
+        "decoder_mask": None if batch.decoder_inputs is None else batch.labels != IGNORE,
+    }
+    given |= {"token_types": batch.token_types, "marked": batch.global_tokens}
     states = model.body(replace(batch, **given)).sequence  # type: ignore[arg-type]
     right = model.task.logits(model, replace(batch, **given))  # type: ignore[arg-type]
-    assert torch.equal(model.logits(batch.x, batch.target, **given), right)
-    assert torch.equal(model(batch.x, batch.target, **given), right)
-    assert torch.equal(model.states(batch.x, batch.target, **given).sequence, states)
-    assert torch.equal((model.head or model.body.read)(states), right)
+    assert torch.equal(model.logits(batch.inputs, batch.decoder_inputs, **given), right)
+    assert torch.equal(model(batch.inputs, batch.decoder_inputs, **given), right)
+    assert torch.equal(model.states(batch.inputs, batch.decoder_inputs, **given).sequence, states)
+    assert torch.equal((model.head or model.body.to_logits)(states), right)
 
 
 # -- to a folder and back
@@ -311,7 +321,7 @@ def same_model(ours: Model, right: Model) -> None:
     assert list(ours.body.state_dict()) == list(theirs)
     for name, tensor in ours.body.state_dict().items():
         assert tensor.dtype == theirs[name].dtype and torch.equal(tensor, theirs[name]), name
-    assert ours.config == right.config and ours.identity.system is right.identity.system
+    assert ours.config == right.config and ours.spec.system is right.spec.system
     assert all(p.requires_grad and p.is_leaf and not p.is_meta for p in ours.parameters()) and not ours.training
 
 
@@ -320,11 +330,13 @@ def same_model(ours: Model, right: Model) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_saved_model_comes_back_bit_for_bit(name: str, label: str, dtype: torch.dtype, tmp_path: Path) -> None:
     model = tiny(name, label).to(dtype)
-    model.identity = replace(model.identity, decode=Decode(beam=3, penalty=0.25, form="power"))
+    model.spec = replace(
+        model.spec, decode=DecodeSettings(num_beams=3, length_penalty=0.25, length_penalty_type="power")
+    )
     assert model.save(tmp_path / "it") == tmp_path / "it"
     back = regard.load(tmp_path / "it", dtype="stored")
     same_model(back, model)
-    assert back.identity.decode == model.identity.decode and back.task is model.task
+    assert back.spec.decode == model.spec.decode and back.task is model.task
     same_model(regard.load(tmp_path / "it", dtype=torch.float64), tiny(name, label).to(dtype).double())
     assert not [path for path in (tmp_path / "it").iterdir() if path.name.startswith(".")]
 
@@ -339,8 +351,8 @@ def test_a_file_holds_one_dtype(name: str, label: str, dtype: torch.dtype, tmp_p
 
 @cases
 def test_a_model_that_was_never_trained_can_be_saved_too(name: str, label: str, tmp_path: Path) -> None:
-    task = TASKS[SYSTEMS[name].tasks[0]]
-    model = assemble(Identity(SYSTEMS[name], task.bodied(tiny(name, label).config), task)).eval()
+    task = TEXT_TASKS[SYSTEMS[name].tasks[0]]
+    model = assemble(ModelSpec(SYSTEMS[name], task.adapt_config(tiny(name, label).config), task)).eval()
     same_model(regard.load(model.save(tmp_path)), model)
 
 
@@ -374,7 +386,7 @@ def test_the_name_table_leads_there_and_back(name: str, label: str) -> None:
     back, foreign = names.read(theirs, ours)
     assert list(back) == list(ours) and not foreign
     assert all(torch.equal(back[key], ours[key]) and back[key].dtype == ours[key].dtype for key in ours)
-    places = [place for key in ours for place in names.theirs_of(key)]
+    places = [place for key in ours for place in names.published_names(key)]
     assert sorted(places) == sorted(theirs) and len(places) == len(set(places))
     assert sum(t.numel() for t in theirs.values()) == sum(t.numel() for t in ours.values())
     assert all(tensor.is_contiguous() for tensor in theirs.values())
@@ -385,9 +397,12 @@ def test_every_entry_of_the_name_table_is_needed_by_some_variant(name: str) -> N
     labels, system = ("as published", *TINY[name].variants), SYSTEMS[name]
     bodies = [tiny(name, label) for label in labels]
     config = TINY[name].config
-    heads = [assemble(Identity(system, TASKS[t].bodied(config), TASKS[t], labels=("a", "b"))) for t in system.tasks]
+    heads = [
+        assemble(ModelSpec(system, TEXT_TASKS[t].adapt_config(config), TEXT_TASKS[t], labels=("a", "b")))
+        for t in system.tasks
+    ]
     if hasattr(config, "pooler"):
-        heads.append(assemble(Identity(system, replace(config, pooler=True), TASKS[system.tasks[0]])))
-    keys = {key for model in (*bodies, *heads) for key in model.weights() if system.names.theirs_of(key)}
-    seen = {SYSTEMS[name].names._entry(key)[0].ours for key in keys}
-    assert seen == {entry.ours for entry in SYSTEMS[name].names.entries}
+        heads.append(assemble(ModelSpec(system, replace(config, pooler=True), TEXT_TASKS[system.tasks[0]])))
+    keys = {key for model in (*bodies, *heads) for key in model.weights() if system.names.published_names(key)}
+    seen = {SYSTEMS[name].names._find_entry(key)[0].native for key in keys}
+    assert seen == {entry.native for entry in SYSTEMS[name].names.entries}

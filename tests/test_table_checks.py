@@ -63,14 +63,14 @@ def test_what_was_spoilt_is_found_and_nothing_else(
     said = {kind: what for kind, what in kinds(report).items() if kind != "classes"}
     assert said == found
     for finding in report.findings:
-        if finding.places:
-            assert finding.places[0].path == str(tmp_path / "a.tsv") and finding.places[0].line
+        if finding.locations:
+            assert finding.locations[0].path == str(tmp_path / "a.tsv") and finding.locations[0].line
 
 
 def test_places_name_the_first_and_the_other(tmp_path: Path) -> None:
     rows = clean()
     report = check("classify", table(tmp_path, [*rows, (rows[3][0], "0")]))
-    place = next(finding for finding in report.findings if finding.kind == "contradiction").places[0]
+    place = next(finding for finding in report.findings if finding.kind == "contradiction").locations[0]
     assert place.line == 202 and "otherwise in line 5" in place.text and "→ 0" in place.text
 
 

@@ -9,8 +9,15 @@ from typing import Any
 
 import pytest
 
-from regard.data.text.labeled import Labelled, Question, iterate_labelled, iterate_questions, labelled_of, questions_of
-from regard.data.text.tables import Empty
+from regard.data.text.labeled import (
+    ChoiceSample,
+    LabeledText,
+    iterate_labeled,
+    iterate_questions,
+    read_labeled,
+    read_questions,
+)
+from regard.data.text.tables import SkippedRow
 from regard.errors import DataError, RegardError
 
 
@@ -33,7 +40,7 @@ def parquet(folder: Path, **columns: Any) -> str:
 
 
 def plain(items: Any) -> list[tuple[str, ...]]:
-    return [(item.text, item.other, item.label) for item in items]
+    return [(item.text, item.text_pair, item.label) for item in items]
 
 
 WANTED = [("a good one", "", "1"), ("a bad one", "", "0")]
@@ -57,30 +64,30 @@ WANTED = [("a good one", "", "1"), ("a bad one", "", "0")]
 def test_texts_and_their_classes_are_read_from_every_kind_of_table(
     name: str, text: str, columns: Any, tmp_path: Path
 ) -> None:
-    found = [item for item in iterate_labelled([write(tmp_path, name, text)], columns) if isinstance(item, Labelled)]
+    found = [item for item in iterate_labeled([write(tmp_path, name, text)], columns) if isinstance(item, LabeledText)]
     assert plain(found) == WANTED
 
 
 def test_parquet_has_classes_as_numbers(tmp_path: Path) -> None:
     path = parquet(tmp_path, sentence=["a good one", "a bad one"], label=[1, 0], idx=[4, 5])
-    assert plain(iterate_labelled([path])) == WANTED
+    assert plain(iterate_labeled([path])) == WANTED
 
 
 def test_a_pair_is_two_columns(tmp_path: Path) -> None:
     path = write(tmp_path, "a.tsv", "premise\thypothesis\tlabel\na dog\tan animal\tyes\na dog\ta cat\tno\n")
     with pytest.raises(DataError, match="--columns"):
-        list(iterate_labelled([path]))
-    found = list(iterate_labelled([path], {"text": "premise", "pair": "hypothesis"}))
+        list(iterate_labeled([path]))
+    found = list(iterate_labeled([path], {"text": "premise", "pair": "hypothesis"}))
     assert plain(found) == [("a dog", "an animal", "yes"), ("a dog", "a cat", "no")]
     assert (found[1].path, found[1].line) == (path, 3)
     path = objects(tmp_path, {"text": "a", "pair": "b", "label": "x"}, {"text": "a", "label": "y"})
-    assert plain(iterate_labelled([path])) == [("a", "b", "x"), ("a", "", "y")]
+    assert plain(iterate_labeled([path])) == [("a", "b", "x"), ("a", "", "y")]
 
 
 def test_what_is_blank_is_left_out_by_its_place(tmp_path: Path) -> None:
     path = write(tmp_path, "a.tsv", "text\tpair\tlabel\na\tb\tx\n\tb\tx\na\t\tx\na\tb\t \n\n\n")
-    found = list(iterate_labelled([path]))
-    assert [item.text for item in found if isinstance(item, Empty)] == [
+    found = list(iterate_labeled([path]))
+    assert [item.reason for item in found if isinstance(item, SkippedRow)] == [
         "no text beside: b", "no second text beside: a", "no label beside: a",
     ]  # fmt: skip
     assert [item.line for item in found] == [2, 3, 4, 5]
@@ -88,49 +95,49 @@ def test_what_is_blank_is_left_out_by_its_place(tmp_path: Path) -> None:
 
 def test_a_file_without_a_row_says_what_a_row_needs(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="found"):
-        list(iterate_labelled([write(tmp_path, "a.tsv", "text\tlabel\n")]))
+        list(iterate_labeled([write(tmp_path, "a.tsv", "text\tlabel\n")]))
     with pytest.raises(DataError, match="blank"):
-        list(iterate_labelled([write(tmp_path, "a.tsv", "text\tlabel\n\tx\n")]))
+        list(iterate_labeled([write(tmp_path, "a.tsv", "text\tlabel\n\tx\n")]))
     with pytest.raises(DataError, match="given"):
-        list(iterate_labelled([]))
+        list(iterate_labeled([]))
 
 
 def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
     path = write(tmp_path, "a.tsv", "sentence\tlabel\na b\t1\n")
     with pytest.raises(RegardError, match="'sentence'"):
-        list(iterate_labelled([path], {"text": "sentense"}))
+        list(iterate_labeled([path], {"text": "sentense"}))
     with pytest.raises(RegardError, match="'txt'"):
-        list(iterate_labelled([path], {"txt": "sentence"}))
+        list(iterate_labeled([path], {"txt": "sentence"}))
     path = write(tmp_path, "b.tsv", "text\tsentiment\n" + "a b\t1\n" * 9)
     with pytest.raises(DataError, match="--columns"):
-        list(iterate_labelled([path]))
+        list(iterate_labeled([path]))
 
 
 ASKED = {"context": "It rains.", "question": "What is wet?", "choices": ["the street", "the sun"], "label": 0}
-TOLD = Question("It rains.", "What is wet?", ("the street", "the sun"), 0)
+TOLD = ChoiceSample("It rains.", "What is wet?", ("the street", "the sun"), 0)
 
 
-def bare(items: Any) -> list[Question]:
-    return [Question(item.context, item.question, item.choices, item.label) for item in items]
+def bare(items: Any) -> list[ChoiceSample]:
+    return [ChoiceSample(item.context, item.question, item.choices, item.label) for item in items]
 
 
 @pytest.mark.parametrize("label", [0, "0", "the street", "A"])
 def test_the_right_choice_is_a_number_a_letter_or_its_text(label: Any, tmp_path: Path) -> None:
     found = list(iterate_questions([objects(tmp_path, {**ASKED, "label": label})]))
-    assert bare(found) == [TOLD] and found[0].line == 1 and found[0].told == "It rains. What is wet?"
+    assert bare(found) == [TOLD] and found[0].line == 1 and found[0].prompt == "It rains. What is wet?"
 
 
 def test_choices_stand_in_a_list_or_in_columns(tmp_path: Path) -> None:
     rest = {name: value for name, value in ASKED.items() if name not in ("question", "label")}
     path = objects(tmp_path, {**ASKED}, {**rest, "label": 1}, {**ASKED, "choices": ["a", "b", "c"], "label": 2})
     assert bare(iterate_questions([path])) == [
-        TOLD, Question("It rains.", "", ("the street", "the sun"), 1),
-        Question("It rains.", "What is wet?", ("a", "b", "c"), 2),
+        TOLD, ChoiceSample("It rains.", "", ("the street", "the sun"), 1),
+        ChoiceSample("It rains.", "What is wet?", ("a", "b", "c"), 2),
     ]  # fmt: skip
     table = "choice0,context,choice1,answer,question,choice2\nthe street,It rains.,the sun,the street,What is wet?,\n"
     table += "a,It rains.,b,c,What is wet?,c\n"
     assert bare(iterate_questions([write(tmp_path, "a.csv", table)])) == [
-        TOLD, Question("It rains.", "What is wet?", ("a", "b", "c"), 2),
+        TOLD, ChoiceSample("It rains.", "What is wet?", ("a", "b", "c"), 2),
     ]  # fmt: skip
     path = parquet(tmp_path, context=["It rains."], question=["What is wet?"], choices=[ASKED["choices"]], label=[0])
     assert bare(iterate_questions([path])) == [TOLD]
@@ -141,7 +148,7 @@ def test_columns_of_questions_can_be_named(tmp_path: Path) -> None:
     named = {"context": "article", "choices": "options"}
     assert bare(iterate_questions([objects(tmp_path, row)], named)) == [TOLD]
     alone = {"question": "What is wet?", "choices": ASKED["choices"], "answer": 0}
-    assert bare(iterate_questions([objects(tmp_path, alone)])) == [Question("What is wet?", "", TOLD.choices, 0)]
+    assert bare(iterate_questions([objects(tmp_path, alone)])) == [ChoiceSample("What is wet?", "", TOLD.choices, 0)]
 
 
 def test_an_answer_that_is_a_number_is_a_text_and_a_label_a_place(tmp_path: Path) -> None:
@@ -169,14 +176,14 @@ def test_bad_questions_are_refused_by_name_or_noted(change: Any, said: str, tmp_
     with pytest.raises(DataError, match=said):
         list(iterate_questions([path]))
     heard: list[str] = []
-    found = list(questions_of(path, complain=lambda kind, error: heard.append(f"{kind}: {error}")))
+    found = list(read_questions(path, on_error=lambda kind, error: heard.append(f"{kind}: {error}")))
     assert len(found) == 2 and len(heard) == 1 and said in heard[0]
 
 
 def test_bad_rows_of_a_table_are_noted(tmp_path: Path) -> None:
     path = write(tmp_path, "a.tsv", "text\tlabel\na\tx\nb\ny\tz\n")
     heard: list[str] = []
-    found = list(labelled_of(path, complain=lambda kind, error: heard.append(kind)))
+    found = list(read_labeled(path, on_error=lambda kind, error: heard.append(kind)))
     assert [item.line for item in found] == [2, 4] and heard == ["format"]
 
 
@@ -187,7 +194,7 @@ def test_choices_are_counted_from_nought(tmp_path: Path) -> None:
 
 def test_a_question_that_lacks_something_is_left_out(tmp_path: Path) -> None:
     path = objects(tmp_path, {**ASKED, "label": None}, {**ASKED, "choices": []}, ASKED)
-    assert [item.text for item in iterate_questions([path]) if isinstance(item, Empty)] == [
+    assert [item.reason for item in iterate_questions([path]) if isinstance(item, SkippedRow)] == [
         "no label beside: It rains.", "no choices beside: It rains.",
     ]  # fmt: skip
 
@@ -215,32 +222,32 @@ def lines(name: str, *labels: Any, text: str = "text") -> str:
     ],
 )
 def test_texts_may_have_several_labels_or_none(name: str, text: str, columns: Any, tmp_path: Path) -> None:
-    found = list(iterate_labelled([write(tmp_path, name, text)], columns))
-    assert [(item.text, item.several) for item in found] == SEVERAL and found[0].label == "long, new"
-    asked = list(labelled_of(write(tmp_path, name, text), columns, asked=True))
-    assert [item.text for item in asked] == [text for text, _ in SEVERAL] and all(a.several is None for a in asked)
+    found = list(iterate_labeled([write(tmp_path, name, text)], columns))
+    assert [(item.reason, item.label_set) for item in found] == SEVERAL and found[0].label == "long, new"
+    asked = list(read_labeled(write(tmp_path, name, text), columns, inputs_only=True))
+    assert [item.reason for item in asked] == [text for text, _ in SEVERAL] and all(a.label_set is None for a in asked)
 
 
 def test_parquet_has_lists_of_labels_and_a_list_may_hold_numbers(tmp_path: Path) -> None:
     path = parquet(tmp_path, sentence=["a", "b", "c"], label=[[1, 20], [], [3]])
-    assert [item.several for item in iterate_labelled([path])] == [("1", "20"), (), ("3",)]
+    assert [item.label_set for item in iterate_labeled([path])] == [("1", "20"), (), ("3",)]
 
 
 def test_a_column_label_of_texts_goes_before_labels_unless_they_are_named(tmp_path: Path) -> None:
     path = write(tmp_path, "a.csv", "text,label,labels\na,x,y|z\n")
-    assert plain(iterate_labelled([path])) == [("a", "", "x")]
-    assert next(iterate_labelled([path], {"labels": "labels"})).several == ("y", "z")
+    assert plain(iterate_labeled([path])) == [("a", "", "x")]
+    assert next(iterate_labeled([path], {"labels": "labels"})).label_set == ("y", "z")
     with pytest.raises(DataError, match="named"):
-        list(iterate_labelled([path], {"labels": "labels", "label": "label"}))
+        list(iterate_labeled([path], {"labels": "labels", "label": "label"}))
 
 
 def test_files_with_one_label_and_with_several_do_not_go_together(tmp_path: Path) -> None:
     paths = [write(tmp_path, "a.csv", "text,label\na,x\n"), write(tmp_path, "b.csv", "text,labels\na,x\n")]
     for both in (paths, paths[::-1]):
         with pytest.raises(DataError, match="labels"):
-            list(iterate_labelled(both))
+            list(iterate_labeled(both))
     path = write(tmp_path, "a.csv", "text,pair,labels\na,b,x\n,b,x\na,,\n\na,b,\n")
-    assert [item.text for item in iterate_labelled([path])] == [
+    assert [item.reason for item in iterate_labeled([path])] == [
         "a",
         "no text beside: b",
         "no second text beside: a",

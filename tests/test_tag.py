@@ -14,24 +14,26 @@ from torch.nn import functional as F
 import regard
 from encoders import SMALL, encoder
 from headed import train
-from regard.data.batching.samplers import Packs
-from regard.data.settings import Data
-from regard.data.text.tagged import Tagged
+from regard.data.batching.samplers import PackedSampler
+from regard.data.settings import DataSettings
+from regard.data.text.tagged import TaggedSentence
 from regard.errors import DataError, RegardError
 from regard.runs.evaluate import evaluate
-from regard.tasks import TASKS
-from regard.tasks.tag import WORD
+from regard.tasks import TEXT_TASKS
+from regard.tasks.tag import WORD_PATTERN
 from regard.tasks.windowed import windows
 from regard.types import IGNORE
 from tiny import near
 
-TASK = TASKS["tag"]
+TASK = TEXT_TASKS["tag"]
 TEXTS = ["john smith lives in new york", "mary went to rome and to paris", "unbelievably longwinded words"] * 3
 LABELS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 SENTENCES = [
-    Tagged(("john", "smith", "lives", "in", "new", "york"), ("I-PER", "I-PER", "O", "O", "I-LOC", "I-LOC"), "a", 1),
-    Tagged(("rome",), ("I-LOC",), "a", 8),
-    Tagged(("unbelievably", "longwinded", "mary", "went"), ("O", "O", "I-PER", "O"), "a", 10),
+    TaggedSentence(
+        ("john", "smith", "lives", "in", "new", "york"), ("I-PER", "I-PER", "O", "O", "I-LOC", "I-LOC"), "a", 1
+    ),
+    TaggedSentence(("rome",), ("I-LOC",), "a", 8),
+    TaggedSentence(("unbelievably", "longwinded", "mary", "went"), ("O", "O", "I-PER", "O"), "a", 10),
 ]
 
 
@@ -46,11 +48,11 @@ def test_windows_cover_everything_and_overlap() -> None:
 
 def test_the_first_piece_of_each_word_is_asked_and_tags_are_respelt() -> None:
     model = encoder("tag", TEXTS, LABELS)
-    encoded = TASK.encode(SENTENCES, model.text, model.config, 24, Data(), LABELS)
+    encoded = TASK.encode(SENTENCES, model.tokenizer, model.config, 24, DataSettings(), LABELS)
     for number, sample in enumerate(SENTENCES):
-        ids, words = model.text.encode_words([sample.words])[0]
-        row, label = encoded.sides["text"][number].tolist(), encoded.sides["label"][number].tolist()
-        assert row == [model.config.start, *ids, model.config.end]
+        ids, words = model.tokenizer.encode_words([sample.words])[0]
+        row, label = encoded.fields["text"][number].tolist(), encoded.fields["label"][number].tolist()
+        assert row == [model.config.bos_id, *ids, model.config.eos_id]
         firsts = [1 + words.index(word) for word in range(len(sample.words))]
         assert [place for place, value in enumerate(label) if value] == firsts
         said = [LABELS[label[place] - 1] for place in firsts]
@@ -61,18 +63,18 @@ def test_the_first_piece_of_each_word_is_asked_and_tags_are_respelt() -> None:
 
 def test_the_loss_is_the_cross_entropy_of_first_pieces_padded_and_packed_alike() -> None:
     model = encoder("tag", TEXTS, LABELS)
-    encoded = TASK.encode(SENTENCES, model.text, model.config, 24, Data(), LABELS)
+    encoded = TASK.encode(SENTENCES, model.tokenizer, model.config, 24, DataSettings(), LABELS)
     padded = TASK.collate(encoded, range(3), model.config)
     total, count = TASK.loss(model, padded)
     expected = torch.zeros((), dtype=torch.float64)
     for number in range(3):
-        alone = torch.from_numpy(encoded.sides["text"][number].astype(np.int64))[None]
+        alone = torch.from_numpy(encoded.fields["text"][number].astype(np.int64))[None]
         logits = model.logits(alone)[0]
-        labels = torch.from_numpy(encoded.sides["label"][number].astype(np.int64)) - 1
+        labels = torch.from_numpy(encoded.fields["label"][number].astype(np.int64)) - 1
         expected = expected + F.cross_entropy(logits[labels >= 0], labels[labels >= 0], reduction="sum")
     near(total, expected)
     assert int(count) == 11
-    packed = TASK.collate(encoded, range(3), model.config, Packs(TASK.lengths(encoded), 64, 0).shape)
+    packed = TASK.collate(encoded, range(3), model.config, PackedSampler(TASK.lengths(encoded), 64, 0).shape)
     also, number = TASK.loss(model, packed)
     near(also, expected)
     assert int(number) == 11 and int((packed.labels != IGNORE).sum()) == 11
@@ -81,16 +83,16 @@ def test_the_loss_is_the_cross_entropy_of_first_pieces_padded_and_packed_alike()
 def test_a_long_sentence_is_read_in_windows_and_every_word_answered_once() -> None:
     model = encoder("tag", TEXTS, LABELS, length=12)
     words = ("john", "unbelievably", "rome", "longwinded", "to", "mary") * 5
-    encoded = TASK.encode([Tagged(words, ())], model.text, model.config, 12)
-    assert len(encoded) > 3 and TASK.count(encoded) == 1
-    assert max(map(len, encoded.sides["text"])) == 12
-    answer = model.answer(words)
+    encoded = TASK.encode([TaggedSentence(words, ())], model.tokenizer, model.config, 12)
+    assert len(encoded) > 3 and TASK.num_samples(encoded) == 1
+    assert max(map(len, encoded.fields["text"])) == 12
+    answer = model.predict(words)
     assert len(answer.value) == len(words) == len(answer.scores) and answer.tokens == words
     # each word has the tag of the window in which it has most around it
     best: dict[int, tuple[int, str]] = {}
-    ids, owners = model.text.encode_words([words])[0]
+    ids, owners = model.tokenizer.encode_words([words])[0]
     for first, last in windows(len(ids), 10):
-        x = torch.tensor([[model.config.start, *ids[first:last], model.config.end]])
+        x = torch.tensor([[model.config.bos_id, *ids[first:last], model.config.eos_id]])
         tags = model.logits(x)[0].argmax(-1).tolist()
         for place in range(first, last):
             if place == 0 or owners[place] != owners[place - 1]:
@@ -104,39 +106,46 @@ def test_a_long_sentence_is_read_in_windows_and_every_word_answered_once() -> No
 def test_together_as_alone_and_entities_are_spelt_out() -> None:
     model = encoder("tag", TEXTS, LABELS)
     texts = ["john smith lives in new york", "rome", "mary went to paris, unbelievably!"]
-    together = model.answer(texts)
+    together = model.predict(texts)
     for text, answer in zip(texts, together, strict=True):
-        alone = model.answer(text)
-        assert alone.value == answer.value and alone.scores == pytest.approx(answer.scores, abs=1e-9)
-        assert list(answer.tokens) == WORD.findall(text)
+        alone = model.predict(text)
+        assert alone.value == answer.value and alone.score == pytest.approx(answer.score, abs=1e-9)
+        assert list(answer.tokens) == WORD_PATTERN.findall(text)
         for entity in answer.extra["entities"]:
             assert entity["text"] == " ".join(answer.tokens[entity["first"] : entity["last"] + 1])
-    assert model.answer(("a", "b")).tokens == ("a", "b")
+    assert model.predict(("a", "b")).tokens == ("a", "b")
 
 
 def test_head_labels_hold_every_tag_of_the_scheme() -> None:
     data = ("B-LOC", "I-LOC", "I-PER", "O")
-    assert TASK.head_labels(data, Data()) == LABELS
+    assert TASK.head_labels(data, DataSettings()) == LABELS
     assert (
-        "E-PER" in TASK.head_labels(data, Data(scheme="BIOES"))
-        and len(TASK.head_labels(data, Data(scheme="BIOES"))) == 9
+        "E-PER" in TASK.head_labels(data, DataSettings(tag_scheme="BIOES"))
+        and len(TASK.head_labels(data, DataSettings(tag_scheme="BIOES"))) == 9
     )
-    assert TASK.head_labels(("DT", "NN"), Data()) == ("DT", "NN")
-    model = encoder("tag", TEXTS, TASK.head_labels(data, Data(scheme="BIOES")))
-    encoded = TASK.encode(SENTENCES, model.text, model.config, 24, Data(), model.identity.labels)
-    labels = encoded.sides["label"][0]
-    assert [model.identity.labels[n - 1] for n in labels if n] == ["B-PER", "E-PER", "O", "O", "B-LOC", "E-LOC"]
+    assert TASK.head_labels(("DT", "NN"), DataSettings()) == ("DT", "NN")
+    model = encoder("tag", TEXTS, TASK.head_labels(data, DataSettings(tag_scheme="BIOES")))
+    encoded = TASK.encode(SENTENCES, model.tokenizer, model.config, 24, DataSettings(), model.spec.labels)
+    labels = encoded.fields["label"][0]
+    assert [model.spec.labels[n - 1] for n in labels if n] == ["B-PER", "E-PER", "O", "O", "B-LOC", "E-LOC"]
 
 
 def test_unknown_tags_and_empty_sentences_are_named() -> None:
     model = encoder("tag", TEXTS, LABELS)
     with pytest.raises(DataError, match="'B-ORG'"):
-        TASK.encode([Tagged(("john",), ("B-ORG",), "file", 3)], model.text, model.config, 24, Data(), LABELS)
+        TASK.encode(
+            [TaggedSentence(("john",), ("B-ORG",), "file", 3)],
+            model.tokenizer,
+            model.config,
+            24,
+            DataSettings(),
+            LABELS,
+        )
     with pytest.raises(DataError, match="tag"):
-        TASK.encode([Tagged(("john",), ("O",))], model.text, model.config, 24, Data(), ("O",))
+        TASK.encode([TaggedSentence(("john",), ("O",))], model.tokenizer, model.config, 24, DataSettings(), ("O",))
     for wrong in ("", "  ", [], ["a", ""], [1]):
         with pytest.raises(RegardError, match="sentence"):
-            model.answer([wrong])
+            model.predict([wrong])
 
 
 def test_a_run_learns_names_is_scored_and_drawn(tmp_path: Path) -> None:
@@ -149,12 +158,12 @@ def test_a_run_learns_names_is_scored_and_drawn(tmp_path: Path) -> None:
     path = tmp_path / "some data.conll"
     path.write_text("\n".join(lines))
     more = (
-        "train.rate=1e-2",
-        "train.tokens=128",
-        "train.every=40",
+        "train.lr=1e-2",
+        "train.batch_tokens=128",
+        "train.eval_every=40",
         "train.steps=120",
-        "data.share=0.2",
-        "train.passes=0",
+        "data.valid_fraction=0.2",
+        "train.epochs=0",
     )
     settings = (*SMALL, *more)
     said = train("tag", path, tmp_path / "run", *settings, model="bert-mini")
@@ -167,6 +176,6 @@ def test_a_run_learns_names_is_scored_and_drawn(tmp_path: Path) -> None:
         evaluate(tmp_path / "run").scores["f1"] == evaluate(tmp_path / "run", [str(path)]).scores["f1"] == known["f1"]
     )
     model = regard.load(tmp_path / "run")
-    assert model.identity.labels == LABELS
-    assert model.answer("dora sees old oslo .").value == ["B-PER", "O", "O", "B-LOC", "O"]
-    assert "[dora PER]" in TASK.said("", model.answer("dora sees old oslo ."))
+    assert model.spec.labels == LABELS
+    assert model.predict("dora sees old oslo .").value == ["B-PER", "O", "O", "B-LOC", "O"]
+    assert "[dora PER]" in TASK.format_prediction("", model.predict("dora sees old oslo ."))

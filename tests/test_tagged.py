@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from regard.data.check.class_counts import ClassReport, Spread
-from regard.data.check.labeled import check_labelled, check_questions
-from regard.data.check.tagged import check_tagged
-from regard.data.settings import Data
-from regard.data.text.tables import Empty
-from regard.data.text.tagged import Tagged, Tags, iterate_tagged, tagged_of
-from regard.draw.class_distribution import draw_spread
+from regard.data.check.class_counts import ClassCounts, ClassReport
+from regard.data.check.labeled import check_labeled, check_multiple_choice
+from regard.data.check.tagged import check_tags
+from regard.data.settings import DataSettings
+from regard.data.text.tables import SkippedRow
+from regard.data.text.tagged import TaggedSentence, TagOptions, iterate_tagged, read_tagged
+from regard.draw.class_distribution import draw_class_counts
 from regard.errors import DataError, RegardError
 
 REAL = Path(__file__).parents[2] / "shared/data/conll2003"
@@ -29,7 +29,7 @@ def write(folder: Path, name: str, text: str) -> str:
 
 
 def plain(items: Any) -> list[tuple[str, str]]:
-    return [(" ".join(item.words), " ".join(item.tags)) for item in items if isinstance(item, Tagged)]
+    return [(" ".join(item.words), " ".join(item.tags)) for item in items if isinstance(item, TaggedSentence)]
 
 
 WANTED = [("EU rejects German lamb", "I-ORG O I-MISC O"), ("Peter Blackburn", "I-PER I-PER")]
@@ -103,16 +103,16 @@ def test_parquet_has_lists_and_may_name_its_numbers(tmp_path: Path) -> None:
     path = parquet(tmp_path, None, tokens=tokens, ner_tags=numbers)
     with pytest.raises(DataError, match="'ner_tags'"):
         list(iterate_tagged([path]))
-    assert plain(iterate_tagged([path], None, Tags(names=tuple(names)))) == WANTED
+    assert plain(iterate_tagged([path], None, TagOptions(names=tuple(names)))) == WANTED
 
 
 def test_numbers_are_no_tags_unless_they_have_names(tmp_path: Path) -> None:
     path = write(tmp_path, "a.jsonl", '\n{"words": ["a", "b"], "tags": [0, 1]}\n')
     with pytest.raises(DataError, match="line 2"):
         list(iterate_tagged([path]))
-    assert plain(iterate_tagged([path], None, Tags(names=("O", "B-X")))) == [("a b", "O B-X")]
+    assert plain(iterate_tagged([path], None, TagOptions(names=("O", "B-X")))) == [("a b", "O B-X")]
     with pytest.raises(DataError, match="line 2"):
-        list(iterate_tagged([path], None, Tags(names=("O",))))
+        list(iterate_tagged([path], None, TagOptions(names=("O",))))
     path = write(tmp_path, "b.jsonl", '{"words": ["a", "b"], "tags": ["0", "1"]}\n')
     assert plain(iterate_tagged([path])) == [("a b", "0 1")]
 
@@ -121,7 +121,7 @@ def test_a_sentence_knows_its_place_and_comes_back_from_json(tmp_path: Path) -> 
     path = write(tmp_path, "a.conll", f"-DOCSTART- -X- O\n\n{WORDS}")
     found = list(iterate_tagged([path]))
     assert [(item.path, item.line) for item in found] == [(path, 3), (path, 8)]
-    assert Tagged(**json.loads(json.dumps(asdict(found[0])))) == found[0]
+    assert TaggedSentence(**json.loads(json.dumps(asdict(found[0])))) == found[0]
 
 
 def test_other_columns_are_other_tags(tmp_path: Path) -> None:
@@ -170,23 +170,23 @@ def test_bad_lines_are_refused_by_name_or_noted(name: str, text: str, said: str,
     with pytest.raises(DataError, match=f"{name}, {said}"):
         list(iterate_tagged([str(tmp_path / name)]))
     heard: list[str] = []
-    found = list(tagged_of(str(tmp_path / name), complain=lambda kind, error: heard.append(kind)))
+    found = list(read_tagged(str(tmp_path / name), on_error=lambda kind, error: heard.append(kind)))
     assert len(heard) == 1 and plain(found)[-1] == ("d", "O") and ("b" not in plain(found)[0][0])
 
 
 def test_a_scheme_that_is_said_is_asked_for(tmp_path: Path) -> None:
     path = write(tmp_path, "a.conll", "a B-X\n\nb NN\n")
-    assert len(list(iterate_tagged([path], None, Tags("plain")))) == 2
+    assert len(list(iterate_tagged([path], None, TagOptions("plain")))) == 2
     letters = write(tmp_path, "b.conll", "a NN\nb O\nc S\n")  # these may be classes too
     assert plain(iterate_tagged([letters])) == [("a b c", "NN O S")]
     with pytest.raises(DataError, match="line 3"):
-        list(iterate_tagged([path], None, Tags("IOB2")))
+        list(iterate_tagged([path], None, TagOptions("IOB2")))
 
 
 def test_rows_that_lack_something_are_left_out(tmp_path: Path) -> None:
     path = write(tmp_path, "a.csv", "words,tags\na b,\n,O O\n\nx,O\n\n")
     found = list(iterate_tagged([path]))
-    assert [item.text for item in found if isinstance(item, Empty)] == [
+    assert [item.reason for item in found if isinstance(item, SkippedRow)] == [
         "no tags beside: a b",
         "no words beside: O O",
         "",
@@ -208,9 +208,9 @@ def test_files_of_other_forms_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not REAL.exists(), reason="CoNLL-2003 is not there")
 def test_real_sentences() -> None:
-    report = check_tagged([str(REAL / "dev.conll.gz")], [], None, Data())
+    report = check_tags([str(REAL / "dev.conll.gz")], [], None, DataSettings())
     assert report.counts == {"sentences": 3250, "files": 1, "words": 51362, "entities": 5942}
-    assert report.spreads[0].train == {"PER": 1842, "LOC": 1837, "ORG": 1341, "MISC": 922}
+    assert report.class_counts[0].train == {"PER": 1842, "LOC": 1837, "ORG": 1341, "MISC": 922}
     assert "tags are spelt in IOB1\n" in str(report) and not report.errors
 
 
@@ -224,7 +224,7 @@ def clean(count: int = 200) -> list[str]:
 def checked(folder: Path, sentences: list[str], held: list[str] | None = None, **settings: Any) -> ClassReport:
     data = write(folder, "a.conll", "\n".join(sentences))
     valid = [write(folder, "b.conll", "\n".join(held))] if held else []
-    return check_tagged([data], valid, None, Data(**settings))
+    return check_tags([data], valid, None, DataSettings(**settings))
 
 
 def kinds(report: ClassReport) -> dict[str, tuple[str, int]]:
@@ -286,13 +286,13 @@ def test_what_was_spoilt_is_found_and_nothing_else(
     report = checked(tmp_path, spoil(clean()))
     assert kinds(report) == found
     for finding in report.findings:
-        if finding.places:
-            assert finding.places[0].path == str(tmp_path / "a.conll") and finding.places[0].line
+        if finding.locations:
+            assert finding.locations[0].path == str(tmp_path / "a.conll") and finding.locations[0].line
 
 
 def test_the_tag_that_was_repaired_is_named(tmp_path: Path) -> None:
     report = checked(tmp_path, [*clean(), "some O\nother I-A\n"])
-    place = next(finding for finding in report.findings if finding.kind == "repaired").places[0]
+    place = next(finding for finding in report.findings if finding.kind == "repaired").locations[0]
     assert place.line == 1001 and place.text == "some other/I-A  ('other' is I-A, and should be B-A)"
 
 
@@ -322,23 +322,27 @@ def test_leaks_and_unknown_kinds_of_the_validation_set(tmp_path: Path) -> None:
 
 def test_classes_of_texts_and_places_of_choices_are_spread_too(tmp_path: Path) -> None:
     rows = "".join(f"film {n}\t{'good' if n % 4 else 'bad'}\n" for n in range(200))
-    report = check_labelled([write(tmp_path, "a.tsv", f"text\tlabel\n{rows}")], [], None, Data())
-    assert isinstance(report, ClassReport) and report.spreads == (Spread("classes", {"bad": 50, "good": 150}),)
+    report = check_labeled([write(tmp_path, "a.tsv", f"text\tlabel\n{rows}")], [], None, DataSettings())
+    assert isinstance(report, ClassReport) and report.class_counts == (
+        ClassCounts("classes", {"bad": 50, "good": 150}),
+    )
     assert "75.0 %" in str(report) and str(report).endswith("nothing must be fixed: 1 note")
     asked = [{"context": f"{n}", "choices": ["a", "b"], "label": n % 2} for n in range(120)]
-    report = check_questions([write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, asked)))], [], None, Data())
-    assert isinstance(report, ClassReport) and report.spreads[0].train == {"0": 60, "1": 60}
+    report = check_multiple_choice(
+        [write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, asked)))], [], None, DataSettings()
+    )
+    assert isinstance(report, ClassReport) and report.class_counts[0].train == {"0": 60, "1": 60}
 
 
 def test_spreads_are_drawn_and_told(tmp_path: Path) -> None:
     report = checked(tmp_path, clean(), [*clean(5), "Rome B-C\n"])
-    drawn = draw_spread(report.spreads, tmp_path / "a.svg").read_text()
+    drawn = draw_class_counts(report.class_counts, tmp_path / "a.svg").read_text()
     assert ">Entities by kind<" in drawn and ">validation<" in drawn and ">50.0 %<" in drawn
-    assert draw_spread(report.spreads[:1], tmp_path / "a.png").stat().st_size > 5_000
-    lines = Spread("classes", {"a": 3000, "b": 1}, {"a": 1, "c": 1}).lines()
+    assert draw_class_counts(report.class_counts[:1], tmp_path / "a.png").stat().st_size > 5_000
+    lines = ClassCounts("classes", {"a": 3000, "b": 1}, {"a": 1, "c": 1}).lines()
     assert lines[1].split()[-6:] == ["3,000", "100.0", "%", "1", "50.0", "%"] and "█" * 24 in lines[1]
     assert "▏" in lines[2] and "< 0.05 %" in lines[2] and lines[3].startswith("c ")
-    many = Spread("classes", {f"c{n}": 100 - n for n in range(30)}).lines()
+    many = ClassCounts("classes", {f"c{n}": 100 - n for n in range(30)}).lines()
     assert len(many) == 22 and many[-1].startswith("… 10 others") and "755" in many[-1]
 
 

@@ -13,32 +13,32 @@ import tiktoken
 from regard.errors import DataError, SettingError
 from regard.processors.tokenizer import tokenizer as text_module
 from regard.processors.tokenizer.token_text import to_bytes
-from regard.processors.tokenizer.tokenizer import END_OF_TEXT, Text
+from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 from writings import HARD, STORY, random_texts, train_words
 
 SHARED = Path(__file__).parents[2] / "shared/data"
 
 
 @pytest.fixture(scope="session")
-def language() -> Text:
-    return Text.language([STORY], 340)
+def language() -> TextTokenizer:
+    return TextTokenizer.train_lm_bpe([STORY], 340)
 
 
 @pytest.fixture(scope="session")
-def characters() -> Text:
-    return Text.characters([STORY])
+def characters() -> TextTokenizer:
+    return TextTokenizer.from_characters([STORY])
 
 
 @pytest.fixture(scope="session")
-def words() -> Text:
-    return Text(train_words())
+def words() -> TextTokenizer:
+    return TextTokenizer(train_words())
 
 
-def publish(made: Text, folder: Path, vocabulary: str = "vocab.json", merges: str = "merges.txt") -> Path:
+def publish(made: TextTokenizer, folder: Path, vocabulary: str = "vocab.json", merges: str = "merges.txt") -> Path:
     """As its vocabulary and its merges."""
     model = json.loads(made.backend.to_str())["model"]
     folder.mkdir(parents=True, exist_ok=True)
-    ids = model["vocab"] | {made.name_of(number): number for number in made.special}
+    ids = model["vocab"] | {made.id_to_token(number): number for number in made.special_ids}
     (folder / vocabulary).write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
     lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
     (folder / merges).write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -55,44 +55,46 @@ def other_hands(ids: dict[str, int]) -> tiktoken.Encoding:
     return tiktoken.Encoding("ours", pat_str=SPLIT, mergeable_ranks=ranks, special_tokens={END_OF_TEXT: len(ranks)})
 
 
-def same_as_tiktoken(made: Text, other: tiktoken.Encoding, texts: Sequence[str]) -> None:
+def same_as_tiktoken(made: TextTokenizer, other: tiktoken.Encoding, texts: Sequence[str]) -> None:
     found, expected = made.encode(texts), [other.encode_ordinary(text) for text in texts]
     assert [pair for pair in zip(texts, found, expected, strict=True) if pair[1] != pair[2]] == []
     assert made.decode(found) == list(texts)
 
 
-def test_any_text_comes_back_from_bytes_exactly(language: Text) -> None:
+def test_any_text_comes_back_from_bytes_exactly(language: TextTokenizer) -> None:
     texts = [*HARD, *random_texts(2000, seed=1)]
     assert language.decode(language.encode(texts)) == texts
 
 
 def test_any_text_of_its_alphabet_comes_back_from_characters_exactly() -> None:
     texts = [*HARD, *random_texts(500, seed=2)]
-    made = Text.characters(iter(texts))
+    made = TextTokenizer.from_characters(iter(texts))
     ids = made.encode(texts)
     assert made.decode(ids) == texts and [len(row) for row in ids] == [len(text) for text in texts]
     assert made.size == len(set("".join(texts))) + 1
 
 
-def test_the_end_of_text_has_the_last_id_and_is_never_found_in_a_text(language: Text, characters: Text) -> None:
-    everything = Text.characters([END_OF_TEXT, STORY])
+def test_the_end_of_text_has_the_last_id_and_is_never_found_in_a_text(
+    language: TextTokenizer, characters: TextTokenizer
+) -> None:
+    everything = TextTokenizer.from_characters([END_OF_TEXT, STORY])
     for made in (language, everything, characters):
-        end = made.id_of(END_OF_TEXT)
+        end = made.token_to_id(END_OF_TEXT)
         assert end == made.size - 1 and made.decode([[end]]) == [""]
     for made in (language, everything):
         assert made.size - 1 not in made.encode([f"a{END_OF_TEXT}a"])[0]
     assert language.size == 340
-    assert characters.id_of("\t") == 0 and characters.id_of("\n") == 1
+    assert characters.token_to_id("\t") == 0 and characters.token_to_id("\n") == 1
 
 
-def test_a_character_that_never_occurred_is_named(characters: Text) -> None:
+def test_a_character_that_never_occurred_is_named(characters: TextTokenizer) -> None:
     with pytest.raises(DataError, match="character"):
         characters.encode(["a", "the € cat €"])
     with pytest.raises(DataError, match="character"):
         characters.encode(["€ ₤ ☃ €"])
 
 
-def test_half_a_character_is_refused(language: Text, characters: Text) -> None:
+def test_half_a_character_is_refused(language: TextTokenizer, characters: TextTokenizer) -> None:
     for made in (language, characters):
         with pytest.raises(DataError):
             made.encode(["fine", "caf\udce9"])
@@ -100,40 +102,44 @@ def test_half_a_character_is_refused(language: Text, characters: Text) -> None:
 
 def test_nothing_to_make_a_vocabulary_of_is_refused() -> None:
     with pytest.raises(DataError, match="character"):
-        Text.characters(["", ""])
+        TextTokenizer.from_characters(["", ""])
     with pytest.raises(SettingError, match="257"):
-        Text.language([STORY], 256)
-    for make in (Text.characters, lambda texts: Text.language(texts, 300), lambda texts: Text.train(texts, 300)):
+        TextTokenizer.train_lm_bpe([STORY], 256)
+    for make in (
+        TextTokenizer.from_characters,
+        lambda texts: TextTokenizer.train_lm_bpe(texts, 300),
+        lambda texts: TextTokenizer.train_sentence_bpe(texts, 300),
+    ):
         with pytest.raises(DataError, match="character"):
             make(["caf\udce9"])
-    assert Text.language([], 300).size == 257
+    assert TextTokenizer.train_lm_bpe([], 300).size == 257
 
 
-def test_a_saved_one_is_what_it_was(language: Text, characters: Text, tmp_path: Path) -> None:
-    assert not Text.exists(tmp_path)
+def test_a_saved_one_is_what_it_was(language: TextTokenizer, characters: TextTokenizer, tmp_path: Path) -> None:
+    assert not TextTokenizer.exists(tmp_path)
     for made in (language, characters):
         made.save(tmp_path / "tokenizer.json")
-        assert Text.exists(tmp_path)
-        again = Text.load(tmp_path)
+        assert TextTokenizer.exists(tmp_path)
+        again = TextTokenizer.load(tmp_path)
         assert again.encode([STORY]) == made.encode([STORY]) and again.decode(again.encode([STORY])) == [STORY]
         assert again.fingerprint() == made.fingerprint() and again.size == made.size
     with pytest.raises(DataError, match="☃"):
-        Text.load(tmp_path).encode(["☃"])
+        TextTokenizer.load(tmp_path).encode(["☃"])
 
 
-def test_the_library_gives_the_characters_that_we_give(characters: Text) -> None:
+def test_the_library_gives_the_characters_that_we_give(characters: TextTokenizer) -> None:
     assert characters.backend.encode(STORY, add_special_tokens=False).ids == characters.encode([STORY])[0]
     with pytest.raises(Exception, match="UNK"):  # it has no token for what is unknown either
         characters.backend.encode("☃")
 
 
-def test_a_load_is_bounded_by_texts_and_by_characters(language: Text, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_is_bounded_by_texts_and_by_characters(language: TextTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [*HARD, *random_texts(100, seed=3)]
     whole = language.encode(texts)
-    monkeypatch.setattr(text_module, "CHUNK", 7)
-    monkeypatch.setattr(text_module, "LOAD", 90)
+    monkeypatch.setattr(text_module, "ENCODE_BATCH", 7)
+    monkeypatch.setattr(text_module, "MAX_BATCH_CHARS", 90)
     assert language.encode(texts) == whole and language.encode([]) == []
-    loads = list(text_module._loads(["a" * 50] * 5 + ["b"] * 20))
+    loads = list(text_module._batches(["a" * 50] * 5 + ["b"] * 20))
     assert [len(load) for load in loads] == [2, 2, 7, 7, 7]
 
 
@@ -148,17 +154,17 @@ PROSE = (
 )  # fmt: skip
 
 
-def test_a_published_vocabulary_splits_as_tiktoken_and_transformers_do(language: Text, tmp_path: Path) -> None:
+def test_a_published_vocabulary_splits_as_tiktoken_and_transformers_do(language: TextTokenizer, tmp_path: Path) -> None:
     from transformers import GPT2Tokenizer
 
     folder = publish(language, tmp_path / "gpt2")
-    made = Text.load(folder)
+    made = TextTokenizer.load(folder)
     texts = [*PROSE, *HARD, *random_texts(1000, seed=4), STORY]
     same_as_tiktoken(made, other_hands(json.loads((folder / "vocab.json").read_text())), texts)
     theirs = GPT2Tokenizer.from_pretrained(folder)
     theirs.split_special_tokens = theirs._tokenizer.encode_special_tokens = True
     assert theirs(texts)["input_ids"] == made.encode(texts) == language.encode(texts)
-    assert made.size == language.size == len(theirs) and made.id_of(END_OF_TEXT) == theirs.eos_token_id
+    assert made.size == language.size == len(theirs) and made.token_to_id(END_OF_TEXT) == theirs.eos_token_id
     ids = made.encode(["the cat"])[0]
     assert made.decode([[made.size - 1, *ids]]) == ["the cat"] == [theirs.decode(ids)]
 
@@ -167,9 +173,9 @@ def test_the_published_vocabulary_of_gpt2_splits_as_tiktoken_does() -> None:
     folder = SHARED / "vocab/gpt2"
     if not folder.is_dir():
         pytest.skip(f"the published vocabulary is not there: {folder}")
-    made = Text.load(folder)
+    made = TextTokenizer.load(folder)
     other = other_hands(json.loads(gzip.decompress((folder / "encoder.json.gz").read_bytes())))
-    assert made.size == other.n_vocab == 50257 and made.id_of(END_OF_TEXT) == other.eot_token == 50256
+    assert made.size == other.n_vocab == 50257 and made.token_to_id(END_OF_TEXT) == other.eot_token == 50256
     assert made.encode(["Hello world"]) == [[15496, 995]]
     files = [SHARED / "shakespeare/input.txt.gz", SHARED / "wikitext-2/wiki.valid.raw.gz"]
     long = [gzip.decompress(file.read_bytes()).decode()[:200_000] for file in files]
@@ -177,48 +183,53 @@ def test_the_published_vocabulary_of_gpt2_splits_as_tiktoken_does() -> None:
     same_as_tiktoken(made, other, [*PROSE, *HARD, *random_texts(2000, seed=5), *points, STORY, *long])
 
 
-def test_words_are_split_as_transformers_does(words: Text, tmp_path: Path) -> None:
+def test_words_are_split_as_transformers_does(words: TextTokenizer, tmp_path: Path) -> None:
     from transformers import OpenAIGPTTokenizer
 
     folder = publish(words, tmp_path / "gpt1")
-    made, theirs = Text.load(folder), OpenAIGPTTokenizer.from_pretrained(folder)
+    made, theirs = TextTokenizer.load(folder), OpenAIGPTTokenizer.from_pretrained(folder)
     theirs.split_special_tokens = theirs._tokenizer.encode_special_tokens = True
     texts = [*PROSE, *HARD, *random_texts(500, seed=6), STORY, "The <unk> CAT"]
     ids = made.encode(texts)
     assert ids == theirs(texts)["input_ids"] and made.size == len(theirs) == words.size
     assert made.decode(ids) == theirs.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    assert made.id_of("<unk>") in made.encode(["☃"])[0]
+    assert made.token_to_id("<unk>") in made.encode(["☃"])[0]
     assert made.decode(made.encode(["The CAT's mat"])) == ["the cat ' s mat"]
 
 
 def test_what_is_saved_is_the_same_to_transformers(
-    language: Text, characters: Text, words: Text, tmp_path: Path
+    language: TextTokenizer, characters: TextTokenizer, words: TextTokenizer, tmp_path: Path
 ) -> None:
     from transformers import PreTrainedTokenizerFast
 
-    for made in (language, characters, Text.load(publish(words, tmp_path)), Text.train([STORY], 300)):
+    for made in (
+        language,
+        characters,
+        TextTokenizer.load(publish(words, tmp_path)),
+        TextTokenizer.train_sentence_bpe([STORY], 300),
+    ):
         made.save(tmp_path / "tokenizer.json")
         theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
         lines = STORY.split("\n")[:5]
         assert theirs(lines, add_special_tokens=False)["input_ids"] == made.encode(lines)
-        assert Text.load(tmp_path).encode(lines) == made.encode(lines)
+        assert TextTokenizer.load(tmp_path).encode(lines) == made.encode(lines)
 
 
 @pytest.mark.parametrize("names", [("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")])
 @pytest.mark.parametrize("zipped", [False, True])
 def test_the_two_files_have_names_of_their_own_in_other_releases(
-    language: Text, tmp_path: Path, names: tuple[str, str], zipped: bool
+    language: TextTokenizer, tmp_path: Path, names: tuple[str, str], zipped: bool
 ) -> None:
     publish(language, tmp_path, *names)
     if zipped:
         for name in names:
             (tmp_path / f"{name}.gz").write_bytes(gzip.compress((tmp_path / name).read_bytes()))
             (tmp_path / name).unlink()
-    assert Text.exists(tmp_path) and Text.load(tmp_path).encode([STORY]) == language.encode([STORY])
+    assert TextTokenizer.exists(tmp_path) and TextTokenizer.load(tmp_path).encode([STORY]) == language.encode([STORY])
     next(tmp_path.iterdir()).unlink()
-    assert not Text.exists(tmp_path)
+    assert not TextTokenizer.exists(tmp_path)
     with pytest.raises(DataError, match=r"merges\.txt"):
-        Text.load(tmp_path)
+        TextTokenizer.load(tmp_path)
 
 
 NEWER = {
@@ -249,18 +260,18 @@ OLDER = {
 
 @pytest.mark.parametrize("files", [NEWER, OLDER])
 def test_special_tokens_are_read_from_where_they_are_written(
-    language: Text, tmp_path: Path, files: dict[str, object]
+    language: TextTokenizer, tmp_path: Path, files: dict[str, object]
 ) -> None:
     from transformers import GPT2Tokenizer
 
     publish(language, tmp_path)
     for name, content in files.items():
         (tmp_path / name).write_text(json.dumps(content))
-    made, theirs = Text.load(tmp_path), GPT2Tokenizer.from_pretrained(tmp_path)
+    made, theirs = TextTokenizer.load(tmp_path), GPT2Tokenizer.from_pretrained(tmp_path)
     names = ["<a>", "<b>", "<d>", "<c>"]
-    assert [made.id_of(name) for name in names] == [340, 341, 342, 343] and made.size == len(theirs) == 344
+    assert [made.token_to_id(name) for name in names] == [340, 341, 342, 343] and made.size == len(theirs) == 344
     assert theirs.convert_tokens_to_ids(names) == [340, 341, 342, 343]
-    assert made.special == Text(theirs.backend_tokenizer).special == {339, 340, 341, 343}
+    assert made.special_ids == TextTokenizer(theirs.backend_tokenizer).special_ids == {339, 340, 341, 343}
     assert made.encode(["the <d> cat"]) == theirs(["the <d> cat"])["input_ids"]
     assert made.encode(["the"]) == language.encode([" the"])
 
@@ -270,10 +281,10 @@ def test_text_that_has_no_token_is_not_left_out_in_silence(tmp_path: Path) -> No
     (tmp_path / "merges.txt").write_text("#version: 0.2\nl o\n")
     (tmp_path / "vocab.json").write_text(json.dumps(ids))
     with pytest.raises(DataError, match=r"endoftext"):
-        Text.load(tmp_path)
+        TextTokenizer.load(tmp_path)
     (tmp_path / "vocab.json").write_text(json.dumps({**ids, "<unk>": 5}))
     (tmp_path / "special_tokens_map.json").write_text('{"unk_token": "<unk>"}')
-    assert Text.load(tmp_path).encode(["low x"]) == [[4, 2, 3, 5]]
+    assert TextTokenizer.load(tmp_path).encode(["low x"]) == [[4, 2, 3, 5]]
 
 
 BROKEN = {
@@ -289,17 +300,17 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_is_named(language: Text, tmp_path: Path, name: str) -> None:
+def test_a_broken_file_is_named(language: TextTokenizer, tmp_path: Path, name: str) -> None:
     for number, content in enumerate(BROKEN[name]):
         folder = publish(language, tmp_path / str(number))
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
         where = {"added_tokens.json": "", "tokenizer_config.json": ""}.get(name, name)
         with pytest.raises(DataError) as caught:
-            Text.load(folder)
+            TextTokenizer.load(folder)
         assert f"{folder}" in str(caught.value) and where in str(caught.value)
 
 
-def test_a_damaged_archive_is_named(language: Text, tmp_path: Path) -> None:
+def test_a_damaged_archive_is_named(language: TextTokenizer, tmp_path: Path) -> None:
     publish(language, tmp_path)
     whole = gzip.compress((tmp_path / "vocab.json").read_bytes())
     (tmp_path / "merges.txt").rename(tmp_path / "merges.txt.gz")
@@ -307,46 +318,48 @@ def test_a_damaged_archive_is_named(language: Text, tmp_path: Path) -> None:
     for content in (b"none", whole[:-20], whole[:60] + b"xx" + whole[62:]):
         (tmp_path / "vocab.json.gz").write_bytes(content)
         with pytest.raises(DataError, match=r"vocab\.json"):
-            Text.load(tmp_path)
+            TextTokenizer.load(tmp_path)
 
 
 # -- tokens that are added, and tokens that are shown
 
 
-def test_added_tokens_are_special_and_come_last(language: Text, characters: Text, words: Text, tmp_path: Path) -> None:
+def test_added_tokens_are_special_and_come_last(
+    language: TextTokenizer, characters: TextTokenizer, words: TextTokenizer, tmp_path: Path
+) -> None:
     new = ["_start_", "_delimiter_", "_classify_"]
-    for made in (language, characters, words, Text.train([STORY], 300)):
-        more = made.add([*new, "_start_"])
-        assert [more.id_of(token) for token in new] == [made.size, made.size + 1, made.size + 2]
-        assert more.size == made.size + 3 and made.id_of("_start_") is None
+    for made in (language, characters, words, TextTokenizer.train_sentence_bpe([STORY], 300)):
+        more = made.with_special_tokens([*new, "_start_"])
+        assert [more.token_to_id(token) for token in new] == [made.size, made.size + 1, made.size + 2]
+        assert more.size == made.size + 3 and made.token_to_id("_start_") is None
         assert more.encode([STORY]) == made.encode([STORY])
         more.save(tmp_path / "tokenizer.json")
-        again = Text.load(tmp_path).add(new)
-        assert again.size == more.size and again.special == more.special
-        assert again.decode([[more.size - 1]]) == [""] and again.pieces([more.size - 1]) == ["_classify_"]
-    ids = language.add(new).encode(["a _start_ b"])[0]
+        again = TextTokenizer.load(tmp_path).with_special_tokens(new)
+        assert again.size == more.size and again.special_ids == more.special_ids
+        assert again.decode([[more.size - 1]]) == [""] and again.display_tokens([more.size - 1]) == ["_classify_"]
+    ids = language.with_special_tokens(new).encode(["a _start_ b"])[0]
     assert max(ids) < language.size and language.decode([ids]) == ["a _start_ b"]
     for token in ("the", ""):
         with pytest.raises(DataError, match="special"):
-            language.add([token])
+            language.with_special_tokens([token])
 
 
-def test_blanks_and_parts_of_characters_can_be_read(language: Text, characters: Text) -> None:
-    def shown(made: Text, text: str) -> str:
-        return "|".join(made.pieces(made.encode([text])[0]))
+def test_blanks_and_parts_of_characters_can_be_read(language: TextTokenizer, characters: TextTokenizer) -> None:
+    def shown(made: TextTokenizer, text: str) -> str:
+        return "|".join(made.display_tokens(made.encode([text])[0]))
 
     assert shown(language, " the cat\n\n\t") == "␣the|␣cat|⏎⏎|⇥"
     assert shown(language, "€\x00\r") == "‹e2›|‹82›|‹ac›|‹U+0000›|␍"
     assert shown(characters, "a\n猫 ") == "a|⏎|猫|␣"
-    assert language.pieces([language.size - 1, 10**6]) == [END_OF_TEXT, "?"]
+    assert language.display_tokens([language.size - 1, 10**6]) == [END_OF_TEXT, "?"]
 
 
-def test_words_are_shown_with_a_dot_where_they_go_on(words: Text) -> None:
-    ids = [words.id_of(name) for name in ("cat</w>", "m", "a", "t</w>", "<unk>", "the</w>")]
-    assert words.pieces([i for i in ids if i is not None]) == ["cat", "m", "·a", "·t", "<unk>", "the"]
+def test_words_are_shown_with_a_dot_where_they_go_on(words: TextTokenizer) -> None:
+    ids = [words.token_to_id(name) for name in ("cat</w>", "m", "a", "t</w>", "<unk>", "the</w>")]
+    assert words.display_tokens([i for i in ids if i is not None]) == ["cat", "m", "·a", "·t", "<unk>", "the"]
 
 
 def test_sentences_are_shown_as_ever() -> None:
-    made = Text.train(["the cat sat"] * 3, 270)
+    made = TextTokenizer.train_sentence_bpe(["the cat sat"] * 3, 270)
     ids = made.encode(["the cats sat"])[0]
-    assert made.pieces([1, *ids, 2]) == ["<s>", "the", "cat", "·s", "sat", "</s>"]
+    assert made.display_tokens([1, *ids, 2]) == ["<s>", "the", "cat", "·s", "sat", "</s>"]

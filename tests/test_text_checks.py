@@ -14,10 +14,10 @@ from regard.data.check import text_survey
 from regard.data.check.findings import Finding, Report
 from regard.data.check.text import check_texts
 from regard.data.check.text_survey import TextSurvey
-from regard.data.settings import Data
+from regard.data.settings import DataSettings
 from regard.data.text.documents import iterate_texts
 from regard.draw.lengths import draw_lengths
-from regard.errors import DataError, RegardError, UnknownName
+from regard.errors import DataError, RegardError, UnknownNameError
 
 WORDS = (
     "king",
@@ -58,11 +58,11 @@ def objects(path: str, texts: list[str]) -> str:
 
 
 def check(*data: str, valid: tuple[str, ...] = (), **columns: str) -> Report:
-    return check_texts(data, valid, columns or None, Data())
+    return check_texts(data, valid, columns or None, DataSettings())
 
 
 def found(report: Report) -> dict[str, Finding]:
-    return {("validation " if f.what.startswith("validation") else "") + f.kind: f for f in report.findings}
+    return {("validation " if f.message.startswith("validation") else "") + f.kind: f for f in report.findings}
 
 
 def only(report: Report, *kinds: str) -> Finding:
@@ -93,7 +93,7 @@ def test_folders_and_columns_are_read_as_training_reads_them(folder: Path) -> No
     assert not report.findings and (report.counts["documents"], report.counts["files"]) == (2, 2)
     save("c.jsonl", [json.dumps({"body": line}) for line in story(3)])
     assert check("c.jsonl", text="body").counts["documents"] == 4000
-    with pytest.raises(UnknownName, match="'body'"):
+    with pytest.raises(UnknownNameError, match="'body'"):
         check("c.jsonl", text="bdy")
     with pytest.raises(DataError, match="columns"):
         check("set/a.txt", text="body")
@@ -110,8 +110,8 @@ def test_bad_bytes_are_counted_by_lines_and_reading_goes_on(folder: Path) -> Non
     Path("a.txt").write_bytes(b"\n".join(lines))
     report = check("a.txt")
     bad = only(report, "encoding")
-    assert bad.severity == "error" and bad.count == 2 and [place.line for place in bad.places] == [11, 3001]
-    assert "byte 0xe9 at byte offset" in bad.places[0].text and report.counts["lines"] == 3998
+    assert bad.severity == "error" and bad.count == 2 and [place.line for place in bad.locations] == [11, 3001]
+    assert "byte 0xe9 at byte offset" in bad.locations[0].text and report.counts["lines"] == 3998
 
 
 def test_files_and_rows_that_cannot_be_read_are_named_and_the_others_read(folder: Path) -> None:
@@ -121,14 +121,14 @@ def test_files_and_rows_that_cannot_be_read_are_named_and_the_others_read(folder
     rows[1], rows[4] = "{", '{"id": 5}'
     report = check(save("a.txt", story(1)), "b.txt.gz", save("c.jsonl", rows))
     broken, bad = only(report, "format", "unreadable"), found(report)["unreadable"]
-    assert broken.severity == "error" and [place.line for place in broken.places] == [2, 5]
-    assert bad.severity == "error" and "damaged gzip" in bad.places[0].text
+    assert broken.severity == "error" and [place.line for place in broken.locations] == [2, 5]
+    assert bad.severity == "error" and "damaged gzip" in bad.locations[0].text
 
 
 def test_blank_documents_are_a_warning_and_many_an_error(folder: Path) -> None:
     path = objects("a.jsonl", [*story(1), " \n", "end"])
     blank = only(check(path, save("b.txt", "")), "empty")
-    assert blank.severity == "warning" and [(p.path, p.line) for p in blank.places] == [(path, 4001), ("b.txt", 1)]
+    assert blank.severity == "warning" and [(p.path, p.line) for p in blank.locations] == [(path, 4001), ("b.txt", 1)]
     assert only(check(objects("c.jsonl", [*story(1), *[""] * 500, "end"])), "empty").severity == "error"
 
 
@@ -136,7 +136,7 @@ def test_too_little_text(folder: Path) -> None:
     none = check(save("a.txt", " \n"))
     assert found(none)["few"].severity == "error" and "there is no text" in str(none)
     short = save("b.txt", "A short text.")
-    assert "none can be held out" in only(check(short), "few").what and check(short).errors
+    assert "none can be held out" in only(check(short), "few").message and check(short).errors
     assert only(check(short, valid=(save("v.txt", "Another."),)), "few").severity == "warning"
     assert only(check(save("c.txt", story(1)[:500])), "few").severity == "warning"
 
@@ -149,19 +149,19 @@ def test_damaged_lines_are_found_at_their_places(folder: Path) -> None:
     lines[100], lines[1000], lines[2000], lines[3000] = "fÃ¼r", "caf\ufffd", "a\x07b", "fish &amp; chips"
     report = check(save("a.txt", lines))
     only(report, "mojibake", "lost", "control", "markup")
-    assert [(f.severity, f.count, f.places[0].line) for f in report.findings] == [
+    assert [(f.severity, f.count, f.locations[0].line) for f in report.findings] == [
         ("warning", 1, 101), ("warning", 1, 1001), ("warning", 1, 2001), ("note", 1, 3001),
     ]  # fmt: skip
     assert found(check(save("b.txt", [*lines, *["Ã¤Ã¶"] * 1000])))["mojibake"].severity == "error"
     in_row = objects("c.jsonl", ["\n".join(lines), "\n".join(story(2))])
-    assert found(check(in_row))["control"].places[0].line == 1
+    assert found(check(in_row))["control"].locations[0].line == 1
 
 
 @pytest.mark.parametrize("size", [100_001, 300_000])
 def test_text_without_a_blank_is_seen_once(folder: Path, size: int) -> None:
     path = save("a.txt", "\n".join([*story(1), "x" * size, *story(2)]))
     solid = only(check(path), "solid")
-    assert solid.severity == "warning" and solid.count == 1 and solid.places[0].line >= 4001
+    assert solid.severity == "warning" and solid.count == 1 and solid.locations[0].line >= 4001
     assert not check(save("b.txt", "\n".join([*story(1), "x" * 99_000, "y" * 99_000]))).findings
 
 
@@ -172,18 +172,18 @@ def test_repeated_documents_are_named_with_the_first(folder: Path) -> None:
     long = "\n".join(story(9, 500))
     texts = [*story(1), long, story(1)[7], long]
     twice = found(check(objects("a.jsonl", texts)))["duplicates"]
-    assert (twice.severity, twice.count, [place.line for place in twice.places]) == ("warning", 2, [4002, 4003])
-    assert "(as in line 8)" in twice.places[0].text and "(as in line 4001)" in twice.places[1].text
+    assert (twice.severity, twice.count, [place.line for place in twice.locations]) == ("warning", 2, [4002, 4003])
+    assert "(as in line 8)" in twice.locations[0].text and "(as in line 4001)" in twice.locations[1].text
     save("set/a.txt", story(1)), save("set/b.txt", story(1))
-    assert "(as in set/a.txt:1)" in found(check("set"))["duplicates"].places[0].text
+    assert "(as in set/a.txt:1)" in found(check("set"))["duplicates"].locations[0].text
 
 
 def test_repeated_lines_are_weighed_by_their_share(folder: Path) -> None:
     notice = "This file is part of a library that must never be read aloud."
     assert not check(save("a.txt", [*story(1), *[notice] * 20])).findings
     some = only(check(save("b.txt", [*story(1), *[notice, notice.upper()] * 100])), "repeated")
-    assert some.severity == "note" and some.count == 199 and 0.02 < some.share < 0.06
-    assert some.places[0].line == 4002 and "(as in line 4001)" in some.places[0].text
+    assert some.severity == "note" and some.count == 199 and 0.02 < some.fraction < 0.06
+    assert some.locations[0].line == 4002 and "(as in line 4001)" in some.locations[0].text
     assert only(check(save("c.txt", [*story(1), *story(1)[:1000]])), "repeated").severity == "warning"
     assert not check(save("d.txt", [*story(1), *["- " * 40] * 900])).findings  # no letters, no line
 
@@ -199,10 +199,10 @@ def test_documents_that_are_trained_on_are_told_apart_by_how_alike_they_are(fold
     report = check(data, valid=(objects("v.jsonl", [*valid, train[3], near]),))
     only(report, "validation leak", "validation leak_near", "validation leak_lines")
     exact, alike = found(report)["validation leak"], found(report)["validation leak_near"]
-    assert (exact.severity, exact.count, exact.places[0].line) == ("error", 1, 401)
-    assert "trained on in a.jsonl:4" in exact.places[0].text
-    assert (alike.severity, alike.count, alike.places[0].line) == ("warning", 1, 402)
-    assert "trained on in a.jsonl:4001" in alike.places[0].text
+    assert (exact.severity, exact.count, exact.locations[0].line) == ("error", 1, 401)
+    assert "trained on in a.jsonl:4" in exact.locations[0].text
+    assert (alike.severity, alike.count, alike.locations[0].line) == ("warning", 1, 402)
+    assert "trained on in a.jsonl:4001" in alike.locations[0].text
 
 
 def test_passages_that_are_trained_on_are_found_wherever_they_stand(folder: Path) -> None:
@@ -211,18 +211,18 @@ def test_passages_that_are_trained_on_are_found_wherever_they_stand(folder: Path
     assert not check(data, valid=(save("v.txt", valid),)).findings
     for lines, severity in (([train[5]], "note"), (train[77:100], "warning"), (train[77:400], "error")):
         leak = only(check(data, valid=(save("v.txt", [*valid, *lines]),)), "validation leak_lines")
-        assert leak.severity == severity and leak.count == len(lines) and leak.places[0].line == 1001
-        assert f"trained on in a.txt:{train.index(lines[0]) + 1}" in leak.places[0].text
+        assert leak.severity == severity and leak.count == len(lines) and leak.locations[0].line == 1001
+        assert f"trained on in a.txt:{train.index(lines[0]) + 1}" in leak.locations[0].text
     loud = [line.upper() for line in train[:500]]
     assert only(check(data, valid=(save("v.txt", [*valid, *loud]),)), "validation leak_lines").count == 500
 
 
 def test_a_sample_of_lines_speaks_for_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_survey, "MOST", 1000)
+    monkeypatch.setattr(text_survey, "MAX_LINE_HASHES", 1000)
     data, valid = save("a.txt", story(1, 20_000)), save("v.txt", [*story(2, 2000), *story(1, 2000)])
     leak = only(check(data, valid=(valid,)), "validation leak_lines")
-    assert "by a sample of one in 32" in leak.what and leak.count == pytest.approx(2000, rel=0.3)
-    assert leak.share == pytest.approx(0.5, rel=0.3)
+    assert "by a sample of one in 32" in leak.message and leak.count == pytest.approx(2000, rel=0.3)
+    assert leak.fraction == pytest.approx(0.5, rel=0.3)
 
 
 # -- promises
@@ -252,7 +252,7 @@ def test_what_reading_refuses_is_an_error_of_the_check(folder: Path) -> None:
 
 def test_text_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save("a.txt", story(1, 20_000))
-    monkeypatch.setattr(text_survey, "MOST", 2000)
+    monkeypatch.setattr(text_survey, "MAX_LINE_HASHES", 2000)
     survey = TextSurvey([path], None)
     tracemalloc.start()
     survey.read(lambda what, rows: None, "data")

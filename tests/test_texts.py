@@ -16,18 +16,18 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from regard.data.text import documents as texts
 from regard.data.text import files
 from regard.data.text.documents import (
-    PASSAGE,
-    REACH,
-    SHORTEST,
+    MAX_LINE_SEARCH,
+    MIN_PASSAGE_CHARS,
+    PASSAGE_CHARS,
     Passage,
-    divide,
     iterate_texts,
     passage_size,
+    split_document,
     text_files,
 )
-from regard.data.text.files import blocks
-from regard.data.text.tables import Empty
-from regard.errors import DataError, RegardError, UnknownName
+from regard.data.text.files import read_blocks
+from regard.data.text.tables import SkippedRow
+from regard.errors import DataError, RegardError, UnknownNameError
 
 VOCABULARY = Path(__file__).parents[2] / "shared/data/vocab/gpt2"
 
@@ -39,7 +39,7 @@ def write(path: str, content: str | bytes) -> str:
     return path
 
 
-def read(*data: str, **columns: str) -> list[Passage | Empty]:
+def read(*data: str, **columns: str) -> list[Passage | SkippedRow]:
     return list(iterate_texts(data, columns or None))
 
 
@@ -47,7 +47,7 @@ def documents(*data: str, **columns: str) -> list[str]:
     found: list[str] = []
     for item in read(*data, **columns):
         if isinstance(item, Passage):
-            found = [*found, item.text] if item.opens else [*found[:-1], found[-1] + item.text]
+            found = [*found, item.text] if item.starts_document else [*found[:-1], found[-1] + item.text]
     return found
 
 
@@ -80,7 +80,12 @@ def test_files_come_in_the_order_given_and_patterns_sorted(folder: Path) -> None
 def test_blank_documents_are_left_out_and_named(folder: Path) -> None:
     write("a.txt", " \n\t\n"), write("b.txt", ""), write("c.txt", "c"), write("d.txt", b"\xef\xbb\xbf")
     found = read("a.txt", "b.txt", "c.txt", "d.txt")
-    assert found == [Empty("a.txt", 1), Empty("b.txt", 1), Passage("c", "c.txt", 1, True), Empty("d.txt", 1)]
+    assert found == [
+        SkippedRow("a.txt", 1),
+        SkippedRow("b.txt", 1),
+        Passage("c", "c.txt", 1, True),
+        SkippedRow("d.txt", 1),
+    ]
     assert complaint("a.txt", "b.txt") == "a.txt, b.txt: no text was found: all 2 documents are blank."
     assert complaint("a.txt") == "a.txt: no text was found: it is blank."
     assert "no data was given" in complaint()
@@ -103,7 +108,7 @@ def test_what_is_not_text_is_named_with_its_place(folder: Path, content: bytes, 
 
 
 def test_places_of_errors_are_right_far_into_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "BLOCK", 100)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 100)
     content = b"\xef\xbb\xbf" + b"a line of text\n" * 500 + b"x" * 333 + b"\xff" + b"y" * 50
     write("a.txt", content), write("a.txt.gz", content)
     assert f"a.txt, line 501: is not UTF-8: byte 0xff at byte offset {content.index(255)}." in complaint("a.txt")
@@ -151,7 +156,11 @@ def test_json_parquet_and_tables_hold_a_document_a_row(folder: Path) -> None:
     write("c.csv", "id,text\n" + "".join(f'1,"{text}"\n' for text in content))
     write("d.tsv", "text\tid\n one\t1\n\t2\nthree\t3\n")
     assert documents("a.jsonl") == documents("b.ndjson.gz", text="body") == documents("c.csv") == wanted
-    assert read("d.tsv") == [Passage(" one", "d.tsv", 2, True), Empty("d.tsv", 3), Passage("three", "d.tsv", 4, True)]
+    assert read("d.tsv") == [
+        Passage(" one", "d.tsv", 2, True),
+        SkippedRow("d.tsv", 3),
+        Passage("three", "d.tsv", 4, True),
+    ]
     assert [item.line for item in read("c.csv")] == [2, 4, 5]
     assert documents("d.tsv", text="id") == ["1", "2", "3"]
     assert documents("d.tsv", text="0") == ["text", " one", "three"]
@@ -166,7 +175,7 @@ def test_parquet_uses_text_or_its_only_column_of_text(folder: Path) -> None:
         return name
 
     assert read(save("a.parquet", text=["one\r\n", None, "b"], by=["x"] * 3)) == [
-        Passage("one\n", "a.parquet", 1, True), Empty("a.parquet", 2), Passage("b", "a.parquet", 3, True),
+        Passage("one\n", "a.parquet", 1, True), SkippedRow("a.parquet", 2), Passage("b", "a.parquet", 3, True),
     ]  # fmt: skip
     assert documents(save("b.pq", id=[1, 2], content=["c", "d"])) == ["c", "d"]
     two = save("c.pq", title=["e"], content=["f"])
@@ -182,11 +191,11 @@ def test_columns_that_are_not_there_are_refused(folder: Path) -> None:
     assert "a.jsonl, line 1: has no key 'text'; it has: body, id. Say which to use: --columns text=NAME." in (
         complaint("a.jsonl")
     )
-    assert "Did you mean 'body'?" in complaint("a.jsonl", kind=UnknownName, text="bdy")
-    assert "Did you mean 'body'?" in complaint("a.csv", kind=UnknownName, text="bdy")
+    assert "Did you mean 'body'?" in complaint("a.jsonl", kind=UnknownNameError, text="bdy")
+    assert "Did you mean 'body'?" in complaint("a.csv", kind=UnknownNameError, text="bdy")
     assert "no column is named 'text'" in complaint("a.csv")
     assert "'id' is not text but 5" in complaint("a.jsonl", text="id")
-    assert "unknown column choice 'txt'. Did you mean 'text'?" in complaint("a.csv", kind=UnknownName, txt="body")
+    assert "unknown column choice 'txt'. Did you mean 'text'?" in complaint("a.csv", kind=UnknownNameError, txt="body")
     assert complaint("a.txt", text="body") == "a.txt: is plain text, which has no columns. Leave --columns out."
     assert documents("a.txt", "a.csv", text="body") == ["x", "x"]
     assert "a.json, line 1: is not JSON" in complaint(write("a.json", "[\n]\n"))
@@ -197,7 +206,7 @@ def test_columns_that_are_not_there_are_refused(folder: Path) -> None:
 
 def passages(text: str, size: int = 1 << 30) -> list[Passage]:
     pieces = [text[first : first + size] for first in range(0, len(text), size)]
-    found = list(divide("a.txt", 1, pieces, counted=True))
+    found = list(split_document("a.txt", 1, pieces, count_lines=True))
     assert all(isinstance(item, Passage) for item in found)
     return found  # type: ignore[return-value]
 
@@ -206,25 +215,27 @@ def test_a_long_document_is_divided_at_line_ends(folder: Path) -> None:
     lines = "".join(f"line {n} of many\n" for n in range(1, 5001))
     found = read(write("a.txt", lines))
     assert all(isinstance(item, Passage) for item in found)
-    assert "".join(item.text for item in found) == lines
-    assert len(lines) / SHORTEST < len(found) < len(lines) / (SHORTEST - 20)
-    assert [item.opens for item in found] == [True] + [False] * (len(found) - 1)
+    assert "".join(item.reason for item in found) == lines
+    assert len(lines) / MIN_PASSAGE_CHARS < len(found) < len(lines) / (MIN_PASSAGE_CHARS - 20)
+    assert [item.starts_document for item in found] == [True] + [False] * (len(found) - 1)
     for item in found:
-        assert item.text.startswith(f"line {item.line} of") and item.text.endswith("many\n")
-        assert len(item.text) <= SHORTEST or item is found[-1]
+        assert item.reason.startswith(f"line {item.line} of") and item.reason.endswith("many\n")
+        assert len(item.reason) <= MIN_PASSAGE_CHARS or item is found[-1]
     row = read(write("a.jsonl", "\n" + json.dumps({"text": lines})))
-    assert [item.text for item in row[1:]] == [item.text for item in found] and {item.line for item in row[1:]} == {2}
+    assert [item.reason for item in row[1:]] == [item.reason for item in found] and {item.line for item in row[1:]} == {
+        2
+    }
 
 
 def test_a_document_of_one_passage_is_whole_and_little_is_never_left_over() -> None:
-    assert [len(item.text) for item in passages("ab\n" * 2730 + "ab")] == [PASSAGE]
-    assert [len(item.text) for item in passages("ab\n" * 2730 + "abc")] == [PASSAGE + 1]
+    assert [len(item.text) for item in passages("ab\n" * 2730 + "ab")] == [PASSAGE_CHARS]
+    assert [len(item.text) for item in passages("ab\n" * 2730 + "abc")] == [PASSAGE_CHARS + 1]
     for size in range(2700, 30_000, 77):
         found = passages("ab\n" * size, 5000)
-        assert all(PASSAGE // 4 <= len(item.text) <= PASSAGE + PASSAGE // 4 for item in found)
+        assert all(PASSAGE_CHARS // 4 <= len(item.text) <= PASSAGE_CHARS + PASSAGE_CHARS // 4 for item in found)
         assert found == passages("ab\n" * size)
-    late = "x" * (REACH - 1) + "\n"
-    for rest, sizes in ((9, [REACH + 9]), (5000, [REACH, 5000])):
+    late = "x" * (MAX_LINE_SEARCH - 1) + "\n"
+    for rest, sizes in ((9, [MAX_LINE_SEARCH + 9]), (5000, [MAX_LINE_SEARCH, 5000])):
         for piece in (1000, 1 << 30):
             assert [len(item.text) for item in passages(late + "y" * rest, piece)] == sizes
 
@@ -236,27 +247,32 @@ def test_there_are_enough_passages_of_a_small_text_to_hold_a_few_out(folder: Pat
     text = "".join(f"{draw.random()}\n" for _ in range(size // 19))
     write(name, json.dumps({"text": text}) if name.endswith("jsonl") else text)
     found = read(name)
-    assert len(found) > 50 and max(len(item.text) for item in found if isinstance(item, Passage)) <= 1.25 * PASSAGE
+    assert (
+        len(found) > 50 and max(len(item.text) for item in found if isinstance(item, Passage)) <= 1.25 * PASSAGE_CHARS
+    )
     assert documents(name) == [text]
 
 
 def test_the_size_of_passages_changes_seldom_with_the_files(folder: Path) -> None:
     sizes = [passage_size([write("a.txt", "x" * size)]) for size in range(1000, 1_000_000, 5000)]
     assert sizes == sorted(sizes) and set(sizes) == {512, 1024, 2048, 4096, 8192}
-    assert passage_size(["a.txt", "missing"]) == PASSAGE
+    assert passage_size(["a.txt", "missing"]) == PASSAGE_CHARS
 
 
 def test_without_line_ends_blanks_will_do_and_without_those_anything() -> None:
     words = "word " * 20_000
     found = passages(words)
     assert "".join(item.text for item in found) == words
-    assert all(item.text.startswith(" word") for item in found[1:]) and max(len(i.text) for i in found[:-1]) <= PASSAGE
-    solid = "x" * (REACH + 1000)
-    assert [len(item.text) for item in passages(solid)] == [PASSAGE, REACH + 1000 - PASSAGE]
-    assert len(passages("x" * REACH)) == 1  # none was missed for so long
+    assert (
+        all(item.text.startswith(" word") for item in found[1:])
+        and max(len(i.text) for i in found[:-1]) <= PASSAGE_CHARS
+    )
+    solid = "x" * (MAX_LINE_SEARCH + 1000)
+    assert [len(item.text) for item in passages(solid)] == [PASSAGE_CHARS, MAX_LINE_SEARCH + 1000 - PASSAGE_CHARS]
+    assert len(passages("x" * MAX_LINE_SEARCH)) == 1  # none was missed for so long
     late = "x" * 10_000 + "\n" + "y" * 9_000
     assert [len(item.text) for item in passages(late)] == [10_001, 9_000]
-    odd = "x" * 9_000 + " " + "y" * REACH
+    odd = "x" * 9_000 + " " + "y" * MAX_LINE_SEARCH
     assert next(len(item.text) for item in passages(odd)) == 9_000
 
 
@@ -270,7 +286,7 @@ def noise(draw: random.Random, size: int) -> str:
 
 
 def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "PASSAGE", 40), monkeypatch.setattr(texts, "REACH", 120)
+    monkeypatch.setattr(texts, "PASSAGE_CHARS", 40), monkeypatch.setattr(texts, "MAX_LINE_SEARCH", 120)
     draw = random.Random(1)
     for _ in range(30):
         text = "a" + noise(draw, 400)
@@ -284,11 +300,11 @@ def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_blocks_are_the_text_however_they_fall(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(2)
     for size in (1, 2, 3, 5, 64):
-        monkeypatch.setattr(files, "BLOCK", size)
+        monkeypatch.setattr(files, "BLOCK_BYTES", size)
         text = "x" + "".join(draw.choices(["a", "é", "€", "🐦", "\n", "\r\n", "\r", "word"], k=300))
         write("a.txt", text), write("b.gz", "\ufeff" + text)
         for name in ("a.txt", "b.gz"):
-            found = list(blocks(name))
+            found = list(read_blocks(name))
             assert "".join(part for _, part in found) == text.replace("\r\n", "\n")
             assert all(line == 1 + "".join(p for _, p in found[:n]).count("\n") for n, (line, _) in enumerate(found))
 
@@ -318,7 +334,7 @@ def trained() -> Tokenizer:
 @pytest.mark.parametrize("make", [gpt2, trained])
 def test_the_tokens_of_passages_are_those_of_the_whole(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = make()
-    monkeypatch.setattr(texts, "PASSAGE", 40), monkeypatch.setattr(texts, "REACH", 4000)
+    monkeypatch.setattr(texts, "PASSAGE_CHARS", 40), monkeypatch.setattr(texts, "MAX_LINE_SEARCH", 4000)
     draw, many = random.Random(3), 0
     for _ in range(60):
         found = passages("a" + noise(draw, 500))

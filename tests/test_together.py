@@ -18,8 +18,8 @@ pytestmark = pytest.mark.slow
 
 
 RUN = (
-    "train.steps=48", "train.every=16", "train.log=4", "train.accumulate=2", "train.average=0.9", "data.share=0.1",
-    "data.score=2", "decode.longer=5",
+    "train.steps=48", "train.eval_every=16", "train.log_every=4", "train.grad_accum=2", "train.ema_decay=0.9", "data.valid_fraction=0.1",
+    "data.eval_samples=2", "decode.max_extra_tokens=5",
 )  # fmt: skip
 """Two grains a step, and dropout (of TINY)."""
 
@@ -89,15 +89,15 @@ def test_two_processes_are_asked_to_stop_and_one_goes_on(few: Path, alone: Path,
 def test_processes_that_cannot_share_the_grains_are_refused_with_the_numbers_that_can(
     few: Path, tmp_path: Path
 ) -> None:
-    done = together(words(few, tmp_path / "run", "train.accumulate=9"))
+    done = together(words(few, tmp_path / "run", "train.grad_accum=9"))
     assert done.returncode != 0 and not (tmp_path / "run/regard.json").exists()
     assert "[rank" not in done.stderr, done.stderr  # torchrun has a traceback of its own, and ours would bury the words
     assert "2 processes cannot share the 9 grains of a step equally" in done.stderr
-    assert "there can be 1, 3, 9; or set train.accumulate to a multiple of 2" in done.stderr
+    assert "there can be 1, 3, 9; or set train.grad_accum to a multiple of 2" in done.stderr
 
 
 def test_the_grain_that_burst_is_named_whoever_computed_it(few: Path, tmp_path: Path) -> None:
-    wild = ("train.rate=1e30", "train.clip=0", "train.warmup=0", "train.log=1")
+    wild = ("train.lr=1e30", "train.grad_clip=0", "train.warmup_steps=0", "train.log_every=1")
     with pytest.raises(RunError, match="grain") as stop:
         train_tiny(few, tmp_path / "one", *RUN, *wild)
     done = together(words(few, tmp_path / "two", *wild))

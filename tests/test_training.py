@@ -33,16 +33,16 @@ from conftest import (
     write_pairs,
 )
 from regard.data.text.pairs import Pair
-from regard.decode.settings import Decode
+from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, RunError
 from regard.systems.transformer import PRESETS, Config
-from regard.tasks.base import Terms
+from regard.tasks.base import LossWeights
 from regard.tasks.translate import Translate
-from regard.training.distributed import World
-from regard.training.execution import Compute, Loss
-from regard.training.loop import Step, loop, numbers
-from regard.training.optimizer import Average, make_optimiser, rate_at, swapped
-from regard.training.settings import Train
+from regard.training.distributed import ProcessGroup
+from regard.training.execution import ForwardBackward, LossModule
+from regard.training.loop import TrainStep, micro_batch_indices, train_loop
+from regard.training.optimizer import WeightEMA, lr_at, make_optimizer, swap_weights
+from regard.training.settings import TrainSettings
 from regard.types import IGNORE, Batch
 
 # -- what a run leaves
@@ -70,7 +70,7 @@ def test_the_card_says_what_was_reached_on_what_and_by_which_settings(trained: T
         assert [name, f"{known['scores'][name]:.4g}"] in lines
     assert known["scores"]["signature"] in card and known["found"]["fingerprint"] in card
     assert str(trained.data) in card and "54 pairs" in card and "6 pairs" in card
-    assert ["train.rate", "0.01"] in lines and ["model.width", "32"] in lines and "curves.png" in card
+    assert ["train.lr", "0.01"] in lines and ["model.width", "32"] in lines and "curves.png" in card
     assert f"step {known['best']['step']}" in card
 
 
@@ -98,7 +98,7 @@ def test_everyone_who_may_read_the_card_may_read_the_weights(trained: Trained) -
 def test_the_best_model_is_what_is_kept(trained: Trained, few: Path, tmp_path: Path) -> None:
     assert keeps_best(trained.path, "model:")
     valid = write_pairs(tmp_path / "v.tsv", [("a horse ran", "☃ ☃ ☃ ☃")])
-    train_tiny(few, tmp_path / "wild", *TWELVE, "train.rate=1", "train.keep=3", valid=valid)
+    train_tiny(few, tmp_path / "wild", *TWELVE, "train.lr=1", "train.keep_checkpoints=3", valid=valid)
     assert facts(tmp_path / "wild")["best"]["step"] < 12 and keeps_best(tmp_path / "wild", "model:")
 
 
@@ -113,17 +113,17 @@ def test_pairs_that_are_too_long_are_counted_and_the_first_is_named(pairs: Pairs
     long = " ".join(["horse"] * 40)
     data = write_pairs(tmp_path / "d.tsv", [*pairs[:9], (long, "x"), ("x", long), *pairs[9:30]])
     valid = write_pairs(tmp_path / "v.tsv", pairs[30:32])
-    said = train_tiny(data, tmp_path / "run", *TWELVE, "train.steps=1", "data.longest=39", valid=valid)
+    said = train_tiny(data, tmp_path / "run", *TWELVE, "train.steps=1", "data.max_length=39", valid=valid)
     assert "2 training pairs" in said and f"the first at {data}, line 10" in said
     assert facts(tmp_path / "run")["found"]["train"] == 30
 
 
 def test_a_pair_is_too_long_when_it_has_more_tokens_than_data_longest(trained: Trained) -> None:
-    text = regard.load(trained.path).text_or_refuse()
+    text = regard.load(trained.path).require_tokenizer()
     pair = Pair("the women wanted to say that we swam", "wir", "", 1)
     most = len(text.encode([pair.source])[0])
     kept = [n for n in range(most - 3, most + 4) if Translate().encode([pair], text, Config(), n).samples]
-    assert min(kept) == most  # data.longest: pairs with *more* tokens than this are skipped
+    assert min(kept) == most  # data.max_length: pairs with *more* tokens than this are skipped
 
 
 @pytest.mark.every(2)
@@ -136,8 +136,8 @@ def test_every_kind_of_file_gives_the_same_training(kind: str, pairs: Pairs, who
 
 # -- going on is the same as never stopping
 
-BOTH = ("train.accumulate=2", "train.average=0.5", "model.dropout=0.2", "train.schedule=cosine")
-VARIANTS = [(), ("train.average=0.9",), BOTH]
+BOTH = ("train.grad_accum=2", "train.ema_decay=0.5", "model.dropout=0.2", "train.lr_schedule=cosine")
+VARIANTS = [(), ("train.ema_decay=0.9",), BOTH]
 
 
 @pytest.mark.every(3)
@@ -229,7 +229,7 @@ def test_a_run_is_never_overwritten(few: Path, trained: Trained, tmp_path: Path)
 
 
 CHANGES: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
-    "setting": (("train.rate=0.5",), {}, r"train\.rate: 0\.003 -> 0\.5"),
+    "setting": (("train.lr=0.5",), {}, r"train\.rate: 0\.003 -> 0\.5"),
     "model setting": (("model.width=64",), {}, r"model\.width: 32 -> 64"),
     "more steps": (("train.steps=13",), {}, r"train\.steps: 12 -> 13"),
     "model": ((), {"model": "transformer-small"}, "model: transformer-tiny -> transformer-small"),
@@ -269,7 +269,13 @@ def test_data_whose_content_has_changed_is_noticed(changed: str, pairs: Pairs, t
 
 def test_ctrl_c_and_sigterm_save_and_print_the_command_that_goes_on(few: Path, tmp_path: Path) -> None:
     run = tmp_path / "my run"
-    many = ["train.steps=100000", "train.every=10", "train.log=5", "data.score=2", "decode.longer=5"]
+    many = [
+        "train.steps=100000",
+        "train.eval_every=10",
+        "train.log_every=5",
+        "data.eval_samples=2",
+        "decode.max_extra_tokens=5",
+    ]
     begin = ["regard", "train", "translate", "--data", str(few), "--out", str(run), "--set", *TINY, *many]
     code, _, err = interrupted(begin, run, 10, signal.SIGINT)
     assert code == 130 and "Traceback" not in err and "stopped and saved after step" in err
@@ -294,7 +300,7 @@ def test_a_run_that_burst_names_its_last_good_checkpoint(burst: tuple[Path, str]
 
 
 def test_a_run_that_burst_goes_on_before_it_did(burst: tuple[Path, str]) -> None:
-    said = train_tiny((), burst[0], *TWELVE, "train.accumulate=2", "train.log=3", resume=True)
+    said = train_tiny((), burst[0], *TWELVE, "train.grad_accum=2", "train.log_every=3", resume=True)
     assert "going on after step 4" in said and rows(burst[0])[-1]["step"] == 12
 
 
@@ -303,7 +309,7 @@ def test_a_run_that_burst_goes_on_before_it_did(burst: tuple[Path, str]) -> None
 
 def doubled(**more: Any) -> regard.Model:
     torch.manual_seed(0)
-    sizes = {"width": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "hidden": 12, "vocabulary": 11, "dropout": 0.0}
+    sizes = {"width": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "ffn_dim": 12, "vocab_size": 11, "dropout": 0.0}
     return regard.build("transformer-tiny", **{**sizes, **more}).double()
 
 
@@ -312,35 +318,39 @@ def grain(number: int) -> Batch:
     random = torch.Generator().manual_seed(number)
     x, y, labels = (torch.randint(3, 11, (2 + number, 5), generator=random) for _ in range(3))
     labels[:, number + 1 :] = IGNORE
-    return Batch(x, target=y, labels=labels)
+    return Batch(x, decoder_inputs=y, labels=labels)
 
 
-def steps(model: regard.Model, settings: Train, **more: Any) -> list[Step]:
+def steps(model: regard.Model, settings: TrainSettings, **more: Any) -> list[TrainStep]:
     optimiser = torch.optim.SGD(model.parameters())
-    compute = Compute(Loss(model, Translate(), Terms()), settings, model.device, World(), steady=False)
-    grains = map(grain, numbers(more.get("done", 0), settings, World()))
-    return list(loop(model, compute, grains, optimiser, settings, **more))
+    compute = ForwardBackward(
+        LossModule(model, Translate(), LossWeights()), settings, model.device, ProcessGroup(), static_shape=False
+    )
+    grains = map(grain, micro_batch_indices(more.get("done", 0), settings, ProcessGroup()))
+    return list(train_loop(model, compute, grains, optimiser, settings, **more))
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.25, 100.0])
 def test_a_step_of_two_grains_is_the_mean_over_the_labels_of_both(clip: float) -> None:
-    settings = Train(steps=1, accumulate=2, rate=0.5, warmup=0, schedule="constant", clip=clip, precision="float32")
+    settings = TrainSettings(
+        steps=1, grad_accum=2, lr=0.5, warmup_steps=0, lr_schedule="constant", grad_clip=clip, precision="float32"
+    )
     model, reference = doubled(), doubled()
     (step,) = steps(model, settings)
-    logits = [reference.logits(batch.x, batch.target).flatten(0, 1) for batch in map(grain, range(2))]
+    logits = [reference.logits(batch.inputs, batch.decoder_inputs).flatten(0, 1) for batch in map(grain, range(2))]
     labels = torch.cat([grain(number).labels.flatten() for number in range(2)])
     loss = torch.nn.functional.cross_entropy(torch.cat(logits), labels, ignore_index=IGNORE)
     gradients = torch.autograd.grad(loss, list(reference.parameters()))
     norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
     assert float(step.loss) == pytest.approx(loss.item(), rel=1e-6)
-    assert float(step.norm) == pytest.approx(norm.item(), rel=1e-6) and norm > 0.25
+    assert float(step.grad_norm) == pytest.approx(norm.item(), rel=1e-6) and norm > 0.25
     shrunk = min(clip / float(norm), 1.0) if clip else 1.0
     for ours, before, gradient in zip(model.parameters(), reference.parameters(), gradients, strict=True):
         assert torch.allclose(ours, before - 0.5 * shrunk * gradient, rtol=0, atol=1e-6)
 
 
 def test_dropout_is_the_same_in_the_same_grain_and_another_in_the_next() -> None:
-    settings = Train(steps=3, rate=1e-30, warmup=0, schedule="constant", precision="float32")
+    settings = TrainSettings(steps=3, lr=1e-30, warmup_steps=0, lr_schedule="constant", precision="float32")
     model = doubled(dropout=0.5)
     whole = [float(step.loss) for step in steps(model, settings)]
     torch.manual_seed(77)
@@ -352,10 +362,10 @@ def test_dropout_is_the_same_in_the_same_grain_and_another_in_the_next() -> None
 def test_the_rate_is_equation_3_of_the_paper() -> None:
     for name, d_model, warmup_steps in (("base", 512, 4000), ("big", 1024, 4000)):
         recipe = PRESETS[f"transformer-{name}"].recipe["train"]
-        settings = Train(rate=recipe["rate"], warmup=recipe["warmup"], schedule=recipe["schedule"])
+        settings = TrainSettings(lr=recipe["rate"], warmup_steps=recipe["warmup"], lr_schedule=recipe["schedule"])
         for step_num in (1, 7, 3999, 4000, 4001, 100_000):
             lrate = d_model**-0.5 * min(step_num**-0.5, step_num * warmup_steps**-1.5)
-            assert rate_at(step_num, settings) == pytest.approx(lrate, rel=1e-12)
+            assert lr_at(step_num, settings) == pytest.approx(lrate, rel=1e-12)
 
 
 SCHEDULES = {
@@ -368,23 +378,23 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_rate_rises_to_its_peak_and_falls_as_computed_by_hand(schedule: Any) -> None:
-    settings = Train(rate=2.0, warmup=10, steps=110, schedule=schedule)
+    settings = TrainSettings(lr=2.0, warmup_steps=10, steps=110, lr_schedule=schedule)
     for step, rate in SCHEDULES[schedule].items():
-        assert rate_at(step, settings) == pytest.approx(rate, abs=1e-12), step
+        assert lr_at(step, settings) == pytest.approx(rate, abs=1e-12), step
 
 
 def test_only_matrices_decay_and_the_average_follows_the_weights() -> None:
     model = doubled()
-    decayed, spared = make_optimiser(model, Train(decay=0.1)).param_groups
+    decayed, spared = make_optimizer(model, TrainSettings(weight_decay=0.1)).param_groups
     assert {p.ndim for p in decayed["params"]} == {2} and {p.ndim for p in spared["params"]} == {1}
     assert (decayed["weight_decay"], spared["weight_decay"]) == (0.1, 0.0)
-    average, before = Average(model, 0.6), [p.detach().clone() for p in model.parameters()]
+    average, before = WeightEMA(model, 0.6), [p.detach().clone() for p in model.parameters()]
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 1
     average.update(1)  # early it follows faster: 2 / 11 of the old
     average.update(100)  # later by its own decay
-    with swapped(model, average.tensors):
+    with swap_weights(model, average.tensors):
         for parameter, old in zip(model.parameters(), before, strict=True):
             assert torch.allclose(parameter, old + 1 - 0.6 * 2 / 11)
     assert all(torch.equal(p, old + 1) for p, old in zip(model.parameters(), before, strict=True))
@@ -393,7 +403,7 @@ def test_only_matrices_decay_and_the_average_follows_the_weights() -> None:
 def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_folder(
     trained: Trained, few: Path, tmp_path: Path
 ) -> None:
-    settings, folder = (*TWELVE, "train.steps=1", "train.rate=1e-12"), str(trained.path)
+    settings, folder = (*TWELVE, "train.steps=1", "train.lr=1e-12"), str(trained.path)
     train_tiny(few, tmp_path / "fresh", *settings)
     said = train_tiny(few, tmp_path / "fine", *settings, model=folder, tiny=False)
     assert "training a byte-pair tokenizer" not in said
@@ -405,9 +415,11 @@ def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_folder(
 
 def test_fine_tuning_keeps_how_the_model_decodes(trained: Trained, few: Path, tmp_path: Path) -> None:
     model = regard.load(trained.path)
-    model.identity = replace(model.identity, decode=Decode(beam=3, longer=7))
+    model.spec = replace(model.spec, decode=DecodeSettings(num_beams=3, max_extra_tokens=7))
     model.save(tmp_path / "three")
-    train_tiny(few, tmp_path / "fine", "train.steps=1", "data.share=0.1", model=str(tmp_path / "three"), tiny=False)
+    train_tiny(
+        few, tmp_path / "fine", "train.steps=1", "data.valid_fraction=0.1", model=str(tmp_path / "three"), tiny=False
+    )
     assert facts(tmp_path / "fine")["decode"]["beam"] == 3
 
 

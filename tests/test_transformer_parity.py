@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import regard
 from regard.decode.search import search
-from regard.decode.settings import Decode
+from regard.decode.settings import DecodeSettings
 from regard.model import Model
 from regard.processors.padding import pad
 from regard.types import IGNORE, Batch
@@ -31,7 +31,7 @@ START, END = 1, 2
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"activation": "swish"},
-    {"activation": "gelu", "scaled": False},
+    {"activation": "gelu", "scale_embedding": False},
     {"output_bias": True},
     {"output_bias": True, "activation": "swish", "pad": 22, "start": 22, "end": 0},  # as they are published
 ]
@@ -61,13 +61,13 @@ def marian(model: Model, table: bool = True) -> Any:
     """Their model with our weights, and with our table of positions unless theirs, rounded to 32 bits, is wanted."""
     config = model.config
     said = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in
-            (("attention_heads", config.heads), ("ffn_dim", config.hidden))}  # fmt: skip
+            (("attention_heads", config.heads), ("ffn_dim", config.ffn_dim))}  # fmt: skip
     theirs = transformers.MarianMTModel(
         transformers.MarianConfig(
-            vocab_size=config.vocabulary, d_model=config.width, encoder_layers=config.depth,
-            decoder_layers=config.decoder_depth, activation_function=config.activation, scale_embedding=config.scaled,
-            max_position_embeddings=config.length, pad_token_id=config.pad, eos_token_id=config.end, bos_token_id=None,
-            decoder_start_token_id=config.start, forced_eos_token_id=None, **said,
+            vocab_size=config.vocab_size, d_model=config.width, encoder_layers=config.depth,
+            decoder_layers=config.decoder_depth, activation_function=config.activation, scale_embedding=config.scale_embedding,
+            max_position_embeddings=config.max_length, pad_token_id=config.pad_id, eos_token_id=config.eos_id, bos_token_id=None,
+            decoder_start_token_id=config.bos_id, forced_eos_token_id=None, **said,
         )
     )  # fmt: skip
     theirs = theirs.to(next(model.parameters()).dtype).eval()
@@ -78,7 +78,7 @@ def marian(model: Model, table: bool = True) -> Any:
             for place, part in zip(places(name), tensor.chunk(len(places(name))), strict=True):
                 state[place].copy_(part.view_as(state[place]))
         for side in sides:
-            side.weight.copy_(model.body.position(torch.arange(config.length)))
+            side.weight.copy_(model.body.position(torch.arange(config.max_length)))
     theirs.generation_config.forced_eos_token_id = None
     return theirs
 
@@ -86,11 +86,11 @@ def marian(model: Model, table: bool = True) -> Any:
 def padded(model: Model) -> tuple[Batch, dict[str, Tensor], Tensor]:
     """Rows of different lengths for us, the same for them, and which positions of the target are real."""
     batch = collate(model, SAMPLES)
-    assert batch.mask is not None and batch.labels is not None and batch.target is not None
-    marks = (torch.arange(batch.x.shape[1]) < batch.mask[:, None]).long()
+    assert batch.mask is not None and batch.labels is not None and batch.decoder_inputs is not None
+    marks = (torch.arange(batch.inputs.shape[1]) < batch.mask[:, None]).long()
     return (
         batch,
-        {"input_ids": batch.x, "attention_mask": marks, "decoder_input_ids": batch.target},
+        {"input_ids": batch.inputs, "attention_mask": marks, "decoder_input_ids": batch.decoder_inputs},
         batch.labels != IGNORE,
     )
 
@@ -100,15 +100,15 @@ def test_logits_and_gradients_are_marians(changes: dict[str, Any]) -> None:
     model = tiny("transformer", **changes)
     theirs = marian(model)
     batch, given, real = padded(model)
-    ours, right = model.body.read(model.body(batch).sequence), theirs(**given).logits
+    ours, right = model.body.to_logits(model.body(batch).sequence), theirs(**given).logits
     near(ours[real], right[real])
     pull = noise(*ours.shape, seed=8) * real[..., None]
     mine = gradients(model.body, (ours * pull).sum())
     other = gradients(theirs, (right * pull).sum())
     names = [name for name in mine if name != "tokens.bias"]  # a constant over there
     assert len(names) == len(model.body.state_dict()) - ("output_bias" in changes)
-    if model.config.start == model.config.pad:  # whose embedding they do not train
-        mine["tokens.table.weight"][model.config.pad] = other["model.shared.weight"][model.config.pad]
+    if model.config.bos_id == model.config.pad_id:  # whose embedding they do not train
+        mine["tokens.table.weight"][model.config.pad_id] = other["model.shared.weight"][model.config.pad_id]
     for name, gradient in in_our_places(other, names).items():
         near(mine[name], gradient, 2e-12)
 
@@ -116,7 +116,7 @@ def test_logits_and_gradients_are_marians(changes: dict[str, Any]) -> None:
 def test_logits_are_marians_with_its_own_table_of_positions_to_the_rounding_of_that() -> None:
     model = tiny("transformer")
     batch, given, real = padded(model)
-    ours, right = model.body.read(model.body(batch).sequence), marian(model, table=False)(**given).logits
+    ours, right = model.body.to_logits(model.body(batch).sequence), marian(model, table=False)(**given).logits
     near(ours[real], right[real], 1e-6)
 
 
@@ -134,7 +134,7 @@ def test_teacher_forcing_and_its_loss_are_marians() -> None:
 def test_single_precision_is_marians_to_its_rounding() -> None:
     model = tiny("transformer").float()
     batch, given, real = padded(model)
-    near(model.body.read(model.body(batch).sequence)[real], marian(model)(**given).logits[real], 1e-5)
+    near(model.body.to_logits(model.body(batch).sequence)[real], marian(model)(**given).logits[real], 1e-5)
 
 
 # -- torch's own stack
@@ -171,10 +171,10 @@ def torchs(names: Any, pre: bool) -> dict[str, list[str]]:
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 def test_the_stacks_are_those_of_torch(norm: str, activation: str) -> None:
-    model = tiny("transformer", norm=norm, activation=activation)
+    model = tiny("transformer", norm_position=norm, activation=activation)
     body, c = model.body, model.config
     theirs = nn.Transformer(
-        c.width, c.heads, c.depth, c.decoder_depth, c.hidden, dropout=0.0, activation=activation, batch_first=True,
+        c.width, c.heads, c.depth, c.decoder_depth, c.ffn_dim, dropout=0.0, activation=activation, batch_first=True,
         norm_first=norm == "pre", dtype=torch.float64,
     )  # fmt: skip
     if norm == "post":  # the paper has none
@@ -183,9 +183,9 @@ def test_the_stacks_are_those_of_torch(norm: str, activation: str) -> None:
     names = torchs(ours, norm == "pre")
     theirs.load_state_dict({name: torch.cat([ours[n] for n in stacked]) for name, stacked in names.items()})
     batch, given, real = padded(model)
-    assert batch.target is not None
+    assert batch.decoder_inputs is not None
     hidden = given["attention_mask"] == 0
-    x, y = (body.embed(ids, torch.arange(ids.shape[1])) for ids in (batch.x, batch.target))
+    x, y = (body.embed(ids, torch.arange(ids.shape[1])) for ids in (batch.inputs, batch.decoder_inputs))
     future = ~torch.ones(y.shape[1], y.shape[1]).tril().bool()
     right = theirs(x, y, tgt_mask=future, src_key_padding_mask=hidden, memory_key_padding_mask=hidden)
     out = body(batch).sequence
@@ -201,7 +201,7 @@ def test_the_stacks_are_those_of_torch(norm: str, activation: str) -> None:
 
 
 def test_embeddings_are_the_papers_formula() -> None:
-    body = tiny("transformer", positions="interleaved").body
+    body = tiny("transformer", position_embedding="interleaved").body
     ids = torch.tensor([[5, 9, 5, 22]])
     right = torch.empty(1, 4, 12, dtype=torch.float64)
     for at, token in enumerate(ids[0].tolist()):
@@ -215,7 +215,7 @@ def test_embeddings_are_the_papers_formula() -> None:
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_interleaved_positions_are_the_halves_with_channels_permuted(norm: str) -> None:
     halves, interleaved = (
-        tiny("transformer", norm=norm, positions=layout, output_bias=True, seed=seed)
+        tiny("transformer", norm_position=norm, position_embedding=layout, output_bias=True, seed=seed)
         for layout, seed in (("halves", 1), ("interleaved", 2))
     )
     order = [channel for i in range(6) for channel in (i, i + 6)]  # where channel 2i, 2i + 1 stands among the halves
@@ -231,13 +231,15 @@ def test_interleaved_positions_are_the_halves_with_channels_permuted(norm: str) 
     interleaved.body.load_state_dict(permuted)
     batch, _, _ = padded(halves)
     near(interleaved.body(batch).sequence, halves.body(batch).sequence[..., order])
-    near(interleaved.body.read(interleaved.body(batch).sequence), halves.body.read(halves.body(batch).sequence))
+    near(
+        interleaved.body.to_logits(interleaved.body(batch).sequence), halves.body.to_logits(halves.body(batch).sequence)
+    )
 
 
 def test_interleaved_positions_are_marian_with_the_papers_table() -> None:
-    model = tiny("transformer", positions="interleaved")
+    model = tiny("transformer", position_embedding="interleaved")
     batch, given, real = padded(model)
-    near(model.body.read(model.body(batch).sequence)[real], marian(model)(**given).logits[real])
+    near(model.body.to_logits(model.body(batch).sequence)[real], marian(model)(**given).logits[real])
 
 
 # -- folders
@@ -264,7 +266,7 @@ def test_load_reads_what_save_pretrained_wrote(
     assert model.config == wanted.config and model.task.name == "translate" and not model.training
     same_weights(model, theirs.state_dict())
     batch, given, real = padded(model)
-    ours, right = model.logits(batch.x, batch.target, mask=batch.mask), theirs(**given).logits
+    ours, right = model.logits(batch.inputs, batch.decoder_inputs, mask=batch.mask), theirs(**given).logits
     near(ours[real], right[real], {torch.bfloat16: 0.1, torch.float32: 1e-5, torch.float64: 1e-6}[dtype])
 
 
@@ -281,7 +283,7 @@ def test_from_pretrained_reads_what_save_wrote(changes: dict[str, Any], dtype: t
         assert not theirs.final_logits_bias.any()
     assert "final_logits_bias" in load_file(tmp_path / "model.safetensors")  # else they complain of nothing
     batch, given, real = padded(model)
-    ours, right = model.logits(batch.x, batch.target, mask=batch.mask), theirs.eval()(**given).logits
+    ours, right = model.logits(batch.inputs, batch.decoder_inputs, mask=batch.mask), theirs.eval()(**given).logits
     near(ours[real], right[real], {torch.bfloat16: 0.1, torch.float32: 1e-5, torch.float64: 1e-6}[dtype])
 
 
@@ -332,10 +334,10 @@ Said = list[tuple[tuple[int, ...], bool]]
 def generate(taught: Any, batch: Batch, limit: int, **settings: Any) -> tuple[Said, list[float]]:
     _, theirs, _, marks = taught
     out = theirs.generate(
-        batch.x, attention_mask=marks, decoder_input_ids=batch.target, max_new_tokens=limit, do_sample=False,
+        batch.inputs, attention_mask=marks, decoder_input_ids=batch.decoder_inputs, max_new_tokens=limit, do_sample=False,
         return_dict_in_generate=True, output_scores=True, **settings,
     )  # fmt: skip
-    rows = out.sequences[:, batch.target.shape[1] :].tolist()  # type: ignore[union-attr]
+    rows = out.sequences[:, batch.decoder_inputs.shape[1] :].tolist()  # type: ignore[union-attr]
     said = [(tuple(row[: row.index(END)]), True) if END in row else (tuple(row), False) for row in rows]
     return said, out.sequences_scores.tolist() if settings.get("num_beams", 1) > 1 else []
 
@@ -343,17 +345,17 @@ def generate(taught: Any, batch: Batch, limit: int, **settings: Any) -> tuple[Sa
 @pytest.mark.parametrize("limit", [1, 5, 12])
 def test_greedy_answers_are_those_of_generate(taught: Any, limit: int) -> None:
     model, _, batch, _ = taught
-    found = search(model.body, batch, END, torch.full((6,), limit), Decode())
-    ours = [(answers[0].tokens, answers[0].ended) for answers in found]
+    found = search(model.body, batch, END, torch.full((6,), limit), DecodeSettings())
+    ours = [(answers[0].tokens, answers[0].has_eos) for answers in found]
     right = generate(taught, batch, limit)[0]
     assert ours == right
     limits = torch.arange(1, 7)  # each row its own
-    found = search(model.body, batch, END, limits, Decode())
+    found = search(model.body, batch, END, limits, DecodeSettings())
     cut = [
         (tokens[:most], ended and len(tokens) < most)
         for (tokens, ended), most in zip(right, [*range(1, 7)], strict=True)
     ]
-    assert limit < 12 or [(answers[0].tokens, answers[0].ended) for answers in found] == cut
+    assert limit < 12 or [(answers[0].tokens, answers[0].has_eos) for answers in found] == cut
     if limit == 12:
         assert len(set(ours)) == 6 and sum(ended for _, ended in ours) >= 4
         assert len({len(tokens) for tokens, _ in ours}) >= 3
@@ -369,22 +371,28 @@ def test_beams_are_those_of_generate(taught: Any, penalty: float, stop: str, pro
     if prompt > 1:
         batch = replace(batch, target=torch.cat([batch.target, batch.x[:, : prompt - 1]], 1))
     for width in (2, 3, 5):
-        settings = Decode(beam=width, best=width, penalty=penalty, form="power", stop=stop)  # type: ignore[arg-type]
+        settings = DecodeSettings(
+            num_beams=width,
+            num_return_sequences=width,
+            length_penalty=penalty,
+            length_penalty_type="power",
+            early_stopping=stop,
+        )  # type: ignore[arg-type]
         found = search(model.body, batch, END, torch.full((6,), limit), settings)
         right, scores = generate(
             taught, batch, limit, num_beams=width, num_return_sequences=width, length_penalty=penalty,
             early_stopping={"soon": False, "sure": "never"}[stop],
         )  # fmt: skip
         ours = [answer for answers in found for answer in answers]
-        assert [(answer.tokens, answer.ended) for answer in ours] == right
+        assert [(answer.tokens, answer.has_eos) for answer in ours] == right
         assert [answer.score for answer in ours] == pytest.approx(scores, rel=1e-4)
-        assert limit < 12 or sum(answer.ended for answer in ours) > len(ours) / 2
+        assert limit < 12 or sum(answer.has_eos for answer in ours) > len(ours) / 2
 
 
 def test_the_two_ways_to_stop_differ_on_these_sources(taught: Any) -> None:
     model, _, batch, _ = taught
     soon, sure = (
-        search(model.body, batch, END, torch.full((6,), 12), Decode(beam=2, best=2, penalty=2.0, form="power", stop=stop))
+        search(model.body, batch, END, torch.full((6,), 12), DecodeSettings(num_beams=2, num_return_sequences=2, length_penalty=2.0, length_penalty_type="power", early_stopping=stop))
         for stop in ("soon", "sure")
     )  # fmt: skip
     assert soon != sure
@@ -395,5 +403,5 @@ def test_a_folder_of_ours_generates_over_there_what_it_says_here(taught: Any, tm
     regard.save(model, tmp_path)
     theirs = transformers.MarianMTModel.from_pretrained(tmp_path).eval()
     out = theirs.generate(batch.x, attention_mask=marks, max_new_tokens=3)[:, 1:]
-    found = search(model.body, batch, END, torch.full((6,), 3), Decode())
-    assert [[*f.tokens, *[END] * f.ended] for (f,) in found] == [row[row != 0].tolist() for row in out]
+    found = search(model.body, batch, END, torch.full((6,), 3), DecodeSettings())
+    assert [[*f.tokens, *[END] * f.has_eos] for (f,) in found] == [row[row != 0].tolist() for row in out]

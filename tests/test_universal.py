@@ -11,18 +11,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.decode.cuda_graphs import _shelves, recorded
+from regard.decode.cuda_graphs import _graph_caches, graphed_search
 from regard.decode.search import search
-from regard.decode.settings import Decode
+from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
-from regard.nn.attention.positions import Sinusoid
+from regard.nn.attention.positions import SinusoidalPosition
 from regard.systems import transformer, universal
-from regard.tasks.base import Terms
+from regard.tasks.base import LossWeights
 from regard.types import IGNORE, Batch
 from tiny import TINY, collate, near, noise, noisy, tiny
 
 HALTING = ("halting", "halting, accumulated")
-SIZES: dict[str, Any] = {"width": 12, "steps": 4, "heads": 3, "hidden": 20, "vocabulary": 23, "dropout": 0.0}
+SIZES: dict[str, Any] = {"width": 12, "num_steps": 4, "heads": 3, "ffn_dim": 20, "vocab_size": 23, "dropout": 0.0}
 
 
 def torch_layer(block: nn.Module, cross: bool) -> nn.Module:
@@ -34,7 +34,7 @@ def torch_layer(block: nn.Module, cross: bool) -> nn.Module:
     with torch.no_grad():
         for theirs, residual in pairs:
             inner = residual.inner
-            joined = [inner.q, inner.kv] if inner.crossing else [inner.qkv]
+            joined = [inner.q, inner.kv] if inner.is_cross else [inner.qkv]
             theirs.in_proj_weight.copy_(torch.cat([part.weight for part in joined]))
             theirs.in_proj_bias.copy_(torch.cat([part.bias for part in joined]))
             theirs.out_proj.weight.copy_(inner.out.weight)
@@ -78,7 +78,7 @@ def test_steps_are_one_layer_of_torch_again_and_again() -> None:
     states = body(Batch(x, lengths, target))
     near(states.sequence, right, 1e-10)
     near(states.context[0], context[0], 1e-10)
-    assert states.ponder is None and not states.side
+    assert states.act_steps is None and not states.side
     weights = noise(2, 4, 12, seed=3)
     (states.sequence * weights).sum().backward()
     (right * weights).sum().backward()
@@ -105,35 +105,44 @@ def test_a_later_token_sees_earlier_ones_that_have_stopped_at_every_step(label: 
     batch = replace(collate(model, TINY["universal"].samples, [0, 2, 3]), labels=None)
     target = torch.randint(3, 23, (3, 8), generator=torch.Generator().manual_seed(4))
     with torch.no_grad():
-        states = model.body(replace(batch, target=target))
-        whole = model.body.read(states.sequence)
+        states = model.body(replace(batch, decoder_inputs=target))
+        whole = model.body.to_logits(states.sequence)
         state = model.body.start(replace(batch, target=target[:, :1]), room)
         for at in range(8):
             near(model.body.step(target[:, at], state), whole[:, at], 1e-10)
     steps = states.side["target_ponder"]
     later = [(steps[:, at + 1 :] > steps[:, at : at + 1]).any() for at in range(7)]
     assert any(map(bool, later)), "some token of this test thinks for longer than one before it"
-    assert len(state.layers) == model.config.most
-    assert len(state.contexts) == 1, "what is regarded is kept once for all steps"
+    assert len(state.layers) == model.config.max_steps
+    assert len(state.cross_caches) == 1, "what is regarded is kept once for all steps"
 
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("label", ["as published", *HALTING])
-@pytest.mark.parametrize("settings", [Decode(), Decode(beam=3, best=2), Decode(sample=True, best=2, seed=3)])
-def test_search_in_fixed_shapes_finds_the_same(label: str, settings: Decode) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        DecodeSettings(),
+        DecodeSettings(num_beams=3, num_return_sequences=2),
+        DecodeSettings(do_sample=True, num_return_sequences=2, seed=3),
+    ],
+)
+def test_search_in_fixed_shapes_finds_the_same(label: str, settings: DecodeSettings) -> None:
     model = tiny("universal", label)
     batch = replace(collate(model, TINY["universal"].samples), labels=None)
-    batch = replace(batch, target=torch.ones(len(batch.x), 1, dtype=torch.long))
-    limits, requests = torch.full((len(batch.x),), 7), np.arange(len(batch.x))
-    right = search(model.body, batch, model.config.end, limits, settings, requests)
+    batch = replace(batch, decoder_inputs=torch.ones(len(batch.inputs), 1, dtype=torch.long))
+    limits, requests = torch.full((len(batch.inputs),), 7), np.arange(len(batch.inputs))
+    right = search(model.body, batch, model.config.eos_id, limits, settings, requests)
     with torch.inference_mode():
         for _ in range(2):
-            ours = recorded(model.body, batch, model.config.end, limits, settings, requests, None, graph=False)
+            ours = graphed_search(
+                model.body, batch, model.config.eos_id, limits, settings, requests, None, capture=False
+            )
             assert ours is not None
             assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in o] for o in right]
             for a, b in zip(chain(*ours), chain(*right), strict=True):
                 assert a.score == pytest.approx(b.score, rel=1e-10)
-    assert len(_shelves[model.body].recordings) == 1
+    assert len(_graph_caches[model.body].entries) == 1
 
 
 @pytest.mark.parametrize("label", HALTING)
@@ -145,28 +154,28 @@ def test_padding_does_not_ponder_and_changes_nothing(label: str) -> None:
     at = 0
     for row in range(len(samples)):
         batch = collate(model, samples, [row])
-        alone, length = model.body(batch), batch.x.shape[1]
+        alone, length = model.body(batch), batch.inputs.shape[1]
         assert torch.equal(together.ponder[row, :length], alone.ponder[0])
         assert not together.ponder[row, length:].any()
-        assert torch.equal(packed.ponder[0, at : at + length], alone.ponder[0])
+        assert torch.equal(packed.act_steps[0, at : at + length], alone.ponder[0])
         near(together.sequence[row, : alone.sequence.shape[1]], alone.sequence[0], 1e-10)
         at += length
-    assert not packed.ponder[0, at:].any()
+    assert not packed.act_steps[0, at:].any()
     assert len(together.ponder.unique()) > 2
     near(together.side["penalty"], packed.side["penalty"], 1e-10)
 
 
 def test_steps_cost_while_a_model_learns_and_not_when_it_is_judged() -> None:
-    model = tiny("universal", "halting", dropout=0.0, shift=0)
+    model = tiny("universal", "halting", dropout=0.0, max_position_offset=0)
     batch = collate(model, TINY["universal"].samples)
     judged, count = model.task.loss(model, batch)
     model.train()
-    learnt, _ = model.task.loss(model, batch, Terms())
+    learnt, _ = model.task.loss(model, batch, LossWeights())
     states = model.body(batch)
     near(learnt - judged, states.side["penalty"])
     asked = batch.labels != IGNORE
     free = model.body(replace(batch, labels=None))
-    spent = [states.ponder, states.side["target_ponder"]]
+    spent = [states.act_steps, states.side["target_ponder"]]
     assert torch.equal(free.side["target_ponder"], spent[1]), "labels change no state"
     low = 0.01 * (spent[1][asked].sum() + count * spent[0].sum() / (spent[0] > 0).sum())
     high = low + 0.01 * 2 * count
@@ -178,11 +187,11 @@ def test_steps_cost_while_a_model_learns_and_not_when_it_is_judged() -> None:
 
 @pytest.mark.parametrize("name", ["universal", "transformer"])
 def test_positions_begin_anywhere_while_learning_and_are_alike_on_both_sides(name: str) -> None:
-    model = tiny(name, dropout=0.0, shift=9)
+    model = tiny(name, dropout=0.0, max_position_offset=9)
     seen: list[Tensor] = []
     kept = model.body.position
 
-    class Listening(Sinusoid):
+    class Listening(SinusoidalPosition):
         def forward(self, where: Tensor) -> Tensor:
             seen.append(where)
             return super().forward(where)
@@ -197,7 +206,7 @@ def test_positions_begin_anywhere_while_learning_and_are_alike_on_both_sides(nam
         if not packed:
             assert torch.equal(source[:, 0], target[:, 0]) and len(source[:, 0].unique()) > 1
         else:
-            starts = [offsets.starts[:5] for offsets in (batch.offsets, batch.target_offsets)]  # type: ignore[union-attr]
+            starts = [offsets.starts[:5] for offsets in (batch.offsets, batch.decoder_offsets)]  # type: ignore[union-attr]
             assert torch.equal(source[0, starts[0]], target[0, starts[1]])
             assert len(source[0, starts[0]].unique()) > 1
         seen.clear()
@@ -206,21 +215,23 @@ def test_positions_begin_anywhere_while_learning_and_are_alike_on_both_sides(nam
 
 
 def test_an_answer_tells_how_long_its_question_was_thought_about() -> None:
-    from regard.processors.tokenizer.tokenizer import Text
+    from regard.processors.tokenizer.tokenizer import TextTokenizer
 
-    model = tiny("universal", "halting", vocabulary=8)
-    model.text = Text.whole(["1 2 3 4 5"])
-    config = replace(model.config, vocabulary=8, pad=5, start=6, end=7)
-    model.identity = replace(model.identity, config=config)
+    model = tiny("universal", "halting", vocab_size=8)
+    model.tokenizer = TextTokenizer.from_words(["1 2 3 4 5"])
+    config = replace(model.config, vocab_size=8, pad_id=5, bos_id=6, eos_id=7)
+    model.spec = replace(model.spec, config=config)
     model.body.pad = 5
-    one, other = model.answer(["1 2 3", "5"], beam=1)
+    one, other = model.predict(["1 2 3", "5"], num_beams=1)
     assert len(one.extra["steps"]) == 4 and len(other.extra["steps"]) == 2
-    assert model.answer("5", beam=1).extra["steps"] == other.extra["steps"]
+    assert model.predict("5", beam=1).extra["steps"] == other.extra["steps"]
 
 
-@pytest.mark.parametrize("wrong", [{"epsilon": 0.0}, {"cap": -1}, {"shift": -2}, {"steps": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"act_epsilon": 0.0}, {"act_max_steps": -1}, {"max_position_offset": -2}, {"num_steps": 0}]
+)
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
         universal.Config(**{**SIZES, **wrong})
     with pytest.raises(SettingError):
-        transformer.Config(shift=-1)
+        transformer.Config(max_position_offset=-1)

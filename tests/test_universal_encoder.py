@@ -13,24 +13,24 @@ from torch import Tensor
 import regard
 from encoders import encoder
 from headed import train
-from regard.data.settings import Data
-from regard.data.text.labeled import Labelled
+from regard.data.settings import DataSettings
+from regard.data.text.labeled import LabeledText
 from regard.data.text.pairs import Pair
-from regard.data.text.qa import Span
-from regard.data.text.tagged import Tagged
+from regard.data.text.qa import QASample
+from regard.data.text.tagged import TaggedSentence
 from regard.errors import SettingError
 from regard.model import Model
-from regard.nn.recording import watch
+from regard.nn.recording import record_attention
 from regard.systems import universal_encoder
-from regard.tasks.base import Terms
+from regard.tasks.base import LossWeights
 from regard.types import Batch
 from test_universal import coordinates, torch_layer
 from tiny import TINY, collate, near, noise, noisy, tiny
 
 NAME = "universal-encoder"
 HALTING = ("halting", "halting, accumulated")
-SIZES: dict[str, Any] = {"width": 12, "steps": 4, "heads": 3, "hidden": 20, "vocabulary": 23, "dropout": 0.0}
-IDS: dict[str, Any] = {"start": 2, "end": 3, "mask": 4}
+SIZES: dict[str, Any] = {"width": 12, "num_steps": 4, "heads": 3, "ffn_dim": 20, "vocab_size": 23, "dropout": 0.0}
+IDS: dict[str, Any] = {"bos_id": 2, "end": 3, "mask": 4}
 TEXT = "The unbelievably old cat sat on a mat. The dog slept in Rome, near the river."
 TEXTS = [TEXT, "who sat on what", "where did it sleep"] * 3
 STOPS: dict[str, Any] = {"halting": True, "cap": 5, "epsilon": 0.1}
@@ -45,11 +45,11 @@ def test_a_fixed_number_of_steps_is_torchs_layer_again_and_again_with_its_gradie
     hidden, right = torch.arange(5) >= lengths[:, None], table[x] * 12**0.5 + kinds[types]
     for step in range(1, 5):
         right = layer(right + coordinates(5, step), src_key_padding_mask=hidden)
-    states = body(Batch(x, lengths, types=types))
+    states = body(Batch(x, lengths, token_types=types))
     real = ~hidden
     near(states.sequence[real], right[real], 1e-10)
-    near(states.summary, right[:, 0], 1e-10)
-    assert states.ponder is None and not states.side
+    near(states.pooled, right[:, 0], 1e-10)
+    assert states.act_steps is None and not states.side
     weights = noise(8, 12, seed=3)
     (states.sequence[real] * weights).sum().backward()
     (right[real] * weights).sum().backward()
@@ -62,7 +62,7 @@ def test_a_fixed_number_of_steps_is_torchs_layer_again_and_again_with_its_gradie
 
 @pytest.mark.parametrize("mixing", ["convex", "accumulated"])
 def test_tokens_stop_as_a_loop_over_each_says(mixing: str) -> None:
-    config = universal_encoder.Config(**SIZES, **IDS, halting=True, cap=6, epsilon=0.05, mixing=mixing)  # type: ignore[arg-type]
+    config = universal_encoder.Config(**SIZES, **IDS, act=True, act_max_steps=6, act_epsilon=0.05, act_mixing=mixing)  # type: ignore[arg-type]
     body = noisy(universal_encoder.build(config), seed=4)
     layer: Any = torch_layer(body.encoder.block, False)
     x = torch.tensor([[3, 4, 5, 6, 7, 9, 11]])
@@ -88,9 +88,9 @@ def test_tokens_stop_as_a_loop_over_each_says(mixing: str) -> None:
             out = out * (1 - share) * (mixing == "convex") + out * (mixing != "convex") + afters[steps][i] * share
             steps += 1
         near(states.sequence[0, i], torch.from_numpy(out), 1e-10)
-        assert int(states.ponder[0, i]) == steps
+        assert int(states.act_steps[0, i]) == steps
         spent += steps + rest
-    assert len(states.ponder.unique()) > 2, "tokens of this test think for different times"
+    assert len(states.act_steps.unique()) > 2, "tokens of this test think for different times"
     assert states.side["cost"].item() == pytest.approx(0.01 * spent / 7)
 
 
@@ -101,23 +101,29 @@ def test_padding_does_not_ponder_and_changes_nothing(label: str) -> None:
     at = 0
     for row in range(len(samples)):
         batch = collate(model, samples, [row])
-        alone, length = model.body(batch), batch.x.shape[1]
+        alone, length = model.body(batch), batch.inputs.shape[1]
         assert torch.equal(together.ponder[row, :length], alone.ponder[0])
         assert not together.ponder[row, length:].any()
-        assert torch.equal(packed.ponder[0, at : at + length], alone.ponder[0])
-        near(packed.summary[row], alone.summary[0], 1e-10)
+        assert torch.equal(packed.act_steps[0, at : at + length], alone.ponder[0])
+        near(packed.pooled[row], alone.summary[0], 1e-10)
         at += length
-    assert not packed.ponder[0, at:].any() and len(together.ponder.unique()) > 1
+    assert not packed.act_steps[0, at:].any() and len(together.ponder.unique()) > 1
     near(together.side["cost"], packed.side["cost"], 1e-10)
 
 
 # -- tasks that ask it
 
 SAMPLES: dict[str, tuple[list[Any], tuple[str, ...]]] = {
-    "classify": ([Labelled("the cat sat", "", "no"), Labelled("on a mat", "near the river", "yes")], ("no", "yes")),
+    "classify": (
+        [LabeledText("the cat sat", "", "no"), LabeledText("on a mat", "near the river", "yes")],
+        ("no", "yes"),
+    ),
     "choose": ([], ()),
-    "tag": ([Tagged(("the", "old", "cat"), ("O", "O", "B-x")), Tagged(("Rome",), ("B-x",))], ("O", "B-x", "I-x")),
-    "span": ([Span("who sat", TEXT, ("cat",), (TEXT.index("cat"),))], ()),
+    "tag": (
+        [TaggedSentence(("the", "old", "cat"), ("O", "O", "B-x")), TaggedSentence(("Rome",), ("B-x",))],
+        ("O", "B-x", "I-x"),
+    ),
+    "qa": ([QASample("who sat", TEXT, ("cat",), (TEXT.index("cat"),))], ()),
     "embed": ([Pair("the cat", "sat on a mat", "", 0), Pair("the dog", "slept in Rome", "", 0)], ()),
 }
 
@@ -126,20 +132,20 @@ def asked(task: str, **changes: Any) -> Model:
     return encoder(task, TEXTS, SAMPLES.get(task, ((), ()))[1], NAME, **{"length": 48, **STOPS, **changes})
 
 
-@pytest.mark.parametrize("task", ["classify", "tag", "span", "embed"])
+@pytest.mark.parametrize("task", ["classify", "tag", "qa", "embed"])
 def test_steps_cost_while_a_model_learns_and_not_when_it_is_judged(task: str) -> None:
     model, (samples, labels) = asked(task, ponder=0.3), SAMPLES[task]
-    encoded = model.task.encode(samples, model.text_or_refuse(), model.config, 48, Data(), labels)
+    encoded = model.task.encode(samples, model.require_tokenizer(), model.config, 48, DataSettings(), labels)
     batch = model.task.collate(encoded, range(len(samples)), model.config)
     judged, count = model.task.loss(model, batch)
     model.train()
-    learnt, again = model.task.loss(model, batch, Terms())
+    learnt, again = model.task.loss(model, batch, LossWeights())
     assert int(count) == int(again)
     cost = (learnt - judged) / count
-    sides = [model.body(Batch(batch.x.flatten(0, -2), None if batch.mask is None else batch.mask.flatten()))]
-    if batch.target is not None:
-        sides.append(model.body(Batch(batch.target, batch.target_mask)))
-    if batch.types is None or not batch.types.any():  # else the second text would be read as the first
+    sides = [model.body(Batch(batch.inputs.flatten(0, -2), None if batch.mask is None else batch.mask.flatten()))]
+    if batch.decoder_inputs is not None:
+        sides.append(model.body(Batch(batch.decoder_inputs, batch.decoder_mask)))
+    if batch.token_types is None or not batch.token_types.any():  # else the second text would be read as the first
         near(cost, torch.stack([side.side["cost"] for side in sides]).mean(), 1e-9)
     assert 0.3 < float(cost.detach()) < 0.3 * 6
     learnt.backward()
@@ -151,14 +157,14 @@ def test_hidden_words_are_found_and_their_steps_cost_too() -> None:
     batch = Batch(
         torch.tensor([[2, 7, 4, 9, 3]]),
         labels=torch.tensor([8]),
-        asked=torch.tensor([2]),
-        types=torch.zeros(1, 5).long(),
+        label_positions=torch.tensor([2]),
+        token_types=torch.zeros(1, 5).long(),
     )
     judged, count = model.task.loss(model, batch)
     model.train()
     near(model.task.loss(model, batch)[0] - judged, model.body(batch).side["cost"] * count, 1e-9)
-    answer = model.eval().answer("the [MASK] sat on a mat")
-    (thought,) = model.explain("the [MASK] sat on a mat").thoughts
+    answer = model.eval().predict("the [MASK] sat on a mat")
+    (thought,) = model.explain("the [MASK] sat on a mat").act_steps
     assert answer.extra["steps"] == list(thought.steps) and "[MASK]" in thought.pieces
 
 
@@ -166,31 +172,33 @@ ASKED: dict[str, Any] = {
     "classify": "the old cat sat",
     "choose": {"context": "the cat", "choices": ["sat on a mat", "slept", "in Rome"]},
     "tag": "the old cat slept in Rome",
-    "span": ("who sat", TEXT),
+    "qa": ("who sat", TEXT),
 }
 
 
 @pytest.mark.parametrize("task", ASKED)
 def test_an_answer_tells_how_long_its_tokens_were_thought_about(task: str) -> None:
     model = asked(task)
-    answer = model.answer(ASKED[task])
-    told = model.explain(*[ASKED[task]] if task != "span" else ASKED[task])
-    steps = [step for thought in told.thoughts for step in thought.steps]
+    answer = model.predict(ASKED[task])
+    told = model.explain(*[ASKED[task]] if task != "qa" else ASKED[task])
+    steps = [step for thought in told.act_steps for step in thought.steps]
     # of choices the likeliest is told of first
     assert (answer.extra["steps"] == steps or task == "choose") and sorted(answer.extra["steps"]) == sorted(steps)
     assert len(set(steps)) > 1
-    assert all(thought.most == 5 for thought in told.thoughts)
-    both = model.answer([ASKED[task], ASKED[task]])
+    assert all(thought.max_steps == 5 for thought in told.act_steps)
+    both = model.predict([ASKED[task], ASKED[task]])
     assert [one.extra["steps"] for one in both] == [answer.extra["steps"]] * 2
-    assert "steps" not in encoder(task, TEXTS, SAMPLES[task][1], NAME, length=48).answer(ASKED[task]).extra
+    assert "steps" not in encoder(task, TEXTS, SAMPLES[task][1], NAME, length=48).predict(ASKED[task]).extra
 
 
 def test_windows_of_a_long_text_follow_one_another_in_the_steps() -> None:
     model = asked("tag", length=8)
-    (answer,) = model.answer([" ".join(["the old cat"] * 5)])
-    encoded = model.task.encode([Tagged(tuple(["the", "old", "cat"] * 5), ())], model.text_or_refuse(), model.config, 8)
+    (answer,) = model.predict([" ".join(["the old cat"] * 5)])
+    encoded = model.task.encode(
+        [TaggedSentence(tuple(["the", "old", "cat"] * 5), ())], model.require_tokenizer(), model.config, 8
+    )
     assert len(encoded) > 1
-    assert len(answer.extra["steps"]) == sum(len(row) for row in encoded.sides["text"])
+    assert len(answer.extra["steps"]) == sum(len(row) for row in encoded.fields["text"])
 
 
 # -- what it looked at
@@ -200,25 +208,27 @@ def test_windows_of_a_long_text_follow_one_another_in_the_steps() -> None:
 def test_each_step_is_a_layer_of_what_counted(changes: dict[str, Any]) -> None:
     model = encoder("classify", TEXTS, ("no", "yes"), NAME, length=48, **{"steps": 3, **changes})
     found = model.explain("the old cat sat")
-    assert found.decided is not None
-    counted, rolled = found.decided.counted[:2]
-    ids = [model.config.start, *model.text_or_refuse().encode(["the old cat sat"])[0], model.config.end]
-    with watch(model.body, gradients=True) as seen:
+    assert found.decision is not None
+    counted, rolled = found.decision.attributions[:2]
+    ids = [model.config.bos_id, *model.require_tokenizer().encode(["the old cat sat"])[0], model.config.eos_id]
+    with record_attention(model.body, gradients=True) as seen:
         logits = model.task.logits(model, Batch(torch.tensor([ids])))[0]
     which = ("no", "yes").index(counted.title)
-    owed = torch.autograd.grad(logits[which] - logits.mean(), [look.weights for look in seen.looks], allow_unused=True)
-    steps = len(seen.looks)
-    assert steps == (max(found.thoughts[0].steps) if changes else 3) and len(seen.names()) == 1
+    owed = torch.autograd.grad(
+        logits[which] - logits.mean(), [look.weights for look in seen.records], allow_unused=True
+    )
+    steps = len(seen.records)
+    assert steps == (max(found.act_steps[0].steps) if changes else 3) and len(seen.names()) == 1
     assert found.maps[0].weights.shape[0] == steps and model.body.repeats == (5 if changes else 3)
     product = joined = torch.eye(len(ids), dtype=torch.float64)
-    for look, slope in zip(seen.looks, owed, strict=True):
+    for look, slope in zip(seen.records, owed, strict=True):
         weights = look.weights.detach()[0]
         counts = torch.zeros_like(weights) if slope is None else (slope[0] * weights).clamp(min=0)
         product = (weights.mean(0) + torch.eye(len(ids))) / 2 @ product
         joined = joined + counts.mean(0) @ joined
     right = joined[0] - torch.eye(len(ids))[0]
-    np.testing.assert_allclose(counted.shares, right / right.sum(), atol=1e-10)
-    np.testing.assert_allclose(rolled.shares, product[0], atol=1e-10)
+    np.testing.assert_allclose(counted.fractions, right / right.sum(), atol=1e-10)
+    np.testing.assert_allclose(rolled.fractions, product[0], atol=1e-10)
 
 
 @pytest.fixture(scope="module")
@@ -231,8 +241,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     (place / "data.tsv").write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows * 8))
     train(
-        "classify", place / "data.tsv", place / "run", "model.width=16", "model.heads=2", "model.hidden=32", "model.steps=2",
-        "model.length=16", "data.vocabulary=100", "train.steps=4", "train.every=2", "train.tokens=256",
+        "classify", place / "data.tsv", place / "run", "model.width=16", "model.heads=2", "model.ffn_dim=32", "model.num_steps=2",
+        "model.max_length=16", "data.vocab_size=100", "train.steps=4", "train.eval_every=2", "train.batch_tokens=256",
         "train.precision=float32", model="universal-encoder-mini-halting",
     )  # fmt: skip
     return place / "run"
@@ -242,10 +252,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("ending", ["png", "html", "json"])
 def test_a_run_is_read_back_and_what_was_thought_about_is_drawn(run: Path, tmp_path: Path, ending: str) -> None:
     model = regard.load(run)
-    assert model.config.halting and model.config.most == 4
+    assert model.config.act and model.config.max_steps == 4
     told = model.explain("the cat is old")
-    (thought,) = told.thoughts
-    assert list(thought.steps) == model.answer("the cat is old").extra["steps"]
+    (thought,) = told.act_steps
+    assert list(thought.steps) == model.predict("the cat is old").extra["steps"]
     assert told.values["steps"][0]["steps"] == thought.steps
     made = told.save(tmp_path / f"it.{ending}")
     assert made.stat().st_size > 1000

@@ -13,25 +13,25 @@ from torch import Tensor, nn
 
 import plainly
 from regard.errors import RegardError
-from regard.nn.points.body import Down, largest
-from regard.nn.points.hierarchy import near_of
-from regard.nn.points.packing import Packing
+from regard.nn.points.body import TransitionDown, max_over_neighbors
+from regard.nn.points.hierarchy import find_neighbors
+from regard.nn.points.packing import CloudSizes
 from regard.nn.points.vector_attention import (
-    Near,
-    RowNorm,
+    BatchNormRows,
+    Neighbors,
     VectorAttention,
-    gathered,
+    gather_rows,
     paper_attention,
-    released_attention,
+    reference_attention,
 )
-from regard.nn.recording import watch
+from regard.nn.recording import record_attention
 
 FORMS = ["paper", "released"]
 forms = pytest.mark.parametrize("form", FORMS)
 
 
 def made(form: str, width: int = 8, shares: int = 2) -> VectorAttention:
-    return noise(released_attention(width, shares) if form == "released" else paper_attention(width))
+    return noise(reference_attention(width, shares) if form == "released" else paper_attention(width))
 
 
 def noise(module: Any) -> Any:
@@ -49,8 +49,8 @@ def weights_of(module: nn.Module, prefix: str = "") -> dict[str, np.ndarray]:
     return {prefix + name: value.detach().numpy() for name, value in module.state_dict().items()}
 
 
-def near_in(places: Tensor, counts: tuple[int, ...], count: int) -> Near:
-    return near_of(places, Packing(counts), count, places, Packing(counts))
+def near_in(places: Tensor, counts: tuple[int, ...], count: int) -> Neighbors:
+    return find_neighbors(places, CloudSizes(counts), count, places, CloudSizes(counts))
 
 
 def cloud(counts: tuple[int, ...], width: int = 8) -> tuple[Tensor, Tensor]:
@@ -105,10 +105,10 @@ def test_the_layer_is_that_of_pyg() -> None:
 def test_a_weight_serves_the_channels_that_are_equal_modulo_their_number() -> None:
     attention, (places, x) = made("released", 8, 4), cloud((9,))
     near = near_in(places, (9,), 5)
-    with watch(nn.ModuleDict({"a": attention})) as seen:
+    with record_attention(nn.ModuleDict({"a": attention})) as seen:
         attention(x, near)
-    weights, offset = seen.weights("a"), attention.place(near.apart)
-    value = gathered(attention.kv(x)[:, 8:], near.index) + offset
+    weights, offset = seen.weights("a"), attention.place(near.offsets)
+    value = gather_rows(attention.kv(x)[:, 8:], near.index) + offset
     assert weights.shape == (1, 2, 9, 5) and attention.heads == 2
     wanted = (value * weights[0].permute(1, 2, 0).repeat(1, 1, 4)).sum(1)
     assert (attention(x, near) - wanted).abs().max() < 1e-13
@@ -119,16 +119,16 @@ def test_a_watcher_sees_weights_and_whose_they_are(form: str) -> None:
     attention, counts = made(form), (3, 9)
     places, x = cloud(counts)
     near = near_in(places, counts, 6)
-    with watch(nn.ModuleDict({"a": attention})) as seen:
+    with record_attention(nn.ModuleDict({"a": attention})) as seen:
         attention(x, near)
-    (look,) = seen.looks
-    assert look.name == "a" and look.keys is not None and look.keys.shape == (1, 1, 12, 6)
+    (look,) = seen.records
+    assert look.name == "a" and look.key_index is not None and look.key_index.shape == (1, 1, 12, 6)
     assert look.weights.shape == (1, attention.heads, 12, 6)
     assert torch.allclose(look.weights.sum(-1), torch.ones(1, attention.heads, 12).double())
-    assert look.keys[0, 0, 0].tolist()[3:] == [-1] * 3 and not look.weights[0, :, :3, 3:].any()
-    assert look.keys[0, 0, :, 0].tolist() == list(range(12)), "each is its own nearest neighbour"
+    assert look.key_index[0, 0, 0].tolist()[3:] == [-1] * 3 and not look.weights[0, :, :3, 3:].any()
+    assert look.key_index[0, 0, :, 0].tolist() == list(range(12)), "each is its own nearest neighbour"
     attention(x, near)
-    assert len(seen.looks) == 1, "nobody listens any more"
+    assert len(seen.records) == 1, "nobody listens any more"
 
 
 @forms
@@ -137,14 +137,16 @@ def test_what_stands_for_a_missing_neighbour_counts_for_nothing(form: str) -> No
     attention, counts = made(form).train(), (2, 9)
     places, x = cloud(counts)
     near = near_in(places, counts, 6)
-    assert near.real is not None and int((~near.real).sum()) == 8
+    assert near.valid is not None and int((~near.valid).sum()) == 8
     told = torch.randn(11, 8, generator=torch.Generator().manual_seed(3)).double()
     found = []
     for other in (0, 7):
         again = copy.deepcopy(attention)
-        index = near.index.where(near.real, other)
+        index = near.index.where(near.valid, other)
         given = x.clone().requires_grad_()
-        said = again(given, Near.of(index, near.apart.where(near.real[..., None], 5.0 + other), near.real))
+        said = again(
+            given, Neighbors.from_mask(index, near.offsets.where(near.valid[..., None], 5.0 + other), near.valid)
+        )
         said.backward(told)
         found.append((said.detach(), given.grad, [p.grad for p in again.parameters()], list(again.buffers())))
     (said, grad, grads, kept), (said2, grad2, grads2, kept2) = found
@@ -156,11 +158,11 @@ def test_norms_gather_statistics_of_neighbours_that_are_there() -> None:
     attention, counts = made("released").train(), (2, 9)
     places, x = cloud(counts)
     near = near_in(places, counts, 6)
-    assert near.real is not None
+    assert near.valid is not None
     norm = attention.place[1]
     before = norm.running_mean.clone(), norm.running_var.clone()
     attention(x, near)
-    rows = attention.place[0](near.apart[near.real])
+    rows = attention.place[0](near.offsets[near.valid])
     assert len(rows) == 4 + 54
     assert torch.allclose(norm.running_mean, 0.9 * before[0] + 0.1 * rows.mean(0))
     assert torch.allclose(norm.running_var, 0.9 * before[1] + 0.1 * rows.var(0))
@@ -180,10 +182,10 @@ def test_gradients_are_those_of_small_differences(form: str, counts: tuple[int, 
 
 @pytest.mark.parametrize("counts", [(20,), (3, 17)])
 def test_the_largest_among_neighbours_is_taken(counts: tuple[int, ...]) -> None:
-    down: Down = noise(Down(8, 5))
+    down: TransitionDown = noise(TransitionDown(8, 5))
     (places, x), kept = cloud(counts), (2, 9, 19)
     few = tuple(sum(first <= k < first + n for k in kept) for first, n in zip((0, counts[0]), counts, strict=False))
-    near = near_of(places, Packing(counts), 6, places[list(kept)], Packing(few))
+    near = find_neighbors(places, CloudSizes(counts), 6, places[list(kept)], CloudSizes(few))
     w, wanted, first = weights_of(down, "d."), [], 0
     for own, rows in zip(places.split(counts), x.split(counts), strict=True):
         those = [k - first for k in kept if first <= k < first + len(own)]
@@ -197,9 +199,9 @@ def test_the_largest_among_neighbours_is_taken(counts: tuple[int, ...]) -> None:
 
 def test_the_gradient_of_the_largest_goes_to_one_neighbour() -> None:
     x = torch.tensor([[[1.0, 0.0], [3.0, 0.0], [3.0, -1.0]]], requires_grad=True)
-    found = largest(x)
+    found = max_over_neighbors(x)
     with torch.no_grad():
-        assert torch.equal(largest(x), found)  # computed otherwise where nothing learns
+        assert torch.equal(max_over_neighbors(x), found)  # computed otherwise where nothing learns
     found.backward(torch.tensor([[5.0, 7.0]]))
     assert x.grad is not None and found.tolist() == [[3.0, 0.0]]
     assert sorted(x.grad[0, :, 0].tolist()) == [0, 0, 5] and x.grad[0, 0, 0] == 0
@@ -207,7 +209,7 @@ def test_the_gradient_of_the_largest_goes_to_one_neighbour() -> None:
 
 
 def test_a_norm_of_rows_is_that_of_torch() -> None:
-    ours, theirs = RowNorm(6).double(), nn.BatchNorm1d(6).double()
+    ours, theirs = BatchNormRows(6).double(), nn.BatchNorm1d(6).double()
     for part in (ours, theirs):
         part.load_state_dict(
             {"weight": torch.arange(1.0, 7), "bias": torch.arange(6.0)} | dict(part.named_buffers()), strict=False
@@ -225,7 +227,7 @@ def test_a_norm_of_rows_is_that_of_torch() -> None:
 
 
 def test_in_sixteen_bits_attention_says_about_the_same() -> None:
-    attention = released_attention(32, 8)
+    attention = reference_attention(32, 8)
     places, x = (part.float() for part in cloud((40,), 32))
     near = near_in(places, (40,), 8)
     exact = attention(x, near)
@@ -236,4 +238,4 @@ def test_in_sixteen_bits_attention_says_about_the_same() -> None:
 
 def test_a_width_that_cannot_be_shared_is_refused() -> None:
     with pytest.raises(ValueError, match="shared"):
-        VectorAttention(8, nn.Identity(), nn.Identity(), shares=3)
+        VectorAttention(8, nn.Identity(), nn.Identity(), channels_per_weight=3)

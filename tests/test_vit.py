@@ -17,21 +17,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import regard
-from regard.data.settings import Data
+from regard.data.settings import DataSettings
 from regard.errors import SettingError, WeightsError
-from regard.nn.blocks.heads import ReadOut
-from regard.nn.vision.patches import Grid, PatchEncoder, Patches, quarters
+from regard.nn.blocks.heads import ClassifierHead
+from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, quarter_blocks
 from regard.systems import vit
-from regard.training.settings import Train
+from regard.training.settings import TrainSettings
 from regard.types import Batch
-from regard.weights.tables import read_folder, write_file
+from regard.weights.tables import read_checkpoint, write_safetensors
 from tiny import near, noise, noisy
 
 SIZES: dict[str, Any] = {
     "hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 20, "image_size": 12,
     "patch_size": 4, "num_channels": 2,
 }  # fmt: skip
-OURS = vit.Config(size=12, patch=4, channels=2, width=12, depth=3, heads=3, hidden=20)
+OURS = vit.Config(image_size=12, patch_size=4, in_channels=2, width=12, depth=3, heads=3, ffn_dim=20)
 PIXELS = noise(2, 2, 12, 12, seed=3)
 
 
@@ -39,10 +39,10 @@ def theirs(name: str = "ViTForImageClassification", **changes: Any) -> Any:
     return noisy(getattr(transformers, name)(transformers.ViTConfig(**{**SIZES, "num_labels": 5, **changes})))
 
 
-def opened(folder: Path) -> tuple[PatchEncoder, nn.Linear | None]:
+def opened(folder: Path) -> tuple[VisionTransformer, nn.Linear | None]:
     """The body of a published folder, and its head, read by the tables of the system alone."""
     told = json.loads((folder / "config.json").read_text())
-    config, tensors = vit.adapt(vit.Config(**vit.PUBLISHED.read(told)), read_folder(folder))
+    config, tensors = vit.from_published(vit.Config(**vit.PUBLISHED.read(told)), read_checkpoint(folder))
     body = vit.build(config).double().eval()
     classes = [len(tensors[name]) for name in ("classifier.weight",) if name in tensors]
     head = nn.Linear(config.width, classes[0]).double() if classes else None
@@ -75,7 +75,7 @@ def gradients_agree(ours: Mapping[str, Tensor], peer: Any, folder: Path) -> None
         for name, parameter in held.named_parameters():
             grad = named[name].grad
             parameter.copy_(torch.zeros_like(parameter) if grad is None else grad)
-    right = read_folder(saved(held, folder))
+    right = read_checkpoint(saved(held, folder))
     assert set(ours) <= set(right) and all(not right[name].any() for name in set(right) - set(ours))
     largest = max(float(grad.abs().max()) for grad in right.values())
     for name, grad in ours.items():
@@ -87,7 +87,7 @@ def gradients_agree(ours: Mapping[str, Tensor], peer: Any, folder: Path) -> None
 
 @pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 3, 12, 4), (3, 3, 4, 20)])
 def test_patches_are_a_convolution_that_steps_as_far_as_it_is_wide(shape: tuple[int, ...]) -> None:
-    patches = noisy(Patches(7, 4, 3))
+    patches = noisy(PatchEmbedding(7, 4, 3))
     x = noise(*shape, seed=2).requires_grad_()
     ours, grid = patches(x)
     right = F.conv2d(x, patches.weight, patches.bias, stride=4)
@@ -102,7 +102,7 @@ def test_patches_are_a_convolution_that_steps_as_far_as_it_is_wide(shape: tuple[
 
 
 def test_a_picture_that_cannot_be_cut_is_refused() -> None:
-    patches = Patches(8, 4, 3)
+    patches = PatchEmbedding(8, 4, 3)
     for shape in ((1, 3, 8, 10), (1, 3, 7, 8), (1, 3, 2, 2), (1, 3, 0, 4)):
         with pytest.raises(ValueError, match="patch"):
             patches(torch.zeros(shape))
@@ -114,16 +114,16 @@ def test_a_picture_that_cannot_be_cut_is_refused() -> None:
 def test_positions_of_other_grids_are_those_of_dpt_too(grid: tuple[int, int]) -> None:
     from transformers.models.dpt.modeling_dpt import DPTViTEmbeddings
 
-    position = noisy(Grid(3, 6, resize="bilinear"))
+    position = noisy(GridPosition(3, 6, interpolation="bilinear"))
     right = DPTViTEmbeddings._resize_pos_embed(None, position.table, *grid)
     near(position(grid), right)
 
 
 def test_a_grid_of_the_learned_size_has_what_was_learnt() -> None:
-    position = noisy(Grid(3, 6))
+    position = noisy(GridPosition(3, 6))
     assert position((3, 3)) is position.table
     near(position((4, 6))[:, :1], position.table[:, :1])
-    bare = noisy(Grid(3, 6, before=0))
+    bare = noisy(GridPosition(3, 6, num_prefix_tokens=0))
     assert bare((4, 6)).shape == (1, 24, 6)
 
 
@@ -150,8 +150,8 @@ def test_states_classes_and_gradients_are_those_of_image_classification(
     assert head is not None and found.summary is not None
     logits = head(found.summary)
     near(logits, right.logits)
-    assert len(found.taps) == 3
-    for ours, tap in zip(found.taps, right.hidden_states[1:], strict=True):
+    assert len(found.hidden_states) == 3
+    for ours, tap in zip(found.hidden_states, right.hidden_states[1:], strict=True):
         near(ours, tap)
     weigh = noise(*right.logits.shape, seed=8)
     (logits * weigh).sum().backward()
@@ -181,13 +181,13 @@ def test_pictures_of_other_sizes_have_stretched_positions(sides: tuple[int, int]
 
 def test_taps_come_in_the_order_in_which_they_were_asked_for() -> None:
     body = noisy(vit.build(OURS))
-    all_of_them = body(Batch(PIXELS), taps=(0, 1, 2)).taps
-    found = body(Batch(PIXELS), taps=(2, 0, 2)).taps
+    all_of_them = body(Batch(PIXELS), taps=(0, 1, 2)).hidden_states
+    found = body(Batch(PIXELS), taps=(2, 0, 2)).hidden_states
     assert len(found) == 3 and found[0].shape == (2, 10, 12)
     for tap, right in zip(found, (all_of_them[2], all_of_them[0], all_of_them[2]), strict=True):
         assert torch.equal(tap, right)
     near(body.encoder.norm(all_of_them[2]), body(Batch(PIXELS)).sequence)
-    assert not body(Batch(PIXELS)).taps
+    assert not body(Batch(PIXELS)).hidden_states
 
 
 @pytest.mark.parametrize("tap", [3, -1])
@@ -200,7 +200,7 @@ def test_a_mean_is_of_the_patches_alone() -> None:
     body = noisy(vit.build(replace(OURS, pool="mean")))
     found = body(Batch(PIXELS))
     near(found.summary, found.sequence[:, 1:].mean(1))
-    bare = noisy(vit.build(replace(OURS, pool="mean", token=False)))
+    bare = noisy(vit.build(replace(OURS, pool="mean", class_token=False)))
     found = bare(Batch(PIXELS))
     assert found.sequence.shape == (2, 9, 12) and "first" not in dict(bare.named_parameters())
     near(found.summary, found.sequence.mean(1))
@@ -208,16 +208,22 @@ def test_a_mean_is_of_the_patches_alone() -> None:
 
 @pytest.mark.parametrize("token", [True, False])
 def test_maps_say_what_the_taps_are(token: bool) -> None:
-    config = replace(OURS, depth=9, token=token, pool="mean")
-    maps = config.maps()
+    config = replace(OURS, depth=9, class_token=token, pool="mean")
+    maps = config.feature_maps()
     assert (
-        [tap.at for tap in maps] == [1, 3, 5, 8] and quarters(12) == [2, 5, 8, 11] and quarters(24) == [5, 11, 17, 23]
+        [tap.index for tap in maps] == [1, 3, 5, 8]
+        and quarter_blocks(12) == [2, 5, 8, 11]
+        and quarter_blocks(24) == [5, 11, 17, 23]
     )
-    assert quarters(1) == [0, 0, 0, 0]
+    assert quarter_blocks(1) == [0, 0, 0, 0]
     with torch.device("meta"):
-        found = vit.build(config)(Batch(torch.zeros(2, 2, 8, 16)), taps=[tap.at for tap in maps]).taps
+        found = vit.build(config)(Batch(torch.zeros(2, 2, 8, 16)), taps=[tap.index for tap in maps]).hidden_states
     for tap, states in zip(maps, found, strict=True):
-        assert tap.flat and states.shape == (2, tap.token + 8 // tap.stride * (16 // tap.stride), tap.channels)
+        assert tap.is_sequence and states.shape == (
+            2,
+            tap.has_class_token + 8 // tap.stride * (16 // tap.stride),
+            tap.channels,
+        )
 
 
 # -- sizes, beginnings, precision
@@ -233,14 +239,14 @@ def test_maps_say_what_the_taps_are(token: bool) -> None:
 def test_with_a_thousand_classes_there_are_as_many_parameters_as_published(preset: str, total: int) -> None:
     found = vit.PRESETS[preset]
     with torch.device("meta"):
-        body, head = vit.build(found.config), ReadOut("classes", found.config.width, 1000, 0.0)
+        body, head = vit.build(found.config), ClassifierHead("classes", found.config.width, 1000, 0.0)
     count = sum(p.numel() for p in body.parameters())
     assert count == found.parameters and count + sum(p.numel() for p in head.parameters()) == total
     assert not list(body.buffers())
 
 
 def test_larger_pictures_have_more_positions() -> None:
-    large = replace(vit.PRESETS["vit-large-16"].config, size=384)
+    large = replace(vit.PRESETS["vit-large-16"].config, image_size=384)
     with torch.device("meta"):
         count = sum(p.numel() for p in vit.build(large).parameters())
     assert count + 1_025_000 == 304_715_752
@@ -248,19 +254,19 @@ def test_larger_pictures_have_more_positions() -> None:
 
 @pytest.mark.parametrize("preset", vit.PRESETS)
 def test_recipes_name_settings_that_exist(preset: str) -> None:
-    known = {field.name for field in fields(Train)}
-    of_data = {field.name for field in fields(Data)}
+    known = {field.name for field in fields(TrainSettings)}
+    of_data = {field.name for field in fields(DataSettings)}
     for task in (*vit.SYSTEM.tasks, "nothing"):
         recipe = vit.SYSTEM.recipe(vit.PRESETS[preset], task)
         assert set(recipe) <= {"train", "data"} and set(recipe["train"]) <= known
         assert set(recipe.get("data", {})) <= of_data
-    for further in vit.SYSTEM.further.values():
+    for further in vit.SYSTEM.finetune_recipes.values():
         assert set(further) == {"train"} and set(further["train"]) <= known
 
 
 def test_it_begins_as_in_the_paper() -> None:
     torch.manual_seed(0)
-    body = vit.build(vit.Config(size=64, patch=8, width=96, depth=2, heads=3, hidden=384))
+    body = vit.build(vit.Config(image_size=64, patch_size=8, width=96, depth=2, heads=3, ffn_dim=384))
     named = {name: p.detach() for name, p in body.named_parameters()}
     assert not named["first"].any() and not named["patches.bias"].any()
     assert float(named["position.table"].std()) == pytest.approx(0.02, rel=0.05)
@@ -307,9 +313,9 @@ def test_sixteen_bits_are_near_and_pixels_are_of_the_weights_kind(sides: tuple[i
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"size": 13}, r"model\.patch"), ({"heads": 5}, r"model\.heads"),
-        ({"patch": 0}, r"model\.patch"), ({"dropout": 1.0}, r"model\.dropout"),
-        ({"token": False}, r"model\.pool"),
+        ({"image_size": 13}, r"model\.patch"), ({"heads": 5}, r"model\.heads"),
+        ({"patch_size": 0}, r"model\.patch"), ({"dropout": 1.0}, r"model\.dropout"),
+        ({"class_token": False}, r"model\.pool"),
     ],
 )  # fmt: skip
 def test_sizes_that_do_not_fit_are_refused(changes: dict[str, Any], told: str) -> None:
@@ -326,8 +332,8 @@ ANIMALS = {0: "ape", 1: "bee", 2: "cat", 3: "dog", 4: "eel"}
 def test_folders_of_classifiers_are_read_and_written_with_their_classes(tmp_path: Path) -> None:
     peer = theirs(id2label=ANIMALS, label2id={name: number for number, name in ANIMALS.items()}, layer_norm_eps=1e-5)
     model = regard.load(saved(peer, tmp_path / "theirs"))
-    assert model.task.name == "classify" and model.identity.labels == tuple(ANIMALS.values()) and not model.notes
-    assert model.config == replace(OURS, eps=1e-5) and not model.fresh
+    assert model.task.name == "classify" and model.spec.labels == tuple(ANIMALS.values()) and not model.notes
+    assert model.config == replace(OURS, eps=1e-5) and not model.has_new_head
     near(model.logits(PIXELS), peer(PIXELS).logits)
     regard.save(model, tmp_path / "ours", layout="huggingface")
     again, told = transformers.ViTForImageClassification.from_pretrained(
@@ -363,7 +369,7 @@ def test_a_body_that_learnt_to_fill_in_patches_is_read_without_that(tmp_path: Pa
 def test_what_the_published_layout_cannot_say_is_kept_under_our_names(tmp_path: Path) -> None:
     model = regard.load(saved(theirs(), tmp_path / "theirs"))
     config = replace(OURS, pool="mean", token=False)
-    other = regard.model.assemble(replace(model.identity, config=config))
+    other = regard.model.assemble(replace(model.spec, config=config))
     with pytest.raises(WeightsError, match="False"):
         regard.save(other, tmp_path / "ours")
     other.save(tmp_path / "ours")
@@ -419,7 +425,7 @@ def test_files_of_timm_and_torchvision_are_read_too(
     assert head is not None
     near(head(body(Batch(PIXELS)).summary), peer(PIXELS).logits)
     tensors = load_file(tmp_path / "model.safetensors")
-    write_file(tmp_path / "model.safetensors", {**tensors, "fc_norm.weight": torch.ones(12)})
+    write_safetensors(tmp_path / "model.safetensors", {**tensors, "fc_norm.weight": torch.ones(12)})
     with pytest.raises(WeightsError, match="expected"):
         opened(tmp_path)
 
@@ -431,7 +437,7 @@ def test_a_file_without_a_class_token_is_a_mean_of_patches(tmp_path: Path) -> No
     tensors["pos_embed"] = tensors["pos_embed"][:, 1:].contiguous()
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     body, _ = opened(tmp_path)
-    assert not body.token and body.pool == "mean"
+    assert not body.has_class_token and body.pool == "mean"
 
 
 def told(**changes: Any) -> dict[str, Any]:
@@ -448,7 +454,7 @@ def test_sides_may_be_given_twice() -> None:
 
 def test_a_config_that_says_little_means_the_published_defaults() -> None:
     config = vit.Config(**vit.PUBLISHED.read({"model_type": "vit"}))
-    assert config == replace(vit.BASE, eps=1e-12)
+    assert config == replace(vit.BASE, norm_eps=1e-12)
 
 
 @pytest.mark.parametrize(

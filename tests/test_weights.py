@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import regard
-from regard.errors import DataError, RegardError, RunError, SettingError, UnknownName, WeightsError
-from regard.processors.tokenizer.tokenizer import Text
+from regard.errors import DataError, RegardError, RunError, SettingError, UnknownNameError, WeightsError
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems.transformer import PUBLISHED
-from regard.weights.tables import Names, entry, read_file, read_folder, write_file
+from regard.weights.tables import NameTable, entry, read_checkpoint, read_safetensors, write_safetensors
 from tiny import TINY, near, tiny
 
 TABLE, KEYS = "model.shared.weight", "model.encoder.layers.1.self_attn.k_proj.weight"
@@ -78,7 +78,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(case: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("case", ["missing", "unexpected", "shape"])
 def test_our_own_layout_is_held_to_the_same(case: str, tmp_path: Path) -> None:
-    folder = tiny("transformer", norm="pre").save(tmp_path)
+    folder = tiny("transformer", norm_position="pre").save(tmp_path)
     name = "adapter" if case == "unexpected" else "encoder.norm.weight"
     with_tensors(folder, **{name: {"missing": None, "unexpected": zeros(1), "shape": zeros(11)}[case]})
     with pytest.raises(WeightsError, match=name.replace(".", r"\.")):
@@ -86,7 +86,7 @@ def test_our_own_layout_is_held_to_the_same(case: str, tmp_path: Path) -> None:
 
 
 def test_a_long_list_of_what_is_missing_is_cut() -> None:
-    names = Names((entry("w{n}.{part}", "theirs.{n}.{part}"),))
+    names = NameTable((entry("w{n}.{part}", "theirs.{n}.{part}"),))
     with pytest.raises(WeightsError, match="expected") as refused:
         names.read({"other": zeros(1)}, [f"w{n}.weight" for n in range(8)])
     assert str(refused.value).count("theirs") == 5
@@ -110,7 +110,7 @@ def test_a_file_without_logits_bias_has_none(tmp_path: Path) -> None:
 
 
 def test_turned_entries_are_transposed_each_on_its_own() -> None:
-    names = Names((entry("blocks.{n}.kv.{part}", "h.{n}.k.{part}", "h.{n}.v.{part}", turned=True),))
+    names = NameTable((entry("blocks.{n}.kv.{part}", "h.{n}.k.{part}", "h.{n}.v.{part}", transposed=True),))
     k, v = torch.arange(6.0).view(3, 2), torch.arange(6.0, 12.0).view(3, 2)
     ours, foreign = names.read({"h.10.k.weight": k, "h.10.v.weight": v}, ["blocks.10.kv.weight"])
     assert torch.equal(ours["blocks.10.kv.weight"], torch.cat([k.T, v.T])) and foreign == []
@@ -120,7 +120,7 @@ def test_turned_entries_are_transposed_each_on_its_own() -> None:
 
 
 def test_parts_are_stacked_in_the_order_of_the_table() -> None:
-    names = Names((entry("qkv.{part}", "q.{part}", "k.{part}", "v.{part}"),))
+    names = NameTable((entry("qkv.{part}", "q.{part}", "k.{part}", "v.{part}"),))
     parts = {f"{letter}.bias": torch.full((2,), float(number)) for number, letter in enumerate("qkv")}
     assert names.read(parts, ["qkv.bias"])[0]["qkv.bias"].tolist() == [0, 0, 1, 1, 2, 2]
     assert {name: tensor.tolist() for name, tensor in names.write({"qkv.bias": torch.arange(6.0)}).items()} == {
@@ -129,7 +129,7 @@ def test_parts_are_stacked_in_the_order_of_the_table() -> None:
 
 
 def test_heads_of_other_tasks_are_left_out_and_told() -> None:
-    names = Names((entry("w", "w"),), copies=("lm.{n}.w",), drop=("*.mask",), heads=("classifier.*",))
+    names = NameTable((entry("w", "w"),), tied=("lm.{n}.w",), drop=("*.mask",), heads=("classifier.*",))
     given = dict.fromkeys(["w", "classifier.out.bias", "lm.3.w", "h.0.mask"], zeros(1))
     assert names.read(given, ["w"]) == ({"w": given["w"]}, ["classifier.out.bias"])
     for name in ("lm.x.w", "classifier", "h.0.masks", "wx"):
@@ -138,9 +138,9 @@ def test_heads_of_other_tasks_are_left_out_and_told() -> None:
 
 
 def test_a_dot_in_the_table_is_a_dot_and_a_number_a_number() -> None:
-    names = Names((entry("a.{n}.w", "theirs.{n}.w"),))
-    assert names.theirs_of("a.12.w") == ["theirs.12.w"]
-    assert [names.theirs_of(name) for name in ("aX1.w", "a.x.w", "a.1.w.more", "a.-1.w")] == [[]] * 4
+    names = NameTable((entry("a.{n}.w", "theirs.{n}.w"),))
+    assert names.published_names("a.12.w") == ["theirs.12.w"]
+    assert [names.published_names(name) for name in ("aX1.w", "a.x.w", "a.1.w.more", "a.-1.w")] == [[]] * 4
     with pytest.raises(WeightsError, match=r"'a\.x\.w'"):
         names.write({"a.x.w": zeros(1)})
 
@@ -195,9 +195,9 @@ def test_shards_are_read_together(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").unlink()
     places = {name: f"{number % 3}.safetensors" for number, name in enumerate(whole)}
     for shard in set(places.values()):
-        write_file(tmp_path / shard, {name: whole[name] for name in whole if places[name] == shard})
+        write_safetensors(tmp_path / shard, {name: whole[name] for name in whole if places[name] == shard})
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
-    found = read_folder(tmp_path)
+    found = read_checkpoint(tmp_path)
     assert set(found) == set(whole) and all(torch.equal(found[name], whole[name]) for name in whole)
     regard.load(tmp_path)
 
@@ -228,8 +228,8 @@ def test_a_shard_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_written_file_keeps_what_was_given_and_what_is_said_about_it(tmp_path: Path) -> None:
     given = {"a": torch.arange(6.0).view(2, 3).T, "b": torch.ones(2).bfloat16(), "c": torch.nn.Parameter(zeros(1))}
-    write_file(tmp_path / "x.safetensors", given, {"about": "it"})
-    found = read_file(tmp_path / "x.safetensors")
+    write_safetensors(tmp_path / "x.safetensors", given, {"about": "it"})
+    found = read_safetensors(tmp_path / "x.safetensors")
     assert all(torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in given.items())
 
 
@@ -251,7 +251,7 @@ def test_a_config_that_would_compute_otherwise_is_refused_by_the_name_of_its_key
     folder = with_config(published(tmp_path), **{key: REFUSED[key]})
     with pytest.raises((WeightsError, SettingError)) as refused:
         regard.load(folder)
-    assert {"d_model": "model.width", "eos_token_id": "model.end"}.get(key, key) in str(refused.value)
+    assert {"d_model": "model.width", "eos_token_id": "model.eos_id"}.get(key, key) in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -325,17 +325,17 @@ def test_our_own_notes_are_held_to_what_they_may_say(without: Any, said: Any, tm
 
 
 def test_an_unknown_type_is_refused_with_the_nearest_known(tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match="'marian'"):
+    with pytest.raises(UnknownNameError, match="'marian'"):
         regard.load(with_config(published(tmp_path), model_type="marion"))
-    with pytest.raises(UnknownName, match="'llama'"):
+    with pytest.raises(UnknownNameError, match="'llama'"):
         regard.load(with_config(tmp_path, model_type="llama"))
 
 
 def test_a_missing_folder_is_refused_with_the_nearest_there_is(tmp_path: Path) -> None:
     (tmp_path / "ende").mkdir()
-    with pytest.raises(UnknownName, match="unknown"):
+    with pytest.raises(UnknownNameError, match="unknown"):
         regard.load(tmp_path / "edne")
-    with pytest.raises(UnknownName, match="none"):
+    with pytest.raises(UnknownNameError, match="none"):
         regard.load(tmp_path / "nowhere" / "at all")
     (tmp_path / "ende" / "checkpoints").mkdir()
     with pytest.raises(RegardError, match="--resume"):
@@ -352,12 +352,12 @@ def test_a_folder_without_config_is_no_model(tmp_path: Path) -> None:
 
 def test_an_unknown_task_preset_or_layout_is_refused_with_what_there_is(tmp_path: Path) -> None:
     model = tiny("transformer")
-    with pytest.raises(UnknownName, match="'translate'"):
+    with pytest.raises(UnknownNameError, match="'translate'"):
         regard.load(published(tmp_path), task="translat")
-    with pytest.raises(UnknownName, match="'huggingface'"):
+    with pytest.raises(UnknownNameError, match="'huggingface'"):
         regard.save(model, tmp_path / "new", layout="hugingface")
     assert not (tmp_path / "new").exists()
-    with pytest.raises(UnknownName, match="'transformer-tiny'"):
+    with pytest.raises(UnknownNameError, match="'transformer-tiny'"):
         regard.build("transformer-tny")
     with pytest.raises(SettingError, match=r"model\.widht"):
         regard.build("transformer-tiny", device="meta", widht=3)
@@ -371,22 +371,22 @@ def test_sizes_that_no_model_can_have_are_refused_as_settings(changes: dict[str,
 
 def test_a_folder_without_tokenizer_loads_and_only_the_answer_misses_it(tmp_path: Path) -> None:
     model = regard.load(published(tmp_path))
-    assert model.text is None
+    assert model.tokenizer is None
     assert model.logits(torch.tensor([[3, 4, 2]]), torch.tensor([[1, 5]])).shape == (1, 2, 23)
     with pytest.raises(RegardError, match=r"tokenizer\.json"):
-        model.answer("anything")
+        model.predict("anything")
     with pytest.raises(RegardError, match=r"tokenizer\.json"):
         model.explain("anything")
 
 
 def test_a_tokenizer_travels_with_the_model_and_a_broken_one_is_refused(tmp_path: Path) -> None:
-    model = tiny("transformer", vocabulary=259, output_bias=True)
-    model.text = Text.train(["a b"], 259)
+    model = tiny("transformer", vocab_size=259, output_bias=True)
+    model.tokenizer = TextTokenizer.train_sentence_bpe(["a b"], 259)
     back = regard.load(model.save(tmp_path))
-    assert back.text is not None and back.text.encode(["a b"]) == model.text.encode(["a b"])
-    ours, right = back.answer("a b", longer=2), model.answer("a b", longer=2)
-    assert ours.tokens == right.tokens and ours.scores == pytest.approx(right.scores, rel=1e-12)
-    assert back.answer(["", "a"], longer=1)[0].value == ""
+    assert back.tokenizer is not None and back.tokenizer.encode(["a b"]) == model.tokenizer.encode(["a b"])
+    ours, right = back.predict("a b", longer=2), model.predict("a b", longer=2)
+    assert ours.tokens == right.tokens and ours.score == pytest.approx(right.score, rel=1e-12)
+    assert back.predict(["", "a"], longer=1)[0].value == ""
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(DataError, match=r"tokenizer\.json"):
         regard.load(tmp_path)

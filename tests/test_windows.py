@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regard.data.batching.windows import Pieces, Windows, in_turn, plan_windows, unsaid
+from regard.data.batching.windows import (
+    FixedWindows,
+    VariableWindows,
+    expected_padding,
+    make_window_sampler,
+    sliding_windows,
+)
 from regard.errors import DataError
 from regard.processors.padding import pack
 
@@ -28,12 +34,19 @@ def labels(grains: list[np.ndarray]) -> list[int]:
 
 
 def test_long_documents_are_windows_of_one_shape_none_across_two_documents() -> None:
-    plan = plan_windows(LONG, 16, 64, seed=1, packed=False)
-    assert isinstance(plan, Windows) and plan.steady and plan.shape is None and 0 < plan.padding() < 0.1
-    assert "windows of 16 tokens" in plan.about
+    plan = make_window_sampler(LONG, 16, 64, seed=1, packed=False)
+    assert (
+        isinstance(plan, FixedWindows)
+        and plan.static_shape
+        and plan.shape is None
+        and 0 < plan.padding_fraction() < 0.1
+    )
+    assert "windows of 16 tokens" in plan.description
     for number in range(300):
-        _, grain = plan.grain(number)
-        assert grain.shape == (4, 4) and plan.size(grain) == 64 and plan.tokens(number) == len(labels([grain]))
+        _, grain = plan.micro_batch(number)
+        assert (
+            grain.shape == (4, 4) and plan.padded_size(grain) == 64 and plan.num_tokens(number) == len(labels([grain]))
+        )
         assert set(grain[:, 3].tolist()) == {16} and int((grain[:, 1] - grain[:, 0]).max()) <= 16
         assert (grain[:, 0] <= grain[:, 2]).all() and (grain[:, 2] < grain[:, 1]).all() and inside(grain[:, :2], LONG)
         # what is filled up begins a document, or is a whole one
@@ -41,7 +54,7 @@ def test_long_documents_are_windows_of_one_shape_none_across_two_documents() -> 
 
 
 def test_an_epoch_says_each_token_once_but_for_what_fills_no_grain() -> None:
-    plan = Windows(LONG, 16, 64, seed=3)
+    plan = FixedWindows(LONG, 16, 64, seed=3)
     counts = np.zeros(int(LONG.max()) + 1, dtype=np.int64)
     epochs = 400
     for epoch in range(epochs):
@@ -50,13 +63,13 @@ def test_an_epoch_says_each_token_once_but_for_what_fills_no_grain() -> None:
         counts[places] += 1
     share = counts[said(LONG)] / epochs
     assert share.min() > 0.93 and share.max() <= 1  # all alike, the first and the last of each document too
-    alone = Windows(LONG, 16, 16, seed=3)
+    alone = FixedWindows(LONG, 16, 16, seed=3)
     assert all(sorted(labels(alone.epoch(epoch))) == said(LONG) for epoch in range(20))
 
 
 def test_the_beginning_of_a_document_is_read_as_such_in_every_epoch() -> None:
     documents = np.array([[0, 100_000]])
-    plan = Windows(documents, 256, 256, seed=1)
+    plan = FixedWindows(documents, 256, 256, seed=1)
     lengths = [
         last - first
         for epoch in range(60)
@@ -67,7 +80,11 @@ def test_the_beginning_of_a_document_is_read_as_such_in_every_epoch() -> None:
 
 
 def test_windows_begin_at_other_places_in_each_epoch_and_are_a_function_of_seed_and_epoch() -> None:
-    for kind in (Windows, lambda *given: Pieces(*given, packed=True), lambda *given: Pieces(*given, packed=False)):
+    for kind in (
+        FixedWindows,
+        lambda *given: VariableWindows(*given, packed=True),
+        lambda *given: VariableWindows(*given, packed=False),
+    ):
         one, again, other = (kind(LONG, 16, 64, seed) for seed in (3, 3, 4))
         starts = [sorted(np.concatenate(one.epoch(epoch))[:, 0].tolist()) for epoch in range(3)]
         assert starts[0] != starts[1] != starts[2] != starts[0]
@@ -79,52 +96,57 @@ def test_a_few_short_stretches_leave_a_corpus_its_windows() -> None:
     """Where passages are held out, some stretch between two of them is short."""
     documents = np.array([[0, 5], [6, 4000], [4001, 4011], [4012, 4013], [4014, 9000]])
     for packed in (False, True):
-        plan = plan_windows(documents, 16, 16, seed=1, packed=packed)
-        assert isinstance(plan, Windows) and plan.steady
+        plan = make_window_sampler(documents, 16, 16, seed=1, packed=packed)
+        assert isinstance(plan, FixedWindows) and plan.static_shape
         assert all(sorted(labels(plan.epoch(epoch))) == said(documents) for epoch in range(5))
 
 
 def test_what_rows_leave_unsaid_is_foretold() -> None:
     for documents in (LONG, np.array([[0, 5], [6, 46], [47, 63], [64, 81]])):
-        plan = Windows(documents, 16, 16, seed=1)
+        plan = FixedWindows(documents, 16, 16, seed=1)
         rows = np.mean([len(plan.epoch(epoch)) for epoch in range(2000)])
-        assert unsaid(documents, 16) == pytest.approx(1 - len(said(documents)) / 16 / rows, abs=5e-3)
+        assert expected_padding(documents, 16) == pytest.approx(1 - len(said(documents)) / 16 / rows, abs=5e-3)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_short_documents_are_pieces_that_say_everything_once(packed: bool) -> None:
     documents = np.array([[0, 5], [6, 46], [47, 48], [48, 48], [49, 65]])
-    plan = plan_windows(documents, 16, 64, seed=1, packed=packed)
-    assert isinstance(plan, Pieces) and plan.steady is packed
+    plan = make_window_sampler(documents, 16, 64, seed=1, packed=packed)
+    assert isinstance(plan, VariableWindows) and plan.static_shape is packed
     for epoch in range(20):
         pieces = np.concatenate(plan.epoch(epoch))
         assert sorted(said(pieces)) == said(documents) and inside(pieces, documents)
         assert int((pieces[:, 1] - pieces[:, 0]).max()) <= 16
         assert [49, 65] in pieces.tolist()  # what fits is never cut
-    _, first = plan.grain(0)
-    assert plan.tokens(0) == len(said(first))
+    _, first = plan.micro_batch(0)
+    assert plan.num_tokens(0) == len(said(first))
 
 
 def test_documents_of_all_lengths_can_be_packed_into_rows_of_one_shape() -> None:
     draw = np.random.default_rng(0)
     ends = np.cumsum(draw.integers(2, 70, 300))
     documents = np.stack([ends[:-1], ends[1:] - 1], axis=1)
-    plan = plan_windows(documents, 16, 64, seed=1, packed=True)
-    assert isinstance(plan, Pieces) and plan.steady and plan.shape is not None and "packed rows" in plan.about
-    assert plan.shape.rooms == (64,) and 0 < plan.padding() < 0.2
+    plan = make_window_sampler(documents, 16, 64, seed=1, packed=True)
+    assert (
+        isinstance(plan, VariableWindows)
+        and plan.static_shape
+        and plan.shape is not None
+        and "packed rows" in plan.description
+    )
+    assert plan.shape.row_lengths == (64,) and 0 < plan.padding_fraction() < 0.2
     for epoch in range(10):
         grains = plan.epoch(epoch)
         assert sorted(labels(grains)) == said(documents)
         for grain in grains:  # else it raises
             rows = [np.zeros(last - first, np.int64) for first, last in grain.tolist()]
-            pack(rows, plan.shape.rooms[0], plan.shape.longest[0], plan.shape.documents)
+            pack(rows, plan.shape.row_lengths[0], plan.shape.max_lengths[0], plan.shape.num_documents)
 
 
 @pytest.mark.parametrize("stride", [1, 3, 8])
 def test_in_turn_every_token_is_said_once_and_after_enough_of_its_past(stride: int) -> None:
     documents = np.array([[0, 30], [31, 36]])
     places = []
-    for first, last, scored in in_turn(documents, 8, stride):
+    for first, last, scored in sliding_windows(documents, 8, stride):
         assert last - first <= 8 and first <= scored < last
         if scored > first:
             assert scored - first >= 8 - stride or last in (30, 36)
@@ -134,4 +156,4 @@ def test_in_turn_every_token_is_said_once_and_after_enough_of_its_past(stride: i
 
 def test_nothing_to_say_is_refused() -> None:
     with pytest.raises(DataError, match="text"):
-        plan_windows(np.array([[3, 3]]), 16, 64, seed=1, packed=False)
+        make_window_sampler(np.array([[3, 3]]), 16, 64, seed=1, packed=False)

@@ -15,9 +15,9 @@ from tokenizers import Tokenizer, models, processors
 from pieces import MARKED, TEXTS, check_places, make, same, theirs_of, write_folder, write_roberta, write_vocabulary
 from regard.errors import DataError, SettingError
 from regard.processors.tokenizer import wordpiece
-from regard.processors.tokenizer.templates import Frame
-from regard.processors.tokenizer.token_text import Form
-from regard.processors.tokenizer.tokenizer import Text
+from regard.processors.tokenizer.templates import TokenTemplate
+from regard.processors.tokenizer.token_text import TokenFormat
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from test_text import PROSE, SHARED
 from writings import STORY, random_texts
 
@@ -25,12 +25,12 @@ PUBLISHED = SHARED / "vocab/bert-base-uncased"
 
 
 @pytest.fixture(scope="module")
-def trained() -> Text:
+def trained() -> TextTokenizer:
     return make()
 
 
 @pytest.fixture(scope="module")
-def cased() -> Text:
+def cased() -> TextTokenizer:
     return make(lower=False)
 
 
@@ -66,15 +66,15 @@ def settled(points: range) -> list[str]:
     ],
 )  # fmt: skip
 def test_a_vocabulary_is_read_as_transformers_reads_it(
-    trained: Text, cased: Text, tmp_path: Path, settings: dict[str, Any]
+    trained: TextTokenizer, cased: TextTokenizer, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     text = trained if settings.get("do_lower_case", True) else cased
     folder = write_vocabulary(text, tmp_path, settings)
-    made = Text.load(folder)
+    made = TextTokenizer.load(folder)
     texts = [*TEXTS, *random_texts(1000, seed=1)]
     theirs = theirs_of(folder, **({} if settings.get("do_lower_case", True) is not None else {"do_lower_case": True}))
     same(texts, made.encode(texts), theirs(texts, add_special_tokens=False)["input_ids"])
-    assert made.size == len(theirs) == text.size and made.special == {0, 1, 2, 3, 4}
+    assert made.size == len(theirs) == text.size and made.special_ids == {0, 1, 2, 3, 4}
     if len(settings) < 2 and "tokenize_chinese_chars" not in settings:
         assert made.encode(texts) == text.encode(texts)
         plain = [*(f"a{c}b 1{c} {c}" for c in settled(range(0x3400))), *PROSE[:4], STORY]
@@ -86,13 +86,13 @@ def test_a_vocabulary_is_read_as_transformers_reads_it(
 def test_the_published_vocabulary_of_bert_gives_the_published_ids(tmp_path: Path) -> None:
     if not PUBLISHED.is_dir():
         pytest.skip(f"the published vocabulary is not there: {PUBLISHED}")
-    made = Text.load(PUBLISHED)
+    made = TextTokenizer.load(PUBLISHED)
     (tmp_path / "vocab.txt").write_bytes(gzip.decompress((PUBLISHED / "vocab.txt.gz").read_bytes()))
     theirs = theirs_of(tmp_path)
     assert made.size == len(theirs) == 30522
     assert made.encode(["Hello, World! Résumé"]) == [[7592, 1010, 2088, 999, 13746]]
     roles = ("pad", "unknown", "start", "end", "mask")
-    assert [made.role(role) for role in roles] == [0, 100, 101, 102, 103]
+    assert [made.special_id(role) for role in roles] == [0, 100, 101, 102, 103]
     points = [f"a{chr(p)}b 1{chr(p)} {chr(p)}" for p in range(0x20000) if not 0xD800 <= p < 0xE000][::5]
     texts = [*TEXTS, *random_texts(3000, seed=2), *points, STORY]
     same(texts, made.encode(texts), theirs(texts, add_special_tokens=False)["input_ids"])
@@ -102,13 +102,13 @@ def test_the_published_vocabulary_of_bert_gives_the_published_ids(tmp_path: Path
 
 
 def test_roberta_is_read_as_transformers_reads_it(roberta: Path) -> None:
-    made, theirs = Text.load(roberta), theirs_of(roberta, "RobertaTokenizer")
+    made, theirs = TextTokenizer.load(roberta), theirs_of(roberta, "RobertaTokenizer")
     texts = [*TEXTS, *random_texts(500, seed=4)]
     same(texts, made.encode(texts), theirs(texts, add_special_tokens=False)["input_ids"])
     assert made.decode(made.encode(texts)) == texts and made.size == len(theirs)
     last = made.size - 1
-    assert made.special == {0, 1, 2, 3, last} and made.form is Form.BYTES
-    assert [made.role(role) for role in ("start", "pad", "end", "unknown", "mask")] == [0, 1, 2, 3, last]
+    assert made.special_ids == {0, 1, 2, 3, last} and made.token_format is TokenFormat.BYTES
+    assert [made.special_id(role) for role in ("start", "pad", "end", "unknown", "mask")] == [0, 1, 2, 3, last]
     assert made.decode([[0, *made.encode(["the cat"])[0], last, 2]]) == ["the cat"]
     assert made.backend.get_added_tokens_decoder()[last].lstrip  # so that others find "the <mask>" as it was learnt
 
@@ -116,19 +116,19 @@ def test_roberta_is_read_as_transformers_reads_it(roberta: Path) -> None:
 # -- trained here
 
 
-def test_training_gives_one_vocabulary_however_often(trained: Text) -> None:
+def test_training_gives_one_vocabulary_however_often(trained: TextTokenizer) -> None:
     texts = [STORY, *PROSE, *MARKED]
-    one = Text.wordpiece(texts, 200)
+    one = TextTokenizer.train_wordpiece(texts, 200)
     for _ in range(3):
-        assert Text.wordpiece(iter(texts), 200).backend.to_str() == one.backend.to_str()
-    assert one.size == 200 < trained.size and Text.wordpiece(iter(texts), 90).size == 90
+        assert TextTokenizer.train_wordpiece(iter(texts), 200).backend.to_str() == one.backend.to_str()
+    assert one.size == 200 < trained.size and TextTokenizer.train_wordpiece(iter(texts), 90).size == 90
     for made in (one, trained):
-        assert [made.id_of(name) for name in wordpiece.SPECIAL] == [0, 1, 2, 3, 4]
+        assert [made.token_to_id(name) for name in wordpiece.SPECIAL_TOKENS] == [0, 1, 2, 3, 4]
 
 
-def test_frequent_words_are_one_token_and_others_their_pieces(trained: Text, cased: Text) -> None:
+def test_frequent_words_are_one_token_and_others_their_pieces(trained: TextTokenizer, cased: TextTokenizer) -> None:
     ids = trained.encode(["The CAT sat"])[0]
-    assert [trained.name_of(i) for i in ids] == ["the", "cat", "sat"]
+    assert [trained.id_to_token(i) for i in ids] == ["the", "cat", "sat"]
     assert trained.decode([ids]) == ["the cat sat"] and cased.decode(cased.encode(["The Katze saß"])) == [
         "The Katze saß"
     ]
@@ -137,37 +137,40 @@ def test_frequent_words_are_one_token_and_others_their_pieces(trained: Text, cas
     assert trained.decode(trained.encode(["Once more: the cat, 4 mats!"])) == ["once more : the cat, 4 mats!"]
 
 
-def test_no_place_is_given_to_pieces_that_cannot_occur(trained: Text) -> None:
+def test_no_place_is_given_to_pieces_that_cannot_occur(trained: TextTokenizer) -> None:
     names = set(trained.backend.get_vocab())
     assert {"猫", ".", ",", "a", "##a"} <= names
-    assert not {"##猫", "##.", "##,", "##", "", wordpiece.MARK} & names
-    letters = {c for name in names - {*wordpiece.SPECIAL} for c in name.removeprefix("##")}
+    assert not {"##猫", "##.", "##,", "##", "", wordpiece.WORD_START} & names
+    letters = {c for name in names - {*wordpiece.SPECIAL_TOKENS} for c in name.removeprefix("##")}
     assert letters <= {c for text in (STORY, *PROSE, *MARKED) for c in trained.backend.normalizer.normalize_str(text)}
 
 
-def test_letters_that_never_occurred_are_unknown_and_counted(trained: Text) -> None:
-    assert trained.unknown([STORY]).total() == 0
-    found = trained.unknown(["the Ⴀcat", "a ☃ and ☃☃", "x" * 101])
+def test_letters_that_never_occurred_are_unknown_and_counted(trained: TextTokenizer) -> None:
+    assert trained.count_unknown([STORY]).total() == 0
+    found = trained.count_unknown(["the Ⴀcat", "a ☃ and ☃☃", "x" * 101])
     assert found == {"Ⴀcat": 1, "☃": 1, "☃☃": 1, "x" * 101: 1} and found.total() == 4
     rare = [chr(0x4E00 + number) for number in range(300)]
-    small = Text.wordpiece([" ".join(rare), "the cat sat on the mat " * 20], 50)
-    assert small.size <= 50 and small.unknown(["the cat sat"]).total() == 0 and small.id_of("cat") is not None
-    assert small.unknown(rare).total() > 280
+    small = TextTokenizer.train_wordpiece([" ".join(rare), "the cat sat on the mat " * 20], 50)
     assert (
-        Text.wordpiece(["0123456789 abcdefghijk", "猫 鳥 " * 20], 20).unknown(["猫鳥"]).total() == 0
+        small.size <= 50 and small.count_unknown(["the cat sat"]).total() == 0 and small.token_to_id("cat") is not None
+    )
+    assert small.count_unknown(rare).total() > 280
+    assert (
+        TextTokenizer.train_wordpiece(["0123456789 abcdefghijk", "猫 鳥 " * 20], 20).count_unknown(["猫鳥"]).total()
+        == 0
     )  # the most frequent
 
 
 def test_nothing_to_learn_from_is_refused() -> None:
     with pytest.raises(DataError, match="character"):
-        Text.wordpiece(["", " \n", "\x00"], 100)
+        TextTokenizer.train_wordpiece(["", " \n", "\x00"], 100)
     with pytest.raises(SettingError, match="small"):
-        Text.wordpiece([STORY], 6)
+        TextTokenizer.train_wordpiece([STORY], 6)
     with pytest.raises(DataError, match="character"):
-        Text.wordpiece(["caf\udce9"], 100)
-    for call in ("encode", "encode_offsets", "unknown"):
+        TextTokenizer.train_wordpiece(["caf\udce9"], 100)
+    for call in ("encode", "encode_offsets", "count_unknown"):
         with pytest.raises(DataError, match="character"):
-            getattr(Text.wordpiece([STORY], 100), call)(["caf\udce9"])
+            getattr(TextTokenizer.train_wordpiece([STORY], 100), call)(["caf\udce9"])
 
 
 # -- what others find
@@ -175,81 +178,98 @@ def test_nothing_to_learn_from_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["bert", "roformer", "longformer", "roberta"])
 def test_what_is_saved_gives_the_same_rows_to_transformers(
-    trained: Text, roberta: Path, tmp_path: Path, kind: str
+    trained: TextTokenizer, roberta: Path, tmp_path: Path, kind: str
 ) -> None:
     from transformers import AutoTokenizer
 
-    made = trained if kind in ("bert", "roformer") else Text.load(roberta)
-    folder = write_folder(made.framed(), tmp_path / kind, kind)
-    theirs, again = AutoTokenizer.from_pretrained(folder), Text.load(folder)
+    made = trained if kind in ("bert", "roformer") else TextTokenizer.load(roberta)
+    folder = write_folder(made.with_template(), tmp_path / kind, kind)
+    theirs, again = AutoTokenizer.from_pretrained(folder), TextTokenizer.load(folder)
     texts = [text for text in TEXTS if "[" not in text and "<" not in text]
-    singles = [made.frame.row(ids) for ids in made.encode(texts)]
-    pairs = [made.frame.row(*ids) for ids in zip(made.encode(texts), made.encode(texts[::-1]), strict=True)]
+    singles = [made.template.build_inputs(ids) for ids in made.encode(texts)]
+    pairs = [made.template.build_inputs(*ids) for ids in zip(made.encode(texts), made.encode(texts[::-1]), strict=True)]
     found = theirs(texts, return_token_type_ids=True)
     same(texts, list(zip(found["input_ids"], found["token_type_ids"], strict=True)), singles)
     found = theirs(texts, texts[::-1], return_token_type_ids=True)
     same(texts, list(zip(found["input_ids"], found["token_type_ids"], strict=True)), pairs)
-    assert len(singles[0][0]) - len(made.encode(texts)[0]) == made.frame.room(1) == 2
-    assert len(pairs[0][0]) == len(singles[0][0]) + len(singles[-1][0]) - 4 + made.frame.room(2)
-    assert theirs.mask_token_id == made.role("mask") == again.role("mask") and theirs.pad_token_id == made.role("pad")
-    assert theirs.cls_token_id == made.role("start") and theirs.sep_token_id == made.role("end")
-    assert again.frame == made.frame and again.names() == made.names() and again.encode(texts) == made.encode(texts)
-    assert again.fingerprint() == made.fingerprint() and again.framed() is again
+    assert len(singles[0][0]) - len(made.encode(texts)[0]) == made.template.num_special_tokens(1) == 2
+    assert len(pairs[0][0]) == len(singles[0][0]) + len(singles[-1][0]) - 4 + made.template.num_special_tokens(2)
+    assert theirs.mask_token_id == made.special_id("mask") == again.special_id(
+        "mask"
+    ) and theirs.pad_token_id == made.special_id("pad")
+    assert theirs.cls_token_id == made.special_id("start") and theirs.sep_token_id == made.special_id("end")
+    assert (
+        again.template == made.template
+        and again.special_tokens_map() == made.special_tokens_map()
+        and again.encode(texts) == made.encode(texts)
+    )
+    assert again.fingerprint() == made.fingerprint() and again.with_template() is again
 
 
-def test_rows_are_those_of_the_published_tokenizers(trained: Text, roberta: Path, tmp_path: Path) -> None:
+def test_rows_are_those_of_the_published_tokenizers(trained: TextTokenizer, roberta: Path, tmp_path: Path) -> None:
     folder, texts = write_vocabulary(trained, tmp_path), [text for text in TEXTS if text]
-    for made, theirs in ((trained, theirs_of(folder)), (Text.load(roberta), theirs_of(roberta, "RobertaTokenizer"))):
+    for made, theirs in (
+        (trained, theirs_of(folder)),
+        (TextTokenizer.load(roberta), theirs_of(roberta, "RobertaTokenizer")),
+    ):
         ids = made.encode(texts)
-        assert [made.frame.row(row)[0] for row in ids] == theirs(texts)["input_ids"]
+        assert [made.template.build_inputs(row)[0] for row in ids] == theirs(texts)["input_ids"]
         found = theirs(texts, texts[::-1], return_token_type_ids=True)
-        rows = [made.frame.row(*pair) for pair in zip(ids, ids[::-1], strict=True)]
+        rows = [made.template.build_inputs(*pair) for pair in zip(ids, ids[::-1], strict=True)]
         assert rows == list(zip(found["input_ids"], found["token_type_ids"], strict=True))
         theirs.save_pretrained(tmp_path / "theirs")
-        again = Text.load(tmp_path / "theirs")
+        again = TextTokenizer.load(tmp_path / "theirs")
         assert again.encode(texts) == ids and again.encode_offsets(texts) == made.encode_offsets(texts)
-        assert again.frame == made.frame and again.names() == made.names() and again.special == made.special
-        assert again.framed() is again and again.decode(ids) == made.decode(ids)
+        assert (
+            again.template == made.template
+            and again.special_tokens_map() == made.special_tokens_map()
+            and again.special_ids == made.special_ids
+        )
+        assert again.with_template() is again and again.decode(ids) == made.decode(ids)
 
 
-def test_a_published_frame_is_kept(trained: Text, roberta: Path) -> None:
+def test_a_published_frame_is_kept(trained: TextTokenizer, roberta: Path) -> None:
     odd = "[CLS]:0 [CLS]:0 $A:0 [SEP]:0 $B:1 [MASK]:1"
-    made = trained.between("[CLS] [CLS] $A [MASK]", odd, ("[CLS]", "[SEP]", "[MASK]"))
-    assert made.frame == Frame((2, 2), (3,), (4,), 1) and made.framed() is made
-    assert made.frame.row([9], [8]) == ([2, 2, 9, 3, 8, 4], [0, 0, 0, 0, 1, 1])
-    plain, trims = Text.load(roberta), Text.load(roberta)
+    made = trained.with_post_processor("[CLS] [CLS] $A [MASK]", odd, ("[CLS]", "[SEP]", "[MASK]"))
+    assert made.template == TokenTemplate((2, 2), (3,), (4,), 1) and made.with_template() is made
+    assert made.template.build_inputs([9], [8]) == ([2, 2, 9, 3, 8, 4], [0, 0, 0, 0, 1, 1])
+    plain, trims = TextTokenizer.load(roberta), TextTokenizer.load(roberta)
     trims.backend.post_processor = processors.ByteLevel()  # puts nothing around a text
-    assert plain.frame == trims.frame == Frame((0,), (2, 2), (2,), 0) and trims.framed() is not trims
-    longformer = Frame((2,), (3, 3), (3,), 0)  # a model may read pairs in another way than its tokenizer was made for
-    for text in (trained, trained.framed(), made):
-        again = text.framed(longformer)
-        assert again.frame == longformer and again.framed() is again
-        assert again.backend.encode("the", "cat").ids == again.frame.row(*again.encode(["the", "cat"]))[0]
+    assert (
+        plain.template == trims.template == TokenTemplate((0,), (2, 2), (2,), 0) and trims.with_template() is not trims
+    )
+    longformer = TokenTemplate(
+        (2,), (3, 3), (3,), 0
+    )  # a model may read pairs in another way than its tokenizer was made for
+    for text in (trained, trained.with_template(), made):
+        again = text.with_template(longformer)
+        assert again.template == longformer and again.with_template() is again
+        assert again.backend.encode("the", "cat").ids == again.template.build_inputs(*again.encode(["the", "cat"]))[0]
     bare = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
-    assert Text(bare).frame.row([0], [0]) == ([0, 0], [0, 0])
+    assert TextTokenizer(bare).template.build_inputs([0], [0]) == ([0, 0], [0, 0])
 
 
-def test_settings_beside_a_tokenizer_count_as_in_transformers(cased: Text, tmp_path: Path) -> None:
+def test_settings_beside_a_tokenizer_count_as_in_transformers(cased: TextTokenizer, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     for number, kind in enumerate(("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast")):
-        folder = write_folder(cased.framed(), tmp_path / str(number), "bert")
-        settings = {"tokenizer_class": kind, "do_lower_case": True, "strip_accents": None, **cased.names()}
+        folder = write_folder(cased.with_template(), tmp_path / str(number), "bert")
+        settings = {"tokenizer_class": kind, "do_lower_case": True, "strip_accents": None, **cased.special_tokens_map()}
         file = json.loads((folder / "tokenizer.json").read_text("utf-8"))
         file["normalizer"]["strip_accents"] = False
         (folder / "tokenizer.json").write_text(json.dumps(file))
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
         theirs = AutoTokenizer.from_pretrained(folder)
-        assert Text.load(folder).encode(["The Éclair CAT"]) == [
+        assert TextTokenizer.load(folder).encode(["The Éclair CAT"]) == [
             theirs("The Éclair CAT", add_special_tokens=False)["input_ids"]
         ]
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "do_lower_case": "yes"}')
     with pytest.raises(DataError, match="'yes'"):
-        Text.load(folder)
+        TextTokenizer.load(folder)
 
 
-def test_roformer_is_read_by_characters_and_that_is_noted(trained: Text, tmp_path: Path) -> None:
-    settings = {"tokenizer_class": "RoFormerTokenizer", "do_lower_case": True, **trained.names()}
+def test_roformer_is_read_by_characters_and_that_is_noted(trained: TextTokenizer, tmp_path: Path) -> None:
+    settings = {"tokenizer_class": "RoFormerTokenizer", "do_lower_case": True, **trained.special_tokens_map()}
     old = write_vocabulary(trained, tmp_path / "old", settings)
     new = write_folder(trained, tmp_path / "new", "roformer")
     file = json.loads((new / "tokenizer.json").read_text())
@@ -257,16 +277,16 @@ def test_roformer_is_read_by_characters_and_that_is_noted(trained: Text, tmp_pat
     (new / "tokenizer.json").write_text(json.dumps(file))
     (new / "tokenizer_config.json").write_text(json.dumps(settings))
     for folder in (old, new):
-        made = Text.load(folder)
-        assert "jieba" in made.notes[0] and made.encode(["猫猫"]) == [[trained.id_of("猫")] * 2]
-    assert trained.notes == Text.load(write_folder(made, tmp_path / "ours", "roformer")).notes == []
+        made = TextTokenizer.load(folder)
+        assert "jieba" in made.notes[0] and made.encode(["猫猫"]) == [[trained.token_to_id("猫")] * 2]
+    assert trained.notes == TextTokenizer.load(write_folder(made, tmp_path / "ours", "roformer")).notes == []
 
 
-def test_pieces_are_shown_without_their_marks(trained: Text, roberta: Path) -> None:
+def test_pieces_are_shown_without_their_marks(trained: TextTokenizer, roberta: Path) -> None:
     ids = [2, *trained.encode(["the cats 猫 ☃"])[0], 4, 3]
-    assert trained.pieces(ids) == ["[CLS]", "the", "cat", "·s", "猫", "[UNK]", "[MASK]", "[SEP]"]
-    made = Text.load(roberta)
-    assert made.pieces([0, *made.encode(["the cat"])[0], 2]) == ["<s>", "the", "␣cat", "</s>"]
+    assert trained.display_tokens(ids) == ["[CLS]", "the", "cat", "·s", "猫", "[UNK]", "[MASK]", "[SEP]"]
+    made = TextTokenizer.load(roberta)
+    assert made.display_tokens([0, *made.encode(["the cat"])[0], 2]) == ["<s>", "the", "␣cat", "</s>"]
 
 
 # -- what cannot be read
@@ -291,30 +311,32 @@ def test_a_broken_folder_is_named(tmp_path: Path, name: str) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "vocab.txt").write_text("[PAD]\n[UNK]\na\nb\n##b\n")
-        assert Text.load(folder).encode(["ab c"]) == [[2, 4, 1]]
+        assert TextTokenizer.load(folder).encode(["ab c"]) == [[2, 4, 1]]
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
         with pytest.raises(DataError, match=problem) as caught:
-            Text.load(folder)
+            TextTokenizer.load(folder)
         assert str(folder) in str(caught.value) and caught.value.line == line
 
 
 def test_a_vocabulary_may_be_zipped_or_named_itself_and_end_as_it_likes(tmp_path: Path) -> None:
     content = b"[PAD]\r\n[UNK]\r\na\r\n##b\r\n\r\n"
     (tmp_path / "vocab.txt").write_bytes(content)
-    made = Text.load(tmp_path / "vocab.txt")
-    assert made.size == 4 and made.encode(["ab"]) == [[2, 3]] and Text.exists(tmp_path)
+    made = TextTokenizer.load(tmp_path / "vocab.txt")
+    assert made.size == 4 and made.encode(["ab"]) == [[2, 3]] and TextTokenizer.exists(tmp_path)
     (tmp_path / "vocab.txt.gz").write_bytes(gzip.compress(content))
     (tmp_path / "vocab.txt").unlink()
-    assert Text.load(tmp_path).backend.to_str() == made.backend.to_str()
+    assert TextTokenizer.load(tmp_path).backend.to_str() == made.backend.to_str()
     (tmp_path / "vocab.txt.gz").unlink()
-    assert not Text.exists(tmp_path)
+    assert not TextTokenizer.exists(tmp_path)
     with pytest.raises(DataError, match=r"merges\.txt"):
-        Text.load(tmp_path)
+        TextTokenizer.load(tmp_path)
 
 
-def test_tokens_beside_the_vocabulary_come_behind_it(trained: Text, tmp_path: Path) -> None:
+def test_tokens_beside_the_vocabulary_come_behind_it(trained: TextTokenizer, tmp_path: Path) -> None:
     folder = write_vocabulary(trained, tmp_path, {"additional_special_tokens": ["<x>"]})
     (folder / "added_tokens.json").write_text(json.dumps({"<y>": trained.size}))
-    made, theirs = Text.load(folder), theirs_of(folder)
-    assert [made.id_of("<y>"), made.id_of("<x>")] == [trained.size, trained.size + 1] and made.size == len(theirs)
+    made, theirs = TextTokenizer.load(folder), theirs_of(folder)
+    assert [made.token_to_id("<y>"), made.token_to_id("<x>")] == [trained.size, trained.size + 1] and made.size == len(
+        theirs
+    )
     assert made.encode(["the <y> cat <x>"]) == theirs(["the <y> cat <x>"], add_special_tokens=False)["input_ids"]

@@ -14,19 +14,19 @@ from tokenizers import AddedToken, normalizers, processors
 from pieces import TEXTS, check_places, make, theirs_of, write_roberta, write_vocabulary
 from regard.errors import DataError
 from regard.processors.tokenizer import wordpiece
-from regard.processors.tokenizer.templates import Frame
+from regard.processors.tokenizer.templates import TokenTemplate
 from regard.processors.tokenizer.token_text import to_bytes
-from regard.processors.tokenizer.tokenizer import Text
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from writings import STORY, random_texts, train_words
 
 
 @pytest.fixture(scope="module")
-def trained() -> Text:
+def trained() -> TextTokenizer:
     return make()
 
 
 @pytest.fixture(scope="module")
-def cased() -> Text:
+def cased() -> TextTokenizer:
     return make(lower=False)
 
 
@@ -38,7 +38,7 @@ def roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- where tokens stand
 
 
-def test_pieces_stand_where_their_letters_do(trained: Text, cased: Text) -> None:
+def test_pieces_stand_where_their_letters_do(trained: TextTokenizer, cased: TextTokenizer) -> None:
     texts = [*TEXTS, *random_texts(500, seed=5)]
     check_places(trained, texts)
     check_places(cased, texts)
@@ -46,10 +46,10 @@ def test_pieces_stand_where_their_letters_do(trained: Text, cased: Text) -> None
     assert (spans[0][0], spans[-2], spans[-1]) == (2, (11, 13), (13, 14)) and max(b for _, b in spans[:-2]) == 10
 
 
-def places_by_bytes(text: Text, given: str, ids: Sequence[int]) -> list[tuple[int, int]]:
+def places_by_bytes(text: TextTokenizer, given: str, ids: Sequence[int]) -> list[tuple[int, int]]:
     """Bytes have lengths that add up to those of the text, and of the blank before it where one was put."""
     owner = [at for at, letter in enumerate(given) for _ in letter.encode()]
-    parts = [to_bytes(text.name_of(token)) for token in ids]
+    parts = [to_bytes(text.id_to_token(token)) for token in ids]
     added = sum(map(len, parts)) - len(owner)
     assert added in (0, 1)
     owner = [-1] * added + owner
@@ -64,10 +64,10 @@ def places_by_bytes(text: Text, given: str, ids: Sequence[int]) -> list[tuple[in
 
 def test_bytes_stand_where_their_characters_do(roberta: Path) -> None:
     texts = [*TEXTS, *random_texts(500, seed=6)]
-    spaced = Text.train([STORY], 400)
-    trimming = Text.load(roberta)
+    spaced = TextTokenizer.train_sentence_bpe([STORY], 400)
+    trimming = TextTokenizer.load(roberta)
     trimming.backend.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=True)
-    for made in (Text.load(roberta), spaced, trimming):
+    for made in (TextTokenizer.load(roberta), spaced, trimming):
         for given, (ids, spans) in zip(texts, made.encode_offsets(texts), strict=True):
             assert [ids] == made.encode([given])
             expected = places_by_bytes(made, given, ids)
@@ -78,7 +78,7 @@ def test_bytes_stand_where_their_characters_do(roberta: Path) -> None:
 
 
 def test_characters_stand_one_by_one() -> None:
-    made = Text.characters([STORY])
+    made = TextTokenizer.from_characters([STORY])
     assert made.encode_offsets(["猫a ", ""]) == [(made.encode(["猫a "])[0], [(0, 1), (1, 2), (2, 3)]), ([], [])]
 
 
@@ -90,37 +90,41 @@ SENTENCES = [
 ]  # fmt: skip
 
 
-def check_words(made: Text, theirs: Any, sentences: list[list[str]]) -> None:
+def check_words(made: TextTokenizer, theirs: Any, sentences: list[list[str]]) -> None:
     for sentence, (ids, numbers) in zip(sentences, made.encode_words(sentences), strict=True):
         expected = theirs(sentence, is_split_into_words=True, add_special_tokens=False) if sentence else None
         assert ids == (expected["input_ids"] if expected else [])
         assert numbers == (expected.word_ids() if expected else [])
 
 
-def test_words_apart_are_split_as_transformers_splits_them(trained: Text, roberta: Path, tmp_path: Path) -> None:
+def test_words_apart_are_split_as_transformers_splits_them(
+    trained: TextTokenizer, roberta: Path, tmp_path: Path
+) -> None:
     draw = [text.split() for text in random_texts(300, seed=7)]
     folder = write_vocabulary(trained, tmp_path)
     left = [[word for word in words if trained.encode([word])[0]] for words in draw]
-    check_words(Text.load(folder), theirs_of(folder), [*SENTENCES, *left])
-    check_words(Text.load(roberta), theirs_of(roberta, "RobertaTokenizer", add_prefix_space=True), [*SENTENCES, *draw])
+    check_words(TextTokenizer.load(folder), theirs_of(folder), [*SENTENCES, *left])
+    check_words(
+        TextTokenizer.load(roberta), theirs_of(roberta, "RobertaTokenizer", add_prefix_space=True), [*SENTENCES, *draw]
+    )
 
 
-def test_every_word_has_a_token(trained: Text, roberta: Path) -> None:
+def test_every_word_has_a_token(trained: TextTokenizer, roberta: Path) -> None:
     words = ["the", "\x00", "cat", "", "\u200d\u200b"]
     ids, numbers = trained.encode_words([words])[0]
-    the, cat = trained.id_of("the"), trained.id_of("cat")
+    the, cat = trained.token_to_id("the"), trained.token_to_id("cat")
     assert ids == [the, 1, cat, 1, 1] and numbers == [0, 1, 2, 3, 4]
-    made = Text.load(roberta)
+    made = TextTokenizer.load(roberta)
     ids, numbers = made.encode_words([words])[0]
     assert sorted(set(numbers)) == [0, 1, 2, 3, 4] and made.decode([ids]) == [" the \x00 cat  \u200d\u200b"]
     with pytest.raises(DataError, match="makes"):
-        Text.characters([STORY]).encode_words([["a", ""]])
+        TextTokenizer.from_characters([STORY]).encode_words([["a", ""]])
 
 
 # -- where words begin
 
 
-def test_words_begin_where_no_piece_goes_on(trained: Text) -> None:
+def test_words_begin_where_no_piece_goes_on(trained: TextTokenizer) -> None:
     ids, numbers = trained.encode_words([["catmats", ",", "猫", "sats"]])[0]
     starts = trained.starts_word([2, *ids, 3])
     assert starts.dtype == bool and starts[[0, -1]].all()
@@ -129,7 +133,7 @@ def test_words_begin_where_no_piece_goes_on(trained: Text) -> None:
 
 
 def test_words_of_bytes_begin_with_a_blank(roberta: Path) -> None:
-    made = Text.load(roberta)
+    made = TextTokenizer.load(roberta)
     text = "the catmats, wasn't\nOnce\tmore 猫"
     ids, spans = made.encode_offsets([text])[0]
     starts = made.starts_word([0, *ids, 2])[1:-1]
@@ -139,17 +143,17 @@ def test_words_of_bytes_begin_with_a_blank(roberta: Path) -> None:
 
 
 def test_words_with_an_ending_begin_behind_one() -> None:
-    made = Text(train_words())
-    ids = [made.id_of(name) for name in ("cat</w>", "m", "a", "t</w>", "<unk>", "the</w>")]
+    made = TextTokenizer(train_words())
+    ids = [made.token_to_id(name) for name in ("cat</w>", "m", "a", "t</w>", "<unk>", "the</w>")]
     assert made.starts_word([i for i in ids if i is not None]).tolist() == [True, True, False, False, True, True]
-    letters = Text.characters([STORY])
+    letters = TextTokenizer.from_characters([STORY])
     assert letters.starts_word(letters.encode(["a cat"])[0]).tolist() == [True, True, True, False, False]
 
 
 # -- special tokens
 
 
-def test_parts_are_found_by_the_names_that_a_folder_gives(trained: Text, tmp_path: Path) -> None:
+def test_parts_are_found_by_the_names_that_a_folder_gives(trained: TextTokenizer, tmp_path: Path) -> None:
     other = {"[CLS]": "<first>", "[SEP]": "<last>", "[MASK]": "<gap>", "[PAD]": "<void>", "[UNK]": "<what>"}
     settings = {
         "cls_token": "<first>", "sep_token": {"content": "<last>"}, "mask_token": "<gap>", "pad_token": "<void>",
@@ -157,44 +161,61 @@ def test_parts_are_found_by_the_names_that_a_folder_gives(trained: Text, tmp_pat
     }  # fmt: skip
     names = sorted(trained.backend.get_vocab().items(), key=lambda item: item[1])
     ids = {other.get(name, name): number for name, number in names}
-    backend = wordpiece.assemble(ids, normalizers.BertNormalizer(), unknown="<what>")
-    folders = [write_vocabulary(Text(backend), tmp_path / "old", {k: v for k, v in settings.items() if v != "<never>"})]
+    backend = wordpiece.build_tokenizer(ids, normalizers.BertNormalizer(), unknown="<what>")
+    folders = [
+        write_vocabulary(
+            TextTokenizer(backend), tmp_path / "old", {k: v for k, v in settings.items() if v != "<never>"}
+        )
+    ]
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         folders.append(tmp_path / name)
         folders[-1].mkdir()
-        Text(backend).save(folders[-1] / "tokenizer.json")
+        TextTokenizer(backend).save(folders[-1] / "tokenizer.json")
         (folders[-1] / name).write_text(json.dumps(settings))
     for folder in folders:
-        text = Text.load(folder)
-        for made in (text, text.add(["<new>"]), text.framed(), text.between("$A", "$A $B", ())):
+        text = TextTokenizer.load(folder)
+        for made in (
+            text,
+            text.with_special_tokens(["<new>"]),
+            text.with_template(),
+            text.with_post_processor("$A", "$A $B", ()),
+        ):
             roles = ("pad", "unknown", "start", "end", "mask")
-            assert [made.role(role) for role in roles] == [0, 1, 2, 3, 4], folder
-            assert made.special >= {0, 1, 2, 3, 4} and made.frame == Frame((2,), (3,), (3,), 1)
-            assert made.names() == {key: other[value] for key, value in trained.names().items()}
+            assert [made.special_id(role) for role in roles] == [0, 1, 2, 3, 4], folder
+            assert made.special_ids >= {0, 1, 2, 3, 4} and made.template == TokenTemplate((2,), (3,), (3,), 1)
+            assert made.special_tokens_map() == {
+                key: other[value] for key, value in trained.special_tokens_map().items()
+            }
             assert made.encode([STORY]) == trained.encode([STORY])
 
 
 def test_a_part_that_nothing_plays_has_no_id() -> None:
-    for made in (Text.language([STORY], 300), Text.train([STORY], 300), Text.characters([STORY])):
-        assert made.role("mask") is None
-    assert Text.train([STORY], 300).role("start") == 1 and Text.train([STORY], 300).names() == {
+    for made in (
+        TextTokenizer.train_lm_bpe([STORY], 300),
+        TextTokenizer.train_sentence_bpe([STORY], 300),
+        TextTokenizer.from_characters([STORY]),
+    ):
+        assert made.special_id("mask") is None
+    assert TextTokenizer.train_sentence_bpe([STORY], 300).special_id("start") == 1 and TextTokenizer.train_sentence_bpe([STORY], 300).special_tokens_map() == {
         "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>",
     }  # fmt: skip
-    assert Text.characters([STORY]).role("pad") is None
-    assert Text.language([STORY], 300).role("end") == 299
+    assert TextTokenizer.from_characters([STORY]).special_id("pad") is None
+    assert TextTokenizer.train_lm_bpe([STORY], 300).special_id("end") == 299
 
 
-def test_the_mask_may_be_written_in_a_text(trained: Text, roberta: Path, tmp_path: Path) -> None:
+def test_the_mask_may_be_written_in_a_text(trained: TextTokenizer, roberta: Path, tmp_path: Path) -> None:
     from transformers import BertTokenizer, RobertaTokenizer
 
     texts = ["the [MASK] sat", "[MASK]", "a[MASK][MASK] b [MASK]", "no gap", "", "[MASK]. the \n[MASK] [SEP]"]
     folder = write_vocabulary(trained, tmp_path)
     theirs = BertTokenizer.from_pretrained(folder)
     expected = theirs(texts[:-1], add_special_tokens=False)["input_ids"]
-    assert trained.encode_gaps(texts)[:-1] == expected
-    assert trained.encode_gaps(texts)[-1].count(4) == 2 and 3 not in trained.encode_gaps(texts)[-1]
-    made = Text.load(roberta)
+    assert trained.encode_masked(texts)[:-1] == expected
+    assert trained.encode_masked(texts)[-1].count(4) == 2 and 3 not in trained.encode_masked(texts)[-1]
+    made = TextTokenizer.load(roberta)
     gaps = [text.replace("[MASK]", "<mask>") for text in texts]
     other = RobertaTokenizer.from_pretrained(roberta, mask_token=AddedToken("<mask>", lstrip=True, special=True))
-    assert made.encode_gaps(gaps) == other(gaps, add_special_tokens=False)["input_ids"]
-    assert Text.train([STORY], 300).encode_gaps(["a"]) == Text.train([STORY], 300).encode(["a"])
+    assert made.encode_masked(gaps) == other(gaps, add_special_tokens=False)["input_ids"]
+    assert TextTokenizer.train_sentence_bpe([STORY], 300).encode_masked(["a"]) == TextTokenizer.train_sentence_bpe(
+        [STORY], 300
+    ).encode(["a"])

@@ -12,23 +12,23 @@ import pytest
 from PIL import Image
 
 from pointer import Captioner, spotted
-from regard.demos.scenes import Scene, caption, drawn, parts, words
+from regard.demos.scenes import ShapeScene, caption, caption_words, generate_splits, render_scene
 from regard.draw.caption_attention import (
-    DARK,
-    EVEN,
-    Layer,
-    Said,
-    Saying,
-    bright,
-    draw_wordwise,
-    lit,
-    tint,
-    wordwise_page,
+    MIN_BRIGHTNESS,
+    MIN_UNIFORM_MULTIPLE,
+    CaptionAttention,
+    CaptionLayer,
+    CaptionWord,
+    brightness_max,
+    draw_caption_attention,
+    spotlight,
+    tint_strength,
+    write_caption_page,
 )
 from regard.errors import RegardError
-from regard.explain.captioning import HIDDEN, Wordwise
-from regard.explain.grounding import TOTAL, regards_of, scored
-from regard.processors.tokenizer.tokenizer import Text
+from regard.explain.captioning import OCCLUSION_GRID, CaptionExplanation
+from regard.explain.grounding import ALL_KINDS, score_by_kind, word_attentions
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 
 GRID = (3, 5)
 RANDOM = np.random.RandomState(1)
@@ -37,36 +37,36 @@ SENTENCE = "a red dog sees the little cat"
 
 
 @pytest.fixture(scope="module")
-def text() -> Text:
+def text() -> TextTokenizer:
     """`dog` and `little` are several tokens each."""
-    return Text.train(["a red star sees the cat above a blue ring"] * 3, 330)
+    return TextTokenizer.train_sentence_bpe(["a red star sees the cat above a blue ring"] * 3, 330)
 
 
 @pytest.fixture(scope="module")
-def scene() -> Scene:
+def scene() -> ShapeScene:
     sizes = {"train": (0, 0, 0, 1, 0)}
-    return parts(sizes=sizes)["train"][0]
+    return generate_splits(sizes=sizes)["train"][0]
 
 
-def tokens_of(text: Text, sentence: str) -> list[int]:
+def tokens_of(text: TextTokenizer, sentence: str) -> list[int]:
     """How many each word has: none is shared."""
     return [len(text.encode([word])[0]) for word in sentence.split()]
 
 
-def tables(text: Text, *shapes: tuple[int, ...], aside: int = 0) -> list[np.ndarray]:
+def tables(text: TextTokenizer, *shapes: tuple[int, ...], aside: int = 0) -> list[np.ndarray]:
     """Weights of chance, of so many heads each; nothing for an attention of one."""
     steps, places = len(text.encode([SENTENCE])[0]) + 1, GRID[0] * GRID[1] + aside
     return [RANDOM.dirichlet(np.ones(places), (*shape, steps)) for shape in shapes]
 
 
-def explained(text: Text, given: list[np.ndarray], **asked: str) -> Wordwise:
+def explained(text: TextTokenizer, given: list[np.ndarray], **asked: str) -> CaptionExplanation:
     return Captioner(SENTENCE, given, GRID, 24, text).explain(PICTURE, **asked)
 
 
 @pytest.mark.parametrize("aside", [0, 1])
-def test_each_word_has_the_weights_with_which_it_was_said(text: Text, aside: int) -> None:
+def test_each_word_has_the_weights_with_which_it_was_said(text: TextTokenizer, aside: int) -> None:
     given = tables(text, (2,), (), (3,), aside=aside)  # two layers of several heads, and one that looks step by step
-    found = explained(text, given).told
+    found = explained(text, given).attention
     assert [said.word for said in found.words] == SENTENCE.split()
     assert [layer.weights.shape for layer in found.layers] == [(n, 7, *GRID) for n in (2, 1, 3)]
     ends = np.cumsum(tokens_of(text, SENTENCE))
@@ -83,10 +83,10 @@ def test_each_word_has_the_weights_with_which_it_was_said(text: Text, aside: int
     assert ("looked at, but no place" in explained(text, given).facts) == bool(aside)
 
 
-def test_words_have_the_probability_of_their_tokens(text: Text) -> None:
+def test_words_have_the_probability_of_their_tokens(text: TextTokenizer) -> None:
     model = Captioner(SENTENCE, tables(text, (2,)), GRID, 24, text)
     found = model.explain(PICTURE)
-    middle = model.pixels_or_refuse().prepare(PICTURE)[12, 12]
+    middle = model.require_image_processor().prepare(PICTURE)[12, 12]
     sure = np.exp(3 + (middle / 255 * 2 - 1).mean())
     token = sure / (sure + text.size - 1)
     for said, many in zip(found.told.words, tokens_of(text, SENTENCE), strict=True):
@@ -96,9 +96,9 @@ def test_words_have_the_probability_of_their_tokens(text: Text) -> None:
     assert float(found.facts["of its end"]) == pytest.approx(token, rel=5e-3)
 
 
-def test_a_caption_that_is_given_is_read(text: Text) -> None:
+def test_a_caption_that_is_given_is_read(text: TextTokenizer) -> None:
     found = explained(text, tables(text, (2,)), target=" the cat")
-    assert [said.word for said in found.told.words] == ["the", "cat"]
+    assert [said.word for said in found.attention.words] == ["the", "cat"]
     assert found.title == "a picture → the cat"
     for wrong, told in (("  ", "empty"), ("cat " * 80, "63")):
         with pytest.raises(RegardError, match=told):
@@ -111,12 +111,12 @@ def test_a_caption_that_is_given_is_read(text: Text) -> None:
         model.explain(PICTURE)
 
 
-def test_a_caption_that_was_broken_off_is_read_as_far_as_it_goes(text: Text) -> None:
+def test_a_caption_that_was_broken_off_is_read_as_far_as_it_goes(text: TextTokenizer) -> None:
     for given in (tables(text, (2,)), []):
         model = Captioner(SENTENCE, given, GRID, 24, text)
         whole = model.explain(PICTURE)
-        model.config.length = len(model.said)  # no more can be read: the last token was said, and no end
-        model.body.most = model.config.length
+        model.config.max_length = len(model.said)  # no more can be read: the last token was said, and no end
+        model.body.most = model.config.max_length
         found = model.explain(PICTURE)
         assert [said.word for said in found.told.words] == SENTENCE.split()
         assert (
@@ -125,22 +125,22 @@ def test_a_caption_that_was_broken_off_is_read_as_far_as_it_goes(text: Text) -> 
         )
 
 
-def test_without_attention_a_word_owes_to_what_makes_it_less_likely_when_hidden(text: Text) -> None:
+def test_without_attention_a_word_owes_to_what_makes_it_less_likely_when_hidden(text: TextTokenizer) -> None:
     """The stand-in reads the pixel in the middle, which is light on a dark ground."""
     picture = np.zeros((64, 64, 3), dtype=np.uint8)
     picture[28:37, 28:37] = 255
     model = Captioner("a red star", [], GRID, 64, text)
     found = model.explain(picture)
     (layer,) = found.told.layers
-    assert layer.weights.shape == (1, 3, HIDDEN, HIDDEN) and found.told.how == "counted"
-    right = np.zeros((HIDDEN, HIDDEN))
+    assert layer.weights.shape == (1, 3, OCCLUSION_GRID, OCCLUSION_GRID) and found.told.how == "counted"
+    right = np.zeros((OCCLUSION_GRID, OCCLUSION_GRID))
     right[3:5, 3:5] = 0.25  # the four places whose surroundings hold it
     assert np.allclose(layer.weights, right, atol=1e-6)
     (layer,) = model.explain(255 - picture).told.layers  # what makes it likelier when hidden did not count
     assert not layer.weights.any()
 
 
-def test_modes_of_a_model_are_left_as_they_were(text: Text) -> None:
+def test_modes_of_a_model_are_left_as_they_were(text: TextTokenizer) -> None:
     for given in (tables(text, (2,)), []):
         model = Captioner("a red star", given, GRID, 24, text)
         for training in (True, False):
@@ -149,17 +149,20 @@ def test_modes_of_a_model_are_left_as_they_were(text: Text) -> None:
             assert model.training == training == model.body.training
 
 
-def test_what_named_objects_were_looked_at_is_scored(scene: Scene) -> None:
-    text = Text.train([caption(scene.things)] * 3, 330)
-    picture, boxes = drawn(scene, 64)
-    model = Captioner(caption(scene.things), [spotted(scene, 64, (8, 8), 2)], (8, 8), 64, text)
-    told = [tuple(word) for word in words(scene.things)]
-    found = scored(regards_of(model.explain(picture).told.maps(), told, boxes, (64, 64)))
-    assert set(found) - {TOTAL} <= {"colour", "shape", "relation", "size"}
-    assert found[TOTAL].words == sum(bool(kind) for _, kind, _ in told)
-    assert found[TOTAL].share > 3 * found[TOTAL].even_share and found[TOTAL].hit > 0.9 > found[TOTAL].even_hit
+def test_what_named_objects_were_looked_at_is_scored(scene: ShapeScene) -> None:
+    text = TextTokenizer.train_sentence_bpe([caption(scene.objects)] * 3, 330)
+    picture, boxes = render_scene(scene, 64)
+    model = Captioner(caption(scene.objects), [spotted(scene, 64, (8, 8), 2)], (8, 8), 64, text)
+    told = [tuple(word) for word in caption_words(scene.objects)]
+    found = score_by_kind(word_attentions(model.explain(picture).told.maps(), told, boxes, (64, 64)))
+    assert set(found) - {ALL_KINDS} <= {"colour", "shape", "relation", "size"}
+    assert found[ALL_KINDS].num_words == sum(bool(kind) for _, kind, _ in told)
+    assert (
+        found[ALL_KINDS].inside_fraction > 3 * found[ALL_KINDS].uniform_fraction
+        and found[ALL_KINDS].hit_rate > 0.9 > found[ALL_KINDS].uniform_hit_rate
+    )
     with pytest.raises(ValueError, match="maps"):
-        regards_of(np.ones((2, 8, 8)), told, boxes, (64, 64))
+        word_attentions(np.ones((2, 8, 8)), told, boxes, (64, 64))
 
 
 # -- light
@@ -169,24 +172,33 @@ def test_what_was_looked_at_keeps_its_light() -> None:
     picture = np.full((40, 40, 3), (200, 120, 40), dtype=np.uint8)
     weights = np.zeros((4, 4))
     weights[1, 2] = 0.5
-    found = lit(picture, weights, bright(weights)).astype(float)
-    warm = picture + tint(picture) * (np.array([255, 178, 92]) - picture.astype(float))
+    found = spotlight(picture, weights, brightness_max(weights)).astype(float)
+    warm = picture + tint_strength(picture) * (np.array([255, 178, 92]) - picture.astype(float))
     assert np.abs(found[14:16, 24:26] - warm[0, 0]).max() <= 2.5
     grey = picture[0, 0].mean()
-    assert np.abs(found[35, 3] - DARK * (0.6 * picture[0, 0] + 0.4 * grey)).max() <= 1
+    assert np.abs(found[35, 3] - MIN_BRIGHTNESS * (0.6 * picture[0, 0] + 0.4 * grey)).max() <= 1
     assert found[14, 24].sum() > found[14, 17].sum() > found[35, 3].sum()  # it fades
-    assert tint(np.zeros((2, 2, 3), dtype=np.uint8)) > 0.4 and tint(np.full((2, 2, 3), 255, dtype=np.uint8)) == 0
+    assert (
+        tint_strength(np.zeros((2, 2, 3), dtype=np.uint8)) > 0.4
+        and tint_strength(np.full((2, 2, 3), 255, dtype=np.uint8)) == 0
+    )
 
 
 def test_even_looks_are_not_bright_and_the_sheet_says_so(tmp_path: Path) -> None:
     even = np.full((4, 4), 1 / 16)
-    assert bright(even) == EVEN / 16 and bright(np.eye(4) / 2) == 0.5 and bright(np.ones((1, 1))) == 1
+    assert (
+        brightness_max(even) == MIN_UNIFORM_MULTIPLE / 16
+        and brightness_max(np.eye(4) / 2) == 0.5
+        and brightness_max(np.ones((1, 1))) == 1
+    )
     picture = np.full((8, 8, 3), 255, dtype=np.uint8)
-    assert lit(picture, even, bright(even)).max() < 255 * (DARK + (1 - DARK) / 3)
+    assert spotlight(picture, even, brightness_max(even)).max() < 255 * (MIN_BRIGHTNESS + (1 - MIN_BRIGHTNESS) / 3)
     for weights, said in ((even, True), (np.eye(4) / 4, False)):
-        words = (Said("a", 0.5),) * 5
-        saying = Saying(picture, words, (Layer("one", np.broadcast_to(weights, (1, len(words), 4, 4))),))
-        sheet = draw_wordwise(saying, tmp_path / "sheet.svg").read_text()
+        words = (CaptionWord("a", 0.5),) * 5
+        saying = CaptionAttention(
+            picture, words, (CaptionLayer("one", np.broadcast_to(weights, (1, len(words), 4, 4))),)
+        )
+        sheet = draw_caption_attention(saying, tmp_path / "sheet.svg").read_text()
         assert ("nearly alike" in sheet) is said and "in each picture by itself" in sheet
 
 
@@ -194,7 +206,7 @@ def test_even_looks_are_not_bright_and_the_sheet_says_so(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("ending", [".png", ".svg"])
-def test_a_sheet_has_a_picture_for_each_word(text: Text, tmp_path: Path, ending: str) -> None:
+def test_a_sheet_has_a_picture_for_each_word(text: TextTokenizer, tmp_path: Path, ending: str) -> None:
     found = explained(text, tables(text, (2,), (2,)))
     path = found.save(tmp_path / f"sheet{ending}", layer=2, head=1)
     if ending == ".svg":
@@ -208,13 +220,13 @@ def test_a_sheet_has_a_picture_for_each_word(text: Text, tmp_path: Path, ending:
 
 @pytest.mark.parametrize("many, size", [(1, (8, 8)), (7, (30, 90)), (20, (90, 30))])
 def test_sheets_of_few_and_of_many_words(tmp_path: Path, many: int, size: tuple[int, int]) -> None:
-    said = tuple(Said(f"word{'s' * (30 * (n == 2))}", 0.5 / (n + 1)) for n in range(many))
+    said = tuple(CaptionWord(f"word{'s' * (30 * (n == 2))}", 0.5 / (n + 1)) for n in range(many))
     weights = RANDOM.dirichlet(np.ones(6), (1, many)).reshape(1, many, 2, 3)
-    saying = Saying(np.zeros((*size, 3), dtype=np.uint8), said, (Layer("layer 1", weights),))
-    path = draw_wordwise(saying, tmp_path / "sheet.png", "a very long title " * 30, "$1 and $2")
+    saying = CaptionAttention(np.zeros((*size, 3), dtype=np.uint8), said, (CaptionLayer("layer 1", weights),))
+    path = draw_caption_attention(saying, tmp_path / "sheet.png", "a very long title " * 30, "$1 and $2")
     with Image.open(path) as sheet:
         assert sheet.width <= 11.5 * 160
-    page = wordwise_page(saying, tmp_path / "page.html", "t", "n", {})
+    page = write_caption_page(saying, tmp_path / "page.html", "t", "n", {})
     assert len(json.loads(data_of(page))["words"]) == many
 
 
@@ -223,7 +235,7 @@ def data_of(page: Path) -> str:
     return str(found)
 
 
-def test_a_page_holds_everything_in_itself(text: Text, tmp_path: Path) -> None:
+def test_a_page_holds_everything_in_itself(text: TextTokenizer, tmp_path: Path) -> None:
     found = explained(text, tables(text, (2,), (3,)))
     path = found.save(tmp_path / "page.html")
     whole = path.read_text()
@@ -231,7 +243,7 @@ def test_a_page_holds_everything_in_itself(text: Text, tmp_path: Path) -> None:
     data = json.loads(data_of(path))
     assert data["picture"].startswith("data:image/png;base64,")
     assert data["grid"] == list(GRID) and [word["word"] for word in data["words"]] == SENTENCE.split()
-    for layer, right in zip(data["layers"], found.told.layers, strict=True):
+    for layer, right in zip(data["layers"], found.attention.layers, strict=True):
         shares = np.frombuffer(base64.b64decode(layer["bytes"]), dtype=np.uint8).reshape(right.weights.shape)
         most = np.array(layer["most"]).reshape(right.weights.shape[:2])[..., None, None]
         assert np.abs(shares / 255 * most - right.weights).max() <= most.max() / 500
@@ -240,20 +252,22 @@ def test_a_page_holds_everything_in_itself(text: Text, tmp_path: Path) -> None:
 
 def test_no_word_can_break_a_page(tmp_path: Path) -> None:
     wild = '</script><b onclick="x">&<!--data-->'
-    saying = Saying(PICTURE, (Said(wild, 1.0, ((wild, 1.0),)),), (Layer("layer 1", np.ones((1, 1, 2, 2)) / 4),))
-    path = wordwise_page(saying, tmp_path / "page.html", wild, wild, {wild: wild})
+    saying = CaptionAttention(
+        PICTURE, (CaptionWord(wild, 1.0, ((wild, 1.0),)),), (CaptionLayer("layer 1", np.ones((1, 1, 2, 2)) / 4),)
+    )
+    path = write_caption_page(saying, tmp_path / "page.html", wild, wild, {wild: wild})
     assert json.loads(data_of(path))["words"][0]["word"] == wild
     assert "<b onclick" not in path.read_text()
 
 
-def test_numbers_are_those_that_are_drawn(text: Text, tmp_path: Path) -> None:
+def test_numbers_are_those_that_are_drawn(text: TextTokenizer, tmp_path: Path) -> None:
     found = explained(text, tables(text, (2,)))
     told = json.loads(found.save(tmp_path / "numbers.json").read_text())
     assert [word["word"] for word in told["words"]] == SENTENCE.split() and told["grid"] == list(GRID)
-    assert np.allclose(told["weights"]["layer 1"], found.told.layers[0].weights)
+    assert np.allclose(told["weights"]["layer 1"], found.attention.layers[0].weights)
 
 
-def test_layers_and_heads_that_are_not_there_are_refused(text: Text, tmp_path: Path) -> None:
+def test_layers_and_heads_that_are_not_there_are_refused(text: TextTokenizer, tmp_path: Path) -> None:
     found = explained(text, tables(text, (2,), (3,)))
     for layer, head, told in (
         (3, None, "layer"),
@@ -265,6 +279,8 @@ def test_layers_and_heads_that_are_not_there_are_refused(text: Text, tmp_path: P
     with pytest.raises(RegardError, match="written"):
         found.save(tmp_path / "sheet.gif")
     with pytest.raises(RegardError, match="word"):
-        Saying(PICTURE, (), ())
+        CaptionAttention(PICTURE, (), ())
     with pytest.raises(ValueError, match="words"):
-        Saying(PICTURE, (Said("a", 1.0), Said("b", 1.0)), (Layer("layer 1", np.ones((1, 1, 2, 2))),))
+        CaptionAttention(
+            PICTURE, (CaptionWord("a", 1.0), CaptionWord("b", 1.0)), (CaptionLayer("layer 1", np.ones((1, 1, 2, 2))),)
+        )

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.data.batching.samplers import Packs
+from regard.data.batching.samplers import PackedSampler
 from regard.data.text.documents import Passage
 from regard.data.text.pairs import Pair
-from regard.data.text.tagged import Tagged
-from regard.model import Identity, Model, assemble
+from regard.data.text.tagged import TaggedSentence
+from regard.model import Model, ModelSpec, assemble
 from regard.systems import (
     SYSTEMS,
     bert,
@@ -31,8 +31,8 @@ from regard.systems import (
     universal,
     universal_encoder,
 )
-from regard.tasks import TASKS
-from regard.tasks.lm import documents
+from regard.tasks import TEXT_TASKS
+from regard.tasks.lm import document_spans
 from regard.types import Batch
 
 torch.set_num_threads(1)  # for tensors as small as these, threads only wait for each other
@@ -80,14 +80,22 @@ def _some_texts(lengths: list[int], vocabulary: int) -> list[Passage]:
     ]
 
 
-def _some_tagged(lengths: list[int], vocabulary: int) -> list[Tagged]:
+def _some_tagged(lengths: list[int], vocabulary: int) -> list[TaggedSentence]:
     random = np.random.default_rng(7)
-    return [Tagged(tuple(map(str, random.integers(5, vocabulary, n))), ()) for n in lengths]
+    return [TaggedSentence(tuple(map(str, random.integers(5, vocabulary, n))), ()) for n in lengths]
 
 
-SIZES: dict[str, Any] = {"width": 12, "depth": 3, "heads": 3, "hidden": 20, "vocabulary": 23, "length": 16, "end": 22}
+SIZES: dict[str, Any] = {
+    "width": 12,
+    "depth": 3,
+    "heads": 3,
+    "ffn_dim": 20,
+    "vocab_size": 23,
+    "max_length": 16,
+    "eos_id": 22,
+}
 ENCODER: dict[str, Any] = {
-    "width": 12, "depth": 3, "heads": 3, "hidden": 20, "vocabulary": 23, "pad": 0, "start": 2, "end": 3, "mask": 4,
+    "width": 12, "depth": 3, "heads": 3, "ffn_dim": 20, "vocab_size": 23, "pad_id": 0, "bos_id": 2, "eos_id": 3, "mask_id": 4,
 }  # fmt: skip
 WORDS = _some_tagged([6, 1, 2, 9, 3], 23)
 ASKED: dict[str, Any] = {"task": "tag", "labels": ("O", "B-A", "I-A", "B-B", "I-B")}
@@ -95,113 +103,113 @@ TEXTS = _some_texts([6, 0, 2, 7, 3], 22)
 PAIRS = _some_pairs([(4, 6), (1, 3), (7, 2), (3, 7), (5, 0)], 23)
 TINY: dict[str, Tiny] = {
     "transformer": Tiny(
-        transformer.Config(width=12, depth=2, decoder_depth=3, heads=3, hidden=20, vocabulary=23, length=40),
+        transformer.Config(width=12, depth=2, decoder_depth=3, heads=3, ffn_dim=20, vocab_size=23, max_length=40),
         PAIRS,
         {
-            "pre-norm": {"norm": "pre"},
-            "interleaved": {"positions": "interleaved"},
-            "pre-norm, interleaved, biased": {"norm": "pre", "positions": "interleaved", "output_bias": True},
+            "pre-norm": {"norm_position": "pre"},
+            "interleaved": {"position_embedding": "interleaved"},
+            "pre-norm, interleaved, biased": {"norm_position": "pre", "position_embedding": "interleaved", "output_bias": True},
             "biased": {"output_bias": True, "activation": "swish"},
-            "rotary beside sines": {"relative": "rotary", "norm": "pre"},
-            "buckets": {"positions": "none", "relative": "buckets"},
-            "shaw": {"positions": "none", "relative": "shaw"},
-            "unscaled": {"scaled": False, "activation": "gelu", "depth": 1, "pad": 5, "start": 0, "end": 7},
+            "rotary beside sines": {"relative_position": "rotary", "norm_position": "pre"},
+            "buckets": {"position_embedding": "none", "relative_position": "t5"},
+            "shaw": {"position_embedding": "none", "relative_position": "shaw"},
+            "unscaled": {"scale_embedding": False, "activation": "gelu", "depth": 1, "pad_id": 5, "bos_id": 0, "eos_id": 7},
         },
     ),
     "decoder": Tiny(
         decoder.Config(**SIZES),
         TEXTS,
         {
-            "halves": {"positions": "halves", "activation": "gelu"},
-            "rotary": {"positions": "none", "relative": "rotary"},
-            "nowhere": {"positions": "none"},
+            "halves": {"position_embedding": "halves", "activation": "gelu"},
+            "rotary": {"position_embedding": "none", "relative_position": "rotary"},
+            "nowhere": {"position_embedding": "none"},
         },
     ),
     "gpt1": Tiny(
-        gpt1.Config(**{**SIZES, "hidden": 48}), TEXTS, {"narrow": {"hidden": 20}, "shaw": {"relative": "shaw"}}
+        gpt1.Config(**{**SIZES, "ffn_dim": 48}), TEXTS, {"narrow": {"ffn_dim": 20}, "shaw": {"relative_position": "shaw"}}
     ),
     "gpt2": Tiny(
         gpt2.Config(**SIZES),
         TEXTS,
         {
-            "another eps": {"eps": 1e-2, "depth": 1},
-            "rotary in halves": {"positions": "none", "relative": "rotary-halves"},
-            "buckets beside learned": {"relative": "buckets"},
+            "another eps": {"norm_eps": 1e-2, "depth": 1},
+            "rotary in halves": {"position_embedding": "none", "relative_position": "rotary-halves"},
+            "buckets beside learned": {"relative_position": "t5"},
         },
     ),
     "gpt3": Tiny(
-        gpt3.Config(**SIZES, band=3, dropout=0.1),
+        gpt3.Config(**SIZES, local_window=3, dropout=0.1),
         TEXTS,
-        {"dense": {"band": 0}, "shaw": {"positions": "none", "relative": "shaw"}},
+        {"dense": {"local_window": 0}, "shaw": {"position_embedding": "none", "relative_position": "shaw"}},
     ),
     "bert": Tiny(
-        bert.Config(**ENCODER, length=16, pooler=False), WORDS, {"relu": {"activation": "relu", "types": 1}}, **ASKED
+        bert.Config(**ENCODER, max_length=16, pooler=False), WORDS, {"relu": {"activation": "relu", "type_vocab_size": 1}}, **ASKED
     ),
     "roformer": Tiny(
-        roformer.Config(**ENCODER, embedding=12, length=16), WORDS,
-        {"narrow": {"embedding": 8}, "turned values": {"values": True}}, **ASKED,
+        roformer.Config(**ENCODER, embedding_dim=12, max_length=16), WORDS,
+        {"narrow": {"embedding_dim": 8}, "turned values": {"rotary_value": True}}, **ASKED,
     ),
     "longformer": Tiny(
-        longformer.Config(**ENCODER, length=16, windows=(4, 2, 8)), WORDS,
+        longformer.Config(**ENCODER, max_length=16, attention_window=(4, 2, 8)), WORDS,
         {
-            "dilated": {"dilation": (1, 2, 1), "undilated": 1}, "one window": {"windows": (4,)},
-            "rotary": {"relative": "rotary"}, "rotary halves": {"relative": "rotary-halves"},
+            "dilated": {"dilation": (1, 2, 1), "undilated_layers": 1}, "one window": {"attention_window": (4,)},
+            "rotary": {"relative_position": "rotary"}, "rotary halves": {"relative_position": "rotary-halves"},
         }, **ASKED,
     ),
     "rnn": Tiny(
-        rnn.Config(width=10, embedding=7, depth=3, dropout=0.2, vocabulary=23),
+        rnn.Config(width=10, embedding_dim=7, depth=3, dropout=0.2, vocab_size=23),
         PAIRS,
         {
-            "plain": {"cell": "rnn", "reversed": False},
-            "gru, both ways": {"cell": "gru", "both_ways": True},
-            "both ways": {"both_ways": True, "depth": 2, "reversed": False},
-            "fed": {"feeds": True, "tables": "two"},
-            "fed, one layer, one table": {"feeds": True, "depth": 1, "embedding": 10, "tables": "one"},
-            "more words in the source": {"source_vocabulary": 31},
+            "plain": {"cell": "rnn", "reverse_source": False},
+            "gru, both ways": {"cell": "gru", "bidirectional": True},
+            "both ways": {"bidirectional": True, "depth": 2, "reverse_source": False},
+            "fed": {"feed_context": True, "tie_embeddings": "source_target"},
+            "fed, one layer, one table": {"feed_context": True, "depth": 1, "embedding_dim": 10, "tie_embeddings": "all"},
+            "more words in the source": {"source_vocab_size": 31},
         },
     ),
     "rnnsearch": Tiny(
         rnnsearch.Config(
-            width=10, encoder_width=6, embedding=7, inner=8, maxout=9, dropout=0.2, vocabulary=23, source_vocabulary=29
+            width=10, encoder_width=6, embedding_dim=7, attention_dim=8, maxout_dim=9, dropout=0.2, vocab_size=23, source_vocab_size=29
         ),
         PAIRS,
         {
-            "dot": {"score": "dot", "encoder_width": 5},
-            "general, one table": {"score": "general", "maxout": 7, "tables": "one", "source_vocabulary": 0},
-            "unbiased": {"bias": False, "tables": "two", "source_vocabulary": 0},
+            "dot": {"attention_score": "dot", "encoder_width": 5},
+            "general, one table": {"attention_score": "general", "maxout_dim": 7, "tie_embeddings": "all", "source_vocab_size": 0},
+            "unbiased": {"bias": False, "tie_embeddings": "source_target", "source_vocab_size": 0},
         },
     ),
     "convs2s": Tiny(
         convs2s.Config(
-            stages=("10x3x2", "14x1"), decoder_stages=("8x3", "11x2", "11x3"), embedding=12, output=9, vocabulary=23,
-            length=40,
+            encoder_stages=("10x3x2", "14x1"), decoder_stages=("8x3", "11x2", "11x3"), embedding_dim=12, output_dim=9, vocab_size=23,
+            max_length=40,
         ),
         PAIRS,
         {
-            "one table": {"tables": "one", "output": 12, "decoder_stages": ()},
+            "one table": {"tie_embeddings": "all", "output_dim": 12, "decoder_stages": ()},
             "even kernels, few positions, two tables": {
-                "stages": ("7x4", "7x2x2"), "length": 5, "tables": "two", "pad": 5, "start": 0, "end": 7,
+                "encoder_stages": ("7x4", "7x2x2"), "max_length": 5, "tie_embeddings": "source_target", "pad_id": 5, "bos_id": 0, "eos_id": 7,
             },
         },
     ),
     "universal": Tiny(
-        universal.Config(width=12, steps=3, heads=3, hidden=20, vocabulary=23, length=40, shift=5),
+        universal.Config(width=12, num_steps=3, heads=3, ffn_dim=20, vocab_size=23, max_length=40, max_position_offset=5),
         PAIRS,
         {
-            "halting": {"halting": True, "cap": 5, "epsilon": 0.1},
-            "halting, accumulated": {"halting": True, "cap": 6, "epsilon": 0.01, "mixing": "accumulated", "norm": "pre"},
-            "pre-norm, steps learnt": {"norm": "pre", "times": "learned", "positions": "halves", "pad": 5, "start": 0},
+            "act": {"act": True, "act_max_steps": 5, "act_epsilon": 0.1},
+            "halting, accumulated": {"act": True, "act_max_steps": 6, "act_epsilon": 0.01, "act_mixing": "accumulated", "norm_position": "pre"},
+            "pre-norm, steps learnt": {"norm_position": "pre", "step_embedding": "learned", "position_embedding": "halves", "pad_id": 5, "bos_id": 0},
         },
     ),
     "universal-encoder": Tiny(
         universal_encoder.Config(
-            width=12, steps=3, heads=3, hidden=20, vocabulary=23, length=16, pad=0, start=2, end=3, mask=4
+            width=12, num_steps=3, heads=3, ffn_dim=20, vocab_size=23, max_length=16, pad_id=0, bos_id=2, eos_id=3, mask_id=4
         ),
         WORDS,
         {
-            "halting": {"halting": True, "cap": 5, "epsilon": 0.1},
-            "halting, accumulated": {"halting": True, "cap": 6, "mixing": "accumulated", "norm": "pre"},
-            "pre-norm, steps learnt": {"norm": "pre", "times": "learned", "positions": "halves", "types": 1},
+            "act": {"act": True, "act_max_steps": 5, "act_epsilon": 0.1},
+            "halting, accumulated": {"act": True, "act_max_steps": 6, "act_mixing": "accumulated", "norm_position": "pre"},
+            "pre-norm, steps learnt": {"norm_position": "pre", "step_embedding": "learned", "position_embedding": "halves", "type_vocab_size": 1},
         },
         **ASKED,
     ),
@@ -228,8 +236,8 @@ def tiny(name: str, label: str = "as published", seed: int = 1, **changes: Any) 
     """A noisy model of a case."""
     system = SYSTEMS[name]
     config = replace(TINY[name].config, **{**TINY[name].variants.get(label, {}), **changes})
-    task = TASKS[TINY[name].task or system.tasks[0]]
-    return noisy(assemble(Identity(system, config, task, labels=TINY[name].labels)), seed=seed)
+    task = TEXT_TASKS[TINY[name].task or system.tasks[0]]
+    return noisy(assemble(ModelSpec(system, config, task, labels=TINY[name].labels)), seed=seed)
 
 
 def collate(model: Model, samples: Any, rows: Iterable[int] | None = None, packed: bool = False) -> Batch:
@@ -237,11 +245,11 @@ def collate(model: Model, samples: Any, rows: Iterable[int] | None = None, packe
     encoded = model.task.encode(samples, Numbers(), model.config, 1000)  # type: ignore[arg-type]
     chosen: Any = range(len(samples)) if rows is None else rows
     lengths = model.task.lengths(encoded)
-    if model.task.name == "language":  # its rows are stretches of one stream
-        stretches = documents(encoded)
+    if model.task.name == "lm":  # its rows are stretches of one stream
+        stretches = document_spans(encoded)
         chosen, lengths = stretches[list(chosen)], stretches[:, 1] - stretches[:, 0]
     # a row with room to spare: what fills it up must change nothing
-    shape = Packs(lengths, 1024, 0).shape if packed else None
+    shape = PackedSampler(lengths, 1024, 0).shape if packed else None
     return model.task.collate(encoded, chosen, model.config, shape)
 
 

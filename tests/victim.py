@@ -75,8 +75,8 @@ def fill(path: Path) -> None:
 
 def beset(fault: Fault) -> None:
     """Every call that counts is told to the fault first."""
-    from regard.training.execution import Compute
-    from regard.training.optimizer import Average
+    from regard.training.execution import ForwardBackward
+    from regard.training.optimizer import WeightEMA
     from regard.weights import tables
 
     def told(owner: Any, function: str) -> None:
@@ -119,8 +119,8 @@ def beset(fault: Fault) -> None:
 
     io.open, tables.save_file = opening, saving
     for owner, function, names in (
-        (Compute, "gradients", ["first grain of a step", "second grain of a step"]),
-        (Average, "update", ["average"]),
+        (ForwardBackward, "backward", ["first grain of a step", "second grain of a step"]),
+        (WeightEMA, "update", ["average"]),
     ):
         _counted(owner, function, names, fault)
 
@@ -143,8 +143,8 @@ def train(order: dict[str, Any]) -> None:
 
     at, code = order.get("at"), 0
     fault = Fault(order["run"], tuple(at) if isinstance(at, list) else at, order.get("what", "kill"))
-    drawn = folder.curves if order.get("drawn") else lambda *_: None
-    folder.curves = lambda *args: (fault.call("draw"), drawn(*args))  # type: ignore
+    drawn = folder.draw_training_curves if order.get("drawn") else lambda *_: None
+    folder.draw_training_curves = lambda *args: (fault.call("draw"), drawn(*args))  # type: ignore
     sys.argv = ["regard", *order["words"]]
     try:
         beset(fault)

@@ -6,9 +6,18 @@ import torch
 from torch import Tensor
 
 from oracle import grads, near, noise
-from regard.nn.attention.masks import Causal, Global, Once, Packed, Real, Rule, Same, Window
+from regard.nn.attention.masks import (
+    AttentionMask,
+    Causal,
+    GlobalTokens,
+    Memoized,
+    PackedDocuments,
+    Padding,
+    SameDocument,
+    SlidingWindow,
+)
 from regard.nn.kernels import dispatch
-from regard.nn.kernels.local_pattern import Band, read
+from regard.nn.kernels.local_pattern import LocalPattern, parse_pattern
 from regard.types import Offsets
 
 H, L = 3, 37
@@ -24,66 +33,66 @@ def marked(*places: list[int]) -> Tensor:
 
 HOLES = torch.rand(2, L, generator=torch.Generator().manual_seed(5)) < 0.7
 OFFSETS = Offsets(torch.tensor([0, 10, 10, 25, 26, L]), 15)
-PACKED = Packed(OFFSETS, OFFSETS)
+PACKED = PackedDocuments(OFFSETS, OFFSETS)
 NUMBERS = torch.arange(L)[None] // torch.tensor([[9], [14]])
 SOME = marked([0, 20, 36], [3])
 NONE, ALL = marked([], []), torch.ones(2, L, dtype=torch.bool)
 LENGTHS = torch.tensor([30, L])
 
-CASES: dict[str, tuple[int, Rule]] = {
-    "window": (2, Window(4, 4)),
-    "itself only": (2, Window(0, 0)),
-    "uneven": (1, Window(2, 7)),
-    "back only": (2, Causal() & Window(5, 3)),
-    "ahead only": (1, Window(0, 6)),
-    "longer than the row": (2, Window(50, 40)),
-    "dilated": (2, Window(2, 3, 3)),
-    "dilated beyond the row": (1, Window(1, 1, 50)),
-    "heads apart": (2, Window(2, 3, (1, 4, 4))),
-    "lengths": (2, Window(3, 3) & Real(LENGTHS)),
-    "a row of padding": (2, Window(3, 3) & Real(torch.tensor([0, 9]))),
-    "holes": (2, Real(HOLES) & Window(2, 1)),
-    "packed": (1, Window(4, 4) & PACKED),
-    "numbered": (2, Window(4, 4) & Same(NUMBERS)),
-    "marked": (2, Window(2, 3) | Global(SOME)),
-    "marked, counted before": (2, Global(SOME, most=8) | Window(2, 3)),
-    "nobody marked": (2, Window(2, 3) | Global(NONE)),
-    "nobody marked, counted before": (2, Window(2, 3) | Global(NONE, most=4)),
-    "all marked": (2, Window(2, 3) | Global(ALL)),
-    "marked in a window longer than the row": (2, Window(50, 50) | Global(SOME)),
-    "marked, heads apart": (2, Window(2, 3, (3, 1, 2)) | Global(SOME)),
-    "marked, lengths": (2, Once((Window(2, 3) | Global(SOME)) & Real(LENGTHS))),
-    "marked, holes": (2, (Window(1, 3) | Global(SOME)) & Real(HOLES)),
-    "marked, packed": (1, (Window(2, 3) | Global(marked([0, 10, 14, 26]))) & PACKED),
-    "marked, numbered": (2, (Window(2, 3) | Global(SOME)) & Same(NUMBERS) & Real(HOLES)),
+CASES: dict[str, tuple[int, AttentionMask]] = {
+    "window": (2, SlidingWindow(4, 4)),
+    "itself only": (2, SlidingWindow(0, 0)),
+    "uneven": (1, SlidingWindow(2, 7)),
+    "back only": (2, Causal() & SlidingWindow(5, 3)),
+    "ahead only": (1, SlidingWindow(0, 6)),
+    "longer than the row": (2, SlidingWindow(50, 40)),
+    "dilated": (2, SlidingWindow(2, 3, 3)),
+    "dilated beyond the row": (1, SlidingWindow(1, 1, 50)),
+    "heads apart": (2, SlidingWindow(2, 3, (1, 4, 4))),
+    "lengths": (2, SlidingWindow(3, 3) & Padding(LENGTHS)),
+    "a row of padding": (2, SlidingWindow(3, 3) & Padding(torch.tensor([0, 9]))),
+    "holes": (2, Padding(HOLES) & SlidingWindow(2, 1)),
+    "packed": (1, SlidingWindow(4, 4) & PACKED),
+    "numbered": (2, SlidingWindow(4, 4) & SameDocument(NUMBERS)),
+    "marked": (2, SlidingWindow(2, 3) | GlobalTokens(SOME)),
+    "marked, counted before": (2, GlobalTokens(SOME, max_count=8) | SlidingWindow(2, 3)),
+    "nobody marked": (2, SlidingWindow(2, 3) | GlobalTokens(NONE)),
+    "nobody marked, counted before": (2, SlidingWindow(2, 3) | GlobalTokens(NONE, max_count=4)),
+    "all marked": (2, SlidingWindow(2, 3) | GlobalTokens(ALL)),
+    "marked in a window longer than the row": (2, SlidingWindow(50, 50) | GlobalTokens(SOME)),
+    "marked, heads apart": (2, SlidingWindow(2, 3, (3, 1, 2)) | GlobalTokens(SOME)),
+    "marked, lengths": (2, Memoized((SlidingWindow(2, 3) | GlobalTokens(SOME)) & Padding(LENGTHS))),
+    "marked, holes": (2, (SlidingWindow(1, 3) | GlobalTokens(SOME)) & Padding(HOLES)),
+    "marked, packed": (1, (SlidingWindow(2, 3) | GlobalTokens(marked([0, 10, 14, 26]))) & PACKED),
+    "marked, numbered": (2, (SlidingWindow(2, 3) | GlobalTokens(SOME)) & SameDocument(NUMBERS) & Padding(HOLES)),
 }
 
 
-def band_of(rule: Rule) -> Band:
-    band = read(rule)
+def band_of(rule: AttentionMask) -> LocalPattern:
+    band = parse_pattern(rule)
     assert band is not None
     return band
 
 
-class Columns(Rule):
+class Columns(AttentionMask):
     """The rule without what marked queries see besides."""
 
-    def __init__(self, band: Band) -> None:
+    def __init__(self, band: LocalPattern) -> None:
         self.band = band
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         seen = self.band.window(b, h, q, k)
-        if self.band.marked is not None:
-            seen = seen | self.band.marked.tokens[b, k]
-        return seen if self.band.rest is None else seen & self.band.rest(b, h, q, k)
+        if self.band.global_tokens is not None:
+            seen = seen | self.band.global_tokens.tokens[b, k]
+        return seen if self.band.token_mask is None else seen & self.band.token_mask(b, h, q, k)
 
 
 def leaves(rows: int, width: int = 4, length: int = L) -> list[Tensor]:
     return [noise(rows, H, length, width, seed=n).requires_grad_() for n in range(3)]
 
 
-def written_out(q: Tensor, k: Tensor, v: Tensor, rule: Rule, scale: float = 0.7) -> tuple[Tensor, Tensor]:
-    return dispatch.plain(q, k, v, dispatch.allowed(q, k, rule, None), scale)
+def written_out(q: Tensor, k: Tensor, v: Tensor, rule: AttentionMask, scale: float = 0.7) -> tuple[Tensor, Tensor]:
+    return dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), scale)
 
 
 def same_with_gradients(ours: Tensor, right: Tensor, given: list[Tensor]) -> None:

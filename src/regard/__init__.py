@@ -8,12 +8,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from regard.model import Model, build, load, save
-    from regard.nn.recording import watch
+    from regard.nn.recording import record_attention
     from regard.runs.check import check
     from regard.runs.evaluate import evaluate
     from regard.runs.probe import probe
     from regard.runs.train import train
-    from regard.types import Answer
+    from regard.types import Prediction
 
 _HOMES = {
     "Answer": "regard.types",

@@ -29,7 +29,7 @@ def constant_in_graph(function: F) -> F:
     return function
 
 
-def uncompiled(function: F) -> F:
+def disable_compile(function: F) -> F:
     """The function, which interrupts a compiled graph and runs outside of it.
 
     `torch.compiler.disable` as a decorator would import Dynamo in programs that compile nothing."""
@@ -44,7 +44,7 @@ def uncompiled(function: F) -> F:
     return call  # type: ignore[return-value]
 
 
-def eager() -> AbstractContextManager[Any]:
+def force_eager() -> AbstractContextManager[Any]:
     """A context in which compiled modules run uncompiled; it does nothing in a program that has compiled nothing yet."""
     if "torch._dynamo" not in sys.modules:
         return nullcontext()
@@ -64,15 +64,17 @@ def pack_linear_weight(weight: Tensor, rows: int) -> Tensor:
     return packed
 
 
-def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None, activation: str = "none", form: str = "") -> Tensor:
+def packed_linear(
+    x: Tensor, packed: Tensor, bias: Tensor | None, activation: str = "none", algorithm: str = ""
+) -> Tensor:
     """`linear(x, weight, bias)` with a packed weight, and an activation in the same kernel."""
     import torch
 
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, activation, [], form)
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, activation, [], algorithm)
     return out
 
 
-def cpu_multiplies(dtype: str) -> bool:
+def cpu_supports_matmul(dtype: str) -> bool:
     """Whether this CPU has instructions for products of bfloat16 or float16 matrices, and oneDNN has kernels for them.
 
     oneDNN alone would also accept x86 CPUs that convert every number to float32, which is slower than float32."""
@@ -94,13 +96,13 @@ def autocast_lstm(layer: Any, x: Tensor, *state: Any) -> tuple[Tensor, Any]:
 
 
 def varlen_attention(
-    q: Tensor, k: Tensor, v: Tensor, starts: tuple[Tensor, Tensor], longest: tuple[int, int],
+    q: Tensor, k: Tensor, v: Tensor, starts: tuple[Tensor, Tensor], max_lengths: tuple[int, int],
     window: tuple[int, int], scale: float,
 ) -> Tensor:  # fmt: skip
     """Attention of packed documents, (T, H, d), without dropout."""
     from torch.nn.attention.varlen import varlen_attn
 
-    out: Any = varlen_attn(q, k, v, *starts, *longest, window_size=window, scale=scale)
+    out: Any = varlen_attn(q, k, v, *starts, *max_lengths, window_size=window, scale=scale)
     result: Tensor = out
     return result
 
@@ -148,13 +150,13 @@ def triton_copy(source: Tensor, target: Tensor) -> None:
     copy(source, target)
 
 
-def capture_graph(work: Callable[[], Any]) -> Callable[[], None]:
+def capture_graph(function: Callable[[], Any]) -> Callable[[], None]:
     """A captured CUDA graph of this work; calling the result replays it."""
     import torch
 
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        work()
+        function()
     return graph.replay
 
 
@@ -206,7 +208,7 @@ def set_malloc_thresholds(mmap: int, trim: int) -> None:
     mallopt(m_trim_threshold, trim)
 
 
-def memory_table() -> dict[str, int]:
+def read_meminfo() -> dict[str, int]:
     """The table of /proc/meminfo, in bytes."""
     with open("/proc/meminfo", encoding="ascii") as file:
         return {line.split(":")[0]: 1024 * int(line.split()[1]) for line in file}
@@ -234,10 +236,10 @@ def _try_autocast_lstm() -> None:
 
 
 def _try_cpu_matmul(dtype: str) -> None:
-    _expect(cpu_multiplies(dtype))
+    _expect(cpu_supports_matmul(dtype))
 
 
-def _packed_rows() -> tuple[Tensor, Tensor]:
+def _packed_example() -> tuple[Tensor, Tensor]:
     import torch
 
     rows = torch.ones(16, 2, 64, dtype=torch.bfloat16, device="cuda")
@@ -247,7 +249,7 @@ def _packed_rows() -> tuple[Tensor, Tensor]:
 def _try_varlen() -> None:
     import torch
 
-    rows, starts = _packed_rows()
+    rows, starts = _packed_example()
     with torch.no_grad():
         out = varlen_attention(rows, rows, rows, (starts, starts), (16, 16), (-1, -1), 1.0)
     _expect(bool((out == 1).all()))
@@ -256,7 +258,7 @@ def _try_varlen() -> None:
 def _try_flash() -> None:
     import torch
 
-    rows, starts = _packed_rows()
+    rows, starts = _packed_example()
     sizes = (starts, starts, 16, 16, 0.0, False)
     with torch.no_grad():
         found = flash_forward(rows, rows, rows, *sizes, False, scale=1.0)
@@ -335,7 +337,7 @@ def _try_malloc() -> None:
 
 
 def _try_memory() -> None:
-    _expect(memory_table()["MemAvailable"] > 0)
+    _expect(read_meminfo()["MemAvailable"] > 0)
 
 
 def _expect(holds: bool) -> None:
@@ -364,7 +366,7 @@ TRIALS: dict[str, Callable[[], None]] = {
 }
 """The trial of every capability: it raises where the capability does not work."""
 
-ON_CUDA = (
+CUDA_CAPABILITIES = (
     "triton",
     "cuda_graphs",
     "cudnn_attention",
@@ -379,15 +381,15 @@ _results: dict[str, bool] = {}
 
 
 @constant_in_graph
-def available(name: str) -> bool:
+def is_available(name: str) -> bool:
     """Whether a capability works on this machine; its trial runs at the first call."""
     if name not in _results:
-        _results[name] = _works(name)
+        _results[name] = _run_trial(name)
     return _results[name]
 
 
-def _works(name: str) -> bool:
-    if name in ON_CUDA:
+def _run_trial(name: str) -> bool:
+    if name in CUDA_CAPABILITIES:
         import torch
 
         if not torch.cuda.is_available():
@@ -401,18 +403,18 @@ def _works(name: str) -> bool:
     return True
 
 
-def fast_on(dtype: torch.dtype, device: torch.device) -> bool:
+def is_fast_on(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether matrices of a half-precision dtype are multiplied on this device at least about as fast as float32."""
     if device.type != "cpu":
         return True
     name = f"cpu_{str(dtype).removeprefix('torch.')}"
-    return name not in TRIALS or available(name)
+    return name not in TRIALS or is_available(name)
 
 
 def free_memory() -> int | None:
     """Bytes of memory that are free on this machine, or None where the system does not report them."""
-    if available("memory_table"):
-        return memory_table()["MemAvailable"]
+    if is_available("memory_table"):
+        return read_meminfo()["MemAvailable"]
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # macOS and Windows do not report free pages here

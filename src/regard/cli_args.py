@@ -7,12 +7,12 @@ from typing import Any
 
 from regard.errors import RegardError
 
-FILES = ("--data", "--valid", "--test")
-SEVERAL = (*FILES, "--columns", "--set")
+PATH_OPTIONS = ("--data", "--valid", "--test")
+MULTI_VALUE_OPTIONS = (*PATH_OPTIONS, "--columns", "--set")
 """Options that take several values after one name."""
 
 
-def named(columns: Sequence[str] | None) -> dict[str, str]:
+def parse_columns(columns: Sequence[str] | None) -> dict[str, str]:
     """`["source=en", "target=de"]` as a dictionary."""
     found = {}
     for text in columns or ():
@@ -23,40 +23,40 @@ def named(columns: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-def show(rows: list[dict[str, Any]], right: tuple[str, ...] = ()) -> None:
+def print_table(rows: list[dict[str, Any]], right_aligned: tuple[str, ...] = ()) -> None:
     """Aligned columns, plain enough for grep."""
     if not rows:
         return
     names = list(rows[0])
     widths = {n: max(len(n), *(len(str(row[n])) for row in rows)) for n in names}
     for row in [{n: n for n in names}, *rows]:
-        cells = (f"{row[n]!s:>{widths[n]}}" if n in right else f"{row[n]!s:<{widths[n]}}" for n in names)
+        cells = (f"{row[n]!s:>{widths[n]}}" if n in right_aligned else f"{row[n]!s:<{widths[n]}}" for n in names)
         print("  ".join(cells).rstrip())
 
 
-def as_json(value: Any) -> str:
+def to_json(value: Any) -> str:
     import json
 
     return json.dumps(value, ensure_ascii=False)
 
 
-def spread(words: Sequence[str]) -> list[str]:
+def expand_options(args: Sequence[str]) -> list[str]:
     """`--data a b` -> `--data a --data b`: what follows such an option belongs to it until the next option.
 
     To `--set` and `--columns` belong only words with a `=`; after `--` all words are left alone."""
     result: list[str] = []
     current, first = "", True
-    for number, word in enumerate(words):
+    for number, word in enumerate(args):
         if word == "--":
-            return [*result, *words[number:]]
+            return [*result, *args[number:]]
         if word.startswith("-"):
-            current, first = (word if word in SEVERAL else ""), True
+            current, first = (word if word in MULTI_VALUE_OPTIONS else ""), True
             result.append(word)
-        elif current and not first and (current in FILES or "=" in word):
+        elif current and not first and (current in PATH_OPTIONS or "=" in word):
             result += [current, word]
         else:
             result.append(word)
             first = False
-            if current not in FILES and "=" not in word:
+            if current not in PATH_OPTIONS and "=" not in word:
                 current = ""
     return result

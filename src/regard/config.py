@@ -28,23 +28,23 @@ def as_dict(settings: Any) -> dict[str, Any]:
     return dataclasses.asdict(settings)
 
 
-def check_values(kind: type[Any], values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+def check_values(cls: type[Any], values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """The values in the types of the fields of `kind`; an unknown key is refused with the nearest right name."""
-    hints = field_types(kind)
+    hints = field_types(cls)
     for key in values:
         if key not in hints:
-            raise SettingError(f"unknown setting '{where}{key}'. {suggest(str(key), hints, where)}")
-    return {key: coerce(value, hints[key], where + key) for key, value in values.items()}
+            raise SettingError(f"unknown setting '{prefix}{key}'. {suggest(str(key), hints, prefix)}")
+    return {key: coerce(value, hints[key], prefix + key) for key, value in values.items()}
 
 
-def from_dict(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
+def from_dict(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
     """Build settings from plain values; an unknown key is refused with the nearest right name."""
-    return kind(**check_values(kind, values, where))
+    return cls(**check_values(cls, values, prefix))
 
 
-def override(settings: T, values: Mapping[str, Any], where: str = "") -> T:
+def override(settings: T, values: Mapping[str, Any], prefix: str = "") -> T:
     """A copy with some fields changed; the types and names are checked as in `from_dict`."""
-    return dataclasses.replace(settings, **check_values(type(settings), values, where))  # type: ignore[type-var]
+    return dataclasses.replace(settings, **check_values(type(settings), values, prefix))  # type: ignore[type-var]
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -73,13 +73,13 @@ def read_settings(path: str | Path) -> dict[str, dict[str, Any]]:
     except (json.JSONDecodeError, yaml.YAMLError) as error:
         raise SettingError(f"{path}: is not valid {'JSON' if path.suffix == '.json' else 'YAML'} ({error}).") from error
     if isinstance(values, dict):
-        values = _grouped(values)
+        values = _group_dotted_keys(values)
     if not isinstance(values, dict) or not all(isinstance(held, dict) for held in values.values()):
         raise SettingError(f"{path}: must hold groups of settings, for example 'train:' with 'steps: 1000' under it.")
     return values
 
 
-def _grouped(values: dict[Any, Any]) -> dict[Any, Any]:
+def _group_dotted_keys(values: dict[Any, Any]) -> dict[Any, Any]:
     """`train.steps: 100` at the top of a file means what it means on a command line."""
     grouped: dict[Any, Any] = {}
     for key, value in values.items():
@@ -95,17 +95,17 @@ def _grouped(values: dict[Any, Any]) -> dict[Any, Any]:
     return grouped
 
 
-def describe(kind: type[Any]) -> dict[str, str]:
+def describe(cls: type[Any]) -> dict[str, str]:
     """Field name -> the documentation string written under it."""
     found: dict[str, str] = {}
-    for parent in reversed(kind.__mro__):
+    for parent in reversed(cls.__mro__):
         if dataclasses.is_dataclass(parent):
-            found.update(_docs_in_source(parent))
-    return {item.name: found[item.name] for item in dataclasses.fields(kind) if item.name in found}
+            found.update(_field_docs(parent))
+    return {item.name: found[item.name] for item in dataclasses.fields(cls) if item.name in found}
 
 
 @functools.cache
-def _docs_in_source(kind: type[Any]) -> dict[str, str]:
+def _field_docs(kind: type[Any]) -> dict[str, str]:
     tree = ast.parse(inspect.cleandoc("\n" + inspect.getsource(kind)))
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
     docs = {}
@@ -116,9 +116,9 @@ def _docs_in_source(kind: type[Any]) -> dict[str, str]:
     return docs
 
 
-def field_types(kind: type[Any]) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+def field_types(cls: type[Any]) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
 def coerce(value: Any, hint: Any, name: str) -> Any:
@@ -134,16 +134,18 @@ def coerce(value: Any, hint: Any, name: str) -> Any:
         raise SettingError(f"setting '{name}' cannot be '{value}'. {suggest(str(value), map(str, arguments))}")
     if origin is tuple:
         if not isinstance(value, str | list | tuple):
-            raise _refused(name, value, hint)
+            raise _type_error(name, value, hint)
         # what was written in one word is divided; a list is taken as it is
         parts = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
         return tuple(coerce(part, arguments[0], name) for part in parts)
     if origin is dict:
-        return {str(key): coerce(part, arguments[1], f"{name}.{key}") for key, part in _entries(value, hint, name)}
-    return _coerce_plain(value, hint, name)
+        return {
+            str(key): coerce(part, arguments[1], f"{name}.{key}") for key, part in _parse_mapping(value, hint, name)
+        }
+    return _coerce_scalar(value, hint, name)
 
 
-def _entries(value: Any, hint: Any, name: str) -> list[tuple[Any, Any]]:
+def _parse_mapping(value: Any, hint: Any, name: str) -> list[tuple[Any, Any]]:
     """`a=1,b=2` or a mapping."""
     if isinstance(value, Mapping):
         return list(value.items())
@@ -161,27 +163,27 @@ def _coerce_union(value: Any, arguments: tuple[Any, ...], hint: Any, name: str) 
             return coerce(value, option, name)
         except SettingError:
             continue
-    raise _refused(name, value, hint)
+    raise _type_error(name, value, hint)
 
 
-def _coerce_plain(value: Any, hint: Any, name: str) -> Any:
+def _coerce_scalar(value: Any, hint: Any, name: str) -> Any:
     if hint is bool:
         word = str(value).lower()
         if word in ("true", "yes", "on", "1", "false", "no", "off", "0"):
             return word in ("true", "yes", "on", "1")
-        raise _refused(name, value, hint)
+        raise _type_error(name, value, hint)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise _refused(name, value, hint)
+        raise _type_error(name, value, hint)
     try:
-        read = _whole(value) if hint is int else hint(value)
+        read = _parse_int(value) if hint is int else hint(value)
         if isinstance(read, float) and not math.isfinite(read):
             raise ValueError(value)
         return read
     except (TypeError, ValueError, OverflowError) as error:
-        raise _refused(name, value, hint) from error
+        raise _type_error(name, value, hint) from error
 
 
-def _whole(value: str | int | float) -> int:
+def _parse_int(value: str | int | float) -> int:
     """ "3e5" is a natural way to write a number of steps; 2.5 of them are not."""
     try:
         if isinstance(value, str | int):
@@ -194,6 +196,6 @@ def _whole(value: str | int | float) -> int:
     return int(number)
 
 
-def _refused(name: str, value: Any, hint: Any) -> SettingError:
+def _type_error(name: str, value: Any, hint: Any) -> SettingError:
     kind = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(hint, str(hint))
     return SettingError(f"setting '{name}' must be {kind}; '{value}' is not.")

@@ -28,27 +28,29 @@ class SettingError(RegardError):
     """A setting that does not exist or has no meaning."""
 
 
-class UnknownName(RegardError):
+class UnknownNameError(RegardError):
     """A name that is not in a table; the nearest right ones are offered."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], advice: str = "") -> None:
         super().__init__(f"unknown {kind} '{name}'. {suggest(name, known)}" + (f" {advice}" if advice else ""))
 
 
-class UnknownColumn(UnknownName):
+class UnknownColumnError(UnknownNameError):
     """A column that a file does not have; `has` lists those that it has, so that only near ones are offered besides."""
 
-    def __init__(self, name: str, known: Iterable[str], has: str) -> None:
-        RegardError.__init__(self, " ".join(filter(None, (f"unknown column '{name}'.", nearest(name, known), has))))
+    def __init__(self, name: str, known: Iterable[str], available: str) -> None:
+        RegardError.__init__(
+            self, " ".join(filter(None, (f"unknown column '{name}'.", suggest_nearest(name, known), available)))
+        )
 
 
-class UnknownFolder(UnknownName):
+class UnknownFolderError(UnknownNameError):
     """A folder that is not there. Names are compared, not paths: what all of them lie in makes none of them near."""
 
-    def __init__(self, kind: str, folder: Path, among: Iterable[Path], advice: str = "") -> None:
+    def __init__(self, kind: str, folder: Path, candidates: Iterable[Path], advice: str = "") -> None:
         prefix = "" if folder.parent == Path() else f"{folder.parent}/"
-        names = sorted(path.name for path in among)
-        near = nearest(folder.name, names, prefix) or ("" if names else "There is none.")
+        names = sorted(path.name for path in candidates)
+        near = suggest_nearest(folder.name, names, prefix) or ("" if names else "There is none.")
         RegardError.__init__(self, " ".join(filter(None, (f"unknown {kind} '{folder}'.", near, advice))))
 
 
@@ -64,10 +66,10 @@ def suggest(name: str, known: Iterable[str], prefix: str = "") -> str:
     """'Did you mean …?' with the nearest names, or the whole (short) list when nothing is near."""
     names = sorted(set(known))
     everything = f"There is: {', '.join(names)}." if names else "There is none."
-    return nearest(name, names, prefix) or everything
+    return suggest_nearest(name, names, prefix) or everything
 
 
-def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
+def suggest_nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
     """'Did you mean …?' with the nearest names; nothing when none is near."""
     near = difflib.get_close_matches(name, sorted(set(known)), n=3, cutoff=0.5)
     return "Did you mean " + " or ".join(f"'{prefix}{n}'" for n in near) + "?" if near else ""
@@ -78,4 +80,4 @@ class Interrupted(RegardError):
 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
-        self.code = 128 + signal_number
+        self.exit_code = 128 + signal_number

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 
-def _umask() -> int:
+def _read_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
-UMASK = _umask()
+UMASK = _read_umask()
 """Read once, at import: reading it sets it for a moment, for all threads."""
 
 
@@ -28,7 +28,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     aside = path.with_name(f".{path.name}.writing")
     try:
         aside.write_bytes(content)
-        flush(aside)
+        fsync(aside)
         os.replace(aside, path)
     except OSError:
         aside.unlink(missing_ok=True)
@@ -39,7 +39,7 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-def flush(path: Path) -> None:
+def fsync(path: Path) -> None:
     """Down to the disk, a folder's entries too (where folders can be opened: not on Windows)."""
     if os.name == "nt":
         return

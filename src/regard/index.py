@@ -11,73 +11,73 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from regard.errors import SettingError, UnknownName, suggest
+from regard.errors import SettingError, UnknownNameError, suggest
 
-PATH = Path(__file__).with_name("index.json")
+INDEX_PATH = Path(__file__).with_name("index.json")
 
 PRESET_ADVICE = "See 'regard list presets'."
 TASK_ADVICE = "See 'regard list tasks'."
 
 
 @functools.cache
-def index() -> dict[str, Any]:
+def load_index() -> dict[str, Any]:
     """The content of index.json: `systems`, `tasks` and `settings`; no entries where it has not been generated yet."""
-    if not PATH.exists():
+    if not INDEX_PATH.exists():
         return {"systems": {}, "tasks": [], "settings": []}
-    found: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(INDEX_PATH.read_text(encoding="utf-8"))
     return found
 
 
 def presets() -> dict[str, str]:
     """The name of each preset, with the name of its system."""
-    return {preset: name for name, system in index()["systems"].items() for preset in system["presets"]}
+    return {preset: name for name, system in load_index()["systems"].items() for preset in system["presets"]}
 
 
 def model_types() -> dict[str, str]:
     """Each `model_type` of a published config.json, with the name of the system that reads it."""
-    return {system["model_type"]: name for name, system in index()["systems"].items() if system["model_type"]}
+    return {system["model_type"]: name for name, system in load_index()["systems"].items() if system["model_type"]}
 
 
-def special_settings() -> frozenset[str]:
+def task_specific_settings() -> frozenset[str]:
     """Settings that have an effect for some tasks only."""
-    return frozenset(name for task in index()["tasks"] for name in task["settings"])
+    return frozenset(name for task in load_index()["tasks"] for name in task["settings"])
 
 
-def reader_files() -> frozenset[str]:
+def processor_files() -> frozenset[str]:
     """Names of the files that tokenizers and processors of all tasks are saved in."""
-    return frozenset(name for task in index()["tasks"] for name in task["reader_files"])
+    return frozenset(name for task in load_index()["tasks"] for name in task["reader_files"])
 
 
 def check_task(name: str) -> None:
     """Refuse the name of a task that does not exist."""
-    known = [task["task"] for task in index()["tasks"]]
+    known = [task["task"] for task in load_index()["tasks"]]
     if name not in known:
-        raise UnknownName("task", name, known, TASK_ADVICE)
+        raise UnknownNameError("task", name, known, TASK_ADVICE)
 
 
 def check_preset(name: str) -> None:
     """Refuse the name of a preset that does not exist."""
     if name not in presets():
-        raise UnknownName("preset", name, presets(), PRESET_ADVICE)
+        raise UnknownNameError("preset", name, presets(), PRESET_ADVICE)
 
 
 def default_system(task: str) -> str | None:
     """The system that a task trains where no model is given; None where it depends on the data."""
-    found = {presets().get(row["model"]) for row in index()["tasks"] if row["task"] == task}
+    found = {presets().get(row["model"]) for row in load_index()["tasks"] if row["task"] == task}
     return found.pop() if len(found) == 1 else None
 
 
 def check_model_settings(names: Iterable[str], system: str) -> None:
     """Refuse the name of a setting `model.*` that a system does not have."""
-    known = [row["setting"].removeprefix("model.") for row in index()["settings"] if row["system"] == system]
+    known = [row["setting"].removeprefix("model.") for row in load_index()["settings"] if row["system"] == system]
     for name in names:
         if name not in known:
             raise SettingError(f"unknown setting 'model.{name}'. {suggest(name, known, 'model.')}")
 
 
-def rows(kind: str) -> list[dict[str, Any]]:
+def list_rows(kind: str) -> list[dict[str, Any]]:
     """The table of `regard list`."""
-    found = index()
+    found = load_index()
     systems = [{"system": name, **system} for name, system in found["systems"].items()]
     tables = {
         "tasks": [
@@ -97,5 +97,5 @@ def rows(kind: str) -> list[dict[str, Any]]:
         "settings": found["settings"],
     }  # fmt: skip
     if kind not in tables:
-        raise UnknownName("list", kind, tables)
+        raise UnknownNameError("list", kind, tables)
     return tables[kind]

@@ -22,15 +22,15 @@ class LazyTable(MutableMapping[str, T], Generic[T]):
     or replaces an entry by an object that exists already.
     """
 
-    def __init__(self, paths: Mapping[str, str], instances: bool = False) -> None:
+    def __init__(self, paths: Mapping[str, str], instantiate: bool = False) -> None:
         self.paths = dict(paths)
-        self._instances = instances
+        self._instantiate = instantiate
         self._loaded: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:
         if name not in self._loaded:
             found = resolve(self.paths[name])
-            self._loaded[name] = cast(T, found() if self._instances else found)
+            self._loaded[name] = cast(T, found() if self._instantiate else found)
         return self._loaded[name]
 
     def __setitem__(self, name: str, value: T) -> None:

@@ -16,11 +16,11 @@ from torch.overrides import TorchFunctionMode
 from regard import index
 from regard.config import as_dict, from_dict
 from regard.errors import RegardError, SettingError, WeightsError
-from regard.folders import read_identity
-from regard.systems import find_published, find_system
+from regard.folders import read_config_files
+from regard.systems import find_by_model_type, find_system
 from regard.systems.common.system import System
-from regard.tasks.text_heads import bias_names, take_bias
-from regard.weights.tables import Names, Tensors, matches, misfit, read_folder
+from regard.tasks.text_heads import add_bias, missing_bias_names
+from regard.weights.tables import NameTable, Tensors, matches, mismatch_error, read_checkpoint
 
 
 class _SkipInit(TorchFunctionMode):
@@ -34,15 +34,15 @@ class _SkipInit(TorchFunctionMode):
 
 
 @contextmanager
-def on_meta() -> Iterator[None]:
+def meta_device() -> Iterator[None]:
     """Modules that are built in the block have shapes only: no memory and no initial values."""
     with torch.device("meta"), _SkipInit():
         yield
 
 
-def named_labels(names: Names, published: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
+def published_labels(names: NameTable, published: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
     """The classes by their published names; where those were left out, by the names that are meant then."""
-    heads = [name for ours in ("head.classes.weight", "head.tags.weight") for name in names.theirs_of(ours)]
+    heads = [name for ours in ("head.classes.weight", "head.tags.weight") for name in names.published_names(ours)]
     found = next((tensors[name] for name in heads if name in tensors), None)
     if found is None:
         return ()
@@ -50,40 +50,40 @@ def named_labels(names: Names, published: Mapping[str, Any], tensors: Mapping[st
     return tuple(named.get(number, f"LABEL_{number}") for number in range(len(found)))
 
 
-def read_tensors(model: Any, tensors: dict[str, Tensor], ours: bool, same: bool) -> dict[str, Tensor]:
+def convert_tensors(model: Any, tensors: dict[str, Tensor], native: bool, same_task: bool) -> dict[str, Tensor]:
     """Tensors by our names. The body must be there wholly; where the folder is not of the `same` task, its head is left
     out and another made, and both are noted."""
-    names, tensors = model.identity.system.names, dict(tensors)
-    own_name = (lambda name: [name]) if ours else names.theirs_of
+    names, tensors = model.spec.system.names, dict(tensors)
+    own_name = (lambda name: [name]) if native else names.published_names
     if model.head is not None:
-        tensors = _settle_bias(model.head, own_name, tensors)
+        tensors = _resolve_head_bias(model.head, own_name, tensors)
     wanted = list(model.weights())
     new = [
         name
         for name in wanted
         # heads of two tasks may go by one name: that of another task is never taken
-        if (name.startswith("head.") and not same)
+        if (name.startswith("head.") and not same_task)
         or (matches(names.optional, name) and not set(own_name(name)) <= tensors.keys())
     ]
     wanted = [name for name in wanted if name not in new]
-    if ours:
+    if native:
         foreign = [
             name
             for name in tensors
-            if name not in wanted and ((name.startswith("head.") and not same) or matches(names.optional, name))
+            if name not in wanted and ((name.startswith("head.") and not same_task) or matches(names.optional, name))
         ]
         read = {name: tensor for name, tensor in tensors.items() if name not in foreign}
     else:
         read, foreign = names.read(tensors, wanted)
     if foreign:
-        model.notes.append(f"left out, as it belongs to another task: {_heads(foreign)}")
-    if model.head is None and model.task.labelled:
+        model.notes.append(f"left out, as it belongs to another task: {_describe_heads(foreign)}")
+    if model.head is None and model.task.has_labels:
         model.notes.append("it has no classes yet, and no head for them")
-        model.fresh = True
-    return read | _made(model, new, read)
+        model.has_new_head = True
+    return read | _init_missing(model, new, read)
 
 
-HEADS = {
+HEAD_DESCRIPTIONS = {
     "seq_relationship": "which text follows", "follows": "which text follows", "predictions": "hidden words",
     "words": "words", "lm_head": "words", "classifier": "classes", "score": "classes", "classes": "classes",
     "tags": "tags", "choice": "choices", "qa_outputs": "answers", "ends": "answers", "pooler": "summaries",
@@ -91,26 +91,28 @@ HEADS = {
 """What parts of heads are for, by a word of their names."""
 
 
-def _heads(names: Sequence[str]) -> str:
+def _describe_heads(names: Sequence[str]) -> str:
     """Few tensors by their names, more by what they are for."""
     if len(names) < 3:
         return ", ".join(names)
-    kinds = {next((kind for word, kind in HEADS.items() if word in name.split(".")), name) for name in names}
+    kinds = {
+        next((kind for word, kind in HEAD_DESCRIPTIONS.items() if word in name.split(".")), name) for name in names
+    }
     return f"the head for {' and '.join(sorted(kinds))} ({len(names)} tensors)"
 
 
-def _settle_bias(head: nn.Module, own_name: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _resolve_head_bias(head: nn.Module, own_name: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Heads of decoders have no bias, and some that were published do: it is taken, unless it is 0."""
-    for bias in bias_names(head):
+    for bias in missing_bias_names(head):
         found = [name for name in own_name(f"head.{bias}") if name in tensors]
         if found and not any(bool(tensors[name].any()) for name in found):
             tensors = {name: tensor for name, tensor in tensors.items() if name not in found}
         elif found:
-            take_bias(head, {bias: tensors[found[0]]})
+            add_bias(head, {bias: tensors[found[0]]})
     return tensors
 
 
-def _made(model: Any, new: Sequence[str], read: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _init_missing(model: Any, new: Sequence[str], read: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Parts that a file does not have, as they begin: a head as its task makes it, another part from N(0, 0.02)."""
     if not new:
         return {}
@@ -127,15 +129,20 @@ def _made(model: Any, new: Sequence[str], read: Mapping[str, Tensor]) -> dict[st
         if len(shape) > 1:
             sizes = " x ".join(map(str, shape))
             model.notes.append(f"new, and has learnt nothing yet: a matrix of {sizes}")
-    model.fresh = model.fresh or any(name in heads for name in new)
+    model.has_new_head = model.has_new_head or any(name in heads for name in new)
     return made
 
 
-def fill(model: Any, tensors: dict[str, Tensor], wanted: dict[str, torch.Size], folder: Path) -> None:
-    missing, strange = [n for n in wanted if n not in tensors], [n for n in tensors if n not in wanted]
+def assign_weights(
+    model: Any, tensors: dict[str, Tensor], expected_shapes: dict[str, torch.Size], folder: Path
+) -> None:
+    missing, strange = (
+        [n for n in expected_shapes if n not in tensors],
+        [n for n in tensors if n not in expected_shapes],
+    )
     if missing or strange:
-        raise misfit(missing, strange)
-    for name, shape in wanted.items():
+        raise mismatch_error(missing, strange)
+    for name, shape in expected_shapes.items():
         if tensors[name].shape != shape:
             raise WeightsError(
                 f"{folder}: {name} is {tuple(tensors[name].shape)} in the file and {tuple(shape)} by config.json."
@@ -144,7 +151,7 @@ def fill(model: Any, tensors: dict[str, Tensor], wanted: dict[str, torch.Size], 
             raise WeightsError(f"{folder}: {name} holds {tensors[name].dtype}, not numbers to compute with.")
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()})
-    model.put({name: tensor.to(widest) for name, tensor in tensors.items()}, assign=True)
+    model.load_weights({name: tensor.to(widest) for name, tensor in tensors.items()}, assign=True)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name not in frozen)
 
@@ -155,29 +162,29 @@ def fill(model: Any, tensors: dict[str, Tensor], wanted: dict[str, torch.Size], 
 def read_body(folder: Path) -> tuple[System, Any, Tensors]:
     """A folder of ours or a published one as a body alone: its system, its config, and its tensors by our names; those of a
     head may be among them."""
-    published, own = read_identity(folder)
+    published, own = read_config_files(folder)
     ours = published.get("model_type") == "regard"
-    system = find_system(own["system"]) if own else find_published(str(published.get("model_type")))
+    system = find_system(own["system"]) if own else find_by_model_type(str(published.get("model_type")))
     config = from_dict(system.config, own["model"] if own else system.published.read(published), "model.")
-    tensors = read_folder(folder)
+    tensors = read_checkpoint(folder)
     if ours:
         return system, config, tensors
-    config, tensors = system.adapt(config, tensors)
-    with on_meta():
+    config, tensors = system.from_published(config, tensors)
+    with meta_device():
         wanted = list(system.build(config).state_dict())
     return system, config, system.names.read(tensors, wanted)[0]
 
 
-def seen_through(config: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_encoder(config: Any, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The changes of a captioner's config, with all that follows from a folder that `model.encoder` names. The size of pictures
     is that of the folder, where nobody says another."""
-    said, name = dict(changes), str(changes.get("encoder", ""))
+    said, name = dict(overrides), str(overrides.get("encoder", ""))
     if not name:
         return said
-    from regard.processors.image import Pixels
-    from regard.systems.captioners.common import SEEING, Captioner
+    from regard.processors.image import ImageProcessor
+    from regard.systems.captioners.common import ENCODER_SYSTEMS, CaptionConfig
 
-    if not isinstance(config, Captioner) or index.presets().get(name) in SEEING:
+    if not isinstance(config, CaptionConfig) or index.presets().get(name) in ENCODER_SYSTEMS:
         return said
     folder = Path(os.path.abspath(os.path.expanduser(name)))
     if str(folder) == config.encoder:  # known already
@@ -185,13 +192,17 @@ def seen_through(config: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     if not (folder.is_dir() or os.sep in name):
         return said  # no folder, which is told where it is read
     if "seeing" in said:
-        raise SettingError(f"model.seeing cannot be set here: {folder} says itself what it is.")
+        raise SettingError(f"model.encoder_config cannot be set here: {folder} says itself what it is.")
     try:
         system, seen, _ = read_body(folder)
     except RegardError as error:
         raise SettingError(f"model.encoder={name} cannot be seen through. {error}") from error
-    if "size" not in said and system.name in SEEING:
-        said["size"] = min(Pixels.load(folder).steady(seen.size).size) if Pixels.exists(folder) else seen.size
+    if "size" not in said and system.name in ENCODER_SYSTEMS:
+        said["size"] = (
+            min(ImageProcessor.load(folder).with_fixed_size(seen.size).size)
+            if ImageProcessor.exists(folder)
+            else seen.size
+        )
     return {
         **said,
         "encoder": str(folder),
@@ -199,17 +210,19 @@ def seen_through(config: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def open_eyes(model: Any) -> list[str]:
+def load_encoder_weights(model: Any) -> list[str]:
     """Put the weights of the folder that `model.encoder` names into a captioner that is made anew; what was done, in words."""
     config = model.config
-    if getattr(config, "folder", None) is None:
+    if getattr(config, "encoder_folder", None) is None:
         return []
     _, _, tensors = read_body(config.folder)
     body = model.body.eyes.body
     wanted = body.state_dict()
     unfit = [name for name, old in wanted.items() if name not in tensors or tensors[name].shape != old.shape]
     if unfit:
-        raise WeightsError(f"{config.folder}: its weights are not those that its config tells of; {misfit(unfit, [])}")
+        raise WeightsError(
+            f"{config.folder}: its weights are not those that its config tells of; {mismatch_error(unfit, [])}"
+        )
     body.load_state_dict({name: tensors[name] for name in wanted})
-    how = "which does not learn" if config.frozen else "which learns too"
+    how = "which does not learn" if config.freeze_encoder else "which learns too"
     return [f"it sees through {config.folder}, {how}"]

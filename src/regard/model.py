@@ -13,132 +13,162 @@ from torch import Tensor, nn
 
 from regard import capabilities
 from regard.config import as_dict, from_dict, override
-from regard.data.settings import Data
-from regard.decode.settings import Decode, told
-from regard.errors import RegardError, RunError, UnknownName, WeightsError
+from regard.data.settings import DataSettings
+from regard.decode.settings import DecodeSettings, apply_overrides
+from regard.errors import RegardError, RunError, UnknownNameError, WeightsError
 from regard.explain import explain
 from regard.files import write_json
-from regard.folders import DTYPES, LAYOUTS, OWN_FILE, is_folder, read_identity
-from regard.loading import fill, named_labels, on_meta, open_eyes, read_tensors, seen_through
-from regard.nn.kernels.linear import recheck
-from regard.processors.tokenizer.tokenizer import Text
-from regard.systems import find_preset, find_published, find_system
+from regard.folders import DTYPES, LAYOUTS, METADATA_FILE, read_config_files
+from regard.loading import (
+    assign_weights,
+    convert_tensors,
+    load_encoder_weights,
+    meta_device,
+    published_labels,
+    resolve_encoder,
+)
+from regard.nn.kernels.linear import recheck_packed
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.systems import find_by_model_type, find_preset, find_system
 from regard.systems.common.system import System
 from regard.tasks import Task, find_task
-from regard.tasks.special_tokens import filler, placed
-from regard.tasks.text_heads import take_bias
-from regard.types import Answer, Batch, States
-from regard.weights.tables import read_folder, write_file
+from regard.tasks.special_tokens import pad_id, with_special_ids
+from regard.tasks.text_heads import add_bias
+from regard.types import Batch, BodyOutput, Prediction
+from regard.weights.tables import read_checkpoint, write_safetensors
 
 if TYPE_CHECKING:
     from regard.explain.explanation import Explanation
-    from regard.processors.image import Pixels
+    from regard.processors.image import ImageProcessor
     from regard.processors.palette import Palette
-    from regard.processors.points import Points
+    from regard.processors.points import PointProcessor
 
-__all__ = ["LAYOUTS", "Identity", "Model", "assemble", "build", "is_folder", "load", "save", "unsayable"]
+__all__ = ["LAYOUTS", "ModelSpec", "Model", "assemble", "build", "is_folder", "load", "save", "unsupported_by_layout"]
 
 
 @dataclass(frozen=True)
-class Identity:
+class ModelSpec:
     """What a model is, apart from its weights."""
 
     system: System
     config: Any
     task: Task
-    decode: Decode = field(default_factory=Decode)
+    decode: DecodeSettings = field(default_factory=DecodeSettings)
     source: str = ""
     """the preset or folder it came from"""
     labels: tuple[str, ...] = ()
     """the classes that its head tells apart, where it has one"""
-    pair: str = ""
-    """in words: how its head reads two texts together (`data.pair`), whether it tells `several` labels, how it spells
-    entities (`data.scheme`), or which numbers its classes have in masks; nothing where it does none of it"""
-    padding: int | None = None
+    head_options: str = ""
+    """in words: how its head reads two texts together (`data.pair_order`), whether it tells `several` labels, how it spells
+    entities (`data.tag_scheme`), or which numbers its classes have in masks; nothing where it does none of it"""
+    pad_id: int | None = None
     """the id that published tools fill rows up with, where a folder names one"""
 
 
 class Model(nn.Module):
-    def __init__(self, body: nn.Module, identity: Identity, reader: Any = None) -> None:
+    def __init__(self, body: nn.Module, spec: ModelSpec, processor: Any = None) -> None:
         """`reader`: what turns samples into tensors, a tokenizer or what is to be done with pixels or points."""
         super().__init__()
         self.body: Any = body
-        self.identity, self.reader = identity, reader
-        self.head: Any = identity.task.head(identity.config, identity.labels)
-        for part in identity.task.unread(body, identity.config):
+        self.spec, self.processor = spec, processor
+        self.head: Any = spec.task.head(spec.config, spec.labels)
+        for part in spec.task.unused_modules(body, spec.config):
             part.requires_grad_(False)
         self.notes: list[str] = []
         """what was left out or newly made when it was loaded"""
-        self.precision = ""
+        self.dtype_note = ""
         """why the model is computed in another dtype than that of its file; empty where it is not"""
-        self.fresh = False
+        self.has_new_head = False
         """whether its head was newly made then, or is still to be made"""
 
     @property
     def config(self) -> Any:
-        return self.identity.config
+        return self.spec.config
 
     @property
     def task(self) -> Task:
-        return self.identity.task
+        return self.spec.task
 
     @property
-    def text(self) -> Text | None:
+    def tokenizer(self) -> TextTokenizer | None:
         """The tokenizer, where there is one."""
-        return _text_of(self.reader)
+        return _tokenizer_of(self.processor)
 
-    @text.setter
-    def text(self, text: Text | None) -> None:
-        if text is None or self.task.reads != "pictures" or not self.task.worded:
-            self.reader = text
+    @tokenizer.setter
+    def tokenizer(self, text: TextTokenizer | None) -> None:
+        if text is None or self.task.modality != "image" or not self.task.has_text:
+            self.processor = text
             return
-        from regard.processors.captions import Captions
-        from regard.processors.image import Pixels
+        from regard.processors.captions import CaptionProcessor
+        from regard.processors.image import ImageProcessor
 
-        pixels = self.reader.pixels if isinstance(self.reader, Captions) else self.reader
-        self.reader = Captions(pixels, text) if isinstance(pixels, Pixels) else text
+        pixels = self.processor.pixels if isinstance(self.processor, CaptionProcessor) else self.processor
+        self.processor = CaptionProcessor(pixels, text) if isinstance(pixels, ImageProcessor) else text
 
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
     def states(
-        self, x: Tensor, target: Tensor | None = None, *, mask: Tensor | None = None, target_mask: Tensor | None = None,
-        types: Tensor | None = None, where: Tensor | None = None, marked: Tensor | None = None,
-    ) -> States:  # fmt: skip
+        self, inputs: Tensor, decoder_inputs: Tensor | None = None, *, mask: Tensor | None = None, decoder_mask: Tensor | None = None,
+        token_types: Tensor | None = None, positions: Tensor | None = None, global_tokens: Tensor | None = None,
+    ) -> BodyOutput:  # fmt: skip
         """What the body makes of ids, pixels or points; `mask` belongs to x, True = real."""
-        recheck()
-        states: States = self.body(Batch(x, mask, target, target_mask, types=types, where=where, marked=marked))
+        recheck_packed()
+        states: BodyOutput = self.body(
+            Batch(
+                inputs,
+                mask,
+                decoder_inputs,
+                decoder_mask,
+                token_types=token_types,
+                positions=positions,
+                global_tokens=global_tokens,
+            )
+        )
         return states
 
     def logits(
-        self, x: Tensor, target: Tensor | None = None, *, mask: Tensor | None = None, target_mask: Tensor | None = None,
-        types: Tensor | None = None, where: Tensor | None = None, marked: Tensor | None = None,
+        self, inputs: Tensor, decoder_inputs: Tensor | None = None, *, mask: Tensor | None = None, decoder_mask: Tensor | None = None,
+        token_types: Tensor | None = None, positions: Tensor | None = None, global_tokens: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """What the task reads: of every token, or of the head."""
-        recheck()
-        return self.task.logits(self, Batch(x, mask, target, target_mask, types=types, where=where, marked=marked))
+        recheck_packed()
+        return self.task.logits(
+            self,
+            Batch(
+                inputs,
+                mask,
+                decoder_inputs,
+                decoder_mask,
+                token_types=token_types,
+                positions=positions,
+                global_tokens=global_tokens,
+            ),
+        )
 
     forward = logits
 
     @overload
-    def answer(self, inputs: str | Mapping[str, Any], **settings: Any) -> Answer: ...
+    def predict(self, inputs: str | Mapping[str, Any], **settings: Any) -> Prediction: ...
     @overload
-    def answer(self, inputs: Sequence[Any], **settings: Any) -> list[Answer]: ...
-    def answer(self, inputs: str | Mapping[str, Any] | Sequence[Any], **settings: Any) -> Answer | list[Answer]:
-        """One input gives one Answer, a list a list, batched and in order. `settings` are those of decode: beam=5, …
+    def predict(self, inputs: Sequence[Any], **settings: Any) -> list[Prediction]: ...
+    def predict(
+        self, inputs: str | Mapping[str, Any] | Sequence[Any], **settings: Any
+    ) -> Prediction | list[Prediction]:
+        """One input gives one Answer, a list a list, batched and in order. `settings` are those of decode: num_beams=5, …
 
         An input is a text, a picture or a cloud, whatever the model reads; of texts for classify also a pair (a, b), for choose
         {"context": …, "choices": […]}, for tag also a tuple of words, for span (question, context), for embed also
-        {"query": …, "among": […], "best": 5}."""
-        recheck()
-        decode = told(self.identity.decode, settings)
-        single = self.task.alone(inputs)
+        {"query": …, "among": […], "num_return_sequences": 5}."""
+        recheck_packed()
+        decode = apply_overrides(self.spec.decode, settings)
+        single = self.task.is_single(inputs)
         training = self.training
         if training:
             self.eval()
         try:
-            answers = self.task.answer(self, [inputs] if single else list(inputs), decode)
+            answers = self.task.predict(self, [inputs] if single else list(inputs), decode)
         finally:
             if training:
                 self.train()
@@ -149,9 +179,11 @@ class Model(nn.Module):
         if not isinstance(prompt, str):
             raise RegardError("one text is streamed at a time; give a list to answer().")
         # what is wrong with the prompt or the settings is told now, not when the first part is asked for
-        return self._flowing(self.task.stream_answer(self, prompt, told(self.identity.decode, settings)))
+        return self._stream_in_eval(
+            self.task.stream_prediction(self, prompt, apply_overrides(self.spec.decode, settings))
+        )
 
-    def _flowing(self, parts: Iterator[str]) -> Iterator[str]:
+    def _stream_in_eval(self, parts: Iterator[str]) -> Iterator[str]:
         training = self.training
         self.eval()
         try:
@@ -159,13 +191,13 @@ class Model(nn.Module):
         finally:
             self.train(training)
 
-    def choose(self, prompt: str, choices: Sequence[str]) -> Answer:
+    def rank(self, prompt: str, choices: Sequence[str]) -> Prediction:
         """Which of some texts follows best, and with what probability among them."""
-        recheck()
+        recheck_packed()
         training = self.training
         self.eval()
         try:
-            return self.task.choose(self, prompt, choices)
+            return self.task.rank(self, prompt, choices)
         finally:
             self.train(training)
 
@@ -179,13 +211,13 @@ class Model(nn.Module):
         head = {} if self.head is None else {f"head.{name}": value for name, value in self.head.state_dict().items()}
         return {**self.body.state_dict(), **head}
 
-    def put(self, weights: Mapping[str, Tensor], assign: bool = False) -> None:
+    def load_weights(self, weights: Mapping[str, Tensor], assign: bool = False) -> None:
         """The same back; with `assign` these tensors themselves, not their values."""
         head = {name.removeprefix("head."): value for name, value in weights.items() if name.startswith("head.")}
         body = {name: value for name, value in weights.items() if not name.startswith("head.")}
         self.body.load_state_dict(body, strict=True, assign=assign)
         if self.head is not None:
-            take_bias(self.head, head)
+            add_bias(self.head, head)
             self.head.load_state_dict(head, strict=True, assign=assign)
 
     def blocks(self) -> list[nn.Module]:
@@ -194,86 +226,88 @@ class Model(nn.Module):
         listed = (block for stack in stacks if isinstance(stack, nn.ModuleList | list) for block in stack)
         return list(dict.fromkeys(listed))  # a stack may list those of its parts
 
-    def pixels_or_refuse(self) -> Pixels | Palette:
-        from regard.processors.captions import Captions
-        from regard.processors.image import Pixels
+    def require_image_processor(self) -> ImageProcessor | Palette:
+        from regard.processors.captions import CaptionProcessor
+        from regard.processors.image import ImageProcessor
         from regard.processors.palette import Palette
 
-        found = self.reader.pixels if isinstance(self.reader, Captions) else self.reader
-        if not isinstance(found, Pixels | Palette):
+        found = self.processor.pixels if isinstance(self.processor, CaptionProcessor) else self.processor
+        if not isinstance(found, ImageProcessor | Palette):
             raise RegardError(
-                f"{self.identity.source or 'this model'} has no preprocessor_config.json, so it is not known how pictures are "
+                f"{self.spec.source or 'this model'} has no preprocessor_config.json, so it is not known how pictures are "
                 "made ready for it; logits(pixels) and states(pixels) work without one."
             )
         return found
 
-    def points_or_refuse(self) -> Points:
-        from regard.processors.points import FILE, Points
+    def require_point_processor(self) -> PointProcessor:
+        from regard.processors.points import FILE, PointProcessor
 
-        if not isinstance(self.reader, Points):
+        if not isinstance(self.processor, PointProcessor):
             raise RegardError(
-                f"{self.identity.source or 'this model'} has no {FILE}, so it is not known how clouds are made ready "
+                f"{self.spec.source or 'this model'} has no {FILE}, so it is not known how clouds are made ready "
                 "for it; logits(points) and states(points) work without one."
             )
-        return self.reader
+        return self.processor
 
-    def reader_or_refuse(self) -> Any:
+    def require_processor(self) -> Any:
         """What its task reads by: pixels, points, a tokenizer, or pixels and a tokenizer."""
-        if self.task.reads == "pictures":
-            self.pixels_or_refuse()
-        if self.task.reads == "points":
-            self.points_or_refuse()
-        if self.task.worded:
-            self.text_or_refuse()
-        return self.reader
+        if self.task.modality == "image":
+            self.require_image_processor()
+        if self.task.modality == "points":
+            self.require_point_processor()
+        if self.task.has_text:
+            self.require_tokenizer()
+        return self.processor
 
-    def text_or_refuse(self) -> Text:
-        if self.text is None:
+    def require_tokenizer(self) -> TextTokenizer:
+        if self.tokenizer is None:
             raise RegardError(
-                f"{self.identity.source or 'this model'} has no tokenizer.json, so it cannot read text; "
+                f"{self.spec.source or 'this model'} has no tokenizer.json, so it cannot read text; "
                 "logits(ids) and states(ids) work without one. Put a tokenizer.json into its folder to ask it."
             )
-        return self.text
+        return self.tokenizer
 
-    def save(self, folder: str | Path, facts: dict[str, Any] | None = None) -> Path:
+    def save(self, folder: str | Path, metadata: dict[str, Any] | None = None) -> Path:
         """A folder that `regard.load` reads, and that published tools read too where their layout can say it."""
         folder = Path(folder)
-        if unsayable(self):  # such a variant is kept under our own names
-            config = {"model_type": "regard", "system": self.identity.system.name}
-            _write(self, folder, config, self.weights())
+        if unsupported_by_layout(self):  # such a variant is kept under our own names
+            config = {"model_type": "regard", "system": self.spec.system.name}
+            _write_folder(self, folder, config, self.weights())
         else:
             save(self, folder, layout="huggingface")
-        own: dict[str, Any] = {"system": self.identity.system.name, "task": self.task.name}
-        own |= {"model": as_dict(self.config), "labels": list(self.identity.labels), "pair": self.identity.pair}
-        write_json(folder / OWN_FILE, {**own, "decode": as_dict(self.identity.decode), **(facts or {})})
+        own: dict[str, Any] = {"system": self.spec.system.name, "task": self.task.name}
+        own |= {"model": as_dict(self.config), "labels": list(self.spec.labels), "pair": self.spec.head_options}
+        write_json(folder / METADATA_FILE, {**own, "decode": as_dict(self.spec.decode), **(metadata or {})})
         return folder
 
 
-def _text_of(reader: Any) -> Text | None:
-    if reader is None or isinstance(reader, Text):
+def _tokenizer_of(reader: Any) -> TextTokenizer | None:
+    if reader is None or isinstance(reader, TextTokenizer):
         return reader
-    from regard.processors.captions import Captions  # only a reader of pictures or points gets here
+    from regard.processors.captions import CaptionProcessor  # only a reader of pictures or points gets here
 
-    return reader.text if isinstance(reader, Captions) else None
+    return reader.text if isinstance(reader, CaptionProcessor) else None
 
 
-def build(name: str, *, device: str | torch.device = "cpu", task: str | None = None, **changes: Any) -> Model:
+def build(name: str, *, device: str | torch.device = "cpu", task: str | None = None, **overrides: Any) -> Model:
     """A fresh model by preset; `changes` are fields of its config: build("transformer-tiny", depth=2)."""
     system, preset = find_preset(name)
-    chosen = find_task(task or system.tasks[0], system.reads)
-    config = chosen.bodied(override(preset.config, seen_through(preset.config, changes), "model."))
-    decode = from_dict(Decode, system.recipe(preset, chosen.name).get("decode", {}), "decode.")
-    model = assemble(Identity(system, config, chosen, decode, name), chosen.ready(config, Data()), device=device)
+    chosen = find_task(task or system.tasks[0], system.modality)
+    config = chosen.adapt_config(override(preset.config, resolve_encoder(preset.config, overrides), "model."))
+    decode = from_dict(DecodeSettings, system.recipe(preset, chosen.name).get("decode", {}), "decode.")
+    model = assemble(
+        ModelSpec(system, config, chosen, decode, name), chosen.default_processor(config, DataSettings()), device=device
+    )
     if model.device.type != "meta":
-        open_eyes(model)
+        load_encoder_weights(model)
     return model
 
 
-def assemble(identity: Identity, reader: Any = None, device: str | torch.device = "cpu") -> Model:
-    if identity.task.name not in identity.system.tasks:
-        raise UnknownName(f"task for {identity.system.name}", identity.task.name, identity.system.tasks)
-    with on_meta() if torch.device(device).type == "meta" else torch.device(device):
-        return Model(identity.system.build(identity.config), identity, reader)
+def assemble(spec: ModelSpec, processor: Any = None, device: str | torch.device = "cpu") -> Model:
+    if spec.task.name not in spec.system.tasks:
+        raise UnknownNameError(f"task for {spec.system.name}", spec.task.name, spec.system.tasks)
+    with meta_device() if torch.device(device).type == "meta" else torch.device(device):
+        return Model(spec.system.build(spec.config), spec, processor)
 
 
 def load(
@@ -285,38 +319,38 @@ def load(
     `dtype` is a dtype, its name, or "stored" for the dtype of the file. Without one the dtype of the file is kept, except on
     CPUs that multiply half-precision matrices slowly: there float32 is used, with a note in `model.precision`."""
     folder = Path(folder)
-    published, own = read_identity(folder)
-    tensors = read_folder(folder)
+    published, own = read_config_files(folder)
+    tensors = read_checkpoint(folder)
     ours = published.get("model_type") == "regard"
     if ours and not own:
-        raise RunError(f"{folder}: is a model in our own layout, but its {OWN_FILE} is missing.")
-    system = find_system(own["system"]) if own else find_published(str(published.get("model_type")))
+        raise RunError(f"{folder}: is a model in our own layout, but its {METADATA_FILE} is missing.")
+    system = find_system(own["system"]) if own else find_by_model_type(str(published.get("model_type")))
     if own:
         config = from_dict(system.config, own["model"], "model.")
     else:
         config = from_dict(system.config, system.published.read(published), "model.")
     if not ours:
-        config, tensors = system.adapt(config, tensors)
-    made_for = own.get("task") or system.published.task(published, system.tasks[0])
-    chosen = find_task(task or made_for, system.reads).of(folder)
-    reader = chosen.reader(folder)
-    text = _text_of(reader)
-    config = chosen.bodied(config if text is None or own else placed(config, text))
-    usual = system.further.get(chosen.name, {}).get("decode", {})
-    decode = from_dict(Decode, own.get("decode", usual), "decode.")
-    identity = Identity(system, config, chosen, decode, str(folder))
+        config, tensors = system.from_published(config, tensors)
+    made_for = own.get("task") or system.published.infer_task(published, system.tasks[0])
+    chosen = find_task(task or made_for, system.modality).from_folder(folder)
+    reader = chosen.load_processor(folder)
+    text = _tokenizer_of(reader)
+    config = chosen.adapt_config(config if text is None or own else with_special_ids(config, text))
+    usual = system.finetune_recipes.get(chosen.name, {}).get("decode", {})
+    decode = from_dict(DecodeSettings, own.get("decode", usual), "decode.")
+    identity = ModelSpec(system, config, chosen, decode, str(folder))
     if same := made_for == chosen.name:
         system.published.check_head(published, chosen.name)
         labels, pair = tuple(own.get("labels", ())), str(own.get("pair", ""))
-        if not own and chosen.labelled:
-            labels = named_labels(system.names, published, tensors)
-            pair = chosen.read_manner(published, labels)
-        identity = replace(identity, labels=labels, pair=pair, padding=published.get("pad_token_id"))
+        if not own and chosen.has_labels:
+            labels = published_labels(system.names, published, tensors)
+            pair = chosen.parse_head_options(published, labels)
+        identity = replace(identity, labels=labels, head_options=pair, pad_id=published.get("pad_token_id"))
     model = assemble(identity, reader, device="meta")
     model.notes += () if text is None else text.notes
-    tensors = read_tensors(model, tensors, ours, same)
-    fill(model, tensors, {name: tensor.shape for name, tensor in model.weights().items()}, folder)
-    model.precision, chosen_dtype = choose_dtype(model, dtype, torch.device(device))
+    tensors = convert_tensors(model, tensors, ours, same)
+    assign_weights(model, tensors, {name: tensor.shape for name, tensor in model.weights().items()}, folder)
+    model.dtype_note, chosen_dtype = choose_dtype(model, dtype, torch.device(device))
     return model.to(device=device, dtype=chosen_dtype).eval()
 
 
@@ -326,10 +360,10 @@ def choose_dtype(model: Model, dtype: torch.dtype | str | None, device: torch.de
     if isinstance(dtype, torch.dtype):
         return "", dtype
     if dtype is not None and dtype not in ("stored", *DTYPES):
-        raise UnknownName("dtype", dtype, DTYPES)
+        raise UnknownNameError("dtype", dtype, DTYPES)
     if dtype is not None:
         return "", stored if dtype == "stored" else getattr(torch, dtype)
-    if stored.itemsize != 2 or capabilities.fast_on(stored, device):
+    if stored.itemsize != 2 or capabilities.is_fast_on(stored, device):
         return "", stored
     name, size = str(stored).removeprefix("torch."), 4 * sum(p.numel() for p in model.parameters()) / 2**20
     note = (
@@ -342,47 +376,47 @@ def choose_dtype(model: Model, dtype: torch.dtype | str | None, device: torch.de
 def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
     """Write the published layout: config.json, model.safetensors and, where there is one, tokenizer.json."""
     if layout not in LAYOUTS:
-        raise UnknownName("layout", layout, LAYOUTS)
-    system, config = model.identity.system, model.config
+        raise UnknownNameError("layout", layout, LAYOUTS)
+    system, config = model.spec.system, model.config
     # others' are ours alone: that of span says that it may be silent
-    labels = model.identity.labels if model.task.labelled else ()
-    if reason := unsayable(model):
+    labels = model.spec.labels if model.task.has_labels else ()
+    if reason := unsupported_by_layout(model):
         raise WeightsError(reason)
-    tensors = system.dress(config, system.names.write(model.weights()))
+    tensors = system.to_published(config, system.names.write(model.weights()))
     written = system.published.write(as_dict(config), model.task.name)
     if labels and model.head is not None:
         named = {str(number): label for number, label in enumerate(labels)}
         written |= {"id2label": named, "label2id": {label: int(number) for number, label in named.items()}}
-        written |= model.task.write_manner(model.identity.pair)
-    if labels and model.head is not None and model.task.reads == "text":
+        written |= model.task.export_head_options(model.spec.head_options)
+    if labels and model.head is not None and model.task.modality == "text":
         # there, the last token that is no padding is the one that is read
-        padding = filler(config) if model.identity.padding is None else model.identity.padding
+        padding = pad_id(config) if model.spec.pad_id is None else model.spec.pad_id
         written |= {"pad_token_id": padding}
-    _write(model, Path(folder), written, tensors)
+    _write_folder(model, Path(folder), written, tensors)
     return Path(folder)
 
 
-def unsayable(model: Model) -> str:
+def unsupported_by_layout(model: Model) -> str:
     """What the published layout cannot say of a model; empty when it can say all."""
-    system, task = model.identity.system, model.task.name
-    if reason := system.unsayable(model.config) or model.task.unsayable(model.identity.labels):
+    system, task = model.spec.system, model.task.name
+    if reason := system.unsupported_by_layout(model.config) or model.task.unsupported_by_layout(model.spec.labels):
         return reason
-    if model.head is not None and task not in system.published.heads:
+    if model.head is not None and task not in system.published.head_architectures:
         return f"the published layout of {system.name} has no head to {task}."
-    if "symmetric" in model.identity.pair.split():
+    if "symmetric" in model.spec.head_options.split():
         return "the published layout reads a pair in one order, and this model in both."
     return ""
 
 
-def _write(model: Model, folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+def _write_folder(model: Model, folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     aside = folder / ".model.safetensors.writing"
-    write_file(aside, tensors)
+    write_safetensors(aside, tensors)
     os.replace(aside, folder / "model.safetensors")
     write_json(folder / "config.json", {**config, "dtype": dtype})
-    for name, value in model.task.files(model.config).items():
+    for name, value in model.task.extra_files(model.config).items():
         (folder / name).parent.mkdir(exist_ok=True)
         write_json(folder / name, value)
-    if model.reader is not None:
-        model.task.keep(model.task.dressed(model.reader, model.config), model.config, folder)
+    if model.processor is not None:
+        model.task.save_processor(model.task.export_tokenizer(model.processor, model.config), model.config, folder)

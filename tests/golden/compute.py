@@ -188,7 +188,7 @@ class Workshop:
 
     def file(self, task: str) -> str:
         """The first image or point cloud of the data."""
-        kinds = (".png",) if names.TASKS[task][1] == "pictures" else (".npy", ".csv")
+        kinds = (".png",) if names.TASKS[task][1] == "image" else (".npy", ".csv")
         return str(min(path for path in Path(self.data(task)).rglob("*") if path.suffix in kinds))
 
     # -- values
@@ -211,7 +211,7 @@ class Workshop:
         task = case.split(".")[1]
         if task in names.OFFERED:
             picked = product.choose(model, names.PROMPTS[task], names.OFFERED[task])
-            return [fields({"a1": "value", "a2": "scores"}, picked)]
+            return [fields({"a1": "value", "a2": "score"}, picked)]
         if task in names.LENGTH:
             return []
         asked = names.QUESTIONS.get(task) or (self.file(task),)

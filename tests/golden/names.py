@@ -16,70 +16,83 @@ SYSTEMS: dict[str, str] = {
 }  # fmt: skip
 
 TASKS: dict[str, tuple[str, str]] = {
-    "t01": ("translate", "text"), "t02": ("recall", "text"), "t03": ("language", "text"), "t04": ("mask", "text"),
-    "t05": ("classify", "text"), "t06": ("tag", "text"), "t07": ("span", "text"), "t08": ("choose", "text"),
-    "t09": ("embed", "text"), "t10": ("classify", "pictures"), "t11": ("segment", "pictures"), "t12": ("depth", "pictures"),
-    "t13": ("draw", "pictures"), "t14": ("caption", "pictures"), "t15": ("classify", "points"), "t16": ("segment", "points"),
+    "t01": ("translate", "text"), "t02": ("algorithmic", "text"), "t03": ("lm", "text"), "t04": ("mlm", "text"),
+    "t05": ("classify", "text"), "t06": ("tag", "text"), "t07": ("qa", "text"), "t08": ("choose", "text"),
+    "t09": ("embed", "text"), "t10": ("classify", "image"), "t11": ("segment", "image"), "t12": ("depth", "image"),
+    "t13": ("draw", "image"), "t14": ("caption", "image"), "t15": ("classify", "points"), "t16": ("segment", "points"),
 }  # fmt: skip
 """Name of a task, and what it reads: the same name stands for several tasks."""
 
 # -- tiny models
 
-SEQ: dict[str, Any] = {"width": 12, "depth": 2, "heads": 3, "hidden": 20, "dropout": 0.2, "length": 48}
+SEQ: dict[str, Any] = {"width": 12, "depth": 2, "heads": 3, "ffn_dim": 20, "dropout": 0.2, "max_length": 48}
 ENCODER: dict[str, Any] = {**SEQ, "attention_dropout": 0.1, "head_dropout": 0.1}
 GPT: dict[str, Any] = {**SEQ, "attention_dropout": 0.1, "embedding_dropout": 0.1}
-REPEATED: dict[str, Any] = {"width": 12, "steps": 3, "cap": 4, "heads": 3, "hidden": 20, "dropout": 0.2}
-VIT: dict[str, Any] = {"size": 16, "patch": 4, "width": 12, "depth": 4, "heads": 3, "hidden": 20, "dropout": 0.2}
-RESNET: dict[str, Any] = {"start": 4, "widths": [4, 8, 8, 12], "depths": [1, 1, 1, 1]}
-CAPTION: dict[str, Any] = {"size": 32, "length": 24, "encoder": "resnet-tiny", "seeing": {**RESNET, "stride": 2}}
-EYES: dict[str, Any] = {"patch": 8, "width": 12, "depth": 2, "heads": 3, "hidden": 20}
+REPEATED: dict[str, Any] = {"width": 12, "num_steps": 3, "act_max_steps": 4, "heads": 3, "ffn_dim": 20, "dropout": 0.2}
+VIT: dict[str, Any] = {
+    "image_size": 16,
+    "patch_size": 4,
+    "width": 12,
+    "depth": 4,
+    "heads": 3,
+    "ffn_dim": 20,
+    "dropout": 0.2,
+}
+RESNET: dict[str, Any] = {"stem_channels": 4, "widths": [4, 8, 8, 12], "depths": [1, 1, 1, 1]}
+CAPTION: dict[str, Any] = {
+    "image_size": 32,
+    "max_length": 24,
+    "encoder": "resnet-tiny",
+    "encoder_config": {**RESNET, "stem_stride": 2},
+}
+EYES: dict[str, Any] = {"patch_size": 8, "width": 12, "depth": 2, "heads": 3, "ffn_dim": 20}
 
 TINY: dict[str, tuple[str, dict[str, Any]]] = {
-    "s01": ("transformer-tiny", {**SEQ, "decoder_depth": 2, "attention_dropout": 0.1, "feed_dropout": 0.1}),
+    "s01": ("transformer-tiny", {**SEQ, "decoder_depth": 2, "attention_dropout": 0.1, "ffn_dropout": 0.1}),
     "s02": ("decoder-tiny", {**SEQ, "attention_dropout": 0.1}),
-    "s03": ("gpt1", {**GPT, "hidden": 48}),
+    "s03": ("gpt1", {**GPT, "ffn_dim": 48}),
     "s04": ("gpt2-mini", GPT),
-    "s05": ("gpt3-mini", {**GPT, "band": 3}),
+    "s05": ("gpt3-mini", {**GPT, "local_window": 3}),
     "s06": ("bert-mini", ENCODER),
-    "s07": ("roformer-mini", {**ENCODER, "embedding": 8}),
-    "s08": ("longformer-mini", {**ENCODER, "windows": [4, 8]}),
+    "s07": ("roformer-mini", {**ENCODER, "embedding_dim": 8}),
+    "s08": ("longformer-mini", {**ENCODER, "attention_window": [4, 8]}),
     "s09": ("vit-tiny", {**VIT, "attention_dropout": 0.1, "head_dropout": 0.1}),
     "s10": ("hybrid-tiny", {
-        "size": 16, "stages": [1, 1], "start": 8, "groups": 4, "width": 12, "depth": 2, "heads": 3, "hidden": 20,
+        "image_size": 16, "backbone_depths": [1, 1], "stem_channels": 8, "norm_groups": 4, "width": 12, "depth": 2, "heads": 3, "ffn_dim": 20,
         "dropout": 0.2, "attention_dropout": 0.1,
     }),
-    "s11": ("resnet-18", {**RESNET, "size": 32, "head_dropout": 0.2}),
+    "s11": ("resnet-18", {**RESNET, "image_size": 32, "head_dropout": 0.2}),
     "s12": ("bit-50", {
-        "size": 16, "start": 8, "widths": [32, 32, 32, 32], "depths": [1, 1, 1, 1], "groups": 4, "head_dropout": 0.2,
+        "image_size": 16, "stem_channels": 8, "widths": [32, 32, 32, 32], "depths": [1, 1, 1, 1], "norm_groups": 4, "head_dropout": 0.2,
     }),
     "s13": ("swin-mini", {
-        "size": 16, "patch": 2, "width": 8, "depths": [2, 2, 1, 1], "heads": [2, 1, 4, 8], "window": 3, "dropout": 0.2,
+        "image_size": 16, "patch_size": 2, "width": 8, "depths": [2, 2, 1, 1], "heads": [2, 1, 4, 8], "window_size": 3, "dropout": 0.2,
         "attention_dropout": 0.1, "drop_path": 0.2,
     }),
     "s14": ("imagegpt-mini", {
-        "size": 5, "colours": 11, "width": 12, "depth": 2, "heads": 3, "hidden": 20, "dropout": 0.2, "attention_dropout": 0.1,
+        "image_size": 5, "num_colors": 11, "width": 12, "depth": 2, "heads": 3, "ffn_dim": 20, "dropout": 0.2, "attention_dropout": 0.1,
         "embedding_dropout": 0.1,
     }),
-    "s15": ("dpt-small", {**VIT, "taps": [0, 1, 2, 3], "laid": [8, 8, 8, 8], "fusion": 8}),
-    "s16": ("rnn-tiny", {"width": 10, "embedding": 7, "depth": 2, "dropout": 0.2, "tables": "two"}),
+    "s15": ("dpt-small", {**VIT, "out_layers": [0, 1, 2, 3], "neck_dims": [8, 8, 8, 8], "fusion_dim": 8}),
+    "s16": ("rnn-tiny", {"width": 10, "embedding_dim": 7, "depth": 2, "dropout": 0.2, "tie_embeddings": "source_target"}),
     "s17": ("rnnsearch-tiny", {
-        "width": 10, "encoder_width": 6, "embedding": 7, "inner": 8, "maxout": 9, "dropout": 0.2, "tables": "two",
+        "width": 10, "encoder_width": 6, "embedding_dim": 7, "attention_dim": 8, "maxout_dim": 9, "dropout": 0.2, "tie_embeddings": "source_target",
     }),
     "s18": ("convs2s-tiny", {
-        "stages": ["10x3x2", "14x1"], "decoder_stages": ["8x3", "11x2"], "embedding": 12, "output": 9, "dropout": 0.2,
-        "tables": "two",
+        "encoder_stages": ["10x3x2", "14x1"], "decoder_stages": ["8x3", "11x2"], "embedding_dim": 12, "output_dim": 9, "dropout": 0.2,
+        "tie_embeddings": "source_target",
     }),
-    "s19": ("universal-tiny-halting", {**REPEATED, "attention_dropout": 0.1, "feed_dropout": 0.1}),
-    "s20": ("universal-encoder-mini-halting", {**REPEATED, "length": 48, "head_dropout": 0.1}),
-    "s21": ("caption-fixed-tiny", {**CAPTION, "width": 10, "embedding": 7}),
-    "s22": ("caption-attend-tiny", {**CAPTION, "width": 10, "embedding": 7, "inner": 9}),
+    "s19": ("universal-tiny-halting", {**REPEATED, "attention_dropout": 0.1, "ffn_dropout": 0.1}),
+    "s20": ("universal-encoder-mini-halting", {**REPEATED, "max_length": 48, "head_dropout": 0.1}),
+    "s21": ("caption-fixed-tiny", {**CAPTION, "width": 10, "embedding_dim": 7}),
+    "s22": ("caption-attend-tiny", {**CAPTION, "width": 10, "embedding_dim": 7, "attention_dim": 9}),
     "s23": ("caption-transformer-tiny", {
-        **CAPTION, "width": 16, "depth": 2, "decoder_depth": 2, "heads": 4, "hidden": 20, "attention_dropout": 0.1,
+        **CAPTION, "width": 16, "depth": 2, "decoder_depth": 2, "heads": 4, "ffn_dim": 20, "attention_dropout": 0.1,
     }),
     "s24": ("caption-vit-tiny", {
-        **CAPTION, "encoder": "vit-tiny", "seeing": EYES, "width": 15, "depth": 2, "heads": 3, "hidden": 20,
+        **CAPTION, "encoder": "vit-tiny", "encoder_config": EYES, "width": 15, "depth": 2, "heads": 3, "ffn_dim": 20,
     }),
-    "s25": ("point-tiny", {"widths": [8, 16], "blocks": [1, 1], "rates": [1, 4], "neighbours": [4, 4], "shares": 4}),
+    "s25": ("point-tiny", {"widths": [8, 16], "depths": [1, 1], "downsample": [1, 4], "num_neighbors": [4, 4], "share_planes": 4}),
 }  # fmt: skip
 """The preset that a tiny model is made from, and what is changed of its config."""
 
@@ -99,7 +112,7 @@ UNPUBLISHED: tuple[str, ...] = (
 )  # fmt: skip
 """Cases without a layout of Hugging Face."""
 
-VOCABULARY = {"vocabulary": 40}
+VOCABULARY = {"vocab_size": 40}
 """Config of variants, which have no tokenizer."""
 POSITIVE = ("running_var", "typical")
 """Ends of the names of buffers whose numbers are positive."""
@@ -109,84 +122,91 @@ MODEL = "model."
 """Stands before the name of a config field among the settings of a run."""
 
 TRAINING: dict[str, Any] = {
-    "train.passes": 0, "train.steps": 4, "train.every": 4, "train.log": 1, "train.accumulate": 2, "train.warmup": 2,
-    "train.tokens": 256, "train.precision": "float32", "data.share": 0.2, "data.score": 2, "decode.beam": 1,
+    "train.epochs": 0, "train.steps": 4, "train.eval_every": 4, "train.log_every": 1, "train.grad_accum": 2, "train.warmup_steps": 2,
+    "train.batch_tokens": 256, "train.precision": "float32", "data.valid_fraction": 0.2, "data.eval_samples": 2, "decode.num_beams": 1,
 }  # fmt: skip
 """Settings of every training run of the record."""
 STEP_SIZE: dict[str, dict[str, Any]] = {
-    "float64": {"train.rate": 1e-3},
-    "float32": {"train.rate": 1e-4, "train.eps": 1e-6},
+    "float64": {"train.lr": 1e-3},
+    "float32": {"train.lr": 1e-4, "train.eps": 1e-6},
 }
 """In float32 small steps, and no full steps along gradients that are only rounding: CPUs then agree on the losses."""
 
 TASK_SETTINGS: dict[str, dict[str, Any]] = {
     **{
-        task: {"data.vocabulary": 300, "data.longest": 48} for task in ("t03", "t04", "t05", "t06", "t07", "t08", "t09")
+        task: {"data.vocab_size": 300, "data.max_length": 48}
+        for task in ("t03", "t04", "t05", "t06", "t07", "t08", "t09")
     },
-    "t01": {"data.vocabulary": 300, "decode.longer": 2},
-    "t02": {"decode.longer": 2},
-    **{task: {"train.images": 4} for task in ("t10", "t11", "t12", "t13")},
-    "t14": {"train.images": 4, "data.vocabulary": 300, "decode.length": 4},
-    **{task: {"train.clouds": 4, "data.points": 32} for task in ("t15", "t16")},
+    "t01": {"data.vocab_size": 300, "decode.max_extra_tokens": 2},
+    "t02": {"decode.max_extra_tokens": 2},
+    **{task: {"train.batch_size": 4} for task in ("t10", "t11", "t12", "t13")},
+    "t14": {"train.batch_size": 4, "data.vocab_size": 300, "decode.max_new_tokens": 4},
+    **{task: {"train.batch_size": 4, "data.num_points": 32} for task in ("t15", "t16")},
 }
-CASE_SETTINGS: dict[str, dict[str, Any]] = {"s15.t12": {"data.metric": "false"}}
+CASE_SETTINGS: dict[str, dict[str, Any]] = {"s15.t12": {"data.metric_depth": "false"}}
 """The published layout of this architecture holds relative depth only."""
 
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
-    "r01": ("s01.t01", {"train.packed": "on", "train.schedule": "cosine", "train.decay": 0.1}),
+    "r01": ("s01.t01", {"train.packing": "on", "train.lr_schedule": "cosine", "train.weight_decay": 0.1}),
     "r02": ("s01.t01", {
-        "train.average": 0, "train.schedule": "linear", "train.smoothing": 0, "train.last": 2, "train.every": 2,
+        "train.ema_decay": 0, "train.lr_schedule": "linear", "train.label_smoothing": 0, "train.average_checkpoints": 2, "train.eval_every": 2,
     }),
     "r03": ("s06.t05", {
-        "train.freeze": "*position*", "train.rates": {"head.*": 0.01}, "train.clip": 0.1, "train.schedule": "constant",
+        "train.freeze": "*position*", "train.lr_overrides": {"head.*": 0.01}, "train.grad_clip": 0.1, "train.lr_schedule": "constant",
     }),
-    "r04": ("s04.t05", {"train.auxiliary": 0.5, "train.betas": [0.8, 0.9], "train.eps": 1e-6, "data.kind": "characters"}),
-    "r05": ("s06.t04", {"data.whole_words": "true", "data.hidden": 0.3, "train.packed": "on", "train.seed": 5}),
+    "r04": ("s04.t05", {"train.lm_loss_weight": 0.5, "train.betas": [0.8, 0.9], "train.eps": 1e-6, "data.tokenizer_type": "char"}),
+    "r05": ("s06.t04", {"data.whole_word_mask": "true", "data.mask_prob": 0.3, "train.packing": "on", "train.seed": 5}),
     "r06": ("s09.t10", {
-        "data.crop": 0.5, "data.flip": "true", "data.colour": 0.3, "data.erase": 0.2, "data.mixup": 0.4, "data.shift": 0.1,
+        "data.crop_scale": 0.5, "data.flip": "true", "data.color_jitter": 0.3, "data.random_erasing": 0.2, "data.mixup": 0.4, "data.shift": 0.1,
     }),
-    "r07": ("s15.t11", {"data.crop": 0.5, "data.flip": "true", "data.colour": 0.3}),
+    "r07": ("s15.t11", {"data.crop_scale": 0.5, "data.flip": "true", "data.color_jitter": 0.3}),
     "r08": ("s25.t15", {
-        "data.turn": "any", "data.scale": [0.8, 1.2], "data.jitter": 0.01, "data.drop": 0.2, "data.tilt": 5.0,
+        "data.rotate": "any", "data.scale": [0.8, 1.2], "data.jitter": 0.01, "data.point_dropout": 0.2, "data.tilt": 5.0,
         "data.stretch": 0.1, "data.shift": 0.1, "data.flip": "true",
     }),
-    "r09": ("s19.t01", {"model.halting": "false", "model.shift": 5, "model.norm": "pre", "model.times": "learned"}),
-    "r10": ("s03.t03", {"train.packed": "on", "model.relative": "shaw"}),
+    "r09": ("s19.t01", {"model.act": "false", "model.max_position_offset": 5, "model.norm_position": "pre", "model.step_embedding": "learned"}),
+    "r10": ("s03.t03", {"train.packing": "on", "model.relative_position": "shaw"}),
 }  # fmt: skip
 """A case that is trained with other settings."""
 
 STOPPED: dict[str, tuple[str, dict[str, Any]]] = {
-    "r11": ("s01.t01", {"train.average": 0.2, "train.schedule": "constant"}),
-    "r12": ("s11.t10", {"data.crop": 0.5, "data.mixup": 0.4, "train.schedule": "constant"}),
+    "r11": ("s01.t01", {"train.ema_decay": 0.2, "train.lr_schedule": "constant"}),
+    "r12": ("s11.t10", {"data.crop_scale": 0.5, "data.mixup": 0.4, "train.lr_schedule": "constant"}),
 }
 """The same, stopped after the second of four steps and resumed."""
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "v01": ("s01.t01", {"norm": "pre", "positions": "interleaved", "output_bias": True}),
-    "v02": ("s01.t01", {"relative": "rotary", "norm": "pre", "activation": "swish"}),
-    "v03": ("s01.t01", {"positions": "none", "relative": "buckets", "scaled": False}),
-    "v04": ("s01.t01", {"positions": "none", "relative": "shaw", "activation": "gelu"}),
-    "v05": ("s02.t03", {"positions": "halves", "activation": "gelu", "end": 39}),
-    "v06": ("s02.t03", {"positions": "none", "relative": "rotary", "end": 39}),
-    "v07": ("s04.t03", {"positions": "none", "relative": "rotary-halves", "end": 39}),
-    "v08": ("s04.t03", {"relative": "buckets", "end": 39}),
-    "v09": ("s05.t03", {"band": 0, "end": 39}),
-    "v10": ("s06.t04", {"activation": "relu", "types": 1, "pairs": False}),
-    "v11": ("s07.t04", {"values": True}),
-    "v12": ("s08.t04", {"dilation": [1, 2, 1], "undilated": 1}),
-    "v13": ("s08.t04", {"relative": "rotary", "windows": [4]}),
-    "v14": ("s16.t01", {"cell": "rnn", "reversed": False}),
-    "v15": ("s16.t01", {"cell": "gru", "both_ways": True}),
-    "v16": ("s16.t01", {"feeds": True}),
-    "v17": ("s17.t01", {"score": "dot", "encoder_width": 5}),
-    "v18": ("s17.t01", {"score": "general", "maxout": 7, "tables": "one"}),
-    "v19": ("s18.t01", {"stages": ["7x4", "7x2x2"], "decoder_stages": ["7x3"]}),
-    "v20": ("s19.t01", {"mixing": "accumulated", "norm": "pre", "epsilon": 0.1}),
-    "v21": ("s19.t01", {"halting": False, "norm": "pre", "times": "learned", "positions": "halves"}),
-    "v22": ("s20.t04", {"mixing": "accumulated", "norm": "pre"}),
-    "v23": ("s20.t04", {"halting": False, "times": "learned", "positions": "halves", "types": 1}),
-    "v24": ("s23.t14", {"norm": "post", "positions": "learned"}),
-    "v25": ("s14.t13", {"size": 4}),
+    "v01": ("s01.t01", {"norm_position": "pre", "position_embedding": "interleaved", "output_bias": True}),
+    "v02": ("s01.t01", {"relative_position": "rotary", "norm_position": "pre", "activation": "swish"}),
+    "v03": ("s01.t01", {"position_embedding": "none", "relative_position": "t5", "scale_embedding": False}),
+    "v04": ("s01.t01", {"position_embedding": "none", "relative_position": "shaw", "activation": "gelu"}),
+    "v05": ("s02.t03", {"position_embedding": "halves", "activation": "gelu", "eos_id": 39}),
+    "v06": ("s02.t03", {"position_embedding": "none", "relative_position": "rotary", "eos_id": 39}),
+    "v07": ("s04.t03", {"position_embedding": "none", "relative_position": "rotary-halves", "eos_id": 39}),
+    "v08": ("s04.t03", {"relative_position": "t5", "eos_id": 39}),
+    "v09": ("s05.t03", {"local_window": 0, "eos_id": 39}),
+    "v10": ("s06.t04", {"activation": "relu", "type_vocab_size": 1, "nsp": False}),
+    "v11": ("s07.t04", {"rotary_value": True}),
+    "v12": ("s08.t04", {"dilation": [1, 2, 1], "undilated_layers": 1}),
+    "v13": ("s08.t04", {"relative_position": "rotary", "attention_window": [4]}),
+    "v14": ("s16.t01", {"cell": "rnn", "reverse_source": False}),
+    "v15": ("s16.t01", {"cell": "gru", "bidirectional": True}),
+    "v16": ("s16.t01", {"feed_context": True}),
+    "v17": ("s17.t01", {"attention_score": "dot", "encoder_width": 5}),
+    "v18": ("s17.t01", {"attention_score": "general", "maxout_dim": 7, "tie_embeddings": "all"}),
+    "v19": ("s18.t01", {"encoder_stages": ["7x4", "7x2x2"], "decoder_stages": ["7x3"]}),
+    "v20": ("s19.t01", {"act_mixing": "accumulated", "norm_position": "pre", "act_epsilon": 0.1}),
+    "v21": (
+        "s19.t01",
+        {"act": False, "norm_position": "pre", "step_embedding": "learned", "position_embedding": "halves"},
+    ),
+    "v22": ("s20.t04", {"act_mixing": "accumulated", "norm_position": "pre"}),
+    "v23": (
+        "s20.t04",
+        {"act": False, "step_embedding": "learned", "position_embedding": "halves", "type_vocab_size": 1},
+    ),
+    "v24": ("s23.t14", {"norm_position": "post", "position_embedding": "learned"}),
+    "v25": ("s14.t13", {"image_size": 4}),
 }
 """Architectures with other config fields, of which the record holds logits and gradients."""
 
@@ -233,27 +253,27 @@ OFFERED = {"t03": ("eats fish", "sees a dog", "milk")}
 """Continuations that a language model chooses between."""
 
 FIELDS: dict[str, dict[str, str]] = {
-    **{task: {"a1": "value", "a2": "scores", "a3": "extra.ids"} for task in ("t01", "t02", "t03", "t14")},
-    "t04": {"a1": "value", "a2": "scores"},
-    "t05": {"a1": "value", "a2": "scores", "a3": "extra.probabilities"},
-    "t06": {"a1": "value", "a2": "scores"},
-    "t07": {"a1": "value", "a2": "scores", "a3": "extra.start"},
-    "t08": {"a1": "value", "a2": "scores", "a3": "extra.index"},
-    "t09": {"a1": "value", "a2": "scores"},
-    "t10": {"a1": "value", "a2": "scores", "a3": "extra.probabilities"},
-    "t11": {"a1": "value", "a2": "scores", "a3": "extra.mask"},
+    **{task: {"a1": "value", "a2": "score", "a3": "extra.ids"} for task in ("t01", "t02", "t03", "t14")},
+    "t04": {"a1": "value", "a2": "score"},
+    "t05": {"a1": "value", "a2": "score", "a3": "extra.probabilities"},
+    "t06": {"a1": "value", "a2": "score"},
+    "t07": {"a1": "value", "a2": "score", "a3": "extra.start"},
+    "t08": {"a1": "value", "a2": "score", "a3": "extra.index"},
+    "t09": {"a1": "value", "a2": "score"},
+    "t10": {"a1": "value", "a2": "score", "a3": "extra.probabilities"},
+    "t11": {"a1": "value", "a2": "score", "a3": "extra.mask"},
     "t12": {"a1": "value.low", "a2": "value.median", "a3": "value.high", "a4": "extra.depth"},
-    "t13": {"a2": "scores", "a3": "extra.pictures"},
-    "t15": {"a1": "value", "a2": "scores", "a3": "extra.probabilities"},
-    "t16": {"a1": "value", "a2": "scores", "a3": "extra.classes", "a4": "extra.sure"},
+    "t13": {"a2": "score", "a3": "extra.pictures"},
+    "t15": {"a1": "value", "a2": "score", "a3": "extra.probabilities"},
+    "t16": {"a1": "value", "a2": "score", "a3": "extra.classes", "a4": "extra.sure"},
 }  # fmt: skip
 DECODING: dict[str, dict[str, Any]] = {
-    "greedy": {"beam": 1},
-    "beam": {"beam": 3},
-    "sampled": {"sample": True, "temperature": 0.9, "top_k": 8, "seed": 3},
+    "greedy": {"num_beams": 1},
+    "beam": {"num_beams": 3},
+    "sampled": {"do_sample": True, "temperature": 0.9, "top_k": 8, "seed": 3},
 }
 LENGTH: dict[str, dict[str, Any]] = {
-    "t01": {"longer": 3}, "t02": {"longer": 3}, "t03": {"length": 6}, "t13": {}, "t14": {"length": 6},
+    "t01": {"max_extra_tokens": 3}, "t02": {"max_extra_tokens": 3}, "t03": {"max_new_tokens": 6}, "t13": {}, "t14": {"max_new_tokens": 6},
 }  # fmt: skip
 """Tasks that generate, and how many tokens they may."""
 

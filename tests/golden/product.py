@@ -17,7 +17,7 @@ import regard
 from golden import names
 from regard.errors import Interrupted
 from regard.systems import SYSTEMS
-from regard.tasks import every
+from regard.tasks import all_tasks
 
 __all__ = ["Interrupted"]
 
@@ -25,7 +25,7 @@ __all__ = ["Interrupted"]
 def systems() -> dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
     """Name of every architecture -> (what it reads, id of its published layout, tasks, presets)."""
     return {
-        name: (system.reads, system.published.model_type, system.tasks, tuple(system.presets))
+        name: (system.modality, system.published.model_type, system.tasks, tuple(system.presets))
         for name, system in SYSTEMS.items()
     }
 
@@ -43,9 +43,9 @@ def resume(task: str, out: Path) -> nn.Module:
 def without_charts() -> Iterator[None]:
     """Runs draw neither curves nor predictions: drawing takes longer than four steps of a tiny model."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch("regard.runs.folder.curves"))
-        for kind in {type(task) for task in every()}:
-            stack.enter_context(mock.patch.object(kind, "draw", lambda *_: []))
+        stack.enter_context(mock.patch("regard.runs.folder.draw_training_curves"))
+        for kind in {type(task) for task in all_tasks()}:
+            stack.enter_context(mock.patch.object(kind, "save_figures", lambda *_: []))
         yield
 
 
@@ -71,11 +71,11 @@ def export(model: nn.Module, folder: Path) -> Path:
 
 
 def predict(model: nn.Module, given: Any, settings: Mapping[str, Any]) -> Any:
-    return model.answer(given, **settings)
+    return model.predict(given, **settings)
 
 
 def choose(model: nn.Module, prompt: str, choices: tuple[str, ...]) -> Any:
-    return model.choose(prompt, list(choices))
+    return model.rank(prompt, list(choices))
 
 
 def logits(model: nn.Module, x: Tensor, target: Tensor | None, mask: Tensor | None) -> Tensor:
@@ -83,4 +83,4 @@ def logits(model: nn.Module, x: Tensor, target: Tensor | None, mask: Tensor | No
 
 
 def image_size(model: nn.Module) -> int:
-    return model.config.size
+    return model.config.image_size

@@ -8,27 +8,27 @@ from dataclasses import dataclass
 
 from regard.errors import DataError
 
-PICTURES = (
+IMAGE_SUFFIXES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm",
     ".avif", ".jp2", ".tga",
 )  # fmt: skip
-DEPTHS = (".png", ".npy", ".tif", ".tiff", ".pfm", ".pgm")
-OURS = ("classes.txt", "classes.json")
+DEPTH_SUFFIXES = (".png", ".npy", ".tif", ".tiff", ".pfm", ".pgm")
+CLASS_FILES = ("classes.txt", "classes.json")
 """Files that say something about the others."""
-ABOUT = ("readme.txt", "license.txt", "licence.txt")
+README_FILES = ("readme.txt", "license.txt", "licence.txt")
 """Files for people, whose ending may be that of numbers."""
-HIDDEN = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
+SYSTEM_FILES = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
 """What systems leave in folders under a name without a dot in front."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFile:
     path: str
     parts: tuple[str, ...]
     """the names of the folders on the way, and its own"""
-    fits: bool
+    matches: bool
     """whether it may be what is looked for, by its name"""
-    said: str = ""
+    reason: str = ""
     """why not"""
 
     @property
@@ -41,14 +41,14 @@ class Found:
         return os.path.splitext(self.name)[0]
 
 
-def walk(folder: str, endings: Sequence[str], what: str = "picture") -> Iterator[Found]:
+def walk_files(folder: str, suffixes: Sequence[str], what: str = "picture") -> Iterator[FoundFile]:
     """Every file, those that do not fit too; of a hidden folder only itself. Links to folders are followed, never upwards."""
-    yield from _walked(folder, (), endings, what, ())
+    yield from _walk_folder(folder, (), suffixes, what, ())
 
 
-def _walked(
+def _walk_folder(
     folder: str, parts: tuple[str, ...], endings: Sequence[str], what: str, above: tuple[tuple[int, int], ...]
-) -> Iterator[Found]:
+) -> Iterator[FoundFile]:
     try:
         own = os.stat(folder)
         names = sorted(os.listdir(folder))
@@ -59,47 +59,47 @@ def _walked(
         return
     for name in names:
         path, way = os.path.join(folder, name), (*parts, name)
-        if name.startswith(".") or name in HIDDEN:
-            yield Found(path, way, False, f"hidden: {'/'.join(way)}")
+        if name.startswith(".") or name in SYSTEM_FILES:
+            yield FoundFile(path, way, False, f"hidden: {'/'.join(way)}")
         elif os.path.isdir(path):
-            yield from _walked(path, way, endings, what, (*above, here))
-        elif name in OURS:
+            yield from _walk_folder(path, way, endings, what, (*above, here))
+        elif name in CLASS_FILES:
             continue
-        elif name.lower().endswith(tuple(endings)) and name.lower() not in ABOUT:
-            yield Found(path, way, True)
+        elif name.lower().endswith(tuple(endings)) and name.lower() not in README_FILES:
+            yield FoundFile(path, way, True)
         else:
-            yield Found(path, way, False, f"no {what}: {'/'.join(way)}")
+            yield FoundFile(path, way, False, f"no {what}: {'/'.join(way)}")
 
 
-def subfolder(folder: str, names: Sequence[str]) -> str | None:
+def find_subfolder(folder: str, names: Sequence[str]) -> str | None:
     """The folder inside this one that has the first of these names that there is."""
     there = {name.lower(): name for name in sorted(os.listdir(folder)) if os.path.isdir(os.path.join(folder, name))}
     return next((os.path.join(folder, there[name]) for name in names if name in there), None)
 
 
-Pairs = list[tuple[Found, str | None]]
+FilePairs = list[tuple[FoundFile, str | None]]
 
 
-def partners(images: str, others: str, endings: Sequence[str]) -> tuple[Pairs, int, list[str]]:
+def match_files(images: str, targets: str, suffixes: Sequence[str]) -> tuple[FilePairs, int, list[str]]:
     """Every file of `images` with the file of the other folder that has its name but for the ending; how many have none; and
     those of the other folder that nothing belongs to.
 
     Where no name is the same, the others may all have one more word at their end, such as 0001_mask beside 0001."""
-    files = list(walk(images, PICTURES))
+    files = list(walk_files(images, IMAGE_SUFFIXES))
     there: dict[str, str] = {}
-    for found in walk(others, endings):
-        if found.fits and there.setdefault(found.stem, found.path) != found.path:
+    for found in walk_files(targets, suffixes):
+        if found.matches and there.setdefault(found.stem, found.path) != found.path:
             raise DataError(
                 f"has the name of '{there[found.stem]}' but for the ending.", found.path, advice="Remove one of them."
             )
-    stems = [found.stem for found in files if found.fits]
-    more = "" if any(stem in there for stem in stems) else _word(stems, there)
-    pairs: Pairs = [(found, there.pop(found.stem + more, None) if found.fits else None) for found in files]
-    left = sum(found.fits and other is None for found, other in pairs)
+    stems = [found.stem for found in files if found.matches]
+    more = "" if any(stem in there for stem in stems) else _common_suffix(stems, there)
+    pairs: FilePairs = [(found, there.pop(found.stem + more, None) if found.matches else None) for found in files]
+    left = sum(found.matches and other is None for found, other in pairs)
     return pairs, left, sorted(there.values())
 
 
-def _word(stems: Sequence[str], there: dict[str, str]) -> str:
+def _common_suffix(stems: Sequence[str], there: dict[str, str]) -> str:
     """What the names of all others have at their end beyond those of the pictures; nothing where that is not so."""
     for stem in stems[:1]:
         words = [name[len(stem) :] for name in there if name.startswith(stem)]

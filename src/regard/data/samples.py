@@ -5,36 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from regard.data.sources import expand
-from regard.data.text.tables import Empty
+from regard.data.sources import expand_patterns
+from regard.data.text.tables import SkippedRow
 from regard.errors import DataError
 
 S = TypeVar("S")
 
 
-def everything(
-    data: Sequence[str], read: Callable[[str], Iterator[S | Empty]], unit: str, advice: str
-) -> Iterator[S | Empty]:
+def iterate_all(
+    data: Sequence[str], read: Callable[[str], Iterator[S | SkippedRow]], unit: str, advice: str
+) -> Iterator[S | SkippedRow]:
     """The samples of every file or pattern of files, in the order given; an error where there is none."""
-    entries = expand(data)
+    entries = expand_patterns(data)
     if not entries:
         raise DataError("no data was given.", advice="Name at least one file.")
     found = empty = 0
     for entry in entries:
         for item in read(entry):
-            found, empty = (found, empty + 1) if isinstance(item, Empty) else (found + 1, empty)
+            found, empty = (found, empty + 1) if isinstance(item, SkippedRow) else (found + 1, empty)
             yield item
     if not found:
         blank = f"in all {empty} rows something is blank" if empty else "there is no row"
         raise DataError(f"no {unit} were found: {blank}.", ", ".join(entries), advice=advice)
 
 
-def settled(path: str, rows: Iterable[tuple[int, S | Empty | None]]) -> Iterator[S | Empty]:
+def drop_trailing_blanks(path: str, rows: Iterable[tuple[int, S | SkippedRow | None]]) -> Iterator[S | SkippedRow]:
     """Samples, and the places of rows that lack something; blank ones (None) are such but at the end of a file."""
-    blank: list[Empty] = []
+    blank: list[SkippedRow] = []
     for line, item in rows:
         if item is None:
-            blank.append(Empty(path, line))
+            blank.append(SkippedRow(path, line))
             continue
         yield from blank
         blank.clear()

@@ -12,46 +12,48 @@ from collections.abc import Iterable
 
 from regard.errors import DataError
 
-_SIGNS = re.compile(r"\*\*/|\*+|\?|\[!?\]?[^\]]*\]")
+_WILDCARD = re.compile(r"\*\*/|\*+|\?|\[!?\]?[^\]]*\]")
 """The signs of a pattern: any folders, any letters, one letter, one letter of a set."""
-_QUOTE = "Patterns know * ? [abc] and **/ for folders at any depth; quote them, so that the shell leaves them alone."
+_PATTERN_HINT = (
+    "Patterns know * ? [abc] and **/ for folders at any depth; quote them, so that the shell leaves them alone."
+)
 
-Match = tuple[str, ...]
+WildcardMatch = tuple[str, ...]
 """What the signs of a pattern stood for in one file."""
 
 
-def expand(entries: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
+def expand_patterns(entries: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
     """Every pattern replaced by the files that it matches, in sorted order; other entries stay as they are."""
     given = [entries] if isinstance(entries, str | os.PathLike) else entries
-    return [name for entry in given for name in _expanded(os.fspath(entry))]
+    return [name for entry in given for name in _expand_entry(os.fspath(entry))]
 
 
-def parallel(entry: str) -> tuple[str, str] | None:
+def split_parallel(entry: str) -> tuple[str, str] | None:
     """The two files of 'SRC:TGT'. A file whose own name has a colon is itself; among several colons, files decide."""
-    if ":" not in entry or _matches(entry):
+    if ":" not in entry or _find_matches(entry):
         return None
     places = [place for place, letter in enumerate(entry) if letter == ":"]
     splits = [(entry[:place], entry[place + 1 :]) for place in places]
-    source, target = max(splits, key=lambda sides: sum(bool(_matches(side)) for side in sides))
+    source, target = max(splits, key=lambda sides: sum(bool(_find_matches(side)) for side in sides))
     if not source or not target:
         raise DataError("has only one side.", entry, advice="Two parallel files are given as SRC:TGT.")
     return source, target
 
 
-def absolute(entry: str) -> str:
+def absolute_entry(entry: str) -> str:
     """The same file or pair of files, wherever one stands."""
-    return ":".join(os.path.abspath(os.path.expanduser(side)) for side in parallel(entry) or (entry,))
+    return ":".join(os.path.abspath(os.path.expanduser(side)) for side in split_parallel(entry) or (entry,))
 
 
-def _expanded(entry: str) -> list[str]:
-    if not _SIGNS.search(entry):
+def _expand_entry(entry: str) -> list[str]:
+    if not _WILDCARD.search(entry):
         return [entry]
-    sides = parallel(entry)
+    sides = split_parallel(entry)
     if sides is None:
-        return sorted(_found(entry))
+        return sorted(_require_matches(entry))
     if not any(map(_is_pattern, sides)):
         return [entry]
-    source, target = ({match: name for name, match in _found(side).items()} for side in sides)
+    source, target = ({match: name for name, match in _require_matches(side).items()} for side in sides)
     if len(source) == len(target) == 1 and not all(map(_is_pattern, sides)):
         return [f"{next(iter(source.values()))}:{next(iter(target.values()))}"]
     for these, those, other in ((source, target, sides[1]), (target, source, sides[0])):
@@ -66,28 +68,28 @@ def _expanded(entry: str) -> list[str]:
     return [f"{name}:{target[match]}" for match, name in sorted(source.items(), key=lambda item: item[1])]
 
 
-def _found(side: str) -> dict[str, Match]:
+def _require_matches(side: str) -> dict[str, WildcardMatch]:
     """The files that a name or a pattern stands for, each with what its signs stand for."""
     if not _is_pattern(side):
         return {side: ()}
-    found = _matches(side)
+    found = _find_matches(side)
     if not found:
-        raise DataError("no file matches this pattern.", side, advice=_QUOTE)
+        raise DataError("no file matches this pattern.", side, advice=_PATTERN_HINT)
     return found
 
 
 def _is_pattern(side: str) -> bool:
-    return bool(_SIGNS.search(side)) and not os.path.lexists(os.path.expanduser(side))
+    return bool(_WILDCARD.search(side)) and not os.path.lexists(os.path.expanduser(side))
 
 
-def _matches(side: str) -> dict[str, Match]:
+def _find_matches(side: str) -> dict[str, WildcardMatch]:
     """The same, and nothing where there is no such file. As in a shell, signs do not match names with a dot in front."""
     side = os.path.expanduser(side)
     if not _is_pattern(side):
         return {side: ()} if os.path.lexists(side) else {}
-    folder, pattern = _literal_part(side)
-    form = re.compile(_as_expression(pattern), re.DOTALL)
-    found: dict[str, Match] = {}
+    folder, pattern = _split_literal_prefix(side)
+    form = re.compile(_pattern_to_regex(pattern), re.DOTALL)
+    found: dict[str, WildcardMatch] = {}
     for name in glob.iglob(pattern, root_dir=folder or None, recursive=True):
         path, match = os.path.join(folder, name), form.fullmatch(name)
         if match is not None and not os.path.isdir(path):
@@ -95,7 +97,7 @@ def _matches(side: str) -> dict[str, Match]:
     return found
 
 
-def _literal_part(side: str) -> tuple[str, str]:
+def _split_literal_prefix(side: str) -> tuple[str, str]:
     """The folder in front, as far as it exists by name (it too may hold brackets), and the pattern inside it."""
     for place in (place for place in range(len(side) - 1, -1, -1) if side[place] == "/"):
         if os.path.isdir(side[: place + 1]):
@@ -103,10 +105,10 @@ def _literal_part(side: str) -> tuple[str, str]:
     return "", side
 
 
-def _as_expression(pattern: str) -> str:
+def _pattern_to_regex(pattern: str) -> str:
     """The pattern as a regular expression with a group for each sign."""
     parts, end = [], 0
-    for sign in _SIGNS.finditer(pattern):
+    for sign in _WILDCARD.finditer(pattern):
         parts.append(re.escape(pattern[end : sign.start()]))
         text, end = sign.group(), sign.end()
         if text == "**/":

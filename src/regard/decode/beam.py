@@ -10,21 +10,21 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from regard.decode.protocol import Found, Generating, State, put, refuse_nan, silence
-from regard.decode.repetition import Past
-from regard.decode.settings import Decode
-from regard.decode.topk import highest, likeliest
+from regard.decode.protocol import DecodingState, GenerativeBody, Hypothesis, check_not_nan, copy_into, mask_banned
+from regard.decode.repetition import RepetitionPenalty
+from regard.decode.settings import DecodeSettings
+from regard.decode.topk import chunked_topk, top_log_probs
 
 Array = npt.NDArray[Any]
 
 
-def length_penalty(length: int, settings: Decode) -> float:
+def length_penalty(length: int, settings: DecodeSettings) -> float:
     """What a sum of log-probabilities is divided by. The paper took ((5 + length) / 6) ** α from Wu et al. 2016."""
-    base = (5 + length) / 6 if settings.form == "paper" else float(length)
-    return float(base**settings.penalty)
+    base = (5 + length) / 6 if settings.length_penalty_type == "wu" else float(length)
+    return float(base**settings.length_penalty)
 
 
-class Beams:
+class BeamSearch:
     """W unfinished answers a source and the W best finished ones; W beams x V tokens compete at each step.
 
     B sources still open, W beams, T tokens at most. Nothing is moved: each step writes its 2 W candidates into the history
@@ -33,139 +33,149 @@ class Beams:
     """
 
     def __init__(
-        self, body: Generating, state: State, last: Int[Tensor, "B"], end: int, limits: Int[Tensor, "B"],
-        settings: Decode, banned: Tensor | None = None, past: Past | None = None,
+        self, body: GenerativeBody, state: DecodingState, last_tokens: Int[Tensor, "B"], eos_id: int, limits: Int[Tensor, "B"],
+        settings: DecodeSettings, banned: Tensor | None = None, repetition: RepetitionPenalty | None = None,
     ) -> None:  # fmt: skip
-        self.body, self.state, self.end, self.settings, self.banned = body, state, end, settings, banned
-        self.past = past
-        B, W, device = len(last), settings.beam, last.device
+        self.body, self.state, self.eos_id, self.settings, self.banned = body, state, eos_id, settings, banned
+        self.repetition = repetition
+        B, W, device = len(last_tokens), settings.num_beams, last_tokens.device
         wide = torch.float32 if device.type == "mps" else torch.float64
         longest = int(limits.max())
-        state.widen(W)
-        if past is not None:
-            past.keep(torch.arange(B, device=device).repeat_interleave(W))
+        state.expand_beams(W)
+        if repetition is not None:
+            repetition.select_rows(torch.arange(B, device=device).repeat_interleave(W))
         self.rows = np.arange(B)
         self.limits = limits.to(device)
-        self.last = last.repeat_interleave(W)
-        self.t = torch.zeros(1, dtype=torch.long, device=device)
-        self.open = torch.ones(B, dtype=torch.bool, device=device)
+        self.last_tokens = last_tokens.repeat_interleave(W)
+        self.step_count = torch.zeros(1, dtype=torch.long, device=device)
+        self.active = torch.ones(B, dtype=torch.bool, device=device)
         self.scores = torch.full((B, W), -torch.inf, dtype=wide, device=device)
         self.scores[:, 0] = 0.0  # the beams start equal: only one of them may speak first
-        self.done = torch.full((B, W), -torch.inf, dtype=wide, device=device)
+        self.finished_scores = torch.full((B, W), -torch.inf, dtype=wide, device=device)
         penalties = [length_penalty(length, settings) for length in range(1, longest + 1)]
         self.penalties = torch.tensor(penalties, dtype=wide, device=device)
-        self.names = torch.zeros(longest, B, 2 * W, 2, dtype=torch.long, device=device)
+        self.candidates = torch.zeros(longest, B, 2 * W, 2, dtype=torch.long, device=device)
         """token and parent of each candidate"""
-        self.worths = torch.full((longest, B, 2 * W, 2), -torch.inf, dtype=wide, device=device)
+        self.candidate_scores = torch.full((longest, B, 2 * W, 2), -torch.inf, dtype=wide, device=device)
         """log-probability of its token, and score if it ends here"""
-        self.orders = torch.zeros(longest, B, W, dtype=torch.long, device=device)
+        self.survivors = torch.zeros(longest, B, W, dtype=torch.long, device=device)
         """which candidates became the open beams"""
-        self.base = torch.arange(B, device=device)[:, None] * W
-        self.front = torch.arange(2 * W, device=device) < W
+        self.row_offsets = torch.arange(B, device=device)[:, None] * W
+        self.in_top_beams = torch.arange(2 * W, device=device) < W
 
     def step(self) -> None:
         """One more token for every beam: 2 W candidates, so that W unfinished ones remain even if W end."""
         B, W = self.scores.shape
-        logs, own, tokens = self._likeliest(silence(self.body.step(self.last, self.state), self.banned))
+        logs, own, tokens = self._top_candidates(mask_banned(self.body.step(self.last_tokens, self.state), self.banned))
         k = logs.shape[1]
         sums = (self.scores.view(-1, 1) + logs).view(B, W * k)
         best, which = sums.topk(min(2 * W, W * k))
         if best.shape[1] < 2 * W:  # a tiny vocabulary
-            best, which = _filled(best, 2 * W, -torch.inf), _filled(which, 2 * W, 0)
+            best, which = _pad_columns(best, 2 * W, -torch.inf), _pad_columns(which, 2 * W, 0)
         names = torch.stack([tokens.view(B, -1).gather(1, which), which // k], -1)
-        penalty = self.penalties.index_select(0, self.t)
-        self.t += 1
-        last = self.t >= self.limits
-        over = (names[..., 0] == self.end) | last[:, None]
+        penalty = self.penalties.index_select(0, self.step_count)
+        self.step_count += 1
+        last = self.step_count >= self.limits
+        over = (names[..., 0] == self.eos_id) | last[:, None]
         # candidates that end, and are among the W best, compete with those that ended before
-        ends = over & self.front & self.open[:, None]
+        ends = over & self.in_top_beams & self.active[:, None]
         ended = (best / penalty).masked_fill(~ends, -torch.inf)
         worths = torch.stack([own.view(B, -1).gather(1, which), ended], -1)
         scores, order = best.masked_fill(over, -torch.inf).topk(W)
-        self._remember(names, worths, order)
-        put(self.scores, scores)
-        put(self.done, torch.cat([self.done, ended], 1).topk(W).values)
+        self._append_history(names, worths, order)
+        copy_into(self.scores, scores)
+        copy_into(self.finished_scores, torch.cat([self.finished_scores, ended], 1).topk(W).values)
         chosen = names.gather(1, order[..., None].expand(-1, -1, 2))
-        put(self.last, chosen[..., 0])
-        parents = (chosen[..., 1] + self.base).flatten()
+        copy_into(self.last_tokens, chosen[..., 0])
+        parents = (chosen[..., 1] + self.row_offsets).flatten()
         self.state.reorder(parents)
-        if self.past is not None:
-            self.past.move(parents)
-            self.past.add(self.last)
+        if self.repetition is not None:
+            self.repetition.reorder(parents)
+            self.repetition.append(self.last_tokens)
         divisor = penalty
-        if self.settings.stop == "sure" and self.settings.penalty > 0:
+        if self.settings.early_stopping == "never" and self.settings.length_penalty > 0:
             divisor = self.penalties[self.limits - 1]  # an open beam could still grow to where the penalty is weakest
-        put(self.open, self.open & (scores[:, 0] / divisor > self.done[:, -1]) & ~last)
+        copy_into(self.active, self.active & (scores[:, 0] / divisor > self.finished_scores[:, -1]) & ~last)
 
-    def _likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _top_candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of each beam: what its likeliest tokens add to its score, their log-probabilities, and their names.
 
         They differ where repetition is penalised, which bends the log-probabilities of beams (and the logits of rows that
         follow one path), as `transformers` does it."""
-        count, wide = 2 * self.settings.beam, self.scores.dtype
-        if self.past is None:
-            logs, tokens = likeliest(logits, count)
+        count, wide = 2 * self.settings.num_beams, self.scores.dtype
+        if self.repetition is None:
+            logs, tokens = top_log_probs(logits, count)
             logs = logs.to(wide)
             return logs, logs, tokens
         whole = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
-        bent, tokens = highest(self.past.bend(whole), count)
+        bent, tokens = chunked_topk(self.repetition.apply(whole), count)
         return bent.to(wide), whole.gather(1, tokens).to(wide), tokens
 
-    def _remember(self, names: Tensor, worths: Tensor, order: Tensor) -> None:
-        at = self.t - 1
-        for history, value in ((self.names, names), (self.worths, worths), (self.orders, order)):
+    def _append_history(self, names: Tensor, worths: Tensor, order: Tensor) -> None:
+        at = self.step_count - 1
+        for history, value in ((self.candidates, names), (self.candidate_scores, worths), (self.survivors, order)):
             history.index_copy_(0, at, value[None])
 
     def tensors(self) -> list[Tensor]:
-        own = [self.limits, self.last, self.t, self.open, self.scores, self.done, self.penalties]
-        past = [] if self.past is None else self.past.tensors()
-        return [*own, self.names, self.worths, self.orders, *past]
+        own = [
+            self.limits,
+            self.last_tokens,
+            self.step_count,
+            self.active,
+            self.scores,
+            self.finished_scores,
+            self.penalties,
+        ]
+        past = [] if self.repetition is None else self.repetition.tensors()
+        return [*own, self.candidates, self.candidate_scores, self.survivors, *past]
 
-    def keep(self, rows: Tensor) -> None:
-        W = self.settings.beam
+    def select_rows(self, rows: Tensor) -> None:
+        W = self.settings.num_beams
         flat = (rows[:, None] * W + torch.arange(W, device=rows.device)).flatten()
-        self.state.keep(flat)
-        self.last = self.last[flat]
-        if self.past is not None:
-            self.past.keep(flat)
+        self.state.select_rows(flat)
+        self.last_tokens = self.last_tokens[flat]
+        if self.repetition is not None:
+            self.repetition.select_rows(flat)
         for name in ("limits", "open", "scores", "done"):
             setattr(self, name, getattr(self, name)[rows])
         for name in ("names", "worths", "orders"):
             setattr(self, name, getattr(self, name)[:, rows])
-        self.base = self.base[: len(rows)]
+        self.row_offsets = self.row_offsets[: len(rows)]
         self.rows = self.rows[rows.cpu().numpy()]
 
-    def answers(self, rows: list[int]) -> list[list[Found]]:
+    def hypotheses(self, rows: list[int]) -> list[list[Hypothesis]]:
         """The best answers of these sources, read back from the history."""
-        steps = int(self.t)
-        names, worths, orders = (x[:steps, rows].cpu().numpy() for x in (self.names, self.worths, self.orders))
+        steps = int(self.step_count)
+        names, worths, orders = (
+            x[:steps, rows].cpu().numpy() for x in (self.candidates, self.candidate_scores, self.survivors)
+        )
         scores = worths[..., 1].transpose(1, 0, 2).reshape(len(rows), -1)
-        refuse_nan(float(scores.max(initial=0.0)))  # a NaN is its own maximum
-        ranked = np.argsort(-scores, axis=1, kind="stable")[:, : self.settings.best]
+        check_not_nan(float(scores.max(initial=0.0)))  # a NaN is its own maximum
+        ranked = np.argsort(-scores, axis=1, kind="stable")[:, : self.settings.num_return_sequences]
         best = np.take_along_axis(scores, ranked, 1)
         at, candidate = np.divmod(ranked, names.shape[2])
-        paths, logs = _walk(names, worths[..., 0], orders, at, candidate)
-        return [self._found(best[i], at[i], paths[:, i].T, logs[:, i].T) for i in range(len(rows))]
+        paths, logs = _backtrack(names, worths[..., 0], orders, at, candidate)
+        return [self._build_hypotheses(best[i], at[i], paths[:, i].T, logs[:, i].T) for i in range(len(rows))]
 
-    def _found(self, scores: Array, at: Array, paths: Array, worths: Array) -> list[Found]:
+    def _build_hypotheses(self, scores: Array, at: Array, paths: Array, worths: Array) -> list[Hypothesis]:
         found = []
         for score, last, path, values in zip(scores.tolist(), at.tolist(), paths, worths, strict=True):
-            refuse_nan(score)
+            check_not_nan(score)
             if score == -float("inf"):
                 break
             said = path[: last + 1].tolist()
-            ended = said[-1] == self.end
+            ended = said[-1] == self.eos_id
             logs = tuple(values[: last + 1].tolist())
-            found.append(Found(tuple(said[: len(said) - ended]), score, logs, "end" if ended else "length"))
+            found.append(Hypothesis(tuple(said[: len(said) - ended]), score, logs, "eos" if ended else "length"))
         if not found:
-            refuse_nan(float("nan"))  # only NaN leaves nothing to compare
+            check_not_nan(float("nan"))  # only NaN leaves nothing to compare
         return found
 
-    def gathered(self, answers: dict[int, list[Found]]) -> list[list[Found]]:
-        return [answers[row] for row in sorted(answers)]
+    def collect(self, finished: dict[int, list[Hypothesis]]) -> list[list[Hypothesis]]:
+        return [finished[row] for row in sorted(finished)]
 
 
-def _walk(names: Array, worths: Array, orders: Array, at: Array, candidate: Array) -> tuple[Array, Array]:
+def _backtrack(names: Array, worths: Array, orders: Array, at: Array, candidate: Array) -> tuple[Array, Array]:
     """Tokens and their logs (T, B, n) on the way to candidate (B, n) of step `at`, all sources at once, from the end back."""
     rows = np.arange(names.shape[1])[:, None]
     paths, logs = (np.zeros((len(names), *at.shape), dtype=x.dtype) for x in (names, worths))
@@ -179,5 +189,5 @@ def _walk(names: Array, worths: Array, orders: Array, at: Array, candidate: Arra
     return paths, logs
 
 
-def _filled(values: Tensor, width: int, value: float) -> Tensor:
+def _pad_columns(values: Tensor, width: int, value: float) -> Tensor:
     return torch.nn.functional.pad(values, (0, width - values.shape[1]), value=value)

@@ -8,132 +8,144 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.decode.protocol import Found, Generating, State, Why, put, refuse_nan, silence
-from regard.decode.repetition import Past
-from regard.decode.sampling import chances, draw, narrow
-from regard.decode.settings import Decode
+from regard.decode.protocol import (
+    DecodingState,
+    FinishReason,
+    GenerativeBody,
+    Hypothesis,
+    check_not_nan,
+    copy_into,
+    mask_banned,
+)
+from regard.decode.repetition import RepetitionPenalty
+from regard.decode.sampling import filter_logits, sample, uniform_numbers
+from regard.decode.settings import DecodeSettings
 
 
-class Single:
+class GreedyOrSample:
     """The draws of a source run as rows of their own. R rows, T tokens at most.
 
     Each row counts its own steps, so that rows may join and leave. A row that is closed stands still: what it would say
     next is written over and over behind its answer (hence one place more than T) and never read."""
 
     def __init__(
-        self, body: Generating, state: State, last: Int[Tensor, "B"], end: int, limits: Int[Tensor, "B"],
-        settings: Decode, requests: np.ndarray, banned: Tensor | None = None, past: Past | None = None,
-        copies: range | None = None,
+        self, body: GenerativeBody, state: DecodingState, last_tokens: Int[Tensor, "B"], eos_id: int, limits: Int[Tensor, "B"],
+        settings: DecodeSettings, requests: np.ndarray, banned: Tensor | None = None, repetition: RepetitionPenalty | None = None,
+        sample_range: range | None = None,
     ) -> None:  # fmt: skip
-        self.body, self.state, self.end, self.settings, self.banned = body, state, end, settings, banned
-        self.past = past
-        copies = range(settings.best if settings.drawn else 1) if copies is None else copies
+        self.body, self.state, self.eos_id, self.settings, self.banned = body, state, eos_id, settings, banned
+        self.repetition = repetition
+        sample_range = (
+            range(settings.num_return_sequences if settings.is_sampling else 1)
+            if sample_range is None
+            else sample_range
+        )
         """which draws of each source; others are another quest's"""
-        self.copies = len(copies)
-        if self.copies > 1:
-            rows = torch.arange(len(last), device=last.device).repeat_interleave(self.copies)
-            state.keep(rows)
-            last, limits = last[rows], limits[rows.to(limits.device)]
-            if past is not None:
-                past.keep(rows)
-        R, device = len(last), last.device
+        self.num_samples = len(sample_range)
+        if self.num_samples > 1:
+            rows = torch.arange(len(last_tokens), device=last_tokens.device).repeat_interleave(self.num_samples)
+            state.select_rows(rows)
+            last_tokens, limits = last_tokens[rows], limits[rows.to(limits.device)]
+            if repetition is not None:
+                repetition.select_rows(rows)
+        R, device = len(last_tokens), last_tokens.device
         longest = int(limits.max())
         self.rows = np.arange(R)
         """what each row was numbered in the beginning"""
-        self.count = R
+        self.total_rows = R
         """rows that there have been"""
-        self.last, self.limits = last.clone(), limits.to(device)
-        self.t = torch.zeros(R, dtype=torch.long, device=device)
+        self.last_tokens, self.limits = last_tokens.clone(), limits.to(device)
+        self.lengths = torch.zeros(R, dtype=torch.long, device=device)
         """tokens that each row has said"""
-        self.open = torch.ones(R, dtype=torch.bool, device=device)
-        self.met = torch.zeros(R, dtype=torch.bool, device=device)
+        self.active = torch.ones(R, dtype=torch.bool, device=device)
+        self.stopped = torch.zeros(R, dtype=torch.bool, device=device)
         """what these said was enough for who listens"""
         wide = torch.float32 if device.type == "mps" else torch.float64
         self.tokens = torch.zeros(longest + 1, R, dtype=torch.long, device=device)
-        self.logs = torch.zeros(longest + 1, R, dtype=wide, device=device)
-        self.chances: Tensor | None = None
-        if settings.drawn:
-            keys = requests.repeat(self.copies)[None], np.tile(np.array(copies), len(requests))[None]
-            drawn = chances(settings.seed, *keys, np.arange(longest + 1)[:, None])
-            self.chances = drawn.to(device=device, dtype=wide)
+        self.log_probs = torch.zeros(longest + 1, R, dtype=wide, device=device)
+        self.uniforms: Tensor | None = None
+        if settings.is_sampling:
+            keys = requests.repeat(self.num_samples)[None], np.tile(np.array(sample_range), len(requests))[None]
+            drawn = uniform_numbers(settings.seed, *keys, np.arange(longest + 1)[:, None])
+            self.uniforms = drawn.to(device=device, dtype=wide)
 
     def step(self) -> None:
-        logits = silence(self.body.step(self.last, self.state), self.banned)
+        logits = mask_banned(self.body.step(self.last_tokens, self.state), self.banned)
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        bent = logits if self.past is None else self.past.bend(logits)
-        at = self.t[None]
-        if self.chances is None:
+        bent = logits if self.repetition is None else self.repetition.apply(logits)
+        at = self.lengths[None]
+        if self.uniforms is None:
             chosen = bent.argmax(-1)
         else:
             settings = self.settings
-            allowed = narrow(bent, settings.temperature, settings.top_k, settings.top_p, settings.min_p)
-            chance = self.chances.gather(0, at)[0]
+            allowed = filter_logits(bent, settings.temperature, settings.top_k, settings.top_p, settings.min_p)
+            chance = self.uniforms.gather(0, at)[0]
             place = "cpu" if logits.device.type == "mps" else logits.device  # it draws in float64, which MPS has not
-            chosen = draw(allowed.to(place), chance.to(place)).to(logits.device)
+            chosen = sample(allowed.to(place), chance.to(place)).to(logits.device)
         value = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)
         self.tokens.scatter_(0, at, chosen[None])
-        self.logs.scatter_(0, at, value[None].to(self.logs.dtype))
-        if self.past is not None:
-            self.past.add(chosen)
-        self.t += self.open
-        put(self.last, chosen)
-        put(self.open, self.open & (chosen != self.end) & (self.t < self.limits))
+        self.log_probs.scatter_(0, at, value[None].to(self.log_probs.dtype))
+        if self.repetition is not None:
+            self.repetition.append(chosen)
+        self.lengths += self.active
+        copy_into(self.last_tokens, chosen)
+        copy_into(self.active, self.active & (chosen != self.eos_id) & (self.lengths < self.limits))
 
     def tensors(self) -> list[Tensor]:
-        own = [self.last, self.limits, self.t, self.open, self.met, self.tokens, self.logs]
-        own += [] if self.chances is None else [self.chances]
-        return own + ([] if self.past is None else self.past.tensors())
+        own = [self.last_tokens, self.limits, self.lengths, self.active, self.stopped, self.tokens, self.log_probs]
+        own += [] if self.uniforms is None else [self.uniforms]
+        return own + ([] if self.repetition is None else self.repetition.tensors())
 
     def close(self, rows: list[int], lengths: list[int]) -> None:
         """Someone who listens has heard enough of these rows; what they said beyond those lengths is forgotten."""
-        at = torch.tensor(rows, device=self.t.device)
-        self.t[at] = torch.tensor(lengths, device=self.t.device)
-        self.open[at], self.met[at] = False, True
+        at = torch.tensor(rows, device=self.lengths.device)
+        self.lengths[at] = torch.tensor(lengths, device=self.lengths.device)
+        self.active[at], self.stopped[at] = False, True
 
-    def keep(self, rows: Tensor) -> None:
-        self.state.keep(rows)
-        for name in ("last", "limits", "t", "open", "met"):
+    def select_rows(self, rows: Tensor) -> None:
+        self.state.select_rows(rows)
+        for name in ("last_tokens", "limits", "lengths", "active", "stopped"):
             setattr(self, name, getattr(self, name)[rows])
-        for name in ("tokens", "logs"):
+        for name in ("tokens", "log_probs"):
             setattr(self, name, getattr(self, name)[:, rows])
-        if self.chances is not None:
-            self.chances = self.chances[:, rows]
-        if self.past is not None:
-            self.past.keep(rows)
+        if self.uniforms is not None:
+            self.uniforms = self.uniforms[:, rows]
+        if self.repetition is not None:
+            self.repetition.select_rows(rows)
         self.rows = self.rows[rows.cpu().numpy()]
 
-    def join(self, other: Single) -> np.ndarray:
+    def append_rows(self, other: GreedyOrSample) -> np.ndarray:
         """Rows of another quest, begun later with the same settings, go on beside these; returns their numbers here."""
-        if (self.settings, self.end, self.copies) != (other.settings, other.end, other.copies):
+        if (self.settings, self.eos_id, self.num_samples) != (other.settings, other.eos_id, other.num_samples):
             raise ValueError("quests that join must have the same settings")
-        self.state.join(other.state)
+        self.state.append_rows(other.state)
         for name in ("last", "limits", "t", "open", "met"):
             setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
         longest = max(len(self.tokens), len(other.tokens))
-        for name in ("tokens", "logs", *(() if self.chances is None else ("chances",))):
+        for name in ("tokens", "logs", *(() if self.uniforms is None else ("chances",))):
             both = [F.pad(x, (0, 0, 0, longest - len(x))) for x in (getattr(self, name), getattr(other, name))]
             setattr(self, name, torch.cat(both, 1))
-        if self.past is not None and other.past is not None:
-            self.past.join(other.past)
-        numbers = self.count + other.rows
-        self.rows, self.count = np.concatenate([self.rows, numbers]), self.count + other.count
+        if self.repetition is not None and other.repetition is not None:
+            self.repetition.append_rows(other.repetition)
+        numbers = self.total_rows + other.rows
+        self.rows, self.total_rows = np.concatenate([self.rows, numbers]), self.total_rows + other.total_rows
         return numbers
 
-    def answers(self, rows: list[int]) -> list[list[Found]]:
+    def hypotheses(self, rows: list[int]) -> list[list[Hypothesis]]:
         """What these rows said, each as a list of one."""
-        tokens, logs = self.tokens[:, rows].cpu(), self.logs[:, rows].cpu()
+        tokens, logs = self.tokens[:, rows].cpu(), self.log_probs[:, rows].cpu()
         found = []
-        for i, (length, met) in enumerate(zip(self.t[rows].tolist(), self.met[rows].tolist(), strict=True)):
+        for i, (length, met) in enumerate(zip(self.lengths[rows].tolist(), self.stopped[rows].tolist(), strict=True)):
             path, values = tokens[:length, i].tolist(), logs[:length, i].tolist()
             score = sum(values)
-            refuse_nan(score)
-            ended = bool(path) and path[-1] == self.end
-            why: Why = "end" if ended else "until" if met else "length"
-            found.append([Found(tuple(path[: length - ended]), score, tuple(values), why)])
+            check_not_nan(score)
+            ended = bool(path) and path[-1] == self.eos_id
+            why: FinishReason = "eos" if ended else "stop" if met else "length"
+            found.append([Hypothesis(tuple(path[: length - ended]), score, tuple(values), why)])
         return found
 
-    def gathered(self, answers: dict[int, list[Found]]) -> list[list[Found]]:
+    def collect(self, finished: dict[int, list[Hypothesis]]) -> list[list[Hypothesis]]:
         """By source: its draws, best first."""
-        listed = [answers[row][0] for row in sorted(answers)]
-        many = self.copies
+        listed = [finished[row][0] for row in sorted(finished)]
+        many = self.num_samples
         return [sorted(listed[i : i + many], key=lambda f: -f.score) for i in range(0, len(listed), many)]

@@ -9,48 +9,48 @@ from torch import Tensor
 from regard.types import Batch
 
 
-class Past:
+class RepetitionPenalty:
     """The tokens that each row has read or said. R rows, room for C tokens.
 
     Not a mark for each token of the vocabulary: a few hundred places are looked at in a step, not fifty thousand. Places
     that hold nothing yet repeat the first token of their prompt, which changes nothing."""
 
-    def __init__(self, batch: Batch, penalty: float, columns: int) -> None:
-        prompt, lengths = batch.prompt[:, :columns], batch.prompt_lengths
+    def __init__(self, batch: Batch, penalty: float, max_tokens: int) -> None:
+        prompt, lengths = batch.prompt[:, :max_tokens], batch.prompt_lengths
         P = prompt.shape[1]
         self.penalty = penalty
-        self.ids = prompt[:, :1].repeat(1, columns)
-        self.place = torch.full_like(prompt[:, 0], P) if lengths is None else lengths.clone()
+        self.ids = prompt[:, :1].repeat(1, max_tokens)
+        self.next_column = torch.full_like(prompt[:, 0], P) if lengths is None else lengths.clone()
         """(R,) where the next token of each row is written"""
-        real = torch.arange(P, device=prompt.device) < self.place[:, None]
+        real = torch.arange(P, device=prompt.device) < self.next_column[:, None]
         self.ids[:, :P] = torch.where(real, prompt, prompt[:, :1])
 
-    def bend(self, values: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+    def apply(self, values: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
         """Logits, or log-probabilities: those of the past divided by the penalty, or multiplied where they are below 0."""
         past = values.gather(1, self.ids)
         return values.scatter(1, self.ids, torch.where(past < 0, past * self.penalty, past / self.penalty))
 
-    def add(self, tokens: Int[Tensor, "R"]) -> None:
+    def append(self, tokens: Int[Tensor, "R"]) -> None:
         """One more token each; rows that have finished and are stepped on write over their last."""
-        self.ids.scatter_(1, self.place[:, None], tokens[:, None])
-        self.place.add_(1).clamp_(max=self.ids.shape[1] - 1)
+        self.ids.scatter_(1, self.next_column[:, None], tokens[:, None])
+        self.next_column.add_(1).clamp_(max=self.ids.shape[1] - 1)
 
-    def move(self, rows: Tensor) -> None:
+    def reorder(self, rows: Tensor) -> None:
         """Beams exchange their pasts, in the same place."""
         self.ids.copy_(self.ids.index_select(0, rows))
 
-    def keep(self, rows: Tensor) -> None:
-        self.ids, self.place = self.ids[rows], self.place[rows]
+    def select_rows(self, rows: Tensor) -> None:
+        self.ids, self.next_column = self.ids[rows], self.next_column[rows]
 
-    def join(self, other: Past) -> None:
+    def append_rows(self, other: RepetitionPenalty) -> None:
         columns = max(self.ids.shape[1], other.ids.shape[1])
-        self.ids = torch.cat([_wider(self.ids, columns), _wider(other.ids, columns)])
-        self.place = torch.cat([self.place, other.place])
+        self.ids = torch.cat([_pad_columns(self.ids, columns), _pad_columns(other.ids, columns)])
+        self.next_column = torch.cat([self.next_column, other.next_column])
 
     def tensors(self) -> list[Tensor]:
-        return [self.ids, self.place]
+        return [self.ids, self.next_column]
 
 
-def _wider(ids: Tensor, columns: int) -> Tensor:
+def _pad_columns(ids: Tensor, columns: int) -> Tensor:
     more = columns - ids.shape[1]
     return torch.cat([ids, ids[:, :1].expand(-1, more)], 1) if more else ids

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def narrow(
+def filter_logits(
     logits: Float[Tensor, "B V"], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
 ) -> Float[Tensor, "B V"]:
     """The logits that are drawn from: divided by the temperature, all but the likeliest set to -inf, in this order.
@@ -32,23 +32,23 @@ def narrow(
     return logits
 
 
-def draw(logits: Float[Tensor, "B V"], chances: Float[Tensor, "B"]) -> Int[Tensor, "B"]:
+def sample(logits: Float[Tensor, "B V"], uniforms: Float[Tensor, "B"]) -> Int[Tensor, "B"]:
     """The token at which the cumulated probability passes the row's chance in [0, 1)."""
     cumulated = logits.double().softmax(-1).cumsum(-1)
     # the last sum may be 1 - 1e-16: scale the chance so that it is always passed, and by a possible token
-    found = torch.searchsorted(cumulated, (chances.double() * cumulated[:, -1])[:, None], right=True)
+    found = torch.searchsorted(cumulated, (uniforms.double() * cumulated[:, -1])[:, None], right=True)
     return found[:, 0].clamp(max=logits.shape[-1] - 1)
 
 
-def chances(seed: int, *keys: np.ndarray) -> Tensor:
+def uniform_numbers(seed: int, *keys: np.ndarray) -> Tensor:
     """One number in [0, 1) for each of the keys (request, copy, position), from the seed alone; keys may be broadcast."""
-    mixed = _mix(np.full(keys[0].shape, seed % 2**64, dtype=np.uint64))
+    mixed = _splitmix64(np.full(keys[0].shape, seed % 2**64, dtype=np.uint64))
     for key in keys:
-        mixed = _mix(mixed ^ key.astype(np.uint64))
+        mixed = _splitmix64(mixed ^ key.astype(np.uint64))
     return torch.from_numpy((mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
+def _splitmix64(x: np.ndarray) -> np.ndarray:
     """splitmix64: neighbouring keys give unrelated numbers."""
     with np.errstate(over="ignore"):
         x = x + np.uint64(0x9E3779B97F4A7C15)

@@ -8,48 +8,50 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decode.beam import Beams
-from regard.decode.greedy import Single
-from regard.decode.protocol import Found, Generating, Quest, State
-from regard.decode.repetition import Past
-from regard.decode.settings import Decode
-from regard.decode.stopping import Heard
+from regard.decode.beam import BeamSearch
+from regard.decode.greedy import GreedyOrSample
+from regard.decode.protocol import DecodingState, GenerativeBody, Hypothesis, Search
+from regard.decode.repetition import RepetitionPenalty
+from regard.decode.settings import DecodeSettings
+from regard.decode.stopping import StopMonitor
 from regard.types import Batch
 
 
-def begin(
-    body: Generating, batch: Batch, end: int, limits: Tensor, settings: Decode, requests: np.ndarray,
-    banned: Tensor | None, room: int | None = None, copies: range | None = None,
-) -> Quest:  # fmt: skip
+def start_search(
+    body: GenerativeBody, batch: Batch, eos_id: int, limits: Tensor, settings: DecodeSettings, requests: np.ndarray,
+    banned: Tensor | None, max_cache_len: int | None = None, sample_range: range | None = None,
+) -> Search:  # fmt: skip
     """The prompts are read. `copies`: which draws of each row are followed, all when None."""
-    state: State = body.start(batch, room)
-    last, past = batch.last(), None
-    if settings.repetition != 1.0:
-        furthest = batch.prompt.shape[1] - 1 + int(limits.max()) if room is None else room
-        past = Past(batch, settings.repetition, furthest + 1)
-    if settings.beam > 1:
-        return Beams(body, state, last, end, limits, settings, banned, past)
-    return Single(body, state, last, end, limits, settings, requests, banned, past, copies)
+    state: DecodingState = body.start(batch, max_cache_len)
+    last, past = batch.last_tokens(), None
+    if settings.repetition_penalty != 1.0:
+        furthest = batch.prompt.shape[1] - 1 + int(limits.max()) if max_cache_len is None else max_cache_len
+        past = RepetitionPenalty(batch, settings.repetition_penalty, furthest + 1)
+    if settings.num_beams > 1:
+        return BeamSearch(body, state, last, eos_id, limits, settings, banned, past)
+    return GreedyOrSample(body, state, last, eos_id, limits, settings, requests, banned, past, sample_range)
 
 
-def walk(quest: Quest, answers: dict[int, list[Found]], heard: Heard | None = None) -> Iterator[dict[int, list[int]]]:
+def iterate(
+    search: Search, finished: dict[int, list[Hypothesis]], monitor: StopMonitor | None = None
+) -> Iterator[dict[int, list[int]]]:
     """Step by step, with what was heard in each. Rows leave with their answers as soon as they are finished."""
     while True:
-        quest.step()
-        yield {} if heard is None else heard.listen()
-        if bool(quest.open.all()):
+        search.step()
+        yield {} if monitor is None else monitor.poll()
+        if bool(search.active.all()):
             continue
-        closed = torch.nonzero(~quest.open)[:, 0].tolist()
-        for row, found in zip(closed, quest.answers(closed), strict=True):
-            answers[int(quest.rows[row])] = found
-        going = torch.nonzero(quest.open)[:, 0]
+        closed = torch.nonzero(~search.active)[:, 0].tolist()
+        for row, found in zip(closed, search.hypotheses(closed), strict=True):
+            finished[int(search.rows[row])] = found
+        going = torch.nonzero(search.active)[:, 0]
         if not len(going):
             return
-        quest.keep(going)
+        search.select_rows(going)
 
 
-def run(quest: Quest, heard: Heard | None = None) -> list[list[Found]]:
-    answers: dict[int, list[Found]] = {}
-    for _ in walk(quest, answers, heard):
+def run_search(search: Search, monitor: StopMonitor | None = None) -> list[list[Hypothesis]]:
+    answers: dict[int, list[Hypothesis]] = {}
+    for _ in iterate(search, answers, monitor):
         pass
-    return quest.gathered(answers)
+    return search.collect(answers)

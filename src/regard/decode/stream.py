@@ -10,59 +10,63 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from regard.decode.cuda_graphs import borrow, recordable
-from regard.decode.greedy import Single
-from regard.decode.protocol import Generating, Until
-from regard.decode.search import Speakers
-from regard.decode.settings import Decode
-from regard.decode.steps import begin, walk
-from regard.decode.stopping import Heard
+from regard.decode.cuda_graphs import acquire_graph, can_capture
+from regard.decode.greedy import GreedyOrSample
+from regard.decode.protocol import GenerativeBody, StopFn
+from regard.decode.search import ActiveRows
+from regard.decode.settings import DecodeSettings
+from regard.decode.steps import iterate, start_search
+from regard.decode.stopping import StopMonitor
 from regard.errors import SettingError
-from regard.nn.kernels.linear import recheck
+from regard.nn.kernels.linear import recheck_packed
 from regard.types import Batch
 
 
 def stream(
-    body: Generating, batch: Batch, end: int, limits: Int[Tensor, "B"], settings: Decode,
-    requests: np.ndarray | None = None, banned: tuple[int, ...] = (), until: Until | None = None,
+    body: GenerativeBody, batch: Batch, eos_id: int, limits: Int[Tensor, "B"], settings: DecodeSettings,
+    requests: np.ndarray | None = None, banned: tuple[int, ...] = (), stop_fn: StopFn | None = None,
 ) -> Iterator[list[list[int]]]:  # fmt: skip
     """After each step (a few on CUDA) the new tokens of each row of `batch`: together those that `search` finds.
 
     Whoever closes the generator early, or lets it go, frees what it held."""
-    if settings.beam > 1:
+    if settings.num_beams > 1:
         raise SettingError(
-            f"decode.beam={settings.beam} cannot be streamed: a beam may change its mind about what it said. "
-            "Set decode.beam=1."
+            f"decode.num_beams={settings.num_beams} cannot be streamed: a beam may change its mind about what it said. "
+            "Set decode.num_beams=1."
         )
-    if settings.best > 1:
+    if settings.num_return_sequences > 1:
         raise SettingError(
-            f"decode.best={settings.best} cannot be streamed: a stream is one answer. Set decode.best=1."
+            f"decode.num_return_sequences={settings.num_return_sequences} cannot be streamed: a stream is one answer. Set decode.num_return_sequences=1."
         )
-    speakers = Speakers.of(batch, limits, requests, banned)
-    return _told(_heard(body, speakers, end, settings, speakers.known_to(until)), speakers.rows, len(limits))
+    speakers = ActiveRows.from_batch(batch, limits, requests, banned)
+    return _stream_rows(
+        _generate(body, speakers, eos_id, settings, speakers.remap_stop_fn(stop_fn)), speakers.rows, len(limits)
+    )
 
 
-def _heard(
-    body: Generating, speakers: Speakers, end: int, settings: Decode, until: Until | None
+def _generate(
+    body: GenerativeBody, speakers: ActiveRows, end: int, settings: DecodeSettings, until: StopFn | None
 ) -> Generator[dict[int, list[int]], None, None]:
     if not speakers.rows:
         return
-    recheck()
+    recheck_packed()
     asked = body, speakers.batch, end, speakers.limits, settings, speakers.requests, speakers.banned
-    loan = borrow(*asked) if recordable(body, speakers.batch) else None
+    loan = acquire_graph(*asked) if can_capture(body, speakers.batch) else None
     if loan is None:
-        quest = begin(*asked)
-        assert isinstance(quest, Single)
-        yield from walk(quest, {}, Heard(quest, until))
+        quest = start_search(*asked)
+        assert isinstance(quest, GreedyOrSample)
+        yield from iterate(quest, {}, StopMonitor(quest, until))
         return
     try:
-        yield from loan.walk(until, soon=True)
-        loan.found()  # refuses what is no number
+        yield from loan.iterate(until, streaming=True)
+        loan.hypotheses()  # refuses what is no number
     finally:
-        loan.back()
+        loan.release()
 
 
-def _told(heard: Generator[dict[int, list[int]], None, None], rows: list[int], count: int) -> Iterator[list[list[int]]]:
+def _stream_rows(
+    heard: Generator[dict[int, list[int]], None, None], rows: list[int], count: int
+) -> Iterator[list[list[int]]]:
     """Inference mode belongs to the thread: it is on while a step is made, and off while the listener has the word."""
     with closing(heard):
         while True:

@@ -6,37 +6,37 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-CHUNK = 64
+CHUNK_SIZE = 64
 """Tokens of which only the highest is looked at first."""
 
 
-def likeliest(logits: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"]]:
+def top_log_probs(logits: Float[Tensor, "R V"], k: int) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"]]:
     """The `count` highest log-probabilities of each row, highest first, and their tokens."""
     logs = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
     # the logits themselves have the same order, in half the bytes where they are of 16 bits
-    return highest(logs, count, logits)
+    return chunked_topk(logs, k, logits)
 
 
-def highest(
-    values: Float[Tensor, "R V"], count: int, order: Float[Tensor, "R V"] | None = None
+def chunked_topk(
+    values: Float[Tensor, "R V"], k: int, sort_key: Float[Tensor, "R V"] | None = None
 ) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"]]:
     """The `count` highest values of each row, highest first, and where they stand; `order` is anything of the same order.
 
     The k highest lie in the k chunks with the highest maxima: those are found first, then the places within them."""
     rows, V = values.shape
-    count = min(count, V)
-    chunks = V // CHUNK
-    if chunks < 2 * count:
-        found, places = values.topk(count)
+    k = min(k, V)
+    chunks = V // CHUNK_SIZE
+    if chunks < 2 * k:
+        found, places = values.topk(k)
         return found, places
-    order = values if order is None else order
-    which = order[:, : chunks * CHUNK].view(rows, chunks, CHUNK).amax(-1).topk(count).indices
-    body = values[:, : chunks * CHUNK].view(rows, chunks, CHUNK)
-    near = body.gather(1, which[..., None].expand(-1, -1, CHUNK)).flatten(1)
-    names = (which[..., None] * CHUNK + torch.arange(CHUNK, device=values.device)).flatten(1)
-    rest = V - chunks * CHUNK
+    sort_key = values if sort_key is None else sort_key
+    which = sort_key[:, : chunks * CHUNK_SIZE].view(rows, chunks, CHUNK_SIZE).amax(-1).topk(k).indices
+    body = values[:, : chunks * CHUNK_SIZE].view(rows, chunks, CHUNK_SIZE)
+    near = body.gather(1, which[..., None].expand(-1, -1, CHUNK_SIZE)).flatten(1)
+    names = (which[..., None] * CHUNK_SIZE + torch.arange(CHUNK_SIZE, device=values.device)).flatten(1)
+    rest = V - chunks * CHUNK_SIZE
     if rest:  # what no whole chunk holds is always looked at
         near = torch.cat([near, values[:, -rest:]], 1)
         names = torch.cat([names, torch.arange(V - rest, V, device=values.device).expand(rows, -1)], 1)
-    found, places = near.topk(count)
+    found, places = near.topk(k)
     return found, names.gather(1, places)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from regard.demos.demo import Demo
 
 DEMOS: LazyTable[Demo] = LazyTable({
-    "translate": "regard.demos.translate:Translator",
-    "caption": "regard.demos.caption:Captioner",
-    "clouds": "regard.demos.point_clouds:Rooms",
-}, instances=True)  # fmt: skip
+    "translate": "regard.demos.translate:TranslateDemo",
+    "caption": "regard.demos.caption:CaptionDemo",
+    "clouds": "regard.demos.point_clouds:PointCloudDemo",
+}, instantiate=True)  # fmt: skip

@@ -9,33 +9,33 @@ from pathlib import Path
 from typing import Any
 
 from regard.demos import scenes
-from regard.demos.demo import Demo, Rows, Say, quoted
+from regard.demos.demo import Demo, LogFn, ResultRows, quote_path
 from regard.explain.captioning import explain_caption
-from regard.explain.grounding import TOTAL, Regard, regards_of, scored
+from regard.explain.grounding import ALL_KINDS, WordAttention, score_by_kind, word_attentions
 from regard.model import Model
 
-SIDE = 48
+IMAGE_SIZE = 48
 """pixels of a picture"""
-MOST = 2
+MAX_OBJECTS = 2
 """objects of a scene"""
-ASKED = 4
+NUM_EXAMPLES = 4
 """scenes that are captioned for a person to see"""
-LOOKS = 100
+ATTENTION_SAMPLES = 100
 """scenes whose attention is measured"""
-KINDS = ("size", "colour", "shape", "relation", TOTAL)
+WORD_KINDS = ("size", "colour", "shape", "relation", ALL_KINDS)
 """what words tell"""
 
 
-class Captioner(Demo):
+class CaptionDemo(Demo):
     name = task = "caption"
     out = "runs/demo-caption"
     settings = (
-        f"model.size={SIDE}", "model.tap=2", "model.penalty=0", "data.vocabulary=400", "train.steps=1000", "train.images=64",
-        "train.rate=1e-3", "train.smoothing=0", "train.every=500", "train.log=20", "data.score=280", "decode.beam=1",
+        f"model.image_size={IMAGE_SIZE}", "model.feature_level=2", "model.attention_penalty=0", "data.vocab_size=400", "train.steps=1000", "train.batch_size=64",
+        "train.lr=1e-3", "train.label_smoothing=0", "train.eval_every=500", "train.log_every=20", "data.eval_samples=280", "decode.num_beams=1",
     )  # fmt: skip
     """caption-attend-tiny without the last stage of what it sees through, which has 3 x 3 places of such small pictures, and
     the one before it 6 x 6. Most of a scene is empty: that every place be looked at is not demanded."""
-    given = "picture"
+    input_key = "picture"
     titles = {  # noqa: RUF012
         "corpus": "The pictures: scenes of coloured shapes drawn by regard, with captions",
         "train": "Training a captioner on them: before each word it looks at the picture anew",
@@ -44,50 +44,56 @@ class Captioner(Demo):
         "explain": "What it looked at",
     }
 
-    def write(self, folder: Path) -> dict[str, str]:
-        return {name: str(path) for name, path in scenes.write(folder, SIDE, most=MOST).items()}
+    def write_data(self, folder: Path) -> dict[str, str]:
+        return {
+            name: str(path) for name, path in scenes.write_dataset(folder, IMAGE_SIZE, max_objects=MAX_OBJECTS).items()
+        }
 
-    def ask(self, model: Model, rows: Rows, say: Say) -> None:
+    def show_predictions(self, model: Model, rows: ResultRows, log: LogFn) -> None:
         """Scenes from all over the test part: those of two objects are many more."""
-        pictures = [row["picture"] for row in rows[:: max(len(rows) // ASKED, 1)]][:ASKED]
-        for picture, answer in zip(pictures, model.answer(pictures), strict=True):
-            say(f"{picture}  →  {answer.value}")
+        pictures = [row["picture"] for row in rows[:: max(len(rows) // NUM_EXAMPLES, 1)]][:NUM_EXAMPLES]
+        for picture, answer in zip(pictures, model.predict(pictures), strict=True):
+            log(f"{picture}  →  {answer.value}")
 
-    def explain(self, model: Model, run: Path, data: Mapping[str, str], rows: Rows, say: Say) -> dict[str, Any]:
+    def explain(self, model: Model, run: Path, data: Mapping[str, str], rows: ResultRows, log: LogFn) -> dict[str, Any]:
         right = [row for row in rows if row["answer"] == row["reference"]]
         longest = max(right or rows, key=lambda row: len(row["reference"]))
         found = model.explain(longest["picture"], longest["answer"] or longest["reference"])
         for suffix in ("html", "png"):
-            say(f"{found.save(run / f'attention.{suffix}')}")
-        looked = scored(regards(model, Path(data["test"])))
-        say("Share of its attention on the objects that a word names; beside it that of an even look:")
-        for kind in (kind for kind in KINDS if kind in looked):
-            say(f"  {kind:8} {100 * looked[kind].share:4.1f} %   {100 * looked[kind].even_share:4.1f} %")
-        hit, even = (f"{100 * part:.1f} %" for part in (looked[TOTAL].hit, looked[TOTAL].even_hit))
-        say(f"The place that it looks at most is one of theirs for {hit} of these words; by chance for {even}.")
-        say("A relation is between two objects, and may have been told from what was seen before.")
+            log(f"{found.save(run / f'attention.{suffix}')}")
+        looked = score_by_kind(measure_attention(model, Path(data["test"])))
+        log("Share of its attention on the objects that a word names; beside it that of an even look:")
+        for kind in (kind for kind in WORD_KINDS if kind in looked):
+            log(
+                f"  {kind:8} {100 * looked[kind].inside_fraction:4.1f} %   {100 * looked[kind].uniform_fraction:4.1f} %"
+            )
+        hit, even = (f"{100 * part:.1f} %" for part in (looked[ALL_KINDS].hit_rate, looked[ALL_KINDS].uniform_hit_rate))
+        log(f"The place that it looks at most is one of theirs for {hit} of these words; by chance for {even}.")
+        log("A relation is between two objects, and may have been told from what was seen before.")
         return {"looked": {kind: asdict(score) for kind, score in looked.items()}}
 
-    def further(self, regard: str, run: Path, data: Path) -> str:
+    def next_steps(self, program: str, run: Path, data: Path) -> str:
         return f"""
 Your own pictures: a file with {{"image": "beach.jpg", "captions": ["a dog on the sand"]}} on each line (or a CSV), then
 
-  {regard} train caption --data photos/captions.jsonl --model caption-attend-tiny --out runs/mine
-  {regard} evaluate runs/mine
-  {regard} run runs/mine beach.jpg
-  {regard} explain runs/mine beach.jpg --out looked.html
+  {program} train caption --data photos/captions.jsonl --model caption-attend-tiny --out runs/mine
+  {program} evaluate runs/mine
+  {program} run runs/mine beach.jpg
+  {program} explain runs/mine beach.jpg --out looked.html
 
 What the demo made is in {run}. Ask it more; colours with shapes that it has never seen together are much harder for it:
 
-  {regard} run {quoted(run)} {quoted(data / "test" / "images")}
-  {regard} evaluate {quoted(run)} --data {quoted(data / "test-pairs" / "captions.jsonl")}
+  {program} run {quote_path(run)} {quote_path(data / "test" / "images")}
+  {program} evaluate {quote_path(run)} --data {quote_path(data / "test-pairs" / "captions.jsonl")}
 """
 
 
-def regards(model: Model, captions: Path) -> Iterator[Regard]:
+def measure_attention(model: Model, captions: Path) -> Iterator[WordAttention]:
     """What was looked at while the right captions are read, of scenes from all over a part."""
     lines = captions.read_text("utf-8").splitlines()
-    for line in lines[:: max(len(lines) // LOOKS, 1)][:LOOKS]:
+    for line in lines[:: max(len(lines) // ATTENTION_SAMPLES, 1)][:ATTENTION_SAMPLES]:
         row = json.loads(line)
-        told = explain_caption(model, str(captions.parent / row["image"]), row["captions"][0]).told
-        yield from regards_of(told.maps(), row["words"], [one["box"] for one in row["objects"]], (SIDE, SIDE))
+        told = explain_caption(model, str(captions.parent / row["image"]), row["captions"][0]).attention
+        yield from word_attentions(
+            told.maps(), row["words"], [one["box"] for one in row["objects"]], (IMAGE_SIZE, IMAGE_SIZE)
+        )

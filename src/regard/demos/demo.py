@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from regard.model import Model
 
-Say = Callable[[str], None]
-Rows = Sequence[Mapping[str, str]]
+LogFn = Callable[[str], None]
+ResultRows = Sequence[Mapping[str, str]]
 """Test samples with their answers."""
 
 
@@ -24,27 +24,27 @@ class Demo(ABC):
     out: ClassVar[str]
     """the folder of the run, where none is named"""
     settings: ClassVar[tuple[str, ...]]
-    given: ClassVar[str]
+    input_key: ClassVar[str]
     """what a test sample calls that which is asked"""
     titles: ClassVar[Mapping[str, str]]
     """of the stages, in their order: corpus, train, score, answer, explain"""
 
     @abstractmethod
-    def write(self, folder: Path) -> dict[str, str]:
+    def write_data(self, folder: Path) -> dict[str, str]:
         """The data as files of the kind that a person would have; those of its parts train, valid and test are named."""
 
     @abstractmethod
-    def ask(self, model: Model, rows: Rows, say: Say) -> None: ...
+    def show_predictions(self, model: Model, rows: ResultRows, log: LogFn) -> None: ...
 
     @abstractmethod
-    def explain(self, model: Model, run: Path, data: Mapping[str, str], rows: Rows, say: Say) -> dict[str, Any]:
+    def explain(self, model: Model, run: Path, data: Mapping[str, str], rows: ResultRows, log: LogFn) -> dict[str, Any]:
         """Pictures and pages into the run. What was measured is kept with the scores."""
 
     @abstractmethod
-    def further(self, regard: str, run: Path, data: Path) -> str:
+    def next_steps(self, program: str, run: Path, data: Path) -> str:
         """What to type next, of the run and the folder of its data."""
 
 
-def quoted(path: Path) -> str:
+def quote_path(path: Path) -> str:
     """As a shell takes it."""
     return shlex.quote(str(path))

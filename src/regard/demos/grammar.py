@@ -15,16 +15,16 @@ from random import Random
 from typing import Literal, NamedTuple, TypeVar
 
 from regard.demos import lexicon as lex
-from regard.demos.lexicon import Adjective, Adverb, Link, Noun, Pronoun, Tense, Verb
+from regard.demos.lexicon import Adjective, Adverb, Conjunction, Noun, Pronoun, Tense, Verb
 
 Determiner = Literal["the", "a", "no"]
 Case = Literal["nominative", "accusative"]
 Item = TypeVar("Item")
 
-LONGEST = 16  # words of an English sentence in the corpus
+MAX_WORDS = 16  # words of an English sentence in the corpus
 
 
-class Pair(NamedTuple):
+class SentencePair(NamedTuple):
     source: str
     target: str
 
@@ -39,9 +39,9 @@ class Combination(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    train: list[Pair]
-    valid: list[Pair]
-    test: list[Pair]
+    train: list[SentencePair]
+    valid: list[SentencePair]
+    test: list[SentencePair]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +62,19 @@ class Clause:
     negated: bool = False
     object: Phrase | None = None
     adverb: Adverb | None = None
-    fronted: bool = False  # the adverb opens the clause
+    adverb_first: bool = False  # the adverb opens the clause
 
     @property
-    def negative(self) -> bool:
+    def is_negative(self) -> bool:
         return self.negated or (isinstance(self.subject, Phrase) and self.subject.determiner == "no")
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
     main: Clause
-    link: Link | None = None
-    side: Clause | None = None
-    side_leads: bool = False
+    conjunction: Conjunction | None = None
+    subordinate: Clause | None = None
+    subordinate_first: bool = False
 
 
 # English
@@ -95,7 +95,7 @@ def _english_phrase(phrase: Phrase | Pronoun) -> str:
 def _english_predicate(verb: Verb, tense: Tense, plural: bool, negated: bool) -> str:
     auxiliary = (tense.english_negative if negated else tense.english)[plural]
     if not auxiliary:
-        return verb.past if tense.past else verb.base if plural else verb.third
+        return verb.past if tense.is_past else verb.base if plural else verb.third
     return f"{auxiliary} {verb.participle if tense is lex.PERFECT else verb.base}"
 
 
@@ -105,16 +105,16 @@ def _english_clause(clause: Clause) -> str:
     if clause.object:
         words = f"{words} {_english_phrase(clause.object)}"
     if clause.adverb:
-        words = f"{clause.adverb.english} {words}" if clause.fronted else f"{words} {clause.adverb.english}"
+        words = f"{clause.adverb.english} {words}" if clause.adverb_first else f"{words} {clause.adverb.english}"
     return words
 
 
-def english(sentence: Sentence) -> str:
+def to_english(sentence: Sentence) -> str:
     main = _english_clause(sentence.main)
-    if not (sentence.link and sentence.side):
+    if not (sentence.conjunction and sentence.subordinate):
         return main
-    side = f"{sentence.link.english} {_english_clause(sentence.side)}"
-    return f"{side} , {main}" if sentence.side_leads else f"{main} {side}"
+    side = f"{sentence.conjunction.english} {_english_clause(sentence.subordinate)}"
+    return f"{side} , {main}" if sentence.subordinate_first else f"{main} {side}"
 
 
 # German
@@ -126,14 +126,14 @@ def _german_phrase(phrase: Phrase | Pronoun, case: Case, negated: bool = False) 
         return phrase.german
     gender = "p" if phrase.plural else phrase.noun.gender
     if phrase.determiner == "the":
-        article, ending = lex.DEFINITE[case, gender], lex.WEAK[case, gender]
+        article, ending = lex.DEFINITE_ARTICLES[case, gender], lex.WEAK_ENDINGS[case, gender]
     elif negated or phrase.determiner == "no":
-        article = "keine" if phrase.plural else "k" + lex.INDEFINITE[case, gender]
-        ending = lex.MIXED[case, gender]
+        article = "keine" if phrase.plural else "k" + lex.INDEFINITE_ARTICLES[case, gender]
+        ending = lex.MIXED_ENDINGS[case, gender]
     elif phrase.plural:
         article, ending = "", "e"
     else:
-        article, ending = lex.INDEFINITE[case, gender], lex.MIXED[case, gender]
+        article, ending = lex.INDEFINITE_ARTICLES[case, gender], lex.MIXED_ENDINGS[case, gender]
     noun = phrase.noun.german_plural if phrase.plural else phrase.noun.german
     words = f"{phrase.adjective.stem}{ending} {noun}" if phrase.adjective else noun
     return f"{article} {words}" if article else words
@@ -146,14 +146,14 @@ def _german_verb(verb: Verb, tense: Tense, plural: bool) -> tuple[str, str]:
     if tense is lex.PAST:
         return (verb.german_past_plural if plural else verb.german_past), verb.particle
     if tense is lex.PERFECT:
-        auxiliary = ("ist", "sind") if verb.moves else tense.german
+        auxiliary = ("ist", "sind") if verb.is_motion else tense.german
         return auxiliary[plural], verb.german_participle
     return tense.german[plural], verb.infinitive
 
 
-def _german_middle(clause: Clause) -> list[str]:
+def _german_midfield(clause: Clause) -> list[str]:
     """What stands between verb and close. `nicht` follows a definite object and the time; `kein` replaces it else."""
-    time = clause.adverb.german if clause.adverb and not clause.fronted else ""
+    time = clause.adverb.german if clause.adverb and not clause.adverb_first else ""
     if clause.object is None:
         return [time, "nicht" if clause.negated else ""]
     if clause.negated and clause.object.determiner == "the":
@@ -165,24 +165,24 @@ def _german_clause(clause: Clause, place: Literal["first", "after", "side"]) -> 
     """A main clause that comes first, a main clause after another (its verb leads), or a side clause (verb last)."""
     subject = _german_phrase(clause.subject, "nominative")
     finite, close = _german_verb(clause.verb, clause.tense, clause.subject.plural)
-    middle = _german_middle(clause)
+    middle = _german_midfield(clause)
     if place == "side":
         joined = close == clause.verb.particle
         words = [subject, *middle, close + finite] if joined else [subject, *middle, close, finite]
     elif place == "after":
         words = [finite, subject, *middle, close]
-    elif clause.adverb and clause.fronted:
+    elif clause.adverb and clause.adverb_first:
         words = [clause.adverb.german, finite, subject, *middle, close]
     else:
         words = [subject, finite, *middle, close]
     return " ".join(word for word in words if word)
 
 
-def german(sentence: Sentence) -> str:
-    if not (sentence.link and sentence.side):
+def to_german(sentence: Sentence) -> str:
+    if not (sentence.conjunction and sentence.subordinate):
         return _german_clause(sentence.main, "first")
-    side = f"{sentence.link.german} {_german_clause(sentence.side, 'side')}"
-    if sentence.side_leads:
+    side = f"{sentence.conjunction.german} {_german_clause(sentence.subordinate, 'side')}"
+    if sentence.subordinate_first:
         return f"{side} , {_german_clause(sentence.main, 'after')}"
     return f"{_german_clause(sentence.main, 'first')} , {side}"
 
@@ -190,7 +190,7 @@ def german(sentence: Sentence) -> str:
 # What may be said
 
 
-def _makes_sense(clause: Clause) -> bool:
+def _is_valid_clause(clause: Clause) -> bool:
     """Whether verb, subject, object, tense and adverb suit one another."""
     subject, verb, target, adverb = clause.subject, clause.verb, clause.object, clause.adverb
     if isinstance(subject, Phrase):
@@ -202,20 +202,20 @@ def _makes_sense(clause: Clause) -> bool:
         return False
     if target is not None and (target.noun.kind not in verb.objects or target.determiner == "no"):
         return False
-    if verb.stative and clause.tense not in (lex.PRESENT, lex.PAST):
+    if verb.is_stative and clause.tense not in (lex.PRESENT, lex.PAST):
         return False
-    return adverb is None or (not verb.stative and adverb in lex.adverbs(clause.tense.name, clause.negative))
+    return adverb is None or (not verb.is_stative and adverb in lex.adverbs(clause.tense.name, clause.is_negative))
 
 
-def _may_join(link: Link, main: Clause, side: Clause, side_leads: bool) -> bool:
+def _can_join(link: Conjunction, main: Clause, side: Clause, side_leads: bool) -> bool:
     """Whether the verbs, tenses and adverbs of the two clauses suit the link."""
-    if side_leads and (main.adverb or not link.may_lead):
+    if side_leads and (main.adverb or not link.can_lead):
         return False  # German would put this adverb before or after the subject, as the subject is known or not
-    if side.fronted or side.verb.reports or main.verb.reports != (link is lex.THAT):
+    if side.adverb_first or side.verb.is_reporting or main.verb.is_reporting != (link is lex.THAT):
         return False
-    if link is lex.WHEN and any(clause.adverb and clause.adverb.repeats for clause in (main, side)):
+    if link is lex.WHEN and any(clause.adverb and clause.adverb.is_habitual for clause in (main, side)):
         return False
-    return main.tense in lex.main_tenses(link) and side.tense in lex.side_tenses(link, main.tense.past)
+    return main.tense in lex.main_tenses(link) and side.tense in lex.subordinate_tenses(link, main.tense.is_past)
 
 
 # Translating: find the one sentence that is said in these words
@@ -223,15 +223,15 @@ def _may_join(link: Link, main: Clause, side: Clause, side_leads: bool) -> bool:
 
 def translate(source: str) -> str | None:
     """The German of an English sentence, or None when the grammar does not say it."""
-    return next((german(sentence) for sentence in analyses(source)), None)
+    return next((to_german(sentence) for sentence in parse(source)), None)
 
 
-def analyses(source: str) -> Iterator[Sentence]:
+def parse(source: str) -> Iterator[Sentence]:
     """Every sentence whose English is `source`; the lexicon is such that there is at most one."""
     words = source.split()
-    links = [(place, link) for place, word in enumerate(words) for link in lex.LINKS if link.english == word]
+    links = [(place, link) for place, word in enumerate(words) for link in lex.CONJUNCTIONS if link.english == word]
     if not links:
-        yield from (Sentence(clause) for clause in _clauses(words))
+        yield from (Sentence(clause) for clause in _parse_clauses(words))
     if len(links) != 1:
         return
     place, link = links[0]
@@ -240,12 +240,12 @@ def analyses(source: str) -> Iterator[Sentence]:
         main_words, side_words = words[comma + 1 :], words[1:comma]
     else:
         main_words, side_words = words[:place], words[place + 1 :]
-    for main, side in product(_clauses(main_words), _clauses(side_words)):
-        if _may_join(link, main, side, leads):
+    for main, side in product(_parse_clauses(main_words), _parse_clauses(side_words)):
+        if _can_join(link, main, side, leads):
             yield Sentence(main, link, side, leads)
 
 
-def _clauses(words: Sequence[str]) -> Iterator[Clause]:
+def _parse_clauses(words: Sequence[str]) -> Iterator[Clause]:
     text = " ".join(words)
     for adverb, fronted in ((None, False), *product(lex.ADVERBS, (False, True))):
         core = text
@@ -253,15 +253,15 @@ def _clauses(words: Sequence[str]) -> Iterator[Clause]:
             core = text.removeprefix(f"{adverb.english} ") if fronted else text.removesuffix(f" {adverb.english}")
             if core == text:
                 continue
-        for subject, verb, tense, negated, target in _cores(core.split()):
+        for subject, verb, tense, negated, target in _split_clause(core.split()):
             clause = Clause(subject, verb, tense, negated, target, adverb, fronted)
-            if _makes_sense(clause):
+            if _is_valid_clause(clause):
                 yield clause
 
 
-def _cores(words: list[str]) -> Iterator[tuple[Phrase | Pronoun, Verb, Tense, bool, Phrase | None]]:
+def _split_clause(words: list[str]) -> Iterator[tuple[Phrase | Pronoun, Verb, Tense, bool, Phrase | None]]:
     """Every way to cut the words into subject, predicate and object."""
-    phrases, predicates = _phrases(), _predicates()
+    phrases, predicates = _phrase_table(), _predicate_table()
     for start, stop in product(range(1, 4), range(2, len(words) + 1)):
         subject = phrases.get(" ".join(words[:start]))
         target = phrases.get(" ".join(words[stop:]))
@@ -272,7 +272,7 @@ def _cores(words: list[str]) -> Iterator[tuple[Phrase | Pronoun, Verb, Tense, bo
 
 
 @cache
-def _phrases() -> dict[str, Phrase | Pronoun]:
+def _phrase_table() -> dict[str, Phrase | Pronoun]:
     phrases: dict[str, Phrase | Pronoun] = {pronoun.english: pronoun for pronoun in lex.PRONOUNS}
     determiners: tuple[tuple[Determiner, bool], ...] = (
         ("the", False), ("the", True), ("a", False), ("a", True), ("no", False),
@@ -285,7 +285,7 @@ def _phrases() -> dict[str, Phrase | Pronoun]:
 
 
 @cache
-def _predicates() -> dict[tuple[str, bool], list[tuple[Verb, Tense, bool]]]:
+def _predicate_table() -> dict[tuple[str, bool], list[tuple[Verb, Tense, bool]]]:
     predicates: dict[tuple[str, bool], list[tuple[Verb, Tense, bool]]] = {}
     for verb, tense, plural, negated in product(lex.VERBS, lex.TENSES, (False, True), (False, True)):
         words = _english_predicate(verb, tense, plural, negated)
@@ -322,26 +322,26 @@ def _draw_clause(rng: Random, verbs: Sequence[Verb], tenses: Sequence[Tense], ma
         clause = Clause(subject, verb, _pick(rng, tenses), negated, target)
         if rng.random() < 0.4:
             adverb = _pick(rng, lex.ADVERBS)
-            clause = replace(clause, adverb=adverb, fronted=may_front and rng.random() < 0.5)
-        if _makes_sense(clause):
+            clause = replace(clause, adverb=adverb, adverb_first=may_front and rng.random() < 0.5)
+        if _is_valid_clause(clause):
             return clause
 
 
-def _draw(rng: Random) -> Sentence:
+def _draw_sentence(rng: Random) -> Sentence:
     if rng.random() < 0.6:
-        return Sentence(_draw_clause(rng, lex.PLAIN_VERBS, lex.OFTEN, may_front=True))
-    link = _pick(rng, (lex.THAT, *lex.LINKS))
-    leads = link.may_lead and rng.random() < 0.35
+        return Sentence(_draw_clause(rng, lex.PLAIN_VERBS, lex.WEIGHTED_TENSES, may_front=True))
+    link = _pick(rng, (lex.THAT, *lex.CONJUNCTIONS))
+    leads = link.can_lead and rng.random() < 0.35
     verbs = lex.REPORTING_VERBS if link is lex.THAT else lex.PLAIN_VERBS
     while True:
         main = _draw_clause(rng, verbs, lex.main_tenses(link), may_front=True)
-        side = _draw_clause(rng, lex.PLAIN_VERBS, lex.side_tenses(link, main.tense.past), may_front=False)
-        if _may_join(link, main, side, leads):
+        side = _draw_clause(rng, lex.PLAIN_VERBS, lex.subordinate_tenses(link, main.tense.is_past), may_front=False)
+        if _can_join(link, main, side, leads):
             return Sentence(main, link, side, leads)
 
 
 def combinations(sentence: Sentence) -> Iterator[Combination]:
-    for clause in (sentence.main, sentence.side):
+    for clause in (sentence.main, sentence.subordinate):
         if clause is None:
             continue
         verb, phrases = clause.verb.base, (clause.subject, clause.object)
@@ -354,22 +354,22 @@ def combinations(sentence: Sentence) -> Iterator[Combination]:
                 yield Combination("adjective", phrase.adjective.english, phrase.noun.english)
 
 
-UNSEEN = frozenset(Combination(*combination) for combination in lex.UNSEEN)
+UNSEEN_COMBINATIONS = frozenset(Combination(*combination) for combination in lex.UNSEEN_PAIRS)
 
 
-def corpus(count: int = 120_000, seed: int = 2017) -> Corpus:
+def generate_corpus(count: int = 120_000, seed: int = 2017) -> Corpus:
     """Distinct pairs, the same on every machine; training pairs hold no combination that is in `UNSEEN`."""
     rng = Random(seed)
     valid, test = min(1_000, count // 20), min(2_000, count // 10)
-    train: list[Pair] = []
-    held: list[Pair] = []
+    train: list[SentencePair] = []
+    held: list[SentencePair] = []
     said: set[str] = set()
     while len(train) + len(held) < count:
-        sentence = _draw(rng)
-        unseen = not UNSEEN.isdisjoint(combinations(sentence))
+        sentence = _draw_sentence(rng)
+        unseen = not UNSEEN_COMBINATIONS.isdisjoint(combinations(sentence))
         pool, size = (held, valid + test) if unseen else (train, count - valid - test)
-        source = english(sentence)
-        if len(pool) < size and source not in said and source.count(" ") < LONGEST:
+        source = to_english(sentence)
+        if len(pool) < size and source not in said and source.count(" ") < MAX_WORDS:
             said.add(source)
-            pool.append(Pair(source, german(sentence)))
+            pool.append(SentencePair(source, to_german(sentence)))
     return Corpus(train, held[:valid], held[valid:])

@@ -19,7 +19,7 @@ PERSONS: Kinds = frozenset({"adult", "child"})
 LIVING: Kinds = PERSONS | {"animal"}
 PORTABLE: Kinds = frozenset({"thing", "food"})
 GOODS: Kinds = PORTABLE | {"large"}
-ANYTHING: Kinds = GOODS | LIVING
+ALL_KINDS: Kinds = GOODS | LIVING
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class Verb:
     subjects: Kinds
     objects: Kinds
     particle: str = ""
-    moves: bool = False  # verbs of motion form their perfect with `sein`
-    stative: bool = False  # no adverb of time and no modal: nobody needs a lamp every evening
-    reports: bool = False  # takes a that-clause
+    is_motion: bool = False  # verbs of motion form their perfect with `sein`
+    is_stative: bool = False  # no adverb of time and no modal: nobody needs a lamp every evening
+    is_reporting: bool = False  # takes a that-clause
 
     @property
     def german_plural(self) -> str:
@@ -82,7 +82,7 @@ class Tense:
     english: tuple[str, str]
     english_negative: tuple[str, str]
     german: tuple[str, str]
-    past: bool = False
+    is_past: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +90,17 @@ class Adverb:
     english: str
     german: str
     tenses: frozenset[str]
-    negatable: bool = True  # `not every day` would move the German negation
-    repeats: bool = False  # `when` would no longer be *als*
+    is_negatable: bool = True  # `not every day` would move the German negation
+    is_habitual: bool = False  # `when` would no longer be *als*
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Conjunction:
     """A conjunction; `may_lead` when its clause may also come before the main one."""
 
     english: str
     german: str
-    may_lead: bool = True
+    can_lead: bool = True
 
 
 def _verb(
@@ -120,7 +120,7 @@ def _verb(
     return Verb(base, third, past, participle, *german_forms, subjects, objects, particle, moves, stative, reports)
 
 
-def _two_words(entry: str) -> tuple[str, str]:
+def _split_pair(entry: str) -> tuple[str, str]:
     first, second = entry.split()
     return first, second
 
@@ -169,8 +169,8 @@ PRONOUNS: tuple[Pronoun, ...] = (
 
 ADJECTIVES: tuple[Adjective, ...] = (
     Adjective("old", "alt", frozenset({"adult", "animal", "thing", "large"})),
-    Adjective("small", "klein", ANYTHING),
-    Adjective("big", "groß", ANYTHING),
+    Adjective("small", "klein", ALL_KINDS),
+    Adjective("big", "groß", ALL_KINDS),
     Adjective("beautiful", "schön", LIVING | {"thing", "large"}),
     Adjective("young", "jung", LIVING),
     Adjective("tired", "müd", LIVING),
@@ -195,13 +195,13 @@ VERBS: tuple[Verb, ...] = (
     _verb("swim swims swam swum", "schwimmen schwimmt schwamm geschwommen", LIVING, moves=True),
     _verb("buy buys bought bought", "kaufen kauft kaufte gekauft", PERSONS, GOODS | {"animal"}),
     _verb("sell sells sold sold", "verkaufen verkauft verkaufte verkauft", PERSONS, GOODS | {"animal"}),
-    _verb("see sees saw seen", "sehen sieht sah gesehen", LIVING, ANYTHING),
+    _verb("see sees saw seen", "sehen sieht sah gesehen", LIVING, ALL_KINDS),
     _verb("hear hears heard heard", "hören hört hörte gehört", LIVING, LIVING),
     _verb("find finds found found", "finden findet fand gefunden", LIVING, GOODS | {"animal"}),
     _verb("eat eats ate eaten", "essen isst aß gegessen", PERSONS, frozenset({"food"})),
     _verb("carry carries carried carried", "tragen trägt trug getragen", PERSONS, PORTABLE),
     _verb("bring brings brought brought", "bringen bringt brachte gebracht", PERSONS, PORTABLE),
-    _verb("draw draws drew drawn", "zeichnen zeichnet zeichnete gezeichnet", PERSONS, ANYTHING),
+    _verb("draw draws drew drawn", "zeichnen zeichnet zeichnete gezeichnet", PERSONS, ALL_KINDS),
     _verb("visit visits visited visited", "besuchen besucht besuchte besucht", PERSONS, PERSONS),
     _verb("invite invites invited invited", "einladen lädt lud eingeladen", PERSONS, PERSONS, particle="ein"),
     _verb("phone phones phoned phoned", "anrufen ruft rief angerufen", PERSONS, PERSONS, particle="an"),
@@ -212,21 +212,21 @@ VERBS: tuple[Verb, ...] = (
     _verb("think thinks thought thought", "denken denkt dachte gedacht", PERSONS, stative=True, reports=True),
     _verb("believe believes believed believed", "glauben glaubt glaubte geglaubt", PERSONS, stative=True, reports=True),
 )
-PLAIN_VERBS = tuple(verb for verb in VERBS if not verb.reports)
-REPORTING_VERBS = tuple(verb for verb in VERBS if verb.reports)
+PLAIN_VERBS = tuple(verb for verb in VERBS if not verb.is_reporting)
+REPORTING_VERBS = tuple(verb for verb in VERBS if verb.is_reporting)
 
 PRESENT = Tense("present", ("", ""), ("does not", "do not"), ("", ""))
-PAST = Tense("past", ("", ""), ("did not", "did not"), ("", ""), past=True)
+PAST = Tense("past", ("", ""), ("did not", "did not"), ("", ""), is_past=True)
 PERFECT = Tense("perfect", ("has", "have"), ("has not", "have not"), ("hat", "haben"))
 FUTURE = Tense("future", ("will", "will"), ("will not", "will not"), ("wird", "werden"))
 CAN = Tense("can", ("can", "can"), ("cannot", "cannot"), ("kann", "können"))
 WANT = Tense("want", ("wants to", "want to"), ("does not want to", "do not want to"), ("will", "wollen"))
-COULD = Tense("could", ("could", "could"), ("could not", "could not"), ("konnte", "konnten"), past=True)
-WANTED = Tense("wanted", ("wanted to",) * 2, ("did not want to",) * 2, ("wollte", "wollten"), past=True)
+COULD = Tense("could", ("could", "could"), ("could not", "could not"), ("konnte", "konnten"), is_past=True)
+WANTED = Tense("wanted", ("wanted to",) * 2, ("did not want to",) * 2, ("wollte", "wollten"), is_past=True)
 TENSES: tuple[Tense, ...] = (PRESENT, PAST, PERFECT, FUTURE, CAN, WANT, COULD, WANTED)
 # Tenses as often as they are drawn.
-OFTEN = (PRESENT,) * 3 + (PAST,) * 4 + (PERFECT, FUTURE) * 2 + (CAN, WANT, COULD, WANTED)
-_OFTEN_PAST = tuple(tense for tense in OFTEN if tense.past)
+WEIGHTED_TENSES = (PRESENT,) * 3 + (PAST,) * 4 + (PERFECT, FUTURE) * 2 + (CAN, WANT, COULD, WANTED)
+_WEIGHTED_PAST_TENSES = tuple(tense for tense in WEIGHTED_TENSES if tense.is_past)
 
 _MODAL = frozenset({"can", "want"})
 _MODAL_PAST = frozenset({"could", "wanted"})
@@ -236,21 +236,21 @@ ADVERBS: tuple[Adverb, ...] = (
     Adverb("now", "jetzt", _MODAL | {"present"}),
     Adverb("yesterday", "gestern", _MODAL_PAST | {"past"}),
     Adverb("tomorrow", "morgen", _MODAL | {"future"}),
-    Adverb("soon", "bald", frozenset({"future"}), negatable=False),
-    Adverb("every day", "jeden Tag", _MODAL | _MODAL_PAST | {"present", "past"}, negatable=False, repeats=True),
+    Adverb("soon", "bald", frozenset({"future"}), is_negatable=False),
+    Adverb("every day", "jeden Tag", _MODAL | _MODAL_PAST | {"present", "past"}, is_negatable=False, is_habitual=True),
     Adverb("in the evening", "am Abend", _MODAL | _MODAL_PAST | {"present", "past", "future"}),
     Adverb("in summer", "im Sommer", _MODAL | _MODAL_PAST | {"present", "past", "future"}),
 )
 
-THAT = Link("that", "dass", may_lead=False)
-BECAUSE = Link("because", "weil")
-ALTHOUGH = Link("although", "obwohl")
-IF = Link("if", "wenn")
-WHEN = Link("when", "als")
-LINKS: tuple[Link, ...] = (THAT, BECAUSE, ALTHOUGH, IF, WHEN)
+THAT = Conjunction("that", "dass", can_lead=False)
+BECAUSE = Conjunction("because", "weil")
+ALTHOUGH = Conjunction("although", "obwohl")
+IF = Conjunction("if", "wenn")
+WHEN = Conjunction("when", "als")
+CONJUNCTIONS: tuple[Conjunction, ...] = (THAT, BECAUSE, ALTHOUGH, IF, WHEN)
 
 # Kept out of training: each word is met often, these two together never, in any form.
-_UNSEEN: dict[Relation, str] = {
+_UNSEEN_WORDS: dict[Relation, str] = {
     "subject": "cat dance, dog sleep, king laugh, queen work, aunt sing, man come, bird swim, girl buy, uncle eat, "
     "teacher visit, doctor invite, child say, woman draw, horse see",
     "object": "sell horse, see mouse, find bag, hear bird, eat pear, carry lamp, bring cake, draw house, need coat, "
@@ -258,48 +258,48 @@ _UNSEEN: dict[Relation, str] = {
     "adjective": "old picture, small table, big flower, beautiful bicycle, young king, tired woman, clever girl, "
     "hungry man, new chair, red coat, blue lamp, expensive apple, fresh potato",
 }
-UNSEEN: tuple[tuple[Relation, str, str], ...] = tuple(
-    (relation, *_two_words(entry)) for relation, entries in _UNSEEN.items() for entry in entries.split(", ")
+UNSEEN_PAIRS: tuple[tuple[Relation, str, str], ...] = tuple(
+    (relation, *_split_pair(entry)) for relation, entries in _UNSEEN_WORDS.items() for entry in entries.split(", ")
 )
 
 # (case, gender): plural forms are the same in both cases and stand under "p".
-DEFINITE: dict[tuple[str, str], str] = {
+DEFINITE_ARTICLES: dict[tuple[str, str], str] = {
     ("nominative", "m"): "der", ("nominative", "f"): "die", ("nominative", "n"): "das", ("nominative", "p"): "die",
     ("accusative", "m"): "den", ("accusative", "f"): "die", ("accusative", "n"): "das", ("accusative", "p"): "die",
 }  # fmt: skip
-INDEFINITE: dict[tuple[str, str], str] = {
+INDEFINITE_ARTICLES: dict[tuple[str, str], str] = {
     ("nominative", "m"): "ein", ("nominative", "f"): "eine", ("nominative", "n"): "ein",
     ("accusative", "m"): "einen", ("accusative", "f"): "eine", ("accusative", "n"): "ein",
 }  # fmt: skip
 # What an adjective adds after a definite article, and after `ein` or `kein`, which leave gender for it to show.
-WEAK: dict[tuple[str, str], str] = {
+WEAK_ENDINGS: dict[tuple[str, str], str] = {
     ("nominative", "m"): "e", ("nominative", "f"): "e", ("nominative", "n"): "e", ("nominative", "p"): "en",
     ("accusative", "m"): "en", ("accusative", "f"): "e", ("accusative", "n"): "e", ("accusative", "p"): "en",
 }  # fmt: skip
-MIXED: dict[tuple[str, str], str] = {
+MIXED_ENDINGS: dict[tuple[str, str], str] = {
     ("nominative", "m"): "er", ("nominative", "f"): "e", ("nominative", "n"): "es", ("nominative", "p"): "en",
     ("accusative", "m"): "en", ("accusative", "f"): "e", ("accusative", "n"): "es", ("accusative", "p"): "en",
 }  # fmt: skip
 
 
-def main_tenses(link: Link) -> tuple[Tense, ...]:
-    if link is WHEN:
-        return _OFTEN_PAST
-    return (PRESENT, FUTURE, CAN, WANT) if link is IF else OFTEN
+def main_tenses(conjunction: Conjunction) -> tuple[Tense, ...]:
+    if conjunction is WHEN:
+        return _WEIGHTED_PAST_TENSES
+    return (PRESENT, FUTURE, CAN, WANT) if conjunction is IF else WEIGHTED_TENSES
 
 
-def side_tenses(link: Link, after_past: bool) -> tuple[Tense, ...]:
+def subordinate_tenses(conjunction: Conjunction, after_past: bool) -> tuple[Tense, ...]:
     """Tenses of the clause after `link`: `when` is a past (*als*), `if` a present, and a past calls for a past."""
-    if link is WHEN:
+    if conjunction is WHEN:
         return (PAST,)
-    if link is IF:
+    if conjunction is IF:
         return (PRESENT,)
-    return _OFTEN_PAST if after_past else OFTEN
+    return _WEIGHTED_PAST_TENSES if after_past else WEIGHTED_TENSES
 
 
 @cache
 def adverbs(tense: str, negative: bool) -> tuple[Adverb, ...]:
-    return tuple(a for a in ADVERBS if tense in a.tenses and (a.negatable or not negative))
+    return tuple(a for a in ADVERBS if tense in a.tenses and (a.is_negatable or not negative))
 
 
 @cache

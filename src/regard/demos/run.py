@@ -10,27 +10,27 @@ from pathlib import Path
 from rich.console import Console
 
 from regard.demos import DEMOS
-from regard.demos.demo import Demo, Rows, Say, quoted
-from regard.errors import Interrupted, UnknownName
+from regard.demos.demo import Demo, LogFn, ResultRows, quote_path
+from regard.errors import Interrupted, UnknownNameError
 from regard.files import write_json
 from regard.model import Model, load
 from regard.runs.evaluate import evaluate
 from regard.runs.folder import RunFolder
-from regard.runs.progress import Screen, own_command, tell
-from regard.runs.terminal import clock
+from regard.runs.progress import PipeSafeConsole, print_line, program_command
+from regard.runs.terminal import format_duration
 from regard.runs.train import train
 
 
 def demo(
-    what: str = "translate", out: str | os.PathLike[str] | None = None, again: bool = False,
+    what: str = "translate", out: str | os.PathLike[str] | None = None, overwrite: bool = False,
     console: Console | None = None,
 ) -> float:  # fmt: skip
     """Returns the score of the test, in percent: the share of samples that were answered exactly, of clouds the mean overlap.
 
     A demo that was interrupted goes on; one that is finished is shown without training, unless `again`."""
     if what not in DEMOS:
-        raise UnknownName("demo", what, DEMOS)
-    shown, console, begun = DEMOS[what], console or Screen(), time.perf_counter()
+        raise UnknownNameError("demo", what, DEMOS)
+    shown, console, begun = DEMOS[what], console or PipeSafeConsole(), time.perf_counter()
     folder = Path(shown.out if out is None else out)
     beside = folder.with_name(folder.name + "-data")
     times: dict[str, float] = {}
@@ -40,60 +40,62 @@ def demo(
         console.print(f"\n[bold]{len(times)}  {shown.titles[name]}[/bold]", highlight=False, soft_wrap=True)
 
     def say(line: str) -> None:
-        tell(console, f"  {line}")
+        print_line(console, f"  {line}")
 
     stage("corpus")
-    data = shown.write(beside)
+    data = shown.write_data(beside)
     stage("train")
-    model = trained(shown, folder, data, again, console)
+    model = train_or_load(shown, folder, data, overwrite, console)
     stage("score")
     result = evaluate(folder, [data["test"]], device="cpu")
     say(", ".join(f"{k} {v}" for k, v in result.scores.items() if k != "signature" and "\n" not in str(v)))
     show_mistakes(shown, result.rows, say)
     stage("answer")
-    shown.ask(model, result.rows, say)
+    shown.show_predictions(model, result.rows, say)
     stage("explain")
     found = shown.explain(model, folder, data, result.rows, say)
     times["end"] = time.perf_counter()
     seconds = {a: round(times[b] - times[a], 1) for a, b in zip(list(times), list(times)[1:], strict=False)}
     write_json(folder / "demo.json", {"seconds": seconds, "test": result.scores, **found})
-    tell(
+    print_line(
         console,
-        f"\ndone in {clock(time.perf_counter() - begun)} ({', '.join(f'{k} {v} s' for k, v in seconds.items())})",
+        f"\ndone in {format_duration(time.perf_counter() - begun)} ({', '.join(f'{k} {v} s' for k, v in seconds.items())})",
     )
-    tell(console, shown.further(own_command(), folder, beside))
+    print_line(console, shown.next_steps(program_command(), folder, beside))
     return float(result.scores[shown.metric])
 
 
-def trained(shown: Demo, folder: Path, data: dict[str, str], again: bool, console: Console) -> Model:
+def train_or_load(spec: Demo, folder: Path, data: dict[str, str], overwrite: bool, console: Console) -> Model:
     """Train, go on, or take what an earlier demo left; a folder that holds anything else is refused by `train`."""
     run = RunFolder(folder)
-    facts = run.facts() if run.exists() else {}
+    facts = run.read_metadata() if run.exists() else {}
     ours = facts.get("sources", {}).get("data") == [os.path.abspath(data["train"])]
-    if ours and again:
+    if ours and overwrite:
         shutil.rmtree(folder)
     elif ours and "scores" in facts:
-        tell(console, f"  an earlier demo trained {folder}; to train anew use: {command(shown, folder)} --again")
+        print_line(
+            console, f"  an earlier demo trained {folder}; to train anew use: {demo_command(spec, folder)} --again"
+        )
         return load(folder)
     try:
         return train(
-            shown.task, [data["train"]], valid=[data["valid"]], out=folder, settings=shown.settings, console=console,
-            resume=ours and not again,
+            spec.task, [data["train"]], valid=[data["valid"]], out=folder, settings=spec.settings, console=console,
+            resume=ours and not overwrite,
         )  # fmt: skip
     except Interrupted as stopped:  # the demo goes on too, and shows the rest
-        stopped.args = (f"stopped and saved. Go on with:\n  {command(shown, folder)}",)
+        stopped.args = (f"stopped and saved. Go on with:\n  {demo_command(spec, folder)}",)
         raise
 
 
-def command(shown: Demo, folder: Path) -> str:
+def demo_command(spec: Demo, folder: Path) -> str:
     """This demo once more, in as few words as say so."""
-    which = "" if shown.name == "translate" else f" {shown.name}"
-    where = "" if folder == Path(shown.out) else f" --out {quoted(folder)}"
+    which = "" if spec.name == "translate" else f" {spec.name}"
+    where = "" if folder == Path(spec.out) else f" --out {quote_path(folder)}"
     return f"regard demo{which}{where}"
 
 
-def show_mistakes(shown: Demo, rows: Rows, say: Say) -> None:
+def show_mistakes(spec: Demo, rows: ResultRows, log: LogFn) -> None:
     wrong = [row for row in rows if "reference" in row and row["answer"] != row["reference"]]
     if wrong:
-        say(f"{len(wrong)} of {len(rows)} differ, for example:")
-        say(f"  {wrong[0][shown.given]}\n    → {wrong[0]['answer']}\n    = {wrong[0]['reference']}")
+        log(f"{len(wrong)} of {len(rows)} differ, for example:")
+        log(f"  {wrong[0][spec.input_key]}\n    → {wrong[0]['answer']}\n    = {wrong[0]['reference']}")

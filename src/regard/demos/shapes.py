@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Picture = NDArray[np.uint8]
-Points = NDArray[np.float64]
-Inside = Callable[[Points, Points], NDArray[np.bool_]]
+ImageArray = NDArray[np.uint8]
+FloatArray = NDArray[np.float64]
+InsideTest = Callable[[FloatArray, FloatArray], NDArray[np.bool_]]
 
-SAMPLES: Final = 4
+SAMPLES_PER_AXIS: Final = 4
 """Points across and down each pixel that are asked whether they lie in a shape."""
 
 
@@ -30,29 +30,29 @@ class Box(NamedTuple):
     bottom: int
 
 
-class Ground(NamedTuple):
+class Background(NamedTuple):
     """What a scene lies on: a light colour, plain or with a faint texture of its own."""
 
-    colour: tuple[int, int, int]
+    color: tuple[int, int, int]
     texture: str = "plain"
     seed: int = 0
 
 
-COLOURS: Final[dict[str, tuple[int, int, int]]] = {
+COLORS: Final[dict[str, tuple[int, int, int]]] = {
     "red": (206, 32, 38), "orange": (243, 128, 22), "yellow": (250, 210, 22), "green": (42, 148, 62), "blue": (34, 92, 200),
     "purple": (136, 52, 160), "black": (26, 26, 30),
 }  # fmt: skip
 
-GROUNDS: Final = ((250, 250, 248), (232, 236, 240), (245, 238, 224), (226, 238, 232), (240, 230, 240))
+BACKGROUND_COLORS: Final = ((250, 250, 248), (232, 236, 240), (245, 238, 224), (226, 238, 232), (240, 230, 240))
 TEXTURES: Final = ("plain", "grain", "stripes", "checks")
-FAINT: Final = 7.0
+TEXTURE_AMPLITUDE: Final = 7.0
 """How much lighter or darker a texture makes its ground, in bytes."""
 
 
-def _polygon(corners: Sequence[tuple[float, float]]) -> Inside:
+def _polygon(corners: Sequence[tuple[float, float]]) -> InsideTest:
     """A point lies inside where a line to its right crosses the border an odd number of times."""
 
-    def inside(x: Points, y: Points) -> NDArray[np.bool_]:
+    def inside(x: FloatArray, y: FloatArray) -> NDArray[np.bool_]:
         found = np.zeros(np.broadcast_shapes(x.shape, y.shape), dtype=bool)
         for (x1, y1), (x2, y2) in zip(corners, [*corners[1:], corners[0]], strict=True):
             if y1 != y2:
@@ -62,7 +62,7 @@ def _polygon(corners: Sequence[tuple[float, float]]) -> Inside:
     return inside
 
 
-def _rays(radii: Sequence[float], many: int) -> list[tuple[float, float]]:
+def _star_vertices(radii: Sequence[float], many: int) -> list[tuple[float, float]]:
     """Corners around the middle, the first one straight above it, at these distances by turns."""
     turns = [2 * math.pi * number / many for number in range(many)]
     return [
@@ -71,57 +71,57 @@ def _rays(radii: Sequence[float], many: int) -> list[tuple[float, float]]:
     ]
 
 
-SHAPES: Final[dict[str, Inside]] = {
+SHAPES: Final[dict[str, InsideTest]] = {
     "circle": lambda x, y: x * x + y * y < 0.94**2,
     "square": lambda x, y: (abs(x) < 0.84) & (abs(y) < 0.84),
     "triangle": _polygon([(0.0, -0.95), (0.98, 0.85), (-0.98, 0.85)]),
-    "star": _polygon(_rays((1.0, 0.42), 10)),
+    "star": _polygon(_star_vertices((1.0, 0.42), 10)),
     "cross": lambda x, y: ((abs(x) < 0.3) & (abs(y) < 0.95)) | ((abs(y) < 0.3) & (abs(x) < 0.95)),
     "ring": lambda x, y: (x * x + y * y < 0.96**2) & (x * x + y * y > 0.52**2),
 }
 """Each within one unit of the middle, down and across."""
 
 
-def coverage(shape: str, middle: tuple[float, float], radius: float, side: int) -> tuple[Box, Points]:
+def coverage(shape: str, center: tuple[float, float], radius: float, image_size: int) -> tuple[Box, FloatArray]:
     """The smallest box that holds all pixels of the shape, and how much of each of them it covers. `middle`: down and
     across, in pixels as the radius is."""
     across, top, left = (
         math.ceil(2 * radius) + 3,
-        math.floor(middle[0] - radius) - 1,
-        math.floor(middle[1] - radius) - 1,
+        math.floor(center[0] - radius) - 1,
+        math.floor(center[1] - radius) - 1,
     )
-    at = (np.arange(across * SAMPLES) + 0.5) / SAMPLES
-    y, x = (at + top - middle[0]) / radius, (at + left - middle[1]) / radius
-    held = SHAPES[shape](x[None], y[:, None]).reshape(across, SAMPLES, across, SAMPLES)
+    at = (np.arange(across * SAMPLES_PER_AXIS) + 0.5) / SAMPLES_PER_AXIS
+    y, x = (at + top - center[0]) / radius, (at + left - center[1]) / radius
+    held = SHAPES[shape](x[None], y[:, None]).reshape(across, SAMPLES_PER_AXIS, across, SAMPLES_PER_AXIS)
     shares = held.mean((1, 3))
     rows, columns = shares.any(1).nonzero()[0], shares.any(0).nonzero()[0]
     (first, last), (start, end) = (rows[0], rows[-1] + 1), (columns[0], columns[-1] + 1)
     box = Box(left + int(start), top + int(first), left + int(end), top + int(last))
-    if box.left < 0 or box.top < 0 or max(box.right, box.bottom) > side:
-        raise ValueError(f"a {shape} at {middle} of radius {radius} does not lie in {side} x {side} pixels")
+    if box.left < 0 or box.top < 0 or max(box.right, box.bottom) > image_size:
+        raise ValueError(f"a {shape} at {center} of radius {radius} does not lie in {image_size} x {image_size} pixels")
     return box, shares[first:last, start:end]
 
 
-def laid(ground: Ground, side: int) -> Points:
+def render_background(background: Background, image_size: int) -> FloatArray:
     """(side, side, 3), of which the texture is a little lighter and darker."""
-    at = np.arange(side)
-    period = max(2, side // 16)
-    shade = np.zeros((side, side))
-    if ground.texture == "grain":  # the old generator: its numbers are promised to stay what they are
-        shade = 2 * np.random.RandomState(ground.seed).random_sample((side, side)) - 1
-    elif ground.texture == "stripes":
-        stripes = np.where((at + ground.seed // 2) // period % 2, 1.0, -1.0)
-        shade += stripes[:, None] if ground.seed % 2 else stripes
-    elif ground.texture == "checks":
-        shade += np.where((at[:, None] // period + at[None] // period + ground.seed) % 2, 1.0, -1.0)
-    return np.array(ground.colour, dtype=np.float64) + FAINT * shade[..., None]
+    at = np.arange(image_size)
+    period = max(2, image_size // 16)
+    shade = np.zeros((image_size, image_size))
+    if background.texture == "grain":  # the old generator: its numbers are promised to stay what they are
+        shade = 2 * np.random.RandomState(background.seed).random_sample((image_size, image_size)) - 1
+    elif background.texture == "stripes":
+        stripes = np.where((at + background.seed // 2) // period % 2, 1.0, -1.0)
+        shade += stripes[:, None] if background.seed % 2 else stripes
+    elif background.texture == "checks":
+        shade += np.where((at[:, None] // period + at[None] // period + background.seed) % 2, 1.0, -1.0)
+    return np.array(background.color, dtype=np.float64) + TEXTURE_AMPLITUDE * shade[..., None]
 
 
-def put(onto: Points, box: Box, shares: Points, colour: Sequence[float]) -> None:
+def blend_color(pixels: FloatArray, box: Box, alpha: FloatArray, color: Sequence[float]) -> None:
     """Lay a colour over what is there, each pixel by its share."""
-    part = onto[box.top : box.bottom, box.left : box.right]
-    part += shares[..., None] * (np.array(colour, dtype=np.float64) - part)
+    part = pixels[box.top : box.bottom, box.left : box.right]
+    part += alpha[..., None] * (np.array(color, dtype=np.float64) - part)
 
 
-def to_bytes(pixels: Points) -> Picture:
+def to_uint8(pixels: FloatArray) -> ImageArray:
     return np.rint(pixels.clip(0, 255)).astype(np.uint8)

@@ -6,25 +6,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.demos.demo import Demo, Rows, Say, quoted
-from regard.demos.grammar import Pair, corpus
+from regard.demos.demo import Demo, LogFn, ResultRows, quote_path
+from regard.demos.grammar import SentencePair, generate_corpus
 from regard.model import Model
 
 SENTENCE = "the cat danced"
-MOVED = "the man said that the woman bought the red book"
+REORDERED_SENTENCE = "the man said that the woman bought the red book"
 """Its translation has the verb at the end: the cross-attention must reach back for it."""
 
 
-class Translator(Demo):
+class TranslateDemo(Demo):
     name = task = "translate"
     out = "runs/demo"
     settings = (
-        "model.depth=2", "model.decoder_depth=2", "model.hidden=512", "model.dropout=0", "data.vocabulary=1000",
-        "train.steps=1200", "train.tokens=2048", "train.rate=3e-3", "train.warmup=100", "train.schedule=linear",
-        "train.smoothing=0", "train.average=0", "train.every=400", "train.log=20", "data.score=300", "decode.beam=1",
+        "model.depth=2", "model.decoder_depth=2", "model.ffn_dim=512", "model.dropout=0", "data.vocab_size=1000",
+        "train.steps=1200", "train.batch_tokens=2048", "train.lr=3e-3", "train.warmup_steps=100", "train.lr_schedule=linear",
+        "train.label_smoothing=0", "train.ema_decay=0", "train.eval_every=400", "train.log_every=20", "data.eval_samples=300", "decode.num_beams=1",
     )  # fmt: skip
     """A smaller transformer-tiny: the grammar has about 200 words a side."""
-    given = "source"
+    input_key = "source"
     titles = {  # noqa: RUF012
         "corpus": "The corpus: an English–German grammar written for regard",
         "train": "Training a Transformer on it",
@@ -33,42 +33,42 @@ class Translator(Demo):
         "explain": "What it looked at",
     }
 
-    def write(self, folder: Path) -> dict[str, str]:
+    def write_data(self, folder: Path) -> dict[str, str]:
         """As tab-separated files, so that a person can see what their own should look like."""
         folder.mkdir(parents=True, exist_ok=True)
-        made = corpus()
+        made = generate_corpus()
         paths = {}
         for name, pairs in (("train", made.train), ("valid", made.valid), ("test", made.test)):
             paths[name] = str(folder / f"{name}.tsv")
-            _write(Path(paths[name]), pairs)
+            _write_tsv(Path(paths[name]), pairs)
         return paths
 
-    def ask(self, model: Model, rows: Rows, say: Say) -> None:
-        for text in (SENTENCE, MOVED):
-            say(f"{text}  →  {model.answer(text).value}")
+    def show_predictions(self, model: Model, rows: ResultRows, log: LogFn) -> None:
+        for text in (SENTENCE, REORDERED_SENTENCE):
+            log(f"{text}  →  {model.predict(text).value}")
 
-    def explain(self, model: Model, run: Path, data: Mapping[str, str], rows: Rows, say: Say) -> dict[str, Any]:
-        for name, text in (("cat", SENTENCE), ("moved", MOVED)):
+    def explain(self, model: Model, run: Path, data: Mapping[str, str], rows: ResultRows, log: LogFn) -> dict[str, Any]:
+        for name, text in (("cat", SENTENCE), ("moved", REORDERED_SENTENCE)):
             found = model.explain(text)
             for suffix in ("html", "png"):
-                say(f"{found.save(run / f'attention-{name}.{suffix}')}")
-        say("In the second the last German word is the verb: its row reaches back to the middle of the source.")
+                log(f"{found.save(run / f'attention-{name}.{suffix}')}")
+        log("In the second the last German word is the verb: its row reaches back to the middle of the source.")
         return {}
 
-    def further(self, regard: str, run: Path, data: Path) -> str:
+    def next_steps(self, program: str, run: Path, data: Path) -> str:
         return f"""
 Your own data: a file with a sentence, a tab and its translation on each line (or CSV, JSONL, or two files SRC:TGT), then
 
-  {regard} train translate --data pairs.tsv --model transformer-tiny --out runs/mine
-  {regard} evaluate runs/mine
-  {regard} run runs/mine "a sentence"
-  {regard} explain runs/mine "a sentence" --out map.html
+  {program} train translate --data pairs.tsv --model transformer-tiny --out runs/mine
+  {program} evaluate runs/mine
+  {program} run runs/mine "a sentence"
+  {program} explain runs/mine "a sentence" --out map.html
 
 What the demo made is in {run}. Ask it more:
 
-  {regard} run {quoted(run)} "the old woman does not buy a red bicycle"
+  {program} run {quote_path(run)} "the old woman does not buy a red bicycle"
 """
 
 
-def _write(path: Path, pairs: Sequence[Pair]) -> None:
+def _write_tsv(path: Path, pairs: Sequence[SentencePair]) -> None:
     path.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs), encoding="utf-8")

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.draw.act_steps import Thought, ThoughtStrip
-from regard.draw.attention_maps import AttentionMap, cross_first
-from regard.draw.attribution import Decided
-from regard.draw.colormap import INK, LIGHT, LINE, QUIET, WARM, ramp
-from regard.draw.decision_strips import strips
-from regard.draw.figure import LETTER, Sheet, check_ending, styled, wrapped
-from regard.draw.surprisal import Reading
-from regard.draw.token_label import columns, label
-from regard.draw.token_strip import Strip
+from regard.draw.act_steps import ActSteps, ActStepsStrip
+from regard.draw.attention_maps import AttentionMap, sort_cross_first
+from regard.draw.attribution import DecisionAttribution
+from regard.draw.colormap import INK, LIGHT, LINE, MUTED, WARM, colormap
+from regard.draw.decision_strips import decision_strips
+from regard.draw.figure import CHAR_WIDTH_PER_POINT, Sheet, check_suffix, figure_style, wrap_text
+from regard.draw.surprisal import TextLikelihood
+from regard.draw.token_label import display_width, label
+from regard.draw.token_strip import SurprisalStrip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,16 +30,16 @@ HEADING: Final = 0.62  # inches above a panel for its title and what is shown of
 LEGEND: Final = 0.75  # inches below a panel for its colour bar
 
 
-BESIDE: Final = 0.6  # inches between two things that stand above the maps beside each other
-WIDEST: Final = 5.0  # inches of all layers and heads
+COLUMN_GAP: Final = 0.6  # inches between two things that stand above the maps beside each other
+MAX_MOSAIC_WIDTH: Final = 5.0  # inches of all layers and heads
 
-NARROWEST = 5.6
+MIN_PANEL_WIDTH = 5.6
 """Inches that a panel takes at least, so that its title stays on one line."""
 
 
-def heat(
+def draw_heatmaps(
     maps: Sequence[AttentionMap], path: Path, *, title: str, layer: int | None = None, head: int | None = None,
-    reading: Reading | None = None, decided: Decided | None = None, thoughts: Sequence[Thought] = (),
+    likelihood: TextLikelihood | None = None, decision: DecisionAttribution | None = None, act_steps: Sequence[ActSteps] = (),
 ) -> Path:  # fmt: skip
     """Draw the maps into a .png or .svg file.
 
@@ -49,38 +49,38 @@ def heat(
     With either: just that layer and head of each map, counted from 1. A layer alone is the mean of its heads; a head
     alone is that of the last layer.
     """
-    ending = check_ending(path, (".png", ".svg"))
-    ordered = cross_first(tuple(item for item in maps if item.by == "tokens"))
-    layered = [item for item in maps if item.by == "layers"]
+    ending = check_suffix(path, (".png", ".svg"))
+    ordered = sort_cross_first(tuple(item for item in maps if item.row_kind == "tokens"))
+    layered = [item for item in maps if item.row_kind == "layers"]
 
-    def made(width: float) -> list[Above]:
-        texts: list[Above] = [] if reading is None else [Strip(reading, width)]
-        texts += [] if decided is None else strips(decided, width)
-        texts += [ThoughtStrip(thought, width) for thought in thoughts]
-        return [*texts, *(Layered(item, width) for item in layered)]
+    def made(width: float) -> list[HeaderBlock]:
+        texts: list[HeaderBlock] = [] if likelihood is None else [SurprisalStrip(likelihood, width)]
+        texts += [] if decision is None else decision_strips(decision, width)
+        texts += [ActStepsStrip(thought, width) for thought in act_steps]
+        return [*texts, *(LayerPanel(item, width) for item in layered)]
 
-    def above(width: float) -> list[list[Above]]:
+    def above(width: float) -> list[list[HeaderBlock]]:
         """In rows: two beside each other where all are short."""
-        halves = made((width - BESIDE) / 2)
-        if len(halves) > 1 and all(item.brief for item in halves):
+        halves = made((width - COLUMN_GAP) / 2)
+        if len(halves) > 1 and all(item.is_short for item in halves):
             return [halves[at : at + 2] for at in range(0, len(halves), 2)]
         return [[item] for item in made(width)]
 
-    with styled():
+    with figure_style():
         # of one layer with one head all is said by one large matrix, unless something stands above it
-        bare = all(item.single for item in maps) and reading is None and decided is None and not thoughts
+        bare = all(item.is_single for item in maps) and likelihood is None and decision is None and not act_steps
         whole = layer is None and head is None and not bare
-        sheet = _overview(ordered, title, above) if whole else _chosen(ordered, title, layer, head)
+        sheet = _draw_overview(ordered, title, above) if whole else _draw_selected(ordered, title, layer, head)
         return sheet.save(path, ending)
 
 
-class Above(Protocol):
+class HeaderBlock(Protocol):
     """What stands above the maps, as wide as they are together."""
 
     @property
     def height(self) -> float: ...
     @property
-    def brief(self) -> bool:
+    def is_short(self) -> bool:
         """Whether half a sheet is enough for it."""
         ...
 
@@ -88,7 +88,7 @@ class Above(Protocol):
 
 
 @dataclass(frozen=True)
-class Panel:
+class MatrixPanel:
     """A labelled matrix and its measures in inches, which depend on how many tokens there are and how long."""
 
     title: str
@@ -96,80 +96,80 @@ class Panel:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     matrix: NDArray[np.float64]
-    most: float
-    board: float
-    cuts: tuple[int, ...] = ()
-    rooted: bool = False
-    depends: bool = False
-    largest: float = 0.56
+    max_value: float
+    max_size: float
+    boundaries: tuple[int, ...] = ()
+    sqrt_scale: bool = False
+    is_gradient: bool = False
+    max_cell: float = 0.56
     """inches of a cell, however few there are"""
-    lowest: float = 0.0
+    min_row_height: float = 0.0
     """inches of a row, however many columns there are"""
 
     @property
     def cell(self) -> float:
-        return min(self.board / max(len(self.rows), len(self.columns)), self.largest)
+        return min(self.max_size / max(len(self.rows), len(self.columns)), self.max_cell)
 
     @property
-    def tall(self) -> float:
+    def row_height(self) -> float:
         """Inches of a row: cells are square unless that would be too low."""
-        return max(self.cell, self.lowest)
+        return max(self.cell, self.min_row_height)
 
-    def font(self, inches: float | None = None) -> float:
+    def font_size(self, inches: float | None = None) -> float:
         return min(max((inches or self.cell) * 72 * 0.62, 5.0), 10.5)
 
-    def stride(self, inches: float) -> int:
+    def label_stride(self, inches: float) -> int:
         """Every how many tokens a label fits."""
-        return math.ceil(self.font(inches) * 1.1 / (inches * 72))
+        return math.ceil(self.font_size(inches) * 1.1 / (inches * 72))
 
     @property
     def angle(self) -> int:
         return 45 if self.cell > 0.2 else 90
 
-    def _longest(self, labels: tuple[str, ...], inches: float | None = None) -> float:
-        return max(map(columns, labels)) * LETTER * self.font(inches) + 0.12
+    def _label_length(self, labels: tuple[str, ...], inches: float | None = None) -> float:
+        return max(map(display_width, labels)) * CHAR_WIDTH_PER_POINT * self.font_size(inches) + 0.12
 
     @property
     def left(self) -> float:
-        return self._longest(self.rows, self.tall)
+        return self._label_length(self.rows, self.row_height)
 
     @property
     def top(self) -> float:
-        return self._longest(self.columns) * math.sin(math.radians(self.angle)) + 0.06 + HEADING
+        return self._label_length(self.columns) * math.sin(math.radians(self.angle)) + 0.06 + HEADING
 
     @property
     def width(self) -> float:
         right = self.cell * len(self.columns)
         slant = math.cos(math.radians(self.angle))
-        reach = (self.cell * (at + 0.5) + self._longest((text,)) * slant for at, text in enumerate(self.columns))
+        reach = (self.cell * (at + 0.5) + self._label_length((text,)) * slant for at, text in enumerate(self.columns))
         return self.left + max(right + 0.1, *reach)
 
     @property
     def height(self) -> float:
-        return self.top + self.tall * len(self.rows) + LEGEND
+        return self.top + self.row_height * len(self.rows) + LEGEND
 
 
-def panel_of(item: AttentionMap, layer: int, head: int | None, board: float) -> Panel:
+def make_panel(item: AttentionMap, layer: int, head: int | None, max_size: float) -> MatrixPanel:
     shown = f" · layer {layer} of {item.layers}, " + (
         f"head {head} of {item.heads}" if head else f"mean of {item.heads} heads" if item.heads > 1 else "its one head"
     )
-    verb = "depends on" if item.depends else "looks at"
+    verb = "depends on" if item.is_gradient else "looks at"
     matrix = item.view(layer, head)
-    return Panel(
+    return MatrixPanel(
         title=item.title,
-        subtitle=f"each row {verb} the columns" + ("" if item.single else shown),
+        subtitle=f"each row {verb} the columns" + ("" if item.is_single else shown),
         rows=tuple(label(token) for token in item.queries),
         columns=tuple(label(token) for token in item.keys),
         matrix=matrix,
-        most=item.strongest(matrix),
-        board=board,
-        cuts=item.cuts,
-        rooted=item.rooted,
-        depends=item.depends,
+        max_value=item.color_max(matrix),
+        max_size=max_size,
+        boundaries=item.boundaries,
+        sqrt_scale=item.sqrt_scale,
+        is_gradient=item.is_gradient,
     )
 
 
-class Layered:
+class LayerPanel:
     """A map whose rows are layers, the mean of its heads."""
 
     def __init__(self, item: AttentionMap, width: float) -> None:
@@ -177,9 +177,9 @@ class Layered:
         rows, keys = tuple(label(token) for token in item.queries), tuple(label(token) for token in item.keys)
         matrix = item.view(1, None)
         note = f"each row is a layer and looks at the columns · mean of {item.heads} heads"
-        self.panel = Panel(
-            item.title, note, rows, keys, matrix, item.strongest(matrix), width - 1.6, rooted=item.rooted, largest=0.36,
-            lowest=0.17,
+        self.panel = MatrixPanel(
+            item.title, note, rows, keys, matrix, item.color_max(matrix), width - 1.6, sqrt_scale=item.sqrt_scale, max_cell=0.36,
+            min_row_height=0.17,
         )  # fmt: skip
 
     @property
@@ -187,29 +187,29 @@ class Layered:
         return self.panel.height
 
     @property
-    def brief(self) -> bool:
+    def is_short(self) -> bool:
         return self.panel.cell >= 0.2 and self.panel.width <= self.width
 
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
         draw_panel(sheet, self.panel, left, top, self.width, self.panel.top)
 
 
-def titled(width: float, height: float, title: str) -> tuple[Sheet, float]:
+def titled_sheet(width: float, height: float, title: str) -> tuple[Sheet, float]:
     """A sheet with the title on it, and where the drawing may begin."""
-    text = wrapped(title, width - 2 * MARGIN, 15, lines=3)
+    text = wrap_text(title, width - 2 * MARGIN, 15, max_lines=3)
     begin = MARGIN + 0.3 * (text.count("\n") + 1) + 0.2
     sheet = Sheet(width, begin + height + MARGIN)
     sheet.text(MARGIN, MARGIN, text, size=15, weight="bold")
     return sheet, begin
 
 
-def _chosen(maps: tuple[AttentionMap, ...], title: str, layer: int | None, head: int | None) -> Sheet:
+def _draw_selected(maps: tuple[AttentionMap, ...], title: str, layer: int | None, head: int | None) -> Sheet:
     board = 7.5 if len(maps) == 1 else 5.0
-    panels = [panel_of(item, item.layers if layer is None else layer, head, board) for item in maps]
-    widths = [max(panel.width, NARROWEST) for panel in panels]
+    panels = [make_panel(item, item.layers if layer is None else layer, head, board) for item in maps]
+    widths = [max(panel.width, MIN_PANEL_WIDTH) for panel in panels]
     gap = 0.5
     whole = sum(widths) + gap * (len(panels) - 1) + 2 * MARGIN
-    sheet, top = titled(whole, max(panel.height for panel in panels), title)
+    sheet, top = titled_sheet(whole, max(panel.height for panel in panels), title)
     left = MARGIN
     lowest = max(panel.top for panel in panels)
     for panel, width in zip(panels, widths, strict=True):
@@ -218,24 +218,26 @@ def _chosen(maps: tuple[AttentionMap, ...], title: str, layer: int | None, head:
     return sheet
 
 
-def _overview(maps: tuple[AttentionMap, ...], title: str, above_of: Callable[[float], list[list[Above]]]) -> Sheet:
-    main = panel_of(maps[0], maps[0].layers, None, board=8.4)
+def _draw_overview(
+    maps: tuple[AttentionMap, ...], title: str, above_of: Callable[[float], list[list[HeaderBlock]]]
+) -> Sheet:
+    main = make_panel(maps[0], maps[0].layers, None, max_size=8.4)
     shapes = [tile_height(item) * item.layers / item.heads for item in maps]
     heading, below = 0.95, 0.2  # room above each mosaic for three lines and the numbers, and for a gap beneath it
     fitting = (main.height - len(maps) * (heading + below)) / sum(shapes)
-    side = max(2.2, 0.17 * max(item.heads for item in maps), min(fitting, WIDEST))
+    side = max(2.2, 0.17 * max(item.heads for item in maps), min(fitting, MAX_MOSAIC_WIDTH))
     names = [item.title if len(maps) > 1 else "Every layer and head" for item in maps]
-    titles = [wrapped(text, side + 0.2, 9, lines=3) for text in names]
+    titles = [wrap_text(text, side + 0.2, 9, max_lines=3) for text in names]
     above = heading - 0.17 * (2 - max(text.count("\n") for text in titles))
     mosaics = above * len(maps) + side * sum(shapes) + below * (len(maps) - 1)
-    main_width, gap = max(main.width, NARROWEST), 0.75
+    main_width, gap = max(main.width, MIN_PANEL_WIDTH), 0.75
     width = main_width + gap + side
     texts = above_of(width)
     above_maps = sum(max(text.height for text in row) + 0.4 for row in texts)
-    sheet, down = titled(width + 2 * MARGIN, above_maps + max(main.height, mosaics + LEGEND), title)
+    sheet, down = titled_sheet(width + 2 * MARGIN, above_maps + max(main.height, mosaics + LEGEND), title)
     for row in texts:
         for at, text in enumerate(row):
-            text.draw(sheet, MARGIN + at * (width + BESIDE) / 2, down)
+            text.draw(sheet, MARGIN + at * (width + COLUMN_GAP) / 2, down)
         down += max(text.height for text in row) + 0.4
     draw_panel(sheet, main, MARGIN, down, main_width, main.top)
     left = MARGIN + main_width + gap
@@ -243,58 +245,60 @@ def _overview(maps: tuple[AttentionMap, ...], title: str, above_of: Callable[[fl
         sheet.text(left - 0.18, down, name, size=9, weight="bold")
         draw_mosaic(sheet.axes(left, down + above, side, side * shape), item)
         down += above + side * shape + below
-    note = wrapped("Darker is more, by the square root of the weight; one scale for each map.", side + 0.2, 7.5, 3)
-    sheet.text(left - 0.18, down, note, size=7.5, colour=QUIET)
+    note = wrap_text("Darker is more, by the square root of the weight; one scale for each map.", side + 0.2, 7.5, 3)
+    sheet.text(left - 0.18, down, note, size=7.5, color=MUTED)
     return sheet
 
 
-def draw_panel(sheet: Sheet, panel: Panel, left: float, top: float, width: float, begin: float) -> None:
+def draw_panel(sheet: Sheet, panel: MatrixPanel, left: float, top: float, width: float, matrix_top: float) -> None:
     """The panel with its matrix `begin` inches below its heading, so that neighbours stand on one line."""
     size = 11.0
-    sheet.text(left, top, wrapped(panel.title, width, size, lines=1), size=size, weight="bold")
-    sheet.text(left, top + 0.25, wrapped(panel.subtitle, width, 8.5, lines=1), size=8.5, colour=QUIET)
+    sheet.text(left, top, wrap_text(panel.title, width, size, max_lines=1), size=size, weight="bold")
+    sheet.text(left, top + 0.25, wrap_text(panel.subtitle, width, 8.5, max_lines=1), size=8.5, color=MUTED)
     many, across = panel.matrix.shape
-    high, wide = panel.tall * many, panel.cell * across
-    axes = sheet.axes(left + panel.left, top + begin, wide, high)
-    most = panel.most
-    shade = np.sqrt(panel.matrix / most) if panel.rooted else panel.matrix / most
-    axes.imshow(shade, cmap=ramp(LIGHT), vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    high, wide = panel.row_height * many, panel.cell * across
+    axes = sheet.axes(left + panel.left, top + matrix_top, wide, high)
+    most = panel.max_value
+    shade = np.sqrt(panel.matrix / most) if panel.sqrt_scale else panel.matrix / most
+    axes.imshow(shade, cmap=colormap(LIGHT), vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     _draw_tokens(axes, panel)
     if panel.cell >= 0.13:
         axes.set_xticks(np.arange(across + 1) - 0.5, minor=True)
         axes.set_yticks(np.arange(many + 1) - 0.5, minor=True)
         axes.grid(which="minor", color=LINE, linewidth=0.5)
         axes.tick_params(which="minor", length=0)
-    for cut in panel.cuts:
+    for cut in panel.boundaries:
         axes.axhline(cut - 0.5, color=WARM, linewidth=1)
         axes.axvline(cut - 0.5, color=WARM, linewidth=1)
     if panel.cell >= 0.34:
         _draw_values(axes, panel)
-    half = f"{most / 4:.2g}" if panel.rooted else f"{most / 2:.2g}"
-    unit = "of what the row depends on" if panel.depends else "of the row's attention"
-    names = ("0", half, f"{most:.2g} {unit}" + (", by the square root" if panel.rooted else ""))
-    sheet.bar(left + panel.left, top + begin + high + 0.22, min(wide, 2.4), ramp(LIGHT), most, names)
+    half = f"{most / 4:.2g}" if panel.sqrt_scale else f"{most / 2:.2g}"
+    unit = "of what the row depends on" if panel.is_gradient else "of the row's attention"
+    names = ("0", half, f"{most:.2g} {unit}" + (", by the square root" if panel.sqrt_scale else ""))
+    sheet.colorbar(left + panel.left, top + matrix_top + high + 0.22, min(wide, 2.4), colormap(LIGHT), most, names)
 
 
-def _draw_tokens(axes: Axes, panel: Panel) -> None:
-    across = range(0, len(panel.columns), panel.stride(panel.cell))
-    down = range(0, len(panel.rows), panel.stride(panel.tall))
+def _draw_tokens(axes: Axes, panel: MatrixPanel) -> None:
+    across = range(0, len(panel.columns), panel.label_stride(panel.cell))
+    down = range(0, len(panel.rows), panel.label_stride(panel.row_height))
     axes.xaxis.tick_top()
-    axes.set_xticks(across, [panel.columns[at] for at in across], size=panel.font(), rotation=panel.angle, color=INK)
+    axes.set_xticks(
+        across, [panel.columns[at] for at in across], size=panel.font_size(), rotation=panel.angle, color=INK
+    )
     for text in axes.get_xticklabels():
         text.set_rotation_mode("anchor")
         text.set_horizontalalignment("left")
         text.set_verticalalignment("center" if panel.angle == 90 else "baseline")
-    axes.set_yticks(down, [panel.rows[at] for at in down], size=panel.font(panel.tall), color=INK)
+    axes.set_yticks(down, [panel.rows[at] for at in down], size=panel.font_size(panel.row_height), color=INK)
     axes.tick_params(length=0, pad=3)
 
 
-def _draw_values(axes: Axes, panel: Panel) -> None:
+def _draw_values(axes: Axes, panel: MatrixPanel) -> None:
     for (row, column), weight in np.ndenumerate(panel.matrix):
         if weight >= 0.005:
             text = f"{weight:.2f}".removeprefix("0")
-            colour = "white" if weight > 0.45 * panel.most else INK
-            axes.text(column, row, text, size=panel.font() * 0.74, color=colour, ha="center", va="center")
+            colour = "white" if weight > 0.45 * panel.max_value else INK
+            axes.text(column, row, text, size=panel.font_size() * 0.74, color=colour, ha="center", va="center")
 
 
 def tile_height(item: AttentionMap) -> float:
@@ -305,7 +309,7 @@ def tile_height(item: AttentionMap) -> float:
 def draw_mosaic(axes: Axes, item: AttentionMap) -> None:
     """All layers (rows) and heads (columns) in one axes: hundreds of axes would take minutes."""
     tall, gap = tile_height(item), 0.06
-    colours, most = ramp(LIGHT), item.strongest(item.weights)
+    colours, most = colormap(LIGHT), item.color_max(item.weights)
     for layer in range(item.layers):
         for head in range(item.heads):
             low = -(layer + 1) * tall + gap / 2

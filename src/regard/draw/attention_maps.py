@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from regard.errors import RegardError
 
-EVEN = 4
+MIN_UNIFORM_MULTIPLE = 4
 """Even shares that the strongest colour means at least."""
 
 
@@ -23,15 +23,15 @@ class AttentionMap:
     queries: tuple[str, ...]
     keys: tuple[str, ...]
     weights: NDArray[np.floating]
-    gathered: bool = False
+    has_rest_column: bool = False
     """whether the first key stands for all those that are not shown: colours are not stretched to its sums"""
-    cuts: tuple[int, ...] = ()
+    boundaries: tuple[int, ...] = ()
     """the tokens that begin a further text of the same row: a line is drawn before them"""
-    rooted: bool = False
+    sqrt_scale: bool = False
     """whether colours go by the square root, so that what is spread over thousands of tokens is seen too"""
-    by: Literal["tokens", "layers"] = "tokens"
+    row_kind: Literal["tokens", "layers"] = "tokens"
     """what the rows are; where they are layers, there is one layer only"""
-    depends: bool = False
+    is_gradient: bool = False
     """whether rows say how far they depend on the columns, by gradients: of systems that do not look"""
 
     def __post_init__(self) -> None:
@@ -56,17 +56,17 @@ class AttentionMap:
         return int(self.weights.shape[1])
 
     @property
-    def single(self) -> bool:
+    def is_single(self) -> bool:
         """One layer of one head: there is nothing to choose from."""
         return self.layers == self.heads == 1
 
-    def strongest(self, weights: NDArray[np.floating]) -> float:
+    def color_max(self, weights: NDArray[np.floating]) -> float:
         """What the strongest colour means: the largest of these that is of one key, and so much of an even share at least
         that attention which is spread evenly looks so."""
-        largest = float(weights[..., int(self.gathered) :].max(initial=0))
-        if self.gathered or largest > 1:
+        largest = float(weights[..., int(self.has_rest_column) :].max(initial=0))
+        if self.has_rest_column or largest > 1:
             return largest or 1.0
-        return min(max(largest, EVEN / weights.shape[-1]), 1.0)
+        return min(max(largest, MIN_UNIFORM_MULTIPLE / weights.shape[-1]), 1.0)
 
     def view(self, layer: int | None, head: int | None) -> NDArray[np.float64]:
         """One (query, key) matrix. Layers and heads count from 1, as every picture labels them; None is the mean."""
@@ -79,7 +79,7 @@ class AttentionMap:
         return mean
 
 
-def cross_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
+def sort_cross_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
     """The order of interest: attention across two texts before attention within one."""
     if not maps:
         raise RegardError("there is no attention map to draw.")

@@ -12,57 +12,57 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from regard.draw.class_colors import Picture
-from regard.draw.colormap import INK, LINE, QUIET
-from regard.draw.figure import LETTER, Sheet, check_ending, styled, wrapped
-from regard.draw.image_attention import packed, uri
-from regard.draw.overlay import stretched
-from regard.draw.page import brief, part, write_page
+from regard.draw.class_colors import ImageArray
+from regard.draw.colormap import INK, LINE, MUTED
+from regard.draw.figure import CHAR_WIDTH_PER_POINT, Sheet, check_suffix, figure_style, wrap_text
+from regard.draw.image_attention import data_uri, pack_maps
+from regard.draw.overlay import resize_grid
+from regard.draw.page import read_asset, round_digits, write_page
 from regard.draw.token_label import label
 from regard.errors import RegardError
 
 Weights = npt.NDArray[np.floating]
 
-ACROSS: Final = 6
-WIDE: Final = 10.5  # inches of a sheet between its margins, at most
-PANEL: Final = 1.9  # of a picture on it
+COLUMNS: Final = 6
+MAX_WIDTH: Final = 10.5  # inches of a sheet between its margins, at most
+MAX_PANEL_WIDTH: Final = 1.9  # of a picture on it
 MARGIN: Final = 0.45
 GAP: Final = 0.16
-HEAD: Final = 0.3  # inches above a picture for its word
-FINE: Final = 320
+HEAD_HEIGHT: Final = 0.3  # inches above a picture for its word
+MIN_IMAGE_SIDE: Final = 320
 """Pixels that a small picture is enlarged to, so that light falls smoothly on it."""
-EVEN: Final = 4
+MIN_UNIFORM_MULTIPLE: Final = 4
 """The brightest light is so many even shares at least: what is looked at evenly looks so."""
-EVENLY: Final = "; dim: all places nearly alike"
-DARK: Final = 0.38
+UNIFORM_NOTE: Final = "; dim: all places nearly alike"
+MIN_BRIGHTNESS: Final = 0.38
 """How much of a picture is seen where nothing was looked at."""
-WARM: Final = (255, 178, 92)
-TINT: Final = 0.45
+LIGHT_COLOR: Final = (255, 178, 92)
+MAX_TINT: Final = 0.45
 """The darker a picture is, the more light has a colour of its own: on a black one so much."""
 
 
-class Said(NamedTuple):
+class CaptionWord(NamedTuple):
     """A word, its probability given those before it, and the likeliest ones in its place with theirs."""
 
     word: str
-    chance: float
-    likely: tuple[tuple[str, float], ...] = ()
+    probability: float
+    top_k: tuple[tuple[str, float], ...] = ()
 
 
-class Layer(NamedTuple):
+class CaptionLayer(NamedTuple):
     name: str
     weights: Weights
     """(heads, words, rows, columns): shares of all that was looked at; what has no place in the picture may lack"""
 
 
 @dataclass(frozen=True)
-class Saying:
+class CaptionAttention:
     """A picture, what was said of it, and what was looked at by each layer and head, on one grid."""
 
-    picture: Picture
-    words: tuple[Said, ...]
-    layers: tuple[Layer, ...]
-    how: str = "was looked at"
+    image: ImageArray
+    words: tuple[CaptionWord, ...]
+    layers: tuple[CaptionLayer, ...]
+    method: str = "was looked at"
     """shares of what they are: of what was looked at"""
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class Saying:
         means = [one.weights.mean(0) if head is None else one.weights[head - 1] for one in chosen]
         return np.mean(means, axis=0)
 
-    def shown(self, layer: int | None, head: int | None) -> str:
+    def describe_selection(self, layer: int | None, head: int | None) -> str:
         """Which layers and heads these are, in words; nothing where there is but one."""
         many, heads = len(self.layers), len(self.layers[(layer or 1) - 1].weights)
         first = f"mean of {many} layers" if layer is None else f"layer {layer} of {many}"
@@ -96,94 +96,105 @@ class Saying:
         return ", ".join([*([first] if many > 1 else []), *([second] if heads > 1 else [])])
 
 
-def bright(weights: Weights) -> float:
+def brightness_max(weights: Weights) -> float:
     """The weight that has the brightest light."""
-    return max(float(weights.max(initial=0.0)), min(EVEN / weights.size, 1.0))
+    return max(float(weights.max(initial=0.0)), min(MIN_UNIFORM_MULTIPLE / weights.size, 1.0))
 
 
-def lit(picture: Picture, weights: Weights, most: float) -> Picture:
+def spotlight(image: ImageArray, weights: Weights, max_weight: float) -> ImageArray:
     """The picture in the light of what was looked at. The grid of weights is stretched over it smoothly."""
-    high, wide = picture.shape[:2]
-    shares = stretched(weights / most, (high, wide), True, (1.0, 1.0)).clip(0, 1)[..., None]
-    grey = picture.mean(-1, keepdims=True)
-    dark = DARK * (0.6 * picture + 0.4 * grey)
-    light = picture + tint(picture) * shares * (np.array(WARM) - picture)
+    high, wide = image.shape[:2]
+    shares = resize_grid(weights / max_weight, (high, wide), True, (1.0, 1.0)).clip(0, 1)[..., None]
+    grey = image.mean(-1, keepdims=True)
+    dark = MIN_BRIGHTNESS * (0.6 * image + 0.4 * grey)
+    light = image + tint_strength(image) * shares * (np.array(LIGHT_COLOR) - image)
     return np.rint(dark + shares * (light - dark)).clip(0, 255).astype(np.uint8)
 
 
-def tint(picture: Picture) -> float:
-    return TINT * (1 - float(picture.mean()) / 255)
+def tint_strength(image: ImageArray) -> float:
+    return MAX_TINT * (1 - float(image.mean()) / 255)
 
 
-def enlarged(picture: Picture) -> Picture:
+def upscale(image: ImageArray) -> ImageArray:
     """No smaller than light needs to fall smoothly."""
     from PIL import Image
 
-    times = -(-FINE // max(picture.shape[:2]))
+    times = -(-MIN_IMAGE_SIDE // max(image.shape[:2]))
     if times < 2:
-        return picture
-    size = picture.shape[1] * times, picture.shape[0] * times
-    return np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.BICUBIC))
+        return image
+    size = image.shape[1] * times, image.shape[0] * times
+    return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC))
 
 
 # -- the sheet
 
 
-def draw_wordwise(
-    saying: Saying, path: Path, title: str = "", about: str = "", layer: int | None = None, head: int | None = None
+def draw_caption_attention(
+    attention: CaptionAttention,
+    path: Path,
+    title: str = "",
+    subtitle: str = "",
+    layer: int | None = None,
+    head: int | None = None,
 ) -> Path:
     """The picture, and once more for each word, into a .png or .svg file."""
-    ending = check_ending(path, (".png", ".svg"))
-    maps, picture = saying.maps(layer, head), enlarged(saying.picture)
+    ending = check_suffix(path, (".png", ".svg"))
+    maps, picture = attention.maps(layer, head), upscale(attention.image)
     many = len(maps) + 1
-    across = min(many, ACROSS)
-    side = min(PANEL, (WIDE + GAP) / across - GAP)
+    across = min(many, COLUMNS)
+    side = min(MAX_PANEL_WIDTH, (MAX_WIDTH + GAP) / across - GAP)
     tall = side * picture.shape[0] / picture.shape[1]
     width = max(across * (side + GAP) - GAP, 4.6)
-    lines = wrapped(title, width, 13, 3)
-    under = "\n".join(text for text in (saying.shown(layer, head), wrapped(about, width, 8.5, 2)) if text)
+    lines = wrap_text(title, width, 13, 3)
+    under = "\n".join(
+        text for text in (attention.describe_selection(layer, head), wrap_text(subtitle, width, 8.5, 2)) if text
+    )
     top = MARGIN + 0.24 * (lines.count("\n") + 1) * bool(lines) + 0.17 * (under.count("\n") + 1) * bool(under)
     rows = -(-many // across)
-    with styled():
-        sheet = Sheet(2 * MARGIN + width, top + rows * (HEAD + tall + GAP) + 0.38 + MARGIN - 0.2)
+    with figure_style():
+        sheet = Sheet(2 * MARGIN + width, top + rows * (HEAD_HEIGHT + tall + GAP) + 0.38 + MARGIN - 0.2)
         sheet.text(MARGIN, MARGIN - 0.1, lines, 13, weight="bold")
-        sheet.text(MARGIN, MARGIN + 0.24 * (lines.count("\n") + 1) * bool(lines) - 0.08, under, 8.5, QUIET)
+        sheet.text(MARGIN, MARGIN + 0.24 * (lines.count("\n") + 1) * bool(lines) - 0.08, under, 8.5, MUTED)
         for number in range(many):
-            left, down = MARGIN + number % across * (side + GAP), top + number // across * (HEAD + tall + GAP)
-            said = saying.words[number - 1] if number else None
-            own = picture if said is None else lit(picture, maps[number - 1], bright(maps[number - 1]))
-            _panel(sheet, own, (left, down, side, tall), said)
-        even = any(bright(own) > own.max() for own in maps)
-        told = f"what {saying.how} most is brightest, in each picture by itself" + EVENLY * even
-        _scale(sheet, top + rows * (HEAD + tall + GAP) + 0.06, told)
+            left, down = MARGIN + number % across * (side + GAP), top + number // across * (HEAD_HEIGHT + tall + GAP)
+            said = attention.words[number - 1] if number else None
+            own = picture if said is None else spotlight(picture, maps[number - 1], brightness_max(maps[number - 1]))
+            _draw_word(sheet, own, (left, down, side, tall), said)
+        even = any(brightness_max(own) > own.max() for own in maps)
+        told = f"what {attention.method} most is brightest, in each picture by itself" + UNIFORM_NOTE * even
+        _draw_scale(sheet, top + rows * (HEAD_HEIGHT + tall + GAP) + 0.06, told)
         return sheet.save(path, ending)
 
 
-def _panel(sheet: Sheet, picture: Picture, at: tuple[float, float, float, float], said: Said | None) -> None:
+def _draw_word(
+    sheet: Sheet, picture: ImageArray, at: tuple[float, float, float, float], said: CaptionWord | None
+) -> None:
     left, top, side, tall = at
-    chance = "" if said is None else _percent(said.chance)
-    room = int((side - (len(chance) + 1) * LETTER * 8) / (LETTER * 10.5))
+    chance = "" if said is None else _percent(said.probability)
+    room = int((side - (len(chance) + 1) * CHAR_WIDTH_PER_POINT * 8) / (CHAR_WIDTH_PER_POINT * 10.5))
     word = "the picture" if said is None else label(said.word, max(room, 3))
-    axes = sheet.axes(left, top, side, HEAD + tall)
+    axes = sheet.axes(left, top, side, HEAD_HEIGHT + tall)
     axes.set_axis_off()
     quiet = said is None
     axes.text(
-        0, 0.07, word, size=9 if quiet else 10.5, color=QUIET if quiet else INK, weight="normal" if quiet else "bold"
+        0, 0.07, word, size=9 if quiet else 10.5, color=MUTED if quiet else INK, weight="normal" if quiet else "bold"
     )
-    axes.text(side, 0.07, chance, size=8, color=QUIET, ha="right")
+    axes.text(side, 0.07, chance, size=8, color=MUTED, ha="right")
     axes.imshow(picture, extent=(0, side, -tall, 0), interpolation="antialiased", aspect="auto")
     axes.plot([0, side, side, 0, 0], [0, 0, -tall, -tall, 0], color=LINE, linewidth=0.6)
     axes.set_xlim(0, side)
-    axes.set_ylim(-tall, HEAD)
+    axes.set_ylim(-tall, HEAD_HEIGHT)
 
 
-def _scale(sheet: Sheet, top: float, told: str) -> None:
+def _draw_scale(sheet: Sheet, top: float, told: str) -> None:
     """What the light means."""
     bar = sheet.axes(MARGIN, top, 1.2, 0.11)
-    bar.imshow(np.linspace(DARK, 1, 256)[None], cmap="gray", vmin=0, vmax=1, aspect="auto", extent=(0, 1, 0, 1))
+    bar.imshow(
+        np.linspace(MIN_BRIGHTNESS, 1, 256)[None], cmap="gray", vmin=0, vmax=1, aspect="auto", extent=(0, 1, 0, 1)
+    )
     bar.set_xticks([])
     bar.set_yticks([])
-    sheet.text(MARGIN + 1.32, top - 0.02, wrapped(told, sheet.width - 2 * MARGIN - 1.32, 8, 2), 8, QUIET)
+    sheet.text(MARGIN + 1.32, top - 0.02, wrap_text(told, sheet.width - 2 * MARGIN - 1.32, 8, 2), 8, MUTED)
 
 
 def _percent(chance: float) -> str:
@@ -193,27 +204,38 @@ def _percent(chance: float) -> str:
 # -- the page
 
 
-def wordwise_page(saying: Saying, path: Path, title: str, note: str, facts: Mapping[str, str]) -> Path:
+def write_caption_page(
+    attention: CaptionAttention, path: Path, title: str, note: str, facts: Mapping[str, str]
+) -> Path:
     """The picture in the light of each word, one after the other; every layer and head can be chosen."""
-    check_ending(path, (".html", ".htm"))
+    check_suffix(path, (".html", ".htm"))
     data: dict[str, object] = {
-        "picture": uri(saying.picture),
-        "size": saying.picture.shape[:2],
-        "grid": saying.grid,
+        "picture": data_uri(attention.image),
+        "size": attention.image.shape[:2],
+        "grid": attention.grid,
         "words": [
-            {"word": said.word, "chance": brief(said.chance), "likely": [[w, brief(c)] for w, c in said.likely]}
-            for said in saying.words
+            {
+                "word": said.word,
+                "chance": round_digits(said.probability),
+                "likely": [[w, round_digits(c)] for w, c in said.top_k],
+            }
+            for said in attention.words
         ],
         "layers": [
-            {"name": layer.name, "heads": len(layer.weights), **packed(layer.weights)} for layer in saying.layers
+            {"name": layer.name, "heads": len(layer.weights), **pack_maps(layer.weights)} for layer in attention.layers
         ],
-        "how": saying.how,
-        "look": {"dark": DARK, "warm": WARM, "tint": brief(tint(saying.picture)), "even": EVEN},
+        "how": attention.method,
+        "look": {
+            "dark": MIN_BRIGHTNESS,
+            "warm": LIGHT_COLOR,
+            "tint": round_digits(tint_strength(attention.image)),
+            "even": MIN_UNIFORM_MULTIPLE,
+        },
     }
     parts = {
         "note": html.escape(note),
-        "style": part("page.css") + part("wordwise.css"),
-        "body": part("wordwise.html"),
-        "script": part("wordwise.js"),
+        "style": read_asset("page.css") + read_asset("wordwise.css"),
+        "body": read_asset("wordwise.html"),
+        "script": read_asset("wordwise.js"),
     }
     return write_page(path, title, facts, data, parts)

@@ -22,13 +22,13 @@ COOL_LIGHT: Final = LIGHT[:5]
 COOL_DARK: Final = DARK[:4]
 
 INK: Final = "#1c2430"
-QUIET: Final = "#6b7686"
+MUTED: Final = "#6b7686"
 LINE: Final = "#e4e8ee"
 ACCENT: Final = "#2b51aa"
 WARM: Final = "#c8501e"
 
 
-def ramp(stops: Sequence[str]) -> Colormap:
+def colormap(stops: Sequence[str]) -> Colormap:
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("regard", list(stops))

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from regard.draw.colormap import INK, LIGHT, QUIET
-from regard.draw.figure import Sheet, check_ending, styled, wrapped
-from regard.draw.token_label import columns, label
+from regard.draw.colormap import INK, LIGHT, MUTED
+from regard.draw.figure import Sheet, check_suffix, figure_style, wrap_text
+from regard.draw.token_label import display_width, label
 
 MARGIN: Final = 0.45
-LETTER: Final = 0.61 * 9 / 72  # inches of a letter of a class's name
-MANY: Final = 24
+CHAR_WIDTH: Final = 0.61 * 9 / 72  # inches of a letter of a class's name
+MAX_CLASSES: Final = 24
 """classes that such a table is readable with"""
 
 
@@ -22,21 +22,21 @@ def draw_confusion(names: Sequence[str], counts: np.ndarray[Any, Any], path: Pat
     """Rows are what a sample is, columns what was said; shades are shares of the row. Into a .png or .svg file."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    ending = check_ending(path, (".png", ".svg"))
-    shown = [label(name, limit=24) for name in names]
-    many, wide = len(shown), max(map(columns, shown)) * LETTER + 0.15
+    ending = check_suffix(path, (".png", ".svg"))
+    shown = [label(name, max_width=24) for name in names]
+    many, wide = len(shown), max(map(display_width, shown)) * CHAR_WIDTH + 0.15
     cell = min(0.9, max(0.32, 5.0 / many))
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    with styled():
+    with figure_style():
         title = f"{int(np.trace(counts)):,} of {int(counts.sum()):,} right"
         width = max(MARGIN + wide + cell * many + max(MARGIN, wide * 0.7), 4.0)
         about = "rows: what it is; columns: what was said; the darker, the larger the share of its row"
-        about = wrapped(about, width - MARGIN, 8.5, 3)
+        about = wrap_text(about, width - MARGIN, 8.5, 3)
         # names of columns lean, and so are less high than wide
         left, top = MARGIN + wide, MARGIN + 0.43 + 0.17 * (1 + about.count("\n")) + 0.75 * wide
         sheet = Sheet(width, top + cell * many + MARGIN)
         sheet.text(MARGIN, MARGIN - 0.1, title, size=13, weight="bold")
-        sheet.text(MARGIN, MARGIN + 0.2, about, size=8.5, colour=QUIET)
+        sheet.text(MARGIN, MARGIN + 0.2, about, size=8.5, color=MUTED)
         axes = sheet.axes(left, top, cell * many, cell * many)
         shades = LinearSegmentedColormap.from_list("regard", list(LIGHT))
         axes.imshow(shares, cmap=shades, vmin=0, vmax=1, aspect="auto", interpolation="nearest")

@@ -10,50 +10,50 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.draw.colormap import ACCENT, INK, LINE, QUIET, WARM
-from regard.draw.figure import Sheet, check_ending, styled
+from regard.draw.colormap import ACCENT, INK, LINE, MUTED, WARM
+from regard.draw.figure import Sheet, check_suffix, figure_style
 from regard.draw.token_label import label, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Row = Mapping[str, float | str | int]
-Numbers = NDArray[np.float64]
-Series = tuple[Numbers, Numbers]  # steps and values
+LogRow = Mapping[str, float | str | int]
+FloatVector = NDArray[np.float64]
+Series = tuple[FloatVector, FloatVector]  # steps and values
 
 MARGIN: Final = 0.45
 WIDTH: Final = 12.0
-LOSS_HIGH: Final = 3.8
-HIGH: Final = 1.7
-BETWEEN: Final = 0.85  # inches between panels, for ticks and titles
-TRAINING: Final = "training (dropout, smoothing and penalties as set)"
-_NO_METRIC: Final = frozenset({"kind", "step", "loss", "seconds", "elapsed", "merged"})
+LOSS_HEIGHT: Final = 3.8
+METRIC_HEIGHT: Final = 1.7
+PANEL_GAP: Final = 0.85  # inches between panels, for ticks and titles
+TRAIN_LABEL: Final = "training (dropout, smoothing and penalties as set)"
+_NON_METRIC_KEYS: Final = frozenset({"kind", "step", "loss", "seconds", "elapsed", "merged"})
 
 
-def curves(rows: Sequence[Row], path: Path, title: str = "") -> Path:
+def draw_training_curves(rows: Sequence[LogRow], path: Path, title: str = "") -> Path:
     """Draw the log rows of a training (`kind` is "train" or "valid") into a .png or .svg file."""
-    ending = check_ending(path, (".png", ".svg"))
+    ending = check_suffix(path, (".png", ".svg"))
     train = [row for row in rows if row.get("kind") == "train"]
     valid = [row for row in rows if row.get("kind") == "valid"]
     names = dict.fromkeys(key for row in valid for key, value in row.items() if _is_number(value))
-    metrics = [name for name in names if name not in _NO_METRIC]
+    metrics = [name for name in names if name not in _NON_METRIC_KEYS]
     losses = _series(train, "loss"), _series(valid, "loss")
     small = [(name, _series(valid, name), WARM) for name in metrics]
-    small.append(("learning rate", _series(train, "rate"), QUIET))
+    small.append(("learning rate", _series(train, "rate"), MUTED))
     last = max([1.0, *(float(steps[-1]) for steps, _ in (*losses, *(item[1] for item in small)) if len(steps))])
     across = len(small) if len(small) <= 4 else min((4, 3), key=lambda many: -len(small) % many)
     left, top, gap = MARGIN + 0.4, MARGIN + (0.65 if title else 0.2), 0.75
     inner = WIDTH - left - MARGIN
     wide = (inner - gap * (across - 1)) / across
-    with styled():
-        sheet = Sheet(WIDTH, top + LOSS_HIGH + math.ceil(len(small) / across) * (HIGH + BETWEEN) + MARGIN)
+    with figure_style():
+        sheet = Sheet(WIDTH, top + LOSS_HEIGHT + math.ceil(len(small) / across) * (METRIC_HEIGHT + PANEL_GAP) + MARGIN)
         sheet.text(MARGIN, MARGIN - 0.1, shorten(label(title, 500), 80) if title else "", size=15, weight="bold")
-        loss = sheet.axes(left, top, inner, LOSS_HIGH)
+        loss = sheet.axes(left, top, inner, LOSS_HEIGHT)
         best = _draw_loss(loss, *losses, last)
         for at, (name, series, colour) in enumerate(small):
             down, column = divmod(at, across)
-            begin = top + LOSS_HIGH + BETWEEN + down * (HIGH + BETWEEN)
-            axes = sheet.axes(left + column * (wide + gap), begin, wide, HIGH)
+            begin = top + LOSS_HEIGHT + PANEL_GAP + down * (METRIC_HEIGHT + PANEL_GAP)
+            axes = sheet.axes(left + column * (wide + gap), begin, wide, METRIC_HEIGHT)
             _draw_series(axes, name, series, colour, best, last)
         return sheet.save(path, ending)
 
@@ -62,7 +62,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _series(rows: Sequence[Row], name: str) -> Series:
+def _series(rows: Sequence[LogRow], name: str) -> Series:
     """Steps and finite values in order; a step that was trained again after a resume counts as last logged."""
     found: dict[float, float] = {}
     for row in rows:
@@ -74,27 +74,27 @@ def _series(rows: Sequence[Row], name: str) -> Series:
     return pairs[:, 0], pairs[:, 1]
 
 
-def _smooth(values: Numbers) -> Numbers:
+def _moving_average(values: FloatVector) -> FloatVector:
     """A moving mean about each point, so that nothing lags; narrow at the start, where the fall is steep."""
     reach = max(1, len(values) // 40)
     sums = np.concatenate([[0.0], np.cumsum(values)])
     at = np.arange(len(values))
     low = at - np.minimum(at, reach)
     high = np.minimum(2 * at - low, len(values) - 1) + 1
-    smoothed: Numbers = (sums[high] - sums[low]) / (high - low)
+    smoothed: FloatVector = (sums[high] - sums[low]) / (high - low)
     return smoothed
 
 
 def _draw_loss(axes: Axes, train: Series, valid: Series, last: float) -> float | None:
     """Both losses in one panel; returns the step where the validation loss was least."""
-    _furnish(axes, "loss", last, ticks=8)
+    _style_axes(axes, "loss", last, ticks=8)
     if not len(train[0]) and not len(valid[0]):
-        _say_nothing(axes)
+        _mark_empty(axes)
         return None
     if len(train[0]):
         marker = "o" if len(train[0]) == 1 else ""
         axes.plot(*train, color=ACCENT, alpha=0.25, linewidth=1.0, marker=marker)
-        axes.plot(train[0], _smooth(train[1]), color=ACCENT, linewidth=1.8, marker=marker, label=TRAINING)
+        axes.plot(train[0], _moving_average(train[1]), color=ACCENT, linewidth=1.8, marker=marker, label=TRAIN_LABEL)
     best = None
     if len(valid[0]):
         axes.plot(*valid, color=WARM, linewidth=1.6, marker="o", markersize=4, label="validation", zorder=3)
@@ -118,10 +118,10 @@ def _mark_best(axes: Axes, step: float, value: float) -> None:
 
 
 def _draw_series(axes: Axes, name: str, series: Series, colour: str, best: float | None, last: float) -> None:
-    _furnish(axes, name, last, ticks=5)
+    _style_axes(axes, name, last, ticks=5)
     steps, values = series
     if not len(steps):
-        return _say_nothing(axes)
+        return _mark_empty(axes)
     marker = "o" if len(steps) == 1 or (colour == WARM and len(steps) <= 60) else ""
     axes.plot(steps, values, color=colour, linewidth=1.5, marker=marker, markersize=3.5)
     if best is not None:
@@ -129,7 +129,7 @@ def _draw_series(axes: Axes, name: str, series: Series, colour: str, best: float
     axes.set_title(f"last {values[-1]:.4g}", loc="right", size=8.5, color=colour, pad=6)
 
 
-def _furnish(axes: Axes, name: str, last: float, ticks: int) -> None:
+def _style_axes(axes: Axes, name: str, last: float, ticks: int) -> None:
     from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
     shown = shorten(label(name.replace("_", " "), 200), 24)
@@ -147,7 +147,7 @@ def _furnish(axes: Axes, name: str, last: float, ticks: int) -> None:
     axes.set_xlabel("step", size=8, loc="right", labelpad=3)
 
 
-def _say_nothing(axes: Axes) -> None:
+def _mark_empty(axes: Axes) -> None:
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.text(0.5, 0.5, "nothing logged yet", transform=axes.transAxes, ha="center", va="center", color=QUIET, size=9)
+    axes.text(0.5, 0.5, "nothing logged yet", transform=axes.transAxes, ha="center", va="center", color=MUTED, size=9)

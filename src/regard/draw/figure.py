@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from regard.draw.colormap import INK, LINE, QUIET
+from regard.draw.colormap import INK, LINE, MUTED
 from regard.draw.token_label import label
 from regard.errors import RegardError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI: Final = 160
-LETTER: Final = 0.61 / 72  # inches a letter takes per point of font size, a little generously
+CHAR_WIDTH_PER_POINT: Final = 0.61 / 72  # inches a letter takes per point of font size, a little generously
 
 # DejaVu comes with matplotlib; the others add the scripts it lacks, where the machine has them.
 _FONTS: Final = (
@@ -29,17 +29,17 @@ _FONTS: Final = (
 )  # fmt: skip
 
 
-def check_ending(path: Path, endings: Sequence[str]) -> str:
+def check_suffix(path: Path, suffixes: Sequence[str]) -> str:
     """The path's ending without its dot, refused unless it is one of `endings`."""
-    if path.suffix.lower() not in endings:
+    if path.suffix.lower() not in suffixes:
         raise RegardError(
-            f"cannot draw into '{path}': this picture is written as {' or '.join(endings)} "
+            f"cannot draw into '{path}': this picture is written as {' or '.join(suffixes)} "
             "(supported are .png and .svg for pictures, .html for the interactive page)."
         )
     return path.suffix.lower()[1:]
 
 
-def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
+def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
     """Let `write` fill a file beside `path` and move it into place, so that no half-written file is ever seen."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -54,14 +54,16 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
     return path
 
 
-def wrapped(text: str, inches: float, size: float, lines: int) -> str:
+def wrap_text(text: str, inches: float, size: float, max_lines: int) -> str:
     """The text in lines that are not wider than so many inches; an ellipsis where it needs more of them."""
-    seen = label(" ".join(text.split()), limit=2000)
-    return "\n".join(textwrap.wrap(seen, max(12, int(inches / (LETTER * size))), max_lines=lines, placeholder=" …"))
+    seen = label(" ".join(text.split()), max_width=2000)
+    return "\n".join(
+        textwrap.wrap(seen, max(12, int(inches / (CHAR_WIDTH_PER_POINT * size))), max_lines=max_lines, placeholder=" …")
+    )
 
 
 @contextmanager
-def styled() -> Iterator[None]:
+def figure_style() -> Iterator[None]:
     """Our own settings of matplotlib, whatever the person's are, and theirs again afterwards."""
     import matplotlib
     from matplotlib import font_manager
@@ -75,9 +77,9 @@ def styled() -> Iterator[None]:
                 "text.parse_math": False,  # a token may hold any number of dollar signs
                 "text.color": INK,
                 "axes.edgecolor": LINE,
-                "axes.labelcolor": QUIET,
-                "xtick.color": QUIET,
-                "ytick.color": QUIET,
+                "axes.labelcolor": MUTED,
+                "xtick.color": MUTED,
+                "ytick.color": MUTED,
                 "svg.fonttype": "none",  # text stays text: it can be searched, and a browser has every glyph
                 "svg.hashsalt": "regard",
             }
@@ -86,7 +88,7 @@ def styled() -> Iterator[None]:
         yield
 
 
-def monospace() -> list[str]:
+def monospace_fonts() -> list[str]:
     """Fonts for text in which every letter is equally wide, within `styled`."""
     import matplotlib
 
@@ -108,26 +110,26 @@ class Sheet:
         bottom = self.height - top - height
         return self.figure.add_axes((left / self.width, bottom / self.height, width / self.width, height / self.height))
 
-    def text(self, left: float, top: float, text: str, size: float, colour: str = INK, weight: str = "normal") -> None:
+    def text(self, left: float, top: float, text: str, size: float, color: str = INK, weight: str = "normal") -> None:
         self.figure.text(
-            left / self.width, 1 - top / self.height, text, size=size, color=colour, weight=weight, va="top", ha="left",
+            left / self.width, 1 - top / self.height, text, size=size, color=color, weight=weight, va="top", ha="left",
             linespacing=1.3,
         )  # fmt: skip
 
-    def bar(
-        self, left: float, top: float, width: float, colours: Colormap, most: float, names: tuple[str, str, str]
+    def colorbar(
+        self, left: float, top: float, width: float, cmap: Colormap, max_value: float, tick_labels: tuple[str, str, str]
     ) -> None:
         """What the colours mean: names for 0, the half and `most`."""
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import Normalize
 
         bar = self.axes(left, top, width, 0.11)
-        scale = ScalarMappable(Normalize(0, most), colours)
-        self.figure.colorbar(scale, cax=bar, orientation="horizontal", ticks=[0, most / 2, most])
-        bar.set_xticklabels(names, size=7.5)
+        scale = ScalarMappable(Normalize(0, max_value), cmap)
+        self.figure.colorbar(scale, cax=bar, orientation="horizontal", ticks=[0, max_value / 2, max_value])
+        bar.set_xticklabels(tick_labels, size=7.5)
         bar.get_xticklabels()[-1].set_horizontalalignment("left")
         bar.tick_params(length=2, pad=2)
 
-    def save(self, path: Path, ending: str) -> Path:
-        metadata = {"Date": None} if ending == "svg" else None
-        return write_whole(path, lambda to: self.figure.savefig(to, format=ending, dpi=DPI, metadata=metadata))
+    def save(self, path: Path, file_format: str) -> Path:
+        metadata = {"Date": None} if file_format == "svg" else None
+        return write_atomic(path, lambda to: self.figure.savefig(to, format=file_format, dpi=DPI, metadata=metadata))

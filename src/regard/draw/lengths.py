@@ -9,43 +9,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.check.findings import Lengths
-from regard.draw.colormap import ACCENT, INK, LIGHT, LINE, QUIET, WARM
-from regard.draw.figure import Sheet, check_ending, styled
+from regard.draw.colormap import ACCENT, INK, LIGHT, LINE, MUTED, WARM
+from regard.draw.figure import Sheet, check_suffix, figure_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH: Final = 12.0
 MARGIN: Final = 0.45
-HIGH: Final = 4.6
-COLOURS: Final = (ACCENT, WARM)
-DASHED: Final = (0, (4, 3))
-MARKED: Final = 2000
+PLOT_HEIGHT: Final = 4.6
+COLORS: Final = (ACCENT, WARM)
+DASH_PATTERN: Final = (0, (4, 3))
+MAX_OUTLIERS: Final = 2000
 """outliers that are drawn one by one; more would hide the rest"""
 
 
 def draw_lengths(lengths: Lengths, path: Path) -> Path:
-    """Draw estimated tokens, the unit of data.longest, into a .png or .svg file."""
-    ending = check_ending(path, (".png", ".svg"))
-    pairs, over = len(lengths.names) == 2, int((lengths.tokens.max(axis=1) > lengths.longest).sum())
+    """Draw estimated tokens, the unit of data.max_length, into a .png or .svg file."""
+    ending = check_suffix(path, (".png", ".svg"))
+    pairs, over = len(lengths.names) == 2, int((lengths.tokens.max(axis=1) > lengths.max_length).sum())
     said = f"{lengths.unit} {len(lengths.tokens):,}"
-    if lengths.longest:
-        said += f", longer than data.longest = {lengths.longest:,}: {over:,}"
+    if lengths.max_length:
+        said += f", longer than data.max_length = {lengths.max_length:,}: {over:,}"
     of = " and ".join(lengths.names) if pairs else lengths.unit
     if pairs:
         said += f", uneven: {len(lengths.outliers):,}"
-    with styled():
-        sheet = Sheet(WIDTH, MARGIN + 0.95 + HIGH + 0.75)
+    with figure_style():
+        sheet = Sheet(WIDTH, MARGIN + 0.95 + PLOT_HEIGHT + 0.75)
         sheet.text(MARGIN, MARGIN - 0.1, f"Lengths of {of}", size=15, weight="bold")
-        sheet.text(MARGIN, MARGIN + 0.25, f"{said}; in tokens, estimated from bytes and words", size=9, colour=QUIET)
+        sheet.text(MARGIN, MARGIN + 0.25, f"{said}; in tokens, estimated from bytes and words", size=9, color=MUTED)
         left, top = MARGIN + 0.5, MARGIN + 0.95
-        _draw_each(sheet.axes(left, top, 5.2, HIGH), lengths)
+        _draw_histograms(sheet.axes(left, top, 5.2, PLOT_HEIGHT), lengths)
         right = left + 5.2 + 0.85
-        (_draw_both if pairs else _draw_share)(sheet.axes(right, top, WIDTH - right - MARGIN, HIGH), lengths)
+        (_draw_pair_density if pairs else _draw_cumulative)(
+            sheet.axes(right, top, WIDTH - right - MARGIN, PLOT_HEIGHT), lengths
+        )
         return sheet.save(path, ending)
 
 
-def _edges(lengths: Lengths, many: int) -> tuple[NDArray[np.floating[Any]], bool]:
+def _bin_edges(lengths: Lengths, many: int) -> tuple[NDArray[np.floating[Any]], bool]:
     """Borders of bars between whole numbers, and whether they grow: a few very long texts would press all others into
     one bar."""
     least, most = int(lengths.tokens.min()), int(lengths.tokens.max())
@@ -57,17 +59,17 @@ def _edges(lengths: Lengths, many: int) -> tuple[NDArray[np.floating[Any]], bool
     return np.arange(0.0, most + 1 + width, width) - 0.5, False
 
 
-def _begin(edges: NDArray[np.floating[Any]], lengths: Lengths) -> float:
+def _axis_start(edges: NDArray[np.floating[Any]], lengths: Lengths) -> float:
     return max(float(edges[0]), 0.6 * float(lengths.tokens.min()) - 0.5)
 
 
-def _draw_each(axes: Axes, lengths: Lengths) -> None:
-    _furnish(axes, "how many have which length")
-    edges, grows = _edges(lengths, 48)
-    limit, most = lengths.longest, edges[-1]
+def _draw_histograms(axes: Axes, lengths: Lengths) -> None:
+    _style_axes(axes, "how many have which length")
+    edges, grows = _bin_edges(lengths, 48)
+    limit, most = lengths.max_length, edges[-1]
     near = most > limit / 2 and limit > 0  # a limit far away would press everything into a corner
     highest = 1
-    for side, (name, colour) in enumerate(zip(lengths.names, COLOURS, strict=False)):
+    for side, (name, colour) in enumerate(zip(lengths.names, COLORS, strict=False)):
         values = lengths.tokens[:, side]
         heights = np.histogram(values, edges)[0]
         highest = max(highest, int(heights.max()))
@@ -77,21 +79,21 @@ def _draw_each(axes: Axes, lengths: Lengths) -> None:
     axes.set_ylim(0.7, 3.0 * highest)  # room for the legend, which would hide the highest bars
     if grows:
         axes.set_xscale("log")
-    axes.set_xlim(_begin(edges, lengths), 1.02 * (max(most, limit) if near else most))
-    _number(axes)
+    axes.set_xlim(_axis_start(edges, lengths), 1.02 * (max(most, limit) if near else most))
+    _format_ticks(axes)
     axes.set_xlabel("tokens, estimated", size=8.5, labelpad=4)
     axes.set_ylabel(f"{lengths.unit}, logarithmic", size=8.5)
     if near:
-        axes.axvline(limit, color=INK, linewidth=1.2, linestyle=DASHED, label=f"data.longest = {limit:,}")
+        axes.axvline(limit, color=INK, linewidth=1.2, linestyle=DASH_PATTERN, label=f"data.max_length = {limit:,}")
     axes.legend(loc="upper right", fontsize=8.5, labelcolor=INK, facecolor="white", edgecolor="none", framealpha=0.9)
 
 
-def _draw_both(axes: Axes, lengths: Lengths) -> None:
+def _draw_pair_density(axes: Axes, lengths: Lengths) -> None:
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
 
-    _furnish(axes, "one side against the other")
+    _style_axes(axes, "one side against the other")
     source, target = lengths.tokens[:, 0], lengths.tokens[:, 1]
-    edges, grows = _edges(lengths, 80)
+    edges, grows = _bin_edges(lengths, 80)
     density = np.histogram2d(source, target, bins=[edges, edges])[0].T
     shades = LinearSegmentedColormap.from_list("regard", LIGHT[1:])
     axes.pcolormesh(
@@ -100,48 +102,50 @@ def _draw_both(axes: Axes, lengths: Lengths) -> None:
     )  # fmt: skip
     slope = float(np.median(target / np.maximum(source, 1)))
     line = np.array([max(edges[0], 0.5), edges[-1]])
-    shown = lengths.outliers[:: max(1, -(-len(lengths.outliers) // MARKED))]
+    shown = lengths.outliers[:: max(1, -(-len(lengths.outliers) // MAX_OUTLIERS))]
     if len(shown):
         axes.plot(
             source[shown], target[shown], "o", markersize=6.5, markerfacecolor="none", markeredgecolor=WARM,
             markeredgewidth=1.3, label="uneven pairs", zorder=4,
         )  # fmt: skip
-    axes.plot(line, slope * line, color=QUIET, linewidth=1, linestyle=DASHED, label=f"usual ratio, 1 to {slope:.2g}")
-    if edges[-1] > lengths.longest:
-        axes.axvline(lengths.longest, color=INK, linewidth=1.1, linestyle=DASHED, label="data.longest")
-        axes.axhline(lengths.longest, color=INK, linewidth=1.1, linestyle=DASHED)
+    axes.plot(
+        line, slope * line, color=MUTED, linewidth=1, linestyle=DASH_PATTERN, label=f"usual ratio, 1 to {slope:.2g}"
+    )
+    if edges[-1] > lengths.max_length:
+        axes.axvline(lengths.max_length, color=INK, linewidth=1.1, linestyle=DASH_PATTERN, label="data.max_length")
+        axes.axhline(lengths.max_length, color=INK, linewidth=1.1, linestyle=DASH_PATTERN)
     if grows:
         axes.set_xscale("log")
         axes.set_yscale("log")
     for limits in (axes.set_xlim, axes.set_ylim):
-        limits(_begin(edges, lengths), (1.1 if grows else 1.02) * edges[-1])
-    _number(axes)
+        limits(_axis_start(edges, lengths), (1.1 if grows else 1.02) * edges[-1])
+    _format_ticks(axes)
     axes.set_xlabel("source tokens, estimated", size=8.5, labelpad=4)
     axes.set_ylabel("target tokens, estimated", size=8.5)
     axes.legend(loc="lower right", fontsize=8.5, labelcolor=INK, facecolor="white", edgecolor="none", framealpha=0.9)
 
 
-def _draw_share(axes: Axes, lengths: Lengths) -> None:
+def _draw_cumulative(axes: Axes, lengths: Lengths) -> None:
     """How much of the text is in samples up to a length: a few long ones may be nearly all of it."""
-    _furnish(axes, "how much of the text is in those up to a length")
+    _style_axes(axes, "how much of the text is in those up to a length")
     values = np.sort(lengths.tokens[:, 0])
     share = 100 * np.cumsum(values) / max(int(values.sum()), 1)
     half = int(values[np.searchsorted(share, 50.0)])
-    edges, grows = _edges(lengths, 48)  # the scale of the other panel
+    edges, grows = _bin_edges(lengths, 48)  # the scale of the other panel
     shown = np.unique(np.linspace(0, len(values) - 1, 1000).astype(int))
-    axes.step([values[0], *values[shown]], [0.0, *share[shown]], where="post", color=ACCENT, linewidth=1.6)
-    axes.axvline(half, color=QUIET, linewidth=1, linestyle=DASHED, label=f"half of it: up to {half:,} tokens")
+    axes.step([values[0], *values[shown]], [0.0, *share[shown]], positions="post", color=ACCENT, linewidth=1.6)
+    axes.axvline(half, color=MUTED, linewidth=1, linestyle=DASH_PATTERN, label=f"half of it: up to {half:,} tokens")
     if grows:
         axes.set_xscale("log")
-    axes.set_xlim(_begin(edges, lengths), 1.02 * edges[-1])
+    axes.set_xlim(_axis_start(edges, lengths), 1.02 * edges[-1])
     axes.set_ylim(0, 102)
-    _number(axes)
+    _format_ticks(axes)
     axes.set_xlabel("tokens, estimated", size=8.5, labelpad=4)
     axes.set_ylabel("% of all tokens", size=8.5)
     axes.legend(loc="lower right", fontsize=8.5, labelcolor=INK, facecolor="white", edgecolor="none", framealpha=0.9)
 
 
-def _furnish(axes: Axes, title: str) -> None:
+def _style_axes(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", size=10.5, weight="bold", pad=8)
     axes.grid(color=LINE, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -150,7 +154,7 @@ def _furnish(axes: Axes, title: str) -> None:
     axes.tick_params(which="both", length=0, labelsize=8)
 
 
-def _number(axes: Axes) -> None:
+def _format_ticks(axes: Axes) -> None:
     """Whole numbers at the ticks, after the scales are known."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from regard.draw.token_label import columns as width_of
+from regard.draw.token_label import display_width as width_of
 
 
-def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str] | None = None) -> str:
+def markdown_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str] | None = None) -> str:
     """A GitHub table of the named columns, or of all that occur; columns of numbers are set flush right."""
     names = list(dict.fromkeys(name for row in rows for name in row)) if columns is None else list(columns)
     if not names:
         return ""
-    cells = [[_escape(name) for name in names], *([_cell(row.get(name)) for name in names] for row in rows)]
-    right = [_numeric([row.get(name) for row in rows]) for name in names]
+    cells = [[_escape(name) for name in names], *([_format_cell(row.get(name)) for name in names] for row in rows)]
+    right = [_is_numeric([row.get(name) for row in rows]) for name in names]
     widths = [max(3, *(width_of(line[at]) for line in cells)) for at in range(len(names))]
 
     def row_of(line: Sequence[str]) -> str:
@@ -25,12 +25,12 @@ def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str] | None = 
     return "\n".join([row_of(cells[0]), row_of(rule), *map(row_of, cells[1:])])
 
 
-def _numeric(values: Sequence[object]) -> bool:
+def _is_numeric(values: Sequence[object]) -> bool:
     present = [value for value in values if value is not None]
     return bool(present) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in present)
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, float):

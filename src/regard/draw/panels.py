@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from regard.draw.class_colors import BLANK, Map, Picture, class_colours
-from regard.draw.colormap import INK, LINE, QUIET
-from regard.draw.figure import LETTER, Sheet, check_ending, styled
-from regard.draw.token_label import columns, label
+from regard.draw.class_colors import UNKNOWN_COLOR, ImageArray, MapArray, class_colors
+from regard.draw.colormap import INK, LINE, MUTED
+from regard.draw.figure import CHAR_WIDTH_PER_POINT, Sheet, check_suffix, figure_style
+from regard.draw.token_label import display_width, label
 from regard.errors import RegardError
 
 if TYPE_CHECKING:
@@ -19,59 +19,71 @@ if TYPE_CHECKING:
 
 MARGIN: Final = 0.45
 GAP: Final = 0.14
-WIDE: Final = 10.5  # inches of a sheet between its margins, at most
-PANEL: Final = 3.4  # of a picture on it
-LEAST: Final = 1.1
-HEAD: Final = 0.26  # inches above a column for its name
-SWATCH: Final = 0.15
-ENTRY: Final = 0.25  # inches of a line of the legend
-NAMED: Final = 36
+MAX_WIDTH: Final = 10.5  # inches of a sheet between its margins, at most
+MAX_PANEL_WIDTH: Final = 3.4  # of a picture on it
+MIN_PANEL_WIDTH: Final = 1.1
+HEAD_HEIGHT: Final = 0.26  # inches above a column for its name
+SWATCH_SIZE: Final = 0.15
+ENTRY_HEIGHT: Final = 0.25  # inches of a line of the legend
+MAX_LEGEND_CLASSES: Final = 36
 """Classes in a legend; of more those that cover most."""
 
 
-class Legend:
+class ClassLegend:
     """The classes that are seen, those that cover most first, in columns."""
 
-    def __init__(self, names: Sequence[str], shares: Map, of: str = "pixels") -> None:
+    def __init__(self, names: Sequence[str], fractions: MapArray, unit: str = "pixels") -> None:
         """`of`: what these are shares of."""
-        order = [int(at) for at in np.argsort(-shares, kind="stable") if shares[at] > 0]
-        colours = class_colours(len(names))
-        self.items = [(label(names[at], 24), colours[at], float(shares[at])) for at in order[:NAMED]]
-        more = f"; {len(order) - NAMED} others cover less" if len(order) > NAMED else ""
-        self.note = f"shares of all {of}{more}"
-        self.wide = max((columns(name) for name, _, _ in self.items), default=1) * LETTER * 8.5 + SWATCH + 0.75
+        order = [int(at) for at in np.argsort(-fractions, kind="stable") if fractions[at] > 0]
+        colours = class_colors(len(names))
+        self.items = [(label(names[at], 24), colours[at], float(fractions[at])) for at in order[:MAX_LEGEND_CLASSES]]
+        more = f"; {len(order) - MAX_LEGEND_CLASSES} others cover less" if len(order) > MAX_LEGEND_CLASSES else ""
+        self.note = f"shares of all {unit}{more}"
+        self.entry_width = (
+            max((display_width(name) for name, _, _ in self.items), default=1) * CHAR_WIDTH_PER_POINT * 8.5
+            + SWATCH_SIZE
+            + 0.75
+        )
 
-    def across(self, width: float) -> int:
-        return max(1, min(int(width / self.wide), len(self.items)))
+    def columns(self, width: float) -> int:
+        return max(1, min(int(width / self.entry_width), len(self.items)))
 
     def height(self, width: float) -> float:
-        return -(-len(self.items) // self.across(width)) * ENTRY + ENTRY
+        return -(-len(self.items) // self.columns(width)) * ENTRY_HEIGHT + ENTRY_HEIGHT
 
     def draw(self, axes: Axes, top: float, width: float) -> None:
         from matplotlib.patches import Rectangle
 
-        across = self.across(width)
+        across = self.columns(width)
         for number, (name, colour, share) in enumerate(self.items):
-            left, down = number % across * (width / across), top + number // across * ENTRY
+            left, down = number % across * (width / across), top + number // across * ENTRY_HEIGHT
             rgb = tuple(part / 255 for part in colour)
-            axes.add_patch(Rectangle((left, down), SWATCH, SWATCH, facecolor=rgb, edgecolor=INK, linewidth=0.4))
-            axes.text(left + SWATCH + 0.08, down + SWATCH / 2, name, size=8.5, color=INK, va="center")
-            beside = left + self.wide - 0.15
-            axes.text(beside, down + SWATCH / 2, percent(share), size=7.5, color=QUIET, va="center", ha="right")
-        axes.text(0, top + self.height(width) - ENTRY / 2, self.note, size=7.5, color=QUIET, va="center")
+            axes.add_patch(
+                Rectangle((left, down), SWATCH_SIZE, SWATCH_SIZE, facecolor=rgb, edgecolor=INK, linewidth=0.4)
+            )
+            axes.text(left + SWATCH_SIZE + 0.08, down + SWATCH_SIZE / 2, name, size=8.5, color=INK, va="center")
+            beside = left + self.entry_width - 0.15
+            axes.text(beside, down + SWATCH_SIZE / 2, percent(share), size=7.5, color=MUTED, va="center", ha="right")
+        axes.text(0, top + self.height(width) - ENTRY_HEIGHT / 2, self.note, size=7.5, color=MUTED, va="center")
 
 
-def percent(share: float) -> str:
+def percent(fraction: float) -> str:
     """A share in words, with a digit more where it is small."""
-    return f"{100 * share:.0f} %" if share >= 0.0995 else f"{100 * share:.1f} %" if share >= 0.0005 else "< 0.1 %"
+    return (
+        f"{100 * fraction:.0f} %"
+        if fraction >= 0.0995
+        else f"{100 * fraction:.1f} %"
+        if fraction >= 0.0005
+        else "< 0.1 %"
+    )
 
 
-class Scale:
+class ColorScale:
     """A bar of the colours with names for its beginning, its middle and its end; `gaps`: somewhere nothing is known."""
 
-    def __init__(self, colours: Picture, names: tuple[str, str, str], gaps: bool = False) -> None:
+    def __init__(self, colors: ImageArray, names: tuple[str, str, str], has_unknown: bool = False) -> None:
         """`colours`: one row of pixels."""
-        self.colours, self.names, self.gaps = colours, names, gaps
+        self.colors, self.names, self.has_unknown = colors, names, has_unknown
 
     def height(self, width: float) -> float:
         return 0.36
@@ -80,69 +92,77 @@ class Scale:
         from matplotlib.patches import Rectangle
 
         long = min(0.6 * width, 3.0)
-        colours: Any = self.colours
+        colours: Any = self.colors
         axes.imshow(colours, extent=(0, long, top + 0.12, top), aspect="auto", interpolation="nearest", zorder=1)
         for at, name, place in zip((0.0, long / 2, long), self.names, ("left", "center", "right"), strict=True):
             # a number ends under the end of the bar, and what is counted stands behind it
             number, _, unit = name.partition(" ")
-            axes.text(at, top + 0.17, number, size=8, color=QUIET, va="top", ha=place)
-            axes.text(at + 0.05, top + 0.17, unit, size=8, color=QUIET, va="top", ha="left")
-        if self.gaps:
-            grey, left = tuple(part / 255 for part in BLANK), long + 0.7
+            axes.text(at, top + 0.17, number, size=8, color=MUTED, va="top", ha=place)
+            axes.text(at + 0.05, top + 0.17, unit, size=8, color=MUTED, va="top", ha="left")
+        if self.has_unknown:
+            grey, left = tuple(part / 255 for part in UNKNOWN_COLOR), long + 0.7
             axes.add_patch(
-                Rectangle((left, top - 0.01), SWATCH, SWATCH, facecolor=grey, edgecolor=QUIET, linewidth=0.4)
+                Rectangle((left, top - 0.01), SWATCH_SIZE, SWATCH_SIZE, facecolor=grey, edgecolor=MUTED, linewidth=0.4)
             )
-            axes.text(left + SWATCH + 0.08, top + 0.06, "not known", size=8, color=QUIET, va="center")
+            axes.text(left + SWATCH_SIZE + 0.08, top + 0.06, "not known", size=8, color=MUTED, va="center")
 
 
 def draw_panels(
-    rows: Sequence[Sequence[Picture]], names: Sequence[Any], path: Path, title: str, about: str, below: Legend | Scale,
+    rows: Sequence[Sequence[ImageArray]], names: Sequence[Any], path: Path, title: str, subtitle: str, legend: ClassLegend | ColorScale,
     mark: tuple[float, float] | None = None,
 ) -> Path:  # fmt: skip
     """Panels in rows. `names`: one for each row, where the columns have fixed meanings, or one for each panel."""
-    ending = check_ending(path, (".png", ".svg"))
+    ending = check_suffix(path, (".png", ".svg"))
     many = max((len(row) for row in rows), default=0)
     if not many:
         raise RegardError("there is no picture to draw.")
-    side = max(LEAST, min(PANEL, (WIDE + GAP) / many - GAP))
+    side = max(MIN_PANEL_WIDTH, min(MAX_PANEL_WIDTH, (MAX_WIDTH + GAP) / many - GAP))
     heights = [side * max(panel.shape[0] / panel.shape[1] for panel in row) for row in rows]
     width = max(many * (side + GAP) - GAP, 3.4)
-    heads: Callable[[int, int], str] = lambda row, column: _head(names[row], row, column)  # noqa: E731
-    above = [HEAD if any(heads(row, column) for column in range(len(rows[row]))) else 0.0 for row in range(len(rows))]
-    top = MARGIN + (0.24 if title else 0.0) + (0.22 if about else 0.0)
-    height = sum(heights) + sum(above) + GAP * len(rows) + below.height(width) + 0.08
-    with styled():
+    heads: Callable[[int, int], str] = lambda row, column: _panel_title(names[row], row, column)  # noqa: E731
+    above = [
+        HEAD_HEIGHT if any(heads(row, column) for column in range(len(rows[row]))) else 0.0 for row in range(len(rows))
+    ]
+    top = MARGIN + (0.24 if title else 0.0) + (0.22 if subtitle else 0.0)
+    height = sum(heights) + sum(above) + GAP * len(rows) + legend.height(width) + 0.08
+    with figure_style():
         sheet = Sheet(2 * MARGIN + width, top + height + MARGIN - 0.1)
-        sheet.text(MARGIN, MARGIN - 0.1, label(title, int(width / (LETTER * 13))) if title else "", 13, weight="bold")
-        sheet.text(MARGIN, MARGIN + (0.2 if title else -0.1), about, size=8.5, colour=QUIET)
+        sheet.text(
+            MARGIN,
+            MARGIN - 0.1,
+            label(title, int(width / (CHAR_WIDTH_PER_POINT * 13))) if title else "",
+            13,
+            weight="bold",
+        )
+        sheet.text(MARGIN, MARGIN + (0.2 if title else -0.1), subtitle, size=8.5, color=MUTED)
         axes = sheet.axes(MARGIN, top, width, height)
         axes.set_axis_off()
         down = 0.0
         for row, panels in enumerate(rows):
             for column, panel in enumerate(panels):
                 left = column * (side + GAP)
-                head = label(heads(row, column), int(side / (LETTER * 8.5))) if heads(row, column) else ""
-                axes.text(left, down + above[row] - 0.07, head, size=8.5, color=QUIET, va="bottom")
-                _put(axes, panel, left, down + above[row], side, mark)
+                head = label(heads(row, column), int(side / (CHAR_WIDTH_PER_POINT * 8.5))) if heads(row, column) else ""
+                axes.text(left, down + above[row] - 0.07, head, size=8.5, color=MUTED, va="bottom")
+                _draw_image(axes, panel, left, down + above[row], side, mark)
             down += above[row] + heights[row] + GAP
-        below.draw(axes, down + 0.04, width)
+        legend.draw(axes, down + 0.04, width)
         axes.set_xlim(0, width)
         axes.set_ylim(height, 0)
         return sheet.save(path, ending)
 
 
-COLUMNS: Final = ("picture", "answer", "truth")
+COLUMN_NAMES: Final = ("picture", "answer", "truth")
 
 
-def _head(names: Any, row: int, column: int) -> str:
+def _panel_title(names: Any, row: int, column: int) -> str:
     if not isinstance(names, str):
         return str(names[column])
-    meaning = COLUMNS[column] if row == 0 else ""
+    meaning = COLUMN_NAMES[column] if row == 0 else ""
     return (names or meaning) if column == 0 else meaning
 
 
-def _put(
-    axes: Axes, panel: Picture, left: float, top: float, side: float, mark: tuple[float, float] | None
+def _draw_image(
+    axes: Axes, panel: ImageArray, left: float, top: float, side: float, mark: tuple[float, float] | None
 ) -> None:  # fmt: skip
     from matplotlib.patches import Rectangle
 

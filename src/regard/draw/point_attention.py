@@ -11,157 +11,169 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from regard.draw.class_colors import GLOW, Picture, class_colours, ramped
-from regard.draw.panels import Scale, draw_panels, percent
-from regard.draw.point_cloud import Floats, Whole, encoded, hexed, packed_places, still, turning_page
+from regard.draw.class_colors import HEAT_COLORS, ImageArray, apply_colormap, class_colors
+from regard.draw.panels import ColorScale, draw_panels, percent
+from regard.draw.point_cloud import (
+    FloatArray,
+    IntArray,
+    pack_coordinates,
+    render_points,
+    to_base64,
+    to_hex,
+    write_viewer_page,
+)
 
-ACROSS: Final = 3
-SHARES: Final = GLOW[1:5]
+COLUMNS: Final = 3
+WEIGHT_COLORS: Final = HEAT_COLORS[1:5]
 """From little to the largest share: without what is too pale to be seen on white."""
-FAINT: Final = 0.25
+MIN_COLOR: Final = 0.25
 """Where in these colours shares begin."""
-GROUND: Final = 245
+BACKGROUND_GRAY: Final = 245
 """The grey that points are faded to where nobody looked at them."""
-GREY: Final = 130.0
-ASKING: Final = (0, 150, 255)
+POINT_GRAY: Final = 130.0
+QUERY_COLOR: Final = (0, 150, 255)
 """The colour of the point that is asked."""
-ANYONE: Final = "Click on a point to see what it looked at; of coarser layers the nearest that is there is taken."
-ASKED: Final = "Of clouds this large what was looked at is kept of the point that was asked alone."
+CLICK_HINT: Final = "Click on a point to see what it looked at; of coarser layers the nearest that is there is taken."
+QUERY_ONLY_HINT: Final = "Of clouds this large what was looked at is kept of the point that was asked alone."
 
 
-class Looked(NamedTuple):
+class NeighborAttention(NamedTuple):
     """What the points of one level looked at in one layer."""
 
     name: str
-    brief: str
+    short_name: str
     level: int
-    keys: Whole
+    keys: IntArray
     """(Q, K) numbers of points of the level; -1: none"""
-    weights: Floats
+    weights: FloatArray
     """(Q, K) shares of 1"""
-    queries: Whole | None = None
+    queries: IntArray | None = None
     """(Q,) the points of the level whose rows these are; None: all, in their order"""
 
-    def row(self, point: int) -> int:
+    def row_of(self, point: int) -> int:
         """The row of a point of the level."""
         return point if self.queries is None else int(np.flatnonzero(self.queries == point)[0])
 
 
 @dataclass(frozen=True)
-class Gazing:
+class CloudAttention:
     """A cloud as it is read, its levels, and who is asked."""
 
-    places: Floats
-    levels: tuple[Whole, ...]
+    coordinates: FloatArray
+    levels: tuple[IntArray, ...]
     """of each the points that it has"""
-    layers: tuple[Looked, ...]
-    asked: int
+    layers: tuple[NeighborAttention, ...]
+    query_point: int
     """the point that is asked"""
-    origins: Whole | None = None
+    file_index: IntArray | None = None
     """by which number each point is known in its file"""
-    said: Whole | None = None
+    predictions: IntArray | None = None
     """(N,) the class of each point, where points have classes"""
     labels: tuple[str, ...] = ()
     up: str = "z"
     origin: tuple[float, ...] = (0.0, 0.0, 0.0)
 
-    def nearest(self, layer: Looked) -> int:
+    def nearest_query(self, layer: NeighborAttention) -> int:
         """The point of the layer's level that stands for the one that is asked: itself, or the nearest whose row is kept."""
         level = self.levels[layer.level]
         kept = np.arange(len(level)) if layer.queries is None else layer.queries
-        off = ((self.places[level[kept]] - self.places[self.asked]) ** 2).sum(1)
+        off = ((self.coordinates[level[kept]] - self.coordinates[self.query_point]) ** 2).sum(1)
         return int(kept[off.argmin()])
 
-    def shares(self, layer: Looked) -> npt.NDArray[np.float64]:
+    def point_weights(self, layer: NeighborAttention) -> npt.NDArray[np.float64]:
         """(N,) what the one that is asked looked at in a layer."""
-        found = np.zeros(len(self.places))
-        row = layer.row(self.nearest(layer))
+        found = np.zeros(len(self.coordinates))
+        row = layer.row_of(self.nearest_query(layer))
         there = layer.keys[row] >= 0
         np.add.at(found, self.levels[layer.level][layer.keys[row][there]], layer.weights[row][there])
         return found
 
 
-def neighbours_page(
-    gazing: Gazing, path: Path, title: str, note: str = "", facts: Mapping[str, str] | None = None
+def write_neighbors_page(
+    attention: CloudAttention, path: Path, title: str, note: str = "", facts: Mapping[str, str] | None = None
 ) -> Path:
-    choosing = all(layer.queries is None for layer in gazing.layers)
+    choosing = all(layer.queries is None for layer in attention.layers)
     data: dict[str, object] = {
-        **packed_places(gazing.places, gazing.up, gazing.origin),
-        "labels": gazing.labels,
-        "palette": [hexed(colour) for colour in class_colours(len(gazing.labels))] if gazing.labels else [],
-        "said": None if gazing.said is None else encoded(gazing.said.astype("<u2")),
-        "origins": None if gazing.origins is None else encoded(gazing.origins.astype("<u4")),
-        "levels": [encoded(level.astype("<u4")) for level in gazing.levels],
-        "layers": [_packed(layer) for layer in gazing.layers],
+        **pack_coordinates(attention.coordinates, attention.up, attention.origin),
+        "labels": attention.labels,
+        "palette": [to_hex(colour) for colour in class_colors(len(attention.labels))] if attention.labels else [],
+        "said": None if attention.predictions is None else to_base64(attention.predictions.astype("<u2")),
+        "origins": None if attention.file_index is None else to_base64(attention.file_index.astype("<u4")),
+        "levels": [to_base64(level.astype("<u4")) for level in attention.levels],
+        "layers": [_pack_layer(layer) for layer in attention.layers],
         "layer": 0,
-        "chosen": gazing.asked,
-        "choosing": any(layer.queries is None for layer in gazing.layers),
-        "hint": ANYONE if choosing else ASKED,
-        "glow": list(SHARES),
-        "faint": FAINT,
+        "chosen": attention.query_point,
+        "choosing": any(layer.queries is None for layer in attention.layers),
+        "hint": CLICK_HINT if choosing else QUERY_ONLY_HINT,
+        "glow": list(WEIGHT_COLORS),
+        "faint": MIN_COLOR,
     }
-    return turning_page(path, title, note, facts or {}, data, ("neighbours.js",))
+    return write_viewer_page(path, title, note, facts or {}, data, ("neighbours.js",))
 
 
-def _packed(layer: Looked) -> dict[str, Any]:
+def _pack_layer(layer: NeighborAttention) -> dict[str, Any]:
     most = layer.weights.max(1, initial=0.0)
     shares = np.rint(255 * layer.weights / np.where(most > 0, most, 1)[:, None]).clip(0, 255)
     return {
         "name": layer.name,
-        "brief": layer.brief,
+        "brief": layer.short_name,
         "level": layer.level,
         "columns": layer.keys.shape[1],
-        "keys": encoded(np.where(layer.keys < 0, 2**32 - 1, layer.keys).astype("<u4")),
-        "shares": encoded(shares.astype(np.uint8)),
-        "most": encoded(most.astype("<f4")),
-        "queries": None if layer.queries is None else encoded(layer.queries.astype("<u4")),
+        "keys": to_base64(np.where(layer.keys < 0, 2**32 - 1, layer.keys).astype("<u4")),
+        "shares": to_base64(shares.astype(np.uint8)),
+        "most": to_base64(most.astype("<f4")),
+        "queries": None if layer.queries is None else to_base64(layer.queries.astype("<u4")),
     }
 
 
-def draw_neighbours(gazing: Gazing, path: Path, title: str = "", about: str = "", layer: int | None = None) -> Path:
+def draw_neighbors(
+    attention: CloudAttention, path: Path, title: str = "", subtitle: str = "", layer: int | None = None
+) -> Path:
     """Where the point lies that is asked, and what was around it once for each layer, or for one (counted from 1): what was
     looked at glows, the rest is faded."""
-    chosen = gazing.layers if layer is None else (gazing.layers[layer - 1],)
-    panels, names = [_whole(gazing)], ["the point that is asked"]
+    chosen = attention.layers if layer is None else (attention.layers[layer - 1],)
+    panels, names = [_render_overview(attention)], ["the point that is asked"]
     for one in chosen:
-        shares = gazing.shares(one)
+        shares = attention.point_weights(one)
         most = float(shares.max())
-        panels.append(_glowing(gazing, one, shares / (most or 1.0)))
+        panels.append(_render_neighborhood(attention, one, shares / (most or 1.0)))
         names.append(f"{one.name} · largest share {percent(most)}")
-    rows = [panels[at : at + ACROSS] for at in range(0, len(panels), ACROSS)]
-    heads = [names[at : at + ACROSS] for at in range(0, len(names), ACROSS)]
+    rows = [panels[at : at + COLUMNS] for at in range(0, len(panels), COLUMNS)]
+    heads = [names[at : at + COLUMNS] for at in range(0, len(names), COLUMNS)]
     meaning = "largest share of each picture, which is written above it; blue: the point that looks"
-    scale = Scale(_shade(np.linspace(0, 1, 256)[None]), ("0", "", meaning))
-    return draw_panels(rows, heads, path, title, about, scale)
+    scale = ColorScale(_weight_colors(np.linspace(0, 1, 256)[None]), ("0", "", meaning))
+    return draw_panels(rows, heads, path, title, subtitle, scale)
 
 
-def _shade(shares: Floats) -> Picture:
-    return ramped(FAINT + (1 - FAINT) * shares, SHARES)
+def _weight_colors(shares: FloatArray) -> ImageArray:
+    return apply_colormap(MIN_COLOR + (1 - MIN_COLOR) * shares, WEIGHT_COLORS)
 
 
-def _own(gazing: Gazing) -> npt.NDArray[np.float64]:
+def _base_colors(gazing: CloudAttention) -> npt.NDArray[np.float64]:
     """The colours of the points, where nobody looks at them."""
-    if gazing.said is None:
-        return np.full((len(gazing.places), 3), GREY)
-    return np.array(class_colours(len(gazing.labels)), dtype=np.float64)[gazing.said]
+    if gazing.predictions is None:
+        return np.full((len(gazing.coordinates), 3), POINT_GRAY)
+    return np.array(class_colors(len(gazing.labels)), dtype=np.float64)[gazing.predictions]
 
 
-def _whole(gazing: Gazing) -> Picture:
-    colours, larger = GROUND + 0.6 * (_own(gazing) - GROUND), np.ones(len(gazing.places))
-    colours[gazing.asked], larger[gazing.asked] = ASKING, 5.0
-    return still(gazing.places, np.rint(colours).astype(np.uint8), gazing.up, larger=larger)
+def _render_overview(gazing: CloudAttention) -> ImageArray:
+    colours, larger = BACKGROUND_GRAY + 0.6 * (_base_colors(gazing) - BACKGROUND_GRAY), np.ones(len(gazing.coordinates))
+    colours[gazing.query_point], larger[gazing.query_point] = QUERY_COLOR, 5.0
+    return render_points(gazing.coordinates, np.rint(colours).astype(np.uint8), gazing.up, size_factors=larger)
 
 
-def _glowing(gazing: Gazing, layer: Looked, shares: Floats) -> Picture:
+def _render_neighborhood(gazing: CloudAttention, layer: NeighborAttention, shares: FloatArray) -> ImageArray:
     """What is near: so far as was looked, and as much again."""
     seen, larger = shares > 0, np.ones(len(shares))
-    here = gazing.levels[layer.level][gazing.nearest(layer)]
+    here = gazing.levels[layer.level][gazing.nearest_query(layer)]
     part = np.full((len(shares), 1), 0.25)
     part[gazing.levels[layer.level]] = 0.7
-    colours = GROUND + part * np.full((len(shares), 3), GREY - GROUND)
-    colours[seen] = _shade(shares[seen])
+    colours = BACKGROUND_GRAY + part * np.full((len(shares), 3), POINT_GRAY - BACKGROUND_GRAY)
+    colours[seen] = _weight_colors(shares[seen])
     larger[seen] = 1.3 + shares[seen]
-    colours[here], larger[here] = ASKING, 1.8
-    off = np.linalg.norm(gazing.places - gazing.places[here], axis=1)
+    colours[here], larger[here] = QUERY_COLOR, 1.8
+    off = np.linalg.norm(gazing.coordinates - gazing.coordinates[here], axis=1)
     near = off <= 2.2 * (float(off[seen].max(initial=0.0)) or 1.0)
-    return still(gazing.places[near], np.rint(colours[near]).astype(np.uint8), gazing.up, larger=larger[near])
+    return render_points(
+        gazing.coordinates[near], np.rint(colours[near]).astype(np.uint8), gazing.up, size_factors=larger[near]
+    )

@@ -14,175 +14,197 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from regard.draw.class_colors import BLANK, Picture, class_colours
-from regard.draw.figure import check_ending
-from regard.draw.page import brief, part, write_page
-from regard.draw.panels import Legend, draw_panels
+from regard.draw.class_colors import UNKNOWN_COLOR, ImageArray, class_colors
+from regard.draw.figure import check_suffix
+from regard.draw.page import read_asset, round_digits, write_page
+from regard.draw.panels import ClassLegend, draw_panels
 from regard.types import IGNORE
 
-Floats = npt.NDArray[np.floating]
-Whole = npt.NDArray[np.integer]
+FloatArray = npt.NDArray[np.floating]
+IntArray = npt.NDArray[np.integer]
 
-MOST: Final = 200_000
+MAX_PAGE_POINTS: Final = 200_000
 """Points of a page; of more so many are chosen by chance."""
-STILL: Final = 60_000
+MAX_STILL_POINTS: Final = 60_000
 """Points of a still picture."""
-SIDE: Final = 560
+STILL_SIZE: Final = 560
 """Pixels of a still picture."""
-STEPS: Final = 2**16 - 1
-HEIGHTS: Final = ("#414487", "#2a788e", "#22a884", "#7ad151", "#fde725")
+QUANTIZATION_STEPS: Final = 2**16 - 1
+HEIGHT_COLORS: Final = ("#414487", "#2a788e", "#22a884", "#7ad151", "#fde725")
 """From low to high: colours of matplotlib's viridis without its darkest."""
-CERTAIN: Final = ("#c8501e", "#e3a85a", "#9db4c4", "#2b6fae")
-FAULTS: Final = ("#a9b4c2", "#d3302b")
+CONFIDENCE_COLORS: Final = ("#c8501e", "#e3a85a", "#9db4c4", "#2b6fae")
+ERROR_COLORS: Final = ("#a9b4c2", "#d3302b")
 """What is right, and what is wrong."""
-NONE: Final = 2**16 - 1
+NO_CLASS: Final = 2**16 - 1
 """Stands for no class on a page."""
-UPRIGHT: Final = {"x": (1, 2, 0), "y": (2, 0, 1), "z": (0, 1, 2)}
+AXIS_ORDER: Final = {"x": (1, 2, 0), "y": (2, 0, 1), "z": (0, 1, 2)}
 """The axes in the order in which the last is up; cyclic, so that nothing is mirrored."""
 
 
 @dataclass(frozen=True)
-class Classed:
+class PredictedCloud:
     """A cloud and what its points were taken for."""
 
-    places: Floats
+    coordinates: FloatArray
     """(N, 3)"""
-    said: Whole
+    predictions: IntArray
     """(N,) numbers of classes"""
     labels: tuple[str, ...]
-    sure: Floats | None = None
+    confidence: FloatArray | None = None
     """(N,) the probability of what was said"""
-    right: Whole | None = None
+    targets: IntArray | None = None
     """(N,) what it is, `IGNORE` where nobody knows"""
-    colours: npt.NDArray[np.uint8] | None = None
+    colors: npt.NDArray[np.uint8] | None = None
     """(N, 3)"""
     name: str = ""
     up: str = "z"
     origin: tuple[float, ...] = (0.0, 0.0, 0.0)
     """what was taken from the places, which are told with it"""
 
-    def some(self, most: int) -> Classed:
+    def subsample(self, max_points: int) -> PredictedCloud:
         """At most so many of its points, the same ones each time."""
-        if len(self.places) <= most:
+        if len(self.coordinates) <= max_points:
             return self
-        at = np.sort(np.random.default_rng(0).permutation(len(self.places))[:most])
-        beside: list[Any] = [self.sure, self.right, self.colours]
+        at = np.sort(np.random.default_rng(0).permutation(len(self.coordinates))[:max_points])
+        beside: list[Any] = [self.confidence, self.targets, self.colors]
         sure, right, colours = (None if one is None else one[at] for one in beside)
-        return replace(self, places=self.places[at], said=self.said[at], sure=sure, right=right, colours=colours)
+        return replace(
+            self,
+            coordinates=self.coordinates[at],
+            predictions=self.predictions[at],
+            confidence=sure,
+            targets=right,
+            colors=colours,
+        )
 
     @property
-    def shares(self) -> npt.NDArray[np.float64]:
+    def predicted_fractions(self) -> npt.NDArray[np.float64]:
         """Of each class in what was said."""
-        return np.bincount(self.said, minlength=len(self.labels)) / max(len(self.said), 1)
+        return np.bincount(self.predictions, minlength=len(self.labels)) / max(len(self.predictions), 1)
 
     @property
-    def truths(self) -> npt.NDArray[np.float64] | None:
+    def target_fractions(self) -> npt.NDArray[np.float64] | None:
         """Of each class in the truth, among the points of which it is known."""
-        if self.right is None:
+        if self.targets is None:
             return None
-        known = self.right[self.right >= 0]
+        known = self.targets[self.targets >= 0]
         return np.bincount(known, minlength=len(self.labels)) / max(len(known), 1)
 
 
 # -- pages
 
 
-def packed_places(places: Floats, up: str = "z", origin: Sequence[float] = (0.0, 0.0, 0.0)) -> dict[str, object]:
+def pack_coordinates(
+    coordinates: FloatArray, up: str = "z", origin: Sequence[float] = (0.0, 0.0, 0.0)
+) -> dict[str, object]:
     """Places as a page holds them: whole numbers of 16 bits, counted in steps from the lowest of each axis."""
-    if not len(places):
-        places = np.zeros((1, 3))
-    low, high = places.min(0).astype(np.float64), places.max(0).astype(np.float64)
+    if not len(coordinates):
+        coordinates = np.zeros((1, 3))
+    low, high = coordinates.min(0).astype(np.float64), coordinates.max(0).astype(np.float64)
     longest = float((high - low).max()) or 1.0
-    whole = np.rint((places - low) / longest * STEPS).astype("<u2")
-    sides = [brief(float(side)) for side in (high - low) / longest]
+    whole = np.rint((coordinates - low) / longest * QUANTIZATION_STEPS).astype("<u2")
+    sides = [round_digits(float(side)) for side in (high - low) / longest]
     return {
-        "places": encoded(whole),
+        "places": to_base64(whole),
         "low": [float(value) for value in low + np.asarray(origin, dtype=np.float64)],
-        "step": longest / STEPS,
+        "step": longest / QUANTIZATION_STEPS,
         "sides": sides,
-        "spacing": brief(2 * spacing(places, longest) / longest / (math.hypot(*sides) or 1.0)),
+        "spacing": round_digits(2 * point_spacing(coordinates, longest) / longest / (math.hypot(*sides) or 1.0)),
         "up": up,
-        "tilt": tilted(high - low, up),
+        "tilt": default_tilt(high - low, up),
     }
 
 
-def tilted(sides: Floats, up: str) -> float:
+def default_tilt(size: FloatArray, up: str) -> float:
     """How far from above a cloud is looked at: a room, which is wider than high, more than a thing."""
-    across, along, high = (float(sides[axis]) for axis in UPRIGHT[up])
+    across, along, high = (float(size[axis]) for axis in AXIS_ORDER[up])
     return 0.85 if high < 0.7 * min(across, along) else 0.5
 
 
-def spacing(places: Floats, longest: float) -> float:
+def point_spacing(coordinates: FloatArray, longest: float) -> float:
     """About how far points lie from their neighbours, as if they were spread over a surface: by the cells of a grid that they
     cover, which is so coarse that a cell has a few of them."""
     for cells in (64, 32, 16, 8, 4, 2):
-        at = np.floor((places - places.min(0)) / longest * (cells - 1e-6)).astype(np.int64)
+        at = np.floor((coordinates - coordinates.min(0)) / longest * (cells - 1e-6)).astype(np.int64)
         covered = len(np.unique(at @ np.array([cells**2, cells, 1])))
-        if len(places) >= 3 * covered:
+        if len(coordinates) >= 3 * covered:
             break
-    return longest * max(math.sqrt(covered / len(places)) / cells, 1e-4)
+    return longest * max(math.sqrt(covered / len(coordinates)) / cells, 1e-4)
 
 
-def encoded(values: npt.NDArray[Any]) -> str:
+def to_base64(values: npt.NDArray[Any]) -> str:
     """The bytes of an array as signs that a page may hold."""
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
 
 
-def hexed(colour: Sequence[int]) -> str:
-    return "#" + "".join(f"{value:02x}" for value in colour)
+def to_hex(color: Sequence[int]) -> str:
+    return "#" + "".join(f"{value:02x}" for value in color)
 
 
-def cloud_page(
-    cloud: Classed, path: Path, title: str, note: str = "", facts: Mapping[str, str] | None = None,
-    overlap: Sequence[float | None] = (),
+def write_cloud_page(
+    cloud: PredictedCloud, path: Path, title: str, note: str = "", facts: Mapping[str, str] | None = None,
+    class_iou: Sequence[float | None] = (),
 ) -> Path:  # fmt: skip
     """The cloud, turning, in the colours of its classes. `overlap`: of each class with the truth, where that is known."""
-    total, shares, truths, cloud = len(cloud.places), cloud.shares, cloud.truths, cloud.some(MOST)
+    total, shares, truths, cloud = (
+        len(cloud.coordinates),
+        cloud.predicted_fractions,
+        cloud.target_fractions,
+        cloud.subsample(MAX_PAGE_POINTS),
+    )
     there = shares if truths is None else shares + truths
     order = [int(n) for n in np.argsort(-shares, kind="stable") if there[n] > 0]  # also what was missed wholly
-    known = cloud.right is not None
-    wrong = int(((cloud.right != cloud.said) & (cloud.right != IGNORE)).sum()) if cloud.right is not None else 0
-    ways = ["class", *["truth", "wrong"] * known, *["colours"] * (cloud.colours is not None), "height"]
+    known = cloud.targets is not None
+    wrong = (
+        int(((cloud.targets != cloud.predictions) & (cloud.targets != IGNORE)).sum())
+        if cloud.targets is not None
+        else 0
+    )
+    ways = ["class", *["truth", "wrong"] * known, *["colours"] * (cloud.colors is not None), "height"]
     said: dict[str, object] = {
-        **packed_places(cloud.places, cloud.up, cloud.origin),
+        **pack_coordinates(cloud.coordinates, cloud.up, cloud.origin),
         "labels": cloud.labels,
-        "palette": [hexed(colour) for colour in class_colours(len(cloud.labels))],
-        "said": encoded(cloud.said.astype("<u2")),
-        "right": None if cloud.right is None else encoded(np.where(cloud.right < 0, NONE, cloud.right).astype("<u2")),
-        "sure": None if cloud.sure is None else encoded(np.rint(255 * cloud.sure).clip(0, 255).astype(np.uint8)),
-        "colours": None if cloud.colours is None else encoded(cloud.colours),
-        "ways": [*ways, *["certainty"] * (cloud.sure is not None)],
-        "shares": [[n, brief(float(shares[n]))] for n in order],
-        "truths": None if truths is None else [brief(float(share)) for share in truths],
-        "ramps": {"height": HEIGHTS, "certainty": CERTAIN},
-        "blank": hexed(BLANK),
-        "faults": FAULTS,
-        "mistakes": f"{wrong:,} of {many(len(cloud.places), 'point')} shown",
-        "overlap": [None if value is None else brief(value) for value in overlap] or None,
+        "palette": [to_hex(colour) for colour in class_colors(len(cloud.labels))],
+        "said": to_base64(cloud.predictions.astype("<u2")),
+        "right": None
+        if cloud.targets is None
+        else to_base64(np.where(cloud.targets < 0, NO_CLASS, cloud.targets).astype("<u2")),
+        "sure": None
+        if cloud.confidence is None
+        else to_base64(np.rint(255 * cloud.confidence).clip(0, 255).astype(np.uint8)),
+        "colours": None if cloud.colors is None else to_base64(cloud.colors),
+        "ways": [*ways, *["certainty"] * (cloud.confidence is not None)],
+        "shares": [[n, round_digits(float(shares[n]))] for n in order],
+        "truths": None if truths is None else [round_digits(float(share)) for share in truths],
+        "ramps": {"height": HEIGHT_COLORS, "certainty": CONFIDENCE_COLORS},
+        "blank": to_hex(UNKNOWN_COLOR),
+        "faults": ERROR_COLORS,
+        "mistakes": f"{wrong:,} of {pluralize(len(cloud.coordinates), 'point')} shown",
+        "overlap": [None if value is None else round_digits(value) for value in class_iou] or None,
     }
-    told = {"points": counted(total, len(cloud.places)), **(facts or {})}
-    return turning_page(path, title, note, told, said, ("classes.js",))
+    told = {"points": format_count(total, len(cloud.coordinates)), **(facts or {})}
+    return write_viewer_page(path, title, note, told, said, ("classes.js",))
 
 
-def many(count: int, what: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """So many of them, in words: "1 point", "2,048 points"."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def counted(total: int, shown: int) -> str:
+def format_count(total: int, shown: int) -> str:
     return f"{total:,}" if total == shown else f"{total:,}, of which {shown:,} are shown"
 
 
-def turning_page(
+def write_viewer_page(
     path: Path, title: str, note: str, facts: Mapping[str, str], data: Mapping[str, object], scripts: Sequence[str]
 ) -> Path:
     """A page with a cloud that turns; the scripts say what is seen of it."""
-    check_ending(path, (".html", ".htm"))
+    check_suffix(path, (".html", ".htm"))
     parts = {
         "note": html.escape(note),
-        "style": part("page.css") + part("cloud.css"),
-        "body": part("cloud.html"),
-        "script": part("cloud.js") + "".join(map(part, scripts)),
+        "style": read_asset("page.css") + read_asset("cloud.css"),
+        "body": read_asset("cloud.html"),
+        "script": read_asset("cloud.js") + "".join(map(read_asset, scripts)),
     }
     return write_page(path, title, facts, data, parts)
 
@@ -190,34 +212,36 @@ def turning_page(
 # -- still pictures
 
 
-def still(
-    places: Floats, colours: Picture, up: str = "z", tilt: float | None = None, side: int = SIDE, turn: float = -0.9,
-    larger: Floats | None = None,
-) -> Picture:  # fmt: skip
+def render_points(
+    coordinates: FloatArray, colors: ImageArray, up: str = "z", tilt: float | None = None, size: int = STILL_SIZE, azimuth: float = -0.9,
+    size_factors: FloatArray | None = None,
+) -> ImageArray:  # fmt: skip
     """(side, side, 3) bytes: points (N, 3) in their colours (N, 3) as discs, the nearer before the farther. What stands before
     something else throws a dark edge on it. `larger` (N,): by how much, of single points."""
-    at = places[:, UPRIGHT[up]].astype(np.float64)
+    at = coordinates[:, AXIS_ORDER[up]].astype(np.float64)
     low, high = at.min(0), at.max(0)
     diagonal = float(np.linalg.norm(high - low)) or 1.0
     at = 2 * (at - (low + high) / 2) / diagonal
-    tilt = tilted(places.max(0) - places.min(0), up) if tilt is None else tilt
+    tilt = default_tilt(coordinates.max(0) - coordinates.min(0), up) if tilt is None else tilt
     flat, far = math.cos(tilt), 3.3
-    ahead = np.array([-flat * math.cos(turn), -flat * math.sin(turn), -math.sin(tilt)])
-    across = np.array([-math.sin(turn), math.cos(turn), 0.0])
+    ahead = np.array([-flat * math.cos(azimuth), -flat * math.sin(azimuth), -math.sin(tilt)])
+    across = np.array([-math.sin(azimuth), math.cos(azimuth), 0.0])
     deep = at @ ahead + far
     seen = np.stack([at @ across, at @ np.cross(ahead, across)], 1) / deep[:, None]
     first, last = seen.min(0), seen.max(0)
-    scale = 0.92 * side / max(float((last - first).max()), 1e-3)  # as large as fits
-    x, y = (side / 2 + scale * (seen - (first + last) / 2)).T
-    apart = 2 * spacing(places, float((high - low).max()) or 1.0) / diagonal
-    radius = np.clip(0.75 * apart * scale / deep * (1.0 if larger is None else larger), 0.7, side / 40)
-    before = deep if larger is None else deep - 0.1 * (larger > 1)  # what is meant is not covered by its neighbours
-    return _shaded(*_splat(x, y, before, radius, colours, side), side)
+    scale = 0.92 * size / max(float((last - first).max()), 1e-3)  # as large as fits
+    x, y = (size / 2 + scale * (seen - (first + last) / 2)).T
+    apart = 2 * point_spacing(coordinates, float((high - low).max()) or 1.0) / diagonal
+    radius = np.clip(0.75 * apart * scale / deep * (1.0 if size_factors is None else size_factors), 0.7, size / 40)
+    before = (
+        deep if size_factors is None else deep - 0.1 * (size_factors > 1)
+    )  # what is meant is not covered by its neighbours
+    return _shade_depth(*_splat_points(x, y, before, radius, colors, size), size)
 
 
-def _splat(
-    x: Floats, y: Floats, deep: Floats, radius: Floats, colours: Picture, side: int
-) -> tuple[Picture, Floats]:  # fmt: skip
+def _splat_points(
+    x: FloatArray, y: FloatArray, deep: FloatArray, radius: FloatArray, colours: ImageArray, side: int
+) -> tuple[ImageArray, FloatArray]:  # fmt: skip
     """The colours that are seen, and how far they are: points are laid from the farthest to the nearest."""
     reach = math.ceil(float(radius.max(initial=0.0)))
     rows, columns, owners = [], [], []
@@ -237,7 +261,7 @@ def _splat(
     return seen, far
 
 
-def _shaded(seen: Picture, far: Floats, side: int) -> Picture:
+def _shade_depth(seen: ImageArray, far: FloatArray, side: int) -> ImageArray:
     there = np.isfinite(far)
     logs = np.where(there, np.log2(np.where(there, far, 1.0)), np.inf)
     wide = np.pad(logs, 1, constant_values=np.inf)
@@ -251,25 +275,27 @@ def _shaded(seen: Picture, far: Floats, side: int) -> Picture:
     return np.rint(seen * light[..., None]).astype(np.uint8)
 
 
-def draw_clouds(clouds: Sequence[Classed], path: Path, title: str = "", about: str = "") -> Path:
+def draw_clouds(clouds: Sequence[PredictedCloud], path: Path, title: str = "", subtitle: str = "") -> Path:
     """Each cloud from the side and from above in the colours of what was said, and where it is known the truth; below them the
     names of the classes that are in either."""
     rows, names = [], []
     for number, whole in enumerate(clouds):
-        cloud = whole.some(STILL)
-        palette = np.array([*class_colours(len(cloud.labels)), BLANK], dtype=np.uint8)
+        cloud = whole.subsample(MAX_STILL_POINTS)
+        palette = np.array([*class_colors(len(cloud.labels)), UNKNOWN_COLOR], dtype=np.uint8)
         panels = {
-            "answer": still(cloud.places, palette[cloud.said], cloud.up),
-            "from above": still(cloud.places, palette[cloud.said], cloud.up, tilt=1.35),
+            "answer": render_points(cloud.coordinates, palette[cloud.predictions], cloud.up),
+            "from above": render_points(cloud.coordinates, palette[cloud.predictions], cloud.up, tilt=1.35),
         }
-        if cloud.right is not None:
-            panels["truth"] = still(cloud.places, palette[np.where(cloud.right < 0, -1, cloud.right)], cloud.up)
-        elif cloud.colours is not None:
-            panels["its own colours"] = still(cloud.places, cloud.colours, cloud.up)
+        if cloud.targets is not None:
+            panels["truth"] = render_points(
+                cloud.coordinates, palette[np.where(cloud.targets < 0, -1, cloud.targets)], cloud.up
+            )
+        elif cloud.colors is not None:
+            panels["its own colours"] = render_points(cloud.coordinates, cloud.colors, cloud.up)
         rows.append(list(panels.values()))
         first = f"{cloud.name}: answer" if cloud.name else "answer"
         names.append([first, *([*panels][1:] if not number else [""] * (len(panels) - 1))])
-    truths = [cloud.truths for cloud in clouds if cloud.truths is not None]
-    shares = np.mean([*(cloud.shares for cloud in clouds), *truths], axis=0)
+    truths = [cloud.target_fractions for cloud in clouds if cloud.target_fractions is not None]
+    shares = np.mean([*(cloud.predicted_fractions for cloud in clouds), *truths], axis=0)
     of = "points of answer and truth together" if truths else "points"
-    return draw_panels(rows, names, path, title, about, Legend(clouds[0].labels, shares, of))
+    return draw_panels(rows, names, path, title, subtitle, ClassLegend(clouds[0].labels, shares, of))

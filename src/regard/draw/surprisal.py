@@ -9,72 +9,72 @@ from regard.errors import RegardError
 
 
 @dataclass(frozen=True)
-class Guess:
+class TokenLikelihood:
     """One token of the text, as it was expected from those before it."""
 
     piece: str
-    log: float
+    log_prob: float
     """the natural logarithm of its probability"""
     rank: int
     """1 where nothing was likelier"""
-    likeliest: tuple[tuple[str, float], ...]
+    top_k: tuple[tuple[str, float], ...]
     """what was most likely here, with its probability, best first"""
 
     @property
-    def chance(self) -> float:
-        return math.exp(self.log)
+    def probability(self) -> float:
+        return math.exp(self.log_prob)
 
     @property
-    def surprise(self) -> float:
+    def surprisal(self) -> float:
         """In bits."""
-        return -self.log / math.log(2)
+        return -self.log_prob / math.log(2)
 
 
 @dataclass(frozen=True)
-class Reading:
+class TextLikelihood:
     """A text as it was expected. Sums are over what comes after the first `given` tokens."""
 
-    guesses: tuple[Guess, ...]
-    vocabulary: int
-    size: int
+    tokens: tuple[TokenLikelihood, ...]
+    vocab_size: int
+    num_bytes: int
     """bytes of the text that is summed over"""
-    given: int = 0
-    row: int = 0
+    prompt_length: int = 0
+    first_row: int = 0
     """the row of the first token in the maps, which may begin later (then it is negative)"""
 
     def __post_init__(self) -> None:
-        if not self.guesses[self.given :]:
+        if not self.tokens[self.prompt_length :]:
             raise RegardError("there is nothing to explain: the text is empty.")
-        if not all(math.isfinite(guess.log) for guess in self.guesses):
+        if not all(math.isfinite(guess.log_prob) for guess in self.tokens):
             raise RegardError(
                 "the probabilities of the text are not numbers (NaN or infinite): the model has diverged, and there is "
                 "nothing true to draw."
             )
 
     @property
-    def evenly(self) -> float:
+    def uniform_surprisal(self) -> float:
         """The surprise, in bits, of any token to one who knows nothing: what the colours end at."""
-        return math.log2(max(self.vocabulary, 2))
+        return math.log2(max(self.vocab_size, 2))
 
     @property
-    def log(self) -> float:
+    def log_prob(self) -> float:
         """The natural logarithm of the probability of the whole."""
-        return math.fsum(guess.log for guess in self.guesses[self.given :])
+        return math.fsum(guess.log_prob for guess in self.tokens[self.prompt_length :])
 
     @property
     def perplexity(self) -> float:
-        mean = -self.log / len(self.guesses[self.given :])
+        mean = -self.log_prob / len(self.tokens[self.prompt_length :])
         return math.exp(mean) if mean < 700 else math.inf
 
     @property
     def bits_per_byte(self) -> float:
-        return -self.log / math.log(2) / max(self.size, 1)
+        return -self.log_prob / math.log(2) / max(self.num_bytes, 1)
 
     def facts(self) -> dict[str, str]:
-        many = len(self.guesses) - self.given
+        many = len(self.tokens) - self.prompt_length
         return {
-            "tokens": f"{many:,} after {self.given:,} that were given" if self.given else f"{many:,}",
-            "log-probability": f"{self.log:,.2f}",
+            "tokens": f"{many:,} after {self.prompt_length:,} that were given" if self.prompt_length else f"{many:,}",
+            "log-probability": f"{self.log_prob:,.2f}",
             "perplexity": f"{self.perplexity:,.2f}",
             "bits per byte": f"{self.bits_per_byte:.3f}",
         }

@@ -6,67 +6,67 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from regard.draw.colormap import ACCENT, INK, LINE, QUIET, WARM_LIGHT, ramp
-from regard.draw.figure import Sheet, monospace, wrapped
-from regard.draw.surprisal import Guess, Reading
-from regard.draw.token_label import columns, label
+from regard.draw.colormap import ACCENT, INK, LINE, MUTED, WARM_LIGHT, colormap
+from regard.draw.figure import Sheet, monospace_fonts, wrap_text
+from regard.draw.surprisal import TextLikelihood, TokenLikelihood
+from regard.draw.token_label import display_width, label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SIZE: Final = 12.0
-COLUMN: Final = 0.602 * SIZE / 72  # inches of a letter of the font, all of which are equally wide
+FONT_SIZE: Final = 12.0
+CHAR_WIDTH: Final = 0.602 * FONT_SIZE / 72  # inches of a letter of the font, all of which are equally wide
 LINE_HEIGHT: Final = 0.3
-BOX: Final = 0.245  # inches of the colour behind a token
+BOX_HEIGHT: Final = 0.245  # inches of the colour behind a token
 GAP: Final = 0.018  # and between two of them
 HEADING: Final = 0.62
 LEGEND: Final = 0.55
-MOST_LINES: Final = 32
-LONGEST: Final = 40
+MAX_LINES: Final = 32
+MAX_TOKEN_WIDTH: Final = 40
 
-BLANK, BREAKS = "␣", ("⏎", "↵")
+SPACE_SYMBOL, NEWLINE_SYMBOLS = "␣", ("⏎", "↵")
 
 
 @dataclass(frozen=True)
-class Placed:
+class TokenBox:
     """Where a token stands: its line, and its box in inches from the left."""
 
-    guess: Guess
-    number: int
+    token: TokenLikelihood
+    index: int
     line: int
     left: float
 
     @property
     def text(self) -> str:
-        return shown(self.guess)
+        return token_text(self.token)
 
     @property
     def width(self) -> float:
-        return columns(self.text) * COLUMN
+        return display_width(self.text) * CHAR_WIDTH
 
 
-def shown(guess: Guess) -> str:
-    return running(guess.piece)
+def token_text(guess: TokenLikelihood) -> str:
+    return inline_text(guess.piece)
 
 
-def running(piece: str) -> str:
+def inline_text(piece: str) -> str:
     """As running text: a blank is seen only where it stands alone."""
-    text = label(piece, LONGEST)
-    return text if not text.strip(BLANK) else text.replace(BLANK, " ")
+    text = label(piece, MAX_TOKEN_WIDTH)
+    return text if not text.strip(SPACE_SYMBOL) else text.replace(SPACE_SYMBOL, " ")
 
 
-def place(reading: Reading, width: float) -> list[Placed]:
-    found = laid([guess.piece for guess in reading.guesses], width)
-    return [Placed(reading.guesses[at], at, line, left) for at, (line, left) in enumerate(found)]
+def layout_tokens(likelihood: TextLikelihood, width: float) -> list[TokenBox]:
+    found = wrap_pieces([guess.piece for guess in likelihood.tokens], width)
+    return [TokenBox(likelihood.tokens[at], at, line, left) for at, (line, left) in enumerate(found)]
 
 
-def laid(pieces: Sequence[str], width: float) -> list[tuple[int, float]]:
+def wrap_pieces(pieces: Sequence[str], width: float) -> list[tuple[int, float]]:
     """The line and the left edge of each. Lines break where the text has one and between words; within a word only where it
     is wider than a line."""
     placed: list[tuple[int, float]] = []
     line, left = 0, 0.0
-    for word in _words(pieces):
-        sizes = [columns(running(pieces[at])) * COLUMN + GAP for at in word]
+    for word in _word_groups(pieces):
+        sizes = [display_width(inline_text(pieces[at])) * CHAR_WIDTH + GAP for at in word]
         if left and left + sum(sizes) > width:
             line, left = line + 1, 0.0
         for size in sizes:
@@ -74,77 +74,81 @@ def laid(pieces: Sequence[str], width: float) -> list[tuple[int, float]]:
                 line, left = line + 1, 0.0
             placed.append((line, left))
             left += size
-        if pieces[word[-1]].endswith(BREAKS):
+        if pieces[word[-1]].endswith(NEWLINE_SYMBOLS):
             line, left = line + 1, 0.0
     return placed
 
 
-def _words(pieces: Sequence[str]) -> list[list[int]]:
+def _word_groups(pieces: Sequence[str]) -> list[list[int]]:
     """Runs of tokens that stay together. A blank alone ends one, a blank at the beginning of more begins one."""
     words: list[list[int]] = [[]]
     for at, piece in enumerate(pieces):
-        alone = not piece.strip(BLANK)
-        if words[-1] and piece.startswith(BLANK) and not alone:
+        alone = not piece.strip(SPACE_SYMBOL)
+        if words[-1] and piece.startswith(SPACE_SYMBOL) and not alone:
             words.append([])
         words[-1].append(at)
-        if alone or piece.endswith(BREAKS):
+        if alone or piece.endswith(NEWLINE_SYMBOLS):
             words.append([])
     return [word for word in words if word]
 
 
-class Strip:
+class SurprisalStrip:
     """The coloured text with its heading above and its legend below, so many inches wide."""
 
-    def __init__(self, reading: Reading, width: float) -> None:
-        self.reading, self.width = reading, width
-        placed = place(reading, width)
-        self.first = max(placed[-1].line + 1 - MOST_LINES, 0)
-        self.placed = [token for token in placed if token.line >= self.first]
+    def __init__(self, likelihood: TextLikelihood, width: float) -> None:
+        self.likelihood, self.width = likelihood, width
+        placed = layout_tokens(likelihood, width)
+        self.first_line = max(placed[-1].line + 1 - MAX_LINES, 0)
+        self.boxes = [token for token in placed if token.line >= self.first_line]
 
     @property
     def text_height(self) -> float:
-        return (self.placed[-1].line - self.first + 1) * LINE_HEIGHT
+        return (self.boxes[-1].line - self.first_line + 1) * LINE_HEIGHT
 
     @property
     def height(self) -> float:
         return HEADING + self.text_height + LEGEND
 
     @property
-    def brief(self) -> bool:
+    def is_short(self) -> bool:
         return False  # what was expected is read along a whole line
 
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
         sheet.text(left, top, "How surprising each token was, given those before it", size=11, weight="bold")
-        sheet.text(left, top + 0.25, wrapped(self._subtitle(), self.width, 8.5, 1), size=8.5, colour=QUIET)
+        sheet.text(left, top + 0.25, wrap_text(self._subtitle(), self.width, 8.5, 1), size=8.5, color=MUTED)
         axes = sheet.axes(left, top + HEADING, self.width, self.text_height)
         axes.set_xlim(0, self.width)
         axes.set_ylim(self.text_height, 0)
         axes.axis("off")
         self._draw_tokens(axes)
-        most = self.reading.evenly
-        names = ("0", f"{most / 2:.1f}", f"{most:.1f} bits: an even guess among {self.reading.vocabulary:,}")
+        most = self.likelihood.uniform_surprisal
+        names = ("0", f"{most / 2:.1f}", f"{most:.1f} bits: an even guess among {self.likelihood.vocab_size:,}")
         below = top + HEADING + self.text_height + 0.16
-        sheet.bar(left, below, 2.4, ramp(WARM_LIGHT), most, names)
+        sheet.colorbar(left, below, 2.4, colormap(WARM_LIGHT), most, names)
 
     def _subtitle(self) -> str:
-        missing = self.placed[0].number
+        missing = self.boxes[0].index
         cut = (f"the first {missing:,} are left out",) if missing else ()
-        return " · ".join([*cut, *(f"{name} {value}" for name, value in self.reading.facts().items())])
+        return " · ".join([*cut, *(f"{name} {value}" for name, value in self.likelihood.facts().items())])
 
     def _draw_tokens(self, axes: Axes) -> None:
         from matplotlib.patches import Rectangle
 
-        colours, most, family = ramp(WARM_LIGHT), self.reading.evenly, monospace()
-        for token in self.placed:
-            share = min(token.guess.surprise / most, 1.0)
-            middle = (token.line - self.first + 0.5) * LINE_HEIGHT
-            corner = (token.left, middle - BOX / 2)
-            axes.add_patch(Rectangle(corner, token.width, BOX, facecolor=colours(share), edgecolor=LINE, linewidth=0.4))
-            if token.number == self.reading.given > 0:
+        colours, most, family = colormap(WARM_LIGHT), self.likelihood.uniform_surprisal, monospace_fonts()
+        for token in self.boxes:
+            share = min(token.token.surprisal / most, 1.0)
+            middle = (token.line - self.first_line + 0.5) * LINE_HEIGHT
+            corner = (token.left, middle - BOX_HEIGHT / 2)
+            axes.add_patch(
+                Rectangle(corner, token.width, BOX_HEIGHT, facecolor=colours(share), edgecolor=LINE, linewidth=0.4)
+            )
+            if token.index == self.likelihood.prompt_length > 0:
                 edge = token.left - GAP / 2
-                axes.plot([edge, edge], [middle - 0.6 * BOX, middle + 0.6 * BOX], color=ACCENT, linewidth=2)
+                axes.plot(
+                    [edge, edge], [middle - 0.6 * BOX_HEIGHT, middle + 0.6 * BOX_HEIGHT], color=ACCENT, linewidth=2
+                )
             text = token.text.lstrip()  # a browser would leave out the blanks of an .svg
-            left = token.left + (columns(token.text) - columns(text)) * COLUMN
-            strength = 1.0 if text.strip(BLANK + "".join(BREAKS)) else 0.55
-            ink: dict[str, Any] = {"color": INK, "alpha": strength, "size": SIZE, "family": family}
+            left = token.left + (display_width(token.text) - display_width(text)) * CHAR_WIDTH
+            strength = 1.0 if text.strip(SPACE_SYMBOL + "".join(NEWLINE_SYMBOLS)) else 0.55
+            ink: dict[str, Any] = {"color": INK, "alpha": strength, "size": FONT_SIZE, "family": family}
             axes.text(left, middle, text, ha="left", va="center_baseline", **ink)

@@ -13,199 +13,207 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.draw.caption_attention import Layer, Said, Saying
+from regard.draw.caption_attention import CaptionAttention, CaptionLayer, CaptionWord
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
-from regard.explain.images import Pixel, batch_of
-from regard.explain.recorded_pass import look
-from regard.nn.recording import attention_names
-from regard.nn.recurrent.score_attention import Align
-from regard.processors.tokenizer.tokenizer import Text
-from regard.tasks.image_task import picture_of
-from regard.tasks.protocol import Asked
-from regard.types import Batch, Seen
+from regard.explain.images import Pixel, image_batch
+from regard.explain.recorded_pass import record_forward
+from regard.nn.recording import named_attentions
+from regard.nn.recurrent.score_attention import ScoreAttention
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.tasks.image_task import load_image
+from regard.tasks.protocol import ModelProtocol
+from regard.types import AttentionRecords, Batch
 
-LIKELY = 5
+TOP_K = 5
 """Words that are told in the place of each."""
-HIDDEN = 8
+OCCLUSION_GRID = 8
 """Parts down and across that a picture is hidden in, where there is no attention; what is hidden is twice as wide."""
-TOGETHER = 16
+OCCLUSION_BATCH = 16
 """Pictures with a hidden part that are looked at together."""
-WHOLE = 0.99
+CROP_NOTE_THRESHOLD = 0.99
 """From this share on it is not worth a word that the edges of a picture were cut off."""
 
-Groups = list[range]
+WordRanges = list[range]
 """The tokens of each word."""
 
 
 @dataclass(frozen=True)
-class Wordwise(Explanation):
+class CaptionExplanation(Explanation):
     """Of one picture and its caption."""
 
-    saying: Saying | None = None
+    caption_attention: CaptionAttention | None = None
 
     @property
-    def told(self) -> Saying:
-        assert self.saying is not None
-        return self.saying
+    def attention(self) -> CaptionAttention:
+        assert self.caption_attention is not None
+        return self.caption_attention
 
     @property
     def values(self) -> dict[str, Any]:
         words = [
-            {"word": said.word, "probability": said.chance, "likely": [list(one) for one in said.likely]}
-            for said in self.told.words
+            {"word": said.word, "probability": said.probability, "likely": [list(one) for one in said.top_k]}
+            for said in self.attention.words
         ]
-        layers = {layer.name: layer.weights for layer in self.told.layers}
+        layers = {layer.name: layer.weights for layer in self.attention.layers}
         return {
             "title": self.title,
             "facts": self.facts,
             "words": words,
-            "grid": self.told.grid,
-            "way": self.told.how,
+            "grid": self.attention.grid,
+            "way": self.attention.method,
             "weights": layers,
         }
 
     def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> Path:
         path = Path(path)
-        self.told.maps(layer, head)  # what is not there is refused
+        self.attention.maps(layer, head)  # what is not there is refused
         if path.suffix.lower() == ".json":
             return super().save(path)
-        from regard.draw.caption_attention import draw_wordwise, wordwise_page
+        from regard.draw.caption_attention import draw_caption_attention, write_caption_page
 
         if path.suffix.lower() in (".html", ".htm"):
             title = (
-                "What the model looked at, word by word" if self.told.how == LOOKED else "What counted, word by word"
+                "What the model looked at, word by word"
+                if self.attention.method == BY_ATTENTION
+                else "What counted, word by word"
             )
-            return wordwise_page(self.told, path, title, self.title, self.facts)
+            return write_caption_page(self.attention, path, title, self.title, self.facts)
         about = "; ".join(f"{name}: {value}" for name, value in self.facts.items())
-        return draw_wordwise(self.told, path, self.title, about, layer, head)
+        return draw_caption_attention(self.attention, path, self.title, about, layer, head)
 
 
-LOOKED = "was looked at"
-COUNTED = "counted"
+BY_ATTENTION = "was looked at"
+BY_OCCLUSION = "counted"
 
 
-def explain_caption(model: Asked, source: Any, target: str | None = None, at: Pixel | None = None) -> Wordwise:
+def explain_caption(
+    model: ModelProtocol, source: Any, target: str | None = None, at: Pixel | None = None
+) -> CaptionExplanation:
     """Caption the picture (unless `target` is given), then read the caption once more with all attentions watched."""
     if at is not None:
         raise RegardError("a caption shows what each of its words looked at: no place can be asked.")
-    pixels, text, config = model.pixels_or_refuse(), model.text_or_refuse(), model.config
-    whole = picture_of(source)
+    pixels, text, config = model.require_image_processor(), model.require_tokenizer(), model.config
+    whole = load_image(source)
     seen, kept = pixels.prepare(whole), pixels.kept(*whole.shape[:2])
-    said = _tokens(model, source, target)
+    said = _caption_ids(model, source, target)
     # what was broken off is as long as can be read, and its end was not said
-    read, says = [config.start, *said][: config.length], [*said, config.end][: config.length]
-    batch = Batch(batch_of(model, seen).x, target=torch.tensor([read], device=model.device))
-    looks, logs = look(model, batch)
+    read, says = [config.bos_id, *said][: config.max_length], [*said, config.eos_id][: config.max_length]
+    batch = Batch(image_batch(model, seen).inputs, decoder_inputs=torch.tensor([read], device=model.device))
+    looks, logs = record_forward(model, batch)
     own = logs[torch.arange(len(says)), torch.tensor(says)]
-    groups = _groups(text, said)
-    words = tuple(_word(text, said, group, own, logs) for group in groups)
+    groups = _word_ranges(text, said)
+    words = tuple(_caption_word(text, said, group, own, logs) for group in groups)
     facts = {"probability of the whole caption": f"{float(own.double().sum().exp()):.3g}"}
     facts["of its end"] = f"{float(own[-1].exp()):.3g}" if len(says) > len(said) else "it was broken off"
-    if kept < WHOLE:
+    if kept < CROP_NOTE_THRESHOLD:
         facts["seen of the picture"] = f"its middle, {100 * kept:.0f} %"
-    layers, how = grid_layers(model.body, batch, looks, groups), LOOKED
+    layers, how = grid_layers(model.body, batch, looks, groups), BY_ATTENTION
     if layers:
         aside = 1 - float(np.mean([layer.weights.sum((2, 3)).mean() for layer in layers]))
         if aside > 1e-3:  # a class token has no place in the picture
             facts["looked at, but no place"] = f"{100 * aside:.1f} %"
     else:
-        layers, how = (Layer("hidden", _hidden(model, batch, said, groups)),), COUNTED
+        layers, how = (CaptionLayer("hidden", _occlusion_maps(model, batch, said, groups)),), BY_OCCLUSION
         facts["without attention"] = "what counted is how much less likely each word is where that place is hidden"
     name = Path(source).name if isinstance(source, str | Path) else "a picture"
     title = f"{name} → {text.decode([said])[0]}"
-    return Wordwise(title, (), facts, saying=Saying(seen, words, layers, how))
+    return CaptionExplanation(title, (), facts, caption_attention=CaptionAttention(seen, words, layers, how))
 
 
-def _tokens(model: Asked, source: Any, target: str | None) -> list[int]:
+def _caption_ids(model: ModelProtocol, source: Any, target: str | None) -> list[int]:
     """What is said, which need not be what the text would be split into."""
     if target is None:
-        said = [int(token) for token in model.answer(source, best=1).extra["ids"]]
+        said = [int(token) for token in model.predict(source, best=1).extra["ids"]]
         if not said:
             raise RegardError(
                 "the model says nothing of this picture, so that no word can be explained. Give it a caption."
             )
         return said
-    said = model.text_or_refuse().encode([target.strip()])[0]
+    said = model.require_tokenizer().encode([target.strip()])[0]
     if not said:
         raise RegardError("there is nothing to explain: the caption is empty.")
-    if len(said) >= model.config.length:
-        raise RegardError(f"the caption has {len(said)} tokens, and this model says at most {model.config.length - 1}.")
+    if len(said) >= model.config.max_length:
+        raise RegardError(
+            f"the caption has {len(said)} tokens, and this model says at most {model.config.max_length - 1}."
+        )
     return said
 
 
-def _groups(text: Text, said: list[int]) -> Groups:
+def _word_ranges(text: TextTokenizer, said: list[int]) -> WordRanges:
     """A blank that is a token of its own belongs to the word behind it."""
-    groups: Groups = []
+    groups: WordRanges = []
     for first, last in pairwise([*np.flatnonzero(text.starts_word(said)).tolist(), len(said)]):
         blank = groups and not text.decode([said[groups[-1].start : first]])[0].strip()
         groups.append(range(groups.pop().start if blank else first, last))
     return groups
 
 
-def _word(text: Text, said: list[int], group: range, own: Tensor, logs: Tensor) -> Said:
+def _caption_word(text: TextTokenizer, said: list[int], group: range, own: Tensor, logs: Tensor) -> CaptionWord:
     """The likeliest in its place are those of its first token."""
     ids = [said[number] for number in group]
-    word = text.decode([ids])[0].strip() or "".join(text.pieces(ids))
-    found = logs[group[0]].topk(min(LIKELY, logs.shape[1]))
-    chances, names = found.values.exp().tolist(), [text.pieces([token])[0] for token in found.indices.tolist()]
-    return Said(word, float(own[list(group)].double().sum().exp()), tuple(zip(names, chances, strict=True)))
+    word = text.decode([ids])[0].strip() or "".join(text.display_tokens(ids))
+    found = logs[group[0]].topk(min(TOP_K, logs.shape[1]))
+    chances, names = found.values.exp().tolist(), [text.display_tokens([token])[0] for token in found.indices.tolist()]
+    return CaptionWord(word, float(own[list(group)].double().sum().exp()), tuple(zip(names, chances, strict=True)))
 
 
-def grid_layers(body: Any, batch: Batch, looks: Seen, groups: Groups) -> tuple[Layer, ...]:
+def grid_layers(
+    body: Any, batch: Batch, records: AttentionRecords, word_ranges: WordRanges
+) -> tuple[CaptionLayer, ...]:
     """Of every attention that looks over the picture from the side of the words; of each word the mean of its tokens."""
     if not hasattr(body, "grid"):
         return ()
-    (rows, columns), first = body.grid(batch), int(getattr(body, "first_place", 0))
-    places, modules = attention_names(body), []
-    for name in looks.names():
-        over = isinstance(places[name], Align) or getattr(places[name], "crossing", False)
-        if over and looks.weights(name).shape[-1] == first + rows * columns:
+    (rows, columns), first = body.grid(batch), int(getattr(body, "first_image_position", 0))
+    places, modules = named_attentions(body), []
+    for name in records.names():
+        over = isinstance(places[name], ScoreAttention) or getattr(places[name], "is_cross", False)
+        if over and records.weights(name).shape[-1] == first + rows * columns:
             modules.append(name)
     found = []
     for number, name in enumerate(modules, 1):
-        weights = looks.weights(name)[0].double().cpu().numpy()[..., first:]
-        words = np.stack([weights[:, list(group)].mean(1) for group in groups], axis=1)
-        found.append(Layer(f"layer {number}", words.reshape(*words.shape[:2], rows, columns)))
+        weights = records.weights(name)[0].double().cpu().numpy()[..., first:]
+        words = np.stack([weights[:, list(group)].mean(1) for group in word_ranges], axis=1)
+        found.append(CaptionLayer(f"layer {number}", words.reshape(*words.shape[:2], rows, columns)))
     return tuple(found)
 
 
-def _hidden(model: Asked, batch: Batch, said: list[int], groups: Groups) -> NDArray[np.float64]:
+def _occlusion_maps(model: ModelProtocol, batch: Batch, said: list[int], groups: WordRanges) -> NDArray[np.float64]:
     """(1, words, n, n) how far the log-probability of each word falls where a part of the picture is its mean colour (Zeiler
     and Fergus 2014), as shares of 1; nothing where it does not fall."""
-    high, wide = batch.x.shape[-2:]
-    down, across = min(HIDDEN, high), min(HIDDEN, wide)
-    mean = batch.x.mean((2, 3), keepdim=True)
+    high, wide = batch.inputs.shape[-2:]
+    down, across = min(OCCLUSION_GRID, high), min(OCCLUSION_GRID, wide)
+    mean = batch.inputs.mean((2, 3), keepdim=True)
     changed = []
     for place in range(down * across):
         row, column = divmod(place, across)
         top, bottom = ((row + side) * high / down for side in (-0.5, 1.5))
         left, right = ((column + side) * wide / across for side in (-0.5, 1.5))
-        x = batch.x.clone()
+        x = batch.inputs.clone()
         part = slice(max(round(top), 0), round(bottom)), slice(max(round(left), 0), round(right))
         x[..., part[0], part[1]] = mean
         changed.append(x)
-    asked = torch.tensor(said, device=batch.x.device)
-    logs = torch.cat([_logs(model, batch, torch.cat(part), asked) for part in _parts([batch.x, *changed])])
+    asked = torch.tensor(said, device=batch.inputs.device)
+    logs = torch.cat([_log_probs(model, batch, torch.cat(part), asked) for part in _batches([batch.inputs, *changed])])
     falls = (logs[:1] - logs[1:]).clamp(min=0)
     words = torch.stack([falls[:, list(group)].sum(1) for group in groups]).double()
     words = words / words.sum(1, keepdim=True).clamp(min=1e-12)
     return words.cpu().numpy().reshape(1, len(groups), down, across)
 
 
-def _parts(pictures: list[Tensor]) -> list[list[Tensor]]:
-    return [pictures[first : first + TOGETHER] for first in range(0, len(pictures), TOGETHER)]
+def _batches(pictures: list[Tensor]) -> list[list[Tensor]]:
+    return [pictures[first : first + OCCLUSION_BATCH] for first in range(0, len(pictures), OCCLUSION_BATCH)]
 
 
-def _logs(model: Asked, batch: Batch, x: Tensor, asked: Tensor) -> Tensor:
+def _log_probs(model: ModelProtocol, batch: Batch, x: Tensor, asked: Tensor) -> Tensor:
     """(B, T) the log-probability of each token that was said, of so many pictures."""
-    assert batch.target is not None
+    assert batch.decoder_inputs is not None
     training = model.training
     model.eval()
     try:
         with torch.inference_mode():
-            read = batch.target[:, : len(asked)].expand(len(x), -1)
-            logits = model.body.read(model.body(Batch(x, target=read)).sequence)
+            read = batch.decoder_inputs[:, : len(asked)].expand(len(x), -1)
+            logits = model.body.to_logits(model.body(Batch(x, decoder_inputs=read)).sequence)
     finally:
         model.train(training)
     wide = logits if logits.dtype == torch.float64 else logits.float()

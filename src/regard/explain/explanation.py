@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard.draw.act_steps import Thought
+from regard.draw.act_steps import ActSteps
 from regard.draw.attention_maps import AttentionMap
-from regard.draw.attribution import Decided
-from regard.draw.surprisal import Reading
+from regard.draw.attribution import DecisionAttribution
+from regard.draw.surprisal import TextLikelihood
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class Explanation:
     title: str
     maps: tuple[AttentionMap, ...]
     facts: dict[str, str] = field(default_factory=dict)
-    reading: Reading | None = None
-    decided: Decided | None = None
-    thoughts: tuple[Thought, ...] = ()
+    likelihood: TextLikelihood | None = None
+    decision: DecisionAttribution | None = None
+    act_steps: tuple[ActSteps, ...] = ()
     """how long the tokens of each text were thought about, where that differs"""
 
     @property
@@ -31,22 +31,28 @@ class Explanation:
         found["attention"] = {
             item.name: {"queries": item.queries, "keys": item.keys, "weights": item.weights} for item in self.maps
         }
-        if self.reading is not None:
+        if self.likelihood is not None:
             found["tokens"] = [
-                {"piece": guess.piece, "log": guess.log, "rank": guess.rank} for guess in self.reading.guesses
+                {"piece": guess.piece, "log": guess.log_prob, "rank": guess.rank} for guess in self.likelihood.tokens
             ]
-        if self.decided is not None:
-            chances = [{"value": value, "probability": chance} for value, chance in self.decided.chances]
-            found |= {"answer": self.decided.said, "probabilities": chances}
+        if self.decision is not None:
+            chances = [{"value": value, "probability": chance} for value, chance in self.decision.probabilities]
+            found |= {"answer": self.decision.prediction, "probabilities": chances}
             found["counted"] = [
-                {"for": one.title, "by": one.way, "asked": one.at, "tokens": one.pieces, "shares": one.shares}
-                for one in self.decided.counted
+                {
+                    "for": one.title,
+                    "by": one.method,
+                    "asked": one.output_positions,
+                    "tokens": one.pieces,
+                    "shares": one.fractions,
+                }
+                for one in self.decision.attributions
             ]
-        if self.thoughts:
-            found["steps"] = [{"of": one.title, "tokens": one.pieces, "steps": one.steps} for one in self.thoughts]
+        if self.act_steps:
+            found["steps"] = [{"of": one.title, "tokens": one.pieces, "steps": one.steps} for one in self.act_steps]
         return found
 
-    def beside(self, path: Path) -> tuple[Path, ...]:
+    def extra_paths(self, path: Path) -> tuple[Path, ...]:
         """What was written beside the file that was asked for."""
         return ()
 
@@ -55,23 +61,23 @@ class Explanation:
         None is all."""
         path = Path(path)
         if path.suffix.lower() == ".json":
-            from regard.draw.figure import write_whole
+            from regard.draw.figure import write_atomic
 
             text = json.dumps(self.values, ensure_ascii=False, default=lambda array: array.tolist())
-            return write_whole(path, lambda to: to.write_text(text + "\n", "utf-8", "replace"))
+            return write_atomic(path, lambda to: to.write_text(text + "\n", "utf-8", "replace"))
         if path.suffix.lower() in (".html", ".htm"):
-            from regard.draw.page import page
+            from regard.draw.page import write_attention_page
 
-            title = "What the model looked at" if self.decided is None else "What counted for the answer"
-            if any(item.depends for item in self.maps):
+            title = "What the model looked at" if self.decision is None else "What counted for the answer"
+            if any(item.is_gradient for item in self.maps):
                 title = "What the words depended on"
-            return page(
-                self.maps, path, title=title, note=self.title, facts=self.facts, reading=self.reading,
-                decided=self.decided, thoughts=self.thoughts,
+            return write_attention_page(
+                self.maps, path, title=title, note=self.title, facts=self.facts, likelihood=self.likelihood,
+                decision=self.decision, act_steps=self.act_steps,
             )  # fmt: skip
-        from regard.draw.attention import heat
+        from regard.draw.attention import draw_heatmaps
 
-        return heat(
-            self.maps, path, title=self.title, layer=layer, head=head, reading=self.reading, decided=self.decided,
-            thoughts=self.thoughts,
+        return draw_heatmaps(
+            self.maps, path, title=self.title, layer=layer, head=head, likelihood=self.likelihood, decision=self.decision,
+            act_steps=self.act_steps,
         )  # fmt: skip

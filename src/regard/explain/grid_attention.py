@@ -18,201 +18,208 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.explain.attribution import ROOM, Layers, by_layer, owing
-from regard.explain.rollout import Layer, relevance, rollout
-from regard.explain.text_attention import parted
+from regard.explain.attribution import MAX_BYTES, LayerGrouper, gradient_times_attention, group_by_layer
+from regard.explain.rollout import AttentionLayer, relevance, rollout
+from regard.explain.text_attention import slice_records
 from regard.nn.blocks.decoder import DecoderOnly
-from regard.nn.recording import attention_names, watch
-from regard.nn.vision.patches import PatchEncoder
-from regard.nn.vision.swin import Pyramid
-from regard.tasks.protocol import Asked
-from regard.types import Batch, Look
+from regard.nn.recording import named_attentions, record_attention
+from regard.nn.vision.patches import VisionTransformer
+from regard.nn.vision.swin import SwinBody
+from regard.tasks.protocol import ModelProtocol
+from regard.types import AttentionRecord, Batch
 
-Grid = NDArray[np.float64]
+GridArray = NDArray[np.float64]
 Shape = tuple[int, int]
 
-KEPT = 6_000_000
+MAX_STORED_WEIGHTS = 6_000_000
 """Weights that are kept of single places: so many that ViT-B's are, of all its patches."""
 
-COPIES = 8
+GRADIENT_MEMORY_FACTOR = 8
 """How many times as much as the weights themselves their gradients need, at worst: of ImageGPT it was six times."""
 
 
 @dataclass(frozen=True)
-class Floor:
+class TokenGrid:
     """One grid of places as a row of `length` tokens."""
 
     grid: Shape
     length: int
-    before: int = 0
+    prefix_tokens: int = 0
     """tokens that have no place in the picture: they stand first"""
-    ahead: int = 0
+    shift: int = 0
     """how many tokens before its own a place is told: 1 where each token says the next"""
-    columns: int | None = None
+    keys_per_query: int | None = None
     """tokens that one looks at, where it is not all"""
-    covers: tuple[float, float] = (1.0, 1.0)
+    extent: tuple[float, float] = (1.0, 1.0)
     """height and width of the grid, as multiples of the picture's: it may end below and to the right of it"""
 
-    def token(self, place: tuple[float, float]) -> int:
+    def token_at(self, position: tuple[float, float]) -> int:
         """By which a place of the picture, shares of its height and width, is told."""
         down, across = (
             min(int(share / covers * count), count - 1)
-            for share, covers, count in zip(place, self.covers, self.grid, strict=True)
+            for share, covers, count in zip(position, self.extent, self.grid, strict=True)
         )
-        return down * self.grid[1] + across + self.before - self.ahead
+        return down * self.grid[1] + across + self.prefix_tokens - self.shift
 
     @property
-    def tokens(self) -> tuple[int, ...]:
+    def grid_tokens(self) -> tuple[int, ...]:
         """By which the places of the picture are told."""
-        first = self.before - self.ahead
+        first = self.prefix_tokens - self.shift
         return tuple(range(first, min(first + self.grid[0] * self.grid[1], self.length)))
 
-    def laid(self, row: Tensor) -> Tensor:
+    def to_grid(self, row: Tensor) -> Tensor:
         """(…, length) -> (…, h, w): 0 where nobody looks."""
-        own = row[..., self.before :]
+        own = row[..., self.prefix_tokens :]
         return F.pad(own, (0, self.grid[0] * self.grid[1] - own.shape[-1])).view(*row.shape[:-1], *self.grid)
 
 
-def floors_of(model: Asked, batch: Batch) -> tuple[Floor, ...]:
+def token_grids(model: ModelProtocol, batch: Batch) -> tuple[TokenGrid, ...]:
     """The grids that a body looks over; none where it has no attention."""
-    body, x = model.body, batch.x
-    if isinstance(body, PatchEncoder):
+    body, x = model.body, batch.inputs
+    if isinstance(body, VisionTransformer):
         with torch.inference_mode():
-            grid = body.patches.grid(body.front.maps(x)[-1] if body.fronted else x)
-        return (Floor(grid, int(body.token) + grid[0] * grid[1], int(body.token)),)
-    if isinstance(body, Pyramid):
+            grid = body.patches.grid(body.front.feature_maps(x)[-1] if body.has_stem else x)
+        return (TokenGrid(grid, int(body.has_class_token) + grid[0] * grid[1], int(body.has_class_token)),)
+    if isinstance(body, SwinBody):
         high, wide = x.shape[-2:]
         found = []
         for stage in range(len(body.stages)):
             side = body.patches.patch * 2**stage
             grid = -(-high // side), -(-wide // side)
             covers = grid[0] * side / high, grid[1] * side / wide
-            found.append(Floor(grid, grid[0] * grid[1], columns=model.config.window**2, covers=covers))
+            found.append(TokenGrid(grid, grid[0] * grid[1], keys_per_query=model.config.window_size**2, extent=covers))
         return tuple(found)
     if isinstance(body, DecoderOnly):
-        side, told = model.config.size, int(model.task.name == "draw")
-        return (Floor((side, side), side**2, before=told, ahead=told),)
+        side, told = model.config.image_size, int(model.task.name == "draw")
+        return (TokenGrid((side, side), side**2, prefix_tokens=told, shift=told),)
     return ()
 
 
 @dataclass
-class Sight:
+class GridAttention:
     """What was seen on one floor: of the tokens that are asked in equal parts, and of each of some places."""
 
-    floor: Floor
-    asks: tuple[int, ...]
-    places: tuple[int, ...] = ()
-    layers: list[Layer] = field(default_factory=list)
-    asked: list[Grid] = field(default_factory=list)
+    token_grid: TokenGrid
+    query_tokens: tuple[int, ...]
+    stored_queries: tuple[int, ...] = ()
+    layers: list[AttentionLayer] = field(default_factory=list)
+    query_maps: list[GridArray] = field(default_factory=list)
     """(heads, h, w) a layer"""
-    each: list[NDArray[np.float32]] = field(default_factory=list)
+    stored_maps: list[NDArray[np.float32]] = field(default_factory=list)
     """(places, heads, h, w) a layer"""
 
-    def add(self, looks: Sequence[Look]) -> None:
-        floor, length = self.floor, self.floor.length
-        parts = parted(looks, 0, length)
-        self.layers.append(Layer(length, tuple(part.links() for part in parts)))
-        given = sum((part.given(self.start) for part in parts[1:]), parts[0].given(self.start))
-        self.asked.append(floor.laid(given).double().cpu().numpy())
-        if self.places:
+    def add(self, records: Sequence[AttentionRecord]) -> None:
+        floor, length = self.token_grid, self.token_grid.length
+        parts = slice_records(records, 0, length)
+        self.layers.append(AttentionLayer(length, tuple(part.mean_edges() for part in parts)))
+        given = sum(
+            (part.weighted_sum(self.query_weights) for part in parts[1:]), parts[0].weighted_sum(self.query_weights)
+        )
+        self.query_maps.append(floor.to_grid(given).double().cpu().numpy())
+        if self.stored_queries:
             rows = [
-                sum((part.looked(at, length) for part in parts[1:]), parts[0].looked(at, length)) for at in self.places
+                sum((part.query_weights(at, length) for part in parts[1:]), parts[0].query_weights(at, length))
+                for at in self.stored_queries
             ]
-            self.each.append(floor.laid(torch.stack(rows)).float().cpu().numpy())
+            self.stored_maps.append(floor.to_grid(torch.stack(rows)).float().cpu().numpy())
 
     @property
-    def start(self) -> Tensor:
+    def query_weights(self) -> Tensor:
         """(length,) equal parts of 1 at the tokens that are asked."""
-        row = torch.zeros(self.floor.length, dtype=torch.float64)
-        row[list(self.asks)] = 1 / len(self.asks)
+        row = torch.zeros(self.token_grid.length, dtype=torch.float64)
+        row[list(self.query_tokens)] = 1 / len(self.query_tokens)
         return row
 
 
 @dataclass(frozen=True)
-class Scene:
+class ImageAttention:
     """One picture. The answer is read from the sights where `read` is above 0, in these parts of 1."""
 
-    sights: tuple[Sight, ...]
-    read: tuple[float, ...]
+    stages: tuple[GridAttention, ...]
+    stage_weights: tuple[float, ...]
 
-    def add(self, looks: Sequence[Look]) -> None:
-        self.sights[stage_of(looks[0].name)].add(looks)
+    def add(self, records: Sequence[AttentionRecord]) -> None:
+        self.stages[stage_index(records[0].name)].add(records)
 
-    def look(self, model: Asked, batch: Batch, number: Callable[[Tensor], Tensor] | None = None) -> Grid | None:
+    def record(
+        self, model: ModelProtocol, batch: Batch, score_fn: Callable[[Tensor], Tensor] | None = None
+    ) -> GridArray | None:
         """Read the picture once, watched. With the number that was come to, of all that the task reads, it is told how much
         each place counted for it; None where gradients would not fit into memory."""
-        if number is None or not self.fits(model.body):
-            with torch.no_grad(), Layers([self]) as layers, watch(model.body, each=layers):
+        if score_fn is None or not self.fits_memory(model.body):
+            with torch.no_grad(), LayerGrouper([self]) as layers, record_attention(model.body, callback=layers):
                 model.task.logits(model, batch)
             return None
-        with torch.enable_grad(), watch(model.body, gradients=True) as seen:
+        with torch.enable_grad(), record_attention(model.body, gradients=True) as seen:
             logits = model.task.logits(model, batch)
-        looks = by_layer(seen.looks)
+        looks = group_by_layer(seen.records)
         for group in looks:
             self.add(group)
-        return self._counted(number(logits), looks)
+        return self._relevance_map(score_fn(logits), looks)
 
-    def fits(self, body: Any) -> bool:
+    def fits_memory(self, body: Any) -> bool:
         """Whether all weights do, with what their gradients need."""
         weights = 0
-        for name, place in attention_names(body).items():
-            floor = self.sights[stage_of(name)].floor
-            weights += place.heads * floor.length * (floor.columns or floor.length)
-        return COPIES * 4 * weights <= ROOM
+        for name, place in named_attentions(body).items():
+            floor = self.stages[stage_index(name)].token_grid
+            weights += place.heads * floor.length * (floor.keys_per_query or floor.length)
+        return GRADIENT_MEMORY_FACTOR * 4 * weights <= MAX_BYTES
 
-    def rolled(self) -> Grid:
+    def rollout_map(self) -> GridArray:
         """(h, w) of the finest floor: what is read is made of these parts of 1."""
-        row = self._through(lambda sight, row: rollout(sight.layers, row))
-        return self.sights[0].floor.laid(row).numpy()
+        row = self._propagate(lambda sight, row: rollout(sight.layers, row))
+        return self.stages[0].token_grid.to_grid(row).numpy()
 
-    def _counted(self, value: Tensor, looks: Sequence[Sequence[Look]]) -> Grid:
-        layers: dict[int, list[Layer]] = {number: [] for number in range(len(self.sights))}
-        for group, owed in owing(value, looks):
-            number = stage_of(group[0].name)
-            length = self.sights[number].floor.length
-            layers[number].append(Layer(length, tuple(part.links() for part in parted(group, 0, length, owed))))
-        own = self._through(lambda sight, row: row)
+    def _relevance_map(self, value: Tensor, looks: Sequence[Sequence[AttentionRecord]]) -> GridArray:
+        layers: dict[int, list[AttentionLayer]] = {number: [] for number in range(len(self.stages))}
+        for group, owed in gradient_times_attention(value, looks):
+            number = stage_index(group[0].name)
+            length = self.stages[number].token_grid.length
+            layers[number].append(
+                AttentionLayer(length, tuple(part.mean_edges() for part in slice_records(group, 0, length, owed)))
+            )
+        own = self._propagate(lambda sight, row: row)
         found = iter(reversed(layers.values()))
-        whole = self._through(lambda sight, row: row + relevance(next(found), row))
-        return self.sights[0].floor.laid(whole - own).numpy()
+        whole = self._propagate(lambda sight, row: row + relevance(next(found), row))
+        return self.stages[0].token_grid.to_grid(whole - own).numpy()
 
-    def _through(self, step: Callable[[Sight, Tensor], Tensor]) -> Tensor:
+    def _propagate(self, step: Callable[[GridAttention, Tensor], Tensor]) -> Tensor:
         """What is read, taken from the coarsest floor to the finest."""
-        row = torch.zeros(self.sights[-1].floor.length, dtype=torch.float64)
-        for number in reversed(range(len(self.sights))):
-            sight = self.sights[number]
-            row = step(sight, row + self.read[number] * sight.start)
+        row = torch.zeros(self.stages[-1].token_grid.length, dtype=torch.float64)
+        for number in reversed(range(len(self.stages))):
+            sight = self.stages[number]
+            row = step(sight, row + self.stage_weights[number] * sight.query_weights)
             if number:
-                row = unmerged(row, sight.floor.grid, self.sights[number - 1].floor.grid)
+                row = unmerge_patches(row, sight.token_grid.grid, self.stages[number - 1].token_grid.grid)
         return row
 
 
-def unmerged(row: Tensor, coarse: Shape, fine: Shape) -> Tensor:
+def unmerge_patches(row: Tensor, coarse_size: Shape, fine_size: Shape) -> Tensor:
     """(h·w,) -> (H·W,): each place in equal parts to the 2 x 2 places that were merged into it and lie in the picture."""
-    down, across = (torch.arange(count) // 2 for count in fine)
-    many = down.bincount(minlength=coarse[0])[:, None] * across.bincount(minlength=coarse[1])
-    return (row.view(coarse) / many)[down][:, across].flatten()
+    down, across = (torch.arange(count) // 2 for count in fine_size)
+    many = down.bincount(minlength=coarse_size[0])[:, None] * across.bincount(minlength=coarse_size[1])
+    return (row.view(coarse_size) / many)[down][:, across].flatten()
 
 
-def stage_of(name: str) -> int:
+def stage_index(name: str) -> int:
     """The floor of an attention, by its name."""
     found = re.match(r"stages\.(\d+)\.", name)
     return int(found[1]) if found else 0
 
 
-def lattice_of(body: Any, floors: Sequence[Floor]) -> Shape:
+def query_grid_size(body: Any, grids: Sequence[TokenGrid]) -> Shape:
     """How many places are kept, down and across: all of the finest grid, or as many as there is room for."""
     weights = 0
-    for name, place in attention_names(body).items():
-        grid = floors[stage_of(name)].grid
+    for name, place in named_attentions(body).items():
+        grid = grids[stage_index(name)].grid
         weights += place.heads * grid[0] * grid[1]
-    (high, wide), most = floors[0].grid, max(KEPT // weights, 1)
+    (high, wide), most = grids[0].grid, max(MAX_STORED_WEIGHTS // weights, 1)
     while high * wide > most:
         high, wide = (high - 1, wide) if high >= wide else (high, wide - 1)
     return high, wide
 
 
-def centres(lattice: Shape) -> list[tuple[float, float]]:
+def cell_centers(grid_size: Shape) -> list[tuple[float, float]]:
     """The places of a lattice over a picture, row by row, as shares of its height and width."""
-    down, across = lattice
+    down, across = grid_size
     return [((row + 0.5) / down, (column + 0.5) / across) for row in range(down) for column in range(across)]

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Map = NDArray[np.float64]
+GridMap = NDArray[np.float64]
 Shape = tuple[int, int]
 Box = Sequence[int]
 
-TOTAL = "all"
-HALF = 0.5
+ALL_KINDS = "all"
+MIN_RELATIVE_COVERAGE = 0.5
 """A place lies in a region that covers it at least so many times as much as the place that it covers most."""
 
 
 @dataclass(frozen=True)
-class Regard:
+class WordAttention:
     """What was looked at while one word was said that names something."""
 
     kind: str
@@ -32,92 +32,92 @@ class Regard:
     """(rows, columns)"""
     boxes: Sequence[Box]
     """of the objects that it names"""
-    size: Shape
+    image_size: Shape
     """height and width of the picture that they lie in"""
 
 
 @dataclass(frozen=True)
-class Score:
+class PointingScore:
     """Means over words: how much of what was looked at lies in the region, how often the place looked at most does, and what
     either would be if all places were looked at alike."""
 
-    words: int
-    share: float
-    even_share: float
-    hit: float
-    even_hit: float
+    num_words: int
+    inside_fraction: float
+    uniform_fraction: float
+    hit_rate: float
+    uniform_hit_rate: float
 
 
-def regards_of(
-    maps: NDArray[np.floating], words: Sequence[Sequence[Any]], boxes: Sequence[Box], size: Shape
-) -> list[Regard]:
+def word_attentions(
+    maps: NDArray[np.floating], words: Sequence[Sequence[Any]], boxes: Sequence[Box], image_size: Shape
+) -> list[WordAttention]:
     """Of maps (words, rows, columns) of a caption, and for each of its words the text, what it tells (nothing, where it names
     nothing), and the numbers of the objects that it names."""
     if len(maps) != len(words):
         raise ValueError(f"{len(maps)} maps cannot be those of {len(words)} words")
     return [
-        Regard(kind, weights, [boxes[number] for number in things], size)
+        WordAttention(kind, weights, [boxes[number] for number in things], image_size)
         for weights, (_, kind, things) in zip(maps, words, strict=True)
         if kind
     ]
 
 
-def mask_of(boxes: Iterable[Box], size: Shape) -> NDArray[np.bool_]:
+def region_mask(boxes: Iterable[Box], image_size: Shape) -> NDArray[np.bool_]:
     """The pixels (height, width) of a region."""
-    mask = np.zeros(size, dtype=bool)
+    mask = np.zeros(image_size, dtype=bool)
     for left, top, right, bottom in boxes:
         mask[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)] = True
     return mask
 
 
-def covered(mask: NDArray[np.bool_], grid: Shape) -> Map:
+def cell_coverage(mask: NDArray[np.bool_], grid: Shape) -> GridMap:
     """(rows, columns) how much of each place of the grid lies in the region, 0 to 1."""
-    down, across = (_overlaps(places, pixels) for places, pixels in zip(grid, mask.shape, strict=True))
+    down, across = (_pixel_overlaps(places, pixels) for places, pixels in zip(grid, mask.shape, strict=True))
     return down @ mask @ across.T
 
 
-def _overlaps(places: int, pixels: int) -> Map:
+def _pixel_overlaps(places: int, pixels: int) -> GridMap:
     """(places, pixels) the share of each place that each pixel is: borders of places may lie within a pixel."""
     edges, at = np.arange(places + 1) * (pixels / places), np.arange(pixels)
     ends, starts = np.minimum(edges[1:, None], at + 1), np.maximum(edges[:-1, None], at)
     return (ends - starts).clip(0) * (places / pixels)
 
 
-def share(weights: NDArray[np.floating], cover: Map) -> float:
+def inside_fraction(weights: NDArray[np.floating], coverage: GridMap) -> float:
     """Of all that was looked at, how much lies in the region; nothing, where nothing was looked at."""
     total = float(weights.sum())
-    return float((weights * cover).sum()) / total if total > 0 else 0.0
+    return float((weights * coverage).sum()) / total if total > 0 else 0.0
 
 
-def within(cover: Map) -> NDArray[np.bool_]:
+def region_cells(coverage: GridMap) -> NDArray[np.bool_]:
     """The places that lie in the region: small ones may fill no place, and large ones have places at their border."""
-    return (cover > 0) & (cover >= HALF * cover.max())
+    return (coverage > 0) & (coverage >= MIN_RELATIVE_COVERAGE * coverage.max())
 
 
-def hit(weights: NDArray[np.floating], cover: Map) -> float:
+def hit_rate(weights: NDArray[np.floating], coverage: GridMap) -> float:
     """1 where the place looked at most lies in the region, 0 where not; of several that are looked at alike, how many do."""
     most = weights == weights.max()
-    return float(within(cover)[most].mean())
+    return float(region_cells(coverage)[most].mean())
 
 
-def scored(regards: Iterable[Regard]) -> dict[str, Score]:
+def score_by_kind(attentions: Iterable[WordAttention]) -> dict[str, PointingScore]:
     """By what the words tell, and of all. Words that name nothing in their picture do not count."""
     rows: dict[str, list[tuple[float, float, float, float]]] = {}
-    for regard in regards:
-        mask = mask_of(regard.boxes, regard.size)
+    for regard in attentions:
+        mask = region_mask(regard.boxes, regard.image_size)
         if not mask.any():
             continue
-        cover = covered(mask, (regard.weights.shape[0], regard.weights.shape[1]))
+        cover = cell_coverage(mask, (regard.weights.shape[0], regard.weights.shape[1]))
         found = (
-            share(regard.weights, cover),
+            inside_fraction(regard.weights, cover),
             float(cover.mean()),
-            hit(regard.weights, cover),
-            float(within(cover).mean()),
+            hit_rate(regard.weights, cover),
+            float(region_cells(cover).mean()),
         )
-        for name in (regard.kind, TOTAL):
+        for name in (regard.kind, ALL_KINDS):
             rows.setdefault(name, []).append(found)
-    return {name: _summed(found) for name, found in sorted(rows.items())}
+    return {name: _mean_score(found) for name, found in sorted(rows.items())}
 
 
-def _summed(rows: Sequence[tuple[float, float, float, float]]) -> Score:
-    return Score(len(rows), *(float(value) for value in np.mean(rows, axis=0)))
+def _mean_score(rows: Sequence[tuple[float, float, float, float]]) -> PointingScore:
+    return PointingScore(len(rows), *(float(value) for value in np.mean(rows, axis=0)))

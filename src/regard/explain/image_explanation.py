@@ -8,9 +8,9 @@ from typing import Any
 
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
-from regard.explain.grid_attention import Grid, Scene
+from regard.explain.grid_attention import GridArray, ImageAttention
 
-ABOUT = {
+METHOD_DESCRIPTIONS = {
     "roll-out": "What the answer is made of: attention followed back through all layers. A state is taken to be half what it "
     "was, half what it looked at.",
     "gradient × attention": "What counted for the answer: attention, weighed by how much the answer would change with it.",
@@ -22,53 +22,62 @@ ABOUT = {
 
 
 @dataclass(frozen=True)
-class Gaze(Explanation):
+class ImageExplanation(Explanation):
     """Of one picture. A grid may be of any size; what is laid over the picture are shares of all that was looked at."""
 
-    picture: Any = None
+    image: Any = None
     """(H, W, 3) bytes, as it was looked at"""
-    asked: str = ""
+    query_name: str = ""
     """who looked, in words: the class token, the mean of all places, or one place"""
-    at: tuple[int, int] | None = None
+    query_pixel: tuple[int, int] | None = None
     """row and column of the pixel that was asked, where one was"""
-    ways: dict[str, Grid] = field(default_factory=dict)
+    method_maps: dict[str, GridArray] = field(default_factory=dict)
     """roll-out and what counted, each a share of 1 over the places of a grid"""
-    scene: Scene | None = None
+    image_attention: ImageAttention | None = None
     """what was seen, layer by layer; nothing where the body has no attention"""
-    lattice: tuple[int, int] = (0, 0)
+    query_grid: tuple[int, int] = (0, 0)
     """places down and across of which it is known what each of them looked at"""
-    positions: Any = None
+    position_similarity: Any = None
     """(n, n) how alike the learned positions are, where there are such"""
 
     @property
-    def attention(self) -> tuple[Grid, ...]:
+    def attention(self) -> tuple[GridArray, ...]:
         """(heads, h, w) of each layer: what was looked at by who was asked."""
-        return () if self.scene is None else tuple(layer for sight in self.scene.sights for layer in sight.asked)
+        return (
+            ()
+            if self.image_attention is None
+            else tuple(layer for sight in self.image_attention.stages for layer in sight.query_maps)
+        )
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def layer_names(self) -> tuple[str, ...]:
         """Of the layers, which are counted through."""
-        sights = () if self.scene is None else self.scene.sights
-        stages = [stage for stage, sight in enumerate(sights, 1) for _ in sight.asked]
+        sights = () if self.image_attention is None else self.image_attention.stages
+        stages = [stage for stage, sight in enumerate(sights, 1) for _ in sight.query_maps]
         told = [f" (stage {stage})" if len(sights) > 1 else "" for stage in stages]
         return tuple(f"layer {number}{stage}" for number, stage in enumerate(told, 1))
 
     @property
-    def covers(self) -> tuple[tuple[float, float], ...]:
+    def extents(self) -> tuple[tuple[float, float], ...]:
         """How far the grid of each layer reaches, in heights and widths of the picture."""
-        sights = () if self.scene is None else self.scene.sights
-        return tuple(sight.floor.covers for sight in sights for _ in sight.asked)
+        sights = () if self.image_attention is None else self.image_attention.stages
+        return tuple(sight.token_grid.extent for sight in sights for _ in sight.query_maps)
 
     @property
     def values(self) -> dict[str, Any]:
         found: dict[str, Any] = {"title": self.title, "facts": self.facts}
-        found |= self.ways
-        if self.scene is not None:
-            found |= {"asked": self.asked, "at": self.at, "layers": self.names, "attention": self.attention}
+        found |= self.method_maps
+        if self.image_attention is not None:
+            found |= {
+                "asked": self.query_name,
+                "at": self.query_pixel,
+                "layers": self.layer_names,
+                "attention": self.attention,
+            }
         return found
 
-    def beside(self, path: Path) -> tuple[Path, ...]:
-        drawn = self.positions is not None and path.suffix.lower() in (".png", ".svg")
+    def extra_paths(self, path: Path) -> tuple[Path, ...]:
+        drawn = self.position_similarity is not None and path.suffix.lower() in (".png", ".svg")
         return (path.with_name(f"{path.stem}-positions{path.suffix}"),) if drawn else ()
 
     def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> Path:
@@ -76,50 +85,58 @@ class Gaze(Explanation):
         if path.suffix.lower() == ".json":
             return super().save(path)
         if path.suffix.lower() in (".html", ".htm"):
-            return self._page(path)
-        from regard.draw.image_attention import draw_positions
-        from regard.draw.overlay import draw_heats
+            return self._write_page(path)
+        from regard.draw.image_attention import draw_position_similarity
+        from regard.draw.overlay import draw_heatmap_overlays
 
         panels = self._panels(layer, head)
-        for place in self.beside(path):
-            draw_positions(self.positions, place)
+        for place in self.extra_paths(path):
+            draw_position_similarity(self.position_similarity, place)
         about = "; ".join(f"{k}: {v}" for k, v in self.facts.items())
         if self.attention:
-            about += f"; looked from: {self.asked}" + ("; mean of the heads" if layer is head is None else "")
-        return draw_heats(panels, path, self.title, about, unit=None, mark=self._mark)
+            about += f"; looked from: {self.query_name}" + ("; mean of the heads" if layer is head is None else "")
+        return draw_heatmap_overlays(panels, path, self.title, about, unit=None, mark=self._relative_query)
 
     @property
-    def _mark(self) -> tuple[float, float] | None:
+    def _relative_query(self) -> tuple[float, float] | None:
         """The pixel that was asked, in heights and widths of the picture."""
-        if self.at is None:
+        if self.query_pixel is None:
             return None
-        return (self.at[0] + 0.5) / self.picture.shape[0], (self.at[1] + 0.5) / self.picture.shape[1]
+        return (self.query_pixel[0] + 0.5) / self.image.shape[0], (self.query_pixel[1] + 0.5) / self.image.shape[1]
 
-    def _page(self, path: Path) -> Path:
-        from regard.draw.image_attention import Looked, gaze_page
+    def _write_page(self, path: Path) -> Path:
+        from regard.draw.image_attention import OverlayMap, write_image_page
 
-        first = self.covers[0] if self.covers else (1.0, 1.0)
-        each = [] if self.scene is None else [layer for sight in self.scene.sights for layer in sight.each]
+        first = self.extents[0] if self.extents else (1.0, 1.0)
+        each = (
+            []
+            if self.image_attention is None
+            else [layer for sight in self.image_attention.stages for layer in sight.stored_maps]
+        )
         layers = [
-            Looked(name, own, covers, each[number] if each else None)
-            for number, (name, own, covers) in enumerate(zip(self.names, self.attention, self.covers, strict=True))
+            OverlayMap(name, own, covers, each[number] if each else None)
+            for number, (name, own, covers) in enumerate(
+                zip(self.layer_names, self.attention, self.extents, strict=True)
+            )
         ]
-        ways = {name: Looked(name, grid, first) for name, grid in self.ways.items()}
-        return gaze_page(
-            self.picture, layers, ways, path, self.title, self.facts, asked=(self.asked, self._mark),
-            lattice=self.lattice, positions=self.positions, about=ABOUT,
+        ways = {name: OverlayMap(name, grid, first) for name, grid in self.method_maps.items()}
+        return write_image_page(
+            self.image, layers, ways, path, self.title, self.facts, query=(self.query_name, self._relative_query),
+            query_grid=self.query_grid, positions=self.position_similarity, descriptions=METHOD_DESCRIPTIONS,
         )  # fmt: skip
 
     def _panels(self, layer: int | None, head: int | None) -> list[Any]:
-        from regard.draw.overlay import Regarded
+        from regard.draw.overlay import AttentionOverlay
 
-        def panel(name: str, grid: Grid, covers: tuple[float, float]) -> Regarded:
-            return Regarded(self.picture, grid, name, covers)
+        def panel(name: str, grid: GridArray, covers: tuple[float, float]) -> AttentionOverlay:
+            return AttentionOverlay(self.image, grid, name, covers)
 
-        first = self.covers[0] if self.covers else (1.0, 1.0)
-        panels = [panel(name, grid, first) for name, grid in self.ways.items()]
-        self._check(layer, head)
-        for number, (name, own, covers) in enumerate(zip(self.names, self.attention, self.covers, strict=True), 1):
+        first = self.extents[0] if self.extents else (1.0, 1.0)
+        panels = [panel(name, grid, first) for name, grid in self.method_maps.items()]
+        self._check_layer_head(layer, head)
+        for number, (name, own, covers) in enumerate(
+            zip(self.layer_names, self.attention, self.extents, strict=True), 1
+        ):
             if layer is None:
                 if head is None:
                     panels.append(panel(name, own.mean(0), covers))
@@ -130,7 +147,7 @@ class Gaze(Explanation):
                 panels += [panel(f"{name}, head {n}", own[n - 1], covers) for n in heads]
         return panels
 
-    def _check(self, layer: int | None, head: int | None) -> None:
+    def _check_layer_head(self, layer: int | None, head: int | None) -> None:
         if not self.attention:
             if layer is not None or head is not None:
                 raise RegardError("this model has no attention: there are no layers and heads to choose from.")

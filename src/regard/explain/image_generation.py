@@ -12,47 +12,59 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.explain.grid_attention import Grid, Scene, Sight, floors_of
-from regard.explain.image_explanation import Gaze
-from regard.explain.images import LEFT_OUT, Pixel, alike, check_at, place_of, scene_of, shared
-from regard.tasks.image_generation import palette_of, shifted
-from regard.tasks.image_task import picture_of
-from regard.tasks.protocol import Asked
+from regard.explain.grid_attention import GridArray, GridAttention, ImageAttention, token_grids
+from regard.explain.image_explanation import ImageExplanation
+from regard.explain.images import (
+    MEMORY_NOTE,
+    Pixel,
+    check_pixel,
+    make_image_attention,
+    normalize_sum,
+    position_similarity,
+    relative_position,
+)
+from regard.tasks.image_generation import require_palette, shift_right
+from regard.tasks.image_task import load_image
+from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch
 
 
-def explain_painting(model: Asked, source: Any, target: str | None = None, at: Pixel | None = None) -> Gaze:
+def explain_generation(
+    model: ModelProtocol, source: Any, target: str | None = None, at: Pixel | None = None
+) -> ImageExplanation:
     """`at` is the pixel that is asked; None: the one in the middle."""
     if target is not None:
         raise RegardError(f"a model that draws tells no classes: '{target}' means nothing to it.")
-    palette = palette_of(model)
-    ids = torch.from_numpy(palette.ids(picture_of(source)))[None]
-    seen = palette.picture(ids[0].numpy())
+    palette = require_palette(model)
+    ids = torch.from_numpy(palette.encode(load_image(source)))[None]
+    seen = palette.decode(ids[0].numpy())
     at = (palette.side // 2, palette.side // 2) if at is None else at
-    check_at(at, seen)
+    check_pixel(at, seen)
     name = Path(source).name if isinstance(source, str) else "a picture"
-    batch = shifted(ids, model.config).to(model.device)
+    batch = shift_right(ids, model.config).to(model.device)
     training = model.training
     model.eval()
     try:
         facts = _facts(model, batch, at[0] * palette.side + at[1])
-        lattice, scene = scene_of(model, floors_of(model, batch), place_of(at, seen), mapped=True)
-        scene.look(model, batch)
-        ways = {"roll-out": shared(scene.rolled())}
-        owed = _owed(model, batch, scene)
+        lattice, scene = make_image_attention(
+            model, token_grids(model, batch), relative_position(at, seen), is_dense=True
+        )
+        scene.record(model, batch)
+        ways = {"roll-out": normalize_sum(scene.rollout_map())}
+        owed = _pixel_attribution(model, batch, scene)
     finally:
         model.train(training)
     if owed is None:
-        facts["gradient × attention"] = LEFT_OUT
+        facts["gradient × attention"] = MEMORY_NOTE
     else:
-        ways["gradient × attention"] = shared(owed)
-    return Gaze(
-        f"{name}, seen from row {at[0]}, column {at[1]}", (), facts, picture=seen, asked=f"row {at[0]}, column {at[1]}",
-        at=at, ways=ways, scene=scene, lattice=lattice, positions=alike(model.body),
+        ways["gradient × attention"] = normalize_sum(owed)
+    return ImageExplanation(
+        f"{name}, seen from row {at[0]}, column {at[1]}", (), facts, image=seen, query_name=f"row {at[0]}, column {at[1]}",
+        query_pixel=at, method_maps=ways, image_attention=scene, query_grid=lattice, position_similarity=position_similarity(model.body),
     )  # fmt: skip
 
 
-def _facts(model: Asked, batch: Batch, place: int) -> dict[str, str]:
+def _facts(model: ModelProtocol, batch: Batch, place: int) -> dict[str, str]:
     assert batch.labels is not None
     with torch.inference_mode():
         logs = model.task.logits(model, batch)[0].float().log_softmax(-1)
@@ -64,18 +76,18 @@ def _facts(model: Asked, batch: Batch, place: int) -> dict[str, str]:
     }
 
 
-def _owed(model: Asked, batch: Batch, scene: Scene) -> Grid | None:
+def _pixel_attribution(model: ModelProtocol, batch: Batch, scene: ImageAttention) -> GridArray | None:
     """What made the colour of the pixel likely. Nothing behind it did: that is not read again."""
     assert batch.labels is not None
-    (sight,) = scene.sights
-    (place,) = sight.asks
-    floor = replace(sight.floor, length=place + 1)
-    return Scene((Sight(floor, sight.asks),), (1.0,)).look(
-        model, Batch(batch.x[:, : place + 1]), _likely(int(batch.labels[0, place]))
+    (sight,) = scene.stages
+    (place,) = sight.query_tokens
+    floor = replace(sight.token_grid, length=place + 1)
+    return ImageAttention((GridAttention(floor, sight.query_tokens),), (1.0,)).record(
+        model, Batch(batch.inputs[:, : place + 1]), _color_log_prob(int(batch.labels[0, place]))
     )
 
 
-def _likely(colour: int) -> Callable[[Tensor], Tensor]:
+def _color_log_prob(colour: int) -> Callable[[Tensor], Tensor]:
     def of(logits: Tensor) -> Tensor:
         last = logits[0, -1]
         return (last if last.dtype == torch.float64 else last.float()).log_softmax(-1)[colour]

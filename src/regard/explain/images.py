@@ -12,113 +12,127 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.explain.attribution import ahead
-from regard.explain.grid_attention import Floor, Grid, Scene, Sight, centres, floors_of, lattice_of
-from regard.explain.image_explanation import Gaze
-from regard.tasks.depth import METRIC
-from regard.tasks.image_task import picture_of
-from regard.tasks.protocol import Asked
+from regard.explain.attribution import logit_margin
+from regard.explain.grid_attention import (
+    GridArray,
+    GridAttention,
+    ImageAttention,
+    TokenGrid,
+    cell_centers,
+    query_grid_size,
+    token_grids,
+)
+from regard.explain.image_explanation import ImageExplanation
+from regard.tasks.depth import METERS_LABEL
+from regard.tasks.image_task import load_image
+from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch
 
 Pixel = tuple[int, int]
 """Row and column."""
 
-EVERYONE = "the mean of all places"
-LEFT_OUT = "left out: its weights take too much memory"
+ALL_POSITIONS = "the mean of all places"
+MEMORY_NOTE = "left out: its weights take too much memory"
 
 
-def explain_picture(model: Asked, source: Any, target: str | None = None, at: Pixel | None = None) -> Gaze:
+def explain_image(
+    model: ModelProtocol, source: Any, target: str | None = None, at: Pixel | None = None
+) -> ImageExplanation:
     """`target`: the class that is asked about; None: the one that was said. `at`: a pixel of the picture as it is looked at, of
     which it is asked what it looked at; of maps also, what counted for its answer."""
-    pixels = model.pixels_or_refuse()
-    seen = pixels.prepare(picture_of(source))
+    pixels = model.require_image_processor()
+    seen = pixels.prepare(load_image(source))
     name = Path(source).name if isinstance(source, str) else "a picture"
-    check_at(at, seen)
+    check_pixel(at, seen)
     training = model.training
     model.eval()
     try:
-        return _explained(model, seen, target, at, name)
+        return _explain_pixels(model, seen, target, at, name)
     finally:
         model.train(training)
 
 
-def check_at(at: Pixel | None, seen: np.ndarray) -> None:
-    high, wide = seen.shape[:2]
-    if at is not None and not (0 <= at[0] < high and 0 <= at[1] < wide):
+def check_pixel(pixel: Pixel | None, image: np.ndarray) -> None:
+    high, wide = image.shape[:2]
+    if pixel is not None and not (0 <= pixel[0] < high and 0 <= pixel[1] < wide):
         raise RegardError(
-            f"there is no pixel in row {at[0]} and column {at[1]}: the picture is looked at in {high} x {wide}, counted from 0."
+            f"there is no pixel in row {pixel[0]} and column {pixel[1]}: the picture is looked at in {high} x {wide}, counted from 0."
         )
 
 
-def batch_of(model: Asked, seen: np.ndarray) -> Batch:
+def image_batch(model: ModelProtocol, image: np.ndarray) -> Batch:
     """One picture, as the body reads it."""
-    x = torch.from_numpy(np.ascontiguousarray(seen)).permute(2, 0, 1)[None].contiguous().to(model.device)
-    return model.task.looked_at(model, Batch(x))
+    x = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].contiguous().to(model.device)
+    return model.task.prepare_inputs(model, Batch(x))
 
 
-def _explained(model: Asked, seen: np.ndarray, target: str | None, at: Pixel | None, name: str) -> Gaze:
-    batch = batch_of(model, seen)
+def _explain_pixels(
+    model: ModelProtocol, seen: np.ndarray, target: str | None, at: Pixel | None, name: str
+) -> ImageExplanation:
+    batch = image_batch(model, seen)
     with torch.inference_mode():
         logits = model.task.logits(model, batch).float()
-    which, said, facts = _asked(model, logits, target, at)
+    which, said, facts = _target_class(model, logits, target, at)
     title = f"{name} → {said}"
-    floors = floors_of(model, batch)
+    floors = token_grids(model, batch)
     if not floors:
         if at is not None:
             raise RegardError("this model has no attention, so that no place of a picture looks at others.")
-        return Gaze(title, (), facts, picture=seen, ways={"what counted": _owed(model, batch, which)})
+        return ImageExplanation(
+            title, (), facts, image=seen, method_maps={"what counted": _grad_cam(model, batch, which)}
+        )
     mapped = model.task.name != "classify"
-    lattice, scene = scene_of(model, floors, place_of(at, seen), mapped)
+    lattice, scene = make_image_attention(model, floors, relative_position(at, seen), mapped)
     # a class is not read from one place
-    owed = scene.look(model, batch, _number(which, at) if at is None or mapped else None)
-    ways = {"roll-out": shared(scene.rolled())}
+    owed = scene.record(model, batch, _score_fn(which, at) if at is None or mapped else None)
+    ways = {"roll-out": normalize_sum(scene.rollout_map())}
     if owed is not None:
-        ways["gradient × attention"] = shared(owed)
+        ways["gradient × attention"] = normalize_sum(owed)
     elif at is None or mapped:
-        facts["gradient × attention"] = LEFT_OUT
-    return Gaze(
-        title, (), facts, picture=seen, asked=asked_of(scene, at), at=at, ways=ways, scene=scene, lattice=lattice,
-        positions=alike(model.body),
+        facts["gradient × attention"] = MEMORY_NOTE
+    return ImageExplanation(
+        title, (), facts, image=seen, query_name=query_name(scene, at), query_pixel=at, method_maps=ways, image_attention=scene, query_grid=lattice,
+        position_similarity=position_similarity(model.body),
     )  # fmt: skip
 
 
-def place_of(at: Pixel | None, seen: np.ndarray) -> tuple[float, float] | None:
+def relative_position(pixel: Pixel | None, image: np.ndarray) -> tuple[float, float] | None:
     """In heights and widths of the picture."""
-    return None if at is None else ((at[0] + 0.5) / seen.shape[0], (at[1] + 0.5) / seen.shape[1])
+    return None if pixel is None else ((pixel[0] + 0.5) / image.shape[0], (pixel[1] + 0.5) / image.shape[1])
 
 
-def scene_of(
-    model: Asked, floors: tuple[Floor, ...], place: tuple[float, float] | None, mapped: bool
-) -> tuple[tuple[int, int], Scene]:
+def make_image_attention(
+    model: ModelProtocol, grids: tuple[TokenGrid, ...], position: tuple[float, float] | None, is_dense: bool
+) -> tuple[tuple[int, int], ImageAttention]:
     """Who is asked on each floor. Classes are read from the last one, by the class token or all places; maps (`mapped`) from
     each alike. Of a lattice of places it is kept what each looked at."""
-    lattice = lattice_of(model.body, floors)
-    single = place is None and not mapped and getattr(model.body, "pool", "mean") == "first"
+    lattice = query_grid_size(model.body, grids)
+    single = position is None and not is_dense and getattr(model.body, "pool", "mean") == "first"
     sights = []
-    for floor in floors:
-        asks = (0,) if single else floor.tokens if place is None else (floor.token(place),)
-        sights.append(Sight(floor, asks, tuple(floor.token(centre) for centre in centres(lattice))))
-    last = (0.0,) * (len(floors) - 1) + (1.0,)
-    return lattice, Scene(tuple(sights), (1 / len(floors),) * len(floors) if mapped else last)
+    for floor in grids:
+        asks = (0,) if single else floor.grid_tokens if position is None else (floor.token_at(position),)
+        sights.append(GridAttention(floor, asks, tuple(floor.token_at(centre) for centre in cell_centers(lattice))))
+    last = (0.0,) * (len(grids) - 1) + (1.0,)
+    return lattice, ImageAttention(tuple(sights), (1 / len(grids),) * len(grids) if is_dense else last)
 
 
-def asked_of(scene: Scene, at: Pixel | None) -> str:
-    if at is not None:
-        return f"row {at[0]}, column {at[1]}"
-    return EVERYONE if len(scene.sights[0].asks) > 1 else "the class token"
+def query_name(attention: ImageAttention, pixel: Pixel | None) -> str:
+    if pixel is not None:
+        return f"row {pixel[0]}, column {pixel[1]}"
+    return ALL_POSITIONS if len(attention.stages[0].query_tokens) > 1 else "the class token"
 
 
-def _asked(
-    model: Asked, logits: Tensor, target: str | None, at: Pixel | None
+def _target_class(
+    model: ModelProtocol, logits: Tensor, target: str | None, at: Pixel | None
 ) -> tuple[int, str, dict[str, str]]:  # fmt: skip
     """The number of the class, what was said, and facts about it; of maps of depth there are no classes."""
-    labels = model.identity.labels
+    labels = model.spec.labels
     if model.task.name == "depth":
-        unit = METRIC if METRIC in labels else "of nearness"
+        unit = METERS_LABEL if METERS_LABEL in labels else "of nearness"
         if at is None:
             return 0, "depth", {"asked about": f"the mean of the map, {float(logits[0].mean()):.4g} {unit}"}
         return 0, "depth", {"asked about": f"the depth there, {float(logits[0][at]):.4g} {unit}"}
-    chances = (model.task.chances(model, logits) if model.task.name == "classify" else logits.softmax(1))[0]
+    chances = (model.task.probabilities(model, logits) if model.task.name == "classify" else logits.softmax(1))[0]
     if chances.ndim > 1:
         chances = chances.flatten(1).mean(1) if at is None else chances[:, at[0], at[1]]
     best = int(chances.argmax())
@@ -132,45 +146,49 @@ def _asked(
     return which, labels[best] + (f" (asked about {target})" if which != best else ""), facts
 
 
-def _number(which: int, at: Pixel | None = None) -> Callable[[Tensor], Tensor]:
+def _score_fn(which: int, at: Pixel | None = None) -> Callable[[Tensor], Tensor]:
     """What is asked for, of all that the task reads: a class against the others, or the mean of a map, or its value at one
     pixel."""
 
     def of(logits: Tensor) -> Tensor:
         own = logits[0]
         if own.ndim == 1:
-            return ahead(own, which)
+            return logit_margin(own, which)
         if at is not None:
-            return own[at] if own.ndim == 2 else ahead(own[:, at[0], at[1]], which)
-        return own.mean() if own.ndim == 2 else ahead(own.flatten(1).mean(1), which)
+            return own[at] if own.ndim == 2 else logit_margin(own[:, at[0], at[1]], which)
+        return own.mean() if own.ndim == 2 else logit_margin(own.flatten(1).mean(1), which)
 
     return of
 
 
-def shared(grid: Grid) -> Grid:
+def normalize_sum(grid: GridArray) -> GridArray:
     total = float(grid.sum())
     return grid / total if total > 0 else grid
 
 
-def _owed(model: Asked, batch: Batch, which: int) -> Grid:
+def _grad_cam(model: ModelProtocol, batch: Batch, which: int) -> GridArray:
     """Without attention: the last map times the gradient of the answer, where that is above 0
     (Grad-CAM, Selvaraju et al. 2017)."""
     mapped = model.task.name != "classify"
-    asked = model.head.taps if mapped else (model.config.maps()[-1].at,)
+    asked = model.head.tap_indices if mapped else (model.config.feature_maps()[-1].index,)
     with torch.enable_grad():
-        taken = model.body(Batch(batch.x.detach().requires_grad_()), taps=asked)
-        kept = taken.taps[-1]
-        logits = model.head(taken.taps, tuple(batch.x.shape[-2:])) if mapped else model.head(taken.summary)
-        (found,) = torch.autograd.grad(_number(which)(logits), kept)
+        taken = model.body(Batch(batch.inputs.detach().requires_grad_()), taps=asked)
+        kept = taken.hidden_states[-1]
+        logits = model.head(taken.hidden_states, tuple(batch.inputs.shape[-2:])) if mapped else model.head(taken.pooled)
+        (found,) = torch.autograd.grad(_score_fn(which)(logits), kept)
     grid = (found.mean((2, 3), keepdim=True) * kept).sum(1).clamp(min=0)[0]
-    return shared(grid.detach().double().cpu().numpy())
+    return normalize_sum(grid.detach().double().cpu().numpy())
 
 
-def alike(body: Any) -> Grid | None:
+def position_similarity(body: Any) -> GridArray | None:
     """(n, n) cosines of the learned positions of its own grid, where there are such."""
     position = getattr(body, "position", None)
     if position is None:
         return None
-    table = position.table[0, position.before :] if hasattr(position, "before") else position.table.weight
+    table = (
+        position.table[0, position.num_prefix_tokens :]
+        if hasattr(position, "num_prefix_tokens")
+        else position.table.weight
+    )
     table = torch.nn.functional.normalize(table.detach().double(), dim=1)
     return (table @ table.T).cpu().numpy()

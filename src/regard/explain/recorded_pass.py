@@ -9,39 +9,39 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.nn.recording import watch
-from regard.tasks.protocol import Asked
-from regard.types import Batch, Seen
+from regard.nn.recording import record_attention
+from regard.tasks.protocol import ModelProtocol
+from regard.types import AttentionRecords, Batch
 
 
-def look(model: Asked, batch: Batch) -> tuple[Seen, Tensor]:
+def record_forward(model: ModelProtocol, batch: Batch) -> tuple[AttentionRecords, Tensor]:
     """What was seen while one row was read, and (L, V) the log-probabilities of what follows each position."""
     training = model.training
     model.eval()
     try:
-        with torch.no_grad(), watch(model.body) as seen:
-            logits = model.body.read(model.body(batch).sequence)[0]
+        with torch.no_grad(), record_attention(model.body) as seen:
+            logits = model.body.to_logits(model.body(batch).sequence)[0]
     finally:
         model.train(training)
     return seen, (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1).cpu()
 
 
-def layers(seen: Seen, names: Sequence[str], first: int = 0) -> NDArray[np.float32]:
+def stack_layers(records: AttentionRecords, names: Sequence[str], first: int = 0) -> NDArray[np.float32]:
     """(layers, heads, Q, K) of the first row, from query `first` on: what it looked at before that is one column, the first."""
-    return np.stack([_from(seen.weights(name)[0].float().cpu().numpy(), first) for name in names])
+    return np.stack([_merge_prefix(records.weights(name)[0].float().cpu().numpy(), first) for name in names])
 
 
-def passes(seen: Seen, names: Sequence[str], queries: int) -> NDArray[np.float32]:
+def stack_passes(records: AttentionRecords, names: Sequence[str], num_queries: int) -> NDArray[np.float32]:
     """(layers, heads, Q, K) of the first row of attentions with so many queries. One that looked for some of them at a time is
     a layer; one whose weights were applied again and again is a layer each time."""
     found: list[NDArray[np.float32]] = []
     for name in names:
-        whole = seen.weights(name)[0].float().cpu().numpy()
-        found += np.split(whole, max(whole.shape[1] // queries, 1), axis=1)
+        whole = records.weights(name)[0].float().cpu().numpy()
+        found += np.split(whole, max(whole.shape[1] // num_queries, 1), axis=1)
     return np.stack(found)
 
 
-def _from(weights: NDArray[np.float32], first: int) -> NDArray[np.float32]:
+def _merge_prefix(weights: NDArray[np.float32], first: int) -> NDArray[np.float32]:
     if not first:
         return weights
     before = weights[:, first:, :first].sum(-1, keepdims=True)

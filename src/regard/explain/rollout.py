@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-ROWS = 4096
+CHUNK_ROWS = 4096
 """Queries that are carried at once, so that products of long rows don't fill the memory."""
 
 
 @dataclass(frozen=True)
-class Links:
+class AttentionEdges:
     """Row r is query `queries[r]`, which looked with `weights[r, c]` at key `keys[r, c]`; None: r and c themselves."""
 
     weights: Tensor
@@ -28,27 +28,27 @@ class Links:
     queries: Tensor | None = None
     """(R,)"""
 
-    def parts(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    def chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         """Some rows at a time: the queries, their weights, and their keys."""
         device = self.weights.device
         queries = torch.arange(len(self.weights), device=device) if self.queries is None else self.queries
-        for begin in range(0, len(queries), ROWS):
-            rows = slice(begin, begin + ROWS)
+        for begin in range(0, len(queries), CHUNK_ROWS):
+            rows = slice(begin, begin + CHUNK_ROWS)
             yield queries[rows], self.weights[rows], None if self.keys is None else self.keys[rows]
 
 
 @dataclass(frozen=True)
-class Layer:
+class AttentionLayer:
     """The links of one layer over `length` positions: a square matrix A that is never written out, their sum."""
 
     length: int
-    links: tuple[Links, ...]
+    edges: tuple[AttentionEdges, ...]
 
-    def back(self, row: Tensor) -> Tensor:
+    def left_multiply(self, row: Tensor) -> Tensor:
         """row · A, for row (length,)."""
         found = torch.zeros_like(row)
-        for links in self.links:
-            for queries, weights, keys in links.parts():
+        for links in self.edges:
+            for queries, weights, keys in links.chunks():
                 given, wide = row[queries], weights.to(row.dtype)
                 if keys is None:
                     found[: wide.shape[1]] += given @ wide
@@ -56,27 +56,27 @@ class Layer:
                     found.index_add_(0, keys.flatten(), (given[:, None] * wide).flatten())
         return found
 
-    def sums(self, like: Tensor) -> Tensor:
+    def row_sums(self, like: Tensor) -> Tensor:
         """(length,) how much each query looked at in all: 1, or 0 where it saw nothing."""
         found = torch.zeros_like(like)
-        for links in self.links:
-            for queries, weights, _ in links.parts():
+        for links in self.edges:
+            for queries, weights, _ in links.chunks():
                 found.index_add_(0, queries, weights.to(like.dtype).sum(-1))
         return found
 
 
-def rollout(layers: Sequence[Layer], row: Tensor) -> Tensor:
+def rollout(layers: Sequence[AttentionLayer], row: Tensor) -> Tensor:
     """What `row`, parts of the last states that sum to 1, is made of: again parts of 1."""
     for layer in reversed(layers):
-        row = row / (1 + layer.sums(row))  # rows of A + I are made to sum to 1
-        row = row + layer.back(row)
+        row = row / (1 + layer.row_sums(row))  # rows of A + I are made to sum to 1
+        row = row + layer.left_multiply(row)
     return row
 
 
-def relevance(layers: Sequence[Layer], row: Tensor) -> Tensor:
+def relevance(layers: Sequence[AttentionLayer], row: Tensor) -> Tensor:
     """The same where links are not shares but what a number owes to them: R ← R + Ā R from the first layer to the last, of
     which `row` is asked; without what it owes to being asked."""
     whole = row
     for layer in reversed(layers):
-        whole = whole + layer.back(whole)
+        whole = whole + layer.left_multiply(whole)
     return whole - row

@@ -10,17 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from regard.tasks.protocol import Asked
+from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch
 
 
-def depended(model: Asked, batch: Batch, says: Sequence[int]) -> NDArray[np.float32]:
+def input_gradient_map(model: ModelProtocol, batch: Batch, target_ids: Sequence[int]) -> NDArray[np.float32]:
     """(said, read) of one row: how much the log-probability of each token that is said would change with the embedding of each
     token of `batch.x`, as the length of that gradient; rows sum to 1."""
     embedded: list[Tensor] = []
 
     def catch(_: nn.Module, args: Any, out: Tensor) -> Tensor | None:
-        if args[0] is not batch.x:  # the same table may embed what is said too
+        if args[0] is not batch.inputs:  # the same table may embed what is said too
             return None
         embedded.append(out.detach().requires_grad_())
         return embedded[-1]
@@ -32,9 +32,11 @@ def depended(model: Asked, batch: Batch, says: Sequence[int]) -> NDArray[np.floa
     try:
         # cuDNN has no gradients of recurrent nets that are not in training
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
-            logits = model.body.read(model.body(batch).sequence)[0]
+            logits = model.body.to_logits(model.body(batch).sequence)[0]
             logs = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
-            rows = [torch.autograd.grad(logs[at, token], embedded, retain_graph=True) for at, token in enumerate(says)]
+            rows = [
+                torch.autograd.grad(logs[at, token], embedded, retain_graph=True) for at, token in enumerate(target_ids)
+            ]
     finally:
         model.train(training)
         for handle in handles:

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.explain.rollout import Layer, Links, rollout
-from regard.explain.token_blocks import Blocks
-from regard.types import Look
+from regard.explain.rollout import AttentionEdges, AttentionLayer, rollout
+from regard.explain.token_blocks import TokenBlocks
+from regard.types import AttentionRecord
 
 
 @dataclass(frozen=True)
-class Part:
+class AttentionSlice:
     """Looks of one row in one layer: weights (H, R, C), and where columns and rows don't say it themselves the tokens that
     were looked at, keys (H or 1, R, C), and those that looked, queries (R,)."""
 
@@ -25,37 +25,39 @@ class Part:
     queries: Tensor | None = None
 
     @classmethod
-    def of(cls, look: Look, row: int, length: int, weights: Tensor | None = None) -> Part:
+    def from_record(
+        cls, record: AttentionRecord, row: int, length: int, weights: Tensor | None = None
+    ) -> AttentionSlice:
         """The first `length` tokens of one row; `weights` in the stead of the look's own."""
-        own = (look.weights if weights is None else weights)[row].detach()
-        queries = None if look.queries is None else look.queries[row]
+        own = (record.weights if weights is None else weights)[row].detach()
+        queries = None if record.query_index is None else record.query_index[row]
         rows = slice(length) if queries is None else (queries >= 0) & (queries < length)
         own, queries = own[:, rows], None if queries is None else queries[rows]
-        if look.keys is None:
+        if record.key_index is None:
             return cls(own[..., :length], None, queries)
-        keys = look.keys[row if len(look.keys) > 1 else 0][:, rows]
+        keys = record.key_index[row if len(record.key_index) > 1 else 0][:, rows]
         # padding is no key, and what looks at it looks at nothing
         return cls(torch.where(keys < 0, 0.0, own), keys.clamp(0, length - 1), queries)
 
-    def links(self, before: Links | None = None) -> Links:
+    def mean_edges(self, previous: AttentionEdges | None = None) -> AttentionEdges:
         """The mean over heads; columns are the same tensor as `before` where they are the same, for they are as large."""
         heads, rows, _ = self.weights.shape
         queries = None if self.queries is None else self.queries.cpu()
         if self.keys is None:
-            return Links(_wide(self.weights.mean(0)), None, queries)
+            return AttentionEdges(_to_float_cpu(self.weights.mean(0)), None, queries)
         if len(self.keys) == 1:
             weights, keys = self.weights.mean(0), self.keys[0]
         else:  # every head has columns of its own
             weights = self.weights.transpose(0, 1).reshape(rows, -1) / heads
             keys = self.keys.transpose(0, 1).reshape(rows, -1)
         keys = keys.int().cpu()
-        if before is not None and before.keys is not None and torch.equal(before.keys, keys):
-            keys = before.keys
-        return Links(_wide(weights), keys, queries)
+        if previous is not None and previous.keys is not None and torch.equal(previous.keys, keys):
+            keys = previous.keys
+        return AttentionEdges(_to_float_cpu(weights), keys, queries)
 
-    def given(self, row: Tensor) -> Tensor:
+    def weighted_sum(self, query_weights: Tensor) -> Tensor:
         """(H, length) what each head looked at, queries taken in the proportions of row (length,)."""
-        own, length = row.to(self.weights), len(row)
+        own, length = query_weights.to(self.weights), len(query_weights)
         own = own[: self.weights.shape[1]] if self.queries is None else own[self.queries]
         if self.keys is None:
             return torch.nn.functional.pad(own @ self.weights, (0, length - self.weights.shape[-1]))
@@ -65,7 +67,7 @@ class Part:
             found[head].index_add_(0, keys.flatten(), (own[:, None] * weights).flatten())
         return found
 
-    def looked(self, query: int, length: int) -> Tensor:
+    def query_weights(self, query: int, length: int) -> Tensor:
         """(H, length) what each head of one token looked at."""
         at = query if self.queries is None else (self.queries == query).nonzero()[0, 0]
         own = self.weights[:, at]
@@ -74,14 +76,16 @@ class Part:
         return own.new_zeros(len(own), length).scatter_add_(1, self.keys[:, at].long().expand(own.shape), own)
 
 
-def _wide(weights: Tensor) -> Tensor:
+def _to_float_cpu(weights: Tensor) -> Tensor:
     return weights.detach().cpu() if weights.dtype == torch.float64 else weights.detach().float().cpu()
 
 
-def parted(looks: Sequence[Look], row: int, length: int, weights: Sequence[Tensor | None] = ()) -> list[Part]:
+def slice_records(
+    records: Sequence[AttentionRecord], row: int, length: int, weights: Sequence[Tensor | None] = ()
+) -> list[AttentionSlice]:
     """The looks of one layer; tokens that have rows of their own in a later one have none in the first."""
-    given = [*weights, *[None] * (len(looks) - len(weights))]
-    parts = [Part.of(look, row, length, own) for look, own in zip(looks, given, strict=True)]
+    given = [*weights, *[None] * (len(records) - len(weights))]
+    parts = [AttentionSlice.from_record(look, row, length, own) for look, own in zip(records, given, strict=True)]
     for number, part in enumerate(parts):
         later = [other.queries for other in parts[number + 1 :] if other.queries is not None]
         if later and part.queries is None:
@@ -92,39 +96,39 @@ def parted(looks: Sequence[Look], row: int, length: int, weights: Sequence[Tenso
 
 
 @dataclass
-class View:
+class RowAttention:
     """One row of `length` tokens, in blocks; what the tokens `at` looked at is kept apart."""
 
     row: int
     length: int
-    blocks: Blocks
-    at: tuple[int, ...]
-    layers: list[Layer] = field(default_factory=list)
+    blocks: TokenBlocks
+    query_positions: tuple[int, ...]
+    layers: list[AttentionLayer] = field(default_factory=list)
     """the mean over heads of every weight"""
-    tiles: list[NDArray[np.float32]] = field(default_factory=list)
+    block_maps: list[NDArray[np.float32]] = field(default_factory=list)
     """(H, N, N) of each layer: what a token of each block looked at, in the mean"""
-    asked: list[NDArray[np.float32]] = field(default_factory=list)
+    query_maps: list[NDArray[np.float32]] = field(default_factory=list)
     """(H, N) of each layer: what the tokens that are asked looked at, in the mean"""
 
-    def add(self, looks: Sequence[Look]) -> None:
+    def add(self, records: Sequence[AttentionRecord]) -> None:
         """Take over what is needed of one layer."""
-        parts = parted(looks, self.row, self.length)
-        before = self.layers[-1].links if self.layers else ()
+        parts = slice_records(records, self.row, self.length)
+        before = self.layers[-1].edges if self.layers else ()
         near = [*before, *[None] * (len(parts) - len(before))]
-        links = tuple(part.links(last) for part, last in zip(parts, near, strict=False))
-        self.layers.append(Layer(self.length, links))
-        tiles = [self.blocks.density(part.weights, part.keys, part.queries) for part in parts]
+        links = tuple(part.mean_edges(last) for part, last in zip(parts, near, strict=False))
+        self.layers.append(AttentionLayer(self.length, links))
+        tiles = [self.blocks.sum_attention(part.weights, part.keys, part.queries) for part in parts]
         sizes = torch.from_numpy(self.blocks.sizes)[:, None]
-        self.tiles.append((sum(tiles[1:], tiles[0]).cpu() / sizes).float().numpy())
-        asked = [part.given(self.start(self.at)) for part in parts]
-        self.asked.append(self.blocks.gathered(sum(asked[1:], asked[0])).float().cpu().numpy())
+        self.block_maps.append((sum(tiles[1:], tiles[0]).cpu() / sizes).float().numpy())
+        asked = [part.weighted_sum(self.query_weights(self.query_positions)) for part in parts]
+        self.query_maps.append(self.blocks.sum_tokens(sum(asked[1:], asked[0])).float().cpu().numpy())
 
-    def start(self, at: Sequence[int]) -> Tensor:
+    def query_weights(self, positions: Sequence[int]) -> Tensor:
         """(length,) equal parts of 1 at these tokens."""
         row = torch.zeros(self.length, dtype=torch.float64)
-        row[list(at)] = 1 / len(at)
+        row[list(positions)] = 1 / len(positions)
         return row
 
-    def rolled(self, at: Sequence[int]) -> NDArray[np.float64]:
+    def rollout(self, positions: Sequence[int]) -> NDArray[np.float64]:
         """What the last states of these tokens are made of."""
-        return rollout(self.layers, self.start(at)).numpy()
+        return rollout(self.layers, self.query_weights(positions)).numpy()

@@ -11,128 +11,141 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.settings import Data
-from regard.data.text.labeled import Labelled, Question
+from regard.data.settings import DataSettings
+from regard.data.text.labeled import ChoiceSample, LabeledText
 from regard.data.text.pairs import Pair
 from regard.draw.token_label import label
-from regard.errors import UnknownName
-from regard.explain.attribution import Score, ahead
-from regard.explain.decision import Decision, Row, cut_off, encoded_one, quoted, refuse_empty, sure
+from regard.errors import UnknownNameError
+from regard.explain.attribution import OutputScore, logit_margin
+from regard.explain.decision import (
+    Decision,
+    TokenRow,
+    check_not_empty,
+    encode_sample,
+    format_confidence,
+    join_titles,
+    truncation_fact,
+)
 from regard.processors.padding import pad
 from regard.tasks.base import Encoded
-from regard.tasks.multilabel import pairing_of
-from regard.tasks.protocol import Asked
-from regard.tasks.special_tokens import Marks, encodes, filler
+from regard.tasks.multilabel import pair_order
+from regard.tasks.protocol import ModelProtocol
+from regard.tasks.special_tokens import SpecialTokens, is_encoder, pad_id
 from regard.types import Batch
 
-MOST = 6
+MAX_LABELS = 6
 """Labels of a text that are explained."""
 
 
-def classified(model: Any, source: Any, target: str | None) -> Decision:
+def decide_classify(model: Any, source: Any, target: str | None) -> Decision:
     """`target` is the second text of a pair, or the class that is explained in the stead of the one that was said.
 
     The likeliest other class is explained beside it; of several labels all that were said are."""
-    labels, pairing = model.identity.labels, pairing_of(model.identity.pair)
+    labels, pairing = model.spec.labels, pair_order(model.spec.head_options)
     named = target if not pairing and target in labels else None
     if target is not None and named is None and not pairing and len(target.split()) == 1:
-        raise UnknownName("class", target, labels)  # one word is hardly the second text of a pair
+        raise UnknownNameError("class", target, labels)  # one word is hardly the second text of a pair
     item = source if target is None or named is not None else (source, target)
     if isinstance(item, str):
         item = tuple(item.split("\t", 1)) if pairing else (item,)
-    answer = model.answer(item)
+    answer = model.predict(item)
     texts = [part.strip() for part in item]
-    refuse_empty(texts)
-    sample = Labelled(texts[0], "".join(texts[1:]), labels[0])
-    encoded = encoded_one(model, sample, Data(pair="symmetric" if pairing == "symmetric" else "ordered"), labels)
+    check_not_empty(texts)
+    sample = LabeledText(texts[0], "".join(texts[1:]), labels[0])
+    encoded = encode_sample(
+        model, sample, DataSettings(pair_order="symmetric" if pairing == "symmetric" else "ordered"), labels
+    )
     orders = [texts, texts[::-1]]
-    rows = _seamed(model, _ways(encoded, ("as given", "the other way round")), orders)
+    rows = _mark_truncations(model, _encoded_rows(encoded, ("as given", "the other way round")), orders)
     chances = sorted(answer.extra["probabilities"].items(), key=lambda pair: -pair[1])
     wanted = [*([] if named is None else [named]), *(name for name, _ in chances if name != named)]
     several = isinstance(answer.value, list)
     said = str(answer.value) if not several else ", ".join(answer.value) or "(no label)"
-    count = 2 if not several else min(max(len(answer.value), 1), MOST)
+    count = 2 if not several else min(max(len(answer.value), 1), MAX_LABELS)
     scores = []
     for name in wanted[:count]:
         # a label is told by its own number, classes by how far they are ahead of each other
-        of = functools.partial(_own if several else _number, labels.index(name))
+        of = functools.partial(_class_logit if several else _class_margin, labels.index(name))
         for number, row in enumerate(rows):
             shown = name if len(rows) == 1 else f"{name}, {row.name}"
-            scores.append(Score(shown, number, _where(model, row), of))
+            scores.append(OutputScore(shown, number, _output_positions(model, row), of))
     return Decision(
-        title=f"{quoted(*texts)} → {label(said, 72)}"
+        title=f"{join_titles(*texts)} → {label(said, 72)}"
         + (f" (what counted for {label(named, 40)})" if named not in (None, said) else ""),
-        said=said,
-        chances=tuple(chances),
+        prediction=said,
+        probabilities=tuple(chances),
         rows=rows,
         batch=model.task.collate(encoded, [0], model.config).to(model.device),
         scores=tuple(scores),
-        facts={"answer": sure(said, chances[0][1]) if not several else said} | cut_off(encoded),
+        facts={"answer": format_confidence(said, chances[0][1]) if not several else said} | truncation_fact(encoded),
     )
 
 
-def chosen(model: Any, source: Any, target: str | None) -> Decision:
+def decide_choice(model: Any, source: Any, target: str | None) -> Decision:
     """`target` are the choices, "one|another", where the source does not hold them. Each is explained."""
-    answer = model.answer(source) if target is None else model.choose(source, target.split("|"))
+    answer = model.predict(source) if target is None else model.rank(source, target.split("|"))
     told, choices = answer.extra["prompt"], [item["value"] for item in answer.extra["choices"]]
-    refuse_empty([told])
-    encoded = encoded_one(model, Question(told, "", tuple(choices)))
-    rows = _seamed(model, _ways(encoded, choices), [[told, choice] for choice in choices])
-    scores = [Score(row.name, n, _where(model, row), functools.partial(_number, n)) for n, row in enumerate(rows)]
+    check_not_empty([told])
+    encoded = encode_sample(model, ChoiceSample(told, "", tuple(choices)))
+    rows = _mark_truncations(model, _encoded_rows(encoded, choices), [[told, choice] for choice in choices])
+    scores = [
+        OutputScore(row.name, n, _output_positions(model, row), functools.partial(_class_margin, n))
+        for n, row in enumerate(rows)
+    ]
     chances = tuple((item["value"], item["probability"]) for item in answer.extra["choices"])
     return Decision(
-        title=f"{quoted(told)} → {label(choices[0], 72)}",
-        said=choices[0],
-        chances=chances,
+        title=f"{join_titles(told)} → {label(choices[0], 72)}",
+        prediction=choices[0],
+        probabilities=chances,
         rows=rows,
         batch=model.task.collate(encoded, [0], model.config).to(model.device),
         scores=tuple(scores),
-        facts={"answer": sure(*chances[0])} | cut_off(encoded),
+        facts={"answer": format_confidence(*chances[0])} | truncation_fact(encoded),
     )
 
 
-def embedded(model: Any, source: Any, target: str | None) -> Decision:
+def decide_embed(model: Any, source: Any, target: str | None) -> Decision:
     """Of two texts what made them alike; of one what reached its vector."""
     texts = [source] if target is None else [source, target]
     for text in texts:
-        refuse_empty([text])
-    encoded = encoded_one(model, Pair(texts[0], texts[-1], "", 0))
-    ids = [encoded.sides[side][0] for side in ("first", "second")][: len(texts)]
-    x, mask = pad(ids, filler(model.config))
+        check_not_empty([text])
+    encoded = encode_sample(model, Pair(texts[0], texts[-1], "", 0))
+    ids = [encoded.fields[side][0] for side in ("first", "second")][: len(texts)]
+    x, mask = pad(ids, pad_id(model.config))
     alone = model.task.pooling.mode == "cls"
     places = [(0,) if alone else tuple(range(len(row))) for row in ids]
     names = ("first text", "second text")
     facts = {}
     if len(texts) > 1:
-        first, second = (np.array(answer.value) for answer in model.answer(texts))
+        first, second = (np.array(answer.value) for answer in model.predict(texts))
         facts["cosine"] = f"{first @ second / np.linalg.norm(first) / np.linalg.norm(second):.4f}"
-        scores = [Score(f"likeness, in the {name}", n, places[n], _cosine) for n, name in enumerate(names)]
+        scores = [OutputScore(f"likeness, in the {name}", n, places[n], _cosine) for n, name in enumerate(names)]
     else:
-        scores = [Score("the vector", 0, places[0], None)]
+        scores = [OutputScore("the vector", 0, places[0], None)]
     return Decision(
-        title=quoted(*texts) + (f": cosine {facts['cosine']}" if facts else ""),
-        said="",
-        chances=(),
-        rows=tuple(_beginning(model, row, name, text) for row, name, text in zip(ids, names, texts, strict=False)),
+        title=join_titles(*texts) + (f": cosine {facts['cosine']}" if facts else ""),
+        prediction="",
+        probabilities=(),
+        rows=tuple(_truncated_row(model, row, name, text) for row, name, text in zip(ids, names, texts, strict=False)),
         batch=Batch(x, mask).to(model.device),
         scores=tuple(scores),
-        facts=facts | cut_off(encoded, "its end"),
+        facts=facts | truncation_fact(encoded, "its end"),
     )
 
 
-def _beginning(model: Any, row: np.ndarray, name: str, text: str) -> Row:
+def _truncated_row(model: Any, row: np.ndarray, name: str, text: str) -> TokenRow:
     """A text of which the end is left out where it is too long."""
     lower = model.task.pooling.lower
-    (whole,) = model.text_or_refuse().encode([text.strip().lower() if lower else text.strip()])
+    (whole,) = model.require_tokenizer().encode([text.strip().lower() if lower else text.strip()])
     lost = len(whole) + 2 - len(row)
-    return Row(tuple(row.tolist()), 0, name, ((len(row) - 1, lost),) if lost > 0 else ())
+    return TokenRow(tuple(row.tolist()), 0, name, ((len(row) - 1, lost),) if lost > 0 else ())
 
 
-def _number(which: int, logits: Tensor) -> Tensor:
-    return ahead(logits[0], which)
+def _class_margin(which: int, logits: Tensor) -> Tensor:
+    return logit_margin(logits[0], which)
 
 
-def _own(which: int, logits: Tensor) -> Tensor:
+def _class_logit(which: int, logits: Tensor) -> Tensor:
     return logits[0, which]
 
 
@@ -140,33 +153,34 @@ def _cosine(vectors: Tensor) -> Tensor:
     return F.cosine_similarity(vectors[0], vectors[1], dim=0)
 
 
-def _ways(encoded: Encoded, names: Sequence[str]) -> tuple[Row, ...]:
+def _encoded_rows(encoded: Encoded, names: Sequence[str]) -> tuple[TokenRow, ...]:
     """The ways in which one sample is read."""
-    ids, sizes = encoded.sides["text"][0], encoded.sides["ways"][0]
+    ids, sizes = encoded.fields["text"][0], encoded.fields["ways"][0]
     parts = np.split(ids, np.cumsum(sizes)[:-1].astype(np.int64))
-    seconds = encoded.sides["second"][0]
+    seconds = encoded.fields["second"][0]
     return tuple(
-        Row(tuple(part.tolist()), int(second), name) for part, second, name in zip(parts, seconds, names, strict=False)
+        TokenRow(tuple(part.tolist()), int(second), name)
+        for part, second, name in zip(parts, seconds, names, strict=False)
     )
 
 
-def _seamed(model: Any, rows: Sequence[Row], texts: Sequence[Sequence[str]]) -> tuple[Row, ...]:
+def _mark_truncations(model: Any, rows: Sequence[TokenRow], texts: Sequence[Sequence[str]]) -> tuple[TokenRow, ...]:
     """The rows with the places where the middle of a text was left out."""
-    text = model.text_or_refuse()
-    marks = Marks.of(text, model.config)
+    text = model.require_tokenizer()
+    marks = SpecialTokens.from_tokenizer(text, model.config)
     found = []
     for row, parts in zip(rows, texts, strict=False):
-        ends = [row.second - len(marks.delimiter)] * bool(row.second) + [len(row.ids) - len(marks.extract)]
-        begins = [len(marks.start), row.second]
-        whole = text.encode([parts[0], *(marks.second(part) for part in parts[1:])])
+        ends = [row.second_start - len(marks.delimiter)] * bool(row.second_start) + [len(row.ids) - len(marks.extract)]
+        begins = [len(marks.start), row.second_start]
+        whole = text.encode([parts[0], *(marks.second_text(part) for part in parts[1:])])
         seams = []
         for begin, end, ids in zip(begins, ends, whole, strict=False):
             if (lost := len(ids) - (end - begin)) > 0:
                 seams.append((end - (end - begin) // 2, lost))
-        found.append(replace(row, seams=tuple(seams)))
+        found.append(replace(row, truncations=tuple(seams)))
     return tuple(found)
 
 
-def _where(model: Asked, row: Row) -> tuple[int, ...]:
+def _output_positions(model: ModelProtocol, row: TokenRow) -> tuple[int, ...]:
     """The token whose state stands for the whole row: the first of an encoder, the last of a decoder."""
-    return (0,) if encodes(model.config) else (len(row.ids) - 1,)
+    return (0,) if is_encoder(model.config) else (len(row.ids) - 1,)

@@ -11,130 +11,130 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.text.qa import Span
-from regard.data.text.tagged import Tagged
-from regard.draw.attribution import ASKED
+from regard.data.text.qa import QASample
+from regard.data.text.tagged import TaggedSentence
+from regard.draw.attribution import PROBABILITIES_TITLE
 from regard.draw.token_label import label
 from regard.errors import RegardError
-from regard.explain.attribution import Score, ahead
-from regard.explain.decision import Decision, Row, encoded_one, quoted, sure
+from regard.explain.attribution import OutputScore, logit_margin
+from regard.explain.decision import Decision, TokenRow, encode_sample, format_confidence, join_titles
 from regard.processors.tokenizer.wordpiece import MASK
 from regard.tasks.base import Encoded
-from regard.tasks.fill_mask import gap_of, ordinary, word_of
-from regard.tasks.special_tokens import Marks
-from regard.tasks.windowed import begins
-from regard.types import IGNORE, Answer, Batch
+from regard.tasks.fill_mask import mask_token, text_token_mask, token_word
+from regard.tasks.special_tokens import SpecialTokens
+from regard.tasks.windowed import window_start
+from regard.types import IGNORE, Batch, Prediction
 
-MOST = 6
+MAX_TARGETS = 6
 """Entities or gaps of a text that are explained."""
 
 
-def tagged(model: Any, source: Any, target: str | None) -> Decision:
+def decide_tag(model: Any, source: Any, target: str | None) -> Decision:
     """The entities that were found; with `target` that word. Where there are neither, the word that was least sure."""
-    answer = model.answer(source)
-    words, names = answer.tokens, model.identity.labels
-    stretches = [_named(words, target)] if target is not None else _entities(answer)
+    answer = model.predict(source)
+    words, names = answer.tokens, model.spec.labels
+    stretches = [_find_words(words, target)] if target is not None else _entity_spans(answer)
     stretches = stretches or [(int(np.argmin(answer.scores)),) * 2]
-    encoded = encoded_one(model, Tagged(tuple(words), ()))
-    windows = [_places(model, encoded, row) for row in range(len(encoded))]
-    row = _holding(encoded, windows, stretches[0][0])
+    encoded = encode_sample(model, TaggedSentence(tuple(words), ()))
+    windows = [_word_positions(model, encoded, row) for row in range(len(encoded))]
+    row = _best_window(encoded, windows, stretches[0][0])
     places = windows[row]
     scores, said = [], []
-    for first, last in stretches[:MOST]:
+    for first, last in stretches[:MAX_TARGETS]:
         at = tuple(places[word] for word in range(first, last + 1) if word in places)
         if len(at) <= last - first:
             continue  # it stands in another window of a long sentence
         tags = [names.index(answer.value[word]) for word in range(first, last + 1)]
         shown = f"{' '.join(words[first : last + 1])}: {answer.value[first]}"
-        scores.append(Score(shown, 0, at, functools.partial(_at, at, tuple(tags))))
+        scores.append(OutputScore(shown, 0, at, functools.partial(_position_margin, at, tuple(tags))))
         said.append(shown)
-    logits = torch.from_numpy(model.task.judged(model, encoded)[row][scores[0].at[0]])
+    logits = torch.from_numpy(model.task.token_logits(model, encoded)[row][scores[0].positions[0]])
     chances = sorted(zip(names, logits.softmax(-1).tolist(), strict=True), key=lambda pair: -pair[1])
-    return _about_tokens(
+    return _window_decision(
         model, encoded, row, scores,
-        title=f"{quoted(' '.join(words))} → {', '.join(said)}", said=chances[0][0], chances=tuple(chances),
+        title=f"{join_titles(' '.join(words))} → {', '.join(said)}", said=chances[0][0], chances=tuple(chances),
         asked=f"How likely each tag of ‘{words[stretches[0][0]]}’ was",
     )  # fmt: skip
 
 
-def spanned(model: Any, source: Any, target: str | None) -> Decision:
+def decide_qa(model: Any, source: Any, target: str | None) -> Decision:
     """`target` is the context of the question, where the source does not hold it. Both ends of the answer are explained."""
     item = source if target is None else (source, target)
-    answer = model.answer(item)
-    question, context = _question(item)
+    answer = model.predict(item)
+    question, context = _split_question(item)
     said = str(answer.value)
     answers, starts = ((said,), (answer.extra["start"],)) if said else ((), ())
-    encoded = encoded_one(model, Span(question, context, answers, starts, bool(said)))
+    encoded = encode_sample(model, QASample(question, context, answers, starts, bool(said)))
     ends = [model.task.collate(encoded, [row], model.config).labels[0].tolist() for row in range(len(encoded))]
     if said:
         row = next((row for row, found in enumerate(ends) if any(found)), 0)
     else:  # the window that was least for saying nothing decides
-        logits = model.task.judged(model, encoded)
+        logits = model.task.token_logits(model, encoded)
         row = min(range(len(encoded)), key=lambda number: float(logits[number][0].sum()))
     scores = [
-        Score(f"where the answer {how}", 0, (place,), functools.partial(_end, place, which))
+        OutputScore(f"where the answer {how}", 0, (place,), functools.partial(_span_margin, place, which))
         for which, (how, place) in enumerate(zip(("begins", "ends"), ends[row], strict=True))
     ]
     chances = [(item["value"], item["probability"]) for item in answer.extra["answers"]]
     shown = said or "(the context does not say)"
     if not said:
         chances.insert(0, (shown, answer.scores[0]))
-    facts = {"answer": sure(shown, answer.scores[0])}
+    facts = {"answer": format_confidence(shown, answer.scores[0])}
     if len(encoded) > 1:
         facts["window"] = f"{row + 1} of {len(encoded)}"
-    return _about_tokens(
+    return _window_decision(
         model, encoded, row, scores,
-        title=f"{quoted(question)} → {label(shown, 72)}", said=shown, chances=tuple(chances), facts=facts,
+        title=f"{join_titles(question)} → {label(shown, 72)}", said=shown, chances=tuple(chances), facts=facts,
     )  # fmt: skip
 
 
-def filled(model: Any, source: Any, target: str | None) -> Decision:
+def decide_mlm(model: Any, source: Any, target: str | None) -> Decision:
     """Each gap with its likeliest word, or with `target` in its stead."""
-    answer = model.answer(source)
-    text, config = model.text_or_refuse(), model.config
-    marks = Marks.of(text, config)
-    (ids,) = text.encode_gaps([source.replace(MASK, gap_of(text))])
+    answer = model.predict(source)
+    text, config = model.require_tokenizer(), model.config
+    marks = SpecialTokens.from_tokenizer(text, config)
+    (ids,) = text.encode_gaps([source.replace(MASK, mask_token(text))])
     row = [*marks.start, *ids, *marks.extract]
     batch = Batch(torch.tensor([row], device=model.device))
-    places = [at for at, token in enumerate(row) if token == config.mask]
+    places = [at for at, token in enumerate(row) if token == config.mask_id]
     with torch.inference_mode():
         logits = model.task.logits(model, batch)[0, places].float().cpu()
-    known = torch.from_numpy(ordinary(text, config))
+    known = torch.from_numpy(text_token_mask(text, config))
     likeliest = logits.masked_fill(~known, -torch.inf).argmax(-1).tolist()
-    best = likeliest if target is None else [_token(text, target)] * len(places)
+    best = likeliest if target is None else [_single_token_id(text, target)] * len(places)
     scores = []
     for number, (place, token) in enumerate(zip(places, best, strict=True)):
-        name = word_of(text, token) + (f", gap {number + 1}" if len(places) > 1 else "")
-        scores.append(Score(name, 0, (place,), functools.partial(_at, (place,), (token,))))
+        name = token_word(text, token) + (f", gap {number + 1}" if len(places) > 1 else "")
+        scores.append(OutputScore(name, 0, (place,), functools.partial(_position_margin, (place,), (token,))))
     chances = tuple((item["word"], item["probability"]) for item in answer.extra["gaps"][0])
     return Decision(
-        title=f"{quoted(source)} → {label(str(answer.value), 72)}",
-        said=chances[0][0],
-        chances=chances,
-        rows=(Row(tuple(row)),),
+        title=f"{join_titles(source)} → {label(str(answer.value), 72)}",
+        prediction=chances[0][0],
+        probabilities=chances,
+        rows=(TokenRow(tuple(row)),),
         batch=batch,
-        scores=tuple(scores[:MOST]),
-        asked=f"How likely each word was in the {'first ' if len(places) > 1 else ''}gap",
+        scores=tuple(scores[:MAX_TARGETS]),
+        probabilities_title=f"How likely each word was in the {'first ' if len(places) > 1 else ''}gap",
     )
 
 
-def _at(places: tuple[int, ...], outputs: tuple[int, ...], logits: Tensor) -> Tensor:
+def _position_margin(places: tuple[int, ...], outputs: tuple[int, ...], logits: Tensor) -> Tensor:
     """How far these outputs are ahead, each at its place of the only row, summed."""
-    found = [ahead(logits[0, place], output) for place, output in zip(places, outputs, strict=True)]
+    found = [logit_margin(logits[0, place], output) for place, output in zip(places, outputs, strict=True)]
     return torch.stack(found).sum()
 
 
-def _end(place: int, which: int, logits: Tensor) -> Tensor:
+def _span_margin(place: int, which: int, logits: Tensor) -> Tensor:
     """The same of a place among all places, as the beginning (0) or the end (1)."""
-    return ahead(logits[0, :, which], place)
+    return logit_margin(logits[0, :, which], place)
 
 
-def _about_tokens(
-    model: Any, encoded: Encoded, row: int, scores: Sequence[Score], *, title: str, said: str,
-    chances: tuple[tuple[str, float], ...], facts: dict[str, str] | None = None, asked: str = ASKED,
+def _window_decision(
+    model: Any, encoded: Encoded, row: int, scores: Sequence[OutputScore], *, title: str, said: str,
+    chances: tuple[tuple[str, float], ...], facts: dict[str, str] | None = None, asked: str = PROBABILITIES_TITLE,
 ) -> Decision:  # fmt: skip
     """A decision that was made in one window of a text."""
-    own = Row(tuple(encoded.sides["text"][row].tolist()), int(encoded.sides["second"][row][0]))
+    own = TokenRow(tuple(encoded.fields["text"][row].tolist()), int(encoded.fields["second"][row][0]))
     batch = model.task.collate(encoded, [row], model.config).to(model.device)
     return Decision(title, said, chances, (own,), batch, tuple(scores), facts or {}, asked)
 
@@ -142,11 +142,11 @@ def _about_tokens(
 # -- words
 
 
-def _entities(answer: Answer) -> list[tuple[int, int]]:
+def _entity_spans(answer: Prediction) -> list[tuple[int, int]]:
     return [(entity["first"], entity["last"]) for entity in answer.extra.get("entities", ())]
 
 
-def _named(words: Sequence[str], target: str) -> tuple[int, int]:
+def _find_words(words: Sequence[str], target: str) -> tuple[int, int]:
     """Where these words stand, one after another."""
     wanted = target.split()
     for same in (lambda word: word, str.casefold):
@@ -156,20 +156,22 @@ def _named(words: Sequence[str], target: str) -> tuple[int, int]:
     raise RegardError(f"'{target}' is not among the words: {' '.join(words)}. Name one of them, or none.")
 
 
-def _places(model: Any, encoded: Encoded, row: int) -> dict[int, int]:
+def _word_positions(model: Any, encoded: Encoded, row: int) -> dict[int, int]:
     """The words of a window by their numbers, and where the token of each that is asked stands in it."""
     labels = model.task.collate(encoded, [row], model.config).labels[0]
-    return {begins(encoded, row) + number: at for number, at in enumerate((labels != IGNORE).nonzero()[:, 0].tolist())}
+    return {
+        window_start(encoded, row) + number: at for number, at in enumerate((labels != IGNORE).nonzero()[:, 0].tolist())
+    }
 
 
-def _holding(encoded: Encoded, windows: Sequence[dict[int, int]], word: int) -> int:
+def _best_window(encoded: Encoded, windows: Sequence[dict[int, int]], word: int) -> int:
     """The window in which a word has the most on both sides."""
-    lengths = [len(ids) for ids in encoded.sides["text"]]
+    lengths = [len(ids) for ids in encoded.fields["text"]]
     deep = {n: min(at[word], lengths[n] - 1 - at[word]) for n, at in enumerate(windows) if word in at}
     return max(deep, key=lambda number: deep[number])
 
 
-def _question(item: Any) -> tuple[str, str]:
+def _split_question(item: Any) -> tuple[str, str]:
     """A question that was answered already, and its context."""
     if isinstance(item, str):
         question, tab, context = item.partition("\t")
@@ -179,7 +181,7 @@ def _question(item: Any) -> tuple[str, str]:
     return item[0].strip(), item[1]
 
 
-def _token(text: Any, word: str) -> int:
+def _single_token_id(text: Any, word: str) -> int:
     (ids,) = text.encode([word])
     if len(ids) != 1:
         raise RegardError(f"'{word}' is {len(ids)} tokens: a gap holds one. Name a word that is a token, or none.")

@@ -29,9 +29,9 @@ COLUMNS = (
 """What the numbers of a row are: the cut-out in shares of the picture, 1 where it is mirrored, radians, factors, and the weight
 of a picture beside its partner, the place of that one in the batch, how far a picture is moved, in shares of its sides, and
 the middle, the sides and the grey of a rectangle that covers it (sides of 0: nothing does)."""
-SMALLEST, LONGEST = 0.02, 3.3
+MIN_ERASE_AREA, MAX_ERASE_RATIO = 0.02, 3.3
 """Of rectangles that cover pictures: the least share of the area, and the longer side in shorter ones at most."""
-GREY = (0.299, 0.587, 0.114)
+LUMA_WEIGHTS = (0.299, 0.587, 0.114)
 """how bright red, green and blue are"""
 
 
@@ -45,7 +45,7 @@ class Augment:
     """by how much the sides of a cut-out are drawn apart at most; 1: they keep their ratio"""
     flip: bool = True
     """every second one is mirrored"""
-    colour: float = 0.2
+    color_jitter: float = 0.2
     """brightness, contrast and saturation are changed by up to this share"""
     mixup: float = 0.0
     """the parameter of the Beta distribution of the weights that two pictures are mixed with; 0: none are"""
@@ -59,101 +59,109 @@ class Augment:
     def __post_init__(self) -> None:
         if not 0 < self.crop <= 1:
             raise SettingError(
-                f"data.crop is the least share of a picture that is cut out, above 0 and at most 1, not {self.crop}."
+                f"data.crop_scale is the least share of a picture that is cut out, above 0 and at most 1, not {self.crop}."
             )
         if self.ratio < 1:
             raise SettingError(f"the sides of a cut-out are drawn apart by a factor of at least 1, not {self.ratio}.")
-        if not 0 <= self.colour < 1:
-            raise SettingError(f"data.colour must be at least 0 and below 1, not {self.colour}.")
+        if not 0 <= self.color_jitter < 1:
+            raise SettingError(f"data.color_jitter must be at least 0 and below 1, not {self.color_jitter}.")
         if self.mixup < 0:
             raise SettingError(f"data.mixup must be at least 0, not {self.mixup}.")
         if not 0 <= self.rotation <= 180:
             raise SettingError(f"pictures are turned by 0 to 180 degrees, not {self.rotation}.")
         if not 0 <= self.shift < 1:
             raise SettingError(f"data.shift must be at least 0 and below 1, not {self.shift}.")
-        if self.erase and not SMALLEST <= self.erase < 1:
-            raise SettingError(f"data.erase must be 0, or at least {SMALLEST} and below 1, not {self.erase}.")
+        if self.erase and not MIN_ERASE_AREA <= self.erase < 1:
+            raise SettingError(
+                f"data.random_erasing must be 0, or at least {MIN_ERASE_AREA} and below 1, not {self.erase}."
+            )
 
     @property
-    def nothing(self) -> bool:
+    def is_identity(self) -> bool:
         """Whether pictures stay as they are."""
-        changed = (self.flip, self.colour, self.mixup, self.rotation, self.shift, self.erase)
+        changed = (self.flip, self.color_jitter, self.mixup, self.rotation, self.shift, self.erase)
         return self.crop == 1 and not any(changed)
 
 
-NOTHING = Augment(crop=1.0, ratio=1.0, flip=False, colour=0.0, mixup=0.0, rotation=0.0, shift=0.0, erase=0.0)
+NO_AUGMENT = Augment(crop=1.0, ratio=1.0, flip=False, color_jitter=0.0, mixup=0.0, rotation=0.0, shift=0.0, erase=0.0)
 
 
-def draw_changes(random: np.random.Generator, count: int, how: Augment) -> NDArray[np.float32]:
+def sample_params(rng: np.random.Generator, count: int, augment: Augment) -> NDArray[np.float32]:
     """(count, 18) numbers, as `COLUMNS` names them. Whatever `how` says, as much chance is used: with one thing switched off
     the others fall out as before."""
-    share = 1 - (1 - how.crop) * random.random(count)
-    widest = np.minimum(math.log(how.ratio), -np.log(share))  # drawn further apart, it would leave the picture
-    apart = np.exp(widest * (2 * random.random(count) - 1))
+    share = 1 - (1 - augment.crop) * rng.random(count)
+    widest = np.minimum(math.log(augment.ratio), -np.log(share))  # drawn further apart, it would leave the picture
+    apart = np.exp(widest * (2 * rng.random(count) - 1))
     width, height = np.sqrt(share * apart), np.sqrt(share / apart)
-    left, top = random.random(count) * (1 - width), random.random(count) * (1 - height)
-    mirrored = (random.random(count) < 0.5) & how.flip
-    angle = math.radians(how.rotation) * (2 * random.random(count) - 1)
-    colours = 1 + how.colour * (2 * random.random((3, count)) - 1)
-    weight, partner = np.ones(count), random.permutation(count)
-    if how.mixup:
-        weight = random.beta(how.mixup, how.mixup, count)
-    moved = how.shift * (2 * random.random((2, count)) - 1)
-    covered = _rectangles(random, count, how.erase)
+    left, top = rng.random(count) * (1 - width), rng.random(count) * (1 - height)
+    mirrored = (rng.random(count) < 0.5) & augment.flip
+    angle = math.radians(augment.rotation) * (2 * rng.random(count) - 1)
+    colours = 1 + augment.color_jitter * (2 * rng.random((3, count)) - 1)
+    weight, partner = np.ones(count), rng.permutation(count)
+    if augment.mixup:
+        weight = rng.beta(augment.mixup, augment.mixup, count)
+    moved = augment.shift * (2 * rng.random((2, count)) - 1)
+    covered = _sample_erase_boxes(rng, count, augment.erase)
     rows = np.stack([left, top, width, height, mirrored, angle, *colours, weight, partner, *moved, *covered], axis=1)
     return rows.astype(np.float32)
 
 
-def _rectangles(random: np.random.Generator, count: int, most: float) -> NDArray[np.float64]:
+def _sample_erase_boxes(random: np.random.Generator, count: int, most: float) -> NDArray[np.float64]:
     """(5, count): the middle, the sides and the grey of what covers a picture; it may reach over an edge."""
     across, along, drawn, apart, chance, grey = random.random((6, count))
-    share = (chance < 0.5) * (SMALLEST + (most - SMALLEST) * drawn) * (most > 0)
-    apart = np.exp(math.log(LONGEST) * (2 * apart - 1))
+    share = (chance < 0.5) * (MIN_ERASE_AREA + (most - MIN_ERASE_AREA) * drawn) * (most > 0)
+    apart = np.exp(math.log(MAX_ERASE_RATIO) * (2 * apart - 1))
     return np.stack([across, along, np.sqrt(share * apart), np.sqrt(share / apart), grey])
 
 
-def mixing(changes: Tensor) -> tuple[Tensor, Tensor]:
+def mixup_weights(augment_params: Tensor) -> tuple[Tensor, Tensor]:
     """(B,) the weight of each picture and (B,) the place of the one that has the rest: labels are mixed likewise."""
-    return changes[:, 9], changes[:, 10].long()
+    return augment_params[:, 9], augment_params[:, 10].long()
 
 
-def apply(x: Tensor, changes: Tensor, size: int | tuple[int, int], how: Augment | None = None) -> Tensor:
+def augment_images(
+    x: Tensor, augment_params: Tensor, size: int | tuple[int, int], augment: Augment | None = None
+) -> Tensor:
     """(B, 3, H, W) bytes as (B, 3, size, size) floats from 0 to 1, changed by the rows of `changes`.
 
     What cannot happen under `how` is not computed; None: everything is. Gradients do not pass."""
     new = (size, size) if isinstance(size, int) else size
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-        changes = changes.float()
+        augment_params = augment_params.float()
         found = x.float()
-        if how is None or how.rotation:
-            found = torch.where(changes[:, 5].view(-1, 1, 1, 1) == 0, found, _turned(found, changes[:, 5]))
-        found = _cut_out(found, changes, new) / 255
-        if how is None or how.colour:
-            found = _coloured(found, changes)
-        if how is None or how.erase:
-            found = _covered(found, changes)
-        if how is None or how.mixup:
-            weight, partner = mixing(changes)
+        if augment is None or augment.rotation:
+            found = torch.where(
+                augment_params[:, 5].view(-1, 1, 1, 1) == 0, found, _rotate(found, augment_params[:, 5])
+            )
+        found = _crop_resize(found, augment_params, new) / 255
+        if augment is None or augment.color_jitter:
+            found = _jitter_color(found, augment_params)
+        if augment is None or augment.erase:
+            found = _erase(found, augment_params)
+        if augment is None or augment.mixup:
+            weight, partner = mixup_weights(augment_params)
             found = torch.lerp(found[partner], found, weight.view(-1, 1, 1, 1))
         return found
 
 
-def apply_map(values: Tensor, changes: Tensor, size: int | tuple[int, int]) -> Tensor:
+def augment_maps(values: Tensor, augment_params: Tensor, size: int | tuple[int, int]) -> Tensor:
     """(B, H, W) numbers of classes, or depths, as (B, size, size), cut out, mirrored and turned as pictures are. The nearest
     is taken, so that nothing is mixed: a class stays one, and an unknown depth unknown."""
     new = (size, size) if isinstance(size, int) else size
     batch, height, width = values.shape
-    changes = changes.float()
-    down, across = _places(changes, height, width, new)
-    down, across = _turning(down[:, :, None], across[:, None, :], changes[:, 5].view(-1, 1, 1), height, width)
-    rows, columns = _mirrored(down, height), _mirrored(across, width)
+    augment_params = augment_params.float()
+    down, across = _source_positions(augment_params, height, width, new)
+    down, across = _rotate_positions(
+        down[:, :, None], across[:, None, :], augment_params[:, 5].view(-1, 1, 1), height, width
+    )
+    rows, columns = _reflect_index(down, height), _reflect_index(across, width)
     return values.flatten(1).gather(1, (rows * width + columns).flatten(1)).view(batch, *new)
 
 
 # -- geometry
 
 
-def _centres(first: Tensor, share: Tensor, old: int, new: int, mirrored: Tensor | None = None) -> Tensor:
+def _pixel_centers(first: Tensor, share: Tensor, old: int, new: int, mirrored: Tensor | None = None) -> Tensor:
     """(B, new) where the middle of each new pixel lies, in old pixels, of which the first has its middle at 0.5.
 
     Steps are counted in pixels: of a whole picture at its own size they are 1 exactly, and nothing is rounded."""
@@ -162,15 +170,15 @@ def _centres(first: Tensor, share: Tensor, old: int, new: int, mirrored: Tensor 
     return at if mirrored is None else torch.where(mirrored[:, None] > 0, at.flip(1), at)
 
 
-def _places(changes: Tensor, height: int, width: int, new: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def _source_positions(changes: Tensor, height: int, width: int, new: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """(B, new) down and (B, new) across: where new pixels lie in old ones. What a move uncovers repeats the edge."""
-    down = _centres(changes[:, 1], changes[:, 3], height, new[0])
-    across = _centres(changes[:, 0], changes[:, 2], width, new[1], changes[:, 4])
+    down = _pixel_centers(changes[:, 1], changes[:, 3], height, new[0])
+    across = _pixel_centers(changes[:, 0], changes[:, 2], width, new[1], changes[:, 4])
     right, below = ((changes[:, place] * side).round()[:, None] for place, side in ((11, width), (12, height)))
     return (down - below).clamp(0.5, height - 0.5), (across - right).clamp(0.5, width - 0.5)
 
 
-def _weights(centres: Tensor, share: Tensor, old: int, new: int) -> Tensor:
+def _resample_weights(centres: Tensor, share: Tensor, old: int, new: int) -> Tensor:
     """(B, new, old) how much of each old pixel is in each new one."""
     reach = (share * (old / new)).clamp(min=1).view(-1, 1, 1)
     middles = torch.arange(old, device=centres.device, dtype=torch.float32) + 0.5
@@ -178,33 +186,33 @@ def _weights(centres: Tensor, share: Tensor, old: int, new: int) -> Tensor:
     return weights / weights.sum(2, keepdim=True)
 
 
-def _cut_out(x: Tensor, changes: Tensor, new: tuple[int, int]) -> Tensor:
+def _crop_resize(x: Tensor, changes: Tensor, new: tuple[int, int]) -> Tensor:
     batch, channels, height, width = x.shape
-    down, across = _places(changes, height, width, new)
-    columns = _weights(across, changes[:, 2], width, new[1])
-    rows = _weights(down, changes[:, 3], height, new[0])
+    down, across = _source_positions(changes, height, width, new)
+    columns = _resample_weights(across, changes[:, 2], width, new[1])
+    rows = _resample_weights(down, changes[:, 3], height, new[0])
     narrow = torch.bmm(x.reshape(batch, channels * height, width), columns.mT).view(batch, channels, height, new[1])
     # channel by channel: a product of them all would copy the matrices of the rows three times
     return torch.stack([torch.bmm(rows, narrow[:, channel]) for channel in range(channels)], 1)
 
 
-def _turning(down: Tensor, across: Tensor, angle: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+def _rotate_positions(down: Tensor, across: Tensor, angle: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     """Where places of the turned picture lie in the picture, in pixels, about its middle."""
     cos, sin = angle.cos(), angle.sin()
     y, x = down - height / 2, across - width / 2
     return x * sin + y * cos + height / 2, x * cos - y * sin + width / 2
 
 
-def _turned(x: Tensor, angle: Tensor) -> Tensor:
+def _rotate(x: Tensor, angle: Tensor) -> Tensor:
     height, width = x.shape[2:]
     y = (torch.arange(height, device=x.device, dtype=torch.float32) + 0.5).view(1, -1, 1)
     z = (torch.arange(width, device=x.device, dtype=torch.float32) + 0.5).view(1, 1, -1)
-    down, across = _turning(y, z, angle.view(-1, 1, 1), height, width)
+    down, across = _rotate_positions(y, z, angle.view(-1, 1, 1), height, width)
     grid = torch.stack([2 * across / width - 1, 2 * down / height - 1], dim=3)
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
 
 
-def _mirrored(place: Tensor, size: int) -> Tensor:
+def _reflect_index(place: Tensor, size: int) -> Tensor:
     """The pixel that a place falls into; outside, the picture is mirrored at its edges."""
     inside = (place % (2 * size)).floor()
     return torch.where(inside < size, inside, 2 * size - 1 - inside).clamp(0, size - 1).long()
@@ -213,24 +221,24 @@ def _mirrored(place: Tensor, size: int) -> Tensor:
 # -- colour
 
 
-def _coloured(x: Tensor, changes: Tensor) -> Tensor:
+def _jitter_color(x: Tensor, changes: Tensor) -> Tensor:
     """Brighter or darker, then further from or nearer to its mean grey, then from or to its own greys."""
     brightness, contrast, saturation = (changes[:, place].view(-1, 1, 1, 1) for place in (6, 7, 8))
     x = x * brightness
-    x = x + (contrast - 1) * (x - _grey(x).mean((2, 3), keepdim=True))
-    x = x + (saturation - 1) * (x - _grey(x))
+    x = x + (contrast - 1) * (x - _grayscale(x).mean((2, 3), keepdim=True))
+    x = x + (saturation - 1) * (x - _grayscale(x))
     return x.clamp(0, 1)
 
 
-def _grey(x: Tensor) -> Tensor:
-    red, green, blue = (weight * x[:, place : place + 1] for place, weight in enumerate(GREY))
+def _grayscale(x: Tensor) -> Tensor:
+    red, green, blue = (weight * x[:, place : place + 1] for place, weight in enumerate(LUMA_WEIGHTS))
     return red + green + blue
 
 
 # -- covering
 
 
-def _covered(x: Tensor, changes: Tensor) -> Tensor:
+def _erase(x: Tensor, changes: Tensor) -> Tensor:
     height, width = x.shape[2:]
     across, along, wide, high, grey = changes[:, 13:18].T
     columns, rows = (

@@ -21,23 +21,23 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from regard.data.images.image_io import LIMIT, read_depth, read_mask, read_picture
+from regard.data.images.image_io import MAX_PIXELS
 from regard.errors import DataError, SettingError
 from regard.files import write_json
 
-__all__ = ["FILE", "Pixels", "read_depth", "read_mask", "read_picture"]
+__all__ = ["FILE", "ImageProcessor"]
 
 FILE = "preprocessor_config.json"
 Resize = Literal["exact", "shortest", "ratio", "none"]
 Size = tuple[int, int]
-Three = tuple[float, float, float]
+RGB = tuple[float, float, float]
 S = TypeVar("S", bound=np.generic)
 
-HALF: Three = (0.5, 0.5, 0.5)
-_LARGE = 384
+RGB_HALF: RGB = (0.5, 0.5, 0.5)
+_MIN_UNCROPPED_SIDE = 384
 """from this side on ConvNeXT's processor squeezes a whole picture, and cuts nothing off"""
 
-_BY_CLASS: Mapping[str, Mapping[str, Any]] = {
+_CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "ViT": {"resample": 2, "size": {"height": 224, "width": 224}},
     "Bit": {
         "resample": 3, "size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True,
@@ -48,13 +48,13 @@ _BY_CLASS: Mapping[str, Mapping[str, Any]] = {
     "DPT": {"resample": 3, "size": {"height": 384, "width": 384}},
 }  # fmt: skip
 """What a processor of each class does where its file says nothing."""
-_NEEDED = ("size", "image_mean", "image_std", "resample")
+_REQUIRED_KEYS = ("size", "image_mean", "image_std", "resample")
 """What the file of any other has to say, to be read by what it says."""
-_READ = {
+_SUPPORTED_KEYS = {
     "size", "crop_size", "crop_pct", "do_resize", "do_center_crop", "do_rescale", "do_normalize", "resample", "rescale_factor",
     "image_mean", "image_std", "keep_aspect_ratio", "ensure_multiple_of", "default_to_square",
 }  # fmt: skip
-_HARMLESS = {
+_IGNORED_KEYS = {
     "image_processor_type", "feature_extractor_type", "processor_class", "do_convert_rgb", "data_format", "input_data_format",
     "return_tensors", "device", "disable_grouping", "do_reduce_labels", "reduce_labels", "size_divisor", "pad_size",
 }  # fmt: skip
@@ -62,7 +62,7 @@ _HARMLESS = {
 
 
 @dataclass(frozen=True)
-class Pixels:
+class ImageProcessor:
     size: Size = (224, 224)
     """height and width of what comes out; where the ratio of the sides is kept, about that"""
     resize: Resize = "exact"
@@ -76,10 +76,10 @@ class Pixels:
     """both sides become multiples of this, where nothing is cut out"""
     resample: int = int(Image.Resampling.BILINEAR)
     """Pillow's number of the filter"""
-    factor: float = 1 / 255
+    rescale_factor: float = 1 / 255
     """bytes are multiplied by this before they are normalised"""
-    mean: Three = HALF
-    std: Three = HALF
+    mean: RGB = RGB_HALF
+    std: RGB = RGB_HALF
 
     def __post_init__(self) -> None:
         if min(self.size) < 1 or self.edge < 0 or self.multiple < 1:
@@ -96,7 +96,7 @@ class Pixels:
         return (Path(folder) / FILE).is_file()
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Pixels:
+    def load(cls, folder: str | os.PathLike[str]) -> ImageProcessor:
         """As a folder has it, our own or a published one; what would make other pixels is refused by its name."""
         path = Path(folder) / FILE
         try:
@@ -108,8 +108,8 @@ class Pixels:
         if not isinstance(said, dict):
             raise DataError("does not hold an object of JSON.", path)
         try:
-            return _read(said)
-        except _Refused as error:
+            return _from_published(said)
+        except _UnsupportedProcessor as error:
             raise DataError(
                 f"{error}.", path, advice="Pictures made ready otherwise would be other pictures."
             ) from error
@@ -118,13 +118,17 @@ class Pixels:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """As the plainest processor of `transformers` that makes the same pixels."""
-        write_json(Path(folder) / FILE, self._published())
+        write_json(Path(folder) / FILE, self._to_published())
 
-    def _published(self) -> dict[str, Any]:
+    def _to_published(self) -> dict[str, Any]:
         height, width = self.size
         kind = "Bit" if self.crop or self.resize == "shortest" else "ViT"
         before = (self.edge, self.edge) if self.crop and self.edge else self.size
-        size = {"shortest_edge": self._edge} if self.resize == "shortest" else {"height": before[0], "width": before[1]}
+        size = (
+            {"shortest_edge": self._shortest_edge}
+            if self.resize == "shortest"
+            else {"height": before[0], "width": before[1]}
+        )
         said: dict[str, Any] = {"do_resize": self.resize != "none", "size": size, "resample": self.resample}
         if kind == "Bit":
             said |= {
@@ -135,27 +139,27 @@ class Pixels:
         elif self.resize == "ratio" or self.multiple > 1:
             kind = "DPT"
             said |= {"keep_aspect_ratio": self.resize == "ratio", "ensure_multiple_of": self.multiple, "do_pad": False}
-        said |= {"do_rescale": True, "rescale_factor": self.factor}
+        said |= {"do_rescale": True, "rescale_factor": self.rescale_factor}
         said |= {"do_normalize": True, "image_mean": list(self.mean), "image_std": list(self.std)}
         return {"image_processor_type": f"{kind}ImageProcessor", **said}
 
     # -- pictures
 
-    def at(self, height: int, width: int) -> Pixels:
+    def with_size(self, height: int, width: int) -> ImageProcessor:
         """The same for another size; as much as before is cut off."""
         edge = round(self.edge * min(height, width) / min(self.size)) if self.edge else 0
         return replace(self, size=(height, width), edge=edge)
 
-    def wider(self, share: float) -> Pixels:
+    def scaled(self, scale: float) -> ImageProcessor:
         """The same for larger pictures, of which parts are cut out at random: nothing is cut off before."""
-        return replace(self, size=(round(share * self.size[0]), round(share * self.size[1])), edge=0)
+        return replace(self, size=(round(scale * self.size[0]), round(scale * self.size[1])), edge=0)
 
     @property
-    def varies(self) -> bool:
+    def has_variable_size(self) -> bool:
         """Whether pictures of other sizes come out in other sizes, so that they cannot stand in one batch."""
         return self.resize != "exact" and not self.crop
 
-    def steady(self, side: int) -> Pixels:
+    def with_fixed_size(self, side: int) -> ImageProcessor:
         """As pictures are learnt from, all of one size: the middle where the sides keep their ratio, else all of it, squeezed;
         of what was not resized `side` pixels."""
         if self.crop:
@@ -163,57 +167,57 @@ class Pixels:
         if self.resize == "shortest":
             return replace(self, crop=True, multiple=1)
         made = replace(self, resize="exact", size=(side, side) if self.resize == "none" else self.size)
-        return replace(made, size=made.fitted(*made.size), multiple=1)
+        return replace(made, size=made.output_size(*made.size), multiple=1)
 
     @property
-    def least(self) -> int:
+    def min_side(self) -> int:
         """Pixels that the shorter side of a file needs, so that nothing has to be made up (see `read_picture`)."""
         return 0 if self.resize == "none" else max(*self.size, self.edge)
 
-    def fitted(self, height: int, width: int) -> Size:
+    def output_size(self, height: int, width: int) -> Size:
         """The height and width of what becomes of a picture of these."""
-        return self.size if self.crop else self._resized(height, width)
+        return self.size if self.crop else self._resized_size(height, width)
 
-    def kept(self, height: int, width: int) -> float:
+    def crop_fraction(self, height: int, width: int) -> float:
         """The share of a picture of these that is left where its middle is cut out."""
-        had = self._resized(height, width) if self.crop else self.size
+        had = self._resized_size(height, width) if self.crop else self.size
         return math.prod(min(wanted / side, 1.0) for wanted, side in zip(self.size, had, strict=True))
 
-    def prepare(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def prepare(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """(H, W, 3) bytes at the size that the model reads, as bytes."""
-        picture = self._without_ends(picture)
-        size = self._resized(*picture.shape[:2])
-        if size[0] * size[1] > LIMIT:
-            told = f"a picture of {picture.shape[0]} × {picture.shape[1]} would become one of {size[0]} × {size[1]}."
+        image = self._trim_long_side(image)
+        size = self._resized_size(*image.shape[:2])
+        if size[0] * size[1] > MAX_PIXELS:
+            told = f"a picture of {image.shape[0]} × {image.shape[1]} would become one of {size[0]} × {size[1]}."
             raise DataError(told, advice="Cut it into parts, or leave it out.")
-        if size != picture.shape[:2]:
-            picture = np.array(Image.fromarray(picture).resize(size[::-1], Image.Resampling(self.resample)))
-        return self._cropped(picture, 0)
+        if size != image.shape[:2]:
+            image = np.array(Image.fromarray(image).resize(size[::-1], Image.Resampling(self.resample)))
+        return self._center_crop(image, 0)
 
     def prepare_map(self, values: NDArray[S], fill: float = 0) -> NDArray[S]:
         """(H, W) numbers of classes or depths, laid as `prepare` lays the picture; the nearest is taken, none is mixed."""
-        values = self._without_ends(values)
+        values = self._trim_long_side(values)
         rows, columns = (
             (np.arange(new) * 2 + 1) * old // (2 * new)
-            for new, old in zip(self._resized(*values.shape), values.shape, strict=True)
+            for new, old in zip(self._resized_size(*values.shape), values.shape, strict=True)
         )
-        return self._cropped(values[rows[:, None], columns[None]], fill)
+        return self._center_crop(values[rows[:, None], columns[None]], fill)
 
-    def normalise(self, x: Tensor) -> Tensor:
+    def normalize(self, x: Tensor) -> Tensor:
         """(B, 3, H, W) bytes, or floats from 0 to 1 as augmentation gives them, as the floats that a body reads."""
-        mean, std = _constants(self.mean, self.std, x.device)
-        return (x * (self.factor if not x.is_floating_point() else 255 * self.factor) - mean) / std
+        mean, std = _mean_std_tensors(self.mean, self.std, x.device)
+        return (x * (self.rescale_factor if not x.is_floating_point() else 255 * self.rescale_factor) - mean) / std
 
     @property
-    def _edge(self) -> int:
+    def _shortest_edge(self) -> int:
         return self.edge or min(self.size)
 
-    def _resized(self, height: int, width: int) -> Size:
+    def _resized_size(self, height: int, width: int) -> Size:
         if self.resize == "none":
             return height, width
         if self.resize == "shortest":
-            longer = int(self._edge * max(height, width) / min(height, width))
-            return (longer, self._edge) if width <= height else (self._edge, longer)
+            longer = int(self._shortest_edge * max(height, width) / min(height, width))
+            return (longer, self._shortest_edge) if width <= height else (self._shortest_edge, longer)
         if self.crop and self.edge:
             return self.edge, self.edge
         down, across = self.size[0] / height, self.size[1] / width
@@ -223,7 +227,7 @@ class Pixels:
         rounded = (max(round(side / self.multiple), 1) * self.multiple for side in (down * height, across * width))
         return next(rounded), next(rounded)
 
-    def _without_ends(self, picture: NDArray[S]) -> NDArray[S]:
+    def _trim_long_side(self, picture: NDArray[S]) -> NDArray[S]:
         """The middle of a stripe, of which nothing else would be kept, and which resized as a whole would fill the memory."""
         height, width = picture.shape[:2]
         most = 16 * min(height, width) * math.ceil(max(self.size) / min(self.size))
@@ -232,7 +236,7 @@ class Pixels:
         first = (max(height, width) - most) // 2
         return picture[first : first + most] if height > width else picture[:, first : first + most]
 
-    def _cropped(self, picture: NDArray[S], fill: float) -> NDArray[S]:
+    def _center_crop(self, picture: NDArray[S], fill: float) -> NDArray[S]:
         if not self.crop:
             return picture
         for axis, wanted in enumerate(self.size):
@@ -248,7 +252,7 @@ class Pixels:
 
 
 @lru_cache(maxsize=64)
-def _constants(mean: Three, std: Three, device: torch.device) -> tuple[Tensor, Tensor]:
+def _mean_std_tensors(mean: RGB, std: RGB, device: torch.device) -> tuple[Tensor, Tensor]:
     """Kept on the device: a recorded graph can copy nothing to it."""
     with torch.inference_mode(False):
         made = (torch.tensor(three, dtype=torch.float32, device=device).view(3, 1, 1) for three in (mean, std))
@@ -258,79 +262,79 @@ def _constants(mean: Three, std: Three, device: torch.device) -> tuple[Tensor, T
 # -- what published files say
 
 
-class _Refused(Exception):
+class _UnsupportedProcessor(Exception):
     """Something that would have to be done to pictures, and is not done here."""
 
 
-def _read(file: Mapping[str, Any]) -> Pixels:
-    kind = _kind(file)
+def _from_published(file: Mapping[str, Any]) -> ImageProcessor:
+    kind = _processor_class(file)
     for name, value in file.items():
-        if name not in _READ | _HARMLESS and value not in (None, False):
-            raise _Refused(f"'{name}' is {json.dumps(value)[:60]}, which is not known here")
-    if kind not in _BY_CLASS:
-        missing = [name for name in _NEEDED if file.get(name) is None]
+        if name not in _SUPPORTED_KEYS | _IGNORED_KEYS and value not in (None, False):
+            raise _UnsupportedProcessor(f"'{name}' is {json.dumps(value)[:60]}, which is not known here")
+    if kind not in _CLASS_DEFAULTS:
+        missing = [name for name in _REQUIRED_KEYS if file.get(name) is None]
         if missing:
-            raise _Refused(f"the class {kind} is not known, and nothing is said of {', '.join(missing)}")
-    said = {**_BY_CLASS.get(kind, {}), **{name: value for name, value in file.items() if value is not None}}
+            raise _UnsupportedProcessor(f"the class {kind} is not known, and nothing is said of {', '.join(missing)}")
+    said = {**_CLASS_DEFAULTS.get(kind, {}), **{name: value for name, value in file.items() if value is not None}}
     if "crop_pct" in said and kind != "ConvNext":
-        raise _Refused(f"'crop_pct' has another meaning in each class, and that of {kind} is not known")
+        raise _UnsupportedProcessor(f"'crop_pct' has another meaning in each class, and that of {kind} is not known")
     normalised, resized = bool(said.get("do_normalize", True)), bool(said.get("do_resize", True))
-    made = Pixels(
+    made = ImageProcessor(
         resample=int(said.get("resample", 2)),
-        factor=float(said.get("rescale_factor", 1 / 255)) if said.get("do_rescale", True) else 1.0,
-        mean=_three(said.get("image_mean", 0.5)) if normalised else (0.0, 0.0, 0.0),
-        std=_three(said.get("image_std", 0.5)) if normalised else (1.0, 1.0, 1.0),
+        rescale_factor=float(said.get("rescale_factor", 1 / 255)) if said.get("do_rescale", True) else 1.0,
+        mean=_rgb_values(said.get("image_mean", 0.5)) if normalised else (0.0, 0.0, 0.0),
+        std=_rgb_values(said.get("image_std", 0.5)) if normalised else (1.0, 1.0, 1.0),
         multiple=int(said.get("ensure_multiple_of", 1)) if resized else 1,
     )
-    made = _sized(made, kind, said) if resized else replace(made, resize="none")
+    made = _with_published_size(made, kind, said) if resized else replace(made, resize="none")
     if not said.get("do_center_crop", False):
         return made
     if made.crop or made.resize == "ratio" or made.multiple > 1:
-        raise _Refused("'do_center_crop' stands beside another way of making pictures fit")
-    size = _square(said.get("crop_size", made.size))
+        raise _UnsupportedProcessor("'do_center_crop' stands beside another way of making pictures fit")
+    size = _size_pair(said.get("crop_size", made.size))
     before = 0 if made.resize == "none" else made.edge or made.size[0]
     if made.resize == "exact" and made.size == size:
         return made
     if made.resize == "exact" and made.size[0] != made.size[1]:
-        raise _Refused("the middle is cut out of pictures that are not square")
+        raise _UnsupportedProcessor("the middle is cut out of pictures that are not square")
     return replace(made, size=size, edge=before, crop=True)
 
 
-def _kind(file: Mapping[str, Any]) -> str:
+def _processor_class(file: Mapping[str, Any]) -> str:
     """The class of a processor without the endings that tell its release and its library; ViT's were the first, without any."""
     name = str(file.get("image_processor_type") or file.get("feature_extractor_type") or "ViTImageProcessor")
     for ending in ("Fast", "Pil", "ImageProcessor", "FeatureExtractor"):
         name = name.removesuffix(ending)
     if name == "ImageGPT" or "clusters" in file:
-        raise _Refused("its pictures are colours of a palette, not pixels")
+        raise _UnsupportedProcessor("its pictures are colours of a palette, not pixels")
     return name
 
 
-def _sized(made: Pixels, kind: str, said: Mapping[str, Any]) -> Pixels:
+def _with_published_size(made: ImageProcessor, kind: str, said: Mapping[str, Any]) -> ImageProcessor:
     size = said["size"]
     if isinstance(size, int):
         size = {"height": size, "width": size} if said.get("default_to_square", True) else {"shortest_edge": size}
     if not isinstance(size, Mapping) or set(size) not in ({"height", "width"}, {"shortest_edge"}):
-        raise _Refused(f"the size {json.dumps(size)[:60]} is of no known form")
+        raise _UnsupportedProcessor(f"the size {json.dumps(size)[:60]} is of no known form")
     if set(size) == {"height", "width"}:
         resize: Resize = "ratio" if said.get("keep_aspect_ratio") else "exact"
-        return replace(made, size=_square(size), resize=resize)
+        return replace(made, size=_size_pair(size), resize=resize)
     edge = int(size["shortest_edge"])
     if kind != "ConvNext":
         return replace(made, size=(edge, edge), resize="shortest")
-    if edge >= _LARGE:
+    if edge >= _MIN_UNCROPPED_SIDE:
         return replace(made, size=(edge, edge), resize="exact")
     return replace(made, size=(edge, edge), resize="shortest", edge=int(edge / float(said["crop_pct"])), crop=True)
 
 
-def _square(size: Any) -> Size:
+def _size_pair(size: Any) -> Size:
     if isinstance(size, int):
         return size, size
     return (int(size["height"]), int(size["width"])) if isinstance(size, Mapping) else (int(size[0]), int(size[1]))
 
 
-def _three(value: Any) -> Three:
+def _rgb_values(value: Any) -> RGB:
     values = [float(value)] * 3 if isinstance(value, int | float) else [float(one) for one in value]
     if len(values) != 3:
-        raise _Refused(f"it is for pictures of {len(values)} channels, and they have three")
+        raise _UnsupportedProcessor(f"it is for pictures of {len(values)} channels, and they have three")
     return values[0], values[1], values[2]

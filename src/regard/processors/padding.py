@@ -12,14 +12,14 @@ from regard.types import Offsets
 
 
 def pad(
-    rows: Sequence[Sequence[int] | np.ndarray], value: int, length: int | None = None
+    rows: Sequence[Sequence[int] | np.ndarray], pad_value: int, length: int | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """(B, L) filled up with `value` on the right, and the lengths (B,); None when there is nothing to fill.
 
     With a `length` all batches are of that one, and tell their lengths always."""
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     longest = int(lengths.max(initial=0)) if length is None else length
-    table = np.full((len(rows), longest), value, dtype=np.int64)
+    table = np.full((len(rows), longest), pad_value, dtype=np.int64)
     if len(rows):
         table[np.arange(longest) < lengths[:, None]] = np.concatenate(rows)
     equal = length is None and bool((lengths == longest).all())
@@ -27,7 +27,11 @@ def pad(
 
 
 def pack(
-    rows: Sequence[Sequence[int] | np.ndarray], room: int = 0, longest: int = 0, documents: int = 0, value: int = 0
+    rows: Sequence[Sequence[int] | np.ndarray],
+    length: int = 0,
+    max_document_length: int = 0,
+    num_documents: int = 0,
+    pad_value: int = 0,
 ) -> tuple[Tensor, Offsets]:
     """(1, length): all rows one after another, and where each begins.
 
@@ -36,16 +40,22 @@ def pack(
     """
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     ids = np.concatenate(rows).astype(np.int64)
-    if not room:
+    if not length:
         starts = np.concatenate([[0], np.cumsum(lengths)])
         return torch.from_numpy(ids)[None], Offsets(torch.from_numpy(starts), int(lengths.max()))
-    row = np.full(room, value, dtype=np.int64)
+    row = np.full(length, pad_value, dtype=np.int64)
     row[: len(ids)] = ids
-    ends = np.full(documents + 1, room, dtype=np.int64)
+    ends = np.full(num_documents + 1, length, dtype=np.int64)
     ends[0] = 0
     ends[1 : len(lengths) + 1] = np.cumsum(lengths)
-    filling = np.arange(len(ids) + longest, room, longest)
+    filling = np.arange(len(ids) + max_document_length, length, max_document_length)
     ends[len(lengths) + 1 : len(lengths) + 1 + len(filling)] = filling
-    if len(ids) > room or len(lengths) + len(filling) >= documents or (len(lengths) and lengths.max() > longest):
-        raise ValueError(f"{len(rows)} rows of {len(ids)} do not fit into {documents} documents of {longest} in {room}")
-    return torch.from_numpy(row)[None], Offsets(torch.from_numpy(ends), longest)
+    if (
+        len(ids) > length
+        or len(lengths) + len(filling) >= num_documents
+        or (len(lengths) and lengths.max() > max_document_length)
+    ):
+        raise ValueError(
+            f"{len(rows)} rows of {len(ids)} do not fit into {num_documents} documents of {max_document_length} in {length}"
+        )
+    return torch.from_numpy(row)[None], Offsets(torch.from_numpy(ends), max_document_length)

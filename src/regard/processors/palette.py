@@ -23,22 +23,22 @@ from torch import Tensor
 from regard.errors import DataError, WeightsError
 from regard.files import write_json
 
-Picture = npt.NDArray[np.uint8]
+ImageArray = npt.NDArray[np.uint8]
 """(H, W, 3)"""
-Colours = npt.NDArray[np.float64]
+Colors = npt.NDArray[np.float64]
 """(N, 3) in [-1, 1]"""
 Ids = npt.NDArray[np.int64]
 
 FILE = "preprocessor_config.json"
 BILINEAR = int(Image.Resampling.BILINEAR)
 
-KEPT = 2**18
+MAX_PIXELS = 2**18
 """Pixels that a palette is learnt from, chosen by chance among all."""
-BATCH = 2**14
+KMEANS_BATCH = 2**14
 """Colours that are looked at in one round: all of them, where pictures have no more."""
-ROUNDS = 100
+KMEANS_ITERATIONS = 100
 """of k-means; three times as many where a round looks at all"""
-CHUNK = 2**20
+MAX_DISTANCES = 2**20
 """Distances that are held at once."""
 
 
@@ -46,22 +46,22 @@ CHUNK = 2**20
 class Palette:
     """Reads pictures as `Pixels` does, but what a body is given are numbers of colours (B, side²)."""
 
-    colours: Colours
+    colors: Colors
     side: int
     """pixels on each side of what is read"""
     resample: int = BILINEAR
     """Pillow's number of the filter by which pictures are brought to that size"""
 
     def __post_init__(self) -> None:
-        table = np.asarray(self.colours, dtype=np.float64)
+        table = np.asarray(self.colors, dtype=np.float64)
         if table.ndim != 2 or table.shape[1] != 3 or not len(table) or not np.isfinite(table).all():
             raise DataError("a palette has one or more colours of three numbers, red, green and blue.")
         if self.side < 1 or self.resample not in [int(known) for known in Image.Resampling]:
             raise DataError(f"pictures cannot be made {self.side} pixels wide by filter {self.resample}.")
-        object.__setattr__(self, "colours", table)
+        object.__setattr__(self, "colors", table)
 
     def __len__(self) -> int:
-        return len(self.colours)
+        return len(self.colors)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -69,57 +69,57 @@ class Palette:
         return self.side, self.side
 
     @property
-    def varies(self) -> bool:
+    def has_variable_size(self) -> bool:
         return False
 
     @property
-    def least(self) -> int:
+    def min_side(self) -> int:
         """Pixels that the shorter side of a file needs, so that nothing has to be made up (see `read_picture`)."""
         return self.side
 
-    def wider(self, share: float) -> Palette:
+    def scaled(self, scale: float) -> Palette:
         """The same for larger pictures, of which parts are cut out."""
-        return replace(self, side=round(share * self.side))
+        return replace(self, side=round(scale * self.side))
 
     def fingerprint(self) -> str:
         """What was encoded by another palette is not the same."""
-        content = self.colours.astype("<f8").tobytes() + f"{self.side} {self.resample}".encode()
+        content = self.colors.astype("<f8").tobytes() + f"{self.side} {self.resample}".encode()
         return hashlib.blake2b(content, digest_size=16).hexdigest()
 
     # -- pixels and numbers
 
-    def prepare(self, picture: Picture) -> Picture:
+    def prepare(self, image: ImageArray) -> ImageArray:
         """The picture at the size that is read, as bytes. One that is not square is squeezed, as published tools do it."""
-        return squared(picture, self.side, self.resample)
+        return resize_square(image, self.side, self.resample)
 
-    def normalise(self, x: Tensor) -> Tensor:
+    def normalize(self, x: Tensor) -> Tensor:
         """(B, 3, H, W) bytes, or floats from 0 to 1 as augmentation gives them -> (B, H·W) numbers, row by row."""
         flat = x.permute(0, 2, 3, 1).flatten(0, 2)
         halves = 0.5 if x.is_floating_point() else 127.5
-        return self.nearest(flat.to(_exact(x.device)) / halves - 1).view(len(x), -1)
+        return self.nearest(flat.to(_exact_dtype(x.device)) / halves - 1).view(len(x), -1)
 
-    def ids(self, picture: Picture) -> Ids:
+    def encode(self, image: ImageArray) -> Ids:
         """(side²,) the numbers of one picture of any size."""
-        return self.normalise(torch.from_numpy(self.prepare(picture).copy()).permute(2, 0, 1)[None])[0].numpy()
+        return self.normalize(torch.from_numpy(self.prepare(image).copy()).permute(2, 0, 1)[None])[0].numpy()
 
     def nearest(self, pixels: Tensor) -> Tensor:
         """(N, 3) in [-1, 1] -> (N,) the colours with the least squared distance; of equal ones the first."""
-        colours, step = _table(self, pixels.device), max(CHUNK // len(self), 1)
+        colours, step = _color_table(self, pixels.device), max(MAX_DISTANCES // len(self), 1)
         parts = torch.split(pixels.to(colours.dtype), step)
-        return torch.cat([_distances(part, colours).argmin(1) for part in parts])
+        return torch.cat([_squared_distances(part, colours).argmin(1) for part in parts])
 
-    def picture(self, ids: npt.ArrayLike) -> Picture:
+    def decode(self, ids: npt.ArrayLike) -> ImageArray:
         """(side, side, 3) bytes of numbers that stand row by row."""
-        table = np.clip(np.rint(127.5 * (self.colours + 1)), 0, 255).astype(np.uint8)
+        table = np.clip(np.rint(127.5 * (self.colors + 1)), 0, 255).astype(np.uint8)
         return table[np.asarray(ids)].reshape(self.side, self.side, 3)
 
     # -- learnt, kept, found again
 
     @classmethod
-    def learn(cls, pictures: Iterable[Picture], count: int, side: int, seed: int = 0) -> Palette:
+    def fit(cls, images: Iterable[ImageArray], count: int, side: int, seed: int = 0) -> Palette:
         """By k-means of the pixels of these pictures at this side: `count` colours, or as many as there are."""
         random = np.random.default_rng(seed)
-        kept = _some((squared(picture, side).reshape(-1, 3) for picture in pictures), random)
+        kept = _sample_pixels((resize_square(picture, side).reshape(-1, 3) for picture in images), random)
         if not len(kept):
             raise DataError("there are no pictures to learn a palette from.")
         different, weights = np.unique(kept, axis=0, return_counts=True)
@@ -140,39 +140,39 @@ class Palette:
             raise WeightsError(f"{path}: cannot be read ({error}).") from error
         if clusters is None:
             return None
-        for key, usual in USUAL.items():
+        for key, usual in REQUIRED_SETTINGS.items():
             if said.get(key, usual) != usual:
                 raise WeightsError(f"{path}: {key}={said[key]!r} is not supported; only {usual!r} is.")
         try:
-            return cls(np.array(clusters, dtype=np.float64), _side(said), int(said.get("resample", BILINEAR)))
+            return cls(np.array(clusters, dtype=np.float64), _parse_side(said), int(said.get("resample", BILINEAR)))
         except (TypeError, ValueError, KeyError, DataError) as error:
             raise WeightsError(f"{path}: its size, resample or clusters mean nothing ({error}).") from error
 
     def save(self, folder: Path) -> None:
-        said: dict[str, Any] = {"image_processor_type": "ImageGPTImageProcessor", **USUAL}
+        said: dict[str, Any] = {"image_processor_type": "ImageGPTImageProcessor", **REQUIRED_SETTINGS}
         said |= {"size": {"height": self.side, "width": self.side}, "resample": self.resample}
-        write_json(folder / FILE, {**said, "clusters": self.colours.tolist()})
+        write_json(folder / FILE, {**said, "clusters": self.colors.tolist()})
 
 
-USUAL: dict[str, Any] = {
+REQUIRED_SETTINGS: dict[str, Any] = {
     "do_resize": True, "do_color_quantize": True, "do_normalize": True, "do_rescale": True, "rescale_factor": 1 / 255,
     "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
 }  # fmt: skip
 """How pixels are brought to [-1, 1]: with other values the clusters would mean other colours."""
 
 
-def _exact(device: torch.device) -> torch.dtype:
+def _exact_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 @lru_cache(maxsize=16)
-def _table(palette: Palette, device: torch.device) -> Tensor:
+def _color_table(palette: Palette, device: torch.device) -> Tensor:
     """Kept on the device: a recorded graph can copy nothing to it."""
     with torch.inference_mode(False):
-        return torch.from_numpy(palette.colours).to(device, _exact(device))
+        return torch.from_numpy(palette.colors).to(device, _exact_dtype(device))
 
 
-def _side(said: dict[str, Any]) -> int:
+def _parse_side(said: dict[str, Any]) -> int:
     """The first files have one number."""
     size = said["size"]
     height, width = (size, size) if isinstance(size, int) else (size["height"], size["width"])
@@ -181,16 +181,16 @@ def _side(said: dict[str, Any]) -> int:
     return int(height)
 
 
-def squared(picture: Picture, side: int, resample: int = BILINEAR) -> Picture:
-    if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8 or not picture.size:
-        raise DataError(f"a picture is bytes of (height, width, 3), not {picture.dtype} of {picture.shape}.")
-    if picture.shape[:2] == (side, side):
-        return picture
+def resize_square(image: ImageArray, side: int, resample: int = BILINEAR) -> ImageArray:
+    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
+        raise DataError(f"a picture is bytes of (height, width, 3), not {image.dtype} of {image.shape}.")
+    if image.shape[:2] == (side, side):
+        return image
     # not as Pillow has it, which nobody may write to
-    return np.array(Image.fromarray(picture).resize((side, side), Image.Resampling(resample)))
+    return np.array(Image.fromarray(image).resize((side, side), Image.Resampling(resample)))
 
 
-def _distances(points: Tensor, colours: Tensor) -> Tensor:
+def _squared_distances(points: Tensor, colours: Tensor) -> Tensor:
     """(P, C) squared, by differences and not by products: what is equally far is exactly so."""
     total = (points[:, :1] - colours[:, 0]) ** 2
     for channel in (1, 2):
@@ -198,16 +198,16 @@ def _distances(points: Tensor, colours: Tensor) -> Tensor:
     return total
 
 
-def _some(parts: Iterator[npt.NDArray[np.uint8]], random: np.random.Generator) -> npt.NDArray[np.uint8]:
+def _sample_pixels(parts: Iterator[npt.NDArray[np.uint8]], random: np.random.Generator) -> npt.NDArray[np.uint8]:
     """At most KEPT of the pixels in all parts, each with the same chance, in memory for no more (Vitter's algorithm R)."""
     kept, seen = np.zeros((0, 3), dtype=np.uint8), 0
     for part in parts:
-        first = part[: KEPT - len(kept)]
+        first = part[: MAX_PIXELS - len(kept)]
         if len(first):
             kept = np.concatenate([kept, first])
         rest = part[len(first) :]
         places = (random.random(len(rest)) * np.arange(seen + len(first) + 1, seen + len(part) + 1)).astype(np.int64)
-        taken = places < KEPT
+        taken = places < MAX_PIXELS
         kept[places[taken]] = rest[taken]
         seen += len(part)
     return kept
@@ -216,20 +216,20 @@ def _some(parts: Iterator[npt.NDArray[np.uint8]], random: np.random.Generator) -
 # -- k-means
 
 
-def kmeans(points: Colours, weights: npt.NDArray[np.float64], count: int, random: np.random.Generator) -> Colours:
+def kmeans(points: Colors, weights: npt.NDArray[np.float64], count: int, rng: np.random.Generator) -> Colors:
     """Centres of points that are all different and stand for so many pixels each; all points, where there are no more.
 
     Up to BATCH points every round looks at all of them (Lloyd's algorithm, until nothing changes). Of more, each looks at
     some of them by chance, and a centre is the mean of all that was ever nearest to it (Sculley 2010)."""
     if len(points) <= count:
         return points
-    centres = _spread(points, weights, count, random)
-    whole, chances = len(points) <= BATCH, weights / weights.sum()
+    centres = _kmeans_init(points, weights, count, rng)
+    whole, chances = len(points) <= KMEANS_BATCH, weights / weights.sum()
     seen, before = np.zeros(count), None
-    for _ in range(3 * ROUNDS if whole else ROUNDS):
-        rows = np.arange(len(points)) if whole else random.choice(len(points), BATCH, p=chances)
-        own = weights if whole else np.ones(BATCH)
-        nearest, far = _assigned(points[rows], centres)
+    for _ in range(3 * KMEANS_ITERATIONS if whole else KMEANS_ITERATIONS):
+        rows = np.arange(len(points)) if whole else rng.choice(len(points), KMEANS_BATCH, p=chances)
+        own = weights if whole else np.ones(KMEANS_BATCH)
+        nearest, far = _assign_clusters(points[rows], centres)
         if whole and before is not None and np.array_equal(nearest, before):
             break
         before, seen = nearest, np.zeros(count) if whole else seen
@@ -243,11 +243,11 @@ def kmeans(points: Colours, weights: npt.NDArray[np.float64], count: int, random
     return np.unique(centres, axis=0)
 
 
-def _spread(points: Colours, weights: npt.NDArray[np.float64], count: int, random: np.random.Generator) -> Colours:
+def _kmeans_init(points: Colors, weights: npt.NDArray[np.float64], count: int, random: np.random.Generator) -> Colors:
     """The beginning of k-means++ (Arthur and Vassilvitskii 2007): far points are likelier, and none is taken twice. Of very
     many points some are looked at."""
-    if len(points) > max(BATCH, 4 * count):
-        some = random.choice(len(points), max(BATCH, 4 * count), replace=False, p=weights / weights.sum())
+    if len(points) > max(KMEANS_BATCH, 4 * count):
+        some = random.choice(len(points), max(KMEANS_BATCH, 4 * count), replace=False, p=weights / weights.sum())
         points, weights = points[some], np.ones(len(some))
     chosen = [int(random.choice(len(points), p=weights / weights.sum()))]
     far = np.full(len(points), np.inf)
@@ -258,9 +258,9 @@ def _spread(points: Colours, weights: npt.NDArray[np.float64], count: int, rando
     return points[chosen].copy()
 
 
-def _assigned(points: Colours, centres: Colours) -> tuple[Ids, npt.NDArray[np.float64]]:
+def _assign_clusters(points: Colors, centres: Colors) -> tuple[Ids, npt.NDArray[np.float64]]:
     """The nearest centre of each point, and how far it is. Which of equal ones does not matter here: products are faster."""
-    step, sizes = max(CHUNK // len(centres), 1), (centres**2).sum(1)
+    step, sizes = max(MAX_DISTANCES // len(centres), 1), (centres**2).sum(1)
     starts = range(0, len(points), step)
     nearest = np.concatenate([(sizes - 2 * points[at : at + step] @ centres.T).argmin(1) for at in starts])
     return nearest, ((points - centres[nearest]) ** 2).sum(1)

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from regard.errors import SettingError
 
-Turn = Literal["none", "up", "any"]
+RotateMode = Literal["none", "up", "any"]
 
-FARTHEST = 3.0
+MAX_DEVIATIONS = 3.0
 """deviations beyond which no point is jittered, so that none flies away"""
 
 
 @dataclass(frozen=True)
-class Shaking:
+class PointAugment:
     """How much clouds are changed, at most; `STILL` leaves them as they are."""
 
-    turn: Turn = "none"
+    rotate: RotateMode = "none"
     """none; up: about the axis that points upwards; any: about any axis, every rotation as likely"""
     scale: tuple[float, ...] = (1.0, 1.0)
     """the least and the largest factor that a cloud is scaled by"""
@@ -33,7 +33,7 @@ class Shaking:
     """it is moved by up to this along each axis, in the unit of the frame"""
     jitter: float = 0.0
     """the deviation by which each point is moved by itself, in the unit of the frame"""
-    drop: float = 0.0
+    point_dropout: float = 0.0
     """up to this share of its points is left out"""
     up: Literal["x", "y", "z"] = "z"
     tilt: float = 0.0
@@ -44,78 +44,80 @@ class Shaking:
     """each axis is made longer or shorter by itself, by up to this share"""
 
     def __post_init__(self) -> None:
-        if self.turn not in ("none", "up", "any"):
-            raise SettingError(f"data.turn is none, up or any, not '{self.turn}'.")
+        if self.rotate not in ("none", "up", "any"):
+            raise SettingError(f"data.rotate is none, up or any, not '{self.rotate}'.")
         if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] < math.inf:
             raise SettingError(f"data.scale is the least and the largest factor, as 0.8,1.25, not {self.scale}.")
         for name in ("shift", "jitter", "tilt", "stretch"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise SettingError(f"data.{name} must be at least 0, not {getattr(self, name)}.")
-        if not 0 <= self.drop < 1:
-            raise SettingError(f"data.drop must be at least 0 and below 1, not {self.drop}.")
+        if not 0 <= self.point_dropout < 1:
+            raise SettingError(f"data.point_dropout must be at least 0 and below 1, not {self.point_dropout}.")
 
     @property
-    def nothing(self) -> bool:
+    def is_identity(self) -> bool:
         """Whether clouds stay as they are."""
-        others = (self.shift, self.jitter, self.drop, self.tilt, self.flip, self.stretch)
-        return self.turn == "none" and tuple(self.scale) == (1.0, 1.0) and not any(others)
+        others = (self.shift, self.jitter, self.point_dropout, self.tilt, self.flip, self.stretch)
+        return self.rotate == "none" and tuple(self.scale) == (1.0, 1.0) and not any(others)
 
 
-STILL = Shaking()
+NO_POINT_AUGMENT = PointAugment()
 
 
-def kept(many: int, random: np.random.Generator, shaking: Shaking) -> NDArray[np.int64]:
+def sample_kept_points(num_points: int, rng: np.random.Generator, augment: PointAugment) -> NDArray[np.int64]:
     """Which of so many points stay, in their order; at least one does. Labels of points go the same way, so this is asked
     before `shake`."""
-    share = shaking.drop * random.random()
-    chances = random.random(many)
+    share = augment.point_dropout * rng.random()
+    chances = rng.random(num_points)
     stay = np.flatnonzero(chances >= share)
-    return stay if len(stay) else np.array([int(chances.argmax())][:many], dtype=np.int64)
+    return stay if len(stay) else np.array([int(chances.argmax())][:num_points], dtype=np.int64)
 
 
-def shake(
-    x: NDArray[np.float32], random: np.random.Generator, shaking: Shaking, normals: int | None = None
+def augment_points(
+    x: NDArray[np.float32], rng: np.random.Generator, augment: PointAugment, normals_column: int | None = None
 ) -> NDArray[np.float32]:
     """(n, 3 + F) rows as they are seen this time; `normals` is the column where normals begin (`Points.normals`)."""
-    turned = _rotation(random, shaking)
-    factor = shaking.scale[0] + (shaking.scale[1] - shaking.scale[0]) * random.random()
-    moved = shaking.shift * (2 * random.random(3) - 1)
-    blur = shaking.jitter * np.clip(random.standard_normal((len(x), 3)), -FARTHEST, FARTHEST)
-    form = _form(random, shaking) @ turned
+    turned = _sample_rotation(rng, augment)
+    factor = augment.scale[0] + (augment.scale[1] - augment.scale[0]) * rng.random()
+    moved = augment.shift * (2 * rng.random(3) - 1)
+    blur = augment.jitter * np.clip(rng.standard_normal((len(x), 3)), -MAX_DEVIATIONS, MAX_DEVIATIONS)
+    form = _sample_deformation(rng, augment) @ turned
     found = x.copy()
     if not np.array_equal(form, np.eye(3)):
         found[:, :3] = x[:, :3] @ form.T
-        if normals is not None:
-            found[:, normals : normals + 3] = _unit(x[:, normals : normals + 3] @ np.linalg.inv(form))
-    if factor != 1 or moved.any() or shaking.jitter:
+        if normals_column is not None:
+            found[:, normals_column : normals_column + 3] = _unit_vectors(
+                x[:, normals_column : normals_column + 3] @ np.linalg.inv(form)
+            )
+    if factor != 1 or moved.any() or augment.jitter:
         found[:, :3] = found[:, :3] * factor + moved + blur
     return found
 
 
-def _form(random: np.random.Generator, shaking: Shaking) -> NDArray[np.float64]:
+def _sample_deformation(random: np.random.Generator, shaking: PointAugment) -> NDArray[np.float64]:
     """(3, 3) what a cloud is tilted, mirrored and stretched by."""
-    axis, angle = random.standard_normal(3), np.clip(random.standard_normal(), -FARTHEST, FARTHEST)
+    axis, angle = random.standard_normal(3), np.clip(random.standard_normal(), -MAX_DEVIATIONS, MAX_DEVIATIONS)
     (mirrored, which), longer = random.random(2), 1 + shaking.stretch * random.random(3)
     shorter = random.random(3) < 0.5
-    form = around(axis, math.radians(shaking.tilt) * angle) if shaking.tilt else np.eye(3)
+    form = rotation_matrix(axis, math.radians(shaking.tilt) * angle) if shaking.tilt else np.eye(3)
     if shaking.flip and mirrored < 0.5:
         level = [number for number in range(3) if "xyz"[number] != shaking.up]
         form[level[int(2 * which)]] *= -1
     return np.where(shorter, 1 / longer, longer)[:, None] * form if shaking.stretch else form
 
 
-def _unit(normals: NDArray[np.float64]) -> NDArray[np.float64]:
+def _unit_vectors(normals: NDArray[np.float64]) -> NDArray[np.float64]:
     """Of length 1 again, where they had one: what is stretched has other normals."""
     return normals / np.maximum(np.sqrt((normals**2).sum(1, keepdims=True)), 1e-12)
 
 
-def _rotation(random: np.random.Generator, shaking: Shaking) -> NDArray[np.float64]:
+def _sample_rotation(random: np.random.Generator, shaking: PointAugment) -> NDArray[np.float64]:
     """(3, 3)"""
     angle, four = 2 * math.pi * random.random(), random.standard_normal(4)
-    if shaking.turn == "none":
+    if shaking.rotate == "none":
         return np.eye(3)
-    if shaking.turn == "up":
-        return about(angle, shaking.up)
+    if shaking.rotate == "up":
+        return axis_rotation(angle, shaking.up)
     # a quaternion of four normal numbers is as likely in every direction, and so is its rotation
     w, x, y, z = four / np.sqrt((four**2).sum())
     return np.array([
@@ -125,7 +127,7 @@ def _rotation(random: np.random.Generator, shaking: Shaking) -> NDArray[np.float
     ])  # fmt: skip
 
 
-def about(angle: float, axis: str) -> NDArray[np.float64]:
+def axis_rotation(angle: float, axis: str) -> NDArray[np.float64]:
     """(3, 3) the rotation by an angle about one of the axes."""
     first, second = ((1, 2), (2, 0), (0, 1))["xyz".index(axis)]
     turned = np.eye(3)
@@ -135,7 +137,7 @@ def about(angle: float, axis: str) -> NDArray[np.float64]:
     return turned
 
 
-def around(axis: NDArray[np.float64], angle: float) -> NDArray[np.float64]:
+def rotation_matrix(axis: NDArray[np.float64], angle: float) -> NDArray[np.float64]:
     """(3, 3) the rotation by an angle about any axis, as Rodrigues has it."""
     x, y, z = axis / np.sqrt((axis**2).sum())
     cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])

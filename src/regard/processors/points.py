@@ -20,36 +20,36 @@ from numpy.typing import NDArray
 from regard.config import as_dict, from_dict
 from regard.errors import DataError, SettingError
 from regard.files import write_json
-from regard.processors.voxel_grid import thin
+from regard.processors.voxel_grid import voxel_downsample
 
 FILE = "points.json"
-Frame = Literal["unit", "centred", "floor"]
+CoordinateFrame = Literal["unit_sphere", "center", "floor"]
 Axis = Literal["x", "y", "z"]
-FEATURES = ("colours", "normals")
+FEATURES = ("colors", "normals")
 """What may stand beside a place, in this order."""
-LOOKS = 10
+TTA_FOLDS = 10
 """Several looks at a small cloud leave out one point in so many, each look others."""
 
-Rows = NDArray[np.float32]
-Numbers = NDArray[np.int64]
+PointRows = NDArray[np.float32]
+Indices = NDArray[np.int64]
 
 
-class Placed(Protocol):
+class PointCloudLike(Protocol):
     """What is read of a cloud: points, and what is known of each."""
 
     @property
-    def places(self) -> NDArray[np.float32]: ...
+    def coordinates(self) -> NDArray[np.float32]: ...
     @property
-    def colours(self) -> NDArray[np.uint8] | None: ...
+    def colors(self) -> NDArray[np.uint8] | None: ...
     @property
     def normals(self) -> NDArray[np.float32] | None: ...
 
 
 @dataclass(frozen=True)
-class Points:
+class PointProcessor:
     count: int = 1024
     """points that are drawn of each cloud; of a smaller one all are taken; 0: always all"""
-    frame: Frame = "unit"
+    frame: CoordinateFrame = "unit_sphere"
     """unit: about the mean, the farthest point at distance 1; centred: about the mean, metres stay metres; floor: about the
     mean in the plane, and the lowest point at 0"""
     voxel: float = 0.0
@@ -63,16 +63,18 @@ class Points:
 
     def __post_init__(self) -> None:
         if self.count < 0:
-            raise SettingError(f"data.points must be at least 1, or 0 for all, not {self.count}.")
+            raise SettingError(f"data.num_points must be at least 1, or 0 for all, not {self.count}.")
         for name in ("voxel", "block"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise SettingError(f"data.{name} must be at least 0, not {getattr(self, name)}.")
-        if self.frame not in ("unit", "centred", "floor") or self.up not in ("x", "y", "z"):
+        if self.frame not in ("unit_sphere", "center", "floor") or self.up not in ("x", "y", "z"):
             raise SettingError(f"there is no frame '{self.frame}' with {self.up} upwards.")
-        if self.block and self.frame == "unit":
-            raise SettingError("blocks of a scene keep its metres: data.block goes with data.frame=floor or centred.")
+        if self.block and self.frame == "unit_sphere":
+            raise SettingError(
+                "blocks of a scene keep its metres: data.block_size goes with data.point_norm=floor or centred."
+            )
         if self.block and self.block < self.voxel:
-            raise SettingError(f"a block of {self.block} is smaller than the cells of data.voxel={self.voxel}.")
+            raise SettingError(f"a block of {self.block} is smaller than the cells of data.voxel_size={self.voxel}.")
         known = tuple(name for name in FEATURES if name in self.features)
         if known != tuple(self.features):
             raise SettingError(f"features are {' and '.join(FEATURES)}, in this order, not {', '.join(self.features)}.")
@@ -84,7 +86,7 @@ class Points:
         return (Path(folder) / FILE).is_file()
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Points:
+    def load(cls, folder: str | os.PathLike[str]) -> PointProcessor:
         path = Path(folder) / FILE
         try:
             said = json.loads(path.read_text(encoding="utf-8"))
@@ -110,66 +112,69 @@ class Points:
         return 3 + 3 * len(self.features)
 
     @property
-    def normals(self) -> int | None:
+    def normals_column(self) -> int | None:
         """The column where normals begin, which turn with the places; None: there are none."""
         return 3 + 3 * self.features.index("normals") if "normals" in self.features else None
 
     @property
-    def upright(self) -> int:
+    def up_axis(self) -> int:
         """The column of the axis that points upwards."""
         return "xyz".index(self.up)
 
-    def prepare(self, cloud: Placed, random: np.random.Generator | None = None) -> tuple[Rows, Numbers]:
+    def prepare(self, cloud: PointCloudLike, rng: np.random.Generator | None = None) -> tuple[PointRows, Indices]:
         """(n, width) rows, and (n,) which points of the cloud they are.
 
         Without chance this is a pure function of the cloud: of each cell the first point is kept, of a scene with blocks the
         column about its middle, and of more than `count` points those that a fixed shuffle puts first."""
-        kept = self._left(cloud, random)
-        kept = kept[drawn(len(kept), self.count, random)]
-        return self.framed(self.rows(cloud, kept)), kept
+        kept = self._candidates(cloud, rng)
+        kept = kept[sample_indices(len(kept), self.count, rng)]
+        return self.normalize(self.rows(cloud, kept)), kept
 
-    def draws(self, cloud: Placed, least: int, most: int) -> list[Rows]:
+    def prepare_views(self, cloud: PointCloudLike, min_views: int, max_views: int) -> list[PointRows]:
         """Several such, without chance, until each point was drawn once, so many at least and at most; the first of one is that
         of `prepare`."""
-        kept = self._left(cloud, None)
-        return [self.framed(self.rows(cloud, kept[some])) for some in rounds(len(kept), self.count, least, most)]
+        kept = self._candidates(cloud, None)
+        return [
+            self.normalize(self.rows(cloud, kept[some]))
+            for some in sample_rounds(len(kept), self.count, min_views, max_views)
+        ]
 
-    def _left(self, cloud: Placed, random: np.random.Generator | None) -> Numbers:
-        kept, _ = thin(cloud.places, self.voxel, random)
+    def _candidates(self, cloud: PointCloudLike, random: np.random.Generator | None) -> Indices:
+        kept, _ = voxel_downsample(cloud.coordinates, self.voxel, random)
         if self.block and len(kept):
-            kept = kept[self._column(cloud.places[kept], random)]
+            kept = kept[self._block_indices(cloud.coordinates[kept], random)]
         return kept
 
-    def rows(self, cloud: Placed, chosen: Numbers | None = None) -> Rows:
+    def rows(self, cloud: PointCloudLike, indices: Indices | None = None) -> PointRows:
         """(n, width) these points of a cloud, or all, where they are."""
-        taken = slice(None) if chosen is None else chosen
-        x = np.zeros((len(cloud.places[taken]), self.width), dtype=np.float32)
-        x[:, :3] = cloud.places[taken]
+        taken = slice(None) if indices is None else indices
+        x = np.zeros((len(cloud.coordinates[taken]), self.width), dtype=np.float32)
+        x[:, :3] = cloud.coordinates[taken]
         for number, name in enumerate(self.features):
             column = slice(3 + 3 * number, 6 + 3 * number)
-            if name == "colours" and cloud.colours is not None:
-                x[:, column] = cloud.colours[taken] / np.float32(255)
+            if name == "colors" and cloud.colors is not None:
+                x[:, column] = cloud.colors[taken] / np.float32(255)
             if name == "normals" and cloud.normals is not None:
                 x[:, column] = cloud.normals[taken]
         return x
 
-    def framed(self, x: Rows) -> Rows:
+    def normalize(self, x: PointRows) -> PointRows:
         """The same rows with their places in the model's frame."""
         if not len(x):
             return x
         places = x[:, :3].astype(np.float64)
-        places -= _middle(places, self)
-        if self.frame == "unit":
+        places -= _frame_origin(places, self)
+        if self.frame == "unit_sphere":
             places /= np.sqrt((places**2).sum(axis=1).max()) or 1.0  # one point, or all in one place, stays there
         return np.concatenate([places.astype(np.float32), x[:, 3:]], axis=1)
 
-    def without_limit(self) -> Points:
+    def without_limit(self) -> PointProcessor:
         """The same for all points of a cloud."""
         return replace(self, count=0)
 
-    def _column(self, places: NDArray[np.float32], random: np.random.Generator | None) -> Numbers:
+    def _block_indices(self, places: NDArray[np.float32], random: np.random.Generator | None) -> Indices:
         """The points of one column, about one of them that chance chooses, else about the one nearest to the middle."""
-        flat = np.delete(places, self.upright, axis=1)
+        flat = np.delete(places, self.up_axis, axis=1)
         if random is None:
             middle = flat[((flat - flat.mean(axis=0)) ** 2).sum(axis=1).argmin()]
         else:
@@ -177,33 +182,33 @@ class Points:
         return np.flatnonzero((np.abs(flat - middle) <= self.block / 2).all(axis=1))
 
 
-def drawn(many: int, count: int, random: np.random.Generator | None = None) -> Numbers:
+def sample_indices(total: int, count: int, rng: np.random.Generator | None = None) -> Indices:
     """Which of so many are taken, `count` at most (0: all); without chance those that a fixed shuffle puts first."""
-    if random is None or not count or many <= count:
-        return rounds(many, count, 1, 1)[0]
-    return random.choice(many, count, replace=False)
+    if rng is None or not count or total <= count:
+        return sample_rounds(total, count, 1, 1)[0]
+    return rng.choice(total, count, replace=False)
 
 
-def rounds(many: int, count: int, least: int, most: int) -> list[Numbers]:
+def sample_rounds(total: int, count: int, min_rounds: int, max_rounds: int) -> list[Indices]:
     """So many in a fixed shuffle that goes round, `count` at a time until each has come, `least` times or more, up to `most`;
     then comes another shuffle. Where one time would be enough and several are wanted, each leaves out another tenth."""
-    if not count or many <= count:
-        if least == 1 or many < 2:
-            return [np.arange(many)]
-        count, each = many - max(many // LOOKS, 1), LOOKS
+    if not count or total <= count:
+        if min_rounds == 1 or total < 2:
+            return [np.arange(total)]
+        count, each = total - max(total // TTA_FOLDS, 1), TTA_FOLDS
     else:
-        each = -(-many // count)  # times until every one has come
-    random, found = np.random.default_rng(many), list[Numbers]()
-    for turn in range(min(max(-(-many // count), least), most)):
+        each = -(-total // count)  # times until every one has come
+    random, found = np.random.default_rng(total), list[Indices]()
+    for turn in range(min(max(-(-total // count), min_rounds), max_rounds)):
         if turn % each == 0:
-            order = random.permutation(many)
+            order = random.permutation(total)
         first = turn % each * count
         found.append(order.take(np.arange(first, first + count), mode="wrap"))
     return found
 
 
-def _middle(places: NDArray[np.float64], points: Points) -> NDArray[Any]:
+def _frame_origin(places: NDArray[np.float64], points: PointProcessor) -> NDArray[Any]:
     middle: NDArray[Any] = places.mean(axis=0)
     if points.frame == "floor":
-        middle[points.upright] = places[:, points.upright].min()
+        middle[points.up_axis] = places[:, points.up_axis].min()
     return middle

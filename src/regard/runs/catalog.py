@@ -10,20 +10,20 @@ import sys
 from typing import Any
 
 from regard.config import describe
-from regard.index import PATH
+from regard.index import INDEX_PATH
 from regard.runs.settings import GROUPS
 from regard.systems import SYSTEMS
-from regard.tasks import every
+from regard.tasks import all_tasks
 
-WIDE = 40
+MAX_DEFAULT_CHARS = 40
 """Characters of a default value; a longer value, as the config of a captioner's encoder, is cut."""
 
 
-def catalog() -> dict[str, Any]:
+def build_index() -> dict[str, Any]:
     """All systems with their presets, all tasks and all settings, as index.json contains them."""
     systems = {
         name: {
-            "about": system.about, "reads": system.reads, "tasks": list(system.tasks),
+            "about": system.description, "reads": system.modality, "tasks": list(system.tasks),
             "model_type": system.published.model_type,
             "presets": {preset: one.parameters for preset, one in system.presets.items()},
         }
@@ -31,34 +31,34 @@ def catalog() -> dict[str, Any]:
     }  # fmt: skip
     tasks = [
         {
-            "task": task.name, "reads": task.reads, "about": task.about, "columns": list(task.columns), "model": task.model,
-            "settings": list(task.heeds), "reader_files": list(task.reader_files),
+            "task": task.name, "reads": task.modality, "about": task.description, "columns": list(task.columns), "model": task.default_model,
+            "settings": list(task.settings_used), "reader_files": list(task.processor_files),
         }
-        for task in every()
+        for task in all_tasks()
     ]  # fmt: skip
     groups = [*((name, kind, "all") for name, kind in GROUPS.items())]
     groups += [("model", system.config, system.name) for system in SYSTEMS.values()]
     settings = [
-        {"setting": f"{group}.{name}", "system": system, "default": _short(getattr(kind(), name)), "about": about}
+        {"setting": f"{group}.{name}", "system": system, "default": _shorten(getattr(kind(), name)), "about": about}
         for group, kind, system in groups
         for name, about in describe(kind).items()
     ]
     return {"systems": systems, "tasks": tasks, "settings": settings}
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = str(value)
-    return text if len(text) <= WIDE else f"{text[: WIDE - 2]} …"
+    return text if len(text) <= MAX_DEFAULT_CHARS else f"{text[: MAX_DEFAULT_CHARS - 2]} …"
 
 
 def main() -> int:
-    text = json.dumps(catalog(), ensure_ascii=False, indent=1) + "\n"
+    text = json.dumps(build_index(), ensure_ascii=False, indent=1) + "\n"
     if "--check" not in sys.argv[1:]:
-        PATH.write_text(text, encoding="utf-8")
+        INDEX_PATH.write_text(text, encoding="utf-8")
         return 0
-    if PATH.exists() and PATH.read_text(encoding="utf-8") == text:
+    if INDEX_PATH.exists() and INDEX_PATH.read_text(encoding="utf-8") == text:
         return 0
-    print(f"{PATH}: differs from the tables. Run: python -m regard.runs.catalog", file=sys.stderr)
+    print(f"{INDEX_PATH}: differs from the tables. Run: python -m regard.runs.catalog", file=sys.stderr)
     return 1
 
 

@@ -13,43 +13,43 @@ from typing import Any
 from regard.config import override
 from regard.data.check.class_counts import ClassReport
 from regard.data.check.findings import Report
-from regard.data.check.pair_survey import Advance
-from regard.data.settings import Data
-from regard.errors import SettingError, UnknownName
+from regard.data.check.pair_survey import ProgressCallback
+from regard.data.settings import DataSettings
+from regard.errors import SettingError, UnknownNameError
 from regard.index import TASK_ADVICE
 from regard.lazy import LazyTable
-from regard.runs.modality import task_for
-from regard.runs.settings import gather
+from regard.runs.modality import resolve_task
+from regard.runs.settings import collect_overrides
 
-CHECKS: LazyTable[Callable[..., Report]] = LazyTable({
+TEXT_CHECKS: LazyTable[Callable[..., Report]] = LazyTable({
     "translate": "regard.data.check.pairs:check_pairs",
-    "language": "regard.data.check.text:check_texts",
-    "mask": "regard.data.check.documents:check_documents",
-    "classify": "regard.data.check.labeled:check_labelled",
-    "choose": "regard.data.check.labeled:check_questions",
-    "tag": "regard.data.check.tagged:check_tagged",
-    "span": "regard.data.check.qa:check_spans",
-    "embed": "regard.data.check.contrastive_pairs:check_together",
-    "recall": "regard.data.check.algorithmic:check_recall",
+    "lm": "regard.data.check.text:check_texts",
+    "mlm": "regard.data.check.documents:check_documents",
+    "classify": "regard.data.check.labeled:check_labeled",
+    "choose": "regard.data.check.labeled:check_multiple_choice",
+    "tag": "regard.data.check.tagged:check_tags",
+    "qa": "regard.data.check.qa:check_qa",
+    "embed": "regard.data.check.contrastive_pairs:check_contrastive_pairs",
+    "algorithmic": "regard.data.check.algorithmic:check_algorithmic",
 })  # fmt: skip
 """How the data of each task is checked."""
 
-LOOKS: LazyTable[Callable[..., Report]] = LazyTable({
-    "classify": "regard.data.check.images:check_pictures",
-    "segment": "regard.data.check.images:check_masked",
-    "depth": "regard.data.check.images:check_depths",
-    "draw": "regard.data.check.images:check_plain",
+IMAGE_CHECKS: LazyTable[Callable[..., Report]] = LazyTable({
+    "classify": "regard.data.check.images:check_images",
+    "segment": "regard.data.check.images:check_segmentation",
+    "depth": "regard.data.check.images:check_depth",
+    "draw": "regard.data.check.images:check_unlabeled_images",
     "caption": "regard.data.check.captions:check_captions",
 })  # fmt: skip
 """The same of tasks whose samples are pictures."""
 
-SHAPES: LazyTable[Callable[..., Report]] = LazyTable({
+POINT_CHECKS: LazyTable[Callable[..., Report]] = LazyTable({
     "classify": "regard.data.check.point_clouds:check_clouds",
-    "segment": "regard.data.check.point_clouds:check_labelled_clouds",
+    "segment": "regard.data.check.point_clouds:check_labeled_clouds",
 })  # fmt: skip
 """The same of tasks whose samples are clouds."""
 
-FORMS = {"text": CHECKS, "pictures": LOOKS, "points": SHAPES}
+CHECKS_BY_MODALITY = {"text": TEXT_CHECKS, "image": IMAGE_CHECKS, "points": POINT_CHECKS}
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -60,19 +60,19 @@ def check(
 ) -> Report:  # fmt: skip
     """Look at data as `train` would read it. `print` the report, or read its findings; `out` is where the lengths are
     drawn, a folder or a .png or .svg file."""
-    if task not in CHECKS and task not in LOOKS:
-        raise UnknownName("task", task, [*CHECKS, *LOOKS], TASK_ADVICE)
+    if task not in TEXT_CHECKS and task not in IMAGE_CHECKS:
+        raise UnknownNameError("task", task, [*TEXT_CHECKS, *IMAGE_CHECKS], TASK_ADVICE)
     if not data:
         raise SettingError("there is no data. Name files with --data.")
-    said = gather(settings)
+    said = collect_overrides(settings)
     for named in (f"{group}.{key}" for group, values in said.items() for key in values):
         if not named.startswith("data."):
             raise SettingError(f"{named} has nothing to do with a check, which takes data.* only.")
-    made = override(Data(), said.get("data", {}), "data.")
-    picture = None if out is None else _picture(Path(out))
+    made = override(DataSettings(), said.get("data", {}), "data.")
+    picture = None if out is None else _figure_path(Path(out))
     with _progress() as advance:
         paths = [data] if isinstance(data, str | os.PathLike) else data
-        form = FORMS[task_for(task, None, [os.fspath(path) for path in paths], columns).reads]
+        form = CHECKS_BY_MODALITY[resolve_task(task, None, [os.fspath(path) for path in paths], columns).modality]
         report = form[task](data, valid, columns or None, made, advance)
     if picture is None:
         return report
@@ -81,33 +81,37 @@ def check(
         from regard.draw.lengths import draw_lengths
 
         drawn.append(draw_lengths(report.lengths, picture))
-    if isinstance(report, ClassReport) and report.spreads:
-        from regard.draw.class_distribution import draw_spread
+    if isinstance(report, ClassReport) and report.class_counts:
+        from regard.draw.class_distribution import draw_class_counts
 
         alone = not drawn and picture == Path(out or "")
-        drawn.append(draw_spread(report.spreads, picture if alone else picture.with_name(_beside(picture))))
+        drawn.append(
+            draw_class_counts(
+                report.class_counts, picture if alone else picture.with_name(_classes_figure_name(picture))
+            )
+        )
     if not drawn:
         print(f"{out}: nothing is drawn, as there are neither lengths nor classes to compare", file=sys.stderr)
-    return replace(report, pictures=tuple(map(str, drawn)))
+    return replace(report, figures=tuple(map(str, drawn)))
 
 
-def _picture(out: Path) -> Path:
+def _figure_path(out: Path) -> Path:
     """Refused before the reading, not after it."""
-    from regard.draw.figure import check_ending
+    from regard.draw.figure import check_suffix
 
     if not out.suffix or out.is_dir():
         return out / "lengths.png"
-    check_ending(out, (".png", ".svg"))
+    check_suffix(out, (".png", ".svg"))
     return out
 
 
-def _beside(picture: Path) -> str:
+def _classes_figure_name(picture: Path) -> str:
     """The name of the picture of classes, which belongs to that of lengths."""
     return f"classes{picture.suffix}" if picture.stem == "lengths" else f"{picture.stem}-classes{picture.suffix}"
 
 
 @contextmanager
-def _progress() -> Iterator[Advance]:
+def _progress() -> Iterator[ProgressCallback]:
     """A line on standard error that says what is being read, where a person is looking on."""
     if not sys.stderr.isatty():
         yield lambda what, rows: None

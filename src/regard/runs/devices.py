@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from regard.errors import SettingError
-from regard.training.distributed import asked_world
+from regard.training.distributed import process_group_from_env
 
 
 def pick_device(name: str) -> torch.device:
@@ -17,8 +17,8 @@ def pick_device(name: str) -> torch.device:
         raise SettingError(f"unknown device '{name}'. There is: auto, cpu, cuda, mps.")
     if not available[kind]:
         raise SettingError(f"there is no {kind} device on this machine. Use --device auto or cpu.")
-    world = asked_world()
-    found = torch.device("cuda", world.local) if name == "cuda" and world.size > 1 else torch.device(name)
+    world = process_group_from_env()
+    found = torch.device("cuda", world.local_rank) if name == "cuda" and world.size > 1 else torch.device(name)
     if found.type == "cuda" and found.index is not None:
         if found.index >= torch.cuda.device_count():
             raise SettingError(

@@ -9,68 +9,68 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.data.text.files import blocks, existing, refuse
+from regard.data.text.files import existing_file, raise_error, read_blocks
 from regard.errors import DataError, RegardError
 from regard.runs.predict_inputs import FILE_NAME
 from regard.tasks import Task
 
-STDIN = "-"
-LONGEST = 4096
+STDIN_ARGUMENT = "-"
+MAX_PATH_CHARS = 4096
 """Letters that the name of a file may have."""
 
 
-def wholes(task: Task, inputs: Sequence[str]) -> list[str]:
+def read_texts(task: Task, inputs: Sequence[str]) -> list[str]:
     """Texts as they are, the whole text of those that are files, and of standard input for `-`.
 
     What looks like the name of a file is one, so that a misspelt one is not explained. Pictures and clouds are
     read by their task."""
     if len(inputs) > 2:
         raise RegardError(f"explain takes one text, or two that belong together; {len(inputs)} were given. Quote them.")
-    if list(inputs).count(STDIN) > 1:
+    if list(inputs).count(STDIN_ARGUMENT) > 1:
         raise RegardError("standard input (-) can be read once only: name a file for the other text.")
-    return list(inputs) if task.reads != "text" else [_whole(text) for text in inputs]
+    return list(inputs) if task.modality != "text" else [_read_text(text) for text in inputs]
 
 
-def place(at: str | None, reads: str = "pictures") -> Any:
+def parse_position(at: str | None, modality: str = "image") -> Any:
     """The row and the column of a pixel, or the number or the coordinates of a point, as they are written on a command line."""
     if at is None:
         return None
-    if reads == "points":
-        return _point(at)
+    if modality == "points":
+        return _parse_point(at)
     row, comma, column = at.partition(",")
     if not comma or not row.strip().isdecimal() or not column.strip().isdecimal():
         raise RegardError(f"--at takes the row and the column of a pixel, as in 12,30, not '{at}'.")
     return int(row), int(column)
 
 
-def _point(at: str) -> int | tuple[float, ...]:
+def _parse_point(at: str) -> int | tuple[float, ...]:
     try:
-        return int(at) if at.strip().isdecimal() else _three(at)
+        return int(at) if at.strip().isdecimal() else _parse_coordinates(at)
     except ValueError as error:
         raise RegardError(
             f"--at takes the number of a point, as in 512, or where it is, as in 1.5,0.2,0.9, not '{at}'."
         ) from error
 
 
-def _three(at: str) -> tuple[float, ...]:
+def _parse_coordinates(at: str) -> tuple[float, ...]:
     x, y, z = map(float, at.split(","))
     if not all(map(math.isfinite, (x, y, z))):
         raise ValueError(at)
     return x, y, z
 
 
-def _whole(text: str) -> str:
-    if text == STDIN:
-        return _filled(sys.stdin.read(), "standard input")
-    if len(text) >= LONGEST or not (os.path.isfile(text) or FILE_NAME.fullmatch(text)):
+def _read_text(text: str) -> str:
+    if text == STDIN_ARGUMENT:
+        return _check_text(sys.stdin.read(), "standard input")
+    if len(text) >= MAX_PATH_CHARS or not (os.path.isfile(text) or FILE_NAME.fullmatch(text)):
         return text
-    path = existing(text)
+    path = existing_file(text)
     if not Path(text).suffix:  # it could have been meant as a text
         print(f"reading the file {text}", file=sys.stderr)
-    return _filled("".join(part for _, part in blocks(path, refuse)), text)
+    return _check_text("".join(part for _, part in read_blocks(path, raise_error)), text)
 
 
-def _filled(text: str, where: str) -> str:
+def _check_text(text: str, where: str) -> str:
     try:
         text.encode()  # a byte that is not UTF-8 arrives as half of a character
     except UnicodeEncodeError as error:

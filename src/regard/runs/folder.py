@@ -14,23 +14,28 @@ from pathlib import Path
 from typing import IO, Any
 
 from regard import capabilities
-from regard.draw.curves import curves
+from regard.draw.curves import draw_training_curves
 from regard.errors import RegardError, RunError
 from regard.files import write_text
-from regard.folders import OWN_FILE
-from regard.index import reader_files
-from regard.runs.tensorboard import Events
-from regard.training.checkpoint import newest_state
+from regard.folders import METADATA_FILE
+from regard.index import processor_files
+from regard.runs.tensorboard import EventWriter
+from regard.training.checkpoint import latest_checkpoint
 
-LOCK = ".lock"
+LOCK_FILE = ".lock"
 
-READER = reader_files()
+PROCESSOR_FILES = processor_files()
 """What turns samples into tensors."""
 
-BEGINNING = {LOCK, f".{OWN_FILE}.writing", *READER, *(f".{name}.writing" for name in READER)}
+INITIAL_FILES = {
+    LOCK_FILE,
+    f".{METADATA_FILE}.writing",
+    *PROCESSOR_FILES,
+    *(f".{name}.writing" for name in PROCESSOR_FILES),
+}
 """What a run leaves that was killed before it had begun; its lock says that these are ours."""
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 """What is wrong when a disk takes nothing more."""
 
 
@@ -39,18 +44,18 @@ class RunFolder:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
         self.log_file = self.path / "log.jsonl"
-        self.samples = self.path / "samples.txt"
-        self._events: Events | None = None
-        self._ours = False
+        self.samples_file = self.path / "samples.txt"
+        self._events: EventWriter | None = None
+        self._owns_lock = False
 
     def exists(self) -> bool:
-        return (self.path / OWN_FILE).exists()
+        return (self.path / METADATA_FILE).exists()
 
-    def refuse_if_taken(self) -> None:
+    def check_available(self) -> None:
         """A run is never overwritten, nor is a folder that holds something else."""
         if self.exists():
-            if not self._ours:
-                self._refuse_rival()
+            if not self._owns_lock:
+                self._check_unlocked()
             raise RunError(f"{self.path}: there is a run already. Go on with it by --resume, or choose another --out.")
         if self.path.is_file():
             raise RunError(f"{self.path}: is a file. Choose another --out.")
@@ -58,83 +63,83 @@ class RunFolder:
         if not os.access(above, os.W_OK | os.X_OK):
             raise RunError(f"{self.path}: cannot be made, because {above} may not be written. Choose another --out.")
         inside = {path.name for path in self.path.iterdir()} if self.path.exists() else set()
-        if inside - {LOCK} and not (LOCK in inside and inside <= BEGINNING):
+        if inside - {LOCK_FILE} and not (LOCK_FILE in inside and inside <= INITIAL_FILES):
             raise RunError(f"{self.path}: is not empty and is no run. Choose another --out.")
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """No other process trains into this folder meanwhile. The lock ends with the process, however that ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / LOCK).open("a+b", buffering=0)
+            file = (self.path / LOCK_FILE).open("a+b", buffering=0)
         except OSError as error:
             raise RunError(f"{self.path}: cannot be written ({error.strerror}). Choose another --out.") from error
         with file:
-            if not self._locked(file, alone=True):
-                raise self._rival(file)
+            if not self._try_lock(file, alone=True):
+                raise self._lock_error(file)
             with suppress(OSError):  # a full disk: the lock holds, only nobody can tell whose it is
                 file.truncate(0)
                 file.write(f"{os.getpid()} on {socket.gethostname()}".encode())
-            self._ours = True
+            self._owns_lock = True
             try:
                 yield
             finally:
-                self._ours = False
+                self._owns_lock = False
                 with suppress(PermissionError):  # Windows removes no open file; a later run locks it again
-                    (self.path / LOCK).unlink(missing_ok=True)
+                    (self.path / LOCK_FILE).unlink(missing_ok=True)
 
-    def _locked(self, file: IO[bytes], alone: bool) -> bool:
+    def _try_lock(self, file: IO[bytes], alone: bool) -> bool:
         """Whether the lock is ours, and its file still where it was: it goes with the run that held it."""
-        if not capabilities.available("file_locks"):
+        if not capabilities.is_available("file_locks"):
             return True
         try:
             capabilities.lock_file(file.fileno(), shared=not alone)
-            return os.path.samestat(os.fstat(file.fileno()), os.stat(self.path / LOCK))
+            return os.path.samestat(os.fstat(file.fileno()), os.stat(self.path / LOCK_FILE))
         except (BlockingIOError, FileNotFoundError):
             return False
         except OSError:  # a file system without locks
             return True
 
-    def _rival(self, file: IO[bytes]) -> RunError:
+    def _lock_error(self, file: IO[bytes]) -> RunError:
         file.seek(0)
         owner = file.read().decode(errors="replace").strip() or "unknown"
         return RunError(
             f"{self.path}: another run is training into it (process {owner}). Wait for it, or choose another --out."
         )
 
-    def _refuse_rival(self) -> None:
-        with suppress(FileNotFoundError), (self.path / LOCK).open("rb") as file:
-            if not self._locked(file, alone=False):
-                raise self._rival(file)
+    def _check_unlocked(self) -> None:
+        with suppress(FileNotFoundError), (self.path / LOCK_FILE).open("rb") as file:
+            if not self._try_lock(file, alone=False):
+                raise self._lock_error(file)
 
     @contextmanager
-    def disk_told(self, needed: int, again: str) -> Iterator[None]:
+    def report_disk_errors(self, checkpoint_bytes: int, resume_command: str) -> Iterator[None]:
         """A disk that takes nothing more is told in one paragraph, wherever it was noticed."""
         try:
             yield
         except (OSError, RegardError) as error:
             cause = error if isinstance(error, OSError) else error.__cause__
-            if not isinstance(cause, OSError) or cause.errno not in FULL:
+            if not isinstance(cause, OSError) or cause.errno not in DISK_ERRORS:
                 raise
-            saved, _ = newest_state(self.checkpoints)
+            saved, _ = latest_checkpoint(self.checkpoints)
             last = f"The last good checkpoint is {saved.path.name}." if saved else "There is no checkpoint yet."
             free = shutil.disk_usage(self.path).free
-            go_on = f"go on with:\n  {again}" if self.exists() else "start again."
+            go_on = f"go on with:\n  {resume_command}" if self.exists() else "start again."
             raise RunError(
-                f"{self.path}: {cause.strerror or cause}. A checkpoint of this run needs {needed / 2**20:.1f} MiB; "
+                f"{self.path}: {cause.strerror or cause}. A checkpoint of this run needs {checkpoint_bytes / 2**20:.1f} MiB; "
                 f"{free / 2**20:.1f} MiB are free. {last} Make room and {go_on}"
             ) from error
 
-    def facts(self) -> dict[str, Any]:
+    def read_metadata(self) -> dict[str, Any]:
         """What regard.json says."""
         if not self.exists():
-            raise RunError(f"{self.path}: is no run: it has no {OWN_FILE}.")
+            raise RunError(f"{self.path}: is no run: it has no {METADATA_FILE}.")
         try:
-            found = json.loads((self.path / OWN_FILE).read_text(encoding="utf-8"))
+            found = json.loads((self.path / METADATA_FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise RunError(f"{self.path}: its {OWN_FILE} cannot be read ({error}).") from error
+            raise RunError(f"{self.path}: its {METADATA_FILE} cannot be read ({error}).") from error
         if not isinstance(found, dict):
-            raise RunError(f"{self.path}: its {OWN_FILE} is not a JSON object.")
+            raise RunError(f"{self.path}: its {METADATA_FILE} is not a JSON object.")
         return found
 
     def log(self, row: dict[str, Any]) -> None:
@@ -142,9 +147,9 @@ class RunFolder:
             file.write(json.dumps(row) + "\n")
         numbers = {key: value for key, value in row.items() if key != "step" and isinstance(value, int | float)}
         named = {f"{row['kind']}/{key}": float(value) for key, value in numbers.items()}
-        self._writer(int(row["step"])).add(int(row["step"]), named)
+        self._event_writer(int(row["step"])).add(int(row["step"]), named)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def read_log(self) -> list[dict[str, Any]]:
         """The log so far; a last line that a kill cut in two is left out."""
         rows = []
         if self.log_file.exists():
@@ -155,26 +160,28 @@ class RunFolder:
                     continue
         return rows
 
-    def cut_back(self, step: int) -> None:
+    def truncate_log(self, step: int) -> None:
         """Forget what the log says after `step`: it will be said again."""
-        kept = [row for row in self.rows() if row["step"] <= step]
+        kept = [row for row in self.read_log() if row["step"] <= step]
         write_text(self.log_file, "".join(json.dumps(row) + "\n" for row in kept))
-        if self.samples.exists():
-            text = self.samples.read_text(encoding="utf-8", errors="replace")  # a kill may have cut a letter in two
+        if self.samples_file.exists():
+            text = self.samples_file.read_text(
+                encoding="utf-8", errors="replace"
+            )  # a kill may have cut a letter in two
             text = text[: text.rfind("\n\n") + 2]
             parts = [re.match(r"step (\d+)\n", part) for part in re.split(r"^(?=step \d+\n)", text, flags=re.MULTILINE)]
-            write_text(self.samples, "".join(part.string for part in parts if part and int(part[1]) <= step))
+            write_text(self.samples_file, "".join(part.string for part in parts if part and int(part[1]) <= step))
         for left in self.path.glob(".curves.png.*.part"):
             left.unlink(missing_ok=True)
-        self._writer(step + 1)
+        self._event_writer(step + 1)
 
-    def _writer(self, step: int) -> Events:
+    def _event_writer(self, step: int) -> EventWriter:
         if self._events is None:
-            self._events = Events(self.path / "events", step)
+            self._events = EventWriter(self.path / "events", step)
         return self._events
 
-    def draw(self, title: str) -> None:
-        curves(self.rows(), self.path / "curves.png", title)
+    def draw_curves(self, title: str) -> None:
+        draw_training_curves(self.read_log(), self.path / "curves.png", title)
 
     def close(self) -> None:
         if self._events is not None:

@@ -10,138 +10,146 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.data.text.files import chunked, existing, lines
-from regard.data.text.tables import format_of, iterate_rows
-from regard.data.text.unlabeled_rows import TABLES
-from regard.decode.settings import Decode
+from regard.data.text.files import chunked, existing_file, read_lines
+from regard.data.text.tables import file_format, iterate_rows
+from regard.data.text.unlabeled_rows import TABLE_SUFFIXES
+from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError
-from regard.folders import read_identity
+from regard.folders import read_config_files
 from regard.model import Model
-from regard.runs.predict_inputs import Given, given
-from regard.runs.terminal import Pace
-from regard.systems import find_published
-from regard.types import Answer
+from regard.runs.predict_inputs import PredictInput, read_inputs
+from regard.runs.terminal import ProgressPrinter
+from regard.systems import find_by_model_type
+from regard.types import Prediction
 
-PLACES = 5
+MAX_LOCATIONS = 5
 """Lines that are named where several have the same fault."""
 
 
-class Said:
+class PredictionWriter:
     """Prints answers, and says on standard error what became of the inputs."""
 
     def __init__(self, model: Model, inputs: Sequence[str], as_json: bool, folder: Path | None = None) -> None:
         """`folder`: where answers that are pictures or clouds are left."""
         self.model, self.as_json, self.folder = model, as_json, folder or Path("answers")
-        self.left: set[str] = set()
-        self.alone = not inputs and sys.stdin.isatty()
+        self.written_names: set[str] = set()
+        self.interactive = not inputs and sys.stdin.isatty()
         """a person types, and waits for an answer to each line"""
-        self.only = len(inputs) == 1
-        self.total = self.cut = self.failed = 0
-        self.faults: dict[str, list[str]] = {}
+        self.single_input = len(inputs) == 1
+        self.total = self.truncated = self.failed = 0
+        self.error_locations: dict[str, list[str]] = {}
         """where else each problem was met"""
-        self.hinted = False
+        self.mask_warned = False
 
-    def answer(self, one: Given, answer: Answer, several: bool) -> None:
+    def write(self, item: PredictInput, prediction: Prediction, in_batch: bool) -> None:
         """`several`: others are answered beside it."""
         self.total += 1
-        self.cut += bool(answer.extra.get("cut"))
-        if self.model.task.paints:
-            return self._painted(one, answer)
+        self.truncated += bool(prediction.extra.get("cut"))
+        if self.model.task.has_file_output:
+            return self._write_files(item, prediction)
         if self.as_json:
-            row = {"input": one.written(), "value": answer.value, "scores": answer.scores, "tokens": answer.tokens}
-            _print_json({**row, **answer.extra})
+            row = {
+                "input": item.to_json(),
+                "value": prediction.value,
+                "scores": prediction.score,
+                "tokens": prediction.tokens,
+            }
+            _print_json({**row, **prediction.extra})
             return
-        options = answer.extra.get("alternatives", [])
+        options = prediction.extra.get("alternatives", [])
         if len(options) > 1:
-            print(one.title)
+            print(item.title)
             for option in options:
                 print(f"{option['score']:9.4f}\t{option['value']}", flush=True)
             return
-        print(self.model.task.said(one.title, answer), flush=True)
-        if self.model.task.spacious and several:
+        print(self.model.task.format_prediction(item.title, prediction), flush=True)
+        if self.model.task.multiline and in_batch:
             print(flush=True)
 
-    def _painted(self, one: Given, answer: Answer) -> None:
+    def _write_files(self, one: PredictInput, answer: Prediction) -> None:
         # a page of this name could not be opened by its address with a #
         stem = Path(str(one.title)).stem.replace("#", "-") or self.model.task.unit.removesuffix("s")
         name, number = stem, 1
-        while name in self.left:  # files of one name from several folders
+        while name in self.written_names:  # files of one name from several folders
             number += 1
             name = f"{stem}-{number}"
-        self.left.add(name)
+        self.written_names.add(name)
         self.folder.mkdir(parents=True, exist_ok=True)
-        files = self.model.task.leave(name, answer, self.folder)
+        files = self.model.task.write_files(name, answer, self.folder)
         if self.as_json:
-            _print_json({"input": one.written(), "value": answer.value, "files": files})
+            _print_json({"input": one.to_json(), "value": answer.value, "files": files})
         else:
-            print(self.model.task.said(one.title, answer), *files.values(), sep="\t", flush=True)
+            print(self.model.task.format_prediction(one.title, answer), *files.values(), sep="\t", flush=True)
 
-    def nothing(self, one: Given, problem: RegardError | None) -> None:
+    def write_missing(self, item: PredictInput, error: RegardError | None) -> None:
         """A blank input, or one that has a problem."""
-        if problem is not None and self.only and not one.place:
-            raise problem
+        if error is not None and self.single_input and not item.location:
+            raise error
         self.total += 1
-        row: dict[str, Any] = {"input": one.written(), "value": None, "scores": []}
+        row: dict[str, Any] = {"input": item.to_json(), "value": None, "scores": []}
         if self.as_json:
-            _print_json(row if problem is None else {**row, "problem": str(problem)})
+            _print_json(row if error is None else {**row, "problem": str(error)})
         else:
             print(flush=True)
-        if problem is not None:
+        if error is not None:
             self.failed += 1
-            self._fault(one, problem)
+            self._report_error(item, error)
 
-    def _fault(self, one: Given, problem: RegardError) -> None:
-        where = "" if isinstance(problem, DataError) and problem.path is not None else one.place
-        if str(problem) in self.faults and not self.alone:
-            self.faults[str(problem)].append(where)
+    def _report_error(self, one: PredictInput, problem: RegardError) -> None:
+        where = "" if isinstance(problem, DataError) and problem.path is not None else one.location
+        if str(problem) in self.error_locations and not self.interactive:
+            self.error_locations[str(problem)].append(where)
             return
-        self.faults[str(problem)] = []
+        self.error_locations[str(problem)] = []
         print(f"regard: {where}{': ' if where else ''}{problem}", file=sys.stderr)
 
-    def hint(self, one: Given) -> None:
+    def warn_mask_token(self, item: PredictInput) -> None:
         """Once, where a gap is given to a model that fills none."""
         model = self.model
         if (
-            self.hinted
-            or model.task.name in ("mask", "language")
-            or model.text is None
-            or not isinstance(one.value, str)
+            self.mask_warned
+            or model.task.name in ("mlm", "lm")
+            or model.tokenizer is None
+            or not isinstance(item.value, str)
         ):
             return
-        if model.text.role("mask") is None:
+        if model.tokenizer.special_id("mask") is None:
             return
-        from regard.tasks.fill_mask import gap_of
+        from regard.tasks.fill_mask import mask_token
 
-        if gap_of(model.text) in one.value:
-            self.hinted = True
+        if mask_token(model.tokenizer) in item.value:
+            self.mask_warned = True
             print(
-                f"{gap_of(model.text)} is read as it is: this model was made to {model.task.name}, and fills no gaps. "
+                f"{mask_token(model.tokenizer)} is read as it is: this model was made to {model.task.name}, and fills no gaps. "
                 "One that was trained for the task mask does.",
                 file=sys.stderr,
             )
 
     def close(self) -> int:
         """How many were not answered."""
-        for places in filter(None, self.faults.values()):
-            named = "; ".join(filter(None, places[:PLACES]))
-            more = f" and {len(places) - PLACES:,} more" if len(places) > PLACES else ""
+        for places in filter(None, self.error_locations.values()):
+            named = "; ".join(filter(None, places[:MAX_LOCATIONS]))
+            more = f" and {len(places) - MAX_LOCATIONS:,} more" if len(places) > MAX_LOCATIONS else ""
             print(
                 f"regard: the same at {named}{more}" if named else f"regard: {len(places)} times more", file=sys.stderr
             )
         if self.failed and self.total > 1:
-            print(f"{counted(self.failed, self.total)} not answered", file=sys.stderr)
-        if self.cut:
-            where = self.model.task.cut
-            print(f"{counted(self.cut, self.total)} longer than this model reads, and cut {where}", file=sys.stderr)
-        return 0 if self.alone else self.failed
+            print(f"{format_count(self.failed, self.total)} not answered", file=sys.stderr)
+        if self.truncated:
+            where = self.model.task.truncation_side
+            print(
+                f"{format_count(self.truncated, self.total)} longer than this model reads, and cut {where}",
+                file=sys.stderr,
+            )
+        return 0 if self.interactive else self.failed
 
 
-def counted(some: int, total: int) -> str:
-    return f"{some:,} of {total:,} inputs {'was' if some == 1 else 'were'}"
+def format_count(count: int, total: int) -> str:
+    return f"{count:,} of {total:,} inputs {'was' if count == 1 else 'were'}"
 
 
-def ask(
-    model: Model, inputs: Sequence[str], decode: Decode, as_json: bool, chunk: int,
+def predict(
+    model: Model, inputs: Sequence[str], decode: DecodeSettings, as_json: bool, chunk_size: int,
     columns: Mapping[str, str] | None = None, folder: Path | None = None,
 ) -> int:  # fmt: skip
     """Print what is answered; `chunk` inputs are answered together, but one at a time to a person who types.
@@ -149,27 +157,32 @@ def ask(
     Returns how many could not be answered."""
     if folder is not None:
         _check_folder(model, folder)
-    asked, said = given(model.task, inputs, columns), Said(model, inputs, as_json, folder)
-    if not as_json and sys.stdout.isatty() and model.task.streams(decode) and (said.alone or said.only):
+    asked, said = read_inputs(model.task, inputs, columns), PredictionWriter(model, inputs, as_json, folder)
+    if (
+        not as_json
+        and sys.stdout.isatty()
+        and model.task.can_stream(decode)
+        and (said.interactive or said.single_input)
+    ):
         return _stream(model, asked, decode)
     done = 0
-    for some in chunked(asked, 1 if said.alone else min(chunk, model.task.at_once)):
+    for some in chunked(asked, 1 if said.interactive else min(chunk_size, model.task.max_inputs)):
         real = [one for one in some if one.value is not None]
         for one in real:
-            said.hint(one)
-        answers = iter(_tried(model, [one.value for one in real], decode, done))
+            said.warn_mask_token(one)
+        answers = iter(_predict_or_errors(model, [one.value for one in real], decode, done))
         done += len(real)
         for one in some:
             answer = None if one.value is None else next(answers)
-            if isinstance(answer, Answer):
-                said.answer(one, answer, len(some) > 1)
+            if isinstance(answer, Prediction):
+                said.write(one, answer, len(some) > 1)
             else:
-                said.nothing(one, one.problem if answer is None else answer)
+                said.write_missing(one, one.error if answer is None else answer)
     return said.close()
 
 
 def _check_folder(model: Model, folder: Path) -> None:
-    if not model.task.paints:
+    if not model.task.has_file_output:
         raise RegardError(
             f"--out is a folder for answers that are pictures or clouds, and those of the task {model.task.name} are words: "
             "write them to a file with > FILE."
@@ -180,107 +193,111 @@ def _check_folder(model: Model, folder: Path) -> None:
         )
 
 
-def _stream(model: Model, asked: Iterator[Given], decode: Decode) -> int:
+def _stream(model: Model, asked: Iterator[PredictInput], decode: DecodeSettings) -> int:
     for number, one in enumerate(asked):
-        if one.problem is not None:
-            raise one.problem
+        if one.error is not None:
+            raise one.error
         print(one.value or "", end="", flush=True)
-        for part in model.task.stream_answer(model, one.value or "", decode, number):
+        for part in model.task.stream_prediction(model, one.value or "", decode, number):
             print(part, end="", flush=True)
         print(flush=True)
     return 0
 
 
-def _tried(model: Model, values: list[Any], decode: Decode, first: int) -> list[Answer | RegardError]:
+def _predict_or_errors(
+    model: Model, values: list[Any], decode: DecodeSettings, first: int
+) -> list[Prediction | RegardError]:
     """The answers, or why there is none; what cannot be answered together is divided until the ones at fault are alone."""
     if not values:
         return []
     try:
-        return list(model.task.answer(model, values, decode, first))
+        return list(model.task.predict(model, values, decode, first))
     except RegardError as error:
         if len(values) == 1:
             return [error]
     half = len(values) // 2
-    return _tried(model, values[:half], decode, first) + _tried(model, values[half:], decode, first + half)
+    return _predict_or_errors(model, values[:half], decode, first) + _predict_or_errors(
+        model, values[half:], decode, first + half
+    )
 
 
 def choose(model: Model, inputs: Sequence[str], choices: Sequence[str], as_json: bool) -> int:
     """Print which of some texts follows each input best."""
-    said = Said(model, inputs, as_json)
-    for one in given(model.task, inputs):
-        if one.value is None and one.problem is not None:
-            said.nothing(one, one.problem)
+    said = PredictionWriter(model, inputs, as_json)
+    for one in read_inputs(model.task, inputs):
+        if one.value is None and one.error is not None:
+            said.write_missing(one, one.error)
             continue
         if one.value is not None and not isinstance(one.value, str):
-            raise RegardError(f"{one.place}: has choices of its own. Leave --choices out.")
+            raise RegardError(f"{one.location}: has choices of its own. Leave --choices out.")
         try:
-            answer = model.choose(one.value or "", choices)
+            answer = model.rank(one.value or "", choices)
         except RegardError as error:
-            said.nothing(one, error)
+            said.write_missing(one, error)
             continue
         if as_json:
-            said.answer(one, answer, False)
+            said.write(one, answer, False)
             continue
         for option in answer.extra["choices"]:
             print(f"{option['probability']:7.4f}  {option['value']}", flush=True)
-        said.total, said.cut = said.total + 1, said.cut + bool(answer.extra.get("cut"))
+        said.total, said.truncated = said.total + 1, said.truncated + bool(answer.extra.get("cut"))
     return said.close()
 
 
 def search(
-    model: Model, inputs: Sequence[str], found: Mapping[int, str], best: int | None, as_json: bool, chunk: int
+    model: Model, inputs: Sequence[str], texts: Mapping[int, str], top_k: int | None, as_json: bool, chunk_size: int
 ) -> int:
     """Print which of the texts that were `searched` are nearest to each input. Their vectors are made once."""
-    from regard.tasks.embed import BEST, Embed
+    from regard.tasks.embed import TOP_K, Embed
 
     task = model.task
     assert isinstance(task, Embed)
-    own = _made_for(model.identity.source)
+    own = _trained_task(model.spec.source)
     if own != task.name:
         print(
-            f"{model.identity.source} was made to {own}, not to embed: how near its texts are means little. Train it: "
-            f"regard train embed --data PAIRS --model {model.identity.source} --out RUN",
+            f"{model.spec.source} was made to {own}, not to embed: how near its texts are means little. Train it: "
+            f"regard train embed --data PAIRS --model {model.spec.source} --out RUN",
             file=sys.stderr,
         )
-    among, numbers = task.among(model, list(found.values()), Pace("texts")), list(found)
-    said = Said(model, inputs, as_json)
-    headed = not (said.alone or said.only or as_json)
-    for some in chunked(given(task, inputs), 1 if said.alone else chunk):
+    among, numbers = task.build_index(model, list(texts.values()), ProgressPrinter("texts")), list(texts)
+    said = PredictionWriter(model, inputs, as_json)
+    headed = not (said.interactive or said.single_input or as_json)
+    for some in chunked(read_inputs(task, inputs), 1 if said.interactive else chunk_size):
         real = [one for one in some if one.value is not None]
-        answers = iter(task.nearest(model, [one.value for one in real], among, best or BEST) if real else [])
+        answers = iter(task.search(model, [one.value for one in real], among, top_k or TOP_K) if real else [])
         for one in some:
             if one.value is None:
-                said.nothing(one, one.problem)
+                said.write_missing(one, one.error)
                 continue
             answer = next(answers)
             for hit in answer.extra["hits"]:
                 hit["line"] = numbers[hit.pop("index")]
             if headed:
                 print(one.value)
-            said.answer(one, answer, False)
+            said.write(one, answer, False)
             if headed:
                 print(flush=True)
     return said.close()
 
 
-def _made_for(folder: str) -> str:
-    published, own = read_identity(Path(folder))
+def _trained_task(folder: str) -> str:
+    published, own = read_config_files(Path(folder))
     if own:
         return str(own["task"])
-    system = find_published(str(published.get("model_type")))
-    return system.published.task(published, system.tasks[0])
+    system = find_by_model_type(str(published.get("model_type")))
+    return system.published.infer_task(published, system.tasks[0])
 
 
-def searched(file: str, columns: Mapping[str, str]) -> dict[int, str]:
+def read_search_texts(file: str, columns: Mapping[str, str]) -> dict[int, str]:
     """The texts of a file by their lines: one a line, or the column `text` of a table. Blank ones are left out."""
-    path = existing(file)
-    if format_of(path) in TABLES:
+    path = existing_file(file)
+    if file_format(path) in TABLE_SUFFIXES:
         rows = iterate_rows(file, ("text",), columns or None)
         found = {line: str(row["text"]).strip() for line, row in rows}
     elif columns:
         raise DataError("has one text a line, and no columns.", path, advice="Leave --columns out.")
     else:
-        found = {line: text.strip() for line, text in lines(path)}
+        found = {line: text.strip() for line, text in read_lines(path)}
     found = {line: text for line, text in found.items() if text}
     if not found:
         raise DataError("holds no text.", path, advice="Write one text a line, or give a table with a column 'text'.")

@@ -13,40 +13,40 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.data.images.cache import READERS, free_memory
-from regard.data.images.labeled import Picture
+from regard.data.images.cache import DECODE_THREADS, free_memory
+from regard.data.images.labeled import ImageSample
 from regard.data.text.files import chunked
-from regard.draw.figure import check_ending
-from regard.draw.probe_accuracy import draw_layers
+from regard.draw.figure import check_suffix
+from regard.draw.probe_accuracy import draw_layer_scores
 from regard.errors import RegardError, SettingError
-from regard.folders import read_identity
+from regard.folders import read_config_files
 from regard.model import Model, load
-from regard.processors.image import Pixels
+from regard.processors.image import ImageProcessor
 from regard.runs.devices import pick_device
-from regard.runs.preprocess import Say
-from regard.runs.scoring import rough
-from regard.runs.spec import listed
-from regard.runs.splits import TASK, Part, Parts, divide
-from regard.runs.terminal import Pace
-from regard.tasks.file_task import LOOKED_AT
-from regard.tasks.image_task import Pictured, opened
-from regard.tasks.linear_probe import Layer, features, layers_of
+from regard.runs.preprocess import LogFn
+from regard.runs.scoring import small_sample_warning
+from regard.runs.spec import expand_paths
+from regard.runs.splits import IMAGE_TASK, ImageSplit, ImageSplits, split_images
+from regard.runs.terminal import ProgressPrinter
+from regard.tasks.file_task import EVAL_BATCH_SIZE
+from regard.tasks.image_task import ImageTask, read_sample_image
+from regard.tasks.linear_probe import ProbeLayer, extract_features, probe_layers
 from regard.tasks.linear_probe import probe as classifiers
-from regard.tasks.text_heads import numbered
+from regard.tasks.text_heads import label_ids
 from regard.types import Batch
 
-MOST = 60_000
+MAX_IMAGES = 60_000
 """Pictures that classifiers learn from, unless another number is asked for."""
-ROOM = 2**27
+MAX_STATE_VALUES = 2**27
 """Numbers of states that are held at once."""
-MEMORY = 0.5
+MEMORY_FRACTION = 0.5
 """The share of free memory that may be taken for what is kept of all pictures."""
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
-class Known:
+class LayerAccuracy:
     """Of one layer: shares of 100."""
 
     layer: str
@@ -58,92 +58,96 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Probing:
-    layers: list[Known]
+class ProbeReport:
+    layers: list[LayerAccuracy]
     classes: tuple[str, ...]
     counts: dict[str, int]
     """pictures of the three parts"""
-    picture: Path | None = None
+    figure: Path | None = None
 
     @property
-    def best(self) -> Known:
+    def best(self) -> LayerAccuracy:
         """Of equal ones the first."""
         return max(self.layers, key=lambda known: known.accuracy)
 
     def as_dict(self) -> dict[str, Any]:
         found = {"layers": [asdict(known) for known in self.layers], "best": asdict(self.best)}
-        return {**found, "classes": list(self.classes), **self.counts, "picture": self.picture and str(self.picture)}
+        return {**found, "classes": list(self.classes), **self.counts, "picture": self.figure and str(self.figure)}
 
 
 def probe(
     folder: str | os.PathLike[str], data: Paths = (), *, valid: Paths = (), test: Paths = (),
-    columns: Mapping[str, str] | None = None, most: int = MOST, out: str | os.PathLike[str] | None = None,
-    device: str = "auto", dtype: str | None = None, say: Say = lambda line: None,
-) -> Probing:  # fmt: skip
+    columns: Mapping[str, str] | None = None, max_images: int = MAX_IMAGES, out: str | os.PathLike[str] | None = None,
+    device: str = "auto", dtype: str | None = None, log: LogFn = lambda line: None,
+) -> ProbeReport:  # fmt: skip
     """How well a linear classifier tells classes of pictures apart by the states of each layer of a run or a published folder.
 
     It learns from at `most` so many pictures of `data`, or of what the run remembers; its accuracy is told on `test`, or on
     what is held out, and drawn into `out`, a .png or .svg file."""
-    if most < 2:
-        raise SettingError(f"a classifier cannot learn from {most} pictures: say --most 2 or more.")
+    if max_images < 2:
+        raise SettingError(f"a classifier cannot learn from {max_images} pictures: say --most 2 or more.")
     path = None if out is None else Path(out)
     if path is not None:
-        check_ending(path, (".png", ".svg"))
-    _, own = read_identity(Path(folder))
+        check_suffix(path, (".png", ".svg"))
+    _, own = read_config_files(Path(folder))
     model = load(Path(folder), device=pick_device(device), dtype=dtype)
-    if model.precision:
-        say(model.precision)
-    if model.task.reads != "pictures":
+    if model.dtype_note:
+        log(model.dtype_note)
+    if model.task.modality != "image":
         raise RegardError(
-            f"{folder}: was made to {model.task.name}, and reads {model.task.reads}; a probe is for models that read pictures."
+            f"{folder}: was made to {model.task.name}, and reads {model.task.modality}; a probe is for models that read pictures."
         )
-    model.pixels_or_refuse()
-    files = [listed(TASK, paths) for paths in (data, valid, test)]
-    parts = _parts(str(folder), files, columns or {}, own, most, say)
-    say(f"  {', '.join(f'{count:,} to {what}' for count, what in zip(parts.counts().values(), WHAT, strict=True))}")
-    if few := rough(TASK, len(parts.test)):
-        say(f"  {few}. Give more by --test")
-    layers = layers_of(model.config)
-    _check_room(layers, parts)
-    looks = _Looks(model, layers, parts)
-    train, valid_, test_ = (
-        features(model.body, looks.batches(part), layers) for part in (parts.train, parts.valid, parts.test)
+    model.require_image_processor()
+    files = [expand_paths(IMAGE_TASK, paths) for paths in (data, valid, test)]
+    parts = _make_splits(str(folder), files, columns or {}, own, max_images, log)
+    log(
+        f"  {', '.join(f'{count:,} to {what}' for count, what in zip(parts.counts().values(), SPLIT_PURPOSES, strict=True))}"
     )
-    found = classifiers(train, valid_, test_, model.device, told=Pace("layers"))
+    if few := small_sample_warning(IMAGE_TASK, len(parts.test)):
+        log(f"  {few}. Give more by --test")
+    layers = probe_layers(model.config)
+    _check_memory(layers, parts)
+    looks = _ImageBatches(model, layers, parts)
+    train, valid_, test_ = (
+        extract_features(model.body, looks.batches(part), layers) for part in (parts.train, parts.valid, parts.test)
+    )
+    found = classifiers(train, valid_, test_, model.device, on_progress=ProgressPrinter("layers"))
     known = [
-        Known(layer.name, round(one.accuracy, 2), round(one.valid, 2), one.strength)
+        LayerAccuracy(layer.name, round(one.accuracy, 2), round(one.valid_accuracy, 2), one.penalty)
         for layer, one in zip(layers, found, strict=True)
     ]
-    made = Probing(known, parts.classes, parts.counts(), path)
+    made = ProbeReport(known, parts.classes, parts.counts(), path)
     if path is not None:
         _draw(made, Path(folder).name, path)
     return made
 
 
-WHAT = ("learn from", "choose the penalty by", "tell the accuracy of")
+SPLIT_PURPOSES = ("learn from", "choose the penalty by", "tell the accuracy of")
 
 
-def _parts(
+def _make_splits(
     folder: str,
     files: Sequence[tuple[str, ...]],
     columns: Mapping[str, str],
     own: Mapping[str, Any],
     most: int,
-    say: Say,
-) -> Parts:
+    say: LogFn,
+) -> ImageSplits:
     data, valid, test = files
     if data:
-        return divide(data, valid, test, columns, own, most, say)
+        return split_images(data, valid, test, columns, own, most, say)
     if "sources" not in own:
         raise SettingError(f"{folder}: remembers no data, as it is no run of regard. Name pictures with --data.")
     kept = own["sources"]
-    return divide(tuple(kept["data"]), valid, test or tuple(kept["valid"]), columns or kept["columns"], own, most, say)
+    return split_images(
+        tuple(kept["data"]), valid, test or tuple(kept["valid"]), columns or kept["columns"], own, most, say
+    )
 
 
-def _check_room(layers: Sequence[Layer], parts: Parts) -> None:
+def _check_memory(layers: Sequence[ProbeLayer], parts: ImageSplits) -> None:
     """Refuse before an hour is lost what would not fit into memory."""
     each, count = 4 * sum(layer.width for layer in layers), sum(parts.counts().values())
-    room = int(MEMORY * free_memory())
+    room = int(MEMORY_FRACTION * free_memory())
     if each * count > room:
         fewer = max(room // each - len(parts.valid) - len(parts.test), 2)
         raise RegardError(
@@ -152,23 +156,23 @@ def _check_room(layers: Sequence[Layer], parts: Parts) -> None:
         )
 
 
-class _Looks:
+class _ImageBatches:
     """Pictures as batches that a body reads, decoded ahead by threads."""
 
-    def __init__(self, model: Model, layers: Sequence[Layer], parts: Parts) -> None:
-        self.model, self.classes, self.pace = model, parts.classes, Pace(TASK.unit)
-        self.pixels = model.pixels_or_refuse()
+    def __init__(self, model: Model, layers: Sequence[ProbeLayer], parts: ImageSplits) -> None:
+        self.model, self.classes, self.progress = model, parts.classes, ProgressPrinter(IMAGE_TASK.unit)
+        self.processor = model.require_image_processor()
         self.total, self.done = sum(parts.counts().values()), 0
-        height, width = self.pixels.size
+        height, width = self.processor.size
         each = sum(height * width * layer.width // layer.stride**2 for layer in layers)
-        self.rows = max(1, min(LOOKED_AT, ROOM // max(each, 1)))
-        if isinstance(self.pixels, Pixels) and self.pixels.resize != "exact" and not self.pixels.crop:
-            self.rows = 1  # each has a size of its own
+        self.batch_size = max(1, min(EVAL_BATCH_SIZE, MAX_STATE_VALUES // max(each, 1)))
+        if isinstance(self.processor, ImageProcessor) and self.processor.resize != "exact" and not self.processor.crop:
+            self.batch_size = 1  # each has a size of its own
 
-    def batches(self, part: Part) -> Iterator[Batch]:
-        with ThreadPoolExecutor(READERS) as pool:
-            before: tuple[list[Picture], Iterator[NDArray[np.uint8]]] | None = None
-            for some in chunked(part, self.rows):
+    def batches(self, part: ImageSplit) -> Iterator[Batch]:
+        with ThreadPoolExecutor(DECODE_THREADS) as pool:
+            before: tuple[list[ImageSample], Iterator[NDArray[np.uint8]]] | None = None
+            for some in chunked(part, self.batch_size):
                 now = some, pool.map(self._read, some)
                 if before is not None:
                     yield self._batch(*before)
@@ -176,24 +180,26 @@ class _Looks:
             if before is not None:
                 yield self._batch(*before)
 
-    def _read(self, sample: Picture) -> NDArray[np.uint8]:
-        return self.pixels.prepare(opened(sample, self.pixels.least))
+    def _read(self, sample: ImageSample) -> NDArray[np.uint8]:
+        return self.processor.prepare(read_sample_image(sample, self.processor.min_side))
 
-    def _batch(self, samples: list[Picture], read: Iterator[NDArray[np.uint8]]) -> Batch:
+    def _batch(self, samples: list[ImageSample], read: Iterator[NDArray[np.uint8]]) -> Batch:
         x = torch.from_numpy(np.stack(list(read))).permute(0, 3, 1, 2).contiguous()
-        labels = torch.tensor(numbered(samples, [sample.label for sample in samples], self.classes))
-        self.pace(self.done, self.total)
+        labels = torch.tensor(label_ids(samples, [sample.label for sample in samples], self.classes))
+        self.progress(self.done, self.total)
         self.done += len(samples)
         task = self.model.task
-        assert isinstance(task, Pictured)
-        return task.looked_at(self.model, Batch(x, labels=labels).to(self.model.device))
+        assert isinstance(task, ImageTask)
+        return task.prepare_inputs(self.model, Batch(x, labels=labels).to(self.model.device))
 
 
-def _draw(made: Probing, name: str, path: Path) -> None:
+def _draw(made: ProbeReport, name: str, path: Path) -> None:
     counts = made.counts
     about = (
         f"a linear classifier of {len(made.classes)} classes on the states of each, learnt from {counts['train']:,} "
     )
     about += f"pictures; its accuracy on {counts['test']:,} others"
     values = [known.accuracy for known in made.layers]
-    draw_layers({"accuracy": values}, path, f"What the layers of {name} know", about, [x.layer for x in made.layers])
+    draw_layer_scores(
+        {"accuracy": values}, path, f"What the layers of {name} know", about, [x.layer for x in made.layers]
+    )

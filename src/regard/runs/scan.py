@@ -17,24 +17,24 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from regard import __version__
-from regard.data.batching.split import Fingerprint, Held, fingerprint
-from regard.data.store.cache import forget, key_of, recall, remember
-from regard.data.text.pairs import Empty
+from regard.data.batching.split import Fingerprint, HeldOutKeys, compute_fingerprint
+from regard.data.store.cache import cache_key, delete_note, load_note, save_note
+from regard.data.text.tables import SkippedRow
 from regard.errors import DataError
-from regard.runs.spec import Sources
+from regard.runs.spec import DataSources
 from regard.tasks import Task
 
-Say = Callable[[str], None]
+LogFn = Callable[[str], None]
 T = TypeVar("T")
 
-_FORM = 5
+_CACHE_VERSION = 5
 """Raised when files are parsed in another way than before: what was found then holds no more."""
-_PAUSE = 10.0
+_LOG_INTERVAL = 10.0
 """Seconds between two lines about a long pass."""
 
 
 @dataclass(frozen=True)
-class Reading:
+class ScanResult:
     """What is known of the training files before any of it is encoded."""
 
     train: int
@@ -53,85 +53,91 @@ class Reading:
 
 
 @dataclass
-class _Empties:
+class _EmptyRows:
     count: int = 0
     first: tuple[str, int] = ("", 0)
 
 
-class _Part:
+class _GapTracker:
     """Some samples out of all, in their order: those that follow a hole are told so."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.taken: Any = None
+        self.first_skipped: Any = None
         """the first that was left out since one was taken"""
 
-    def take(self, sample: Any) -> Any:
-        joined = sample if self.taken is None else self.task.torn(sample, self.taken)
-        self.taken = None
+    def keep(self, sample: Any) -> Any:
+        joined = sample if self.first_skipped is None else self.task.mark_gap(sample, self.first_skipped)
+        self.first_skipped = None
         return joined
 
-    def leave(self, sample: Any) -> None:
-        self.taken = sample if self.taken is None else self.taken
+    def skip(self, sample: Any) -> None:
+        self.first_skipped = sample if self.first_skipped is None else self.first_skipped
 
 
-class Files:
+class TrainingFiles:
     """The training files of a run, read as often as needed and a sample at a time."""
 
-    def __init__(self, task: Task, sources: Sources, share: float, say: Say, valid: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, task: Task, sources: DataSources, valid_fraction: float, log: LogFn, valid: Sequence[Any] = ()
+    ) -> None:
         """`valid`: the samples of the validation files, where there are any."""
-        self.task, self.sources, self.share, self.say = task, sources, share, say
-        self._valid = {task.key(sample) for sample in valid}
+        self.task, self.sources, self.valid_fraction, self.log = task, sources, valid_fraction, log
+        self._valid_keys = {task.split_key(sample) for sample in valid}
         self._paths = [path for entry in sources.data for path in task.paths(entry)]
         for path in self._paths:
             if os.path.exists(path) and not os.path.isdir(path) and not stat.S_ISREG(os.stat(path).st_mode):
                 advice = "Training reads its data several times: write it to a file first."
                 raise DataError("is not a file but a stream.", path, advice=advice)
-        self.key, self._stamps = "", self._stamp()
+        self.key, self._stamps = "", self._read_stamps()
 
-    def read(self) -> Reading:
+    def scan(self) -> ScanResult:
         self.key = self._content_key()
-        kept = recall(self.key)
+        kept = load_note(self.key)
         if kept is not None:
-            held = tuple(self.task.sample(**fields) for fields in kept["held"])
+            held = tuple(self.task.sample_type(**fields) for fields in kept["held"])
             lists = {name: tuple(kept[name]) for name in ("first_empty", "labels")}
-            found = Reading(**{**kept, **lists, "held": held})
+            found = ScanResult(**{**kept, **lists, "held": held})
         else:
-            found = self._read_through()
+            found = self._scan_files()
             inside = any(getattr(sample, "content", b"") for sample in found.held)  # pictures are no notes
-            if not inside and self._stamp() == self._stamps:  # else it is not what was summed
+            if not inside and self._read_stamps() == self._stamps:  # else it is not what was summed
                 rows = [
                     {name: value for name, value in asdict(sample).items() if value != b""} for sample in found.held
                 ]
-                remember(self.key, {**asdict(replace(found, held=())), "held": rows})
+                save_note(self.key, {**asdict(replace(found, held=())), "held": rows})
         if found.empty:
             path, line = found.first_empty
-            self.say(empties(self.task, found.empty, path, line))
+            self.log(describe_empty_rows(self.task, found.empty, path, line))
         if found.shared:
-            self.say(
+            self.log(
                 f"  {found.shared:,} training {self.task.unit} are also in the validation data: scores will be too good "
                 f"('regard check {self.task.name}' lists them)"
             )
         return found
 
-    def samples(self, found: Reading, doing: str) -> Iterator[Any]:
+    def samples(self, result: ScanResult, action: str) -> Iterator[Any]:
         """Those to train on, and an error at the end where they are not what was found.
 
         What is being done with them is told now and then while it takes long."""
-        held, total, rest = {self.task.key(sample) for sample in found.held}, Fingerprint(), _Part(self.task)
-        for sample in paced(self._all(), f"{self.task.unit} {doing}", self.say):
-            if held and self.task.key(sample) in held:
-                rest.leave(sample)
+        held, total, rest = (
+            {self.task.split_key(sample) for sample in result.held},
+            Fingerprint(),
+            _GapTracker(self.task),
+        )
+        for sample in log_progress(self._iter_samples(), f"{self.task.unit} {action}", self.log):
+            if held and self.task.split_key(sample) in held:
+                rest.skip(sample)
                 continue
-            joined = rest.take(sample)
-            total.add(_content(self.task, joined))
+            joined = rest.keep(sample)
+            total.add(_content_parts(self.task, joined))
             yield joined
-        if str(total) != found.fingerprint:
-            forget(self.key)
+        if str(total) != result.fingerprint:
+            delete_note(self.key)
             advice = "Start again when it is whole."
             raise DataError("the training data changed while it was read.", ", ".join(self._paths), advice=advice)
 
-    def places(self) -> str:
+    def location_key(self) -> str:
         """A name for where pictures or clouds lie, and for when they were written: what is stored of them is their paths, or
         colours that no name or size tells. Tables are summed and folders listed by `key`; what tables point to is looked at
         here."""
@@ -140,35 +146,35 @@ class Files:
         for entry in self.sources.data:
             if any(os.path.isdir(os.path.expanduser(path)) for path in self.task.paths(entry)):
                 continue
-            for item in self.task.stream((entry,), dict(self.sources.columns) or None):
-                if not isinstance(item, Empty):
+            for item in self.task.iter_samples((entry,), dict(self.sources.columns) or None):
+                if not isinstance(item, SkippedRow):
                     beside = (getattr(item, name, "") for name in ("source", "mask", "depth"))
-                    total.add(_stamped(path) for path in beside if path)
+                    total.add(_file_stamp(path) for path in beside if path)
         return str(total)
 
-    def _read_through(self) -> Reading:
-        held, kept, empty = None, [], _Empties()
-        valid, rest = _Part(self.task), _Part(self.task)
+    def _scan_files(self) -> ScanResult:
+        held, kept, empty = None, [], _EmptyRows()
+        valid, rest = _GapTracker(self.task), _GapTracker(self.task)
         if not self.sources.valid:
-            keys = map(self.task.key, paced(self._all(), f"{self.task.unit} read", self.say))
-            held = Held(keys, self.share, least=self.task.least)
+            keys = map(self.task.split_key, log_progress(self._iter_samples(), f"{self.task.unit} read", self.log))
+            held = HeldOutKeys(keys, self.valid_fraction, min_keys=self.task.min_valid_samples)
         total, count, shared, labels = Fingerprint(), 0, 0, dict[str, None]()
-        for sample in paced(self._all(empty), f"{self.task.unit} read", self.say):
-            if held is not None and self.task.key(sample) in held:
-                rest.leave(sample)
-                kept.append(valid.take(sample))
+        for sample in log_progress(self._iter_samples(empty), f"{self.task.unit} read", self.log):
+            if held is not None and self.task.split_key(sample) in held:
+                rest.skip(sample)
+                kept.append(valid.keep(sample))
                 continue
-            valid.leave(sample)
+            valid.skip(sample)
             count += 1
-            shared += self.task.key(sample) in self._valid
-            total.add(_content(self.task, rest.take(sample)))
+            shared += self.task.split_key(sample) in self._valid_keys
+            total.add(_content_parts(self.task, rest.keep(sample)))
             labels.update(dict.fromkeys(self.task.labels(sample)))
-        listed = tuple(labels) if self.task.as_listed else in_order(labels)
-        return Reading(count, str(total), tuple(kept), empty.count, empty.first, shared, listed)
+        listed = tuple(labels) if self.task.keeps_label_order else sort_labels(labels)
+        return ScanResult(count, str(total), tuple(kept), empty.count, empty.first, shared, listed)
 
-    def _all(self, empty: _Empties | None = None) -> Iterator[Any]:
-        for item in self.task.stream(self.sources.data, dict(self.sources.columns) or None):
-            if not isinstance(item, Empty):
+    def _iter_samples(self, empty: _EmptyRows | None = None) -> Iterator[Any]:
+        for item in self.task.iter_samples(self.sources.data, dict(self.sources.columns) or None):
+            if not isinstance(item, SkippedRow):
                 yield item
             elif empty is not None:
                 empty.first = empty.first if empty.count else (item.path, item.line)
@@ -176,31 +182,31 @@ class Files:
 
     def _content_key(self) -> str:
         """Content, and all that decides how it is parsed and divided; paths too, because places are named by them."""
-        sums = [_sum(path) for path in self._paths]
-        share = None if self.sources.valid else self.share
-        known = fingerprint([*sorted(self._valid), self.task.told(self.sources.data)])
-        kind = self.task.name if self.task.reads == "text" else f"{self.task.name} {self.task.reads}"
-        return key_of(_FORM, __version__, kind, self.sources.data, self.sources.columns, share, sums, known)
+        sums = [_digest(path) for path in self._paths]
+        share = None if self.sources.valid else self.valid_fraction
+        known = compute_fingerprint([*sorted(self._valid_keys), self.task.label_source(self.sources.data)])
+        kind = self.task.name if self.task.modality == "text" else f"{self.task.name} {self.task.modality}"
+        return cache_key(_CACHE_VERSION, __version__, kind, self.sources.data, self.sources.columns, share, sums, known)
 
-    def _stamp(self) -> list[tuple[int | str, int]]:
+    def _read_stamps(self) -> list[tuple[int | str, int]]:
         with suppress(OSError):
             return [
-                (key_of(_listing(path)), 0) if os.path.isdir(path) else (found.st_size, found.st_mtime_ns)
+                (cache_key(_list_files(path)), 0) if os.path.isdir(path) else (found.st_size, found.st_mtime_ns)
                 for path, found in zip(self._paths, map(os.stat, self._paths), strict=True)
             ]
         return []
 
 
-def _content(task: Task, sample: Any) -> Iterator[str]:
+def _content_parts(task: Task, sample: Any) -> Iterator[str]:
     """By what a sample is known again. Passages alike may be one document or several, whose tokens differ."""
-    yield from task.texts((sample,))
-    if hasattr(sample, "opens"):
-        yield f"{sample.opens} {sample.torn}"
-    if "document" in task.sides:
+    yield from task.fingerprint_texts((sample,))
+    if hasattr(sample, "starts_document"):
+        yield f"{sample.starts_document} {sample.after_gap}"
+    if "document" in task.fields:
         yield str(sample.document)
 
 
-def _stamped(path: str) -> str:
+def _file_stamp(path: str) -> str:
     """A file by its place and its time; what lies in a table has a name alone."""
     try:
         found = os.stat(path)
@@ -209,14 +215,14 @@ def _stamped(path: str) -> str:
     return f"{os.path.abspath(path)}\0{found.st_size}\0{found.st_mtime_ns}"
 
 
-def in_order(labels: Iterable[str]) -> tuple[str, ...]:
+def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
     """Numbers by their value, words by the alphabet."""
     found = sorted(labels)
     return tuple(sorted(found, key=int) if all(label.lstrip("-").isdigit() for label in found) else found)
 
 
-def empties(task: Task, count: int, path: str, line: int) -> str:
-    if task.reads != "text":
+def describe_empty_rows(task: Task, count: int, path: str, line: int) -> str:
+    if task.modality != "text":
         lacking = f", or without a {task.columns[1].removesuffix('s')}" if len(task.columns) > 1 else ""
         some = "1 entry is" if count == 1 else f"{count:,} entries are"
         return f"  {some} left out: hidden, no {task.unit.removesuffix('s')}{lacking} ('regard check {task.name}' names them)"
@@ -224,17 +230,17 @@ def empties(task: Task, count: int, path: str, line: int) -> str:
     return f"  {count:,} rows with {side} are skipped, the first at {path}, line {line}"
 
 
-def _sum(path: str) -> str:
+def _digest(path: str) -> str:
     """Of the bytes, and of a folder's pictures their names, sizes and times: thousands are not read for it. A file that cannot
     be read has none: the parser says what is wrong with it."""
     if os.path.isdir(path):
-        return key_of(_listing(path))
+        return cache_key(_list_files(path))
     with suppress(OSError), open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     return ""
 
 
-def _listing(folder: str) -> list[tuple[str, int, int]]:
+def _list_files(folder: str) -> list[tuple[str, int, int]]:
     found = []
     for place, folders, names in os.walk(folder, followlinks=True):
         folders.sort()
@@ -245,7 +251,7 @@ def _listing(folder: str) -> list[tuple[str, int, int]]:
     return found
 
 
-def paced(items: Iterable[T], doing: str, say: Say) -> Iterator[T]:
+def log_progress(items: Iterable[T], action: str, log: LogFn) -> Iterator[T]:
     """The same items; every ten seconds a line says how many there were and how fast."""
     begun = told = time.monotonic()
     count, source = 0, iter(items)
@@ -253,6 +259,6 @@ def paced(items: Iterable[T], doing: str, say: Say) -> Iterator[T]:
         yield from part
         count += len(part)
         now = time.monotonic()
-        if now - told > _PAUSE:
+        if now - told > _LOG_INTERVAL:
             told = now
-            say(f"  {count:,} {doing}, {count / (now - begun):,.0f} a second")
+            log(f"  {count:,} {action}, {count / (now - begun):,.0f} a second")

@@ -6,36 +6,40 @@ import torch
 
 from regard.errors import DataError
 from regard.model import Model
-from regard.nn.kernels.linear import recheck
+from regard.nn.kernels.linear import recheck_packed
 from regard.runs.settings import Settings
-from regard.tasks.base import Encoded, Sums, Task
+from regard.tasks.base import Encoded, LossSum, Task
 from regard.training.optimizer import autocast
 
-ROUGH = 100
+MIN_RELIABLE_SAMPLES = 100
 """Fewer samples than this give scores that say little."""
 
-ENOUGH = 8192
+MIN_BATCH_TOKENS = 8192
 """Tokens that are measured at once, where a step learns from fewer: without gradients there is room for them."""
 
 
-def validation_sums(model: Model, encoded: Encoded, settings: Settings) -> Sums:
+def validation_loss(model: Model, encoded: Encoded, settings: Settings) -> LossSum:
     """Negative log-likelihood of all that is to be said, without smoothing, and how much that is."""
     total = count = 0.0
-    recheck()  # scores follow, by weights that have learnt since the last time
+    recheck_packed()  # scores follow, by weights that have learnt since the last time
     with torch.no_grad(), autocast(model.device, settings.train):
-        tokens = max(settings.train.tokens, ENOUGH)
-        for batch in model.task.batches(encoded, model.config, tokens, settings.data):
+        tokens = max(settings.train.batch_tokens, MIN_BATCH_TOKENS)
+        for batch in model.task.eval_batches(encoded, model.config, tokens, settings.data):
             part, number = model.task.loss(model, batch.to(model.device))
             total, count = total + float(part), count + float(number)
     if not count:
         advice = f"See what is missing with 'regard check {model.task.name}', or give more of it: --valid PATH."
         raise DataError("no answer is known to anything in the validation data.", advice=advice)
-    return Sums(total, count)
+    return LossSum(total, count)
 
 
-def rough(task: Task, samples: int) -> str:
+def small_sample_warning(task: Task, num_samples: int) -> str:
     """What is to be thought of scores on so few samples; nothing where they are many."""
-    if task.least == 1 or samples >= ROUGH:
+    if task.min_valid_samples == 1 or num_samples >= MIN_RELIABLE_SAMPLES:
         return ""
-    worth = "" if task.lowest or task.paints else f": one answer is worth {100 / max(samples, 1):.1f} points of 100"
-    return f"scores of {task.some(samples)} are rough{worth}"
+    worth = (
+        ""
+        if task.lower_is_better or task.has_file_output
+        else f": one answer is worth {100 / max(num_samples, 1):.1f} points of 100"
+    )
+    return f"scores of {task.format_count(num_samples)} are rough{worth}"

@@ -10,20 +10,20 @@ from typing import Any
 
 from regard import index
 from regard.config import as_dict, check_values, override, parse_assignments, read_settings
-from regard.data.settings import Data
-from regard.decode.settings import Decode, told
+from regard.data.settings import DataSettings
+from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import SettingError, suggest
-from regard.folders import is_folder, system_of
-from regard.training.settings import Train
+from regard.folders import find_system_name, is_folder_path
+from regard.training.settings import TrainSettings
 
-GROUPS = {"data": Data, "train": Train, "decode": Decode}
+GROUPS = {"data": DataSettings, "train": TrainSettings, "decode": DecodeSettings}
 
 
 @dataclass(frozen=True)
 class Settings:
-    data: Data
-    train: Train
-    decode: Decode
+    data: DataSettings
+    train: TrainSettings
+    decode: DecodeSettings
     model: dict[str, Any]
     """changes to the preset's config"""
 
@@ -32,15 +32,17 @@ class Settings:
         return {**groups, "model": self.model}
 
 
-def gather(
-    assigned: Iterable[str] | Mapping[str, Any] = (), file: str | os.PathLike[str] | None = None
+def collect_overrides(
+    assignments: Iterable[str] | Mapping[str, Any] = (), file: str | os.PathLike[str] | None = None
 ) -> dict[str, dict[str, Any]]:
     """What a person said: a settings file, then `group.name=value` (or such a mapping), which win."""
     said: dict[str, dict[str, Any]] = {} if file is None else read_settings(os.fspath(file))
-    plain = [f"{name}={value}" for name, value in assigned.items()] if isinstance(assigned, Mapping) else assigned
+    plain = (
+        [f"{name}={value}" for name, value in assignments.items()] if isinstance(assignments, Mapping) else assignments
+    )
     for group, values in parse_assignments(plain).items():
         said.setdefault(group, {}).update(values)
-    for name, value in assigned.items() if isinstance(assigned, Mapping) else ():
+    for name, value in assignments.items() if isinstance(assignments, Mapping) else ():
         if isinstance(value, Mapping | list | tuple):  # as it is: a command line would write it otherwise
             group, _, key = name.partition(".")
             said[group][key] = value
@@ -50,63 +52,63 @@ def gather(
     return said
 
 
-def check_groups(said: Mapping[str, Mapping[str, Any]]) -> None:
+def check_groups(overrides: Mapping[str, Mapping[str, Any]]) -> None:
     """Refuse unknown names and values of wrong types in the settings data.*, train.* and decode.*.
 
     Limits of values and settings that exclude each other depend on a preset, and are checked by `resolve`."""
     for name, kind in GROUPS.items():
-        check_values(kind, said.get(name, {}), f"{name}.")
+        check_values(kind, overrides.get(name, {}), f"{name}.")
 
 
-def check_names(task: str, model: str | None, said: Mapping[str, Mapping[str, Any]], resume: bool = False) -> None:
+def check_names(task: str, model: str | None, overrides: Mapping[str, Mapping[str, Any]], resume: bool = False) -> None:
     """Refuse an unknown task, preset or setting of a training before torch is imported.
 
     With `resume` the run folder names the system, and its settings `model.*` are compared with those of the folder."""
     index.check_task(task)
-    check_groups(said)
+    check_groups(overrides)
     if resume:
         return
     system = index.default_system(task)
-    if model is not None and is_folder(model):
-        system = system_of(Path(model))
+    if model is not None and is_folder_path(model):
+        system = find_system_name(Path(model))
     elif model is not None:
         index.check_preset(model)
         system = index.presets()[model]
     if system is not None:
-        index.check_model_settings(said.get("model", {}), system)
+        index.check_model_settings(overrides.get("model", {}), system)
 
 
-def resolve(recipe: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[str, Any]]) -> Settings:
+def resolve(recipe: Mapping[str, Mapping[str, Any]], overrides: Mapping[str, Mapping[str, Any]]) -> Settings:
     made: dict[str, Any] = {}
     for name, kind in GROUPS.items():
-        usual, asked = override(kind(), recipe.get(name, {}), f"{name}."), said.get(name, {})
-        made[name] = told(usual, asked) if name == "decode" else override(usual, asked, f"{name}.")
-    if {"steps", "passes"} <= said.get("train", {}).keys() and made["train"].passes:
-        raise SettingError("train.steps and train.passes both say how long: say one of them.")
-    if "steps" in said.get("train", {}):  # in place of a recipe's passes
-        made["train"] = replace(made["train"], passes=0.0)
-    return Settings(**made, model={**recipe.get("model", {}), **said.get("model", {})})
+        usual, asked = override(kind(), recipe.get(name, {}), f"{name}."), overrides.get(name, {})
+        made[name] = apply_overrides(usual, asked) if name == "decode" else override(usual, asked, f"{name}.")
+    if {"steps", "epochs"} <= overrides.get("train", {}).keys() and made["train"].epochs:
+        raise SettingError("train.steps and train.epochs both say how long: say one of them.")
+    if "steps" in overrides.get("train", {}):  # in place of a recipe's passes
+        made["train"] = replace(made["train"], epochs=0.0)
+    return Settings(**made, model={**recipe.get("model", {}), **overrides.get("model", {})})
 
 
-def check_model(model: Mapping[str, Any], worded: bool) -> None:
+def check_tokenizer_settings(model: Mapping[str, Any], has_tokenizer: bool) -> None:
     """What a tokenizer decides, a person cannot; bodies without one may have sizes of such names."""
-    taken = {"vocabulary": " Set data.vocabulary.", "pad": "", "start": "", "end": "", "mask": ""}
+    taken = {"vocab_size": " Set data.vocab_size.", "pad_id": "", "bos_id": "", "eos_id": "", "mask_id": ""}
     for name in model:
-        if name in taken and worded:
+        if name in taken and has_tokenizer:
             raise SettingError(f"model.{name} follows from the tokenizer and cannot be set.{taken[name]}")
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "") -> list[str]:
-    """`train.rate: 0.001 -> 0.002` for every value that is not the same."""
+def diff_settings(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """`train.lr: 0.001 -> 0.002` for every value that is not the same."""
     found = []
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            found += differences(a, b, f"{where}{key}.")
-        elif _plain(a) != _plain(b):
-            found.append(f"{where}{key}: {a} -> {b}")
+            found += diff_settings(a, b, f"{prefix}{key}.")
+        elif _tuple_to_list(a) != _tuple_to_list(b):
+            found.append(f"{prefix}{key}: {a} -> {b}")
     return found
 
 
-def _plain(value: Any) -> Any:
+def _tuple_to_list(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Signals:
+class SignalHandler:
     """`number` is the signal that arrived, 0 until then."""
 
     def __init__(self) -> None:
         self.number = 0
 
     @contextmanager
-    def noted(self, leave: Callable[[int], None] | None = None) -> Iterator[None]:
+    def defer(self, on_signal: Callable[[int], None] | None = None) -> Iterator[None]:
         """`leave` is what obeys at once. Outside of the main thread signals are not ours."""
 
         def note(number: int, _: FrameType | None) -> None:
@@ -24,8 +24,8 @@ class Signals:
                     raise KeyboardInterrupt
                 return  # schedulers and torchrun send SIGTERM to all and once more: the save goes on
             self.number = number
-            if leave is not None:
-                leave(number)
+            if on_signal is not None:
+                on_signal(number)
 
         try:
             before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}

@@ -11,21 +11,21 @@ from typing import Any
 import torch
 
 from regard.config import as_dict, from_dict, override
-from regard.decode.settings import Decode
+from regard.decode.settings import DecodeSettings
 from regard.errors import RunError, SettingError
-from regard.folders import is_folder
-from regard.loading import seen_through
-from regard.model import Identity, Model, load
+from regard.folders import is_folder_path
+from regard.loading import resolve_encoder
+from regard.model import Model, ModelSpec, load
 from regard.runs.folder import RunFolder
-from regard.runs.settings import Settings, check_model, differences, resolve
+from regard.runs.settings import Settings, check_tokenizer_settings, diff_settings, resolve
 from regard.systems import SYSTEMS, find_preset, find_system
 from regard.tasks import Task
-from regard.tasks.text_heads import take_bias
+from regard.tasks.text_heads import add_bias
 from regard.weights.tables import matches
 
 
 @dataclass(frozen=True)
-class Sources:
+class DataSources:
     """Where a run's data lies."""
 
     data: tuple[str, ...]
@@ -36,133 +36,138 @@ class Sources:
         return {"data": list(self.data), "valid": list(self.valid), "columns": dict(self.columns)}
 
     @classmethod
-    def from_dict(cls, kept: Mapping[str, Any]) -> Sources:
-        return cls(tuple(kept["data"]), tuple(kept["valid"]), tuple(sorted(kept["columns"].items())))
+    def from_dict(cls, saved: Mapping[str, Any]) -> DataSources:
+        return cls(tuple(saved["data"]), tuple(saved["valid"]), tuple(sorted(saved["columns"].items())))
 
 
 @dataclass(frozen=True)
-class Asked:
+class TrainRequest:
     """What a person said."""
 
     task: Task
     model: str | None
-    sources: Sources
-    said: Mapping[str, Mapping[str, Any]]
+    sources: DataSources
+    overrides: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Order:
+class TrainSpec:
     """What follows from it."""
 
-    identity: Identity
-    reader: Any
+    identity: ModelSpec
+    processor: Any
     """what turns samples into tensors, where a folder brings it; None: it is made"""
     settings: Settings
-    sources: Sources
+    sources: DataSources
     preset: str
-    start: Path | None = None
+    init_folder: Path | None = None
     """the folder whose weights training starts from"""
 
     @property
-    def brought(self) -> Path | None:
+    def weights_folder(self) -> Path | None:
         """The same, or that of a part of the model alone."""
-        return self.start or getattr(self.identity.config, "folder", None)
+        return self.init_folder or getattr(self.identity.config, "encoder_folder", None)
 
 
-def new_order(asked: Asked) -> Order:
-    if not asked.sources.data:
+def new_spec(request: TrainRequest) -> TrainSpec:
+    if not request.sources.data:
         raise SettingError("there is no data. Name files with --data.")
-    name = asked.model or asked.task.model
-    if is_folder(name):
+    name = request.model or request.task.default_model
+    if is_folder_path(name):
         name = os.path.abspath(name)
-        loaded = load(name, task=asked.task.name)
+        loaded = load(name, task=request.task.name)
         for key in ("tokenizer", "vocabulary", "kind"):
-            if key in asked.said.get("data", {}):
+            if key in request.overrides.get("data", {}):
                 raise SettingError(f"data.{key} cannot be set here: {name} brings its own tokenizer.")
-        recipe = loaded.identity.system.further.get(asked.task.name, {})
-        settings = resolve({**recipe, "decode": as_dict(loaded.identity.decode)}, asked.said)
-        reader, config = loaded.reader_or_refuse(), loaded.config
+        recipe = loaded.spec.system.finetune_recipes.get(request.task.name, {})
+        settings = resolve({**recipe, "decode": as_dict(loaded.spec.decode)}, request.overrides)
+        reader, config = loaded.require_processor(), loaded.config
         if (
-            loaded.fresh and loaded.text is not None
+            loaded.has_new_head and loaded.tokenizer is not None
         ):  # a head that was published without our special tokens has learnt to do without
-            reader = asked.task.grow(reader, config)
-            config = replace(config, vocabulary=max(config.vocabulary, reader.size))
-        return _order(replace(loaded.identity, config=config), reader, settings, asked.sources, name, Path(name))
+            reader = request.task.add_special_tokens(reader, config)
+            config = replace(config, vocab_size=max(config.vocab_size, reader.size))
+        return _make_spec(replace(loaded.spec, config=config), reader, settings, request.sources, name, Path(name))
     system, preset = find_preset(name)
-    if asked.task.name not in system.tasks:
-        able = [key for key, other in SYSTEMS.items() if asked.task.name in other.tasks]
+    if request.task.name not in system.tasks:
+        able = [key for key, other in SYSTEMS.items() if request.task.name in other.tasks]
         raise SettingError(
-            f"{name} cannot do the task '{asked.task.name}'. Systems that can: {', '.join(able)}; try {asked.task.model}."
+            f"{name} cannot do the task '{request.task.name}'. Systems that can: {', '.join(able)}; try {request.task.default_model}."
         )
-    identity = Identity(system, asked.task.bodied(preset.config), asked.task, source=name)
-    return _order(
-        identity, None, resolve(system.recipe(preset, asked.task.name), asked.said), asked.sources, name, None
+    identity = ModelSpec(system, request.task.adapt_config(preset.config), request.task, source=name)
+    return _make_spec(
+        identity,
+        None,
+        resolve(system.recipe(preset, request.task.name), request.overrides),
+        request.sources,
+        name,
+        None,
     )
 
 
-def _order(
-    identity: Identity, reader: Any, settings: Settings, sources: Sources, name: str, start: Path | None
-) -> Order:
-    check_model(settings.model, identity.task.worded)
-    said = seen_through(identity.config, settings.model)
-    config = identity.task.bodied(override(identity.config, said, "model."))
-    if start is None and getattr(config, "frozen", False) and config.folder is None:
+def _make_spec(
+    identity: ModelSpec, reader: Any, settings: Settings, sources: DataSources, name: str, start: Path | None
+) -> TrainSpec:
+    check_tokenizer_settings(settings.model, identity.task.has_text)
+    said = resolve_encoder(identity.config, settings.model)
+    config = identity.task.adapt_config(override(identity.config, said, "model."))
+    if start is None and getattr(config, "freeze_encoder", False) and config.encoder_folder is None:
         raise SettingError(
-            f"model.frozen=true: what {name} sees through would never learn, and {config.encoder} has learnt nothing yet. "
-            "Name a folder of a model that has, --set model.encoder=FOLDER, or let it learn, --set model.frozen=false."
+            f"model.freeze_encoder=true: what {name} sees through would never learn, and {config.encoder} has learnt nothing yet. "
+            "Name a folder of a model that has, --set model.encoder=FOLDER, or let it learn, --set model.freeze_encoder=false."
         )
     if start is not None and getattr(config, "encoder", "") != getattr(identity.config, "encoder", ""):
         raise SettingError(f"model.encoder cannot be set here: {name} brings what it sees through.")
     # as the config reads them: "32" on a command line and 32 in a file are the same
     settings = replace(settings, model={key: getattr(config, key) for key in settings.model})
-    return Order(replace(identity, config=config, decode=settings.decode), reader, settings, sources, name, start)
+    return TrainSpec(replace(identity, config=config, decode=settings.decode), reader, settings, sources, name, start)
 
 
-def old_order(asked: Asked, folder: RunFolder) -> Order:
+def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
     """What the run was started with. Anything said now that differs from it is refused by name."""
-    old = folder.facts()
+    old = folder.read_metadata()
     if not {"sources", "settings", "preset", "found"} <= old.keys():
         raise RunError(f"{folder.path}: is a saved model, not a run that can go on. Start from it with --model.")
-    kept = Sources.from_dict(old["sources"])
+    kept = DataSources.from_dict(old["sources"])
     system = find_system(old["system"])
-    settings = resolve(old["settings"], asked.said)
+    settings = resolve(old["settings"], request.overrides)
     config = from_dict(system.config, old["model"], "model.")
-    changes = override(config, seen_through(config, settings.model), "model.")
+    changes = override(config, resolve_encoder(config, settings.model), "model.")
     settings = replace(settings, model={key: getattr(changes, key) for key in settings.model})
-    changed = differences(resolve(old["settings"], {}).as_dict(), settings.as_dict())
+    changed = diff_settings(resolve(old["settings"], {}).as_dict(), settings.as_dict())
     # the one that changes no result, and that a machine with less memory may need otherwise
-    changed = [change for change in changed if not change.startswith("data.workers:")]
-    changed += [f"task: {old['task']} -> {asked.task.name}"] * (old["task"] != asked.task.name)
-    named = os.path.abspath(asked.model) if asked.model and is_folder(asked.model) else asked.model
+    changed = [change for change in changed if not change.startswith("data.num_workers:")]
+    changed += [f"task: {old['task']} -> {request.task.name}"] * (old["task"] != request.task.name)
+    named = os.path.abspath(request.model) if request.model and is_folder_path(request.model) else request.model
     changed += [f"model: {old['preset']} -> {named}"] * (named not in (None, old["preset"]))
     for name in ("data", "valid", "columns"):
-        now, before = getattr(asked.sources, name), getattr(kept, name)
-        changed += [f"{name}: {_words(before)} -> {_words(now)}"] * (bool(now) and now != before)
+        now, before = getattr(request.sources, name), getattr(kept, name)
+        changed += [f"{name}: {_format_values(before)} -> {_format_values(now)}"] * (bool(now) and now != before)
     if changed:
         longer = " To train longer, start a new run from it with --model." if "train.steps" in changed[0] else ""
         raise RunError(
             f"{folder.path}: the run was started otherwise ({'; '.join(changed)}). Leave that out, or choose another "
             f"--out.{longer}"
         )
-    decode = from_dict(Decode, old["decode"], "decode.")
-    start = Path(old["preset"]) if is_folder(old["preset"]) else None
-    task = asked.task.of(start if start is not None and start.is_dir() else folder.path)
-    identity = Identity(system, config, task, decode, str(old["preset"]))
-    return Order(identity, task.reader(folder.path), settings, kept, str(old["preset"]), start)
+    decode = from_dict(DecodeSettings, old["decode"], "decode.")
+    start = Path(old["preset"]) if is_folder_path(old["preset"]) else None
+    task = request.task.from_folder(start if start is not None and start.is_dir() else folder.path)
+    identity = ModelSpec(system, config, task, decode, str(old["preset"]))
+    return TrainSpec(identity, task.load_processor(folder.path), settings, kept, str(old["preset"]), start)
 
 
-def _words(values: Sequence[Any]) -> str:
+def _format_values(values: Sequence[Any]) -> str:
     return " ".join("=".join(value) if isinstance(value, tuple) else str(value) for value in values) or "none"
 
 
-def start_from(fresh: Model, folder: Path, changes: Mapping[str, Any]) -> list[str]:
+def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str, Any]) -> list[str]:
     """Put the folder's weights into a fresh model of the same sizes, which may have tokens and a head beyond those.
 
     `changes` are the settings model.* that were said. Returns what was left out, and what stays as it was made."""
-    loaded = load(folder, task=fresh.task.name)
-    ours, spare = fresh.body.state_dict(), fresh.identity.system.names.optional
+    loaded = load(folder, task=new_model.task.name)
+    ours, spare = new_model.body.state_dict(), new_model.spec.system.names.optional
     theirs = {name: part for name, part in loaded.body.state_dict().items() if name in ours or not matches(spare, name)}
-    before, now = (getattr(model.config, "vocabulary", 0) for model in (loaded, fresh))
+    before, now = (getattr(model.config, "vocab_size", 0) for model in (loaded, new_model))
     for name in ours:
         old, new = theirs.get(name), ours[name]
         if (
@@ -173,32 +178,32 @@ def start_from(fresh: Model, folder: Path, changes: Mapping[str, Any]) -> list[s
         ):
             theirs[name] = torch.cat([old.to(new.dtype), new[before:]])
         if name not in theirs or theirs[name].shape != ours[name].shape:
-            said = ", ".join(f"model.{key}={value}" for key, value in changes.items())
+            said = ", ".join(f"model.{key}={value}" for key, value in overrides.items())
             raise SettingError(f"{folder} has other sizes than {said} asks for ({name}). Leave settings of size out.")
-    fresh.body.load_state_dict(theirs)
+    new_model.body.load_state_dict(theirs)
     made = [f"{now - before} new tokens"] * (before < now)
     left = [note for note in loaded.notes if note.startswith("left out")]
-    if fresh.head is not None:
-        same = not loaded.fresh and loaded.identity.labels == fresh.identity.labels
+    if new_model.head is not None:
+        same = not loaded.has_new_head and loaded.spec.labels == new_model.spec.labels
         if same:
-            take_bias(fresh.head, loaded.head.state_dict())
-            wanted = fresh.head.state_dict()  # it may ask less than theirs
-            fresh.head.load_state_dict(
+            add_bias(new_model.head, loaded.head.state_dict())
+            wanted = new_model.head.state_dict()  # it may ask less than theirs
+            new_model.head.load_state_dict(
                 {name: part for name, part in loaded.head.state_dict().items() if name in wanted}
             )
         else:
-            made += [_new_head(fresh)]
-        if not same and not loaded.fresh:
-            left += [f"left out, as it has other classes: the head for {', '.join(loaded.identity.labels)}"]
+            made += [_describe_new_head(new_model)]
+        if not same and not loaded.has_new_head:
+            left += [f"left out, as it has other classes: the head for {', '.join(loaded.spec.labels)}"]
     return left + [", ".join(made)] * bool(made)
 
 
-def _new_head(model: Model) -> str:
-    many, size = len(model.identity.labels), sum(value.numel() for value in model.head.parameters())
+def _describe_new_head(model: Model) -> str:
+    many, size = len(model.spec.labels), sum(value.numel() for value in model.head.parameters())
     return f"a new head{f' for {many} classes' if many else ''} of {size:,} parameters"
 
 
-def listed(task: Task, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+def expand_paths(task: Task, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     """One path, pattern or several, as files that a run can find again from anywhere."""
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
-    return tuple(task.lasting(entry) for entry in task.entries([os.fspath(path) for path in given]))
+    return tuple(task.absolute_path(entry) for entry in task.expand_entries([os.fspath(path) for path in given]))

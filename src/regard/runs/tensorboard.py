@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Events:
+class EventWriter:
     """One file of events. What earlier files say of `step` and later is said again here, and forgotten by the reader."""
 
     def __init__(self, folder: Path, step: int) -> None:
@@ -22,7 +22,7 @@ class Events:
         # read in the order of their names, and never two of one name
         name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
         self.file = (folder / name).open("wb")
-        self.records = RecordWriter(self.file)
+        self.record_writer = RecordWriter(self.file)
         self._write(file_version="brain.Event:2")
         if step:
             self._write(step=step, session_log=SessionLog(status=SessionLog.START))
@@ -40,5 +40,5 @@ class Events:
     def _write(self, **fields: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
 
-        self.records.write(Event(wall_time=time.time(), **fields).SerializeToString())
+        self.record_writer.write(Event(wall_time=time.time(), **fields).SerializeToString())
         self.file.flush()

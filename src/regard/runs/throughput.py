@@ -9,58 +9,60 @@ from typing import Any
 
 import torch
 
-from regard.training.loop import Step
+from regard.training.loop import TrainStep
 
 
-class Window:
+class ThroughputMeter:
     """The steps since the last line of the log: their mean loss and speed."""
 
     def __init__(
-        self, tokens: Callable[[int], int], done: int, losses: Sequence[float] = (), counted: str = "tokens",
-        waited: Callable[[], float] = lambda: 0.0,
+        self, step_tokens: Callable[[int], int], completed_steps: int, losses: Sequence[float] = (), unit: str = "tokens",
+        wait_seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:  # fmt: skip
         """`tokens(step)`: the real tokens of a step, in all processes, or what else is `counted`; `waited()`: the seconds that
         were spent on waiting for data, so far."""
-        self.counted, self.waited = counted, waited
-        self.rested = 0.0
-        self.count, self.done = tokens, done
-        self.steps: list[Step] = []
+        self.unit, self.wait_seconds = unit, wait_seconds
+        self.last_wait = 0.0
+        self.step_tokens, self.completed_steps = step_tokens, completed_steps
+        self.steps: list[TrainStep] = []
         self.losses = [torch.tensor(loss) for loss in losses]
-        self.tokens, self.begun, self.pace = 0, time.perf_counter(), 0.0
+        self.tokens, self.start_time, self.seconds_per_step = 0, time.perf_counter(), 0.0
 
-    def add(self, step: Step) -> None:
+    def add(self, step: TrainStep) -> None:
         self.steps.append(step)
         self.losses.append(step.loss)
-        self.tokens += self.count(step.number)
+        self.tokens += self.step_tokens(step.step)
 
-    def row(self) -> dict[str, Any]:
+    def log_row(self) -> dict[str, Any]:
         device = self.steps[-1].loss.device
         # waits for the device: the time is honest
         loss = float(torch.stack([part.to(device) for part in self.losses]).mean())
-        seconds, waited = max(time.perf_counter() - self.begun, 1e-9), self.waited()
+        seconds, waited = max(time.perf_counter() - self.start_time, 1e-9), self.wait_seconds()
         last = self.steps[-1]
         pace = seconds / len(self.steps)
-        self.pace = pace if self.pace == 0.0 else 0.7 * self.pace + 0.3 * pace  # one slow moment is no forecast
+        self.seconds_per_step = (
+            pace if self.seconds_per_step == 0.0 else 0.7 * self.seconds_per_step + 0.3 * pace
+        )  # one slow moment is no forecast
         row = {
-            "kind": "train", "step": last.number, "loss": loss, "rate": last.rate, "norm": float(last.norm),
-            f"{self.counted}_per_s": self.tokens / seconds, "seconds": seconds,
-            "waiting": min((waited - self.rested) / seconds, 1.0),
+            "kind": "train", "step": last.step, "loss": loss, "rate": last.lr, "norm": float(last.grad_norm),
+            f"{self.unit}_per_s": self.tokens / seconds, "seconds": seconds,
+            "waiting": min((waited - self.last_wait) / seconds, 1.0),
         }  # fmt: skip
-        self.done, self.steps, self.losses = last.number, [], []
-        self.tokens, self.begun, self.rested = 0, time.perf_counter(), waited
+        self.completed_steps, self.steps, self.losses = last.step, [], []
+        self.tokens, self.start_time, self.last_wait = 0, time.perf_counter(), waited
         return row
 
-    def glance(self, steps: int) -> tuple[float, float]:
+    def current_speed(self, steps: int) -> tuple[float, float]:
         """The speed since the last line of the log and the seconds left, while the next line is not due."""
-        seconds, many = max(time.perf_counter() - self.begun, 1e-9), max(len(self.steps), 1)
-        return self.tokens / seconds, (steps - self.done - len(self.steps)) * seconds / many
+        seconds, many = max(time.perf_counter() - self.start_time, 1e-9), max(len(self.steps), 1)
+        return self.tokens / seconds, (steps - self.completed_steps - len(self.steps)) * seconds / many
 
-    def left(self, steps: int) -> float:
-        return (steps - self.done) * self.pace
+    def seconds_left(self, steps: int) -> float:
+        return (steps - self.completed_steps) * self.seconds_per_step
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Time spent on validation is not training time."""
         before = time.perf_counter()
         yield
-        self.begun += time.perf_counter() - before
+        self.start_time += time.perf_counter() - before

@@ -11,24 +11,32 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from regard.errors import SettingError, UnknownFolder
-from regard.loading import open_eyes
+from regard.errors import SettingError, UnknownFolderError
+from regard.loading import load_encoder_weights
 from regard.model import Model, assemble, load
-from regard.nn.attention.relative_positions import packs
-from regard.nn.kernels.dispatch import packed_kernel
+from regard.nn.attention.relative_positions import supports_packing
+from regard.nn.kernels.dispatch import has_varlen_kernel
 from regard.runs.devices import pick_device
 from regard.runs.folder import RunFolder
-from regard.runs.modality import task_for
-from regard.runs.preprocess import Prepared, prepare
-from regard.runs.progress import Screen, quiet, tell
-from regard.runs.scoring import rough
-from regard.runs.settings import gather
-from regard.runs.spec import Asked, Order, Sources, listed, new_order, old_order, start_from
+from regard.runs.modality import resolve_task
+from regard.runs.preprocess import PreparedData, prepare
+from regard.runs.progress import PipeSafeConsole, print_line, quiet_console
+from regard.runs.scoring import small_sample_warning
+from regard.runs.settings import collect_overrides
+from regard.runs.spec import (
+    DataSources,
+    TrainRequest,
+    TrainSpec,
+    expand_paths,
+    load_initial_weights,
+    new_spec,
+    resume_spec,
+)
 from regard.runs.trainer import Trainer
-from regard.tasks import idle
-from regard.training.distributed import asked_world, together
-from regard.training.optimizer import autocasts
-from regard.training.settings import Train
+from regard.tasks import unused_settings
+from regard.training.distributed import init_distributed, process_group_from_env
+from regard.training.optimizer import uses_autocast
+from regard.training.settings import TrainSettings
 
 
 def train(
@@ -43,79 +51,83 @@ def train(
     the processes share the grains of each step, and the first of them speaks and writes."""
     folder = RunFolder(out)
     paths = [data] if isinstance(data, str | os.PathLike) else data
-    found = task_for(task, model, [os.fspath(path) for path in paths], columns, folder if resume else None)
-    files = listed(found, data)
-    sources = Sources(files, listed(found, valid or found.validated(files)), tuple(sorted((columns or {}).items())))
-    asked = Asked(found, model, sources, gather(settings, config))
+    found = resolve_task(task, model, [os.fspath(path) for path in paths], columns, folder if resume else None)
+    files = expand_paths(found, data)
+    sources = DataSources(
+        files, expand_paths(found, valid or found.validation_entries(files)), tuple(sorted((columns or {}).items()))
+    )
+    asked = TrainRequest(found, model, sources, collect_overrides(settings, config))
     where = pick_device(device)
-    first = asked_world().first
-    console = (console or Screen()) if first else quiet()
-    for setting in idle(found, asked.said):
-        tell(console, f"{setting} means nothing to {found.name} of {found.reads}, and changes nothing")
+    first = process_group_from_env().is_main
+    console = (console or PipeSafeConsole()) if first else quiet_console()
+    for setting in unused_settings(found, asked.overrides):
+        print_line(console, f"{setting} means nothing to {found.name} of {found.modality}, and changes nothing")
     going_on = resume and folder.exists()
     if first and not going_on:
-        _begin(folder, sources, resume, console)
+        _check_new_run(folder, sources, resume, console)
     with ExitStack() as stack:
         if first and going_on:
-            stack.enter_context(folder.held())
-        world = stack.enter_context(together(where))
+            stack.enter_context(folder.lock())
+        world = stack.enter_context(init_distributed(where))
         if not first:  # the first process makes the folder, the tokenizer and the tokens; the others find them there
-            world.wait()
-        order = old_order(asked, folder) if going_on or not first else new_order(asked)
-        world.check(order.settings.train.accumulate)
+            world.barrier()
+        order = resume_spec(asked, folder) if going_on or not first else new_spec(asked)
+        world.check_divides(order.settings.train.grad_accum)
         if order.settings.train.deterministic:
-            stack.enter_context(deterministic())
-        tell(console, f"reading {named(order.sources.data)}")
-        prepared = prepare(order, lambda line: tell(console, line))
-        if few := rough(found, prepared.facts["valid"]):
-            tell(console, f"  {few}. Give more by --valid, or set data.share")
-        begun = folder.facts().get("packed") if going_on or not first else None
-        packed = _packs(order, prepared, where, console, begun)
+            stack.enter_context(deterministic_algorithms())
+        print_line(console, f"reading {format_paths(order.sources.data)}")
+        prepared = prepare(order, lambda line: print_line(console, line))
+        if few := small_sample_warning(found, prepared.stats["valid"]):
+            print_line(console, f"  {few}. Give more by --valid, or set data.valid_fraction")
+        begun = folder.read_metadata().get("packed") if going_on or not first else None
+        packed = _use_packing(order, prepared, where, console, begun)
         torch.manual_seed(order.settings.train.seed)
-        identity = replace(order.identity, config=prepared.config, labels=prepared.labels, pair=prepared.pair)
-        fresh = assemble(identity, prepared.reader)
-        made = _taken_over(fresh, order)
+        identity = replace(
+            order.identity, config=prepared.config, labels=prepared.labels, head_options=prepared.head_options
+        )
+        fresh = assemble(identity, prepared.processor)
+        made = _init_weights(fresh, order)
         for line in made if not going_on else ():
-            tell(console, f"  {line}")
+            print_line(console, f"  {line}")
         trainer = Trainer(fresh.to(where), folder, prepared, order, console, world, packed)
         stack.callback(folder.close)
-        stack.enter_context(trainer.disk_told())
+        stack.enter_context(trainer.report_disk_errors())
         if going_on:
             trainer.resume()
         elif first:  # nothing is left behind by what could not even begin
-            stack.enter_context(folder.held())
-            folder.refuse_if_taken()
-            trainer.begin()
+            stack.enter_context(folder.lock())
+            folder.check_available()
+            trainer.write_initial_files()
         if first:
-            world.wait()
+            world.barrier()
         best = trainer.run()
-        world.wait()  # the others load what the first has finished
+        world.barrier()  # the others load what the first has finished
         return best or load(folder.path, device=where)
 
 
-def _taken_over(fresh: Model, order: Order) -> list[str]:
+def _init_weights(fresh: Model, order: TrainSpec) -> list[str]:
     """Weights of the folders that the run starts from come into the model; what is to be said of that."""
-    if order.start is not None and order.start.is_dir():
-        return start_from(fresh, order.start, order.settings.model)
-    if order.brought is not None:
-        return open_eyes(fresh) if order.brought.is_dir() else []
+    if order.init_folder is not None and order.init_folder.is_dir():
+        return load_initial_weights(fresh, order.init_folder, order.settings.model)
+    if order.weights_folder is not None:
+        return load_encoder_weights(fresh) if order.weights_folder.is_dir() else []
     preset = order.settings.model.get("encoder")  # whoever names one may think that it has learnt
     return [f"it sees through {preset}, made anew: what has learnt is a folder"] if preset else []
 
 
-def _begin(folder: RunFolder, sources: Sources, resume: bool, console: Console) -> None:
-    folder.refuse_if_taken()
+def _check_new_run(folder: RunFolder, sources: DataSources, resume: bool, console: Console) -> None:
+    folder.check_available()
     if resume and not sources.data:
         runs = [path for path in folder.path.parent.glob("*") if RunFolder(path).exists()]
-        raise UnknownFolder(
+        raise UnknownFolderError(
             "run", folder.path, runs, "With --resume and without --data a run goes on, and there is none."
         )
     if resume:
-        tell(console, f"{folder.path}: there is no run to resume; starting at step 0")
+        print_line(console, f"{folder.path}: there is no run to resume; starting at step 0")
 
 
 @contextmanager
-def deterministic() -> Iterator[None]:
+def deterministic_algorithms() -> Iterator[None]:
     """Deterministic algorithms inside of the context; the caller's choice of algorithms after it."""
     before, only_warns = (
         torch.are_deterministic_algorithms_enabled(),
@@ -129,33 +141,36 @@ def deterministic() -> Iterator[None]:
         torch.use_deterministic_algorithms(before, warn_only=only_warns)
 
 
-def named(paths: Sequence[str]) -> str:
+def format_paths(paths: Sequence[str]) -> str:
     """Some files by their names; of a folder with thousands the first."""
     more = f" and {len(paths) - 5:,} more" if len(paths) > 5 else ""
     return ", ".join(paths[:5]) + more
 
 
-def _packs(order: Order, prepared: Prepared, where: torch.device, console: Console, begun: bool | None) -> bool:
+def _use_packing(
+    order: TrainSpec, prepared: PreparedData, where: torch.device, console: Console, begun: bool | None
+) -> bool:
     """Whether samples are packed, or filled up to few sizes: where that is faster, unless a person said otherwise.
 
     A run that goes on does as it has `begun`, wherever: a grain means the same samples to its end."""
-    settings: Train = order.settings.train
+    settings: TrainSettings = order.settings.train
     alone = not getattr(
         prepared.config, "packs", True
     )  # it reads rows of one text each, filled up to few sizes instead
-    if alone and settings.packed == "on":
+    if alone and settings.packing == "on":
         raise SettingError(
-            "train.packed=on: this system goes from token to token and reads padded rows. Leave it at auto."
+            "train.packing=on: this system goes from token to token and reads padded rows. Leave it at auto."
         )
-    kernel = autocasts(where, settings) and packed_kernel() and packs(prepared.config)
+    kernel = uses_autocast(where, settings) and has_varlen_kernel() and supports_packing(prepared.config)
     able = where.type == "cuda" and (alone or kernel)
-    packed = settings.packed == "on" or (settings.packed == "auto" and able)
+    packed = settings.packing == "on" or (settings.packing == "auto" and able)
     packed = packed if begun is None else begun
     if packed:  # full windows of long texts need no packing
         task = order.identity.task
         packed = (
-            task.plan(prepared.train, prepared.config, task.budget(settings), settings.seed, True).shape is not None
+            task.sampler(prepared.train, prepared.config, task.batch_budget(settings), settings.seed, True).shape
+            is not None
         )
     if packed and not able and not alone:
-        tell(console, f"  {where} has no kernel for packed rows here: masks are written out, which is slow")
+        print_line(console, f"  {where} has no kernel for packed rows here: masks are written out, which is slow")
     return packed

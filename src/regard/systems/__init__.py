@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regard import index
-from regard.errors import UnknownName
+from regard.errors import UnknownNameError
 from regard.lazy import LazyTable
 from regard.systems.common.system import Preset, System
 
@@ -43,21 +43,21 @@ def find_preset(name: str) -> tuple[System, Preset]:
         if name in system.presets:
             return system, system.presets[name]
     known = [preset for system in SYSTEMS.values() for preset in system.presets]
-    raise UnknownName("preset", name, known, index.PRESET_ADVICE)
+    raise UnknownNameError("preset", name, known, index.PRESET_ADVICE)
 
 
 def find_system(name: str) -> System:
     if name not in SYSTEMS:
-        raise UnknownName("system", name, SYSTEMS)
+        raise UnknownNameError("system", name, SYSTEMS)
     return SYSTEMS[name]
 
 
-def find_published(model_type: str) -> System:
+def find_by_model_type(model_type: str) -> System:
     """The system that reads a published config.json of this `model_type`."""
     owner = index.model_types().get(model_type)
     if owner is not None:
         return SYSTEMS[owner]
     types = {system.published.model_type: system for system in SYSTEMS.values() if system.published.model_type}
     if model_type not in types:
-        raise UnknownName("published model type", model_type, types)
+        raise UnknownNameError("published model type", model_type, types)
     return types[model_type]

@@ -13,42 +13,42 @@ from typing import Any, Literal
 from torch import nn
 
 from regard.errors import SettingError, WeightsError
-from regard.nn.vision.convnet import bit, convolutional_weights, inner_width
-from regard.nn.vision.dense import Tap
+from regard.nn.vision.convnet import bit_body, bottleneck_width, init_resnet_weights
+from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import vision
 from regard.systems.common.system import Preset, System
-from regard.weights.tables import Names, Published, Tensors, entry, under
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry
 
 STAGES = 4
 
 
 @dataclass(frozen=True)
 class Config:
-    size: int = 224
+    image_size: int = 224
     """side of the pictures it was made for; others are read too"""
-    channels: int = 3
+    in_channels: int = 3
     """of a picture: 3 are red, green and blue"""
-    start: int = 64
+    stem_channels: int = 64
     """channels of the first convolution"""
     widths: tuple[int, ...] = (256, 512, 1024, 2048)
     """channels of each of the four stages; the convolutions of 3 x 3 have a quarter of them"""
     depths: tuple[int, ...] = (3, 4, 6, 3)
     """blocks of each of the four stages"""
-    before: bool = True
+    pre_activation: bool = True
     """norms and ReLUs go before the convolutions; else behind them, as in hybrids"""
     padding: Literal["even", "same"] = "even"
     """zeros around a map that is halved: as many on each side, or as TensorFlow puts them (same)"""
-    fits: bool = False
+    stem_same_padding: bool = False
     """the pool after the first convolution is padded as TensorFlow does"""
-    groups: int = 32
+    norm_groups: int = 32
     """groups of channels that are normalised together"""
-    stride: int = 32
+    output_stride: int = 32
     """pixels from one place of the last map to the next: later stages do not halve their maps any more where fewer are asked"""
     head_dropout: float = 0.0
     """share dropped of what a task's head reads"""
 
     def __post_init__(self) -> None:
-        for name in ("size", "channels", "groups"):
+        for name in ("image_size", "in_channels", "norm_groups"):
             if getattr(self, name) < 1:
                 raise SettingError(f"model.{name} must be at least 1, not {getattr(self, name)}.")
         for name in ("widths", "depths"):
@@ -57,16 +57,16 @@ class Config:
                 raise SettingError(f"model.{name} are {STAGES} numbers of at least 1, one a stage, not {found}.")
         if any(width % 8 for width in self.widths):
             raise SettingError(f"model.widths must be multiples of 8, not {self.widths}.")
-        for width in (self.start, *self.widths, *map(inner_width, self.widths)):
-            if width < 1 or width % self.groups:
-                raise SettingError(f"{width} channels cannot be divided among model.groups {self.groups}.")
-        if self.stride < 4 or self.stride.bit_count() > 1:
-            raise SettingError(f"model.stride must be 4, 8, 16 or 32, not {self.stride}.")
+        for width in (self.stem_channels, *self.widths, *map(bottleneck_width, self.widths)):
+            if width < 1 or width % self.norm_groups:
+                raise SettingError(f"{width} channels cannot be divided among model.norm_groups {self.norm_groups}.")
+        if self.output_stride < 4 or self.output_stride.bit_count() > 1:
+            raise SettingError(f"model.output_stride must be 4, 8, 16 or 32, not {self.output_stride}.")
         if not 0 <= self.head_dropout < 1:
             raise SettingError(f"model.head_dropout must be in [0, 1), not {self.head_dropout}.")
 
     @property
-    def features(self) -> int:
+    def num_features(self) -> int:
         """Width of the summary."""
         return self.widths[-1]
 
@@ -75,30 +75,31 @@ class Config:
         """How a new matrix for classes begins: at 0, so that none is likelier at first."""
         return 0.0
 
-    def maps(self) -> tuple[Tap, ...]:
+    def feature_maps(self) -> tuple[FeatureTap, ...]:
         """What dense heads read: each stage."""
         return tuple(
-            Tap(stage, width, min(4 * 2**stage, self.stride), flat=False) for stage, width in enumerate(self.widths)
+            FeatureTap(stage, width, min(4 * 2**stage, self.output_stride), is_sequence=False)
+            for stage, width in enumerate(self.widths)
         )
 
 
-CUT: dict[str, Any] = {"crop": 0.08, "flip": True}
-PRESETS = {"bit-50": Preset(Config(), 23_500_352, vision.ninety(CUT))}
+AUGMENTATION: dict[str, Any] = {"crop_scale": 0.08, "flip": True}
+PRESETS = {"bit-50": Preset(Config(), 23_500_352, vision.resnet_recipe(AUGMENTATION))}
 """Counted without the matrix for classes, which comes with the data."""
 
 
 def build(config: Config) -> nn.Module:
     """The whole machine, which hybrids have in them too: see `bit`."""
-    body = bit(
-        config.channels, config.start, config.widths, config.depths, before=config.before, same=config.padding == "same",
-        fits=config.fits, groups=config.groups, stride=config.stride,
+    body = bit_body(
+        config.in_channels, config.stem_channels, config.widths, config.depths, pre_norm=config.pre_activation, same_padding=config.padding == "same",
+        pad_pool=config.stem_same_padding, groups=config.norm_groups, output_stride=config.output_stride,
     )  # fmt: skip
-    return convolutional_weights(body)
+    return init_resnet_weights(body)
 
 
-NAMES = Names(
+NAMES = NameTable(
     entries=(
-        *vision.bit_stages("", "bit", STAGES),
+        *vision.bit_entries("", "bit", STAGES),
         entry("norm.{part}", "bit.norm.{part}"),
         entry("head.classes.{part}", "classifier.1.{part}"),
     ),
@@ -106,7 +107,7 @@ NAMES = Names(
 )
 
 
-def _filled(fields: dict[str, Any]) -> dict[str, Any]:
+def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     """There, how zeros are put is nothing, or a word in letters of either size."""
     told = fields["padding"]
     if told is not None and str(told).lower() != "same":
@@ -114,52 +115,56 @@ def _filled(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "padding": "even" if told is None else "same"}
 
 
-def _written(fields: dict[str, Any]) -> dict[str, Any]:
+def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "padding": None if fields["padding"] == "even" else "SAME"}
 
 
-PUBLISHED = Published(
+PUBLISHED = PublishedLayout(
     model_type="bit",
     architecture="BitModel",
     keys={
-        "channels": ("num_channels",), "start": ("embedding_size",), "widths": ("hidden_sizes",), "depths": ("depths",),
-        "before": ("layer_type",), "padding": ("global_padding",), "fits": ("embedding_dynamic_padding",),
-        "groups": ("num_groups",), "stride": ("output_stride",),
+        "in_channels": ("num_channels",), "stem_channels": ("embedding_size",), "widths": ("hidden_sizes",), "depths": ("depths",),
+        "pre_activation": ("layer_type",), "padding": ("global_padding",), "stem_same_padding": ("embedding_dynamic_padding",),
+        "norm_groups": ("num_groups",), "output_stride": ("output_stride",),
     },
     defaults={
         "num_channels": 3, "embedding_size": 64, "hidden_sizes": [256, 512, 1024, 2048], "depths": [3, 4, 6, 3],
         "layer_type": "preactivation", "embedding_dynamic_padding": False, "num_groups": 32, "output_stride": 32,
     },
     fixed={"hidden_act": "relu", "width_factor": 1, "drop_path_rate": 0.0},
-    harmless=("out_features", "out_indices", "_out_*", "stage_names"),
-    values={"before": {"preactivation": True, "bottleneck": False}},
-    filled=_filled,
-    written_as=_written,
-    heads={"classify": "BitForImageClassification"},
+    ignored_keys=("out_features", "out_indices", "_out_*", "stage_names"),
+    value_maps={"pre_activation": {"preactivation": True, "bottleneck": False}},
+    after_read=_after_read,
+    before_write=_before_write,
+    head_architectures={"classify": "BitForImageClassification"},
 )  # fmt: skip
 
 
-def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Files of the bare body have no prefix."""
-    return config, under(tensors, "bit.", ("classifier.*",))
+    return config, add_prefix(tensors, "bit.", ("classifier.*",))
 
 
 RECIPES = {
-    "segment": vision.ninety({**CUT, "crop": 0.5}, passes=100, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
-    "depth": vision.ninety({**CUT, "crop": 1.0}, passes=50, images=16, accumulate=1, rate=5e-4, smoothing=0.0),
+    "segment": vision.resnet_recipe(
+        {**AUGMENTATION, "crop_scale": 0.5}, epochs=100, batch_size=16, grad_accum=1, lr=5e-4, label_smoothing=0.0
+    ),
+    "depth": vision.resnet_recipe(
+        {**AUGMENTATION, "crop_scale": 1.0}, epochs=50, batch_size=16, grad_accum=1, lr=5e-4, label_smoothing=0.0
+    ),
 }
 
-FURTHER = {
-    "classify": vision.ninety(
-        {"crop": 0.5, "flip": True, "mixup": 0.1}, passes=10, images=64, accumulate=1, rate=1e-4, decay=0.0
+FINETUNE_RECIPES = {
+    "classify": vision.resnet_recipe(
+        {"crop_scale": 0.5, "flip": True, "mixup": 0.1}, epochs=10, batch_size=64, grad_accum=1, lr=1e-4, weight_decay=0.0
     ),
-    "segment": vision.ninety({**CUT, "crop": 0.5}, passes=50, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
-    "depth": vision.ninety({**CUT, "crop": 1.0}, passes=25, images=16, accumulate=1, rate=1e-4, smoothing=0.0),
+    "segment": vision.resnet_recipe({**AUGMENTATION, "crop_scale": 0.5}, epochs=50, batch_size=16, grad_accum=1, lr=1e-4, label_smoothing=0.0),
+    "depth": vision.resnet_recipe({**AUGMENTATION, "crop_scale": 1.0}, epochs=25, batch_size=16, grad_accum=1, lr=1e-4, label_smoothing=0.0),
 }  # fmt: skip
 """For weights that have learnt already."""
 
 SYSTEM = System(
-    name="bit", about="ResNet with group norms, made to be tuned on few pictures", config=Config, presets=PRESETS,
-    build=build, tasks=("classify", "segment", "depth"), reads="pictures", names=NAMES, published=PUBLISHED, adapt=adapt,
-    recipes=RECIPES, further=FURTHER,
+    name="bit", description="ResNet with group norms, made to be tuned on few pictures", config=Config, presets=PRESETS,
+    build=build, tasks=("classify", "segment", "depth"), modality="image", names=NAMES, published=PUBLISHED, from_published=from_published,
+    recipes=RECIPES, finetune_recipes=FINETUNE_RECIPES,
 )  # fmt: skip

@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from regard.nn.attention.positions import added
-from regard.nn.attention.relative_positions import Relative, check_relative, inside
-from regard.nn.blocks.block import Stack, Tokens, vaswani_block
+from regard.nn.attention.positions import make_absolute_position
+from regard.nn.attention.relative_positions import RelativeKind, check_relative, make_position
+from regard.nn.blocks.block import Stack, TokenEmbedding, transformer_block
 from regard.nn.blocks.decoder import DecoderOnly
 from regard.systems.common import gpt
-from regard.systems.common.system import Preset, System, check_sizes, unpublished
+from regard.systems.common.system import Preset, System, check_sizes, no_published_layout
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Config:
     """blocks"""
     heads: int = 8
     """attention heads"""
-    hidden: int = 2048
+    ffn_dim: int = 2048
     """inner width of the feed-forward layers"""
-    vocabulary: int = 32_000
+    vocab_size: int = 32_000
     """tokens"""
-    length: int = 1024
+    max_length: int = 1024
     """longest context that is read at once; the sines and cosines themselves have no end"""
     dropout: float = 0.1
     """share dropped of each sub-layer's output and of the embeddings"""
@@ -39,37 +39,44 @@ class Config:
     """share dropped of the attention weights"""
     activation: Literal["relu", "gelu", "swish"] = "relu"
     """non-linearity of the feed-forward layers"""
-    positions: Literal["halves", "interleaved", "none"] = "interleaved"
+    position_embedding: Literal["halves", "interleaved", "none"] = "interleaved"
     """sines and cosines that are added: interleaved as in the paper, halves [sin | cos], or none"""
-    relative: Relative = "none"
+    relative_position: RelativeKind = "none"
     """positions inside attention: rotary, rotary-halves (as LLaMA's), buckets (T5's), shaw, or none"""
-    end: int = 31_999
+    eos_id: int = 31_999
     """id of the token that ends and begins documents"""
 
     def __post_init__(self) -> None:
-        sizes = ("width", "depth", "heads", "hidden", "vocabulary", "length")
+        sizes = ("width", "depth", "heads", "ffn_dim", "vocab_size", "max_length")
         check_sizes(self, sizes, ("dropout", "attention_dropout"))
         check_relative(self)
 
 
 def _recipe(vocabulary: int, **train: Any) -> dict[str, dict[str, Any]]:
-    usual = {"schedule": "inverse_sqrt", "smoothing": 0.0, "betas": "0.9,0.98", "eps": 1e-9, "decay": 0.0, "clip": 1.0}
+    usual = {
+        "lr_schedule": "inverse_sqrt",
+        "label_smoothing": 0.0,
+        "betas": "0.9,0.98",
+        "eps": 1e-9,
+        "weight_decay": 0.0,
+        "grad_clip": 1.0,
+    }
     return {
         "train": {**usual, **train},
-        "data": {"vocabulary": vocabulary},
-        "decode": {"beam": 4, "penalty": 0.6},
+        "data": {"vocab_size": vocabulary},
+        "decode": {"num_beams": 4, "length_penalty": 0.6},
     }
 
 
 BASE = Config()
 PRESETS = {
     "decoder-tiny": Preset(
-        replace(BASE, width=128, depth=4, heads=4, hidden=512, vocabulary=8000, length=256, end=7999),
+        replace(BASE, width=128, depth=4, heads=4, ffn_dim=512, vocab_size=8000, max_length=256, eos_id=7999),
         1_817_088,
-        _recipe(8000, steps=10_000, tokens=8192, rate=2e-3, warmup=1000),
+        _recipe(8000, steps=10_000, batch_tokens=8192, lr=2e-3, warmup_steps=1000),
     ),
     "decoder-base": Preset(
-        BASE, 35_298_304, _recipe(32_000, steps=250_000, tokens=16_384, rate=7e-4, warmup=10_000)
+        BASE, 35_298_304, _recipe(32_000, steps=250_000, batch_tokens=16_384, lr=7e-4, warmup_steps=10_000)
     ),
 }  # fmt: skip
 
@@ -77,22 +84,22 @@ PRESETS = {
 def build(config: Config) -> DecoderOnly:
     """The whole machine."""
     blocks = [
-        vaswani_block(
-            config.width, config.heads, config.hidden, activation=config.activation, dropout=config.dropout,
+        transformer_block(
+            config.width, config.heads, config.ffn_dim, activation=config.activation, dropout=config.dropout,
             attention_dropout=config.attention_dropout,
         )
         for _ in range(config.depth)
     ]  # fmt: skip
     return DecoderOnly(
-        tokens=Tokens(config.vocabulary, config.width),
-        position=added(config),
-        decoder=Stack(blocks, position=inside(config, config.depth)),
+        tokens=TokenEmbedding(config.vocab_size, config.width),
+        position=make_absolute_position(config),
+        decoder=Stack(blocks, position=make_position(config, config.depth)),
         dropout=config.dropout,
     )
 
 
 SYSTEM = System(
-    name="decoder", about="the Transformer's decoder alone (T-D): goes on with text", config=Config, presets=PRESETS,
-    build=build, tasks=("language", *gpt.TASKS), unsayable=unpublished, recipes=gpt.RECIPES,
-    further=gpt.FURTHER,
+    name="decoder", description="the Transformer's decoder alone (T-D): goes on with text", config=Config, presets=PRESETS,
+    build=build, tasks=("lm", *gpt.TASKS), unsupported_by_layout=no_published_layout, recipes=gpt.RECIPES,
+    finetune_recipes=gpt.FINETUNE_RECIPES,
 )  # fmt: skip

@@ -11,14 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from regard.nn.attention.positions import added
-from regard.nn.attention.relative_positions import Relative, check_relative, inside
-from regard.nn.blocks.block import Stack, Tokens
-from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, gpt_weights
-from regard.nn.blocks.norm import Norm
+from regard.nn.attention.positions import make_absolute_position
+from regard.nn.attention.relative_positions import RelativeKind, check_relative, make_position
+from regard.nn.blocks.block import Stack, TokenEmbedding
+from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
+from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import gpt
 from regard.systems.common.system import Preset, System, check_sizes
-from regard.weights.tables import Names, Published, Tensors, entry, tied, turned, under
+from regard.weights.tables import (
+    NameTable,
+    PublishedLayout,
+    Tensors,
+    add_prefix,
+    entry,
+    resolve_tied,
+    transposed_linear,
+)
 
 
 @dataclass(frozen=True)
@@ -29,15 +37,15 @@ class Config:
     """blocks"""
     heads: int = 12
     """attention heads"""
-    hidden: int = 3072
+    ffn_dim: int = 3072
     """inner width of the feed-forward layers"""
-    vocabulary: int = 50_257
+    vocab_size: int = 50_257
     """tokens"""
-    length: int = 1024
+    max_length: int = 1024
     """longest context: there are no more learned positions"""
-    positions: Literal["learned", "none"] = "learned"
+    position_embedding: Literal["learned", "none"] = "learned"
     """positions that are added: learned, or none"""
-    relative: Relative = "none"
+    relative_position: RelativeKind = "none"
     """positions inside attention: rotary, rotary-halves (as LLaMA's), buckets (T5's), shaw, or none"""
     dropout: float = 0.1
     """share dropped of each sub-layer's output"""
@@ -45,59 +53,66 @@ class Config:
     """share dropped of the attention weights"""
     embedding_dropout: float = 0.1
     """share dropped of the embeddings"""
-    eps: float = 1e-5
+    norm_eps: float = 1e-5
     """small number in the layer norms"""
-    end: int = 50_256
+    eos_id: int = 50_256
     """id of the token that ends and begins documents"""
 
     def __post_init__(self) -> None:
-        sizes = ("width", "depth", "heads", "hidden", "vocabulary", "length")
+        sizes = ("width", "depth", "heads", "ffn_dim", "vocab_size", "max_length")
         check_sizes(self, sizes, ("dropout", "attention_dropout", "embedding_dropout"))
         check_relative(self)
 
 
-def _recipe(vocabulary: int, kind: str = "bytes", **train: Any) -> dict[str, dict[str, Any]]:
-    usual = {"schedule": "cosine", "smoothing": 0.0, "betas": "0.9,0.95", "eps": 1e-8, "decay": 0.1, "clip": 1.0}
+def _recipe(vocabulary: int, kind: str = "byte_bpe", **train: Any) -> dict[str, dict[str, Any]]:
+    usual = {
+        "lr_schedule": "cosine",
+        "label_smoothing": 0.0,
+        "betas": "0.9,0.95",
+        "eps": 1e-8,
+        "weight_decay": 0.1,
+        "grad_clip": 1.0,
+    }
     return {
         "train": {**usual, **train},
-        "data": {"vocabulary": vocabulary, "kind": kind},
-        "decode": {"sample": True, "top_k": 40},  # as the samples of the paper were drawn
+        "data": {"vocab_size": vocabulary, "tokenizer_type": kind},
+        "decode": {"do_sample": True, "top_k": 40},  # as the samples of the paper were drawn
     }
 
 
-def _published(rate: float) -> dict[str, dict[str, Any]]:
+def _paper_recipe(rate: float) -> dict[str, dict[str, Any]]:
     """Half a million tokens a step: 512 rows of 1024."""
-    return _recipe(50_257, steps=100_000, tokens=16_384, accumulate=32, rate=rate, warmup=2000)
+    return _recipe(50_257, steps=100_000, batch_tokens=16_384, grad_accum=32, lr=rate, warmup_steps=2000)
 
 
 SMALL = Config()
-CALM: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
-KEEN: dict[str, Any] = {"dropout": 0.2, "attention_dropout": 0.2, "embedding_dropout": 0.2}
+NO_DROPOUT: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
+HIGH_DROPOUT: dict[str, Any] = {"dropout": 0.2, "attention_dropout": 0.2, "embedding_dropout": 0.2}
 PRESETS = {
     "gpt2-tiny-char": Preset(
-        replace(SMALL, width=128, depth=4, heads=4, hidden=512, vocabulary=66, length=64, end=65, **CALM),
+        replace(SMALL, width=128, depth=4, heads=4, ffn_dim=512, vocab_size=66, max_length=64, eos_id=65, **NO_DROPOUT),
         809_984,
-        _recipe(66, "characters", steps=2000, tokens=768, rate=4e-3, warmup=100, betas="0.9,0.99", every=250),
+        _recipe(66, "char", steps=2000, batch_tokens=768, lr=4e-3, warmup_steps=100, betas="0.9,0.99", eval_every=250),
     ),
     "gpt2-char": Preset(
-        replace(SMALL, width=384, depth=6, heads=6, hidden=1536, vocabulary=66, length=256, end=65, **KEEN),
+        replace(SMALL, width=384, depth=6, heads=6, ffn_dim=1536, vocab_size=66, max_length=256, eos_id=65, **HIGH_DROPOUT),
         10_771_200,
-        _recipe(66, "characters", steps=5000, tokens=16_384, rate=1e-3, warmup=100, betas="0.9,0.99", every=250),
+        _recipe(66, "char", steps=5000, batch_tokens=16_384, lr=1e-3, warmup_steps=100, betas="0.9,0.99", eval_every=250),
     ),
     "gpt2-mini": Preset(
-        replace(SMALL, width=256, depth=6, heads=4, hidden=1024, vocabulary=8000, length=256, end=7999),
+        replace(SMALL, width=256, depth=6, heads=4, ffn_dim=1024, vocab_size=8000, max_length=256, eos_id=7999),
         6_852_608,
-        _recipe(8000, steps=10_000, tokens=8192, rate=1e-3, warmup=500),
+        _recipe(8000, steps=10_000, batch_tokens=8192, lr=1e-3, warmup_steps=500),
     ),
-    "gpt2-small": Preset(SMALL, 124_439_808, _published(6e-4)),
+    "gpt2-small": Preset(SMALL, 124_439_808, _paper_recipe(6e-4)),
     "gpt2-medium": Preset(
-        replace(SMALL, width=1024, depth=24, heads=16, hidden=4096), 354_823_168, _published(3e-4)
+        replace(SMALL, width=1024, depth=24, heads=16, ffn_dim=4096), 354_823_168, _paper_recipe(3e-4)
     ),
     "gpt2-large": Preset(
-        replace(SMALL, width=1280, depth=36, heads=20, hidden=5120), 774_030_080, _published(2.5e-4)
+        replace(SMALL, width=1280, depth=36, heads=20, ffn_dim=5120), 774_030_080, _paper_recipe(2.5e-4)
     ),
     "gpt2-xl": Preset(
-        replace(SMALL, width=1600, depth=48, heads=25, hidden=6400), 1_557_611_200, _published(2e-4)
+        replace(SMALL, width=1600, depth=48, heads=25, ffn_dim=6400), 1_557_611_200, _paper_recipe(2e-4)
     ),
 }  # fmt: skip
 
@@ -105,48 +120,50 @@ PRESETS = {
 def build(config: Config) -> DecoderOnly:
     """The whole machine. Weights begin as in OpenAI's code, where positions are N(0, 0.01)."""
     body = DecoderOnly(
-        tokens=Tokens(config.vocabulary, config.width, scaled=False),
-        position=added(config),
-        decoder=Stack(gpt_blocks(config, "pre"), Norm(config.width, config.eps), inside(config, config.depth)),
+        tokens=TokenEmbedding(config.vocab_size, config.width, scaled=False),
+        position=make_absolute_position(config),
+        decoder=Stack(
+            gpt_blocks(config, "pre"), LayerNorm(config.width, config.norm_eps), make_position(config, config.depth)
+        ),
         dropout=config.embedding_dropout,
     )
-    return gpt_weights(body, positions=0.01, narrow=True)
+    return init_gpt_weights(body, position_std=0.01, scale_residual=True)
 
 
 OURS, THEIRS = "decoder.blocks.{n}", "transformer.h.{n}"
-NAMES = Names(
+NAMES = NameTable(
     entries=(
         entry("tokens.table.weight", "transformer.wte.weight"),
         entry("position.table.weight", "transformer.wpe.weight"),
         entry(f"{OURS}.attend.norm.{{part}}", f"{THEIRS}.ln_1.{{part}}"),
-        *turned(f"{OURS}.attend.inner.qkv", f"{THEIRS}.attn.c_attn"),
-        *turned(f"{OURS}.attend.inner.out", f"{THEIRS}.attn.c_proj"),
+        *transposed_linear(f"{OURS}.attend.inner.qkv", f"{THEIRS}.attn.c_attn"),
+        *transposed_linear(f"{OURS}.attend.inner.out", f"{THEIRS}.attn.c_proj"),
         entry(f"{OURS}.feed.norm.{{part}}", f"{THEIRS}.ln_2.{{part}}"),
-        *turned(f"{OURS}.feed.inner.up", f"{THEIRS}.mlp.c_fc"),
-        *turned(f"{OURS}.feed.inner.down", f"{THEIRS}.mlp.c_proj"),
+        *transposed_linear(f"{OURS}.feed.inner.up", f"{THEIRS}.mlp.c_fc"),
+        *transposed_linear(f"{OURS}.feed.inner.down", f"{THEIRS}.mlp.c_proj"),
         entry("decoder.norm.{part}", "transformer.ln_f.{part}"),
-        *gpt.HEADS,
+        *gpt.HEAD_ENTRIES,
     ),
-    copies=("lm_head.weight",),
+    tied=("lm_head.weight",),
     drop=(f"{THEIRS}.attn.bias", f"{THEIRS}.attn.masked_bias"),
     heads=("score.*", "multiple_choice_head.*"),
 )
 
-PUBLISHED = Published(
+PUBLISHED = PublishedLayout(
     model_type="gpt2",
     architecture="GPT2LMHeadModel",
     keys={
         "width": ("n_embd",),
         "depth": ("n_layer",),
         "heads": ("n_head",),
-        "hidden": ("n_inner",),
-        "vocabulary": ("vocab_size",),
-        "length": ("n_positions",),
+        "ffn_dim": ("n_inner",),
+        "vocab_size": ("vocab_size",),
+        "max_length": ("n_positions",),
         "dropout": ("resid_pdrop",),
         "attention_dropout": ("attn_pdrop",),
         "embedding_dropout": ("embd_pdrop",),
-        "eps": ("layer_norm_epsilon",),
-        "end": ("eos_token_id",),
+        "norm_eps": ("layer_norm_epsilon",),
+        "eos_id": ("eos_token_id",),
     },
     defaults={
         "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50_257, "n_positions": 1024, "resid_pdrop": 0.1,
@@ -157,31 +174,31 @@ PUBLISHED = Published(
         "reorder_and_upcast_attn": False, "add_cross_attention": False, "tie_word_embeddings": True,
         "is_encoder_decoder": False,
     },
-    harmless=("n_ctx", "initializer_range", "summary_*", "pad_token_id", "predict_special_tokens", "is_decoder"),
-    copied={"bos_token_id": "end"},
-    filled=lambda fields: {**fields, "hidden": fields["hidden"] or 4 * fields["width"]},
-    heads={"classify": "GPT2ForSequenceClassification", "choose": "GPT2DoubleHeadsModel"},
-    only=gpt.ONLY,
+    ignored_keys=("n_ctx", "initializer_range", "summary_*", "pad_token_id", "predict_special_tokens", "is_decoder"),
+    copied_fields={"bos_token_id": "eos_id"},
+    after_read=lambda fields: {**fields, "ffn_dim": fields["ffn_dim"] or 4 * fields["width"]},
+    head_architectures={"classify": "GPT2ForSequenceClassification", "choose": "GPT2DoubleHeadsModel"},
+    fixed_head_keys=gpt.FIXED_HEAD_KEYS,
 )  # fmt: skip
 
 
-def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Files of the bare body have no prefix, and old ones bring their masks along."""
-    tensors = under(tensors, "transformer.", (*NAMES.copies, *NAMES.heads))
-    return config, tied(tensors, "transformer.wte.weight", NAMES.copies)
+    tensors = add_prefix(tensors, "transformer.", (*NAMES.tied, *NAMES.heads))
+    return config, resolve_tied(tensors, "transformer.wte.weight", NAMES.tied)
 
 
-def unsayable(config: Config) -> str:
-    if config.positions == "learned" and config.relative == "none":
+def unsupported_by_layout(config: Config) -> str:
+    if config.position_embedding == "learned" and config.relative_position == "none":
         return ""
     return (
         "the published layout knows learned positions only; this model has "
-        f"positions={config.positions} and relative={config.relative}."
+        f"positions={config.position_embedding} and relative={config.relative_position}."
     )
 
 
 SYSTEM = System(
-    name="gpt2", about="decoder-only of 2019: goes on with text", config=Config, presets=PRESETS, build=build, names=NAMES,
-    published=PUBLISHED, tasks=("language", *gpt.TASKS), adapt=adapt, dress=gpt.dress,
-    unsayable=unsayable, recipes=gpt.RECIPES, further=gpt.FURTHER,
+    name="gpt2", description="decoder-only of 2019: goes on with text", config=Config, presets=PRESETS, build=build, names=NAMES,
+    published=PUBLISHED, tasks=("lm", *gpt.TASKS), from_published=from_published, to_published=gpt.to_published,
+    unsupported_by_layout=unsupported_by_layout, recipes=gpt.RECIPES, finetune_recipes=gpt.FINETUNE_RECIPES,
 )  # fmt: skip

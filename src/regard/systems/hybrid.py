@@ -12,28 +12,36 @@ from typing import Any, Literal
 
 from regard.errors import SettingError
 from regard.nn.blocks.block import Stack
-from regard.nn.blocks.norm import Norm
-from regard.nn.vision.dense import Tap
-from regard.nn.vision.patches import Grid, PatchEncoder, Patches, check_patches, patch_blocks, patch_weights, quarters
+from regard.nn.blocks.norm import LayerNorm
+from regard.nn.vision.dense import FeatureTap
+from regard.nn.vision.patches import (
+    GridPosition,
+    PatchEmbedding,
+    VisionTransformer,
+    check_vit_config,
+    init_vit_weights,
+    quarter_blocks,
+    vit_blocks,
+)
 from regard.systems.common import vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.system import Preset, System
-from regard.weights.tables import Names, Published, Tensors, entry, under
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry
 
 
 @dataclass(frozen=True)
 class Config:
-    size: int = 224
+    image_size: int = 224
     """side of the pictures it was made for; others are read too, with positions stretched to them"""
-    channels: int = 3
+    in_channels: int = 3
     """of a picture: 3 are red, green and blue"""
-    stages: tuple[int, ...] = (3, 4, 9)
+    backbone_depths: tuple[int, ...] = (3, 4, 9)
     """blocks of each stage of convolutions; the first map has a place for 4 x 4 pixels, each later one for twice as many"""
-    start: int = 64
+    stem_channels: int = 64
     """channels of the first convolution; stages have 4, 8, 16, … times as many"""
-    groups: int = 32
+    norm_groups: int = 32
     """groups of channels that are normalised together"""
-    patch: int = 1
+    patch_size: int = 1
     """side of a patch of the last map"""
     width: int = 768
     """width of the states"""
@@ -41,7 +49,7 @@ class Config:
     """blocks of attention"""
     heads: int = 12
     """attention heads"""
-    hidden: int = 3072
+    ffn_dim: int = 3072
     """inner width of the feed-forward layers"""
     dropout: float = 0.0
     """share dropped of each sub-layer's output and of the embeddings"""
@@ -51,134 +59,156 @@ class Config:
     """share dropped of what a task's head reads"""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     """non-linearity of the feed-forward layers"""
-    eps: float = 1e-6
+    norm_eps: float = 1e-6
     """small number in the layer norms"""
 
     def __post_init__(self) -> None:
-        check_patches(self)
-        if not 1 <= len(self.stages) <= STAGES or min(self.stages) < 1:
-            raise SettingError(f"model.stages must be 1 to {STAGES} numbers of at least 1, not {self.stages}.")
-        vision.check_front(self)
-        if self.last % self.patch:
+        check_vit_config(self)
+        if not 1 <= len(self.backbone_depths) <= MAX_STAGES or min(self.backbone_depths) < 1:
             raise SettingError(
-                f"model.size {self.size} gives a map of {self.last} x {self.last}, which cannot be cut into patches of "
-                f"model.patch {self.patch}."
+                f"model.backbone_depths must be 1 to {MAX_STAGES} numbers of at least 1, not {self.backbone_depths}."
+            )
+        vision.check_backbone(self)
+        if self.map_size % self.patch_size:
+            raise SettingError(
+                f"model.image_size {self.image_size} gives a map of {self.map_size} x {self.map_size}, which cannot be cut into patches of "
+                f"model.patch_size {self.patch_size}."
             )
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Channels after each stage."""
-        return vision.widths(self.start, self.stages)
+        return vision.stage_widths(self.stem_channels, self.backbone_depths)
 
     @property
     def stride(self) -> int:
         """Pixels from one place of the last map to the next."""
-        return int(2 * 2 ** len(self.stages))
+        return int(2 * 2 ** len(self.backbone_depths))
 
     @property
-    def last(self) -> int:
+    def map_size(self) -> int:
         """Side of the last map."""
-        return -(-self.size // self.stride)
+        return -(-self.image_size // self.stride)
 
     @property
     def head_std(self) -> float:
         """How a new matrix for classes begins: at 0, so that none is likelier at first."""
         return 0.0
 
-    def maps(self) -> tuple[Tap, ...]:
+    def feature_maps(self) -> tuple[FeatureTap, ...]:
         """The first two stages, and the last two of four quarters of the blocks, as DPT-Hybrid takes them."""
-        early = [Tap(-1 - stage, self.widths[stage], 4 * 2**stage, flat=False) for stage in range(len(self.stages))][:2]
-        side = self.stride * self.patch
-        return (*early, *(Tap(block, self.width, side, flat=True) for block in quarters(self.depth)[len(early) :]))
+        early = [
+            FeatureTap(-1 - stage, self.widths[stage], 4 * 2**stage, is_sequence=False)
+            for stage in range(len(self.backbone_depths))
+        ][:2]
+        side = self.stride * self.patch_size
+        return (
+            *early,
+            *(
+                FeatureTap(block, self.width, side, is_sequence=True)
+                for block in quarter_blocks(self.depth)[len(early) :]
+            ),
+        )
 
 
-STAGES = 4
+MAX_STAGES = 4
 """ResNets have no more."""
 
 
 def _recipe(**train: Any) -> dict[str, dict[str, Any]]:
     """ViT's; its convolutions leave room for half as many pictures at once."""
-    return vision.imagenet(**{"images": 128, "accumulate": 32, **train})
+    return vision.imagenet_recipe(**{"batch_size": 128, "grad_accum": 32, **train})
 
 
 BASE = Config()
 
 PRESETS = {
     "hybrid-tiny": Preset(
-        replace(BASE, size=28, stages=(2,), width=192, depth=6, heads=3, hidden=768),
+        replace(BASE, image_size=28, backbone_depths=(2,), width=192, depth=6, heads=3, ffn_dim=768),
         2_883_648,
-        _recipe(passes=60, images=256, accumulate=1, rate=1e-3, warmup=0.1, decay=0.05, smoothing=0.1),
+        _recipe(
+            epochs=60, batch_size=256, grad_accum=1, lr=1e-3, warmup_steps=0.1, weight_decay=0.05, label_smoothing=0.1
+        ),
     ),
     "hybrid-base": Preset(replace(BASE, dropout=0.1), 97_890_112, _recipe()),
 }
 
 
-def build(config: Config) -> PatchEncoder:
+def build(config: Config) -> VisionTransformer:
     """The whole machine."""
-    body = PatchEncoder(
-        Patches(config.width, config.patch, config.widths[-1]),
-        Grid(config.last // config.patch, config.width),
-        Stack(patch_blocks(config), norm=Norm(config.width, config.eps)),
+    body = VisionTransformer(
+        PatchEmbedding(config.width, config.patch_size, config.widths[-1]),
+        GridPosition(config.map_size // config.patch_size, config.width),
+        Stack(vit_blocks(config), norm=LayerNorm(config.width, config.norm_eps)),
         dropout=config.dropout,
-        front=vision.front(config),
+        stem=vision.build_backbone(config),
     )
-    return patch_weights(body)
+    return init_vit_weights(body)
 
 
-_BIT = "vit.embeddings.patch_embeddings.backbone.bit"
+_BIT_PREFIX = "vit.embeddings.patch_embeddings.backbone.bit"
 
-NAMES = Names(
+NAMES = NameTable(
     entries=(
-        *vision.bit_stages("front.", _BIT, STAGES), *vision.names("vit"), entry("head.classes.{part}", "classifier.{part}"),
+        *vision.bit_entries("front.", _BIT_PREFIX, MAX_STAGES), *vision.vit_entries("vit"), entry("head.classes.{part}", "classifier.{part}"),
     ),
     heads=("classifier.*", "vit.pooler.*"),
 )  # fmt: skip
 """As `transformers` 4 called them; version 5 has no such model any more, and its files are still about."""
 
-_TIMM = "patch_embed.backbone"
-TIMM = (
-    *vision.stages(
-        "front.", (f"{_TIMM}.stem.conv", f"{_TIMM}.stem.norm"), f"{_TIMM}.stages.{{stage}}.blocks.{{n}}", STAGES
+_TIMM_PREFIX = "patch_embed.backbone"
+TIMM_ENTRIES = (
+    *vision.stage_entries(
+        "front.",
+        (f"{_TIMM_PREFIX}.stem.conv", f"{_TIMM_PREFIX}.stem.norm"),
+        f"{_TIMM_PREFIX}.stages.{{stage}}.blocks.{{n}}",
+        MAX_STAGES,
     ),
-    *vision.TIMM,
+    *vision.TIMM_ENTRIES,
 )
 
 
-def _filled(fields: dict[str, Any]) -> dict[str, Any]:
+def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     """Our fields of what is published as one."""
-    return {**fields, **vision.read_backbone(fields["stages"], fields["channels"], every=False)}
+    return {**fields, **vision.read_backbone_config(fields["backbone_depths"], fields["in_channels"], all_stages=False)}
 
 
-def _written(fields: dict[str, Any]) -> dict[str, Any]:
+def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
     config = Config(**fields)
-    told = vision.backbone(config.channels, config.stages, config.start, config.groups, (len(config.stages),))
-    return {**fields, "stages": told, "map": [1, config.widths[-1], config.last, config.last]}
+    told = vision.backbone_config(
+        config.in_channels,
+        config.backbone_depths,
+        config.stem_channels,
+        config.norm_groups,
+        (len(config.backbone_depths),),
+    )
+    return {**fields, "backbone_depths": told, "map": [1, config.widths[-1], config.map_size, config.map_size]}
 
 
-PUBLISHED = Published(
+PUBLISHED = PublishedLayout(
     model_type="vit-hybrid",
     architecture="ViTHybridModel",
-    keys={**vision.KEYS, "stages": ("backbone_config",)},
+    keys={**vision.KEYS, "backbone_depths": ("backbone_config",)},
     defaults={**vision.DEFAULTS, "patch_size": 1},
     fixed={"qkv_bias": True, "backbone": None, "use_timm_backbone": False, "use_pretrained_backbone": False},
-    harmless=("initializer_range", "backbone_featmap_shape", "backbone_kwargs", "pooler_*"),
-    copied={"backbone_featmap_shape": "map"},
-    values={"activation": ACTIVATIONS},
-    filled=_filled,
-    written_as=_written,
-    heads={"classify": "ViTHybridForImageClassification"},
+    ignored_keys=("initializer_range", "backbone_featmap_shape", "backbone_kwargs", "pooler_*"),
+    copied_fields={"backbone_featmap_shape": "map"},
+    value_maps={"activation": ACTIVATIONS},
+    after_read=_after_read,
+    before_write=_before_write,
+    head_architectures={"classify": "ViTHybridForImageClassification"},
 )  # fmt: skip
 
 
-def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Files of the bare body have no prefix; timm's have names of their own, and q, k, v in one."""
     if "pos_embed" in tensors:
-        tensors = vision.translated(NAMES, TIMM, tensors, max(config.depth, *config.stages))
-    return config, under(tensors, "vit.", ("classifier.*",))
+        tensors = vision.translate_names(NAMES, TIMM_ENTRIES, tensors, max(config.depth, *config.backbone_depths))
+    return config, add_prefix(tensors, "vit.", ("classifier.*",))
 
 
 SYSTEM = System(
-    name="hybrid", about="ViT that reads a map of convolutions", config=Config, presets=PRESETS, build=build,
-    tasks=("classify", "segment", "depth"), reads="pictures", names=NAMES, published=PUBLISHED, adapt=adapt,
-    recipes=vision.DENSE, further=vision.FURTHER,
+    name="hybrid", description="ViT that reads a map of convolutions", config=Config, presets=PRESETS, build=build,
+    tasks=("classify", "segment", "depth"), modality="image", names=NAMES, published=PUBLISHED, from_published=from_published,
+    recipes=vision.DENSE_RECIPES, finetune_recipes=vision.FINETUNE_RECIPES,
 )  # fmt: skip

@@ -20,25 +20,25 @@ from torch import Tensor, nn
 
 from regard.errors import WeightsError
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.masks import marks
-from regard.nn.attention.positions import Learned
-from regard.nn.blocks.block import Block, Feed, Residual, Stack, Tokens
+from regard.nn.attention.masks import valid_mask
+from regard.nn.attention.positions import LearnedPosition
+from regard.nn.blocks.block import FeedForward, Residual, Stack, TokenEmbedding, TransformerBlock
 from regard.nn.blocks.decoder import DecoderOnly
-from regard.nn.blocks.losses import read_cross_entropy
-from regard.nn.blocks.norm import RMS
+from regard.nn.blocks.losses import linear_cross_entropy
+from regard.nn.blocks.norm import RMSNorm
 from regard.nn.kernels.linear import Linear
-from regard.nn.vision.dense import Tap
-from regard.nn.vision.patches import quarters
+from regard.nn.vision.dense import FeatureTap
+from regard.nn.vision.patches import quarter_blocks
 from regard.systems.common.system import Preset, System, check_sizes
-from regard.types import Batch, States
-from regard.weights.tables import Names, Published, Tensors, entry, turned, under
+from regard.types import Batch, BodyOutput
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry, transposed_linear
 
 
 @dataclass(frozen=True)
 class Config:
-    size: int = 32
+    image_size: int = 32
     """side of the pictures, which are square and read row by row: there are size x size positions"""
-    colours: int = 512
+    num_colors: int = 512
     """of the palette"""
     width: int = 512
     """width of the states"""
@@ -46,7 +46,7 @@ class Config:
     """blocks"""
     heads: int = 8
     """attention heads"""
-    hidden: int = 2048
+    ffn_dim: int = 2048
     """inner width of the feed-forward layers"""
     dropout: float = 0.0
     """share dropped of each sub-layer's output"""
@@ -54,24 +54,24 @@ class Config:
     """share dropped of the attention weights"""
     embedding_dropout: float = 0.0
     """share dropped of the embeddings"""
-    eps: float = 1e-5
+    norm_eps: float = 1e-5
     """small number in the norms"""
-    draws: bool = True
+    lm_head: bool = True
     """has the matrix that says colours; who only tells classes apart needs none"""
 
     @property
-    def length(self) -> int:
-        return self.size**2
+    def max_length(self) -> int:
+        return self.image_size**2
 
     @property
-    def vocabulary(self) -> int:
+    def vocab_size(self) -> int:
         """What can be read: the colours, and the sign that begins a picture."""
-        return self.colours + 1
+        return self.num_colors + 1
 
     @property
-    def start(self) -> int:
+    def bos_id(self) -> int:
         """The sign that begins a picture."""
-        return self.colours
+        return self.num_colors
 
     @property
     def head_dropout(self) -> float:
@@ -82,108 +82,116 @@ class Config:
         """Whether what tells classes apart has a bias."""
         return False
 
-    def maps(self) -> tuple[Tap, ...]:
+    def feature_maps(self) -> tuple[FeatureTap, ...]:
         """Every pixel is a place of its own."""
-        return tuple(Tap(block, self.width, 1, flat=True, token=False) for block in quarters(self.depth))
+        return tuple(
+            FeatureTap(block, self.width, 1, is_sequence=True, has_class_token=False)
+            for block in quarter_blocks(self.depth)
+        )
 
     def __post_init__(self) -> None:
-        sizes = ("size", "colours", "width", "depth", "heads", "hidden")
+        sizes = ("image_size", "num_colors", "width", "depth", "heads", "ffn_dim")
         check_sizes(self, sizes, ("dropout", "attention_dropout", "embedding_dropout"))
 
 
 def _recipe(images: int, accumulate: int, rate: float, **train: Any) -> dict[str, dict[str, Any]]:
     """The rate rises over an epoch of ImageNet and falls to 0; nothing is dropped and nothing decays."""
     usual = {
-        "steps": 1_000_000, "images": images, "accumulate": accumulate, "rate": rate, "warmup": 10_000,
-        "schedule": "cosine", "smoothing": 0.0, "betas": "0.9,0.95", "eps": 1e-8, "decay": 0.0, "clip": 1.0,
+        "steps": 1_000_000, "batch_size": images, "grad_accum": accumulate, "lr": rate, "warmup_steps": 10_000,
+        "lr_schedule": "cosine", "label_smoothing": 0.0, "betas": "0.9,0.95", "eps": 1e-8, "weight_decay": 0.0, "grad_clip": 1.0,
     }  # fmt: skip
-    return {"train": {**usual, **train}, "decode": {"sample": True}}
+    return {"train": {**usual, **train}, "decode": {"do_sample": True}}
 
 
 SMALL = Config()
 PRESETS = {
     "imagegpt-mini": Preset(
-        replace(SMALL, size=28, colours=32, width=192, depth=8, heads=6, hidden=768),
+        replace(SMALL, image_size=28, num_colors=32, width=192, depth=8, heads=6, ffn_dim=768),
         3_719_040,
-        _recipe(32, 1, 1e-3, steps=10_000, warmup=500, every=1000),
+        _recipe(32, 1, 1e-3, steps=10_000, warmup_steps=500, eval_every=1000),
     ),
     "imagegpt-small": Preset(SMALL, 76_682_240, _recipe(32, 4, 3e-3)),
     "imagegpt-medium": Preset(
-        replace(SMALL, width=1024, depth=36, hidden=4096), 455_489_536, _recipe(16, 8, 3e-3)
+        replace(SMALL, width=1024, depth=36, ffn_dim=4096), 455_489_536, _recipe(16, 8, 3e-3)
     ),
     "imagegpt-large": Preset(
-        replace(SMALL, width=1536, depth=48, heads=16, hidden=6144), 1_362_914_304, _recipe(8, 16, 1e-3)
+        replace(SMALL, width=1536, depth=48, heads=16, ffn_dim=6144), 1_362_914_304, _recipe(8, 16, 1e-3)
     ),
 }  # fmt: skip
 
 
-_TUNED: dict[str, Any] = {
-    "images": 32, "accumulate": 1, "warmup": 0.05, "schedule": "cosine", "smoothing": 0.0, "betas": "0.9,0.95",
-    "eps": 1e-8, "decay": 0.0, "clip": 1.0,
+_FINETUNE_TRAIN: dict[str, Any] = {
+    "batch_size": 32, "grad_accum": 1, "warmup_steps": 0.05, "lr_schedule": "cosine", "label_smoothing": 0.0, "betas": "0.9,0.95",
+    "eps": 1e-8, "weight_decay": 0.0, "grad_clip": 1.0,
 }  # fmt: skip
-FURTHER: dict[str, dict[str, dict[str, Any]]] = {
-    "draw": {"train": {**_TUNED, "steps": 2000, "rate": 1e-4, "every": 500}, "decode": {"sample": True}},
-    "classify": {"train": {**_TUNED, "passes": 10, "rate": 5e-4}},
+FINETUNE_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
+    "draw": {"train": {**_FINETUNE_TRAIN, "steps": 2000, "lr": 1e-4, "eval_every": 500}, "decode": {"do_sample": True}},
+    "classify": {"train": {**_FINETUNE_TRAIN, "epochs": 10, "lr": 5e-4}},
 }
 """For weights that have learnt already. The paper fine-tunes with its Adam and no decay either."""
 
 
-class Painter(DecoderOnly):
+class ImageGPT(DecoderOnly):
     """The decoder-only body that says colours by a matrix of its own, and sums a picture up as the mean of its states."""
 
     def __init__(
-        self, tokens: Tokens, position: Learned, decoder: Stack, dropout: float, colours: Linear | None
+        self,
+        tokens: TokenEmbedding,
+        position: LearnedPosition,
+        decoder: Stack,
+        dropout: float,
+        color_head: Linear | None,
     ) -> None:
         super().__init__(tokens, position, decoder, dropout)
-        if colours is not None:
-            self.colours = colours
+        if color_head is not None:
+            self.colours = color_head
 
-    def forward(self, batch: Batch, taps: Collection[int] = ()) -> States:
+    def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         states = super().forward(batch, taps)
-        return replace(states, summary=_mean(states.sequence, batch))
+        return replace(states, pooled=_mean_pool(states.sequence, batch))
 
-    def read(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
+    def to_logits(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
         return self.colours(x)
 
     def cross_entropy(
         self, x: Float[Tensor, "*rows D"], labels: Int[Tensor, "*rows"], smoothing: float = 0.0
     ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-        return read_cross_entropy(x, self.colours.weight, None, labels, smoothing)
+        return linear_cross_entropy(x, self.colours.weight, None, labels, smoothing)
 
 
-def _mean(x: Float[Tensor, "B L D"], batch: Batch) -> Float[Tensor, "B D"] | None:
+def _mean_pool(x: Float[Tensor, "B L D"], batch: Batch) -> Float[Tensor, "B D"] | None:
     """Over what is real of each row; rows that hold several documents have no summary."""
-    if batch.offsets is not None or batch.documents is not None:
+    if batch.offsets is not None or batch.document_ids is not None:
         return None
     if batch.mask is None:
         return x.mean(1)
-    real = marks(batch.mask, x.shape[1])[..., None]
+    real = valid_mask(batch.mask, x.shape[1])[..., None]
     return torch.where(real, x, 0.0).sum(1) / real.sum(1).clamp(min=1)
 
 
-def _block(config: Config) -> Block:
+def _build_block(config: Config) -> TransformerBlock:
     def residual(inner: nn.Module) -> Residual:
-        return Residual(inner, config.width, "pre", config.dropout, config.eps, RMS)
+        return Residual(inner, config.width, "pre", config.dropout, config.norm_eps, RMSNorm)
 
-    return Block(
+    return TransformerBlock(
         attend=residual(Attention(config.width, config.heads, dropout=config.attention_dropout)),
-        feed=residual(Feed(config.width, config.hidden, "quick_gelu")),
+        feed=residual(FeedForward(config.width, config.ffn_dim, "quick_gelu")),
     )
 
 
-def build(config: Config) -> Painter:
+def build(config: Config) -> ImageGPT:
     """The whole machine."""
-    body = Painter(
-        tokens=Tokens(config.vocabulary, config.width, scaled=False),
-        position=Learned(config.length, config.width, std=0.01),
-        decoder=Stack([_block(config) for _ in range(config.depth)], RMS(config.width, config.eps)),
+    body = ImageGPT(
+        tokens=TokenEmbedding(config.vocab_size, config.width, scaled=False),
+        position=LearnedPosition(config.max_length, config.width, std=0.01),
+        decoder=Stack([_build_block(config) for _ in range(config.depth)], RMSNorm(config.width, config.norm_eps)),
         dropout=config.embedding_dropout,
-        colours=Linear(config.width, config.colours, bias=False) if config.draws else None,
+        color_head=Linear(config.width, config.num_colors, bias=False) if config.lm_head else None,
     )
-    return _begun(body, config)
+    return _init_weights(body, config)
 
 
-def _begun(body: Painter, config: Config) -> Painter:
+def _init_weights(body: ImageGPT, config: Config) -> ImageGPT:
     """Weights as in OpenAI's code: q, k and v N(0, 1/width), what attention adds divided by the depth too, the matrix of
     the colours 0, so that all are equally likely at first."""
     stds = {"qkv": config.width**-0.5, "out": (config.width * config.depth) ** -0.5, "up": 0.02, "down": 0.02}
@@ -192,22 +200,22 @@ def _begun(body: Painter, config: Config) -> Painter:
         if isinstance(part, nn.Linear):
             nn.init.normal_(part.weight, std=stds[name.rpartition(".")[2]])
             nn.init.zeros_(part.bias)
-    if config.draws:
+    if config.lm_head:
         nn.init.zeros_(body.colours.weight)
     return body
 
 
 OURS, THEIRS = "decoder.blocks.{n}", "transformer.h.{n}"
-NAMES = Names(
+NAMES = NameTable(
     entries=(
         entry("tokens.table.weight", "transformer.wte.weight"),
         entry("position.table.weight", "transformer.wpe.weight"),
         entry(f"{OURS}.attend.norm.weight", f"{THEIRS}.ln_1.weight"),
-        *turned(f"{OURS}.attend.inner.qkv", f"{THEIRS}.attn.c_attn"),
-        *turned(f"{OURS}.attend.inner.out", f"{THEIRS}.attn.c_proj"),
+        *transposed_linear(f"{OURS}.attend.inner.qkv", f"{THEIRS}.attn.c_attn"),
+        *transposed_linear(f"{OURS}.attend.inner.out", f"{THEIRS}.attn.c_proj"),
         entry(f"{OURS}.feed.norm.weight", f"{THEIRS}.ln_2.weight"),
-        *turned(f"{OURS}.feed.inner.up", f"{THEIRS}.mlp.c_fc"),
-        *turned(f"{OURS}.feed.inner.down", f"{THEIRS}.mlp.c_proj"),
+        *transposed_linear(f"{OURS}.feed.inner.up", f"{THEIRS}.mlp.c_fc"),
+        *transposed_linear(f"{OURS}.feed.inner.down", f"{THEIRS}.mlp.c_proj"),
         entry("decoder.norm.weight", "transformer.ln_f.weight"),
         entry("colours.weight", "lm_head.weight"),
         entry("head.classes.{part}", "score.{part}"),
@@ -218,31 +226,31 @@ NAMES = Names(
 )
 
 
-def _filled(fields: dict[str, Any]) -> dict[str, Any]:
+def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     """Over there positions are counted, and the sign that begins a picture is one of the colours."""
-    size = math.isqrt(fields["size"])
-    if size**2 != fields["size"]:
+    size = math.isqrt(fields["image_size"])
+    if size**2 != fields["image_size"]:
         raise WeightsError(
-            f"config.json: n_positions={fields['size']} is no square; only square pictures are supported."
+            f"config.json: n_positions={fields['image_size']} is no square; only square pictures are supported."
         )
-    hidden = fields["hidden"] or 4 * fields["width"]
-    return {**fields, "size": size, "colours": fields["colours"] - 1, "hidden": hidden}
+    hidden = fields["ffn_dim"] or 4 * fields["width"]
+    return {**fields, "image_size": size, "num_colors": fields["num_colors"] - 1, "ffn_dim": hidden}
 
 
-PUBLISHED = Published(
+PUBLISHED = PublishedLayout(
     model_type="imagegpt",
     architecture="ImageGPTModel",
     keys={
-        "size": ("n_positions",),
-        "colours": ("vocab_size",),
+        "image_size": ("n_positions",),
+        "num_colors": ("vocab_size",),
         "width": ("n_embd",),
         "depth": ("n_layer",),
         "heads": ("n_head",),
-        "hidden": ("n_inner",),
+        "ffn_dim": ("n_inner",),
         "dropout": ("resid_pdrop",),
         "attention_dropout": ("attn_pdrop",),
         "embedding_dropout": ("embd_pdrop",),
-        "eps": ("layer_norm_epsilon",),
+        "norm_eps": ("layer_norm_epsilon",),
     },
     defaults={
         "n_positions": 1024, "vocab_size": 513, "n_embd": 512, "n_layer": 24, "n_head": 8, "resid_pdrop": 0.1,
@@ -253,20 +261,20 @@ PUBLISHED = Published(
         "reorder_and_upcast_attn": False, "add_cross_attention": False, "tie_word_embeddings": False,
         "is_encoder_decoder": False,
     },
-    harmless=("n_ctx", "initializer_range", "pad_token_id", "eos_token_id", "is_decoder"),
-    filled=_filled,
-    written_as=lambda fields: {**fields, "size": fields["size"] ** 2, "colours": fields["colours"] + 1},
-    heads={"draw": "ImageGPTForCausalImageModeling", "classify": "ImageGPTForImageClassification"},
+    ignored_keys=("n_ctx", "initializer_range", "pad_token_id", "eos_token_id", "is_decoder"),
+    after_read=_after_read,
+    before_write=lambda fields: {**fields, "image_size": fields["image_size"] ** 2, "num_colors": fields["num_colors"] + 1},
+    head_architectures={"draw": "ImageGPTForCausalImageModeling", "classify": "ImageGPTForImageClassification"},
 )  # fmt: skip
 
 
-def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Files of the bare body have no prefix, and old ones bring their masks along."""
-    return config, under(tensors, "transformer.", NAMES.heads)
+    return config, add_prefix(tensors, "transformer.", NAMES.heads)
 
 
 SYSTEM = System(
-    name="imagegpt", about="decoder-only of 2020: paints pictures pixel by pixel", config=Config, presets=PRESETS,
-    build=build, names=NAMES, published=PUBLISHED, tasks=("draw", "classify"), adapt=adapt, reads="pictures",
-    further=FURTHER,
+    name="imagegpt", description="decoder-only of 2020: paints pictures pixel by pixel", config=Config, presets=PRESETS,
+    build=build, names=NAMES, published=PUBLISHED, tasks=("draw", "classify"), from_published=from_published, modality="image",
+    finetune_recipes=FINETUNE_RECIPES,
 )  # fmt: skip

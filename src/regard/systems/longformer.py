@@ -13,15 +13,15 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from regard.errors import SettingError
-from regard.nn.attention.longformer import Reaching
-from regard.nn.attention.positions import Learned
-from regard.nn.attention.relative_positions import Relative, check_relative, inside
-from regard.nn.blocks.block import Block, Feed, Residual, Stack, Tokens
-from regard.nn.blocks.encoder import Embedding, EncoderOnly, Pooler, encoder_weights
-from regard.nn.blocks.norm import Norm
+from regard.nn.attention.longformer import LongformerAttention
+from regard.nn.attention.positions import LearnedPosition
+from regard.nn.attention.relative_positions import RelativeKind, check_relative, make_position
+from regard.nn.blocks.block import FeedForward, Residual, Stack, TokenEmbedding, TransformerBlock
+from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, Pooler, init_encoder_weights
+from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import bert
 from regard.systems.common.system import Preset, System, check_sizes
-from regard.weights.tables import Names, Published, Tensors, entry, tied, under
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry, resolve_tied
 
 
 @dataclass(frozen=True)
@@ -32,24 +32,24 @@ class Config:
     """blocks"""
     heads: int = 12
     """attention heads"""
-    hidden: int = 3072
+    ffn_dim: int = 3072
     """inner width of the feed-forward layers"""
-    vocabulary: int = 50_265
+    vocab_size: int = 50_265
     """tokens"""
-    length: int = 4096
+    max_length: int = 4096
     """longest text: there are no more learned positions"""
-    windows: tuple[int, ...] = (512,)
+    attention_window: tuple[int, ...] = (512,)
     """how many tokens around it a token looks at, both sides together (even): one number for all blocks, or one for each"""
     dilation: tuple[int, ...] = ()
     """steps between the tokens of a window: one number for each head; none given: 1 for all"""
-    undilated: int = 0
+    undilated_layers: int = 0
     """so many of the lowest blocks have windows without gaps"""
-    relative: Relative = "none"
+    relative_position: RelativeKind = "none"
     """positions inside attention, beside those that are added: rotary in either layout; the others need a table of all tokens
     by all, which windows do not have"""
     pooler: bool = False
     """one more layer on the state of the first token, as the bare published model has it; no task here reads it"""
-    types: int = 1
+    type_vocab_size: int = 1
     """texts in a row that can be told apart"""
     dropout: float = 0.1
     """share dropped of each sub-layer's output and of the embeddings"""
@@ -59,15 +59,15 @@ class Config:
     """share dropped of what a task's head reads"""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     """non-linearity of the feed-forward layers"""
-    eps: float = 1e-5
+    norm_eps: float = 1e-5
     """small number in the layer norms"""
-    pad: int = 1
+    pad_id: int = 1
     """id of the padding token; positions begin behind it"""
-    start: int = 0
+    bos_id: int = 0
     """id of the token that begins a text, <s>"""
-    end: int = 2
+    eos_id: int = 2
     """id of the token that ends each text, </s>"""
-    mask: int = 50_264
+    mask_id: int = 50_264
     """id of the token that hides another, <mask>"""
 
     between: ClassVar[int] = 2
@@ -76,27 +76,29 @@ class Config:
     """of the layer that a head has for summaries"""
 
     def __post_init__(self) -> None:
-        sizes = ("width", "depth", "heads", "hidden", "vocabulary", "length", "types")
+        sizes = ("width", "depth", "heads", "ffn_dim", "vocab_size", "max_length", "type_vocab_size")
         check_sizes(self, sizes, ("dropout", "attention_dropout", "head_dropout"))
-        if len(self.windows) not in (1, self.depth) or any(window < 2 or window % 2 for window in self.windows):
+        if len(self.attention_window) not in (1, self.depth) or any(
+            window < 2 or window % 2 for window in self.attention_window
+        ):
             raise SettingError(
-                f"model.windows are even numbers of tokens, one or one for each of {self.depth} blocks, not {self.windows}."
+                f"model.attention_window are even numbers of tokens, one or one for each of {self.depth} blocks, not {self.attention_window}."
             )
         if len(self.dilation) not in (0, self.heads) or any(step < 1 for step in self.dilation):
             raise SettingError(
                 f"model.dilation has a number of at least 1 for each of {self.heads} heads, not {self.dilation}."
             )
-        if self.relative in ("buckets", "shaw"):
+        if self.relative_position in ("t5", "shaw"):
             raise SettingError(
-                f"model.relative={self.relative} needs a number for every token by every other, and windows have no such "
+                f"model.relative_position={self.relative_position} needs a number for every token by every other, and windows have no such "
                 "table: none, rotary and rotary-halves can be had."
             )
         check_relative(self)
 
     @property
-    def reaches(self) -> tuple[int, ...]:
+    def one_sided_windows(self) -> tuple[int, ...]:
         """Tokens to each side, by block."""
-        windows = self.windows * (self.depth if len(self.windows) == 1 else 1)
+        windows = self.attention_window * (self.depth if len(self.attention_window) == 1 else 1)
         return tuple(window // 2 for window in windows)
 
 
@@ -104,15 +106,15 @@ BASE = Config()
 PRESETS = {
     "longformer-mini": Preset(
         replace(
-            BASE, width=256, depth=4, heads=4, hidden=1024, vocabulary=8000, length=4096, windows=(128,), pad=0, start=2,
-            end=3, mask=4,
+            BASE, width=256, depth=4, heads=4, ffn_dim=1024, vocab_size=8000, max_length=4096, attention_window=(128,), pad_id=0, bos_id=2,
+            eos_id=3, mask_id=4,
         ),
         7_120_448,
-        bert.small(steps=10_000, tokens=8192, rate=1e-3, warmup=1000),
+        bert.small_recipe(steps=10_000, batch_tokens=8192, lr=1e-3, warmup_steps=1000),
     ),
-    "longformer-base": Preset(BASE, 148_711_257, bert.pretraining(50_265, 4096)),
+    "longformer-base": Preset(BASE, 148_711_257, bert.pretraining_recipe(50_265, 4096)),
     "longformer-large": Preset(
-        replace(BASE, width=1024, depth=24, heads=16, hidden=4096), 434_653_273, bert.pretraining(50_265, 4096)
+        replace(BASE, width=1024, depth=24, heads=16, ffn_dim=4096), 434_653_273, bert.pretraining_recipe(50_265, 4096)
     ),
 }  # fmt: skip
 
@@ -121,124 +123,124 @@ def build(config: Config) -> EncoderOnly:
     """The whole machine."""
 
     def residual(inner: nn.Module) -> Residual:
-        return Residual(inner, config.width, "post", config.dropout, config.eps)
+        return Residual(inner, config.width, "post", config.dropout, config.norm_eps)
 
     blocks = [
-        Block(
-            attend=residual(Reaching(config.width, config.heads, dropout=config.attention_dropout)),
-            feed=residual(Feed(config.width, config.hidden, config.activation)),
+        TransformerBlock(
+            attend=residual(LongformerAttention(config.width, config.heads, dropout=config.attention_dropout)),
+            feed=residual(FeedForward(config.width, config.ffn_dim, config.activation)),
         )
         for _ in range(config.depth)
     ]
     body = EncoderOnly(
-        Embedding(
-            tokens=Tokens(config.vocabulary, config.width, scaled=False),
-            position=Learned(config.length + config.pad + 1, config.width),
-            types=nn.Embedding(config.types, config.width),
-            norm=Norm(config.width, config.eps),
+        EncoderEmbedding(
+            tokens=TokenEmbedding(config.vocab_size, config.width, scaled=False),
+            position=LearnedPosition(config.max_length + config.pad_id + 1, config.width),
+            types=nn.Embedding(config.type_vocab_size, config.width),
+            norm=LayerNorm(config.width, config.norm_eps),
             dropout=config.dropout,
-            first=config.pad + 1,
+            position_offset=config.pad_id + 1,
         ),
-        encoder=Stack(blocks, position=inside(config, config.depth)),
+        encoder=Stack(blocks, position=make_position(config, config.depth)),
         pooler=Pooler(config.width) if config.pooler else None,
-        windows=config.reaches,
-        dilations=[config.dilation if number >= config.undilated else () for number in range(config.depth)],
+        windows=config.one_sided_windows,
+        dilations=[config.dilation if number >= config.undilated_layers else () for number in range(config.depth)],
     )
-    return encoder_weights(body)
+    return init_encoder_weights(body)
 
 
-NAMES = Names(
+NAMES = NameTable(
     entries=(
-        *bert.names("longformer", far=True),
+        *bert.encoder_entries("longformer", global_projections=True),
         entry("embedding.position.table.weight", "longformer.embeddings.position_embeddings.weight"),
         entry("pooler.dense.{part}", "longformer.pooler.dense.{part}"),
         entry("head.dense.{part}", "classifier.dense.{part}"),
         entry("head.classes.{part}", "classifier.out_proj.{part}"),
-        *bert.HEADS,
+        *bert.HEAD_ENTRIES,
         entry("head.words.dense.{part}", "lm_head.dense.{part}"),
         entry("head.words.norm.{part}", "lm_head.layer_norm.{part}"),
         entry("head.words.bias", "lm_head.bias"),
     ),
-    copies=("lm_head.decoder.weight", "lm_head.decoder.bias"),
+    tied=("lm_head.decoder.weight", "lm_head.decoder.bias"),
     drop=("longformer.embeddings.position_ids",),
     heads=("classifier.*", "qa_outputs.*", "lm_head.*", "longformer.pooler.*"),
     optional=("pooler.*",),
 )
 
-PUBLISHED = Published(
+PUBLISHED = PublishedLayout(
     model_type="longformer",
     architecture="LongformerModel",
-    keys={**bert.KEYS, "windows": ("attention_window",), "start": ("bos_token_id",)},
+    keys={**bert.KEYS, "attention_window": ("attention_window",), "bos_id": ("bos_token_id",)},
     defaults={
         **bert.DEFAULTS, "attention_window": 512, "pad_token_id": 1, "bos_token_id": 0, "sep_token_id": 2,
         "mask_token_id": 50_264,
     },
     fixed={"tie_word_embeddings": True, "is_encoder_decoder": False, "is_decoder": False, "onnx_export": False},
-    harmless=(
+    ignored_keys=(
         "initializer_range", "eos_token_id", "ignore_attention_mask", "attention_mode", "position_embedding_type",
         "cls_token_id",
     ),
-    values={"activation": bert.ACTIVATIONS},
-    copied={"eos_token_id": "end"},
-    filled=lambda fields: bert.filled(_counted(fields)),
-    written_as=lambda fields: {**fields, "length": fields["length"] + fields["pad"] + 1, "windows": _each(fields)},
-    heads={
-        "mask": "LongformerForMaskedLM",
+    value_maps={"activation": bert.ACTIVATIONS},
+    copied_fields={"eos_token_id": "eos_id"},
+    after_read=lambda fields: bert.fill_fields(_after_read(fields)),
+    before_write=lambda fields: {**fields, "max_length": fields["max_length"] + fields["pad_id"] + 1, "attention_window": _window_per_layer(fields)},
+    head_architectures={
+        "mlm": "LongformerForMaskedLM",
         "classify": "LongformerForSequenceClassification",
         "tag": "LongformerForTokenClassification",
-        "span": "LongformerForQuestionAnswering",
+        "qa": "LongformerForQuestionAnswering",
         "embed": "LongformerModel",
     },
 )  # fmt: skip
 
 
-def _counted(fields: dict[str, Any]) -> dict[str, Any]:
+def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     """The published length counts the places of the padding and before it; one window stands for all blocks."""
-    windows = fields["windows"]
+    windows = fields["attention_window"]
     windows = tuple(windows) if isinstance(windows, list | tuple) else (windows,)
     if len(set(windows)) == 1:
         windows = windows[:1]
-    return {**fields, "windows": windows, "length": fields["length"] - fields["pad"] - 1}
+    return {**fields, "attention_window": windows, "max_length": fields["max_length"] - fields["pad_id"] - 1}
 
 
-def _each(fields: dict[str, Any]) -> list[int]:
-    windows = list(fields["windows"])
+def _window_per_layer(fields: dict[str, Any]) -> list[int]:
+    windows = list(fields["attention_window"])
     return windows * fields["depth"] if len(windows) == 1 else windows
 
 
-def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Files of the bare body have no prefix."""
-    tensors = under(tensors, "longformer.", ("lm_head.*", "classifier.*", "qa_outputs.*"))
-    tensors = tied(tensors, "longformer.embeddings.word_embeddings.weight", NAMES.copies[:1])
+    tensors = add_prefix(tensors, "longformer.", ("lm_head.*", "classifier.*", "qa_outputs.*"))
+    tensors = resolve_tied(tensors, "longformer.embeddings.word_embeddings.weight", NAMES.tied[:1])
     if "lm_head.bias" in tensors or "lm_head.decoder.bias" in tensors:
-        tensors = tied(tensors, "lm_head.bias", NAMES.copies[1:])
+        tensors = resolve_tied(tensors, "lm_head.bias", NAMES.tied[1:])
     return replace(config, pooler="longformer.pooler.dense.weight" in tensors), tensors
 
 
-def unsayable(config: Config) -> str:
+def unsupported_by_layout(config: Config) -> str:
     if any(step != 1 for step in config.dilation):
         return f"the published layout has no dilated windows; this model has dilation={config.dilation}."
-    if config.relative != "none":
-        return f"the published layout has no positions inside attention; this model has relative={config.relative}."
+    if config.relative_position != "none":
+        return f"the published layout has no positions inside attention; this model has relative={config.relative_position}."
     return ""
 
 
-LONG = ("classify", "choose", "tag", "span")
+LONG_DOCUMENT_TASKS = ("classify", "choose", "tag", "qa")
 
 
-def _whole(recipes: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
+def _full_length_recipes(recipes: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
     """The same, but long documents are read as far as the model reads: that is what it is for. Two of them at least."""
-    longest = {"longest": BASE.length}
+    longest = {"max_length": BASE.max_length}
     return {
-        task: {**recipe, "train": {**recipe["train"], "tokens": 2 * BASE.length}, "data": longest}
-        if task in LONG
+        task: {**recipe, "train": {**recipe["train"], "batch_tokens": 2 * BASE.max_length}, "data": longest}
+        if task in LONG_DOCUMENT_TASKS
         else recipe
         for task, recipe in recipes.items()
     }
 
 
 SYSTEM = System(
-    name="longformer", about="encoder-only of 2020: windows and global tokens, for long documents", config=Config,
-    presets=PRESETS, build=build, names=NAMES, published=PUBLISHED, tasks=bert.TASKS, adapt=adapt, unsayable=unsayable,
-    recipes=_whole(bert.TUNING), further=_whole(bert.FURTHER),
+    name="longformer", description="encoder-only of 2020: windows and global tokens, for long documents", config=Config,
+    presets=PRESETS, build=build, names=NAMES, published=PUBLISHED, tasks=bert.TASKS, from_published=from_published, unsupported_by_layout=unsupported_by_layout,
+    recipes=_full_length_recipes(bert.TASK_RECIPES), finetune_recipes=_full_length_recipes(bert.FINETUNE_RECIPES),
 )  # fmt: skip

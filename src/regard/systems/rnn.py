@@ -15,162 +15,179 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import SettingError
-from regard.nn.attention.masks import marks
-from regard.nn.blocks.embeddings import Tables
-from regard.nn.recurrent.recurrent_state import Held, Rolling
-from regard.nn.recurrent.rnn import CellName, Closed, Kept, Order, Reader, Recurrent
-from regard.systems.common.seq2seq import Recurring
-from regard.systems.common.seq2seq_inputs import prompt_of, target_of
-from regard.systems.common.system import RECALLS, Preset, System, unpublished
-from regard.types import Batch, States
+from regard.nn.attention.masks import valid_mask
+from regard.nn.blocks.embeddings import SharedEmbeddings
+from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
+from regard.nn.recurrent.rnn import (
+    CellName,
+    CompactTargets,
+    ReadingOrder,
+    RecurrentDecoder,
+    RecurrentEncoder,
+    RecurrentTensors,
+)
+from regard.systems.common.seq2seq import RecurrentConfig
+from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
+from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System, no_published_layout
+from regard.types import Batch, BodyOutput
 
-WORDS = 0.3
+EMBEDDING_STD = 0.3
 """Spread of the words at first, where matrices are spread by what they read."""
 
 
 @dataclass(frozen=True)
-class Config(Recurring):
+class Config(RecurrentConfig):
     cell: CellName = "lstm"
     """what is repeated: rnn (tanh of one product), gru, or lstm as in the paper; none has biases"""
     width: int = 1000
     """width of the states of each layer"""
-    embedding: int = 1000
+    embedding_dim: int = 1000
     """width of the embeddings"""
     depth: int = 4
     """layers of the encoder, and of the decoder"""
-    both_ways: bool = False
+    bidirectional: bool = False
     """half of each of the encoder's layers reads from the end; the decoder begins with [onward | back] of each layer"""
-    reversed: bool = True
+    reverse_source: bool = True
     """the source is read backwards"""
-    feeds: bool = False
+    feed_context: bool = False
     """the encoder's last state is read at every step of the decoder too, beside the token"""
     dropout: float = 0.0
     """share dropped of the embeddings, between layers, and of the last states"""
-    vocabulary: int = 80_000
-    spread: float = 0.08
+    vocab_size: int = 80_000
+    init_range: float = 0.08
     """all weights begin uniformly between this and minus this, as in the paper; 0: matrices by how much they read and words
     wider, with which small ones learn many times sooner"""
 
-    sizes = ("width", "embedding", "depth")
+    size_fields = ("width", "embedding_dim", "depth")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.spread < 0:
-            raise SettingError(f"model.spread must be at least 0, not {self.spread}.")
-        if self.both_ways and self.width % 2:
-            raise SettingError(f"model.both_ways halves model.width, and {self.width} is odd: take an even number.")
+        if self.init_range < 0:
+            raise SettingError(f"model.init_range must be at least 0, not {self.init_range}.")
+        if self.bidirectional and self.width % 2:
+            raise SettingError(f"model.bidirectional halves model.width, and {self.width} is odd: take an even number.")
 
 
-PAPER: dict[str, dict[str, Any]] = {
+PAPER_RECIPE: dict[str, dict[str, Any]] = {
     "train": {
-        "steps": 700_000, "tokens": 8192, "rate": 5e-4, "warmup": 1000, "schedule": "linear", "smoothing": 0.0,
-        "betas": "0.9,0.999", "eps": 1e-8, "clip": 5.0, "decay": 0.0,
+        "steps": 700_000, "batch_tokens": 8192, "lr": 5e-4, "warmup_steps": 1000, "lr_schedule": "linear", "label_smoothing": 0.0,
+        "betas": "0.9,0.999", "eps": 1e-8, "grad_clip": 5.0, "weight_decay": 0.0,
     },
-    "data": {"vocabulary": 80_000},
-    "decode": {"beam": 12, "penalty": 0.0},
+    "data": {"vocab_size": 80_000},
+    "decode": {"num_beams": 12, "length_penalty": 0.0},
 }  # fmt: skip
 """7.5 passes over 12 million pairs, 128 at a time, gradients of norm 5 at most. The paper learns by plain descent at a rate of
 0.7 that is halved later; here all learn by Adam, which wants another rate."""
 
-FULL = Config()
+BASE = Config()
 PRESETS = {
     "rnn-tiny": Preset(
-        replace(FULL, width=192, embedding=192, depth=1, dropout=0.2, vocabulary=10_000, tables="one", spread=0.0),
+        replace(BASE, width=192, embedding_dim=192, depth=1, dropout=0.2, vocab_size=10_000, tie_embeddings="all", init_range=0.0),
         2_509_824,
         {
             "train": {
-                **PAPER["train"], "steps": 6000, "rate": 5e-3, "warmup": 300, "smoothing": 0.1, "clip": 1.0,
-                "average": 0.999,
+                **PAPER_RECIPE["train"], "steps": 6000, "lr": 5e-3, "warmup_steps": 300, "label_smoothing": 0.1, "grad_clip": 1.0,
+                "ema_decay": 0.999,
             },
-            "data": {"vocabulary": 10_000},
-            "decode": {"beam": 4, "penalty": 0.6},
+            "data": {"vocab_size": 10_000},
+            "decode": {"num_beams": 4, "length_penalty": 0.6},
         },
     ),
-    # the paper's 384,000,000 have another 80,000 words of source: `source_vocabulary=160_000` makes it exactly those
-    "rnn-sutskever": Preset(FULL, 304_000_000, PAPER),
+    # the paper's 384,000,000 have another 80,000 words of source: `source_vocab_size=160_000` makes it exactly those
+    "rnn-sutskever": Preset(BASE, 304_000_000, PAPER_RECIPE),
 }  # fmt: skip
 
 
-class EncoderDecoder(nn.Module):
-    fixed = True
+class RNNEncoderDecoder(nn.Module):
+    static_cache = True
     """search may ask for a state of fixed size"""
     compiles = False
     """a call of a fused kernel for each layer: there is nothing for torch.compile to join"""
 
-    def __init__(self, tables: Tables, encoder: Reader, decoder: Recurrent, config: Config) -> None:
+    def __init__(
+        self, tables: SharedEmbeddings, encoder: RecurrentEncoder, decoder: RecurrentDecoder, config: Config
+    ) -> None:
         super().__init__()
         self.tables, self.encoder, self.decoder = tables, encoder, decoder
-        self.reversed, self.feeds = config.reversed, config.feeds
-        self.fed = config.width if config.feeds else 0
+        self.reversed, self.feeds = config.reverse_source, config.feed_context
+        self.context_width = config.width if config.feed_context else 0
         self.dropout = nn.Dropout(config.dropout)
 
-    def encode(self, batch: Batch) -> Kept:
+    def encode(self, batch: Batch) -> RecurrentTensors:
         """What the decoder begins with: the last states of all layers, and what it is fed."""
-        if batch.offsets is not None or batch.target_offsets is not None:
+        if batch.offsets is not None or batch.decoder_offsets is not None:
             raise ValueError("a recurrent net reads padded rows: it would go on from one document to the next")
-        order = Order.of(None if batch.mask is None else marks(batch.mask, batch.x.shape[1]), self.reversed)
-        x = self.dropout(self.tables.of_source(order.ids(batch.x)))
-        kept = self.encoder(order.laid(x), order)
+        order = ReadingOrder.from_mask(
+            None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1]), self.reversed
+        )
+        x = self.dropout(self.tables.embed_source(order.reorder_ids(batch.inputs)))
+        kept = self.encoder(order.reorder_embeddings(x), order)
         return {**kept, "fed": kept["h"][:, -1]} if self.feeds else kept
 
-    def decode(self, ids: Int[Tensor, "B L"], kept: Kept) -> tuple[Float[Tensor, "B L W"], Kept]:
+    def decode(
+        self, ids: Int[Tensor, "B L"], state: RecurrentTensors
+    ) -> tuple[Float[Tensor, "B L W"], RecurrentTensors]:
         """s_t = g(y_{t-1}, s_{t-1}), or g(y_{t-1}, s_{t-1}, c) where c is fed."""
-        x = self.dropout(self.tables.of_target(ids))
+        x = self.dropout(self.tables.embed_target(ids))
         if self.feeds:
-            x = torch.cat([x, kept["fed"].to(x.dtype)[:, None].expand(-1, ids.shape[1], -1)], -1)
-        x, after = self.decoder(x, kept)
+            x = torch.cat([x, state["fed"].to(x.dtype)[:, None].expand(-1, ids.shape[1], -1)], -1)
+        x, after = self.decoder(x, state)
         return self.dropout(x), after
 
-    def forward(self, batch: Batch) -> States:
+    def forward(self, batch: Batch) -> BodyOutput:
         """The decoder's states over `batch.target`."""
-        closed = Closed.of(target_of(batch), batch.target_mask)
-        return States(closed.opened(self.decode(closed.ids, self.encode(batch))[0]))
+        closed = CompactTargets.from_mask(require_decoder_inputs(batch), batch.decoder_mask)
+        return BodyOutput(closed.restore(self.decode(closed.ids, self.encode(batch))[0]))
 
-    def read(self, x: Float[Tensor, "*rows W"]) -> Float[Tensor, "*rows V"]:
-        return self.tables.read(x)
+    def to_logits(self, x: Float[Tensor, "*rows W"]) -> Float[Tensor, "*rows V"]:
+        return self.tables.to_logits(x)
 
-    def held(self, batch: Batch) -> Held:
-        return Held(self.decoder.numbers + self.fed, self.tables.vocabulary)
+    def recurrent_sizes(self, batch: Batch) -> RecurrentSizes:
+        return RecurrentSizes(self.decoder.state_size + self.context_width, self.tables.vocab_size)
 
-    def start(self, batch: Batch, room: int | None = None) -> Rolling:
+    def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
         """Read the source, and all but the last token of the prompt `batch.target`."""
-        prompt, state = prompt_of(batch), Rolling.fresh(self.encode(batch))
+        prompt, state = require_prompt(batch), RecurrentState.from_tensors(self.encode(batch))
         if (said := prompt.shape[1] - 1) > 0:
-            state.put(said, **self.decode(prompt[:, :-1], state.own)[1])
+            state.update(said, **self.decode(prompt[:, :-1], state.state)[1])
         return state
 
-    def step(self, tokens: Int[Tensor, "B"], state: Rolling) -> Float[Tensor, "B V"]:
+    def step(self, tokens: Int[Tensor, "B"], state: RecurrentState) -> Float[Tensor, "B V"]:
         """The logits that follow one more token of each row."""
-        x, after = self.decode(tokens[:, None], state.own)
-        state.put(**after)
-        return self.read(x[:, 0])
+        x, after = self.decode(tokens[:, None], state.state)
+        state.update(**after)
+        return self.to_logits(x[:, 0])
 
 
-def build(config: Config) -> EncoderDecoder:
+def build(config: Config) -> RNNEncoderDecoder:
     """The whole machine."""
-    fed = config.width if config.feeds else 0
-    body = EncoderDecoder(
-        Tables(config.vocabulary, config.embedding, config.width, config.tables, config.source_vocabulary),
-        Reader(config.cell, config.embedding, config.width, config.depth, config.dropout, config.both_ways),
-        Recurrent(config.cell, config.embedding + fed, config.width, config.depth, config.dropout),
+    fed = config.width if config.feed_context else 0
+    body = RNNEncoderDecoder(
+        SharedEmbeddings(
+            config.vocab_size, config.embedding_dim, config.width, config.tie_embeddings, config.source_vocab_size
+        ),
+        RecurrentEncoder(
+            config.cell, config.embedding_dim, config.width, config.depth, config.dropout, config.bidirectional
+        ),
+        RecurrentDecoder(config.cell, config.embedding_dim + fed, config.width, config.depth, config.dropout),
         config,
     )
-    return begun(body, config.spread)
+    return init_weights(body, config.init_range)
 
 
-def begun(body: EncoderDecoder, spread: float) -> EncoderDecoder:
+def init_weights(body: RNNEncoderDecoder, spread: float) -> RNNEncoderDecoder:
     """Evenly within `spread`; without one N(0, 1 / what a row reads), and words N(0, 0.3²)."""
     for name, parameter in body.named_parameters():
         if spread:
             nn.init.uniform_(parameter, -spread, spread)
         elif name.startswith("tables.") and not name.startswith("tables.output"):
-            nn.init.normal_(parameter, std=WORDS)
+            nn.init.normal_(parameter, std=EMBEDDING_STD)
         else:
             nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
     return body
 
 
 SYSTEM = System(
-    name="rnn", about="recurrent encoder–decoder of 2014 with a fixed context", config=Config, presets=PRESETS, build=build,
-    tasks=("translate", "recall"), recipes=RECALLS, unsayable=unpublished,
+    name="rnn", description="recurrent encoder–decoder of 2014 with a fixed context", config=Config, presets=PRESETS, build=build,
+    tasks=("translate", "algorithmic"), recipes=ALGORITHMIC_RECIPES, unsupported_by_layout=no_published_layout,
 )  # fmt: skip

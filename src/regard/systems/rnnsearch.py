@@ -15,32 +15,32 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import SettingError
-from regard.nn.attention.masks import marks
-from regard.nn.blocks.embeddings import Tables
+from regard.nn.attention.masks import valid_mask
+from regard.nn.blocks.embeddings import SharedEmbeddings
 from regard.nn.kernels.linear import Linear
-from regard.nn.recurrent.gru import BothWays, Gated
-from regard.nn.recurrent.recurrent_state import Held, Rolling
-from regard.nn.recurrent.rnn import Closed
-from regard.nn.recurrent.score_attention import Additive, Align, Context, ScoreName, score_of
-from regard.systems.common.seq2seq import Recurring
-from regard.systems.common.seq2seq_inputs import prompt_of, target_of
-from regard.systems.common.system import RECALLS, Preset, System, unpublished
-from regard.types import Batch, States
+from regard.nn.recurrent.gru import BidirectionalGRU, GRUCell
+from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
+from regard.nn.recurrent.rnn import CompactTargets
+from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext, ScoreName, make_score
+from regard.systems.common.seq2seq import RecurrentConfig
+from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
+from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System, no_published_layout
+from regard.types import Batch, BodyOutput
 
 
 @dataclass(frozen=True)
-class Config(Recurring):
+class Config(RecurrentConfig):
     width: int = 1000
     """width of the decoder's states"""
     encoder_width: int = 1000
     """width of the encoder's states, of each direction"""
-    embedding: int = 620
+    embedding_dim: int = 620
     """width of the embeddings"""
-    inner: int = 1000
+    attention_dim: int = 1000
     """width of the network that scores (additive)"""
-    maxout: int = 500
+    maxout_dim: int = 500
     """width of what tokens are read from: each of it is the larger of two"""
-    score: ScoreName = "additive"
+    attention_score: ScoreName = "additive"
     """how a state and a place are compared: additive as in the paper, dot (wants encoder_width = width / 2), or general"""
     bias: bool = True
     """biases of the cells, of the first state, before the maxout and on the logits (the paper has them and leaves them out of
@@ -48,77 +48,80 @@ class Config(Recurring):
     dropout: float = 0.0
     """share dropped of the embeddings, and of what tokens are read from"""
 
-    sizes = ("width", "encoder_width", "embedding", "inner", "maxout")
-    read = "maxout"
+    size_fields = ("width", "encoder_width", "embedding_dim", "attention_dim", "maxout_dim")
+    output_width_field = "maxout_dim"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.score == "dot" and self.width != 2 * self.encoder_width:
+        if self.attention_score == "dot" and self.width != 2 * self.encoder_width:
             raise SettingError(
-                f"model.score=dot multiplies states of model.width {self.width} with those of both directions of the encoder, "
-                f"2 x {self.encoder_width}: set model.encoder_width to half of model.width, or take model.score=general."
+                f"model.attention_score=dot multiplies states of model.width {self.width} with those of both directions of the encoder, "
+                f"2 x {self.encoder_width}: set model.encoder_width to half of model.width, or take model.attention_score=general."
             )
 
 
-PAPER: dict[str, dict[str, Any]] = {
+PAPER_RECIPE: dict[str, dict[str, Any]] = {
     "train": {
-        "steps": 750_000, "tokens": 4096, "rate": 5e-4, "warmup": 1000, "schedule": "linear", "smoothing": 0.0,
-        "betas": "0.9,0.999", "eps": 1e-8, "clip": 1.0, "decay": 0.0,
+        "steps": 750_000, "batch_tokens": 4096, "lr": 5e-4, "warmup_steps": 1000, "lr_schedule": "linear", "label_smoothing": 0.0,
+        "betas": "0.9,0.999", "eps": 1e-8, "grad_clip": 1.0, "weight_decay": 0.0,
     },
-    "data": {"vocabulary": 30_000, "longest": 50},
-    "decode": {"beam": 12, "penalty": 0.0},
+    "data": {"vocab_size": 30_000, "max_length": 50},
+    "decode": {"num_beams": 12, "length_penalty": 0.0},
 }  # fmt: skip
 """80 pairs at a time of up to 50 words, gradients of norm 1 at most. The paper learns by Adadelta; here all learn by Adam."""
 
-FULL = Config()
+BASE = Config()
 PRESETS = {
     "rnnsearch-tiny": Preset(
         replace(
-            FULL, width=256, encoder_width=128, embedding=128, inner=128, maxout=128, dropout=0.2, vocabulary=10_000,
-            tables="one",
+            BASE, width=256, encoder_width=128, embedding_dim=128, attention_dim=128, maxout_dim=128, dropout=0.2, vocab_size=10_000,
+            tie_embeddings="all",
         ),
         2_232_448,
         {
             "train": {
-                **PAPER["train"], "steps": 6000, "tokens": 8192, "rate": 2e-3, "warmup": 300, "smoothing": 0.1,
-                "average": 0.999,
+                **PAPER_RECIPE["train"], "steps": 6000, "batch_tokens": 8192, "lr": 2e-3, "warmup_steps": 300, "label_smoothing": 0.1,
+                "ema_decay": 0.999,
             },
-            "data": {"vocabulary": 10_000},
-            "decode": {"beam": 4, "penalty": 0.6},
+            "data": {"vocab_size": 10_000},
+            "decode": {"num_beams": 4, "length_penalty": 0.6},
         },
     ),
     # 80,401,000 of the paper's equations, and 41,000 biases that they leave out
-    "rnnsearch-50": Preset(FULL, 80_442_000, PAPER),
+    "rnnsearch-50": Preset(BASE, 80_442_000, PAPER_RECIPE),
 }  # fmt: skip
 
 
-class Decoder(nn.Module):
+class AttentionDecoder(nn.Module):
     """Looks at the source with its last state, and goes on from it with what was seen and the token before."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         seen = 2 * config.encoder_width
         self.first = Linear(config.encoder_width, config.width, config.bias)
-        self.align = Align(score_of(config.score, config.width, seen, config.inner))
-        self.cell, self.seen = Gated(config.embedding, config.width, config.bias), Linear(seen, 3 * config.width, False)
-        self.out = Linear(config.width + config.embedding + seen, 2 * config.maxout, config.bias)
+        self.align = ScoreAttention(make_score(config.attention_score, config.width, seen, config.attention_dim))
+        self.cell, self.seen = (
+            GRUCell(config.embedding_dim, config.width, config.bias),
+            Linear(seen, 3 * config.width, False),
+        )
+        self.out = Linear(config.width + config.embedding_dim + seen, 2 * config.maxout_dim, config.bias)
 
-    def numbers(self, places: int) -> int:
+    def state_size(self, source_length: int) -> int:
         """That are kept of a row with so many words of source."""
-        return self.first.weight.shape[0] + places * (self.align.score.inner + self.seen.weight.shape[1])
+        return self.first.weight.shape[0] + source_length * (self.align.score.inner + self.seen.weight.shape[1])
 
-    def begin(self, back: Float[Tensor, "B W"]) -> Float[Tensor, "B D"]:
+    def initial_state(self, backward_state: Float[Tensor, "B W"]) -> Float[Tensor, "B D"]:
         """s_0 = tanh(W ←h_1)"""
-        return self.first(back).tanh()
+        return self.first(backward_state).tanh()
 
-    def turn(
-        self, given: Float[Tensor, "B three_D"], s: Float[Tensor, "B D"], context: Context
+    def step(
+        self, projected_input: Float[Tensor, "B three_D"], s: Float[Tensor, "B D"], context: ScoreContext
     ) -> tuple[Float[Tensor, "B D"], Float[Tensor, "B C"]]:
         """s_i and c_i, of the products of y_{i-1}, s_{i-1} and the source."""
         c = self.align(s[:, None], context)[0][:, 0]
-        return self.cell(given + self.seen(c), s), c
+        return self.cell(projected_input + self.seen(c), s), c
 
-    def say(
+    def maxout(
         self, y: Float[Tensor, "*rows E"], s: Float[Tensor, "*rows D"], c: Float[Tensor, "*rows C"]
     ) -> Float[Tensor, "*rows l"]:
         """t̃ = U s_{i-1} + V y_{i-1} + C c_i, and the larger of each two of it."""
@@ -126,87 +129,94 @@ class Decoder(nn.Module):
         return torch.maximum(one, other)
 
 
-class Searching(nn.Module):
-    fixed = True
+class RNNSearch(nn.Module):
+    static_cache = True
     """search may ask for a state of fixed size"""
     compiles = False
     """torch.compile would write out the loop over the steps, anew for each length"""
 
-    def __init__(self, tables: Tables, encoder: BothWays, decoder: Decoder, dropout: float) -> None:
+    def __init__(
+        self, tables: SharedEmbeddings, encoder: BidirectionalGRU, decoder: AttentionDecoder, dropout: float
+    ) -> None:
         super().__init__()
         self.tables, self.encoder, self.decoder = tables, encoder, decoder
         self.dropout = nn.Dropout(dropout)
 
-    def encode(self, batch: Batch) -> tuple[Context, Float[Tensor, "B D"]]:
+    def encode(self, batch: Batch) -> tuple[ScoreContext, Float[Tensor, "B D"]]:
         """The source made ready to be looked at, and the state that the decoder begins with."""
-        if batch.offsets is not None or batch.target_offsets is not None:
+        if batch.offsets is not None or batch.decoder_offsets is not None:
             raise ValueError("a recurrent net reads padded rows: it would go on from one document to the next")
-        real = None if batch.mask is None else marks(batch.mask, batch.x.shape[1])
-        states, back = self.encoder(self.dropout(self.tables.of_source(batch.x)), real)
-        return self.decoder.align.ready(states, real), self.decoder.begin(back)
+        real = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])
+        states, back = self.encoder(self.dropout(self.tables.embed_source(batch.inputs)), real)
+        return self.decoder.align.prepare(states, real), self.decoder.initial_state(back)
 
     def unroll(
-        self, ids: Int[Tensor, "B L"], s: Float[Tensor, "B D"], context: Context
+        self, ids: Int[Tensor, "B L"], s: Float[Tensor, "B D"], context: ScoreContext
     ) -> tuple[Float[Tensor, "B L l"], Float[Tensor, "B D"]]:
         """What tokens are read from after each of these, and the state after the last."""
-        y = self.dropout(self.tables.of_target(ids))
+        y = self.dropout(self.tables.embed_target(ids))
         before, seen = [], []
         for given in self.decoder.cell.given(y).unbind(1):
             before.append(s)
-            s, c = self.decoder.turn(given, s, context)
+            s, c = self.decoder.step(given, s, context)
             seen.append(c)
-        return self.dropout(self.decoder.say(y, torch.stack(before, 1), torch.stack(seen, 1))), s
+        return self.dropout(self.decoder.maxout(y, torch.stack(before, 1), torch.stack(seen, 1))), s
 
-    def forward(self, batch: Batch) -> States:
+    def forward(self, batch: Batch) -> BodyOutput:
         """What tokens are read from, over `batch.target`."""
         context, s = self.encode(batch)
-        closed = Closed.of(target_of(batch), batch.target_mask)
-        return States(closed.opened(self.unroll(closed.ids, s, context)[0]), context=context.values)
+        closed = CompactTargets.from_mask(require_decoder_inputs(batch), batch.decoder_mask)
+        return BodyOutput(closed.restore(self.unroll(closed.ids, s, context)[0]), cross_states=context.values)
 
-    def read(self, x: Float[Tensor, "*rows l"]) -> Float[Tensor, "*rows V"]:
-        return self.tables.read(x)
+    def to_logits(self, x: Float[Tensor, "*rows l"]) -> Float[Tensor, "*rows V"]:
+        return self.tables.to_logits(x)
 
-    def held(self, batch: Batch) -> Held:
-        return Held(self.decoder.numbers(batch.x.shape[1]), self.tables.vocabulary)
+    def recurrent_sizes(self, batch: Batch) -> RecurrentSizes:
+        return RecurrentSizes(self.decoder.state_size(batch.inputs.shape[1]), self.tables.vocab_size)
 
-    def start(self, batch: Batch, room: int | None = None) -> Rolling:
+    def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
         """Read the source, and all but the last token of the prompt `batch.target`."""
-        prompt, (context, s) = prompt_of(batch), self.encode(batch)
-        state = Rolling.fresh({"s": s}, context.named())
+        prompt, (context, s) = require_prompt(batch), self.encode(batch)
+        state = RecurrentState.from_tensors({"s": s}, context.to_dict())
         if (said := prompt.shape[1] - 1) > 0:
-            state.put(said, s=self.unroll(prompt[:, :-1], s, context)[1])
+            state.update(said, s=self.unroll(prompt[:, :-1], s, context)[1])
         return state
 
-    def step(self, tokens: Int[Tensor, "B"], state: Rolling) -> Float[Tensor, "B V"]:
+    def step(self, tokens: Int[Tensor, "B"], state: RecurrentState) -> Float[Tensor, "B V"]:
         """The logits that follow one more token of each row."""
-        x, s = self.unroll(tokens[:, None], state.own["s"], Context(**state.context))
-        state.put(s=s)
-        return self.read(x[:, 0])
+        x, s = self.unroll(tokens[:, None], state.state["s"], ScoreContext(**state.context))
+        state.update(s=s)
+        return self.to_logits(x[:, 0])
 
 
-def build(config: Config) -> Searching:
+def build(config: Config) -> RNNSearch:
     """The whole machine."""
-    body = Searching(
-        Tables(
-            config.vocabulary, config.embedding, config.maxout, config.tables, config.source_vocabulary, config.bias
+    body = RNNSearch(
+        SharedEmbeddings(
+            config.vocab_size,
+            config.embedding_dim,
+            config.maxout_dim,
+            config.tie_embeddings,
+            config.source_vocab_size,
+            config.bias,
         ),
-        BothWays(config.embedding, config.encoder_width, config.bias),
-        Decoder(config),
+        BidirectionalGRU(config.embedding_dim, config.encoder_width, config.bias),
+        AttentionDecoder(config),
         config.dropout,
     )
-    return _begin(body)
+    return _init_weights(body)
 
 
-def _begin(body: Searching) -> Searching:
+def _init_weights(body: RNNSearch) -> RNNSearch:
     """Matrices of states orthogonal, each of the three; those of the score N(0, 0.001), what sums its network up 0; all others
     N(0, 0.01), biases 0."""
     for parameter in body.parameters():
         nn.init.zeros_(parameter) if parameter.ndim == 1 else nn.init.normal_(parameter, std=0.01)
     for module in body.modules():
-        if isinstance(module, Gated):
+        if isinstance(module, GRUCell):
             for square in (*module.gates.chunk(2), module.new):
                 nn.init.orthogonal_(square)
-        elif isinstance(module, Additive):
+        elif isinstance(module, AdditiveScore):
             nn.init.normal_(module.q.weight, std=0.001)
             nn.init.normal_(module.k.weight, std=0.001)
             nn.init.zeros_(module.v.weight)
@@ -214,6 +224,6 @@ def _begin(body: Searching) -> Searching:
 
 
 SYSTEM = System(
-    name="rnnsearch", about="recurrent encoder–decoder of 2014 that aligns: the first attention", config=Config,
-    presets=PRESETS, build=build, tasks=("translate", "recall"), recipes=RECALLS, unsayable=unpublished,
+    name="rnnsearch", description="recurrent encoder–decoder of 2014 that aligns: the first attention", config=Config,
+    presets=PRESETS, build=build, tasks=("translate", "algorithmic"), recipes=ALGORITHMIC_RECIPES, unsupported_by_layout=no_published_layout,
 )  # fmt: skip

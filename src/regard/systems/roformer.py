@@ -14,15 +14,15 @@ import torch
 from torch import nn
 
 from regard.errors import WeightsError
-from regard.nn.attention.positions import Sinusoid
+from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.attention.relative_positions import Rotary
-from regard.nn.blocks.block import Stack, Tokens
-from regard.nn.blocks.encoder import Embedding, EncoderOnly, encoder_weights
-from regard.nn.blocks.norm import Norm
+from regard.nn.blocks.block import Stack, TokenEmbedding
+from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, init_encoder_weights
+from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.systems.common import bert
 from regard.systems.common.system import Preset, System, check_sizes
-from regard.weights.tables import Names, Published, Tensors, entry, tied, under
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry, resolve_tied
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class Config:
     """blocks"""
     heads: int = 12
     """attention heads"""
-    hidden: int = 3072
+    ffn_dim: int = 3072
     """inner width of the feed-forward layers"""
-    embedding: int = 768
+    embedding_dim: int = 768
     """width of the embeddings; another than that of the states is brought to it by a matrix"""
-    vocabulary: int = 50_000
+    vocab_size: int = 50_000
     """tokens"""
-    length: int = 1536
+    max_length: int = 1536
     """longest text, or pair of texts, that is read as a whole; the model itself has no limit"""
-    types: int = 2
+    type_vocab_size: int = 2
     """texts in a row that can be told apart"""
-    values: bool = False
+    rotary_value: bool = False
     """turn values by their positions too"""
     dropout: float = 0.1
     """share dropped of each sub-layer's output and of the embeddings"""
@@ -53,21 +53,21 @@ class Config:
     """share dropped of what a task's head reads"""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     """non-linearity of the feed-forward layers"""
-    eps: float = 1e-12
+    norm_eps: float = 1e-12
     """small number in the layer norms"""
-    pad: int = 0
+    pad_id: int = 0
     """id of the padding token"""
-    start: int = 101
+    bos_id: int = 101
     """id of the token that begins a text, [CLS]"""
-    end: int = 102
+    eos_id: int = 102
     """id of the token that ends each text, [SEP]"""
-    mask: int = 103
+    mask_id: int = 103
     """id of the token that hides another, [MASK]"""
 
     def __post_init__(self) -> None:
-        sizes = ("width", "depth", "heads", "hidden", "embedding", "vocabulary", "length", "types")
+        sizes = ("width", "depth", "heads", "ffn_dim", "embedding_dim", "vocab_size", "max_length", "type_vocab_size")
         check_sizes(self, sizes, ("dropout", "attention_dropout", "head_dropout"))
-        bert.check_pairs(self)
+        bert.check_rotary_width(self)
 
     @property
     def head_activation(self) -> str:
@@ -79,93 +79,95 @@ BASE = Config()
 PRESETS = {
     "roformer-mini": Preset(
         replace(
-            BASE, width=256, depth=4, heads=4, hidden=1024, embedding=256, vocabulary=8000, length=512, start=2, end=3, mask=4
+            BASE, width=256, depth=4, heads=4, ffn_dim=1024, embedding_dim=256, vocab_size=8000, max_length=512, bos_id=2, eos_id=3, mask_id=4
         ),
         5_282_368,
-        bert.small(steps=10_000, tokens=8192, rate=1e-3, warmup=1000),
+        bert.small_recipe(steps=10_000, batch_tokens=8192, lr=1e-3, warmup_steps=1000),
     ),
-    "roformer-base": Preset(BASE, 124_099_664, bert.pretraining(50_000, 1536)),
+    "roformer-base": Preset(BASE, 124_099_664, bert.pretraining_recipe(50_000, 1536)),
 }  # fmt: skip
 """The published count of the base, 124,197,968, has the table of sines and cosines in it, 1536 x 64, which is computed here."""
 
 
 def build(config: Config) -> EncoderOnly:
     """The whole machine."""
-    width = config.embedding
+    width = config.embedding_dim
     body = EncoderOnly(
-        Embedding(
-            tokens=Tokens(config.vocabulary, width, scaled=False),
+        EncoderEmbedding(
+            tokens=TokenEmbedding(config.vocab_size, width, scaled=False),
             position=None,
-            types=nn.Embedding(config.types, width),
-            norm=Norm(width, config.eps),
+            types=nn.Embedding(config.type_vocab_size, width),
+            norm=LayerNorm(width, config.norm_eps),
             dropout=config.dropout,
             project=None if width == config.width else Linear(width, config.width),
         ),
         encoder=Stack(
-            bert.encoder_blocks(config), position=Rotary(config.width // config.heads, "interleaved", values=config.values)
+            bert.encoder_blocks(config), position=Rotary(config.width // config.heads, "interleaved", rotate_values=config.rotary_value)
         ),
     )  # fmt: skip
-    return encoder_weights(body)
+    return init_encoder_weights(body)
 
 
-TABLE = "roformer.encoder.embed_positions.weight"
-NAMES = Names(
+POSITION_TABLE = "roformer.encoder.embed_positions.weight"
+NAMES = NameTable(
     entries=(
-        *bert.names("roformer"),
+        *bert.encoder_entries("roformer"),
         entry("embedding.project.{part}", "roformer.embeddings_project.{part}"),
         entry("head.dense.{part}", "classifier.dense.{part}"),
         entry("head.classes.{part}", "classifier.out_proj.{part}"),
-        *bert.HEADS,
-        *bert.PREDICTIONS,
+        *bert.HEAD_ENTRIES,
+        *bert.MLM_ENTRIES,
     ),
-    copies=("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
-    drop=(TABLE,),
+    tied=("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
+    drop=(POSITION_TABLE,),
     heads=("classifier.*", "qa_outputs.*", "cls.*", "sequence_summary.*", "roformer.pooler.*"),
 )
 
-PUBLISHED = Published(
+PUBLISHED = PublishedLayout(
     model_type="roformer",
     architecture="RoFormerModel",
-    keys={**bert.KEYS, "embedding": ("embedding_size",), "values": ("rotary_value",)},
+    keys={**bert.KEYS, "embedding_dim": ("embedding_size",), "rotary_value": ("rotary_value",)},
     defaults={
         **bert.DEFAULTS, "vocab_size": 50_000, "max_position_embeddings": 1536, "rotary_value": False,
     },
     fixed={
         "is_decoder": False, "add_cross_attention": False, "tie_word_embeddings": True, "is_encoder_decoder": False,
     },
-    harmless=("initializer_range", "eos_token_id", "summary_*"),
-    values={"activation": bert.ACTIVATIONS},
-    filled=lambda fields: bert.filled({**fields, "embedding": fields["embedding"] or fields["width"]}),
-    heads={
-        "mask": "RoFormerForMaskedLM",
+    ignored_keys=("initializer_range", "eos_token_id", "summary_*"),
+    value_maps={"activation": bert.ACTIVATIONS},
+    after_read=lambda fields: bert.fill_fields({**fields, "embedding_dim": fields["embedding_dim"] or fields["width"]}),
+    head_architectures={
+        "mlm": "RoFormerForMaskedLM",
         "classify": "RoFormerForSequenceClassification",
         "tag": "RoFormerForTokenClassification",
-        "span": "RoFormerForQuestionAnswering",
+        "qa": "RoFormerForQuestionAnswering",
         "embed": "RoFormerModel",
     },
 )  # fmt: skip
 
 
-def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Files of the bare body have no prefix; a stored table must be what we compute."""
-    tensors = under(tensors, "roformer.", ("cls.*", "classifier.*", "qa_outputs.*", "sequence_summary.*"))
-    if TABLE in tensors and not torch.allclose(tensors[TABLE].double(), _sines(config, len(tensors[TABLE])), atol=1e-2):
-        raise WeightsError(f"{TABLE} holds positions that are not the sines and cosines of the paper.")
-    tensors = tied(tensors, "roformer.embeddings.word_embeddings.weight", NAMES.copies[:1])
-    return config, bert.one_bias(tensors)
+    tensors = add_prefix(tensors, "roformer.", ("cls.*", "classifier.*", "qa_outputs.*", "sequence_summary.*"))
+    if POSITION_TABLE in tensors and not torch.allclose(
+        tensors[POSITION_TABLE].double(), _sinusoid_table(config, len(tensors[POSITION_TABLE])), atol=1e-2
+    ):
+        raise WeightsError(f"{POSITION_TABLE} holds positions that are not the sines and cosines of the paper.")
+    tensors = resolve_tied(tensors, "roformer.embeddings.word_embeddings.weight", NAMES.tied[:1])
+    return config, bert.resolve_tied_bias(tensors)
 
 
-def _sines(config: Config, length: int) -> torch.Tensor:
-    return Sinusoid(config.width // config.heads, "halves")(torch.arange(length))
+def _sinusoid_table(config: Config, length: int) -> torch.Tensor:
+    return SinusoidalPosition(config.width // config.heads, "halves")(torch.arange(length))
 
 
-def dress(config: Config, tensors: Tensors) -> Tensors:
+def to_published(config: Config, tensors: Tensors) -> Tensors:
     like = tensors["roformer.embeddings.word_embeddings.weight"]
-    return {**tensors, TABLE: _sines(config, config.length).to(like)}
+    return {**tensors, POSITION_TABLE: _sinusoid_table(config, config.max_length).to(like)}
 
 
 SYSTEM = System(
-    name="roformer", about="encoder-only of 2021: turns queries and keys by their positions", config=Config, presets=PRESETS,
-    build=build, names=NAMES, published=PUBLISHED, tasks=bert.TASKS, adapt=adapt, dress=dress,
-    recipes=bert.TUNING, further=bert.FURTHER,
+    name="roformer", description="encoder-only of 2021: turns queries and keys by their positions", config=Config, presets=PRESETS,
+    build=build, names=NAMES, published=PUBLISHED, tasks=bert.TASKS, from_published=from_published, to_published=to_published,
+    recipes=bert.TASK_RECIPES, finetune_recipes=bert.FINETUNE_RECIPES,
 )  # fmt: skip

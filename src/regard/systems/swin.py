@@ -15,26 +15,33 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from regard.errors import SettingError, WeightsError
-from regard.nn.blocks.block import Block, Feed, Residual, Stack
-from regard.nn.blocks.norm import Norm
-from regard.nn.vision.dense import Tap
-from regard.nn.vision.patches import Patches
-from regard.nn.vision.swin import Merge, Pyramid, RelativeTable, Windowed, skipped, swin_weights
+from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
+from regard.nn.blocks.norm import LayerNorm
+from regard.nn.vision.dense import FeatureTap
+from regard.nn.vision.patches import PatchEmbedding
+from regard.nn.vision.swin import (
+    PatchMerging,
+    RelativePositionBias,
+    ShiftedWindowAttention,
+    SwinBody,
+    add_drop_path,
+    init_swin_weights,
+)
 from regard.systems.common import vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.system import Preset, System
-from regard.weights.tables import Entry, Names, Published, Tensors, entry, under
+from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, add_prefix, entry
 
 STAGES = 4
 
 
 @dataclass(frozen=True)
 class Config:
-    size: int = 224
+    image_size: int = 224
     """side in pixels of the pictures it is made for; it reads others too"""
-    patch: int = 4
+    patch_size: int = 4
     """side in pixels of a patch"""
-    channels: int = 3
+    in_channels: int = 3
     """colours of a pixel"""
     width: int = 96
     """width of the states of the first stage; each following one has twice as much"""
@@ -42,9 +49,9 @@ class Config:
     """blocks of each of the four stages"""
     heads: tuple[int, ...] = (3, 6, 12, 24)
     """attention heads of each of the four stages"""
-    window: int = 7
+    window_size: int = 7
     """side of a window, in patches of its stage"""
-    ratio: float = 4.0
+    mlp_ratio: float = 4.0
     """inner width of the feed-forward layers, as a multiple of that of the states"""
     dropout: float = 0.0
     """share dropped of each sub-layer's output and of the patches"""
@@ -56,11 +63,11 @@ class Config:
     """share dropped of what a task's head reads"""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     """non-linearity of the feed-forward layers"""
-    eps: float = 1e-5
+    norm_eps: float = 1e-5
     """small number in the layer norms of the blocks and in the last"""
 
     def __post_init__(self) -> None:
-        for name in ("size", "patch", "channels", "width", "window"):
+        for name in ("image_size", "patch_size", "in_channels", "width", "window_size"):
             if getattr(self, name) < 1:
                 raise SettingError(f"model.{name} must be at least 1, not {getattr(self, name)}.")
         for name in ("depths", "heads"):
@@ -75,8 +82,8 @@ class Config:
         for name in ("dropout", "attention_dropout", "drop_path", "head_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise SettingError(f"model.{name} must be in [0, 1), not {getattr(self, name)}.")
-        if int(self.ratio * self.width) < 1:
-            raise SettingError(f"model.ratio {self.ratio} leaves no inner width to the feed-forward layers.")
+        if int(self.mlp_ratio * self.width) < 1:
+            raise SettingError(f"model.mlp_ratio {self.mlp_ratio} leaves no inner width to the feed-forward layers.")
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -84,13 +91,16 @@ class Config:
         return tuple(self.width * 2**stage for stage in range(STAGES))
 
     @property
-    def features(self) -> int:
+    def num_features(self) -> int:
         """Width of the summary."""
         return self.widths[-1]
 
-    def maps(self) -> tuple[Tap, ...]:
+    def feature_maps(self) -> tuple[FeatureTap, ...]:
         """What dense heads read: each stage, before it is merged."""
-        return tuple(Tap(stage, width, self.patch * 2**stage, flat=False) for stage, width in enumerate(self.widths))
+        return tuple(
+            FeatureTap(stage, width, self.patch_size * 2**stage, is_sequence=False)
+            for stage, width in enumerate(self.widths)
+        )
 
 
 TINY = Config()
@@ -98,69 +108,97 @@ SMALL = replace(TINY, depths=(2, 2, 18, 2), drop_path=0.3)
 BASE = replace(SMALL, width=128, heads=(4, 8, 16, 32), drop_path=0.5)
 LARGE = replace(SMALL, width=192, heads=(6, 12, 24, 48), drop_path=0.2)
 MINI = replace(
-    TINY, size=32, patch=2, width=48, depths=(2, 2, 4, 2), heads=(2, 4, 8, 16), window=4, drop_path=0.1
+    TINY, image_size=32, patch_size=2, width=48, depths=(2, 2, 4, 2), heads=(2, 4, 8, 16), window_size=4, drop_path=0.1
 )  # fmt: skip
 
-_ADAM: dict[str, Any] = {"betas": "0.9,0.999", "eps": 1e-8, "decay": 0.05, "schedule": "cosine", "smoothing": 0.1}
-PAPER: dict[str, dict[str, Any]] = {
-    "train": {**_ADAM, "passes": 300, "warmup": 20 / 300, "images": 128, "accumulate": 8, "rate": 1e-3, "clip": 5.0},
-    "data": {"crop": 0.08, "flip": True, "colour": 0.4, "mixup": 0.8},
+_ADAM: dict[str, Any] = {
+    "betas": "0.9,0.999",
+    "eps": 1e-8,
+    "weight_decay": 0.05,
+    "lr_schedule": "cosine",
+    "label_smoothing": 0.1,
+}
+PAPER_RECIPE: dict[str, dict[str, Any]] = {
+    "train": {
+        **_ADAM,
+        "epochs": 300,
+        "warmup_steps": 20 / 300,
+        "batch_size": 128,
+        "grad_accum": 8,
+        "lr": 1e-3,
+        "grad_clip": 5.0,
+    },
+    "data": {"crop_scale": 0.08, "flip": True, "color_jitter": 0.4, "mixup": 0.8},
 }
 """300 epochs of ImageNet in batches of 1024, 20 of them to warm up."""
-QUICK: dict[str, dict[str, Any]] = {
-    "train": {**_ADAM, "passes": 50, "warmup": 0.1, "images": 128, "accumulate": 1, "rate": 1e-3, "clip": 5.0},
-    "data": {"crop": 0.5, "flip": True},
+MINI_RECIPE: dict[str, dict[str, Any]] = {
+    "train": {
+        **_ADAM,
+        "epochs": 50,
+        "warmup_steps": 0.1,
+        "batch_size": 128,
+        "grad_accum": 1,
+        "lr": 1e-3,
+        "grad_clip": 5.0,
+    },
+    "data": {"crop_scale": 0.5, "flip": True},
 }
 
-DENSE = {
-    "segment": {**vision.DENSE["segment"], "data": {"crop": 0.5, "flip": True, "colour": 0.4, "mixup": 0.0}},
-    "depth": {**vision.DENSE["depth"], "data": {"crop": 1.0, "flip": True, "colour": 0.4, "mixup": 0.0}},
+DENSE_RECIPES = {
+    "segment": {
+        **vision.DENSE_RECIPES["segment"],
+        "data": {"crop_scale": 0.5, "flip": True, "color_jitter": 0.4, "mixup": 0.0},
+    },
+    "depth": {
+        **vision.DENSE_RECIPES["depth"],
+        "data": {"crop_scale": 1.0, "flip": True, "color_jitter": 0.4, "mixup": 0.0},
+    },
 }
 """Maps are not mixed, and a part of a picture that is enlarged is no nearer."""
 
 PRESETS = {
-    "swin-mini": Preset(MINI, 6_003_580, QUICK),
-    "swin-tiny": Preset(TINY, 27_519_354, PAPER),
-    "swin-small": Preset(SMALL, 48_837_258, PAPER),
-    "swin-base": Preset(BASE, 86_743_224, PAPER),
-    "swin-large": Preset(LARGE, 194_995_476, PAPER),
+    "swin-mini": Preset(MINI, 6_003_580, MINI_RECIPE),
+    "swin-tiny": Preset(TINY, 27_519_354, PAPER_RECIPE),
+    "swin-small": Preset(SMALL, 48_837_258, PAPER_RECIPE),
+    "swin-base": Preset(BASE, 86_743_224, PAPER_RECIPE),
+    "swin-large": Preset(LARGE, 194_995_476, PAPER_RECIPE),
 }
 """Counted without the matrix for classes, which comes with the data: with a thousand of them 28,288,354, 49,606,258, 87,768,224
 and 196,532,476."""
 
 
-def build(config: Config) -> Pyramid:
+def build(config: Config) -> SwinBody:
     """The whole machine."""
     blocks = sum(config.depths)
     shares = iter([config.drop_path * number / max(blocks - 1, 1) for number in range(blocks)])
 
     def residual(inner: nn.Module, width: int, share: float) -> Residual:
-        return skipped(Residual(inner, width, "pre", config.dropout, config.eps), share)
+        return add_drop_path(Residual(inner, width, "pre", config.dropout, config.norm_eps), share)
 
-    def block(width: int, heads: int, share: float) -> Block:
-        attention = Windowed(width, heads, dropout=config.attention_dropout)
-        feed = Feed(width, int(config.ratio * width), config.activation)
-        return Block(attend=residual(attention, width, share), feed=residual(feed, width, share))
+    def block(width: int, heads: int, share: float) -> TransformerBlock:
+        attention = ShiftedWindowAttention(width, heads, dropout=config.attention_dropout)
+        feed = FeedForward(width, int(config.mlp_ratio * width), config.activation)
+        return TransformerBlock(attend=residual(attention, width, share), feed=residual(feed, width, share))
 
     def stage(width: int, heads: int, depth: int) -> Stack:
-        shifts = [0 if number % 2 == 0 else config.window // 2 for number in range(depth)]
+        shifts = [0 if number % 2 == 0 else config.window_size // 2 for number in range(depth)]
         return Stack(
             [block(width, heads, share) for share in itertools.islice(shares, depth)],
-            position=[RelativeTable(heads, config.window, shift) for shift in shifts],
+            position=[RelativePositionBias(heads, config.window_size, shift) for shift in shifts],
         )
 
-    body = Pyramid(
-        Patches(config.width, config.patch, config.channels),
-        first=Norm(config.width),
+    body = SwinBody(
+        PatchEmbedding(config.width, config.patch_size, config.in_channels),
+        first=LayerNorm(config.width),
         stages=[stage(*sizes) for sizes in zip(config.widths, config.heads, config.depths, strict=True)],
-        merges=[Merge(width) for width in config.widths[:-1]],
-        norm=Norm(config.widths[-1], config.eps),
+        merges=[PatchMerging(width) for width in config.widths[:-1]],
+        norm=LayerNorm(config.widths[-1], config.norm_eps),
         dropout=config.dropout,
     )
-    return swin_weights(body)
+    return init_swin_weights(body)
 
 
-def _stage_names(stage: int) -> tuple[Entry, ...]:
+def _stage_entries(stage: int) -> tuple[NameEntry, ...]:
     ours, theirs = f"stages.{stage}.blocks.{{n}}", f"swin.encoder.layers.{stage}.blocks.{{n}}"
     look = (f"{theirs}.attention.self.{name}.{{part}}" for name in ("query", "key", "value"))
     return (
@@ -174,11 +212,11 @@ def _stage_names(stage: int) -> tuple[Entry, ...]:
     )
 
 
-NAMES = Names(
+NAMES = NameTable(
     entries=(
         entry("patches.{part}", "swin.embeddings.patch_embeddings.projection.{part}"),
         entry("first.{part}", "swin.embeddings.norm.{part}"),
-        *itertools.chain.from_iterable(map(_stage_names, range(STAGES))),
+        *itertools.chain.from_iterable(map(_stage_entries, range(STAGES))),
         entry("merges.{n}.norm.{part}", "swin.encoder.layers.{n}.downsample.norm.{part}"),
         entry("merges.{n}.reduce.weight", "swin.encoder.layers.{n}.downsample.reduction.weight"),
         entry("norm.{part}", "swin.layernorm.{part}"),
@@ -188,14 +226,14 @@ NAMES = Names(
     heads=("classifier.*", "decoder.*", "swin.embeddings.mask_token"),
 )
 
-PUBLISHED = Published(
+PUBLISHED = PublishedLayout(
     model_type="swin",
     architecture="SwinModel",
     keys={
-        "size": ("image_size",), "patch": ("patch_size",), "channels": ("num_channels",), "width": ("embed_dim",),
-        "depths": ("depths",), "heads": ("num_heads",), "window": ("window_size",), "ratio": ("mlp_ratio",),
+        "image_size": ("image_size",), "patch_size": ("patch_size",), "in_channels": ("num_channels",), "width": ("embed_dim",),
+        "depths": ("depths",), "heads": ("num_heads",), "window_size": ("window_size",), "mlp_ratio": ("mlp_ratio",),
         "dropout": ("hidden_dropout_prob",), "attention_dropout": ("attention_probs_dropout_prob",),
-        "drop_path": ("drop_path_rate",), "activation": ("hidden_act",), "eps": ("layer_norm_eps",),
+        "drop_path": ("drop_path_rate",), "activation": ("hidden_act",), "norm_eps": ("layer_norm_eps",),
     },
     defaults={
         "image_size": 224, "patch_size": 4, "num_channels": 3, "embed_dim": 96, "depths": (2, 2, 6, 2),
@@ -203,17 +241,17 @@ PUBLISHED = Published(
         "attention_probs_dropout_prob": 0.0, "drop_path_rate": 0.1, "hidden_act": "gelu", "layer_norm_eps": 1e-5,
     },
     fixed={"qkv_bias": True, "use_absolute_embeddings": False},
-    harmless=(
+    ignored_keys=(
         "initializer_range", "encoder_stride", "hidden_size", "num_layers", "path_norm", "stage_names", "out_features",
         "out_indices", "_out_features", "_out_indices",
     ),
-    values={"activation": ACTIVATIONS},
-    filled=lambda fields: {**fields, **{name: _side(name, fields[name]) for name in ("size", "patch")}},
-    heads={"classify": "SwinForImageClassification"},
+    value_maps={"activation": ACTIVATIONS},
+    after_read=lambda fields: {**fields, **{name: _square_side(name, fields[name]) for name in ("image_size", "patch_size")}},
+    head_architectures={"classify": "SwinForImageClassification"},
 )  # fmt: skip
 
 
-def _side(name: str, found: Any) -> Any:
+def _square_side(name: str, found: Any) -> Any:
     """Of squares, which may be written as two numbers."""
     if not isinstance(found, list | tuple):
         return found
@@ -222,17 +260,17 @@ def _side(name: str, found: Any) -> Any:
     return found[0]
 
 
-def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Files of the bare body have no prefix; those of the authors and of timm have other names."""
     if "patch_embed.proj.weight" in tensors:
-        tensors = _authors(tensors)
-    tensors = under(tensors, "swin.", ("classifier.*", "decoder.*"))
+        tensors = _convert_original(tensors)
+    tensors = add_prefix(tensors, "swin.", ("classifier.*", "decoder.*"))
     return config, {
-        name: _widened(tensor, config.window) if name.endswith("bias_table") else tensor for name, tensor in tensors.items()
+        name: _pad_bias_table(tensor, config.window_size) if name.endswith("bias_table") else tensor for name, tensor in tensors.items()
     }  # fmt: skip
 
 
-AUTHORS = {
+ORIGINAL_NAMES = {
     r"patch_embed\.proj": "embeddings.patch_embeddings.projection",
     r"patch_embed\.norm": "embeddings.norm",
     r"(layers\.\d+\.blocks\.\d+)\.norm1": r"encoder.\1.layernorm_before",
@@ -248,21 +286,21 @@ AUTHORS = {
 """How the names of the authors' files begin, and those that they stand for."""
 
 
-def _authors(tensors: Tensors) -> Tensors:
+def _convert_original(tensors: Tensors) -> Tensors:
     """q, k and v are one matrix there; timm merges at the beginning of a stage, and the authors at the end of that before."""
     late = f"layers.{STAGES - 1}.downsample.norm.weight" in tensors
     found: Tensors = {}
     for name, tensor in tensors.items():
         if late and (merged := re.match(r"layers\.(\d+)\.downsample\.", name)):
             name = f"layers.{int(merged[1]) - 1}.downsample.{name[merged.end() :]}"
-        pattern = next((pattern for pattern in AUTHORS if re.match(pattern, name)), "")
-        name = re.sub(f"^{pattern}", AUTHORS.get(pattern, ""), name)
+        pattern = next((pattern for pattern in ORIGINAL_NAMES if re.match(pattern, name)), "")
+        name = re.sub(f"^{pattern}", ORIGINAL_NAMES.get(pattern, ""), name)
         parts = zip(("query", "key", "value"), tensor.chunk(3), strict=True) if ".self.qkv." in name else [("", tensor)]
         found |= {name.replace("self.qkv", f"self.{part}"): piece for part, piece in parts}
     return found
 
 
-def _widened(table: Tensor, window: int) -> Tensor:
+def _pad_bias_table(table: Tensor, window: int) -> Tensor:
     """Of a grid that was smaller than a window the authors' files have the middle of a table only; no other offset occurs."""
     side, own = 2 * window - 1, round(len(table) ** 0.5)
     if table.ndim != 2 or own >= side or own % 2 == 0 or own**2 != len(table):
@@ -272,7 +310,7 @@ def _widened(table: Tensor, window: int) -> Tensor:
 
 
 SYSTEM = System(
-    name="swin", about="vision of 2021: shifted windows, maps of four sizes", config=Config, presets=PRESETS, build=build,
-    names=NAMES, published=PUBLISHED, tasks=("classify", "segment", "depth"), reads="pictures", adapt=adapt,
-    recipes=DENSE, further=DENSE,
+    name="swin", description="vision of 2021: shifted windows, maps of four sizes", config=Config, presets=PRESETS, build=build,
+    names=NAMES, published=PUBLISHED, tasks=("classify", "segment", "depth"), modality="image", from_published=from_published,
+    recipes=DENSE_RECIPES, finetune_recipes=DENSE_RECIPES,
 )  # fmt: skip

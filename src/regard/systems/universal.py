@@ -14,193 +14,222 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import SettingError
-from regard.nn.attention.masks import marks
-from regard.nn.attention.positions import Layout, Sinusoid
+from regard.nn.attention.masks import valid_mask
+from regard.nn.attention.positions import SinusoidalPosition, SinusoidLayout
 from regard.nn.blocks.act import Mixing
-from regard.nn.blocks.block import Placement, Tokens
+from regard.nn.blocks.block import NormPlacement, TokenEmbedding
 from regard.nn.blocks.cross_decoder import CrossDecoder
 from regard.nn.blocks.decoding_state import DecoderState
-from regard.nn.blocks.universal import Ran, Repeated, check_repeated, most_steps, repeated
-from regard.systems.common.seq2seq_inputs import Sides, prompt_of, target_of
-from regard.systems.common.system import RECALLS, Preset, System, check_sizes, unpublished
+from regard.nn.blocks.universal import UniversalOutput, UniversalStack, check_universal, make_universal_stack, max_steps
+from regard.systems.common.seq2seq_inputs import Seq2SeqInputs, require_decoder_inputs, require_prompt
+from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System, check_sizes, no_published_layout
 from regard.systems.transformer import recipe
-from regard.types import IGNORE, Batch, States
+from regard.types import IGNORE, Batch, BodyOutput
 
 
 @dataclass(frozen=True)
 class Config:
     width: int = 512
     """width of the states (d_model)"""
-    steps: int = 6
+    num_steps: int = 6
     """how often the block is applied, where positions do not stop by themselves"""
     heads: int = 8
     """attention heads"""
-    hidden: int = 2048
+    ffn_dim: int = 2048
     """inner width of the feed-forward layer"""
-    vocabulary: int = 37000
+    vocab_size: int = 37000
     """tokens, shared by source and target"""
     dropout: float = 0.1
     """share dropped of each sub-layer's output and of the embeddings"""
     attention_dropout: float = 0.0
     """share dropped of the attention weights"""
-    feed_dropout: float = 0.0
+    ffn_dropout: float = 0.0
     """share dropped inside the feed-forward layer"""
-    norm: Placement = "post"
+    norm_position: NormPlacement = "post"
     """where the layer norm stands: post as in the paper, or pre as in the published code, with a norm after the last step"""
     activation: Literal["relu", "gelu", "swish"] = "relu"
     """non-linearity of the feed-forward layer"""
-    positions: Layout = "interleaved"
+    position_embedding: SinusoidLayout = "interleaved"
     """sines and cosines that are added before each step: interleaved as in the paper, or halves [sin | cos]"""
-    times: Literal["sinusoid", "learned"] = "sinusoid"
+    step_embedding: Literal["sinusoid", "learned"] = "sinusoid"
     """how a step is told from others: the same sines of its number, as in the paper, or a vector that is learnt"""
-    shift: int = 0
+    max_position_offset: int = 0
     """while learning, positions of a row begin anywhere up to here, so that later ones are known too (in the paper, where
     lengths are tested that were never seen)"""
-    halting: bool = False
+    act: bool = False
     """each position stops by itself (adaptive computation time)"""
-    cap: int = 0
-    """steps at most where positions stop by themselves; 0: twice model.steps"""
-    epsilon: float = 0.01
+    act_max_steps: int = 0
+    """steps at most where positions stop by themselves; 0: twice model.num_steps"""
+    act_epsilon: float = 0.01
     """a position stops when its probabilities of that sum to more than 1 minus this"""
-    mixing: Mixing = "convex"
+    act_mixing: Mixing = "convex"
     """how the states of its steps are mixed: each replaces a share of what was there, or all are accumulated by their shares"""
-    ponder: float = 0.01
+    ponder_cost: float = 0.01
     """what a step costs beside the loss, where positions stop by themselves"""
-    scaled: bool = True
+    scale_embedding: bool = True
     """multiply embeddings by the square root of the width"""
-    length: int = 512
+    max_length: int = 512
     """longest sequence that others should expect; the model itself has no limit"""
-    pad: int = 0
+    pad_id: int = 0
     """id of the padding token"""
-    start: int = 1
+    bos_id: int = 1
     """id of the token that an answer starts from"""
-    end: int = 2
+    eos_id: int = 2
     """id of the token that ends a text"""
 
     def __post_init__(self) -> None:
-        sizes = ("width", "steps", "heads", "hidden", "vocabulary", "length")
-        check_sizes(self, sizes, ("dropout", "attention_dropout", "feed_dropout"))
-        check_repeated(self)
-        if self.shift < 0:
-            raise SettingError(f"model.shift must be at least 0, not {self.shift}.")
+        sizes = ("width", "num_steps", "heads", "ffn_dim", "vocab_size", "max_length")
+        check_sizes(self, sizes, ("dropout", "attention_dropout", "ffn_dropout"))
+        check_universal(self)
+        if self.max_position_offset < 0:
+            raise SettingError(f"model.max_position_offset must be at least 0, not {self.max_position_offset}.")
 
     @property
-    def most(self) -> int:
+    def max_steps(self) -> int:
         """Steps at most."""
-        return most_steps(self)
+        return max_steps(self)
 
 
-PAPER = recipe(rate=1024**-0.5 * 4000**-0.5)
-TINY = {
-    **recipe(steps=6000, tokens=16_384, rate=2e-3, warmup=1500, schedule="linear", clip=1.0, average=0.999),
-    "data": {"vocabulary": 10_000},
+PAPER_RECIPE = recipe(lr=1024**-0.5 * 4000**-0.5)
+TINY_RECIPE = {
+    **recipe(
+        steps=6000,
+        batch_tokens=16_384,
+        lr=2e-3,
+        warmup_steps=1500,
+        lr_schedule="linear",
+        grad_clip=1.0,
+        ema_decay=0.999,
+    ),
+    "data": {"vocab_size": 10_000},
 }
 
-FULL = Config()
+DEFAULT = Config()
 BASE = replace(
-    FULL, width=1024, hidden=4096, heads=16, dropout=0.3, norm="pre", positions="halves", times="learned"
+    DEFAULT,
+    width=1024,
+    ffn_dim=4096,
+    heads=16,
+    dropout=0.3,
+    norm_position="pre",
+    position_embedding="halves",
+    step_embedding="learned",
 )  # as the published code has it
-SMALL = replace(FULL, width=192, heads=4, hidden=768, vocabulary=10_000)
+SMALL = replace(DEFAULT, width=192, heads=4, ffn_dim=768, vocab_size=10_000)
 PRESETS = {
-    "universal-tiny": Preset(SMALL, 2_958_336, TINY),
-    "universal-tiny-halting": Preset(replace(SMALL, halting=True, ponder=1e-3), 2_958_722, TINY),
-    "universal-base": Preset(BASE, 67_297_280, PAPER),
-    "universal-base-halting": Preset(replace(BASE, halting=True), 67_311_618, PAPER),
+    "universal-tiny": Preset(SMALL, 2_958_336, TINY_RECIPE),
+    "universal-tiny-halting": Preset(replace(SMALL, act=True, ponder_cost=1e-3), 2_958_722, TINY_RECIPE),
+    "universal-base": Preset(BASE, 67_297_280, PAPER_RECIPE),
+    "universal-base-halting": Preset(replace(BASE, act=True), 67_311_618, PAPER_RECIPE),
 }
 
 
-class Universal(CrossDecoder):
-    encoder: Repeated  # type: ignore[assignment]
-    decoder: Repeated  # type: ignore[assignment]
+class UniversalTransformer(CrossDecoder):
+    encoder: UniversalStack  # type: ignore[assignment]
+    decoder: UniversalStack  # type: ignore[assignment]
 
     def __init__(
-        self, tokens: Tokens, position: Sinusoid, encoder: Repeated, decoder: Repeated, config: Config
+        self,
+        tokens: TokenEmbedding,
+        position: SinusoidalPosition,
+        encoder: UniversalStack,
+        decoder: UniversalStack,
+        config: Config,
     ) -> None:
         super().__init__(tokens, position, decoder, config.dropout, encoder)  # type: ignore[arg-type]
-        self.shift, self.price, self.pad = config.shift, config.ponder, config.pad
+        self.shift, self.act_weight, self.pad = config.max_position_offset, config.ponder_cost, config.pad_id
 
     def embed(
-        self, ids: Int[Tensor, "B L"], where: Int[Tensor, "..."], known: Float[Tensor, "room D"] | None = None
+        self,
+        ids: Int[Tensor, "B L"],
+        positions: Int[Tensor, "..."],
+        position_embeddings: Float[Tensor, "room D"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """Tokens alone: positions are added before each step."""
         return self.dropout(self.tokens(ids))
 
-    def encode(self, batch: Batch, sides: Sides, taps: Collection[int] = ()) -> Ran:
-        real = None if batch.mask is None else marks(batch.mask, batch.x.shape[1])
+    def encode(self, batch: Batch, inputs: Seq2SeqInputs, taps: Collection[int] = ()) -> UniversalOutput:
+        real = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])
         if batch.offsets is not None:
-            real = batch.x != self.pad
-        x, places = self.embed(batch.x, sides.where), self.position(sides.where)
-        return self.encoder(x, places, rule=sides.rule, taps=taps, real=real)
+            real = batch.inputs != self.pad
+        x, places = self.embed(batch.inputs, inputs.positions), self.position(inputs.positions)
+        return self.encoder(x, places, mask=inputs.mask, taps=taps, valid=real)
 
-    def forward(self, batch: Batch, taps: Collection[int] = ()) -> States:
+    def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         """The decoder's states over `batch.target`; `taps` are steps of the encoder."""
-        target, sides = target_of(batch), Sides.of(batch)
+        target, sides = require_decoder_inputs(batch), Seq2SeqInputs.from_batch(batch)
         if self.training and self.shift:
-            sides = sides.shifted(batch, self.shift)
+            sides = sides.shift_positions(batch, self.shift)
         read = self.encode(batch, sides, taps)
         ran = self.decoder(
-            self.embed(target, sides.target_where), self.position(sides.target_where), read.states, rule=sides.target_rule,
-            context_rule=sides.context_rule, real=self._real(batch),
+            self.embed(target, sides.decoder_positions), self.position(sides.decoder_positions), read.states, mask=sides.decoder_mask,
+            context_mask=sides.cross_mask, valid=self._valid_targets(batch),
         )  # fmt: skip
-        states = States(ran.states, taps=read.taps, context=read.states)
-        if read.pondered is None or ran.pondered is None:
+        states = BodyOutput(ran.states, hidden_states=read.taps, cross_states=read.states)
+        if read.act is None or ran.act is None:
             return states
-        cost, count = ran.pondered.cost(self._real(batch) if batch.labels is None else batch.labels != IGNORE)
-        spent, tokens = read.pondered.cost(read.pondered.steps > 0)
+        cost, count = ran.act.ponder_cost(
+            self._valid_targets(batch) if batch.labels is None else batch.labels != IGNORE
+        )
+        spent, tokens = read.act.ponder_cost(read.act.steps > 0)
         # the loss is summed over what is said: so is the mean of what was read
-        penalty = self.price * (cost + spent / tokens.clamp(min=1) * count)
+        penalty = self.act_weight * (cost + spent / tokens.clamp(min=1) * count)
         return replace(
-            states, ponder=read.pondered.steps, side={"penalty": penalty, "target_ponder": ran.pondered.steps}
+            states, act_steps=read.act.steps, aux_losses={"penalty": penalty, "target_ponder": ran.act.steps}
         )
 
-    def _real(self, batch: Batch) -> Tensor | None:
+    def _valid_targets(self, batch: Batch) -> Tensor | None:
         """Positions of the target that are no padding, where that is known."""
-        target = target_of(batch)
-        if batch.target_mask is not None:
-            return marks(batch.target_mask, target.shape[1])
-        return None if batch.target_offsets is None else target != self.pad
+        target = require_decoder_inputs(batch)
+        if batch.decoder_mask is not None:
+            return valid_mask(batch.decoder_mask, target.shape[1])
+        return None if batch.decoder_offsets is None else target != self.pad
 
-    def pondered(self, batch: Batch) -> Int[Tensor, "B S"] | None:
+    def act_steps(self, batch: Batch) -> Int[Tensor, "B S"] | None:
         """How many steps each token of the source took; None where all take the same."""
-        if not self.encoder.halts:
+        if not self.encoder.has_act:
             return None
-        ran = self.encode(batch, Sides.of(batch))
-        assert ran.pondered is not None
-        return ran.pondered.steps
+        ran = self.encode(batch, Seq2SeqInputs.from_batch(batch))
+        assert ran.act is not None
+        return ran.act.steps
 
-    def start(self, batch: Batch, room: int | None = None) -> DecoderState:
+    def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
         """Read the source, and all but the last token of the prompt `batch.target`.
 
         With `room`, memory is made for that many positions at once and keeps its shape."""
         if batch.offsets is not None:
             raise ValueError("generation starts from padded sources")
-        prompt, context = prompt_of(batch), self.encode(batch, Sides.of(batch)).states
-        real = None if batch.mask is None else marks(batch.mask, batch.x.shape[1])[:, None]
-        return self.begin(context, real, prompt, room)
+        prompt, context = require_prompt(batch), self.encode(batch, Seq2SeqInputs.from_batch(batch)).states
+        real = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])[:, None]
+        return self.prefill(context, real, prompt, max_positions)
 
     def advance(self, ids: Int[Tensor, "B Q"], state: DecoderState) -> Float[Tensor, "B Q D"]:
-        turn = state.turn(ids.shape[1])
-        places = self.position(turn.where) if state.places is None else state.places[turn.where]
+        turn = state.next_step(ids.shape[1])
+        places = (
+            self.position(turn.positions)
+            if state.position_embeddings is None
+            else state.position_embeddings[turn.positions]
+        )
         ran = self.decoder(
-            self.embed(ids, turn.where), places, rule=turn.rules, context_rule=state.regard, memory=state.layers,
-            where=turn.columns,
+            self.embed(ids, turn.positions), places, mask=turn.masks, context_mask=state.cross_mask, cache=state.layers,
+            at=turn.cache_columns,
         )  # fmt: skip
-        state.passed(turn.where.shape[-1])
+        state.advance(turn.positions.shape[-1])
         return ran.states
 
 
-def build(config: Config) -> Universal:
+def build(config: Config) -> UniversalTransformer:
     """The whole machine: the encoder looks both ways, the decoder back."""
-    return Universal(
-        tokens=Tokens(config.vocabulary, config.width, config.scaled),
-        position=Sinusoid(config.width, config.positions),
-        encoder=repeated(config, cross=False),
-        decoder=repeated(config, cross=True),
+    return UniversalTransformer(
+        tokens=TokenEmbedding(config.vocab_size, config.width, config.scale_embedding),
+        position=SinusoidalPosition(config.width, config.position_embedding),
+        encoder=make_universal_stack(config, decoder=False),
+        decoder=make_universal_stack(config, decoder=True),
         config=config,
     )
 
 
 SYSTEM = System(
-    name="universal", about="encoder–decoder of one block that is repeated, with or without halting", config=Config,
-    presets=PRESETS, build=build, tasks=("translate", "recall"), recipes=RECALLS, unsayable=unpublished,
+    name="universal", description="encoder–decoder of one block that is repeated, with or without halting", config=Config,
+    presets=PRESETS, build=build, tasks=("translate", "algorithmic"), recipes=ALGORITHMIC_RECIPES, unsupported_by_layout=no_published_layout,
 )  # fmt: skip

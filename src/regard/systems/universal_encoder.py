@@ -14,80 +14,80 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.nn.attention.masks import Packed, Real, Rule, join, marks
-from regard.nn.attention.positions import Layout, Sinusoid
+from regard.nn.attention.masks import AttentionMask, PackedDocuments, Padding, and_masks, valid_mask
+from regard.nn.attention.positions import SinusoidalPosition, SinusoidLayout
 from regard.nn.blocks.act import Mixing
-from regard.nn.blocks.block import Placement, Tokens
-from regard.nn.blocks.encoder import first_states
-from regard.nn.blocks.universal import Repeated, check_repeated, most_steps, repeated
+from regard.nn.blocks.block import NormPlacement, TokenEmbedding
+from regard.nn.blocks.encoder import first_token_states
+from regard.nn.blocks.universal import UniversalStack, check_universal, make_universal_stack, max_steps
 from regard.systems.common import bert
-from regard.systems.common.seq2seq_inputs import places
-from regard.systems.common.system import Preset, System, check_sizes, unpublished
-from regard.types import Batch, States
+from regard.systems.common.seq2seq_inputs import position_ids
+from regard.systems.common.system import Preset, System, check_sizes, no_published_layout
+from regard.types import Batch, BodyOutput
 
 
 @dataclass(frozen=True)
 class Config:
     width: int = 512
     """width of the states (d_model)"""
-    steps: int = 6
+    num_steps: int = 6
     """how often the block is applied, where tokens do not stop by themselves"""
     heads: int = 8
     """attention heads"""
-    hidden: int = 2048
+    ffn_dim: int = 2048
     """inner width of the feed-forward layer"""
-    vocabulary: int = 30_522
+    vocab_size: int = 30_522
     """tokens"""
-    length: int = 512
+    max_length: int = 512
     """longest text, or pair of texts, that is read as a whole; the model itself has no limit"""
-    types: int = 2
+    type_vocab_size: int = 2
     """texts in a row that can be told apart"""
     dropout: float = 0.1
     """share dropped of each sub-layer's output and of the embeddings"""
     attention_dropout: float = 0.0
     """share dropped of the attention weights"""
-    feed_dropout: float = 0.0
+    ffn_dropout: float = 0.0
     """share dropped inside the feed-forward layer"""
     head_dropout: float = 0.1
     """share dropped of what a task's head reads"""
-    norm: Placement = "post"
+    norm_position: NormPlacement = "post"
     """where the layer norm stands: post as in the paper, or pre as in the published code, with a norm after the last step"""
     activation: Literal["relu", "gelu", "swish"] = "relu"
     """non-linearity of the feed-forward layer"""
-    positions: Layout = "interleaved"
+    position_embedding: SinusoidLayout = "interleaved"
     """sines and cosines that are added before each step: interleaved as in the paper, or halves [sin | cos]"""
-    times: Literal["sinusoid", "learned"] = "sinusoid"
+    step_embedding: Literal["sinusoid", "learned"] = "sinusoid"
     """how a step is told from others: the same sines of its number, as in the paper, or a vector that is learnt"""
-    halting: bool = False
+    act: bool = False
     """each token stops by itself (adaptive computation time)"""
-    cap: int = 0
-    """steps at most where tokens stop by themselves; 0: twice model.steps"""
-    epsilon: float = 0.01
+    act_max_steps: int = 0
+    """steps at most where tokens stop by themselves; 0: twice model.num_steps"""
+    act_epsilon: float = 0.01
     """a token stops when its probabilities of that sum to more than 1 minus this"""
-    mixing: Mixing = "convex"
+    act_mixing: Mixing = "convex"
     """how the states of its steps are mixed: each replaces a share of what was there, or all are accumulated by their shares"""
-    ponder: float = 0.01
+    ponder_cost: float = 0.01
     """what a step costs beside the loss, where tokens stop by themselves"""
-    scaled: bool = True
+    scale_embedding: bool = True
     """multiply embeddings by the square root of the width"""
-    pad: int = 0
+    pad_id: int = 0
     """id of the padding token"""
-    start: int = 101
+    bos_id: int = 101
     """id of the token that begins a text, [CLS]"""
-    end: int = 102
+    eos_id: int = 102
     """id of the token that ends each text, [SEP]"""
-    mask: int = 103
+    mask_id: int = 103
     """id of the token that hides another, [MASK]"""
 
     def __post_init__(self) -> None:
-        sizes = ("width", "steps", "heads", "hidden", "vocabulary", "length", "types")
-        check_sizes(self, sizes, ("dropout", "attention_dropout", "feed_dropout", "head_dropout"))
-        check_repeated(self)
+        sizes = ("width", "num_steps", "heads", "ffn_dim", "vocab_size", "max_length", "type_vocab_size")
+        check_sizes(self, sizes, ("dropout", "attention_dropout", "ffn_dropout", "head_dropout"))
+        check_universal(self)
 
     @property
-    def most(self) -> int:
+    def max_steps(self) -> int:
         """Steps at most."""
-        return most_steps(self)
+        return max_steps(self)
 
     @property
     def head_activation(self) -> str:
@@ -95,37 +95,42 @@ class Config:
         return self.activation
 
     @property
-    def eps(self) -> float:
+    def norm_eps(self) -> float:
         """Small number in the layer norms, that of a head too."""
         return 1e-5
 
 
 BASE = Config()
-MINI = replace(BASE, width=256, heads=4, hidden=1024, vocabulary=8000, length=256, start=2, end=3, mask=4)
+MINI = replace(BASE, width=256, heads=4, ffn_dim=1024, vocab_size=8000, max_length=256, bos_id=2, eos_id=3, mask_id=4)
 PRESETS = {
     "universal-encoder-mini": Preset(
-        MINI, 2_912_576, bert.small(steps=10_000, tokens=8192, rate=5e-4, warmup=1000)
+        MINI, 2_912_576, bert.small_recipe(steps=10_000, batch_tokens=8192, lr=5e-4, warmup_steps=1000)
     ),
     "universal-encoder-mini-halting": Preset(
-        replace(MINI, halting=True), 2_912_833, bert.small(steps=10_000, tokens=8192, rate=5e-4, warmup=1000)
+        replace(MINI, act=True), 2_912_833, bert.small_recipe(steps=10_000, batch_tokens=8192, lr=5e-4, warmup_steps=1000)
     ),
     "universal-encoder-base": Preset(
-        replace(BASE, width=1024, heads=16, hidden=4096, norm="pre", positions="halves", times="learned"),
-        44_943_162, bert.pretraining(),
+        replace(BASE, width=1024, heads=16, ffn_dim=4096, norm_position="pre", position_embedding="halves", step_embedding="learned"),
+        44_943_162, bert.pretraining_recipe(),
     ),
 }  # fmt: skip
 
 
 class UniversalEncoder(nn.Module):
-    pools = False
+    has_pooler = False
     """what stands for a whole text is the state of its first token; heads have the layer on it"""
 
     def __init__(
-        self, tokens: Tokens, types: nn.Embedding, position: Sinusoid, encoder: Repeated, config: Config
+        self,
+        tokens: TokenEmbedding,
+        types: nn.Embedding,
+        position: SinusoidalPosition,
+        encoder: UniversalStack,
+        config: Config,
     ) -> None:
         super().__init__()
         self.tokens, self.types, self.position, self.encoder = tokens, types, position, encoder
-        self.dropout, self.price, self.pad = nn.Dropout(config.dropout), config.ponder, config.pad
+        self.dropout, self.act_weight, self.pad = nn.Dropout(config.dropout), config.ponder_cost, config.pad_id
 
     @property
     def repeats(self) -> int:
@@ -134,39 +139,41 @@ class UniversalEncoder(nn.Module):
 
     def embed(self, batch: Batch) -> Float[Tensor, "B L D"]:
         """Tokens and the text that they belong to: positions are added before each step."""
-        types = torch.zeros_like(batch.x) if batch.types is None else batch.types
-        return self.dropout(self.tokens(batch.x) + self.types(types))
+        types = torch.zeros_like(batch.inputs) if batch.token_types is None else batch.token_types
+        return self.dropout(self.tokens(batch.inputs) + self.types(types))
 
-    def forward(self, batch: Batch, taps: Collection[int] = ()) -> States:
+    def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         """The states over `batch.x`, and of each row, or of each document of a packed row, its first; `taps` are steps."""
-        real = None if batch.mask is None else marks(batch.mask, batch.x.shape[1])
-        rule: Rule | None = None if batch.mask is None else Real(batch.mask)
+        real = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])
+        rule: AttentionMask | None = None if batch.mask is None else Padding(batch.mask)
         if batch.offsets is not None:
-            real, rule = batch.x != self.pad, join(Packed(batch.offsets, batch.offsets), rule)
-        where = places(batch.x, batch.offsets) if batch.where is None else batch.where
-        ran = self.encoder(self.embed(batch), self.position(where), rule=rule, taps=taps, real=real)
-        states = States(ran.states, first_states(ran.states, batch.offsets), ran.taps)
-        if ran.pondered is None:
+            real, rule = batch.inputs != self.pad, and_masks(PackedDocuments(batch.offsets, batch.offsets), rule)
+        where = position_ids(batch.inputs, batch.offsets) if batch.positions is None else batch.positions
+        ran = self.encoder(self.embed(batch), self.position(where), mask=rule, taps=taps, valid=real)
+        states = BodyOutput(ran.states, first_token_states(ran.states, batch.offsets), ran.taps)
+        if ran.act is None:
             return states
-        spent, tokens = ran.pondered.cost(ran.pondered.steps > 0)
-        return replace(states, ponder=ran.pondered.steps, side={"cost": self.price * spent / tokens.clamp(min=1)})
+        spent, tokens = ran.act.ponder_cost(ran.act.steps > 0)
+        return replace(
+            states, act_steps=ran.act.steps, aux_losses={"cost": self.act_weight * spent / tokens.clamp(min=1)}
+        )
 
 
 def build(config: Config) -> UniversalEncoder:
     """The whole machine."""
-    types = nn.Embedding(config.types, config.width)
+    types = nn.Embedding(config.type_vocab_size, config.width)
     nn.init.normal_(types.weight, std=0.02)
     return UniversalEncoder(
-        tokens=Tokens(config.vocabulary, config.width, config.scaled),
+        tokens=TokenEmbedding(config.vocab_size, config.width, config.scale_embedding),
         types=types,
-        position=Sinusoid(config.width, config.positions),
-        encoder=repeated(config, cross=False),
+        position=SinusoidalPosition(config.width, config.position_embedding),
+        encoder=make_universal_stack(config, decoder=False),
         config=config,
     )
 
 
 SYSTEM = System(
-    name="universal-encoder", about="encoder of one block that is repeated, with or without halting", config=Config,
-    presets=PRESETS, build=build, tasks=bert.TASKS, unsayable=unpublished, recipes=bert.TUNING,
-    further=bert.FURTHER,
+    name="universal-encoder", description="encoder of one block that is repeated, with or without halting", config=Config,
+    presets=PRESETS, build=build, tasks=bert.TASKS, unsupported_by_layout=no_published_layout, recipes=bert.TASK_RECIPES,
+    finetune_recipes=bert.FINETUNE_RECIPES,
 )  # fmt: skip

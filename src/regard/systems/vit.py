@@ -12,31 +12,31 @@ from typing import Literal
 
 from regard.errors import SettingError
 from regard.nn.blocks.block import Stack
-from regard.nn.blocks.norm import Norm
-from regard.nn.vision.dense import Tap
+from regard.nn.blocks.norm import LayerNorm
+from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import (
-    Grid,
-    PatchEncoder,
-    Patches,
+    GridPosition,
+    PatchEmbedding,
     Pool,
-    check_patches,
-    patch_blocks,
-    patch_weights,
-    quarters,
+    VisionTransformer,
+    check_vit_config,
+    init_vit_weights,
+    quarter_blocks,
+    vit_blocks,
 )
 from regard.systems.common import vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.system import Preset, System
-from regard.weights.tables import Names, Published, Tensors, entry, under
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry
 
 
 @dataclass(frozen=True)
 class Config:
-    size: int = 224
+    image_size: int = 224
     """side of the pictures it was made for; others are read too, with positions stretched to them"""
-    patch: int = 16
+    patch_size: int = 16
     """side of a patch"""
-    channels: int = 3
+    in_channels: int = 3
     """of a picture: 3 are red, green and blue"""
     width: int = 768
     """width of the states"""
@@ -44,9 +44,9 @@ class Config:
     """blocks"""
     heads: int = 12
     """attention heads"""
-    hidden: int = 3072
+    ffn_dim: int = 3072
     """inner width of the feed-forward layers"""
-    token: bool = True
+    class_token: bool = True
     """a class token stands before the patches"""
     pool: Pool = "first"
     """what a whole picture is told by: first, the class token, or mean, of all patches"""
@@ -58,106 +58,115 @@ class Config:
     """share dropped of what a task's head reads"""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     """non-linearity of the feed-forward layers"""
-    eps: float = 1e-6
+    norm_eps: float = 1e-6
     """small number in the layer norms"""
 
     def __post_init__(self) -> None:
-        check_patches(self)
-        if self.pool == "first" and not self.token:
-            raise SettingError("model.pool=first reads the class token, and model.token is off: set model.pool=mean.")
-        if self.size % self.patch:
-            raise SettingError(f"model.size {self.size} is no multiple of model.patch {self.patch}.")
+        check_vit_config(self)
+        if self.pool == "first" and not self.class_token:
+            raise SettingError(
+                "model.pool=first reads the class token, and model.class_token is off: set model.pool=mean."
+            )
+        if self.image_size % self.patch_size:
+            raise SettingError(
+                f"model.image_size {self.image_size} is no multiple of model.patch_size {self.patch_size}."
+            )
 
     @property
     def head_std(self) -> float:
         """How a new matrix for classes begins: at 0, so that none is likelier at first."""
         return 0.0
 
-    def maps(self) -> tuple[Tap, ...]:
-        return tuple(Tap(block, self.width, self.patch, flat=True, token=self.token) for block in quarters(self.depth))
+    def feature_maps(self) -> tuple[FeatureTap, ...]:
+        return tuple(
+            FeatureTap(block, self.width, self.patch_size, is_sequence=True, has_class_token=self.class_token)
+            for block in quarter_blocks(self.depth)
+        )
 
 
 BASE = Config()
 
 PRESETS = {
     "vit-tiny": Preset(
-        replace(BASE, size=28, patch=4, width=192, depth=9, heads=3, hidden=768),
+        replace(BASE, image_size=28, patch_size=4, width=192, depth=9, heads=3, ffn_dim=768),
         4_023_360,
         # chosen on a part of Fashion-MNIST's training pictures; those who may be mirrored gain by data.flip
-        vision.imagenet(passes=80, images=512, accumulate=1, rate=1.5e-3, warmup=0.1, decay=0.05, smoothing=0.1)
-        | {"data": {"shift": 0.1, "erase": 0.3}},
+        vision.imagenet_recipe(
+            epochs=80, batch_size=512, grad_accum=1, lr=1.5e-3, warmup_steps=0.1, weight_decay=0.05, label_smoothing=0.1
+        )
+        | {"data": {"shift": 0.1, "random_erasing": 0.3}},
     ),
     "vit-small": Preset(
-        replace(BASE, width=384, heads=6, hidden=1536), 21_665_664, vision.imagenet(accumulate=4, rate=1e-3, decay=0.1)
+        replace(BASE, width=384, heads=6, ffn_dim=1536),
+        21_665_664,
+        vision.imagenet_recipe(grad_accum=4, lr=1e-3, weight_decay=0.1),
     ),
-    "vit-base-32": Preset(replace(BASE, patch=32, dropout=0.1), 87_455_232, vision.imagenet()),
-    "vit-base-16": Preset(replace(BASE, dropout=0.1), 85_798_656, vision.imagenet()),
+    "vit-base-32": Preset(replace(BASE, patch_size=32, dropout=0.1), 87_455_232, vision.imagenet_recipe()),
+    "vit-base-16": Preset(replace(BASE, dropout=0.1), 85_798_656, vision.imagenet_recipe()),
     "vit-large-16": Preset(
-        replace(BASE, width=1024, depth=24, heads=16, hidden=4096, dropout=0.1), 303_301_632, vision.imagenet()
+        replace(BASE, width=1024, depth=24, heads=16, ffn_dim=4096, dropout=0.1), 303_301_632, vision.imagenet_recipe()
     ),
     "vit-huge-14": Preset(
-        replace(BASE, patch=14, width=1280, depth=32, heads=16, hidden=5120, dropout=0.1),
+        replace(BASE, patch_size=14, width=1280, depth=32, heads=16, ffn_dim=5120, dropout=0.1),
         630_764_800,
-        vision.imagenet(
-            passes=14, rate=3e-4, schedule="linear", decay=0.1
+        vision.imagenet_recipe(
+            epochs=14, lr=3e-4, lr_schedule="linear", weight_decay=0.1
         ),  # of 300 million pictures: never on ImageNet alone
     ),
 }
 
 
-def build(config: Config) -> PatchEncoder:
+def build(config: Config) -> VisionTransformer:
     """The whole machine."""
-    body = PatchEncoder(
-        Patches(config.width, config.patch, config.channels),
-        Grid(config.size // config.patch, config.width, before=int(config.token)),
-        Stack(patch_blocks(config), norm=Norm(config.width, config.eps)),
-        token=config.token,
+    body = VisionTransformer(
+        PatchEmbedding(config.width, config.patch_size, config.in_channels),
+        GridPosition(config.image_size // config.patch_size, config.width, num_prefix_tokens=int(config.class_token)),
+        Stack(vit_blocks(config), norm=LayerNorm(config.width, config.norm_eps)),
+        class_token=config.class_token,
         pool=config.pool,
         dropout=config.dropout,
     )
-    return patch_weights(body)
+    return init_vit_weights(body)
 
 
-NAMES = Names(
-    entries=(*vision.names("vit"), entry("head.classes.{part}", "classifier.{part}")),
+NAMES = NameTable(
+    entries=(*vision.vit_entries("vit"), entry("head.classes.{part}", "classifier.{part}")),
     heads=("classifier.*", "vit.pooler.*", "decoder.*", "vit.embeddings.mask_token"),
 )
 """The models of `transformers` 5 have other names in memory, and these on the disk."""
 
-PUBLISHED = Published(
+PUBLISHED = PublishedLayout(
     model_type="vit",
     architecture="ViTModel",
     keys=vision.KEYS,
     defaults=vision.DEFAULTS,
     fixed={"qkv_bias": True},
-    harmless=("initializer_range", "encoder_stride", "pooler_*"),
-    values={"activation": ACTIVATIONS},
-    filled=vision.square,
-    heads={"classify": "ViTForImageClassification"},
+    ignored_keys=("initializer_range", "encoder_stride", "pooler_*"),
+    value_maps={"activation": ACTIVATIONS},
+    after_read=vision.require_square,
+    head_architectures={"classify": "ViTForImageClassification"},
 )  # fmt: skip
 
 
-def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Files of the bare body have no prefix; those of timm and torchvision have names of their own, and q, k, v in one."""
-    for sign, entries in (("pos_embed", vision.TIMM), ("encoder.pos_embedding", vision.TORCHVISION)):
+    for sign, entries in (("pos_embed", vision.TIMM_ENTRIES), ("encoder.pos_embedding", vision.TORCHVISION_ENTRIES)):
         if sign in tensors:
-            tensors = vision.translated(NAMES, entries, tensors, config.depth)
-    tensors = under(tensors, "vit.", ("classifier.*", "decoder.*"))
+            tensors = vision.translate_names(NAMES, entries, tensors, config.depth)
+    tensors = add_prefix(tensors, "vit.", ("classifier.*", "decoder.*"))
     if "vit.embeddings.cls_token" in tensors:
         return config, tensors
-    return replace(config, token=False, pool="mean"), tensors
+    return replace(config, class_token=False, pool="mean"), tensors
 
 
-def unsayable(config: Config) -> str:
-    if config.token and config.pool == "first":
+def unsupported_by_layout(config: Config) -> str:
+    if config.class_token and config.pool == "first":
         return ""
-    return (
-        f"the published layout reads the class token only; this model has token={config.token} and pool={config.pool}."
-    )
+    return f"the published layout reads the class token only; this model has token={config.class_token} and pool={config.pool}."
 
 
 SYSTEM = System(
-    name="vit", about="encoder of 2020 that reads pictures as patches", config=Config, presets=PRESETS, build=build,
-    tasks=("classify", "segment", "depth"), reads="pictures", names=NAMES, published=PUBLISHED, adapt=adapt,
-    unsayable=unsayable, recipes=vision.DENSE, further=vision.FURTHER,
+    name="vit", description="encoder of 2020 that reads pictures as patches", config=Config, presets=PRESETS, build=build,
+    tasks=("classify", "segment", "depth"), modality="image", names=NAMES, published=PUBLISHED, from_published=from_published,
+    unsupported_by_layout=unsupported_by_layout, recipes=vision.DENSE_RECIPES, finetune_recipes=vision.FINETUNE_RECIPES,
 )  # fmt: skip

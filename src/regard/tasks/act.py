@@ -8,53 +8,57 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from regard.data.batching.samplers import Plan
+from regard.data.batching.samplers import LengthBucketed
 from regard.tasks.base import Encoded, Task
-from regard.tasks.protocol import Asked
-from regard.types import Answer, Batch, States
+from regard.tasks.protocol import ModelProtocol
+from regard.types import Batch, BodyOutput, Prediction
 
-BUDGET = 16_384
+BATCH_TOKENS = 16_384
 """Tokens that are looked at together."""
 
 
-def costed(model: Asked, loss: tuple[Tensor, Tensor], *states: States) -> tuple[Tensor, Tensor]:
+def add_act_cost(model: ModelProtocol, loss: tuple[Tensor, Tensor], *states: BodyOutput) -> tuple[Tensor, Tensor]:
     """(sum, count) of a loss with what reading cost, while a model learns: `side["cost"]` is a mean over tokens, and counts for
     each of what is asked. Of several readings it is their mean."""
     total, count = loss
-    costs = [one.side["cost"] for one in states if "cost" in one.side]
+    costs = [one.aux_losses["cost"] for one in states if "cost" in one.aux_losses]
     if not model.training or not costs:
         return total, count
     return total + torch.stack(costs).mean() * count, count
 
 
-def steps_of(model: Asked, batch: Batch) -> list[list[int]] | None:
+def act_steps(model: ModelProtocol, batch: Batch) -> list[list[int]] | None:
     """How many steps each token of each row took; None where all take as many. A sample that is read in several ways has as
     many rows: `batch.x` is (S, K, L) then."""
-    if not getattr(model.config, "halting", False):
+    if not getattr(model.config, "act", False):
         return None
-    length = batch.x.shape[-1]
+    length = batch.inputs.shape[-1]
     mask = None if batch.mask is None else batch.mask.reshape(-1, *([length] if batch.mask.dtype == torch.bool else []))
-    types = None if batch.types is None else batch.types.reshape(-1, length)
+    types = None if batch.token_types is None else batch.token_types.reshape(-1, length)
     with torch.inference_mode():
-        steps = model.body(Batch(batch.x.reshape(-1, length), mask, types=types)).ponder
+        steps = model.body(Batch(batch.inputs.reshape(-1, length), mask, token_types=types)).act_steps
     return [row[row > 0].tolist() for row in steps.cpu()]  # padding took none
 
 
-def thought(task: Task, model: Asked, encoded: Encoded, answers: Sequence[Answer]) -> list[Answer]:
+def with_act_steps(
+    task: Task, model: ModelProtocol, encoded: Encoded, predictions: Sequence[Prediction]
+) -> list[Prediction]:
     """The answers, each with the steps of all tokens that were read for it (`extra["steps"]`): those of the text with the marks
     around it, of several ways or windows one after another."""
-    if not getattr(model.config, "halting", False) or not len(encoded):
-        return list(answers)
-    lengths, told = task.lengths(encoded), [list[int]() for _ in answers]
+    if not getattr(model.config, "act", False) or not len(encoded):
+        return list(predictions)
+    lengths, told = task.lengths(encoded), [list[int]() for _ in predictions]
     rows: dict[int, list[int]] = {}
-    for some in Plan(lengths, max(BUDGET, int(lengths.max())), seed=0).sequential():
-        found = steps_of(model, task.collate(encoded, some, model.config).to(model.device))
+    for some in LengthBucketed(lengths, max(BATCH_TOKENS, int(lengths.max())), seed=0).sequential():
+        found = act_steps(model, task.collate(encoded, some, model.config).to(model.device))
         assert found is not None
         ways = len(found) // len(some)
         for number, row in enumerate(some.tolist()):
             rows[int(row)] = [step for way in found[number * ways : (number + 1) * ways] for step in way]
     for row in range(len(encoded)):
         # a sample has a row, or several windows
-        owner = int(encoded.sides["owner"][row][0]) if "owner" in encoded.sides else row
+        owner = int(encoded.fields["owner"][row][0]) if "owner" in encoded.fields else row
         told[owner] += rows[row]
-    return [replace(answer, extra={**answer.extra, "steps": own}) for answer, own in zip(answers, told, strict=True)]
+    return [
+        replace(answer, extra={**answer.extra, "steps": own}) for answer, own in zip(predictions, told, strict=True)
+    ]

@@ -10,26 +10,38 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, nn
 
-from regard.data.batching.samplers import Blocks, Epochs, Packs, Plan, Shape
-from regard.data.settings import Data
-from regard.data.sources import absolute, expand, parallel
-from regard.data.store.token_store import Rows
+from regard.data.batching.samplers import BatchSampler, BatchShape, FixedShape, LengthBucketed, PackedSampler
+from regard.data.settings import DataSettings
+from regard.data.sources import absolute_entry, expand_patterns, split_parallel
+from regard.data.store.token_store import RaggedRows
 from regard.data.text import unlabeled_rows
-from regard.data.text.files import Complain
-from regard.decode.settings import DRAWING, Decode
+from regard.data.text.files import ErrorHandler
+from regard.decode.settings import SAMPLING_SETTINGS, DecodeSettings
 from regard.errors import RegardError
-from regard.tasks.processors import Reads
-from regard.tasks.protocol import Asked
-from regard.types import Answer, Batch
+from regard.tasks.processors import ProcessorMixin
+from regard.tasks.protocol import ModelProtocol
+from regard.types import Batch, Prediction
 
-Side = Sequence[np.ndarray] | Rows
+FieldRows = Sequence[np.ndarray] | RaggedRows
 
-TEXT = ("data.vocabulary", "data.tokenizer", "train.tokens", "train.packed")
+TEXT_SETTINGS = ("data.vocab_size", "data.tokenizer", "train.batch_tokens", "train.packing")
 """Settings of all that reads text; of what reads one text or two at a time also `READ`."""
-READ = ("data.kind", "data.longest")
-SEARCH = tuple(f"decode.{name}" for name in ("beam", "penalty", "form", "stop", "best", "sample", *DRAWING, "seed"))
+ENCODING_SETTINGS = ("data.tokenizer_type", "data.max_length")
+SEARCH_SETTINGS = tuple(
+    f"decode.{name}"
+    for name in (
+        "num_beams",
+        "length_penalty",
+        "length_penalty_type",
+        "early_stopping",
+        "num_return_sequences",
+        "do_sample",
+        *SAMPLING_SETTINGS,
+        "seed",
+    )
+)
 """Settings of all that generates; those of what generates text are also `SPOKEN`."""
-SPOKEN = ("decode.repetition", "decode.length", "decode.until")
+GENERATION_SETTINGS = ("decode.repetition_penalty", "decode.max_new_tokens", "decode.stop_strings")
 
 
 @dataclass(frozen=True)
@@ -39,21 +51,21 @@ class Encoded:
     What is trained on lies in mapped files, and its samples are not kept."""
 
     samples: list[Any]
-    sides: Mapping[str, Side]
+    fields: Mapping[str, FieldRows]
     too_long: list[Any]
-    how: Any = None
+    batch_context: Any = None
     """what the task must know beside the rows to make batches of them: see `Task.how`"""
 
     def __len__(self) -> int:
-        return len(next(iter(self.sides.values())))
+        return len(next(iter(self.fields.values())))
 
 
-def lengths_of(rows: Side) -> np.ndarray:
-    return rows.lengths() if isinstance(rows, Rows) else np.array([len(row) for row in rows], dtype=np.int64)
+def row_lengths(rows: FieldRows) -> np.ndarray:
+    return rows.lengths() if isinstance(rows, RaggedRows) else np.array([len(row) for row in rows], dtype=np.int64)
 
 
 @dataclass(frozen=True)
-class Terms:
+class LossWeights:
     """What the loss is made of beside the task's own likelihood."""
 
     smoothing: float = 0.0
@@ -63,7 +75,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Sums:
+class LossSum:
     """The loss on some data, before it is divided."""
 
     total: float
@@ -74,106 +86,108 @@ class Sums:
         return self.total / self.count
 
 
-Scored = tuple[dict[str, float | str], list[Answer]]
+EvalResult = tuple[dict[str, float | str], list[Prediction]]
 
 
-class Task(Reads):
+class Task(ProcessorMixin):
     """A sample is what the task's files hold: it has a `path` and a `line`, and the rest is the task's affair."""
 
     name: ClassVar[str]
-    about: ClassVar[str]
+    description: ClassVar[str]
     columns: ClassVar[tuple[str, ...]]
     """that a person may name"""
     unit: ClassVar[str]
     """what samples are called"""
     metric: ClassVar[str]
     """which score decides between two models; the loss does where it is equal"""
-    lowest: ClassVar[bool] = False
+    lower_is_better: ClassVar[bool] = False
     """whether a lower one is better"""
-    sample: ClassVar[type[Any]]
+    sample_type: ClassVar[type[Any]]
     """the kind of its samples"""
-    sides: ClassVar[tuple[str, ...]]
+    fields: ClassVar[tuple[str, ...]]
     """of its rows of ids"""
-    counts: ClassVar[tuple[str, ...]] = ()
+    count_fields: ClassVar[tuple[str, ...]] = ()
     """those of them that hold places and counts, which may be larger than any id"""
-    model: ClassVar[str]
+    default_model: ClassVar[str]
     """the preset that is trained when none is named"""
-    spacious: ClassVar[bool] = False
+    multiline: ClassVar[bool] = False
     """whether answers may run over several lines"""
-    limited: ClassVar[bool] = True
+    has_length_limit: ClassVar[bool] = True
     """whether a sample can be too long"""
     usage: ClassVar[str] = '"a text"'
     """an input as it is written on a command line"""
     generates: ClassVar[bool] = True
     """whether answers are searched for, as settings of decode say"""
-    labelled: ClassVar[bool] = False
+    has_labels: ClassVar[bool] = False
     """whether answers are classes that are found in the data"""
-    as_listed: ClassVar[bool] = False
+    keeps_label_order: ClassVar[bool] = False
     """whether classes keep the order in which the data names them; else they are put in order"""
-    cuts: ClassVar[bool] = False
+    truncates: ClassVar[bool] = False
     """whether what is too long is cut, and not skipped"""
-    cut: ClassVar[str] = "in their middle"
+    truncation_side: ClassVar[str] = "in their middle"
     """where it is cut"""
-    unprompted: ClassVar[bool] = False
+    allows_empty_prompt: ClassVar[bool] = False
     """whether there is an answer to nothing: "" then"""
-    paints: ClassVar[bool] = False
+    has_file_output: ClassVar[bool] = False
     """whether answers are pictures or clouds, which are left as files"""
-    at_once: ClassVar[int] = 512
+    max_inputs: ClassVar[int] = 512
     """inputs that are answered together at most: answers are held until all of these are there"""
-    reads: ClassVar[str] = "text"
+    modality: ClassVar[str] = "text"
     """what its samples are made of: text, pictures or points. Bodies read one kind, and a task may have a form for each"""
-    rows: ClassVar[str] = ""
+    row_unit: ClassVar[str] = ""
     """what that is called which may be too long, where a sample has several; else the unit"""
-    counted: ClassVar[str] = "tokens"
+    batch_unit: ClassVar[str] = "tokens"
     """what the budget of a grain counts, and the log"""
-    least: ClassVar[int] = 100
+    min_valid_samples: ClassVar[int] = 100
     """samples, or what they belong to, that are held out where there are enough: a score of fewer is rough"""
-    tables: ClassVar[tuple[str, ...]] = unlabeled_rows.TABLES
+    table_suffixes: ClassVar[tuple[str, ...]] = unlabeled_rows.TABLE_SUFFIXES
     """suffixes of files that it is asked a row at a time; of others it is a line"""
-    heeds: ClassVar[tuple[str, ...]] = TEXT
+    settings_used: ClassVar[tuple[str, ...]] = TEXT_SETTINGS
     """settings that mean something to it and not to every task: what no task names means something to all"""
 
-    def some(self, count: int) -> str:
+    def format_count(self, count: int) -> str:
         """So many samples, in words."""
         return f"{count:,} {self.unit if count != 1 else self.unit.removesuffix('s')}"
 
-    def entries(self, data: Sequence[str]) -> list[str]:
+    def expand_entries(self, data: Sequence[str]) -> list[str]:
         """The files that paths and patterns stand for."""
-        return expand(data)
+        return expand_patterns(data)
 
-    def lasting(self, entry: str) -> str:
+    def absolute_path(self, entry: str) -> str:
         """The same entry, wherever one stands."""
-        return absolute(entry)
+        return absolute_entry(entry)
 
-    def validated(self, data: Sequence[str]) -> Sequence[str]:
+    def validation_entries(self, data: Sequence[str]) -> Sequence[str]:
         """Entries to validate by, of data that brings its own; none: a share is held out."""
         return ()
 
     def paths(self, entry: str) -> Sequence[str]:
         """The files or folders that an entry names."""
-        return parallel(entry) or (entry,)
+        return split_parallel(entry) or (entry,)
 
-    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Any]:
+    def iter_samples(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Any]:
         """Samples one by one, and the places of rows that are left out (`Empty`)."""
         raise NotImplementedError
 
-    def inputs_of(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Any]]:
+    def iter_inputs(
+        self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
+    ) -> Iterator[tuple[int, Any]]:
         """What a file with columns asks: the line of each row and what `answer` takes, or None where it is blank."""
-        return unlabeled_rows.texts(entry, columns, complain)
+        return unlabeled_rows.read_texts(entry, columns, complain)
 
-    def key(self, sample: Any) -> str:
+    def split_key(self, sample: Any) -> str:
         """What must not stand on both sides of a split."""
         raise NotImplementedError
 
-    def texts(self, samples: Iterable[Any]) -> Iterator[str]:
+    def fingerprint_texts(self, samples: Iterable[Any]) -> Iterator[str]:
         """All that is text in samples, by which data is known again."""
         raise NotImplementedError
 
-    def phrases(self, samples: Iterable[Any]) -> Iterator[str]:
+    def tokenizer_texts(self, samples: Iterable[Any]) -> Iterator[str]:
         """Those of them that a tokenizer is made of."""
-        return self.texts(samples)
+        return self.fingerprint_texts(samples)
 
-    def flavour(self, data: Data) -> tuple[Any, ...]:
+    def encoding_key(self, data: DataSettings) -> tuple[Any, ...]:
         """Settings that change how samples are encoded."""
         return ()
 
@@ -181,80 +195,80 @@ class Task(Reads):
         """The classes that a sample shows, where the task has classes."""
         return ()
 
-    def head_labels(self, labels: Sequence[str], data: Data) -> tuple[str, ...]:
+    def head_labels(self, labels: Sequence[str], data: DataSettings) -> tuple[str, ...]:
         """The classes that a head tells apart, of those that occur in the data."""
         return tuple(labels)
 
-    def look_through(self, train: Encoded, valid: Encoded, config: Any, say: Callable[[str], None]) -> None:
+    def validate_data(self, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]) -> None:
         """Before the first step: what could stop a validation later, or make the whole training vain."""
 
-    def left(self, encoded: Encoded) -> int:
+    def num_rows(self, encoded: Encoded) -> int:
         """How many are left of what may be too long."""
         return len(encoded)
 
-    def count(self, encoded: Encoded) -> int:
+    def num_samples(self, encoded: Encoded) -> int:
         """How many samples these are, where a sample may be several rows."""
         return len(encoded)
 
-    def torn(self, sample: Any, taken: Any) -> Any:
+    def mark_gap(self, sample: Any, removed: Any) -> Any:
         """The same sample where others were taken out before it, of which `taken` was the first."""
         return sample
 
-    def room(self, config: Any, train: Any) -> tuple[int, str]:
-        """Tokens that a side may have beside `data.longest`, and the setting that says so: a sample must fit into a grain, with
+    def length_limit(self, config: Any, train: Any) -> tuple[int, str]:
+        """Tokens that a side may have beside `data.max_length`, and the setting that says so: a sample must fit into a grain, with
         its special tokens on all sides."""
-        return int(train.tokens) // len(self.sides) - 1, "train.tokens"
+        return int(train.batch_tokens) // len(self.fields) - 1, "train.batch_tokens"
 
-    def told(self, data: Sequence[str]) -> str:
+    def label_source(self, data: Sequence[str]) -> str:
         """What a file beside the data says of it, and decides about its classes."""
         return ""
 
-    def budget(self, train: Any) -> int:
+    def batch_budget(self, train: Any) -> int:
         """What a grain has room for, in what is `counted`."""
-        return int(train.tokens)
+        return int(train.batch_tokens)
 
-    def used(self, samples: Sequence[Any]) -> str:
+    def usage_for(self, samples: Sequence[Any]) -> str:
         """An input as it is written on a command line, for a model that knows such samples."""
         return self.usage
 
-    def of(self, folder: Path) -> Task:
+    def from_folder(self, folder: Path) -> Task:
         """The task as the files of a folder say it, beside its weights."""
         return self
 
-    def files(self, config: Any) -> dict[str, Any]:
+    def extra_files(self, config: Any) -> dict[str, Any]:
         """JSON files that others look for beside the weights, by their names."""
         return {}
 
-    def bodied(self, config: Any) -> Any:
+    def adapt_config(self, config: Any) -> Any:
         """The system's config with those parts of the body that this task needs."""
         return config
 
-    def unread(self, body: Any, config: Any) -> Sequence[nn.Module]:
+    def unused_modules(self, body: Any, config: Any) -> Sequence[nn.Module]:
         """Parts of the body that this task never reads: they do not learn."""
         return ()
 
-    def pairing(self, samples: Sequence[Any], data: Data, train: Encoded) -> str:
+    def head_options(self, samples: Sequence[Any], data: DataSettings, train: Encoded) -> str:
         """What a model must know of how it has learnt, in words (`Identity.pair`): how the two texts of a sample are read
-        together (`data.pair`), whether it may have several labels, or what its tags spell; nothing where none of it is.
+        together (`data.pair_order`), whether it may have several labels, or what its tags spell; nothing where none of it is.
         `samples` are those of validation; of those to `train` on there are the rows."""
         return ""
 
-    def read_manner(self, published: Mapping[str, Any], labels: Sequence[str]) -> str:
+    def parse_head_options(self, published_config: Mapping[str, Any], labels: Sequence[str]) -> str:
         """The same as a published config says it."""
         return ""
 
-    def write_manner(self, pair: str) -> dict[str, Any]:
+    def export_head_options(self, head_options: str) -> dict[str, Any]:
         """The keys by which a published config says it."""
         return {}
 
-    def unsayable(self, labels: Sequence[str]) -> str:
+    def unsupported_by_layout(self, labels: Sequence[str]) -> str:
         """What no published layout can say of a model with these labels; empty when it can say all."""
         return ""
 
-    def check(self, config: Any, tokens: int, data: Data) -> None:
+    def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
         """Refuse settings that cannot work, before anything is read; `tokens` are those of a grain."""
 
-    def fit(self, config: Any, reader: Any) -> Any:
+    def fit_config(self, config: Any, processor: Any) -> Any:
         """The system's config with what its reader decides: vocabulary and special tokens, or colours."""
         raise NotImplementedError
 
@@ -263,98 +277,112 @@ class Task(Reads):
         return None
 
     def encode(
-        self, samples: Sequence[Any], reader: Any, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[Any], processor: Any, config: Any, max_length: int, data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         """Samples as rows; `reader` turns them into numbers: a tokenizer, pixels or a palette."""
         raise NotImplementedError
 
-    def how(self, reader: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Any:
+    def batch_context(
+        self, processor: Any, config: Any, max_length: int, data: DataSettings | None, labels: Sequence[str] = ()
+    ) -> Any:
         """What batches of encoded samples are made by, where the samples themselves do not say it."""
         return None
 
     def lengths(self, encoded: Encoded) -> np.ndarray:
         """(N, sides): positions that each sample costs."""
-        return np.stack([lengths_of(side) for side in encoded.sides.values()], axis=1)
+        return np.stack([row_lengths(side) for side in encoded.fields.values()], axis=1)
 
-    def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
+    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         if packed and not getattr(config, "packs", True):
-            return Blocks(self.lengths(encoded), tokens, seed)
-        return (Packs if packed else Plan)(self.lengths(encoded), tokens, seed)
+            return FixedShape(self.lengths(encoded), tokens, seed)
+        return (PackedSampler if packed else LengthBucketed)(self.lengths(encoded), tokens, seed)
 
-    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: Shape | None = None) -> Batch:
+    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         raise NotImplementedError
 
-    def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
+    def eval_batches(
+        self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
+    ) -> Iterator[Batch]:
         """All samples in order, to measure the loss."""
         lengths = self.lengths(encoded)
-        for rows in Plan(lengths, max(tokens, int(lengths.sum(1).max())), seed=0).sequential():
+        for rows in LengthBucketed(lengths, max(tokens, int(lengths.sum(1).max())), seed=0).sequential():
             yield self.collate(encoded, rows, config)
 
-    def logits(self, model: Asked, batch: Batch) -> Tensor:
+    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
         """What the model says before any softmax."""
-        return model.body.read(model.body(batch).sequence)
+        return model.body.to_logits(model.body(batch).sequence)
 
-    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
         """(sum, count), so that accumulation and distribution are right by construction."""
         raise NotImplementedError
 
-    def alone(self, inputs: Any) -> bool:
+    def is_single(self, inputs: Any) -> bool:
         """Whether this is one input, and not several."""
         return isinstance(inputs, str)
 
-    def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
+    def predict(
+        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
+    ) -> list[Prediction]:
         """In the order of the inputs, which are numbered from `first` for their random streams."""
         raise NotImplementedError
 
-    def streams(self, decode: Decode) -> bool:
+    def can_stream(self, decode: DecodeSettings) -> bool:
         """Whether an answer can be given as it is made."""
         return False
 
-    def stream_answer(self, model: Asked, prompt: str, decode: Decode, first: int = 0) -> Iterator[str]:
+    def stream_prediction(
+        self, model: ModelProtocol, prompt: str, decode: DecodeSettings, first: int = 0
+    ) -> Iterator[str]:
         raise RegardError(f"{self.name} answers as a whole, not word by word.")
 
-    def choose(self, model: Asked, prompt: str, choices: Sequence[str]) -> Answer:
+    def rank(self, model: ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
         """Which of some texts follows best."""
         raise RegardError(f"{self.name} cannot choose between texts: language and choose can.")
 
-    def score(
-        self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
-    ) -> Scored:
+    def evaluate(
+        self,
+        model: ModelProtocol,
+        encoded: Encoded,
+        decode: DecodeSettings,
+        data: DataSettings,
+        sums: LossSum,
+        max_samples: int | None = None,
+    ) -> EvalResult:
         """The task's own measures, and answers to the samples, or to the first `most`; `sums` is the loss on all of them."""
         raise NotImplementedError
 
-    def deciding(self, scores: Mapping[str, Any]) -> str:
+    def selection_metric(self, scores: Mapping[str, Any]) -> str:
         """Which of these scores decides between two models."""
         return self.metric
 
-    def quick(self, decode: Decode) -> Decode:
+    def fast_decode(self, decode: DecodeSettings) -> DecodeSettings:
         """How samples are answered while training: as a whole they are only at the end."""
-        return replace(decode, beam=1, best=1, sample=False)
+        return replace(decode, num_beams=1, num_return_sequences=1, do_sample=False)
 
-    def line(self, scores: Mapping[str, Any]) -> str:
+    def format_scores(self, scores: Mapping[str, Any]) -> str:
         """The scores of a validation in a few words."""
         return "  ".join(
             f"{name} {value:6.2f}" for name, value in scores.items() if isinstance(value, float) and name != "loss"
         )
 
-    def draw(self, folder: Path, samples: Sequence[Any], answers: Sequence[Answer]) -> list[str]:
+    def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
         """Pictures of the answers to all samples, left in a run's folder; their names."""
         return []
 
-    def leave(self, name: str, answer: Answer, folder: Path) -> dict[str, str]:
+    def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
         """Of tasks that paint: the answer as files of this name in a folder, a picture and data; paths by what they are."""
         return {}
 
-    def said(self, given: Any, answer: Answer) -> str:
+    def format_prediction(self, source: Any, prediction: Prediction) -> str:
         """An answer as a person reads it on a terminal."""
-        return str(answer.value)
+        return str(prediction.value)
 
-    def example(self, sample: Any, answer: Answer) -> dict[str, str]:
+    def example_row(self, sample: Any, prediction: Prediction) -> dict[str, str]:
         """A sample with its answer, as a row of a table."""
         raise NotImplementedError
 
-    def show(self, sample: Any, answer: Answer) -> str:
+    def format_example(self, sample: Any, prediction: Prediction) -> str:
         """The same as indented lines, one for each value."""
-        rows = self.example(sample, answer).items()
+        rows = self.example_row(sample, prediction).items()
         return "".join(f"    {name}: {' ⏎ '.join(str(value).splitlines())}\n" for name, value in rows)

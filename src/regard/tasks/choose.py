@@ -11,74 +11,80 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.data.settings import Data
+from regard.data.settings import DataSettings
 from regard.data.text import unlabeled_rows
-from regard.data.text.files import Complain
-from regard.data.text.labeled import QUESTION, Question, iterate_questions
-from regard.data.text.tables import Empty
-from regard.decode.settings import Decode
-from regard.draw.confusion import MANY, draw_confusion
+from regard.data.text.files import ErrorHandler
+from regard.data.text.labeled import QUESTION_COLUMNS, ChoiceSample, iterate_questions
+from regard.data.text.tables import SkippedRow
+from regard.decode.settings import DecodeSettings
+from regard.draw.confusion import MAX_CLASSES, draw_confusion
 from regard.errors import RegardError
-from regard.processors.tokenizer.tokenizer import Text
-from regard.tasks.act import thought
-from regard.tasks.base import READ, TEXT, Encoded, Scored, Sums
-from regard.tasks.classify import told_of
-from regard.tasks.metrics.per_class import Each
-from regard.tasks.protocol import Asked
-from regard.tasks.special_tokens import Marks
-from regard.tasks.text_heads import Headed, Read, first_of, read_out
-from regard.types import IGNORE, Answer
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.tasks.act import with_act_steps
+from regard.tasks.base import ENCODING_SETTINGS, TEXT_SETTINGS, Encoded, EvalResult, LossSum
+from regard.tasks.classify import class_report
+from regard.tasks.metrics.per_class import ClassMetrics
+from regard.tasks.protocol import ModelProtocol
+from regard.tasks.special_tokens import SpecialTokens
+from regard.tasks.text_heads import SequenceHeadTask, SequenceOutput, build_head, first_samples
+from regard.types import IGNORE, Prediction
 
 
-class Choose(Headed):
+class Choose(SequenceHeadTask):
     name = "choose"
-    about = "a context, perhaps a question, and choices; answers with one of the choices"
-    columns = QUESTION
+    description = "a context, perhaps a question, and choices; answers with one of the choices"
+    columns = QUESTION_COLUMNS
     unit = "questions"
-    sample = Question
+    sample_type = ChoiceSample
     usage = '"a context" --choices "one answer|another"'
-    by_ways = True
-    heeds = (*TEXT, *READ, "train.smoothing", "train.auxiliary")
+    labels_are_sequences = True
+    settings_used = (*TEXT_SETTINGS, *ENCODING_SETTINGS, "train.label_smoothing", "train.lm_loss_weight")
 
-    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Question | Empty]:
+    def iter_samples(
+        self, data: Sequence[str], columns: Mapping[str, str] | None = None
+    ) -> Iterator[ChoiceSample | SkippedRow]:
         return iterate_questions(data, columns)
 
-    def inputs_of(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Any]]:
-        return unlabeled_rows.questions(entry, columns, complain)
+    def iter_inputs(
+        self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
+    ) -> Iterator[tuple[int, Any]]:
+        return unlabeled_rows.read_question_inputs(entry, columns, complain)
 
-    def key(self, sample: Question) -> str:
-        return "\0".join((sample.told, *sample.choices))
+    def split_key(self, sample: ChoiceSample) -> str:
+        return "\0".join((sample.prompt, *sample.choices))
 
-    def words(self, sample: Question) -> Iterable[str]:
-        return (sample.told, *sample.choices)
+    def sample_texts(self, sample: ChoiceSample) -> Iterable[str]:
+        return (sample.prompt, *sample.choices)
 
-    def classes(self, sample: Question) -> str:
+    def target_text(self, sample: ChoiceSample) -> str:
         return str(sample.label)
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module:
-        return read_out("choice", config, 1)
+        return build_head("choice", config, 1)
 
     def encode(
-        self, samples: Sequence[Question], reader: Text, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[ChoiceSample], processor: TextTokenizer, config: Any, max_length: int, data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         """A way for each choice: `[start] context and question [delimiter] choice [extract]`."""
-        marks, limit = Marks.of(reader, config), min(longest, config.length)
-        told = reader.encode([sample.told for sample in samples])
-        choices = iter(reader.encode([marks.second(choice) for sample in samples for choice in sample.choices]))
+        marks, limit = SpecialTokens.from_tokenizer(processor, config), min(max_length, config.max_length)
+        told = processor.encode([sample.prompt for sample in samples])
+        choices = iter(processor.encode([marks.second_text(choice) for sample in samples for choice in sample.choices]))
         ways = [
-            [marks.way([first or [config.end], next(choices)], limit) for _ in sample.choices]
+            [marks.build_sequence([first or [config.eos_id], next(choices)], limit) for _ in sample.choices]
             for first, sample in zip(told, samples, strict=True)
         ]
-        return self.encoded(samples, ways, [max(sample.label, 0) for sample in samples])
+        return self.build_encoded(samples, ways, [max(sample.label, 0) for sample in samples])
 
-    def judge(self, model: Asked, found: Read) -> Tensor:
+    def sample_logits(self, model: ModelProtocol, output: SequenceOutput) -> Tensor:
         """(S, K): a number for each choice; that of one which is not there is −∞."""
-        return self.headed(model)(found.states)[..., 0].masked_fill(found.lengths == 0, -torch.inf)
+        return self.require_head(model)(output.pooled)[..., 0].masked_fill(output.lengths == 0, -torch.inf)
 
-    def compare(self, logits: Tensor, found: Read, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    def sample_loss(
+        self, logits: Tensor, output: SequenceOutput, labels: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
         """Smoothing goes to the other choices of the same question."""
-        asked, there = labels != IGNORE, found.lengths > 0
+        asked, there = labels != IGNORE, output.lengths > 0
         logs = (logits if logits.dtype == torch.float64 else logits.float()).masked_fill(~asked[:, None], 0.0)
         logs = logs.log_softmax(-1).masked_fill(~there, 0.0)
         own = logs.gather(1, labels.clamp(min=0)[:, None])[:, 0]
@@ -86,42 +92,50 @@ class Choose(Headed):
         losses = -(1 - smoothing) * own - smoothing * others
         return torch.where(asked, losses, 0.0).sum(), asked.sum()
 
-    def alone(self, inputs: Any) -> bool:
-        return isinstance(inputs, str | Mapping | Question)
+    def is_single(self, inputs: Any) -> bool:
+        return isinstance(inputs, str | Mapping | ChoiceSample)
 
-    def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
+    def predict(
+        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
+    ) -> list[Prediction]:
         """Of each {"context": …, "question": …, "choices": […]}, as such or as JSON, the likeliest choice."""
-        samples = [_asked(item) for item in inputs]
-        text = model.text_or_refuse()
-        encoded = self.encode(samples, text, model.config, model.config.length)
-        return thought(self, model, encoded, self._answers(model, encoded))
+        samples = [_parse_input(item) for item in inputs]
+        text = model.require_tokenizer()
+        encoded = self.encode(samples, text, model.config, model.config.max_length)
+        return with_act_steps(self, model, encoded, self._predictions(model, encoded))
 
-    def choose(self, model: Asked, prompt: str, choices: Sequence[str]) -> Answer:
+    def rank(self, model: ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
         """The same of one context."""
-        text = model.text_or_refuse()
-        return self._answers(
-            model, self.encode([_question(prompt, "", choices)], text, model.config, model.config.length)
+        text = model.require_tokenizer()
+        return self._predictions(
+            model, self.encode([_make_question(prompt, "", choices)], text, model.config, model.config.max_length)
         )[0]
 
-    def _answers(self, model: Asked, encoded: Encoded) -> list[Answer]:
+    def _predictions(self, model: ModelProtocol, encoded: Encoded) -> list[Prediction]:
         """`scores` and `choices` begin with the likeliest."""
-        self.headed(model)
+        self.require_head(model)
         cut = {id(sample) for sample in encoded.too_long}
         answers = []
-        for sample, chances in zip(encoded.samples, self.weighed(model, encoded), strict=True):
+        for sample, chances in zip(encoded.samples, self.predict_probabilities(model, encoded), strict=True):
             order = np.argsort(-chances, kind="stable").tolist()
             listed = [{"value": sample.choices[i], "probability": float(chances[i])} for i in order]
-            extra: dict[str, Any] = {"prompt": sample.told, "choices": listed, "index": order[0]}
+            extra: dict[str, Any] = {"prompt": sample.prompt, "choices": listed, "index": order[0]}
             extra |= {"cut": True} if id(sample) in cut else {}
-            answers.append(Answer(sample.choices[order[0]], tuple(float(chances[i]) for i in order), (), extra))
+            answers.append(Prediction(sample.choices[order[0]], tuple(float(chances[i]) for i in order), (), extra))
         return answers
 
-    def score(
-        self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
-    ) -> Scored:
+    def evaluate(
+        self,
+        model: ModelProtocol,
+        encoded: Encoded,
+        decode: DecodeSettings,
+        data: DataSettings,
+        sums: LossSum,
+        max_samples: int | None = None,
+    ) -> EvalResult:
         """The share of 100 that was answered rightly, and what would be by chance."""
-        some = first_of(encoded, most)
-        answers = self._answers(model, some)
+        some = first_samples(encoded, max_samples)
+        answers = self._predictions(model, some)
         right = [sample.label == answer.extra["index"] for sample, answer in zip(some.samples, answers, strict=True)]
         chance = [1 / len(sample.choices) for sample in some.samples]
         scores: dict[str, float | str] = {
@@ -130,40 +144,46 @@ class Choose(Headed):
             "samples": len(answers),
         }
         places = max(len(sample.choices) for sample in some.samples)
-        if most is None:
-            scores |= told_of(_places(places), _taken(some.samples, answers, places), _each(some.samples, answers))
+        if max_samples is None:
+            scores |= class_report(
+                _choice_names(places),
+                _choice_confusion(some.samples, answers, places),
+                _per_choice_metrics(some.samples, answers),
+            )
         return scores, answers
 
-    def draw(self, folder: Path, samples: Sequence[Question], answers: Sequence[Answer]) -> list[str]:
+    def save_figures(
+        self, folder: Path, samples: Sequence[ChoiceSample], predictions: Sequence[Prediction]
+    ) -> list[str]:
         """Whether some place is chosen more often than it is right."""
         places = max((len(sample.choices) for sample in samples), default=0)
         if places < 2:
             return []
-        if places > MANY:
-            return [_each(samples, answers).draw(folder / "choices.png").name]
-        counts = _taken(samples, answers, places)
-        return [draw_confusion(_places(places), counts, folder / "confusion.png").name]
+        if places > MAX_CLASSES:
+            return [_per_choice_metrics(samples, predictions).save_figure(folder / "choices.png").name]
+        counts = _choice_confusion(samples, predictions, places)
+        return [draw_confusion(_choice_names(places), counts, folder / "confusion.png").name]
 
-    def example(self, sample: Question, answer: Answer) -> dict[str, str]:
+    def example_row(self, sample: ChoiceSample, prediction: Prediction) -> dict[str, str]:
         return {
-            "told": sample.told,
-            "answer": str(answer.value),
+            "told": sample.prompt,
+            "answer": str(prediction.value),
             "reference": sample.choices[sample.label],
-            "probability": f"{answer.scores[0]:.3f}",
+            "probability": f"{prediction.score[0]:.3f}",
         }
 
 
-def _places(count: int) -> list[str]:
+def _choice_names(count: int) -> list[str]:
     return [f"choice {place}" for place in range(count)]
 
 
-def _each(samples: Sequence[Question], answers: Sequence[Answer]) -> Each:
+def _per_choice_metrics(samples: Sequence[ChoiceSample], answers: Sequence[Prediction]) -> ClassMetrics:
     """How well each place is chosen where it is right."""
     right = [[f"choice {sample.label}"] for sample in samples]
-    return Each.of(right, [[f"choice {answer.extra['index']}"] for answer in answers], "questions")
+    return ClassMetrics.from_labels(right, [[f"choice {answer.extra['index']}"] for answer in answers], "questions")
 
 
-def _taken(samples: Sequence[Question], answers: Sequence[Answer], places: int) -> np.ndarray:
+def _choice_confusion(samples: Sequence[ChoiceSample], answers: Sequence[Prediction], places: int) -> np.ndarray:
     """(places, places): how often the right choice stood at each (rows) and the one at each was taken (columns)."""
     counts = np.zeros((places, places), dtype=np.int64)
     for sample, answer in zip(samples, answers, strict=True):
@@ -171,8 +191,8 @@ def _taken(samples: Sequence[Question], answers: Sequence[Answer], places: int) 
     return counts
 
 
-def _asked(item: Any) -> Question:
-    if isinstance(item, Question):
+def _parse_input(item: Any) -> ChoiceSample:
+    if isinstance(item, ChoiceSample):
         return item
     wanted = 'a question is {"context": "…", "choices": ["…", "…"]}, perhaps with "question"'
     if isinstance(item, str):
@@ -180,16 +200,16 @@ def _asked(item: Any) -> Question:
             item = json.loads(item)
         except ValueError:
             item = None
-    if not isinstance(item, Mapping) or not {"context", "choices"} <= item.keys() <= {*QUESTION, "answer"}:
+    if not isinstance(item, Mapping) or not {"context", "choices"} <= item.keys() <= {*QUESTION_COLUMNS, "answer"}:
         raise RegardError(f'{wanted}; or a context, and what to choose from: --choices "one answer|another".')
     context, question = item["context"], item.get("question", "")
     if not isinstance(context, str) or not isinstance(question, str):
         raise RegardError(f"{wanted}: context and question are texts.")
-    return _question(context, question, item["choices"])
+    return _make_question(context, question, item["choices"])
 
 
-def _question(context: str, question: str, choices: Any) -> Question:
+def _make_question(context: str, question: str, choices: Any) -> ChoiceSample:
     listed = [choices] if isinstance(choices, str) else list(choices)
     if len(listed) < 2 or not all(isinstance(choice, str) and choice.strip() for choice in listed):
         raise RegardError("a choice needs two or more texts, none of them empty.")
-    return Question(context.strip(), question.strip(), tuple(choice.strip() for choice in listed))
+    return ChoiceSample(context.strip(), question.strip(), tuple(choice.strip() for choice in listed))

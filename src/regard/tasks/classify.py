@@ -11,89 +11,100 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from regard.data.settings import Data
+from regard.data.settings import DataSettings
 from regard.data.text import unlabeled_rows
-from regard.data.text.files import Complain
-from regard.data.text.labeled import BETWEEN, LABELLED, Labelled, iterate_labelled
-from regard.data.text.tables import Empty
-from regard.decode.settings import Decode
-from regard.draw.confusion import MANY, draw_confusion
-from regard.draw.markdown_table import table
+from regard.data.text.files import ErrorHandler
+from regard.data.text.labeled import LABEL_SEPARATOR, LABELED_COLUMNS, LabeledText, iterate_labeled
+from regard.data.text.tables import SkippedRow
+from regard.decode.settings import DecodeSettings
+from regard.draw.confusion import MAX_CLASSES, draw_confusion
+from regard.draw.markdown_table import markdown_table
 from regard.errors import DataError, RegardError
 from regard.nn.blocks.losses import cross_entropy
-from regard.processors.tokenizer.tokenizer import Text
-from regard.tasks.act import thought
-from regard.tasks.base import READ, TEXT, Encoded, Scored, Sums, Terms
-from regard.tasks.metrics.per_class import Each, confused
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.tasks.act import with_act_steps
+from regard.tasks.base import ENCODING_SETTINGS, TEXT_SETTINGS, Encoded, EvalResult, LossSum, LossWeights
+from regard.tasks.metrics.per_class import ClassMetrics, confusion_summary
 from regard.tasks.multilabel import (
-    PUBLISHED,
-    SEVERAL,
-    as_learnt,
+    MULTILABEL,
+    PUBLISHED_PROBLEM_TYPE,
     binary_cross_entropy,
-    likely,
-    pairing_of,
-    read_problem,
-    rows_of,
-    tells_several,
+    is_multilabel,
+    label_rows,
+    labels_above_threshold,
+    match_label_format,
+    pair_order,
+    parse_problem_type,
 )
-from regard.tasks.protocol import Asked
-from regard.tasks.special_tokens import Marks
-from regard.tasks.text_heads import Headed, Read, first_of, read_out
-from regard.types import Answer, Batch
+from regard.tasks.protocol import ModelProtocol
+from regard.tasks.special_tokens import SpecialTokens
+from regard.tasks.text_heads import SequenceHeadTask, SequenceOutput, build_head, first_samples
+from regard.types import Batch, Prediction
 
-SAID = 5
+MAX_PRINTED_LABELS = 5
 """Classes whose probabilities are told on a terminal."""
 
 
-class Classify(Headed):
+class Classify(SequenceHeadTask):
     name = "classify"
-    about = "texts, or pairs of texts, with a class or several; answers with the class"
-    columns = LABELLED
+    description = "texts, or pairs of texts, with a class or several; answers with the class"
+    columns = LABELED_COLUMNS
     unit = "texts"
-    sample = Labelled
+    sample_type = LabeledText
     usage = '"a text"'
-    labelled = True
-    heeds = (*TEXT, *READ, "data.pair", "train.smoothing", "train.auxiliary", "decode.threshold")
+    has_labels = True
+    settings_used = (
+        *TEXT_SETTINGS,
+        *ENCODING_SETTINGS,
+        "data.pair_order",
+        "train.label_smoothing",
+        "train.lm_loss_weight",
+        "decode.threshold",
+    )
 
-    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Labelled | Empty]:
-        return iterate_labelled(data, columns)
+    def iter_samples(
+        self, data: Sequence[str], columns: Mapping[str, str] | None = None
+    ) -> Iterator[LabeledText | SkippedRow]:
+        return iterate_labeled(data, columns)
 
-    def inputs_of(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Any]]:
-        return unlabeled_rows.labelled(entry, columns, complain)
+    def iter_inputs(
+        self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
+    ) -> Iterator[tuple[int, Any]]:
+        return unlabeled_rows.read_text_inputs(entry, columns, complain)
 
-    def key(self, sample: Labelled) -> str:
-        return f"{sample.text}\0{sample.other}"
+    def split_key(self, sample: LabeledText) -> str:
+        return f"{sample.text}\0{sample.text_pair}"
 
-    def words(self, sample: Labelled) -> Iterable[str]:
-        return (sample.text, sample.other) if sample.other else (sample.text,)
+    def sample_texts(self, sample: LabeledText) -> Iterable[str]:
+        return (sample.text, sample.text_pair) if sample.text_pair else (sample.text,)
 
-    def classes(self, sample: Labelled) -> str:
-        return sample.label if sample.several is None else json.dumps(sorted(sample.several))
+    def target_text(self, sample: LabeledText) -> str:
+        return sample.label if sample.label_set is None else json.dumps(sorted(sample.label_set))
 
-    def labels(self, sample: Labelled) -> Iterable[str]:
+    def labels(self, sample: LabeledText) -> Iterable[str]:
         return sample.labels
 
-    def flavour(self, data: Data) -> tuple[Any, ...]:
-        return (data.pair,)
+    def encoding_key(self, data: DataSettings) -> tuple[Any, ...]:
+        return (data.pair_order,)
 
-    def pairing(self, samples: Sequence[Labelled], data: Data, train: Encoded) -> str:
-        several = len(train.sides["label"][0]) > 1 or any(sample.several is not None for sample in samples)
-        return " ".join([SEVERAL] * several + [data.pair] * any(sample.other for sample in samples))
+    def head_options(self, samples: Sequence[LabeledText], data: DataSettings, train: Encoded) -> str:
+        several = len(train.fields["label"][0]) > 1 or any(sample.label_set is not None for sample in samples)
+        return " ".join([MULTILABEL] * several + [data.pair_order] * any(sample.text_pair for sample in samples))
 
-    def read_manner(self, published: Mapping[str, Any], labels: Sequence[str]) -> str:
-        return read_problem(
-            published, labels,
+    def parse_head_options(self, published_config: Mapping[str, Any], labels: Sequence[str]) -> str:
+        return parse_problem_type(
+            published_config, labels,
             "Its body can be trained for them: regard.save(regard.load(FOLDER, task='embed'), BODY) keeps that alone.",
         )  # fmt: skip
 
-    def write_manner(self, pair: str) -> dict[str, Any]:
-        return {"problem_type": PUBLISHED} if SEVERAL in pair.split() else {}
+    def export_head_options(self, head_options: str) -> dict[str, Any]:
+        return {"problem_type": PUBLISHED_PROBLEM_TYPE} if MULTILABEL in head_options.split() else {}
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        return read_out("classes", config, len(labels)) if labels else None
+        return build_head("classes", config, len(labels)) if labels else None
 
     def encode(
-        self, samples: Sequence[Labelled], reader: Text, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[LabeledText], processor: TextTokenizer, config: Any, max_length: int, data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         """One way for a text or an ordered pair, both orders of a symmetric one."""
@@ -103,107 +114,130 @@ class Classify(Headed):
                 if labels
                 else "there are no classes."
             )
-        return self._encode(samples, reader, config, longest, data is not None and data.pair == "symmetric", labels)
+        return self._encode(
+            samples, processor, config, max_length, data is not None and data.pair_order == "symmetric", labels
+        )
 
     def _encode(
         self,
-        samples: Sequence[Labelled],
-        reader: Text,
+        samples: Sequence[LabeledText],
+        processor: TextTokenizer,
         config: Any,
         longest: int,
         symmetric: bool,
         labels: Sequence[str],
     ) -> Encoded:
         """Without `labels` those are what is asked for."""
-        marks, limit = Marks.of(reader, config), min(longest, config.length)
-        firsts = reader.encode([sample.text for sample in samples])
-        seconds = reader.encode([marks.second(sample.other) if sample.other else "" for sample in samples])
+        marks, limit = SpecialTokens.from_tokenizer(processor, config), min(longest, config.max_length)
+        firsts = processor.encode([sample.text for sample in samples])
+        seconds = processor.encode(
+            [marks.second_text(sample.text_pair) if sample.text_pair else "" for sample in samples]
+        )
         ways = []
         for first, second in zip(firsts, seconds, strict=True):
-            orders = [[first, second]] if second else [[first or [config.end]]]
+            orders = [[first, second]] if second else [[first or [config.eos_id]]]
             orders += [[second, first]] * (symmetric and bool(second))
-            ways.append([marks.way(parts, limit) for parts in orders])
-        right = rows_of(samples, labels) if labels else [[0]] * len(samples)
-        return self.encoded(samples, ways, right)
+            ways.append([marks.build_sequence(parts, limit) for parts in orders])
+        right = label_rows(samples, labels) if labels else [[0]] * len(samples)
+        return self.build_encoded(samples, ways, right)
 
-    def judge(self, model: Asked, found: Read) -> Tensor:
+    def sample_logits(self, model: ModelProtocol, output: SequenceOutput) -> Tensor:
         """Both orders of a symmetric pair are added before the matrix."""
-        return self.headed(model)(found.states.sum(1))
+        return self.require_head(model)(output.pooled.sum(1))
 
-    def compare(self, logits: Tensor, found: Read, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    def sample_loss(
+        self, logits: Tensor, output: SequenceOutput, labels: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
         return (binary_cross_entropy if labels.ndim == 2 else cross_entropy)(logits, labels, smoothing)
 
-    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
         """Of several labels the mean of their binary cross-entropies stands for the cross-entropy of a sample."""
         assert batch.labels is not None
-        return super().loss(model, replace(batch, labels=as_learnt(model, batch.labels)), terms)
+        return super().loss(model, replace(batch, labels=match_label_format(model, batch.labels)), terms)
 
-    def chances(self, model: Asked, logits: Tensor) -> Tensor:
-        return logits.sigmoid() if tells_several(model) else super().chances(model, logits)
+    def probabilities(self, model: ModelProtocol, logits: Tensor) -> Tensor:
+        return logits.sigmoid() if is_multilabel(model) else super().probabilities(model, logits)
 
-    def alone(self, inputs: Any) -> bool:
+    def is_single(self, inputs: Any) -> bool:
         return isinstance(inputs, str | tuple)
 
-    def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
+    def predict(
+        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
+    ) -> list[Prediction]:
         """Of each text, or pair as (a, b) or "a<tab>b", the likeliest class, or the list of labels that are likelier than
         not, the likeliest first; `scores` are the probabilities of all."""
-        self.headed(model)
-        pairing = pairing_of(model.identity.pair)
-        samples = [_asked(item, pairing) for item in inputs]
-        text = model.text_or_refuse()
-        encoded = self._encode(samples, text, model.config, model.config.length, pairing == "symmetric", ())
-        return thought(self, model, encoded, self._answers(model, encoded, decode))
+        self.require_head(model)
+        pairing = pair_order(model.spec.head_options)
+        samples = [_parse_input(item, pairing) for item in inputs]
+        text = model.require_tokenizer()
+        encoded = self._encode(samples, text, model.config, model.config.max_length, pairing == "symmetric", ())
+        return with_act_steps(self, model, encoded, self._predictions(model, encoded, decode))
 
-    def _answers(self, model: Asked, encoded: Encoded, decode: Decode) -> list[Answer]:
-        labels, several = model.identity.labels, tells_several(model)
+    def _predictions(self, model: ModelProtocol, encoded: Encoded, decode: DecodeSettings) -> list[Prediction]:
+        labels, several = model.spec.labels, is_multilabel(model)
         cut = {id(sample) for sample in encoded.too_long}
         answers = []
-        for sample, chances in zip(encoded.samples, self.weighed(model, encoded), strict=True):
+        for sample, chances in zip(encoded.samples, self.predict_probabilities(model, encoded), strict=True):
             said = {label: float(chance) for label, chance in zip(labels, chances, strict=True)}
             extra: dict[str, Any] = {"probabilities": said} | ({"cut": True} if id(sample) in cut else {})
-            value = likely(said, decode.threshold) if several else labels[int(chances.argmax())]
-            answers.append(Answer(value, tuple(said.values()), (), extra))
+            value = labels_above_threshold(said, decode.threshold) if several else labels[int(chances.argmax())]
+            answers.append(Prediction(value, tuple(said.values()), (), extra))
         return answers
 
-    def score(
-        self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
-    ) -> Scored:
+    def evaluate(
+        self,
+        model: ModelProtocol,
+        encoded: Encoded,
+        decode: DecodeSettings,
+        data: DataSettings,
+        sums: LossSum,
+        max_samples: int | None = None,
+    ) -> EvalResult:
         """Shares of 100: accuracy, the mean of the F1 of the classes, and Matthews' correlation; of all samples also how
         often each class was taken for each. Of several labels F1 over all of them, and their mean."""
-        some = first_of(encoded, most)
-        answers = self._answers(model, some, decode)
-        if tells_several(model):
-            return scored_several([sample.labels for sample in some.samples], answers, most is None), answers
+        some = first_samples(encoded, max_samples)
+        answers = self._predictions(model, some, decode)
+        if is_multilabel(model):
+            return multilabel_scores([sample.labels for sample in some.samples], answers, max_samples is None), answers
         right, said = [sample.label for sample in some.samples], [str(answer.value) for answer in answers]
-        return scored(model.identity.labels, right, said, self.unit, most is None), answers
+        return classification_scores(model.spec.labels, right, said, self.unit, max_samples is None), answers
 
-    def deciding(self, scores: Mapping[str, Any]) -> str:
+    def selection_metric(self, scores: Mapping[str, Any]) -> str:
         return "micro_f1" if "micro_f1" in scores else self.metric
 
-    def draw(self, folder: Path, samples: Sequence[Labelled], answers: Sequence[Answer]) -> list[str]:
-        labels = tuple(answers[0].extra["probabilities"]) if answers else ()
+    def save_figures(
+        self, folder: Path, samples: Sequence[LabeledText], predictions: Sequence[Prediction]
+    ) -> list[str]:
+        labels = tuple(predictions[0].extra["probabilities"]) if predictions else ()
         if len(labels) < 2:
             return []
-        if isinstance(answers[0].value, list):
-            return [each_of([sample.labels for sample in samples], answers).draw(folder / "classes.png").name]
-        right, said = [sample.label for sample in samples], [str(answer.value) for answer in answers]
-        return [drawn(labels, right, said, self.unit, folder).name]
+        if isinstance(predictions[0].value, list):
+            return [
+                multilabel_metrics([sample.labels for sample in samples], predictions)
+                .save_figure(folder / "classes.png")
+                .name
+            ]
+        right, said = [sample.label for sample in samples], [str(answer.value) for answer in predictions]
+        return [save_class_figure(labels, right, said, self.unit, folder).name]
 
-    def said(self, given: Any, answer: Answer) -> str:
+    def format_prediction(self, source: Any, prediction: Prediction) -> str:
         """The class, or the labels with | between them, and the probabilities of the likeliest ones."""
-        chances = sorted(answer.extra["probabilities"].items(), key=lambda item: -item[1])
+        chances = sorted(prediction.extra["probabilities"].items(), key=lambda item: -item[1])
         return "\t".join(
-            [BETWEEN.join(labels_of(answer)), *(f"{name} {chance:.4f}" for name, chance in chances[:SAID])]
+            [
+                LABEL_SEPARATOR.join(predicted_labels(prediction)),
+                *(f"{name} {chance:.4f}" for name, chance in chances[:MAX_PRINTED_LABELS]),
+            ]
         )
 
-    def example(self, sample: Labelled, answer: Answer) -> dict[str, str]:
-        texts = {"text": sample.text, "pair": sample.other} if sample.other else {"text": sample.text}
-        said = labels_of(answer)
-        sure = ", ".join(f"{answer.extra['probabilities'][label]:.3f}" for label in said)
+    def example_row(self, sample: LabeledText, prediction: Prediction) -> dict[str, str]:
+        texts = {"text": sample.text, "pair": sample.text_pair} if sample.text_pair else {"text": sample.text}
+        said = predicted_labels(prediction)
+        sure = ", ".join(f"{prediction.extra['probabilities'][label]:.3f}" for label in said)
         return {**texts, "answer": ", ".join(said), "reference": ", ".join(sample.labels), "probability": sure}
 
 
-def _asked(item: Any, pairing: str) -> Labelled:
+def _parse_input(item: Any, pairing: str) -> LabeledText:
     if isinstance(item, str):
         first, tab, second = item.partition("\t") if pairing else (item, "", "")
         parts = [first, second] if tab else [item]
@@ -216,69 +250,75 @@ def _asked(item: Any, pairing: str) -> Labelled:
             "this model looks at two texts together. On a command line, in a line of a file and in a pipe a tab stands between "
             "them (bash: $'one text\\tthe other'); a table has columns text and pair; in Python they are (a, b)."
         )
-    return Labelled(parts[0].strip(), parts[1].strip() if len(parts) > 1 else "", "")
+    return LabeledText(parts[0].strip(), parts[1].strip() if len(parts) > 1 else "", "")
 
 
 # -- how good the answers are
 
 
-def labels_of(answer: Answer) -> list[str]:
+def predicted_labels(prediction: Prediction) -> list[str]:
     """What was said, be it one class or several labels."""
-    return answer.value if isinstance(answer.value, list) else [str(answer.value)]
+    return prediction.value if isinstance(prediction.value, list) else [str(prediction.value)]
 
 
-def each_of(right: Sequence[Sequence[str]], answers: Sequence[Answer]) -> Each:
+def multilabel_metrics(targets: Sequence[Sequence[str]], predictions: Sequence[Prediction]) -> ClassMetrics:
     """Where each sample may have several labels."""
-    return Each.of(right, list(map(labels_of, answers)), "labels")
+    return ClassMetrics.from_labels(targets, list(map(predicted_labels, predictions)), "labels")
 
 
-def scored_several(right: Sequence[Sequence[str]], answers: Sequence[Answer], whole: bool) -> dict[str, float | str]:
+def multilabel_scores(
+    targets: Sequence[Sequence[str]], predictions: Sequence[Prediction], with_tables: bool
+) -> dict[str, float | str]:
     """F1 over all labels together, the mean over labels, and the share of samples that have all labels right."""
-    each = each_of(right, answers)
-    exact = [set(labels) == set(labels_of(answer)) for labels, answer in zip(right, answers, strict=True)]
-    shares = {"micro_f1": each.whole.f1, "macro_f1": each.macro_f1, "exact": float(np.mean(exact))}
+    each = multilabel_metrics(targets, predictions)
+    exact = [set(labels) == set(predicted_labels(answer)) for labels, answer in zip(targets, predictions, strict=True)]
+    shares = {"micro_f1": each.micro.f1, "macro_f1": each.macro_f1, "exact": float(np.mean(exact))}
     scores: dict[str, float | str] = {name: round(100 * share, 2) for name, share in shares.items()}
-    return scores | {"samples": len(answers)} | ({"each": each.table()} if whole else {})
+    return scores | {"samples": len(predictions)} | ({"each": each.table()} if with_tables else {})
 
 
-def scored(
-    labels: Sequence[str], right: Sequence[str], said: Sequence[str], unit: str, whole: bool
+def classification_scores(
+    labels: Sequence[str], targets: Sequence[str], predictions: Sequence[str], unit: str, with_tables: bool
 ) -> dict[str, float | str]:
     """Shares of 100; of a `whole` validation also tables."""
-    counts = confusion(labels, right, said)
-    scores: dict[str, float | str] = {name: round(100 * value, 2) for name, value in measures(counts).items()}
-    scores["samples"] = len(said)
-    return scores | (told_of(labels, counts, _single(right, said, unit)) if whole else {})
+    counts = confusion_matrix(labels, targets, predictions)
+    scores: dict[str, float | str] = {name: round(100 * value, 2) for name, value in confusion_scores(counts).items()}
+    scores["samples"] = len(predictions)
+    return scores | (
+        class_report(labels, counts, _single_label_metrics(targets, predictions, unit)) if with_tables else {}
+    )
 
 
-def drawn(labels: Sequence[str], right: Sequence[str], said: Sequence[str], unit: str, folder: Path) -> Path:
+def save_class_figure(
+    labels: Sequence[str], targets: Sequence[str], predictions: Sequence[str], unit: str, folder: Path
+) -> Path:
     """How often each class was taken for each, or of very many how well each is told."""
-    if len(labels) > MANY:
-        return _single(right, said, unit).draw(folder / "classes.png")
-    return draw_confusion(labels, confusion(labels, right, said), folder / "confusion.png")
+    if len(labels) > MAX_CLASSES:
+        return _single_label_metrics(targets, predictions, unit).save_figure(folder / "classes.png")
+    return draw_confusion(labels, confusion_matrix(labels, targets, predictions), folder / "confusion.png")
 
 
-def _single(right: Sequence[str], said: Sequence[str], unit: str) -> Each:
-    return Each.of([(label,) for label in right], [(label,) for label in said], unit)
+def _single_label_metrics(right: Sequence[str], said: Sequence[str], unit: str) -> ClassMetrics:
+    return ClassMetrics.from_labels([(label,) for label in right], [(label,) for label in said], unit)
 
 
-def told_of(labels: Sequence[str], counts: np.ndarray, each: Each) -> dict[str, float | str]:
+def class_report(labels: Sequence[str], counts: np.ndarray, metrics: ClassMetrics) -> dict[str, float | str]:
     """How often each class was taken for each; of very many each by itself, and the most frequent confusions."""
-    if len(labels) <= MANY:
-        return {"confusion": written(labels, counts)}
-    told: dict[str, float | str] = {"each": each.table(), "confused": confused(labels, counts)}
+    if len(labels) <= MAX_CLASSES:
+        return {"confusion": confusion_table(labels, counts)}
+    told: dict[str, float | str] = {"each": metrics.table(), "confused": confusion_summary(labels, counts)}
     return {name: value for name, value in told.items() if value}
 
 
-def confusion(labels: Sequence[str], right: Sequence[str], said: Sequence[str]) -> np.ndarray:
+def confusion_matrix(labels: Sequence[str], targets: Sequence[str], predictions: Sequence[str]) -> np.ndarray:
     """(C, C): how often a sample of each class (rows) was taken for each (columns)."""
     number = {label: place for place, label in enumerate(labels)}
     counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
-    np.add.at(counts, ([number[label] for label in right], [number[label] for label in said]), 1)
+    np.add.at(counts, ([number[label] for label in targets], [number[label] for label in predictions]), 1)
     return counts
 
 
-def measures(counts: np.ndarray) -> dict[str, float]:
+def confusion_scores(counts: np.ndarray) -> dict[str, float]:
     """Accuracy; F1 by class, averaged over the classes that occur or were said; and Matthews' correlation, for any number
     of classes (Gorodkin 2004), 0 where one side never varies."""
     total, hits = float(counts.sum()), np.diag(counts).astype(float)
@@ -294,10 +334,10 @@ def measures(counts: np.ndarray) -> dict[str, float]:
     }
 
 
-def written(labels: Sequence[str], counts: np.ndarray) -> str:
+def confusion_table(labels: Sequence[str], counts: np.ndarray) -> str:
     """The same as a table."""
     rows = [
         {"is": label, **{f"said {name}": int(count) for name, count in zip(labels, row, strict=True)}}
         for label, row in zip(labels, counts, strict=True)
     ]
-    return table(rows)
+    return markdown_table(rows)

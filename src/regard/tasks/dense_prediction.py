@@ -13,150 +13,163 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.batching.samplers import Epochs
-from regard.data.images.cache import Album, free_memory
-from regard.data.images.labeled import Picture
-from regard.data.settings import Data
+from regard.data.batching.samplers import BatchSampler
+from regard.data.images.cache import ImageCache, free_memory
+from regard.data.images.labeled import ImageSample
+from regard.data.settings import DataSettings
 from regard.data.text.files import chunked
 from regard.errors import DataError, SettingError
-from regard.processors.augmentation import apply_map
-from regard.processors.image import Pixels
+from regard.processors.augmentation import augment_maps
+from regard.processors.image import ImageProcessor
 from regard.tasks.base import Encoded
-from regard.tasks.file_task import numbers_of, row_of, source_of
-from regard.tasks.image_task import BICUBIC, CHANGED, Pictured, Size, sized_of, together
-from regard.tasks.protocol import Asked
+from regard.tasks.file_task import decode_source, encode_source, sample_ids
+from regard.tasks.image_task import (
+    BICUBIC,
+    IMAGE_AUGMENT_SETTINGS,
+    ImageTask,
+    Size,
+    eval_batch_size,
+    load_image_and_size,
+)
+from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch
 
-FEW = 16
+MAX_MAPS = 16
 """Pictures that are looked at together: each is a map."""
-BYTES = 16
+BYTES_PER_PIXEL = 16
 """Of a pixel of such a map, while it is made, told and written."""
 
 
-class Mapped(Pictured):
-    sides: ClassVar[tuple[str, ...]] = ("picture", "beside")
-    at_once = FEW
-    heeds: ClassVar[tuple[str, ...]] = (*Pictured.heeds, *CHANGED, "data.shape")
-    beside: ClassVar[str]
+class DensePredictionTask(ImageTask):
+    fields: ClassVar[tuple[str, ...]] = ("picture", "beside")
+    max_inputs = MAX_MAPS
+    settings_used: ClassVar[tuple[str, ...]] = (*ImageTask.settings_used, *IMAGE_AUGMENT_SETTINGS, "data.image_size")
+    target_attr: ClassVar[str]
     """what belongs to a picture: mask or depth"""
-    kind: ClassVar[type]
+    map_dtype: ClassVar[type]
     """of the numbers of such a map"""
-    unknown: ClassVar[float]
+    unknown_value: ClassVar[float]
     """what stands where nothing is known"""
-    apart: ClassVar[float] = 0.0
+    aspect_tolerance: ClassVar[float] = 0.0
     """by which share the ratio of its sides may differ from the picture's, where it has another size; 0: it must not have"""
-    nothing: ClassVar[str]
+    all_unknown_message: ClassVar[str]
     """what is said of maps in which it stands everywhere"""
 
-    def map_of(self, source: str | bytes, data: Any) -> np.ndarray:
+    def read_target(self, source: str | bytes, data: Any) -> np.ndarray:
         """(H, W) as it is learnt from."""
         raise NotImplementedError
 
-    def unread(self, body: Any, config: Any) -> Sequence[nn.Module]:
+    def unused_modules(self, body: Any, config: Any) -> Sequence[nn.Module]:
         """The head reads maps on the way: what lies behind the last of them is in every file, and left alone."""
-        return body.behind([tap.at for tap in config.maps()])
+        return body.unused_modules([tap.index for tap in config.feature_maps()])
 
-    def ready(self, config: Any, data: Data) -> Pixels:
-        """The whole picture, at `data.shape` or as a square."""
-        shape = data.shape or (config.size, config.size)
-        return Pixels((shape[0], shape[1]), "exact", resample=BICUBIC)
+    def default_processor(self, config: Any, data: DataSettings) -> ImageProcessor:
+        """The whole picture, at `data.image_size` or as a square."""
+        shape = data.image_size or (config.image_size, config.image_size)
+        return ImageProcessor((shape[0], shape[1]), "exact", resample=BICUBIC)
 
-    def check(self, config: Any, tokens: int, data: Data) -> None:
+    def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
         if data.mixup:
             raise SettingError(
                 f"data.mixup mixes two pictures and their classes, and {self.name} has a map beside each: leave it out."
             )
 
-    def suited(self, reader: Any, config: Any, data: Data) -> Pixels:
-        """At `data.shape` where it is said."""
-        pixels: Pixels = reader.at(data.shape[0], data.shape[1]) if data.shape else reader
-        return pixels.steady(config.size)
+    def adapt_processor(self, processor: Any, config: Any, data: DataSettings) -> ImageProcessor:
+        """At `data.image_size` where it is said."""
+        pixels: ImageProcessor = processor.at(data.image_size[0], data.image_size[1]) if data.image_size else processor
+        return pixels.with_fixed_size(config.image_size)
 
-    def texts(self, samples: Any) -> Iterator[str]:
+    def fingerprint_texts(self, samples: Any) -> Iterator[str]:
         for sample in samples:
-            (text,) = super().texts((sample,))
-            yield f"{text}\0{os.path.basename(getattr(sample, self.beside))}"
+            (text,) = super().fingerprint_texts((sample,))
+            yield f"{text}\0{os.path.basename(getattr(sample, self.target_attr))}"
 
     def encode(
-        self, samples: Sequence[Picture], reader: Any, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[ImageSample], processor: Any, config: Any, max_length: int, data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         sides = {
-            "picture": [row_of(sample) for sample in samples],
-            "beside": [row_of(self._other(sample)) for sample in samples],
+            "picture": [encode_source(sample) for sample in samples],
+            "beside": [encode_source(self._target_file(sample)) for sample in samples],
         }
-        return Encoded(list(samples), sides, [], self.how(reader, config, longest, data, labels))
+        return Encoded(list(samples), sides, [], self.batch_context(processor, config, max_length, data, labels))
 
-    def _other(self, sample: Picture) -> Picture:
-        return Picture(getattr(sample, self.beside), content=sample.beside)
+    def _target_file(self, sample: ImageSample) -> ImageSample:
+        return ImageSample(getattr(sample, self.target_attr), content=sample.target_content)
 
-    def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
-        plan = super().plan(encoded, config, tokens, seed, packed)
-        if ("beside", True) not in encoded.how.albums:
-            encoded.how.albums["beside", True] = Album(len(encoded), encoded.how.wide.size, kind=self.kind)
+    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
+        plan = super().sampler(encoded, config, tokens, seed, packed)
+        if ("beside", True) not in encoded.batch_context.caches:
+            encoded.batch_context.caches["beside", True] = ImageCache(
+                len(encoded), encoded.batch_context.train_pixels.size, dtype=self.map_dtype
+            )
         return plan
 
-    def look_through(self, train: Encoded, valid: Encoded, config: Any, say: Callable[[str], None]) -> None:
-        self._refuse_unknown(train, "training")
-        self._refuse_unknown(valid, "validation")
-        super().look_through(train, valid, config, say)
+    def validate_data(self, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]) -> None:
+        self._require_known_targets(train, "training")
+        self._require_known_targets(valid, "validation")
+        super().validate_data(train, valid, config, log)
 
-    def _refuse_unknown(self, encoded: Encoded, part: str) -> None:
+    def _require_known_targets(self, encoded: Encoded, part: str) -> None:
         """Maps are opened until something is known in one of them, which it usually is in the first."""
-        sources, broken = encoded.sides["beside"], None
+        sources, broken = encoded.fields["beside"], None
         for number in range(len(encoded)):
             try:
-                if (self.map_of(source_of(sources[number]), encoded.how) != self.unknown).any():
+                if (
+                    self.read_target(decode_source(sources[number]), encoded.batch_context) != self.unknown_value
+                ).any():
                     return
             except DataError as error:  # it is left out by its name where it is learnt from
                 broken = error
         if broken is not None:
             raise broken
-        first = source_of(sources[0])
+        first = decode_source(sources[0])
         raise DataError(
-            f"{self.nothing}, here and in all of the {len(encoded):,} {part} maps: nothing can be learnt from them.",
+            f"{self.all_unknown_message}, here and in all of the {len(encoded):,} {part} maps: nothing can be learnt from them.",
             first if isinstance(first, str) else None, advice=f"See what they hold with 'regard check {self.name}'.",
         )  # fmt: skip
 
-    def made_of(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
-        x, changes = self.pictures(encoded, rows)
+    def build_batch(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
+        x, changes = self.load_images(encoded, rows)
         learnt = rows.ndim == 2
-        pixels: Pixels = encoded.how.wide if learnt else encoded.how.pixels
+        pixels: ImageProcessor = encoded.batch_context.train_pixels if learnt else encoded.batch_context.pixels
 
         def read(number: int) -> np.ndarray:
-            found = self.map_of(source_of(encoded.sides["beside"][number]), encoded.how)
-            return pixels.prepare_map(found, self.unknown).astype(self.kind)
+            found = self.read_target(decode_source(encoded.fields["beside"][number]), encoded.batch_context)
+            return pixels.prepare_map(found, self.unknown_value).astype(self.map_dtype)
 
-        maps = self.decoded(encoded, "beside", numbers_of(rows), read, learnt, pixels.size, self.kind)
+        maps = self.load_cached(encoded, "beside", sample_ids(rows), read, learnt, pixels.size, self.map_dtype)
         labels = torch.from_numpy(np.stack(maps))
-        return Batch(x, labels=labels, changes=changes, changed_by=encoded.how.augment)
+        return Batch(x, labels=labels, augment_params=changes, augmentation=encoded.batch_context.augment)
 
-    def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
-        yield from super().batches(encoded, config, min(tokens, FEW), data)
+    def eval_batches(
+        self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
+    ) -> Iterator[Batch]:
+        yield from super().eval_batches(encoded, config, min(tokens, MAX_MAPS), data)
 
-    def both(self, model: Asked, batch: Batch) -> Batch:
+    def prepare_pair(self, model: ModelProtocol, batch: Batch) -> Batch:
         """Pixels and what belongs to them, changed alike."""
         assert batch.labels is not None
         labels = batch.labels
-        if batch.changes is not None:
-            labels = apply_map(labels, batch.changes, model.pixels_or_refuse().size)
-        return replace(self.looked_at(model, batch), labels=labels)
+        if batch.augment_params is not None:
+            labels = augment_maps(labels, batch.augment_params, model.require_image_processor().size)
+        return replace(self.prepare_inputs(model, batch), labels=labels)
 
-    def taken(self, model: Asked, batch: Batch) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
+    def feature_maps(self, model: ModelProtocol, batch: Batch) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
         """The maps that the head asks the body for, and the size of the pixels."""
-        height, width = batch.x.shape[-2:]
-        return model.body(batch, taps=model.head.taps).taps, (height, width)
+        height, width = batch.inputs.shape[-2:]
+        return model.body(batch, taps=model.head.tap_indices).hidden_states, (height, width)
 
-    def logits(self, model: Asked, batch: Batch) -> Tensor:
-        batch = self.looked_at(model, batch)
-        return model.head(*self.taken(model, batch))
+    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
+        batch = self.prepare_inputs(model, batch)
+        return model.head(*self.feature_maps(model, batch))
 
-    def painted(
-        self, model: Asked, pictures: Iterable[tuple[np.ndarray, Size]]
+    def predict_maps(
+        self, model: ModelProtocol, images: Iterable[tuple[np.ndarray, Size]]
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Each picture and what is said of it, at the size beside it. No more than a few are held."""
-        pixels = model.pixels_or_refuse()
-        for some in chunked(pictures, min(FEW, together(pixels))):
+        pixels = model.require_image_processor()
+        for some in chunked(images, min(MAX_MAPS, eval_batch_size(pixels))):
             made = np.stack([pixels.prepare(picture) for picture, _ in some])
             x = torch.from_numpy(made).permute(0, 3, 1, 2).contiguous().to(model.device)
             with torch.inference_mode():
@@ -164,39 +177,39 @@ class Mapped(Pictured):
             found = found if found.ndim == 4 else found[:, None]
             for one, (picture, size) in zip(found, some, strict=True):
                 if size != picture.shape[:2]:
-                    _check_room(size)
-                yield picture, self.enlarged(one, size)
+                    _check_memory(size)
+                yield picture, self.resize_map(one, size)
 
-    def enlarged(self, said: Tensor, size: Size) -> np.ndarray:
+    def resize_map(self, logits: Tensor, size: Size) -> np.ndarray:
         """What is said of a picture (C, h, w) as a map of this size (H, W)."""
-        wide = F.interpolate(said[None], size, mode="bilinear", align_corners=False)
+        wide = F.interpolate(logits[None], size, mode="bilinear", align_corners=False)
         return wide[0, 0].cpu().numpy()
 
-    def compared(
-        self, model: Asked, encoded: Encoded, count: int
+    def iter_predictions_and_targets(
+        self, model: ModelProtocol, encoded: Encoded, count: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Of the first samples: the picture, what is said of it, and what is right, at the size of the latter."""
         right: deque[np.ndarray] = deque()
 
         def asked() -> Iterator[tuple[np.ndarray, Size]]:
             for number in range(count):
-                picture, size = sized_of(source_of(encoded.sides["picture"][number]))
-                right.append(self.map_of(source_of(encoded.sides["beside"][number]), encoded.how))
+                picture, size = load_image_and_size(decode_source(encoded.fields["picture"][number]))
+                right.append(self.read_target(decode_source(encoded.fields["beside"][number]), encoded.batch_context))
                 high, wide = right[-1].shape
-                if (high, wide) != size and not abs(high * size[1] / (wide * size[0]) - 1) < self.apart:
+                if (high, wide) != size and not abs(high * size[1] / (wide * size[0]) - 1) < self.aspect_tolerance:
                     raise DataError(
                         f"is {high} x {wide}, and its picture {size[0]} x {size[1]}.",
-                        getattr(encoded.samples[number], self.beside) if encoded.samples else None,
+                        getattr(encoded.samples[number], self.target_attr) if encoded.samples else None,
                     )
                 yield picture, (high, wide)
 
-        for picture, said in self.painted(model, asked()):
+        for picture, said in self.predict_maps(model, asked()):
             yield picture, said, right.popleft()
 
 
-def _check_room(size: Size) -> None:
+def _check_memory(size: Size) -> None:
     """A file that is decoded at an eighth of its size has a map of 64 times as many numbers."""
-    if BYTES * size[0] * size[1] > free_memory():
+    if BYTES_PER_PIXEL * size[0] * size[1] > free_memory():
         raise DataError(
             f"a map of {size[0]:,} x {size[1]:,} pixels does not fit into the memory that is free.",
             advice="Make the picture smaller.",

@@ -10,157 +10,179 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from regard.data.images.labeled import Picture, iterate_depths
-from regard.data.settings import Data
-from regard.data.text.tables import Empty
-from regard.decode.settings import Decode
-from regard.nn.vision.dense import depth_head, settled
-from regard.nn.vision.depth_loss import inverse, metric_loss, relative_loss
-from regard.processors.image import read_depth
-from regard.tasks.base import Encoded, Scored, Sums, Terms
-from regard.tasks.dense_prediction import Mapped
-from regard.tasks.file_task import source_of
-from regard.tasks.image_task import Seeing, sized_of
-from regard.tasks.metrics.segmentation_depth import Distances, as_depth
-from regard.tasks.protocol import Asked
-from regard.types import Answer, Batch
+from regard.data.images.image_io import read_depth
+from regard.data.images.labeled import ImageSample, iterate_depth_images
+from regard.data.settings import DataSettings
+from regard.data.text.tables import SkippedRow
+from regard.decode.settings import DecodeSettings
+from regard.nn.vision.dense import depth_head, resolve_fusion_norm
+from regard.nn.vision.depth_loss import inverse_depth, metric_loss, relative_loss
+from regard.tasks.base import Encoded, EvalResult, LossSum, LossWeights
+from regard.tasks.dense_prediction import DensePredictionTask
+from regard.tasks.file_task import decode_source
+from regard.tasks.image_task import ImageBatchContext, load_image_and_size
+from regard.tasks.metrics.segmentation_depth import DepthMetrics, align_depth
+from regard.tasks.protocol import ModelProtocol
+from regard.types import Batch, Prediction
 
-METRIC = "metres"
+METERS_LABEL = "metres"
 """Stands among the labels of a model that tells distances; others tell nearness, up to a scale and a shift."""
-TYPICAL = 2.0
+INITIAL_DEPTH = 2.0
 """Metres that an untaught head says."""
-SHOWN = 6
+MAX_FIGURE_SAMPLES = 6
 """Validation pictures that are drawn."""
 
 
 @dataclass(frozen=True)
-class Gauged(Seeing):
+class DepthContext(ImageBatchContext):
     """How pictures and depths become batches."""
 
     unit: float = 0.0
 
 
-class Depth(Mapped):
+class Depth(DensePredictionTask):
     name = "depth"
-    about = "pictures with maps of depth (two folders, or a table); answers with the distance of each pixel"
+    description = "pictures with maps of depth (two folders, or a table); answers with the distance of each pixel"
     columns = ("image", "depth")
     metric = "abs_rel"
-    lowest = True
-    paints = True
-    model = "dpt-small"
-    beside, kind, unknown = "depth", np.float32, 0.0
-    apart = 0.02
-    nothing = "every depth is 0, which means that it is not known"
-    heeds = (*Mapped.heeds, "data.metric", "data.unit")
+    lower_is_better = True
+    has_file_output = True
+    default_model = "dpt-small"
+    target_attr, map_dtype, unknown_value = "depth", np.float32, 0.0
+    aspect_tolerance = 0.02
+    all_unknown_message = "every depth is 0, which means that it is not known"
+    settings_used = (*DensePredictionTask.settings_used, "data.metric_depth", "data.depth_scale")
 
-    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Picture | Empty]:
-        return iterate_depths(data, columns)
+    def iter_samples(
+        self, data: Sequence[str], columns: Mapping[str, str] | None = None
+    ) -> Iterator[ImageSample | SkippedRow]:
+        return iterate_depth_images(data, columns)
 
-    def head_labels(self, labels: Sequence[str], data: Data) -> tuple[str, ...]:
-        return (METRIC,) if data.metric else ()
+    def head_labels(self, labels: Sequence[str], data: DataSettings) -> tuple[str, ...]:
+        return (METERS_LABEL,) if data.metric_depth else ()
 
-    def unsayable(self, labels: Sequence[str]) -> str:
-        if METRIC not in labels:
+    def unsupported_by_layout(self, labels: Sequence[str]) -> str:
+        if METERS_LABEL not in labels:
             return ""
         return (
             "the published layout tells how near pixels are, and this model metres. One that is trained with "
-            "--set data.metric=false can be written."
+            "--set data.metric_depth=false can be written."
         )
 
-    def bodied(self, config: Any) -> Any:
-        return settled(config, classes=False)
+    def adapt_config(self, config: Any) -> Any:
+        return resolve_fusion_norm(config, classifies=False)
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        return depth_head(config, TYPICAL if METRIC in labels else None)
+        return depth_head(config, INITIAL_DEPTH if METERS_LABEL in labels else None)
 
-    def how(self, reader: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Gauged:
-        seeing = super().how(reader, config, longest, data)
-        return Gauged(seeing.pixels, seeing.augment, unit=0.0 if data is None else data.unit)
+    def batch_context(
+        self, processor: Any, config: Any, max_length: int, data: DataSettings | None, labels: Sequence[str] = ()
+    ) -> DepthContext:
+        seeing = super().batch_context(processor, config, max_length, data)
+        return DepthContext(seeing.pixels, seeing.augment, unit=0.0 if data is None else data.depth_scale)
 
-    def map_of(self, source: str | bytes, data: Any) -> np.ndarray:
+    def read_target(self, source: str | bytes, data: Any) -> np.ndarray:
         return read_depth(source, data.unit or None)
 
-    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
-        batch = self.both(model, batch)
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
+        batch = self.prepare_pair(model, batch)
         assert batch.labels is not None
-        known, said = batch.labels > 0, model.head(*self.taken(model, batch))
-        if METRIC in model.identity.labels:
+        known, said = batch.labels > 0, model.head(*self.feature_maps(model, batch))
+        if METERS_LABEL in model.spec.labels:
             return metric_loss(said, batch.labels, known)
-        nearness, known = inverse(batch.labels, known)
+        nearness, known = inverse_depth(batch.labels, known)
         return relative_loss(said, nearness, known)
 
-    def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
+    def predict(
+        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
+    ) -> list[Prediction]:
         """Of each picture the nearest, the middle and the farthest; `extra["depth"]` is the map itself, at the size of the
         file; `extra["picture"]` is smaller where not all of that is decoded."""
-        return [self._said(model, picture, said) for picture, said in self.painted(model, map(sized_of, inputs))]
+        return [
+            self._make_prediction(model, picture, said)
+            for picture, said in self.predict_maps(model, map(load_image_and_size, inputs))
+        ]
 
-    def _said(self, model: Asked, picture: np.ndarray, said: np.ndarray) -> Answer:
-        unit = "metres" if METRIC in model.identity.labels else "nearness"
+    def _make_prediction(self, model: ModelProtocol, picture: np.ndarray, said: np.ndarray) -> Prediction:
+        unit = "metres" if METERS_LABEL in model.spec.labels else "nearness"
         low, middle, high = (round(float(value), 4) for value in np.percentile(said, (1, 50, 99)))
         value = {"unit": unit, "low": low, "median": middle, "high": high}
-        return Answer(value, (), (), {"depth": said.astype(np.float32), "picture": picture, "unit": unit})
+        return Prediction(value, (), (), {"depth": said.astype(np.float32), "picture": picture, "unit": unit})
 
-    def score(
-        self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
-    ) -> Scored:
+    def evaluate(
+        self,
+        model: ModelProtocol,
+        encoded: Encoded,
+        decode: DecodeSettings,
+        data: DataSettings,
+        sums: LossSum,
+        max_samples: int | None = None,
+    ) -> EvalResult:
         """Errors, and shares of pixels within a factor; what tells nearness only is fitted to each picture first, and nothing
         said farther than the farthest depth of all these pictures, as MiDaS is scored."""
-        distances = Distances()
-        answers: list[Answer] = []
-        count = len(encoded) if most is None else min(most, len(encoded))
-        metric = METRIC in model.identity.labels
-        farthest = 0.0 if metric else self._farthest(encoded, count)
-        for picture, said, right in self.compared(model, encoded, count):
-            metres = said if metric else as_depth(said, right, farthest)
+        distances = DepthMetrics()
+        answers: list[Prediction] = []
+        count = len(encoded) if max_samples is None else min(max_samples, len(encoded))
+        metric = METERS_LABEL in model.spec.labels
+        farthest = 0.0 if metric else self._max_depth(encoded, count)
+        for picture, said, right in self.iter_predictions_and_targets(model, encoded, count):
+            metres = said if metric else align_depth(said, right, farthest)
             distances.add(metres, right)
-            answer = self._said(model, picture, said)
-            more = {**answer.extra, "metres": metres, "right": right} if len(answers) < SHOWN else {}
+            answer = self._make_prediction(model, picture, said)
+            more = {**answer.extra, "metres": metres, "right": right} if len(answers) < MAX_FIGURE_SAMPLES else {}
             answers.append(replace(answer, extra=more))
         scores: dict[str, float | str] = {name: round(value, 4) for name, value in distances.scores().items()}
         return {**scores, "samples": count}, answers
 
-    def _farthest(self, encoded: Encoded, count: int) -> float:
-        maps = (self.map_of(source_of(encoded.sides["beside"][number]), encoded.how) for number in range(count))
+    def _max_depth(self, encoded: Encoded, count: int) -> float:
+        maps = (
+            self.read_target(decode_source(encoded.fields["beside"][number]), encoded.batch_context)
+            for number in range(count)
+        )
         return max((float(depth.max()) for depth in maps), default=0.0)
 
-    def draw(self, folder: Path, samples: Sequence[Picture], answers: Sequence[Answer]) -> list[str]:
-        from regard.draw.overlay import Measured, draw_depths
+    def save_figures(
+        self, folder: Path, samples: Sequence[ImageSample], predictions: Sequence[Prediction]
+    ) -> list[str]:
+        from regard.draw.overlay import DepthSample, draw_depths
 
         rows = [
-            Measured(answer.extra["picture"], answer.extra["metres"], answer.extra["right"], Path(sample.source).name)
-            for sample, answer in zip(samples, answers, strict=False)
+            DepthSample(
+                answer.extra["picture"], answer.extra["metres"], answer.extra["right"], Path(sample.source).name
+            )
+            for sample, answer in zip(samples, predictions, strict=False)
             if "right" in answer.extra
         ]
         return [draw_depths(rows, folder / "depths.png").name] if rows else []
 
-    def leave(self, name: str, answer: Answer, folder: Path) -> dict[str, str]:
+    def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
         """The map in colours with a scale, and as numbers: an array, and of metres millimetres as a PNG of 16 bits too."""
         from PIL import Image
 
-        from regard.draw.figure import write_whole
-        from regard.draw.overlay import Measured, draw_depths
+        from regard.draw.figure import write_atomic
+        from regard.draw.overlay import DepthSample, draw_depths
 
-        depth, relative = answer.extra["depth"], answer.extra["unit"] != METRIC
-        sample = Measured(answer.extra["picture"], depth, name=name)
+        depth, relative = prediction.extra["depth"], prediction.extra["unit"] != METERS_LABEL
+        sample = DepthSample(prediction.extra["picture"], depth, name=name)
         found = {"picture": str(draw_depths([sample], folder / f"{name}.seen.png", relative=relative))}
-        array = write_whole(folder / f"{name}.npy", lambda to: _save(to, depth))
+        array = write_atomic(folder / f"{name}.npy", lambda to: _save_array(to, depth))
         found["array"] = str(array)
         if not relative:
             image = Image.fromarray(np.clip(np.rint(1000 * depth), 0, 65535).astype(np.uint16))
             found["millimetres"] = str(
-                write_whole(folder / f"{name}.depth.png", lambda to: image.save(to, format="PNG"))
+                write_atomic(folder / f"{name}.depth.png", lambda to: image.save(to, format="PNG"))
             )
         return found
 
-    def said(self, given: Any, answer: Answer) -> str:
-        value = answer.value
-        return f"{given}\t{value['low']} to {value['high']} {value['unit']}, median {value['median']}"
+    def format_prediction(self, source: Any, prediction: Prediction) -> str:
+        value = prediction.value
+        return f"{source}\t{value['low']} to {value['high']} {value['unit']}, median {value['median']}"
 
-    def example(self, sample: Picture, answer: Answer) -> dict[str, str]:
-        value = answer.value
+    def example_row(self, sample: ImageSample, prediction: Prediction) -> dict[str, str]:
+        value = prediction.value
         return {"picture": sample.source, "answer": f"{value['low']} to {value['high']} {value['unit']}"}
 
 
-def _save(path: Path, values: np.ndarray) -> None:
+def _save_array(path: Path, values: np.ndarray) -> None:
     with path.open("wb") as file:
         np.save(file, values)

@@ -1,7 +1,7 @@
 """embed: a text in, one vector out, near those of texts that belong to it. Any encoder can be asked.
 
 It learns from pairs of texts that belong together: among all second texts of a grain the first shall be nearest to its own,
-and the other way round. What the others are follows from the grain: `train.tokens` says how many there are.
+and the other way round. What the others are follows from the grain: `train.batch_tokens` says how many there are.
 """
 
 from __future__ import annotations
@@ -16,245 +16,281 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.batching.samplers import Epochs, Packs, Plan, Shape
-from regard.data.settings import Data
+from regard.data.batching.samplers import BatchSampler, BatchShape, LengthBucketed, PackedSampler
+from regard.data.settings import DataSettings
 from regard.data.text import unlabeled_rows
 from regard.data.text.columns import SIDES
-from regard.data.text.contrastive_pairs import NAMES, iterate_together
-from regard.data.text.files import Complain
-from regard.data.text.pairs import Empty, Pair
-from regard.decode.settings import Decode
+from regard.data.text.contrastive_pairs import PAIR_COLUMNS, iterate_positive_pairs
+from regard.data.text.files import ErrorHandler
+from regard.data.text.pairs import Pair
+from regard.data.text.tables import SkippedRow
+from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, SettingError
 from regard.processors.padding import pack, pad
-from regard.processors.tokenizer.tokenizer import Text
-from regard.tasks.act import costed
-from regard.tasks.base import READ, TEXT, Encoded, Scored, Side, Sums, Task, Terms, lengths_of
-from regard.tasks.nearest import Among, Hit
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.tasks.act import add_act_cost
+from regard.tasks.base import (
+    ENCODING_SETTINGS,
+    TEXT_SETTINGS,
+    Encoded,
+    EvalResult,
+    FieldRows,
+    LossSum,
+    LossWeights,
+    Task,
+    row_lengths,
+)
+from regard.tasks.nearest import SearchHit, TextIndex
 from regard.tasks.pooling import Pooling, pooling_files, read_pooling
-from regard.tasks.protocol import Asked
-from regard.tasks.special_tokens import filler, framed
-from regard.tasks.text_heads import fitting, made_text
-from regard.types import IGNORE, Answer, Batch, Offsets, States
+from regard.tasks.protocol import ModelProtocol
+from regard.tasks.special_tokens import pad_id, with_template
+from regard.tasks.text_heads import build_tokenizer, special_token_ids
+from regard.types import IGNORE, Batch, BodyOutput, Offsets, Prediction
 
 SCALE = 20.0
 """Cosines are multiplied by it before the softmax: a temperature of 0.05."""
 BUDGET, LARGE = 4096, 65_536
 """Tokens that are looked at together when texts are asked for: on a CPU what its cache holds, and on other devices."""
-BEST = 5
+TOP_K = 5
 """How many of the nearest texts are told where nobody says how many."""
 
-Tell = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Hears how many texts are done, of how many."""
 
 
-class Vectors(NamedTuple):
-    table: np.ndarray
+class Embeddings(NamedTuple):
+    vectors: np.ndarray
     """(N, D)"""
-    cut: list[bool]
+    truncated: list[bool]
     """whether a text was too long to be read as a whole"""
 
 
 class Embed(Task):
     name = "embed"
-    about = "pairs of texts that belong together; answers with a vector, or with the nearest of many texts"
+    description = "pairs of texts that belong together; answers with a vector, or with the nearest of many texts"
     columns = SIDES
     unit = "pairs"
     metric = "mrr"
-    sample = Pair
-    sides = ("first", "second")
-    model = "bert-mini"
+    sample_type = Pair
+    fields = ("first", "second")
+    default_model = "bert-mini"
     usage = '"a text"'
-    generates, cuts, cut = False, True, "at their end"
-    heeds = (*TEXT, *READ)
+    generates, truncates, truncation_side = False, True, "at their end"
+    settings_used = (*TEXT_SETTINGS, *ENCODING_SETTINGS)
 
     def __init__(self, pooling: Pooling | None = None) -> None:
         self.pooling = pooling or Pooling()
 
-    def of(self, folder: Path) -> Embed:
+    def from_folder(self, folder: Path) -> Embed:
         """The task as the files beside published weights say it."""
         return Embed(read_pooling(folder))
 
-    def files(self, config: Any) -> dict[str, Any]:
+    def extra_files(self, config: Any) -> dict[str, Any]:
         """Those files, for others."""
         return pooling_files(self.pooling, config.width)
 
     # -- pairs of texts
 
-    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Pair | Empty]:
-        return iterate_together(data, columns)
+    def iter_samples(
+        self, data: Sequence[str], columns: Mapping[str, str] | None = None
+    ) -> Iterator[Pair | SkippedRow]:
+        return iterate_positive_pairs(data, columns)
 
-    def inputs_of(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Any]]:
-        return unlabeled_rows.sources(entry, columns, complain, tuple(first for first, _ in NAMES))
+    def iter_inputs(
+        self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
+    ) -> Iterator[tuple[int, Any]]:
+        return unlabeled_rows.read_sources(entry, columns, complain, tuple(first for first, _ in PAIR_COLUMNS))
 
-    def key(self, sample: Pair) -> str:
+    def split_key(self, sample: Pair) -> str:
         return sample.source
 
-    def texts(self, samples: Iterable[Pair]) -> Iterator[str]:
+    def fingerprint_texts(self, samples: Iterable[Pair]) -> Iterator[str]:
         for sample in samples:
             yield sample.source
             yield sample.target
 
-    def tokenizer(self, texts: Iterable[str], data: Data) -> Text:
-        return made_text(texts, data)
+    def train_tokenizer(self, texts: Iterable[str], data: DataSettings) -> TextTokenizer:
+        return build_tokenizer(texts, data)
 
-    def flavour(self, data: Data) -> tuple[Any, ...]:
-        return self.pooling.longest, self.pooling.lower
+    def encoding_key(self, data: DataSettings) -> tuple[Any, ...]:
+        return self.pooling.max_length, self.pooling.lowercase
 
-    def dressed(self, text: Text, config: Any) -> Text:
-        return framed(text, config)
+    def export_tokenizer(self, text: TextTokenizer, config: Any) -> TextTokenizer:
+        return with_template(text, config)
 
-    def fit(self, config: Any, reader: Text) -> Any:
-        return replace(config, vocabulary=reader.size, **fitting(reader))
+    def fit_config(self, config: Any, processor: TextTokenizer) -> Any:
+        return replace(config, vocab_size=processor.size, **special_token_ids(processor))
 
     def encode(
-        self, samples: Sequence[Pair], reader: Text, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[Pair], processor: TextTokenizer, config: Any, max_length: int, data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
-        firsts, short = self._rows([sample.source for sample in samples], reader, config, longest)
-        seconds, others = self._rows([sample.target for sample in samples], reader, config, longest)
+        firsts, short = self._encode_texts([sample.source for sample in samples], processor, config, max_length)
+        seconds, others = self._encode_texts([sample.target for sample in samples], processor, config, max_length)
         cut = [sample for sample, *either in zip(samples, short, others, strict=True) if any(either)]
         return Encoded(list(samples), {"first": firsts, "second": seconds}, cut)
 
-    def _rows(self, texts: Sequence[str], text: Text, config: Any, longest: int) -> tuple[list[np.ndarray], list[bool]]:
+    def _encode_texts(
+        self, texts: Sequence[str], text: TextTokenizer, config: Any, longest: int
+    ) -> tuple[list[np.ndarray], list[bool]]:
         """Each between the tokens that begin and end a text. Of one that is too long the beginning is read, as published
         tools do, whose vectors these shall equal."""
-        limit = min(longest, config.length, self.pooling.longest or config.length)
-        told = [item.lower() if self.pooling.lower else item for item in map(str.strip, texts)]
+        limit = min(longest, config.max_length, self.pooling.max_length or config.max_length)
+        told = [item.lower() if self.pooling.lowercase else item for item in map(str.strip, texts)]
         ids, room = text.encode(told), max(limit - 2, 1)
-        rows = [np.array([config.start, *row[:room], config.end], dtype=np.int32) for row in ids]
+        rows = [np.array([config.bos_id, *row[:room], config.eos_id], dtype=np.int32) for row in ids]
         return rows, [len(row) > room for row in ids]
 
-    def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
+    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         lengths = self.lengths(encoded)
-        return (Packs if packed else Plan)(lengths, max(tokens, int(lengths.sum(1).max())), seed)
+        return (PackedSampler if packed else LengthBucketed)(lengths, max(tokens, int(lengths.sum(1).max())), seed)
 
-    def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, shape: Shape | None = None) -> Batch:
+    def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None) -> Batch:
         """First texts as x, second ones as target. `labels` (S, 2) number the different texts: equal ones are alike."""
         rows = list(rows)
-        firsts, seconds = ([encoded.sides[side][i] for i in rows] for side in self.sides)
-        labels, value = torch.from_numpy(_numbered(firsts, seconds)), filler(config)
+        firsts, seconds = ([encoded.fields[side][i] for i in rows] for side in self.fields)
+        labels, value = torch.from_numpy(_text_ids(firsts, seconds)), pad_id(config)
         if shape is None:
             (x, mask), (y, target_mask) = pad(firsts, value), pad(seconds, value)
             return Batch(x, mask, y, target_mask, labels=labels)
-        (room, second_room), (longest, second_longest), many = shape.rooms, shape.longest, shape.documents
+        (room, second_room), (longest, second_longest), many = shape.row_lengths, shape.max_lengths, shape.num_documents
         x, offsets = pack(firsts, room, longest, many, value)
         y, target_offsets = pack(seconds, second_room, second_longest, many, value)
         labels = F.pad(labels, (0, 0, 0, many - len(labels)), value=IGNORE)
-        return Batch(x, target=y, labels=labels, offsets=offsets, target_offsets=target_offsets)
+        return Batch(x, decoder_inputs=y, labels=labels, offsets=offsets, decoder_offsets=target_offsets)
 
     # -- what is learnt
 
-    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
         """The sum over pairs of the mean of two cross-entropies: of the second text among all second ones, given the first,
         and the other way round; and how many pairs there are. Texts that are equal are no contrast to each other."""
-        assert batch.labels is not None and batch.target is not None
+        assert batch.labels is not None and batch.decoder_inputs is not None
         if terms.smoothing or terms.auxiliary:
             raise SettingError(
-                "train.smoothing and train.auxiliary mean nothing to embed: it has no classes. Set them to 0."
+                "train.label_smoothing and train.lm_loss_weight mean nothing to embed: it has no classes. Set them to 0."
             )
-        first = self._states(model, batch.x, batch.mask, batch.offsets)
-        second = self._states(model, batch.target, batch.target_mask, batch.target_offsets)
-        unit = replace(self.pooling, unit=True)
+        first = self._run_body(model, batch.inputs, batch.mask, batch.offsets)
+        second = self._run_body(model, batch.decoder_inputs, batch.decoder_mask, batch.decoder_offsets)
+        unit = replace(self.pooling, normalize=True)
         firsts, seconds = (unit(states.sequence, rows) for states, rows in (first, second))
         asked = batch.labels[:, 0] != IGNORE
         with torch.autocast(firsts.device.type, enabled=False):
-            alike = (SCALE * firsts @ seconds.T).masked_fill(_no_contrast(batch.labels, asked), -torch.inf)
+            alike = (SCALE * firsts @ seconds.T).masked_fill(_excluded_negatives(batch.labels, asked), -torch.inf)
         losses = (alike.logsumexp(1) + alike.logsumexp(0)) / 2 - alike.diagonal()
         total = losses.sum()  # what only fills up a row has no contrast: its loss is 0
-        if getattr(model.body, "pools", False) and first[0].summary is not None:
+        if getattr(model.body, "has_pooler", False) and first[0].pooled is not None:
             # nobody asks for it, but processes that train together wait for a gradient of every parameter
-            total = total + 0.0 * first[0].summary.sum()
-        return costed(model, (total, asked.sum()), first[0], second[0])
+            total = total + 0.0 * first[0].pooled.sum()
+        return add_act_cost(model, (total, asked.sum()), first[0], second[0])
 
-    def _states(self, model: Asked, x: Tensor, mask: Tensor | None, offsets: Offsets | None) -> tuple[States, Batch]:
-        rows = _first_marked(Batch(x, mask, offsets=offsets), model.config)
+    def _run_body(
+        self, model: ModelProtocol, x: Tensor, mask: Tensor | None, offsets: Offsets | None
+    ) -> tuple[BodyOutput, Batch]:
+        rows = _with_global_token(Batch(x, mask, offsets=offsets), model.config)
         return model.body(rows), rows
 
-    def logits(self, model: Asked, batch: Batch) -> Tensor:
+    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
         """The vectors (B, D)."""
-        batch = batch if batch.marked is not None else _first_marked(batch, model.config)
+        batch = batch if batch.global_tokens is not None else _with_global_token(batch, model.config)
         return self.pooling(model.body(batch).sequence, batch)
 
     # -- what is answered
 
-    def alone(self, inputs: Any) -> bool:
+    def is_single(self, inputs: Any) -> bool:
         return isinstance(inputs, str | Mapping)
 
-    def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
+    def predict(
+        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
+    ) -> list[Prediction]:
         """Of a text its vector; of {"query": text, "among": texts, "best": 5} the nearest of the texts, as `nearest` says.
 
         The vectors of one list of texts are made once, however many queries name it."""
-        shelves: dict[int, Among] = {}
-        found = self.vectors(model, [_query(item) for item in inputs])
+        shelves: dict[int, TextIndex] = {}
+        found = self.embed_texts(model, [_query_text(item) for item in inputs])
         answers = []
         for item, vector, cut in zip(inputs, *found, strict=True):
             extra = {"cut": True} if cut else {}
             if isinstance(item, Mapping):
                 texts = item["among"]
                 if id(texts) not in shelves:
-                    shelves[id(texts)] = self.among(model, texts)
-                hits = shelves[id(texts)].nearest(vector[None], item.get("best", BEST))[0]
-                answers.append(_told(hits, extra))
+                    shelves[id(texts)] = self.build_index(model, texts)
+                hits = shelves[id(texts)].search(vector[None], item.get("best", TOP_K))[0]
+                answers.append(_search_prediction(hits, extra))
             else:
-                answers.append(Answer(vector.tolist(), extra=extra))
+                answers.append(Prediction(vector.tolist(), extra=extra))
         return answers
 
-    def among(self, model: Asked, texts: Sequence[str], tell: Tell | None = None) -> Among:
+    def build_index(
+        self, model: ModelProtocol, texts: Sequence[str], on_progress: ProgressCallback | None = None
+    ) -> TextIndex:
         """Texts that are to be searched, with their vectors."""
         if isinstance(texts, str) or not texts:
             raise RegardError("there is nothing to search: a list of texts is wanted.")
         distinct = list(dict.fromkeys(texts))
-        made = self.vectors(model, distinct, tell).table
+        made = self.embed_texts(model, distinct, on_progress).vectors
         place = {text: number for number, text in enumerate(distinct)}
-        return Among(texts, made if len(distinct) == len(texts) else made[[place[text] for text in texts]])
+        return TextIndex(texts, made if len(distinct) == len(texts) else made[[place[text] for text in texts]])
 
-    def nearest(self, model: Asked, queries: Sequence[str], among: Among, best: int = BEST) -> list[Answer]:
+    def search(
+        self, model: ModelProtocol, queries: Sequence[str], index: TextIndex, top_k: int = TOP_K
+    ) -> list[Prediction]:
         """Of each the text that is nearest; `scores` and `hits` tell the best so many with their cosines."""
-        found = self.vectors(model, queries)
-        hits = among.nearest(found.table, best)
-        return [_told(some, {"cut": True} if cut else {}) for some, cut in zip(hits, found.cut, strict=True)]
+        found = self.embed_texts(model, queries)
+        hits = index.search(found.vectors, top_k)
+        return [
+            _search_prediction(some, {"cut": True} if cut else {})
+            for some, cut in zip(hits, found.truncated, strict=True)
+        ]
 
-    def vectors(self, model: Asked, texts: Sequence[str], tell: Tell | None = None) -> Vectors:
+    def embed_texts(
+        self, model: ModelProtocol, texts: Sequence[str], on_progress: ProgressCallback | None = None
+    ) -> Embeddings:
         for item in texts:
             if not isinstance(item, str):
                 raise RegardError(f"a text is wanted, not {item!r:.60}.")
-        rows, cut = self._rows(texts, model.text_or_refuse(), model.config, model.config.length)
-        return Vectors(self._table(model, rows, tell), cut)
+        rows, cut = self._encode_texts(texts, model.require_tokenizer(), model.config, model.config.max_length)
+        return Embeddings(self._embed_rows(model, rows, on_progress), cut)
 
-    def _table(self, model: Asked, rows: Side, tell: Tell | None = None) -> np.ndarray:
+    def _embed_rows(self, model: ModelProtocol, rows: FieldRows, tell: ProgressCallback | None = None) -> np.ndarray:
         """(N, D): longer texts are looked at together with their like."""
         wide = np.float64 if next(iter(model.body.parameters())).dtype == torch.float64 else np.float32
         table, done = np.zeros((len(rows), model.config.width), dtype=wide), 0
         if not len(rows):
             return table
-        lengths, budget = lengths_of(rows), BUDGET if model.device.type == "cpu" else LARGE
+        lengths, budget = row_lengths(rows), BUDGET if model.device.type == "cpu" else LARGE
         with torch.inference_mode():
-            for some in Plan(lengths, max(budget, int(lengths.max())), seed=0).sequential():
-                x, mask = pad([rows[i] for i in some], filler(model.config))
+            for some in LengthBucketed(lengths, max(budget, int(lengths.max())), seed=0).sequential():
+                x, mask = pad([rows[i] for i in some], pad_id(model.config))
                 table[some] = self.logits(model, Batch(x, mask).to(model.device)).cpu().numpy()
                 done += len(some)
                 if tell is not None:
                     tell(done, len(rows))
         return table
 
-    def choose(self, model: Asked, prompt: str, choices: Sequence[str]) -> Answer:
+    def rank(self, model: ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
         raise RegardError("embed tells how near texts are, not which follows: name a file with --among to search it.")
 
     # -- how good it is
 
-    def score(
-        self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
-    ) -> Scored:
+    def evaluate(
+        self,
+        model: ModelProtocol,
+        encoded: Encoded,
+        decode: DecodeSettings,
+        data: DataSettings,
+        sums: LossSum,
+        max_samples: int | None = None,
+    ) -> EvalResult:
         """Shares of 100: how often the second text of a pair is the nearest to the first among all second texts
         (accuracy), and the mean of 1 / its rank, where it is among the nearest ten (mrr)."""
         samples = encoded.samples
         place: dict[str, int] = {}
         for number, sample in enumerate(samples):
             place.setdefault(sample.target, number)
-        texts, seconds = list(place), encoded.sides["second"]
-        among = Among(texts, self._table(model, [seconds[number] for number in place.values()]))
-        asked = self._table(model, list(encoded.sides["first"])[:most])
-        answers = _ranked(samples[: len(asked)], samples, among, among.cosines(asked))
+        texts, seconds = list(place), encoded.fields["second"]
+        among = TextIndex(texts, self._embed_rows(model, [seconds[number] for number in place.values()]))
+        asked = self._embed_rows(model, list(encoded.fields["first"])[:max_samples])
+        answers = _rank_predictions(samples[: len(asked)], samples, among, among.iter_cosines(asked))
         ranks = np.array([answer.extra["rank"] for answer in answers])
         scores: dict[str, float | str] = {
             "mrr": round(100 * float(np.where(ranks <= 10, 1 / ranks, 0.0).mean()), 2),
@@ -263,24 +299,24 @@ class Embed(Task):
         }
         return scores, answers
 
-    def said(self, given: Any, answer: Answer) -> str:
-        if "hits" in answer.extra:
-            return "\n".join(f"{hit['cosine']:7.4f}  {hit['value']}" for hit in answer.extra["hits"])
-        return " ".join(f"{number:.6f}" for number in answer.value)
+    def format_prediction(self, source: Any, prediction: Prediction) -> str:
+        if "hits" in prediction.extra:
+            return "\n".join(f"{hit['cosine']:7.4f}  {hit['value']}" for hit in prediction.extra["hits"])
+        return " ".join(f"{number:.6f}" for number in prediction.value)
 
-    def example(self, sample: Pair, answer: Answer) -> dict[str, str]:
-        rank = str(answer.extra["rank"])
-        return {"source": sample.source, "answer": str(answer.value), "reference": sample.target, "rank": rank}
+    def example_row(self, sample: Pair, prediction: Prediction) -> dict[str, str]:
+        rank = str(prediction.extra["rank"])
+        return {"source": sample.source, "answer": str(prediction.value), "reference": sample.target, "rank": rank}
 
 
-def _numbered(firsts: Sequence[np.ndarray], seconds: Sequence[np.ndarray]) -> np.ndarray:
+def _text_ids(firsts: Sequence[np.ndarray], seconds: Sequence[np.ndarray]) -> np.ndarray:
     """(S, 2): texts that are equal, on whichever side, have the same number."""
     known: dict[bytes, int] = {}
     pairs = zip(firsts, seconds, strict=True)
     return np.array([[known.setdefault(row.tobytes(), len(known)) for row in pair] for pair in pairs], dtype=np.int64)
 
 
-def _no_contrast(numbers: Tensor, asked: Tensor) -> Tensor:
+def _excluded_negatives(numbers: Tensor, asked: Tensor) -> Tensor:
     """(S, S): where the second text of a pair is not to be far from the first of another: one of their texts is the same."""
     first, second = numbers.T
     same = (first[:, None] == first) | (second[:, None] == second) | (first[:, None] == second)
@@ -288,19 +324,19 @@ def _no_contrast(numbers: Tensor, asked: Tensor) -> Tensor:
     return same & ~torch.eye(len(numbers), dtype=torch.bool, device=numbers.device)
 
 
-def _first_marked(batch: Batch, config: Any) -> Batch:
+def _with_global_token(batch: Batch, config: Any) -> Batch:
     """Where tokens look at their neighbours only, the first sees all and is seen by all."""
-    if not hasattr(config, "windows"):
+    if not hasattr(config, "attention_window"):
         return batch
-    marked = torch.zeros_like(batch.x, dtype=torch.bool)
+    marked = torch.zeros_like(batch.inputs, dtype=torch.bool)
     if batch.offsets is None:
         marked[:, 0] = True
     else:
         marked[0, batch.offsets.starts[:-1].clamp(max=marked.shape[1] - 1)] = True
-    return replace(batch, marked=marked)
+    return replace(batch, global_tokens=marked)
 
 
-def _query(item: Any) -> Any:
+def _query_text(item: Any) -> Any:
     if not isinstance(item, Mapping):
         return item
     if not {"query", "among"} <= item.keys() <= {"query", "among", "best"}:
@@ -308,14 +344,14 @@ def _query(item: Any) -> Any:
     return item["query"]
 
 
-def _told(hits: Sequence[Hit], extra: Mapping[str, Any]) -> Answer:
+def _search_prediction(hits: Sequence[SearchHit], extra: Mapping[str, Any]) -> Prediction:
     listed = [asdict(hit) for hit in hits]
-    return Answer(hits[0].value, tuple(hit.cosine for hit in hits), extra={"hits": listed, **extra})
+    return Prediction(hits[0].value, tuple(hit.cosine for hit in hits), extra={"hits": listed, **extra})
 
 
-def _ranked(
-    asked: Sequence[Pair], samples: Sequence[Pair], among: Among, cosines: Iterable[np.ndarray]
-) -> list[Answer]:
+def _rank_predictions(
+    asked: Sequence[Pair], samples: Sequence[Pair], among: TextIndex, cosines: Iterable[np.ndarray]
+) -> list[Prediction]:
     """Of each pair what was found for its first text, and the rank of the best that belongs to it. Texts that are as near
     rank before it; the first text itself, where it is among the others, is not looked for."""
     place = {text: number for number, text in enumerate(among.texts)}
@@ -330,5 +366,5 @@ def _ranked(
         level = row[own].max()
         rank = 1 + int((row >= level).sum()) - int((row[own] >= level).sum())
         top = int(row.argmax())
-        answers.append(Answer(among.texts[top], (float(row[top]),), extra={"rank": rank, "cosine": float(level)}))
+        answers.append(Prediction(among.texts[top], (float(row[top]),), extra={"rank": rank, "cosine": float(level)}))
     return answers

@@ -10,112 +10,133 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.settings import Data
-from regard.data.text.labeled import BETWEEN
-from regard.decode.settings import Decode
+from regard.data.settings import DataSettings
+from regard.data.text.labeled import LABEL_SEPARATOR
+from regard.decode.settings import DecodeSettings
 from regard.errors import DataError
-from regard.tasks.base import Encoded, Scored, Sums
-from regard.tasks.classify import SAID, drawn, each_of, labels_of, scored, scored_several
-from regard.tasks.file_task import Opened, numbers_of, place_of
-from regard.tasks.multilabel import likely, tells_several
-from regard.tasks.protocol import Asked
-from regard.tasks.text_heads import numbered
-from regard.types import Answer, Batch
+from regard.tasks.base import Encoded, EvalResult, LossSum
+from regard.tasks.classify import (
+    MAX_PRINTED_LABELS,
+    classification_scores,
+    multilabel_metrics,
+    multilabel_scores,
+    predicted_labels,
+    save_class_figure,
+)
+from regard.tasks.file_task import FileSampleTask, sample_ids, sample_location
+from regard.tasks.multilabel import is_multilabel, labels_above_threshold
+from regard.tasks.protocol import ModelProtocol
+from regard.tasks.text_heads import label_ids
+from regard.types import Batch, Prediction
 
-TOP = 5
+TOP_K = 5
 
 
-class Naming(Opened):
+class ClassificationMixin(FileSampleTask):
     name = "classify"
     metric = "accuracy"
-    labelled = True
-    heeds: ClassVar[tuple[str, ...]] = ("train.smoothing", "decode.threshold")
+    has_labels = True
+    settings_used: ClassVar[tuple[str, ...]] = ("train.label_smoothing", "decode.threshold")
 
     def labels(self, sample: Any) -> Iterable[str]:
         return (sample.label,)
 
-    def deciding(self, scores: Mapping[str, Any]) -> str:
+    def selection_metric(self, scores: Mapping[str, Any]) -> str:
         return "micro_f1" if "micro_f1" in scores else self.metric
 
     def encode(
-        self, samples: Sequence[Any], reader: Any, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[Any], processor: Any, config: Any, max_length: int, data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         if len(labels) < 2:
             only = f"there is one class only ('{labels[0]}')" if labels else "there are no classes"
             raise DataError(f"{only}: nothing can be told apart.")
-        right = numbered(samples, [sample.label for sample in samples], labels)
+        right = label_ids(samples, [sample.label for sample in samples], labels)
         sides = {
-            self.sides[0]: [self.row(sample) for sample in samples],
+            self.fields[0]: [self.source_row(sample) for sample in samples],
             "label": [np.array([label]) for label in right],
         }
-        return Encoded(list(samples), sides, [], self.how(reader, config, longest, data))
+        return Encoded(list(samples), sides, [], self.batch_context(processor, config, max_length, data))
 
-    def right(self, encoded: Encoded, rows: np.ndarray) -> Tensor:
+    def label_ids(self, encoded: Encoded, rows: np.ndarray) -> Tensor:
         """(B,) the numbers of the classes."""
-        return torch.tensor([int(encoded.sides["label"][int(number)][0]) for number in numbers_of(rows)])
+        return torch.tensor([int(encoded.fields["label"][int(number)][0]) for number in sample_ids(rows)])
 
-    def chances(self, model: Asked, logits: Tensor) -> Tensor:
-        return logits.sigmoid() if tells_several(model) else logits.softmax(-1)
+    def probabilities(self, model: ModelProtocol, logits: Tensor) -> Tensor:
+        return logits.sigmoid() if is_multilabel(model) else logits.softmax(-1)
 
-    def table(self, model: Asked, batch: Batch) -> np.ndarray:
+    def predict_probabilities(self, model: ModelProtocol, batch: Batch) -> np.ndarray:
         """(B, classes) probabilities."""
         with torch.inference_mode():
-            return self.chances(model, self.logits(model, batch.to(model.device)).float()).cpu().numpy()
+            return self.probabilities(model, self.logits(model, batch.to(model.device)).float()).cpu().numpy()
 
-    def named(self, model: Asked, table: np.ndarray, decode: Decode) -> list[Answer]:
+    def make_predictions(self, model: ModelProtocol, table: np.ndarray, decode: DecodeSettings) -> list[Prediction]:
         """The likeliest class of each, with all probabilities."""
-        labels, several = model.identity.labels, tells_several(model)
+        labels, several = model.spec.labels, is_multilabel(model)
         answers = []
         for row in table:
             said = {label: float(chance) for label, chance in zip(labels, row, strict=True)}
-            value = likely(said, decode.threshold) if several else labels[int(row.argmax())]
-            answers.append(Answer(value, tuple(said.values()), (), {"probabilities": said}))
+            value = labels_above_threshold(said, decode.threshold) if several else labels[int(row.argmax())]
+            answers.append(Prediction(value, tuple(said.values()), (), {"probabilities": said}))
         return answers
 
-    def answered(self, model: Asked, encoded: Encoded, rows: np.ndarray, decode: Decode) -> list[Answer]:
+    def predict_rows(
+        self, model: ModelProtocol, encoded: Encoded, rows: np.ndarray, decode: DecodeSettings
+    ) -> list[Prediction]:
         """Of samples that are there to be scored."""
-        return self.named(model, self.table(model, self.collate(encoded, rows, model.config)), decode)
+        return self.make_predictions(
+            model, self.predict_probabilities(model, self.collate(encoded, rows, model.config)), decode
+        )
 
-    def score(
-        self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
-    ) -> Scored:
+    def evaluate(
+        self,
+        model: ModelProtocol,
+        encoded: Encoded,
+        decode: DecodeSettings,
+        data: DataSettings,
+        sums: LossSum,
+        max_samples: int | None = None,
+    ) -> EvalResult:
         """Shares of 100: the right class first, or among the first five; the mean of the F1 of the classes. Of a model that
         tells several labels F1 over all of them, and their mean."""
-        labels, count = model.identity.labels, len(encoded) if most is None else min(most, len(encoded))
-        answers: list[Answer] = []
-        for start in range(0, count, step := self.at_a_time(encoded.how)):
+        labels, count = model.spec.labels, len(encoded) if max_samples is None else min(max_samples, len(encoded))
+        answers: list[Prediction] = []
+        for start in range(0, count, step := self.eval_batch_size(encoded.batch_context)):
             rows = np.arange(start, min(start + step, count))
-            answers += self.answered(model, encoded, rows, decode)
-        right = [labels[int(encoded.sides["label"][number][0])] for number in range(count)]
-        if tells_several(model):
-            return scored_several([(label,) for label in right], answers, most is None), answers
+            answers += self.predict_rows(model, encoded, rows, decode)
+        right = [labels[int(encoded.fields["label"][number][0])] for number in range(count)]
+        if is_multilabel(model):
+            return multilabel_scores([(label,) for label in right], answers, max_samples is None), answers
         said = [str(answer.value) for answer in answers]
-        scores = scored(labels, right, said, self.unit, most is None)
-        if len(labels) > TOP:
+        scores = classification_scores(labels, right, said, self.unit, max_samples is None)
+        if len(labels) > TOP_K:
             near = [
-                label in sorted(labels, key=answer.extra["probabilities"].get, reverse=True)[:TOP]
+                label in sorted(labels, key=answer.extra["probabilities"].get, reverse=True)[:TOP_K]
                 for label, answer in zip(right, answers, strict=True)
             ]
             scores["top5"] = round(100 * float(np.mean(near)), 2)
         return scores, answers
 
-    def draw(self, folder: Path, samples: Sequence[Any], answers: Sequence[Answer]) -> list[str]:
-        labels = tuple(answers[0].extra["probabilities"]) if answers else ()
+    def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
+        labels = tuple(predictions[0].extra["probabilities"]) if predictions else ()
         if len(labels) < 2:
             return []
-        right, said = [sample.label for sample in samples], [str(answer.value) for answer in answers]
-        if isinstance(answers[0].value, list):
-            return [each_of([(label,) for label in right], answers).draw(folder / "classes.png").name]
-        return [drawn(labels, right, said, self.unit, folder).name]
+        right, said = [sample.label for sample in samples], [str(answer.value) for answer in predictions]
+        if isinstance(predictions[0].value, list):
+            return [
+                multilabel_metrics([(label,) for label in right], predictions).save_figure(folder / "classes.png").name
+            ]
+        return [save_class_figure(labels, right, said, self.unit, folder).name]
 
-    def said(self, given: Any, answer: Answer) -> str:
-        chances = sorted(answer.extra["probabilities"].items(), key=lambda item: -item[1])
-        said = BETWEEN.join(labels_of(answer))
-        return "\t".join([str(given), said, *(f"{name} {chance:.4f}" for name, chance in chances[:SAID])])
+    def format_prediction(self, source: Any, prediction: Prediction) -> str:
+        chances = sorted(prediction.extra["probabilities"].items(), key=lambda item: -item[1])
+        said = LABEL_SEPARATOR.join(predicted_labels(prediction))
+        return "\t".join(
+            [str(source), said, *(f"{name} {chance:.4f}" for name, chance in chances[:MAX_PRINTED_LABELS])]
+        )
 
-    def example(self, sample: Any, answer: Answer) -> dict[str, str]:
-        said = labels_of(answer)
-        sure = ", ".join(f"{answer.extra['probabilities'][label]:.3f}" for label in said)
-        given = {self.sides[0]: place_of(sample)}
+    def example_row(self, sample: Any, prediction: Prediction) -> dict[str, str]:
+        said = predicted_labels(prediction)
+        sure = ", ".join(f"{prediction.extra['probabilities'][label]:.3f}" for label in said)
+        given = {self.fields[0]: sample_location(sample)}
         return {**given, "answer": ", ".join(said), "reference": sample.label, "probability": sure}

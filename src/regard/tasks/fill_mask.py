@@ -9,76 +9,78 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from regard.data.batching.samplers import Indices, Plan
+from regard.data.batching.samplers import Indices, LengthBucketed
 from regard.errors import RegardError
 from regard.processors.padding import pad
-from regard.processors.tokenizer.token_text import Form, prefix
-from regard.processors.tokenizer.tokenizer import Text
+from regard.processors.tokenizer.token_text import TokenFormat, continuation_prefix
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.processors.tokenizer.wordpiece import MASK
-from regard.tasks.protocol import Asked
-from regard.tasks.special_tokens import Marks
-from regard.types import Answer, Batch
+from regard.tasks.protocol import ModelProtocol
+from regard.tasks.special_tokens import SpecialTokens
+from regard.types import Batch, Prediction
 
-BEST = 5
+TOP_K = 5
 """Words that are named for a gap."""
 
-BUDGET = 16_384
+BATCH_TOKENS = 16_384
 """Tokens that are looked at together."""
 
 
-def ordinary(text: Text, config: Any) -> npt.NDArray[np.bool_]:
+def text_token_mask(text: TextTokenizer, config: Any) -> npt.NDArray[np.bool_]:
     """(V,) which ids stand for text."""
-    table = np.zeros(config.vocabulary, dtype=bool)
-    table[[number for number in text.backend.get_vocab().values() if number not in text.special]] = True
+    table = np.zeros(config.vocab_size, dtype=bool)
+    table[[number for number in text.backend.get_vocab().values() if number not in text.special_ids]] = True
     return table
 
 
-def gap_of(text: Text) -> str:
+def mask_token(text: TextTokenizer) -> str:
     """How a gap is written."""
-    mask = text.role("mask")
+    mask = text.special_id("mask")
     if mask is None:
         raise RegardError("the tokenizer has no token that stands for a gap: the model cannot be asked for words.")
-    return text.name_of(mask)
+    return text.id_to_token(mask)
 
 
-def fill(model: Asked, inputs: Sequence[str]) -> list[Answer]:
+def fill_masks(model: ModelProtocol, inputs: Sequence[str]) -> list[Prediction]:
     """Of each text its likeliest words in the gaps, each by itself; `extra["gaps"]` has the best few of each gap."""
-    text, config = model.text_or_refuse(), model.config
-    gap = gap_of(text)
+    text, config = model.require_tokenizer(), model.config
+    gap = mask_token(text)
     asked = [item.replace(MASK, gap) for item in inputs]
     for item in asked:
         if gap not in item:
             raise RegardError(f"there is no gap in {item!r:.80}. Write {gap} for each word that is to be found.")
-    marks = Marks.of(text, config)
-    rows = [[*marks.start, *ids, *marks.extract] for ids in text.encode_gaps(asked)]
-    if (most := max(map(len, rows), default=0)) > config.length:
+    marks = SpecialTokens.from_tokenizer(text, config)
+    rows = [[*marks.start, *ids, *marks.extract] for ids in text.encode_masked(asked)]
+    if (most := max(map(len, rows), default=0)) > config.max_length:
         raise RegardError(
-            f"a text has {most:,} tokens, and the model reads {config.length:,}. Give less around the gap."
+            f"a text has {most:,} tokens, and the model reads {config.max_length:,}. Give less around the gap."
         )
-    answers: list[Answer] = [Answer("")] * len(rows)
+    answers: list[Prediction] = [Prediction("")] * len(rows)
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
-    known = torch.from_numpy(np.flatnonzero(ordinary(text, config))).to(model.device)
-    for chosen in Plan(lengths, max(BUDGET, most), seed=0).sequential() if rows else ():
-        x, mask = pad([rows[i] for i in chosen], config.pad)
+    known = torch.from_numpy(np.flatnonzero(text_token_mask(text, config))).to(model.device)
+    for chosen in LengthBucketed(lengths, max(BATCH_TOKENS, most), seed=0).sequential() if rows else ():
+        x, mask = pad([rows[i] for i in chosen], config.pad_id)
         batch = Batch(x, mask).to(model.device)
-        at = (batch.x == config.mask).nonzero()
+        at = (batch.inputs == config.mask_id).nonzero()
         with torch.inference_mode():
             states = model.body(batch)
             gaps = states.sequence[at[:, 0], at[:, 1]]
             chances = model.head.words(gaps, model.body.tokens).double().softmax(-1)[:, known]
-        sure, best = chances.topk(min(BEST, len(known)))
+        sure, best = chances.topk(min(TOP_K, len(known)))
         tokens = known[best].cpu().numpy()
         for number, row in enumerate(chosen.tolist()):
             mine = (at[:, 0] == number).cpu()
-            answers[row] = _answer(text, asked[row], rows[row], tokens[mine.numpy()], sure.cpu()[mine].numpy())
-            if states.ponder is not None:
-                answers[row].extra["steps"] = states.ponder[number, : len(rows[row])].tolist()
+            answers[row] = _make_prediction(text, asked[row], rows[row], tokens[mine.numpy()], sure.cpu()[mine].numpy())
+            if states.act_steps is not None:
+                answers[row].extra["steps"] = states.act_steps[number, : len(rows[row])].tolist()
     return answers
 
 
-def _answer(text: Text, asked: str, row: Sequence[int], tokens: Indices, sure: np.ndarray) -> Answer:
-    filled, gap = np.array(row, dtype=np.int64), gap_of(text)
-    places = np.flatnonzero(filled == text.role("mask"))
+def _make_prediction(
+    text: TextTokenizer, asked: str, row: Sequence[int], tokens: Indices, sure: np.ndarray
+) -> Prediction:
+    filled, gap = np.array(row, dtype=np.int64), mask_token(text)
+    places = np.flatnonzero(filled == text.special_id("mask"))
     gaps: list[list[dict[str, Any]]] = [[] for _ in places]
     filled[places] = tokens[:, 0]
     starts = text.starts_word(filled)
@@ -87,23 +89,23 @@ def _answer(text: Text, asked: str, row: Sequence[int], tokens: Indices, sure: n
             other = filled.copy()
             other[place] = token
             begins = bool(text.starts_word(other[: place + 1])[-1])
-            word = word_of(text, token)
+            word = token_word(text, token)
             gaps[number].append({"word": word, "begins": begins, "probability": chance})
     said, *rest = asked.split(gap)
     for number, part in enumerate(rest):
         # what goes on with a word stands close to it
         said = (said if starts[places[number]] else said.rstrip()) + gaps[number][0]["word"] + part
     scores = tuple(float(chance) for chance in sure[:, 0])
-    return Answer(said, scores, tuple(text.pieces(filled[places].tolist())), {"gaps": gaps})
+    return Prediction(said, scores, tuple(text.display_tokens(filled[places].tolist())), {"gaps": gaps})
 
 
-def word_of(text: Text, token: int) -> str:
+def token_word(text: TextTokenizer, token: int) -> str:
     """A token as a word, or a piece of one."""
-    if text.form is Form.PIECES:
-        return text.name_of(token).removeprefix(prefix(text.backend))
+    if text.token_format is TokenFormat.WORDPIECE:
+        return text.id_to_token(token).removeprefix(continuation_prefix(text.backend))
     return text.decode([[token]])[0].strip()
 
 
-def named(gap: Sequence[dict[str, Any]]) -> str:
+def format_candidates(gap: Sequence[dict[str, Any]]) -> str:
     """The words for a gap with their probabilities; a dot stands before what goes on with the word before."""
     return "  ".join(f"{'' if item['begins'] else '·'}{item['word']} {item['probability']:.3f}" for item in gap)

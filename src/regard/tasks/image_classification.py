@@ -11,93 +11,106 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.images.labeled import Picture, iterate_pictures
-from regard.data.settings import Data
-from regard.data.text.tables import Empty
-from regard.decode.settings import Decode
+from regard.data.images.labeled import ImageSample, iterate_images
+from regard.data.settings import DataSettings
+from regard.data.text.tables import SkippedRow
+from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
-from regard.nn.blocks.heads import ReadOut
+from regard.nn.blocks.heads import ClassifierHead
 from regard.nn.blocks.losses import cross_entropy
-from regard.processors.augmentation import mixing
-from regard.tasks.base import Encoded, Terms
-from regard.tasks.file_classification import Naming
-from regard.tasks.image_task import CHANGED, Pictured, together
+from regard.processors.augmentation import mixup_weights
+from regard.tasks.base import Encoded, LossWeights
+from regard.tasks.file_classification import ClassificationMixin
+from regard.tasks.image_task import IMAGE_AUGMENT_SETTINGS, ImageTask, eval_batch_size
 from regard.tasks.multilabel import (
-    PUBLISHED,
-    SEVERAL,
-    as_learnt,
+    MULTILABEL,
+    PUBLISHED_PROBLEM_TYPE,
     binary_cross_entropy,
-    read_problem,
-    tells_several,
+    is_multilabel,
+    match_label_format,
+    parse_problem_type,
 )
-from regard.tasks.protocol import Asked
-from regard.types import Answer, Batch
+from regard.tasks.protocol import ModelProtocol
+from regard.types import Batch, Prediction
 
 
-class Recognise(Naming, Pictured):
-    about = "pictures with a class (a folder for each, or a table); answers with the class"
+class ImageClassification(ClassificationMixin, ImageTask):
+    description = "pictures with a class (a folder for each, or a table); answers with the class"
     columns = ("image", "label")
-    model = "vit-tiny"
-    sides = ("picture", "label")
-    heeds = (*Pictured.heeds, *CHANGED, "data.mixup", *Naming.heeds)
+    default_model = "vit-tiny"
+    fields = ("picture", "label")
+    settings_used = (
+        *ImageTask.settings_used,
+        *IMAGE_AUGMENT_SETTINGS,
+        "data.mixup",
+        *ClassificationMixin.settings_used,
+    )
 
-    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Picture | Empty]:
-        return iterate_pictures(data, columns)
+    def iter_samples(
+        self, data: Sequence[str], columns: Mapping[str, str] | None = None
+    ) -> Iterator[ImageSample | SkippedRow]:
+        return iterate_images(data, columns)
 
-    def read_manner(self, published: Mapping[str, Any], labels: Sequence[str]) -> str:
-        return read_problem(published, labels)
+    def parse_head_options(self, published_config: Mapping[str, Any], labels: Sequence[str]) -> str:
+        return parse_problem_type(published_config, labels)
 
-    def write_manner(self, pair: str) -> dict[str, Any]:
-        return {"problem_type": PUBLISHED} if SEVERAL in pair.split() else {}
+    def export_head_options(self, head_options: str) -> dict[str, Any]:
+        return {"problem_type": PUBLISHED_PROBLEM_TYPE} if MULTILABEL in head_options.split() else {}
 
-    def bodied(self, config: Any) -> Any:
-        return replace(config, draws=False) if hasattr(config, "draws") else config
+    def adapt_config(self, config: Any) -> Any:
+        return replace(config, lm_head=False) if hasattr(config, "lm_head") else config
 
-    def check(self, config: Any, tokens: int, data: Data) -> None:
-        if data.mixup and hasattr(config, "colours"):
+    def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
+        if data.mixup and hasattr(config, "num_colors"):
             raise SettingError(
                 "data.mixup mixes pictures, and this model reads colours of a palette, which has none between those of two: "
-                "leave it out. data.crop, data.shift, data.flip and data.colour change pictures before they become colours."
+                "leave it out. data.crop_scale, data.shift, data.flip and data.color_jitter change pictures before they become colours."
             )
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
         if not labels:
             return None
         bias, std = getattr(config, "head_bias", True), getattr(config, "head_std", 0.02)
-        return ReadOut("classes", config.maps()[-1].channels, len(labels), config.head_dropout, bias, std=std)
+        return ClassifierHead(
+            "classes", config.feature_maps()[-1].channels, len(labels), config.head_dropout, bias, std=std
+        )
 
-    def made_of(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
-        x, changes = self.pictures(encoded, rows)
-        return Batch(x, labels=self.right(encoded, rows), changes=changes, changed_by=encoded.how.augment)
+    def build_batch(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
+        x, changes = self.load_images(encoded, rows)
+        return Batch(
+            x, labels=self.label_ids(encoded, rows), augment_params=changes, augmentation=encoded.batch_context.augment
+        )
 
-    def logits(self, model: Asked, batch: Batch) -> Tensor:
-        return self.headed(model)(model.body(self.looked_at(model, batch)).summary)
+    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
+        return self.require_head(model)(model.body(self.prepare_inputs(model, batch)).pooled)
 
-    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
         assert batch.labels is not None
         logits = self.logits(model, batch)
-        if tells_several(model):
+        if is_multilabel(model):
             # data name one class of each picture: such a model is scored on them, and one that is trained on them tells one
-            return binary_cross_entropy(logits, as_learnt(model, batch.labels), terms.smoothing)
-        if batch.changes is None or not batch.changed_by.mixup:
+            return binary_cross_entropy(logits, match_label_format(model, batch.labels), terms.smoothing)
+        if batch.augment_params is None or not batch.augmentation.mixup:
             return cross_entropy(logits, batch.labels, terms.smoothing)
-        weight, partner = mixing(batch.changes)
+        weight, partner = mixup_weights(batch.augment_params)
         # the loss is linear in the labels: mixed ones are the mixture of two losses
-        kept, count = _weighed(logits, batch.labels, weight, terms.smoothing)
-        other, _ = _weighed(logits, batch.labels[partner], 1 - weight, terms.smoothing)
+        kept, count = _weighted_cross_entropy(logits, batch.labels, weight, terms.smoothing)
+        other, _ = _weighted_cross_entropy(logits, batch.labels[partner], 1 - weight, terms.smoothing)
         return kept + other, count
 
-    def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
+    def predict(
+        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
+    ) -> list[Prediction]:
         """Of each picture (a path, bytes, an array or a picture of Pillow's) the likeliest class, with all probabilities."""
         answers = []
-        pixels = model.pixels_or_refuse()
-        for start in range(0, len(inputs), most := together(pixels)):
-            x = self.asked(inputs[start : start + most], pixels)
-            answers += self.named(model, self.table(model, Batch(x)), decode)
+        pixels = model.require_image_processor()
+        for start in range(0, len(inputs), most := eval_batch_size(pixels)):
+            x = self.open_inputs(inputs[start : start + most], pixels)
+            answers += self.make_predictions(model, self.predict_probabilities(model, Batch(x)), decode)
         return answers
 
 
-def _weighed(logits: Tensor, labels: Tensor, weight: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+def _weighted_cross_entropy(logits: Tensor, labels: Tensor, weight: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """Cross-entropy where each row has a weight; smoothing gives the other classes their share, as everywhere here."""
     chances = F.log_softmax(logits.float(), -1)
     right = chances.gather(1, labels[:, None])[:, 0]

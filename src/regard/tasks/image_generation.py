@@ -17,253 +17,269 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.batching.samplers import Epochs, Even, Shape
-from regard.data.images.cache import READERS
-from regard.data.images.labeled import Picture, iterate_plain
-from regard.data.settings import Data
-from regard.data.store.token_store import Rows
-from regard.data.text.tables import Empty
-from regard.decode.search import Found, search
-from regard.decode.settings import Decode
-from regard.draw.contact_sheet import Line, Shown, contact_sheet, grid, hidden
-from regard.draw.overlay import save_picture
+from regard.data.batching.samplers import BatchSampler, BatchShape, Uniform
+from regard.data.images.cache import DECODE_THREADS
+from regard.data.images.labeled import ImageSample, iterate_unlabeled
+from regard.data.settings import DataSettings
+from regard.data.store.token_store import RaggedRows
+from regard.data.text.tables import SkippedRow
+from regard.decode.search import Hypothesis, search
+from regard.decode.settings import DecodeSettings
+from regard.draw.contact_sheet import LabeledImage, SheetRow, blank_below, draw_contact_sheet, image_rows
+from regard.draw.overlay import save_image
 from regard.errors import RegardError, SettingError
 from regard.processors.padding import pad
 from regard.processors.palette import FILE, Palette
-from regard.tasks.base import SEARCH, Encoded, Scored, Sums, Terms
-from regard.tasks.file_task import place_of
-from regard.tasks.image_task import Pictured, check_reader, opened, picture_of
-from regard.tasks.protocol import Asked
-from regard.types import Answer, Batch
+from regard.tasks.base import SEARCH_SETTINGS, Encoded, EvalResult, LossSum, LossWeights
+from regard.tasks.file_task import sample_location
+from regard.tasks.image_task import ImageTask, check_image_processor, load_image, read_sample_image
+from regard.tasks.protocol import ModelProtocol
+from regard.types import Batch, Prediction
 
-TOGETHER = 64
+QUANTIZE_BATCH = 64
 """Pictures whose colours are found together."""
 
-SHOWN = 8
+MAX_FIGURE_SAMPLES = 8
 """Samples that are gone on with when a model is scored."""
 
 
 @dataclass(frozen=True)
-class Begun:
+class ImagePrompt:
     """What is asked for: a picture of which the first rows are given, none where it is drawn from nothing."""
 
-    picture: np.ndarray | None = None
+    image: np.ndarray | None = None
     """bytes (H, W, 3) at the side of the model"""
     rows: int = 0
 
 
-class Painting(Pictured):
+class ImageGeneration(ImageTask):
     name = "draw"
-    about = "pictures; draws others like them, or goes on with the upper half of one"
+    description = "pictures; draws others like them, or goes on with the upper half of one"
     columns = ("image",)
     metric = "bits_per_pixel"
-    lowest = True
-    sides = ("colours",)
-    model = "imagegpt-mini"
+    lower_is_better = True
+    fields = ("colors",)
+    default_model = "imagegpt-mini"
     generates = True
-    paints = True
-    unprompted = True
-    heeds = (*Pictured.heeds, "train.smoothing", *SEARCH)
+    has_file_output = True
+    allows_empty_prompt = True
+    settings_used = (*ImageTask.settings_used, "train.label_smoothing", *SEARCH_SETTINGS)
 
-    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Picture | Empty]:
-        return iterate_plain(data, columns)
+    def iter_samples(
+        self, data: Sequence[str], columns: Mapping[str, str] | None = None
+    ) -> Iterator[ImageSample | SkippedRow]:
+        return iterate_unlabeled(data, columns)
 
     # -- the palette
 
-    def reader(self, folder: Path) -> Any:
+    def load_processor(self, folder: Path) -> Any:
         return Palette.load(folder)
 
-    def rows_by(self, reader: Any) -> tuple[int, str]:
-        return len(reader), reader.fingerprint()
+    def row_encoding(self, processor: Any) -> tuple[int, str]:
+        return len(processor), processor.fingerprint()
 
-    def bodied(self, config: Any) -> Any:
-        return replace(config, draws=True)
+    def adapt_config(self, config: Any) -> Any:
+        return replace(config, lm_head=True)
 
-    def check(self, config: Any, tokens: int, data: Data) -> None:
-        usual = Data()
-        for name in ("crop", "shift", "flip", "colour", "erase", "mixup"):
+    def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
+        usual = DataSettings()
+        for name in ("crop_scale", "shift", "flip", "color_jitter", "random_erasing", "mixup"):
             if getattr(data, name) != getattr(usual, name):
                 raise SettingError(f"data.{name} means nothing to draw: pictures are learnt as they are. Leave it out.")
 
     # -- pictures as rows of colours
 
-    def how(self, reader: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Any:
+    def batch_context(
+        self, processor: Any, config: Any, max_length: int, data: DataSettings | None, labels: Sequence[str] = ()
+    ) -> Any:
         return None
 
     def encode(
-        self, samples: Sequence[Picture], reader: Any, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[ImageSample], processor: Any, config: Any, max_length: int, data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
-        check_reader(reader, config)
-        kind = np.uint16 if len(reader) <= 2**16 else np.int32
-        values = np.zeros(config.length * len(samples), kind)
+        check_image_processor(processor, config)
+        kind = np.uint16 if len(processor) <= 2**16 else np.int32
+        values = np.zeros(config.max_length * len(samples), kind)
 
-        def made(sample: Picture) -> np.ndarray:
-            return reader.prepare(opened(sample, reader.least))
+        def made(sample: ImageSample) -> np.ndarray:
+            return processor.prepare(read_sample_image(sample, processor.min_side))
 
-        with ThreadPoolExecutor(READERS) as pool:
-            for first in range(0, len(samples), TOGETHER):
-                some = np.stack(list(pool.map(made, samples[first : first + TOGETHER])))
-                ids = reader.normalise(torch.from_numpy(some).permute(0, 3, 1, 2))
-                values[config.length * first :][: ids.numel()] = ids.flatten().numpy()
-        starts = config.length * np.arange(len(samples) + 1, dtype=np.int64)
-        return Encoded(list(samples), {"colours": Rows(values, starts)}, [])
+        with ThreadPoolExecutor(DECODE_THREADS) as pool:
+            for first in range(0, len(samples), QUANTIZE_BATCH):
+                some = np.stack(list(pool.map(made, samples[first : first + QUANTIZE_BATCH])))
+                ids = processor.normalize(torch.from_numpy(some).permute(0, 3, 1, 2))
+                values[config.max_length * first :][: ids.numel()] = ids.flatten().numpy()
+        starts = config.max_length * np.arange(len(samples) + 1, dtype=np.int64)
+        return Encoded(list(samples), {"colors": RaggedRows(values, starts)}, [])
 
-    def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
-        return Even(len(encoded), tokens, seed)
+    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
+        return Uniform(len(encoded), tokens, seed)
 
-    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: Shape | None = None) -> Batch:
+    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         """`rows` are numbers of samples, each alone or beside a number of chance."""
         numbers = np.asarray(rows).reshape(len(rows), -1)[:, 0]
-        side = encoded.sides["colours"]
+        side = encoded.fields["colors"]
         colours = np.stack([np.asarray(side[int(i)], dtype=np.int64) for i in numbers])
-        return shifted(torch.from_numpy(colours), config)
+        return shift_right(torch.from_numpy(colours), config)
 
-    def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
-        for rows in Even(len(encoded), max(tokens // config.length, 1), 0).sequential():
+    def eval_batches(
+        self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
+    ) -> Iterator[Batch]:
+        for rows in Uniform(len(encoded), max(tokens // config.max_length, 1), 0).sequential():
             yield self.collate(encoded, rows, config)
 
-    def looked_at(self, model: Asked, batch: Batch) -> Batch:
+    def prepare_inputs(self, model: ModelProtocol, batch: Batch) -> Batch:
         """Bytes as they are read in learning: the sign that begins a picture first, and all colours but the last."""
-        if batch.x.dtype != torch.uint8:
+        if batch.inputs.dtype != torch.uint8:
             return batch
-        return replace(batch, x=shifted(super().looked_at(model, batch).x, model.config).x)
+        return replace(batch, inputs=shift_right(super().prepare_inputs(model, batch).inputs, model.config).inputs)
 
-    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
         assert batch.labels is not None
         return model.body.cross_entropy(model.body(batch).sequence, batch.labels, terms.smoothing)
 
     # -- answers
 
-    def alone(self, inputs: Any) -> bool:
-        return inputs is None or isinstance(inputs, Mapping) or super().alone(inputs)
+    def is_single(self, inputs: Any) -> bool:
+        return inputs is None or isinstance(inputs, Mapping) or super().is_single(inputs)
 
-    def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
+    def predict(
+        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
+    ) -> list[Prediction]:
         """An input is a picture (an array, Pillow's, or the path of a file), of which the upper half is given;
         {"picture": …, "rows": 20} says how much of it; None asks for a picture from nothing.
 
         `extra["pictures"]` are arrays (size, size, 3), the likeliest first."""
         _check_decode(decode)
-        palette, config = palette_of(model), model.config
-        begun = [_begun(item, palette) for item in inputs]
+        palette, config = require_palette(model), model.config
+        begun = [_parse_prompt(item, palette) for item in inputs]
         if not begun:
             return []
-        prompts = [[config.start, *_given(item, palette)] for item in begun]
-        x, mask = pad(prompts, config.start)
-        limits = torch.tensor([config.length + 1 - len(prompt) for prompt in prompts])
+        prompts = [[config.bos_id, *_prompt_ids(item, palette)] for item in begun]
+        x, mask = pad(prompts, config.bos_id)
+        limits = torch.tensor([config.max_length + 1 - len(prompt) for prompt in prompts])
         # what is read as the beginning is never said, so that a picture ends where it is full and nowhere else
         found = search(
-            model.body, Batch(x, mask).to(model.device), config.start, limits, decode,
+            model.body, Batch(x, mask).to(model.device), config.bos_id, limits, decode,
             requests=first + np.arange(len(begun)),
         )  # fmt: skip
         return [
-            self._say(palette, config, item, prompt[1:], options)
+            self._make_prediction(palette, config, item, prompt[1:], options)
             for item, prompt, options in zip(begun, prompts, found, strict=True)
         ]
 
-    def _say(
-        self, palette: Palette, config: Any, begun: Begun, given: Sequence[int], options: Sequence[Found]
-    ) -> Answer:
-        size = config.size
-        pictures = [palette.picture([*given, *option.tokens]) for option in options]
-        said = max(config.length - len(given), 1)
+    def _make_prediction(
+        self, palette: Palette, config: Any, begun: ImagePrompt, given: Sequence[int], options: Sequence[Hypothesis]
+    ) -> Prediction:
+        size = config.image_size
+        pictures = [palette.decode([*given, *option.tokens]) for option in options]
+        said = max(config.max_length - len(given), 1)
         bits = [-option.score / math.log(2) / said for option in options]
         value = f"a picture of {size} x {size} pixels"
-        if begun.picture is not None:
+        if begun.image is not None:
             value = f"the lower {size - begun.rows} of {size} rows of a picture"
-        extra = {"pictures": pictures, "given": begun.picture, "rows": begun.rows, "bits_per_pixel": bits}
-        return Answer(value, tuple(option.score for option in options), (), extra)
+        extra = {"pictures": pictures, "given": begun.image, "rows": begun.rows, "bits_per_pixel": bits}
+        return Prediction(value, tuple(option.score for option in options), (), extra)
 
-    def quick(self, decode: Decode) -> Decode:
-        return replace(decode, beam=1, best=1)
+    def fast_decode(self, decode: DecodeSettings) -> DecodeSettings:
+        return replace(decode, num_beams=1, num_return_sequences=1)
 
-    def score(
-        self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
-    ) -> Scored:
+    def evaluate(
+        self,
+        model: ModelProtocol,
+        encoded: Encoded,
+        decode: DecodeSettings,
+        data: DataSettings,
+        sums: LossSum,
+        max_samples: int | None = None,
+    ) -> EvalResult:
         """Bits that the colour of a pixel takes, and some pictures: halves that are gone on with and, when all is scored, as
         many from nothing (`extra["whole"]`)."""
-        palette, colours = palette_of(model), encoded.sides["colours"]
+        palette, colours = require_palette(model), encoded.fields["colors"]
         # from all over the data: those of a folder stand class by class
-        count = min(SHOWN, len(encoded))
+        count = min(MAX_FIGURE_SAMPLES, len(encoded))
         chosen = [number * len(encoded) // count for number in range(count)]
-        shown = [palette.picture(colours[number]) for number in chosen]
-        answers = self.answer(model, shown, decode)
+        shown = [palette.decode(colours[number]) for number in chosen]
+        answers = self.predict(model, shown, decode)
         for answer, number in zip(answers, chosen, strict=True):
-            answer.extra["of"] = place_of(encoded.samples[number]) if encoded.samples else ""
-        if most is None:
-            whole = self.answer(model, [None] * len(shown), replace(decode, best=1), first=len(shown))
+            answer.extra["of"] = sample_location(encoded.samples[number]) if encoded.samples else ""
+        if max_samples is None:
+            whole = self.predict(model, [None] * len(shown), replace(decode, num_return_sequences=1), first=len(shown))
             for answer, drawn in zip(answers, whole, strict=True):
                 answer.extra["whole"] = drawn.extra["pictures"][0]
         return {"bits_per_pixel": round(sums.mean / math.log(2), 4)}, answers
 
-    def line(self, scores: Mapping[str, Any]) -> str:
+    def format_scores(self, scores: Mapping[str, Any]) -> str:
         return f"bits a pixel {scores['bits_per_pixel']:6.3f}"
 
-    def draw(self, folder: Path, samples: Sequence[Picture], answers: Sequence[Answer]) -> list[str]:
+    def save_figures(
+        self, folder: Path, samples: Sequence[ImageSample], predictions: Sequence[Prediction]
+    ) -> list[str]:
         made = []
-        halves = [answer for answer in answers if answer.extra["given"] is not None]
+        halves = [answer for answer in predictions if answer.extra["given"] is not None]
         if halves:
             made.append(draw_completions(halves, folder / "completions.png").name)
-        whole = [answer.extra["whole"] for answer in answers if "whole" in answer.extra]
+        whole = [answer.extra["whole"] for answer in predictions if "whole" in answer.extra]
         if whole:
             title = "Drawn from nothing"
-            made.append(contact_sheet(grid([*map(Shown, whole)]), folder / "drawn.png", title).name)
+            made.append(draw_contact_sheet(image_rows([*map(LabeledImage, whole)]), folder / "drawn.png", title).name)
         return made
 
-    def leave(self, name: str, answer: Answer, folder: Path) -> dict[str, str]:
+    def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
         """Each picture pixel by pixel, and of a completion the sheet with what was given."""
-        many = len(answer.extra["pictures"])
+        many = len(prediction.extra["pictures"])
         names = [f"{name}.drawn.png" if many == 1 else f"{name}.drawn-{n}.png" for n in range(1, many + 1)]
         found = {
-            f"picture {n}" if many > 1 else "picture": str(save_picture(picture, folder / file))
-            for n, (picture, file) in enumerate(zip(answer.extra["pictures"], names, strict=True), 1)
+            f"picture {n}" if many > 1 else "picture": str(save_image(picture, folder / file))
+            for n, (picture, file) in enumerate(zip(prediction.extra["pictures"], names, strict=True), 1)
         }
-        if answer.extra["given"] is not None:
-            found["sheet"] = str(draw_completions([answer], folder / f"{name}.completed.png"))
+        if prediction.extra["given"] is not None:
+            found["sheet"] = str(draw_completions([prediction], folder / f"{name}.completed.png"))
         return found
 
-    def said(self, given: Any, answer: Answer) -> str:
-        bits = ", ".join(f"{value:.3f}" for value in answer.extra["bits_per_pixel"])
-        return f"{given or 'from nothing'}\t{answer.value}, {bits} bits a pixel"
+    def format_prediction(self, source: Any, prediction: Prediction) -> str:
+        bits = ", ".join(f"{value:.3f}" for value in prediction.extra["bits_per_pixel"])
+        return f"{source or 'from nothing'}\t{prediction.value}, {bits} bits a pixel"
 
-    def example(self, sample: Picture, answer: Answer) -> dict[str, str]:
-        bits = answer.extra["bits_per_pixel"][0]
-        where = answer.extra.get("of") or place_of(sample)
-        return {"picture": where, "drawn": str(answer.value), "bits a pixel": f"{bits:.3f}"}
+    def example_row(self, sample: ImageSample, prediction: Prediction) -> dict[str, str]:
+        bits = prediction.extra["bits_per_pixel"][0]
+        where = prediction.extra.get("of") or sample_location(sample)
+        return {"picture": where, "drawn": str(prediction.value), "bits a pixel": f"{bits:.3f}"}
 
 
-def draw_completions(answers: Sequence[Answer], path: Path, title: str = "The lower part is drawn") -> Path:
+def draw_completions(predictions: Sequence[Prediction], path: Path, title: str = "The lower part is drawn") -> Path:
     """A row for each answer: what was given, what was drawn, and the picture as it was."""
-    most = max(len(answer.extra["pictures"]) for answer in answers)
+    most = max(len(answer.extra["pictures"]) for answer in predictions)
     lines = []
-    for answer in answers:
+    for answer in predictions:
         truth, rows, drawn = answer.extra["given"], answer.extra["rows"], answer.extra["pictures"]
         blank = [np.full_like(truth, 255)] * (most - len(drawn))
-        lines.append(Line([Shown(picture) for picture in (hidden(truth, rows), *drawn, *blank, truth)]))
+        lines.append(SheetRow([LabeledImage(picture) for picture in (blank_below(truth, rows), *drawn, *blank, truth)]))
     heads = ["given", *(["drawn"] if most == 1 else [f"drawn {i + 1}" for i in range(most)]), "as it was"]
-    return contact_sheet(lines, path, title, heads=heads)
+    return draw_contact_sheet(lines, path, title, column_titles=heads)
 
 
-def shifted(colours: Tensor, config: Any) -> Batch:
+def shift_right(colors: Tensor, config: Any) -> Batch:
     """(B, L) colours -> what is read, the sign that begins a picture first, and what is to be said at each place."""
-    x = torch.cat([torch.full_like(colours[:, :1], config.start), colours[:, :-1]], 1)
-    return Batch(x, labels=colours)
+    x = torch.cat([torch.full_like(colors[:, :1], config.bos_id), colors[:, :-1]], 1)
+    return Batch(x, labels=colors)
 
 
-def palette_of(model: Any) -> Palette:
+def require_palette(model: Any) -> Palette:
     """What a model's pictures are painted with."""
-    if not isinstance(model.reader, Palette):
+    if not isinstance(model.processor, Palette):
         raise RegardError(
-            f"{model.identity.source or 'this model'} has no palette, so its colours are only numbers; logits(ids) and "
+            f"{model.spec.source or 'this model'} has no palette, so its colours are only numbers; logits(ids) and "
             f"states(ids) work without one. Put a {FILE} with clusters into its folder to ask it."
         )
-    check_reader(model.reader, model.config)
-    return model.reader
+    check_image_processor(model.processor, model.config)
+    return model.processor
 
 
-def _begun(item: Any, palette: Palette) -> Begun:
+def _parse_prompt(item: Any, palette: Palette) -> ImagePrompt:
     if item is None or (isinstance(item, str) and not item):
-        return Begun()
+        return ImagePrompt()
     size = palette.side
     rows = size // 2
     if isinstance(item, Mapping):
@@ -272,17 +288,17 @@ def _begun(item: Any, palette: Palette) -> Begun:
         rows, item = item.get("rows", rows), item.get("picture")
         if item is None or not isinstance(rows, int) or not 0 <= rows <= size:
             raise RegardError(f"of a picture 0 to {size} rows are given: {{'picture': …, 'rows': {size // 2}}}.")
-    return Begun(palette.prepare(picture_of(item)), rows)
+    return ImagePrompt(palette.prepare(load_image(item)), rows)
 
 
-def _given(begun: Begun, palette: Palette) -> list[int]:
-    if begun.picture is None:
+def _prompt_ids(begun: ImagePrompt, palette: Palette) -> list[int]:
+    if begun.image is None:
         return []
-    return palette.ids(begun.picture)[: begun.rows * palette.side].tolist()
+    return palette.encode(begun.image)[: begun.rows * palette.side].tolist()
 
 
-def _check_decode(decode: Decode) -> None:
-    usual = Decode()
-    for name in ("repetition", "length", "until"):
+def _check_decode(decode: DecodeSettings) -> None:
+    usual = DecodeSettings()
+    for name in ("repetition_penalty", "max_new_tokens", "stop_strings"):
         if getattr(decode, name) != getattr(usual, name):
             raise SettingError(f"decode.{name} means nothing to draw: a picture has all its pixels. Leave it out.")

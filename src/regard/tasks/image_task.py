@@ -16,33 +16,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.batching.samplers import Epochs, Even
-from regard.data.file_discovery import PICTURES
-from regard.data.images.cache import READERS, Album
-from regard.data.images.image_io import LIMIT, look, picture_from, read_picture
-from regard.data.images.labeled import Picture, plain_of
-from regard.data.settings import Data
-from regard.data.text.files import Complain
-from regard.data.text.tables import Empty
+from regard.data.batching.samplers import BatchSampler, Uniform
+from regard.data.file_discovery import IMAGE_SUFFIXES
+from regard.data.images.cache import DECODE_THREADS, ImageCache
+from regard.data.images.image_io import MAX_PIXELS, image_to_array, inspect_image, read_image
+from regard.data.images.labeled import ImageSample, read_unlabeled
+from regard.data.settings import DataSettings
+from regard.data.text.files import ErrorHandler
+from regard.data.text.tables import SkippedRow
 from regard.errors import RegardError
-from regard.processors.augmentation import NOTHING, Augment, apply, draw_changes
-from regard.processors.image import Pixels
+from regard.processors.augmentation import NO_AUGMENT, Augment, augment_images, sample_params
+from regard.processors.image import ImageProcessor
 from regard.processors.palette import FILE, Palette
 from regard.tasks.base import Encoded
-from regard.tasks.file_task import LOOKED_AT, Opened, numbers_of, some, source_of, tell
-from regard.tasks.protocol import Asked
+from regard.tasks.file_task import (
+    EVAL_BATCH_SIZE,
+    FileSampleTask,
+    decode_source,
+    reservoir_sample,
+    sample_ids,
+    warn_once,
+)
+from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch
 
-WIDER = 8 / 7
+TRAIN_SCALE = 8 / 7
 """Pictures that are cut out at random are kept so much larger: 256 pixels for 224."""
 
-LARGE = 128
+MIN_CROP_SIZE = 128
 """From this side on a border of a picture is cut off, as is usual with photographs."""
 
 BICUBIC = 3
 """Pillow's number of that filter."""
 
-LEARNT_FROM = 2048
+PALETTE_SAMPLES = 2048
 """Pictures that a palette is learnt from, chosen by chance among all."""
 
 
@@ -51,202 +58,223 @@ Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Seeing:
+class ImageBatchContext:
     """How pictures become batches: see `Task.how`."""
 
-    pixels: Pixels | Palette
+    pixels: ImageProcessor | Palette
     augment: Augment
-    albums: dict[tuple[str, bool], Album] = field(default_factory=dict)
+    caches: dict[tuple[str, bool], ImageCache] = field(default_factory=dict)
     """of each side that is decoded, for what is learnt from and for what is not"""
 
     @property
-    def wide(self) -> Pixels | Palette:
+    def train_pixels(self) -> ImageProcessor | Palette:
         """As pictures lie in batches that are learnt from: larger where a part is cut out."""
-        if self.augment.crop == 1 or min(self.pixels.size) < LARGE:  # small ones would only be blurred
+        if self.augment.crop == 1 or min(self.pixels.size) < MIN_CROP_SIZE:  # small ones would only be blurred
             return self.pixels
-        return self.pixels.wider(WIDER)
+        return self.pixels.scaled(TRAIN_SCALE)
 
 
-CHANGED = ("data.crop", "data.shift", "data.flip", "data.colour", "data.erase")
+IMAGE_AUGMENT_SETTINGS = ("data.crop_scale", "data.shift", "data.flip", "data.color_jitter", "data.random_erasing")
 """Settings of how pictures are changed while they are learnt from."""
 
 
-class Pictured(Opened):
-    reads = "pictures"
-    counted = "images"
-    unit = "pictures"
-    sample = Picture
+class ImageTask(FileSampleTask):
+    modality = "image"
+    batch_unit = "images"
+    unit = "images"
+    sample_type = ImageSample
     usage = "picture.jpg"
-    suffixes = PICTURES
-    reader_files: ClassVar[tuple[str, ...]] = ("preprocessor_config.json",)
-    sides: ClassVar[tuple[str, ...]] = ("picture",)
-    heeds: ClassVar[tuple[str, ...]] = ("train.images",)
+    suffixes = IMAGE_SUFFIXES
+    processor_files: ClassVar[tuple[str, ...]] = ("preprocessor_config.json",)
+    fields: ClassVar[tuple[str, ...]] = ("picture",)
+    settings_used: ClassVar[tuple[str, ...]] = ("train.batch_size",)
 
     # -- samples
 
-    def listed(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[Picture | Empty]:
+    def iter_table(
+        self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
+    ) -> Iterator[ImageSample | SkippedRow]:
         """Pictures that a table names or holds; what it says of them is not read."""
-        return plain_of(entry, columns, complain)
+        return read_unlabeled(entry, columns, complain)
 
     # -- the reader
 
-    def reader(self, folder: Path) -> Pixels | Palette | None:
-        return Palette.load(folder) or (Pixels.load(folder) if Pixels.exists(folder) else None)
+    def load_processor(self, folder: Path) -> ImageProcessor | Palette | None:
+        return Palette.load(folder) or (ImageProcessor.load(folder) if ImageProcessor.exists(folder) else None)
 
-    def keep(self, reader: Pixels | Palette, config: Any, folder: Path) -> None:
-        reader.save(folder)
+    def save_processor(self, processor: ImageProcessor | Palette, config: Any, folder: Path) -> None:
+        processor.save(folder)
 
-    def ready(self, config: Any, data: Data) -> Pixels | None:
+    def default_processor(self, config: Any, data: DataSettings) -> ImageProcessor | None:
         """The whole of a small picture, the middle of a larger one; what reads colours of a palette learns those first."""
-        if hasattr(config, "colours"):
+        if hasattr(config, "num_colors"):
             return None
-        edge = round(WIDER * config.size) if config.size >= LARGE else 0
-        return Pixels((config.size, config.size), "shortest", edge, crop=True, resample=BICUBIC)
+        edge = round(TRAIN_SCALE * config.image_size) if config.image_size >= MIN_CROP_SIZE else 0
+        return ImageProcessor((config.image_size, config.image_size), "shortest", edge, crop=True, resample=BICUBIC)
 
-    def suited(self, reader: Pixels | Palette, config: Any, data: Data) -> Pixels | Palette:
-        return reader.steady(config.size) if isinstance(reader, Pixels) else reader
+    def adapt_processor(
+        self, processor: ImageProcessor | Palette, config: Any, data: DataSettings
+    ) -> ImageProcessor | Palette:
+        return processor.with_fixed_size(config.image_size) if isinstance(processor, ImageProcessor) else processor
 
-    def learnt(self, samples: Iterable[Picture], config: Any, data: Data) -> Palette:
+    def fit_processor(self, samples: Iterable[ImageSample], config: Any, data: DataSettings) -> Palette:
         """As many colours as the model has, or as the pictures have. Only some of them are opened."""
-        pictures = (opened(sample, least=config.size) for sample in some(samples, LEARNT_FROM))
-        return Palette.learn(pictures, config.colours, config.size)
+        pictures = (
+            read_sample_image(sample, min_size=config.image_size)
+            for sample in reservoir_sample(samples, PALETTE_SAMPLES)
+        )
+        return Palette.fit(pictures, config.num_colors, config.image_size)
 
-    def fit(self, config: Any, reader: Any) -> Any:
-        return replace(config, colours=len(reader)) if isinstance(reader, Palette) else config
+    def fit_config(self, config: Any, processor: Any) -> Any:
+        return replace(config, num_colors=len(processor)) if isinstance(processor, Palette) else config
 
-    def about_reader(self, reader: Pixels | Palette) -> str:
-        height, width = reader.size
-        colours = f", {len(reader):,} colours in the palette" if isinstance(reader, Palette) else ""
+    def describe_processor(self, processor: ImageProcessor | Palette) -> str:
+        height, width = processor.size
+        colours = f", {len(processor):,} colours in the palette" if isinstance(processor, Palette) else ""
         return f"looked at in {height} x {width} pixels{colours}"
 
-    def budget(self, train: Any) -> int:
-        return int(train.images)
+    def batch_budget(self, train: Any) -> int:
+        return train.batch_size if train.batch_size > 0 else 128
 
     # -- batches
 
-    def how(self, reader: Any, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()) -> Seeing:
-        check_reader(reader, config)
-        return Seeing(reader, NOTHING if data is None else self.augment(data))
+    def batch_context(
+        self, processor: Any, config: Any, max_length: int, data: DataSettings | None, labels: Sequence[str] = ()
+    ) -> ImageBatchContext:
+        check_image_processor(processor, config)
+        return ImageBatchContext(processor, NO_AUGMENT if data is None else self.augment(data))
 
-    def augment(self, data: Data) -> Augment:
-        apart = 4 / 3 if data.crop < 1 else 1.0
-        return Augment(data.crop, apart, data.flip, data.colour, data.mixup, shift=data.shift, erase=data.erase)
+    def augment(self, data: DataSettings) -> Augment:
+        apart = 4 / 3 if data.crop_scale < 1 else 1.0
+        return Augment(
+            data.crop_scale,
+            apart,
+            data.flip,
+            data.color_jitter,
+            data.mixup,
+            shift=data.shift,
+            erase=data.random_erasing,
+        )
 
-    def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
+    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         """The album is opened here, before workers are made: so they share it."""
-        if ("picture", True) not in encoded.how.albums:
-            height, width = encoded.how.wide.size
-            encoded.how.albums["picture", True] = Album(len(encoded), (height, width, 3))
-        return Even(len(encoded), tokens, seed)
+        if ("picture", True) not in encoded.batch_context.caches:
+            height, width = encoded.batch_context.train_pixels.size
+            encoded.batch_context.caches["picture", True] = ImageCache(len(encoded), (height, width, 3))
+        return Uniform(len(encoded), tokens, seed)
 
-    def at_a_time(self, how: Any) -> int:
-        return together(how.pixels)
+    def eval_batch_size(self, context: Any) -> int:
+        return eval_batch_size(context.pixels)
 
-    def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
-        for rows in Even(len(encoded), min(tokens, self.at_a_time(encoded.how)), seed=0).sequential():
+    def eval_batches(
+        self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
+    ) -> Iterator[Batch]:
+        for rows in Uniform(
+            len(encoded), min(tokens, self.eval_batch_size(encoded.batch_context)), seed=0
+        ).sequential():
             yield self.collate(encoded, rows, config)
 
-    def pictures(self, encoded: Encoded, rows: np.ndarray) -> tuple[Tensor, Tensor | None]:
+    def load_images(self, encoded: Encoded, rows: np.ndarray) -> tuple[Tensor, Tensor | None]:
         """(B, 3, H, W) bytes, and what chance does to them; rows (B, 2) are learnt from, (B,) are not."""
-        how: Seeing = encoded.how
+        how: ImageBatchContext = encoded.batch_context
         learnt = rows.ndim == 2
-        pixels = how.wide if learnt else how.pixels
-        numbers, side = numbers_of(rows), encoded.sides["picture"]
+        pixels = how.train_pixels if learnt else how.pixels
+        numbers, side = sample_ids(rows), encoded.fields["picture"]
 
         def read(number: int) -> np.ndarray:
             # what is scored is decoded as what is asked; to learn from, a file may be decoded smaller, which is other pixels
-            return pixels.prepare(read_picture(source_of(side[number]), pixels.least if learnt else 0))
+            return pixels.prepare(read_image(decode_source(side[number]), pixels.min_side if learnt else 0))
 
-        found = self.decoded(encoded, "picture", numbers, read, learnt, (*pixels.size, 3))
+        found = self.load_cached(encoded, "picture", numbers, read, learnt, (*pixels.size, 3))
         x = torch.from_numpy(np.stack(found)).permute(0, 3, 1, 2).contiguous()
-        if not learnt or how.augment.nothing:
+        if not learnt or how.augment.is_identity:
             return x, None
         random = np.random.default_rng(rows[:, 1].tolist())
-        return x, torch.from_numpy(draw_changes(random, len(rows), how.augment))
+        return x, torch.from_numpy(sample_params(random, len(rows), how.augment))
 
-    def decoded(
-        self, encoded: Encoded, side: str, numbers: np.ndarray, read: Callable[[int], np.ndarray], learnt: bool,
-        shape: tuple[int, ...], kind: Any = np.uint8,
+    def load_cached(
+        self, encoded: Encoded, field: str, rows: np.ndarray, read: Callable[[int], np.ndarray], training: bool,
+        shape: tuple[int, ...], dtype: Any = np.uint8,
     ) -> list[np.ndarray]:  # fmt: skip
         """Each is decoded once, where all fit into memory. What is learnt from, workers decode; else threads do."""
-        albums = encoded.how.albums
-        if (side, learnt) not in albums:
-            albums[side, learnt] = Album(0 if learnt else len(encoded), shape, kind=kind)
-        return albums[side, learnt].several(numbers.tolist(), read, 1 if learnt else READERS)
+        albums = encoded.batch_context.caches
+        if (field, training) not in albums:
+            albums[field, training] = ImageCache(0 if training else len(encoded), shape, dtype=dtype)
+        return albums[field, training].get_many(rows.tolist(), read, 1 if training else DECODE_THREADS)
 
-    def looked_at(self, model: Asked, batch: Batch) -> Batch:
+    def prepare_inputs(self, model: ModelProtocol, batch: Batch) -> Batch:
         """The batch with pixels, or colours of a palette, as the body reads them; those that are so already are left alone."""
-        if batch.x.dtype != torch.uint8:
+        if batch.inputs.dtype != torch.uint8:
             return batch
-        pixels = model.pixels_or_refuse()
-        check_reader(pixels, model.config)
-        x = batch.x
-        if batch.changes is not None:
-            x = apply(x, batch.changes, pixels.size, batch.changed_by)
-        return replace(batch, x=pixels.normalise(x), changes=None)
+        pixels = model.require_image_processor()
+        check_image_processor(pixels, model.config)
+        x = batch.inputs
+        if batch.augment_params is not None:
+            x = augment_images(x, batch.augment_params, pixels.size, batch.augmentation)
+        return replace(batch, inputs=pixels.normalize(x), augment_params=None)
 
     # -- what is asked
 
-    def alone(self, inputs: Any) -> bool:
+    def is_single(self, inputs: Any) -> bool:
         return isinstance(inputs, str | bytes | os.PathLike | np.ndarray) or hasattr(inputs, "convert")
 
-    def asked(self, inputs: Sequence[Any], pixels: Pixels | Palette) -> Tensor:
+    def open_inputs(self, inputs: Sequence[Any], pixels: ImageProcessor | Palette) -> Tensor:
         """Pictures as bytes (B, 3, H, W), made ready; one at a time, as they may be large."""
-        made = np.stack([pixels.prepare(picture_of(item)) for item in inputs])
+        made = np.stack([pixels.prepare(load_image(item)) for item in inputs])
         return torch.from_numpy(made).permute(0, 3, 1, 2).contiguous()
 
 
-def together(pixels: Pixels | Palette) -> int:
+def eval_batch_size(pixels: ImageProcessor | Palette) -> int:
     """How many pictures are looked at together: more of small ones, and each alone where each has a size of its own."""
     height, width = pixels.size
-    fits = LOOKED_AT * 224**2 // (height * width) if isinstance(pixels, Pixels) else 0
-    return 1 if pixels.varies else min(max(fits, LOOKED_AT), 16 * LOOKED_AT)
+    fits = EVAL_BATCH_SIZE * 224**2 // (height * width) if isinstance(pixels, ImageProcessor) else 0
+    return 1 if pixels.has_variable_size else min(max(fits, EVAL_BATCH_SIZE), 16 * EVAL_BATCH_SIZE)
 
 
-def picture_of(item: Any) -> np.ndarray:
+def load_image(item: Any) -> np.ndarray:
     """A path, the bytes of a file, an array (H, W, 3) of bytes, or a picture of Pillow's."""
-    return sized_of(item)[0]
+    return load_image_and_size(item)[0]
 
 
-def sized_of(item: Any) -> tuple[np.ndarray, Size]:
+def load_image_and_size(item: Any) -> tuple[np.ndarray, Size]:
     """The same, and the height and width that it has itself: a file that is too large is decoded smaller, which is told."""
-    picture = _held(item)
+    picture = _in_memory_image(item)
     if picture is not None:
         return picture, (picture.shape[0], picture.shape[1])
-    picture, facts = look(item if isinstance(item, bytes) else os.fspath(item), curious=False)
-    if facts.reduced:
-        tell(
+    picture, facts = inspect_image(item if isinstance(item, bytes) else os.fspath(item), full=False)
+    if facts.downscaled:
+        warn_once(
             f"{'a picture' if isinstance(item, bytes) else os.fspath(item)}: has {facts.height:,} x {facts.width:,} pixels, "
-            f"and more than {LIMIT // 10**6} million are not decoded: it is looked at in {picture.shape[0]:,} x "
+            f"and more than {MAX_PIXELS // 10**6} million are not decoded: it is looked at in {picture.shape[0]:,} x "
             f"{picture.shape[1]:,}"
         )
     return picture, (facts.height, facts.width)
 
 
-def _held(item: Any) -> np.ndarray | None:
+def _in_memory_image(item: Any) -> np.ndarray | None:
     """What is in memory already."""
     if isinstance(item, np.ndarray):
         if item.dtype != np.uint8 or item.ndim != 3 or item.shape[2] != 3:
             raise RegardError(f"an array of bytes (H, W, 3) is wanted, not {item.dtype} {item.shape}.")
         return item
-    return picture_from(item) if hasattr(item, "convert") else None
+    return image_to_array(item) if hasattr(item, "convert") else None
 
 
-def opened(sample: Picture, least: int) -> np.ndarray:
+def read_sample_image(sample: ImageSample, min_size: int) -> np.ndarray:
     """Its pixels; a large file is decoded no larger than is needed for so many on the shorter side."""
-    return read_picture(sample.content or sample.source, least, sample.place)
+    return read_image(sample.content or sample.source, min_size, sample.location)
 
 
-def check_reader(reader: Any, config: Any) -> None:
+def check_image_processor(processor: Any, config: Any) -> None:
     """Refuse pictures that are made ready for a model of another kind."""
-    if isinstance(reader, Palette) != hasattr(config, "colours"):
+    if isinstance(processor, Palette) != hasattr(config, "num_colors"):
         kinds = ("colours of a palette", "pixels")
-        reads, made = kinds if hasattr(config, "colours") else kinds[::-1]
+        reads, made = kinds if hasattr(config, "num_colors") else kinds[::-1]
         raise RegardError(
             f"the model reads {reads}, and by its {FILE} pictures become {made}: they do not belong together."
         )
-    if isinstance(reader, Palette) and (len(reader), reader.side) != (config.colours, config.size):
+    if isinstance(processor, Palette) and (len(processor), processor.side) != (config.num_colors, config.image_size):
         raise RegardError(
-            f"the palette is of {len(reader)} colours for pictures of side {reader.side}, the model of {config.colours} for "
-            f"side {config.size}: they do not belong together. A folder brings both; leave model.colours and model.size out."
+            f"the palette is of {len(processor)} colours for pictures of side {processor.side}, the model of {config.num_colors} for "
+            f"side {config.image_size}: they do not belong together. A folder brings both; leave model.num_colors and model.image_size out."
         )

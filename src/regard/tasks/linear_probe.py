@@ -19,42 +19,44 @@ from torch.nn import functional as F
 from regard.errors import DataError
 from regard.types import Batch
 
-STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """Of the penalty that are tried, strong ones first: each begins where the one before ended."""
-STEPS = 200
+MAX_STEPS = 200
 """of L-BFGS at most"""
 
 
 @dataclass(frozen=True)
-class Layer:
+class ProbeLayer:
     """One that a body can be asked for."""
 
     name: str
     """a person's: block 1, stage 2"""
-    at: int
+    tap: int
     """the number to ask for in `taps`"""
     width: int
     """numbers that are kept of a picture"""
     stride: int
     """pixels from one place to the next"""
-    token: bool = False
+    has_class_token: bool = False
     """a class token stands before the places"""
 
 
-def layers_of(config: Any) -> tuple[Layer, ...]:
+def probe_layers(config: Any) -> tuple[ProbeLayer, ...]:
     """All that a body of this config has, from its first to its last."""
-    maps = config.maps()
-    flat = [tap for tap in maps if tap.flat]
+    maps = config.feature_maps()
+    flat = [tap for tap in maps if tap.is_sequence]
     if not flat:
-        return tuple(Layer(f"stage {number}", tap.at, tap.channels, tap.stride) for number, tap in enumerate(maps, 1))
-    early: Sequence[int] = config.widths if any(tap.at < 0 for tap in maps) else ()
-    stages = [Layer(f"stage {n + 1}", -1 - n, width, 4 * 2**n) for n, width in enumerate(early)]
-    token, width, stride = flat[-1].token, (1 + flat[-1].token) * flat[-1].channels, flat[-1].stride
-    return (*stages, *(Layer(f"block {n + 1}", n, width, stride, token) for n in range(config.depth)))
+        return tuple(
+            ProbeLayer(f"stage {number}", tap.index, tap.channels, tap.stride) for number, tap in enumerate(maps, 1)
+        )
+    early: Sequence[int] = config.widths if any(tap.index < 0 for tap in maps) else ()
+    stages = [ProbeLayer(f"stage {n + 1}", -1 - n, width, 4 * 2**n) for n, width in enumerate(early)]
+    token, width, stride = flat[-1].has_class_token, (1 + flat[-1].has_class_token) * flat[-1].channels, flat[-1].stride
+    return (*stages, *(ProbeLayer(f"block {n + 1}", n, width, stride, token) for n in range(config.depth)))
 
 
 @dataclass(frozen=True)
-class Part:
+class LayerFeatures:
     """Labelled samples as each layer sees them."""
 
     features: Sequence[Tensor]
@@ -65,24 +67,24 @@ class Part:
     def layer(self, number: int, device: torch.device) -> tuple[Tensor, Tensor]:
         return self.features[number].to(device), self.labels.to(device)
 
-    def taken(self, rows: Tensor) -> Part:
+    def select(self, rows: Tensor) -> LayerFeatures:
         """Some of the samples, by their numbers."""
-        return Part([layer[rows] for layer in self.features], self.labels[rows])
+        return LayerFeatures([layer[rows] for layer in self.features], self.labels[rows])
 
 
 @dataclass(frozen=True)
-class Probed:
+class ProbeResult:
     """Of one layer: shares of 100, and the penalty that did best on the validation part."""
 
     layer: int
     """1 is the first"""
     accuracy: float
     """on the test part, or on the validation part where there is no other"""
-    valid: float
-    strength: float
+    valid_accuracy: float
+    penalty: float
 
 
-def features(body: Any, batches: Iterable[Batch], layers: Sequence[Layer]) -> Part:
+def extract_features(body: Any, batches: Iterable[Batch], layers: Sequence[ProbeLayer]) -> LayerFeatures:
     """What each of these layers makes of batches whose `labels` (B,) are classes; the body is left as it was."""
     found: list[list[Tensor]] = [[] for _ in layers]
     labels: list[Tensor] = []
@@ -92,9 +94,9 @@ def features(body: Any, batches: Iterable[Batch], layers: Sequence[Layer]) -> Pa
         with torch.inference_mode():
             for batch in batches:
                 assert batch.labels is not None
-                taps = body(batch.to(device), taps=[layer.at for layer in layers]).taps
+                taps = body(batch.to(device), taps=[layer.tap for layer in layers]).hidden_states
                 for kept, layer, tap in zip(found, layers, taps, strict=True):
-                    kept.append(_mean(tap, layer.token).cpu())
+                    kept.append(_pool_states(tap, layer.has_class_token).cpu())
                 labels.append(batch.labels.cpu())
     finally:
         body.train(training)
@@ -104,10 +106,10 @@ def features(body: Any, batches: Iterable[Batch], layers: Sequence[Layer]) -> Pa
     for parts in found:  # one layer at a time, so that no more than one is there twice
         joined.append(torch.cat(parts))
         parts.clear()
-    return Part(joined, torch.cat(labels))
+    return LayerFeatures(joined, torch.cat(labels))
 
 
-def _mean(states: Tensor, token: bool) -> Tensor:
+def _pool_states(states: Tensor, token: bool) -> Tensor:
     """(B, D) over the places of a map (B, D, h, w), or of states (B, L, D), each brought to size 1 first, as the next block
     would do it; (B, 2 D) with a class token in front. Gains do not matter: every number is brought to spread 1 later."""
     wide = states if states.dtype == torch.float64 else states.float()
@@ -118,25 +120,29 @@ def _mean(states: Tensor, token: bool) -> Tensor:
 
 
 def probe(
-    train: Part, valid: Part, test: Part | None = None, device: torch.device | str = "cpu",
-    strengths: Sequence[float] = STRENGTHS, told: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Probed]:  # fmt: skip
+    train: LayerFeatures, valid: LayerFeatures, test: LayerFeatures | None = None, device: torch.device | str = "cpu",
+    penalties: Sequence[float] = PENALTIES, on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[ProbeResult]:  # fmt: skip
     """A classifier for each layer. The test part is looked at once a layer, by the one that was chosen. `told` hears how many
     layers of all are done."""
     if bool((train.labels == train.labels[0]).all()):
         raise DataError("there is one class only: nothing can be told apart.")
     # one that nothing is learnt of may be asked for
     count = max(int(part.labels.max()) for part in (train, valid, test) if part is not None) + 1
-    found: list[Probed] = []
+    found: list[ProbeResult] = []
     for layer in range(len(train.features)):
-        found.append(_probed(layer, count, (train, valid, test), torch.device(device), strengths))
-        told(len(found), len(train.features))
+        found.append(_probe_layer(layer, count, (train, valid, test), torch.device(device), penalties))
+        on_progress(len(found), len(train.features))
     return found
 
 
-def _probed(
-    layer: int, classes: int, parts: tuple[Part, Part, Part | None], device: torch.device, strengths: Sequence[float]
-) -> Probed:
+def _probe_layer(
+    layer: int,
+    classes: int,
+    parts: tuple[LayerFeatures, LayerFeatures, LayerFeatures | None],
+    device: torch.device,
+    strengths: Sequence[float],
+) -> ProbeResult:
     (x, y), (xv, yv) = (part.layer(layer, device) for part in parts[:2] if part is not None)
     middle, spread = x.mean(0), x.std(0, correction=0)
     spread = torch.where(spread > 0, spread, 1.0)
@@ -144,30 +150,30 @@ def _probed(
     weights, best = x.new_zeros(classes, x.shape[1] + 1), (-1.0, float("inf"))
     kept, chosen = weights, strengths[0]
     for strength in strengths:
-        weights = fit(x, y, strength, weights)
-        logits = said(xv, weights)
+        weights = fit_logistic_regression(x, y, strength, weights)
+        logits = linear_logits(xv, weights)
         # of equally many right answers the surer ones, and of equally sure ones the stronger penalty
-        score = _right(logits, yv), float(F.cross_entropy(logits, yv))
+        score = _accuracy(logits, yv), float(F.cross_entropy(logits, yv))
         if (score[0], -score[1]) > (best[0], -best[1]):
             kept, chosen, best = weights, strength, score
     if parts[2] is None:
-        return Probed(layer + 1, best[0], best[0], chosen)
+        return ProbeResult(layer + 1, best[0], best[0], chosen)
     xt, yt = parts[2].layer(layer, device)
-    return Probed(layer + 1, _right(said((xt - middle) / spread, kept), yt), best[0], chosen)
+    return ProbeResult(layer + 1, _accuracy(linear_logits((xt - middle) / spread, kept), yt), best[0], chosen)
 
 
-def fit(x: Tensor, y: Tensor, strength: float, begin: Tensor) -> Tensor:
+def fit_logistic_regression(x: Tensor, y: Tensor, penalty: float, initial: Tensor) -> Tensor:
     """(classes, D + 1) the weights of multinomial logistic regression, the bias last: the least mean cross-entropy +
     strength / 2 x sum of squares of all but the bias. It has one minimum; `begin` only saves steps."""
-    weights = begin.detach().clone().requires_grad_()
+    weights = initial.detach().clone().requires_grad_()
     search = torch.optim.LBFGS(
-        [weights], max_iter=STEPS, history_size=20, tolerance_grad=1e-6, tolerance_change=1e-12,
+        [weights], max_iter=MAX_STEPS, history_size=20, tolerance_grad=1e-6, tolerance_change=1e-12,
         line_search_fn="strong_wolfe",
     )  # fmt: skip
 
     def closure() -> Tensor:
         search.zero_grad()
-        loss = F.cross_entropy(said(x, weights), y) + strength / 2 * weights[:, :-1].square().sum()
+        loss = F.cross_entropy(linear_logits(x, weights), y) + penalty / 2 * weights[:, :-1].square().sum()
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
@@ -176,9 +182,9 @@ def fit(x: Tensor, y: Tensor, strength: float, begin: Tensor) -> Tensor:
     return weights.detach()
 
 
-def said(x: Tensor, weights: Tensor) -> Tensor:
+def linear_logits(x: Tensor, weights: Tensor) -> Tensor:
     return x @ weights[:, :-1].T + weights[:, -1]
 
 
-def _right(logits: Tensor, labels: Tensor) -> float:
+def _accuracy(logits: Tensor, labels: Tensor) -> float:
     return 100 * float((logits.argmax(1) == labels).double().mean())

@@ -15,211 +15,252 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.batching.samplers import Epochs, Plan, Shape
-from regard.data.batching.windows import Stretches, in_turn, plan_windows
-from regard.data.settings import Data
-from regard.data.store.token_store import Rows
-from regard.data.text.detokenize import DETOKENISERS, words
+from regard.data.batching.samplers import BatchSampler, BatchShape, LengthBucketed
+from regard.data.batching.windows import TokenRanges, make_window_sampler, sliding_windows
+from regard.data.settings import DataSettings
+from regard.data.store.token_store import RaggedRows
+from regard.data.text.detokenize import DETOKENIZERS, count_words
 from regard.data.text.documents import Passage, iterate_texts, text_files
 from regard.data.text.files import chunked
-from regard.data.text.pairs import Empty
-from regard.decode.search import Found, search
-from regard.decode.settings import Decode
+from regard.data.text.tables import SkippedRow
+from regard.decode.search import Hypothesis, search
+from regard.decode.settings import DecodeSettings
 from regard.decode.stream import stream
 from regard.errors import DataError, RegardError, SettingError
 from regard.processors.padding import pack, pad
-from regard.processors.tokenizer.stream_decoder import Flow
-from regard.processors.tokenizer.tokenizer import END_OF_TEXT, Text
-from regard.tasks.base import SEARCH, SPOKEN, TEXT, Encoded, Scored, Sums, Task, Terms
-from regard.tasks.prompts import cut_text, prompt_ids, reason, room_left, stops
-from regard.tasks.protocol import Asked
-from regard.types import IGNORE, Answer, Batch
+from regard.processors.tokenizer.stream_decoder import StreamDecoder
+from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
+from regard.tasks.base import (
+    GENERATION_SETTINGS,
+    SEARCH_SETTINGS,
+    TEXT_SETTINGS,
+    Encoded,
+    EvalResult,
+    LossSum,
+    LossWeights,
+    Task,
+)
+from regard.tasks.prompts import finish_reason, max_new_tokens, prompt_ids, stop_condition, text_before_stop
+from regard.tasks.protocol import ModelProtocol
+from regard.types import IGNORE, Batch, Prediction
 
 CONTINUES, TORN, OPENS, APART = 0, 1, 2, 3
 """How a row of tokens joins the one before: it goes on; something was taken out between them; a document begins where the one
 before ended; or a document begins, but the end of the one before was taken out."""
 
-BUDGET = 65_536
+BATCH_TOKENS = 65_536
 """Tokens of prompts and answers that are searched at once."""
 
-LINES = 16
+MAX_LINES = 16
 """of a sample that are shown, without blank ones that follow each other"""
 
 SHOWN, BEGINNING = 3, 120
 """Samples that are gone on with while training, and how many of their characters are given."""
 
 
-class Language(Task):
-    name = "language"
-    about = "plain text; goes on with what it is given"
+class LanguageModeling(Task):
+    name = "lm"
+    description = "plain text; goes on with what it is given"
     columns = ("text",)
     unit = "passages"
     metric = "loss"
-    lowest = True
-    limited = False
-    spacious = True
-    sample = Passage
-    sides = ("text", "joint")
-    least = 1  # a passage has many words
-    model = "gpt2-mini"
+    lower_is_better = True
+    has_length_limit = False
+    multiline = True
+    sample_type = Passage
+    fields = ("text", "joint")
+    min_valid_samples = 1  # a passage has many words
+    default_model = "gpt2-mini"
     usage = '"Once upon a time"'
-    heeds = (*TEXT, "data.kind", "data.detokenise", "data.stride", "train.smoothing", *SEARCH, *SPOKEN, "decode.crop")
+    settings_used = (
+        *TEXT_SETTINGS,
+        "data.tokenizer_type",
+        "data.detokenize",
+        "data.stride",
+        "train.label_smoothing",
+        *SEARCH_SETTINGS,
+        *GENERATION_SETTINGS,
+        "decode.truncate_prompt",
+    )
 
-    def entries(self, data: Sequence[str]) -> list[str]:
+    def expand_entries(self, data: Sequence[str]) -> list[str]:
         """Folders too: all the text in them."""
         return text_files(data)
 
-    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Passage | Empty]:
+    def iter_samples(
+        self, data: Sequence[str], columns: Mapping[str, str] | None = None
+    ) -> Iterator[Passage | SkippedRow]:
         return iterate_texts(data, columns)
 
-    def key(self, sample: Passage) -> str:
+    def split_key(self, sample: Passage) -> str:
         return sample.text
 
-    def torn(self, sample: Passage, taken: Passage) -> Passage:
+    def mark_gap(self, sample: Passage, removed: Passage) -> Passage:
         """A document that ends before what was taken out ends truly, so that the next may begin there."""
-        return sample if sample.opens and taken.opens else replace(sample, torn=True)
+        return sample if sample.starts_document and removed.starts_document else replace(sample, after_gap=True)
 
-    def texts(self, samples: Iterable[Passage]) -> Iterator[str]:
+    def fingerprint_texts(self, samples: Iterable[Passage]) -> Iterator[str]:
         for sample in samples:
             yield sample.text
 
-    def flavour(self, data: Data) -> tuple[Any, ...]:
-        return (data.detokenise,)
+    def encoding_key(self, data: DataSettings) -> tuple[Any, ...]:
+        return (data.detokenize,)
 
-    def tokenizer(self, texts: Iterable[str], data: Data) -> Text:
-        texts = map(DETOKENISERS[data.detokenise], texts)
-        return Text.characters(texts) if data.kind == "characters" else Text.language(texts, data.vocabulary)
+    def train_tokenizer(self, texts: Iterable[str], data: DataSettings) -> TextTokenizer:
+        texts = map(DETOKENIZERS[data.detokenize], texts)
+        return (
+            TextTokenizer.from_characters(texts)
+            if data.tokenizer_type == "char"
+            else TextTokenizer.train_lm_bpe(texts, data.vocab_size)
+        )
 
-    def check(self, config: Any, tokens: int, data: Data) -> None:
-        if config.length > tokens:
+    def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
+        if config.max_length > tokens:
             raise SettingError(
-                f"train.tokens={tokens} has no room for one window of model.length={config.length}. Raise it, or lower that."
+                f"train.batch_tokens={tokens} has no room for one window of model.max_length={config.max_length}. Raise it, or lower that."
             )
-        if data.stride > config.length:
-            raise SettingError(f"data.stride={data.stride} would leave tokens out: the context has {config.length}.")
+        if data.stride > config.max_length:
+            raise SettingError(
+                f"data.stride={data.stride} would leave tokens out: the context has {config.max_length}."
+            )
 
-    def adopt(self, text: Text) -> Text:
+    def adapt_tokenizer(self, text: TextTokenizer) -> TextTokenizer:
         """Documents begin and end with a token that a vocabulary made for something else may lack."""
-        return text if text.id_of(END_OF_TEXT) is not None else text.add([END_OF_TEXT])
+        return text if text.token_to_id(END_OF_TEXT) is not None else text.with_special_tokens([END_OF_TEXT])
 
-    def fit(self, config: Any, reader: Text) -> Any:
-        end = reader.id_of(END_OF_TEXT)
+    def fit_config(self, config: Any, processor: TextTokenizer) -> Any:
+        end = processor.token_to_id(END_OF_TEXT)
         if end is None:
             raise DataError(f"the tokenizer has no {END_OF_TEXT}, which begins and ends documents.")
-        return replace(config, vocabulary=reader.size, end=end)
+        return replace(config, vocab_size=processor.size, eos_id=end)
 
     def encode(
-        self, samples: Sequence[Passage], reader: Text, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[Passage], processor: TextTokenizer, config: Any, max_length: int, data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         """Nothing is too long. The end token of a document is the one that the next begins with."""
-        clean = DETOKENISERS["none" if data is None else data.detokenise]
-        rows = reader.encode([clean(sample.text) for sample in samples])
-        joints = [(APART if s.torn else OPENS) if s.opens else TORN if s.torn else CONTINUES for s in samples]
-        joined = [[config.end, *row] if sample.opens else row for row, sample in zip(rows, samples, strict=True)]
+        clean = DETOKENIZERS["none" if data is None else data.detokenize]
+        rows = processor.encode([clean(sample.text) for sample in samples])
+        joints = [
+            (APART if s.after_gap else OPENS) if s.starts_document else TORN if s.after_gap else CONTINUES
+            for s in samples
+        ]
+        joined = [
+            [config.eos_id, *row] if sample.starts_document else row for row, sample in zip(rows, samples, strict=True)
+        ]
         flat = {"text": joined, "joint": [[joint] for joint in joints]}
-        return Encoded(list(samples), {name: _rows(side) for name, side in flat.items()}, [])
+        return Encoded(list(samples), {name: _to_rows(side) for name, side in flat.items()}, [])
 
-    def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
-        if config.length > tokens:
+    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
+        if config.max_length > tokens:
             raise SettingError(
-                f"train.tokens={tokens} has no room for one window of model.length={config.length}. Raise it, or lower that."
+                f"train.batch_tokens={tokens} has no room for one window of model.max_length={config.max_length}. Raise it, or lower that."
             )
-        return plan_windows(documents(encoded), config.length, tokens, seed, packed)
+        return make_window_sampler(document_spans(encoded), config.max_length, tokens, seed, packed)
 
-    def collate(self, encoded: Encoded, rows: Stretches, config: Any, shape: Shape | None = None) -> Batch:
-        values = _stream(encoded)
+    def collate(self, encoded: Encoded, rows: TokenRanges, config: Any, shape: BatchShape | None = None) -> Batch:
+        values = _token_stream(encoded)
         if shape is not None:
             reads = [values[first:last] for first, last in rows]
             labels = [values[first + 1 : last + 1] for first, last in rows]
-            x, offsets = pack(reads, shape.rooms[0], shape.longest[0], shape.documents, config.end)
-            y, _ = pack(labels, shape.rooms[0], shape.longest[0], shape.documents, IGNORE)
+            x, offsets = pack(reads, shape.row_lengths[0], shape.max_lengths[0], shape.num_documents, config.eos_id)
+            y, _ = pack(labels, shape.row_lengths[0], shape.max_lengths[0], shape.num_documents, IGNORE)
             return Batch(x, labels=y, offsets=offsets)
         first, last = rows[:, :1], rows[:, 1:2]
         said, room = (rows[:, 2:3], int(rows[:, 3].max())) if rows.shape[1] > 2 else (first, 0)
         at = first + np.arange(max(room, int((last - first).max())))
         read = np.minimum(at, last)
         # no mask: padding stands at the end, where the causal rule hides it
-        ids = np.where(at < last, values[read].astype(np.int64), config.end)
+        ids = np.where(at < last, values[read].astype(np.int64), config.eos_id)
         says = np.where((at < last) & (at >= said), values[np.minimum(read + 1, last)].astype(np.int64), IGNORE)
         return Batch(torch.from_numpy(ids), labels=torch.from_numpy(says))
 
-    def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
-        stride = config.length if data is None else data.stride or config.length
-        if stride > config.length:
-            raise SettingError(f"data.stride={stride} would leave tokens out: the context has {config.length}.")
-        windows = in_turn(documents(encoded), config.length, stride)
-        for part in chunked(windows, max(tokens // config.length, 1)):
+    def eval_batches(
+        self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
+    ) -> Iterator[Batch]:
+        stride = config.max_length if data is None else data.stride or config.max_length
+        if stride > config.max_length:
+            raise SettingError(f"data.stride={stride} would leave tokens out: the context has {config.max_length}.")
+        windows = sliding_windows(document_spans(encoded), config.max_length, stride)
+        for part in chunked(windows, max(tokens // config.max_length, 1)):
             yield self.collate(encoded, np.array([(*window, 0) for window in part]), config)
 
-    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
         assert batch.labels is not None
         return model.body.cross_entropy(model.body(batch).sequence, batch.labels, terms.smoothing)
 
-    def answer(self, model: Asked, inputs: Sequence[str], decode: Decode, first: int = 0) -> list[Answer]:
+    def predict(
+        self, model: ModelProtocol, inputs: Sequence[str], decode: DecodeSettings, first: int = 0
+    ) -> list[Prediction]:
         """What follows each text. An empty one is the beginning of a document."""
-        text, config = model.text_or_refuse(), model.config
+        text, config = model.require_tokenizer(), model.config
         prompts = [prompt_ids(item, text, config, decode) for item in inputs]
         lengths = np.array([len(row) for row in prompts], dtype=np.int64)
         if not len(prompts):
             return []
-        limits = np.array([room_left(length, config, decode) for length in lengths.tolist()])
-        answers: list[Answer] = [Answer("")] * len(prompts)
+        limits = np.array([max_new_tokens(length, config, decode) for length in lengths.tolist()])
+        answers: list[Prediction] = [Prediction("")] * len(prompts)
         costs = lengths + limits
-        plan = Plan(costs, max(BUDGET, int(costs.max())), seed=0)
+        plan = LengthBucketed(costs, max(BATCH_TOKENS, int(costs.max())), seed=0)
         for rows in plan.sequential():
-            x, mask = pad([prompts[i] for i in rows], config.end)
+            x, mask = pad([prompts[i] for i in rows], config.eos_id)
             batch = Batch(x, mask).to(model.device)
-            until = stops(text, decode.until)
+            until = stop_condition(text, decode.stop_strings)
             found = search(
-                model.body, batch, config.end, torch.from_numpy(limits[rows]), decode, requests=first + rows,
-                until=until,
+                model.body, batch, config.eos_id, torch.from_numpy(limits[rows]), decode, requests=first + rows,
+                stop_fn=until,
             )  # fmt: skip
             for i, options in zip(rows.tolist(), found, strict=True):
-                answers[i] = self._say(model, inputs[i], options, int(lengths[i]), decode)
+                answers[i] = self._make_prediction(model, inputs[i], options, int(lengths[i]), decode)
         return answers
 
-    def _say(self, model: Asked, prompt: str, options: list[Found], given: int, decode: Decode) -> Answer:
-        text, best = model.text_or_refuse(), options[0]
-        values = [cut_text(text, option, decode.until) for option in options]
-        why = [reason(option, given, model.config) for option in options]
+    def _make_prediction(
+        self, model: ModelProtocol, prompt: str, options: list[Hypothesis], given: int, decode: DecodeSettings
+    ) -> Prediction:
+        text, best = model.require_tokenizer(), options[0]
+        values = [text_before_stop(text, option, decode.stop_strings) for option in options]
+        why = [finish_reason(option, given, model.config) for option in options]
         extra = {
             "prompt": prompt,
             "ids": list(best.tokens),
             "why": why[0],
-            "log_probabilities": np.round(best.logs, 6).tolist(),
+            "log_probabilities": np.round(best.log_probs, 6).tolist(),
             "alternatives": [
                 {"value": value, "score": option.score, "why": because}
                 for value, option, because in zip(values, options, why, strict=True)
             ],
         }
-        return Answer(values[0], tuple(option.score for option in options), tuple(text.pieces(best.tokens)), extra)
+        return Prediction(
+            values[0], tuple(option.score for option in options), tuple(text.display_tokens(best.tokens)), extra
+        )
 
-    def streams(self, decode: Decode) -> bool:
-        return decode.beam == 1 and decode.best == 1
+    def can_stream(self, decode: DecodeSettings) -> bool:
+        return decode.num_beams == 1 and decode.num_return_sequences == 1
 
-    def stream_answer(self, model: Asked, prompt: str, decode: Decode, first: int = 0) -> Iterator[str]:
-        text, config = model.text_or_refuse(), model.config
+    def stream_prediction(
+        self, model: ModelProtocol, prompt: str, decode: DecodeSettings, first: int = 0
+    ) -> Iterator[str]:
+        text, config = model.require_tokenizer(), model.config
         ids = prompt_ids(prompt, text, config, decode)
-        limit = torch.tensor([room_left(len(ids), config, decode)])
+        limit = torch.tensor([max_new_tokens(len(ids), config, decode)])
         batch = Batch(torch.tensor([ids])).to(model.device)
-        request, until = np.array([first]), stops(text, decode.until)
-        steps = stream(model.body, batch, config.end, limit, decode, requests=request, until=until)
-        return _flowing(steps, Flow(text, decode.until))
+        request, until = np.array([first]), stop_condition(text, decode.stop_strings)
+        steps = stream(model.body, batch, config.eos_id, limit, decode, requests=request, stop_fn=until)
+        return _iter_text(steps, StreamDecoder(text, decode.stop_strings))
 
-    def choose(self, model: Asked, prompt: str, choices: Sequence[str]) -> Answer:
+    def rank(self, model: ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
         """The likeliest of some continuations, as GPT-2 was asked without being trained for it: by the probability of all
         tokens of each after the prompt. `scores` are the probabilities among the choices."""
         if len(choices) < 2 or not all(choices):
             raise SettingError("a choice needs two or more texts, none of them empty.")
-        text, config = model.text_or_refuse(), model.config
-        given = text.encode([prompt])[0] or [config.end]
+        text, config = model.require_tokenizer(), model.config
+        given = text.encode([prompt])[0] or [config.eos_id]
         rows = [[*given, *row] for row in text.encode(list(choices))]
-        if (most := max(map(len, rows))) > config.length:
-            raise RegardError(f"the prompt with a choice has {most} tokens, and the model reads {config.length}.")
-        x = pad(rows, config.end)[0].to(model.device)
+        if (most := max(map(len, rows))) > config.max_length:
+            raise RegardError(f"the prompt with a choice has {most} tokens, and the model reads {config.max_length}.")
+        x = pad(rows, config.eos_id)[0].to(model.device)
         with torch.inference_mode():
-            logits = model.body.read(model.body(Batch(x)).sequence)
+            logits = model.body.to_logits(model.body(Batch(x)).sequence)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         logs = logits[:, :-1].log_softmax(-1).gather(2, x[:, 1:, None])[..., 0].double().cpu()
         sums = [float(logs[i, len(given) - 1 : len(row) - 1].sum()) for i, row in enumerate(rows)]
@@ -230,72 +271,80 @@ class Language(Task):
             {"value": choices[i], "probability": chances[i], "log_probability": sums[i], "tokens": counts[i]}
             for i in order
         ]
-        return Answer(choices[order[0]], tuple(chances[i] for i in order), (), {"prompt": prompt, "choices": listed})
+        return Prediction(
+            choices[order[0]], tuple(chances[i] for i in order), (), {"prompt": prompt, "choices": listed}
+        )
 
-    def quick(self, decode: Decode) -> Decode:
-        return replace(decode, beam=1, best=1, length=64)
+    def fast_decode(self, decode: DecodeSettings) -> DecodeSettings:
+        return replace(decode, num_beams=1, num_return_sequences=1, max_new_tokens=64)
 
-    def score(
-        self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
-    ) -> Scored:
+    def evaluate(
+        self,
+        model: ModelProtocol,
+        encoded: Encoded,
+        decode: DecodeSettings,
+        data: DataSettings,
+        sums: LossSum,
+        max_samples: int | None = None,
+    ) -> EvalResult:
         """Perplexity of a token and of a word (of the text as it was, with its line ends), and bits for each of its bytes."""
         size = sum(len(sample.text.encode()) for sample in encoded.samples)
-        count = sum(words(sample.text) for sample in encoded.samples)
+        count = sum(count_words(sample.text) for sample in encoded.samples)
         scores: dict[str, float | str] = {
-            "perplexity": round(_exp(sums.mean), 3),
-            "word_perplexity": round(_exp(sums.total / max(count, 1)), 2),
+            "perplexity": round(_safe_exp(sums.mean), 3),
+            "word_perplexity": round(_safe_exp(sums.total / max(count, 1)), 2),
             "bits_per_byte": round(sums.total / math.log(2) / max(size, 1), 4),
         }
-        clean = DETOKENISERS[data.detokenise]  # the model has read such texts only
-        some = [_beginning(clean(sample.text)) for sample in encoded.samples[:SHOWN]]
-        answers = self.answer(model, some, replace(decode, crop=True))
+        clean = DETOKENIZERS[data.detokenize]  # the model has read such texts only
+        some = [_prompt_prefix(clean(sample.text)) for sample in encoded.samples[:SHOWN]]
+        answers = self.predict(model, some, replace(decode, truncate_prompt=True))
         return scores, answers
 
-    def line(self, scores: Mapping[str, Any]) -> str:
+    def format_scores(self, scores: Mapping[str, Any]) -> str:
         return (
             f"perplexity {scores['perplexity']:8.2f}  of a word {scores['word_perplexity']:9,.1f}  "
             f"bits a byte {scores['bits_per_byte']:6.3f}"
         )
 
-    def said(self, given: str, answer: Answer) -> str:
+    def format_prediction(self, source: str, prediction: Prediction) -> str:
         """The text as a whole."""
-        return f"{given}{answer.value}"
+        return f"{source}{prediction.value}"
 
-    def example(self, sample: Passage, answer: Answer) -> dict[str, str]:
-        return {"text": str(answer.extra.get("prompt", "")), "goes on": str(answer.value)}
+    def example_row(self, sample: Passage, prediction: Prediction) -> dict[str, str]:
+        return {"text": str(prediction.extra.get("prompt", "")), "goes on": str(prediction.value)}
 
-    def show(self, sample: Passage, answer: Answer) -> str:
-        lines = f"{answer.extra.get('prompt', '')}▸{answer.value}".splitlines()
+    def format_example(self, sample: Passage, prediction: Prediction) -> str:
+        lines = f"{prediction.extra.get('prompt', '')}▸{prediction.value}".splitlines()
         shown = [line for line, before in zip(lines, ["", *lines], strict=False) if line.strip() or before.strip()]
-        return "".join(f"    {line}\n" for line in shown[:LINES])
+        return "".join(f"    {line}\n" for line in shown[:MAX_LINES])
 
 
-def documents(encoded: Encoded) -> Stretches:
+def document_spans(encoded: Encoded) -> TokenRanges:
     """(N, 2): where reading may begin, and the last token that may be said, in each document or torn part of one."""
-    text, joint = encoded.sides["text"], encoded.sides["joint"]
-    assert isinstance(text, Rows) and isinstance(joint, Rows)
+    text, joint = encoded.fields["text"], encoded.fields["joint"]
+    assert isinstance(text, RaggedRows) and isinstance(joint, RaggedRows)
     joints = np.asarray(joint.values)
     heads = np.flatnonzero(joints != CONTINUES)
     heads = heads if len(heads) and heads[0] == 0 else np.concatenate([[0], heads])
     following = np.append(heads[1:], len(joints))
     # where the next document follows, its first token ends this one
     opens = np.append(joints, CONTINUES)[following] == OPENS
-    return np.stack([text.starts[heads], text.starts[following] - 1 + opens], axis=1)
+    return np.stack([text.offsets[heads], text.offsets[following] - 1 + opens], axis=1)
 
 
-def _rows(rows: Sequence[Sequence[int]]) -> Rows:
+def _to_rows(rows: Sequence[Sequence[int]]) -> RaggedRows:
     starts = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
     values = np.concatenate([np.array(row, dtype=np.int32) for row in rows]) if len(rows) else np.zeros(0, np.int32)
-    return Rows(values, starts)
+    return RaggedRows(values, starts)
 
 
-def _stream(encoded: Encoded) -> np.ndarray:
-    text = encoded.sides["text"]
-    assert isinstance(text, Rows)
+def _token_stream(encoded: Encoded) -> np.ndarray:
+    text = encoded.fields["text"]
+    assert isinstance(text, RaggedRows)
     return text.values
 
 
-def _flowing(steps: Iterator[list[list[int]]], flow: Flow) -> Iterator[str]:
+def _iter_text(steps: Iterator[list[list[int]]], flow: StreamDecoder) -> Iterator[str]:
     for new in steps:
         if part := flow.add(new[0]):
             yield part
@@ -305,12 +354,12 @@ def _flowing(steps: Iterator[list[list[int]]], flow: Flow) -> Iterator[str]:
         yield rest
 
 
-def _beginning(text: str) -> str:
+def _prompt_prefix(text: str) -> str:
     """Some of the text, up to the end of a word."""
     if len(text) <= BEGINNING:
         return text[: len(text) // 2]
     return text[:BEGINNING].rsplit(" ", 1)[0]
 
 
-def _exp(value: float) -> float:
+def _safe_exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf

@@ -10,69 +10,69 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.text.labeled import Labelled
+from regard.data.text.labeled import LabeledText
 from regard.errors import DataError, WeightsError
-from regard.tasks.protocol import Asked
-from regard.tasks.text_heads import numbered
+from regard.tasks.protocol import ModelProtocol
+from regard.tasks.text_heads import label_ids
 from regard.types import IGNORE
 
-SEVERAL = "several"
+MULTILABEL = "several"
 """Among the words of `Identity.pair`: a sample may have several labels."""
 
-HALF = 0.5
+DEFAULT_THRESHOLD = 0.5
 """From this probability on a label is said, unless decode.threshold says otherwise."""
 
-PUBLISHED = "multi_label_classification"
+PUBLISHED_PROBLEM_TYPE = "multi_label_classification"
 
 
-def tells_several(model: Asked) -> bool:
-    return SEVERAL in str(model.identity.pair).split()
+def is_multilabel(model: ModelProtocol) -> bool:
+    return MULTILABEL in str(model.spec.head_options).split()
 
 
-def pairing_of(pair: str) -> str:
+def pair_order(pair: str) -> str:
     """How two texts are read together, of the words of `Identity.pair`."""
-    return " ".join(word for word in pair.split() if word != SEVERAL)
+    return " ".join(word for word in pair.split() if word != MULTILABEL)
 
 
-def read_problem(published: Mapping[str, Any], labels: Sequence[str], advice: str = "") -> str:
+def parse_problem_type(published: Mapping[str, Any], labels: Sequence[str], advice: str = "") -> str:
     """What a published config says of its head; one that tells a number and no class is refused."""
     problem = published.get("problem_type")
     if problem == "regression" or len(labels) == 1:
         why = "problem_type is regression" if problem == "regression" else "its head has one output"
         raise WeightsError(f"config.json: {why}: it tells a number, and classify tells classes. {advice}".rstrip())
-    return SEVERAL if problem == PUBLISHED else ""
+    return MULTILABEL if problem == PUBLISHED_PROBLEM_TYPE else ""
 
 
-def rows_of(samples: Sequence[Labelled], labels: Sequence[str]) -> list[list[int]]:
+def label_rows(samples: Sequence[LabeledText], labels: Sequence[str]) -> list[list[int]]:
     """Of each sample the number of its class; where it may have several `[0, C, …]` with the numbers of all,
     which `heads.table_of` reads."""
     owners = [(sample, name) for sample in samples for name in sample.labels]
-    numbers: Iterator[int] = iter(numbered([sample for sample, _ in owners], [name for _, name in owners], labels))
+    numbers: Iterator[int] = iter(label_ids([sample for sample, _ in owners], [name for _, name in owners], labels))
     return [
-        [*([] if sample.several is None else (0, len(labels))), *(next(numbers) for _ in sample.labels)]
+        [*([] if sample.label_set is None else (0, len(labels))), *(next(numbers) for _ in sample.labels)]
         for sample in samples
     ]
 
 
-def likely(said: Mapping[str, float], least: float | None) -> list[str]:
+def labels_above_threshold(probabilities: Mapping[str, float], threshold: float | None) -> list[str]:
     """Labels that are likelier than not, or as likely as `least`, the likeliest first."""
     return [
         label
-        for label in sorted(said, key=lambda label: -said[label])
-        if said[label] >= (HALF if least is None else least)
+        for label in sorted(probabilities, key=lambda label: -probabilities[label])
+        if probabilities[label] >= (DEFAULT_THRESHOLD if threshold is None else threshold)
     ]
 
 
-def as_learnt(model: Asked, labels: Tensor) -> Tensor:
+def match_label_format(model: ModelProtocol, labels: Tensor) -> Tensor:
     """The same in the form that a model has learnt: a single class is one of several labels, but not the other way."""
-    if tells_several(model) == (labels.ndim == 2):
+    if is_multilabel(model) == (labels.ndim == 2):
         return labels
     if labels.ndim == 2:
         raise DataError(
             "samples have several labels here, and this model tells one class of each.",
             advice="Evaluate it on a column label with one class a row, or train one on these.",
         )
-    classes = F.one_hot(labels.clamp(min=0), len(model.identity.labels))
+    classes = F.one_hot(labels.clamp(min=0), len(model.spec.labels))
     return torch.where((labels == IGNORE)[:, None], IGNORE, classes)
 
 

@@ -9,76 +9,86 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from regard.data.points.cloud import Cloud
-from regard.data.points.labeled import CloudFile, iterate_clouds
-from regard.data.text.tables import Empty
-from regard.decode.settings import Decode
+from regard.data.points.cloud import PointCloud
+from regard.data.points.labeled import CloudSample, iterate_clouds
+from regard.data.text.tables import SkippedRow
+from regard.decode.settings import DecodeSettings
 from regard.nn.blocks.losses import cross_entropy
-from regard.nn.points.body import cloud_head
-from regard.processors.points import Points
-from regard.tasks.base import Encoded, Terms
-from regard.tasks.file_classification import Naming
-from regard.tasks.point_task import Clouded, Gathering, packed, packs
-from regard.tasks.protocol import Asked
-from regard.types import Answer, Batch, States
+from regard.nn.points.body import point_cloud_head
+from regard.processors.points import PointProcessor
+from regard.tasks.base import Encoded, LossWeights
+from regard.tasks.file_classification import ClassificationMixin
+from regard.tasks.point_task import PointBatchContext, PointCloudTask, pack_clouds, pack_slices
+from regard.tasks.protocol import ModelProtocol
+from regard.types import Batch, BodyOutput, Prediction
 
-VOTES = 8
+MAX_VOTES = 8
 """Times that a large cloud is looked at, at most, where a person does not want more."""
 
 
-class Discern(Naming, Clouded):
-    about = "point clouds with a class (a folder for each, or a table); answers with the class"
+class PointClassification(ClassificationMixin, PointCloudTask):
+    description = "point clouds with a class (a folder for each, or a table); answers with the class"
     columns = ("cloud", "label")
-    sides = ("cloud", "label")
-    heeds = (*Clouded.heeds, "decode.votes")
-    many, framed = 1024, "unit"
+    fields = ("cloud", "label")
+    settings_used = (*PointCloudTask.settings_used, "decode.num_votes")
+    default_points, default_frame = 1024, "unit_sphere"
 
-    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[CloudFile | Empty]:
+    def iter_samples(
+        self, data: Sequence[str], columns: Mapping[str, str] | None = None
+    ) -> Iterator[CloudSample | SkippedRow]:
         return iterate_clouds(data, columns)
 
-    def bodied(self, config: Any) -> Any:
-        return replace(config, decodes=False)
+    def adapt_config(self, config: Any) -> Any:
+        return replace(config, has_decoder=False)
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        return cloud_head(config, len(labels)) if labels else None
+        return point_cloud_head(config, len(labels)) if labels else None
 
-    def made_of(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
-        x, offsets = packed([x for _, x, _ in self.gathered(encoded, rows)])
-        return Batch(x, labels=self.right(encoded, rows), offsets=offsets)
+    def build_batch(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
+        x, offsets = pack_clouds([x for _, x, _ in self.prepare_clouds(encoded, rows)])
+        return Batch(x, labels=self.label_ids(encoded, rows), offsets=offsets)
 
-    def logits(self, model: Asked, batch: Batch) -> Tensor:
+    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
         """(B, classes)"""
-        self.headed(model)
-        return self.read(model, model.body(batch))
+        self.require_head(model)
+        return self.apply_head(model, model.body(batch))
 
-    def read(self, model: Asked, states: States) -> Tensor:
-        return self.headed(model)(states.summary)
+    def apply_head(self, model: ModelProtocol, states: BodyOutput) -> Tensor:
+        return self.require_head(model)(states.pooled)
 
-    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
         assert batch.labels is not None
         return cross_entropy(self.logits(model, batch), batch.labels, terms.smoothing)
 
-    def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
+    def predict(
+        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
+    ) -> list[Prediction]:
         """Of each cloud (a path, bytes, a `Cloud` or an array) the likeliest class, with all probabilities."""
-        points = model.points_or_refuse()
-        return self.named(
-            model, self.voted(model, (self.asked(item, points) for item in inputs), points, decode), decode
+        points = model.require_point_processor()
+        return self.make_predictions(
+            model,
+            self.vote_probabilities(model, (self.open_input(item, points) for item in inputs), points, decode),
+            decode,
         )
 
-    def answered(self, model: Asked, encoded: Encoded, rows: np.ndarray, decode: Decode) -> list[Answer]:
-        how: Gathering = encoded.how
-        clouds = (self.opened(encoded, int(number)) for number in rows)
-        return self.named(model, self.voted(model, clouds, how.points, decode), decode)
+    def predict_rows(
+        self, model: ModelProtocol, encoded: Encoded, rows: np.ndarray, decode: DecodeSettings
+    ) -> list[Prediction]:
+        how: PointBatchContext = encoded.batch_context
+        clouds = (self.load_cloud(encoded, int(number)) for number in rows)
+        return self.make_predictions(model, self.vote_probabilities(model, clouds, how.points, decode), decode)
 
-    def voted(self, model: Asked, clouds: Iterable[Cloud], points: Points, decode: Decode) -> np.ndarray:
+    def vote_probabilities(
+        self, model: ModelProtocol, clouds: Iterable[PointCloud], points: PointProcessor, decode: DecodeSettings
+    ) -> np.ndarray:
         """(B, classes) probabilities. A cloud of more points than are drawn is looked at several times, each time at others of
         its points, and what is said is the mean."""
-        draws = [points.draws(cloud, decode.votes, max(VOTES, decode.votes)) for cloud in clouds]
+        draws = [points.prepare_views(cloud, decode.num_votes, max(MAX_VOTES, decode.num_votes)) for cloud in clouds]
         rows = [x for some in draws for x in some]
         tables = []
-        for part in packs(map(len, rows)):
-            x, offsets = packed(rows[part])
-            tables.append(self.table(model, Batch(x, offsets=offsets)))
+        for part in pack_slices(map(len, rows)):
+            x, offsets = pack_clouds(rows[part])
+            tables.append(self.predict_probabilities(model, Batch(x, offsets=offsets)))
         firsts = np.cumsum([0, *map(len, draws[:-1])])
         many = np.array([len(some) for some in draws])
         return np.add.reduceat(np.concatenate(tables), firsts) / many[:, None] if draws else np.zeros((0, 0))

@@ -18,108 +18,119 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.batching.samplers import Epochs, Even
-from regard.data.points.cache import Shelf
-from regard.data.points.cloud import Cloud, Raw, Wrong, settled
-from regard.data.points.cloud_files import ENDINGS, read_cloud
-from regard.data.points.labeled import CloudFile, asked_clouds_of
-from regard.data.points.mesh_sampling import LEAST
-from regard.data.settings import Data
-from regard.data.synthetic.point_clouds import CloudRecipe, cloud_recipe_of
-from regard.data.text.files import Complain, existing
-from regard.data.text.tables import Empty
+from regard.data.batching.samplers import BatchSampler, Uniform
+from regard.data.points.cache import CloudCache
+from regard.data.points.cloud import CloudFormatError, PointCloud, RawCloud, normalize_cloud
+from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
+from regard.data.points.labeled import CloudSample, read_unlabeled_clouds
+from regard.data.points.mesh_sampling import DEFAULT_POINTS
+from regard.data.settings import DataSettings
+from regard.data.synthetic.point_clouds import CloudRecipe, parse_cloud_recipe
+from regard.data.text.files import ErrorHandler, existing_file
+from regard.data.text.tables import SkippedRow
 from regard.errors import DataError, RegardError
-from regard.processors.point_augmentation import STILL, Shaking, kept, shake
-from regard.processors.points import FEATURES, FILE, Points
+from regard.processors.point_augmentation import NO_POINT_AUGMENT, PointAugment, augment_points, sample_kept_points
+from regard.processors.points import FEATURES, FILE, PointProcessor
 from regard.tasks.base import Encoded
-from regard.tasks.file_task import LOOKED_AT, MANY, Opened, numbers_of, row_of, some, source_of, tell
-from regard.tasks.synthetic import Made
+from regard.tasks.file_task import (
+    EVAL_BATCH_SIZE,
+    LARGE_VALIDATION,
+    FileSampleTask,
+    decode_source,
+    encode_source,
+    reservoir_sample,
+    sample_ids,
+    warn_once,
+)
+from regard.tasks.synthetic import SyntheticTask
 from regard.types import Batch, Offsets
 
-LOOKED_INTO = 32
+MAX_INSPECTED = 32
 """Clouds that are opened to see what is known of their points beside where they are."""
-ROOM = 2**17
+MAX_POINTS = 2**17
 """Points that are looked at together where nothing learns from them."""
-ROUND = 128
+LENGTH_MULTIPLE = 128
 """The longest cloud of a batch is told as a multiple of this where they differ, so that compiled code sees few."""
-BEGUN = 2**14
+CRC_BYTES = 2**14
 """Bytes of a file that it is known again by."""
-FEW = 64
+MIN_POINTS = 64
 """Points in which hardly anything is to be seen."""
-COLUMNS = 2**16 - 2
+COLUMNS_MARKER = 2**16 - 2
 """Stands before what is called how in a file, where a person said it."""
-SHAKEN = (
-    "data.turn", "data.scale", "data.shift", "data.jitter", "data.drop", "data.tilt", "data.flip", "data.stretch",
+POINT_AUGMENT_SETTINGS = (
+    "data.rotate", "data.scale", "data.shift", "data.jitter", "data.point_dropout", "data.tilt", "data.flip", "data.stretch",
 )  # fmt: skip
 """Settings of how clouds are changed while they are learnt from."""
 
-Rows = np.ndarray
+RowArray = np.ndarray
 
 
 @dataclass(frozen=True)
-class Gathering:
+class PointBatchContext:
     """How clouds become batches: see `Task.how`."""
 
-    points: Points
-    shaking: Shaking
+    points: PointProcessor
+    augment: PointAugment
     labels: tuple[str, ...] = ()
-    shelf: Shelf = field(default_factory=Shelf)
+    cache: CloudCache = field(default_factory=CloudCache)
 
 
-class Clouded(Made, Opened):
-    reads = "points"
-    counted = "clouds"
+class PointCloudTask(SyntheticTask, FileSampleTask):
+    modality = "points"
+    batch_unit = "clouds"
     unit = "clouds"
-    sample = CloudFile
+    sample_type = CloudSample
     usage = "cloud.ply"
-    model = "point-tiny"
-    suffixes = ENDINGS
-    learning = "looking at what is known of the points"
-    reader_files: ClassVar[tuple[str, ...]] = (FILE,)
-    heeds: ClassVar[tuple[str, ...]] = (
-        "train.clouds", "data.points", "data.frame", "data.voxel", "data.block", "data.up", "data.features", *SHAKEN,
-        "train.smoothing",
+    default_model = "point-tiny"
+    suffixes = CLOUD_SUFFIXES
+    fit_message = "looking at what is known of the points"
+    processor_files: ClassVar[tuple[str, ...]] = (FILE,)
+    settings_used: ClassVar[tuple[str, ...]] = (
+        "train.batch_size", "data.num_points", "data.point_norm", "data.voxel_size", "data.block_size", "data.up_axis", "data.point_features", *POINT_AUGMENT_SETTINGS,
+        "train.label_smoothing",
     )  # fmt: skip
-    many: ClassVar[int]
+    default_points: ClassVar[int]
     """points that are drawn of a cloud where a person says nothing"""
-    framed: ClassVar[str]
+    default_frame: ClassVar[str]
     """how clouds are laid where a person says nothing"""
 
     # -- samples
 
     def recipe(self, entry: str) -> CloudRecipe | None:
-        return cloud_recipe_of(entry)
+        return parse_cloud_recipe(entry)
 
-    def listed(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[CloudFile | Empty]:
+    def iter_table(
+        self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
+    ) -> Iterator[CloudSample | SkippedRow]:
         """Clouds that a table names; what it says of them is not read."""
-        return asked_clouds_of(entry, columns, complain)
+        return read_unlabeled_clouds(entry, columns, complain)
 
-    def key(self, sample: CloudFile) -> str:
+    def split_key(self, sample: CloudSample) -> str:
         """Clouds of as many points are as many bytes, and each may lie as points.ply in a folder of its own: so what they
         begin with tells them apart too."""
-        return f"{super().key(sample)}\0{_begun(sample)}"
+        return f"{super().split_key(sample)}\0{_head_crc(sample)}"
 
-    def row(self, sample: CloudFile) -> np.ndarray:
-        return row_of_cloud(sample)
+    def source_row(self, sample: CloudSample) -> np.ndarray:
+        return encode_cloud_source(sample)
 
     # -- the reader
 
-    def reader(self, folder: Path) -> Points | None:
-        return Points.load(folder) if Points.exists(folder) else None
+    def load_processor(self, folder: Path) -> PointProcessor | None:
+        return PointProcessor.load(folder) if PointProcessor.exists(folder) else None
 
-    def keep(self, reader: Points, config: Any, folder: Path) -> None:
-        reader.save(folder)
+    def save_processor(self, processor: PointProcessor, config: Any, folder: Path) -> None:
+        processor.save(folder)
 
-    def check(self, config: Any, tokens: int, data: Data) -> None:
-        self.shaken(data)
-        self.suited(Points(self.many, self.framed), config, data)  # type: ignore[arg-type]
+    def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
+        self.augment(data)
+        self.adapt_processor(PointProcessor(self.default_points, self.default_frame), config, data)  # type: ignore[arg-type]
 
-    def learnt(self, samples: Iterable[CloudFile], config: Any, data: Data) -> Points:
+    def fit_processor(self, samples: Iterable[CloudSample], config: Any, data: DataSettings) -> PointProcessor:
         """What is known of the points of every cloud that is opened is read beside their places, unless a person chooses."""
         found, broken = list(FEATURES), None
-        if data.features == ("auto",):
+        if data.point_features == ("auto",):
             opened = 0
-            for sample in some(samples, LOOKED_INTO):
+            for sample in reservoir_sample(samples, MAX_INSPECTED):
                 try:
                     cloud = sample.read()
                 except DataError as error:  # it is left out by its name where it is learnt from
@@ -129,187 +140,203 @@ class Clouded(Made, Opened):
                 found = [name for name in found if getattr(cloud, name) is not None]
             if not opened and broken is not None:
                 raise broken
-        return self.suited(Points(self.many, self.framed, features=tuple(found)), config, data)  # type: ignore[arg-type]
+        return self.adapt_processor(
+            PointProcessor(self.default_points, self.default_frame, features=tuple(found)),  # type: ignore[arg-type]
+            config,
+            data,
+        )
 
-    def suited(self, reader: Points, config: Any, data: Data) -> Points:
+    def adapt_processor(self, processor: PointProcessor, config: Any, data: DataSettings) -> PointProcessor:
         """As a person says it; what a folder brings stays where nobody says anything else."""
-        said: dict[str, Any] = {"up": data.up} if data.up != "auto" else {}
-        said |= {name: value for name in ("voxel", "block") if (value := getattr(data, name)) >= 0}
-        said |= {"count": data.points} if data.points >= 0 else {}
-        said |= {"frame": data.frame} if data.frame != "auto" else {}
-        if data.features != ("auto",):
-            said["features"] = () if data.features == ("none",) else data.features
-        return replace(reader, **said)
+        said: dict[str, Any] = {"up": data.up_axis} if data.up_axis != "auto" else {}
+        sizes = {"voxel": data.voxel_size, "block": data.block_size}
+        said |= {name: value for name, value in sizes.items() if value >= 0}
+        said |= {"count": data.num_points} if data.num_points >= 0 else {}
+        said |= {"frame": data.point_norm} if data.point_norm != "auto" else {}
+        if data.point_features != ("auto",):
+            said["features"] = () if data.point_features == ("none",) else data.point_features
+        return replace(processor, **said)
 
-    def fit(self, config: Any, reader: Points) -> Any:
-        return replace(config, inputs=reader.width - 3)
+    def fit_config(self, config: Any, processor: PointProcessor) -> Any:
+        return replace(config, feature_dim=processor.width - 3)
 
-    def about_reader(self, reader: Points) -> str:
-        many = f"up to {reader.count:,} points" if reader.count else "all points"
-        beside = f" with {' and '.join(reader.features)}" if reader.features else ""
+    def describe_processor(self, processor: PointProcessor) -> str:
+        many = f"up to {processor.count:,} points" if processor.count else "all points"
+        beside = f" with {' and '.join(processor.features)}" if processor.features else ""
         return f"{many} of each are read{beside}"
 
-    def budget(self, train: Any) -> int:
-        return int(train.clouds)
+    def batch_budget(self, train: Any) -> int:
+        return train.batch_size if train.batch_size > 0 else 16
 
     # -- batches
 
-    def how(
-        self, reader: Points, config: Any, longest: int, data: Data | None, labels: Sequence[str] = ()
-    ) -> Gathering:
-        check_reader(reader, config)
+    def batch_context(
+        self,
+        processor: PointProcessor,
+        config: Any,
+        max_length: int,
+        data: DataSettings | None,
+        labels: Sequence[str] = (),
+    ) -> PointBatchContext:
+        check_point_processor(processor, config)
         if data is None:
-            return Gathering(reader, STILL, tuple(labels))
-        shelf = Shelf(workers=data.workers if data.workers >= 0 else 2)  # as many as there may be
-        return Gathering(reader, replace(self.shaken(data), up=reader.up), tuple(labels), shelf)
+            return PointBatchContext(processor, NO_POINT_AUGMENT, tuple(labels))
+        shelf = CloudCache(num_workers=data.num_workers if data.num_workers >= 0 else 2)  # as many as there may be
+        return PointBatchContext(processor, replace(self.augment(data), up=processor.up), tuple(labels), shelf)
 
-    def shaken(self, data: Data) -> Shaking:
-        up = "z" if data.up == "auto" else data.up
+    def augment(self, data: DataSettings) -> PointAugment:
+        up = "z" if data.up_axis == "auto" else data.up_axis
         more = (data.tilt, data.flip, data.stretch)
-        return Shaking(data.turn, data.scale, data.shift, data.jitter, data.drop, up, *more)
+        return PointAugment(data.rotate, data.scale, data.shift, data.jitter, data.point_dropout, up, *more)
 
-    def plan(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> Epochs:
+    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         """Clouds that all fit on the shelf are read here, before workers are made: so they share them. Grains have one shape
         where each has as many points as are drawn."""
-        plan = Even(len(encoded), tokens, seed, self.unit)
-        plan.steady = self._alike(encoded)
+        plan = Uniform(len(encoded), tokens, seed, self.unit)
+        plan.static_shape = self._has_fixed_shape(encoded)
         return plan
 
-    def _alike(self, encoded: Encoded) -> bool:
-        how: Gathering = encoded.how
+    def _has_fixed_shape(self, encoded: Encoded) -> bool:
+        how: PointBatchContext = encoded.batch_context
         points, room = how.points, 0
         for number in range(len(encoded)):
-            source = file_of(encoded.sides["cloud"][number])
-            room += len(source.content) or _size(source.source)
-            if room > how.shelf.most:
+            source = decode_cloud_source(encoded.fields["cloud"][number])
+            room += len(source.content) or _file_size(source.source)
+            if room > how.cache.max_bytes:
                 return False
-        if len(encoded) >= MANY:
-            tell(f"  reading {len(encoded):,} clouds")
-        whole = points.count > 0 and not points.voxel and not points.block and not how.shaking.drop
+        if len(encoded) >= LARGE_VALIDATION:
+            warn_once(f"  reading {len(encoded):,} clouds")
+        whole = points.count > 0 and not points.voxel and not points.block and not how.augment.point_dropout
         for number in range(len(encoded)):
             try:
-                whole &= len(self.opened(encoded, number)) >= points.count
+                whole &= len(self.load_cloud(encoded, number)) >= points.count
             except DataError:  # another stands for it
                 continue
         return whole
 
-    def look_through(self, train: Encoded, valid: Encoded, config: Any, say: Callable[[str], None]) -> None:
+    def validate_data(self, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]) -> None:
         """Also how many points are left, where some are left out: cells and columns are measured in the unit of the files, and
         one that was mistaken leaves nothing to learn from."""
-        super().look_through(train, valid, config, say)
-        points = train.how.points
+        super().validate_data(train, valid, config, log)
+        points = train.batch_context.points
         if points.voxel or points.block:
-            clouds = [self.opened(valid, number) for number in range(min(LOOKED_INTO, len(valid)))]
+            clouds = [self.load_cloud(valid, number) for number in range(min(MAX_INSPECTED, len(valid)))]
             left = int(np.median([len(points.without_limit().prepare(cloud)[0]) for cloud in clouds]))
-            wide = float(np.median([np.ptp(cloud.places, axis=0).max() for cloud in clouds]))
-            few = ": too few to see a shape. Is the unit another one?" if left < FEW else ""
+            wide = float(np.median([np.ptp(cloud.coordinates, axis=0).max() for cloud in clouds]))
+            few = ": too few to see a shape. Is the unit another one?" if left < MIN_POINTS else ""
             points_left = "1 point" if left == 1 else f"{left:,} points"
-            say(f"  clouds are {wide:.3g} wide, and data.voxel and data.block leave {points_left} of one{few}")
+            log(
+                f"  clouds are {wide:.3g} wide, and data.voxel_size and data.block_size leave {points_left} of one{few}"
+            )
 
-    def batches(self, encoded: Encoded, config: Any, tokens: int, data: Data | None = None) -> Iterator[Batch]:
-        for rows in Even(len(encoded), self.at_a_time(encoded.how), seed=0).sequential():
+    def eval_batches(
+        self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
+    ) -> Iterator[Batch]:
+        for rows in Uniform(len(encoded), self.eval_batch_size(encoded.batch_context), seed=0).sequential():
             yield self.collate(encoded, rows, config)
 
-    def at_a_time(self, how: Gathering) -> int:
+    def eval_batch_size(self, context: PointBatchContext) -> int:
         """How many clouds are looked at together when they are answered."""
-        return max(1, min(LOOKED_AT, ROOM // how.points.count)) if how.points.count else 1
+        return max(1, min(EVAL_BATCH_SIZE, MAX_POINTS // context.points.count)) if context.points.count else 1
 
-    def opened(self, encoded: Encoded, number: int) -> Cloud:
-        how: Gathering = encoded.how
+    def load_cloud(self, encoded: Encoded, number: int) -> PointCloud:
+        how: PointBatchContext = encoded.batch_context
 
-        def read() -> Cloud:
-            file = file_of(encoded.sides["cloud"][number])
-            cloud = file.read(points=of_mesh(how.points))
-            tell_of_lacks(cloud, how.points, file.source or "a cloud")
+        def read() -> PointCloud:
+            file = decode_cloud_source(encoded.fields["cloud"][number])
+            cloud = file.read(num_points=mesh_sample_count(how.points))
+            warn_missing_features(cloud, how.points, file.source or "a cloud")
             return cloud
 
-        return how.shelf(number, read)
+        return how.cache(number, read)
 
-    def gathered(self, encoded: Encoded, rows: np.ndarray) -> Iterator[tuple[Cloud, np.ndarray, np.ndarray]]:
+    def prepare_clouds(self, encoded: Encoded, rows: np.ndarray) -> Iterator[tuple[PointCloud, np.ndarray, np.ndarray]]:
         """Of each row the cloud, what is read of it (n, 3 + F), and which of its points these are (n,)."""
-        how: Gathering = encoded.how
-        for number, chance in zip(numbers_of(rows), rows[:, 1] if rows.ndim == 2 else [None] * len(rows), strict=True):
-            cloud = self.opened(encoded, int(number))
+        how: PointBatchContext = encoded.batch_context
+        for number, chance in zip(sample_ids(rows), rows[:, 1] if rows.ndim == 2 else [None] * len(rows), strict=True):
+            cloud = self.load_cloud(encoded, int(number))
             random = None if chance is None else np.random.default_rng(int(chance))
             x, chosen = how.points.prepare(cloud, random)
             if random is not None:
-                stay = kept(len(x), random, how.shaking)
-                x, chosen = shake(x[stay], random, how.shaking, how.points.normals), chosen[stay]
+                stay = sample_kept_points(len(x), random, how.augment)
+                x, chosen = augment_points(x[stay], random, how.augment, how.points.normals_column), chosen[stay]
             yield cloud, x, chosen
 
     # -- what is asked
 
-    def alone(self, inputs: Any) -> bool:
-        return isinstance(inputs, str | bytes | os.PathLike | np.ndarray | Cloud | Tensor)
+    def is_single(self, inputs: Any) -> bool:
+        return isinstance(inputs, str | bytes | os.PathLike | np.ndarray | PointCloud | Tensor)
 
-    def asked(self, item: Any, points: Points) -> Cloud:
+    def open_input(self, item: Any, points: PointProcessor) -> PointCloud:
         """The cloud of an input: a path, the bytes of a file, a `Cloud`, or an array (N, 3 + F) whose columns behind the places
         are what the model reads."""
-        if isinstance(item, Cloud):
+        if isinstance(item, PointCloud):
             cloud = item
         elif isinstance(item, Tensor):
-            cloud = cloud_from(item.detach().to("cpu", torch.float64).numpy(), points)
+            cloud = cloud_from_array(item.detach().to("cpu", torch.float64).numpy(), points)
         elif isinstance(item, np.ndarray):
-            cloud = cloud_from(item, points)
+            cloud = cloud_from_array(item, points)
         else:
             source = item if isinstance(item, bytes) else os.fspath(item)
-            if isinstance(source, str) and cloud_recipe_of(source) is None:
-                existing(source)  # else the nearest name is told
-            cloud = read_cloud(source, points=of_mesh(points))
+            if isinstance(source, str) and parse_cloud_recipe(source) is None:
+                existing_file(source)  # else the nearest name is told
+            cloud = read_cloud(source, num_points=mesh_sample_count(points))
         where = os.fspath(item) if isinstance(item, str | os.PathLike) else "a cloud"
-        if cloud.dropped:
-            tell(f"{where}: {cloud.dropped:,} points are nowhere (NaN or infinite): the answer is without them")
-        tell_of_lacks(cloud, points, where)
+        if cloud.num_dropped:
+            warn_once(
+                f"{where}: {cloud.num_dropped:,} points are nowhere (NaN or infinite): the answer is without them"
+            )
+        warn_missing_features(cloud, points, where)
         return cloud
 
 
-def tell_of_lacks(cloud: Cloud, points: Points, where: str) -> None:
+def warn_missing_features(cloud: PointCloud, points: PointProcessor, source: str) -> None:
     """What a model reads and a cloud has not."""
     for name in points.features:
         if getattr(cloud, name) is None:
-            tell(f"{where}: has no {name}, which this model reads: it is given zeros for them")
+            warn_once(f"{source}: has no {name}, which this model reads: it is given zeros for them")
 
 
-def of_mesh(points: Points) -> int:
+def mesh_sample_count(points: PointProcessor) -> int:
     """Points that a mesh becomes: several times those that are looked at, so that others can be drawn each time."""
-    return max(LEAST, 4 * points.count)
+    return max(DEFAULT_POINTS, 4 * points.count)
 
 
-def row_of_cloud(sample: CloudFile) -> np.ndarray:
+def encode_cloud_source(sample: CloudSample) -> np.ndarray:
     """Where a cloud is to be found, and what is called how in it, as numbers that a store can hold."""
-    row = row_of(sample)
+    row = encode_source(sample)
     if not sample.columns:
         return row
     told = np.frombuffer(json.dumps(sample.columns).encode(), dtype=np.uint8).astype(np.uint16)
-    return np.concatenate([np.array([COLUMNS, len(told)], dtype=np.uint16), told, row.astype(np.uint16)])
+    return np.concatenate([np.array([COLUMNS_MARKER, len(told)], dtype=np.uint16), told, row.astype(np.uint16)])
 
 
-def file_of(row: np.ndarray) -> CloudFile:
+def decode_cloud_source(row: np.ndarray) -> CloudSample:
     """The reverse."""
     columns: Any = ()
-    if len(row) and row[0] == COLUMNS:
+    if len(row) and row[0] == COLUMNS_MARKER:
         end = 2 + int(row[1])
         columns, row = json.loads(row[2:end].astype(np.uint8).tobytes()), row[end:]
-    source = source_of(row)
+    source = decode_source(row)
     inside = isinstance(source, bytes)
-    return CloudFile("" if inside else source, content=source if inside else b"", columns=columns)  # type: ignore[arg-type]
+    return CloudSample("" if inside else source, content=source if inside else b"", columns=columns)  # type: ignore[arg-type]
 
 
-def packed(clouds: Sequence[np.ndarray]) -> tuple[Tensor, Offsets]:
+def pack_clouds(clouds: Sequence[np.ndarray]) -> tuple[Tensor, Offsets]:
     """(1, N, 3 + F): all points one after another, and where each cloud begins."""
     lengths = np.array([len(cloud) for cloud in clouds], dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     longest = int(lengths.max(initial=0))
     if (lengths != longest).any():
-        longest = -(-longest // ROUND) * ROUND
+        longest = -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     return torch.from_numpy(np.concatenate(clouds))[None], Offsets(torch.from_numpy(starts), longest)
 
 
-def packs(sizes: Iterable[int], most: int = ROOM) -> Iterator[slice]:
+def pack_slices(sizes: Iterable[int], max_points: int = MAX_POINTS) -> Iterator[slice]:
     """Neighbours that are looked at together: as many as have no more points than fit."""
     first, room, last = 0, 0, 0
     for last, size in enumerate(sizes):
-        if room and room + size > most:
+        if room and room + size > max_points:
             yield slice(first, last)
             first, room = last, 0
         room += size
@@ -317,7 +344,7 @@ def packs(sizes: Iterable[int], most: int = ROOM) -> Iterator[slice]:
         yield slice(first, last + 1)
 
 
-def cloud_from(rows: np.ndarray, points: Points) -> Cloud:
+def cloud_from_array(rows: np.ndarray, points: PointProcessor) -> PointCloud:
     """An array as a cloud; one with places alone has nothing else."""
     if rows.ndim != 2 or rows.shape[1] not in (3, points.width):
         wanted = (
@@ -328,32 +355,32 @@ def cloud_from(rows: np.ndarray, points: Points) -> Cloud:
     if rows.shape[1] > 3:
         parts = {name: rows[:, 3 + 3 * at : 6 + 3 * at] for at, name in enumerate(points.features)}
     try:
-        return settled(Raw(rows[:, :3], **parts))
-    except Wrong as error:
-        raise error.named("a cloud") from error
+        return normalize_cloud(RawCloud(rows[:, :3], **parts))
+    except CloudFormatError as error:
+        raise error.to_data_error("a cloud") from error
 
 
-def check_reader(reader: Points, config: Any) -> None:
+def check_point_processor(processor: PointProcessor, config: Any) -> None:
     """Refuse clouds that are made ready for a model of another kind."""
-    if reader.width - 3 != config.inputs:
+    if processor.width - 3 != config.feature_dim:
         raise RegardError(
-            f"the model reads {config.inputs} numbers beside the places of points, and by its {FILE} there are "
-            f"{reader.width - 3}: they do not belong together. A folder brings both; leave model.inputs and data.features out."
+            f"the model reads {config.feature_dim} numbers beside the places of points, and by its {FILE} there are "
+            f"{processor.width - 3}: they do not belong together. A folder brings both; leave model.feature_dim and data.point_features out."
         )
 
 
-def _begun(sample: CloudFile) -> int:
+def _head_crc(sample: CloudSample) -> int:
     """A sum of the first bytes of its file; 0 where there is none."""
     if sample.content:
-        return zlib.crc32(sample.content[:BEGUN])
+        return zlib.crc32(sample.content[:CRC_BYTES])
     try:
         with open(sample.source, "rb") as file:
-            return zlib.crc32(file.read(BEGUN))
+            return zlib.crc32(file.read(CRC_BYTES))
     except OSError:
         return 0
 
 
-def _size(path: str) -> int:
+def _file_size(path: str) -> int:
     """Bytes of a file, which are about those of its cloud; of what is made by its name few."""
     try:
         return os.path.getsize(path)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.errors import WeightsError
-from regard.nn.attention.masks import marks
+from regard.nn.attention.masks import valid_mask
 from regard.types import Batch
 
 Mode = Literal["mean", "cls", "max", "mean_sqrt_len_tokens"]
@@ -26,7 +26,7 @@ Mode = Literal["mean", "cls", "max", "mean_sqrt_len_tokens"]
 MODULES, READS, SAID = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
 POOLING, NORMALIZE = "1_Pooling", "2_Normalize"
 
-FLAGS: dict[str, str] = {
+MODE_FLAGS: dict[str, str] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -41,43 +41,43 @@ FLAGS: dict[str, str] = {
 class Pooling:
     mode: Mode = "mean"
     """which state it is: the mean, that of the first token, the largest of each number, the sum over √length"""
-    unit: bool = True
+    normalize: bool = True
     """whether a vector is brought to length 1"""
-    longest: int | None = None
+    max_length: int | None = None
     """tokens of a text that are read, its special tokens included; None: as many as the model reads"""
-    lower: bool = False
+    lowercase: bool = False
     """whether a text is read in small letters"""
 
     def __call__(self, states: Float[Tensor, "B L D"], batch: Batch) -> Float[Tensor, "S D"]:
         """A vector for each row, or for each document of a packed row; in float32 at least."""
         states = states if states.dtype == torch.float64 else states.float()
-        vectors = self._of_rows(states, batch) if batch.offsets is None else self._of_documents(states[0], batch)
-        return F.normalize(vectors, dim=-1) if self.unit else vectors
+        vectors = self._pool_rows(states, batch) if batch.offsets is None else self._pool_documents(states[0], batch)
+        return F.normalize(vectors, dim=-1) if self.normalize else vectors
 
-    def _of_rows(self, states: Tensor, batch: Batch) -> Tensor:
+    def _pool_rows(self, states: Tensor, batch: Batch) -> Tensor:
         if self.mode == "cls":
             return states[:, 0]
         if batch.mask is None:
-            return states.amax(1) if self.mode == "max" else states.sum(1) / self._share(states.shape[1])
-        real = marks(batch.mask, states.shape[1])[..., None]
+            return states.amax(1) if self.mode == "max" else states.sum(1) / self._divisor(states.shape[1])
+        real = valid_mask(batch.mask, states.shape[1])[..., None]
         if self.mode == "max":
             return states.masked_fill(~real, -torch.inf).amax(1)
-        return (states * real).sum(1) / self._share(real.sum(1).clamp(min=1).to(states.dtype))
+        return (states * real).sum(1) / self._divisor(real.sum(1).clamp(min=1).to(states.dtype))
 
-    def _of_documents(self, states: Tensor, batch: Batch) -> Tensor:
+    def _pool_documents(self, states: Tensor, batch: Batch) -> Tensor:
         """Documents that are empty have vectors too, which nobody asks for."""
         assert batch.offsets is not None
         starts, (L, D) = batch.offsets.starts, states.shape
         if self.mode == "cls":
             return states[starts[:-1].clamp(max=L - 1)]
-        document = batch.offsets.document(torch.arange(L, device=states.device)[None])[0]
+        document = batch.offsets.document_ids(torch.arange(L, device=states.device)[None])[0]
         vectors = states.new_zeros(len(starts) - 1, D)
         if self.mode == "max":
             return vectors.scatter_reduce(0, document[:, None].expand(L, D), states, "amax", include_self=False)
         lengths = starts.diff().clamp(min=1).to(states.dtype)[:, None]
-        return vectors.index_add(0, document, states) / self._share(lengths)
+        return vectors.index_add(0, document, states) / self._divisor(lengths)
 
-    def _share(self, length: Any) -> Any:
+    def _divisor(self, length: Any) -> Any:
         return length if self.mode == "mean" else length**0.5
 
 
@@ -88,7 +88,7 @@ def read_pooling(folder: Path) -> Pooling:
     """What the files of a folder say; the usual where there are none. What we do not compute is refused."""
     if not (folder / MODULES).exists():
         return Pooling()
-    modules = _read(folder / MODULES, list)
+    modules = _read_json(folder / MODULES, list)
     kinds = [str(module.get("type", "")).rpartition(".")[2] if isinstance(module, dict) else "?" for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise WeightsError(
@@ -96,8 +96,8 @@ def read_pooling(folder: Path) -> Pooling:
             "perhaps Normalize. Take the file away for the mean of the states, at length 1."
         )
     path = folder / str(modules[1].get("path") or POOLING) / "config.json"
-    reads = _read(folder / READS, dict) if (folder / READS).exists() else {}
-    said = _read(folder / SAID, dict) if (folder / SAID).exists() else {}
+    reads = _read_json(folder / READS, dict) if (folder / READS).exists() else {}
+    said = _read_json(folder / SAID, dict) if (folder / SAID).exists() else {}
     if said.get("default_prompt_name"):
         raise WeightsError(
             f"{folder / SAID}: puts the prompt '{said['default_prompt_name']}' before every text. regard does not: take "
@@ -106,27 +106,27 @@ def read_pooling(folder: Path) -> Pooling:
     longest = reads.get("max_seq_length")
     if longest is not None and (not isinstance(longest, int) or longest < 3):
         raise WeightsError(f"{folder / READS}: max_seq_length={longest!r} is no number of tokens.")
-    return Pooling(_mode(path), len(kinds) > 2, longest, bool(reads.get("do_lower_case")))
+    return Pooling(_read_mode(path), len(kinds) > 2, longest, bool(reads.get("do_lower_case")))
 
 
 def pooling_files(pooling: Pooling, width: int) -> dict[str, Any]:
     """What `read_pooling` reads, by the names of the files."""
-    kinds = [("Transformer", ""), ("Pooling", POOLING), ("Normalize", NORMALIZE)][: 3 if pooling.unit else 2]
+    kinds = [("Transformer", ""), ("Pooling", POOLING), ("Normalize", NORMALIZE)][: 3 if pooling.normalize else 2]
     modules = [
         {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for number, (kind, path) in enumerate(kinds)
     ]
-    flags = {name: mode == pooling.mode for name, mode in FLAGS.items()}
+    flags = {name: mode == pooling.mode for name, mode in MODE_FLAGS.items()}
     return {
         MODULES: modules,
         f"{POOLING}/config.json": {"word_embedding_dimension": width, **flags},
-        READS: {"max_seq_length": pooling.longest, "do_lower_case": pooling.lower},
+        READS: {"max_seq_length": pooling.max_length, "do_lower_case": pooling.lowercase},
     }
 
 
-def _mode(path: Path) -> Mode:
-    said = _read(path, dict)
-    named = said.get("pooling_mode", [mode for flag, mode in FLAGS.items() if said.get(flag)] or ["mean"])
+def _read_mode(path: Path) -> Mode:
+    said = _read_json(path, dict)
+    named = said.get("pooling_mode", [mode for flag, mode in MODE_FLAGS.items() if said.get(flag)] or ["mean"])
     modes = [named] if isinstance(named, str) else list(named)
     if len(modes) != 1 or modes[0] not in get_args(Mode):
         raise WeightsError(
@@ -135,7 +135,7 @@ def _mode(path: Path) -> Mode:
     return cast(Mode, modes[0])
 
 
-def _read(path: Path, kind: type) -> Any:
+def _read_json(path: Path, kind: type) -> Any:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -7,43 +7,45 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.decode.search import Found
+from regard.decode.search import Hypothesis
 from regard.nn.blocks.losses import cross_entropy
-from regard.processors.tokenizer.tokenizer import Text
-from regard.tasks.protocol import Asked
-from regard.types import Answer, Batch, States
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.tasks.protocol import ModelProtocol
+from regard.types import Batch, BodyOutput, Prediction
 
 
-def likelihood(model: Asked, states: States, labels: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]:
+def seq2seq_loss(
+    model: ModelProtocol, states: BodyOutput, labels: Tensor | None, smoothing: float
+) -> tuple[Tensor, Tensor]:
     """(sum, count) of the loss of what should be said. What a body asks for beside it (`side["penalty"]`, summed over what is
     said) counts while it learns."""
     assert labels is not None
-    total, count = cross_entropy(model.body.read(states.sequence), labels, smoothing)
-    if model.training and "penalty" in states.side:
-        total = total + states.side["penalty"]
+    total, count = cross_entropy(model.body.to_logits(states.sequence), labels, smoothing)
+    if model.training and "penalty" in states.aux_losses:
+        total = total + states.aux_losses["penalty"]
     return total, count
 
 
-def spoken(text: Text, options: Sequence[Found]) -> Answer:
+def text_prediction(text: TextTokenizer, hypotheses: Sequence[Hypothesis]) -> Prediction:
     """The best of them, with its ids and log-probabilities, and the others beside it."""
-    values = text.decode([option.tokens for option in options])
-    best = options[0]
+    values = text.decode([option.tokens for option in hypotheses])
+    best = hypotheses[0]
     extra = {
         "ids": list(best.tokens),
-        "ended": best.ended,
-        "log_probabilities": [round(value, 6) for value in best.logs],
+        "ended": best.has_eos,
+        "log_probabilities": [round(value, 6) for value in best.log_probs],
         "alternatives": [
-            {"value": value, "score": option.score} for value, option in zip(values, options, strict=True)
+            {"value": value, "score": option.score} for value, option in zip(values, hypotheses, strict=True)
         ],
     }
-    pieces = text.pieces(best.tokens)
-    return Answer(values[0], tuple(option.score for option in options), tuple(pieces), extra)
+    pieces = text.display_tokens(best.tokens)
+    return Prediction(values[0], tuple(option.score for option in hypotheses), tuple(pieces), extra)
 
 
-def pondered(model: Asked, batch: Batch) -> list[list[int]] | None:
+def source_act_steps(model: ModelProtocol, batch: Batch) -> list[list[int]] | None:
     """How many steps each token of each source was thought about; None where all have the same."""
-    if not hasattr(model.body, "pondered"):
+    if not hasattr(model.body, "act_steps"):
         return None
     with torch.inference_mode():
-        steps = model.body.pondered(batch)
+        steps = model.body.act_steps(batch)
     return None if steps is None else steps.tolist()

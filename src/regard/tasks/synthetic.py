@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from regard.data.sources import absolute
+from regard.data.sources import absolute_entry
 from regard.errors import DataError
 from regard.tasks.base import Task
 
 
-class Made(Task):
+class SyntheticTask(Task):
     def recipe(self, entry: str) -> Any:
         """What a name stands for; None where it is no name but a file."""
         raise NotImplementedError
 
-    def entries(self, data: Sequence[str]) -> list[str]:
+    def expand_entries(self, data: Sequence[str]) -> list[str]:
         made = [self.recipe(entry) for entry in data]
         if any(made) and not all(made):
             raise DataError("names of what is made and files do not go together.", ", ".join(data))
-        return [str(recipe) for recipe in made] if any(made) else super().entries(data)
+        return [str(recipe) for recipe in made] if any(made) else super().expand_entries(data)
 
-    def lasting(self, entry: str) -> str:
-        return entry if self.recipe(entry) else absolute(entry)
+    def absolute_path(self, entry: str) -> str:
+        return entry if self.recipe(entry) else absolute_entry(entry)
 
-    def validated(self, data: Sequence[str]) -> Sequence[str]:
+    def validation_entries(self, data: Sequence[str]) -> Sequence[str]:
         """What is made has a part to validate by."""
         recipes = [self.recipe(entry) for entry in data]
         return [str(recipe.judged("valid")) for recipe in recipes if recipe is not None]

@@ -13,210 +13,224 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.data.batching.samplers import Shape
-from regard.data.settings import Data
+from regard.data.batching.samplers import BatchShape
+from regard.data.settings import DataSettings
 from regard.data.text import unlabeled_rows
-from regard.data.text.files import Complain
-from regard.data.text.tables import Empty
-from regard.data.text.tag_schemes import OUTSIDE, Scheme, convert, entities, parted
-from regard.data.text.tag_schemes import labels as all_tags
-from regard.data.text.tagged import COLUMNS, CONLL, Tagged, iterate_tagged
-from regard.decode.settings import Decode
+from regard.data.text.files import ErrorHandler
+from regard.data.text.tables import SkippedRow
+from regard.data.text.tag_schemes import OUTSIDE, TagScheme, convert_tags, extract_entities, parse_tag
+from regard.data.text.tag_schemes import scheme_tags as all_tags
+from regard.data.text.tagged import COLUMNS, CONLL_SUFFIXES, TaggedSentence, iterate_tagged
+from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError
-from regard.nn.blocks.heads import ReadOut
+from regard.nn.blocks.heads import ClassifierHead
 from regard.nn.blocks.losses import cross_entropy
 from regard.processors.padding import pack, pad
-from regard.processors.tokenizer.tokenizer import Text
-from regard.tasks.act import costed, thought
-from regard.tasks.base import READ, TEXT, Encoded, Scored, Sums, Terms
-from regard.tasks.metrics.ner import Tagging, measure
-from regard.tasks.protocol import Asked
-from regard.tasks.special_tokens import Marks
-from regard.tasks.text_heads import numbered
-from regard.tasks.windowed import Window, Windowed, begins, first_rows, rows_of, windows
-from regard.types import IGNORE, Answer, Batch
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.tasks.act import add_act_cost, with_act_steps
+from regard.tasks.base import ENCODING_SETTINGS, TEXT_SETTINGS, Encoded, EvalResult, LossSum, LossWeights
+from regard.tasks.metrics.ner import TaggingMetrics, tagging_metrics
+from regard.tasks.protocol import ModelProtocol
+from regard.tasks.special_tokens import SpecialTokens
+from regard.tasks.text_heads import label_ids
+from regard.tasks.windowed import TokenHeadTask, TokenWindow, first_sample_rows, rows_by_sample, window_start, windows
+from regard.types import IGNORE, Batch, Prediction
 
-WORD = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
+WORD_PATTERN = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
 """A word of a text that nobody has divided, or a mark."""
 
 
-class Tag(Windowed):
+class Tag(TokenHeadTask):
     name = "tag"
-    about = "sentences with a tag for each word; answers with tags, and with the entities that they spell"
+    description = "sentences with a tag for each word; answers with tags, and with the entities that they spell"
     columns = COLUMNS
     unit = "sentences"
     metric = "f1"
-    sample = Tagged
+    sample_type = TaggedSentence
     usage = '"a sentence"'
-    labelled = True
-    tables = (*CONLL, *unlabeled_rows.TABLES)
-    heeds = (*TEXT, *READ, "data.scheme", "data.stride", "train.smoothing")
+    has_labels = True
+    table_suffixes = (*CONLL_SUFFIXES, *unlabeled_rows.TABLE_SUFFIXES)
+    settings_used = (*TEXT_SETTINGS, *ENCODING_SETTINGS, "data.tag_scheme", "data.stride", "train.label_smoothing")
 
-    def stream(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Tagged | Empty]:
+    def iter_samples(
+        self, data: Sequence[str], columns: Mapping[str, str] | None = None
+    ) -> Iterator[TaggedSentence | SkippedRow]:
         return iterate_tagged(data, columns)
 
-    def inputs_of(self, entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Iterator[tuple[int, Any]]:
-        return unlabeled_rows.sentences(entry, columns, complain)
+    def iter_inputs(
+        self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
+    ) -> Iterator[tuple[int, Any]]:
+        return unlabeled_rows.read_sentence_inputs(entry, columns, complain)
 
-    def key(self, sample: Tagged) -> str:
+    def split_key(self, sample: TaggedSentence) -> str:
         return "\0".join(sample.words)
 
-    def words(self, sample: Tagged) -> Iterable[str]:
+    def sample_texts(self, sample: TaggedSentence) -> Iterable[str]:
         return (" ".join(sample.words),)
 
-    def right(self, sample: Tagged) -> str:
+    def target_text(self, sample: TaggedSentence) -> str:
         return " ".join(sample.tags)
 
-    def labels(self, sample: Tagged) -> Iterable[str]:
+    def labels(self, sample: TaggedSentence) -> Iterable[str]:
         return sample.tags
 
-    def head_labels(self, labels: Sequence[str], data: Data) -> tuple[str, ...]:
+    def head_labels(self, labels: Sequence[str], data: DataSettings) -> tuple[str, ...]:
         """All tags that can be written of the kinds that occur, whatever scheme the files are in."""
-        scheme = scheme_of(labels, data)
+        scheme = tag_scheme(labels, data)
         if scheme == "plain":
             return tuple(labels)
-        kinds = {parts[1] for tag in labels if (parts := parted(tag)) is not None and parts[0] != OUTSIDE}
+        kinds = {parts[1] for tag in labels if (parts := parse_tag(tag)) is not None and parts[0] != OUTSIDE}
         return tuple(all_tags(kinds, scheme))
 
-    def pairing(self, samples: Sequence[Tagged], data: Data, train: Encoded) -> str:
+    def head_options(self, samples: Sequence[TaggedSentence], data: DataSettings, train: Encoded) -> str:
         """The scheme that entities are spelt in."""
-        return scheme_of((tag for sample in samples for tag in sample.tags), data)
+        return tag_scheme((tag for sample in samples for tag in sample.tags), data)
 
-    def flavour(self, data: Data) -> tuple[Any, ...]:
-        return (data.scheme, data.stride)
+    def encoding_key(self, data: DataSettings) -> tuple[Any, ...]:
+        return (data.tag_scheme, data.stride)
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        return ReadOut("tags", config.width, len(labels), config.head_dropout) if labels else None
+        return ClassifierHead("tags", config.width, len(labels), config.head_dropout) if labels else None
 
     def encode(
-        self, samples: Sequence[Tagged], reader: Text, config: Any, longest: int, data: Data | None = None,
+        self, samples: Sequence[TaggedSentence], processor: TextTokenizer, config: Any, max_length: int, data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         """The first token of each word is asked for its tag; without `labels` those are what is asked for."""
         if data is not None and len(labels) < 2:
             raise DataError("there is one tag only: nothing can be told apart." if labels else "there are no tags.")
-        marks, limit = Marks.of(reader, config), min(longest, config.length)
-        room, stride = marks.room(limit, 1), 0 if data is None else data.stride
-        scheme = _spelling(labels) if data is None or data.scheme == "auto" else data.scheme
-        tags = [_right(sample, labels, scheme) for sample in samples]
-        rows: list[Window] = []
-        for owner, (ids, words) in enumerate(reader.encode_words([sample.words for sample in samples])):
-            asked = _asked(words, tags[owner])
+        marks, limit = SpecialTokens.from_tokenizer(processor, config), min(max_length, config.max_length)
+        room, stride = marks.max_text_tokens(limit, 1), 0 if data is None else data.stride
+        scheme = _detect_scheme(labels) if data is None or data.tag_scheme == "auto" else data.tag_scheme
+        tags = [_tag_ids(sample, labels, scheme) for sample in samples]
+        rows: list[TokenWindow] = []
+        for owner, (ids, words) in enumerate(processor.encode_words([sample.words for sample in samples])):
+            asked = _token_labels(words, tags[owner])
             for first, last in windows(len(ids), room, stride):
                 label = [*[0] * len(marks.start), *asked[first:last], *[0] * len(marks.extract)]
                 word = next((word for word, tag in zip(words[first:], asked[first:], strict=True) if tag), 0)
-                rows.append(Window(owner, word, [*marks.start, *ids[first:last], *marks.extract], 0, label))
-        return self.encoded(samples, rows)
+                rows.append(TokenWindow(owner, word, [*marks.start, *ids[first:last], *marks.extract], 0, label))
+        return self.build_encoded(samples, rows)
 
-    def labels_of(self, labels: Sequence[np.ndarray], lengths: Sequence[int], shape: Shape | None) -> Tensor:
-        sizes = () if shape is None else (shape.rooms[0], shape.longest[0], shape.documents)
+    def collate_labels(self, labels: Sequence[np.ndarray], lengths: Sequence[int], shape: BatchShape | None) -> Tensor:
+        sizes = () if shape is None else (shape.row_lengths[0], shape.max_lengths[0], shape.num_documents)
         table = pack(labels, *sizes)[0] if shape is not None else pad(labels, 0)[0]
         return torch.where(table > 0, table - 1, IGNORE)
 
-    def loss(self, model: Asked, batch: Batch, terms: Terms = Terms()) -> tuple[Tensor, Tensor]:  # noqa: B008
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
         assert batch.labels is not None
         states = model.body(batch)
-        loss = cross_entropy(self.headed(model)(states.sequence), batch.labels, terms.smoothing)
-        return costed(model, loss, states)
+        loss = cross_entropy(self.require_head(model)(states.sequence), batch.labels, terms.smoothing)
+        return add_act_cost(model, loss, states)
 
-    def alone(self, inputs: Any) -> bool:
+    def is_single(self, inputs: Any) -> bool:
         return isinstance(inputs, str | tuple)
 
-    def answer(self, model: Asked, inputs: Sequence[Any], decode: Decode, first: int = 0) -> list[Answer]:
+    def predict(
+        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
+    ) -> list[Prediction]:
         """Of each sentence, as a text or as its words (a list or tuple of them), the tags. `scores` are their
         probabilities, `extra["entities"]` what they spell."""
-        samples = [_sentence(item) for item in inputs]
-        encoded = self.encode(samples, model.text_or_refuse(), model.config, model.config.length)
-        return thought(self, model, encoded, self._answers(model, encoded, None))
+        samples = [_parse_input(item) for item in inputs]
+        encoded = self.encode(samples, model.require_tokenizer(), model.config, model.config.max_length)
+        return with_act_steps(self, model, encoded, self._predictions(model, encoded, None))
 
-    def _answers(self, model: Asked, encoded: Encoded, most: int | None) -> list[Answer]:
-        names = model.identity.labels
-        some = first_rows(encoded, most)
-        chances = self.judged(model, some)
+    def _predictions(self, model: ModelProtocol, encoded: Encoded, most: int | None) -> list[Prediction]:
+        names = model.spec.labels
+        some = first_sample_rows(encoded, most)
+        chances = self.token_logits(model, some)
         answers = []
-        for sample, rows in zip(some.samples, rows_of(some, None), strict=True):
-            table = _by_word(len(sample.words), some, rows, chances)
+        for sample, rows in zip(some.samples, rows_by_sample(some, None), strict=True):
+            table = _merge_windows(len(sample.words), some, rows, chances)
             table = torch.from_numpy(table).softmax(-1).numpy()
             best = table.argmax(1)
             tags = [names[number] for number in best]
             sure = table[np.arange(len(best)), best].tolist()
             extra: dict[str, Any] = {"words": list(sample.words)}
-            if model.identity.pair != "plain" and all(parted(name) is not None for name in names):
+            if model.spec.head_options != "plain" and all(parse_tag(name) is not None for name in names):
                 extra |= {
-                    "scheme": model.identity.pair or _spelling(names),
+                    "scheme": model.spec.head_options or _detect_scheme(names),
                     "entities": _entities(sample.words, tags, sure),
                 }
-            answers.append(Answer(tags, tuple(sure), tuple(sample.words), extra))
+            answers.append(Prediction(tags, tuple(sure), tuple(sample.words), extra))
         return answers
 
-    def score(
-        self, model: Asked, encoded: Encoded, decode: Decode, data: Data, sums: Sums, most: int | None = None
-    ) -> Scored:
+    def evaluate(
+        self,
+        model: ModelProtocol,
+        encoded: Encoded,
+        decode: DecodeSettings,
+        data: DataSettings,
+        sums: LossSum,
+        max_samples: int | None = None,
+    ) -> EvalResult:
         """Shares of 100, as `seqeval` computes them: F1, precision and recall of entities; of plain tags F1 is accuracy."""
-        answers = self._answers(model, encoded, most)
-        found = _measured(encoded.samples[:most], answers)
+        answers = self._predictions(model, encoded, max_samples)
+        found = _tagging_metrics(encoded.samples[:max_samples], answers)
         plain = found.plain
         scores: dict[str, float | str] = dict(found.scores())
         scores = {"f1": scores["accuracy"], **scores} if plain else scores
         scores["samples"] = len(answers)
-        if most is None:
+        if max_samples is None:
             scores["each"] = found.table()
         return scores, answers
 
-    def draw(self, folder: Path, samples: Sequence[Tagged], answers: Sequence[Answer]) -> list[str]:
-        if not answers:
+    def save_figures(
+        self, folder: Path, samples: Sequence[TaggedSentence], predictions: Sequence[Prediction]
+    ) -> list[str]:
+        if not predictions:
             return []
-        return [_measured(samples, answers).draw(folder / "tags.png").name]
+        return [_tagging_metrics(samples, predictions).save_figure(folder / "tags.png").name]
 
-    def said(self, given: Any, answer: Answer) -> str:
+    def format_prediction(self, source: Any, prediction: Prediction) -> str:
         """The sentence with its entities in brackets, and each with its probability; of plain tags word/tag."""
-        shown = _shown(answer.tokens, answer.value, "entities" in answer.extra)
-        found = answer.extra.get("entities", [])
+        shown = _format_tags(prediction.tokens, prediction.value, "entities" in prediction.extra)
+        found = prediction.extra.get("entities", [])
         lines = [f"{item['probability']:7.4f}  {item['kind'] or 'entity':8} {item['text']}" for item in found]
         return "\n".join([shown, *lines])
 
-    def example(self, sample: Tagged, answer: Answer) -> dict[str, str]:
-        spells = "entities" in answer.extra
+    def example_row(self, sample: TaggedSentence, prediction: Prediction) -> dict[str, str]:
+        spells = "entities" in prediction.extra
         return {
-            "answer": _shown(sample.words, answer.value, spells),
-            "reference": _shown(sample.words, sample.tags, spells),
+            "answer": _format_tags(sample.words, prediction.value, spells),
+            "reference": _format_tags(sample.words, sample.tags, spells),
         }
 
 
-def scheme_of(tags: Iterable[str], data: Data) -> Scheme:
-    """What is learnt and said: as data.scheme has it, else IOB2 where tags spell entities."""
-    if data.scheme != "auto":
-        return data.scheme
-    return "IOB2" if all(parted(tag) is not None for tag in tags) else "plain"
+def tag_scheme(tags: Iterable[str], data: DataSettings) -> TagScheme:
+    """What is learnt and said: as data.tag_scheme has it, else IOB2 where tags spell entities."""
+    if data.tag_scheme != "auto":
+        return data.tag_scheme
+    return "IOB2" if all(parse_tag(tag) is not None for tag in tags) else "plain"
 
 
-def _measured(samples: Sequence[Tagged], answers: Sequence[Answer]) -> Tagging:
+def _tagging_metrics(samples: Sequence[TaggedSentence], answers: Sequence[Prediction]) -> TaggingMetrics:
     plain = any("entities" not in answer.extra for answer in answers)
-    right = [_respelt(sample, answer) for sample, answer in zip(samples, answers, strict=True)]
-    return measure(right, [answer.value for answer in answers], "plain" if plain else "IOB2")
+    right = [_converted_tags(sample, answer) for sample, answer in zip(samples, answers, strict=True)]
+    return tagging_metrics(right, [answer.value for answer in answers], "plain" if plain else "IOB2")
 
 
-def _respelt(sample: Tagged, answer: Answer) -> list[str]:
+def _converted_tags(sample: TaggedSentence, answer: Prediction) -> list[str]:
     """The right tags, spelt as those of the answer are."""
     if "entities" not in answer.extra:
         return list(sample.tags)
-    return convert(sample.tags, answer.extra["scheme"])
+    return convert_tags(sample.tags, answer.extra["scheme"])
 
 
-def _right(sample: Tagged, labels: Sequence[str], scheme: Scheme) -> list[int]:
+def _tag_ids(sample: TaggedSentence, labels: Sequence[str], scheme: TagScheme) -> list[int]:
     """The number of each word's tag."""
     if not labels:
         return [0] * len(sample.words)
     tags = list(sample.tags)
-    if scheme != "plain" and all(parted(tag) is not None for tag in tags):
-        tags = convert(tags, scheme)
-    return numbered([sample] * len(tags), tags, labels)
+    if scheme != "plain" and all(parse_tag(tag) is not None for tag in tags):
+        tags = convert_tags(tags, scheme)
+    return label_ids([sample] * len(tags), tags, labels)
 
 
-def _spelling(labels: Sequence[str]) -> Scheme:
+def _detect_scheme(labels: Sequence[str]) -> TagScheme:
     """By which scheme these are all tags."""
-    letters = {parts[0] for tag in labels if (parts := parted(tag)) is not None}
-    if any(parted(tag) is None for tag in labels):
+    letters = {parts[0] for tag in labels if (parts := parse_tag(tag)) is not None}
+    if any(parse_tag(tag) is None for tag in labels):
         return "plain"
     if letters & {"E", "S"}:
         return "BIOES"
@@ -225,17 +239,17 @@ def _spelling(labels: Sequence[str]) -> Scheme:
     return "IOB2"
 
 
-def _asked(words: Sequence[int], tags: Sequence[int]) -> list[int]:
+def _token_labels(words: Sequence[int], tags: Sequence[int]) -> list[int]:
     """The tag of a word at its first token, counted from 1 as a store has no negative numbers, and 0 at its others."""
     before = [-1, *words[:-1]]
     return [tags[word] + 1 if word != last else 0 for word, last in zip(words, before, strict=True)]
 
 
-def _by_word(count: int, encoded: Encoded, rows: Sequence[int], chances: Sequence[np.ndarray]) -> np.ndarray:
+def _merge_windows(count: int, encoded: Encoded, rows: Sequence[int], chances: Sequence[np.ndarray]) -> np.ndarray:
     """(words, tags) from windows that overlap: each word where it has the most around it."""
     table, inside = np.zeros((count, chances[rows[0]].shape[-1])), np.full(count, -1)
     for row in rows:
-        label, first = encoded.sides["label"][row], begins(encoded, row)
+        label, first = encoded.fields["label"][row], window_start(encoded, row)
         places = np.flatnonzero(label)
         deep, words = np.minimum(places, len(label) - 1 - places), first + np.arange(len(places))
         better = deep > inside[words]
@@ -247,29 +261,29 @@ def _entities(words: Sequence[str], tags: Sequence[str], sure: Sequence[float]) 
     """An entity is as sure as the least sure of its words."""
     return [
         {
-            "kind": found.kind,
+            "kind": found.type,
             "text": " ".join(words[found.first : found.last + 1]),
             "first": found.first,
             "last": found.last,
             "probability": min(sure[found.first : found.last + 1]),
         }
-        for found in entities(tags)
+        for found in extract_entities(tags)
     ]
 
 
-def _shown(words: Sequence[str], tags: Sequence[str], spells: bool) -> str:
+def _format_tags(words: Sequence[str], tags: Sequence[str], spells: bool) -> str:
     """The sentence with its entities in brackets, or with the tag of each word."""
     if not spells:
         return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))
     marked = list(words)
-    for entity in entities(tags):
+    for entity in extract_entities(tags):
         marked[entity.first] = f"[{marked[entity.first]}"
-        marked[entity.last] += f" {entity.kind}]" if entity.kind else "]"
+        marked[entity.last] += f" {entity.type}]" if entity.type else "]"
     return " ".join(marked)
 
 
-def _sentence(item: Any) -> Tagged:
-    words = WORD.findall(item) if isinstance(item, str) else list(item)
+def _parse_input(item: Any) -> TaggedSentence:
+    words = WORD_PATTERN.findall(item) if isinstance(item, str) else list(item)
     if not words or not all(isinstance(word, str) and word.strip() for word in words):
         raise RegardError(f"a sentence is wanted, as a text or as a list of its words, not {item!r:.60}.")
-    return Tagged(tuple(words), ())
+    return TaggedSentence(tuple(words), ())

@@ -20,42 +20,44 @@ from typing import Any
 from torch import Tensor
 
 from regard.errors import RunError, WeightsError
-from regard.files import flush
-from regard.weights.tables import read_file, write_file
+from regard.files import fsync
+from regard.weights.tables import read_safetensors, write_safetensors
 
 
 @dataclass(frozen=True)
-class Saved:
+class Checkpoint:
     path: Path
     step: int
-    facts: dict[str, Any]
+    metadata: dict[str, Any]
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """`{"model": …, "optimiser": …, "average": …}` by name."""
         grouped: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in read_file(self.path / "state.safetensors").items():
+        for name, tensor in read_safetensors(self.path / "state.safetensors").items():
             group, _, rest = name.partition(":")
             grouped.setdefault(group, {})[rest] = tensor
         return grouped
 
 
-def save_state(
-    folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any],
-    keep: int, regular: Callable[[int], bool] = lambda step: True,
+def save_checkpoint(
+    folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], metadata: Mapping[str, Any],
+    keep: int, is_regular: Callable[[int], bool] = lambda step: True,
 ) -> Path:  # fmt: skip
     """Write `folder/step-N`, and remove what is older but for the newest `keep` of the `regular` steps."""
-    final = folder / _name(step)
+    final = folder / _folder_name(step)
     aside, replaced = folder / f".writing-{step:08d}", folder / f".replaced-{step:08d}"
     flat = {f"{group}:{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
-    _check_space(folder, sum(t.numel() * t.element_size() for t in flat.values()))
-    tidy(folder)
+    _check_disk_space(folder, sum(t.numel() * t.element_size() for t in flat.values()))
+    remove_partial(folder)
     aside.mkdir(parents=True)
     try:
-        write_file(aside / "state.safetensors", flat)
-        record = {"step": step, "checksum": checksum(aside / "state.safetensors"), **facts}
-        (aside / "state.json").write_text(json.dumps({**record, "seal": _seal(record)}, indent=1), encoding="utf-8")
-        flush(aside / "state.json")
-        flush(aside)
+        write_safetensors(aside / "state.safetensors", flat)
+        record = {"step": step, "checksum": file_checksum(aside / "state.safetensors"), **metadata}
+        (aside / "state.json").write_text(
+            json.dumps({**record, "seal": _metadata_checksum(record)}, indent=1), encoding="utf-8"
+        )
+        fsync(aside / "state.json")
+        fsync(aside)
     except (OSError, WeightsError) as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise RunError(f"{final}: the checkpoint could not be written ({error}). Earlier ones are untouched.") from (
@@ -64,46 +66,46 @@ def save_state(
     if final.exists():  # there is a whole one at every moment
         final.rename(replaced)
     aside.rename(final)
-    flush(folder)
-    tidy(folder)
-    prune(folder, step, keep, regular)
+    fsync(folder)
+    remove_partial(folder)
+    prune_checkpoints(folder, step, keep, is_regular)
     return final
 
 
-def tidy(folder: Path) -> None:
+def remove_partial(folder: Path) -> None:
     """Remove what a save left that was cut off."""
     for left in (*folder.glob(".writing-*"), *folder.glob(".replaced-*")):
         shutil.rmtree(left, ignore_errors=True)
 
 
-def prune(folder: Path, step: int, keep: int, regular: Callable[[int], bool]) -> None:
+def prune_checkpoints(folder: Path, step: int, keep: int, is_regular: Callable[[int], bool]) -> None:
     """Remove what is older than `step`, but for so many of the `regular` steps that there are `keep` with it."""
     # a later one can only be damaged: it was passed over, and must not count among those that are kept
-    older = [number for number in _numbers(folder) if number < step]
-    room = keep - regular(step)
-    kept = [number for number in older if regular(number)][-room:] if room > 0 else []
-    if not kept and not regular(step) and keep > 1:
+    older = [number for number in _saved_steps(folder) if number < step]
+    room = keep - is_regular(step)
+    kept = [number for number in older if is_regular(number)][-room:] if room > 0 else []
+    if not kept and not is_regular(step) and keep > 1:
         kept = older[-1:]  # before the first regular one, too, there are two
     for number in older:
         if number not in kept:
-            shutil.rmtree(folder / _name(number))
+            shutil.rmtree(folder / _folder_name(number))
 
 
-def _name(step: int) -> str:
+def _folder_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def _numbers(folder: Path) -> list[int]:
+def _saved_steps(folder: Path) -> list[int]:
     """The steps that there are checkpoints of. A copy that somebody made, under another name, is none of ours."""
     named = (re.fullmatch(r"step-(\d{8,})", path.name) for path in folder.glob("step-*"))
     return sorted(int(found[1]) for found in named if found)
 
 
-def mean_weights(folder: Path, steps: Sequence[int]) -> dict[str, Tensor] | None:
+def average_checkpoints(folder: Path, steps: Sequence[int]) -> dict[str, Tensor] | None:
     """The mean of the weights (of their averages, where those are kept) after these steps; None if one is not whole."""
     mean: dict[str, Tensor] = {}
     for step in steps:
-        saved = whole(folder / _name(step))
+        saved = read_checkpoint(folder / _folder_name(step))
         if isinstance(saved, str):
             return None
         groups = saved.tensors()
@@ -116,39 +118,42 @@ def mean_weights(folder: Path, steps: Sequence[int]) -> dict[str, Tensor] | None
     return mean
 
 
-def whole(path: Path) -> Saved | str:
+def read_checkpoint(path: Path) -> Checkpoint | str:
     """A checkpoint, or what is wrong with it."""
     try:
         facts = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        if facts.pop("seal") != _seal(facts) or checksum(path / "state.safetensors") != facts["checksum"]:
+        if (
+            facts.pop("seal") != _metadata_checksum(facts)
+            or file_checksum(path / "state.safetensors") != facts["checksum"]
+        ):
             raise WeightsError("its checksum does not fit")
-        return Saved(path, int(facts["step"]), facts)
+        return Checkpoint(path, int(facts["step"]), facts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, WeightsError) as error:
         return f"{path.name} is not whole ({error}) and is passed over"
 
 
-def newest_state(folder: Path) -> tuple[Saved | None, list[str]]:
+def latest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that is whole, and what was wrong with those passed over."""
     problems: list[str] = []
-    for number in _numbers(folder)[::-1]:
-        found = whole(folder / _name(number))
-        if isinstance(found, Saved):
+    for number in _saved_steps(folder)[::-1]:
+        found = read_checkpoint(folder / _folder_name(number))
+        if isinstance(found, Checkpoint):
             return found, problems
         problems.append(found)
     return None, problems
 
 
-def _seal(facts: Mapping[str, Any]) -> str:
+def _metadata_checksum(facts: Mapping[str, Any]) -> str:
     """A checksum of the record itself: a flipped digit of a score is no score."""
     return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def checksum(path: Path) -> str:
+def file_checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
 
 
-def _check_space(folder: Path, needed: int) -> None:
+def _check_disk_space(folder: Path, needed: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
     if free < needed * 1.05 + 2**20:

@@ -18,62 +18,62 @@ from torch import distributed as dist
 
 from regard.errors import RunError, SettingError
 
-PATIENCE = datetime.timedelta(hours=12)
+TIMEOUT = datetime.timedelta(hours=12)
 """How long the others wait while the first process validates or saves."""
 
 
 @dataclass(frozen=True)
-class World:
+class ProcessGroup:
     rank: int = 0
     size: int = 1
-    local: int = 0
+    local_rank: int = 0
     """the number of this process on its machine, which is also its GPU's"""
 
     @property
-    def first(self) -> bool:
+    def is_main(self) -> bool:
         return self.rank == 0
 
-    def check(self, accumulate: int) -> None:
+    def check_divides(self, accumulate: int) -> None:
         if accumulate % self.size:
             able = [n for n in range(1, accumulate + 1) if accumulate % n == 0]
             raise SettingError(
                 f"{self.size} processes cannot share the {accumulate} grains of a step equally. With "
-                f"train.accumulate={accumulate} there can be {', '.join(map(str, able))}; or set train.accumulate to a "
-                f"multiple of {self.size} (and train.tokens so much lower, for the same batch)."
+                f"train.grad_accum={accumulate} there can be {', '.join(map(str, able))}; or set train.grad_accum to a "
+                f"multiple of {self.size} (and train.batch_tokens so much lower, for the same batch)."
             )
 
-    def parts(self, accumulate: int) -> range:
+    def micro_batches(self, accumulate: int) -> range:
         """Which grains of a step are ours."""
         return range(self.rank, accumulate, self.size)
 
-    def total(self, values: Tensor) -> Tensor:
+    def all_reduce_sum(self, values: Tensor) -> Tensor:
         """The sum over all processes."""
-        return values if self.size == 1 else _together(values, dist.ReduceOp.SUM)
+        return values if self.size == 1 else _all_reduce(values, dist.ReduceOp.SUM)
 
-    def highest(self, value: int) -> int:
+    def all_reduce_max(self, value: int) -> int:
         """The largest that any process says."""
         if self.size == 1:
             return value
         # on the CPU, through gloo: nothing waits for a GPU
-        return int(_together(torch.tensor(value), dist.ReduceOp.MAX))
+        return int(_all_reduce(torch.tensor(value), dist.ReduceOp.MAX))
 
-    def earliest(self, value: int) -> int:
+    def min_nonnegative(self, value: int) -> int:
         """The smallest that any process says; -1 says nothing."""
         far = 2**62
-        said = self.highest(far - value if value >= 0 else 0)
+        said = self.all_reduce_max(far - value if value >= 0 else 0)
         return far - said if said else -1
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         if self.size > 1:
-            self.highest(0)
+            self.all_reduce_max(0)
 
-    def share(self, module: nn.Module) -> nn.Module:
+    def wrap(self, module: nn.Module) -> nn.Module:
         if self.size == 1:
             return module
         return nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=True)
 
 
-def _together(values: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
+def _all_reduce(values: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
     try:
         dist.all_reduce(values, op=how)
     except RuntimeError as error:
@@ -81,24 +81,26 @@ def _together(values: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
     return values
 
 
-def asked_world() -> World:
+def process_group_from_env() -> ProcessGroup:
     """What the environment says, before anything is joined."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     return (
-        World(int(os.environ.get("RANK", "0")), size, int(os.environ.get("LOCAL_RANK", "0"))) if size > 1 else World()
+        ProcessGroup(int(os.environ.get("RANK", "0")), size, int(os.environ.get("LOCAL_RANK", "0")))
+        if size > 1
+        else ProcessGroup()
     )
 
 
 @contextmanager
-def together(device: torch.device) -> Iterator[World]:
+def init_distributed(device: torch.device) -> Iterator[ProcessGroup]:
     """The process group of `torchrun`, for as long as the block lasts; a process alone joins nothing."""
-    world = asked_world()
+    world = process_group_from_env()
     if world.size == 1 or dist.is_initialized():
         yield world
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
     try:
         yield world
     finally:

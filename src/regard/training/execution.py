@@ -18,101 +18,105 @@ import torch
 from torch import Tensor, nn
 
 from regard import capabilities
-from regard.nn.kernels.cuda_graph import record
-from regard.training.distributed import World
+from regard.nn.kernels.cuda_graph import capture
+from regard.training.distributed import ProcessGroup
 from regard.training.optimizer import autocast
-from regard.training.settings import Train
+from regard.training.settings import TrainSettings
 from regard.types import Batch
 
-Way = Literal["plain", "graph", "compiled"]
-Result = tuple[Tensor, Tensor]
+ExecutionMode = Literal["plain", "graph", "compiled"]
+LossSum = tuple[Tensor, Tensor]
 
-WORDS = {"plain": "computing", "graph": "recording a CUDA graph", "compiled": "torch.compile"}
+MODE_NAMES = {"plain": "computing", "graph": "recording a CUDA graph", "compiled": "torch.compile"}
 
-WARM, TIMED = 4, 12
+WARMUP_STEPS, TIMED_STEPS = 4, 12
 """Steps before the clock starts, and while it runs, when ways are compared."""
 
-PATIENCE = 150.0
+MAX_COMPILE_SECONDS = 150.0
 """Seconds that a trial of torch.compile may take beside the steps themselves: code that is made anew for every grain is never
 faster."""
 
-WORTH = 300.0
+MIN_SECONDS_TO_COMPILE = 300.0
 """Seconds of work left from which compiling, which takes a minute, is tried."""
 
 
-class Loss(nn.Module):
+class LossModule(nn.Module):
     """The loss as a module, so that PyTorch's wrappers see one call forward."""
 
-    def __init__(self, model: nn.Module, task: Any, terms: Any) -> None:
+    def __init__(self, model: nn.Module, task: Any, weights: Any) -> None:
         super().__init__()
-        self.model, self.task, self.terms = model, task, terms
+        self.model, self.task, self.weights = model, task, weights
 
-    def forward(self, batch: Batch) -> Result:
-        return self.task.loss(self.model, batch, self.terms)
+    def forward(self, batch: Batch) -> LossSum:
+        return self.task.loss(self.model, batch, self.weights)
 
 
-class Compute:
+class ForwardBackward:
     """Adds the gradients of a grain to those that are there and returns the (sum, count) of its loss."""
 
     def __init__(
-        self, loss: nn.Module, settings: Train, device: torch.device, world: World, steady: bool, few: bool = False
+        self, loss: nn.Module, settings: TrainSettings, device: torch.device, process_group: ProcessGroup, static_shape: bool, bucketed: bool = False
     ) -> None:  # fmt: skip
         """`steady`: all grains have one shape; `few`: they have several, each of many grains."""
-        self.module: nn.Module = world.share(loss)
-        self.settings, self.device, self.world = settings, device, world
-        self.steady = steady
-        self.recordable = (steady or few) and device.type == "cuda" and world.size == 1
-        self.recordable = self.recordable and capabilities.available("cuda_graphs")
+        self.module: nn.Module = process_group.wrap(loss)
+        self.settings, self.device, self.process_group = settings, device, process_group
+        self.static_shape = static_shape
+        self.can_capture = (static_shape or bucketed) and device.type == "cuda" and process_group.size == 1
+        self.can_capture = self.can_capture and capabilities.is_available("cuda_graphs")
         body = getattr(getattr(loss, "model", None), "body", None)
-        self.compiles: bool = getattr(body, "compiles", True) and (steady or getattr(body, "compiles_sizes", True))
+        self.can_compile: bool = getattr(body, "compiles", True) and (
+            static_shape or getattr(body, "compiles_dynamic", True)
+        )
         """whether torch.compile is worth a try: of loops over tokens it would write out every step, anew for each length"""
         self.parameters = [p for p in loss.parameters() if p.requires_grad]
         if device.type == "cpu":
-            keep_freed_memory()
-        self.way: Way = "plain"
-        self.proven = True
-        self.say: Callable[[str], None] = lambda line: None
-        self.run: Callable[[Batch, bool], Result] = self._plain
+            retain_freed_memory()
+        self.mode: ExecutionMode = "plain"
+        self.mode_verified = True
+        self.log: Callable[[str], None] = lambda line: None
+        self.run: Callable[[Batch, bool], LossSum] = self._run_eager
         self.compiled: Any = None
 
-    def choose(self, way: Way) -> None:
+    def set_mode(self, mode: ExecutionMode) -> None:
         """Between two steps only: gradients of half a step are not carried over."""
-        self.way, self.proven = way, way == "plain"
+        self.mode, self.mode_verified = mode, mode == "plain"
         self.compiled = None
-        if way == "compiled":
+        if mode == "compiled":
             # one shape is compiled as it is; many are compiled once, with sizes as unknowns
-            self.compiled = torch.compile(self.module, dynamic=not self.steady)
-        self.run = Recorded(self) if way != "plain" and self.recordable else self._plain
+            self.compiled = torch.compile(self.module, dynamic=not self.static_shape)
+        self.run = GraphedForwardBackward(self) if mode != "plain" and self.can_capture else self._run_eager
 
-    def __call__(self, batch: Batch, last: bool = True) -> Result:
+    def __call__(self, batch: Batch, last: bool = True) -> LossSum:
         """`last`: this process adds no more grains to the step, so gradients may be exchanged."""
-        if self.proven:
+        if self.mode_verified:
             return self.run(batch, last)
         seed = torch.initial_seed()
         try:
             result = self.run(batch, last)
-            self.proven = not isinstance(self.run, Recorded) or bool(self.run.recordings)
+            self.mode_verified = not isinstance(self.run, GraphedForwardBackward) or bool(self.run.graphs)
             return result
         except (RuntimeError, OSError) as error:  # a compiler that is not there, an operator that cannot be recorded
-            reason = in_short(error)  # the error itself would hold on to the memory of what failed
-        lower: Way = "graph" if self.way == "compiled" and self.recordable else "plain"
-        self.say(f"  {WORDS[self.way]} failed ({reason}); going on with {lower}")
-        if not isinstance(self.run, Recorded) or not self.run.adds:  # what half of a grain left there
+            reason = first_line(error)  # the error itself would hold on to the memory of what failed
+        lower: ExecutionMode = "graph" if self.mode == "compiled" and self.can_capture else "plain"
+        self.log(f"  {MODE_NAMES[self.mode]} failed ({reason}); going on with {lower}")
+        if (
+            not isinstance(self.run, GraphedForwardBackward) or not self.run.accumulates
+        ):  # what half of a grain left there
             for parameter in self.parameters:
                 parameter.grad = None
-        self.choose(lower)
+        self.set_mode(lower)
         torch.manual_seed(seed)
         return self(batch, last)
 
     @property
-    def shapes(self) -> int:
+    def num_shapes(self) -> int:
         """A number that grows while shapes are met that are new, or recorded."""
-        return len(self.run.seen) + len(self.run.recordings) if isinstance(self.run, Recorded) else 0
+        return len(self.run.seen_shapes) + len(self.run.graphs) if isinstance(self.run, GraphedForwardBackward) else 0
 
-    def clear(self) -> None:
+    def zero_grad(self) -> None:
         """Gradients back to nothing, or to 0 where a recording holds on to their addresses and adds to what is there."""
-        if isinstance(self.run, Recorded):
-            if not self.run.adds:
+        if isinstance(self.run, GraphedForwardBackward):
+            if not self.run.accumulates:
                 return
             if given := [p.grad for p in self.parameters if p.grad is not None]:
                 torch._foreach_zero_(given)
@@ -120,191 +124,210 @@ class Compute:
             for parameter in self.parameters:
                 parameter.grad = None
 
-    def gradients(self, batch: Batch) -> Result:
+    def backward(self, batch: Batch) -> LossSum:
         with autocast(self.device, self.settings):
             total, count = (self.module if self.compiled is None else self.compiled)(batch)
         torch.autograd.backward(total)
         return total.detach(), count
 
-    def _plain(self, batch: Batch, last: bool) -> Result:
-        waits = not last and self.world.size > 1
+    def _run_eager(self, batch: Batch, last: bool) -> LossSum:
+        waits = not last and self.process_group.size > 1
         module: Any = self.module
         with module.no_sync() if waits else nullcontext():
-            return self.gradients(batch.to(self.device))
+            return self.backward(batch.to(self.device))
 
 
-def in_short(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:160]
 
 
 @functools.cache
-def keep_freed_memory() -> None:
+def retain_freed_memory() -> None:
     """Ask the C library to keep the large blocks that a step frees for the next step, which needs the same again.
 
     By default it gives each back to the system and asks for it anew, and the system clears every page: a fifteenth of a
     step on a CPU. Only glibc knows the request."""
-    if capabilities.available("malloc_thresholds"):
+    if capabilities.is_available("malloc_thresholds"):
         capabilities.set_malloc_thresholds(mmap=2**30, trim=2**31 - 1)
 
 
-class Recorded:
+class GraphedForwardBackward:
     """Grains recorded as CUDA graphs, one for each shape. Seeds are read anew at each repetition, so dropout differs as it
     should."""
 
-    def __init__(self, compute: Compute) -> None:
-        self.compute = compute
-        self.adds = compute.settings.accumulate > 1 or not compute.steady
+    def __init__(self, forward_backward: ForwardBackward) -> None:
+        self.forward_backward = forward_backward
+        self.accumulates = forward_backward.settings.grad_accum > 1 or not forward_backward.static_shape
         """to the gradients of the grains before; where one recording is a whole step, it writes its gradients anew, which saves
         a pass over them"""
-        self.recordings: dict[Key, Recording] = {}
-        self.seen: set[Key] = set()
-        self.most = MOST
+        self.graphs: dict[ShapeKey, CapturedGraph] = {}
+        self.seen_shapes: set[ShapeKey] = set()
+        self.max_graphs = MAX_GRAPHS
 
-    def __call__(self, batch: Batch, last: bool) -> Result:
-        key = _key(batch)
-        if key not in self.recordings and not self._records(key, batch):
-            with nullcontext() if self.compute.proven else self._kept(always=False):
-                return self.compute.gradients(batch.to(self.compute.device))
-        return self.recordings[key](batch)
+    def __call__(self, batch: Batch, last: bool) -> LossSum:
+        key = _shape_key(batch)
+        if key not in self.graphs and not self._ensure_captured(key, batch):
+            with nullcontext() if self.forward_backward.mode_verified else self._restore_state(always=False):
+                return self.forward_backward.backward(batch.to(self.forward_backward.device))
+        return self.graphs[key](batch)
 
-    def _records(self, key: Key, batch: Batch) -> bool:
+    def _ensure_captured(self, key: ShapeKey, batch: Batch) -> bool:
         """Whether this shape has a recording now. Where others have one already, what fails is computed plainly."""
-        if self.compute.steady and self.recordings:  # it would write gradients that the first does not know
+        if self.forward_backward.static_shape and self.graphs:  # it would write gradients that the first does not know
             raise ValueError(f"all grains were to have one shape, and this one has {key}")
-        if not self.compute.steady and (key not in self.seen or len(self.recordings) >= self.most):
-            self.seen.add(key)  # a shape that comes once is not worth its recording
+        if not self.forward_backward.static_shape and (
+            key not in self.seen_shapes or len(self.graphs) >= self.max_graphs
+        ):
+            self.seen_shapes.add(key)  # a shape that comes once is not worth its recording
             return False
         try:
             # its own copy, which later grains are written into, and not what somebody has there already
-            self.recordings[key] = self._record(batch.map(lambda part: part.to(self.compute.device, copy=True)))
+            self.graphs[key] = self._capture(batch.map(lambda part: part.to(self.forward_backward.device, copy=True)))
         except RuntimeError as error:
-            if not self.recordings:
+            if not self.graphs:
                 raise
-            self.most = len(self.recordings)
-            self.compute.say(f"  no more than {self.most} shapes are recorded ({in_short(error)})")
-        return key in self.recordings
+            self.max_graphs = len(self.graphs)
+            self.forward_backward.log(f"  no more than {self.max_graphs} shapes are recorded ({first_line(error)})")
+        return key in self.graphs
 
-    def _work(self, batch: Batch) -> Result:
-        if not self.adds:
-            for parameter in self.compute.parameters:
+    def _forward_backward(self, batch: Batch) -> LossSum:
+        if not self.accumulates:
+            for parameter in self.forward_backward.parameters:
                 parameter.grad = None
-        return self.compute.gradients(batch)
+        return self.forward_backward.backward(batch)
 
-    def _record(self, batch: Batch) -> Recording:
+    def _capture(self, batch: Batch) -> CapturedGraph:
         """Recording asks for some plain runs before it, of which nothing may be left."""
-        pool = next((kept.graph.pool() for kept in self.recordings.values()), None)  # they are never repeated at once
-        with self._kept(always=True):
-            graph, result = record(lambda: self._work(batch), self.compute.device, pool=pool)
-        return Recording(graph, batch, result)
+        pool = next((kept.graph.pool() for kept in self.graphs.values()), None)  # they are never repeated at once
+        with self._restore_state(always=True):
+            graph, result = capture(lambda: self._forward_backward(batch), self.forward_backward.device, pool=pool)
+        return CapturedGraph(graph, batch, result)
 
     @contextmanager
-    def _kept(self, always: bool) -> Iterator[None]:
+    def _restore_state(self, always: bool) -> Iterator[None]:
         """What is left in gradients that are added to, in what batch norms have gathered and in the seed is taken back: when
         it fails, or always."""
         seed, failed = torch.initial_seed(), True
-        gathered = [(part, part.clone()) for part in self.compute.module.buffers()]
-        before = [(p.grad, p.grad.clone()) for p in self.compute.parameters if p.grad is not None] if self.adds else []
+        gathered = [(part, part.clone()) for part in self.forward_backward.module.buffers()]
+        before = (
+            [(p.grad, p.grad.clone()) for p in self.forward_backward.parameters if p.grad is not None]
+            if self.accumulates
+            else []
+        )
         try:
             yield
             failed = False
         finally:
             if failed or always:
-                self.compute.clear()
+                self.forward_backward.zero_grad()
                 for part, copy in (*gathered, *before):
                     part.copy_(copy)
                 torch.manual_seed(seed)
 
 
-Key = tuple[tuple[int, ...], ...]
+ShapeKey = tuple[tuple[int, ...], ...]
 """The shapes of a batch, and what else of it a recording takes for granted."""
 
 
-def _key(batch: Batch) -> Key:
-    longest = tuple(part.longest for part in (batch.offsets, batch.target_offsets) if part is not None)
+def _shape_key(batch: Batch) -> ShapeKey:
+    longest = tuple(part.max_length for part in (batch.offsets, batch.decoder_offsets) if part is not None)
     return (*((*tensor.shape,) for tensor in batch.tensors()), longest)
 
 
-MOST = 64
+MAX_GRAPHS = 64
 """Shapes that are recorded: each keeps a batch, all share the memory of a grain, and to record takes a second."""
 
 
 @dataclass(frozen=True)
-class Recording:
+class CapturedGraph:
     graph: torch.cuda.CUDAGraph
     batch: Batch
     """where it reads"""
-    result: Result
+    result: LossSum
     """where it writes"""
 
-    def __call__(self, batch: Batch) -> Result:
+    def __call__(self, batch: Batch) -> LossSum:
         for here, there in zip(self.batch.tensors(), batch.tensors(), strict=True):
             here.copy_(there, non_blocking=True)
         self.graph.replay()
         return self.result
 
 
-class Chooser:
+class CompileTuner:
     """`train.compile=auto`: times the ways on real grains and keeps the faster. What is found is said and remembered."""
 
-    def __init__(self, compute: Compute, settings: Train, say: Callable[[str], None], known: str = "") -> None:
-        self.compute, self.settings, self.say = compute, settings, say
-        compute.say = say
-        self.times: dict[Way, float] = {}
-        self.seen, self.begun, self.tried, self.since = 0, 0.0, False, 0.0
-        self.shapes = 0
-        self.base: Way = "graph" if compute.recordable else "plain"
-        asked: dict[str, Way] = {"off": "plain", "graph": self.base, "on": "compiled"}
-        cuda = compute.device.type == "cuda"
-        self.trying = settings.compile == "auto" and cuda and not known and compute.compiles
-        way = asked.get(settings.compile, self.base)
-        if way == "compiled" and not compute.compiles:
-            why = "on this system" if compute.steady else "on this system with samples of differing sizes"
-            say(f"  train.compile=on: torch.compile has nothing to gain {why}, which is computed without it")
-            way = self.base
-        if known in WORDS and settings.compile == "auto" and cuda:  # what was found before the run was interrupted
-            way = known  # type: ignore[assignment]
+    def __init__(
+        self,
+        forward_backward: ForwardBackward,
+        settings: TrainSettings,
+        log: Callable[[str], None],
+        previous_mode: str = "",
+    ) -> None:
+        self.forward_backward, self.settings, self.log = forward_backward, settings, log
+        forward_backward.log = log
+        self.seconds_per_step: dict[ExecutionMode, float] = {}
+        self.steps_timed, self.timer_start, self.compile_tried, self.compile_start = 0, 0.0, False, 0.0
+        self.num_shapes = 0
+        self.base_mode: ExecutionMode = "graph" if forward_backward.can_capture else "plain"
+        asked: dict[str, ExecutionMode] = {"off": "plain", "graph": self.base_mode, "on": "compiled"}
+        cuda = forward_backward.device.type == "cuda"
+        self.tuning = settings.compile == "auto" and cuda and not previous_mode and forward_backward.can_compile
+        way = asked.get(settings.compile, self.base_mode)
+        if way == "compiled" and not forward_backward.can_compile:
+            why = (
+                "on this system" if forward_backward.static_shape else "on this system with samples of differing sizes"
+            )
+            log(f"  train.compile=on: torch.compile has nothing to gain {why}, which is computed without it")
+            way = self.base_mode
+        if (
+            previous_mode in MODE_NAMES and settings.compile == "auto" and cuda
+        ):  # what was found before the run was interrupted
+            way = previous_mode  # type: ignore[assignment]
         if way == "compiled":
-            say("  compiling: the first step takes a minute or so")
-        compute.choose(way)
+            log("  compiling: the first step takes a minute or so")
+        forward_backward.set_mode(way)
 
-    def step(self, left: int, disturbed: bool = False) -> None:
+    def step(self, steps_left: int, disturbed: bool = False) -> None:
         """After each step, `left` before the end; one with a validation in it, or with a shape that is new or recorded, is no
         measure, and the count begins anew."""
-        if not self.trying:
+        if not self.tuning:
             return
-        if self.tried and self._endless():
-            self.trying = False
-            self.compute.choose(self.base)
-            self.say(f"  torch.compile goes on making code; going on with {self.compute.way}, without it")
+        if self.compile_tried and self._compile_timed_out():
+            self.tuning = False
+            self.forward_backward.set_mode(self.base_mode)
+            self.log(f"  torch.compile goes on making code; going on with {self.forward_backward.mode}, without it")
             return
-        if disturbed or self.compute.shapes != self.shapes:
-            self.seen, self.shapes = 0, self.compute.shapes
+        if disturbed or self.forward_backward.num_shapes != self.num_shapes:
+            self.steps_timed, self.num_shapes = 0, self.forward_backward.num_shapes
             return
-        self.seen += 1
-        if self.seen == WARM:
+        self.steps_timed += 1
+        if self.steps_timed == WARMUP_STEPS:
             torch.cuda.synchronize()
-            self.begun = time.perf_counter()
-        elif self.seen == WARM + TIMED:
+            self.timer_start = time.perf_counter()
+        elif self.steps_timed == WARMUP_STEPS + TIMED_STEPS:
             torch.cuda.synchronize()
-            self._timed((time.perf_counter() - self.begun) / TIMED, left)
+            self._record_time((time.perf_counter() - self.timer_start) / TIMED_STEPS, steps_left)
 
-    def _endless(self) -> bool:
-        spent, usual = time.perf_counter() - self.since, (WARM + TIMED) * max(self.times.values())
-        return bool(self.compute.world.highest(int(spent > PATIENCE + 2 * usual)))
+    def _compile_timed_out(self) -> bool:
+        spent, usual = (
+            time.perf_counter() - self.compile_start,
+            (WARMUP_STEPS + TIMED_STEPS) * max(self.seconds_per_step.values()),
+        )
+        return bool(self.forward_backward.process_group.all_reduce_max(int(spent > MAX_COMPILE_SECONDS + 2 * usual)))
 
-    def _timed(self, pace: float, left: int) -> None:
-        way, self.seen = self.compute.way, 0
-        self.times[way] = pace
-        worth = self.compute.world.highest(int(left * pace > WORTH))
-        if not self.tried and worth:
-            self.tried, self.since = True, time.perf_counter()
-            self.say(f"  {1000 * pace:.1f} ms a step; trying torch.compile, which takes a minute")
-            self.compute.choose("compiled")
+    def _record_time(self, pace: float, left: int) -> None:
+        way, self.steps_timed = self.forward_backward.mode, 0
+        self.seconds_per_step[way] = pace
+        worth = self.forward_backward.process_group.all_reduce_max(int(left * pace > MIN_SECONDS_TO_COMPILE))
+        if not self.compile_tried and worth:
+            self.compile_tried, self.compile_start = True, time.perf_counter()
+            self.log(f"  {1000 * pace:.1f} ms a step; trying torch.compile, which takes a minute")
+            self.forward_backward.set_mode("compiled")
             return
-        self.trying = False
-        best = min(self.times, key=lambda name: self.times[name])
-        if self.compute.world.highest(int(best != way)):
-            self.compute.choose(self.base)
-        if len(self.times) > 1:
-            listed = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in self.times.items())
-            self.say(f"  a step: {listed}; going on with {self.compute.way}")
+        self.tuning = False
+        best = min(self.seconds_per_step, key=lambda name: self.seconds_per_step[name])
+        if self.forward_backward.process_group.all_reduce_max(int(best != way)):
+            self.forward_backward.set_mode(self.base_mode)
+        if len(self.seconds_per_step) > 1:
+            listed = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in self.seconds_per_step.items())
+            self.log(f"  a step: {listed}; going on with {self.forward_backward.mode}")

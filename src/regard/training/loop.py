@@ -14,90 +14,94 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import RunError
-from regard.training.distributed import World
-from regard.training.execution import Compute
-from regard.training.optimizer import Average, rate_at, set_rate
-from regard.training.settings import Train
+from regard.training.distributed import ProcessGroup
+from regard.training.execution import ForwardBackward
+from regard.training.optimizer import WeightEMA, lr_at, set_lr
+from regard.training.settings import TrainSettings
 from regard.types import Batch
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainStep:
     """One update. `loss` is the mean over its labels, `norm` the gradient's before clipping; both stay on the device."""
 
-    number: int
+    step: int
     loss: Tensor
-    norm: Tensor
-    rate: float
+    grad_norm: Tensor
+    lr: float
 
 
-class Watchman:
+class NonFiniteGuard:
     """Remembers the first grain whose loss was not finite, on the device, so that looking costs nothing until asked."""
 
     def __init__(self, device: torch.device) -> None:
-        self.first = torch.full((), -1, dtype=torch.long, device=device)
+        self.first_micro_batch = torch.full((), -1, dtype=torch.long, device=device)
 
-    def note(self, loss: Tensor, grain: int) -> None:
-        fresh = (self.first < 0) & ~torch.isfinite(loss)
-        self.first = torch.where(fresh, torch.full_like(self.first, grain), self.first)
+    def record(self, value: Tensor, micro_batch: int) -> None:
+        fresh = (self.first_micro_batch < 0) & ~torch.isfinite(value)
+        self.first_micro_batch = torch.where(
+            fresh, torch.full_like(self.first_micro_batch, micro_batch), self.first_micro_batch
+        )
 
-    def check(self, accumulate: int, world: World) -> None:
-        grain = world.earliest(int(self.first))  # in a sum with the others' it has spread to their grains by now
+    def check(self, accumulate: int, process_group: ProcessGroup) -> None:
+        grain = process_group.min_nonnegative(
+            int(self.first_micro_batch)
+        )  # in a sum with the others' it has spread to their grains by now
         if grain >= 0:
             step, part = divmod(grain, accumulate)
             raise RunError(
                 f"the loss or its gradient is not a finite number at step {step + 1}, grain {part + 1} of {accumulate}. "
-                "Training stops; no checkpoint was written after that. A lower train.rate, a longer train.warmup or "
-                "train.clip=1 usually helps."
+                "Training stops; no checkpoint was written after that. A lower train.lr, a longer train.warmup_steps or "
+                "train.grad_clip=1 usually helps."
             )
 
 
-def grain_seed(seed: int, grain: int) -> int:
-    digest = hashlib.blake2b(f"{seed}:{grain}".encode(), digest_size=8).digest()
+def micro_batch_seed(seed: int, micro_batch: int) -> int:
+    digest = hashlib.blake2b(f"{seed}:{micro_batch}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % 2**63
 
 
-def numbers(done: int, settings: Train, world: World) -> Iterator[int]:
+def micro_batch_indices(start_step: int, settings: TrainSettings, process_group: ProcessGroup) -> Iterator[int]:
     """The grains of this process, in order, from step done + 1 on."""
-    for step in range(done, settings.steps):
-        for part in world.parts(settings.accumulate):
-            yield step * settings.accumulate + part
+    for step in range(start_step, settings.steps):
+        for part in process_group.micro_batches(settings.grad_accum):
+            yield step * settings.grad_accum + part
 
 
-def loop(
-    model: nn.Module, compute: Compute, grains: Iterator[Batch], optimiser: torch.optim.Optimizer, settings: Train,
-    done: int = 0, average: Average | None = None, watchman: Watchman | None = None,
-) -> Iterator[Step]:  # fmt: skip
+def train_loop(
+    model: nn.Module, forward_backward: ForwardBackward, micro_batches: Iterator[Batch], optimizer: torch.optim.Optimizer, settings: TrainSettings,
+    start_step: int = 0, ema: WeightEMA | None = None, guard: NonFiniteGuard | None = None,
+) -> Iterator[TrainStep]:  # fmt: skip
     """Steps done + 1 … settings.steps. `grains` yields the batches of `numbers(done, …)` in their order."""
-    parameters, world = compute.parameters, compute.world
-    parts = world.parts(settings.accumulate)
-    for number in range(done + 1, settings.steps + 1):
+    parameters, world = forward_backward.parameters, forward_backward.process_group
+    parts = world.micro_batches(settings.grad_accum)
+    for number in range(start_step + 1, settings.steps + 1):
         if not model.training:
             model.train()
         sums: Tensor | None = None
         for part in parts:
-            grain = (number - 1) * settings.accumulate + part
-            batch = next(grains)
-            torch.manual_seed(grain_seed(settings.seed, grain))
-            loss, count = compute(batch, last=part == parts[-1])
+            grain = (number - 1) * settings.grad_accum + part
+            batch = next(micro_batches)
+            torch.manual_seed(micro_batch_seed(settings.seed, grain))
+            loss, count = forward_backward(batch, last=part == parts[-1])
             both = torch.stack([loss, count.to(loss.dtype)])
             sums = both if sums is None else sums + both
-            if watchman is not None:
-                watchman.note(loss, grain)
+            if guard is not None:
+                guard.record(loss, grain)
         assert sums is not None
-        total, count = world.total(sums).unbind()
+        total, count = world.all_reduce_sum(sums).unbind()
         count = torch.where(count > 0, count, 1.0)  # of pictures of which nothing is known nothing is learnt
-        norm = _scale_gradients(parameters, count, settings.clip, world.size)
-        if watchman is not None:
-            watchman.note(norm, grain)
-        rate = rate_at(number, settings)
-        set_rate(optimiser, rate)
-        optimiser.step()
+        norm = _scale_gradients(parameters, count, settings.grad_clip, world.size)
+        if guard is not None:
+            guard.record(norm, grain)
+        rate = lr_at(number, settings)
+        set_lr(optimizer, rate)
+        optimizer.step()
         torch.autograd.graph.increment_version(parameters)  # fused optimisers do not count what they change
-        compute.clear()
-        if average is not None:
-            average.update(number)
-        yield Step(number, total / count, norm, rate)
+        forward_backward.zero_grad()
+        if ema is not None:
+            ema.update(number)
+        yield TrainStep(number, total / count, norm, rate)
 
 
 def _scale_gradients(parameters: list[nn.Parameter], count: Tensor, clip: float, world: int) -> Tensor:

@@ -14,32 +14,32 @@ from torch import Tensor, nn
 
 from regard import capabilities
 from regard.errors import SettingError
-from regard.training.settings import Train
+from regard.training.settings import TrainSettings
 
 
-def rate_at(step: int, settings: Train) -> float:
-    """The learning rate of step 1, 2, …; equation 3 of Vaswani et al. with its peak as `train.rate`."""
-    warm = max(settings.warm, 1)
+def lr_at(step: int, settings: TrainSettings) -> float:
+    """The learning rate of step 1, 2, …; equation 3 of Vaswani et al. with its peak as `train.lr`."""
+    warm = max(settings.num_warmup_steps, 1)
     rising = min(step / warm, 1.0)
-    if settings.schedule == "inverse_sqrt":
-        return settings.rate * min(step / warm, (warm / step) ** 0.5)
+    if settings.lr_schedule == "inverse_sqrt":
+        return settings.lr * min(step / warm, (warm / step) ** 0.5)
     left = 1.0 - min(max(step - warm, 0) / max(settings.steps - warm, 1), 1.0)
-    falling = {"linear": left, "cosine": 0.5 - 0.5 * math.cos(math.pi * left), "constant": 1.0}[settings.schedule]
-    return settings.rate * rising * falling
+    falling = {"linear": left, "cosine": 0.5 - 0.5 * math.cos(math.pi * left), "constant": 1.0}[settings.lr_schedule]
+    return settings.lr * rising * falling
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> int:
     """Parameters whose names match do not learn; how many numbers they hold."""
     named = dict(model.named_parameters())
     for pattern in patterns:
-        for name in _matching(named, pattern, "train.freeze"):
+        for name in _match_parameters(named, pattern, "train.freeze"):
             named[name].requires_grad_(False)
     if not any(parameter.requires_grad for parameter in named.values()):
         raise SettingError(f"train.freeze={','.join(patterns)} leaves nothing to learn.")
     return sum(parameter.numel() for parameter in named.values() if not parameter.requires_grad)
 
 
-def _matching(named: Iterable[str], pattern: str, setting: str) -> list[str]:
+def _match_parameters(named: Iterable[str], pattern: str, setting: str) -> list[str]:
     """Names are those of the body, as `regard info` shows them."""
     names = [name.removeprefix("body.") for name in named]
     found = fnmatch.filter(names, pattern)
@@ -54,74 +54,74 @@ def _matching(named: Iterable[str], pattern: str, setting: str) -> list[str]:
     return [name for name in named if name.removeprefix("body.") in found]
 
 
-def make_optimiser(model: nn.Module, settings: Train) -> torch.optim.AdamW:
+def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
     """Adam with decoupled decay, of matrices only: gains, biases and vectors are left alone, and what a part names so itself
     (`undecayed`): places of a picture and the class token are vectors too, however many lie in one tensor.
 
-    A parameter has the rate of the first pattern of `train.rates` that its name matches, else `train.rate`, or the share of it
+    A parameter has the rate of the first pattern of `train.lr_overrides` that its name matches, else `train.lr`, or the share of it
     that a part names itself (`slower`)."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     rates: dict[str, float] = {}
-    for pattern, rate in settings.rates.items():
-        for name in _matching(named, pattern, "train.rates"):
+    for pattern, rate in settings.lr_overrides.items():
+        for name in _match_parameters(named, pattern, "train.lr_overrides"):
             rates.setdefault(name, rate)
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
-    left = {name for name, _ in _said(model, "undecayed")}
-    shares = {name: module.slower[own] for name, (module, own) in _said(model, "slower")}
+    left = {name for name, _ in _declared_parameters(model, "no_weight_decay")}
+    shares = {name: module.lr_scales[own] for name, (module, own) in _declared_parameters(model, "lr_scales")}
     for name, parameter in named.items():
         decays = parameter.ndim >= 2 and name not in left
-        rate = rates.get(name, settings.rate * shares.get(name, 1.0))
+        rate = rates.get(name, settings.lr * shares.get(name, 1.0))
         groups.setdefault((decays, rate), []).append(parameter)
     beta1, beta2 = settings.betas
     made = [
-        {"params": parameters, "weight_decay": settings.decay if decays else 0.0, "share": rate / settings.rate}
+        {"params": parameters, "weight_decay": settings.weight_decay if decays else 0.0, "share": rate / settings.lr}
         for (decays, rate), parameters in groups.items()
     ]
-    return torch.optim.AdamW(made, lr=settings.rate, betas=(beta1, beta2), eps=settings.eps, fused=True)
+    return torch.optim.AdamW(made, lr=settings.lr, betas=(beta1, beta2), eps=settings.eps, fused=True)
 
 
-def _said(model: nn.Module, kind: str) -> Iterator[tuple[str, tuple[Any, str]]]:
+def _declared_parameters(model: nn.Module, kind: str) -> Iterator[tuple[str, tuple[Any, str]]]:
     """The parameters that modules name in an attribute of this kind: the full name, the module, and its own name for it."""
     for place, module in model.named_modules():
         for name in getattr(module, kind, ()):
             yield f"{place}.{name}".removeprefix("."), (module, name)
 
 
-def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimiser.param_groups:
-        group["lr"] = rate * group.get("share", 1.0)
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("share", 1.0)
 
 
-def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimiser's state by parameter name, so that it can be saved as plain tensors and put back anywhere."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
-        for key, value in optimiser.state.get(parameter, {}).items():
+        for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"{name}/{key}"] = value
     return tensors
 
 
-def restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     found: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         name, _, part = key.rpartition("/")
         found.setdefault(name, {})[part] = value
     for name, parameter in model.named_parameters():
         if name in found:
-            optimiser.state[parameter] = {k: v.to(parameter.device).clone() for k, v in found[name].items()}
+            optimizer.state[parameter] = {k: v.to(parameter.device).clone() for k, v in found[name].items()}
 
 
-class Average:
+class WeightEMA:
     """An exponential average of the weights. Early on it follows faster, so that the random start is forgotten."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.followed = _learnt(model)
-        self.tensors = {name: p.clone() for name, p in self.followed.items()}
+        self.source = _float_state(model)
+        self.tensors = {name: p.clone() for name, p in self.source.items()}
 
     def update(self, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.tensors.values()), list(self.followed.values()), 1 - decay)
+        torch._foreach_lerp_(list(self.tensors.values()), list(self.source.values()), 1 - decay)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in self.tensors.items():
@@ -129,42 +129,42 @@ class Average:
 
 
 @contextmanager
-def swapped(model: nn.Module, tensors: Mapping[str, Tensor] | None) -> Iterator[None]:
+def swap_weights(model: nn.Module, tensors: Mapping[str, Tensor] | None) -> Iterator[None]:
     """Other weights in place of the model's own, at the same addresses, until the end of the block."""
     if tensors is None:
         yield
         return
-    named = {name: tensor for name, tensor in _learnt(model).items() if name in tensors}
+    named = {name: tensor for name, tensor in _float_state(model).items() if name in tensors}
     kept = {name: p.clone() for name, p in named.items()}
-    _put(named, tensors)
+    _copy_weights(named, tensors)
     try:
         yield
     finally:
-        _put(named, kept)
+        _copy_weights(named, kept)
 
 
-def _learnt(model: nn.Module) -> dict[str, Tensor]:
+def _float_state(model: nn.Module) -> dict[str, Tensor]:
     """Weights, and what batch norms gathered beside them."""
     held = model.state_dict()
     gathered = {name: part for name, part in model.named_buffers() if name in held and part.is_floating_point()}
     return {**{name: p.detach() for name, p in model.named_parameters()}, **gathered}
 
 
-def _put(named: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+def _copy_weights(named: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     for name, parameter in named.items():
         parameter.copy_(values[name].to(parameter.dtype))  # rounded where it lies: not every device has float64
 
 
-def fast_bfloat16(device: torch.device) -> bool:
+def has_fast_bfloat16(device: torch.device) -> bool:
     """Whether this device multiplies bfloat16 matrices faster than float32 ones."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and capabilities.available("cpu_bfloat16")
+    return device.type == "cpu" and capabilities.is_available("cpu_bfloat16")
 
 
-def autocasts(device: torch.device, settings: Train) -> bool:
-    return settings.precision == "bfloat16" or (settings.precision == "auto" and fast_bfloat16(device))
+def uses_autocast(device: torch.device, settings: TrainSettings) -> bool:
+    return settings.precision == "bfloat16" or (settings.precision == "auto" and has_fast_bfloat16(device))
 
 
-def autocast(device: torch.device, settings: Train) -> AbstractContextManager[Any]:
-    return torch.autocast(device.type, torch.bfloat16) if autocasts(device, settings) else nullcontext()
+def autocast(device: torch.device, settings: TrainSettings) -> AbstractContextManager[Any]:
+    return torch.autocast(device.type, torch.bfloat16) if uses_autocast(device, settings) else nullcontext()

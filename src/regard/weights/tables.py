@@ -21,36 +21,38 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from regard.errors import WeightsError
-from regard.files import UMASK, flush
+from regard.files import UMASK, fsync
 
 Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Entry:
+class NameEntry:
     """Our tensor `ours` is theirs; several of theirs are stacked on rows. `{n}` is any number, `{part}` weight or bias.
 
     `turned` entries are stored (in, out) in the published layout and (out, in) here.
     """
 
-    ours: str
-    theirs: tuple[str, ...]
-    turned: bool = False
+    native: str
+    published: tuple[str, ...]
+    transposed: bool = False
 
 
-def entry(ours: str, *theirs: str, turned: bool = False) -> Entry:
-    return Entry(ours, theirs, turned)
+def entry(native: str, *published: str, transposed: bool = False) -> NameEntry:
+    return NameEntry(native, published, transposed)
 
 
-def turned(ours: str, theirs: str) -> tuple[Entry, Entry]:
+def transposed_linear(native: str, published: str) -> tuple[NameEntry, NameEntry]:
     """A linear layer whose matrix is stored (in, out) over there."""
-    return entry(f"{ours}.weight", f"{theirs}.weight", turned=True), entry(f"{ours}.bias", f"{theirs}.bias")
+    return entry(f"{native}.weight", f"{published}.weight", transposed=True), entry(
+        f"{native}.bias", f"{published}.bias"
+    )
 
 
 @dataclass(frozen=True)
-class Names:
-    entries: tuple[Entry, ...]
-    copies: tuple[str, ...] = ()
+class NameTable:
+    entries: tuple[NameEntry, ...]
+    tied: tuple[str, ...] = ()
     """tied tensors that some files repeat: read past"""
     drop: tuple[str, ...] = ()
     """constants that the published model stores and we compute"""
@@ -59,58 +61,60 @@ class Names:
     optional: tuple[str, ...] = ()
     """our parts of the body that only some tasks need: a file may lack them, and then they are made anew"""
 
-    def read(self, theirs: Mapping[str, Tensor], wanted: Iterable[str]) -> tuple[Tensors, list[str]]:
+    def read(self, published: Mapping[str, Tensor], expected: Iterable[str]) -> tuple[Tensors, list[str]]:
         """Tensors by our names, and which tensors of foreign heads were left out."""
         found: Tensors = {}
         used: set[str] = set()
         missing: list[str] = []
-        for name in wanted:
-            sources = self.theirs_of(name)
-            absent = [s for s in sources if s not in theirs]
+        for name in expected:
+            sources = self.published_names(name)
+            absent = [s for s in sources if s not in published]
             if not sources or absent:
                 missing.append(f"{name} ({', '.join(absent) or 'not in the name table'})")
                 continue
-            parts = [theirs[s].T.contiguous() if self._entry(name)[0].turned else theirs[s] for s in sources]
+            parts = [
+                published[s].T.contiguous() if self._find_entry(name)[0].transposed else published[s] for s in sources
+            ]
             if any(part.shape != parts[0].shape for part in parts):
                 shapes = ", ".join(f"{s} {tuple(part.shape)}" for s, part in zip(sources, parts, strict=True))
                 raise WeightsError(f"the parts of {name} do not fit together: {shapes}.")
             found[name] = torch.cat(parts) if len(parts) > 1 else parts[0]
             used.update(sources)
-        left = [name for name in theirs if name not in used]
+        left = [name for name in published if name not in used]
         foreign = [name for name in left if matches(self.heads, name)]
-        strange = [name for name in left if not matches((*self.heads, *self.copies, *self.drop), name)]
+        strange = [name for name in left if not matches((*self.heads, *self.tied, *self.drop), name)]
         if missing or strange:
-            raise misfit(missing, strange)
+            raise mismatch_error(missing, strange)
         return found, foreign
 
-    def write(self, ours: Mapping[str, Tensor]) -> Tensors:
+    def write(self, native: Mapping[str, Tensor]) -> Tensors:
         written: Tensors = {}
-        for name, tensor in ours.items():
-            targets = self.theirs_of(name)
+        for name, tensor in native.items():
+            targets = self.published_names(name)
             if not targets:
                 raise WeightsError(f"the published layout has no place for '{name}'.")
-            turned = self._entry(name)[0].turned
+            turned = self._find_entry(name)[0].transposed
             for target, part in zip(targets, tensor.chunk(len(targets)), strict=True):
                 written[target] = (part.T if turned else part).contiguous()
         return written
 
-    def theirs_of(self, name: str) -> list[str]:
+    def published_names(self, name: str) -> list[str]:
         try:
-            item, values = self._entry(name)
+            item, values = self._find_entry(name)
         except KeyError:
             return []
-        return [pattern.format(**values) for pattern in item.theirs]
+        return [pattern.format(**values) for pattern in item.published]
 
-    def _entry(self, name: str) -> tuple[Entry, dict[str, str]]:
+    def _find_entry(self, name: str) -> tuple[NameEntry, dict[str, str]]:
         for item in self.entries:
-            match = _pattern(item.ours).fullmatch(name)
+            match = _compile_pattern(item.native).fullmatch(name)
             if match:
                 return item, match.groupdict()
         raise KeyError(name)
 
 
 @functools.cache
-def _pattern(text: str) -> re.Pattern[str]:
+def _compile_pattern(text: str) -> re.Pattern[str]:
     escaped = re.escape(text).replace(r"\{n\}", r"(?P<n>\d+)").replace(r"\{part\}", r"(?P<part>weight|bias)")
     return re.compile(escaped)
 
@@ -120,7 +124,7 @@ def matches(patterns: Sequence[str], name: str) -> bool:
     return any(re.fullmatch(re.escape(p).replace(r"\{n\}", r"\d+").replace(r"\*", ".*"), name) for p in patterns)
 
 
-def tied(tensors: Mapping[str, Tensor], table: str, copies: Sequence[str]) -> Tensors:
+def resolve_tied(tensors: Mapping[str, Tensor], table: str, copies: Sequence[str]) -> Tensors:
     """With the table under its own name, where a file has it as one of its copies only; copies must be copies."""
     found = {name: tensors[name] for name in (table, *copies) if name in tensors}
     for name, tensor in found.items():
@@ -129,32 +133,32 @@ def tied(tensors: Mapping[str, Tensor], table: str, copies: Sequence[str]) -> Te
     return {**tensors, **({table: next(iter(found.values()))} if found else {})}
 
 
-def renamed(tensors: Mapping[str, Tensor], endings: Mapping[str, str]) -> Tensors:
+def rename_suffixes(tensors: Mapping[str, Tensor], suffixes: Mapping[str, str]) -> Tensors:
     """With other endings of the names, where old files have old ones."""
     found: Tensors = {}
     for name, tensor in tensors.items():
-        old = next((ending for ending in endings if name.endswith(ending)), "")
-        found[name.removesuffix(old) + endings[old] if old else name] = tensor
+        old = next((ending for ending in suffixes if name.endswith(ending)), "")
+        found[name.removesuffix(old) + suffixes[old] if old else name] = tensor
     return found
 
 
-def under(tensors: Mapping[str, Tensor], prefix: str, beside: Sequence[str]) -> Tensors:
+def add_prefix(tensors: Mapping[str, Tensor], prefix: str, exclude: Sequence[str]) -> Tensors:
     """All names begin with the prefix, which bare bodies are published without, but those `beside` the body."""
     return {
-        name if name.startswith(prefix) or matches(beside, name) else prefix + name: t for name, t in tensors.items()
+        name if name.startswith(prefix) or matches(exclude, name) else prefix + name: t for name, t in tensors.items()
     }
 
 
-def misfit(missing: list[str], strange: list[str]) -> WeightsError:
+def mismatch_error(missing: list[str], unexpected: list[str]) -> WeightsError:
     def some(names: list[str]) -> str:
         return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
-    parts = [f"missing: {some(missing)}"] * bool(missing) + [f"not expected: {some(strange)}"] * bool(strange)
+    parts = [f"missing: {some(missing)}"] * bool(missing) + [f"not expected: {some(unexpected)}"] * bool(unexpected)
     return WeightsError(f"the weights do not fit the model; {'; '.join(parts)}.")
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedLayout:
     """How a published `config.json` and our Config say the same thing."""
 
     model_type: str
@@ -165,42 +169,47 @@ class Published:
     """what a key that is absent means"""
     fixed: dict[str, Any] = field(default_factory=dict)
     """keys that would change the computation: only these values are what we compute"""
-    harmless: tuple[str, ...] = ()
-    written: dict[str, Any] = field(default_factory=dict)
+    ignored_keys: tuple[str, ...] = ()
+    extra_keys: dict[str, Any] = field(default_factory=dict)
     """harmless keys whose default over there would surprise: written so"""
-    values: dict[str, dict[Any, Any]] = field(default_factory=dict)
+    value_maps: dict[str, dict[Any, Any]] = field(default_factory=dict)
     """our field -> published value -> our value, where they are spelt differently"""
-    copied: dict[str, str] = field(default_factory=dict)
+    copied_fields: dict[str, str] = field(default_factory=dict)
     """harmless key -> our field that is written there once more"""
-    filled: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
+    after_read: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
     """our fields, with those that follow from others where the file leaves them out"""
 
-    written_as: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
+    before_write: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
     """our fields as the published keys count them: what `filled` undoes"""
 
-    heads: dict[str, str] = field(default_factory=dict)
+    head_architectures: dict[str, str] = field(default_factory=dict)
     """task -> the architecture with a head for it"""
-    also: dict[str, str] = field(default_factory=dict)
+    other_architectures: dict[str, str] = field(default_factory=dict)
     """other architectures -> the task that they were made for"""
-    instead: Callable[[Mapping[str, Any], str], str] = lambda fields, task: ""
+    select_architecture: Callable[[Mapping[str, Any], str], str] = lambda fields, task: ""
     """the architecture to write for these fields and this task, where it is not the usual one"""
-    only: dict[str, dict[str, Any]] = field(default_factory=dict)
+    fixed_head_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     """task -> keys that would change its head: only these values are what we compute"""
 
-    def task(self, config: Mapping[str, Any], usual: str) -> str:
+    def infer_task(self, config: Mapping[str, Any], default: str) -> str:
         """What a published folder was made for, by its architecture."""
-        named = {**self.also, **{architecture: task for task, architecture in self.heads.items()}}
+        named = {
+            **self.other_architectures,
+            **{architecture: task for task, architecture in self.head_architectures.items()},
+        }
         found = config.get("architectures") or [""]
-        return named.get(found[0], usual)
+        return named.get(found[0], default)
 
     def check_head(self, config: Mapping[str, Any], task: str) -> None:
-        for key, value in self.only.get(task, {}).items():
+        for key, value in self.fixed_head_keys.get(task, {}).items():
             if config.get(key, value) != value:
                 raise WeightsError(f"config.json: {key}={config[key]!r} is not supported; only {value!r} is.")
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         known = {key for keys in self.keys.values() for key in keys} | set(self.fixed) | {"model_type"}
-        strange = [key for key in config if key not in known and not matches((*self.harmless, *BOOKKEEPING), key)]
+        strange = [
+            key for key in config if key not in known and not matches((*self.ignored_keys, *COMMON_IGNORED_KEYS), key)
+        ]
         if strange:
             raise WeightsError(
                 f"config.json has keys that regard does not know for '{self.model_type}': {', '.join(sorted(strange))}. "
@@ -215,23 +224,23 @@ class Published:
             found = [value for value in found if value is not None] or [None]  # a second key may be left out
             if any(value != found[0] for value in found):
                 raise WeightsError(f"config.json: {' and '.join(theirs)} must be equal here, not {found}.")
-            fields[ours] = self._ours(ours, found[0])
-        return self.filled(fields)
+            fields[ours] = self._native_value(ours, found[0])
+        return self.after_read(fields)
 
     def write(self, fields: Mapping[str, Any], task: str = "") -> dict[str, Any]:
-        architecture = self.instead(fields, task) or self.heads.get(task, self.architecture)
-        fields = self.written_as(dict(fields))
+        architecture = self.select_architecture(fields, task) or self.head_architectures.get(task, self.architecture)
+        fields = self.before_write(dict(fields))
         config: dict[str, Any] = {"model_type": self.model_type, "architectures": [architecture], **self.fixed}
-        config |= {**self.written, **{key: fields[ours] for key, ours in self.copied.items()}}
+        config |= {**self.extra_keys, **{key: fields[ours] for key, ours in self.copied_fields.items()}}
         for ours, theirs in self.keys.items():
-            table = self.values.get(ours)
+            table = self.value_maps.get(ours)
             back = {} if table is None else {mine: published for published, mine in table.items()}
             for key in theirs:
                 config[key] = back[fields[ours]] if back else fields[ours]
         return config
 
-    def _ours(self, name: str, value: Any) -> Any:
-        table = self.values.get(name)
+    def _native_value(self, name: str, value: Any) -> Any:
+        table = self.value_maps.get(name)
         if table is None:
             return value
         for published, mine in table.items():
@@ -240,7 +249,7 @@ class Published:
         raise WeightsError(f"config.json: {self.keys[name][0]}={value!r} is not supported; {sorted(table)} are.")
 
 
-BOOKKEEPING = (
+COMMON_IGNORED_KEYS = (
     "architectures", "transformers_version", "_num_labels", "num_labels", "torch_dtype", "dtype", "_name_or_path",
     "use_cache", "gradient_checkpointing",
     "id2label", "label2id", "output_attentions", "output_hidden_states", "return_dict", "torchscript", "init_std",
@@ -252,32 +261,32 @@ BOOKKEEPING = (
 affair (`Task.read_manner`)."""
 
 
-PICKLES = (b"PK\x03\x04", *(bytes([0x80, protocol]) for protocol in range(2, 6)))
+PICKLE_MAGIC = (b"PK\x03\x04", *(bytes([0x80, protocol]) for protocol in range(2, 6)))
 """How files by torch.save begin, new and old. Tensors in a safetensors file of that beginning would have no end."""
 
-REFUSED = (
+PICKLE_ADVICE = (
     "A pickle can run code when it is opened. regard reads safetensors: save the model again as safetensors in a place "
     "where you trust it."
 )
 
 
-def read_folder(folder: Path) -> Tensors:
+def read_checkpoint(folder: Path) -> Tensors:
     """All tensors of a checkpoint folder: one file, or shards with an index."""
     index = folder / "model.safetensors.index.json"
     if (folder / "model.safetensors").exists():
-        return read_file(folder / "model.safetensors")
+        return read_safetensors(folder / "model.safetensors")
     if index.exists():
         tensors: Tensors = {}
-        for name in _shards(index):
-            tensors |= read_file(folder / name)
+        for name in _shard_names(index):
+            tensors |= read_safetensors(folder / name)
         return tensors
     pickles = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl"))
     if pickles:
-        raise WeightsError(f"{folder}: holds only {pickles[0]}, a pickle. {REFUSED}")
+        raise WeightsError(f"{folder}: holds only {pickles[0]}, a pickle. {PICKLE_ADVICE}")
     raise WeightsError(f"{folder}: there is no model.safetensors.")
 
 
-def _shards(index: Path) -> list[str]:
+def _shard_names(index: Path) -> list[str]:
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -288,33 +297,33 @@ def _shards(index: Path) -> list[str]:
     return sorted(names)
 
 
-def read_file(path: Path) -> Tensors:
+def read_safetensors(path: Path) -> Tensors:
     try:
         with path.open("rb") as opened:
-            pickled = opened.read(4).startswith(PICKLES)
+            pickled = opened.read(4).startswith(PICKLE_MAGIC)
         if pickled:
-            raise WeightsError(f"{path}: is a pickle whatever its name says. {REFUSED}")
+            raise WeightsError(f"{path}: is a pickle whatever its name says. {PICKLE_ADVICE}")
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{path}: cannot be read as safetensors ({error}).") from error
 
 
-def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Down to the disk; what could only be written in part is not left there."""
     plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     try:
         save_file(plain, path, metadata={"format": "pt", **(metadata or {})})
     except SafetensorError as error:
         path.unlink(missing_ok=True)
-        raise WeightsError(f"{path}: cannot be written ({error}).") from _system_error(error, path)
+        raise WeightsError(f"{path}: cannot be written ({error}).") from _os_error(error, path)
     path.chmod(
         0o666 & ~UMASK
     )  # the library makes the file readable by its owner alone; it is as readable as the others
-    flush(path)
+    fsync(path)
 
 
-def _system_error(error: Exception, path: Path) -> Exception:
+def _os_error(error: Exception, path: Path) -> Exception:
     """The library tells of a full disk in words alone."""
     number = re.search(r"\(os error (\d+)\)", str(error))
     return OSError(int(number[1]), os.strerror(int(number[1])), str(path)) if number else error

@@ -18,48 +18,48 @@ from regard import capabilities
 from regard.errors import RegardError, RunError
 from regard.types import Batch
 
-Grain = Callable[[int], Batch]
+MakeBatch = Callable[[int], Batch]
 """The grain of a number. It tokenizes nothing: threads of a tokenizer do not live on in a worker."""
 
 
-def feed(grain: Grain, numbers: Iterable[int], workers: int = 0, pin: bool = False) -> Generator[Batch]:
+def prefetch(make_batch: MakeBatch, indices: Iterable[int], workers: int = 0, pin: bool = False) -> Generator[Batch]:
     """The grains of these numbers, in their order. Close it (`contextlib.closing`) to end its workers at once.
 
     With `pin` they lie in page-locked memory, from where they reach a GPU while it computes."""
-    if not forks(workers):
-        for number in numbers:
-            batch = grain(number)
+    if not uses_workers(workers):
+        for number in indices:
+            batch = make_batch(number)
             yield batch.pin_memory() if pin else batch
         return
-    source = _ahead(grain, numbers, workers, pin)
+    source = _start_loader(make_batch, indices, workers, pin)
     try:
         for item in source:
-            if isinstance(item, _Trouble):
-                raise item.error()
+            if isinstance(item, _WorkerError):
+                raise item.to_error()
             yield item
     except (RuntimeError, OSError, EOFError) as error:
-        if not _lost(error):
+        if not _is_worker_death(error):
             raise
         reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
         raise RunError(
             f"batches no longer arrive from the processes that prepare them ({reason[0].rstrip('. ')}): often the memory of "
-            "the machine, or its shared memory, is full. Set data.workers=0, and go on with --resume."
+            "the machine, or its shared memory, is full. Set data.num_workers=0, and go on with --resume."
         ) from error
     finally:
         # Now, and not when the last traceback that knows of them goes.
         getattr(source, "_shutdown_workers", bool)()
 
 
-def forks(workers: int) -> bool:
+def uses_workers(workers: int) -> bool:
     """Whether micro-batches are prepared by worker processes: they are forked, since the data is not sent to them."""
-    return workers > 0 and capabilities.available("fork")
+    return workers > 0 and capabilities.is_available("fork")
 
 
-class Clocked:
+class TimedIterator:
     """Grains as they come, and how long they were waited for."""
 
-    def __init__(self, grains: Iterator[Batch]) -> None:
-        self.grains, self.seconds = grains, 0.0
+    def __init__(self, micro_batches: Iterator[Batch]) -> None:
+        self.micro_batches, self.wait_seconds = micro_batches, 0.0
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -67,16 +67,16 @@ class Clocked:
     def __next__(self) -> Batch:
         begun = time.perf_counter()
         try:
-            return next(self.grains)
+            return next(self.micro_batches)
         finally:
-            self.seconds += time.perf_counter() - begun
+            self.wait_seconds += time.perf_counter() - begun
 
     def close(self) -> None:
-        if isinstance(self.grains, Generator):
-            self.grains.close()
+        if isinstance(self.micro_batches, Generator):
+            self.micro_batches.close()
 
 
-def _lost(error: Exception) -> bool:
+def _is_worker_death(error: Exception) -> bool:
     """Whether a worker is gone, and not only something went wrong in one: that is 'Caught' there, with its traceback.
 
     What is seen first of a worker that was killed is its end or, in either thread, half of a message from it."""
@@ -84,14 +84,14 @@ def _lost(error: Exception) -> bool:
     return "worker process" not in text and not (isinstance(error, RuntimeError) and text.startswith("Caught"))
 
 
-def _ahead(grain: Grain, numbers: Iterable[int], workers: int, pin: bool) -> Iterator[Batch | _Trouble]:
+def _start_loader(grain: MakeBatch, numbers: Iterable[int], workers: int, pin: bool) -> Iterator[Batch | _WorkerError]:
     parent = os.getpid()
     # A worker that is just starting must not hear signals either. More workers than cores are the person's choice.
-    with _held_back(signal.SIGINT, signal.SIGTERM), warnings.catch_warnings():
+    with _blocked_signals(signal.SIGINT, signal.SIGTERM), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        loader: DataLoader[Batch | _Trouble] = DataLoader(
-            _Grains(grain), batch_size=None, sampler=numbers, num_workers=workers, pin_memory=pin, collate_fn=_as_it_is,
-            worker_init_fn=lambda _: _settle(parent), multiprocessing_context=capabilities.fork_context(),
+        loader: DataLoader[Batch | _WorkerError] = DataLoader(
+            _MicroBatchDataset(grain), batch_size=None, sampler=numbers, num_workers=workers, pin_memory=pin, collate_fn=_identity,
+            worker_init_fn=lambda _: _init_worker(parent), multiprocessing_context=capabilities.fork_context(),
             generator=torch.Generator(),  # of its own: workers draw nothing, and the run's draws stay where they are
         )  # fmt: skip
         before = signal.getsignal(signal.SIGCHLD)
@@ -104,7 +104,7 @@ def _ahead(grain: Grain, numbers: Iterable[int], workers: int, pin: bool) -> Ite
 
 
 @contextmanager
-def _held_back(*signals: signal.Signals) -> Iterator[None]:
+def _blocked_signals(*signals: signal.Signals) -> Iterator[None]:
     """Signals that arrive meanwhile arrive afterwards; a process that is forked meanwhile never hears them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
@@ -114,38 +114,40 @@ def _held_back(*signals: signal.Signals) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Trouble:
+class _WorkerError:
     """An error for a person, on its way from a worker: the loader would bury it in a traceback."""
 
-    kind: type[RegardError]
+    error_type: type[RegardError]
     message: str
 
-    def error(self) -> RegardError:
-        made = self.kind.__new__(self.kind, self.message)  # what its parts were is part of the message by now
+    def to_error(self) -> RegardError:
+        made = self.error_type.__new__(
+            self.error_type, self.message
+        )  # what its parts were is part of the message by now
         assert isinstance(made, RegardError)
         return made
 
 
-class _Grains(Dataset[Batch | _Trouble]):
-    def __init__(self, grain: Grain) -> None:
-        self.grain = grain
+class _MicroBatchDataset(Dataset[Batch | _WorkerError]):
+    def __init__(self, grain: MakeBatch) -> None:
+        self.make_batch = grain
 
-    def __getitem__(self, number: int) -> Batch | _Trouble:
+    def __getitem__(self, number: int) -> Batch | _WorkerError:
         try:
-            return self.grain(number)
+            return self.make_batch(number)
         except RegardError as error:
-            return _Trouble(type(error), str(error))
+            return _WorkerError(type(error), str(error))
 
 
-def _as_it_is(item: Any) -> Any:
+def _identity(item: Any) -> Any:
     return item
 
 
-def _settle(parent: int) -> None:
+def _init_worker(parent: int) -> None:
     """In a new worker: signals are for the run, which saves and then ends its workers; without it they end at once."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    if capabilities.available("end_with_parent"):  # otherwise the loader's own watch ends it within some seconds
+    if capabilities.is_available("end_with_parent"):  # otherwise the loader's own watch ends it within some seconds
         capabilities.end_with_parent()
     if os.getppid() != parent:
         os._exit(1)  # it ended before the kernel was asked

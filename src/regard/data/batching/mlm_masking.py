@@ -16,59 +16,59 @@ import numpy.typing as npt
 
 from regard.data.batching.samplers import Indices
 
-MASKED, CHANGED = 0.8, 0.1
+MASK_FRACTION, RANDOM_FRACTION = 0.8, 0.1
 """Shares of what is asked for that become the mask, and another token."""
 
 
-class Hidden(NamedTuple):
+class MaskedRows(NamedTuple):
     """Of each row: what is read, the places that are asked for, and what stood there."""
 
-    read: list[Indices]
-    places: list[Indices]
-    right: list[Indices]
+    inputs: list[Indices]
+    positions: list[Indices]
+    labels: list[Indices]
 
 
 @dataclass(frozen=True, eq=False)
-class Hiding:
-    mask: int
+class TokenMasker:
+    mask_id: int
     """the id that hides a token"""
-    ordinary: npt.NDArray[np.bool_]
+    maskable: npt.NDArray[np.bool_]
     """(V,) which ids are not special: only they are hidden, and only they stand in for others"""
-    share: float
-    starts: Callable[[Indices], npt.NDArray[np.bool_]] | None = None
+    mask_prob: float
+    word_starts: Callable[[Indices], npt.NDArray[np.bool_]] | None = None
     """where words begin in a row, if they are hidden as a whole"""
 
-    def count(self, tokens: npt.ArrayLike) -> Indices:
+    def num_masked(self, num_tokens: npt.ArrayLike) -> Indices:
         """How many are asked for, of so many that are not special."""
-        many = np.asarray(tokens, dtype=np.int64)
-        return np.where(many > 0, np.maximum(np.rint(self.share * many), 1), 0).astype(np.int64)
+        many = np.asarray(num_tokens, dtype=np.int64)
+        return np.where(many > 0, np.maximum(np.rint(self.mask_prob * many), 1), 0).astype(np.int64)
 
-    def most(self, room: int, rows: int, longest: int, around: int) -> int:
+    def max_masked(self, num_tokens: int, num_rows: int, max_length: int, num_special: int) -> int:
         """How many can be asked for at most in so many rows, `around` tokens of each special, that share a room."""
-        sizes = np.arange(1, max(longest - around, 1) + 1)
-        over = float((self.count(sizes) - self.share * (sizes + around)).max())
-        return int(self.share * room + rows * max(over, 0.0)) + 1
+        sizes = np.arange(1, max(max_length - num_special, 1) + 1)
+        over = float((self.num_masked(sizes) - self.mask_prob * (sizes + num_special)).max())
+        return int(self.mask_prob * num_tokens + num_rows * max(over, 0.0)) + 1
 
-    def __call__(self, rows: Sequence[npt.NDArray[np.integer]], random: np.random.Generator) -> Hidden:
+    def __call__(self, rows: Sequence[npt.NDArray[np.integer]], rng: np.random.Generator) -> MaskedRows:
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
         ids = np.concatenate(rows).astype(np.int64)
-        open_ = self.ordinary[ids]
+        open_ = self.maskable[ids]
         of = np.repeat(np.arange(len(rows)), lengths)
-        wanted = self.count(np.bincount(of[open_], minlength=len(rows)))
-        pick = self._tokens if self.starts is None else self._words
-        places = pick(ids, open_, of, wanted, random)
+        wanted = self.num_masked(np.bincount(of[open_], minlength=len(rows)))
+        pick = self._pick_tokens if self.word_starts is None else self._pick_words
+        places = pick(ids, open_, of, wanted, rng)
         read, right = ids.copy(), ids[places]
-        read[places] = self._instead(right, random)
+        read[places] = self._replacements(right, rng)
         ends = np.cumsum(lengths)
         parts = np.searchsorted(places, ends)
         inside = places - (ends - lengths)[of[places]]
-        return Hidden(np.split(read, ends[:-1]), np.split(inside, parts[:-1]), np.split(right, parts[:-1]))
+        return MaskedRows(np.split(read, ends[:-1]), np.split(inside, parts[:-1]), np.split(right, parts[:-1]))
 
     @cached_property
-    def _ids(self) -> Indices:
-        return np.flatnonzero(self.ordinary)
+    def _maskable_ids(self) -> Indices:
+        return np.flatnonzero(self.maskable)
 
-    def _tokens(
+    def _pick_tokens(
         self, ids: Indices, open_: npt.NDArray[np.bool_], of: Indices, wanted: Indices, random: np.random.Generator
     ) -> Indices:
         """Each as likely as any other of its row."""
@@ -77,16 +77,16 @@ class Hiding:
         first = np.searchsorted(of[at], np.arange(len(wanted)))
         return np.sort(at[np.arange(len(at)) - first[of[at]] < wanted[of[at]]])
 
-    def _words(
+    def _pick_words(
         self, ids: Indices, open_: npt.NDArray[np.bool_], of: Indices, wanted: Indices, random: np.random.Generator
     ) -> Indices:
         """Word after word of chance; one that has more pieces than are still wanted is passed over. A row whose words are
         all longer than that has single pieces hidden."""
-        assert self.starts is not None
+        assert self.word_starts is not None
         chosen = []
         limits = np.searchsorted(of, np.arange(len(wanted) + 1))
         for first, last, left in zip(limits, limits[1:], wanted, strict=False):
-            begins = first + np.flatnonzero(self.starts(ids[first:last]))
+            begins = first + np.flatnonzero(self.word_starts(ids[first:last]))
             begins, ends = begins[open_[begins]], np.append(begins[1:], last)[open_[begins]]
             taken: list[Indices] = []
             for word in random.permutation(len(begins)) if left else ():
@@ -100,10 +100,12 @@ class Hiding:
             chosen += taken
         return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, dtype=np.int64)
 
-    def _instead(self, right: Indices, random: np.random.Generator) -> Indices:
+    def _replacements(self, right: Indices, random: np.random.Generator) -> Indices:
         """What stands where these are asked for."""
-        chance, many = random.random(len(right)), len(self._ids)
+        chance, many = random.random(len(right)), len(self._maskable_ids)
         other = random.integers(0, max(many - 1, 1), len(right))
-        other += other >= np.searchsorted(self._ids, right)  # all but the right one
-        changed = np.where(chance < MASKED + CHANGED, self._ids[np.minimum(other, many - 1)], right)
-        return np.where(chance < MASKED, self.mask, changed)
+        other += other >= np.searchsorted(self._maskable_ids, right)  # all but the right one
+        changed = np.where(
+            chance < MASK_FRACTION + RANDOM_FRACTION, self._maskable_ids[np.minimum(other, many - 1)], right
+        )
+        return np.where(chance < MASK_FRACTION, self.mask_id, changed)

@@ -14,32 +14,32 @@ Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Shape:
+class BatchShape:
     """What a grain of packed rows is filled up to."""
 
-    rooms: tuple[int, ...]
+    row_lengths: tuple[int, ...]
     """positions of the row, on each side"""
-    longest: tuple[int, ...]
+    max_lengths: tuple[int, ...]
     """of a document, on each side, rounded up"""
-    documents: int
+    num_documents: int
     """in a row, those that only fill it up included"""
 
 
 @dataclass(frozen=True)
-class Block(Shape):
+class PaddedShape(BatchShape):
     """Not one packed row, but a row for each document, all padded to the longest, so that many grains have one shape."""
 
 
-class Epochs:
+class BatchSampler:
     """Samples in grains that fit a budget of tokens, epoch after epoch; how they are grouped is the subclass's affair."""
 
-    steady = False
+    static_shape = False
     """whether all grains have one shape, so that compiled or captured code sees one"""
-    few = False
+    bucketed = False
     """whether grains have few shapes, each of which can be recorded"""
-    shape: Shape | None = None
+    shape: BatchShape | None = None
     """of packed rows, or the largest that grains are filled up to"""
-    about = ""
+    description = ""
     """what grains are, in a few words, where there is something to say about it"""
 
     def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int) -> None:
@@ -51,56 +51,58 @@ class Epochs:
             raise SettingError(f"budget {budget}, seed {seed}: a budget must be positive, a seed not negative.")
         if not len(sides):
             raise DataError("there are no samples to plan.", advice="Is every row of the data blank or left out?")
-        self.sides, self.total, self.budget, self.seed = sides, sides.sum(1), budget, seed
-        longest = int(self.total.argmax())
-        if self.total[longest] > budget:
-            problem = f"sample {longest} has a length of {self.total[longest]}, and a grain has room for {budget}."
+        self.side_lengths, self.total_lengths, self.budget, self.seed = sides, sides.sum(1), budget, seed
+        longest = int(self.total_lengths.argmax())
+        if self.total_lengths[longest] > budget:
+            problem = (
+                f"sample {longest} has a length of {self.total_lengths[longest]}, and a grain has room for {budget}."
+            )
             raise DataError(problem, advice="Raise the budget, or cut or leave out samples as long as this.")
-        self._starts = [0]  # the number of the first grain of each epoch counted so far
-        self._latest: tuple[int, list[Indices]] | None = None
+        self._epoch_starts = [0]  # the number of the first grain of each epoch counted so far
+        self._last_epoch: tuple[int, list[Indices]] | None = None
 
     def epoch(self, number: int) -> list[Indices]:
         """Every sample once, in grains of random order."""
         raise NotImplementedError
 
-    def size(self, grain: Indices) -> int:
+    def padded_size(self, micro_batch: Indices) -> int:
         """The positions that are computed for a grain, padding included."""
         raise NotImplementedError
 
-    def shape_of(self, grain: Indices) -> Shape | None:
+    def shape_of(self, micro_batch: Indices) -> BatchShape | None:
         return self.shape
 
-    def tokens(self, number: int) -> int:
+    def num_tokens(self, index: int) -> int:
         """Real tokens of a grain, all sides together."""
-        return int(self.total[self.grain(number)[1]].sum())
+        return int(self.total_lengths[self.micro_batch(index)[1]].sum())
 
-    def grain(self, number: int) -> tuple[int, Indices]:
+    def micro_batch(self, index: int) -> tuple[int, Indices]:
         """The epoch and the samples of a grain, counted on through the epochs.
 
         A jump ahead works through the epochs between, because each has its own number of grains; they are then known.
         """
-        if number < 0:
-            raise IndexError(f"grains count from 0: {number}")
-        while self._starts[-1] <= number:
-            self._starts.append(self._starts[-1] + len(self._remembered(len(self._starts) - 1)))
-        epoch = bisect_right(self._starts, number) - 1
-        return epoch, self._remembered(epoch)[number - self._starts[epoch]].copy()
+        if index < 0:
+            raise IndexError(f"grains count from 0: {index}")
+        while self._epoch_starts[-1] <= index:
+            self._epoch_starts.append(self._epoch_starts[-1] + len(self._cached_epoch(len(self._epoch_starts) - 1)))
+        epoch = bisect_right(self._epoch_starts, index) - 1
+        return epoch, self._cached_epoch(epoch)[index - self._epoch_starts[epoch]].copy()
 
-    def padding(self) -> float:
+    def padding_fraction(self) -> float:
         """The share of padded positions in epoch 0."""
-        padded = sum(map(self.size, self.epoch(0)))
-        return 1 - int(self.total.sum()) / padded if padded else 0.0
+        padded = sum(map(self.padded_size, self.epoch(0)))
+        return 1 - int(self.total_lengths.sum()) / padded if padded else 0.0
 
-    def _remembered(self, epoch: int) -> list[Indices]:
-        if self._latest is None or self._latest[0] != epoch:
-            self._latest = epoch, self.epoch(epoch)
-        return self._latest[1]
+    def _cached_epoch(self, epoch: int) -> list[Indices]:
+        if self._last_epoch is None or self._last_epoch[0] != epoch:
+            self._last_epoch = epoch, self.epoch(epoch)
+        return self._last_epoch[1]
 
-    def _random(self, epoch: int) -> np.random.Generator:
+    def _rng(self, epoch: int) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence([self.seed, epoch]))
 
 
-class Plan(Epochs):
+class LengthBucketed(BatchSampler):
     """Samples of similar length together, padded to the longest; the padded size of a grain stays within the budget.
 
     The padded size of a grain is its number of rows times its longest length, summed over the sides (source and
@@ -115,40 +117,40 @@ class Plan(Epochs):
 
     def epoch(self, number: int) -> list[Indices]:
         """Every sample once, in grains of random order. Neighbours in length mix anew in each epoch."""
-        random = self._random(number)
+        random = self._rng(number)
         # The noise mixes lengths in proportion; the 1 shuffles samples of the same length even without noise.
-        jittered = self.total + (1 + self.noise * self.total) * random.random(len(self.total))
-        grains = self._cut(self._folded(_order(jittered)))
-        return [grains[place] for place in _order(random.random(len(grains)))]
+        jittered = self.total_lengths + (1 + self.noise * self.total_lengths) * random.random(len(self.total_lengths))
+        grains = self._split_by_budget(self._balance_sides(_stable_argsort(jittered)))
+        return [grains[place] for place in _stable_argsort(random.random(len(grains)))]
 
-    def size(self, grain: Indices) -> int:
-        return len(grain) * int(self.sides[grain].max(0).sum())
+    def padded_size(self, micro_batch: Indices) -> int:
+        return len(micro_batch) * int(self.side_lengths[micro_batch].max(0).sum())
 
     def sequential(self) -> list[Indices]:
         """Every sample once, by length and without chance, for evaluation."""
-        return self._cut(np.lexsort((self.sides[:, 0], self.total)))
+        return self._split_by_budget(np.lexsort((self.side_lengths[:, 0], self.total_lengths)))
 
-    def _folded(self, order: Indices) -> Indices:
+    def _balance_sides(self, order: Indices) -> Indices:
         """Bring together samples that are alike on each side, not in total only.
 
         Bands of similar total are each sorted by the share of the first side, to and fro so that bands join smoothly.
         Hundreds of grains of sentence pairs keep less than half of their padding so; a few are too few to form bands.
         """
-        total = self.total[order]
+        total = self.total_lengths[order]
         grains = int(total.sum()) / self.budget
         bands = int(3 * grains**0.5)
-        if self.sides.shape[1] == 1 or 2 * bands > grains:
+        if self.side_lengths.shape[1] == 1 or 2 * bands > grains:
             return order
         filled = np.cumsum(total)
         band = filled * bands // (filled[-1] + 1)
-        share = self.sides[order, 0] / np.maximum(total, 1)
+        share = self.side_lengths[order, 0] / np.maximum(total, 1)
         return order[np.lexsort((np.where(band % 2, -share, share), band))]
 
-    def _cut(self, order: Indices) -> list[Indices]:
+    def _split_by_budget(self, order: Indices) -> list[Indices]:
         """Cut an order of the samples wherever one more would exceed the budget."""
-        sides = self.sides[order]
+        sides = self.side_lengths[order]
         # No grain has more rows than would fit if all were as long as its first.
-        most = (self.budget // np.maximum(self.total[order], 1)).tolist()
+        most = (self.budget // np.maximum(self.total_lengths[order], 1)).tolist()
         count = np.arange(1, min(self.budget, len(order)) + 1)
         grains = []
         start = 0
@@ -161,66 +163,66 @@ class Plan(Epochs):
         return grains
 
 
-class Packs(Epochs):
+class PackedSampler(BatchSampler):
     """Samples one after another in a row of constant size on each side, in an order of pure chance.
 
     Nothing is padded to its neighbours; what is left at the end of a row is filled up. All grains have one `shape`, so
     that compiled or captured code sees one. A row has room for the longest sample at least, whatever the budget.
     """
 
-    steady = True
-    shape: Shape
+    static_shape = True
+    shape: BatchShape
 
     def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int) -> None:
         super().__init__(lengths, budget, seed)
         step = 64 if budget >= 4096 else 8  # matrix units like multiples
-        sums, longest = self.sides.sum(0), self.sides.max(0)
+        sums, longest = self.side_lengths.sum(0), self.side_lengths.max(0)
         shares = budget * sums / max(int(sums.sum()), 1)
         rooms = [
             max(int(share) // step, -(-int(most) // step), 1) * step
             for share, most in zip(shares, longest, strict=True)
         ]
-        mean = max(float(self.total.mean()), 1.0)
+        mean = max(float(self.total_lengths.mean()), 1.0)
         # a quarter more than on average, and some for what fills the rest of a row, in pieces no longer than the longest
         most = int(1.25 * sum(rooms) / mean) + 8
-        self.most = min(most, len(self.sides))
+        self.max_documents = min(most, len(self.side_lengths))
         rounded = tuple(-(-max(int(side), 1) // step) * step for side in longest)
         filling = max(-(-room // side) for room, side in zip(rooms, rounded, strict=True))
-        self.shape = Shape(tuple(rooms), rounded, -(-(self.most + filling) // 8) * 8)
+        self.shape = BatchShape(tuple(rooms), rounded, -(-(self.max_documents + filling) // 8) * 8)
 
     def epoch(self, number: int) -> list[Indices]:
-        random = self._random(number)
-        order = _order(random.random(len(self.total)))
+        random = self._rng(number)
+        order = _stable_argsort(random.random(len(self.total_lengths)))
         sums = np.concatenate(
-            [np.zeros((1, self.sides.shape[1]), dtype=np.int64), np.cumsum(self.sides[order], axis=0)]
+            [np.zeros((1, self.side_lengths.shape[1]), dtype=np.int64), np.cumsum(self.side_lengths[order], axis=0)]
         )
         grains, start = [], 0
         while start < len(order):
             ends = [
                 np.searchsorted(sums[:, i], sums[start, i] + room, side="right") - 1
-                for i, room in enumerate(self.shape.rooms)
+                for i, room in enumerate(self.shape.row_lengths)
             ]
-            end = min(*map(int, ends), start + self.most)
+            end = min(*map(int, ends), start + self.max_documents)
             grains.append(order[start:end])
             start = end
         return grains
 
-    def size(self, grain: Indices) -> int:
-        return sum(self.shape.rooms)
+    def padded_size(self, micro_batch: Indices) -> int:
+        return sum(self.shape.row_lengths)
 
 
-class Blocks(Epochs):
+class FixedShape(BatchSampler):
     """Samples whose lengths round up to the same numbers go together, padded to those: grains have few shapes.
 
     For bodies that go from token to token, whose many small launches are worth recording, once for each shape. Sizes of which
     there are too few samples for a grain join the next larger ones."""
 
-    few = True
+    bucketed = True
 
     def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int) -> None:
         super().__init__(lengths, budget, seed)
         rounded = np.minimum(
-            self.sides + -self.sides % _steps(self.sides), self.sides.max(0)
+            self.side_lengths + -self.side_lengths % _rounding_step(self.side_lengths), self.side_lengths.max(0)
         )  # a body may read no more
         sizes, owners = np.unique(rounded, axis=0, return_inverse=True)
         joined: dict[tuple[int, ...], list[Indices]] = {}
@@ -233,100 +235,102 @@ class Blocks(Epochs):
                 size, waiting = np.zeros_like(size), []
         if waiting:
             joined.setdefault(tuple(size.tolist()), []).extend(waiting)
-        self.members = [np.sort(np.concatenate(found)) for found in joined.values()]
-        self.blocks = [
-            Block(longest, longest, min(max(budget // sum(longest), 1), len(found)))
-            for longest, found in zip(joined, self.members, strict=True)
+        self.bucket_members = [np.sort(np.concatenate(found)) for found in joined.values()]
+        self.bucket_shapes = [
+            PaddedShape(longest, longest, min(max(budget // sum(longest), 1), len(found)))
+            for longest, found in zip(joined, self.bucket_members, strict=True)
         ]
-        self.owner = np.zeros(len(self.sides), dtype=np.int64)
-        for number, members in enumerate(self.members):
-            self.owner[members] = number
-        self.shape = max(self.blocks, key=lambda block: sum(block.longest))
-        self.about = f"rows of {len(self.blocks)} sizes" if len(self.blocks) > 1 else "rows of one size"
+        self.bucket_index = np.zeros(len(self.side_lengths), dtype=np.int64)
+        for number, members in enumerate(self.bucket_members):
+            self.bucket_index[members] = number
+        self.shape = max(self.bucket_shapes, key=lambda block: sum(block.max_lengths))
+        self.description = (
+            f"rows of {len(self.bucket_shapes)} sizes" if len(self.bucket_shapes) > 1 else "rows of one size"
+        )
 
     def epoch(self, number: int) -> list[Indices]:
-        random = self._random(number)
+        random = self._rng(number)
         grains: list[Indices] = []
-        for block, members in zip(self.blocks, self.members, strict=True):
-            mixed = members[_order(random.random(len(members)))]
-            grains += np.split(mixed, range(block.documents, len(mixed), block.documents))
-        return [grains[place] for place in _order(random.random(len(grains)))]
+        for block, members in zip(self.bucket_shapes, self.bucket_members, strict=True):
+            mixed = members[_stable_argsort(random.random(len(members)))]
+            grains += np.split(mixed, range(block.num_documents, len(mixed), block.num_documents))
+        return [grains[place] for place in _stable_argsort(random.random(len(grains)))]
 
-    def shape_of(self, grain: Indices) -> Block:
-        return self.blocks[self.owner[grain[0]]]
+    def shape_of(self, micro_batch: Indices) -> PaddedShape:
+        return self.bucket_shapes[self.bucket_index[micro_batch[0]]]
 
-    def size(self, grain: Indices) -> int:
-        block = self.shape_of(grain)
-        return block.documents * sum(block.longest)
+    def padded_size(self, micro_batch: Indices) -> int:
+        block = self.shape_of(micro_batch)
+        return block.num_documents * sum(block.max_lengths)
 
 
-def _steps(lengths: Indices) -> Indices:
+def _rounding_step(lengths: Indices) -> Indices:
     """8 up to 64, 16 up to 128, 32 up to 256, …: at most a quarter is added to any length above 32."""
     return 2 ** np.maximum(np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64) - 3, 3)
 
 
-class Even(Epochs):
+class Uniform(BatchSampler):
     """As many samples in every grain, each beside a number of chance that is its own in this epoch: (rows, 2).
 
     What is left over at the end of an epoch is filled up with samples of the same epoch, so that all grains have one shape."""
 
-    steady = True
+    static_shape = True
 
-    def __init__(self, count: int, rows: int, seed: int, unit: str = "pictures") -> None:
-        super().__init__(np.ones(count, dtype=np.int64), rows, seed)
-        self.rows = min(rows, count)
-        self.about = f"{self.rows} {unit.removesuffix('s') if self.rows == 1 else unit} a grain"
+    def __init__(self, count: int, batch_size: int, seed: int, unit: str = "pictures") -> None:
+        super().__init__(np.ones(count, dtype=np.int64), batch_size, seed)
+        self.batch_size = min(batch_size, count)
+        self.description = f"{self.batch_size} {unit.removesuffix('s') if self.batch_size == 1 else unit} a grain"
 
     def epoch(self, number: int) -> list[Indices]:
-        random = self._random(number)
-        order = _order(random.random(len(self.total)))
-        short = -len(order) % self.rows
+        random = self._rng(number)
+        order = _stable_argsort(random.random(len(self.total_lengths)))
+        short = -len(order) % self.batch_size
         order = np.concatenate([order, order[:short]])
         chance = random.integers(0, 2**62, len(order))
-        return np.split(np.stack([order, chance], axis=1), len(order) // self.rows)
+        return np.split(np.stack([order, chance], axis=1), len(order) // self.batch_size)
 
-    def size(self, grain: Indices) -> int:
-        return len(grain)
+    def padded_size(self, micro_batch: Indices) -> int:
+        return len(micro_batch)
 
-    def tokens(self, number: int) -> int:
-        return self.rows
+    def num_tokens(self, index: int) -> int:
+        return self.batch_size
 
-    def padding(self) -> float:
+    def padding_fraction(self) -> float:
         return 0.0
 
     def sequential(self) -> list[Indices]:
         """Every sample once, in order and without chance, for evaluation."""
-        return np.split(np.arange(len(self.total)), range(self.budget, len(self.total), self.budget))
+        return np.split(np.arange(len(self.total_lengths)), range(self.budget, len(self.total_lengths), self.budget))
 
 
-class Alike(Even):
+class SortedUniform(Uniform):
     """The same of samples that are filled up to the longest of their grain: those of like lengths go together.
 
     Lengths are put in order among some grains at a time, whose samples are chosen by chance."""
 
-    steady = False
-    AMONG = 16
+    static_shape = False
+    SORT_WINDOW = 16
     """grains"""
 
-    def __init__(self, lengths: npt.ArrayLike, rows: int, seed: int) -> None:
+    def __init__(self, lengths: npt.ArrayLike, batch_size: int, seed: int) -> None:
         self.lengths = np.asarray(lengths, dtype=np.int64)
-        super().__init__(len(self.lengths), rows, seed)
+        super().__init__(len(self.lengths), batch_size, seed)
 
     def epoch(self, number: int) -> list[Indices]:
         whole = np.concatenate(super().epoch(number))
-        size = self.rows * self.AMONG
+        size = self.batch_size * self.SORT_WINDOW
         parts = [whole[start : start + size] for start in range(0, len(whole), size)]
         ordered = np.concatenate([part[np.argsort(self.lengths[part[:, 0]], kind="stable")] for part in parts])
-        grains = np.split(ordered, len(ordered) // self.rows)
+        grains = np.split(ordered, len(ordered) // self.batch_size)
         random = np.random.default_rng([self.seed, number, 1])  # other numbers than samples were chosen by
-        return [grains[place] for place in _order(random.random(len(grains)))]
+        return [grains[place] for place in _stable_argsort(random.random(len(grains)))]
 
-    def padding(self) -> float:
+    def padding_fraction(self) -> float:
         grains = [self.lengths[grain[:, 0]] for grain in self.epoch(0)]
         padded = sum(len(grain) * int(grain.max()) for grain in grains)
         return 1 - sum(int(grain.sum()) for grain in grains) / padded if padded else 0.0
 
 
-def _order(keys: npt.NDArray[np.float64]) -> Indices:
+def _stable_argsort(keys: npt.NDArray[np.float64]) -> Indices:
     # Stable, because the default sort breaks ties differently on different processors.
     return np.argsort(keys, kind="stable")

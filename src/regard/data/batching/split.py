@@ -10,14 +10,14 @@ import numpy as np
 
 from regard.errors import DataError, SettingError
 
-SHARE, MOST = 0.02, 2000
+VALID_FRACTION, MAX_VALID_KEYS = 0.02, 2000
 """How many of the keys are held out, and how many at most, unless another number is asked for."""
-FEW = 20
+SMALL_VALID_KEYS = 20
 """Of small data so many are held out, up to a third of it."""
-_PART = 1_000_000
+_CHUNK_KEYS = 1_000_000
 
 
-class Held:
+class HeldOutKeys:
     """The keys that are held out: the distinct ones with the lowest hashes, a share of all.
 
     All samples of one key fall on one side, and neither the order of the files nor most of what is added to them changes
@@ -29,30 +29,37 @@ class Held:
     """
 
     def __init__(
-        self, keys: Iterable[str], share: float = SHARE, most: int = MOST, salt: str = "", least: int = 1
+        self,
+        keys: Iterable[str],
+        fraction: float = VALID_FRACTION,
+        max_keys: int = MAX_VALID_KEYS,
+        salt: str = "",
+        min_keys: int = 1,
     ) -> None:
-        if not 0 < share < 1 or most < 1:
-            raise SettingError(f"cannot hold out {share} of the data, at most {most}: a share lies between 0 and 1.")
+        if not 0 < fraction < 1 or max_keys < 1:
+            raise SettingError(
+                f"cannot hold out {fraction} of the data, at most {max_keys}: a share lies between 0 and 1."
+            )
         self.salt = salt
         hashes = map(self._hash, keys)
         lowest, enough = np.empty(0, np.uint64), False
         # A part is as long as what is known already, so that this is sorted few times.
-        while len(part := np.fromiter(islice(hashes, max(_PART, len(lowest))), np.uint64)):
+        while len(part := np.fromiter(islice(hashes, max(_CHUNK_KEYS, len(lowest))), np.uint64)):
             lowest = np.unique(np.concatenate([lowest, part]))
             # The tiny surplus keeps 0.29 * 100 = 28.999… at 29.
-            enough = enough or (int(share * len(lowest) + 1e-9) >= most and len(lowest) > most)
-            lowest = lowest[:most] if enough else lowest
+            enough = enough or (int(fraction * len(lowest) + 1e-9) >= max_keys and len(lowest) > max_keys)
+            lowest = lowest[:max_keys] if enough else lowest
         if len(lowest) < 2 and not enough:
             advice = "Add data, or give validation data of its own: --valid PATH."
             raise DataError(f"{len(lowest)} different samples are too few to hold some out.", advice=advice)
-        wanted = int(share * len(lowest) + 1e-9)
-        if share == SHARE:
-            wanted = max(wanted, min(least, len(lowest) // 10), min(least, FEW, len(lowest) // 3))
-        count = most if enough else max(1, min(wanted, most, len(lowest) - 1))
-        self._chosen = frozenset(lowest[:count].tolist())
+        wanted = int(fraction * len(lowest) + 1e-9)
+        if fraction == VALID_FRACTION:
+            wanted = max(wanted, min(min_keys, len(lowest) // 10), min(min_keys, SMALL_VALID_KEYS, len(lowest) // 3))
+        count = max_keys if enough else max(1, min(wanted, max_keys, len(lowest) - 1))
+        self._hashes = frozenset(lowest[:count].tolist())
 
     def __contains__(self, key: str) -> bool:
-        return self._hash(key) in self._chosen
+        return self._hash(key) in self._hashes
 
     def _hash(self, key: str) -> int:
         content = f"{self.salt}\0{key}".encode("utf-8", "surrogatepass")
@@ -64,19 +71,19 @@ class Fingerprint:
     """A name for texts in their order, to notice that data has changed."""
 
     def __init__(self) -> None:
-        self._total = blake2b(digest_size=16)
+        self._digest = blake2b(digest_size=16)
 
     def add(self, texts: Iterable[str]) -> None:
         for text in texts:
             content = text.encode("utf-8", "surrogatepass")
             # With its length in front, "ab", "c" is not taken for "a", "bc".
-            self._total.update(len(content).to_bytes(8, "little") + content)
+            self._digest.update(len(content).to_bytes(8, "little") + content)
 
     def __str__(self) -> str:
-        return self._total.hexdigest()
+        return self._digest.hexdigest()
 
 
-def fingerprint(texts: Iterable[str]) -> str:
+def compute_fingerprint(texts: Iterable[str]) -> str:
     total = Fingerprint()
     total.add(texts)
     return str(total)

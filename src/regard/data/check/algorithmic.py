@@ -8,70 +8,76 @@ from dataclasses import replace
 
 import numpy as np
 
-from regard.data.check.findings import SHOWN, Finding, Lengths, Place, Report
-from regard.data.check.pair_survey import Advance, unheard
+from regard.data.check.findings import MAX_LOCATIONS, Finding, Lengths, Location, Report
+from regard.data.check.pair_survey import ProgressCallback, no_progress
 from regard.data.check.pairs import check_pairs
-from regard.data.settings import Data
-from regard.data.synthetic.algorithmic import Question, questions, recipe_of
+from regard.data.settings import DataSettings
+from regard.data.synthetic.algorithmic import AlgorithmicQuestion, generate_questions, parse_recipe
 
-NATURAL = ("copies", "alike", "one_language", "turned", "swapped", "ratio")
+IGNORED_FINDINGS = ("copies", "alike", "one_language", "turned", "swapped", "ratio")
 """findings that are odd in a translation, and nothing odd here"""
 
 
-def check_recall(
-    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: Data,
-    advance: Advance = unheard,
+def check_algorithmic(
+    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: DataSettings,
+    progress: ProgressCallback = no_progress,
 ) -> Report:  # fmt: skip
     entries = [data] if isinstance(data, str) else [str(entry) for entry in data]
-    recipes = [recipe_of(entry) for entry in entries]
+    recipes = [parse_recipe(entry) for entry in entries]
     if not all(recipes):
-        report = check_pairs(data, valid, columns, settings, advance)
-        kept = tuple(finding for finding in report.findings if finding.kind not in NATURAL)
+        report = check_pairs(data, valid, columns, settings, progress)
+        kept = tuple(finding for finding in report.findings if finding.kind not in IGNORED_FINDINGS)
         lengths = replace(report.lengths, outliers=report.lengths.outliers[:0])
-        return Report("recall", report.counts, kept, lengths)
-    train = [question for entry in entries for question in _read(entry, advance)]
+        return Report("algorithmic", report.counts, kept, lengths)
+    train = [question for entry in entries for question in _generate(entry, progress)]
     held = [str(entry) for entry in ([valid] if isinstance(valid, str) else valid)]
-    held = held or [str(recipe.judged("valid")) for recipe in recipes if recipe is not None]
-    judged = [question for entry in held for question in _read(entry, advance)]
-    beyond = sum(bool(question.beyond) for question in judged)
+    held = held or [str(recipe.for_split("valid")) for recipe in recipes if recipe is not None]
+    judged = [question for entry in held for question in _generate(entry, progress)]
+    beyond = sum(bool(question.is_longer) for question in judged)
     counts = {"questions": len(train), "validation_questions": len(judged), "validation_longer": beyond}
-    findings = [*_long(train, settings.longest), *_leaks(train, judged)]
+    findings = [*_length_findings(train, settings.max_length), *_leak_findings(train, judged)]
     words = np.array([[len(side.split()) for side in (q.source, q.target)] for q in train])
     letters = np.array([[len(q.source), len(q.target)] for q in train])
     lengths = Lengths(
-        words, letters, _tokens(train), settings.longest, np.zeros(0, np.int64), ("question", "answer"), "questions"
+        words,
+        letters,
+        _token_counts(train),
+        settings.max_length,
+        np.zeros(0, np.int64),
+        ("question", "answer"),
+        "questions",
     )
-    return Report("recall", counts, tuple(findings), lengths)
+    return Report("algorithmic", counts, tuple(findings), lengths)
 
 
-def _read(entry: str, advance: Advance) -> list[Question]:
+def _generate(entry: str, advance: ProgressCallback) -> list[AlgorithmicQuestion]:
     advance(entry, 0)
-    return list(questions(entry))
+    return list(generate_questions(entry))
 
 
-def _tokens(train: Sequence[Question]) -> np.ndarray:
+def _token_counts(train: Sequence[AlgorithmicQuestion]) -> np.ndarray:
     """Whole words where there are blanks, else characters, as the tokenizer of the task has them."""
     words = any(" " in question.source for question in train)
     return np.array([[len(side.split() if words else side) for side in (q.source, q.target)] for q in train])
 
 
-def _long(train: Sequence[Question], longest: int) -> list[Finding]:
-    over = [q for q, sizes in zip(train, _tokens(train), strict=True) if sizes.max() > longest]
+def _length_findings(train: Sequence[AlgorithmicQuestion], longest: int) -> list[Finding]:
+    over = [q for q, sizes in zip(train, _token_counts(train), strict=True) if sizes.max() > longest]
     if not over:
         return []
-    what = f"questions with more than data.longest={longest:,} tokens on a side"
-    advice = "Training skips them. Make them shorter, or raise data.longest."
-    return [Finding("warning", "long", what, len(over), len(over) / len(train), _places(over), advice)]
+    what = f"questions with more than data.max_length={longest:,} tokens on a side"
+    advice = "Training skips them. Make them shorter, or raise data.max_length."
+    return [Finding("warning", "long", what, len(over), len(over) / len(train), _locations(over), advice)]
 
 
-def _leaks(train: Sequence[Question], judged: Sequence[Question]) -> list[Finding]:
+def _leak_findings(train: Sequence[AlgorithmicQuestion], judged: Sequence[AlgorithmicQuestion]) -> list[Finding]:
     known = {question.source for question in train}
     shared = [question for question in judged if question.source in known]
     if not shared:
         return []
     what, advice = "validation: questions that are also trained on", "Give both the same seed, which keeps them apart."
-    return [Finding("error", "leak", what, len(shared), len(shared) / len(judged), _places(shared), advice)]
+    return [Finding("error", "leak", what, len(shared), len(shared) / len(judged), _locations(shared), advice)]
 
 
-def _places(found: Sequence[Question]) -> tuple[Place, ...]:
-    return tuple(Place(q.path, q.line, q.source[:60], "question") for q in found[:SHOWN])
+def _locations(found: Sequence[AlgorithmicQuestion]) -> tuple[Location, ...]:
+    return tuple(Location(q.path, q.line, q.source[:60], "question") for q in found[:MAX_LOCATIONS])

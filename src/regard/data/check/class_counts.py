@@ -8,15 +8,15 @@ from typing import Any
 
 from regard.data.check.findings import Report
 
-SHOWN = 20
+MAX_ROWS = 20
 """classes that are shown, the most frequent first"""
-WIDE = 24
+BAR_WIDTH = 24
 """letters of the longest bar, and of a name"""
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 @dataclass(frozen=True)
-class Spread:
+class ClassCounts:
     """Counts of what can be told apart; those of validation are nothing where there is none."""
 
     title: str
@@ -37,33 +37,35 @@ class Spread:
     def lines(self) -> list[str]:
         rows = self.rows()
         most = max((row[2] for row in rows), default=0.0) or 1.0
-        head = f"{self.title:26}{'':{WIDE + 1}}{'training':>10}{'share':>9}"
+        head = f"{self.title:26}{'':{BAR_WIDTH + 1}}{'training':>10}{'share':>9}"
         lines = [head + (f"{'validation':>12}{'share':>9}" if self.valid else "")]
-        for name, here, share, there, its in rows[:SHOWN]:
-            behind = f"{there:>12,}{percent(its):>9}" if self.valid else ""
-            lines.append(f"{short(name):26}{bar(share / most):{WIDE + 1}}{here:>10,}{percent(share):>9}{behind}")
-        if len(rows) > SHOWN:
-            rest = rows[SHOWN:]
+        for name, here, share, there, its in rows[:MAX_ROWS]:
+            behind = f"{there:>12,}{format_percent(its):>9}" if self.valid else ""
+            lines.append(
+                f"{truncate_name(name):26}{format_bar(share / most):{BAR_WIDTH + 1}}{here:>10,}{format_percent(share):>9}{behind}"
+            )
+        if len(rows) > MAX_ROWS:
+            rest = rows[MAX_ROWS:]
             behind = (
                 f"{sum(row[3] for row in rest):>12,}{100 * sum(row[4] for row in rest):>7.1f} %" if self.valid else ""
             )
             here, share = sum(row[1] for row in rest), sum(row[2] for row in rest)
-            lines.append(f"{f'… {len(rest):,} others':26}{'':{WIDE + 1}}{here:>10,}{100 * share:>7.1f} %{behind}")
+            lines.append(f"{f'… {len(rest):,} others':26}{'':{BAR_WIDTH + 1}}{here:>10,}{100 * share:>7.1f} %{behind}")
         return lines
 
 
-def short(name: str) -> str:
+def truncate_name(name: str) -> str:
     shown = "".join(letter if letter.isprintable() else "�" for letter in name)
-    return shown if len(shown) <= WIDE else shown[: WIDE - 1] + "…"
+    return shown if len(shown) <= BAR_WIDTH else shown[: BAR_WIDTH - 1] + "…"
 
 
-def percent(share: float) -> str:
-    return f"{100 * share:.1f} %" if share >= 0.0005 or not share else "< 0.05 %"
+def format_percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %" if fraction >= 0.0005 or not fraction else "< 0.05 %"
 
 
-def bar(share: float) -> str:
+def format_bar(fraction: float) -> str:
     """So much of the widest, in eighths of a letter; whatever occurs is seen."""
-    eighths = max(round(share * WIDE * 8), int(share > 0))
+    eighths = max(round(fraction * BAR_WIDTH * 8), int(fraction > 0))
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 
 
@@ -71,17 +73,18 @@ def bar(share: float) -> str:
 class ClassReport(Report):
     """A report on data that has classes: also how these are spread."""
 
-    spreads: tuple[Spread, ...] = ()
+    class_counts: tuple[ClassCounts, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         told = {
-            spread.title: {"training": dict(spread.train), "validation": dict(spread.valid)} for spread in self.spreads
+            spread.title: {"training": dict(spread.train), "validation": dict(spread.valid)}
+            for spread in self.class_counts
         }
         return {**super().as_dict(), "spreads": told}
 
     def __str__(self) -> str:
         text = super().__str__()
-        tables = "\n".join(line for spread in self.spreads for line in (*spread.lines(), ""))
+        tables = "\n".join(line for spread in self.class_counts for line in (*spread.lines(), ""))
         if not tables:
             return text
         # before the pictures and the verdict, which are read last

@@ -6,7 +6,7 @@ Files, rows and characters are looked at as in any pairs (`pair_checks`); what o
 |------------|--------------------------------------------------------|---------|---------|---------|
 | copies     | pairs of a text with itself, which teach nothing       | if much | else    |         |
 | duplicates | pairs that occur before                                |         | always  |         |
-| long       | sides with more than data.longest tokens, by estimate  |         | always  |         |
+| long       | sides with more than data.max_length tokens, by estimate  |         | always  |         |
 | leak       | pairs of the validation set that are also trained on   | always  |         |         |
 | leak_text  | first texts of it that are also trained on             |         | always  |         |
 | leak_near  | the same but for case and punctuation                  |         | always  |         |
@@ -18,29 +18,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from regard.data.check.findings import SHOWN, Finding, Lengths, Report
-from regard.data.check.pair_survey import Advance, Survey, unheard
+from regard.data.check.findings import MAX_LOCATIONS, Finding, Lengths, Report
+from regard.data.check.pair_survey import PairSurvey, ProgressCallback, no_progress
 from regard.data.check.pairs import (
-    ESTIMATE,
-    MUCH,
-    SEEN,
-    Leaks,
-    among,
-    counted,
-    duplicated,
-    files,
-    leaks,
-    named,
-    tallied,
-    too_few,
+    COMMON_FINDINGS,
+    HIGH_FRACTION,
+    TOKEN_ESTIMATE_NOTE,
+    LeakSpecs,
+    count_files,
+    find_duplicates,
+    leak_findings,
+    named_splits,
+    pair_count_findings,
+    sample_finding,
+    split_counts,
+    tally_findings,
 )
-from regard.data.settings import Data
-from regard.data.sources import expand
-from regard.data.text.contrastive_pairs import iterate_file
-from regard.data.text.files import Complain
-from regard.data.text.pairs import Empty, Pair
+from regard.data.settings import DataSettings
+from regard.data.sources import expand_patterns
+from regard.data.text.contrastive_pairs import read_positive_pairs
+from regard.data.text.files import ErrorHandler
+from regard.data.text.pairs import Pair
+from regard.data.text.tables import SkippedRow
 
-LEAKS: Leaks = (
+LEAKS: LeakSpecs = (
     ("leak", "pairs that are also trained on", "error", "Remove them from one of the two: the score would be too good."),
     ("leak_text", "first texts that are also trained on", "warning", "Better remove them from training."),
     (
@@ -50,48 +51,51 @@ LEAKS: Leaks = (
 )  # fmt: skip
 
 
-class Together(Survey):
+class ContrastivePairSurvey(PairSurvey):
     """Reads files as training does, whatever their columns are called."""
 
-    def _items(self, entry: str, complain: Complain) -> Iterator[Pair | Empty]:
-        return iterate_file(entry, self.columns, complain)
+    def _read_entry(self, entry: str, complain: ErrorHandler) -> Iterator[Pair | SkippedRow]:
+        return read_positive_pairs(entry, self.columns, complain)
 
 
-def check_together(
-    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: Data,
-    advance: Advance = unheard,
+def check_contrastive_pairs(
+    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: DataSettings,
+    progress: ProgressCallback = no_progress,
 ) -> Report:  # fmt: skip
     """Look at training pairs, and at validation pairs against them."""
-    train, held = Together(expand(data), columns), Together(expand(valid), columns)
-    train.read(advance, "training data")
-    held.read(advance, "validation data", known=train.profile)
+    train, held = (
+        ContrastivePairSurvey(expand_patterns(data), columns),
+        ContrastivePairSurvey(expand_patterns(valid), columns),
+    )
+    train.read(progress, "training data")
+    held.read(progress, "validation data", reference=train.profile)
     findings: list[Finding] = []
-    for name, survey in named(train, held):
-        findings += [*tallied(name, survey.tallies, survey.rows, SEEN), *_copies(name, survey)]
-        findings += [*too_few(name, survey, bool(held.entries)), *duplicated(name, "pairs", survey)[0]]
-        findings += _long(name, survey, settings.longest)
-    findings += leaks(train, held, LEAKS)
-    counts = counted(train, held, lambda survey: {"pairs": len(survey), "files": files(survey)})
+    for name, survey in named_splits(train, held):
+        findings += [*tally_findings(name, survey.tallies, survey.rows, COMMON_FINDINGS), *_copy_findings(name, survey)]
+        findings += [*pair_count_findings(name, survey, bool(held.entries)), *find_duplicates(name, "pairs", survey)[0]]
+        findings += _length_findings(name, survey, settings.max_length)
+    findings += leak_findings(train, held, LEAKS)
+    counts = split_counts(train, held, lambda survey: {"pairs": len(survey), "files": count_files(survey)})
     none = np.zeros(0, dtype=np.int64)
-    lengths = Lengths(train.sizes(0), train.sizes(1), train.sizes(2), settings.longest, none)
+    lengths = Lengths(train.sizes(0), train.sizes(1), train.sizes(2), settings.max_length, none)
     return Report("embed", counts, tuple(findings), lengths)
 
 
-def _copies(name: str, survey: Survey) -> Iterable[Finding]:
+def _copy_findings(prefix: str, survey: PairSurvey) -> Iterable[Finding]:
     if copies := len(survey.copies):
-        yield among(
-            survey, survey.copies, None, "error" if copies / survey.rows > MUCH else "warning", "copies",
-            f"{name}pairs of a text with itself", "They teach nothing: remove them.",
+        yield sample_finding(
+            survey, survey.copies, None, "error" if copies / survey.rows > HIGH_FRACTION else "warning", "copies",
+            f"{prefix}pairs of a text with itself", "They teach nothing: remove them.",
         )  # fmt: skip
 
 
-def _long(name: str, survey: Survey, longest: int) -> Iterable[Finding]:
+def _length_findings(prefix: str, survey: PairSurvey, longest: int) -> Iterable[Finding]:
     tokens = survey.sizes(2)
     over = np.flatnonzero(tokens.max(axis=1, initial=0) > longest)
     if len(over):
-        said = {int(n): f"about {tokens[n].max():,} tokens" for n in over[:SHOWN]}
-        yield among(
+        said = {int(n): f"about {tokens[n].max():,} tokens" for n in over[:MAX_LOCATIONS]}
+        yield sample_finding(
             survey, over, said, "warning", "long",
-            f"{name}pairs with more than data.longest={longest:,} tokens on a side, {ESTIMATE}",
-            "Their beginnings are read, up to what the model reads. Split them, or raise data.longest.",
+            f"{prefix}pairs with more than data.max_length={longest:,} tokens on a side, {TOKEN_ESTIMATE_NOTE}",
+            "Their beginnings are read, up to what the model reads. Split them, or raise data.max_length.",
         )  # fmt: skip

@@ -11,21 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from regard.data.check.findings import Finding, Report
-from regard.data.check.pair_survey import Advance, unheard
+from regard.data.check.pair_survey import ProgressCallback, no_progress
 from regard.data.check.text import check_texts
-from regard.data.settings import Data
+from regard.data.settings import DataSettings
 
 
 def check_documents(
-    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: Data,
-    advance: Advance = unheard,
+    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: DataSettings,
+    progress: ProgressCallback = no_progress,
 ) -> Report:  # fmt: skip
-    report = check_texts(data, valid, columns, settings, advance)
+    report = check_texts(data, valid, columns, settings, progress)
     if report.counts["documents"] != 1:
-        return replace(report, task="mask")
+        return replace(report, task="mlm")
     what = "document, from which nobody learns whether a text follows another (BERT)"
-    advice = (
-        "Give each document a file, or a row of JSONL or Parquet, of its own; or train with --set model.pairs=false"
-    )
+    advice = "Give each document a file, or a row of JSONL or Parquet, of its own; or train with --set model.nsp=false"
     single = Finding("warning", "single", what, 1, 0.0, (), advice)
-    return replace(report, task="mask", findings=(*report.findings, single))
+    return replace(report, task="mlm", findings=(*report.findings, single))

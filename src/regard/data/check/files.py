@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.class_counts import ClassReport, Spread
+from regard.data.check.class_counts import ClassCounts, ClassReport
 from regard.data.check.findings import Finding
-from regard.data.check.labeled import SPREAD, classes, unknown
-from regard.data.check.pairs import Leaks, named
-from regard.data.images.masks import Classes
+from regard.data.check.labeled import MAX_CLASSES, class_findings, unknown_class_findings
+from regard.data.check.pairs import LeakSpecs, named_splits
+from regard.data.images.masks import ClassMap
 
-POINTS = {"least": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q99": 0.99, "most": 1.0}
-SHOWN = 12
+QUANTILES = {"least": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q99": 0.99, "most": 1.0}
+MAX_CLASSES = 12
 """classes that are named"""
 
 
-def leaks_of(unit: str) -> Leaks:
+def leak_specs(unit: str) -> LeakSpecs:
     return (
         ("leak", f"{unit} that are also trained on", "error", "Remove them from one of the two: the score would be too good."),
         ("leak_answer", f"{unit} that are also trained on, with another answer", "warning", "See which is right."),
@@ -31,69 +31,75 @@ def leaks_of(unit: str) -> Leaks:
 class SizedReport(ClassReport):
     """Also how large samples are."""
 
-    measured: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    measurements: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """sizes of all of them, by what they are called"""
-    measure: str = ""
+    size_title: str = ""
     """what stands above them"""
 
-    def sizes(self) -> dict[str, dict[str, float]]:
-        shares = list(POINTS.values())
+    def size_quantiles(self) -> dict[str, dict[str, float]]:
+        shares = list(QUANTILES.values())
         return {
-            name: dict(zip(POINTS, np.quantile(row, shares, method="nearest").tolist(), strict=True))
-            for name, row in self.measured.items()
+            name: dict(zip(QUANTILES, np.quantile(row, shares, method="nearest").tolist(), strict=True))
+            for name, row in self.measurements.items()
             if len(row)
         }
 
     def as_dict(self) -> dict[str, Any]:
-        return {**super().as_dict(), "sizes": self.sizes()}
+        return {**super().as_dict(), "sizes": self.size_quantiles()}
 
     def __str__(self) -> str:
-        text, rows = super().__str__(), self.sizes()
+        text, rows = super().__str__(), self.size_quantiles()
         if not rows:
             return text
-        shown = "".join(f"{name[1:] + ' %' if name[0] == 'q' else name:>11}" for name in POINTS)
+        shown = "".join(f"{name[1:] + ' %' if name[0] == 'q' else name:>11}" for name in QUANTILES)
         table = [
-            f"{self.measure:26}{shown}",
-            *(f"{name:26}" + "".join(f"{_short(n):>11}" for n in row.values()) for name, row in rows.items()),
+            f"{self.size_title:26}{shown}",
+            *(f"{name:26}" + "".join(f"{_format_number(n):>11}" for n in row.values()) for name, row in rows.items()),
         ]
         head, cut, rest = text.rpartition("\n\n")  # the verdict is read last
         return "\n".join([head, "", *table, "", rest]) if cut else "\n".join([text, "", *table])
 
 
-def _short(number: float) -> str:
+def _format_number(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:.4g}"
 
 
-def parts(name: str, unit: str, kind: str, many: Mapping[int, int], there: Classes) -> Iterable[Finding]:
+def part_class_findings(
+    prefix: str, unit: str, sample_unit: str, part_counts: Mapping[int, int], known_classes: ClassMap
+) -> Iterable[Finding]:
     """How many of the parts of samples (pixels, points) each class has; `unit` is what has them, of which one is a `kind`."""
-    total = sum(many.values())
-    if not total or not there.names:
+    total = sum(part_counts.values())
+    if not total or not known_classes.names:
         return
-    counts = {label: many[value] for label, value in zip(there.names, there.values, strict=True)}
+    counts = {label: part_counts[value] for label, value in zip(known_classes.names, known_classes.values, strict=True)}
     most = dict(sorted(counts.items(), key=lambda item: -item[1]))
-    shares = ", ".join(f"{label[:24]}: {100 * count / total:.1f} %" for label, count in list(most.items())[:SHOWN])
-    more = ", …" if len(most) > SHOWN else ""
-    yield Finding("note", "classes", f"{name}classes ({shares}{more})", len(counts), 0.0)
+    shares = ", ".join(
+        f"{label[:24]}: {100 * count / total:.1f} %" for label, count in list(most.items())[:MAX_CLASSES]
+    )
+    more = ", …" if len(most) > MAX_CLASSES else ""
+    yield Finding("note", "classes", f"{prefix}classes ({shares}{more})", len(counts), 0.0)
     if sum(count > 0 for count in counts.values()) < 2:
-        what = f"{name}{unit} have one class only"
+        what = f"{prefix}{unit} have one class only"
         yield Finding("error", "one_class", what, 1, 0.0, (), "Nothing can be told apart.")
     absent = [label for label, count in counts.items() if not count]
     if absent:
-        what = (
-            f"{name}classes that occur in no {kind} ({', '.join(absent[:SHOWN])}{', …' if len(absent) > SHOWN else ''})"
-        )
-        advice = "Nothing can be learnt of them." if not name else "Nothing is said about how well they are found."
+        what = f"{prefix}classes that occur in no {sample_unit} ({', '.join(absent[:MAX_CLASSES])}{', …' if len(absent) > MAX_CLASSES else ''})"
+        advice = "Nothing can be learnt of them." if not prefix else "Nothing is said about how well they are found."
         yield Finding("warning", "absent", what, len(absent), 0.0, (), advice)
 
 
-def void_share(what: str, share: float) -> Finding:
-    advice = "Nothing is learnt there." if share > 0.5 else ""
-    return Finding("warning" if share > 0.5 else "note", "void", f"{what}: {100 * share:.1f} %", 0, share, (), advice)
+def void_finding(message: str, fraction: float) -> Finding:
+    advice = "Nothing is learnt there." if fraction > 0.5 else ""
+    return Finding(
+        "warning" if fraction > 0.5 else "note", "void", f"{message}: {100 * fraction:.1f} %", 0, fraction, (), advice
+    )
 
 
-def classed(train: Any, held: Any) -> tuple[list[Finding], tuple[Spread, ...]]:
+def class_summary(train: Any, valid: Any) -> tuple[list[Finding], tuple[ClassCounts, ...]]:
     """What is said of the classes of samples, by surveys that have counted them: as of texts."""
-    findings = [finding for name, survey in named(train, held) for finding in classes(name, "classify", survey)]
-    findings += unknown("classify", train, held)
-    spreads = (Spread("classes", train.classes, held.classes),) if 1 < len(train.classes) <= SPREAD else ()
+    findings = [
+        finding for name, survey in named_splits(train, valid) for finding in class_findings(name, "classify", survey)
+    ]
+    findings += unknown_class_findings("classify", train, valid)
+    spreads = (ClassCounts("classes", train.classes, valid.classes),) if 1 < len(train.classes) <= MAX_CLASSES else ()
     return findings, spreads

@@ -12,26 +12,26 @@ from numpy.typing import NDArray
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
-SHOWN = 5
+MAX_LOCATIONS = 5
 """places that are named of each finding"""
 BARS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A line of a file, and what stands there, shortened."""
 
     path: str
     line: int | None = None
     text: str = ""
-    counted: str = ""
+    unit: str = ""
     """what the number counts, where it is no line"""
 
     def as_dict(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if value or name != "counted"}
 
     def __str__(self) -> str:
-        at = f", {self.counted} {self.line}" if self.counted else f":{self.line}"
+        at = f", {self.unit} {self.line}" if self.unit else f":{self.line}"
         where = self.path if self.line is None else f"{self.path}{at}"
         return f"{where}  {self.text}" if self.text else where
 
@@ -41,12 +41,12 @@ class Finding:
     severity: Severity
     kind: str
     """a word for programs"""
-    what: str
+    message: str
     """for people: what there are `count` of"""
     count: int
-    share: float
+    fraction: float
     """of the rows of its set; 0 where it is not about rows"""
-    places: tuple[Place, ...] = ()
+    locations: tuple[Location, ...] = ()
     advice: str = ""
 
 
@@ -57,8 +57,8 @@ class Lengths:
     words: NDArray[np.int64]
     characters: NDArray[np.int64]
     tokens: NDArray[np.int64]
-    longest: int
-    """data.longest, in tokens; 0 where nothing is too long"""
+    max_length: int
+    """data.max_length, in tokens; 0 where nothing is too long"""
     outliers: NDArray[np.int64]
     """the numbers of pairs whose sides have very different lengths"""
     names: tuple[str, ...] = ("source", "target")
@@ -74,62 +74,69 @@ class Report:
     """usable samples and files of each set"""
     findings: tuple[Finding, ...]
     lengths: Lengths
-    pictures: tuple[str, ...] = field(default=())
+    figures: tuple[str, ...] = field(default=())
 
-    def of(self, severity: Severity) -> list[Finding]:
+    def by_severity(self, severity: Severity) -> list[Finding]:
         return [finding for finding in self.findings if finding.severity == severity]
 
     @property
     def errors(self) -> list[Finding]:
         """What must be put right before training."""
-        return self.of("error")
+        return self.by_severity("error")
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "task": self.task,
             "counts": dict(self.counts),
             "errors": len(self.errors),
-            "warnings": len(self.of("warning")),
+            "warnings": len(self.by_severity("warning")),
             "findings": [
-                {**vars(finding), "share": round(finding.share, 6), "places": [p.as_dict() for p in finding.places]}
+                {
+                    **vars(finding),
+                    "share": round(finding.fraction, 6),
+                    "places": [p.as_dict() for p in finding.locations],
+                }
                 for finding in self.findings
             ],
             "lengths": {
-                name: dict(zip(_POINTS, row, strict=True)) for name, (_, row) in _quantiles(self.lengths).items()
+                name: dict(zip(_QUANTILES, row, strict=True)) for name, (_, row) in _quantiles(self.lengths).items()
             },
-            "pictures": list(self.pictures),
+            "pictures": list(self.figures),
         }
 
     def __str__(self) -> str:
-        lines = [f"{self.task}: " + ", ".join(f"{_words(name)} {count:,}" for name, count in self.counts.items()), ""]
+        lines = [
+            f"{self.task}: " + ", ".join(f"{_display_name(name)} {count:,}" for name, count in self.counts.items()),
+            "",
+        ]
         for severity in SEVERITIES:
-            for finding in self.of(severity):
-                lines += [*_shown(finding), ""]
+            for finding in self.by_severity(severity):
+                lines += [*_format_finding(finding), ""]
         if len(self.lengths.words):
-            lines += [*_table(self.lengths), ""]
-        lines += [f"picture: {path}" for path in self.pictures]
-        many = {severity: len(self.of(severity)) for severity in SEVERITIES}
+            lines += [*_length_table(self.lengths), ""]
+        lines += [f"picture: {path}" for path in self.figures]
+        many = {severity: len(self.by_severity(severity)) for severity in SEVERITIES}
         verdict = "something must be fixed" if many["error"] else "nothing must be fixed"
         found = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in many.items() if count)
         return "\n".join([*lines, f"{verdict}: {found}" if found else f"{verdict}: no flaw was found"])
 
 
-def _shown(finding: Finding) -> list[str]:
-    percent = 100 * finding.share
+def _format_finding(finding: Finding) -> list[str]:
+    percent = 100 * finding.fraction
     share = "" if percent > 100 else f" ({percent:.1f} %)" if percent >= 0.05 else " (< 0.05 %)" if percent else ""
     many = f": {finding.count:,}{share}" if finding.count else ""
-    lines = [f"{finding.severity:8} {finding.what}{many}"]
-    lines += [f"         {place}" for place in finding.places]
-    rest = finding.count - len(finding.places)
-    if finding.places and rest > 0 and finding.kind != "turned":  # one place there is a whole file
+    lines = [f"{finding.severity:8} {finding.message}{many}"]
+    lines += [f"         {place}" for place in finding.locations]
+    rest = finding.count - len(finding.locations)
+    if finding.locations and rest > 0 and finding.kind != "turned":  # one place there is a whole file
         lines.append(f"         … and {rest:,} more")
     return [*lines, f"         → {finding.advice}"] if finding.advice else lines
 
 
-_POINTS = {"least": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q99": 0.99, "most": 1.0}
+_QUANTILES = {"least": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q99": 0.99, "most": 1.0}
 
 
-def _words(name: str) -> str:
+def _display_name(name: str) -> str:
     return name.replace("_", " ")
 
 
@@ -139,12 +146,12 @@ def _quantiles(lengths: Lengths) -> dict[str, tuple[str, list[int]]]:
     measures = {"words": lengths.words, "characters": lengths.characters, "tokens_estimated": lengths.tokens}
     for measure, values in measures.items():
         for side, name in enumerate(lengths.names if len(values) else ()):
-            points = np.quantile(values[:, side], list(_POINTS.values()), method="nearest").astype(int).tolist()
-            found[f"{name}_{measure}"] = (_bars(values[:, side], points[4]), points)
+            points = np.quantile(values[:, side], list(_QUANTILES.values()), method="nearest").astype(int).tolist()
+            found[f"{name}_{measure}"] = (_histogram(values[:, side], points[4]), points)
     return found
 
 
-def _bars(values: NDArray[np.int64], most: int) -> str:
+def _histogram(values: NDArray[np.int64], most: int) -> str:
     """Up to the 99th percentile, or one long line would press all others into the first bar."""
     width = most // 16 + 1  # whole numbers in each bar, or some bars would hold more of them than others
     heights = np.bincount(values[values <= most] // width)
@@ -152,25 +159,25 @@ def _bars(values: NDArray[np.int64], most: int) -> str:
     return "".join(BARS[step - 1] if step else " " for step in steps)
 
 
-def _table(lengths: Lengths) -> list[str]:
+def _length_table(lengths: Lengths) -> list[str]:
     rows = _quantiles(lengths)
     wide = max(8, *(len(f"{max(row):,}") + 1 for _, row in rows.values()))
     first = max(26, *(len(name) + 1 for name in rows))
     head = f"{'lengths':{first}}{'0 to 99 %':18}" + "".join(
-        f"{name[1:] + ' %' if name[0] == 'q' else name:>{wide}}" for name in _POINTS
+        f"{name[1:] + ' %' if name[0] == 'q' else name:>{wide}}" for name in _QUANTILES
     )
     return [
         head,
         *(
-            f"{_words(name):{first}}{bars:18}" + "".join(f"{n:>{wide},}" for n in row)
+            f"{_display_name(name):{first}}{bars:18}" + "".join(f"{n:>{wide},}" for n in row)
             for name, (bars, row) in rows.items()
         ),
     ]
 
 
-def excerpt(text: str, at: int = 0, width: int = 48) -> str:
+def excerpt(text: str, position: int = 0, width: int = 48) -> str:
     """One short line of a text about a place in it; what cannot be seen is written by its number."""
-    start = max(0, min(at - width // 3, len(text) - width))
+    start = max(0, min(position - width // 3, len(text) - width))
     piece = text[start : start + width]
     seen = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in piece)
     return ("…" if start else "") + seen + ("…" if start + width < len(text) else "")

@@ -42,22 +42,29 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.check.class_counts import Spread
-from regard.data.check.files import SizedReport, classed, leaks_of, parts, void_share
+from regard.data.check.class_counts import ClassCounts
+from regard.data.check.files import SizedReport, class_summary, leak_specs, part_class_findings, void_finding
 from regard.data.check.findings import Finding, Lengths
-from regard.data.check.image_survey import DepthSurvey, MaskSurvey, PictureSurvey
-from regard.data.check.labeled import repeated, told, too_few
-from regard.data.check.pair_survey import Advance, unheard
-from regard.data.check.pairs import SEEN, Kinds, counted, leaks, named, tallied
-from regard.data.images.labeled import depths_of, masked_of, pictures_of, plain_of
-from regard.data.images.masks import VOID, Classes, find_classes, seen_classes
-from regard.data.settings import Data
-from regard.data.sources import expand
+from regard.data.check.image_survey import DepthSurvey, ImageSurvey, MaskSurvey
+from regard.data.check.labeled import duplicate_findings, format_counts, sample_count_findings
+from regard.data.check.pair_survey import ProgressCallback, no_progress
+from regard.data.check.pairs import (
+    COMMON_FINDINGS,
+    FindingSpecs,
+    leak_findings,
+    named_splits,
+    split_counts,
+    tally_findings,
+)
+from regard.data.images.labeled import read_depth_images, read_images, read_segmented, read_unlabeled
+from regard.data.images.masks import VOID, ClassMap, find_classes, infer_classes
+from regard.data.settings import DataSettings
+from regard.data.sources import expand_patterns
 
 Columns = Mapping[str, str] | None
 
-KINDS: Kinds = {
-    **{kind: SEEN[kind] for kind in ("unreadable", "encoding", "format", "header")},
+IMAGE_FINDINGS: FindingSpecs = {
+    **{kind: COMMON_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header")},
     "missing": ("rows that name a file that is not there", "Put the paths right: training refuses the table.", "error", False),
     "partner": ("files without a partner", "Add what is missing, or remove them: training stops there.", "error", False),
     "broken": ("files that cannot be decoded", "Repair or remove them: training would stop there.", "error", False),
@@ -86,77 +93,93 @@ NEAR, FAR = 0.1, 500.0
 """metres, between which the middle of depth maps lies, if their unit is right"""
 
 
-def check_pictures(
-    data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
+def check_images(
+    data: Sequence[str],
+    valid: Sequence[str],
+    columns: Columns,
+    settings: DataSettings,
+    progress: ProgressCallback = no_progress,
 ) -> SizedReport:
     """Look at pictures and their classes, and at those of validation against them."""
-    train, held = (PictureSurvey(expand(entries), columns, pictures_of) for entries in (data, valid))
-    findings = _looked(train, held, advance)
-    more, spreads = classed(train, held)
+    train, held = (ImageSurvey(expand_patterns(entries), columns, read_images) for entries in (data, valid))
+    findings = _common_findings(train, held, progress)
+    more, spreads = class_summary(train, held)
     return _report("classify", train, held, [*findings, *more], spreads, len(train.classes))
 
 
-def check_plain(
-    data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
+def check_unlabeled_images(
+    data: Sequence[str],
+    valid: Sequence[str],
+    columns: Columns,
+    settings: DataSettings,
+    progress: ProgressCallback = no_progress,
 ) -> SizedReport:
     """Look at pictures that nothing belongs to."""
-    train, held = (PictureSurvey(expand(entries), columns, plain_of) for entries in (data, valid))
-    return _report("draw", train, held, _looked(train, held, advance))
+    train, held = (ImageSurvey(expand_patterns(entries), columns, read_unlabeled) for entries in (data, valid))
+    return _report("draw", train, held, _common_findings(train, held, progress))
 
 
-def check_masked(
-    data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
+def check_segmentation(
+    data: Sequence[str],
+    valid: Sequence[str],
+    columns: Columns,
+    settings: DataSettings,
+    progress: ProgressCallback = no_progress,
 ) -> SizedReport:
     """Look at pictures and their masks."""
-    known = find_classes(expand(data)) or find_classes(expand(valid))
-    train, held = (MaskSurvey(expand(entries), columns, masked_of, known) for entries in (data, valid))
-    findings = _looked(train, held, advance)
-    there = known or _seen(train, findings)
-    for name, survey in named(train, held):
-        findings += _masks(name, survey, there)
+    known = find_classes(expand_patterns(data)) or find_classes(expand_patterns(valid))
+    train, held = (MaskSurvey(expand_patterns(entries), columns, read_segmented, known) for entries in (data, valid))
+    findings = _common_findings(train, held, progress)
+    there = known or _infer_classes(train, findings)
+    for name, survey in named_splits(train, held):
+        findings += _mask_findings(name, survey, there)
     if known is None and there.names and held.entries:
-        strange = {str(value): held.pixels[value] for value in there.strange(held.pixels)}
+        strange = {str(value): held.pixel_counts[value] for value in there.unknown_values(held.pixel_counts)}
         if strange:
-            what = f"validation: numbers in masks that are not trained on (pixels: {told(strange)})"
+            what = f"validation: numbers in masks that are not trained on (pixels: {format_counts(strange)})"
             advice = "Add pictures with them to the training data, or name the classes in classes.txt."
             findings.append(Finding("error", "unknown", what, len(strange), 0.0, (), advice))
     counts = [
-        {name: survey.pixels[value] for name, value in zip(there.names, there.values, strict=True)}
+        {name: survey.pixel_counts[value] for name, value in zip(there.names, there.values, strict=True)}
         for survey in (train, held)
     ]
-    spreads = (Spread("pixels of classes", counts[0], counts[1] if held.entries else {}),) if there.names else ()
+    spreads = (ClassCounts("pixels of classes", counts[0], counts[1] if held.entries else {}),) if there.names else ()
     return _report("segment", train, held, findings, spreads, len(there.names))
 
 
-def check_depths(
-    data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
+def check_depth(
+    data: Sequence[str],
+    valid: Sequence[str],
+    columns: Columns,
+    settings: DataSettings,
+    progress: ProgressCallback = no_progress,
 ) -> SizedReport:
     """Look at pictures and their maps of depth."""
-    unit = settings.unit or None
-    train, held = (DepthSurvey(expand(entries), columns, depths_of, unit) for entries in (data, valid))
-    findings = _looked(train, held, advance)
-    for name, survey in named(train, held):
-        findings += _depths(name, survey)
+    unit = settings.depth_scale or None
+    train, held = (DepthSurvey(expand_patterns(entries), columns, read_depth_images, unit) for entries in (data, valid))
+    findings = _common_findings(train, held, progress)
+    for name, survey in named_splits(train, held):
+        findings += _depth_findings(name, survey)
     return _report("depth", train, held, findings)
 
 
-def _looked(train: PictureSurvey, held: PictureSurvey, advance: Advance) -> list[Finding]:
+def _common_findings(train: ImageSurvey, held: ImageSurvey, advance: ProgressCallback) -> list[Finding]:
     """What is said of pictures whatever belongs to them."""
     train.read(advance, "training pictures")
     held.read(advance, "validation pictures")
     findings: list[Finding] = []
-    for name, survey in named(train, held):
-        findings += tallied(name, survey.tallies, survey.rows, KINDS)
-        findings += [*modes(name, survey), *too_few(name, "pictures", survey, bool(held.entries))]
-        findings += repeated(name, "pictures", survey, "another answer")
-    return [*findings, *leaks(train, held, leaks_of("pictures"))]
+    for name, survey in named_splits(train, held):
+        findings += tally_findings(name, survey.tallies, survey.rows, IMAGE_FINDINGS)
+        findings += [*mode_findings(name, survey), *sample_count_findings(name, "pictures", survey, bool(held.entries))]
+        findings += duplicate_findings(name, "pictures", survey, "another answer")
+    return [*findings, *leak_findings(train, held, leak_specs("pictures"))]
 
 
 def _report(
-    task: str, train: PictureSurvey, held: PictureSurvey, findings: Iterable[Finding], spreads: tuple[Spread, ...] = (),
+    task: str, train: ImageSurvey, held: ImageSurvey, findings: Iterable[Finding], spreads: tuple[ClassCounts, ...] = (),
     classes: int = 0,
 ) -> SizedReport:  # fmt: skip
-    def count(survey: PictureSurvey) -> dict[str, int]:
+    def count(survey: ImageSurvey) -> dict[str, int]:
         told = {"classes": classes} if classes and survey is train else {}
         return {"pictures": len(survey), "entries": len(survey.entries), **told}
 
@@ -164,55 +187,59 @@ def _report(
     lengths = Lengths(none, none, none, 0, np.zeros(0, dtype=np.int64), ("picture",), "pictures")
     return SizedReport(
         task,
-        counted(train, held, count),
+        split_counts(train, held, count),
         tuple(findings),
         lengths,
-        spreads=spreads,
-        measured=sides(train),
-        measure="pixels",
+        class_counts=spreads,
+        measurements=image_sizes(train),
+        size_title="pixels",
     )
 
 
-def sides(survey: PictureSurvey) -> dict[str, Any]:
-    return {"height": survey.sides[:, 0], "width": survey.sides[:, 1]}
+def image_sizes(survey: ImageSurvey) -> dict[str, Any]:
+    return {"height": survey.image_sizes[:, 0], "width": survey.image_sizes[:, 1]}
 
 
-def modes(name: str, survey: PictureSurvey) -> Iterable[Finding]:
+def mode_findings(prefix: str, survey: ImageSurvey) -> Iterable[Finding]:
     if set(survey.modes) - {"RGB"}:
         yield Finding(
-            "note", "modes", f"{name}kinds of pixels ({told(dict(survey.modes.most_common()))})", len(survey.modes), 0.0
+            "note",
+            "modes",
+            f"{prefix}kinds of pixels ({format_counts(dict(survey.modes.most_common()))})",
+            len(survey.modes),
+            0.0,
         )
 
 
-def _seen(survey: MaskSurvey, findings: list[Finding]) -> Classes:
+def _infer_classes(survey: MaskSurvey, findings: list[Finding]) -> ClassMap:
     """The classes that masks show by themselves."""
-    if len(survey.pixels) <= VOID:
-        return seen_classes(survey.pixels)
+    if len(survey.pixel_counts) <= VOID:
+        return infer_classes(survey.pixel_counts)
     what, advice = "numbers in masks, too many to be classes", "Are these masks? Photographs and depth have so many."
-    findings.append(Finding("error", "many_classes", what, len(survey.pixels), 0.0, (), advice))
-    return Classes((), ())
+    findings.append(Finding("error", "many_classes", what, len(survey.pixel_counts), 0.0, (), advice))
+    return ClassMap((), ())
 
 
-def _masks(name: str, survey: MaskSurvey, there: Classes) -> Iterable[Finding]:
-    yield from parts(name, "masks", "mask", survey.pixels, there)
-    total = sum(survey.pixels.values())
+def _mask_findings(prefix: str, survey: MaskSurvey, there: ClassMap) -> Iterable[Finding]:
+    yield from part_class_findings(prefix, "masks", "mask", survey.pixel_counts, there)
+    total = sum(survey.pixel_counts.values())
     if there.names and there.void and total:
-        void = sum(survey.pixels[value] for value in there.void) / total
-        yield void_share(f"{name}share of the pixels that is void ({', '.join(map(str, there.void))})", void)
+        void = sum(survey.pixel_counts[value] for value in there.void) / total
+        yield void_finding(f"{prefix}share of the pixels that is void ({', '.join(map(str, there.void))})", void)
 
 
-def _depths(name: str, survey: DepthSurvey) -> Iterable[Finding]:
-    if not survey.all:
+def _depth_findings(prefix: str, survey: DepthSurvey) -> Iterable[Finding]:
+    if not survey.total_pixels:
         return
-    known = survey.known / survey.all
-    what = f"{name}share of the pixels whose depth is known: {100 * known:.1f} %"
+    known = survey.known_pixels / survey.total_pixels
+    what = f"{prefix}share of the pixels whose depth is known: {100 * known:.1f} %"
     advice = "Nothing is learnt of the others." if known < 0.5 else ""
     yield Finding("warning" if known < 0.5 else "note", "known", what, 0, known, (), advice)
-    metres = survey.metres
+    metres = survey.depth_quantiles
     if not len(metres):
         return
     near, middle, far = float(metres[:, 0].min()), float(np.median(metres[:, 1])), float(metres[:, 2].max())
     odd = not NEAR <= middle <= FAR
-    what = f"{name}depths from {near:.3g} to {far:.3g} metres, half of them below {middle:.3g}"
+    what = f"{prefix}depths from {near:.3g} to {far:.3g} metres, half of them below {middle:.3g}"
     advice = "Is the unit right? Whole numbers are taken for millimetres, others for metres." if odd else ""
     yield Finding("warning" if odd else "note", "range", what, 0, 0.0, (), advice)

@@ -23,7 +23,7 @@ tenth of the rows.
 | imbalance     | one class (or place) is nine tenths of all                     |          | always  |        |
 | duplicates    | rows that occur before                                         |          | always  |        |
 | contradiction | the same text with another label                               | if much  | else    |        |
-| long          | rows of more than data.longest tokens, by estimate             |          | always  |        |
+| long          | rows of more than data.max_length tokens, by estimate             |          | always  |        |
 | unknown       | classes of the validation set that are not trained on          | always   |         |        |
 | leak          | rows of the validation set that are also trained on            | always   |         |        |
 | leak_text     | the same with another label                                    |          | always  |        |
@@ -37,179 +37,190 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.check.class_counts import ClassReport, Spread
-from regard.data.check.findings import SHOWN, Finding, Lengths, Report
-from regard.data.check.labeled_survey import Read, TableSurvey
-from regard.data.check.pair_survey import Advance, Surveyed, unheard
+from regard.data.check.class_counts import ClassCounts, ClassReport
+from regard.data.check.findings import MAX_LOCATIONS, Finding, Lengths, Report
+from regard.data.check.labeled_survey import EntryReader, TableSurvey
+from regard.data.check.pair_survey import DatasetSurvey, ProgressCallback, no_progress
 from regard.data.check.pairs import (
-    ESTIMATE,
-    MUCH,
-    SEEN,
-    Kinds,
-    Leaks,
-    among,
-    answered_otherwise,
-    counted,
-    duplicated,
-    leaks,
-    named,
-    tallied,
+    COMMON_FINDINGS,
+    HIGH_FRACTION,
+    TOKEN_ESTIMATE_NOTE,
+    FindingSpecs,
+    LeakSpecs,
+    find_conflicts,
+    find_duplicates,
+    leak_findings,
+    named_splits,
+    sample_finding,
+    split_counts,
+    tally_findings,
 )
-from regard.data.settings import Data
-from regard.data.sources import expand
-from regard.data.text.labeled import labelled_of, questions_of
+from regard.data.settings import DataSettings
+from regard.data.sources import expand_patterns
+from regard.data.text.labeled import read_labeled, read_questions
 
-FEW = 100
-RARE = 5
-MOST = 0.9
+MIN_SAMPLES = 100
+MIN_CLASS_SAMPLES = 5
+MAX_CLASS_FRACTION = 0.9
 """share of one class from which on saying it always is nearly as good"""
-SPREAD = 1000
+MAX_CLASSES = 1000
 """classes up to which their spread is shown: beyond, the label is a text"""
-MARKS = 3
+NUM_SPECIAL_TOKENS = 3
 """tokens that stand around texts"""
 
 
-def check_labelled(
-    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: Data,
-    advance: Advance = unheard,
+def check_labeled(
+    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: DataSettings,
+    progress: ProgressCallback = no_progress,
 ) -> Report:  # fmt: skip
     """Look at training texts and their classes, and at those of validation against them."""
-    return _check("classify", "texts", labelled_of, data, valid, columns, settings, advance)
+    return _check("classify", "texts", read_labeled, data, valid, columns, settings, progress)
 
 
-def check_questions(
-    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: Data,
-    advance: Advance = unheard,
+def check_multiple_choice(
+    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: DataSettings,
+    progress: ProgressCallback = no_progress,
 ) -> Report:  # fmt: skip
-    return _check("choose", "questions", questions_of, data, valid, columns, settings, advance)
+    return _check("choose", "questions", read_questions, data, valid, columns, settings, progress)
 
 
 def _check(
-    task: str, unit: str, read: Read, data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None,
-    settings: Data, advance: Advance,
+    task: str, unit: str, read: EntryReader, data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None,
+    settings: DataSettings, advance: ProgressCallback,
 ) -> ClassReport:  # fmt: skip
-    train, held = TableSurvey(expand(data), columns, read), TableSurvey(expand(valid), columns, read)
+    train, held = TableSurvey(expand_patterns(data), columns, read), TableSurvey(expand_patterns(valid), columns, read)
     train.read(advance, "training data")
     held.read(advance, "validation data")
     findings: list[Finding] = []
-    for name, survey in named(train, held):
-        findings += tallied(name, survey.tallies, survey.rows, _KINDS)
-        findings += [*too_few(name, unit, survey, bool(held.entries)), *classes(name, task, survey)]
-        findings += [*repeated(name, unit, survey), *long(name, unit, survey, settings.longest)]
-    findings += [*unknown(task, train, held), *leaks(train, held, _LEAKS)]
+    for name, survey in named_splits(train, held):
+        findings += tally_findings(name, survey.tallies, survey.rows, _FINDINGS)
+        findings += [
+            *sample_count_findings(name, unit, survey, bool(held.entries)),
+            *class_findings(name, task, survey),
+        ]
+        findings += [*duplicate_findings(name, unit, survey), *length_findings(name, unit, survey, settings.max_length)]
+    findings += [*unknown_class_findings(task, train, held), *leak_findings(train, held, _LEAKS)]
 
     def counts(survey: TableSurvey) -> dict[str, int]:
         told = {"classes": len(survey.classes)} if task == "classify" and survey is train else {}
         return {unit: len(survey), "files": len(survey.entries), **told}
 
-    names = ("told", "longest choice") if task == "choose" else ("text", "pair") if train.paired else ("text",)
+    names = ("told", "longest choice") if task == "choose" else ("text", "pair") if train.has_pairs else ("text",)
     words, characters, tokens = (train.sizes(name) for name in ("words", "characters", "tokens"))
-    lengths = Lengths(words, characters, tokens, settings.longest, np.zeros(0, dtype=np.int64), names, unit)
+    lengths = Lengths(words, characters, tokens, settings.max_length, np.zeros(0, dtype=np.int64), names, unit)
     title = "places of the right choice" if task == "choose" else "classes"
-    spreads = (Spread(title, train.classes, held.classes),) if 1 < len(train.classes) <= SPREAD else ()
-    return ClassReport(task, counted(train, held, counts), tuple(findings), lengths, spreads=spreads)
+    spreads = (ClassCounts(title, train.classes, held.classes),) if 1 < len(train.classes) <= MAX_CLASSES else ()
+    return ClassReport(task, split_counts(train, held, counts), tuple(findings), lengths, class_counts=spreads)
 
 
-_KINDS: Kinds = {
-    **{kind: SEEN[kind] for kind in ("unreadable", "encoding", "format", "header")},
+_FINDINGS: FindingSpecs = {
+    **{kind: COMMON_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header")},
     "empty": ("rows in which something is blank", "They are skipped.", "warning", True),
-    **{kind: SEEN[kind] for kind in ("mojibake", "lost", "control", "markup")},
+    **{kind: COMMON_FINDINGS[kind] for kind in ("mojibake", "lost", "control", "markup")},
 }
 
-_LEAKS: Leaks = (
+_LEAKS: LeakSpecs = (
     ("leak", "rows that are also trained on", "error", "Remove them from one of the two: the score would be too good."),
     ("leak_text", "rows that are also trained on, with another label", "warning", "See which label is right."),
     ("leak_near", "rows that are also trained on but for case and punctuation", "warning", "Better remove them from training."),
 )  # fmt: skip
 
 
-def too_few(name: str, unit: str, survey: Surveyed[Any], has_valid: bool) -> Iterable[Finding]:
+def sample_count_findings(prefix: str, unit: str, survey: DatasetSurvey[Any], has_valid: bool) -> Iterable[Finding]:
     many, different = len(survey), len(np.unique(survey.hashes(1)))
     if not many:
         yield Finding(
             "error",
             "few",
-            f"{name}there are no usable {unit}",
+            f"{prefix}there are no usable {unit}",
             0,
             0.0,
             (),
             f"Name files that hold {unit}; what is skipped stands above.",
         )
-    elif not name and different < 2 and not has_valid:
+    elif not prefix and different < 2 and not has_valid:
         advice = "Add data, or give validation data of its own with --valid."
         yield Finding("error", "few", f"{unit} alike, of which none can be held out", many, 0.0, (), advice)
-    elif not name and many < FEW:
+    elif not prefix and many < MIN_SAMPLES:
         yield Finding("warning", "few", f"{unit} are few", many, 0.0, (), "Hundreds are a start, better thousands.")
 
 
-def classes(name: str, task: str, survey: TableSurvey) -> Iterable[Finding]:
+def class_findings(prefix: str, task: str, survey: TableSurvey) -> Iterable[Finding]:
     """How the classes are spread, or in which place the right choices stand."""
     counts, many = dict(sorted(survey.classes.items(), key=lambda item: -item[1])), len(survey)
     if not many:
         return
     choose = task == "choose"
     what = "places of the right choice, from 0" if choose else "classes"
-    yield Finding("note", "classes", f"{name}{what} ({told(counts)})", len(counts), 0.0)
-    if survey.several:
+    yield Finding("note", "classes", f"{prefix}{what} ({format_counts(counts)})", len(counts), 0.0)
+    if survey.num_multilabel:
         labels = sum(counts.values())
-        what = f"{name}labels, {labels / many:.2f} to a row in the mean ({survey.none:,} rows have none)"
+        what = f"{prefix}labels, {labels / many:.2f} to a row in the mean ({survey.num_unlabeled:,} rows have none)"
         yield Finding("note", "several", what, labels, 0.0)
     if choose:
         counts = counts if len(counts) > 1 else {**counts, "others": 0}
     elif len(counts) == 1:
-        yield Finding("error", "one_class", f"{name}there is one class only", 1, 0.0, (), "Nothing can be told apart.")
+        yield Finding(
+            "error", "one_class", f"{prefix}there is one class only", 1, 0.0, (), "Nothing can be told apart."
+        )
         return
     elif len(counts) > max(many // 2, 20):
         advice = "Is the right column taken for the label? Say --columns label=NAME."
-        yield Finding("error", "many_classes", f"{name}classes, nearly as many as rows", len(counts), 0.0, (), advice)
+        yield Finding("error", "many_classes", f"{prefix}classes, nearly as many as rows", len(counts), 0.0, (), advice)
         return
     first, most = next(iter(counts.items()))
-    if most / many > MOST:
-        said = f"{name}{'right choices stand in place' if choose else 'rows have the class'} '{first}'"
+    if most / many > MAX_CLASS_FRACTION:
+        said = f"{prefix}{'right choices stand in place' if choose else 'rows have the class'} '{first}'"
         advice = f"Always saying that is right {100 * most / many:.0f} times in 100: accuracy says little."
         yield Finding("warning", "imbalance", said, most, most / many, (), advice)
-    rare = {label: count for label, count in counts.items() if count < RARE}
+    rare = {label: count for label, count in counts.items() if count < MIN_CLASS_SAMPLES}
     if rare and not choose:
         advice = "A class is learnt from examples. Add some, or join it with another."
         yield Finding(
-            "warning", "rare", f"{name}classes of fewer than {RARE} rows ({told(rare)})", len(rare), 0.0, (), advice
+            "warning",
+            "rare",
+            f"{prefix}classes of fewer than {MIN_CLASS_SAMPLES} rows ({format_counts(rare)})",
+            len(rare),
+            0.0,
+            (),
+            advice,
         )
 
 
-def repeated(
-    name: str, unit: str, survey: Surveyed[Any], other: str = "another label",
+def duplicate_findings(
+    prefix: str, unit: str, survey: DatasetSurvey[Any], conflict: str = "another label",
     advice: str = "One of the two is wrong, or the classes overlap.",
 ) -> Iterable[Finding]:  # fmt: skip
     """Rows that are there twice, and the same texts with another label."""
-    findings, once = duplicated(name, unit, survey)
+    findings, once = find_duplicates(prefix, unit, survey)
     yield from findings
-    others, said = answered_otherwise(survey, once)
+    others, said = find_conflicts(survey, once)
     if len(others):
-        yield among(
-            survey, others, said, "error" if len(others) / survey.rows > MUCH else "warning", "contradiction",
-            f"{name}{unit} that have {other} elsewhere", advice,
+        yield sample_finding(
+            survey, others, said, "error" if len(others) / survey.rows > HIGH_FRACTION else "warning", "contradiction",
+            f"{prefix}{unit} that have {conflict} elsewhere", advice,
         )  # fmt: skip
 
 
-def long(name: str, unit: str, survey: TableSurvey, longest: int) -> Iterable[Finding]:
-    tokens = survey.sizes("tokens").sum(axis=1) + MARKS
-    over = np.flatnonzero(tokens > longest)
+def length_findings(prefix: str, unit: str, survey: TableSurvey, max_length: int) -> Iterable[Finding]:
+    tokens = survey.sizes("tokens").sum(axis=1) + NUM_SPECIAL_TOKENS
+    over = np.flatnonzero(tokens > max_length)
     if len(over):
-        what = f"{name}{unit} with more than data.longest={longest:,} tokens, {ESTIMATE}"
-        advice = "They are cut in their middle. Raise data.longest if the model's context is longer."
-        said = {int(n): f"about {tokens[n]:,} tokens" for n in over[:SHOWN]}
-        yield among(survey, over, said, "warning", "long", what, advice)
+        what = f"{prefix}{unit} with more than data.max_length={max_length:,} tokens, {TOKEN_ESTIMATE_NOTE}"
+        advice = "They are cut in their middle. Raise data.max_length if the model's context is longer."
+        said = {int(n): f"about {tokens[n]:,} tokens" for n in over[:MAX_LOCATIONS]}
+        yield sample_finding(survey, over, said, "warning", "long", what, advice)
 
 
-def unknown(task: str, train: TableSurvey, held: TableSurvey) -> Iterable[Finding]:
-    strange = {label: count for label, count in held.classes.items() if label not in train.classes}
+def unknown_class_findings(task: str, train: TableSurvey, valid: TableSurvey) -> Iterable[Finding]:
+    strange = {label: count for label, count in valid.classes.items() if label not in train.classes}
     if strange and task == "classify":
         yield Finding(
-            "error", "unknown", f"validation: classes that are not trained on ({told(strange)})", len(strange), 0.0, (),
+            "error", "unknown", f"validation: classes that are not trained on ({format_counts(strange)})", len(strange), 0.0, (),
             "Add rows of them to the training data, or leave them out.",
         )  # fmt: skip
 
 
-def told(counts: Mapping[str, int], most: int = 12) -> str:
-    shown = ", ".join(f"{label[:24]}: {count:,}" for label, count in list(counts.items())[:most])
-    return shown + (", …" if len(counts) > most else "")
+def format_counts(counts: Mapping[str, int], limit: int = 12) -> str:
+    shown = ", ".join(f"{label[:24]}: {count:,}" for label, count in list(counts.items())[:limit])
+    return shown + (", …" if len(counts) > limit else "")

@@ -10,36 +10,38 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.findings import Finding, Place
-from regard.data.check.pair_survey import Advance, Survey
+from regard.data.check.findings import Finding, Location
+from regard.data.check.pair_survey import PairSurvey, ProgressCallback
 
-LEAST = 50
+MIN_PAIRS = 50
 """pairs from which a profile of letters can be learnt"""
 DISTANCE, ORDERLY = 0.3, 0.6
 """The sides can be told apart where their usual distance is so many nats a letter, and the source of so many rows reads
 more like a source than the target does: one language gives about 0 and a half, English and German 4.5 and all."""
 MARGIN = 0.15
 """share of the usual distance by which a text must lean to the other side"""
-EVIDENCE = 3.0
+MIN_EVIDENCE = 3.0
 """nats that each side must have against it: e³ = 20 to 1"""
-CERTAIN = 10.0
+STRONG_EVIDENCE = 10.0
 """the same where both sides lean one way, which a name or a foreign word can do as well"""
-MUCH = 0.1
+HIGH_FRACTION = 0.1
 
 
-def languages(name: str, survey: Survey, train: Survey, advance: Advance) -> Iterator[Finding]:
+def language_findings(
+    prefix: str, survey: PairSurvey, train: PairSurvey, progress: ProgressCallback
+) -> Iterator[Finding]:
     own = survey is train
-    for number in np.flatnonzero(survey.turned):
-        inside = int((survey.entry == number).sum())
+    for number in np.flatnonzero(survey.swapped_entries):
+        inside = int((survey.entry_index == number).sum())
         against = "the other files" if own else "the training data"
         yield Finding(
-            "error", "turned", f"{name}pairs of a file that has source and target the other way round than {against}", inside,
-            inside / survey.rows, (Place(survey.entries[number]),),
+            "error", "turned", f"{prefix}pairs of a file that has source and target the other way round than {against}", inside,
+            inside / survey.rows, (Location(survey.entries[number]),),
             "Exchange its columns, or choose them with --columns.",
         )  # fmt: skip
-    if len(train) < LEAST or not len(survey):
+    if len(train) < MIN_PAIRS or not len(survey):
         return
-    leaning = survey.leanings(train.profile, own, advance, "validation data" if name else "training data")
+    leaning = survey.source_scores(train.profile, own, progress, "validation data" if prefix else "training data")
     distance = leaning[:, 0] - leaning[:, 1]
     usual = float(np.median(distance))
     if usual < DISTANCE or (distance > 0).mean() < ORDERLY:
@@ -47,30 +49,30 @@ def languages(name: str, survey: Survey, train: Survey, advance: Advance) -> Ite
             what = "source and target cannot be told apart by their letters: exchanged rows would not be found"
             yield Finding("note", "alike", what, 0, 0.0)
         return
-    yield from _rows(name, survey, leaning, MARGIN * usual)
+    yield from _row_findings(prefix, survey, leaning, MARGIN * usual)
 
 
-def _rows(name: str, survey: Survey, leaning: NDArray[np.float64], margin: float) -> Iterator[Finding]:
+def _row_findings(prefix: str, survey: PairSurvey, leaning: NDArray[np.float64], margin: float) -> Iterator[Finding]:
     letters = survey.sizes(1)
-    turned = survey.is_turned()
+    turned = survey.swapped_pairs()
     letters[turned] = letters[turned][:, ::-1]
     # what speaks for each text being a source, and whether it does so by enough for its length
     evidence = leaning * letters
     wrong = (leaning[:, 0] < -margin) & (leaning[:, 1] > margin)
-    swapped = np.flatnonzero(wrong & (evidence[:, 0] < -EVIDENCE) & (evidence[:, 1] > EVIDENCE))
+    swapped = np.flatnonzero(wrong & (evidence[:, 0] < -MIN_EVIDENCE) & (evidence[:, 1] > MIN_EVIDENCE))
     if len(swapped):
         share = len(swapped) / survey.rows
         yield Finding(
-            "error" if share > MUCH else "warning", "swapped",
-            f"{name}rows that seem to have source and target exchanged", len(swapped), share,
-            survey.places(swapped), "Exchange or remove them.",
+            "error" if share > HIGH_FRACTION else "warning", "swapped",
+            f"{prefix}rows that seem to have source and target exchanged", len(swapped), share,
+            survey.locations(swapped), "Exchange or remove them.",
         )  # fmt: skip
     alike = np.abs(leaning).min(axis=1) > 2 * margin
-    alike &= (np.abs(evidence).min(axis=1) > CERTAIN) & (np.sign(leaning[:, 0]) == np.sign(leaning[:, 1]))
+    alike &= (np.abs(evidence).min(axis=1) > STRONG_EVIDENCE) & (np.sign(leaning[:, 0]) == np.sign(leaning[:, 1]))
     alike[np.array(survey.copies, dtype=np.int64)] = False  # they are counted by themselves
     both = np.flatnonzero(alike)
     if len(both):
         yield Finding(
-            "warning", "one_language", f"{name}rows that seem to have one language on both sides", len(both),
-            len(both) / survey.rows, survey.places(both), "See whether they were translated at all.",
+            "warning", "one_language", f"{prefix}rows that seem to have one language on both sides", len(both),
+            len(both) / survey.rows, survey.locations(both), "See whether they were translated at all.",
         )  # fmt: skip

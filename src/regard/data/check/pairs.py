@@ -19,7 +19,7 @@ tenth of the rows.
 | duplicates   | pairs that occur before                                       |         | always  |         |
 | ambiguous    | sources with several different targets                        |         |         | always  |
 | copies       | targets that are their source                                 |         | > 1 %   | else    |
-| long         | sides with more than data.longest tokens, by estimate         |         | always  |         |
+| long         | sides with more than data.max_length tokens, by estimate         |         | always  |         |
 | ratio        | sides of very different length                                |         | always  |         |
 | turned       | a whole file with its sides exchanged                         | always  |         |         |
 | swapped      | single rows with their sides exchanged                        | if much | else    |         |
@@ -38,31 +38,31 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.findings import SHOWN, Finding, Lengths, Report, Severity
-from regard.data.check.pair_languages import languages
-from regard.data.check.pair_survey import Advance, Survey, Surveyed, Tally, unheard
-from regard.data.settings import Data
-from regard.data.sources import expand, parallel
+from regard.data.check.findings import MAX_LOCATIONS, Finding, Lengths, Report, Severity
+from regard.data.check.pair_languages import language_findings
+from regard.data.check.pair_survey import DatasetSurvey, PairSurvey, ProgressCallback, Tally, no_progress
+from regard.data.settings import DataSettings
+from regard.data.sources import expand_patterns, split_parallel
 
-MUCH = 0.1
-FEW = 1000
-OF_FILES = ("unreadable", "header", "counts")
+HIGH_FRACTION = 0.1
+MIN_PAIRS = 1000
+FILE_FINDINGS = ("unreadable", "header", "counts")
 """what is counted by files, not by rows"""
-APART = 3.0
+MAX_LENGTH_RATIO = 3.0
 """times longer or shorter than usual, in words and in characters, before the length of a side is odd"""
 
-ESTIMATE = "by an estimate (a token for four bytes, at least one for a word)"
+TOKEN_ESTIMATE_NOTE = "by an estimate (a token for four bytes, at least one for a word)"
 
-Numbers = NDArray[np.int64]
-S = TypeVar("S", bound=Surveyed[Any])
+Indices = NDArray[np.int64]
+S = TypeVar("S", bound=DatasetSurvey[Any])
 
-Kinds = Mapping[str, tuple[str, str, Severity, bool]]
+FindingSpecs = Mapping[str, tuple[str, str, Severity, bool]]
 """Of each kind of flaw what is said of it, what to do, how bad it is, and whether much of it is an error."""
 
-Leaks = tuple[tuple[str, str, Severity, str], ...]
+LeakSpecs = tuple[tuple[str, str, Severity, str], ...]
 """Of each kind of hash a word for programs, what is said of those that both sets have, how bad it is, and what to do."""
 
-SEEN: Kinds = {
+COMMON_FINDINGS: FindingSpecs = {
     "unreadable": ("files that cannot be read to their end", "Training would stop there as well.", "error", False),
     "encoding": (
         "lines that are not UTF-8", "Convert the file with iconv from the encoding that it has, or remove them.", "error",
@@ -89,191 +89,195 @@ SEEN: Kinds = {
 
 
 def check_pairs(
-    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: Data,
-    advance: Advance = unheard,
+    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: DataSettings,
+    progress: ProgressCallback = no_progress,
 ) -> Report:  # fmt: skip
     """Look at training pairs, and at validation pairs against them."""
-    train, held = Survey(expand(data), columns), Survey(expand(valid), columns)
-    train.read(advance, "training data")
-    held.read(advance, "validation data", known=train.profile)
+    train, held = PairSurvey(expand_patterns(data), columns), PairSurvey(expand_patterns(valid), columns)
+    train.read(progress, "training data")
+    held.read(progress, "validation data", reference=train.profile)
     findings: list[Finding] = []
-    for name, survey in named(train, held):
-        findings += [*seen(name, survey), *too_few(name, survey, bool(held.entries))]
-        findings += [*repeated(name, survey), *long(name, survey, settings.longest)]
-        findings += languages(name, survey, train, advance)
-    findings += leaks(train, held, _LEAKS)
-    counts = counted(train, held, lambda survey: {"pairs": len(survey), "files": files(survey)})
-    lengths = Lengths(train.sizes(0), train.sizes(1), train.sizes(2), settings.longest, odd_ratios(train))
+    for name, survey in named_splits(train, held):
+        findings += [*row_findings(name, survey), *pair_count_findings(name, survey, bool(held.entries))]
+        findings += [*pair_duplicate_findings(name, survey), *length_findings(name, survey, settings.max_length)]
+        findings += language_findings(name, survey, train, progress)
+    findings += leak_findings(train, held, _LEAKS)
+    counts = split_counts(train, held, lambda survey: {"pairs": len(survey), "files": count_files(survey)})
+    lengths = Lengths(train.sizes(0), train.sizes(1), train.sizes(2), settings.max_length, length_ratio_outliers(train))
     return Report("translate", counts, tuple(findings), lengths)
 
 
-def named(train: S, held: S) -> list[tuple[str, S]]:
+def named_splits(train: S, valid: S) -> list[tuple[str, S]]:
     """The sets that there are, with what stands before all that is said of them."""
-    return [("", train), *([("validation: ", held)] if held.entries else [])]
+    return [("", train), *([("validation: ", valid)] if valid.entries else [])]
 
 
-def counted(train: S, held: S, count: Callable[[S], dict[str, int]]) -> dict[str, int]:
+def split_counts(train: S, valid: S, count: Callable[[S], dict[str, int]]) -> dict[str, int]:
     counts = count(train)
-    return counts | {f"validation_{name}": many for name, many in count(held).items()} if held.entries else counts
+    return counts | {f"validation_{name}": many for name, many in count(valid).items()} if valid.entries else counts
 
 
-def among(
-    survey: Surveyed[Any], numbers: Sequence[int] | Numbers, said: Mapping[int, str] | None, severity: Severity, kind: str,
-    what: str, advice: str,
+def sample_finding(
+    survey: DatasetSurvey[Any], indices: Sequence[int] | Indices, notes: Mapping[int, str] | None, severity: Severity, kind: str,
+    message: str, advice: str,
 ) -> Finding:  # fmt: skip
     """A finding about the samples of these numbers; `said` stands behind each that is shown."""
-    many = len(numbers)
-    return Finding(severity, kind, what, many, many / survey.rows, survey.places(numbers, said), advice)
+    many = len(indices)
+    return Finding(severity, kind, message, many, many / survey.rows, survey.locations(indices, notes), advice)
 
 
-def files(survey: Survey) -> int:
+def count_files(survey: PairSurvey) -> int:
     """Two for a pair of parallel files."""
-    return sum(len(parallel(entry) or (entry,)) for entry in survey.entries)
+    return sum(len(split_parallel(entry) or (entry,)) for entry in survey.entries)
 
 
-def seen(name: str, survey: Survey) -> Iterable[Finding]:
+def row_findings(prefix: str, survey: PairSurvey) -> Iterable[Finding]:
     """What was noted row by row."""
-    yield from tallied(name, survey.tallies, survey.rows, SEEN)
+    yield from tally_findings(prefix, survey.tallies, survey.rows, COMMON_FINDINGS)
     if copies := len(survey.copies):
-        yield among(
+        yield sample_finding(
             survey, survey.copies, None, "warning" if copies / survey.rows > 0.01 else "note", "copies",
-            f"{name}targets that are their own source",
+            f"{prefix}targets that are their own source",
             "Names and numbers may be; sentences teach the model to copy instead of translating.",
         )  # fmt: skip
 
 
-def tallied(name: str, tallies: Mapping[str, Tally], rows: int, kinds: Kinds) -> Iterable[Finding]:
-    for kind, (what, advice, severity, much) in kinds.items():
+def tally_findings(prefix: str, tallies: Mapping[str, Tally], rows: int, specs: FindingSpecs) -> Iterable[Finding]:
+    for kind, (what, advice, severity, much) in specs.items():
         if kind not in tallies:
             continue
         tally = tallies[kind]
         share = tally.count / max(rows, 1)
-        if kind in OF_FILES:
+        if kind in FILE_FINDINGS:
             share = 0.0
-        elif much and share > MUCH:
+        elif much and share > HIGH_FRACTION:
             severity = "error"
-        yield Finding(severity, kind, f"{name}{what}", tally.count, share, tuple(tally.places), advice)
+        yield Finding(severity, kind, f"{prefix}{what}", tally.count, share, tuple(tally.locations), advice)
 
 
-def too_few(name: str, survey: Survey, has_valid: bool) -> Iterable[Finding]:
+def pair_count_findings(prefix: str, survey: PairSurvey, has_valid: bool) -> Iterable[Finding]:
     sources = len(np.unique(survey.hashes(1)))
     many = len(survey)
     if not many:
-        yield Finding("error", "few", f"{name}there is no usable pair", 0, 0.0, (), "Each row needs two texts.")
-    elif not name and sources < 2 and not has_valid:
+        yield Finding("error", "few", f"{prefix}there is no usable pair", 0, 0.0, (), "Each row needs two texts.")
+    elif not prefix and sources < 2 and not has_valid:
         advice = "Add data, or give validation data of its own with --valid."
         yield Finding("error", "few", "pairs of one source, of which none can be held out", many, 0.0, (), advice)
-    elif not name and many < FEW:
+    elif not prefix and many < MIN_PAIRS:
         advice = "A model learns so few by heart. Thousands are a start, better more."
         yield Finding("warning", "few", "pairs are few", many, 0.0, (), advice)
 
 
-class Sorted:
+class SortedHashes:
     """Hashes in order, to find the first of equals."""
 
     def __init__(self, hashes: NDArray[np.uint64]) -> None:
         self.order = np.argsort(hashes, kind="stable")
         self.values = hashes[self.order]
 
-    def repeats(self) -> Numbers:
+    def duplicates(self) -> Indices:
         """The numbers of those that equal an earlier one."""
         return np.sort(self.order[1:][self.values[1:] == self.values[:-1]])
 
-    def first(self, value: np.uint64) -> int:
+    def first_index(self, value: np.uint64) -> int:
         return int(self.order[np.searchsorted(self.values, value)])
 
 
-def duplicated(name: str, unit: str, survey: Surveyed[Any]) -> tuple[list[Finding], Numbers]:
+def find_duplicates(prefix: str, unit: str, survey: DatasetSurvey[Any]) -> tuple[list[Finding], Indices]:
     """What is said of samples that are there twice, and the numbers of all that do not repeat an earlier one."""
     whole = survey.hashes(0)
-    order = Sorted(whole)
-    again = order.repeats()
+    order = SortedHashes(whole)
+    again = order.duplicates()
     once = np.setdiff1d(np.arange(len(whole)), again)
     if not len(again):
         return [], once
-    said = {int(n): f"as in {survey.place(order.first(whole[n]), int(n))}" for n in again[:SHOWN]}
-    what, advice = f"{name}{unit} that repeat an earlier one", "Remove them unless they are to count more."
-    return [among(survey, again, said, "warning", "duplicates", what, advice)], once
+    said = {int(n): f"as in {survey.location_name(order.first_index(whole[n]), int(n))}" for n in again[:MAX_LOCATIONS]}
+    what, advice = f"{prefix}{unit} that repeat an earlier one", "Remove them unless they are to count more."
+    return [sample_finding(survey, again, said, "warning", "duplicates", what, advice)], once
 
 
-def answered_otherwise(survey: Surveyed[Any], once: Numbers) -> tuple[Numbers, dict[int, str]]:
+def find_conflicts(survey: DatasetSurvey[Any], unique: Indices) -> tuple[Indices, dict[int, str]]:
     """Those of `once` whose question an earlier one asks, with another answer; and where, of the first few."""
     asked = survey.hashes(1)
-    order = Sorted(asked[once])
-    others = once[order.repeats()]
+    order = SortedHashes(asked[unique])
+    others = unique[order.duplicates()]
     return others, {
-        int(n): f"otherwise in {survey.place(int(once[order.first(asked[n])]), int(n))}" for n in others[:SHOWN]
+        int(n): f"otherwise in {survey.location_name(int(unique[order.first_index(asked[n])]), int(n))}"
+        for n in others[:MAX_LOCATIONS]
     }
 
 
-def repeated(name: str, survey: Survey) -> Iterable[Finding]:
-    findings, once = duplicated(name, "pairs", survey)
+def pair_duplicate_findings(prefix: str, survey: PairSurvey) -> Iterable[Finding]:
+    findings, once = find_duplicates(prefix, "pairs", survey)
     yield from findings
-    others, said = answered_otherwise(survey, once)
+    others, said = find_conflicts(survey, once)
     if len(others):
         many = len(np.unique(survey.hashes(1)[others]))
         yield Finding(
-            "note", "ambiguous", f"{name}sources with several different targets", many, many / survey.rows,
-            survey.places(others, said), "That is natural in some data; the model learns a mixture.",
+            "note", "ambiguous", f"{prefix}sources with several different targets", many, many / survey.rows,
+            survey.locations(others, said), "That is natural in some data; the model learns a mixture.",
         )  # fmt: skip
 
 
-def long(name: str, survey: Survey, longest: int) -> Iterable[Finding]:
+def length_findings(prefix: str, survey: PairSurvey, max_length: int) -> Iterable[Finding]:
     tokens = survey.sizes(2)
-    over = np.flatnonzero(tokens.max(axis=1, initial=0) > longest)
+    over = np.flatnonzero(tokens.max(axis=1, initial=0) > max_length)
     if len(over):
-        said = {int(n): f"about {tokens[n].max():,} tokens" for n in over[:SHOWN]}
-        yield among(
+        said = {int(n): f"about {tokens[n].max():,} tokens" for n in over[:MAX_LOCATIONS]}
+        yield sample_finding(
             survey, over, said, "warning", "long",
-            f"{name}pairs with more than data.longest={longest:,} tokens on a side, {ESTIMATE}",
-            "Training skips them. Split them, or raise data.longest.",
+            f"{prefix}pairs with more than data.max_length={max_length:,} tokens on a side, {TOKEN_ESTIMATE_NOTE}",
+            "Training skips them. Split them, or raise data.max_length.",
         )  # fmt: skip
-    odd = odd_ratios(survey)
+    odd = length_ratio_outliers(survey)
     if len(odd):
         words, letters = survey.sizes(0), survey.sizes(1)
         said = {
             int(n): f"{words[n][0]:,} to {words[n][1]:,} words, {letters[n][0]:,} to {letters[n][1]:,} characters"
-            for n in odd[:SHOWN]
+            for n in odd[:MAX_LOCATIONS]
         }
-        yield among(
+        yield sample_finding(
             survey, odd, said, "warning", "ratio",
-            f"{name}pairs with sides of very different length, {APART:g} times other than usual",
+            f"{prefix}pairs with sides of very different length, {MAX_LENGTH_RATIO:g} times other than usual",
             "See whether they belong together.",
         )  # fmt: skip
 
 
-def odd_ratios(survey: Survey) -> Numbers:
+def length_ratio_outliers(survey: PairSurvey) -> Indices:
     """Pairs whose ratio of lengths is far from the median, in characters and in words; short ones may be anything."""
     letters, words = survey.sizes(1), survey.sizes(0)
     if not len(letters):
         return np.zeros(0, dtype=np.int64)
     odd = letters.max(axis=1) >= 40
-    odd &= _apart(letters)
+    odd &= _is_ratio_outlier(letters)
     # where words are not divided by blanks, as in Chinese, their number says nothing
     if (np.median(letters / np.maximum(words, 1), axis=0) < 12).all():
-        odd &= _apart(words)
+        odd &= _is_ratio_outlier(words)
     return np.flatnonzero(odd)
 
 
-def _apart(sizes: Numbers) -> NDArray[np.bool_]:
+def _is_ratio_outlier(sizes: Indices) -> NDArray[np.bool_]:
     ratio = np.log(np.maximum(sizes, 1)) @ np.array([1.0, -1.0])
-    far: NDArray[np.bool_] = np.abs(ratio - np.median(ratio)) > np.log(APART)
+    far: NDArray[np.bool_] = np.abs(ratio - np.median(ratio)) > np.log(MAX_LENGTH_RATIO)
     return far
 
 
-def leaks(train: S, held: S, kinds: Leaks) -> Iterable[Finding]:
+def leak_findings(train: S, valid: S, specs: LeakSpecs) -> Iterable[Finding]:
     """What is validated on and trained on as well; each sample counts once, by the worst that is true of it."""
-    left = np.arange(len(held))
-    for kind, (name, what, severity, advice) in enumerate(kinds):
-        theirs, ours = held.hashes(kind), Sorted(train.hashes(kind))
+    left = np.arange(len(valid))
+    for kind, (name, what, severity, advice) in enumerate(specs):
+        theirs, ours = valid.hashes(kind), SortedHashes(train.hashes(kind))
         known = np.isin(theirs[left], ours.values)
         found, left = left[known], left[~known]
         if len(found):
-            said = {int(n): f"trained on in {train.place(ours.first(theirs[n]))}" for n in found[:SHOWN]}
-            yield among(held, found, said, severity, name, f"validation: {what}", advice)
+            said = {
+                int(n): f"trained on in {train.location_name(ours.first_index(theirs[n]))}"
+                for n in found[:MAX_LOCATIONS]
+            }
+            yield sample_finding(valid, found, said, severity, name, f"validation: {what}", advice)
 
 
-_LEAKS: Leaks = (
+_LEAKS: LeakSpecs = (
     ("leak", "pairs that are also trained on", "error", "Remove them from one of the two: the score would be too good."),
     ("leak_source", "sources that are also trained on, with another target", "warning", "Better remove them from training."),
     (

@@ -11,141 +11,143 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.check.file_survey import FileSurvey
-from regard.data.check.labeled_survey import Read
-from regard.data.images.masks import Classes
-from regard.data.points.cloud import Cloud
-from regard.data.points.labeled import CloudFile
-from regard.data.points.labels import classes_inside, counted
+from regard.data.check.labeled_survey import EntryReader
+from regard.data.images.masks import ClassMap
+from regard.data.points.cloud import PointCloud
+from regard.data.points.labeled import CloudSample
+from regard.data.points.labels import classes_from_cloud, count_labels
 
-FEWEST = 64
+MIN_POINTS = 64
 """points, below which there is little to see"""
-HUGE = 5_000_000
+MAX_POINTS = 5_000_000
 """points, from which on reading takes seconds"""
-THIN = 1e-4
+MIN_THICKNESS = 1e-4
 """of its length, below which a cloud is flat, or a line"""
-LOOKED_AT = 20_000
+MAX_SHAPE_POINTS = 20_000
 """points of a cloud that its form is told by"""
-OUTSIDE = 10.0
+OUTLIER_RATIO = 10.0
 """times as far from the middle as all but 5 % of the points, from which on a point lies outside the rest"""
 
 
 @dataclass(frozen=True)
-class Seen:
+class CloudStats:
     """What is kept of one cloud."""
 
-    points: int
-    dropped: int
+    num_points: int
+    num_dropped: int
     extent: float
     """the longest side of its box"""
-    form: str
+    degenerate_shape: str
     """plane, line or place, where it is no more than that"""
-    outside: int
-    beside: tuple[str, ...]
+    num_outliers: int
+    attributes: tuple[str, ...]
     """colours, normals, where it has them"""
-    content: bytes
-    labels: dict[int, int] | None
-    answer: bytes
-    classes: Classes | None
+    content_hash: bytes
+    label_counts: dict[int, int] | None
+    target_hash: bytes
+    classes: ClassMap | None
 
 
-class CloudSurvey(FileSurvey[CloudFile, Seen]):
+class CloudSurvey(FileSurvey[CloudSample, CloudStats]):
     """Of each usable cloud also its points and its size; how many have colours and normals; and where points have classes, how
     many of each number there are."""
 
-    skipped = ("hidden: ", "no cloud: ")
+    skip_prefixes = ("hidden: ", "no cloud: ")
 
     def __init__(
-        self, entries: Sequence[str], columns: Mapping[str, str] | None, read: Read, labelled: bool,
-        known: Classes | None = None,
+        self, entries: Sequence[str], columns: Mapping[str, str] | None, read: EntryReader, is_labeled: bool,
+        known_classes: ClassMap | None = None,
     ) -> None:  # fmt: skip
         super().__init__(entries, columns, read)
-        self.labelled, self.known = labelled, known
-        self.inside: Classes | None = None
+        self.is_labeled, self.known_classes = is_labeled, known_classes
+        self.file_classes: ClassMap | None = None
         """as the first file that names classes does"""
-        self.points: Counter[int] = Counter()
+        self.label_counts: Counter[int] = Counter()
         """of each number"""
-        self.beside: Counter[str] = Counter()
+        self.attribute_counts: Counter[str] = Counter()
         """clouds that have colours, and those that have normals"""
-        self._sizes, self._extents = array("Q"), array("d")
+        self._point_totals, self._extents = array("Q"), array("d")
 
     @property
-    def sizes(self) -> NDArray[np.int64]:
+    def point_totals(self) -> NDArray[np.int64]:
         """(N,) points."""
-        return np.array(self._sizes, dtype=np.int64)
+        return np.array(self._point_totals, dtype=np.int64)
 
     @property
     def extents(self) -> NDArray[np.float64]:
         """(N,) the longest side of each, in the unit of its file."""
         return np.array(self._extents, dtype=np.float64)
 
-    def _decoded(self, sample: CloudFile) -> Seen:
+    def _inspect(self, sample: CloudSample) -> CloudStats:
         cloud = sample.read()
-        labels = cloud.labels if self.labelled else None
-        answer = sample.label.encode("utf-8", "surrogatepass") if labels is None else _unordered(cloud, labels)
-        size = float(np.ptp(cloud.places, axis=0).max())
-        there = {"colours": cloud.colours is not None, "normals": cloud.normals is not None and not cloud.sampled}
-        return Seen(
-            len(cloud), cloud.dropped, size, form_of(cloud.places), outside(cloud.places),
-            tuple(name for name, so in there.items() if so), _unordered(cloud), None if labels is None else counted(labels),
-            answer, classes_inside(cloud),
+        labels = cloud.labels if self.is_labeled else None
+        answer = sample.label.encode("utf-8", "surrogatepass") if labels is None else _point_set_hash(cloud, labels)
+        size = float(np.ptp(cloud.coordinates, axis=0).max())
+        there = {"colours": cloud.colors is not None, "normals": cloud.normals is not None and not cloud.from_mesh}
+        return CloudStats(
+            len(cloud), cloud.num_dropped, size, degenerate_shape(cloud.coordinates), count_outliers(cloud.coordinates),
+            tuple(name for name, so in there.items() if so), _point_set_hash(cloud), None if labels is None else count_labels(labels),
+            answer, classes_from_cloud(cloud),
         )  # fmt: skip
 
-    def _look(self, number: int, sample: CloudFile, seen: Seen) -> None:
-        said = f"{seen.points:,} points"
+    def _add_sample(self, number: int, sample: CloudSample, seen: CloudStats) -> None:
+        said = f"{seen.num_points:,} points"
         odd = {
-            "sparse": seen.points < FEWEST,
-            "huge": seen.points > HUGE,
-            seen.form: bool(seen.form) and seen.points > 3,
-            "unlabelled": self.labelled and seen.labels is None,
+            "sparse": seen.num_points < MIN_POINTS,
+            "huge": seen.num_points > MAX_POINTS,
+            seen.degenerate_shape: bool(seen.degenerate_shape) and seen.num_points > 3,
+            "unlabelled": self.is_labeled and seen.label_counts is None,
         }
         for kind in (kind for kind, so in odd.items() if so):
-            self._note(kind, sample, said)
-        if seen.dropped:
-            self._note("nowhere", sample, f"{seen.dropped:,} of {seen.points + seen.dropped:,} points")
-        if seen.outside:
-            self._note("outside", sample, f"{seen.outside:,} of {said}")
-        self._look_at_labels(sample, seen)
-        self.beside.update(seen.beside)
-        self._sizes.append(seen.points)
+            self._tally_sample(kind, sample, said)
+        if seen.num_dropped:
+            self._tally_sample(
+                "nowhere", sample, f"{seen.num_dropped:,} of {seen.num_points + seen.num_dropped:,} points"
+            )
+        if seen.num_outliers:
+            self._tally_sample("outside", sample, f"{seen.num_outliers:,} of {said}")
+        self._add_labels(sample, seen)
+        self.attribute_counts.update(seen.attributes)
+        self._point_totals.append(seen.num_points)
         self._extents.append(seen.extent)
-        self._count(number, sample, seen.content, seen.answer)
+        self._add_class_and_hashes(number, sample, seen.content_hash, seen.target_hash)
 
-    def _look_at_labels(self, sample: CloudFile, seen: Seen) -> None:
-        if seen.labels is None:
+    def _add_labels(self, sample: CloudSample, seen: CloudStats) -> None:
+        if seen.label_counts is None:
             return
-        self.inside = self.inside or seen.classes
-        self.points.update(seen.labels)
-        known = self.known or self.inside
-        strange = known.strange(value for value in seen.labels if value >= 0) if known is not None else []
+        self.file_classes = self.file_classes or seen.classes
+        self.label_counts.update(seen.label_counts)
+        known = self.known_classes or self.file_classes
+        strange = known.unknown_values(value for value in seen.label_counts if value >= 0) if known is not None else []
         if strange:
             shown = ", ".join(map(str, strange[:8]))
-            self._note("unknown_values", sample, f"{shown}{', …' if len(strange) > 8 else ''}")
-        if max(seen.labels) < 0:
-            self._note("unlabelled", sample, "every label is below 0")
+            self._tally_sample("unknown_values", sample, f"{shown}{', …' if len(strange) > 8 else ''}")
+        if max(seen.label_counts) < 0:
+            self._tally_sample("unlabelled", sample, "every label is below 0")
 
 
-def form_of(places: NDArray[np.float32]) -> str:
+def degenerate_shape(coordinates: NDArray[np.float32]) -> str:
     """place, line or plane where a cloud is no more than that; else nothing."""
-    some = places[:: max(len(places) // LOOKED_AT, 1)].astype(np.float64)
+    some = coordinates[:: max(len(coordinates) // MAX_SHAPE_POINTS, 1)].astype(np.float64)
     some = some - some.mean(axis=0)
     spread = np.sqrt(np.maximum(np.linalg.eigvalsh(some.T @ some / len(some)), 0))[::-1]
     # float32 leaves a little in every direction
-    if spread[0] <= 1e-7 * float(np.abs(places).max(initial=0)):
+    if spread[0] <= 1e-7 * float(np.abs(coordinates).max(initial=0)):
         return "place"
-    return "line" if spread[1] < THIN * spread[0] else "plane" if spread[2] < THIN * spread[0] else ""
+    return "line" if spread[1] < MIN_THICKNESS * spread[0] else "plane" if spread[2] < MIN_THICKNESS * spread[0] else ""
 
 
-def outside(places: NDArray[np.float32]) -> int:
+def count_outliers(coordinates: NDArray[np.float32]) -> int:
     """How many points lie far outside the rest."""
     with np.errstate(over="ignore"):
-        away = np.sqrt(((places.astype(np.float64) - np.median(places, axis=0)) ** 2).sum(axis=1))
+        away = np.sqrt(((coordinates.astype(np.float64) - np.median(coordinates, axis=0)) ** 2).sum(axis=1))
     usual = float(np.quantile(away, 0.95)) if len(away) else 0.0
-    return int((away > OUTSIDE * usual).sum()) if usual > 0 else 0
+    return int((away > OUTLIER_RATIO * usual).sum()) if usual > 0 else 0
 
 
-def _unordered(cloud: Cloud, labels: NDArray[np.int64] | None = None) -> bytes:
+def _point_set_hash(cloud: PointCloud, labels: NDArray[np.int64] | None = None) -> bytes:
     """A hash of the points whatever their order, and of their labels where they are given: the sum of a hash of each."""
-    numbers = cloud.places.view(np.uint32).astype(np.uint64)
+    numbers = cloud.coordinates.view(np.uint32).astype(np.uint64)
     mixed = np.full(len(cloud), 0x9E3779B97F4A7C15, dtype=np.uint64)
     for column in (*numbers.T, *(() if labels is None else (labels.view(np.uint64),))):
         mixed = (mixed ^ column) * np.uint64(0xFF51AFD7ED558CCD)

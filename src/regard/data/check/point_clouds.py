@@ -37,27 +37,35 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from regard.data.check.class_counts import Spread
-from regard.data.check.files import SizedReport, classed, leaks_of, parts, void_share
-from regard.data.check.findings import SHOWN, Finding, Lengths
-from regard.data.check.labeled import repeated, told, too_few
-from regard.data.check.pair_survey import Advance, unheard
-from regard.data.check.pairs import SEEN, Kinds, among, counted, leaks, named, tallied
+from regard.data.check.class_counts import ClassCounts
+from regard.data.check.files import SizedReport, class_summary, leak_specs, part_class_findings, void_finding
+from regard.data.check.findings import MAX_LOCATIONS, Finding, Lengths
+from regard.data.check.labeled import duplicate_findings, format_counts, sample_count_findings
+from regard.data.check.pair_survey import ProgressCallback, no_progress
+from regard.data.check.pairs import (
+    COMMON_FINDINGS,
+    FindingSpecs,
+    leak_findings,
+    named_splits,
+    sample_finding,
+    split_counts,
+    tally_findings,
+)
 from regard.data.check.point_cloud_survey import CloudSurvey
-from regard.data.images.masks import VOID, Classes
-from regard.data.points.labeled import clouds_of, labelled_clouds_of
-from regard.data.points.labels import find_cloud_classes, seen_cloud_classes
-from regard.data.settings import Data
-from regard.data.sources import expand
-from regard.data.synthetic.point_clouds import cloud_recipe_of
+from regard.data.images.masks import VOID, ClassMap
+from regard.data.points.labeled import read_clouds, read_labeled_clouds
+from regard.data.points.labels import find_cloud_classes, infer_cloud_classes
+from regard.data.settings import DataSettings
+from regard.data.sources import expand_patterns
+from regard.data.synthetic.point_clouds import parse_cloud_recipe
 
 Columns = Mapping[str, str] | None
 
-APART = 30.0
+MAX_SCALE_RATIO = 30.0
 """times larger or smaller than usual, from which on a cloud has another unit"""
 
-KINDS: Kinds = {
-    **{kind: SEEN[kind] for kind in ("unreadable", "encoding", "format", "header")},
+CLOUD_FINDINGS: FindingSpecs = {
+    **{kind: COMMON_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header")},
     "missing": ("rows that name a file that is not there", "Put the paths right: training refuses the table.", "error", False),
     "broken": ("files that cannot be read", "Repair or remove them: training would stop there.", "error", False),
     "unlabelled": (
@@ -86,91 +94,102 @@ KINDS: Kinds = {
 
 
 def check_clouds(
-    data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
+    data: Sequence[str],
+    valid: Sequence[str],
+    columns: Columns,
+    settings: DataSettings,
+    progress: ProgressCallback = no_progress,
 ) -> SizedReport:
     """Look at clouds and their classes, and at those of validation against them."""
-    train, held = (CloudSurvey(entries, columns, clouds_of, False) for entries in _entries(data, valid))
-    findings = _looked(train, held, advance)
-    more, spreads = classed(train, held)
+    train, held = (CloudSurvey(entries, columns, read_clouds, False) for entries in _entries(data, valid))
+    findings = _common_findings(train, held, progress)
+    more, spreads = class_summary(train, held)
     return _report("classify", train, held, [*findings, *more], spreads, len(train.classes))
 
 
-def check_labelled_clouds(
-    data: Sequence[str], valid: Sequence[str], columns: Columns, settings: Data, advance: Advance = unheard
+def check_labeled_clouds(
+    data: Sequence[str],
+    valid: Sequence[str],
+    columns: Columns,
+    settings: DataSettings,
+    progress: ProgressCallback = no_progress,
 ) -> SizedReport:
     """Look at clouds and the labels of their points."""
     entries, judged = _entries(data, valid)
     known = find_cloud_classes(entries) or find_cloud_classes(judged)
-    train, held = (CloudSurvey(some, columns, labelled_clouds_of, True, known) for some in (entries, judged))
-    findings = _looked(train, held, advance)
-    said = known or train.inside or held.inside
-    there = said or _seen(train, findings)
-    for name, survey in named(train, held):
-        findings += _labels(name, survey, there)
+    train, held = (CloudSurvey(some, columns, read_labeled_clouds, True, known) for some in (entries, judged))
+    findings = _common_findings(train, held, progress)
+    said = known or train.file_classes or held.file_classes
+    there = said or _infer_classes(train, findings)
+    for name, survey in named_splits(train, held):
+        findings += _label_findings(name, survey, there)
     if said is None and there.names and held.entries:
-        strange = {str(value): held.points[value] for value in there.strange(v for v in held.points if v >= 0)}
+        strange = {
+            str(value): held.label_counts[value]
+            for value in there.unknown_values(v for v in held.label_counts if v >= 0)
+        }
         if strange:
-            what = f"validation: labels that are not trained on (points: {told(strange)})"
+            what = f"validation: labels that are not trained on (points: {format_counts(strange)})"
             advice = "Add clouds with them to the training data, or name the classes in classes.txt."
             findings.append(Finding("error", "unknown", what, len(strange), 0.0, (), advice))
     counts = [
-        {name: survey.points[value] for name, value in zip(there.names, there.values, strict=True)}
+        {name: survey.label_counts[value] for name, value in zip(there.names, there.values, strict=True)}
         for survey in (train, held)
     ]
-    spreads = (Spread("points of classes", counts[0], counts[1] if held.entries else {}),) if there.names else ()
+    spreads = (ClassCounts("points of classes", counts[0], counts[1] if held.entries else {}),) if there.names else ()
     return _report("segment", train, held, findings, spreads, len(there.names))
 
 
 def _entries(data: Sequence[str], valid: Sequence[str]) -> tuple[list[str], list[str]]:
     """What is looked at; sets that are made bring their own validation."""
-    entries, judged = expand(data), expand(valid)
-    recipes = [cloud_recipe_of(entry) for entry in entries]
+    entries, judged = expand_patterns(data), expand_patterns(valid)
+    recipes = [parse_cloud_recipe(entry) for entry in entries]
     if not judged and entries and all(recipes):
-        judged = [str(recipe.judged("valid")) for recipe in recipes if recipe is not None]
+        judged = [str(recipe.for_split("valid")) for recipe in recipes if recipe is not None]
     return entries, judged
 
 
-def _looked(train: CloudSurvey, held: CloudSurvey, advance: Advance) -> list[Finding]:
+def _common_findings(train: CloudSurvey, held: CloudSurvey, advance: ProgressCallback) -> list[Finding]:
     """What is said of clouds whatever belongs to them."""
     train.read(advance, "training clouds")
     held.read(advance, "validation clouds")
     findings: list[Finding] = []
-    for name, survey in named(train, held):
-        findings += tallied(name, survey.tallies, survey.rows, KINDS)
-        findings += [*_units(name, survey, train), *_beside(name, survey)]
-        findings += too_few(name, "clouds", survey, bool(held.entries))
-        findings += repeated(name, "clouds", survey, "another answer")
-    return [*findings, *leaks(train, held, leaks_of("clouds"))]
+    for name, survey in named_splits(train, held):
+        findings += tally_findings(name, survey.tallies, survey.rows, CLOUD_FINDINGS)
+        findings += [*_scale_findings(name, survey, train), *_attribute_findings(name, survey)]
+        findings += sample_count_findings(name, "clouds", survey, bool(held.entries))
+        findings += duplicate_findings(name, "clouds", survey, "another answer")
+    return [*findings, *leak_findings(train, held, leak_specs("clouds"))]
 
 
-def _units(name: str, survey: CloudSurvey, train: CloudSurvey) -> Iterable[Finding]:
+def _scale_findings(prefix: str, survey: CloudSurvey, train: CloudSurvey) -> Iterable[Finding]:
     """Clouds whose size is in another unit, it seems, than most that are trained on."""
     usual = train.extents[train.extents > 0]
     if not len(usual) or not len(survey):
         return
     middle = float(np.median(usual))
     sizes = survey.extents
-    odd = np.flatnonzero((sizes > APART * middle) | ((sizes < middle / APART) & (sizes > 0)))
+    odd = np.flatnonzero((sizes > MAX_SCALE_RATIO * middle) | ((sizes < middle / MAX_SCALE_RATIO) & (sizes > 0)))
     if len(odd):
-        said = {int(n): f"{sizes[n]:.4g} long" for n in odd[:SHOWN]}
-        what = f"{name}clouds {APART:g} times as large or as small as usual (half of them are below {middle:.4g} long)"
+        said = {int(n): f"{sizes[n]:.4g} long" for n in odd[:MAX_LOCATIONS]}
+        what = f"{prefix}clouds {MAX_SCALE_RATIO:g} times as large or as small as usual (half of them are below {middle:.4g} long)"
         advice = "Are all in one unit? Metres and millimetres differ so. The frame 'unit' makes all of one size."
-        yield among(survey, odd, said, "warning", "units", what, advice)
+        yield sample_finding(survey, odd, said, "warning", "units", what, advice)
 
 
-def _beside(name: str, survey: CloudSurvey) -> Iterable[Finding]:
+def _attribute_findings(prefix: str, survey: CloudSurvey) -> Iterable[Finding]:
     for what in ("colours", "normals"):
-        some = survey.beside[what]
+        some = survey.attribute_counts[what]
         if 0 < some < len(survey):
             advice = "A model that reads them would see black, or nothing, in the others." if what == "colours" else (
                 "A model that reads them would see nothing in the others."
             )  # fmt: skip
-            told_of = f"{name}clouds with {what}, while the others have none"
+            told_of = f"{prefix}clouds with {what}, while the others have none"
             yield Finding("warning", what, told_of, some, some / max(survey.rows, 1), (), advice)
 
 
 def _report(
-    task: str, train: CloudSurvey, held: CloudSurvey, findings: Iterable[Finding], spreads: tuple[Spread, ...],
+    task: str, train: CloudSurvey, held: CloudSurvey, findings: Iterable[Finding], spreads: tuple[ClassCounts, ...],
     many: int,
 ) -> SizedReport:  # fmt: skip
     def count(survey: CloudSurvey) -> dict[str, int]:
@@ -180,27 +199,27 @@ def _report(
     none = np.zeros((0, 1), dtype=np.int64)
     lengths = Lengths(none, none, none, 0, np.zeros(0, dtype=np.int64), ("cloud",), "clouds")
     return SizedReport(
-        task, counted(train, held, count), tuple(findings), lengths, spreads=spreads,
-        measured={"points": train.sizes, "longest side": train.extents}, measure="clouds",
+        task, split_counts(train, held, count), tuple(findings), lengths, class_counts=spreads,
+        measurements={"points": train.point_totals, "longest side": train.extents}, size_title="clouds",
     )  # fmt: skip
 
 
-def _seen(survey: CloudSurvey, findings: list[Finding]) -> Classes:
+def _infer_classes(survey: CloudSurvey, findings: list[Finding]) -> ClassMap:
     """The classes that labels show by themselves."""
-    there = [value for value in survey.points if value >= 0]
+    there = [value for value in survey.label_counts if value >= 0]
     if len(there) <= VOID:
-        return seen_cloud_classes(there)
+        return infer_cloud_classes(there)
     what, advice = (
         "numbers among the labels, too many to be classes",
         "Is the right column taken? --columns label=NAME.",
     )
     findings.append(Finding("error", "many_classes", what, len(there), 0.0, (), advice))
-    return Classes((), ())
+    return ClassMap((), ())
 
 
-def _labels(name: str, survey: CloudSurvey, there: Classes) -> Iterable[Finding]:
-    yield from parts(name, "points", "cloud", survey.points, there)
-    total = sum(survey.points.values())
-    unknown = sum(many for value, many in survey.points.items() if value < 0 or value in there.void)
+def _label_findings(prefix: str, survey: CloudSurvey, there: ClassMap) -> Iterable[Finding]:
+    yield from part_class_findings(prefix, "points", "cloud", survey.label_counts, there)
+    total = sum(survey.label_counts.values())
+    unknown = sum(many for value, many in survey.label_counts.items() if value < 0 or value in there.void)
     if there.names and unknown:
-        yield void_share(f"{name}share of the points that has no class", unknown / total)
+        yield void_finding(f"{prefix}share of the points that has no class", unknown / total)

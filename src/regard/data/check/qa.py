@@ -21,7 +21,7 @@ tenth of the questions.
 | imbalance     | nine tenths of the questions, but not all, have none, or one   |          | always  |        |
 | duplicates    | questions that occur before                                    |          | always  |        |
 | contradiction | the same question about the same context with other answers    | if much  | else    |        |
-| long          | contexts that do not fit into data.longest tokens, by estimate |          |         | always |
+| long          | contexts that do not fit into data.max_length tokens, by estimate |          |         | always |
 | long_answer   | answers of more than 30 words                                  |          | always  |        |
 | leak          | questions of the validation set that are also trained on       | always   |         |        |
 | leak_question | the same with other answers                                    | always   |         |        |
@@ -37,60 +37,71 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.class_counts import ClassReport, Spread
-from regard.data.check.findings import SHOWN, Finding, Lengths, Place, Severity, excerpt
-from regard.data.check.labeled import MOST, repeated, too_few
-from regard.data.check.labeled_survey import SIZES, Rowwise
-from regard.data.check.pair_survey import Advance, hashed, measured, unheard
-from regard.data.check.pairs import ESTIMATE, MUCH, SEEN, Kinds, Leaks, among, counted, leaks, named, tallied
-from regard.data.settings import Data
-from regard.data.sources import expand
-from regard.data.text.files import Complain, existing
-from regard.data.text.qa import Span, spans_of
-from regard.data.text.records import document
-from regard.data.text.tables import Empty, format_of
+from regard.data.check.class_counts import ClassCounts, ClassReport
+from regard.data.check.findings import MAX_LOCATIONS, Finding, Lengths, Location, Severity, excerpt
+from regard.data.check.labeled import MAX_CLASS_FRACTION, duplicate_findings, sample_count_findings
+from regard.data.check.labeled_survey import SIZE_MEASURES, RowSurvey
+from regard.data.check.pair_survey import ProgressCallback, hash_text, no_progress, text_sizes
+from regard.data.check.pairs import (
+    COMMON_FINDINGS,
+    HIGH_FRACTION,
+    TOKEN_ESTIMATE_NOTE,
+    FindingSpecs,
+    LeakSpecs,
+    leak_findings,
+    named_splits,
+    sample_finding,
+    split_counts,
+    tally_findings,
+)
+from regard.data.settings import DataSettings
+from regard.data.sources import expand_patterns
+from regard.data.text.files import ErrorHandler, existing_file
+from regard.data.text.qa import QASample, read_qa
+from regard.data.text.records import read_json_document
+from regard.data.text.tables import SkippedRow, file_format
 
 SIDES = ("context", "answer", "question")
-WORDY = 30
+MAX_ANSWER_WORDS = 30
 """words of an answer beyond which it is hardly one"""
-MARKS = 3
+NUM_SPECIAL_TOKENS = 3
 """tokens that stand around a question and its context"""
 
-_KINDS: Kinds = {
-    **{kind: SEEN[kind] for kind in ("unreadable", "encoding", "format", "header")},
+_FINDINGS: FindingSpecs = {
+    **{kind: COMMON_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header")},
     "answer": (
         "questions with an answer that does not stand in the context",
         "An answer is learnt by its place. Put them right or remove them: training refuses the file.", "error", False,
     ),
     "empty": ("rows without a question or a context", "They are skipped.", "warning", True),
-    **{kind: SEEN[kind] for kind in ("mojibake", "lost", "control", "markup")},
+    **{kind: COMMON_FINDINGS[kind] for kind in ("mojibake", "lost", "control", "markup")},
 }  # fmt: skip
 
-_BOTH = "One of the two is wrong; or give one question both answers."
-_APART = "Better keep an article whole on one side: the score is to tell how well new texts are read."
-_LEAKS: Leaks = (
+_CONFLICT_ADVICE = "One of the two is wrong; or give one question both answers."
+_SPLIT_ADVICE = "Better keep an article whole on one side: the score is to tell how well new texts are read."
+_LEAKS: LeakSpecs = (
     ("leak", "questions that are also trained on", "error", "Remove them from one of the two: the score would be too good."),
     ("leak_question", "questions that are also trained on, with other answers", "error", "Remove them from one of the two."),
-    ("leak_context", "questions about contexts that are also trained on", "warning", _APART),
-    ("leak_article", "questions about articles that are also trained on", "note", _APART),
+    ("leak_context", "questions about contexts that are also trained on", "warning", _SPLIT_ADVICE),
+    ("leak_article", "questions about articles that are also trained on", "note", _SPLIT_ADVICE),
 )  # fmt: skip
 
 
-class SpanSurvey(Rowwise[Span]):
+class QASurvey(RowSurvey[QASample]):
     """Of each usable question also its lengths, and whether it has an answer.
 
     Hashes are of context, question and answers (0), of context and question (1), of the context (2), of the article (3).
     """
 
-    left_out = ("empty", "encoding", "format", "answer")
+    skip_kinds = ("empty", "encoding", "format", "answer")
 
     def __init__(self, entries: Sequence[str], columns: Mapping[str, str] | None) -> None:
         super().__init__(entries, columns, hashes=4)
-        self.answers = self.mended = 0
+        self.num_answers = self.num_relocated = 0
         """all of them, and those that were found elsewhere"""
-        self._sizes = {name: tuple(array("I") for _ in SIDES) for name in SIZES}
-        self._unsaid, self._moved = array("Q"), array("Q")
-        self._whole: dict[str, bool] = {}
+        self._sizes = {name: tuple(array("I") for _ in SIDES) for name in SIZE_MEASURES}
+        self._unanswerable, self._relocated = array("Q"), array("Q")
+        self._json_documents: dict[str, bool] = {}
         """whether a file is one JSON document"""
 
     def sizes(self, name: str) -> NDArray[np.int64]:
@@ -99,123 +110,133 @@ class SpanSurvey(Rowwise[Span]):
 
     def unanswerable(self) -> NDArray[np.int64]:
         """The numbers of questions without an answer."""
-        return np.array(self._unsaid, dtype=np.int64)
+        return np.array(self._unanswerable, dtype=np.int64)
 
-    def moved(self) -> NDArray[np.int64]:
+    def relocated(self) -> NDArray[np.int64]:
         """The numbers of questions with answers that were found elsewhere than they were said to stand."""
-        return np.array(self._moved, dtype=np.int64)
+        return np.array(self._relocated, dtype=np.int64)
 
     @property
     def classes(self) -> dict[str, int]:
-        unsaid = len(self._unsaid)
+        unsaid = len(self._unanswerable)
         return {"answerable": len(self) - unsaid, "unanswerable": unsaid}
 
-    def _at(self, path: str, line: int, text: str = "", side: int = 0) -> Place:
+    def _location(self, path: str, line: int, text: str = "", side: int = 0) -> Location:
         """In a file that is one JSON document questions are counted, not lines."""
-        return Place(path, line, text, "question" if self._counts(path) else "")
+        return Location(path, line, text, "question" if self._is_json_document(path) else "")
 
-    def place(self, number: int, beside: int | None = None) -> str:
-        found = super().place(number, beside)
-        counts = found.startswith("line ") and self._counts(self.entries[self._where[0][number]])
+    def location_name(self, number: int, beside: int | None = None) -> str:
+        found = super().location_name(number, beside)
+        counts = found.startswith("line ") and self._is_json_document(self.entries[self._sample_lines[0][number]])
         return f"question {found.removeprefix('line ')}" if counts else found
 
-    def _counts(self, path: str) -> bool:
-        if path not in self._whole:
-            self._whole[path] = format_of(path) == ".json" and document(existing(path)) is not None
-        return self._whole[path]
+    def _is_json_document(self, path: str) -> bool:
+        if path not in self._json_documents:
+            self._json_documents[path] = (
+                file_format(path) == ".json" and read_json_document(existing_file(path)) is not None
+            )
+        return self._json_documents[path]
 
-    def _items(self, entry: str, complain: Complain) -> Iterator[Span | Empty]:
-        yield from spans_of(entry, self.columns, complain)  # what it finds before the first row is noted too
+    def _read_entry(self, entry: str, complain: ErrorHandler) -> Iterator[QASample | SkippedRow]:
+        yield from read_qa(entry, self.columns, complain)  # what it finds before the first row is noted too
 
-    def _shown(self, sample: Span) -> str:
-        answer = excerpt(sample.answers[0], width=24) if sample.possible else "no answer"
+    def _preview(self, sample: QASample) -> str:
+        answer = excerpt(sample.answers[0], width=24) if sample.is_answerable else "no answer"
         return f"{excerpt(sample.question, width=48)} → {answer}"
 
-    def _look(self, number: int, sample: Span) -> None:
-        self._note_oddities(sample, (sample.context, sample.question))
-        if not sample.possible:
-            self._unsaid.append(len(self))
-        if sample.mended:
-            self._moved.append(len(self))
-        self.answers += len(sample.answers)
-        self.mended += sample.mended
+    def _add_sample(self, number: int, sample: QASample) -> None:
+        self._tally_quality_issues(sample, (sample.context, sample.question))
+        if not sample.is_answerable:
+            self._unanswerable.append(len(self))
+        if sample.num_relocated:
+            self._relocated.append(len(self))
+        self.num_answers += len(sample.answers)
+        self.num_relocated += sample.num_relocated
         texts = sample.context, max(sample.answers, key=len, default=""), sample.question
         for side, text in enumerate(texts):
-            for name, value in zip(SIZES, measured(text), strict=True):
+            for name, value in zip(SIZE_MEASURES, text_sizes(text), strict=True):
                 self._sizes[name][side].append(value)
         asked = f"{sample.context}\0{sample.question}"
         whole = "\0".join((asked, *sorted(set(sample.answers))))
-        self._keep(number, sample.line, map(hashed, (whole, asked, sample.context, sample.key)))
+        self._append(number, sample.line, map(hash_text, (whole, asked, sample.context, sample.split_key)))
 
 
-def check_spans(
-    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: Data,
-    advance: Advance = unheard,
+def check_qa(
+    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: DataSettings,
+    progress: ProgressCallback = no_progress,
 ) -> ClassReport:  # fmt: skip
     """Look at training questions, and at those of validation against them."""
-    train, held = SpanSurvey(expand(data), columns), SpanSurvey(expand(valid), columns)
-    train.read(advance, "training data")
-    held.read(advance, "validation data")
+    train, held = QASurvey(expand_patterns(data), columns), QASurvey(expand_patterns(valid), columns)
+    train.read(progress, "training data")
+    held.read(progress, "validation data")
     findings: list[Finding] = []
-    for name, survey in named(train, held):
-        findings += tallied(name, survey.tallies, survey.rows, _KINDS)
-        findings += [*too_few(name, "questions", survey, bool(held.entries)), *mended(name, survey)]
-        findings += [*answerable(name, survey), *repeated(name, "questions", survey, "other answers", _BOTH)]
-        findings += long(name, survey, settings.longest)
-    findings += leaks(train, held, _LEAKS)
+    for name, survey in named_splits(train, held):
+        findings += tally_findings(name, survey.tallies, survey.rows, _FINDINGS)
+        findings += [
+            *sample_count_findings(name, "questions", survey, bool(held.entries)),
+            *relocation_findings(name, survey),
+        ]
+        findings += [
+            *answerability_findings(name, survey),
+            *duplicate_findings(name, "questions", survey, "other answers", _CONFLICT_ADVICE),
+        ]
+        findings += length_findings(name, survey, settings.max_length)
+    findings += leak_findings(train, held, _LEAKS)
 
-    def counts(survey: SpanSurvey) -> dict[str, int]:
+    def counts(survey: QASurvey) -> dict[str, int]:
         contexts, articles = (len(np.unique(survey.hashes(kind))) for kind in (2, 3))
         told = {"articles": articles} if articles < contexts else {}
         return {"questions": len(survey), "contexts": contexts, **told, "files": len(survey.entries)}
 
-    words, characters, tokens = (train.sizes(name) for name in SIZES)
-    lengths = Lengths(words, characters, tokens, settings.longest, np.zeros(0, dtype=np.int64), SIDES, "questions")
+    words, characters, tokens = (train.sizes(name) for name in SIZE_MEASURES)
+    lengths = Lengths(words, characters, tokens, settings.max_length, np.zeros(0, dtype=np.int64), SIDES, "questions")
     some = len(train.unanswerable()) or len(held.unanswerable())
-    spreads = (Spread("questions", train.classes, held.classes if held.entries else {}),) if some else ()
-    return ClassReport("span", counted(train, held, counts), tuple(findings), lengths, spreads=spreads)
+    spreads = (ClassCounts("questions", train.classes, held.classes if held.entries else {}),) if some else ()
+    return ClassReport("qa", split_counts(train, held, counts), tuple(findings), lengths, class_counts=spreads)
 
 
-def mended(name: str, survey: SpanSurvey) -> Iterable[Finding]:
-    moved = survey.moved()
+def relocation_findings(prefix: str, survey: QASurvey) -> Iterable[Finding]:
+    moved = survey.relocated()
     if len(moved):
-        severity: Severity = "error" if len(moved) / survey.rows > MUCH else "warning"
-        what = f"{name}questions with answers elsewhere than they were said to stand ({survey.mended:,} answers)"
+        severity: Severity = "error" if len(moved) / survey.rows > HIGH_FRACTION else "warning"
+        what = (
+            f"{prefix}questions with answers elsewhere than they were said to stand ({survey.num_relocated:,} answers)"
+        )
         advice = "The nearest place is taken. Places count characters from 0, not bytes, in the context as it is."
-        yield among(survey, moved, None, severity, "mended", what, advice)
+        yield sample_finding(survey, moved, None, severity, "mended", what, advice)
 
 
-def answerable(name: str, survey: SpanSurvey) -> Iterable[Finding]:
+def answerability_findings(prefix: str, survey: QASurvey) -> Iterable[Finding]:
     """How many questions have an answer."""
     unsaid, many = survey.unanswerable(), len(survey)
     if not len(unsaid):
         return
     share = len(unsaid) / many
-    yield Finding("note", "unanswerable", f"{name}questions without an answer", len(unsaid), share)
+    yield Finding("note", "unanswerable", f"{prefix}questions without an answer", len(unsaid), share)
     if share == 1:
         advice = "Is the right column taken for the answer? Say --columns answer=NAME."
-        yield Finding("error", "one_class", f"{name}no question has an answer", 0, 0.0, (), advice)
-    elif max(share, 1 - share) > MOST:
-        said = f"{name}questions have {'no' if share > MOST else 'an'} answer"
+        yield Finding("error", "one_class", f"{prefix}no question has an answer", 0, 0.0, (), advice)
+    elif max(share, 1 - share) > MAX_CLASS_FRACTION:
+        said = f"{prefix}questions have {'no' if share > MAX_CLASS_FRACTION else 'an'} answer"
         advice = "Look at the scores of both: that of all says little of the fewer."
         most = max(len(unsaid), many - len(unsaid))
         yield Finding("warning", "imbalance", said, most, most / many, (), advice)
 
 
-def long(name: str, survey: SpanSurvey, longest: int) -> Iterable[Finding]:
+def length_findings(prefix: str, survey: QASurvey, max_length: int) -> Iterable[Finding]:
     tokens, words = survey.sizes("tokens"), survey.sizes("words")[:, 1]
-    sums = tokens[:, 0] + tokens[:, 2] + MARKS
-    over = np.flatnonzero(sums > longest)
+    sums = tokens[:, 0] + tokens[:, 2] + NUM_SPECIAL_TOKENS
+    over = np.flatnonzero(sums > max_length)
     if len(over):
-        what = f"{name}questions with contexts that do not fit into data.longest={longest:,} tokens, {ESTIMATE}"
-        advice = "They are read in windows that overlap. Raise data.longest if the model's context is longer."
-        said = {int(n): f"about {sums[n]:,} tokens" for n in over[:SHOWN]}
-        yield among(survey, over, said, "note", "long", what, advice)
-    wordy = np.flatnonzero(words > WORDY)
+        what = f"{prefix}questions with contexts that do not fit into data.max_length={max_length:,} tokens, {TOKEN_ESTIMATE_NOTE}"
+        advice = "They are read in windows that overlap. Raise data.max_length if the model's context is longer."
+        said = {int(n): f"about {sums[n]:,} tokens" for n in over[:MAX_LOCATIONS]}
+        yield sample_finding(survey, over, said, "note", "long", what, advice)
+    wordy = np.flatnonzero(words > MAX_ANSWER_WORDS)
     if len(wordy):
-        said = {int(n): f"{words[n]:,} words" for n in wordy[:SHOWN]}
+        said = {int(n): f"{words[n]:,} words" for n in wordy[:MAX_LOCATIONS]}
         what, advice = (
-            f"{name}questions with an answer of more than {WORDY} words",
+            f"{prefix}questions with an answer of more than {MAX_ANSWER_WORDS} words",
             "See that they are not whole sentences.",
         )
-        yield among(survey, wordy, said, "warning", "long_answer", what, advice)
+        yield sample_finding(survey, wordy, said, "warning", "long_answer", what, advice)

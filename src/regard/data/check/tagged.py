@@ -24,7 +24,7 @@ tenth of the sentences.
 | imbalance     | one kind or tag is nine tenths, or hardly a word in an entity  |          | always  |        |
 | duplicates    | sentences that occur before                                    |          | always  |        |
 | contradiction | the same words with other tags                                 | if much  | else    |        |
-| long          | sentences of more than data.longest tokens, by estimate        |          | always  |        |
+| long          | sentences of more than data.max_length tokens, by estimate        |          | always  |        |
 | unknown       | kinds or tags of the validation set that are not trained on    | always   |         |        |
 | leak          | sentences of the validation set that are also trained on       | if much  | else    |        |
 | leak_text     | the same with other tags                                       |          | always  |        |
@@ -41,32 +41,49 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.class_counts import ClassReport, Spread
-from regard.data.check.findings import SHOWN, Finding, Lengths, Severity, excerpt
-from regard.data.check.labeled import MOST, RARE, repeated, told, too_few
-from regard.data.check.labeled_survey import SIZES, Rowwise
-from regard.data.check.pair_survey import Advance, hashed, measured, unheard
-from regard.data.check.pairs import ESTIMATE, MUCH, SEEN, Kinds, Leaks, among, counted, leaks, named, tallied
-from regard.data.check.text_quality import bare
-from regard.data.settings import Data
-from regard.data.sources import expand
-from regard.data.text.files import Complain
-from regard.data.text.tables import Empty
-from regard.data.text.tag_schemes import OUTSIDE, SPELT, Scheme, Signs, convert
-from regard.data.text.tagged import Tagged, tagged_of
+from regard.data.check.class_counts import ClassCounts, ClassReport
+from regard.data.check.findings import MAX_LOCATIONS, Finding, Lengths, Severity, excerpt
+from regard.data.check.labeled import (
+    MAX_CLASS_FRACTION,
+    MIN_CLASS_SAMPLES,
+    duplicate_findings,
+    format_counts,
+    sample_count_findings,
+)
+from regard.data.check.labeled_survey import SIZE_MEASURES, RowSurvey
+from regard.data.check.pair_survey import ProgressCallback, hash_text, no_progress, text_sizes
+from regard.data.check.pairs import (
+    COMMON_FINDINGS,
+    HIGH_FRACTION,
+    TOKEN_ESTIMATE_NOTE,
+    FindingSpecs,
+    LeakSpecs,
+    leak_findings,
+    named_splits,
+    sample_finding,
+    split_counts,
+    tally_findings,
+)
+from regard.data.check.text_quality import normalize_text
+from regard.data.settings import DataSettings
+from regard.data.sources import expand_patterns
+from regard.data.text.files import ErrorHandler
+from regard.data.text.tables import SkippedRow
+from regard.data.text.tag_schemes import OUTSIDE, SCHEME_LETTERS, SchemeDetector, TagScheme, convert_tags
+from regard.data.text.tagged import TaggedSentence, read_tagged
 
-HARDLY = 0.99
+MAX_OUTSIDE_FRACTION = 0.99
 """share of words outside of entities from which on there is little to learn from"""
-MARKS = 2
+NUM_SPECIAL_TOKENS = 2
 """tokens that stand around a sentence"""
 
-_KINDS: Kinds = {
-    **{kind: SEEN[kind] for kind in ("unreadable", "encoding", "format", "header")},
+_FINDINGS: FindingSpecs = {
+    **{kind: COMMON_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header")},
     "empty": ("rows without words or without tags", "They are skipped.", "warning", True),
-    **{kind: SEEN[kind] for kind in ("mojibake", "lost", "control")},
+    **{kind: COMMON_FINDINGS[kind] for kind in ("mojibake", "lost", "control")},
 }
 
-_LEAKS: Leaks = (
+_LEAKS: LeakSpecs = (
     ("leak", "sentences that are also trained on", "warning", "Better remove them from training, unless they are short."),
     ("leak_text", "sentences that are also trained on, with other tags", "warning", "See which tags are right."),
     (
@@ -76,7 +93,7 @@ _LEAKS: Leaks = (
 )  # fmt: skip
 
 
-class TaggedSurvey(Rowwise[Tagged]):
+class TagSurvey(RowSurvey[TaggedSentence]):
     """Of each usable sentence also its lengths and whether its tags are as each scheme writes them.
 
     Hashes are of words with their tags (0), of the words (1), and of these without case and punctuation (2).
@@ -84,174 +101,189 @@ class TaggedSurvey(Rowwise[Tagged]):
 
     def __init__(self, entries: Sequence[str], columns: Mapping[str, str] | None) -> None:
         super().__init__(entries, columns, hashes=3)
-        self.signs = Signs()
-        self._sizes = {name: array("I") for name in SIZES}
-        self._odd = {scheme: array("Q") for scheme in SPELT}
-        self._said: dict[Scheme, dict[int, str]] = {scheme: {} for scheme in SPELT}
+        self.scheme_detector = SchemeDetector()
+        self._sizes = {name: array("I") for name in SIZE_MEASURES}
+        self._invalid_samples = {scheme: array("Q") for scheme in SCHEME_LETTERS}
+        self._invalid_notes: dict[TagScheme, dict[int, str]] = {scheme: {} for scheme in SCHEME_LETTERS}
 
     def sizes(self, name: str) -> NDArray[np.int64]:
         """(N, 1)."""
         return np.array(self._sizes[name], dtype=np.int64)[:, None]
 
     @property
-    def spells(self) -> bool:
+    def has_entities(self) -> bool:
         """Whether tags spell entities."""
-        return self.signs.scheme != "plain"
+        return self.scheme_detector.scheme != "plain"
 
     @property
     def classes(self) -> Counter[str]:
         """Entities by kind, or words by tag."""
         return (
-            Counter({kind or "_": many for kind, many in self.signs.kinds.items()}) if self.spells else self.signs.tags
+            Counter({kind or "_": many for kind, many in self.scheme_detector.type_counts.items()})
+            if self.has_entities
+            else self.scheme_detector.tag_counts
         )
 
-    def odd(self) -> tuple[NDArray[np.int64], dict[int, str]]:
+    def invalid_samples(self) -> tuple[NDArray[np.int64], dict[int, str]]:
         """The numbers of sentences with tags that the scheme does not allow; and which, of the first few."""
-        if not self.spells:
+        if not self.has_entities:
             return np.zeros(0, dtype=np.int64), {}
-        return np.array(self._odd[self.signs.scheme], dtype=np.int64), self._said[self.signs.scheme]
+        return np.array(self._invalid_samples[self.scheme_detector.scheme], dtype=np.int64), self._invalid_notes[
+            self.scheme_detector.scheme
+        ]
 
-    def _items(self, entry: str, complain: Complain) -> Iterator[Tagged | Empty]:
-        yield from tagged_of(entry, self.columns, complain)  # what it finds before the first row is noted too
+    def _read_entry(self, entry: str, complain: ErrorHandler) -> Iterator[TaggedSentence | SkippedRow]:
+        yield from read_tagged(entry, self.columns, complain)  # what it finds before the first row is noted too
 
-    def _shown(self, sample: Tagged) -> str:
+    def _preview(self, sample: TaggedSentence) -> str:
         return " ".join(
             word if tag == OUTSIDE else f"{word}/{tag}"
             for word, tag in zip((excerpt(word, width=16) for word in sample.words[:8]), sample.tags, strict=False)
         ) + (" …" if len(sample.words) > 8 else "")  # fmt: skip
 
-    def _look(self, number: int, sample: Tagged) -> None:
+    def _add_sample(self, number: int, sample: TaggedSentence) -> None:
         text = " ".join(sample.words)
-        self._note_oddities(sample, (text,))
-        for scheme in self.signs.add(sample.tags):
-            self._odd[scheme].append(len(self))
-            if len(self._odd[scheme]) <= SHOWN:
-                self._said[scheme][len(self)] = _first_odd(sample, scheme)
-        for name, value in zip(SIZES, measured(text), strict=True):
+        self._tally_quality_issues(sample, (text,))
+        for scheme in self.scheme_detector.update(sample.tags):
+            self._invalid_samples[scheme].append(len(self))
+            if len(self._invalid_samples[scheme]) <= MAX_LOCATIONS:
+                self._invalid_notes[scheme][len(self)] = _first_invalid_tag(sample, scheme)
+        for name, value in zip(SIZE_MEASURES, text_sizes(text), strict=True):
             self._sizes[name].append(value)
         joined = "\0".join(sample.words)
-        self._keep(number, sample.line, map(hashed, (joined + "\0" + " ".join(sample.tags), joined, bare(text))))
+        self._append(
+            number, sample.line, map(hash_text, (joined + "\0" + " ".join(sample.tags), joined, normalize_text(text)))
+        )
 
 
-def _first_odd(sample: Tagged, scheme: Scheme) -> str:
-    right = convert(sample.tags, scheme)
+def _first_invalid_tag(sample: TaggedSentence, scheme: TagScheme) -> str:
+    right = convert_tags(sample.tags, scheme)
     place = next(at for at, tag in enumerate(sample.tags) if tag != right[at])
     return f"'{excerpt(sample.words[place], width=24)}' is {sample.tags[place]}, and should be {right[place]}"
 
 
-def check_tagged(
-    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: Data,
-    advance: Advance = unheard,
+def check_tags(
+    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: DataSettings,
+    progress: ProgressCallback = no_progress,
 ) -> ClassReport:  # fmt: skip
     """Look at training sentences and their tags, and at those of validation against them."""
-    train, held = TaggedSurvey(expand(data), columns), TaggedSurvey(expand(valid), columns)
-    train.read(advance, "training data")
-    held.read(advance, "validation data")
+    train, held = TagSurvey(expand_patterns(data), columns), TagSurvey(expand_patterns(valid), columns)
+    train.read(progress, "training data")
+    held.read(progress, "validation data")
     findings: list[Finding] = []
-    for name, survey in named(train, held):
-        findings += tallied(name, survey.tallies, survey.rows, _KINDS)
+    for name, survey in named_splits(train, held):
+        findings += tally_findings(name, survey.tallies, survey.rows, _FINDINGS)
         findings += [
-            *too_few(name, "sentences", survey, bool(held.entries)),
-            *scheme(name, survey),
-            *classes(name, survey),
+            *sample_count_findings(name, "sentences", survey, bool(held.entries)),
+            *scheme_findings(name, survey),
+            *class_findings(name, survey),
         ]
-        findings += [*repeated(name, "sentences", survey, "other tags"), *long(name, survey, settings.longest)]
-    findings += unknown(train, held)
-    for finding in leaks(train, held, _LEAKS):
-        much = finding.kind == "leak" and finding.share > MUCH
+        findings += [
+            *duplicate_findings(name, "sentences", survey, "other tags"),
+            *length_findings(name, survey, settings.max_length),
+        ]
+    findings += unknown_tag_findings(train, held)
+    for finding in leak_findings(train, held, _LEAKS):
+        much = finding.kind == "leak" and finding.fraction > HIGH_FRACTION
         findings.append(replace(finding, severity="error") if much else finding)
 
-    def counts(survey: TaggedSurvey) -> dict[str, int]:
-        words = {"words": sum(survey.signs.tags.values())}
-        entities = {"entities": sum(survey.signs.kinds.values())} if survey.spells else {}
+    def counts(survey: TagSurvey) -> dict[str, int]:
+        words = {"words": sum(survey.scheme_detector.tag_counts.values())}
+        entities = {"entities": sum(survey.scheme_detector.type_counts.values())} if survey.has_entities else {}
         return {"sentences": len(survey), "files": len(survey.entries), **words, **entities}
 
-    words, characters, tokens = (train.sizes(name) for name in SIZES)
+    words, characters, tokens = (train.sizes(name) for name in SIZE_MEASURES)
     lengths = Lengths(
-        words, characters, tokens, settings.longest, np.zeros(0, dtype=np.int64), ("sentence",), "sentences"
+        words, characters, tokens, settings.max_length, np.zeros(0, dtype=np.int64), ("sentence",), "sentences"
     )
     return ClassReport(
-        "tag", counted(train, held, counts), tuple(findings), lengths, spreads=tuple(spreads(train, held))
+        "tag", split_counts(train, held, counts), tuple(findings), lengths, class_counts=tuple(tag_counts(train, held))
     )
 
 
-def spreads(train: TaggedSurvey, held: TaggedSurvey) -> Iterable[Spread]:
-    if train.spells and train.signs.kinds:
-        yield Spread("entities by kind", train.classes, held.classes if held.spells else {})
-    yield Spread("words by tag", train.signs.tags, held.signs.tags)
+def tag_counts(train: TagSurvey, valid: TagSurvey) -> Iterable[ClassCounts]:
+    if train.has_entities and train.scheme_detector.type_counts:
+        yield ClassCounts("entities by kind", train.classes, valid.classes if valid.has_entities else {})
+    yield ClassCounts("words by tag", train.scheme_detector.tag_counts, valid.scheme_detector.tag_counts)
 
 
-def scheme(name: str, survey: TaggedSurvey) -> Iterable[Finding]:
+def scheme_findings(prefix: str, survey: TagSurvey) -> Iterable[Finding]:
     """How entities are spelt, and where they are spelt otherwise."""
     if not len(survey):
         return
-    signs = survey.signs
-    what = f"{name}tags are spelt in {signs.scheme}" if survey.spells else f"{name}tags are classes of single words"
-    advice = "Entities are read alike in all schemes." if survey.spells else "See whether entities are meant."
-    if signs.doubt:
-        yield Finding("warning", "scheme", f"{what}, but {signs.doubt}", 0, 0.0, (), advice)
+    signs = survey.scheme_detector
+    what = (
+        f"{prefix}tags are spelt in {signs.scheme}"
+        if survey.has_entities
+        else f"{prefix}tags are classes of single words"
+    )
+    advice = "Entities are read alike in all schemes." if survey.has_entities else "See whether entities are meant."
+    if signs.ambiguity:
+        yield Finding("warning", "scheme", f"{what}, but {signs.ambiguity}", 0, 0.0, (), advice)
     else:
         yield Finding("note", "scheme", what, 0, 0.0)
-    odd, said = survey.odd()
+    odd, said = survey.invalid_samples()
     if len(odd):
-        severity: Severity = "error" if len(odd) / survey.rows > MUCH else "warning"
-        what = f"{name}sentences with tags that {signs.scheme} does not allow ({signs.repaired:,} tags)"
+        severity: Severity = "error" if len(odd) / survey.rows > HIGH_FRACTION else "warning"
+        what = f"{prefix}sentences with tags that {signs.scheme} does not allow ({signs.num_invalid:,} tags)"
         advice = "They are repaired: an entity begins wherever none can go on."
-        yield among(survey, odd, said, severity, "repaired", what, advice)
+        yield sample_finding(survey, odd, said, severity, "repaired", what, advice)
 
 
-def classes(name: str, survey: TaggedSurvey) -> Iterable[Finding]:
+def class_findings(prefix: str, survey: TagSurvey) -> Iterable[Finding]:
     """How kinds of entities or tags of words are spread."""
     counts = dict(survey.classes.most_common())
-    many, words = sum(counts.values()), sum(survey.signs.tags.values())
+    many, words = sum(counts.values()), sum(survey.scheme_detector.tag_counts.values())
     if not words:
         return
-    unit, what = ("entities", "kinds of entities") if survey.spells else ("words", "tags")
-    if survey.spells:
-        outside = survey.signs.tags[OUTSIDE]
-        yield Finding("note", "outside", f"{name}words that belong to no entity", outside, outside / words)
-        if HARDLY < outside / words < 1:
+    unit, what = ("entities", "kinds of entities") if survey.has_entities else ("words", "tags")
+    if survey.has_entities:
+        outside = survey.scheme_detector.tag_counts[OUTSIDE]
+        yield Finding("note", "outside", f"{prefix}words that belong to no entity", outside, outside / words)
+        if MAX_OUTSIDE_FRACTION < outside / words < 1:
             advice = (
                 "A model may say nothing at all and be nearly always right. See that entities are not left untagged."
             )
             yield Finding(
-                "warning", "imbalance", f"{name}hardly a word belongs to an entity", words - outside, 0.0, (), advice
+                "warning", "imbalance", f"{prefix}hardly a word belongs to an entity", words - outside, 0.0, (), advice
             )
-    if not counts or (len(counts) == 1 and not survey.spells):
-        said = "no word belongs to an entity" if survey.spells else "there is one tag only"
-        yield Finding("error", "one_class", f"{name}{said}", 0, 0.0, (), "Nothing can be told apart.")
+    if not counts or (len(counts) == 1 and not survey.has_entities):
+        said = "no word belongs to an entity" if survey.has_entities else "there is one tag only"
+        yield Finding("error", "one_class", f"{prefix}{said}", 0, 0.0, (), "Nothing can be told apart.")
         return
-    yield Finding("note", "classes", f"{name}{what} ({told(counts)})", len(counts), 0.0)
+    yield Finding("note", "classes", f"{prefix}{what} ({format_counts(counts)})", len(counts), 0.0)
     if len(counts) > max(many // 2, 20):
         advice = "Is the right column taken for the tags? Say --columns tags=NAME, or its place from 0."
-        yield Finding("error", "many_classes", f"{name}{what}, nearly as many as {unit}", len(counts), 0.0, (), advice)
+        yield Finding(
+            "error", "many_classes", f"{prefix}{what}, nearly as many as {unit}", len(counts), 0.0, (), advice
+        )
         return
     first, most = next(iter(counts.items()))
-    if len(counts) > 1 and most / many > MOST:
+    if len(counts) > 1 and most / many > MAX_CLASS_FRACTION:
         advice = "Look at the score of each kind: that of all says little of the others."
-        yield Finding("warning", "imbalance", f"{name}{unit} are '{first}'", most, most / many, (), advice)
-    rare = {label: count for label, count in counts.items() if count < RARE}
-    if rare and not name:
-        said = f"{name}{what} with fewer than {RARE} {unit} ({told(rare)})"
+        yield Finding("warning", "imbalance", f"{prefix}{unit} are '{first}'", most, most / many, (), advice)
+    rare = {label: count for label, count in counts.items() if count < MIN_CLASS_SAMPLES}
+    if rare and not prefix:
+        said = f"{prefix}{what} with fewer than {MIN_CLASS_SAMPLES} {unit} ({format_counts(rare)})"
         advice = "A kind is learnt from examples. Add some, or join it with another."
         yield Finding("warning", "rare", said, len(rare), 0.0, (), advice)
 
 
-def long(name: str, survey: TaggedSurvey, longest: int) -> Iterable[Finding]:
-    tokens = survey.sizes("tokens")[:, 0] + MARKS
-    over = np.flatnonzero(tokens > longest)
+def length_findings(prefix: str, survey: TagSurvey, max_length: int) -> Iterable[Finding]:
+    tokens = survey.sizes("tokens")[:, 0] + NUM_SPECIAL_TOKENS
+    over = np.flatnonzero(tokens > max_length)
     if len(over):
-        what = f"{name}sentences with more than data.longest={longest:,} tokens, {ESTIMATE}"
-        advice = "Is a blank line missing? They are read in windows that overlap, unless data.longest is raised."
-        said = {int(n): f"about {tokens[n]:,} tokens" for n in over[:SHOWN]}
-        yield among(survey, over, said, "warning", "long", what, advice)
+        what = f"{prefix}sentences with more than data.max_length={max_length:,} tokens, {TOKEN_ESTIMATE_NOTE}"
+        advice = "Is a blank line missing? They are read in windows that overlap, unless data.max_length is raised."
+        said = {int(n): f"about {tokens[n]:,} tokens" for n in over[:MAX_LOCATIONS]}
+        yield sample_finding(survey, over, said, "warning", "long", what, advice)
 
 
-def unknown(train: TaggedSurvey, held: TaggedSurvey) -> Iterable[Finding]:
-    strange = {label: count for label, count in held.classes.items() if label not in train.classes}
+def unknown_tag_findings(train: TagSurvey, valid: TagSurvey) -> Iterable[Finding]:
+    strange = {label: count for label, count in valid.classes.items() if label not in train.classes}
     if strange:
-        what = "kinds of entities" if held.spells else "tags"
+        what = "kinds of entities" if valid.has_entities else "tags"
         yield Finding(
-            "error", "unknown", f"validation: {what} that are not trained on ({told(strange)})", len(strange), 0.0, (),
+            "error", "unknown", f"validation: {what} that are not trained on ({format_counts(strange)})", len(strange), 0.0, (),
             "Add sentences with them to the training data, or leave them out.",
         )  # fmt: skip

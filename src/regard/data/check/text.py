@@ -30,21 +30,35 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from regard.data.check.findings import SHOWN, Finding, Lengths, Place, Report
-from regard.data.check.pair_survey import Advance, unheard
-from regard.data.check.pairs import MUCH, SEEN, Kinds, Leaks, Sorted, counted, duplicated, leaks, named, tallied
-from regard.data.check.text_survey import LINE, SOLID, TextSurvey
-from regard.data.settings import Data
-from regard.data.text.documents import check_choice, text_files
+from regard.data.check.findings import MAX_LOCATIONS, Finding, Lengths, Location, Report
+from regard.data.check.pair_survey import ProgressCallback, no_progress
+from regard.data.check.pairs import (
+    COMMON_FINDINGS,
+    HIGH_FRACTION,
+    FindingSpecs,
+    LeakSpecs,
+    SortedHashes,
+    find_duplicates,
+    leak_findings,
+    named_splits,
+    split_counts,
+    tally_findings,
+)
+from regard.data.check.text_survey import MAX_UNBROKEN_LENGTH, MIN_LINE_LENGTH, TextSurvey
+from regard.data.settings import DataSettings
+from regard.data.text.documents import check_columns, text_files
 
-FEW = 200_000
-SOME = 0.01
+MIN_CHARACTERS = 200_000
+MIN_REPEATED_FRACTION = 0.01
 """share of the text from which on repeated lines are worth a word"""
 
-_FILES: Kinds = {"unreadable": SEEN["unreadable"]}
-_ROWS: Kinds = {"format": SEEN["format"], "empty": ("blank documents", "They are skipped.", "warning", True)}
-_LINES: Kinds = {
-    "encoding": SEEN["encoding"],
+_FILE_FINDINGS: FindingSpecs = {"unreadable": COMMON_FINDINGS["unreadable"]}
+_DOCUMENT_FINDINGS: FindingSpecs = {
+    "format": COMMON_FINDINGS["format"],
+    "empty": ("blank documents", "They are skipped.", "warning", True),
+}
+_LINE_FINDINGS: FindingSpecs = {
+    "encoding": COMMON_FINDINGS["encoding"],
     "mojibake": (
         "lines with UTF-8 that was read as another encoding, such as Ã¼ for ü",
         "Make the file again, or repair it (the Python package ftfy does that).", "warning", True,
@@ -56,112 +70,117 @@ _LINES: Kinds = {
         False,
     ),
 }  # fmt: skip
-_STRETCHES: Kinds = {
+_PASSAGE_FINDINGS: FindingSpecs = {
     "solid": (
-        f"stretches of more than {SOLID:,} characters without a blank",
+        f"stretches of more than {MAX_UNBROKEN_LENGTH:,} characters without a blank",
         "See whether that is text: pictures and programs are sometimes written so.", "warning", False,
     ),
 }  # fmt: skip
 
 
 def check_texts(
-    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: Data,
-    advance: Advance = unheard,
+    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: DataSettings,
+    progress: ProgressCallback = no_progress,
 ) -> Report:  # fmt: skip
     """Look at training text, and at validation text against it."""
     train, held = TextSurvey(text_files(data), columns), TextSurvey(text_files(valid), columns)
-    check_choice([*train.entries, *held.entries], columns)
-    train.read(advance, "training data")
-    held.read(advance, "validation data")
+    check_columns([*train.entries, *held.entries], columns)
+    train.read(progress, "training data")
+    held.read(progress, "validation data")
     findings: list[Finding] = []
-    for name, survey in named(train, held):
-        kinds = ((1, _FILES), (survey.rows, _ROWS), (survey.many, _LINES), (survey.passages, _STRETCHES))
+    for name, survey in named_splits(train, held):
+        kinds = (
+            (1, _FILE_FINDINGS),
+            (survey.rows, _DOCUMENT_FINDINGS),
+            (survey.num_lines, _LINE_FINDINGS),
+            (survey.num_passages, _PASSAGE_FINDINGS),
+        )
         for rows, table in kinds:
-            findings += tallied(name, survey.tallies, rows, table)
-        findings += [*too_few(name, survey, bool(held.entries)), *repeated(name, survey)]
-    findings += [*leaks(train, held, _LEAKS), *leaked_lines(train, held)]
+            findings += tally_findings(name, survey.tallies, rows, table)
+        findings += [*text_size_findings(name, survey, bool(held.entries)), *text_duplicate_findings(name, survey)]
+    findings += [*leak_findings(train, held, _LEAKS), *line_leak_findings(train, held)]
     lengths = Lengths(
         train.sizes("words"), train.sizes("characters"), train.sizes("tokens"), 0, np.zeros(0, dtype=np.int64),
         ("document",), "documents",
     )  # fmt: skip
-    return Report("language", counted(train, held, _counts), tuple(findings), lengths)
+    return Report("lm", split_counts(train, held, _counts), tuple(findings), lengths)
 
 
 def _counts(survey: TextSurvey) -> dict[str, int]:
     return {
         "documents": len(survey),
         "files": len(survey.entries),
-        "lines": survey.many,
+        "lines": survey.num_lines,
         "words": survey.total("words"),
         "characters": survey.total("characters"),
-        "different_characters": len(survey.letters),
+        "different_characters": len(survey.characters),
         "bytes": survey.total("bytes"),
     }
 
 
-def too_few(name: str, survey: TextSurvey, has_valid: bool) -> Iterable[Finding]:
+def text_size_findings(prefix: str, survey: TextSurvey, has_valid: bool) -> Iterable[Finding]:
     many = survey.total("characters")
     if not many:
-        yield Finding("error", "few", f"{name}there is no text", 0, 0.0, (), "A document needs more than blanks.")
-    elif not name and not survey.can_hold_out and not has_valid:
+        yield Finding("error", "few", f"{prefix}there is no text", 0, 0.0, (), "A document needs more than blanks.")
+    elif not prefix and not survey.can_hold_out and not has_valid:
         advice = "Add text, or give validation data of its own with --valid."
         yield Finding("error", "few", "characters in one passage, of which none can be held out", many, 0.0, (), advice)
-    elif not name and many < FEW:
+    elif not prefix and many < MIN_CHARACTERS:
         advice = "A model learns so little by heart. Millions are a start, better more."
         yield Finding("warning", "few", "characters are few", many, 0.0, (), advice)
 
 
-def repeated(name: str, survey: TextSurvey) -> Iterable[Finding]:
-    yield from duplicated(name, "documents", survey)[0]
+def text_duplicate_findings(prefix: str, survey: TextSurvey) -> Iterable[Finding]:
+    yield from find_duplicates(prefix, "documents", survey)[0]
     hashes, sizes = survey.lines.arrays()
-    twice = Sorted(hashes).repeats()
-    share = _share(survey, int(sizes[twice].sum()))
-    if share > SOME:
-        first = list(dict.fromkeys(hashes[twice].tolist()))[:SHOWN]
-        here, there = survey.find(first, which=2), survey.find(first)
+    twice = SortedHashes(hashes).duplicates()
+    share = _text_fraction(survey, int(sizes[twice].sum()))
+    if share > MIN_REPEATED_FRACTION:
+        first = list(dict.fromkeys(hashes[twice].tolist()))[:MAX_LOCATIONS]
+        here, there = survey.find_lines(first, occurrence=2), survey.find_lines(first)
         yield Finding(
-            "warning" if share > MUCH else "note", "repeated",
-            f"{name}lines of {LINE} letters and more that repeat an earlier one{_sampled(survey)}; share of the text",
-            len(twice) * survey.lines.step, share, _beside(here, there, "as in"),
+            "warning" if share > HIGH_FRACTION else "note", "repeated",
+            f"{prefix}lines of {MIN_LINE_LENGTH} letters and more that repeat an earlier one{_sampling_note(survey)}; share of the text",
+            len(twice) * survey.lines.sampling_step, share, _join_locations(here, there, "as in"),
             "Headers and notices that stand everywhere are better removed.",
         )  # fmt: skip
 
 
-_REMOVE = "Remove them from one of the two: the loss would be too low."
-_LEAKS: Leaks = (
-    ("leak", "documents that are also trained on", "error", _REMOVE),
-    ("leak_near", "documents that are also trained on but for case, blanks and punctuation", "warning", _REMOVE),
+_LEAK_ADVICE = "Remove them from one of the two: the loss would be too low."
+_LEAKS: LeakSpecs = (
+    ("leak", "documents that are also trained on", "error", _LEAK_ADVICE),
+    ("leak_near", "documents that are also trained on but for case, blanks and punctuation", "warning", _LEAK_ADVICE),
 )
 
 
-def leaked_lines(train: TextSurvey, held: TextSurvey) -> Iterable[Finding]:
+def line_leak_findings(train: TextSurvey, valid: TextSurvey) -> Iterable[Finding]:
     """Passages of one text in another are found by their lines, wherever in either they stand."""
-    for survey, other in ((train, held), (held, train)):
-        survey.lines.thin(other.lines.mask)
-    hashes, sizes = held.lines.arrays()
+    for survey, other in ((train, valid), (valid, train)):
+        survey.lines.subsample(other.lines.mask)
+    hashes, sizes = valid.lines.arrays()
     known = np.isin(hashes, train.lines.arrays()[0])
     if not known.any():
         return
-    share = _share(held, int(sizes[known].sum()))
-    first = list(dict.fromkeys(hashes[known].tolist()))[:SHOWN]
-    here, there = held.find(first), train.find(first)
+    share = _text_fraction(valid, int(sizes[known].sum()))
+    first = list(dict.fromkeys(hashes[known].tolist()))[:MAX_LOCATIONS]
+    here, there = valid.find_lines(first), train.find_lines(first)
     yield Finding(
-        "error" if share > MUCH else "warning" if share > SOME else "note", "leak_lines",
-        f"validation: lines of {LINE} letters and more that are also trained on{_sampled(held)}; share of the text",
-        int(known.sum()) * held.lines.step, share, _beside(here, there, "trained on in"),
+        "error" if share > HIGH_FRACTION else "warning" if share > MIN_REPEATED_FRACTION else "note", "leak_lines",
+        f"validation: lines of {MIN_LINE_LENGTH} letters and more that are also trained on{_sampling_note(valid)}; share of the text",
+        int(known.sum()) * valid.lines.sampling_step, share, _join_locations(here, there, "trained on in"),
         "Some are alike by chance. If they are more, validate on text that is not trained on.",
     )  # fmt: skip
 
 
-def _share(survey: TextSurvey, characters: int) -> float:
-    return min(1.0, survey.lines.step * characters / max(survey.total("characters"), 1))
+def _text_fraction(survey: TextSurvey, characters: int) -> float:
+    return min(1.0, survey.lines.sampling_step * characters / max(survey.total("characters"), 1))
 
 
-def _sampled(survey: TextSurvey) -> str:
-    return f", by a sample of one in {survey.lines.step}" if survey.lines.step > 1 else ""
+def _sampling_note(survey: TextSurvey) -> str:
+    return f", by a sample of one in {survey.lines.sampling_step}" if survey.lines.sampling_step > 1 else ""
 
 
-def _beside(here: Mapping[int, Place], there: Mapping[int, Place], word: str) -> tuple[Place, ...]:
+def _join_locations(here: Mapping[int, Location], there: Mapping[int, Location], word: str) -> tuple[Location, ...]:
     """The one places with the names of the others behind them."""
     found = []
     for key, place in here.items():
@@ -169,5 +188,5 @@ def _beside(here: Mapping[int, Place], there: Mapping[int, Place], word: str) ->
         where = (
             "" if other is None else f"line {other.line}" if other.path == place.path else f"{other.path}:{other.line}"
         )
-        found.append(Place(place.path, place.line, f"{place.text}  ({word} {where})" if where else place.text))
+        found.append(Location(place.path, place.line, f"{place.text}  ({word} {where})" if where else place.text))
     return tuple(found)

@@ -7,15 +7,15 @@ import unicodedata
 from collections.abc import Iterator
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
-_LOST = "\N{REPLACEMENT CHARACTER}"
-_ENTITY = re.compile(r"&(?:[a-zA-Z]{2,8}|#\d{1,6}|#[xX][0-9a-fA-F]{1,5});|</?(?:br|p|b|i|a|div|span)\b[^<>]{0,40}>")
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_MARKUP = re.compile(r"&(?:[a-zA-Z]{2,8}|#\d{1,6}|#[xX][0-9a-fA-F]{1,5});|</?(?:br|p|b|i|a|div|span)\b[^<>]{0,40}>")
 
-_SECOND = "\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
+_CONTINUATION_CHARS = "\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
 """What the second bytes of UTF-8 look like in Latin-1 and Windows-1252."""
-_TWICE = re.compile(f"[ÂÃÄÅÎÏÐÑâ][{_SECOND}]{{1,2}}")
+_MOJIBAKE = re.compile(f"[ÂÃÄÅÎÏÐÑâ][{_CONTINUATION_CHARS}]{{1,2}}")
 
 
-def oddities(text: str) -> Iterator[tuple[str, int]]:
+def find_quality_issues(text: str) -> Iterator[tuple[str, int]]:
     """The kind of each mark that occurs, and where it occurs first."""
     if text.isascii():
         if not text.isprintable() and (found := _CONTROL.search(text)):
@@ -23,34 +23,34 @@ def oddities(text: str) -> Iterator[tuple[str, int]]:
     else:
         if found := _CONTROL.search(text):
             yield "control", found.start()
-        if (at := text.find(_LOST)) >= 0:
+        if (at := text.find(_REPLACEMENT)) >= 0:
             yield "lost", at
-        if (at := mojibake(text)) >= 0:
+        if (at := find_mojibake(text)) >= 0:
             yield "mojibake", at
-    if ("&" in text or "<" in text) and (found := _ENTITY.search(text)):
+    if ("&" in text or "<" in text) and (found := _MARKUP.search(text)):
         yield "markup", found.start()
 
 
-def mojibake(text: str) -> int:
+def find_mojibake(text: str) -> int:
     """Where UTF-8 was read as if it were Windows-1252 ("Ã¼" for "ü"), or −1."""
-    for found in _TWICE.finditer(text):
+    for found in _MOJIBAKE.finditer(text):
         for encoding in ("cp1252", "latin-1"):
             try:
                 once = found.group().encode(encoding).decode("utf-8", "ignore")
             except UnicodeEncodeError:
                 continue
             # a quote behind a capital umlaut also decodes, to letters that hardly any text holds
-            if once and (once[0] in _COMMON or unicodedata.category(once[0])[0] in "PSZ"):
+            if once and (once[0] in _COMMON_LETTERS or unicodedata.category(once[0])[0] in "PSZ"):
                 return found.start()
     return -1
 
 
-_COMMON = set(
+_COMMON_LETTERS = set(
     "äöüÄÖÜßáàâãåæçéèêëíìîïñóòôõøœúùûýÿÁÀÂÃÅÆÇÉÈÊËÍÌÎÏÑÓÒÔÕØŒÚÙÛÝąćęłńśźżĄĆĘŁŃŚŹŻčďěňřšťůžČĎŘŠŤŮŽőűğışİŞăâîșțȘȚ"
 ) | {chr(code) for code in (*range(0x3B1, 0x3CA), *range(0x391, 0x3AA), *range(0x410, 0x450))}
 
 
-class _Bare(dict[int, str | None]):
+class _NormalizationTable(dict[int, str | None]):
     """A table for `str.translate` that drops punctuation, signs and controls, and learns as it goes."""
 
     def __missing__(self, code: int) -> str | None:
@@ -59,9 +59,9 @@ class _Bare(dict[int, str | None]):
         return result
 
 
-_BARE = _Bare({ord("\t"): " ", ord("\n"): " "})
+_NORMALIZATION = _NormalizationTable({ord("\t"): " ", ord("\n"): " "})
 
 
-def bare(text: str) -> str:
+def normalize_text(text: str) -> str:
     """The words alone: without case, punctuation and double blanks. A text of nothing else stays as it is."""
-    return " ".join(text.casefold().translate(_BARE).split()) or text
+    return " ".join(text.casefold().translate(_NORMALIZATION).split()) or text

@@ -9,27 +9,27 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.findings import Place, excerpt
-from regard.data.check.pair_survey import Advance, Surveyed, estimated, hashed
-from regard.data.check.text_quality import bare, oddities
-from regard.data.text.documents import TABLES, Passage, iterate_file, passage_size
-from regard.data.text.files import Complain
-from regard.data.text.tables import Empty, format_of
+from regard.data.check.findings import Location, excerpt
+from regard.data.check.pair_survey import DatasetSurvey, ProgressCallback, estimate_tokens, hash_text
+from regard.data.check.text_quality import find_quality_issues, normalize_text
+from regard.data.text.documents import TABLE_SUFFIXES, Passage, iterate_passages, passage_size
+from regard.data.text.files import ErrorHandler
+from regard.data.text.tables import SkippedRow, file_format
 from regard.errors import DataError
 
-LINE = 40
+MIN_LINE_LENGTH = 40
 """letters and blanks that a line needs, without punctuation, before it is looked for elsewhere: shorter ones are often alike"""
-MOST = 1 << 22
+MAX_LINE_HASHES = 1 << 22
 """lines of which a hash is kept"""
-SOLID = 100_000
+MAX_UNBROKEN_LENGTH = 100_000
 """characters without a blank that are hardly text"""
-OFTEN = 64
+PROGRESS_INTERVAL = 64
 """passages between two words about how far reading is"""
 
-SIZES = ("characters", "words", "tokens", "bytes")
+SIZE_MEASURES = ("characters", "words", "tokens", "bytes")
 
 
-class Lines:
+class LineHashes:
     """Hashes and sizes of long lines, without case and punctuation.
 
     Beyond `MOST` of them only those are kept whose hash ends in a zero bit, then in two, and so on: which, depends on the
@@ -41,17 +41,19 @@ class Lines:
         self.hashes, self.sizes = array("Q"), array("I")
 
     def add(self, line: str) -> None:
-        words = bare(line) if len(line) >= LINE else ""
-        if len(words) < LINE or not any(map(str.isalnum, words)):  # a rule of dashes has nothing in it but itself
+        words = normalize_text(line) if len(line) >= MIN_LINE_LENGTH else ""
+        if len(words) < MIN_LINE_LENGTH or not any(
+            map(str.isalnum, words)
+        ):  # a rule of dashes has nothing in it but itself
             return
-        if (known := hashed(words)) & self.mask:
+        if (known := hash_text(words)) & self.mask:
             return
         self.hashes.append(known)
         self.sizes.append(min(len(line), 0xFFFFFFFF))
-        if len(self.hashes) > MOST:
-            self.thin(2 * self.mask + 1)
+        if len(self.hashes) > MAX_LINE_HASHES:
+            self.subsample(2 * self.mask + 1)
 
-    def thin(self, mask: int) -> None:
+    def subsample(self, mask: int) -> None:
         self.mask |= mask
         hashes, sizes = self.arrays()
         kept = (hashes & np.uint64(self.mask)) == 0
@@ -64,66 +66,66 @@ class Lines:
         return np.array(self.hashes, dtype=np.uint64), np.array(self.sizes, dtype=np.int64)
 
     @property
-    def step(self) -> int:
+    def sampling_step(self) -> int:
         """One in so many was kept."""
         return self.mask + 1
 
 
-class Document:
+class DocumentStats:
     """What adds up over the passages of one."""
 
     def __init__(self, first: Passage, entry: int) -> None:
         self.entry, self.line = entry, first.line
-        self.sizes = dict.fromkeys(SIZES, 0)
-        self.exact, self.near = blake2b(digest_size=8), blake2b(digest_size=8)
-        self.run = 0
+        self.sizes = dict.fromkeys(SIZE_MEASURES, 0)
+        self.exact_hash, self.normalized_hash = blake2b(digest_size=8), blake2b(digest_size=8)
+        self.unbroken_length = 0
         """characters since the last blank"""
 
     def add(self, text: str) -> int:
         """Returns how long the stretch without a blank is by now, or was at its end, that reached into this text."""
         words = text.split()
         coded = text.encode("utf-8", "surrogatepass")
-        added = len(text), len(words), estimated(len(words), len(coded)), len(coded)
-        for name, size in zip(SIZES, added, strict=True):
+        added = len(text), len(words), estimate_tokens(len(words), len(coded)), len(coded)
+        for name, size in zip(SIZE_MEASURES, added, strict=True):
             self.sizes[name] += size
-        self.exact.update(coded)
+        self.exact_hash.update(coded)
         # parts are cut at blanks, so that the words in a row are the same wherever that was
-        self.near.update(f"{bare(text)} ".encode("utf-8", "surrogatepass"))
+        self.normalized_hash.update(f"{normalize_text(text)} ".encode("utf-8", "surrogatepass"))
         if words == [text]:
-            self.run += len(text)
-            return self.run
-        joins = self.run + (len(words[0]) if words and not text[0].isspace() else 0)
-        self.run = len(words[-1]) if words and not text[-1].isspace() else 0
+            self.unbroken_length += len(text)
+            return self.unbroken_length
+        joins = self.unbroken_length + (len(words[0]) if words and not text[0].isspace() else 0)
+        self.unbroken_length = len(words[-1]) if words and not text[-1].isspace() else 0
         return joins
 
     def hashes(self) -> tuple[int, int]:
-        exact, near = (int.from_bytes(one.digest(), "little") for one in (self.exact, self.near))
+        exact, near = (int.from_bytes(one.digest(), "little") for one in (self.exact_hash, self.normalized_hash))
         return exact, near
 
 
-class TextSurvey(Surveyed[Passage]):
+class TextSurvey(DatasetSurvey[Passage]):
     """Of each document also its sizes; its lines, and every character.
 
     Hashes are of the documents (0), and of their words without case and punctuation (1).
     """
 
-    left_out = ("empty", "format")
+    skip_kinds = ("empty", "format")
 
     def __init__(self, entries: Sequence[str], columns: Mapping[str, str] | None) -> None:
         super().__init__(entries, columns, hashes=2)
-        self._size = passage_size(entries)
-        self.passages = self.many = 0
+        self._passage_size = passage_size(entries)
+        self.num_passages = self.num_lines = 0
         """passages, and lines that are not empty"""
-        self.letters: set[str] = set()
+        self.characters: set[str] = set()
         """every character that occurs"""
-        self.lines = Lines()
-        self._different: set[int] = set()
-        self._sizes = {name: array("Q") for name in SIZES}
+        self.lines = LineHashes()
+        self._distinct_hashes: set[int] = set()
+        self._sizes = {name: array("Q") for name in SIZE_MEASURES}
 
     @property
     def can_hold_out(self) -> bool:
         """Whether there are two different passages, of which one could be held out."""
-        return len(self._different) > 1
+        return len(self._distinct_hashes) > 1
 
     def sizes(self, kind: str) -> NDArray[np.int64]:
         """(N, 1), as pairs have (N, 2)."""
@@ -132,76 +134,79 @@ class TextSurvey(Surveyed[Passage]):
     def total(self, kind: str) -> int:
         return sum(self._sizes[kind])
 
-    def read(self, advance: Advance, name: str) -> None:
+    def read(self, progress: ProgressCallback, name: str) -> None:
         for number, entry in enumerate(self.entries):
-            document: Document | None = None
-            for passage in self._usable(entry, note=True):
-                if passage.opens:
-                    self._close(document)
-                    document = Document(passage, number)
+            document: DocumentStats | None = None
+            for passage in self._entry_samples(entry, note=True):
+                if passage.starts_document:
+                    self._close_document(document)
+                    document = DocumentStats(passage, number)
                 assert document is not None
-                self._look(document, passage)
-                if self.passages % OFTEN == 0:
-                    advance(f"reading {name}", self.passages)
-            self._close(document)
+                self._add_passage(document, passage)
+                if self.num_passages % PROGRESS_INTERVAL == 0:
+                    progress(f"reading {name}", self.num_passages)
+            self._close_document(document)
 
-    def find(self, hashes: Iterable[int], which: int = 1) -> dict[int, Place]:
+    def find_lines(self, hashes: Iterable[int], occurrence: int = 1) -> dict[int, Location]:
         """Where lines stand, given by their hashes, read once more: the first of those alike, or the second."""
-        left = dict.fromkeys(hashes, which)
-        found: dict[int, Place] = {}
-        for passage in self._everything():
+        left = dict.fromkeys(hashes, occurrence)
+        found: dict[int, Location] = {}
+        for passage in self._readable_samples():
             for at, line in enumerate(passage.text.split("\n")):
-                if len(line) >= LINE and (known := hashed(bare(line))) in left:
+                if len(line) >= MIN_LINE_LENGTH and (known := hash_text(normalize_text(line))) in left:
                     left[known] -= 1
                     if not left[known]:
-                        found[known] = _place(passage, at, excerpt(line))
+                        found[known] = _line_location(passage, at, excerpt(line))
                         del left[known]
             if not left:
                 break
         return found
 
-    def _items(self, entry: str, complain: Complain) -> Iterator[Passage | Empty]:
+    def _read_entry(self, entry: str, complain: ErrorHandler) -> Iterator[Passage | SkippedRow]:
         heard: set[str] = set()
 
         def hear(kind: str, error: DataError) -> None:
             heard.add(kind)
             complain(kind, error)
 
-        items = iterate_file(entry, self.columns, hear, self._size)
+        items = iterate_passages(entry, self.columns, hear, self._passage_size)
         # of a file that is not UTF-8 there is said enough
-        return (item for item in items if not (isinstance(item, Empty) and "encoding" in heard))
+        return (item for item in items if not (isinstance(item, SkippedRow) and "encoding" in heard))
 
-    def _numbered(self) -> Iterator[Passage]:
-        return (passage for passage in self._everything() if passage.opens)
+    def _indexed_samples(self) -> Iterator[Passage]:
+        return (passage for passage in self._readable_samples() if passage.starts_document)
 
-    def _shown(self, sample: Passage) -> str:
+    def _preview(self, sample: Passage) -> str:
         return excerpt(sample.text.lstrip())
 
-    def _look(self, document: Document, passage: Passage) -> None:
-        text, before = passage.text, document.run
-        if before <= SOLID < document.add(text):
-            self.tally("solid").add(_place(passage, 0, excerpt(text)))
-        odd, solid = any(oddities(text)), document.run > self._size  # which says itself again and again
+    def _add_passage(self, document: DocumentStats, passage: Passage) -> None:
+        text, before = passage.text, document.unbroken_length
+        if before <= MAX_UNBROKEN_LENGTH < document.add(text):
+            self.tally("solid").add(_line_location(passage, 0, excerpt(text)))
+        odd, solid = (
+            any(find_quality_issues(text)),
+            document.unbroken_length > self._passage_size,
+        )  # which says itself again and again
         for at, line in enumerate(text.split("\n")):
-            self.many += bool(line)
+            self.num_lines += bool(line)
             if not solid:
                 self.lines.add(line)
-            for kind, place in oddities(line) if odd else ():
-                self.tally(kind).add(_place(passage, at, excerpt(line, place)))
-        if len(self._different) < 2:
-            self._different.add(hashed(text))
-        self.letters.update(text)
-        self.passages += 1
+            for kind, place in find_quality_issues(line) if odd else ():
+                self.tally(kind).add(_line_location(passage, at, excerpt(line, place)))
+        if len(self._distinct_hashes) < 2:
+            self._distinct_hashes.add(hash_text(text))
+        self.characters.update(text)
+        self.num_passages += 1
 
-    def _close(self, document: Document | None) -> None:
+    def _close_document(self, document: DocumentStats | None) -> None:
         if document is None:
             return
         for name, size in document.sizes.items():
             self._sizes[name].append(size)
-        self._keep(document.entry, document.line, document.hashes())
+        self._append(document.entry, document.line, document.hashes())
 
 
-def _place(passage: Passage, line: int, text: str) -> Place:
+def _line_location(passage: Passage, line: int, text: str) -> Location:
     """A line of a passage, counted from 0. A row of a table is one place, however many lines its text has."""
-    inside = 0 if format_of(passage.path) in TABLES else line
-    return Place(passage.path, passage.line + inside, text)
+    inside = 0 if file_format(passage.path) in TABLE_SUFFIXES else line
+    return Location(passage.path, passage.line + inside, text)

@@ -22,41 +22,50 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.data.file_discovery import subfolder
-from regard.data.images.labeled import IMAGES, SPLITS, Picture, found_file
-from regard.data.images.tables import CALLED, Inside, value_in
-from regard.data.samples import everything, settled
-from regard.data.text.columns import Wanted, listed
-from regard.data.text.files import Complain, existing, refuse
-from regard.data.text.records import document, picked, records, wanted_of
-from regard.data.text.tables import OBJECTS, PARQUET, TABS, Empty, format_of, heading, iterate_rows, value_of
+from regard.data.file_discovery import find_subfolder
+from regard.data.images.labeled import IMAGE_FOLDERS, SPLIT_FOLDERS, ImageSample, resolve_file
+from regard.data.images.tables import COLUMN_ALIASES, EmbeddedFile, cell_value
+from regard.data.samples import drop_trailing_blanks, iterate_all
+from regard.data.text.columns import ColumnSpec, format_list
+from regard.data.text.files import ErrorHandler, existing_file, raise_error
+from regard.data.text.records import read_json_document, read_records, select_columns, select_fields
+from regard.data.text.tables import (
+    JSON_SUFFIXES,
+    PARQUET_SUFFIXES,
+    TAB_SUFFIXES,
+    SkippedRow,
+    file_format,
+    iterate_rows,
+    read_header,
+    text_value,
+)
 from regard.errors import DataError
 
-USUAL: dict[str, tuple[str, ...]] = {
-    "image": CALLED["image"],
+CAPTION_COLUMNS: dict[str, tuple[str, ...]] = {
+    "image": COLUMN_ALIASES["image"],
     "captions": ("captions", "caption", "sentences", "sentence", "text", "description"),
     "split": ("split",),
 }
 """What columns are usually called, the surest first."""
 ADVICE = 'Each row needs a picture and a caption: {"image": "a.jpg", "captions": ["…"]} a line, or a table of image, caption.'
-FILES = ("captions", "metadata")
+CAPTION_FILE_STEMS = ("captions", "metadata")
 """What the file is called that speaks of the pictures of a folder."""
-SUFFIXES = (*OBJECTS, ".csv", *TABS, *PARQUET)
+CAPTION_SUFFIXES = (*JSON_SUFFIXES, ".csv", *TAB_SUFFIXES, *PARQUET_SUFFIXES)
 
-BOTH = ("image", "captions")
+REQUIRED_COLUMNS = ("image", "captions")
 """What is wanted of a row; of one that is only asked, the picture."""
 
-_PART = re.compile(r"(.+)#([\w+-]+)")
-_NUMBERED = re.compile(r"(.*\.\w+)#\d+")
+_SPLIT_SUFFIX = re.compile(r"(.+)#([\w+-]+)")
+_CAPTION_NUMBER = re.compile(r"(.*\.\w+)#\d+")
 
-Names = tuple[str, ...]
-Row = dict[str, Any]
-Rows = Iterator[tuple[int, Row]]
-Stream = Iterator["Captioned | Empty"]
+ColumnNames = tuple[str, ...]
+RawRow = dict[str, Any]
+RowIterator = Iterator[tuple[int, RawRow]]
+CaptionIterator = Iterator["CaptionedImage | SkippedRow"]
 
 
 @dataclass(frozen=True, slots=True)
-class Captioned(Picture):
+class CaptionedImage(ImageSample):
     """A picture and all that is said of it; its line is that of the first caption, or its number in a JSON document."""
 
     captions: tuple[str, ...] = ()
@@ -66,88 +75,98 @@ class Captioned(Picture):
 
 
 @dataclass
-class _Told:
+class _ImageCaptions:
     """What the rows of one picture have said so far."""
 
-    image: str | Inside
+    image: str | EmbeddedFile
     line: int
-    where: int | None
+    error_line: int | None
     """the same, where it is a line"""
     captions: list[str]
 
 
-def iterate_captioned(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Stream:
+def iterate_captions(data: Sequence[str], columns: Mapping[str, str] | None = None) -> CaptionIterator:
     """Those of every file, in the order given."""
-    return everything(data, lambda entry: captioned_of(entry, columns), "captions", ADVICE)
+    return iterate_all(data, lambda entry: read_captions(entry, columns), "captions", ADVICE)
 
 
-def captioned_of(entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse) -> Stream:
+def read_captions(
+    entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
+) -> CaptionIterator:
     """Pictures with their captions of one file, in the order in which they are first named."""
-    return _read(entry, columns, complain, BOTH)
+    return _read_samples(entry, columns, on_error, REQUIRED_COLUMNS)
 
 
-def asked_of(entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Stream:
+def read_uncaptioned(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> CaptionIterator:
     """Every picture that a file names, once, whatever is said of it: a column of captions need not be there."""
-    return _read(entry, columns, complain, ("image",))
+    return _read_samples(entry, columns, on_error, ("image",))
 
 
-def _read(entry: str, columns: Mapping[str, str] | None, complain: Complain, wanted: Names) -> Stream:
-    Wanted(BOTH, columns, ("split",))  # a wrong choice is refused before anything is read
-    path, parts = file_of(entry)
-    rows = _rows(path, columns, complain, wanted)
-    return settled(str(path), _gathered(path, rows, parts, complain, wanted))
+def _read_samples(
+    entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler, wanted: ColumnNames
+) -> CaptionIterator:
+    ColumnSpec(REQUIRED_COLUMNS, columns, ("split",))  # a wrong choice is refused before anything is read
+    path, parts = find_caption_file(entry)
+    rows = _read_rows(path, columns, complain, wanted)
+    return drop_trailing_blanks(str(path), _group_by_image(path, rows, parts, complain, wanted))
 
 
-def part_of(entry: str) -> tuple[str, tuple[str, ...]]:
+def parse_splits(entry: str) -> tuple[str, tuple[str, ...]]:
     """The name of a file or a folder, and the parts of it that are meant; none: all of it."""
-    said = None if os.path.exists(os.path.expanduser(entry)) else _PART.fullmatch(entry)
+    said = None if os.path.exists(os.path.expanduser(entry)) else _SPLIT_SUFFIX.fullmatch(entry)
     return (said[1], tuple(filter(None, said[2].split("+")))) if said else (entry, ())
 
 
-def file_of(entry: str) -> tuple[Path, tuple[str, ...]]:
+def find_caption_file(entry: str) -> tuple[Path, tuple[str, ...]]:
     """The file with the captions, and the parts of it that are meant."""
-    name, parts = part_of(entry)
+    name, parts = parse_splits(entry)
     folder = Path(os.path.expanduser(name))
     if not folder.is_dir():
-        return existing(name), parts
-    files = [file for file in sorted(folder.iterdir()) if format_of(file) in SUFFIXES and file.is_file()]
-    for stem in FILES:
+        return existing_file(name), parts
+    files = [file for file in sorted(folder.iterdir()) if file_format(file) in CAPTION_SUFFIXES and file.is_file()]
+    for stem in CAPTION_FILE_STEMS:
         found = [file for file in files if file.name.lower().startswith(f"{stem}.")]
         if len(found) == 1:
             return found[0], parts
         files = found or files
-    advice = f"It holds: {listed(file.name for file in files)}. Name the one that has them."
+    advice = f"It holds: {format_list(file.name for file in files)}. Name the one that has them."
     if not files:
-        advice = f"None of its files ends in {', '.join(SUFFIXES)}: name the file that has them."
+        advice = f"None of its files ends in {', '.join(CAPTION_SUFFIXES)}: name the file that has them."
     raise DataError("is a folder without a file of captions, such as captions.jsonl.", folder, advice=advice)
 
 
 # -- files -> rows
 
 
-def _rows(path: Path, columns: Mapping[str, str] | None, complain: Complain, wanted: Names) -> Rows:
-    kind = format_of(path)
-    whole = document(path, ("images", "annotations")) if kind == ".json" else None
+def _read_rows(
+    path: Path, columns: Mapping[str, str] | None, complain: ErrorHandler, wanted: ColumnNames
+) -> RowIterator:
+    kind = file_format(path)
+    whole = read_json_document(path, ("images", "annotations")) if kind == ".json" else None
     if isinstance(whole, dict):
-        return _coco(path, whole, complain, wanted)
+        return _coco_rows(path, whole, complain, wanted)
     if isinstance(whole, list):
-        return wanted_of(path, enumerate(whole, start=1), USUAL, wanted, columns, complain)
-    if kind in (*OBJECTS, *PARQUET):
-        return wanted_of(path, records(path, complain), USUAL, wanted, columns, complain)
-    return _table(path, columns, complain, wanted)
+        return select_columns(path, enumerate(whole, start=1), CAPTION_COLUMNS, wanted, columns, complain)
+    if kind in (*JSON_SUFFIXES, *PARQUET_SUFFIXES):
+        return select_columns(path, read_records(path, complain), CAPTION_COLUMNS, wanted, columns, complain)
+    return _table_rows(path, columns, complain, wanted)
 
 
-def _coco(path: Path, whole: Mapping[str, Any], complain: Complain, wanted: Names) -> Rows:
+def _coco_rows(path: Path, whole: Mapping[str, Any], complain: ErrorHandler, wanted: ColumnNames) -> RowIterator:
     """Captions in the order of the annotations, counted from 1, and then pictures that have none; these alone are asked."""
     form = '{"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [{"image_id": 1, "caption": "…"}]}'
     images, said = whole.get("images"), whole.get("annotations", [])
     if not isinstance(images, list) or not isinstance(said, list):
         raise DataError("has no list of images.", path, advice=f"COCO's form is {form}.")
-    said = said if wanted == BOTH else []
-    known: dict[Any, Row] = {}
+    said = said if wanted == REQUIRED_COLUMNS else []
+    known: dict[Any, RawRow] = {}
     told: set[Any] = set()
     for number, image in enumerate(images, start=1):
-        name = picked(path, number, image, {"image": ("file_name", "filename")}, {}) if isinstance(image, dict) else {}
+        name = (
+            select_fields(path, number, image, {"image": ("file_name", "filename")}, {})
+            if isinstance(image, dict)
+            else {}
+        )
         if not isinstance(name.get("image"), str):
             complain("format", DataError(f"image {number} has no file_name.", path, advice=f"COCO's form is {form}."))
             continue
@@ -171,24 +190,26 @@ def _coco(path: Path, whole: Mapping[str, Any], complain: Complain, wanted: Name
             yield number, {**row, "whole": True}
 
 
-def _table(path: Path, columns: Mapping[str, str] | None, complain: Complain, wanted: Names) -> Rows:
-    if format_of(path) not in SUFFIXES:
+def _table_rows(
+    path: Path, columns: Mapping[str, str] | None, complain: ErrorHandler, wanted: ColumnNames
+) -> RowIterator:
+    if file_format(path) not in CAPTION_SUFFIXES:
         return iterate_rows(str(path), wanted, columns, complain)  # it says which are known
-    names, chosen = heading(str(path)), dict(columns or {})
+    names, chosen = read_header(str(path)), dict(columns or {})
     small = {name.lower(): name for name in reversed(names)}
     if not any(name not in names and name.isdigit() for name in chosen.values()):
-        for meant, usual in USUAL.items():
+        for meant, usual in CAPTION_COLUMNS.items():
             found = next((small[name] for name in usual if name in small), None)
             if meant not in chosen and found is not None and found not in chosen.values():
                 chosen[meant] = found
-        if not chosen and len(names) == len(BOTH):
-            wanted = BOTH  # it has no header
+        if not chosen and len(names) == len(REQUIRED_COLUMNS):
+            wanted = REQUIRED_COLUMNS  # it has no header
         missing = [name for name in wanted if name not in chosen]
         if len(missing) == 1 or (missing and len(names) != 2):
             commas = (
                 " Name it .csv if commas separate its columns." if len(names) == 1 and "," in next(iter(names)) else ""
             )
-            advice = f"Say which it is: --columns {missing[0]}=NAME, of: {listed(names)}.{commas}"
+            advice = f"Say which it is: --columns {missing[0]}=NAME, of: {format_list(names)}.{commas}"
             raise DataError(f"no column is named '{missing[0]}'.", path, 1, advice)
     chosen = {name: column for name, column in chosen.items() if name in (*wanted, "split")}
     return iterate_rows(str(path), wanted, chosen or None, complain, optional=("split",))
@@ -197,19 +218,19 @@ def _table(path: Path, columns: Mapping[str, str] | None, complain: Complain, wa
 # -- rows -> samples
 
 
-def _gathered(
-    path: Path, rows: Rows, parts: Sequence[str], complain: Complain, wanted: Names
-) -> Iterator[tuple[int, Captioned | Empty | None]]:
+def _group_by_image(
+    path: Path, rows: RowIterator, parts: Sequence[str], complain: ErrorHandler, wanted: ColumnNames
+) -> Iterator[tuple[int, CaptionedImage | SkippedRow | None]]:
     """Pictures that lie in the table are given on as they come; of others all rows are read first, for several may speak of
     one."""
-    folders, splits, asked = _folders(path), dict[str, int](), wanted != BOTH
-    order: list[tuple[int, Empty | _Told | None]] = []
-    known: dict[str, _Told] = {}
-    inside: _Told | None = None
+    folders, splits, asked = _image_folders(path), dict[str, int](), wanted != REQUIRED_COLUMNS
+    order: list[tuple[int, SkippedRow | _ImageCaptions | None]] = []
+    known: dict[str, _ImageCaptions] = {}
+    inside: _ImageCaptions | None = None
     for line, row in rows:
         where = None if row.get("whole") else line
         try:
-            image, captions, blank = _values(path, where, line, {**row, "captions": "?"} if asked else row)
+            image, captions, blank = _parse_row(path, where, line, {**row, "captions": "?"} if asked else row)
         except DataError as error:
             complain("format", error)
             continue
@@ -221,78 +242,86 @@ def _gathered(
             order.append((line, blank))
         if not captions or not image:
             continue
-        if isinstance(image, Inside):
+        if isinstance(image, EmbeddedFile):
             if inside is not None and inside.image.content == image.content:  # type: ignore[union-attr]
                 inside.captions += captions
                 continue
             if inside is not None:
-                yield inside.line, _sample(path, inside, folders)
-            inside = _Told(image, line, where, captions)
+                yield inside.line, _make_sample(path, inside, folders)
+            inside = _ImageCaptions(image, line, where, captions)
         elif image in known:
             known[image].captions += captions
         else:
-            known[image] = _Told(image, line, where, captions)
+            known[image] = _ImageCaptions(image, line, where, captions)
             order.append((line, known[image]))
-    _check_parts(path, parts, splits)
+    _check_splits(path, parts, splits)
     if not parts and not asked:
-        _refuse_parts(path, splits)
+        _require_split(path, splits)
     if inside is not None:
-        yield inside.line, _sample(path, inside, folders)
+        yield inside.line, _make_sample(path, inside, folders)
     for line, item in order:
-        if not isinstance(item, _Told):
+        if not isinstance(item, _ImageCaptions):
             yield line, item
             continue
         try:
-            yield line, _sample(path, item, folders)
+            yield line, _make_sample(path, item, folders)
         except DataError as error:
             complain("missing", error)
 
 
-def _values(path: Path, where: int | None, line: int, row: Row) -> tuple[str | Inside, list[str], Empty | None]:
+def _parse_row(
+    path: Path, where: int | None, line: int, row: RawRow
+) -> tuple[str | EmbeddedFile, list[str], SkippedRow | None]:
     """The picture, its captions, and what is said where one of them is blank."""
-    image = value_in(path, line, row.get("image"), "image")
+    image = cell_value(path, line, row.get("image"), "image")
     if isinstance(image, str):
-        numbered = _NUMBERED.fullmatch(image)
+        numbered = _CAPTION_NUMBER.fullmatch(image)
         image = numbered[1] if numbered else image
     told = row.get("captions")
     several = told if isinstance(told, list) else [told]
     several = [one.get("raw", one.get("caption")) if isinstance(one, dict) else one for one in several]
-    texts = [value_of(path, where or line, "captions", one, number=False, several=False) for one in several]
+    texts = [
+        text_value(path, where or line, "captions", one, allow_numbers=False, allow_lists=False) for one in several
+    ]
     captions = [" ".join(text.split()) for text in texts]
     kept = [text for text in captions if text]
     shown = image if isinstance(image, str) else image.name or f"row {line}"
     if not image:
-        return "", kept, Empty(str(path), line, f"no image beside: {kept[0][:60]}") if kept else None
+        return "", kept, SkippedRow(str(path), line, f"no image beside: {kept[0][:60]}") if kept else None
     if kept and len(kept) == len(captions):
         return image, kept, None
-    return image, kept, Empty(str(path), line, f"no caption beside: {shown[:60]}")
+    return image, kept, SkippedRow(str(path), line, f"no caption beside: {shown[:60]}")
 
 
-def _sample(path: Path, told: _Told, folders: Sequence[str]) -> Captioned:
-    source, content = found_file(str(path), told.where, told.image, "picture", folders)
-    return Captioned(source, path=str(path), line=told.line, content=content, captions=tuple(told.captions))
+def _make_sample(path: Path, told: _ImageCaptions, folders: Sequence[str]) -> CaptionedImage:
+    source, content = resolve_file(str(path), told.error_line, told.image, "picture", folders)
+    return CaptionedImage(source, path=str(path), line=told.line, content=content, captions=tuple(told.captions))
 
 
-def _folders(path: Path) -> list[str]:
+def _image_folders(path: Path) -> list[str]:
     """Where pictures may lie: COCO has those of annotations/captions_val2017.json in val2017."""
     here, part = path.parent, path.stem.rpartition("_")[2]
-    own = subfolder(str(here), IMAGES)
+    own = find_subfolder(str(here), IMAGE_FOLDERS)
     near = [here / part, here.parent / part, here.parent / "images" / part, here.parent / "images"]
     return [str(here), *([own] if own else []), *(str(folder) for folder in near if folder.is_dir())]
 
 
-def _check_parts(path: Path, parts: Sequence[str], splits: Mapping[str, int]) -> None:
+def _check_splits(path: Path, parts: Sequence[str], splits: Mapping[str, int]) -> None:
     there = {name: many for name, many in splits.items() if name}
     for part in parts:
         if part not in there:
-            has = f"It has: {listed(there)}." if there else "No row says what part it belongs to, in a column 'split'."
+            has = (
+                f"It has: {format_list(there)}."
+                if there
+                else "No row says what part it belongs to, in a column 'split'."
+            )
             raise DataError(f"has no part '{part}'.", path, advice=has)
 
 
-def _refuse_parts(path: Path, splits: Mapping[str, int]) -> None:
+def _require_split(path: Path, splits: Mapping[str, int]) -> None:
     """What is learnt from is one of them."""
     there = {name: many for name, many in splits.items() if name}
-    if len(there) > 1 and all(name.lower() in (*SPLITS, "restval") for name in there):
+    if len(there) > 1 and all(name.lower() in (*SPLIT_FOLDERS, "restval") for name in there):
         told = ", ".join(f"{name} {many:,}" for name, many in there.items())
         first = next((name for name in there if name.startswith("train")), next(iter(there)))
         other = next(name for name in there if name != first)

@@ -22,32 +22,32 @@ from PIL import Image, JpegImagePlugin, UnidentifiedImageError
 
 from regard.errors import DataError
 
-LIMIT = 100_000_000
+MAX_PIXELS = 100_000_000
 """pixels that are decoded at most: three hundred megabytes"""
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000", "TGA")
-MILLIMETRE = 0.001
+METERS_PER_MM = 0.001
 
-Place = tuple[str, int]
+Location = tuple[str, int]
 """Where bytes stand that are no file of their own: a table, and the row in it."""
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 
-_ORIENTATION = 0x0112
-_TURNS = {
+_EXIF_ORIENTATION = 0x0112
+_EXIF_TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
     5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE, 8: Image.Transpose.ROTATE_90,
 }  # fmt: skip
 """What a camera wrote about how it was held, and what is to be done about it."""
-_LAID = tuple(_TURNS[number] for number in (5, 6, 7, 8))
+_SWAPS_AXES = tuple(_EXIF_TRANSPOSE[number] for number in (5, 6, 7, 8))
 """those that exchange height and width"""
 
-_FOREIGN = {
+_OTHER_FORMATS = {
     b"%PDF-": "a PDF", b"<svg": "an SVG drawing", b"<?xml": "XML (an SVG drawing?)", b"<!DOC": "a page of HTML",
     b"<html": "a page of HTML", b"%!PS": "PostScript", b"PK\x03\x04": "a zip archive", b"\x1f\x8b": "gzipped",
     b"version https://git-lfs": "a pointer of git-lfs, and its content was not fetched", b"\x93NUMPY": "an array of NumPy",
     b"\x89HDF": "an HDF5 file",
 }  # fmt: skip
 """What a file may be instead of a picture, by its first bytes."""
-_BROKEN = {
+_IMAGE_MAGIC = {
     b"\x89PNG": "PNG",
     b"\xff\xd8\xff": "JPEG",
     b"GIF8": "GIF",
@@ -60,7 +60,7 @@ _BROKEN = {
 
 
 @dataclass(frozen=True)
-class Facts:
+class ImageInfo:
     """What a file says of its picture."""
 
     height: int
@@ -70,72 +70,72 @@ class Facts:
     """Pillow's word for its kind of pixels, such as RGB, L or CMYK"""
     format: str
     animated: bool
-    turned: bool
+    rotated: bool
     """the camera was not held upright"""
-    reduced: bool
+    downscaled: bool
     """it is decoded smaller than it is"""
-    clear: bool
+    transparent: bool
     """some of it can be seen through"""
 
 
-def read_picture(source: str | bytes, least: int = 0, place: Place | None = None) -> NDArray[np.uint8]:
+def read_image(source: str | bytes, min_side: int = 0, location: Location | None = None) -> NDArray[np.uint8]:
     """(H, W, 3) bytes of red, green and blue, upright.
 
     What is transparent lies on white, as on a page; of what moves the first frame is taken; 16 bits are rounded to 8. A JPEG of
     more than `LIMIT` pixels is decoded at a half, a quarter or an eighth, any other such file is refused. Where only so much
     is needed that the shorter side has `least` pixels, a JPEG is decoded smaller too, which takes a fraction of the time.
     """
-    with _opened(source, place, least) as (image, _):
-        return _in_colour(image)
+    with _open_image(source, location, min_side) as (image, _):
+        return _to_rgb(image)
 
 
-def picture_from(image: Image.Image) -> NDArray[np.uint8]:
+def image_to_array(image: Image.Image) -> NDArray[np.uint8]:
     """The same of a picture that Pillow has opened already."""
     turn = _orientation(image)
     try:
-        return _in_colour(image if turn is None else image.transpose(turn))
-    except _Wrong as error:
+        return _to_rgb(image if turn is None else image.transpose(turn))
+    except _ImageError as error:
         raise DataError(error.args[0], getattr(image, "filename", None) or "a picture", advice=error.args[1]) from error
 
 
-def look(
-    source: str | bytes, place: Place | None = None, curious: bool = True
-) -> tuple[NDArray[np.uint8], Facts]:  # fmt: skip
+def inspect_image(
+    source: str | bytes, location: Location | None = None, full: bool = True
+) -> tuple[NDArray[np.uint8], ImageInfo]:  # fmt: skip
     """The same with what is known of the file; not `curious`: but for what takes time, whether it moves or is clear."""
-    with _opened(source, place, 0, curious) as (image, facts):
-        return _in_colour(image), facts
+    with _open_image(source, location, 0, full) as (image, facts):
+        return _to_rgb(image), facts
 
 
 def read_mask(
-    source: str | bytes, colours: Mapping[Colour, int] | None = None, place: Place | None = None
+    source: str | bytes, colors: Mapping[Color, int] | None = None, location: Location | None = None
 ) -> NDArray[np.uint8] | NDArray[np.uint16]:
     """(H, W) numbers of classes: the grey values or the palette's numbers, or what `colours` says of each colour."""
-    with _opened(source, place, 0) as (image, facts):
+    with _open_image(source, location, 0) as (image, facts):
         if facts.format == "JPEG":
-            raise _Wrong("is a JPEG, which blurs numbers of classes into others.", "Masks are kept as PNG.")
-        if image.mode in ("L", "P", "1", "LA", "PA") and not colours:
+            raise _ImageError("is a JPEG, which blurs numbers of classes into others.", "Masks are kept as PNG.")
+        if image.mode in ("L", "P", "1", "LA", "PA") and not colors:
             # a pair of number and transparency; of one bit 0 and 1
             return np.array(image.getchannel(0) if len(image.getbands()) > 1 else image).astype(np.uint8)
         if image.mode.startswith("I"):
-            return _small(np.array(image))
+            return _to_smallest_uint(np.array(image))
         if image.mode in ("F", "CMYK", "YCbCr", "LAB", "HSV"):
-            raise _Wrong(f"is no mask of classes: its pixels are {image.mode}.", "Masks are PNG of 8 or 16 bits.")
-        return _by_colour(np.array(image.convert("RGB")), colours)
+            raise _ImageError(f"is no mask of classes: its pixels are {image.mode}.", "Masks are PNG of 8 or 16 bits.")
+        return _colors_to_classes(np.array(image.convert("RGB")), colors)
 
 
-def read_depth(source: str | bytes, unit: float | None = None, place: Place | None = None) -> NDArray[np.float32]:
+def read_depth(source: str | bytes, unit: float | None = None, location: Location | None = None) -> NDArray[np.float32]:
     """(H, W) metres, 0 where nothing is known: from a PNG of 16 bits, floats as TIFF or PFM, or an array (.npy).
 
     `unit` is what 1 is worth in metres; where it is not said, whole numbers are millimetres and others metres."""
-    found = _array(source, place)
+    found = _read_npy(source, location)
     if found is None:
-        with _opened(source, place, 0) as (image, _):
+        with _open_image(source, location, 0) as (image, _):
             if image.mode != "F" and not image.mode.startswith("I") and (image.mode != "L" or unit is None):
                 kind = "8 bits a pixel" if image.mode == "L" else f"pixels of the kind {image.mode}"
-                say = " With 8 bits, say what one step is worth: data.unit=METRES." if image.mode == "L" else ""
-                raise _Wrong(f"is no map of depth: it has {kind}.", f"Depth has 16 bits a pixel, or floats.{say}")
+                say = " With 8 bits, say what one step is worth: data.depth_scale=METRES." if image.mode == "L" else ""
+                raise _ImageError(f"is no map of depth: it has {kind}.", f"Depth has 16 bits a pixel, or floats.{say}")
             found = np.array(image)
-    step = unit if unit is not None else MILLIMETRE if np.issubdtype(found.dtype, np.integer) else 1.0
+    step = unit if unit is not None else METERS_PER_MM if np.issubdtype(found.dtype, np.integer) else 1.0
     metres = found.astype(np.float32) * np.float32(step)
     with np.errstate(invalid="ignore"):
         known = np.isfinite(metres) & (metres > 0)
@@ -145,49 +145,49 @@ def read_depth(source: str | bytes, unit: float | None = None, place: Place | No
 # -- opening
 
 
-class _Wrong(Exception):
+class _ImageError(Exception):
     """What is wrong and what to do; who opened the file knows its name."""
 
 
-class _Quiet:
+class _WarningFilter:
     """Pillow's warnings kept back while any thread reads. Each for itself would restore the filters of another."""
 
     def __init__(self) -> None:
         self._lock, self._readers = Lock(), 0
-        self._kept: warnings.catch_warnings[None] | None = None
+        self._saved: warnings.catch_warnings[None] | None = None
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         with self._lock:
             self._readers += 1
-            if self._kept is None:
-                self._kept = warnings.catch_warnings()
-                self._kept.__enter__()
+            if self._saved is None:
+                self._saved = warnings.catch_warnings()
+                self._saved.__enter__()
                 warnings.filterwarnings("ignore", module=r"PIL\b|regard\.raster")
         try:
             yield
         finally:
             with self._lock:
                 self._readers -= 1
-                if not self._readers and self._kept is not None:
-                    self._kept.__exit__(None, None, None)
-                    self._kept = None
+                if not self._readers and self._saved is not None:
+                    self._saved.__exit__(None, None, None)
+                    self._saved = None
 
 
-_quiet = _Quiet()
+_suppress_warnings = _WarningFilter()
 
 
 @contextmanager
-def _opened(
-    source: str | bytes, place: Place | None, least: int, curious: bool = False
-) -> Iterator[tuple[Image.Image, Facts]]:
+def _open_image(
+    source: str | bytes, place: Location | None, least: int, curious: bool = False
+) -> Iterator[tuple[Image.Image, ImageInfo]]:
     """The decoded picture, upright. Whatever is wrong while it is open is said of the file."""
     path, line = place or (source if isinstance(source, str) else "a picture", None)
-    with _stream(source, path, line) as stream, _quiet():
+    with _open_stream(source, path, line) as stream, _suppress_warnings():
         try:
-            with _identified(stream) as image:
-                yield _loaded(image, least, curious)
-        except _Wrong as error:
+            with _identify(stream) as image:
+                yield _decode(image, least, curious)
+        except _ImageError as error:
             raise DataError(error.args[0], path, line, error.args[1]) from error
         except MemoryError as error:
             raise DataError("is too large for the memory that is free.", path, line) from error
@@ -198,7 +198,7 @@ def _opened(
             raise DataError(problem, path, line, "Copy or download it again, or remove it.") from error
 
 
-def _stream(source: str | bytes, path: str, line: int | None) -> IO[bytes]:
+def _open_stream(source: str | bytes, path: str, line: int | None) -> IO[bytes]:
     if isinstance(source, bytes):
         return io.BytesIO(source)
     name = os.path.expanduser(source)
@@ -211,7 +211,7 @@ def _stream(source: str | bytes, path: str, line: int | None) -> IO[bytes]:
         raise DataError(f"cannot be read: {error.strerror or error}.", path, line) from error
 
 
-def _identified(stream: IO[bytes]) -> Image.Image:
+def _identify(stream: IO[bytes]) -> Image.Image:
     """The picture with nothing decoded yet."""
     Image.init()  # older releases of Pillow lack some formats, and do not forgive being asked for them
     try:
@@ -222,59 +222,59 @@ def _identified(stream: IO[bytes]) -> Image.Image:
             stream.seek(0)
             return JpegImagePlugin.JpegImageFile(stream)
         many = re.search(r"(\d+) pixels", str(error))
-        raise _too_large(int(many[1]) if many else 0) from error
+        raise _too_large_error(int(many[1]) if many else 0) from error
     except UnidentifiedImageError as error:
         stream.seek(0)
-        raise _Wrong(*_foreign(stream.read(64))) from error
+        raise _ImageError(*_unidentified_message(stream.read(64))) from error
 
 
-def _too_large(pixels: int) -> _Wrong:
-    return _Wrong(
-        f"has {pixels / 1e6:,.0f} megapixels, and at most {LIMIT / 1e6:,.0f} are decoded.",
+def _too_large_error(pixels: int) -> _ImageError:
+    return _ImageError(
+        f"has {pixels / 1e6:,.0f} megapixels, and at most {MAX_PIXELS / 1e6:,.0f} are decoded.",
         "Make it smaller, or keep it as a JPEG, which can be decoded at a part of its size.",
     )
 
 
-def _foreign(first: bytes) -> tuple[str, str]:
+def _unidentified_message(first: bytes) -> tuple[str, str]:
     """What is said of a file that is no picture to Pillow, by its first bytes."""
     if not first:
         return "is empty.", "Copy or download it again, or remove it."
-    for magic, kind in _BROKEN.items():
+    for magic, kind in _IMAGE_MAGIC.items():
         if first.startswith(magic):
             return f"begins like a {kind} picture and is damaged.", "Copy or download it again, or remove it."
     if first[4:8] == b"ftyp" and first[8:12] in (b"heic", b"heix", b"mif1", b"msf1"):
         return "is a HEIC photograph, which is not read here.", "Convert it to JPEG."
     small = first.lstrip(b"\xef\xbb\xbf \r\n\t").lower()
-    kind = next((kind for magic, kind in _FOREIGN.items() if small.startswith(magic.lower())), "")
+    kind = next((kind for magic, kind in _OTHER_FORMATS.items() if small.startswith(magic.lower())), "")
     told = f"is no picture: it is {kind}." if kind else "is no picture of a known kind."
     return told, "JPEG, PNG, WebP, TIFF, GIF, BMP, PPM, AVIF and JPEG 2000 are read."
 
 
-def _loaded(image: Image.Image, least: int, curious: bool) -> tuple[Image.Image, Facts]:
+def _decode(image: Image.Image, least: int, curious: bool) -> tuple[Image.Image, ImageInfo]:
     width, height = image.size
     scale = 1
     if isinstance(image, JpegImagePlugin.JpegImageFile):
-        while scale < 8 and -(-width // scale) * -(-height // scale) > LIMIT:
+        while scale < 8 and -(-width // scale) * -(-height // scale) > MAX_PIXELS:
             scale *= 2
         while scale < 8 and least and min(width, height) // (2 * scale) >= least:
             scale *= 2
         if scale > 1:
             image.draft(None, (max(width // scale, 1), max(height // scale, 1)))
-    elif width * height > LIMIT:
-        raise _too_large(width * height)
+    elif width * height > MAX_PIXELS:
+        raise _too_large_error(width * height)
     moves = curious and image.format in ("GIF", "PNG", "WEBP", "AVIF") and bool(getattr(image, "is_animated", False))
     form = "JPEG" if scale > 1 or image.format == "MPO" else image.format or ""
     image.load()
     turn = _orientation(image)
     upright = image if turn is None else image.transpose(turn)
-    sides = (height, width) if turn in _LAID else (width, height)
-    clear = curious and _lowest_alpha(upright) < 255
-    return upright, Facts(sides[1], sides[0], image.mode, form, moves, turn is not None, scale > 1, clear)
+    sides = (height, width) if turn in _SWAPS_AXES else (width, height)
+    clear = curious and _min_alpha(upright) < 255
+    return upright, ImageInfo(sides[1], sides[0], image.mode, form, moves, turn is not None, scale > 1, clear)
 
 
 def _orientation(image: Image.Image) -> Image.Transpose | None:
     try:
-        return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
+        return _EXIF_TRANSPOSE.get(image.getexif().get(_EXIF_ORIENTATION, 1))
     except Exception:  # what a camera wrote beside a picture may be broken, and the picture be whole
         return None
 
@@ -282,54 +282,54 @@ def _orientation(image: Image.Image) -> Image.Transpose | None:
 # -- kinds of pixels
 
 
-def _in_colour(image: Image.Image) -> NDArray[np.uint8]:
+def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     if image.mode.startswith("I") or image.mode == "F":
-        grey = _bytes_of(np.array(image))
+        grey = _to_uint8(np.array(image))
         return np.repeat(grey[:, :, None], 3, axis=2)
-    if _transparent(image):
+    if _has_alpha(image):
         clear = image.convert("LA" if image.mode == "La" else "RGBA").convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", clear.size, (255, 255, 255, 255)), clear)
     return np.array(image.convert("RGB"))
 
 
-def _bytes_of(values: NDArray[Any]) -> NDArray[np.uint8]:
+def _to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
     """Grey values of more than 8 bits as bytes: whole numbers are of 16 bits, floats run to 1 or to 255."""
     low, high = float(values.min()), float(values.max())
     whole = np.issubdtype(values.dtype, np.integer)
     most = 65535.0 if whole else 1.0 if high <= 1 else 255.0
     if not (low >= 0 and high <= most):  # nor with a value that is none
-        raise _Wrong(
+        raise _ImageError(
             f"has grey values from {low:g} to {high:g}, which say nothing about how bright it is.",
             "Keep it with 8 or 16 bits a pixel, or as floats from 0 to 1.",
         )
     return np.rint(values.astype(np.float64) * (255.0 / most)).astype(np.uint8)
 
 
-def _transparent(image: Image.Image) -> bool:
+def _has_alpha(image: Image.Image) -> bool:
     return image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
 
 
-def _lowest_alpha(image: Image.Image) -> int:
-    if not _transparent(image) or image.mode.startswith("I"):
+def _min_alpha(image: Image.Image) -> int:
+    if not _has_alpha(image) or image.mode.startswith("I"):
         return 255
     alpha = image.convert("LA" if image.mode == "La" else "RGBA").getchannel("A")
     return int(np.array(alpha).min())
 
 
-def _small(values: NDArray[Any]) -> NDArray[np.uint8] | NDArray[np.uint16]:
+def _to_smallest_uint(values: NDArray[Any]) -> NDArray[np.uint8] | NDArray[np.uint16]:
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > 65535:
-        raise _Wrong(f"holds numbers from {low} to {high}.", "Classes are numbered from 0 to 65,535 at most.")
+        raise _ImageError(f"holds numbers from {low} to {high}.", "Classes are numbered from 0 to 65,535 at most.")
     return values.astype(np.uint8) if high < 256 else values.astype(np.uint16)
 
 
-def _by_colour(
-    pixels: NDArray[np.uint8], colours: Mapping[Colour, int] | None
+def _colors_to_classes(
+    pixels: NDArray[np.uint8], colours: Mapping[Color, int] | None
 ) -> NDArray[np.uint8] | NDArray[np.uint16]:
     if not colours:
         if (pixels == pixels[:, :, :1]).all():
             return np.ascontiguousarray(pixels[:, :, 0])
-        raise _Wrong(
+        raise _ImageError(
             "is coloured, and nothing says which colour is which class.",
             'Say it in a classes.json beside the masks: {"classes": ["road", …], "colours": [[128, 64, 128], …]}.',
         )
@@ -341,17 +341,17 @@ def _by_colour(
     if strange.any():
         first = pixels[strange][0].tolist()
         share = 100 * float(strange.mean())
-        raise _Wrong(
+        raise _ImageError(
             f"has colours that no class has, such as {first} ({share:.2g} % of it).",
             "Add them to the file of classes. Masks that were kept as JPEG, or made smaller with a blur, have such colours.",
         )
-    return _small(values[at].astype(np.int64))
+    return _to_smallest_uint(values[at].astype(np.int64))
 
 
-def _array(source: str | bytes, place: Place | None) -> NDArray[Any] | None:
+def _read_npy(source: str | bytes, place: Location | None) -> NDArray[Any] | None:
     """What a file of NumPy holds; None where it is none."""
     path, line = place or (source if isinstance(source, str) else "an array", None)
-    with _stream(source, path, line) as stream:
+    with _open_stream(source, path, line) as stream:
         if stream.read(6) != b"\x93NUMPY":
             return None
         stream.seek(0)

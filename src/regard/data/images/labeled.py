@@ -18,24 +18,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from regard.data.file_discovery import DEPTHS, PICTURES, partners, subfolder, walk
-from regard.data.images.tables import Inside, iterate_table
-from regard.data.samples import everything, settled
-from regard.data.sources import parallel
-from regard.data.text.columns import listed
-from regard.data.text.files import Complain, refuse
-from regard.data.text.tables import Empty
+from regard.data.file_discovery import DEPTH_SUFFIXES, IMAGE_SUFFIXES, find_subfolder, match_files, walk_files
+from regard.data.images.tables import EmbeddedFile, iterate_file_table
+from regard.data.samples import drop_trailing_blanks, iterate_all
+from regard.data.sources import split_parallel
+from regard.data.text.columns import format_list
+from regard.data.text.files import ErrorHandler, raise_error
+from regard.data.text.tables import SkippedRow
 from regard.errors import DataError
 
-SPLITS = ("train", "training", "valid", "val", "validation", "dev", "test", "testing")
+SPLIT_FOLDERS = ("train", "training", "valid", "val", "validation", "dev", "test", "testing")
 """Folders of these names hold parts of the data, not classes."""
-IMAGES = ("images", "image", "rgb", "pictures", "img", "frames")
-BESIDE = {
+IMAGE_FOLDERS = ("images", "image", "rgb", "pictures", "img", "frames")
+TARGET_FOLDERS = {
     "mask": ("masks", "mask", "annotations", "labels", "segmentation"),
     "depth": ("depth", "depths", "depth_maps"),
 }
 """What folders are called that hold pictures, and what belongs to them."""
-TASKS = {"mask": "segment", "depth": "depth"}
+TARGET_TASKS = {"mask": "segment", "depth": "depth"}
 """What is learnt from those."""
 ADVICE = {
     "label": "A folder for each class is wanted, or a table with the columns image and label.",
@@ -44,11 +44,11 @@ ADVICE = {
     "": "A folder of pictures is wanted, or a table with the column image.",
 }
 
-Stream = Iterator["Picture | Empty"]
+ImageIterator = Iterator["ImageSample | SkippedRow"]
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ImageSample:
     """A file of a picture, what belongs to it, and where it was found."""
 
     source: str
@@ -64,216 +64,234 @@ class Picture:
     mask: str = ""
     depth: str = ""
     """paths of what belongs to it, in a task that has such"""
-    beside: bytes = field(default=b"", repr=False)
+    target_content: bytes = field(default=b"", repr=False)
     """the bytes of its mask or its depth, where they lie in a table"""
 
     @property
-    def place(self) -> tuple[str, int] | None:
+    def location(self) -> tuple[str, int] | None:
         """What errors name, where the picture is no file of its own."""
         return (self.path, self.line) if self.content else None
 
 
-def iterate_pictures(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Stream:
+def iterate_images(data: Sequence[str], columns: Mapping[str, str] | None = None) -> ImageIterator:
     """Pictures and their classes, of every folder or table, in the order given."""
-    return _iterate(data, columns, pictures_of, "label")
+    return _iterate_entries(data, columns, read_images, "label")
 
 
-def iterate_masked(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Stream:
+def iterate_segmented(data: Sequence[str], columns: Mapping[str, str] | None = None) -> ImageIterator:
     """Pictures and their masks."""
-    return _iterate(data, columns, masked_of, "mask")
+    return _iterate_entries(data, columns, read_segmented, "mask")
 
 
-def iterate_depths(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Stream:
+def iterate_depth_images(data: Sequence[str], columns: Mapping[str, str] | None = None) -> ImageIterator:
     """Pictures and their maps of depth."""
-    return _iterate(data, columns, depths_of, "depth")
+    return _iterate_entries(data, columns, read_depth_images, "depth")
 
 
-def iterate_plain(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Stream:
+def iterate_unlabeled(data: Sequence[str], columns: Mapping[str, str] | None = None) -> ImageIterator:
     """Pictures alone; a folder's are taken however deep they lie."""
-    return _iterate(data, columns, plain_of, "")
+    return _iterate_entries(data, columns, read_unlabeled, "")
 
 
-def pictures_of(entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse) -> Stream:
+def read_images(
+    entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
+) -> ImageIterator:
     """Those of one folder or table, with their classes."""
-    return _of(entry, "label", columns, complain)
+    return _read_entry(entry, "label", columns, on_error)
 
 
-def masked_of(entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse) -> Stream:
-    return _of(entry, "mask", columns, complain)
+def read_segmented(
+    entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
+) -> ImageIterator:
+    return _read_entry(entry, "mask", columns, on_error)
 
 
-def depths_of(entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse) -> Stream:
-    return _of(entry, "depth", columns, complain)
+def read_depth_images(
+    entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
+) -> ImageIterator:
+    return _read_entry(entry, "depth", columns, on_error)
 
 
-def plain_of(entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse) -> Stream:
-    return _of(entry, "", columns, complain)
+def read_unlabeled(
+    entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
+) -> ImageIterator:
+    return _read_entry(entry, "", columns, on_error)
 
 
-Reader = Callable[[str, Mapping[str, str] | None, Complain], Stream]
+ReadEntry = Callable[[str, Mapping[str, str] | None, ErrorHandler], ImageIterator]
 
 
-def _iterate(data: Sequence[str], columns: Mapping[str, str] | None, read: Reader, beside: str) -> Stream:
-    return everything(data, lambda entry: read(entry, columns, refuse), "pictures", ADVICE[beside])
+def _iterate_entries(
+    data: Sequence[str], columns: Mapping[str, str] | None, read: ReadEntry, beside: str
+) -> ImageIterator:
+    return iterate_all(data, lambda entry: read(entry, columns, raise_error), "pictures", ADVICE[beside])
 
 
-def _of(entry: str, beside: str, columns: Mapping[str, str] | None, complain: Complain) -> Stream:
-    sides = folders_of(entry, beside)
+def _read_entry(entry: str, beside: str, columns: Mapping[str, str] | None, complain: ErrorHandler) -> ImageIterator:
+    sides = paired_folders(entry, beside)
     if sides is not None:
-        return _paired(entry, *sides, beside, complain)
+        return _read_paired_folders(entry, *sides, beside, complain)
     if not os.path.isdir(os.path.expanduser(entry)):
-        return _rows(entry, beside, columns, complain)
-    return _classes(entry) if beside == "label" else _files(entry)
+        return _read_table(entry, beside, columns, complain)
+    return _read_class_folders(entry) if beside == "label" else _read_folder(entry)
 
 
-def folders_of(entry: str, beside: str) -> tuple[str, str] | None:
+def paired_folders(entry: str, target: str) -> tuple[str, str] | None:
     """The folder of pictures and that of what belongs to them; None where an entry is no such pair."""
-    sides = parallel(entry)
+    sides = split_parallel(entry)
     if sides is not None:
-        if beside not in BESIDE:
-            raise DataError("names two folders, and one is wanted.", entry, advice=ADVICE[beside])
+        if target not in TARGET_FOLDERS:
+            raise DataError("names two folders, and one is wanted.", entry, advice=ADVICE[target])
         first, second = (os.path.expanduser(side) for side in sides)
         for side in (first, second):
             if not os.path.isdir(side):
                 raise DataError("is no folder." if os.path.exists(side) else "there is no such folder.", side)
         return first, second
     folder = os.path.expanduser(entry)
-    if beside not in BESIDE or not os.path.isdir(folder):
+    if target not in TARGET_FOLDERS or not os.path.isdir(folder):
         return None
-    found = subfolder(folder, IMAGES), subfolder(folder, BESIDE[beside])
+    found = find_subfolder(folder, IMAGE_FOLDERS), find_subfolder(folder, TARGET_FOLDERS[target])
     if None in found:
         there = sorted(name for name in os.listdir(folder) if os.path.isdir(os.path.join(folder, name)))
-        wanted = f"It has no folder '{IMAGES[0]}' beside one '{BESIDE[beside][0]}', but: {listed(there)}."
-        raise DataError("is one folder, and two are wanted.", entry, advice=f"{wanted} {ADVICE[beside]}")
+        wanted = f"It has no folder '{IMAGE_FOLDERS[0]}' beside one '{TARGET_FOLDERS[target][0]}', but: {format_list(there)}."
+        raise DataError("is one folder, and two are wanted.", entry, advice=f"{wanted} {ADVICE[target]}")
     return found  # type: ignore[return-value]  # neither is None
 
 
 # -- folders
 
 
-def _files(entry: str) -> Stream:
+def _read_folder(entry: str) -> ImageIterator:
     folder = os.path.expanduser(entry)
-    _refuse_foreign(entry, folder, "pictures")
-    for number, found in enumerate(walk(folder, PICTURES), start=1):
-        yield Picture(found.path, "", entry, number) if found.fits else Empty(entry, number, found.said)
+    _check_layout(entry, folder, "pictures")
+    for number, found in enumerate(walk_files(folder, IMAGE_SUFFIXES), start=1):
+        yield ImageSample(found.path, "", entry, number) if found.matches else SkippedRow(entry, number, found.reason)
 
 
-def _classes(entry: str) -> Stream:
+def _read_class_folders(entry: str) -> ImageIterator:
     """A class is a folder inside the one that is named; those inside it are only order."""
     folder = os.path.expanduser(entry)
     seen, outside = False, 0
-    _refuse_foreign(entry, folder, "classes")
-    for number, found in enumerate(walk(folder, PICTURES), start=1):
+    _check_layout(entry, folder, "classes")
+    for number, found in enumerate(walk_files(folder, IMAGE_SUFFIXES), start=1):
         label = found.parts[0] if len(found.parts) > 1 else ""
-        if found.fits and label:
+        if found.matches and label:
             seen = True
-            yield Picture(found.path, label, entry, number)
+            yield ImageSample(found.path, label, entry, number)
             continue
-        outside += found.fits
-        yield Empty(entry, number, f"no class: it lies beside the folders: {found.name}" if found.fits else found.said)
+        outside += found.matches
+        yield SkippedRow(
+            entry, number, f"no class: it lies beside the folders: {found.name}" if found.matches else found.reason
+        )
     if outside and not seen:
         advice = "The class of a picture is the folder that it lies in. Make one for each, or name a table of classes."
         raise DataError(f"holds {outside:,} pictures and no folder of a class.", entry, advice=advice)
 
 
-def _refuse_foreign(entry: str, folder: str, wanted: str) -> None:
+def _check_layout(entry: str, folder: str, wanted: str) -> None:
     """Folders that by their names are not what is `wanted`: pictures beside what belongs to them, or parts of the data."""
     with os.scandir(folder) as items:
         names = sorted(item.name for item in items if item.is_dir() and not item.name.startswith("."))
-    _refuse_pairs(entry, names, wanted)
+    _reject_paired_folders(entry, names, wanted)
     if wanted == "classes":
-        refuse_splits(entry, names)
+        reject_split_folders(entry, names)
 
 
-def _refuse_pairs(entry: str, names: Sequence[str], wanted: str) -> None:
+def _reject_paired_folders(entry: str, names: Sequence[str], wanted: str) -> None:
     """Only where all folders are called so: among others `image` and `label` may be classes."""
     called = {name.lower() for name in names}
-    there = [task for beside, task in TASKS.items() if called & set(BESIDE[beside])]
-    pictures = next((name for name in names if name.lower() in IMAGES), None)
-    if pictures is None or not there or called - {*IMAGES, *(word for words in BESIDE.values() for word in words)}:
+    there = [task for beside, task in TARGET_TASKS.items() if called & set(TARGET_FOLDERS[beside])]
+    pictures = next((name for name in names if name.lower() in IMAGE_FOLDERS), None)
+    if (
+        pictures is None
+        or not there
+        or called - {*IMAGE_FOLDERS, *(word for words in TARGET_FOLDERS.values() for word in words)}
+    ):
         return
     instead = "Name a folder that has one for each class, or a table with the columns image and label."
     if wanted == "pictures":
         instead = f"Name the pictures alone: {os.path.join(entry, pictures)}."
     raise DataError(
-        f"looks like data for the task {' or '.join(there)}, pictures beside what belongs to them ({listed(names)}), and "
+        f"looks like data for the task {' or '.join(there)}, pictures beside what belongs to them ({format_list(names)}), and "
         f"{wanted} are wanted.", entry, advice=instead,
     )  # fmt: skip
 
 
-def refuse_splits(entry: str, names: Sequence[str]) -> None:
+def reject_split_folders(entry: str, names: Sequence[str]) -> None:
     """Folders that are parts of the data, which are named each by itself."""
-    if names and all(name.lower() in SPLITS for name in names):
+    if names and all(name.lower() in SPLIT_FOLDERS for name in names):
         held = [name for name in names if not name.lower().startswith("train")]
         valid = f" --valid {os.path.join(entry, held[0])}" if held and len(names) > 1 else ""
         first = next((name for name in names if name.lower().startswith("train")), names[0])
         advice = f"Name each by itself: --data {os.path.join(entry, first)}{valid}."
-        raise DataError(f"holds parts of the data ({listed(names)}), not classes.", entry, advice=advice)
+        raise DataError(f"holds parts of the data ({format_list(names)}), not classes.", entry, advice=advice)
 
 
-def _paired(entry: str, images: str, others: str, beside: str, complain: Complain) -> Stream:
-    pairs, left, over = partners(images, others, DEPTHS if beside == "depth" else PICTURES)
+def _read_paired_folders(entry: str, images: str, others: str, beside: str, complain: ErrorHandler) -> ImageIterator:
+    pairs, left, over = match_files(images, others, DEPTH_SUFFIXES if beside == "depth" else IMAGE_SUFFIXES)
     for number, (found, other) in enumerate(pairs, start=1):
-        if not found.fits:
-            yield Empty(entry, number, found.said)
+        if not found.matches:
+            yield SkippedRow(entry, number, found.reason)
         elif other is None:
             some = "1 picture has" if left == 1 else f"{left:,} pictures have"
             advice = f"{some} none. What belongs together has one name but for the ending."
             complain("partner", DataError(f"has no {beside} in '{others}'.", found.path, advice=advice))
         else:
-            yield _with(Picture(found.path, "", entry, number), beside, other)
+            yield _with_target(ImageSample(found.path, "", entry, number), beside, other)
     for path in over:
         complain("partner", DataError(f"is the {beside} of no picture in '{images}'.", path))
 
 
-def _with(picture: Picture, beside: str, path: str, content: bytes = b"") -> Picture:
+def _with_target(picture: ImageSample, beside: str, path: str, content: bytes = b"") -> ImageSample:
     if beside == "mask":
-        return replace(picture, mask=path, beside=content)
-    return replace(picture, depth=path, beside=content)
+        return replace(picture, mask=path, target_content=content)
+    return replace(picture, depth=path, target_content=content)
 
 
 # -- tables
 
 
-def _rows(entry: str, beside: str, columns: Mapping[str, str] | None, complain: Complain) -> Stream:
-    def read() -> Iterator[tuple[int, Picture | Empty | None]]:
-        for line, row in iterate_table(entry, beside, columns, complain):
+def _read_table(entry: str, beside: str, columns: Mapping[str, str] | None, complain: ErrorHandler) -> ImageIterator:
+    def read() -> Iterator[tuple[int, ImageSample | SkippedRow | None]]:
+        for line, row in iterate_file_table(entry, beside, columns, complain):
             try:
-                item = _picture(entry, line, row, beside)
+                item = _make_sample(entry, line, row, beside)
             except DataError as error:
                 complain("missing", error)
                 continue
             yield line, item
 
-    return settled(entry, read())
+    return drop_trailing_blanks(entry, read())
 
 
-def _picture(entry: str, line: int, row: Mapping[str, Any], beside: str) -> Picture | Empty | None:
+def _make_sample(entry: str, line: int, row: Mapping[str, Any], beside: str) -> ImageSample | SkippedRow | None:
     image, other = row["image"], row[beside] if beside else "-"
     if not image and (not other or not beside):
         return None
     missing = [name for name, value in (("image", image), (beside, other)) if not value]
     if missing:
-        return Empty(entry, line, f"no {missing[0]} beside: {str(image or other)[:60]}")
-    source, content = found_file(entry, line, image, "picture")
-    if beside not in BESIDE:
-        if isinstance(other, Inside):
+        return SkippedRow(entry, line, f"no {missing[0]} beside: {str(image or other)[:60]}")
+    source, content = resolve_file(entry, line, image, "picture")
+    if beside not in TARGET_FOLDERS:
+        if isinstance(other, EmbeddedFile):
             raise DataError("the class is no text.", entry, line, "Say which column it is: --columns label=NAME.")
-        return Picture(source, other if beside else "", entry, line, content)
-    return _with(Picture(source, "", entry, line, content), beside, *found_file(entry, line, other, beside))
+        return ImageSample(source, other if beside else "", entry, line, content)
+    return _with_target(
+        ImageSample(source, "", entry, line, content), beside, *resolve_file(entry, line, other, beside)
+    )
 
 
-def found_file(
-    entry: str, line: int | None, value: str | Inside, what: str, folders: Sequence[str] | None = None
+def resolve_file(
+    entry: str, line: int | None, value: str | EmbeddedFile, what: str, folders: Sequence[str] | None = None
 ) -> tuple[str, bytes]:
     """The path of a file that is there, or the name and the bytes of one that lies in the table.
 
     It may lie in one of some `folders`; None: that of the table, or the one of pictures in it."""
-    if isinstance(value, Inside):
+    if isinstance(value, EmbeddedFile):
         return value.name, value.content
     if value.startswith(("http://", "https://", "s3://", "gs://")):
         raise DataError(f"'{value[:80]}' is an address.", entry, line, "Download it, and write the path of the file.")
-    for folder in _near(entry) if folders is None else folders:
+    for folder in _search_folders(entry) if folders is None else folders:
         path = os.path.join(folder, os.path.expanduser(value))
         if os.path.isfile(path):
             return path, b""
@@ -283,8 +301,8 @@ def found_file(
     raise DataError(f"there is no {what} '{value[:80]}'.", entry, line, advice)
 
 
-def _near(entry: str) -> Iterator[str]:
+def _search_folders(entry: str) -> Iterator[str]:
     here = os.path.dirname(os.path.expanduser(entry))
     yield here
-    if (own := subfolder(here or ".", IMAGES)) is not None:
+    if (own := find_subfolder(here or ".", IMAGE_FOLDERS)) is not None:
         yield own

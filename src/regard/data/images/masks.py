@@ -19,32 +19,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.images.image_io import Colour
-from regard.data.images.labeled import folders_of
-from regard.data.text.files import lines
-from regard.errors import DataError, UnknownName
+from regard.data.images.image_io import Color
+from regard.data.images.labeled import paired_folders
+from regard.data.text.files import read_lines
+from regard.errors import DataError, UnknownNameError
 
-FILES = ("classes.json", "classes.txt")
-ABOVE = 3
+CLASS_FILES = ("classes.json", "classes.txt")
+SEARCH_DEPTH = 3
 """Folders that such a file may lie in: that of the masks, and two above it."""
 VOID = 255
 """What stands in a numbered mask where nothing is to be learnt; so there are 255 classes at most."""
-VOIDS = ("void", "ignore", "ignored", "unlabelled", "unlabeled", "don't care", "dontcare")
-KEYS = ("classes", "void", "colours", "colors")
+VOID_NAMES = ("void", "ignore", "ignored", "unlabelled", "unlabeled", "don't care", "dontcare")
+JSON_KEYS = ("classes", "void", "colours", "colors")
 
-_BEFORE = re.compile(r"(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\d{1,3})[\s,:]+(\S.*)")
-_BEHIND = re.compile(r"(.*\S)[\s,:]+(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\d{1,3})")
-_NUMBERED = re.compile(r"(\d+)(?:\s*[:=,]\s*|\s+)(\S.*)")
+_COLOR_FIRST = re.compile(r"(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\d{1,3})[\s,:]+(\S.*)")
+_COLOR_LAST = re.compile(r"(.*\S)[\s,:]+(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\d{1,3})")
+_NUMBERED_NAME = re.compile(r"(\d+)(?:\s*[:=,]\s*|\s+)(\S.*)")
 
 
 @dataclass(frozen=True)
-class Classes:
+class ClassMap:
     names: tuple[str, ...]
     values: tuple[int, ...]
     """what stands in the masks for each"""
     void: tuple[int, ...] = ()
     """what stands where nothing is to be learnt"""
-    painted: tuple[tuple[Colour, int], ...] = ()
+    color_values: tuple[tuple[Color, int], ...] = ()
     """colours and what is to stand for each; nothing: masks hold numbers"""
 
     def __post_init__(self) -> None:
@@ -56,11 +56,11 @@ class Classes:
                 raise DataError(f"two classes have the {what} '{twice}'.")
 
     @property
-    def colours(self) -> dict[Colour, int] | None:
+    def colors(self) -> dict[Color, int] | None:
         """For `read_mask`."""
-        return dict(self.painted) or None
+        return dict(self.color_values) or None
 
-    def numbered(self, mask: NDArray[Any], path: str = "") -> NDArray[np.uint8]:
+    def to_indices(self, mask: NDArray[Any], path: str = "") -> NDArray[np.uint8]:
         """A mask with the numbers of the classes from 0 in the order of their names, and `VOID`; `path` is named in errors."""
         table = np.full(65536, -1, dtype=np.int16)
         table[list(self.void)] = VOID
@@ -72,44 +72,44 @@ class Classes:
             raise DataError(told, path or None, advice="Name them in classes.txt beside the masks, as void if need be.")
         return found.astype(np.uint8)
 
-    def strange(self, values: Iterable[int]) -> list[int]:
+    def unknown_values(self, values: Iterable[int]) -> list[int]:
         """Those of the numbers of a mask that are no class and not void."""
         return sorted(set(values) - set(self.values) - set(self.void))
 
 
-def find_classes(entries: Sequence[str]) -> Classes | None:
+def find_classes(entries: Sequence[str]) -> ClassMap | None:
     """As a file says it that lies beside the masks, or beside the table; None where there is none."""
     for entry in entries:
-        sides = folders_of(entry, "mask")
+        sides = paired_folders(entry, "mask")
         folder = os.path.dirname(os.path.expanduser(entry)) if sides is None else sides[1]
-        if (found := classes_in(os.path.abspath(folder), 1 if sides is None else ABOVE)) is not None:
+        if (found := find_classes_above(os.path.abspath(folder), 1 if sides is None else SEARCH_DEPTH)) is not None:
             return found
     return None
 
 
-def classes_in(folder: str, folders: int = ABOVE) -> Classes | None:
+def find_classes_above(folder: str, search_depth: int = SEARCH_DEPTH) -> ClassMap | None:
     """As a file says it that lies in a folder of masks, or in one of those above it, `folders` in all."""
-    for _ in range(folders):
-        for name in FILES:
+    for _ in range(search_depth):
+        for name in CLASS_FILES:
             if os.path.isfile(os.path.join(folder, name)):
                 return read_classes(os.path.join(folder, name))
         folder = os.path.dirname(folder)
     return None
 
 
-def seen_classes(values: Iterable[int]) -> Classes:
+def infer_classes(values: Iterable[int]) -> ClassMap:
     """Of masks that nothing is said about: each number is a class that is called so. The highest that its bits can hold, 255 or
     65,535, is void, where the number before it does not occur, and two others do: masks of 0 and 255 are of two classes."""
     there = sorted(set(values))
     void = tuple(value for value in (255, 65535) if there[-1:] == [value] and value - 1 not in there and len(there) > 2)
     kept = tuple(value for value in there if value not in void)
-    return Classes(tuple(map(str, kept)), kept, void)
+    return ClassMap(tuple(map(str, kept)), kept, void)
 
 
-def read_classes(path: str | Path) -> Classes:
+def read_classes(path: str | Path) -> ClassMap:
     path = Path(path)
     try:
-        found = _object(path) if path.suffix == ".json" else _lines(path)
+        found = _read_json(path) if path.suffix == ".json" else _read_text(path)
     except DataError as error:
         raise error if error.path else DataError(error.problem, path) from error
     if not found.names:
@@ -117,9 +117,9 @@ def read_classes(path: str | Path) -> Classes:
     return found
 
 
-def _made(named: Sequence[tuple[int, str]], colours: Sequence[Colour], void: Sequence[int]) -> Classes:
+def _build_class_map(named: Sequence[tuple[int, str]], colours: Sequence[Color], void: Sequence[int]) -> ClassMap:
     """Of numbers and names, in their order; those that are called void are void."""
-    unlearnt = {value for value, name in named if name.lower() in VOIDS} | set(void)
+    unlearnt = {value for value, name in named if name.lower() in VOID_NAMES} | set(void)
     kept = [(value, name) for value, name in named if value not in unlearnt]
     if any(not 0 <= value <= 65535 for value, _ in named):
         raise DataError("a class has a number above 65,535.")
@@ -128,31 +128,33 @@ def _made(named: Sequence[tuple[int, str]], colours: Sequence[Colour], void: Seq
     painted = tuple((colour, value) for colour, (value, _) in zip(colours, named, strict=bool(colours)))
     if len(dict(painted)) < len(painted):
         raise DataError("two classes are painted with one colour.")
-    return Classes(tuple(name for _, name in kept), tuple(value for value, _ in kept), tuple(sorted(unlearnt)), painted)
+    return ClassMap(
+        tuple(name for _, name in kept), tuple(value for value, _ in kept), tuple(sorted(unlearnt)), painted
+    )
 
 
-def _lines(path: Path) -> Classes:
-    texts = [text.strip() for _, text in lines(path) if text.strip() and not text.lstrip().startswith("#")]
-    names, colours = texts, list[Colour]()
-    for form, name_at, first in ((_BEFORE, 4, 1), (_BEHIND, 1, 2)):
+def _read_text(path: Path) -> ClassMap:
+    texts = [text.strip() for _, text in read_lines(path) if text.strip() and not text.lstrip().startswith("#")]
+    names, colours = texts, list[Color]()
+    for form, name_at, first in ((_COLOR_FIRST, 4, 1), (_COLOR_LAST, 1, 2)):
         found = [form.fullmatch(text) for text in names]
         if names and all(found) and not colours:
-            colours = [_colour([int(match[first + n]) for n in range(3)]) for match in found if match]
+            colours = [_parse_color([int(match[first + n]) for n in range(3)]) for match in found if match]
             names = [match[name_at].rstrip(" ,:") for match in found if match]
-    numbers = [_NUMBERED.fullmatch(name) for name in names]
+    numbers = [_NUMBERED_NAME.fullmatch(name) for name in names]
     if names and all(numbers):
-        return _made([(int(match[1]), match[2]) for match in numbers if match], colours, ())
-    return _made(list(enumerate(names)), colours, ())
+        return _build_class_map([(int(match[1]), match[2]) for match in numbers if match], colours, ())
+    return _build_class_map(list(enumerate(names)), colours, ())
 
 
-def _colour(value: Sequence[int]) -> Colour:
+def _parse_color(value: Sequence[int]) -> Color:
     red, green, blue = (int(part) for part in value)
     if not all(0 <= part <= 255 for part in (red, green, blue)):
         raise DataError(f"[{red}, {green}, {blue}] is no colour: its parts go from 0 to 255.")
     return red, green, blue
 
 
-def _object(path: Path) -> Classes:
+def _read_json(path: Path) -> ClassMap:
     try:
         said = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
@@ -164,8 +166,8 @@ def _object(path: Path) -> Classes:
     if not isinstance(said, dict) or "classes" not in said:
         raise DataError("names no classes.", path, advice='Write them as {"classes": ["road", …], "void": 255}.')
     for key in said:
-        if key not in KEYS:
-            raise UnknownName("key", str(key), KEYS, f"It stands in {path}.")
+        if key not in JSON_KEYS:
+            raise UnknownNameError("key", str(key), JSON_KEYS, f"It stands in {path}.")
     try:
         classes = said["classes"]
         pairs = sorted((int(key), str(name)) for key, name in classes.items()) if isinstance(classes, dict) else None
@@ -173,12 +175,14 @@ def _object(path: Path) -> Classes:
         colours = said.get("colours") or said.get("colors") or []
         if isinstance(colours, dict):
             colours = [colours[name] for _, name in named]
-        return _made(named, [_colour(colour) for colour in colours], _void(said.get("void"), named))
+        return _build_class_map(
+            named, [_parse_color(colour) for colour in colours], _parse_void(said.get("void"), named)
+        )
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise DataError(f"says something else than classes, void and colours ({error}).", path) from error
 
 
-def _void(said: Any, named: Sequence[tuple[int, str]]) -> list[int]:
+def _parse_void(said: Any, named: Sequence[tuple[int, str]]) -> list[int]:
     if said is None:
         return []
     numbers = {name: value for value, name in named}

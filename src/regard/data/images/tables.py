@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard.data.text.columns import Wanted, listed, short
-from regard.data.text.files import Complain, existing
-from regard.data.text.parquet import parquet_names
-from regard.data.text.tables import PARQUET, Row, format_of, heading, iterate_rows
-from regard.errors import DataError, UnknownColumn
+from regard.data.text.columns import ColumnSpec, format_list, shorten
+from regard.data.text.files import ErrorHandler, existing_file
+from regard.data.text.parquet import parquet_columns
+from regard.data.text.tables import PARQUET_SUFFIXES, Row, file_format, iterate_rows, read_header
+from regard.errors import DataError, UnknownColumnError
 
-CALLED = {
+COLUMN_ALIASES = {
     "image": ("image", "img", "picture", "photo", "image_path", "file_name", "filename", "file", "path"),
     "label": ("label", "class", "labels"),
     "mask": ("mask", "segmentation", "annotation", "label"),
@@ -23,34 +23,34 @@ CALLED = {
     "cloud": ("cloud", "point_cloud", "pointcloud", "mesh", "scan", "file_name", "filename", "file", "path"),
 }
 """What columns may be called, the likeliest first."""
-ROOM = 1 << 24
+MAX_BATCH_BYTES = 1 << 24
 """bytes of a table that are read together"""
 
 
 @dataclass(frozen=True)
-class Inside:
+class EmbeddedFile:
     """A file that lies in a table."""
 
     content: bytes = field(repr=False)
     name: str = ""
 
 
-def iterate_table(
-    entry: str, beside: str, columns: Mapping[str, str] | None, complain: Complain, first: str = "image"
+def iterate_file_table(
+    entry: str, target: str, columns: Mapping[str, str] | None, on_error: ErrorHandler, input_column: str = "image"
 ) -> Iterator[Row]:
     """Of each row the line and the values of `first`, a picture or a cloud, and of what stands `beside` it: texts, or what lies
     `Inside`."""
-    names = (first, beside) if beside else (first,)
-    Wanted(names, columns)  # a wrong choice is refused before names are looked for
-    path = existing(entry)
-    if format_of(path) in PARQUET:
-        return _parquet(path, names, _chosen(parquet_names(path), names, columns), complain)
-    chosen = _chosen(heading(entry), names, columns)
-    rows = iterate_rows(entry, names, chosen, complain, numbers=tuple(name for name in names if name == "label"))
+    names = (input_column, target) if target else (input_column,)
+    ColumnSpec(names, columns)  # a wrong choice is refused before names are looked for
+    path = existing_file(entry)
+    if file_format(path) in PARQUET_SUFFIXES:
+        return _parquet_rows(path, names, _resolve_columns(parquet_columns(path), names, columns), on_error)
+    chosen = _resolve_columns(read_header(entry), names, columns)
+    rows = iterate_rows(entry, names, chosen, on_error, numeric=tuple(name for name in names if name == "label"))
     return ((line, {name: value.strip() for name, value in row.items()}) for line, row in rows)
 
 
-def _chosen(
+def _resolve_columns(
     there: Mapping[str, bool], names: Sequence[str], columns: Mapping[str, str] | None
 ) -> dict[str, str] | None:
     """What is called how: as a person said, else by the names that such columns have; None: by their order."""
@@ -58,7 +58,7 @@ def _chosen(
     small = {name.lower(): name for name in there}
     for name in names:
         taken = set(said.values())
-        known = next((small[word] for word in CALLED[name] if word in small and small[word] not in taken), None)
+        known = next((small[word] for word in COLUMN_ALIASES[name] if word in small and small[word] not in taken), None)
         if name not in said and known is not None:
             said[name] = known
     return said if said and (columns or set(names) <= said.keys()) else None
@@ -67,7 +67,9 @@ def _chosen(
 # -- Parquet
 
 
-def _parquet(path: Path, names: Sequence[str], chosen: Mapping[str, str] | None, complain: Complain) -> Iterator[Row]:
+def _parquet_rows(
+    path: Path, names: Sequence[str], chosen: Mapping[str, str] | None, complain: ErrorHandler
+) -> Iterator[Row]:
     import pyarrow  # that it is there was seen when the names were read
     from pyarrow import parquet
 
@@ -76,16 +78,16 @@ def _parquet(path: Path, names: Sequence[str], chosen: Mapping[str, str] | None,
     number = 0
     try:
         with parquet.ParquetFile(path, buffer_size=1 << 20) as file:
-            columns = _columns(path, file.schema_arrow, names, chosen)
+            columns = _check_columns(path, file.schema_arrow, names, chosen)
             classes = _class_names(file.schema_arrow, columns.get("label", ""))
             size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
-            batch = max(1, min(1024, ROOM * file.metadata.num_rows // max(size, 1)))
+            batch = max(1, min(1024, MAX_BATCH_BYTES * file.metadata.num_rows // max(size, 1)))
             for rows in file.iter_batches(batch_size=batch, columns=list(dict.fromkeys(columns.values()))):
                 for values in rows.to_pylist():
                     number += 1
                     try:
                         found = {
-                            name: value_in(path, number, values[column], column) for name, column in columns.items()
+                            name: cell_value(path, number, values[column], column) for name, column in columns.items()
                         }
                     except DataError as error:
                         complain("format", error)
@@ -101,15 +103,15 @@ def _parquet(path: Path, names: Sequence[str], chosen: Mapping[str, str] | None,
         raise DataError(f"is no Parquet file, or a damaged one{where} ({reason}).", path, advice=advice) from error
 
 
-def _columns(path: Path, schema: Any, names: Sequence[str], chosen: Mapping[str, str] | None) -> dict[str, str]:
+def _check_columns(path: Path, schema: Any, names: Sequence[str], chosen: Mapping[str, str] | None) -> dict[str, str]:
     there = [item.name for item in schema]
     if chosen is None:
         said, what = " ".join(f"{name}=NAME" for name in names), "clouds" if names[0] == "cloud" else "pictures"
-        advice = f"Say which to use: --columns {said}, of: {listed(there)}."
+        advice = f"Say which to use: --columns {said}, of: {format_list(there)}."
         raise DataError(f"no columns have names that {what} and what belongs to them have.", path, advice=advice)
     for name in chosen.values():
         if name not in there:
-            raise UnknownColumn(name, map(short, there), f"{path} has: {listed(there)}.")
+            raise UnknownColumnError(name, map(shorten, there), f"{path} has: {format_list(there)}.")
     return dict(chosen)
 
 
@@ -122,13 +124,13 @@ def _class_names(schema: Any, column: str) -> list[str]:
         return []
 
 
-def value_in(path: Path, row: int, value: Any, column: str) -> Any:
+def cell_value(path: Path, row: int, value: Any, column: str) -> Any:
     """A text, or a file that lies in the table."""
     if isinstance(value, dict) and {"bytes", "path"} & value.keys():
         content, name = value.get("bytes"), value.get("path") or ""
-        return Inside(content, name) if content else name
+        return EmbeddedFile(content, name) if content else name
     if isinstance(value, bytes):
-        return Inside(value) if value else ""
+        return EmbeddedFile(value) if value else ""
     if value is None:
         return ""
     if isinstance(value, str):

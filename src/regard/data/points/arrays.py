@@ -16,39 +16,48 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.points.cloud import LIMIT, Columns, Raw, Wrong, meant
-from regard.data.points.columns import raw_of
+from regard.data.points.cloud import MAX_POINTS, CloudFormatError, Columns, RawCloud, resolve_columns
+from regard.data.points.columns import cloud_from_table
 
-MAGIC = b"\x93NUMPY"
-ARRAYS: Mapping[str, tuple[str, ...]] = {
+NPY_MAGIC = b"\x93NUMPY"
+ARRAY_ALIASES: Mapping[str, tuple[str, ...]] = {
     "places": ("points", "xyz", "pos", "places", "coords", "coord", "positions", "position", "vertices", "pc", "point_cloud"),
-    "colours": ("colors", "colours", "color", "colour", "rgb"),
+    "colors": ("colors", "colors", "color", "colour", "rgb"),
     "normals": ("normals", "normal"),
     "labels": (
         "labels", "label", "y", "semantic", "semantic_gt", "segment", "segmentation", "seg", "classification", "class", "gt",
     ),
 }  # fmt: skip
 """What the arrays of an .npz may be called, the likeliest first."""
-NAMES = ("classes", "class_names", "names")
+CLASS_NAME_ARRAYS = ("classes", "class_names", "names")
 """What an array of the names of the classes may be called."""
-_DAMAGES = (
+_ZIP_ERRORS = (
     zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError, struct.error, LookupError,
 )  # fmt: skip
 """What the reader of archives raises where bytes lead it astray."""
-_WRONG = (ValueError, TypeError, LookupError, SyntaxError, RecursionError, MemoryError, ArithmeticError, AttributeError)
+_HEADER_ERRORS = (
+    ValueError,
+    TypeError,
+    LookupError,
+    SyntaxError,
+    RecursionError,
+    MemoryError,
+    ArithmeticError,
+    AttributeError,
+)
 """What reading a heading raises that is none."""
 
 
-def read_npy(content: bytes, columns: Columns | None = None) -> Raw:
-    return _table(array_of(content), columns)
+def read_npy(content: bytes, columns: Columns | None = None) -> RawCloud:
+    return _from_array(load_npy(content), columns)
 
 
-def read_npz(content: bytes, columns: Columns | None = None) -> Raw:
-    arrays = _arrays(content)
+def read_npz(content: bytes, columns: Columns | None = None) -> RawCloud:
+    arrays = _load_npz(content)
     small = {name.lower(): name for name in reversed(list(arrays))}
     found = {
         what: arrays[small[word]]
-        for what, words in ARRAYS.items()
+        for what, words in ARRAY_ALIASES.items()
         if (word := next((word for word in words if word in small), None)) is not None
     }
     said = (columns or {}).get("label")
@@ -56,74 +65,80 @@ def read_npz(content: bytes, columns: Columns | None = None) -> Raw:
         if said in arrays:
             found["labels"] = arrays[said]
         elif not said.isdigit():
-            raise Wrong(f"has no array '{said}', which is to be its label.", f"It has: {', '.join(arrays)}.")
+            raise CloudFormatError(f"has no array '{said}', which is to be its label.", f"It has: {', '.join(arrays)}.")
     if "places" not in found:
         tables = [name for name, array in arrays.items() if array.ndim == 2 and array.shape[1] >= 3]
         if len(tables) != 1:
             advice = f"It has: {', '.join(arrays) or 'nothing'}. Call one of them points, (N, 3)."
-            raise Wrong("none of its arrays is called points, xyz or pos.", advice)
+            raise CloudFormatError("none of its arrays is called points, xyz or pos.", advice)
         found["places"] = arrays[tables[0]]
-    return _joined(found, tuple(_names(arrays, small)), columns)
+    return _merge_arrays(found, tuple(_class_names(arrays, small)), columns)
 
 
-def _joined(found: Mapping[str, NDArray[Any]], classes: tuple[str, ...], columns: Columns | None) -> Raw:
+def _merge_arrays(found: Mapping[str, NDArray[Any]], classes: tuple[str, ...], columns: Columns | None) -> RawCloud:
     """The places may be a whole table; what is an array of its own is taken from there."""
     columns = {name: said for name, said in (columns or {}).items() if name != "label" or said.isdigit()}
-    raw = _table(found["places"], columns)
-    for what in ("colours", "normals"):
+    raw = _from_array(found["places"], columns)
+    for what in ("colors", "normals"):
         values = found.get(what)
         if values is not None and (values.ndim != 2 or values.shape[1] not in (3, 4)):
-            raise Wrong(f"has {what} {values.shape}, and ({len(raw.places)}, 3) are wanted.")
+            raise CloudFormatError(f"has {what} {values.shape}, and ({len(raw.coordinates)}, 3) are wanted.")
     labels = found.get("labels")
     if labels is not None and labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels is not None and labels.ndim == 0:
         labels = None  # of the whole cloud
-    for what, values in (*((name, found.get(name)) for name in ("colours", "normals")), ("labels", labels)):
-        if values is not None and len(values) != len(raw.places):
-            raise Wrong(f"has {len(raw.places):,} points and {len(values):,} {what}.", "Each point has one.")
+    for what, values in (*((name, found.get(name)) for name in ("colors", "normals")), ("labels", labels)):
+        if values is not None and len(values) != len(raw.coordinates):
+            raise CloudFormatError(
+                f"has {len(raw.coordinates):,} points and {len(values):,} {what}.", "Each point has one."
+            )
         if values is not None and values.dtype.kind not in "fiub":
-            raise Wrong(f"has {what} of {values.dtype}, which are no numbers.")
+            raise CloudFormatError(f"has {what} of {values.dtype}, which are no numbers.")
     if labels is not None and labels.ndim != 1:
-        raise Wrong(f"has labels {labels.shape}, and one number a point is wanted.")
+        raise CloudFormatError(f"has labels {labels.shape}, and one number a point is wanted.")
 
     def own(what: str, other: NDArray[Any] | None) -> NDArray[Any] | None:
         return found[what][:, :3] if what in found else other
 
-    return Raw(
-        raw.places,
-        own("colours", raw.colours),
+    return RawCloud(
+        raw.coordinates,
+        own("colors", raw.colors),
         own("normals", raw.normals),
         raw.labels if labels is None else labels,
         classes,
     )
 
 
-def _names(arrays: Mapping[str, NDArray[Any]], small: Mapping[str, str]) -> list[str]:
-    called = next((small[word] for word in NAMES if word in small and arrays[small[word]].dtype.kind == "U"), None)
+def _class_names(arrays: Mapping[str, NDArray[Any]], small: Mapping[str, str]) -> list[str]:
+    called = next(
+        (small[word] for word in CLASS_NAME_ARRAYS if word in small and arrays[small[word]].dtype.kind == "U"), None
+    )
     return [] if called is None or arrays[called].ndim != 1 else [str(name) for name in arrays[called]]
 
 
-def _table(array: NDArray[Any], columns: Columns | None) -> Raw:
+def _from_array(array: NDArray[Any], columns: Columns | None) -> RawCloud:
     if array.dtype.names:
-        return _fields(array, columns)
+        return _from_structured(array, columns)
     if array.ndim == 3 and 1 in array.shape:
         array = array.reshape([side for side in array.shape if side != 1] or [1])
     if array.ndim != 2 or array.dtype.kind not in "fiub":
-        raise Wrong(f"holds an array {array.shape} of {array.dtype}, and points are (N, 3) numbers.", "Save them so.")
+        raise CloudFormatError(
+            f"holds an array {array.shape} of {array.dtype}, and points are (N, 3) numbers.", "Save them so."
+        )
     if array.shape[1] > 10 and array.shape[0] in (3, 6):
-        raise Wrong(
+        raise CloudFormatError(
             f"holds an array {array.shape}, which lies on its side.", "Save it transposed: a row for each point."
         )
-    return raw_of(array, (), columns)
+    return cloud_from_table(array, (), columns)
 
 
-def _fields(array: NDArray[Any], columns: Columns | None) -> Raw:
+def _from_structured(array: NDArray[Any], columns: Columns | None) -> RawCloud:
     """Of named fields, as the properties of a PLY."""
-    called = meant([name for name in array.dtype.names or () if not array.dtype[name].shape], columns)
+    called = resolve_columns([name for name in array.dtype.names or () if not array.dtype[name].shape], columns)
     lacking = next((name for name in "xyz" if name not in called), None)
     if lacking is not None:
-        raise Wrong(f"its fields name no {lacking}.", f"They are: {', '.join(array.dtype.names or ())}.")
+        raise CloudFormatError(f"its fields name no {lacking}.", f"They are: {', '.join(array.dtype.names or ())}.")
     flat = array.ravel()
 
     def three(*names: str) -> NDArray[Any] | None:
@@ -133,36 +148,38 @@ def _fields(array: NDArray[Any], columns: Columns | None) -> Raw:
     places = three("x", "y", "z")
     assert places is not None
     labels = flat[called["label"]] if "label" in called else None
-    return Raw(places, three("red", "green", "blue"), three("nx", "ny", "nz"), labels)
+    return RawCloud(places, three("red", "green", "blue"), three("nx", "ny", "nz"), labels)
 
 
 # -- bytes
 
 
-def array_of(content: bytes, name: str = "") -> NDArray[Any]:
+def load_npy(content: bytes, name: str = "") -> NDArray[Any]:
     """What a file of NumPy holds; what it says of its size is held against its bytes first."""
     inside = f"the array '{name}' " if name else ""
-    start, shape, kind = _heading(content, inside)
+    start, shape, kind = _parse_header(content, inside)
     if kind.hasobject:
         advice = "Save it as numbers: np.save(path, array.astype(np.float32))."
-        raise Wrong(f"{inside}holds objects of Python, which are never unpickled here.", advice)
+        raise CloudFormatError(f"{inside}holds objects of Python, which are never unpickled here.", advice)
     wanted = kind.itemsize * int(np.prod([int(side) for side in shape], dtype=object))
     if wanted > len(content) - start:
         problem = f"{inside}promises {shape} of {kind}, and {len(content) - start:,} bytes follow."
-        raise Wrong(problem, "It is cut off or damaged: copy or download it again.")
-    if shape and shape[0] > LIMIT:
-        raise Wrong(f"{inside}has {shape[0]:,} points, and at most {LIMIT:,} are read.", "Cut it into parts.")
+        raise CloudFormatError(problem, "It is cut off or damaged: copy or download it again.")
+    if shape and shape[0] > MAX_POINTS:
+        raise CloudFormatError(
+            f"{inside}has {shape[0]:,} points, and at most {MAX_POINTS:,} are read.", "Cut it into parts."
+        )
     try:
         found: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
-    except (*_WRONG, EOFError, OSError) as error:
-        raise _damaged(inside, error) from error
+    except (*_HEADER_ERRORS, EOFError, OSError) as error:
+        raise _damaged_error(inside, error) from error
     return found
 
 
-def _heading(content: bytes, inside: str) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
+def _parse_header(content: bytes, inside: str) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
     """Where the numbers begin, and what they are said to be."""
-    if not content.startswith(MAGIC):
-        raise Wrong(f"{inside}is no array of NumPy.", "Write it with np.save.")
+    if not content.startswith(NPY_MAGIC):
+        raise CloudFormatError(f"{inside}is no array of NumPy.", "Write it with np.save.")
     size = 2 if content[6:7] == b"\x01" else 4
     start = 8 + size + int.from_bytes(content[8 : 8 + size], "little")
     try:
@@ -173,37 +190,37 @@ def _heading(content: bytes, inside: str) -> tuple[int, tuple[int, ...], np.dtyp
         if min(shape, default=0) < 0:
             raise ValueError(f"a shape {shape}")
         return start, shape, np.dtype(np.lib.format.descr_to_dtype(said["descr"]))
-    except _WRONG as error:
-        raise _damaged(inside, error) from error
+    except _HEADER_ERRORS as error:
+        raise _damaged_error(inside, error) from error
 
 
-def _damaged(inside: str, error: Exception) -> Wrong:
+def _damaged_error(inside: str, error: Exception) -> CloudFormatError:
     reason = str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__
-    return Wrong(f"{inside}is a damaged array ({reason}).", "Copy or write it again.")
+    return CloudFormatError(f"{inside}is a damaged array ({reason}).", "Copy or write it again.")
 
 
-def _arrays(content: bytes) -> dict[str, NDArray[Any]]:
+def _load_npz(content: bytes) -> dict[str, NDArray[Any]]:
     found: dict[str, NDArray[Any]] = {}
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for item in archive.infolist():
                 if item.filename.endswith(".npy"):
                     name = item.filename.removesuffix(".npy")
-                    found[name] = array_of(_member(archive, item, name), name)
-    except _DAMAGES as error:
+                    found[name] = load_npy(_read_member(archive, item, name), name)
+    except _ZIP_ERRORS as error:
         reason = str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__
-        raise Wrong(f"is no .npz, or a damaged one ({reason}).", "Copy or write it again.") from error
+        raise CloudFormatError(f"is no .npz, or a damaged one ({reason}).", "Copy or write it again.") from error
     if not found:
-        raise Wrong("is an archive without arrays.", "Write it with np.savez.")
+        raise CloudFormatError("is an archive without arrays.", "Write it with np.savez.")
     return found
 
 
-def _member(archive: zipfile.ZipFile, item: zipfile.ZipInfo, name: str) -> bytes:
+def _read_member(archive: zipfile.ZipFile, item: zipfile.ZipInfo, name: str) -> bytes:
     """Its bytes, of which a heading may not promise others than there are: a packed gigabyte of zeros is a kilobyte."""
     with archive.open(item) as stream:
         first = stream.read(1 << 16)
-        _, shape, kind = _heading(first, f"the array '{name}' ")
+        _, shape, kind = _parse_header(first, f"the array '{name}' ")
         wanted = kind.itemsize * int(np.prod([int(side) for side in shape], dtype=object))
-        if wanted > 80 * LIMIT:
-            raise Wrong(f"the array '{name}' has {wanted:,} bytes.", "Cut it into parts.")
+        if wanted > 80 * MAX_POINTS:
+            raise CloudFormatError(f"the array '{name}' has {wanted:,} bytes.", "Cut it into parts.")
         return first + stream.read(wanted + (1 << 20))

@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 
 from regard.errors import DataError
 
-LIMIT = 100_000_000
+MAX_POINTS = 100_000_000
 """points of one file that are read at most: a gigabyte of places"""
-FAR = 1e15
+MAX_COORDINATE = 1e15
 """A coordinate beyond this is no place; scanners write such numbers where they saw nothing."""
-PRECISE = 64.0
+MAX_OFFSET_RATIO = 64.0
 """Times farther from 0 than it is large, from which on a cloud loses its origin: float32 would know its points to 4e-6 of its
 size only."""
 
-Place = tuple[str, int]
+Location = tuple[str, int]
 """Where bytes stand that are no file of their own: a table, and the row in it."""
 Columns = Mapping[str, str]
 
-CALLED: dict[str, tuple[str, ...]] = {
+COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
     "x": ("x", "pos_x", "position_x"),
     "y": ("y", "pos_y", "position_y"),
     "z": ("z", "pos_z", "position_z"),
@@ -47,10 +47,10 @@ CALLED: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Cloud:
-    places: NDArray[np.float32]
+class PointCloud:
+    coordinates: NDArray[np.float32]
     """(N, 3), counted from `origin`"""
-    colours: NDArray[np.uint8] | None = None
+    colors: NDArray[np.uint8] | None = None
     """(N, 3) red, green and blue"""
     normals: NDArray[np.float32] | None = None
     """(N, 3) of length 1, or 0 where none is known"""
@@ -60,142 +60,148 @@ class Cloud:
     """names of these numbers from 0, where the file says them"""
     origin: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
     """(3,) what was subtracted from the coordinates of the file"""
-    dropped: int = 0
+    num_dropped: int = 0
     """points of the file that are left out, as they are nowhere (NaN or infinite)"""
-    sampled: bool = False
+    from_mesh: bool = False
     """whether points were drawn on the faces of a mesh"""
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.coordinates)
 
     @property
-    def world(self) -> NDArray[np.float64]:
+    def world_coordinates(self) -> NDArray[np.float64]:
         """(N, 3) the places with the coordinates that the file has."""
-        return self.places.astype(np.float64) + self.origin
+        return self.coordinates.astype(np.float64) + self.origin
 
-    def taken(self, chosen: NDArray[Any]) -> Cloud:
+    def select(self, indices: NDArray[Any]) -> PointCloud:
         """Some points of it, in this order."""
 
         def of(values: NDArray[Any] | None) -> Any:
-            return None if values is None else values[chosen]
+            return None if values is None else values[indices]
 
-        return Cloud(
-            self.places[chosen], of(self.colours), of(self.normals), of(self.labels), self.classes, self.origin,
-            self.dropped, self.sampled,
+        return PointCloud(
+            self.coordinates[indices], of(self.colors), of(self.normals), of(self.labels), self.classes, self.origin,
+            self.num_dropped, self.from_mesh,
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Raw:
+class RawCloud:
     """What stands in a file, as it stands there."""
 
-    places: NDArray[Any]
-    colours: NDArray[Any] | None = None
+    coordinates: NDArray[Any]
+    colors: NDArray[Any] | None = None
     normals: NDArray[Any] | None = None
     labels: NDArray[Any] | None = None
     classes: tuple[str, ...] = ()
     faces: NDArray[np.int64] | None = None
     """(T, 3) corners of triangles, where it is a mesh"""
-    sampled: bool = False
+    from_mesh: bool = False
 
 
-class Wrong(Exception):
+class CloudFormatError(Exception):
     """What is wrong with a file, what to do, and in which line; who opened it knows its name."""
 
     def __init__(self, problem: str, advice: str = "", line: int | None = None) -> None:
         super().__init__(problem)
         self.problem, self.advice, self.line = problem, advice, line
 
-    def named(self, path: str, line: int | None = None) -> DataError:
+    def to_data_error(self, path: str, line: int | None = None) -> DataError:
         return DataError(self.problem, path, self.line if line is None else line, self.advice)
 
 
-def meant(there: Mapping[str, Any] | list[str] | tuple[str, ...], columns: Columns | None = None) -> dict[str, str]:
+def resolve_columns(
+    available: Mapping[str, Any] | list[str] | tuple[str, ...], columns: Columns | None = None
+) -> dict[str, str]:
     """What is called how in a file: as a person said, else by the usual names."""
-    small = {name.lower().removeprefix("scalar_"): name for name in reversed(list(there))}
+    small = {name.lower().removeprefix("scalar_"): name for name in reversed(list(available))}
     found = {}
-    for name, words in CALLED.items():
+    for name, words in COLUMN_ALIASES.items():
         said = (columns or {}).get(name)
-        if said is not None and said in there:
+        if said is not None and said in available:
             found[name] = said
         elif said is not None:
-            raise Wrong(f"has no column '{said}', which is to be its {name}.", f"It has: {', '.join(there) or 'none'}.")
+            raise CloudFormatError(
+                f"has no column '{said}', which is to be its {name}.", f"It has: {', '.join(available) or 'none'}."
+            )
         elif known := next((small[word] for word in words if word in small), None):
             found[name] = known
     return found
 
 
-def settled(raw: Raw) -> Cloud:
+def normalize_cloud(raw: RawCloud) -> PointCloud:
     """The same for all formats, or what is wrong with it."""
-    places = _places(raw.places)
+    places = _check_coordinates(raw.coordinates)
     with np.errstate(invalid="ignore"):
-        fine: NDArray[np.bool_] = np.all(np.abs(places) <= FAR, axis=1)  # not of what is no number
+        fine: NDArray[np.bool_] = np.all(np.abs(places) <= MAX_COORDINATE, axis=1)  # not of what is no number
     dropped = int(len(fine) - fine.sum())
     if not len(places):
-        raise Wrong("holds no points.", "Write it again, or remove it.")
+        raise CloudFormatError("holds no points.", "Write it again, or remove it.")
     if dropped == len(places):
-        raise Wrong(f"has {len(places):,} points, and each of them is nowhere (NaN or infinite).", "Write it again.")
-    colours, normals, labels = raw.colours, raw.normals, raw.labels
+        raise CloudFormatError(
+            f"has {len(places):,} points, and each of them is nowhere (NaN or infinite).", "Write it again."
+        )
+    colours, normals, labels = raw.colors, raw.normals, raw.labels
     if dropped:
         places = places[fine]
         colours, normals, labels = (None if one is None else one[fine] for one in (colours, normals, labels))
-    origin = _origin(places)
-    return Cloud(
+    origin = _choose_origin(places)
+    return PointCloud(
         (places - origin).astype(np.float32),
-        None if colours is None else bytes_of(colours),
-        None if normals is None else _unit(normals),
-        None if labels is None else whole(labels),
-        raw.classes, origin, dropped, raw.sampled,
+        None if colours is None else colors_to_uint8(colours),
+        None if normals is None else _normalize_vectors(normals),
+        None if labels is None else labels_to_int(labels),
+        raw.classes, origin, dropped, raw.from_mesh,
     )  # fmt: skip
 
 
-def _places(values: NDArray[Any]) -> NDArray[np.float64]:
+def _check_coordinates(values: NDArray[Any]) -> NDArray[np.float64]:
     if values.ndim != 2 or values.shape[1] != 3:
-        raise Wrong(f"has places {values.shape}, and (points, 3) are wanted.")
+        raise CloudFormatError(f"has places {values.shape}, and (points, 3) are wanted.")
     if values.dtype.kind not in "fiub":
-        raise Wrong(f"has places of {values.dtype}, which are no numbers.")
+        raise CloudFormatError(f"has places of {values.dtype}, which are no numbers.")
     return values.astype(np.float64)
 
 
-def _origin(places: NDArray[np.float64]) -> NDArray[np.float64]:
+def _choose_origin(places: NDArray[np.float64]) -> NDArray[np.float64]:
     low, high = places.min(axis=0), places.max(axis=0)
     extent = float((high - low).max())
-    if np.maximum(np.abs(low), np.abs(high)).max() <= PRECISE * extent or not extent:
+    if np.maximum(np.abs(low), np.abs(high)).max() <= MAX_OFFSET_RATIO * extent or not extent:
         return np.zeros(3)
     middle = (low + high) / 2
     return np.round(middle) if extent > 1 else middle
 
 
-def bytes_of(colours: NDArray[Any]) -> NDArray[np.uint8]:
+def colors_to_uint8(colors: NDArray[Any]) -> NDArray[np.uint8]:
     """(N, 3) colours as bytes: floats run to 1 or to 255, whole numbers to 255 or to 65,535."""
-    if colours.dtype == np.uint8:
-        return np.ascontiguousarray(colours)
-    values = np.nan_to_num(colours.astype(np.float64), nan=0.0, posinf=-1.0, neginf=-1.0)
+    if colors.dtype == np.uint8:
+        return np.ascontiguousarray(colors)
+    values = np.nan_to_num(colors.astype(np.float64), nan=0.0, posinf=-1.0, neginf=-1.0)
     low, high = float(values.min(initial=0)), float(values.max(initial=0))
     if low < 0 or high > 65535:
-        raise Wrong(f"has colours from {low:g} to {high:g}.", "They run to 1, to 255 or to 65,535.")
-    whole_ones = colours.dtype.kind in "iu"
+        raise CloudFormatError(f"has colours from {low:g} to {high:g}.", "They run to 1, to 255 or to 65,535.")
+    whole_ones = colors.dtype.kind in "iu"
     most = 1.0 if high <= 1 and not whole_ones else 255.0 if high <= 255 else 65535.0
     return np.rint(values * (255.0 / most)).astype(np.uint8)
 
 
-def _unit(normals: NDArray[Any]) -> NDArray[np.float32]:
+def _normalize_vectors(normals: NDArray[Any]) -> NDArray[np.float32]:
     values = np.nan_to_num(normals.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     sizes = np.sqrt((values**2).sum(axis=1, keepdims=True))
     return np.divide(values, sizes, out=np.zeros_like(values), where=sizes > 0).astype(np.float32)
 
 
-def whole(labels: NDArray[Any]) -> NDArray[np.int64]:
+def labels_to_int(labels: NDArray[Any]) -> NDArray[np.int64]:
     """(N,) labels as whole numbers; what is none is -1, as is what cannot be one."""
     if labels.dtype.kind in "iub":
         if labels.dtype == np.uint64 and labels.max(initial=0) > 2**62:
-            raise Wrong(f"has labels up to {labels.max()}, which are no numbers of classes.")
+            raise CloudFormatError(f"has labels up to {labels.max()}, which are no numbers of classes.")
         return labels.astype(np.int64)
     values = labels.astype(np.float64)
     values = np.where(np.isfinite(values), values, -1.0)
     broken = np.flatnonzero((values != np.rint(values)) | (np.abs(values) > 2.0**53))
     if len(broken):
-        raise Wrong(
+        raise CloudFormatError(
             f"has labels that are no whole numbers, such as {values[broken[0]]:g} of point {broken[0] + 1:,}.",
             "Labels are numbers of classes. Say which column has them: --columns label=NAME.",
         )

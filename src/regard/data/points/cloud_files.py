@@ -20,73 +20,73 @@ from functools import partial
 
 import numpy as np
 
-from regard.data.points.arrays import MAGIC, read_npy, read_npz
-from regard.data.points.cloud import Cloud, Columns, Place, Raw, Wrong, settled
-from regard.data.points.mesh_sampling import LEAST, sampled
+from regard.data.points.arrays import NPY_MAGIC, read_npy, read_npz
+from regard.data.points.cloud import CloudFormatError, Columns, Location, PointCloud, RawCloud, normalize_cloud
+from regard.data.points.mesh_sampling import DEFAULT_POINTS, sample_mesh
 from regard.data.points.meshes import read_glb, read_obj, read_off, read_stl
 from regard.data.points.ply import read_ply
 from regard.data.points.text_files import read_points
 from regard.errors import DataError
 
-TEXTS = (".xyz", ".txt", ".pts", ".asc", ".csv")
-ENDINGS = (".ply", ".off", ".obj", ".stl", ".glb", *TEXTS, ".npy", ".npz")
+TEXT_SUFFIXES = (".xyz", ".txt", ".pts", ".asc", ".csv")
+CLOUD_SUFFIXES = (".ply", ".off", ".obj", ".stl", ".glb", *TEXT_SUFFIXES, ".npy", ".npz")
 
-_READERS: dict[str, Callable[[bytes, Columns | None], Raw]] = {
+_READERS: dict[str, Callable[[bytes, Columns | None], RawCloud]] = {
     ".ply": read_ply,
     ".off": lambda content, columns: read_off(content),
     ".obj": lambda content, columns: read_obj(content),
     ".stl": lambda content, columns: read_stl(content),
     ".glb": lambda content, columns: read_glb(content),
-    **{ending: partial(read_points, ending=ending) for ending in TEXTS},
+    **{ending: partial(read_points, suffix=ending) for ending in TEXT_SUFFIXES},
     ".npy": read_npy,
     ".npz": read_npz,
 }
-_MAGIC = {b"ply": ".ply", MAGIC: ".npy", b"PK\x03\x04": ".npz", b"glTF": ".glb"}
+_MAGIC = {b"ply": ".ply", NPY_MAGIC: ".npy", b"PK\x03\x04": ".npz", b"glTF": ".glb"}
 """What formats begin with, where they begin with something."""
-_FOREIGN = {
+_OTHER_FORMATS = {
     b"\x1f\x8b": "gzipped: unpack it first", b"LASF": "a LAS or LAZ file: convert it to PLY", b"\x89HDF": "an HDF5 file",
     b"# .PCD": "a PCD file: convert it to PLY", b"<html": "a page of HTML", b"<!doc": "a page of HTML",
     b"version https://git-lfs": "a pointer of git-lfs, and its content was not fetched", b"\x89PNG": "a picture",
     b"\xff\xd8\xff": "a picture", b"%PDF-": "a PDF",
 }  # fmt: skip
 """What a file may be instead of a cloud."""
-_VERTEX = re.compile(rb"^v[ \t]+[-+.\d]", re.MULTILINE)
-LOOKED_AT = 1 << 16
+_OBJ_VERTEX = re.compile(rb"^v[ \t]+[-+.\d]", re.MULTILINE)
+OBJ_PROBE_BYTES = 1 << 16
 """bytes in which an OBJ has its first vertex"""
 
 
 def read_cloud(
-    source: str | bytes, seed: int = 0, points: int = LEAST, columns: Columns | None = None, place: Place | None = None,
+    source: str | bytes, seed: int = 0, num_points: int = DEFAULT_POINTS, columns: Columns | None = None, location: Location | None = None,
     name: str = "",
-) -> Cloud:  # fmt: skip
+) -> PointCloud:  # fmt: skip
     """The cloud of a file, of its bytes, or of the name of one that is made (`solids#part=test,number=3`).
 
     Of a mesh so many `points` are drawn, a pure function of the `seed`. `columns` says what is called how in the file, as
     {"label": "scalar_Class"}, or where it stands from 0. Where bytes lie in a table, `place` is named in errors, and `name` is
     what the file was called, whose ending tells formats that begin like others."""
-    path, line = place or (source if isinstance(source, str) else "a cloud", None)
-    if isinstance(source, str) and (made := _made(source)) is not None:
+    path, line = location or (source if isinstance(source, str) else "a cloud", None)
+    if isinstance(source, str) and (made := _generated_cloud(source)) is not None:
         return made
-    content = source if isinstance(source, bytes) else _content(source, path, line)
+    content = source if isinstance(source, bytes) else _read_bytes(source, path, line)
     ending = os.path.splitext(source if isinstance(source, str) else name)[1].lower()
     try:
         with np.errstate(invalid="ignore", over="ignore"):  # numbers that are none are looked for, and told
-            raw = _READERS[_format(content, ending)](content, columns)
-            return settled(raw if raw.faces is None else sampled(raw, points, seed))
-    except Wrong as error:
-        raise error.named(path, line) from error
+            raw = _READERS[_detect_format(content, ending)](content, columns)
+            return normalize_cloud(raw if raw.faces is None else sample_mesh(raw, num_points, seed))
+    except CloudFormatError as error:
+        raise error.to_data_error(path, line) from error
     except MemoryError as error:
         raise DataError("is too large for the memory that is free.", path, line) from error
 
 
-def _made(source: str) -> Cloud | None:
+def _generated_cloud(source: str) -> PointCloud | None:
     """A cloud that is made by its name; a file of this name comes first."""
-    from regard.data.synthetic.point_clouds import cloud_named
+    from regard.data.synthetic.point_clouds import generate_cloud
 
-    return None if os.path.exists(os.path.expanduser(source)) else cloud_named(source)
+    return None if os.path.exists(os.path.expanduser(source)) else generate_cloud(source)
 
 
-def _content(source: str, path: str, line: int | None) -> bytes:
+def _read_bytes(source: str, path: str, line: int | None) -> bytes:
     name = os.path.expanduser(source)
     if not os.path.isfile(name):  # a pipe would be waited for without end
         there = "is a folder, and a cloud is wanted." if os.path.isdir(name) else "is no file."
@@ -98,25 +98,29 @@ def _content(source: str, path: str, line: int | None) -> bytes:
         raise DataError(f"cannot be read: {error.strerror or error}.", path, line) from error
 
 
-def _format(content: bytes, ending: str) -> str:
+def _detect_format(content: bytes, ending: str) -> str:
     """By its first bytes where they tell, else by its ending."""
     if not content.strip():
-        raise Wrong("is empty.", "Copy or download it again, or remove it.")
+        raise CloudFormatError("is empty.", "Copy or download it again, or remove it.")
     first = content[:64].lstrip(b"\xef\xbb\xbf \r\n\t")
-    for magic, kind in _FOREIGN.items():
+    for magic, kind in _OTHER_FORMATS.items():
         if first.lower().startswith(magic.lower()):
-            raise Wrong(f"is no cloud: it is {kind}.", f"Known are {', '.join(ENDINGS)}.")
+            raise CloudFormatError(f"is no cloud: it is {kind}.", f"Known are {', '.join(CLOUD_SUFFIXES)}.")
     known = next((kind for magic, kind in _MAGIC.items() if content.startswith(magic)), "")
     if known == ".ply" and content[3:4] not in (b"\n", b"\r", b" "):
         known = ""
     if known:
-        if ending and ending != known and ending in ENDINGS:
-            raise Wrong(f"is a {known} file, and its name ends in {ending}.", f"Name it {known}.")
+        if ending and ending != known and ending in CLOUD_SUFFIXES:
+            raise CloudFormatError(f"is a {known} file, and its name ends in {ending}.", f"Name it {known}.")
         return known
     if ending in (".ply", ".npy", ".npz", ".glb"):
-        raise Wrong(f"is no {ending} file: it does not begin like one.", "It is damaged, or has the ending of another.")
-    if ending in ENDINGS:
+        raise CloudFormatError(
+            f"is no {ending} file: it does not begin like one.", "It is damaged, or has the ending of another."
+        )
+    if ending in CLOUD_SUFFIXES:
         return ending
     if ending:
-        raise Wrong(f"the ending '{ending}' is of no known cloud.", f"Known are {', '.join(ENDINGS)}.")
-    return ".off" if b"OFF" in first[:8] else ".obj" if _VERTEX.search(content[:LOOKED_AT]) else ".xyz"
+        raise CloudFormatError(
+            f"the ending '{ending}' is of no known cloud.", f"Known are {', '.join(CLOUD_SUFFIXES)}."
+        )
+    return ".off" if b"OFF" in first[:8] else ".obj" if _OBJ_VERTEX.search(content[:OBJ_PROBE_BYTES]) else ".xyz"

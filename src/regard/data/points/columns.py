@@ -22,69 +22,73 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.points.cloud import CALLED, Columns, Raw, Wrong, meant
+from regard.data.points.cloud import COLUMN_ALIASES, CloudFormatError, Columns, RawCloud, resolve_columns
 
-NAMES = tuple(CALLED)
+COLUMN_NAMES = tuple(COLUMN_ALIASES)
 """What a column can be."""
-THREES = {"colours": ("red", "green", "blue"), "normals": ("nx", "ny", "nz")}
-LAYOUTS: Mapping[int, tuple[tuple[str, ...], ...]] = {
+VECTOR_COLUMNS = {"colors": ("red", "green", "blue"), "normals": ("nx", "ny", "nz")}
+COLUMN_LAYOUTS: Mapping[int, tuple[tuple[str, ...], ...]] = {
     0: ((),),
     1: (("label",), ("measured",)),
     2: (("measured", "label"),),
-    3: (("normals",), ("colours",)),
-    4: (("normals", "label"), ("colours", "label"), ("measured", "colours")),
-    5: (("measured", "normals", "label"), ("measured", "colours", "label")),
-    6: (("colours", "normals"), ("normals", "colours")),
-    7: (("colours", "normals", "label"), ("normals", "colours", "label")),
+    3: (("normals",), ("colors",)),
+    4: (("normals", "label"), ("colors", "label"), ("measured", "colors")),
+    5: (("measured", "normals", "label"), ("measured", "colors", "label")),
+    6: (("colors", "normals"), ("normals", "colors")),
+    7: (("colors", "normals", "label"), ("normals", "colors", "label")),
 }
 """What may stand behind x, y and z in so many columns, the likeliest first."""
-NEAR = 0.02
+NORMAL_TOLERANCE = 0.02
 """how far the length of a normal may be from 1"""
-MOST = 65536
+MAX_CLASSES = 65536
 """numbers of classes"""
-SAY = (
+HEADER_HINT = (
     "Say it in a heading above the numbers, as 'x y z red green blue label', or with --columns label=6, places from 0."
 )
 
 
-def raw_of(
-    table: NDArray[Any], names: Sequence[str] = (), columns: Columns | None = None, scanned: bool = False
-) -> Raw:
+def cloud_from_table(
+    table: NDArray[Any], names: Sequence[str] = (), columns: Columns | None = None, scanner_order: bool = False
+) -> RawCloud:
     """(N, C) numbers as places and what belongs to them; `scanned`: in the order that scanners write."""
-    columns = {name: said for name, said in (columns or {}).items() if name in NAMES}
+    columns = {name: said for name, said in (columns or {}).items() if name in COLUMN_NAMES}
     wide = table.shape[1]
     if wide < 3:
         there = "1 number" if wide == 1 else f"{wide} numbers"
-        raise Wrong(f"has {there} a point, and x, y and z are wanted.", SAY)
+        raise CloudFormatError(f"has {there} a point, and x, y and z are wanted.", HEADER_HINT)
     if names or columns:
-        return _named(table, names, columns)
-    for layout in _layouts(wide - 3, scanned):
-        places = _places(layout)
-        if all(_fits(name, table[:, at]) for name, at in places.items()):
+        return _from_named_columns(table, names, columns)
+    for layout in _candidate_layouts(wide - 3, scanner_order):
+        places = _column_slices(layout)
+        if all(_is_plausible(name, table[:, at]) for name, at in places.items()):
             found = {name: table[:, at] for name, at in places.items()}
-            return Raw(table[:, :3], found.get("colours"), found.get("normals"), found.get("label"))
-    if wide - 3 in LAYOUTS:
-        wanted = " or ".join(dict.fromkeys(" and ".join(layout) for layout in LAYOUTS[wide - 3]))
-        raise Wrong(f"has {wide} numbers a point, and those behind x, y and z are not {wanted}.", SAY)
-    raise Wrong(f"has {wide} numbers a point, and nothing says what those behind x, y and z are.", SAY)
+            return RawCloud(table[:, :3], found.get("colors"), found.get("normals"), found.get("label"))
+    if wide - 3 in COLUMN_LAYOUTS:
+        wanted = " or ".join(dict.fromkeys(" and ".join(layout) for layout in COLUMN_LAYOUTS[wide - 3]))
+        raise CloudFormatError(
+            f"has {wide} numbers a point, and those behind x, y and z are not {wanted}.", HEADER_HINT
+        )
+    raise CloudFormatError(
+        f"has {wide} numbers a point, and nothing says what those behind x, y and z are.", HEADER_HINT
+    )
 
 
-def _layouts(more: int, scanned: bool) -> Sequence[tuple[str, ...]]:
-    layouts = LAYOUTS.get(more, ())
+def _candidate_layouts(more: int, scanned: bool) -> Sequence[tuple[str, ...]]:
+    layouts = COLUMN_LAYOUTS.get(more, ())
     return sorted(layouts, key=lambda layout: layout[:1] != ("measured",)) if scanned else layouts
 
 
-def _places(layout: Sequence[str]) -> dict[str, Any]:
+def _column_slices(layout: Sequence[str]) -> dict[str, Any]:
     """Where each stands, counted from x."""
     found: dict[str, Any] = {}
     at = 3
     for name in layout:
-        found[name] = slice(at, at + 3) if name in THREES else at
-        at += 3 if name in THREES else 1
+        found[name] = slice(at, at + 3) if name in VECTOR_COLUMNS else at
+        at += 3 if name in VECTOR_COLUMNS else 1
     return found
 
 
-def _fits(name: str, values: NDArray[Any]) -> bool:
+def _is_plausible(name: str, values: NDArray[Any]) -> bool:
     """Whether these may be what they are taken for."""
     if name == "measured":
         return True
@@ -95,36 +99,36 @@ def _fits(name: str, values: NDArray[Any]) -> bool:
         with np.errstate(over="ignore"):
             sizes = np.sqrt((finite.astype(np.float64) ** 2).sum(axis=1))
         some = sizes[sizes > 0]
-        return bool(len(some) and (np.abs(some - 1) < NEAR).mean() > 0.99)
+        return bool(len(some) and (np.abs(some - 1) < NORMAL_TOLERANCE).mean() > 0.99)
     low, high = float(finite.min()), float(finite.max())
     whole = bool((finite == np.rint(finite)).all())
     if name == "label":
-        return whole and low >= -1 and high < MOST
-    return low >= 0 and (high <= 1 or (whole and high < MOST))
+        return whole and low >= -1 and high < MAX_CLASSES
+    return low >= 0 and (high <= 1 or (whole and high < MAX_CLASSES))
 
 
-def _named(table: NDArray[Any], names: Sequence[str], columns: Columns) -> Raw:
+def _from_named_columns(table: NDArray[Any], names: Sequence[str], columns: Columns) -> RawCloud:
     """By a heading, or by what a person says: names of it, or places."""
     there = {name: place for place, name in reversed(list(enumerate(names)))}
     placed = {name: said for name, said in columns.items() if said not in there and said.isdigit()}
     for name, said in placed.items():
         if int(said) >= table.shape[1]:
             problem = f"has no column {said}, which is to be its {name}."
-            raise Wrong(problem, f"Columns count from 0, to {table.shape[1] - 1} here.")
+            raise CloudFormatError(problem, f"Columns count from 0, to {table.shape[1] - 1} here.")
     rest = {name: said for name, said in columns.items() if name not in placed}
     if rest and not names:
         name, said = next(iter(rest.items()))
-        raise Wrong(f"has no heading, and '{said}' is to be its {name}.", "Name a place from 0.")
-    at = {name: there[called] for name, called in meant(list(there), rest).items()}
+        raise CloudFormatError(f"has no heading, and '{said}' is to be its {name}.", "Name a place from 0.")
+    at = {name: there[called] for name, called in resolve_columns(list(there), rest).items()}
     at |= {name: int(said) for name, said in placed.items()}
     if not names:
         at = {**{name: place for place, name in enumerate("xyz")}, **at}
     lacking = next((name for name in "xyz" if name not in at), None)
     if lacking is not None:
-        raise Wrong(f"its heading names no {lacking}.", f"It names: {', '.join(names)}. {SAY}")
+        raise CloudFormatError(f"its heading names no {lacking}.", f"It names: {', '.join(names)}. {HEADER_HINT}")
     found = {
         kind: table[:, [at[name] for name in three]] if all(name in at for name in three) else None
-        for kind, three in THREES.items()
+        for kind, three in VECTOR_COLUMNS.items()
     }
     labels = table[:, at["label"]] if "label" in at else None
-    return Raw(table[:, [at[name] for name in "xyz"]], found["colours"], found["normals"], labels)
+    return RawCloud(table[:, [at[name] for name in "xyz"]], found["colors"], found["normals"], labels)

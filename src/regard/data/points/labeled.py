@@ -21,40 +21,48 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from regard.data.file_discovery import subfolder, walk
-from regard.data.images.labeled import refuse_splits
-from regard.data.images.tables import CALLED, Inside, iterate_table
-from regard.data.points.cloud import Cloud
-from regard.data.points.cloud_files import ENDINGS, read_cloud
-from regard.data.points.columns import NAMES
-from regard.data.points.mesh_sampling import LEAST
-from regard.data.samples import everything, settled
-from regard.data.synthetic.point_clouds import cloud_recipe_of, made_clouds
-from regard.data.text.files import Complain, existing, refuse
-from regard.data.text.tables import OBJECTS, PARQUET, TABS, Empty, first_value, format_of, heading
-from regard.errors import DataError, RegardError, UnknownName
+from regard.data.file_discovery import find_subfolder, walk_files
+from regard.data.images.labeled import reject_split_folders
+from regard.data.images.tables import COLUMN_ALIASES, EmbeddedFile, iterate_file_table
+from regard.data.points.cloud import PointCloud
+from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
+from regard.data.points.columns import COLUMN_NAMES
+from regard.data.points.mesh_sampling import DEFAULT_POINTS
+from regard.data.samples import drop_trailing_blanks, iterate_all
+from regard.data.synthetic.point_clouds import iter_recipe_clouds, parse_cloud_recipe
+from regard.data.text.files import ErrorHandler, existing_file, raise_error
+from regard.data.text.tables import (
+    JSON_SUFFIXES,
+    PARQUET_SUFFIXES,
+    TAB_SUFFIXES,
+    SkippedRow,
+    file_format,
+    first_value,
+    read_header,
+)
+from regard.errors import DataError, RegardError, UnknownNameError
 
 __all__ = [
-    "Cloud", "CloudFile", "asked_clouds_of", "clouds_of", "is_clouds", "iterate_clouds", "iterate_labelled_clouds",
-    "labelled_clouds_of", "read_cloud",
+    "PointCloud", "CloudSample", "read_unlabeled_clouds", "read_clouds", "is_cloud_data", "iterate_clouds", "iterate_labeled_clouds",
+    "read_labeled_clouds", "read_cloud",
 ]  # fmt: skip
 
-CLOUDS = ("clouds", "points", "scans", "meshes")
+CLOUD_FOLDERS = ("clouds", "points", "scans", "meshes")
 """What a folder is called that holds the clouds of a table beside it."""
 ADVICE = {
     "classify": "A folder for each class is wanted, or a table with the columns cloud and label.",
     "segment": "A folder of clouds whose points have labels is wanted, such a file, or a table with the column cloud.",
     "": "A folder of clouds is wanted, a file of one, or a table with the column cloud.",
 }
-CHOICES = ("cloud", *NAMES)
+COLUMN_CHOICES = ("cloud", *COLUMN_NAMES)
 """What --columns may say of clouds."""
 
-Columns = Mapping[str, str] | None
-Stream = Iterator["CloudFile | Empty"]
+OptionalColumns = Mapping[str, str] | None
+CloudIterator = Iterator["CloudSample | SkippedRow"]
 
 
 @dataclass(frozen=True, slots=True)
-class CloudFile:
+class CloudSample:
     """A file of a cloud, what belongs to it, and where it was found."""
 
     source: str
@@ -75,124 +83,138 @@ class CloudFile:
         object.__setattr__(self, "columns", tuple((name, said) for name, said in self.columns))
 
     @property
-    def place(self) -> tuple[str, int] | None:
+    def location(self) -> tuple[str, int] | None:
         """What errors name, where the cloud is no file of its own."""
         return (self.path, self.line) if self.content else None
 
-    def read(self, seed: int = 0, points: int = LEAST) -> Cloud:
+    def read(self, seed: int = 0, num_points: int = DEFAULT_POINTS) -> PointCloud:
         """What it holds; of a mesh so many points are drawn."""
         said = dict(self.columns) or None
         if self.content:
-            return read_cloud(self.content, seed, points, said, self.place, self.source)
-        return read_cloud(self.source, seed, points, said)
+            return read_cloud(self.content, seed, num_points, said, self.location, self.source)
+        return read_cloud(self.source, seed, num_points, said)
 
 
-def iterate_clouds(data: Sequence[str], columns: Columns = None) -> Stream:
+def iterate_clouds(data: Sequence[str], columns: OptionalColumns = None) -> CloudIterator:
     """Clouds and their classes, of every folder, table or name, in the order given."""
-    return everything(data, lambda entry: clouds_of(entry, columns), "clouds", ADVICE["classify"])
+    return iterate_all(data, lambda entry: read_clouds(entry, columns), "clouds", ADVICE["classify"])
 
 
-def iterate_labelled_clouds(data: Sequence[str], columns: Columns = None) -> Stream:
+def iterate_labeled_clouds(data: Sequence[str], columns: OptionalColumns = None) -> CloudIterator:
     """Clouds whose points have labels."""
-    return everything(data, lambda entry: labelled_clouds_of(entry, columns), "clouds", ADVICE["segment"])
+    return iterate_all(data, lambda entry: read_labeled_clouds(entry, columns), "clouds", ADVICE["segment"])
 
 
-def clouds_of(entry: str, columns: Columns = None, complain: Complain = refuse) -> Stream:
+def read_clouds(entry: str, columns: OptionalColumns = None, on_error: ErrorHandler = raise_error) -> CloudIterator:
     """Those of one folder, table or name, with their classes."""
-    return _of(entry, "classify", columns, complain)
+    return _read_entry(entry, "classify", columns, on_error)
 
 
-def labelled_clouds_of(entry: str, columns: Columns = None, complain: Complain = refuse) -> Stream:
-    return _of(entry, "segment", columns, complain)
+def read_labeled_clouds(
+    entry: str, columns: OptionalColumns = None, on_error: ErrorHandler = raise_error
+) -> CloudIterator:
+    return _read_entry(entry, "segment", columns, on_error)
 
 
-def asked_clouds_of(entry: str, columns: Columns = None, complain: Complain = refuse) -> Stream:
+def read_unlabeled_clouds(
+    entry: str, columns: OptionalColumns = None, on_error: ErrorHandler = raise_error
+) -> CloudIterator:
     """Clouds alone, of which something is asked, whatever belongs to them."""
-    return _of(entry, "", columns, complain)
+    return _read_entry(entry, "", columns, on_error)
 
 
-SURELY = CALLED["cloud"][:5]
+CLOUD_COLUMNS = COLUMN_ALIASES["cloud"][:5]
 """Columns of a table that are taken for clouds; the other words may mean files of any kind."""
-SOLELY = tuple(ending for ending in ENDINGS if ending not in (".txt", ".csv", ".npy"))
+CLOUD_ONLY_SUFFIXES = tuple(ending for ending in CLOUD_SUFFIXES if ending not in (".txt", ".csv", ".npy"))
 """Of files that are clouds and nothing else."""
 
 
-def is_clouds(entry: str, columns: Columns = None) -> bool:
+def is_cloud_data(entry: str, columns: OptionalColumns = None) -> bool:
     """Whether what is named as data is of clouds: a set that is made, a file of one, a folder with one, a table of them."""
-    if cloud_recipe_of(entry) is not None or "cloud" in (columns or {}):
+    if parse_cloud_recipe(entry) is not None or "cloud" in (columns or {}):
         return True
     path = os.path.expanduser(entry)
     if os.path.isdir(path):
         # the first file that is not hidden decides: of texts and tables there are others than clouds
-        found = (one for one in walk(path, ENDINGS) if one.fits)
+        found = (one for one in walk_files(path, CLOUD_SUFFIXES) if one.matches)
         first = next(found, None)
-        return first is not None and (first.path.lower().endswith(SOLELY) or not _pictured(path))
+        return first is not None and (first.path.lower().endswith(CLOUD_ONLY_SUFFIXES) or not _has_images(path))
     if not os.path.isfile(path):
         return False
     return (
-        _headed(path, SURELY)
+        _has_column(path, CLOUD_COLUMNS)
         or _lists_clouds(path)
-        or (format_of(path) in ENDINGS and format_of(path) not in (".txt", ".csv"))
+        or (file_format(path) in CLOUD_SUFFIXES and file_format(path) not in (".txt", ".csv"))
     )
 
 
-def _pictured(folder: str) -> bool:
+def _has_images(folder: str) -> bool:
     """Arrays may be maps of depth beside pictures."""
-    from regard.data.file_discovery import PICTURES
+    from regard.data.file_discovery import IMAGE_SUFFIXES
 
-    return any(one.fits for one in walk(folder, PICTURES))
+    return any(one.matches for one in walk_files(folder, IMAGE_SUFFIXES))
 
 
-def _of(entry: str, task: str, columns: Columns, complain: Complain) -> Stream:
+def _read_entry(entry: str, task: str, columns: OptionalColumns, complain: ErrorHandler) -> CloudIterator:
     for name in columns or ():
-        if name not in CHOICES:
-            raise UnknownName("column choice", name, CHOICES, "Say which to use: --columns cloud=NAME label=NAME.")
-    own = tuple((name, said) for name, said in (columns or {}).items() if name in NAMES and (name, task) != _CLASS)
-    recipe = cloud_recipe_of(entry)
+        if name not in COLUMN_CHOICES:
+            raise UnknownNameError(
+                "column choice", name, COLUMN_CHOICES, "Say which to use: --columns cloud=NAME label=NAME."
+            )
+    own = tuple(
+        (name, said) for name, said in (columns or {}).items() if name in COLUMN_NAMES and (name, task) != _TABLE_LABEL
+    )
+    recipe = parse_cloud_recipe(entry)
     if recipe is not None:
         if task and recipe.task != task:
             advice = "Name solids." if task == "classify" else "Name rooms."
             raise DataError(f"is made for the task {recipe.task}, not for {task}.", entry, advice=advice)
-        return (CloudFile(source, label, entry, number + 1) for number, source, label in made_clouds(recipe))
+        return (CloudSample(source, label, entry, number + 1) for number, source, label in iter_recipe_clouds(recipe))
     if os.path.isdir(os.path.expanduser(entry)):
-        return _classes(entry, own) if task == "classify" else _files(entry, own)
+        return _read_class_folders(entry, own) if task == "classify" else _read_folder(entry, own)
     if task == "classify" or _is_table(entry, columns):
-        return _rows(entry, task, columns, own, complain)
-    return iter([CloudFile(str(existing(entry)), "", entry, 1, columns=own)])
+        return _read_table(entry, task, columns, own, complain)
+    return iter([CloudSample(str(existing_file(entry)), "", entry, 1, columns=own)])
 
 
-_CLASS = ("label", "classify")
+_TABLE_LABEL = ("label", "classify")
 """There a column of the table is meant, else one of the points."""
 
 
 # -- folders
 
 
-def _names(folder: str) -> list[str]:
+def _subfolder_names(folder: str) -> list[str]:
     with os.scandir(folder) as items:
         return sorted(item.name for item in items if item.is_dir() and not item.name.startswith("."))
 
 
-def _files(entry: str, own: tuple[tuple[str, str], ...]) -> Stream:
+def _read_folder(entry: str, own: tuple[tuple[str, str], ...]) -> CloudIterator:
     folder = os.path.expanduser(entry)
-    refuse_splits(entry, _names(folder))
-    for number, found in enumerate(walk(folder, ENDINGS, "cloud"), start=1):
-        yield CloudFile(found.path, "", entry, number, columns=own) if found.fits else Empty(entry, number, found.said)
+    reject_split_folders(entry, _subfolder_names(folder))
+    for number, found in enumerate(walk_files(folder, CLOUD_SUFFIXES, "cloud"), start=1):
+        yield (
+            CloudSample(found.path, "", entry, number, columns=own)
+            if found.matches
+            else SkippedRow(entry, number, found.reason)
+        )
 
 
-def _classes(entry: str, own: tuple[tuple[str, str], ...]) -> Stream:
+def _read_class_folders(entry: str, own: tuple[tuple[str, str], ...]) -> CloudIterator:
     """A class is a folder inside the one that is named; those inside it are only order."""
     folder = os.path.expanduser(entry)
-    refuse_splits(entry, _names(folder))
+    reject_split_folders(entry, _subfolder_names(folder))
     seen, outside = False, 0
-    for number, found in enumerate(walk(folder, ENDINGS, "cloud"), start=1):
+    for number, found in enumerate(walk_files(folder, CLOUD_SUFFIXES, "cloud"), start=1):
         label = found.parts[0] if len(found.parts) > 1 else ""
-        if found.fits and label:
+        if found.matches and label:
             seen = True
-            yield CloudFile(found.path, label, entry, number, columns=own)
+            yield CloudSample(found.path, label, entry, number, columns=own)
             continue
-        outside += found.fits
-        yield Empty(entry, number, f"no class: it lies beside the folders: {found.name}" if found.fits else found.said)
+        outside += found.matches
+        yield SkippedRow(
+            entry, number, f"no class: it lies beside the folders: {found.name}" if found.matches else found.reason
+        )
     if outside and not seen:
         advice = "The class of a cloud is the folder that it lies in. Make one for each, or name a table of classes."
         raise DataError(f"holds {outside:,} clouds and no folder of a class.", entry, advice=advice)
@@ -201,74 +223,74 @@ def _classes(entry: str, own: tuple[tuple[str, str], ...]) -> Stream:
 # -- tables
 
 
-def _is_table(entry: str, columns: Columns) -> bool:
+def _is_table(entry: str, columns: OptionalColumns) -> bool:
     """Whether a file names clouds, and is none itself; of texts and commas the heading decides."""
-    kind = format_of(entry)
-    if "cloud" in (columns or {}) or kind in (*OBJECTS, *PARQUET, ".tsv", ".tab"):
+    kind = file_format(entry)
+    if "cloud" in (columns or {}) or kind in (*JSON_SUFFIXES, *PARQUET_SUFFIXES, ".tsv", ".tab"):
         return True
-    return kind in (".csv", *TABS) and _headed(entry, CALLED["cloud"])
+    return kind in (".csv", *TAB_SUFFIXES) and _has_column(entry, COLUMN_ALIASES["cloud"])
 
 
-def _headed(entry: str, words: Sequence[str]) -> bool:
+def _has_column(entry: str, words: Sequence[str]) -> bool:
     """Whether it has columns, one of which is called by one of these."""
-    return any(name.lower() in words for name in _heading(entry))
+    return any(name.lower() in words for name in _column_names(entry))
 
 
-def _heading(entry: str) -> Sequence[str]:
-    if format_of(entry) not in (".csv", *TABS, *OBJECTS, *PARQUET):
+def _column_names(entry: str) -> Sequence[str]:
+    if file_format(entry) not in (".csv", *TAB_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES):
         return ()
     try:
-        return tuple(heading(entry))
+        return tuple(read_header(entry))
     except (RegardError, OSError):  # what is wrong with it is said where it is read
         return ()
 
 
 def _lists_clouds(entry: str) -> bool:
     """Whether a column that may mean files of any kind begins with one of a cloud."""
-    unsure = [name for name in _heading(entry) if name.lower() in CALLED["cloud"][len(SURELY) :]]
-    return any(format_of(first_value(entry, name)) in SOLELY for name in unsure)
+    unsure = [name for name in _column_names(entry) if name.lower() in COLUMN_ALIASES["cloud"][len(CLOUD_COLUMNS) :]]
+    return any(file_format(first_value(entry, name)) in CLOUD_ONLY_SUFFIXES for name in unsure)
 
 
-def _rows(
-    entry: str, task: str, columns: Columns, own: tuple[tuple[str, str], ...], complain: Complain
-) -> Stream:  # fmt: skip
+def _read_table(
+    entry: str, task: str, columns: OptionalColumns, own: tuple[tuple[str, str], ...], complain: ErrorHandler
+) -> CloudIterator:  # fmt: skip
     beside = "label" if task == "classify" else ""
     chosen = {name: said for name, said in (columns or {}).items() if name in ("cloud", beside)} or None
 
-    def read() -> Iterator[tuple[int, CloudFile | Empty | None]]:
-        for line, row in iterate_table(entry, beside, chosen, complain, "cloud"):
+    def read() -> Iterator[tuple[int, CloudSample | SkippedRow | None]]:
+        for line, row in iterate_file_table(entry, beside, chosen, complain, "cloud"):
             try:
-                item = _cloud(entry, line, row, beside, own)
+                item = _make_sample(entry, line, row, beside, own)
             except DataError as error:
                 complain("missing", error)
                 continue
             yield line, item
 
-    return settled(entry, read())
+    return drop_trailing_blanks(entry, read())
 
 
-def _cloud(
+def _make_sample(
     entry: str, line: int, row: Mapping[str, Any], beside: str, own: tuple[tuple[str, str], ...]
-) -> CloudFile | Empty | None:
+) -> CloudSample | SkippedRow | None:
     cloud, label = row["cloud"], row[beside] if beside else "-"
     if not cloud and (not label or not beside):
         return None
     if not cloud or not label:
-        return Empty(entry, line, f"no {'label' if cloud else 'cloud'} beside: {str(cloud or label)[:60]}")
-    if isinstance(label, Inside):
+        return SkippedRow(entry, line, f"no {'label' if cloud else 'cloud'} beside: {str(cloud or label)[:60]}")
+    if isinstance(label, EmbeddedFile):
         raise DataError("the class is no text.", entry, line, "Say which column it is: --columns label=NAME.")
-    source, content = _found(entry, line, cloud)
-    return CloudFile(source, label if beside else "", entry, line, content, own)
+    source, content = _resolve_file(entry, line, cloud)
+    return CloudSample(source, label if beside else "", entry, line, content, own)
 
 
-def _found(entry: str, line: int, value: str | Inside) -> tuple[str, bytes]:
+def _resolve_file(entry: str, line: int, value: str | EmbeddedFile) -> tuple[str, bytes]:
     """The path of a file that is there, or the name and the bytes of one that lies in the table."""
-    if isinstance(value, Inside):
+    if isinstance(value, EmbeddedFile):
         return value.name, value.content
     if value.startswith(("http://", "https://", "s3://", "gs://")):
         raise DataError(f"'{value[:80]}' is an address.", entry, line, "Download it, and write the path of the file.")
     here = os.path.dirname(os.path.expanduser(entry))
-    for folder in filter(lambda folder: folder is not None, (here, subfolder(here or ".", CLOUDS))):
+    for folder in filter(lambda folder: folder is not None, (here, find_subfolder(here or ".", CLOUD_FOLDERS))):
         path = os.path.join(str(folder), os.path.expanduser(value))
         if os.path.isfile(path):
             return path, b""

@@ -13,62 +13,62 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.images.masks import ABOVE, Classes, classes_in, seen_classes
-from regard.data.points.cloud import Cloud
-from regard.data.synthetic.point_clouds import classes_made, cloud_recipe_of
+from regard.data.images.masks import SEARCH_DEPTH, ClassMap, find_classes_above, infer_classes
+from regard.data.points.cloud import PointCloud
+from regard.data.synthetic.point_clouds import parse_cloud_recipe, recipe_classes
 from regard.errors import DataError
 
-UNKNOWN = -1
+IGNORE_LABEL = -1
 """Stands where nothing is to be learnt."""
-MOST = 65535
+MAX_LABEL = 65535
 """the highest number that a class can have"""
 
 
-def find_cloud_classes(entries: Sequence[str]) -> Classes | None:
+def find_cloud_classes(entries: Sequence[str]) -> ClassMap | None:
     """As a file says it that lies beside the clouds or in a folder above them; None where there is none."""
     for entry in entries:
-        if (found := classes_beside(entry)) is not None:
+        if (found := find_classes_near(entry)) is not None:
             return found
     return None
 
 
-def classes_beside(source: str) -> Classes | None:
+def find_classes_near(source: str) -> ClassMap | None:
     """The same of one cloud or one entry; of what is made by a name its classes."""
-    recipe = cloud_recipe_of(source)
+    recipe = parse_cloud_recipe(source)
     if recipe is not None:
-        names = classes_made(recipe)
-        return Classes(names, tuple(range(len(names))))
+        names = recipe_classes(recipe)
+        return ClassMap(names, tuple(range(len(names))))
     path = os.path.abspath(os.path.expanduser(source))
-    return classes_in(path if os.path.isdir(path) else os.path.dirname(path), ABOVE)
+    return find_classes_above(path if os.path.isdir(path) else os.path.dirname(path), SEARCH_DEPTH)
 
 
-def classes_inside(cloud: Cloud) -> Classes | None:
+def classes_from_cloud(cloud: PointCloud) -> ClassMap | None:
     """As the file of a cloud names them; names that are bare numbers stand for those that it does not name."""
     if not cloud.classes:
         return None
     named = [(name, number) for number, name in enumerate(cloud.classes) if name != str(number)]
-    return Classes(tuple(name for name, _ in named), tuple(number for _, number in named)) if named else None
+    return ClassMap(tuple(name for name, _ in named), tuple(number for _, number in named)) if named else None
 
 
-def seen_cloud_classes(values: Iterable[int]) -> Classes:
+def infer_cloud_classes(values: Iterable[int]) -> ClassMap:
     """Of labels that nothing is said about: each number from 0 on is a class that is called so."""
-    return seen_classes(value for value in values if value >= 0)
+    return infer_classes(value for value in values if value >= 0)
 
 
-def numbered(labels: NDArray[np.int64], classes: Classes, path: str = "") -> NDArray[np.int64]:
+def labels_to_indices(labels: NDArray[np.int64], classes: ClassMap, path: str = "") -> NDArray[np.int64]:
     """(N,) the places of the classes in the order of their names, `UNKNOWN` where there is none; `path` is named in errors."""
-    table = np.full(MOST + 2, -2, dtype=np.int64)  # the last is asked for by -1
-    table[[*classes.void, -1]] = UNKNOWN
+    table = np.full(MAX_LABEL + 2, -2, dtype=np.int64)  # the last is asked for by -1
+    table[[*classes.void, -1]] = IGNORE_LABEL
     table[list(classes.values)] = np.arange(len(classes.values))
-    found = table[np.where(labels < 0, -1, np.minimum(labels, MOST))]
-    strange = np.unique(labels[(found == -2) | (labels > MOST)]).tolist()
+    found = table[np.where(labels < 0, -1, np.minimum(labels, MAX_LABEL))]
+    strange = np.unique(labels[(found == -2) | (labels > MAX_LABEL)]).tolist()
     if strange:
         told = f"holds the labels {', '.join(map(str, strange[:5]))}{', …' if len(strange) > 5 else ''}, which no class has."
         raise DataError(told, path or None, advice="Name them in classes.txt beside the clouds, as void if need be.")
     return found
 
 
-def counted(labels: NDArray[Any]) -> dict[int, int]:
+def count_labels(labels: NDArray[Any]) -> dict[int, int]:
     """How often each number occurs."""
     values, counts = np.unique(labels, return_counts=True)
     return dict(zip(values.tolist(), counts.tolist(), strict=True))

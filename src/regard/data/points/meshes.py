@@ -17,63 +17,63 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.points.cloud import LIMIT, Raw, Wrong
-from regard.data.points.mesh_sampling import fans
-from regard.data.points.number_lines import decoded, rows_of
+from regard.data.points.cloud import MAX_POINTS, CloudFormatError, RawCloud
+from regard.data.points.mesh_sampling import triangulate
+from regard.data.points.number_lines import decode_lines, parse_rows
 
-INSTALL = "pip install 'regard[clouds]'"
-_OFF = re.compile(r"(ST)?(C)?(N)?OFF(?![A-Za-z])\s*(.*)")
+INSTALL_HINT = "pip install 'regard[clouds]'"
+_OFF_HEADER = re.compile(r"(ST)?(C)?(N)?OFF(?![A-Za-z])\s*(.*)")
 
 
 # -- OFF
 
 
-def read_off(content: bytes) -> Raw:
-    texts = decoded(content)
+def read_off(content: bytes) -> RawCloud:
+    texts = decode_lines(content)
     full = [(line, bare) for line, text in enumerate(texts, start=1) if (bare := text.partition("#")[0].strip())]
     if not full:
-        raise Wrong("is empty.", "Copy or download it again, or remove it.")
-    said = _OFF.fullmatch(full[0][1])
+        raise CloudFormatError("is empty.", "Copy or download it again, or remove it.")
+    said = _OFF_HEADER.fullmatch(full[0][1])
     if said is None:
         problem = f"is no OFF file: it begins with '{full[0][1][:40]}'."
-        raise Wrong(problem, "OFF, COFF, NOFF and CNOFF are read, as text in three dimensions.", full[0][0])
+        raise CloudFormatError(problem, "OFF, COFF, NOFF and CNOFF are read, as text in three dimensions.", full[0][0])
     rest = full[1:]
     line, counts = (full[0][0], said[4]) if said[4] else rest.pop(0) if rest else (full[0][0], "")
     words = counts.split()
     if len(words) < 2 or not all(word.isdigit() for word in words[:2]):
         problem = f"'{counts[:40]}' does not say how many vertices and faces there are."
-        raise Wrong(problem, "'BINARY' files are not read." if "BINARY" in counts else "", line)
+        raise CloudFormatError(problem, "'BINARY' files are not read." if "BINARY" in counts else "", line)
     vertices, faces = int(words[0]), int(words[1])
     if vertices + faces > len(rest):
         problem = f"promises {vertices:,} vertices and {faces:,} faces, and {len(rest):,} lines follow."
-        raise Wrong(problem, "It is cut off or damaged: copy or download it again.", line)
-    return _off(said, rest[:vertices], rest[vertices : vertices + faces])
+        raise CloudFormatError(problem, "It is cut off or damaged: copy or download it again.", line)
+    return _parse_off(said, rest[:vertices], rest[vertices : vertices + faces])
 
 
-def _off(said: re.Match[str], vertices: Sequence[tuple[int, str]], faces: Sequence[tuple[int, str]]) -> Raw:
+def _parse_off(said: re.Match[str], vertices: Sequence[tuple[int, str]], faces: Sequence[tuple[int, str]]) -> RawCloud:
     coloured, upright = bool(said[2]), bool(said[3])
     wide = 3 + 3 * upright + 3 * coloured
-    table = _table(vertices, wide, "a vertex")
+    table = _parse_vertices(vertices, wide, "a vertex")
     normals = table[:, 3:6] if upright else None
     first = 3 + 3 * upright
     colours = table[:, first : first + 3] if coloured else None
     if colours is not None and colours.max(initial=0) > 1:
         colours = np.rint(colours)
-    return Raw(table[:, :3], colours, normals, faces=_corners(faces, len(vertices)))
+    return RawCloud(table[:, :3], colours, normals, faces=_parse_off_faces(faces, len(vertices)))
 
 
-def _table(rows: Sequence[tuple[int, str]], wide: int, what: str) -> NDArray[np.float64]:
+def _parse_vertices(rows: Sequence[tuple[int, str]], wide: int, what: str) -> NDArray[np.float64]:
     """Numbers of lines that comments may stand between."""
     if not rows:
         return np.zeros((0, wide))
     try:
-        return rows_of([text for _, text in rows], 1, wide, what, more=True)
-    except Wrong as error:
+        return parse_rows([text for _, text in rows], 1, wide, what, allow_extra=True)
+    except CloudFormatError as error:
         line = rows[(error.line or 1) - 1][0]
-        raise Wrong(error.problem, error.advice, line) from error
+        raise CloudFormatError(error.problem, error.advice, line) from error
 
 
-def _corners(rows: Sequence[tuple[int, str]], vertices: int) -> NDArray[np.int64]:
+def _parse_off_faces(rows: Sequence[tuple[int, str]], vertices: int) -> NDArray[np.int64]:
     counts, corners = np.zeros(len(rows), np.int64), list[int]()
     for place, (line, text) in enumerate(rows):
         words = text.split()
@@ -83,23 +83,23 @@ def _corners(rows: Sequence[tuple[int, str]], vertices: int) -> NDArray[np.int64
             if len(numbers) != many:
                 raise ValueError
         except ValueError as error:
-            raise Wrong(
+            raise CloudFormatError(
                 f"'{text[:60]}' is no face.", "It has a count and as many numbers of vertices.", line
             ) from error
         counts[place] = many
         corners += numbers
-    return fans(counts, np.array(corners, np.int64), vertices)
+    return triangulate(counts, np.array(corners, np.int64), vertices)
 
 
 # -- OBJ
 
 
-def read_obj(content: bytes) -> Raw:
+def read_obj(content: bytes) -> RawCloud:
     """Vertices (with colours behind them, where there are) and faces; materials, textures and curves are not looked at."""
     vertices: list[list[str]] = []
     lines: list[int] = []
     counts, corners = list[int](), list[int]()
-    for line, text in _continued(decoded(content)):
+    for line, text in _join_continued(decode_lines(content)):
         words = text.partition("#")[0].split()
         if not words:
             continue
@@ -107,18 +107,18 @@ def read_obj(content: bytes) -> Raw:
             vertices.append(words[1:])
             lines.append(line)
         elif words[0] == "f":
-            numbers = [_corner(word, len(vertices), line) for word in words[1:]]
+            numbers = [_vertex_index(word, len(vertices), line) for word in words[1:]]
             counts.append(len(numbers))
             corners += numbers
     if not vertices:
-        raise Wrong("holds no vertices.", "Lines 'v x y z' are wanted.")
-    table = _vertices(vertices, lines)
+        raise CloudFormatError("holds no vertices.", "Lines 'v x y z' are wanted.")
+    table = _obj_vertices(vertices, lines)
     colours = table[:, 3:] if table.shape[1] == 6 else None
-    faces = fans(np.array(counts, np.int64), np.array(corners, np.int64), len(vertices))
-    return Raw(table[:, :3], colours, faces=faces if len(faces) else None)
+    faces = triangulate(np.array(counts, np.int64), np.array(corners, np.int64), len(vertices))
+    return RawCloud(table[:, :3], colours, faces=faces if len(faces) else None)
 
 
-def _continued(texts: Sequence[str]) -> list[tuple[int, str]]:
+def _join_continued(texts: Sequence[str]) -> list[tuple[int, str]]:
     """Lines that end in a backslash go on in the next."""
     found: list[tuple[int, str]] = []
     joined = ""
@@ -131,46 +131,50 @@ def _continued(texts: Sequence[str]) -> list[tuple[int, str]]:
     return [*found, (len(texts), joined)] if joined else found
 
 
-def _vertices(vertices: Sequence[Sequence[str]], lines: Sequence[int]) -> NDArray[np.float64]:
+def _obj_vertices(vertices: Sequence[Sequence[str]], lines: Sequence[int]) -> NDArray[np.float64]:
     """Three numbers each, or six where all have colours; a fourth is a weight."""
     wide = 6 if all(len(words) == 6 for words in vertices) else 3
-    return _table([(line, " ".join(words)) for line, words in zip(lines, vertices, strict=True)], wide, "a vertex")
+    return _parse_vertices(
+        [(line, " ".join(words)) for line, words in zip(lines, vertices, strict=True)], wide, "a vertex"
+    )
 
 
-def _corner(word: str, vertices: int, line: int) -> int:
+def _vertex_index(word: str, vertices: int, line: int) -> int:
     """The vertex of `7`, `7/2`, `7//3` or `7/2/3`, from 0; below 0 they are counted back from the last that was named."""
     try:
         number = int(word.partition("/")[0])
     except ValueError as error:
-        raise Wrong(
+        raise CloudFormatError(
             f"'{word[:40]}' is no corner of a face.", "It is the number of a vertex, as in 7/2/3.", line
         ) from error
     if number == 0 or number < -vertices:
-        raise Wrong(f"a face names vertex {number}, and {vertices:,} stand above it, counted from 1.", "", line)
+        raise CloudFormatError(
+            f"a face names vertex {number}, and {vertices:,} stand above it, counted from 1.", "", line
+        )
     return number - 1 if number > 0 else vertices + number
 
 
 # -- STL
 
 
-_FACET = np.dtype([("normal", "<f4", (3,)), ("corners", "<f4", (3, 3)), ("said", "<u2")])
+_STL_FACET = np.dtype([("normal", "<f4", (3,)), ("corners", "<f4", (3, 3)), ("said", "<u2")])
 """50 bytes"""
 
 
-def read_stl(content: bytes) -> Raw:
+def read_stl(content: bytes) -> RawCloud:
     """Triangles, as bytes or as text; each has corners of its own."""
     if content[:5].lower() == b"solid" and b"facet" in content[:4096].lower():
-        return _facets(decoded(content))
+        return _parse_facets(decode_lines(content))
     many = int.from_bytes(content[80:84], "little")
-    if len(content) < 84 or 84 + _FACET.itemsize * many > len(content):
+    if len(content) < 84 or 84 + _STL_FACET.itemsize * many > len(content):
         problem = f"promises {many:,} triangles, and {max(len(content) - 84, 0):,} bytes follow."
-        raise Wrong(problem, "It is cut off or damaged: copy or download it again.")
-    if many > LIMIT:
-        raise Wrong(f"has {many:,} triangles, and at most {LIMIT:,} are read.", "Make it smaller.")
-    return _triangles(np.frombuffer(content, _FACET, many, 84)["corners"].reshape(-1, 3))
+        raise CloudFormatError(problem, "It is cut off or damaged: copy or download it again.")
+    if many > MAX_POINTS:
+        raise CloudFormatError(f"has {many:,} triangles, and at most {MAX_POINTS:,} are read.", "Make it smaller.")
+    return _stl_mesh(np.frombuffer(content, _STL_FACET, many, 84)["corners"].reshape(-1, 3))
 
 
-def _facets(texts: Sequence[str]) -> Raw:
+def _parse_facets(texts: Sequence[str]) -> RawCloud:
     """Of the lines between `facet` and `endfacet` those that name a corner are read."""
     rows: list[tuple[int, str]] = []
     inside = 0
@@ -181,35 +185,39 @@ def _facets(texts: Sequence[str]) -> Raw:
             inside += 1
         elif words[:1] == ["endfacet"]:
             if inside != 3:
-                raise Wrong(f"the triangle that ends here has {inside} corners.", "", line)
+                raise CloudFormatError(f"the triangle that ends here has {inside} corners.", "", line)
             inside = 0
     if inside:
-        raise Wrong("ends within a triangle.", "It is cut off or damaged: copy or download it again.", len(texts))
-    return _triangles(_table(rows, 3, "a corner"))
+        raise CloudFormatError(
+            "ends within a triangle.", "It is cut off or damaged: copy or download it again.", len(texts)
+        )
+    return _stl_mesh(_parse_vertices(rows, 3, "a corner"))
 
 
-def _triangles(corners: NDArray[Any]) -> Raw:
+def _stl_mesh(corners: NDArray[Any]) -> RawCloud:
     if not len(corners):
-        raise Wrong("holds no triangles.", "Write it again, or remove it.")
-    return Raw(corners, faces=np.arange(len(corners)).reshape(-1, 3))
+        raise CloudFormatError("holds no triangles.", "Write it again, or remove it.")
+    return RawCloud(corners, faces=np.arange(len(corners)).reshape(-1, 3))
 
 
 # -- by trimesh
 
 
-_alone = Lock()
+_trimesh_lock = Lock()
 """Warnings of trimesh are kept back by one thread at a time, which restores what was before."""
 
 
-def read_glb(content: bytes) -> Raw:
+def read_glb(content: bytes) -> RawCloud:
     """All meshes of a scene, each in its place."""
     try:
         import trimesh
     except ImportError as error:
-        raise Wrong(".glb is read by trimesh, which is not installed.", f"Install it: {INSTALL}") from error
+        raise CloudFormatError(
+            ".glb is read by trimesh, which is not installed.", f"Install it: {INSTALL_HINT}"
+        ) from error
     logging.getLogger("trimesh").addHandler(logging.NullHandler())  # what it says of damaged files is said here
     try:
-        with _alone, warnings.catch_warnings():
+        with _trimesh_lock, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # nothing is merged or repaired: the faces are as the file has them
             mesh: Any = trimesh.load(io.BytesIO(content), file_type="glb", force="mesh", process=False)
@@ -217,8 +225,8 @@ def read_glb(content: bytes) -> Raw:
             colours = np.asarray(mesh.visual.vertex_colors)[:, :3] if mesh.visual.kind == "vertex" else None
     except Exception as error:  # its readers raise whatever the bytes lead them to
         reason = str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__
-        raise Wrong(f"is damaged, or no GLB file ({reason}).", "Copy or download it again.") from error
+        raise CloudFormatError(f"is damaged, or no GLB file ({reason}).", "Copy or download it again.") from error
     if not len(places):
-        raise Wrong("holds no vertices.", "Write it again, or remove it.")
-    corners = fans(np.full(len(faces), 3), faces.ravel(), len(places))
-    return Raw(places, colours, faces=corners if len(corners) else None)
+        raise CloudFormatError("holds no vertices.", "Write it again, or remove it.")
+    corners = triangulate(np.full(len(faces), 3), faces.ravel(), len(places))
+    return RawCloud(places, colours, faces=corners if len(corners) else None)

@@ -16,78 +16,78 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.points.cloud import LIMIT, Cloud, Columns, Raw, Wrong, meant
-from regard.data.points.mesh_sampling import fans
-from regard.data.points.number_lines import rows_of
+from regard.data.points.cloud import MAX_POINTS, CloudFormatError, Columns, PointCloud, RawCloud, resolve_columns
+from regard.data.points.mesh_sampling import triangulate
+from regard.data.points.number_lines import parse_rows
 from regard.errors import DataError
 from regard.files import write_bytes
 
-TYPES = {
+DTYPES = {
     "char": "i1", "int8": "i1", "uchar": "u1", "uint8": "u1", "short": "i2", "int16": "i2", "ushort": "u2", "uint16": "u2",
     "int": "i4", "int32": "i4", "uint": "u4", "uint32": "u4", "float": "f4", "float32": "f4", "double": "f8", "float64": "f8",
     "int64": "i8", "uint64": "u8",
 }  # fmt: skip
-ORDERS = {"binary_little_endian": "<", "binary_big_endian": ">", "ascii": ""}
-CORNERS = ("vertex_indices", "vertex_index")
-HEADING = 1 << 20
+BYTE_ORDERS = {"binary_little_endian": "<", "binary_big_endian": ">", "ascii": ""}
+FACE_PROPERTIES = ("vertex_indices", "vertex_index")
+MAX_HEADER_BYTES = 1 << 20
 """bytes within which a heading ends"""
-_CLASS = re.compile(r"class\s+(\d+)\s+(\S.*)")
+_CLASS_COMMENT = re.compile(r"class\s+(\d+)\s+(\S.*)")
 
 
 @dataclass
-class Element:
+class PlyElement:
     """What stands in a file so many times: a vertex or a face."""
 
     name: str
-    many: int
-    fixed: dict[str, str] = field(default_factory=dict)
+    count: int
+    scalars: dict[str, str] = field(default_factory=dict)
     """properties of one number each, and NumPy's letters for their kinds"""
     lists: dict[str, tuple[str, str]] = field(default_factory=dict)
     """properties of several numbers: the kinds of their count and of themselves"""
-    order: list[str] = field(default_factory=list)
+    property_order: list[str] = field(default_factory=list)
     """all of them as they follow one another"""
 
 
 @dataclass(frozen=True)
-class Heading:
-    order: str
-    elements: tuple[Element, ...]
+class PlyHeader:
+    byte_order: str
+    elements: tuple[PlyElement, ...]
     classes: tuple[str, ...]
-    size: int
+    num_bytes: int
     """bytes that it takes"""
-    lines: int
+    num_lines: int
 
 
-def read_ply(content: bytes, columns: Columns | None = None) -> Raw:
+def read_ply(content: bytes, columns: Columns | None = None) -> RawCloud:
     """The vertices, and the faces where there are any."""
-    heading = read_heading(content)
-    wanted = [element for element in heading.elements if element.name in ("vertex", "face") and element.many]
+    heading = read_header(content)
+    wanted = [element for element in heading.elements if element.name in ("vertex", "face") and element.count]
     if not any(element.name == "vertex" for element in wanted):
-        raise Wrong("holds no vertices.", "A cloud has an element 'vertex' with the properties x, y and z.")
+        raise CloudFormatError("holds no vertices.", "A cloud has an element 'vertex' with the properties x, y and z.")
     vertex: Mapping[str, NDArray[Any]] = {}
     corners: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-    reader = _Text(content, heading) if not heading.order else _Bytes(content, heading)
+    reader = _AsciiReader(content, heading) if not heading.byte_order else _BinaryReader(content, heading)
     for element in heading.elements:
-        values, lists = reader.take(element)
+        values, lists = reader.read_element(element)
         if element.name == "vertex":
             vertex = values
-        elif element.name == "face" and element.many:
-            corners = next((lists[name] for name in CORNERS if name in lists), None)
+        elif element.name == "face" and element.count:
+            corners = next((lists[name] for name in FACE_PROPERTIES if name in lists), None)
         wanted = [other for other in wanted if other is not element]
         if not wanted:
             break  # what follows is not asked for
     # faces may stand before the vertices that they name
-    faces = None if corners is None else fans(*corners, len(vertex[next(iter(vertex))]) if vertex else 0)
-    return _raw(vertex, faces, heading.classes, columns)
+    faces = None if corners is None else triangulate(*corners, len(vertex[next(iter(vertex))]) if vertex else 0)
+    return _to_raw_cloud(vertex, faces, heading.classes, columns)
 
 
-def _raw(
+def _to_raw_cloud(
     vertex: Mapping[str, NDArray[Any]], faces: NDArray[np.int64] | None, classes: tuple[str, ...], columns: Columns | None
-) -> Raw:  # fmt: skip
-    called = meant(list(vertex), columns)
+) -> RawCloud:  # fmt: skip
+    called = resolve_columns(list(vertex), columns)
     lacking = [name for name in "xyz" if name not in called]
     if lacking:
-        raise Wrong(f"its vertices have no {lacking[0]}.", f"They have: {', '.join(vertex) or 'nothing'}.")
+        raise CloudFormatError(f"its vertices have no {lacking[0]}.", f"They have: {', '.join(vertex) or 'nothing'}.")
 
     def three(*names: str) -> NDArray[Any] | None:
         there = all(name in called for name in names)
@@ -98,140 +98,152 @@ def _raw(
     labels = vertex[called["label"]] if "label" in called else None
     # labels belong to points: such a mesh is its points
     kept = faces if labels is None and faces is not None and len(faces) else None
-    return Raw(places, three("red", "green", "blue"), three("nx", "ny", "nz"), labels, classes, kept)
+    return RawCloud(places, three("red", "green", "blue"), three("nx", "ny", "nz"), labels, classes, kept)
 
 
 # -- the heading
 
 
-def read_heading(content: bytes) -> Heading:
-    first = content[:HEADING]
+def read_header(content: bytes) -> PlyHeader:
+    first = content[:MAX_HEADER_BYTES]
     end = re.search(rb"^[ \t]*end_header[ \t]*(\r\n|\n|\r)", first, re.MULTILINE) or re.search(
         rb"(?:\r|\n)end_header[ \t]*(\r\n|\n|\r|$)", first
     )
     if end is None:
-        raise Wrong("is a PLY file whose heading does not end.", "It is cut off or damaged: copy or download it again.")
+        raise CloudFormatError(
+            "is a PLY file whose heading does not end.", "It is cut off or damaged: copy or download it again."
+        )
     texts = re.split(r"\r\n|\n|\r", first[: end.start(1)].decode("latin-1"))
-    order, elements, named = "?", list[Element](), dict[int, str]()
+    order, elements, named = "?", list[PlyElement](), dict[int, str]()
     for line, text in enumerate(texts, start=1):
         words = text.split()
         if line == 1 or not words or words[0] in ("obj_info", "end_header"):
             continue
         if words[0] == "comment":
-            said = _CLASS.fullmatch(" ".join(words[1:]).encode("latin-1").decode("utf-8", "replace"))
+            said = _CLASS_COMMENT.fullmatch(" ".join(words[1:]).encode("latin-1").decode("utf-8", "replace"))
             if said and int(said[1]) < 65536:
                 named[int(said[1])] = said[2]
         elif words[0] == "format" and len(words) > 1:
-            if words[1] not in ORDERS:
-                raise Wrong(f"its numbers are written as '{words[1]}'.", f"Known are {', '.join(ORDERS)}.", line)
-            order = ORDERS[words[1]]
+            if words[1] not in BYTE_ORDERS:
+                raise CloudFormatError(
+                    f"its numbers are written as '{words[1]}'.", f"Known are {', '.join(BYTE_ORDERS)}.", line
+                )
+            order = BYTE_ORDERS[words[1]]
         elif words[0] == "element" and len(words) == 3 and words[2].isdigit():
-            elements.append(Element(words[1].lower(), int(words[2])))
+            elements.append(PlyElement(words[1].lower(), int(words[2])))
         elif words[0] == "property" and elements:
-            _property(elements[-1], words[1:], line)
+            _parse_property(elements[-1], words[1:], line)
         else:
-            raise Wrong(f"'{text[:60]}' is no line of a PLY heading.", "", line)
+            raise CloudFormatError(f"'{text[:60]}' is no line of a PLY heading.", "", line)
     if order == "?":
-        raise Wrong("its heading does not say the format.", "A line 'format ascii 1.0', or of bytes, is wanted.")
+        raise CloudFormatError(
+            "its heading does not say the format.", "A line 'format ascii 1.0', or of bytes, is wanted."
+        )
     classes = tuple(named.get(number, str(number)) for number in range(max(named, default=-1) + 1))
-    return Heading(order, tuple(elements), classes, end.end(1), len(texts))
+    return PlyHeader(order, tuple(elements), classes, end.end(1), len(texts))
 
 
-def _property(element: Element, words: Sequence[str], line: int) -> None:
+def _parse_property(element: PlyElement, words: Sequence[str], line: int) -> None:
     kinds = words[1:3] if words and words[0] == "list" else words[:1]
-    if len(words) != (4 if len(kinds) == 2 else 2) or not all(kind in TYPES for kind in kinds):
-        raise Wrong(f"'property {' '.join(words)[:60]}' is of no known type.", f"Known are {', '.join(TYPES)}.", line)
+    if len(words) != (4 if len(kinds) == 2 else 2) or not all(kind in DTYPES for kind in kinds):
+        raise CloudFormatError(
+            f"'property {' '.join(words)[:60]}' is of no known type.", f"Known are {', '.join(DTYPES)}.", line
+        )
     name = words[-1]
-    if name in element.order:
-        raise Wrong(f"the element {element.name} has two properties '{name}'.", "", line)
-    element.order.append(name)
+    if name in element.property_order:
+        raise CloudFormatError(f"the element {element.name} has two properties '{name}'.", "", line)
+    element.property_order.append(name)
     if len(kinds) == 2:
-        element.lists[name] = TYPES[kinds[0]], TYPES[kinds[1]]
+        element.lists[name] = DTYPES[kinds[0]], DTYPES[kinds[1]]
     else:
-        element.fixed[name] = TYPES[kinds[0]]
+        element.scalars[name] = DTYPES[kinds[0]]
 
 
-Values = dict[str, NDArray[Any]]
-Lists = dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]
+ScalarProperties = dict[str, NDArray[Any]]
+ListProperties = dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]
 """Of each list property how many numbers each has, and all of them."""
 
 
-def _promised(element: Element, there: int, unit: str) -> Wrong:
+def _truncated_error(element: PlyElement, there: int, unit: str) -> CloudFormatError:
     advice = "It is cut off or damaged: copy or download it again."
-    return Wrong(f"promises {element.many:,} of '{element.name}', and {there:,} {unit} are left for them.", advice)
+    return CloudFormatError(
+        f"promises {element.count:,} of '{element.name}', and {there:,} {unit} are left for them.", advice
+    )
 
 
-def _limited(element: Element) -> None:
-    if element.many > LIMIT:
-        raise Wrong(f"has {element.many:,} of '{element.name}', and at most {LIMIT:,} are read.", "Cut it into parts.")
+def _check_limit(element: PlyElement) -> None:
+    if element.count > MAX_POINTS:
+        raise CloudFormatError(
+            f"has {element.count:,} of '{element.name}', and at most {MAX_POINTS:,} are read.", "Cut it into parts."
+        )
 
 
 # -- bytes
 
 
-class _Bytes:
-    def __init__(self, content: bytes, heading: Heading) -> None:
-        self.content, self.at, self.order = content, heading.size, heading.order
+class _BinaryReader:
+    def __init__(self, content: bytes, heading: PlyHeader) -> None:
+        self.content, self.offset, self.byte_order = content, heading.num_bytes, heading.byte_order
 
-    def take(self, element: Element) -> tuple[Values, Lists]:
-        left = len(self.content) - self.at
-        least = sum(np.dtype(kind).itemsize for kind in element.fixed.values())
+    def read_element(self, element: PlyElement) -> tuple[ScalarProperties, ListProperties]:
+        left = len(self.content) - self.offset
+        least = sum(np.dtype(kind).itemsize for kind in element.scalars.values())
         least += sum(np.dtype(count).itemsize for count, _ in element.lists.values())
-        if element.many * least > left:
-            raise _promised(element, left, "bytes")
-        _limited(element)
-        if not element.order or not element.many:
+        if element.count * least > left:
+            raise _truncated_error(element, left, "bytes")
+        _check_limit(element)
+        if not element.property_order or not element.count:
             return {}, {}
         if element.lists:
-            return self._runs(element)
-        kind = np.dtype([(name, self.order + element.fixed[name]) for name in element.order])
-        rows = np.frombuffer(self.content, kind, element.many, self.at)
-        self.at += element.many * kind.itemsize
-        return {name: rows[name] for name in element.order}, {}
+            return self._read_lists(element)
+        kind = np.dtype([(name, self.byte_order + element.scalars[name]) for name in element.property_order])
+        rows = np.frombuffer(self.content, kind, element.count, self.offset)
+        self.offset += element.count * kind.itemsize
+        return {name: rows[name] for name in element.property_order}, {}
 
-    def _runs(self, element: Element) -> tuple[Values, Lists]:
+    def _read_lists(self, element: PlyElement) -> tuple[ScalarProperties, ListProperties]:
         """Rows of the same sizes are read together: in most files these are all of them."""
-        fixed: dict[str, list[NDArray[Any]]] = {name: [] for name in element.fixed}
+        fixed: dict[str, list[NDArray[Any]]] = {name: [] for name in element.scalars}
         counts: dict[str, list[NDArray[Any]]] = {name: [] for name in element.lists}
         values: dict[str, list[NDArray[Any]]] = {name: [] for name in element.lists}
         done, window = 0, 4
-        while done < element.many:
-            kind, sizes = self._row(element)
-            most = min(window, element.many - done, (len(self.content) - self.at) // kind.itemsize)
+        while done < element.count:
+            kind, sizes = self._row_dtype(element)
+            most = min(window, element.count - done, (len(self.content) - self.offset) // kind.itemsize)
             if not most:
-                raise _promised(element, 0, "bytes")
-            rows = np.frombuffer(self.content, kind, most, self.at)
+                raise _truncated_error(element, 0, "bytes")
+            rows = np.frombuffer(self.content, kind, most, self.offset)
             alike = np.logical_and.reduce([rows[f"#{name}"] == size for name, size in sizes.items()])
             same = most if alike.all() else int(alike.argmin())
-            for name in element.fixed:
+            for name in element.scalars:
                 fixed[name].append(rows[name][:same])
             for name in element.lists:
                 counts[name].append(rows[f"#{name}"][:same].astype(np.int64))
                 values[name].append(rows[name][:same].astype(np.int64).ravel())
             done, window = done + same, 2 * window if same == most else 4
-            self.at += same * kind.itemsize
+            self.offset += same * kind.itemsize
         return (
             {name: np.concatenate(found) for name, found in fixed.items()},
             {name: (np.concatenate(counts[name]), np.concatenate(values[name])) for name in element.lists},
         )
 
-    def _row(self, element: Element) -> tuple[np.dtype[Any], dict[str, int]]:
+    def _row_dtype(self, element: PlyElement) -> tuple[np.dtype[Any], dict[str, int]]:
         """How the row here is laid out, and how many numbers its lists have."""
         parts: list[tuple[Any, ...]] = []
         sizes: dict[str, int] = {}
-        at = self.at
-        for name in element.order:
-            if name in element.fixed:
-                parts.append((name, self.order + element.fixed[name]))
-                at += np.dtype(element.fixed[name]).itemsize
+        at = self.offset
+        for name in element.property_order:
+            if name in element.scalars:
+                parts.append((name, self.byte_order + element.scalars[name]))
+                at += np.dtype(element.scalars[name]).itemsize
                 continue
-            count, kind = (np.dtype(self.order + one) for one in element.lists[name])
+            count, kind = (np.dtype(self.byte_order + one) for one in element.lists[name])
             if at + count.itemsize > len(self.content):
-                raise _promised(element, 0, "bytes")
+                raise _truncated_error(element, 0, "bytes")
             many = int(np.frombuffer(self.content, count, 1, at)[0])
             at += count.itemsize + many * kind.itemsize
             if many < 0 or at > len(self.content):
-                raise Wrong(
+                raise CloudFormatError(
                     f"a '{element.name}' has a list of {many:,} numbers, which are not there.", "It is damaged."
                 )
             sizes[name] = many
@@ -242,51 +254,56 @@ class _Bytes:
 # -- text
 
 
-class _Text:
-    def __init__(self, content: bytes, heading: Heading) -> None:
-        self.lines = content[heading.size :].decode("latin-1").splitlines()
-        self.before, self.at = heading.lines, 0
+class _AsciiReader:
+    def __init__(self, content: bytes, heading: PlyHeader) -> None:
+        self.lines = content[heading.num_bytes :].decode("latin-1").splitlines()
+        self.header_lines, self.next_line = heading.num_lines, 0
 
-    def take(self, element: Element) -> tuple[Values, Lists]:
-        left = len(self.lines) - self.at
-        if element.many > left:
-            raise _promised(element, left, "lines")
-        _limited(element)
-        taken = self.lines[self.at : self.at + element.many]
-        first = self.before + self.at + 1
-        self.at += element.many
+    def read_element(self, element: PlyElement) -> tuple[ScalarProperties, ListProperties]:
+        left = len(self.lines) - self.next_line
+        if element.count > left:
+            raise _truncated_error(element, left, "lines")
+        _check_limit(element)
+        taken = self.lines[self.next_line : self.next_line + element.count]
+        first = self.header_lines + self.next_line + 1
+        self.next_line += element.count
         if not element.lists:
-            table = rows_of(taken, first, len(element.order), f"a '{element.name}'")
+            table = parse_rows(taken, first, len(element.property_order), f"a '{element.name}'")
             return {
-                name: _as_said(table[:, place], element.fixed[name]) for place, name in enumerate(element.order)
+                name: _cast_to_declared(table[:, place], element.scalars[name])
+                for place, name in enumerate(element.property_order)
             }, {}
         if element.name == "vertex":
-            raise Wrong("its vertices have lists of numbers, which are read as bytes only.", "Write it as binary PLY.")
+            raise CloudFormatError(
+                "its vertices have lists of numbers, which are read as bytes only.", "Write it as binary PLY."
+            )
         if element.name != "face":
             return {}, {}
-        return {}, self._lists(element, taken, first)
+        return {}, self._read_lists(element, taken, first)
 
-    def _lists(self, element: Element, taken: Sequence[str], first: int) -> Lists:
+    def _read_lists(self, element: PlyElement, taken: Sequence[str], first: int) -> ListProperties:
         found: dict[str, tuple[list[int], list[int]]] = {name: ([], []) for name in element.lists}
         for line, text in enumerate(taken, start=first):
             words, at = text.split(), 0
             try:
-                for name in element.order:
+                for name in element.property_order:
                     many = int(words[at]) if name in element.lists else 1
                     if name in found:
                         numbers = words[at + 1 : at + 1 + many]
                         if many < 0 or len(numbers) < many:
                             raise IndexError
                         found[name][0].append(many)
-                        found[name][1].extend(map(int, numbers) if name in CORNERS else [0] * many)
+                        found[name][1].extend(map(int, numbers) if name in FACE_PROPERTIES else [0] * many)
                         at += 1
                     at += many
             except (ValueError, IndexError) as error:
-                raise Wrong(f"'{text[:60]}' is no '{element.name}'.", "It is cut off or damaged.", line) from error
+                raise CloudFormatError(
+                    f"'{text[:60]}' is no '{element.name}'.", "It is cut off or damaged.", line
+                ) from error
         return {name: (np.array(many, np.int64), np.array(all_of, np.int64)) for name, (many, all_of) in found.items()}
 
 
-def _as_said(values: NDArray[np.float64], kind: str) -> NDArray[Any]:
+def _cast_to_declared(values: NDArray[np.float64], kind: str) -> NDArray[Any]:
     """Whole numbers where the heading says so, and they are: colours of 0 and 1 are bytes then, and no shares."""
     if kind[0] == "f" or not np.isfinite(values).all():
         return values
@@ -299,27 +316,27 @@ def _as_said(values: NDArray[np.float64], kind: str) -> NDArray[Any]:
 
 
 def write_ply(
-    path: str | Path, cloud: Cloud, labels: NDArray[Any] | None = None, colours: NDArray[Any] | None = None,
+    path: str | Path, cloud: PointCloud, labels: NDArray[Any] | None = None, colors: NDArray[Any] | None = None,
     classes: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """A cloud with a label and a colour for each point, those of the cloud where none are given; as bytes, in the coordinates
     of its file. Comments name the classes."""
     labels = cloud.labels if labels is None else np.asarray(labels)
-    colours = cloud.colours if colours is None else np.asarray(colours)
+    colors = cloud.colors if colors is None else np.asarray(colors)
     names = tuple(classes) or cloud.classes
-    for what, values, shape in (("labels", labels, (len(cloud),)), ("colours", colours, (len(cloud), 3))):
+    for what, values, shape in (("labels", labels, (len(cloud),)), ("colours", colors, (len(cloud), 3))):
         if values is not None and values.shape != shape:
             raise DataError(f"{what} {values.shape} are given for {len(cloud):,} points.", path)
     far = bool(np.any(cloud.origin))
     parts: list[tuple[str, str, NDArray[Any]]] = []
     for place, name in enumerate("xyz"):
-        parts.append((name, "f8" if far else "f4", (cloud.world if far else cloud.places)[:, place]))
+        parts.append((name, "f8" if far else "f4", (cloud.world_coordinates if far else cloud.coordinates)[:, place]))
     for place, name in enumerate(("nx", "ny", "nz")):
         if cloud.normals is not None:
             parts.append((name, "f4", cloud.normals[:, place]))
     for place, name in enumerate(("red", "green", "blue")):
-        if colours is not None:
-            parts.append((name, "u1", colours[:, place]))
+        if colors is not None:
+            parts.append((name, "u1", colors[:, place]))
     if labels is not None:
         parts.append(("label", "i4", labels))
     table = np.empty(len(cloud), dtype=[(name, f"<{kind}") for name, kind, _ in parts])

@@ -10,47 +10,49 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from regard.data.points.cloud import LIMIT, Columns, Raw, Wrong
-from regard.data.points.columns import raw_of
-from regard.data.points.number_lines import decoded, rows_of, words_of
+from regard.data.points.cloud import MAX_POINTS, CloudFormatError, Columns, RawCloud
+from regard.data.points.columns import cloud_from_table
+from regard.data.points.number_lines import decode_lines, parse_rows, split_fields
 
-_SIGN = re.compile(r"\s*(#|//|%)+")
+_COMMENT = re.compile(r"\s*(#|//|%)+")
 _NUMBER = re.compile(r"[-+]?(\d|\.\d).*|[-+]?(nan|inf|infinity)", re.IGNORECASE)
 
 
-def read_points(content: bytes, columns: Columns | None = None, ending: str = ".xyz") -> Raw:
-    texts = decoded(content)
-    first, names = _begins(texts)
+def read_points(content: bytes, columns: Columns | None = None, suffix: str = ".xyz") -> RawCloud:
+    texts = decode_lines(content)
+    first, names = _find_first_row(texts)
     if first == len(texts):
-        raise Wrong(
+        raise CloudFormatError(
             "is empty." if not content.strip() else "holds no numbers.", "Copy or write it again, or remove it."
         )
     if ";" in texts[first] and "," in texts[first]:
-        raise Wrong("has semicolons and commas.", "Decimals are written with a point.", first + 1)
-    wide = len(words_of(texts[first]))
+        raise CloudFormatError("has semicolons and commas.", "Decimals are written with a point.", first + 1)
+    wide = len(split_fields(texts[first]))
     rows, lines = texts[first:], range(first + 1, len(texts) + 1)
     if any(not text or text[0] in "#/%" or text.isspace() for text in rows):
-        full = [(line, text) for line, text in zip(lines, rows, strict=True) if text.strip() and not _SIGN.match(text)]
+        full = [
+            (line, text) for line, text in zip(lines, rows, strict=True) if text.strip() and not _COMMENT.match(text)
+        ]
         rows, lines = [text for _, text in full], [line for line, _ in full]  # type: ignore[assignment]
-    if len(rows) > LIMIT:
-        raise Wrong(f"has {len(rows):,} points, and at most {LIMIT:,} are read.", "Cut it into parts.")
+    if len(rows) > MAX_POINTS:
+        raise CloudFormatError(f"has {len(rows):,} points, and at most {MAX_POINTS:,} are read.", "Cut it into parts.")
     try:
-        table = rows_of(rows, 1, wide, "the first row")
-    except Wrong as error:
-        raise Wrong(error.problem, error.advice, lines[(error.line or 1) - 1]) from error
+        table = parse_rows(rows, 1, wide, "the first row")
+    except CloudFormatError as error:
+        raise CloudFormatError(error.problem, error.advice, lines[(error.line or 1) - 1]) from error
     if names and len(names) != wide:
         problem = f"its heading names {len(names)} columns, and {wide} numbers stand in the first row."
-        raise Wrong(problem, "A name for each is wanted.", first + 1)
-    return raw_of(table, names, columns, scanned=ending == ".pts")
+        raise CloudFormatError(problem, "A name for each is wanted.", first + 1)
+    return cloud_from_table(table, names, columns, scanner_order=suffix == ".pts")
 
 
-def _begins(texts: Sequence[str]) -> tuple[int, list[str]]:
+def _find_first_row(texts: Sequence[str]) -> tuple[int, list[str]]:
     """Where the numbers begin, from 0, and what the columns are called, if anything says so."""
     names: list[str] = []
     counted = False
     for at, text in enumerate(texts):
-        sign = _SIGN.match(text)
-        words = [word.strip("\"'") for word in words_of(text[sign.end() :] if sign else text)]
+        sign = _COMMENT.match(text)
+        words = [word.strip("\"'") for word in split_fields(text[sign.end() :] if sign else text)]
         if sign:
             names = words if {"x", "y", "z"} <= {word.lower() for word in words} else names
         elif not words:
@@ -61,7 +63,9 @@ def _begins(texts: Sequence[str]) -> tuple[int, list[str]]:
             names = words
             if not {"x", "y", "z"} & {word.lower().removeprefix("scalar_") for word in words}:
                 shown = " ".join(text.split())[:60]
-                raise Wrong(f"'{shown}' are neither numbers nor names of columns.", "x, y and z are wanted.", at + 1)
+                raise CloudFormatError(
+                    f"'{shown}' are neither numbers nor names of columns.", "x, y and z are wanted.", at + 1
+                )
         else:
             return at, names
     return len(texts), names

@@ -21,22 +21,30 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from regard import capabilities
-from regard.data.store.token_store import RECORD, Damaged, Store, Writer, mapped, open_store, write_record
+from regard.data.store.token_store import (
+    MANIFEST_NAME,
+    CorruptStore,
+    StoreWriter,
+    TokenStore,
+    map_store,
+    open_store,
+    write_manifest,
+)
 from regard.errors import DataError, SettingError
-from regard.files import flush
+from regard.files import fsync
 
-Fill = Callable[[Writer], Mapping[str, Any]]
+FillStore = Callable[[StoreWriter], Mapping[str, Any]]
 """Writes the rows and returns what is to be remembered of them."""
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
-_HOUR = 3600.0
-_NOTES = 100
+_STALE_SECONDS = 3600.0
+_MAX_NOTES = 100
 """Notes that are kept, the latest used."""
 
 
-def key_of(*parts: Any) -> str:
+def cache_key(*parts: Any) -> str:
     """A name for values that JSON can say."""
-    return _sum(json.dumps(parts))
+    return _checksum(json.dumps(parts))
 
 
 def cache_folder(kind: str) -> Path:
@@ -48,45 +56,45 @@ def cache_folder(kind: str) -> Path:
         raise OSError(errno.ENOENT, str(error)) from error
 
 
-def stored(key: str, sides: Mapping[str, int], fill: Fill, say: Say, what: str = "tokens") -> Store:
+def cached_store(key: str, sides: Mapping[str, int], fill: FillStore, log: Log, noun: str = "tokens") -> TokenStore:
     """The store of this key: from the cache, or filled now and left there; where it cannot be, in unnamed files."""
-    most, place = _most_bytes(), Path("~/.cache/regard")
+    most, place = _max_cache_bytes(), Path("~/.cache/regard")
     try:
         place = cache_folder("tokens")
-        found = _held(place / key)
+        found = _open_locked(place / key)
         if found is not None:
-            say(f"  {what} from the cache ({place / key})")
+            log(f"  {noun} from the cache ({place / key})")
             return found
         place.mkdir(parents=True, exist_ok=True)
-        _sweep(place)
-        return _built(place / key, sides, fill, most)
+        _remove_stale(place)
+        return _build_store(place / key, sides, fill, most)
     except OSError as error:
-        instead = _elsewhere(place, error)
-        say(
+        instead = _fallback_folder(place, error)
+        log(
             f"  {place} cannot be written ({error.strerror or error}): the tokens are kept in {instead} until this run "
             f"ends. REGARD_CACHE=FOLDER names another place for them."
         )
-    return _unnamed(instead, sides, fill)
+    return _build_temporary(instead, sides, fill)
 
 
-def _elsewhere(place: Path, error: OSError) -> str:
+def _fallback_folder(place: Path, error: OSError) -> str:
     """The folder for temporary files; no room on the same disk is no place to try again."""
     with suppress(OSError):
         folder = tempfile.gettempdir()
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         if not full or os.stat(folder).st_dev != os.stat(place).st_dev:
             return folder
-    raise _no_room(place, error) from error
+    raise _disk_full_error(place, error) from error
 
 
-def _no_room(place: str | Path, error: OSError) -> DataError:
+def _disk_full_error(place: str | Path, error: OSError) -> DataError:
     return DataError(
         f"the tokens of the training data find no room in {place}: {error.strerror or error}.",
         advice="Make room there, or name a folder that has some: REGARD_CACHE=FOLDER.",
     )
 
 
-def _most_bytes() -> float:
+def _max_cache_bytes() -> float:
     said = os.environ.get("REGARD_CACHE_GB", "20")
     try:
         most = float(said)
@@ -97,13 +105,13 @@ def _most_bytes() -> float:
     return most * 1e9
 
 
-def _built(final: Path, sides: Mapping[str, int], fill: Fill, most: float) -> Store:
-    with _private(final) as folder:
+def _build_store(final: Path, sides: Mapping[str, int], fill: FillStore, most: float) -> TokenStore:
+    with _temporary_folder(final) as folder:
         with ExitStack() as files:
-            writer = Writer(lambda name: files.enter_context((folder / name).open("wb")), sides)
+            writer = StoreWriter(lambda name: files.enter_context((folder / name).open("wb")), sides)
             facts = fill(writer)
-            write_record(folder, writer.finish(facts))
-        flush(folder)
+            write_manifest(folder, writer.finish(facts))
+        fsync(folder)
         for _ in range(3):
             try:
                 folder.rename(final)
@@ -111,17 +119,17 @@ def _built(final: Path, sides: Mapping[str, int], fill: Fill, most: float) -> St
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-            if (theirs := _held(final)) is not None:  # another process was first; a damaged one is gone by now
+            if (theirs := _open_locked(final)) is not None:  # another process was first; a damaged one is gone by now
                 return theirs
-    flush(final.parent)
-    _make_room(final, most)
-    store = _held(final)
+    fsync(final.parent)
+    _evict(final, most)
+    store = _open_locked(final)
     if store is None:
         raise OSError(errno.EIO, "what was written cannot be read again")
     return store
 
 
-def _unnamed(folder: str, sides: Mapping[str, int], fill: Fill) -> Store:
+def _build_temporary(folder: str, sides: Mapping[str, int], fill: FillStore) -> TokenStore:
     """In files without a name, which end with the process, however it ends."""
 
     def make(_: str) -> BinaryIO:
@@ -129,21 +137,21 @@ def _unnamed(folder: str, sides: Mapping[str, int], fill: Fill) -> Store:
 
     with ExitStack() as files:
         try:
-            writer = Writer(make, sides)
-            return mapped(writer.finish(fill(writer)), writer.files)
+            writer = StoreWriter(make, sides)
+            return map_store(writer.finish(fill(writer)), writer.files)
         except OSError as error:
-            raise _no_room(folder, error) from error
+            raise _disk_full_error(folder, error) from error
 
 
-class Lock:
+class FileLock:
     """On an open file, shared or alone, until the object goes."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.descriptor = path, os.open(path, os.O_RDONLY)
 
-    def take(self, shared: bool) -> bool:
+    def acquire(self, shared: bool) -> bool:
         """Whether the lock is ours, and its file still where it was: it may have gone before it was locked."""
-        if not capabilities.available("file_locks"):
+        if not capabilities.is_available("file_locks"):
             return shared  # every process may read an entry, none may remove one
         try:
             capabilities.lock_file(self.descriptor, shared)
@@ -161,57 +169,57 @@ class Lock:
             os.close(self.descriptor)
 
 
-def _held(folder: Path) -> Store | None:
+def _open_locked(folder: Path) -> TokenStore | None:
     """The store in this folder under a shared lock, and marked as used; None where there is none that is whole."""
     try:
-        lock = Lock(folder / RECORD)
+        lock = FileLock(folder / MANIFEST_NAME)
     except (FileNotFoundError, NotADirectoryError):
         if folder.is_dir():
             _remove(folder)
         return None
-    if not lock.take(shared=True):
+    if not lock.acquire(shared=True):
         return None  # it is being removed at this moment
     try:
         store = open_store(folder, owner=lock)
-    except Damaged:
+    except CorruptStore:
         _remove(folder)
         return None
     with suppress(OSError):  # a cache that may only be read is one nevertheless
-        os.utime(folder / RECORD)
+        os.utime(folder / MANIFEST_NAME)
     return store
 
 
-def _make_room(new: Path, most: float) -> None:
+def _evict(new: Path, most: float) -> None:
     """Remove the least recently used stores beyond the bound, but none that is held, nor the new one."""
-    sizes = {folder: sum(size for size, _ in _files(folder)) for folder in new.parent.glob("[!.]*")}
+    sizes = {folder: sum(size for size, _ in _file_stats(folder)) for folder in new.parent.glob("[!.]*")}
     surplus = sum(sizes.values()) - most
-    for folder in sorted(sizes, key=lambda folder: _changed(folder / RECORD)):
+    for folder in sorted(sizes, key=lambda folder: _mtime(folder / MANIFEST_NAME)):
         if surplus <= 0:
             return
         with suppress(OSError):
-            lock = Lock(folder / RECORD)
-            if folder != new and lock.take(shared=False):
+            lock = FileLock(folder / MANIFEST_NAME)
+            if folder != new and lock.acquire(shared=False):
                 _remove(folder)
                 surplus -= sizes[folder]
 
 
-def _files(folder: Path) -> list[tuple[int, float]]:
+def _file_stats(folder: Path) -> list[tuple[int, float]]:
     """Size and time of each; none of a folder that somebody else removes meanwhile."""
     with suppress(OSError):
         return [(found.st_size, found.st_mtime) for found in (path.stat() for path in folder.iterdir())]
     return []
 
 
-def _changed(path: Path) -> float:
+def _mtime(path: Path) -> float:
     with suppress(OSError):
         return path.stat().st_mtime
     return 0.0
 
 
 @contextmanager
-def _private(final: Path) -> Iterator[Path]:
+def _temporary_folder(final: Path) -> Iterator[Path]:
     """A folder of our own beside the final one, which is gone afterwards unless it was renamed."""
-    folder = _aside(final)
+    folder = _temporary_path(final)
     folder.mkdir()
     try:
         yield folder
@@ -219,28 +227,28 @@ def _private(final: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _aside(final: Path) -> Path:
+def _temporary_path(final: Path) -> Path:
     return final.with_name(f".{final.name}.{os.getpid()}.{secrets.token_hex(4)}.writing")
 
 
 def _remove(folder: Path) -> None:
     """Out of the way at once, so that nobody meets half of it."""
-    aside = _aside(folder)
+    aside = _temporary_path(folder)
     with suppress(OSError):
         folder.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _sweep(place: Path) -> None:
+def _remove_stale(place: Path) -> None:
     """Remove what builders left that died: their process is gone and nothing was written for an hour."""
     for folder in place.glob(".*.writing"):
         pid = folder.name.split(".")[-3]
-        newest = max([_changed(folder), *(changed for _, changed in _files(folder))])
-        if not (pid.isdigit() and _alive(int(pid))) and time.time() - newest > _HOUR:
+        newest = max([_mtime(folder), *(changed for _, changed in _file_stats(folder))])
+        if not (pid.isdigit() and _is_alive(int(pid))) and time.time() - newest > _STALE_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _alive(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -253,28 +261,28 @@ def _alive(pid: int) -> bool:
 # -- small notes
 
 
-def remember(key: str, value: Any) -> None:
+def save_note(key: str, value: Any) -> None:
     """Keep a value that JSON can say. Without a place for it nothing is kept and nothing is lost."""
     text = json.dumps(value)
     with suppress(OSError):
         place = cache_folder("notes")
         place.mkdir(parents=True, exist_ok=True)
-        aside = _aside(place / key)
+        aside = _temporary_path(place / key)
         try:
-            aside.write_text(f"{_sum(text)}\n{text}", encoding="utf-8")
+            aside.write_text(f"{_checksum(text)}\n{text}", encoding="utf-8")
             aside.replace(place / key)
         finally:
             aside.unlink(missing_ok=True)
-        for old in sorted(place.iterdir(), key=_changed, reverse=True)[_NOTES:]:
+        for old in sorted(place.iterdir(), key=_mtime, reverse=True)[_MAX_NOTES:]:
             old.unlink(missing_ok=True)
 
 
-def recall(key: str) -> Any:
+def load_note(key: str) -> Any:
     """What was remembered, or None; a note that is damaged is none."""
     try:
         note = cache_folder("notes") / key
         total, _, text = note.read_text("utf-8").partition("\n")
-        if total != _sum(text):
+        if total != _checksum(text):
             return None
         os.utime(note)
         return json.loads(text)
@@ -282,10 +290,10 @@ def recall(key: str) -> Any:
         return None
 
 
-def forget(key: str) -> None:
+def delete_note(key: str) -> None:
     with suppress(OSError):
         (cache_folder("notes") / key).unlink()
 
 
-def _sum(text: str) -> str:
+def _checksum(text: str) -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()

@@ -16,30 +16,30 @@ from random import Random
 from typing import Any
 
 from regard.config import override
-from regard.data.synthetic.facts import tell
+from regard.data.synthetic.facts import generate_story
 from regard.data.text.pairs import Pair
-from regard.errors import DataError, SettingError, UnknownName
+from regard.errors import DataError, SettingError, UnknownNameError
 
-PARTS = ("train", "valid", "test")
-TRIES = 100
+SPLITS = ("train", "valid", "test")
+MAX_TRIES = 100
 """draws of one length before another is drawn: of the shortest questions there are few"""
 
-Made = tuple[str, str, tuple[int, ...]]
+GeneratedSample = tuple[str, str, tuple[int, ...]]
 """A question, its answer, and the sentences that say it, where it is a story."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question(Pair):
+class AlgorithmicQuestion(Pair):
     """A question (`source`) and its answer (`target`)."""
 
-    support: tuple[int, ...] = ()
+    supporting_facts: tuple[int, ...] = ()
     """the sentences of a story that decide the answer, from 0 on"""
-    beyond: bool | None = None
+    is_longer: bool | None = None
     """whether it is longer than those that are learnt from; None: nobody has said so"""
 
 
 @dataclass(frozen=True)
-class Recipe:
+class AlgorithmicRecipe:
     """What is made, and how much of it."""
 
     kind: str
@@ -57,8 +57,8 @@ class Recipe:
         for name, least in (("longest", 2), ("samples", 0)):
             if getattr(self, name) < least:
                 raise SettingError(f"{self.kind}: {name} must be at least {least}, not {getattr(self, name)}.")
-        if self.part not in PARTS:
-            raise SettingError(f"{self.kind}: part must be {', '.join(PARTS)}, not '{self.part}'.")
+        if self.part not in SPLITS:
+            raise SettingError(f"{self.kind}: part must be {', '.join(SPLITS)}, not '{self.part}'.")
 
     @property
     def count(self) -> int:
@@ -66,7 +66,7 @@ class Recipe:
 
     def __str__(self) -> str:
         """As it is read again: what is not as usual stands behind the name."""
-        usual = Recipe(self.kind)
+        usual = AlgorithmicRecipe(self.kind)
         said = [
             f"{item.name}={str(getattr(self, item.name)).lower()}"
             for item in fields(self)
@@ -74,34 +74,34 @@ class Recipe:
         ]
         return self.kind + (f"#{','.join(said)}" if said else "")
 
-    def judged(self, part: str) -> Recipe:
+    def for_split(self, split: str) -> AlgorithmicRecipe:
         """The questions to validate or to test by, of those that are learnt from."""
-        return replace(self, part=part, samples=0)
+        return replace(self, part=split, samples=0)
 
 
-def recipe_of(entry: str) -> Recipe | None:
+def parse_recipe(entry: str) -> AlgorithmicRecipe | None:
     """What a name stands for; None where it is no name but a file."""
     kind, sign, rest = entry.partition("#")
-    if kind not in KINDS:
+    if kind not in GENERATORS:
         return None
     said: dict[str, Any] = {}
     for item in filter(None, (part.strip() for part in rest.split(","))) if sign else ():
         name, equals, value = item.partition("=")
-        known = [field.name for field in fields(Recipe) if field.name != "kind"]
+        known = [field.name for field in fields(AlgorithmicRecipe) if field.name != "kind"]
         if name not in known:
-            raise UnknownName(f"setting of {kind}", name, known)
+            raise UnknownNameError(f"setting of {kind}", name, known)
         if not equals:
             raise DataError(f"'{item}' says nothing.", entry, advice=f"Write {name}=VALUE.")
         said[name] = value
-    return override(Recipe(kind), said, f"{kind}#")
+    return override(AlgorithmicRecipe(kind), said, f"{kind}#")
 
 
-def questions(entry: str) -> Iterator[Question]:
+def generate_questions(entry: str) -> Iterator[AlgorithmicQuestion]:
     """Those that a name stands for, each once."""
-    recipe = recipe_of(entry)
+    recipe = parse_recipe(entry)
     if recipe is None:
-        raise UnknownName("kind of question", entry, KINDS)
-    make = KINDS[recipe.kind]
+        raise UnknownNameError("kind of question", entry, GENERATORS)
+    make = GENERATORS[recipe.kind]
     random = Random(f"{recipe.kind} {recipe.longest} {recipe.seed} {recipe.part} {recipe.forwards}")
     made: set[str] = set()
     full: set[int] = set()
@@ -116,66 +116,66 @@ def questions(entry: str) -> Iterator[Question]:
                 advice="Ask for fewer samples, or for longer ones.",
             )  # fmt: skip
         length = random.choice(left)
-        found = _new(partial(make, random, length, recipe), made, recipe)
+        found = _draw_new(partial(make, random, length, recipe), made, recipe)
         if found is None:
             full.add(length)
             continue
         made.add(found[0])
-        yield Question(*found[:2], entry, len(made), found[2], beyond)
+        yield AlgorithmicQuestion(*found[:2], entry, len(made), found[2], beyond)
 
 
-def _new(make: Callable[[], Made], made: set[str], recipe: Recipe) -> Made | None:
-    for _ in range(TRIES):
+def _draw_new(make: Callable[[], GeneratedSample], made: set[str], recipe: AlgorithmicRecipe) -> GeneratedSample | None:
+    for _ in range(MAX_TRIES):
         found = make()
-        if found[0] not in made and _part(found[0], recipe.seed) == recipe.part:
+        if found[0] not in made and _split_of(found[0], recipe.seed) == recipe.part:
             return found
     return None
 
 
-def _part(question: str, seed: int) -> str:
+def _split_of(question: str, seed: int) -> str:
     """Eight of ten belong to training."""
     number = int.from_bytes(blake2b(f"{seed} {question}".encode(), digest_size=4).digest()) % 10
-    return PARTS[max(0, number - 7)]
+    return SPLITS[max(0, number - 7)]
 
 
-def _digits(random: Random, length: int) -> str:
+def _random_digits(random: Random, length: int) -> str:
     return "".join(random.choices("0123456789", k=length))
 
 
-def _copy(random: Random, length: int, recipe: Recipe) -> Made:
-    text = _digits(random, length)
+def _copy(random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSample:
+    text = _random_digits(random, length)
     return text, text, ()
 
 
-def _reverse(random: Random, length: int, recipe: Recipe) -> Made:
-    text = _digits(random, length)
+def _reverse(random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSample:
+    text = _random_digits(random, length)
     return text, text[::-1], ()
 
 
-def _sorting(random: Random, length: int, recipe: Recipe) -> Made:
-    text = _digits(random, length)
+def _sort(random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSample:
+    text = _random_digits(random, length)
     return text, "".join(sorted(text)), ()
 
 
-def _addition(random: Random, length: int, recipe: Recipe) -> Made:
+def _add(random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSample:
     """Two numbers of together so many digits; the shortest has one digit each."""
     first = random.randint(1, max(length - 1, 1))
-    one, other = (_number(random, digits) for digits in (first, max(length - first, 1)))
+    one, other = (_random_number(random, digits) for digits in (first, max(length - first, 1)))
     numbers = [str(number) for number in (one, other, one + other)]
     one_said, other_said, sum_said = numbers if recipe.forwards else [number[::-1] for number in numbers]
     return f"{one_said}+{other_said}", sum_said, ()
 
 
-def _number(random: Random, digits: int) -> int:
+def _random_number(random: Random, digits: int) -> int:
     return random.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
 
 
-def _story(facts: int) -> Callable[[Random, int, Recipe], Made]:
-    return lambda random, length, recipe: tell(random, max(length, facts + 1), facts)
+def _story_generator(facts: int) -> Callable[[Random, int, AlgorithmicRecipe], GeneratedSample]:
+    return lambda random, length, recipe: generate_story(random, max(length, facts + 1), facts)
 
 
-KINDS: dict[str, Callable[[Random, int, Recipe], Made]] = {
-    "copy": _copy, "reverse": _reverse, "addition": _addition, "sorting": _sorting,
-    "facts-1": _story(1), "facts-2": _story(2), "facts-3": _story(3),
+GENERATORS: dict[str, Callable[[Random, int, AlgorithmicRecipe], GeneratedSample]] = {
+    "copy": _copy, "reverse": _reverse, "addition": _add, "sorting": _sort,
+    "facts-1": _story_generator(1), "facts-2": _story_generator(2), "facts-3": _story_generator(3),
 }  # fmt: skip
 """What can be asked for by name."""

@@ -8,43 +8,45 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Turn = Literal["none", "up", "any"]
-MOST = 5
+RotationMode = Literal["none", "up", "any"]
+MAX_HOLES = 5
 """holes"""
 
-Places = NDArray[np.float64]
-Shares = tuple[float, float]
+FloatArray = NDArray[np.float64]
+FractionRange = tuple[float, float]
 """The least and the largest share of the points that one hole takes away."""
 
 
-def needed(points: int, holes: int, shares: Shares) -> int:
+def oversample_count(points: int, holes: int, fractions: FractionRange) -> int:
     """How many points are drawn, so that so many are left whatever the holes take."""
     many = points
     for _ in range(holes):
-        many = math.ceil(many / (1 - shares[1])) + 1
+        many = math.ceil(many / (1 - fractions[1])) + 1
     return many
 
 
-def left(places: Places, points: int, holes: int, shares: Shares, random: np.random.Generator) -> NDArray[np.int64]:
+def indices_outside_holes(
+    coordinates: FloatArray, points: int, holes: int, fractions: FractionRange, random: np.random.Generator
+) -> NDArray[np.int64]:
     """Which points are left where each hole, a ball about one of them, takes some away; so many of those."""
-    there = np.arange(len(places))
-    for where, size in random.random((MOST, 2))[:holes]:
-        middle = places[there[int(where * len(there))]]
-        away = int((shares[0] + (shares[1] - shares[0]) * size) * len(there))
-        distances = ((places[there] - middle) ** 2).sum(axis=1)
+    there = np.arange(len(coordinates))
+    for where, size in random.random((MAX_HOLES, 2))[:holes]:
+        middle = coordinates[there[int(where * len(there))]]
+        away = int((fractions[0] + (fractions[1] - fractions[0]) * size) * len(there))
+        distances = ((coordinates[there] - middle) ** 2).sum(axis=1)
         there = np.delete(there, np.argpartition(distances, away)[:away])
     return there[:points]
 
 
-def rotation(turn: Turn, random: np.random.Generator) -> Places:
+def random_rotation(mode: RotationMode, random: np.random.Generator) -> FloatArray:
     """(3, 3), every rotation about the axis upwards, or every one at all, as likely. The same chance is used for each."""
     one, two, three = random.random(3)
     angle = 2 * math.pi * one
     cos, sin = math.cos(angle), math.sin(angle)
     about = np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])
-    if turn == "none":
+    if mode == "none":
         return np.eye(3)
-    if turn == "up":
+    if mode == "up":
         return about
     # what points upwards goes anywhere on the sphere (Arvo): a reflection of the rotation about it
     aside = np.array([math.cos(2 * math.pi * two), math.sin(2 * math.pi * two), 0.0]) * math.sqrt(three)
@@ -52,9 +54,9 @@ def rotation(turn: Turn, random: np.random.Generator) -> Places:
     return (2 * np.outer(aside, aside) - np.eye(3)) @ about
 
 
-def blurred(places: Places, noise: float, random: np.random.Generator) -> Places:
+def add_noise(coordinates: FloatArray, noise: float, random: np.random.Generator) -> FloatArray:
     """Every point moved by a normal number along each axis (Box and Muller: the same on every machine)."""
     if not noise:
-        return places
-    size, angle = random.random((2, *places.shape))
-    return places + noise * np.sqrt(-2 * np.log1p(-size)) * np.cos(2 * math.pi * angle)
+        return coordinates
+    size, angle = random.random((2, *coordinates.shape))
+    return coordinates + noise * np.sqrt(-2 * np.log1p(-size)) * np.cos(2 * math.pi * angle)

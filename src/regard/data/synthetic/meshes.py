@@ -16,56 +16,56 @@ SEGMENTS = 48
 Vector = Sequence[float] | NDArray[Any]
 
 
-class Form(NamedTuple):
+class Mesh(NamedTuple):
     """A body, or a part of one."""
 
-    corners: NDArray[np.float64]
+    vertices: NDArray[np.float64]
     """(V, 3)"""
     faces: NDArray[np.int64]
     """(T, 3)"""
 
-    def scaled(self, factors: Vector | float) -> Form:
-        return Form(self.corners * np.asarray(factors, dtype=np.float64), self.faces)
+    def scale(self, factors: Vector | float) -> Mesh:
+        return Mesh(self.vertices * np.asarray(factors, dtype=np.float64), self.faces)
 
-    def moved(self, by: Vector) -> Form:
-        return Form(self.corners + np.asarray(by, dtype=np.float64), self.faces)
+    def translate(self, offset: Vector) -> Mesh:
+        return Mesh(self.vertices + np.asarray(offset, dtype=np.float64), self.faces)
 
-    def turned(self, angle: float) -> Form:
+    def rotate_z(self, angle: float) -> Mesh:
         """About the axis that points upwards."""
         cos, sin = math.cos(angle), math.sin(angle)
-        return Form(self.corners @ np.array([[cos, sin, 0.0], [-sin, cos, 0.0], [0.0, 0.0, 1.0]]), self.faces)
+        return Mesh(self.vertices @ np.array([[cos, sin, 0.0], [-sin, cos, 0.0], [0.0, 0.0, 1.0]]), self.faces)
 
 
-def joined(forms: Sequence[Form]) -> Form:
+def merge_meshes(meshes: Sequence[Mesh]) -> Mesh:
     """Several as one."""
-    before = np.cumsum([0, *(len(form.corners) for form in forms[:-1])])
-    return Form(
-        np.concatenate([form.corners for form in forms]),
-        np.concatenate([form.faces + first for form, first in zip(forms, before, strict=True)]),
+    before = np.cumsum([0, *(len(form.vertices) for form in meshes[:-1])])
+    return Mesh(
+        np.concatenate([form.vertices for form in meshes]),
+        np.concatenate([form.faces + first for form, first in zip(meshes, before, strict=True)]),
     )
 
 
-def box(size: Vector) -> Form:
+def box(size: Vector) -> Mesh:
     """About the middle of its base, which stands at 0."""
     corners = np.array([[x, y, z] for z in (0.0, 1.0) for y in (-0.5, 0.5) for x in (-0.5, 0.5)])
     quads = ((0, 2, 3, 1), (4, 5, 7, 6), (0, 1, 5, 4), (2, 6, 7, 3), (0, 4, 6, 2), (1, 3, 7, 5))
     faces = [(a, b, c) for a, *rest in quads for b, c in itertools.pairwise(rest)]
-    return Form(corners, np.array(faces)).scaled(size)
+    return Mesh(corners, np.array(faces)).scale(size)
 
 
-def leg(size: Vector) -> Form:
+def open_box(size: Vector) -> Mesh:
     """A box without its ends, which are hidden in what stands on it and in the floor."""
     whole = box(size)
-    return Form(whole.corners, whole.faces[4:])
+    return Mesh(whole.vertices, whole.faces[4:])
 
 
-def rectangle(first: Vector, along: Vector, upwards: Vector) -> Form:
+def rectangle(origin: Vector, edge_u: Vector, edge_v: Vector) -> Mesh:
     """From a corner, by two of its edges."""
-    a, u, v = (np.asarray(one, dtype=np.float64) for one in (first, along, upwards))
-    return Form(np.stack([a, a + u, a + u + v, a + v]), np.array([[0, 1, 2], [0, 2, 3]]))
+    a, u, v = (np.asarray(one, dtype=np.float64) for one in (origin, edge_u, edge_v))
+    return Mesh(np.stack([a, a + u, a + u + v, a + v]), np.array([[0, 1, 2], [0, 2, 3]]))
 
 
-def revolved(profile: Sequence[tuple[float, float]], segments: int = SEGMENTS) -> Form:
+def revolve(profile: Sequence[tuple[float, float]], segments: int = SEGMENTS) -> Mesh:
     """What points (radius, height) and the lines between them sweep about the axis that points upwards; a profile that
     rises has its outside outwards."""
     angles = 2 * math.pi / segments * np.arange(segments)
@@ -78,10 +78,10 @@ def revolved(profile: Sequence[tuple[float, float]], segments: int = SEGMENTS) -
     beside, above = np.roll(here, -1, axis=1), here + segments
     over = np.roll(above, -1, axis=1)
     faces = np.stack([np.stack([here, beside, over], -1), np.stack([here, over, above], -1)])
-    return Form(corners.reshape(-1, 3), faces.reshape(-1, 3))
+    return Mesh(corners.reshape(-1, 3), faces.reshape(-1, 3))
 
 
-def extruded(outline: Sequence[tuple[float, float]], height: float) -> Form:
+def extrude(outline: Sequence[tuple[float, float]], height: float) -> Mesh:
     """A prism on an outline that runs against the clock; all of it must be seen from its first corner."""
     many = len(outline)
     flat = np.array(outline, dtype=np.float64)
@@ -92,20 +92,20 @@ def extruded(outline: Sequence[tuple[float, float]], height: float) -> Form:
     sides = np.concatenate(
         [np.stack([here, beside, beside + many], 1), np.stack([here, beside + many, here + many], 1)]
     )
-    return Form(corners, np.concatenate([fan[:, ::-1], fan + many, sides]))
+    return Mesh(corners, np.concatenate([fan[:, ::-1], fan + many, sides]))
 
 
-def pointed(outline: Sequence[tuple[float, float]], height: float) -> Form:
+def pyramid(outline: Sequence[tuple[float, float]], height: float) -> Mesh:
     """A pyramid over an outline, its tip above 0, 0."""
     many = len(outline)
     flat = np.array(outline, dtype=np.float64)
     corners = np.concatenate([np.c_[flat, np.zeros(many)], [[0.0, 0.0, height]]])
     fan = np.array([(0, b + 1, b) for b in range(1, many - 1)])
     here = np.arange(many)
-    return Form(corners, np.concatenate([fan, np.stack([here, np.roll(here, -1), np.full(many, many)], 1)]))
+    return Mesh(corners, np.concatenate([fan, np.stack([here, np.roll(here, -1), np.full(many, many)], 1)]))
 
 
-def arc(radius: float, first: float, last: float, steps: int = 16) -> list[tuple[float, float]]:
+def arc(radius: float, start_angle: float, end_angle: float, steps: int = 16) -> list[tuple[float, float]]:
     """Points of a profile on a circle about 0, from one angle to another, from the horizon upwards."""
-    angles = first + (last - first) * np.arange(steps + 1) / steps
+    angles = start_angle + (end_angle - start_angle) * np.arange(steps + 1) / steps
     return [(max(radius * math.cos(angle), 0.0), radius * math.sin(angle)) for angle in angles]

@@ -11,20 +11,20 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from regard.config import override
-from regard.data.points.cloud import Cloud
-from regard.data.synthetic.corruption import MOST, Turn
-from regard.data.synthetic.rooms import room
-from regard.data.synthetic.solids import KINDS as SOLIDS
-from regard.data.synthetic.solids import kind_of, solid
-from regard.errors import DataError, SettingError, UnknownName
+from regard.data.points.cloud import PointCloud
+from regard.data.synthetic.corruption import MAX_HOLES, RotationMode
+from regard.data.synthetic.rooms import room_cloud
+from regard.data.synthetic.solids import MESH_BUILDERS as SOLIDS
+from regard.data.synthetic.solids import class_name, solid_cloud
+from regard.errors import DataError, SettingError, UnknownNameError
 
-PARTS = ("train", "valid", "test")
-NEWEST = {"solids": "solids-1", "rooms": "rooms-1"}
+SPLITS = ("train", "valid", "test")
+LATEST_VERSIONS = {"solids": "solids-1", "rooms": "rooms-1"}
 TASKS = {"solids-1": "classify", "rooms-1": "segment"}
 """What is learnt from each."""
-SAMPLES = {"solids-1": (2000, 500, 500), "rooms-1": (500, 50, 100)}
+DEFAULT_SAMPLES = {"solids-1": (2000, 500, 500), "rooms-1": (500, 50, 100)}
 """clouds of each part, where nobody says how many"""
-USUAL: dict[str, dict[str, Any]] = {
+DEFAULTS: dict[str, dict[str, Any]] = {
     "solids-1": {"points": 1024, "noise": 0.01, "holes": 1, "turn": "any"},
     "rooms-1": {"points": 8192, "noise": 0.01, "holes": 3, "turn": "up"},
 }
@@ -54,18 +54,18 @@ class CloudRecipe:
         for name, least in (("samples", 0), ("points", 0), ("number", -1), ("holes", -1)):
             if getattr(self, name) < least:
                 raise SettingError(f"{self.kind}: {name} must be at least {least}, not {getattr(self, name)}.")
-        if self.part not in PARTS:
-            raise SettingError(f"{self.kind}: part must be {', '.join(PARTS)}, not '{self.part}'.")
+        if self.part not in SPLITS:
+            raise SettingError(f"{self.kind}: part must be {', '.join(SPLITS)}, not '{self.part}'.")
         if self.turn not in ("", "none", "up", "any"):
             raise SettingError(f"{self.kind}: turn must be none, up or any, not '{self.turn}'.")
-        if self.holes > MOST:
-            raise SettingError(f"{self.kind}: there are {MOST} holes at most, not {self.holes}.")
+        if self.holes > MAX_HOLES:
+            raise SettingError(f"{self.kind}: there are {MAX_HOLES} holes at most, not {self.holes}.")
         if self.noise < 0 and self.noise != -1:
             raise SettingError(f"{self.kind}: noise must be at least 0, not {self.noise}.")
 
     @property
     def count(self) -> int:
-        return self.samples or SAMPLES[self.kind][PARTS.index(self.part)]
+        return self.samples or DEFAULT_SAMPLES[self.kind][SPLITS.index(self.part)]
 
     @property
     def task(self) -> str:
@@ -81,31 +81,31 @@ class CloudRecipe:
         ]
         return self.kind + (f"#{','.join(said)}" if said else "")
 
-    def judged(self, part: str) -> CloudRecipe:
+    def for_split(self, split: str) -> CloudRecipe:
         """The clouds to validate or to test by, of those that are learnt from."""
-        return replace(self, part=part, samples=0, number=-1)
+        return replace(self, part=split, samples=0, number=-1)
 
-    def label(self, number: int) -> str:
+    def label(self, index: int) -> str:
         """The class of one of them; nothing where its points have classes."""
-        return kind_of(number) if self.task == "classify" else ""
+        return class_name(index) if self.task == "classify" else ""
 
-    def numbers(self) -> range:
+    def indices(self) -> range:
         return range(self.count) if self.number < 0 else range(self.number, self.number + 1)
 
-    def made(self, number: int) -> Cloud:
-        usual = USUAL[self.kind]
+    def generate(self, index: int) -> PointCloud:
+        usual = DEFAULTS[self.kind]
         points = self.points or usual["points"]
         noise = usual["noise"] if self.noise < 0 else self.noise
         holes = usual["holes"] if self.holes < 0 else self.holes
-        turn: Turn = self.turn or usual["turn"]  # type: ignore[assignment]
-        make = solid if self.task == "classify" else room
-        return make(self.part, number, points, noise, holes, turn)
+        turn: RotationMode = self.turn or usual["turn"]  # type: ignore[assignment]
+        make = solid_cloud if self.task == "classify" else room_cloud
+        return make(self.part, index, points, noise, holes, turn)
 
 
-def cloud_recipe_of(entry: str) -> CloudRecipe | None:
+def parse_cloud_recipe(entry: str) -> CloudRecipe | None:
     """What a name stands for; None where it is no name but a file."""
     said_kind, sign, rest = entry.partition("#")
-    kind = NEWEST.get(said_kind, said_kind)
+    kind = LATEST_VERSIONS.get(said_kind, said_kind)
     if kind not in TASKS:
         return None
     said: dict[str, Any] = {}
@@ -113,31 +113,31 @@ def cloud_recipe_of(entry: str) -> CloudRecipe | None:
         name, equals, value = item.partition("=")
         known = [field.name for field in fields(CloudRecipe) if field.name != "kind"]
         if name not in known:
-            raise UnknownName(f"setting of {said_kind}", name, known)
+            raise UnknownNameError(f"setting of {said_kind}", name, known)
         if not equals:
             raise DataError(f"'{item}' says nothing.", entry, advice=f"Write {name}=VALUE.")
         said[name] = value
     return override(CloudRecipe(kind), said, f"{said_kind}#")
 
 
-def made_clouds(recipe: CloudRecipe) -> Iterator[tuple[int, str, str]]:
+def iter_recipe_clouds(recipe: CloudRecipe) -> Iterator[tuple[int, str, str]]:
     """Of each cloud its number, a name that `read_cloud` makes it by, and its class."""
-    for number in recipe.numbers():
+    for number in recipe.indices():
         yield number, str(replace(recipe, number=number, samples=0)), recipe.label(number)
 
 
-def cloud_named(name: str) -> Cloud | None:
+def generate_cloud(name: str) -> PointCloud | None:
     """The one cloud that a name stands for; None where it stands for no clouds."""
-    recipe = cloud_recipe_of(name)
+    recipe = parse_cloud_recipe(name)
     if recipe is None:
         return None
     if recipe.number < 0:
         sign = "," if "#" in name else "#"
         raise DataError("is the name of many clouds.", name, advice=f"Say which: {name}{sign}number=0.")
-    return recipe.made(recipe.number)
+    return recipe.generate(recipe.number)
 
 
-def classes_made(recipe: CloudRecipe) -> tuple[str, ...]:
+def recipe_classes(recipe: CloudRecipe) -> tuple[str, ...]:
     """What is told apart: kinds of solids, or what stands in rooms."""
     from regard.data.synthetic.furniture import CLASSES
 

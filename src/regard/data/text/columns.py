@@ -5,69 +5,73 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from regard.errors import UnknownName
+from regard.errors import UnknownNameError
 
 SIDES = ("source", "target")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ColumnSpec:
     """The columns that a task asks for, and what a person said they are called."""
 
-    names: tuple[str, ...]
+    required: tuple[str, ...]
     """those that every row has"""
-    chosen: Mapping[str, str] | None = None
+    overrides: Mapping[str, str] | None = None
     """what is called otherwise; None where nothing was said, and order may decide"""
     optional: tuple[str, ...] = ()
     """those that may be missing"""
-    numbers: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
     """those whose values may be numbers, which are given on as text"""
 
     def __post_init__(self) -> None:
-        for name in self.chosen or ():
-            if name not in self.all:
-                raise UnknownName("column choice", name, self.all, f"{self.choose}.")
+        for name in self.overrides or ():
+            if name not in self.all_names:
+                raise UnknownNameError("column choice", name, self.all_names, f"{self.choose_hint}.")
 
     @property
-    def all(self) -> tuple[str, ...]:
-        return self.names + self.optional
+    def all_names(self) -> tuple[str, ...]:
+        return self.required + self.optional
 
     @property
-    def needed(self) -> dict[str, str]:
+    def required_columns(self) -> dict[str, str]:
         """What is called how, of those that must be there: one that was chosen must be, even if it is optional."""
-        return {name: self.called(name) for name in self.all if name in self.names or name in (self.chosen or ())}
+        return {
+            name: self.column_for(name)
+            for name in self.all_names
+            if name in self.required or name in (self.overrides or ())
+        }
 
-    def called(self, name: str) -> str:
-        return (self.chosen or {}).get(name, name)
+    def column_for(self, name: str) -> str:
+        return (self.overrides or {}).get(name, name)
 
-    def present(self, names: Iterable[str]) -> dict[str, str]:
+    def present_columns(self, names: Iterable[str]) -> dict[str, str]:
         """What is called how, of those that are there."""
         there = set(names)
-        return {name: self.called(name) for name in self.all if self.called(name) in there}
+        return {name: self.column_for(name) for name in self.all_names if self.column_for(name) in there}
 
     @property
-    def choose(self) -> str:
-        return "Say which to use: --columns " + " ".join(f"{name}=NAME" for name in self.names)
+    def choose_hint(self) -> str:
+        return "Say which to use: --columns " + " ".join(f"{name}=NAME" for name in self.required)
 
     @property
-    def places(self) -> str:
-        return " ".join(f"{name}={place}" for place, name in enumerate(self.names))
+    def position_hint(self) -> str:
+        return " ".join(f"{name}={place}" for place, name in enumerate(self.required))
 
     @property
-    def beside(self) -> str:
+    def parallel_hint(self) -> str:
         """Advice that only pairs need."""
-        return " Two parallel files are given as SRC:TGT." if self.names == SIDES else ""
+        return " Two parallel files are given as SRC:TGT." if self.required == SIDES else ""
 
-    def count(self, found: int, what: str = "") -> str:
+    def count_message(self, found: int, what: str = "") -> str:
         some = "no column" if not found else "1 column" if found == 1 else f"{found} columns"
-        wish = f"{len(self.names)} {'is' if len(self.names) == 1 else 'are'} wanted"
+        wish = f"{len(self.required)} {'is' if len(self.required) == 1 else 'are'} wanted"
         return f"{some}{what} {'was' if found == 1 else 'were'} found, and {wish}."
 
 
-def short(name: str) -> str:
+def shorten(name: str) -> str:
     return name if len(name) <= 40 else name[:39] + "…"
 
 
-def listed(names: Iterable[str]) -> str:
-    shown = [short(name) for name in names]
+def format_list(names: Iterable[str]) -> str:
+    shown = [shorten(name) for name in names]
     return ", ".join(shown[:12]) + (", …" if len(shown) > 12 else "") if shown else "nothing"

@@ -12,23 +12,23 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.text.columns import listed, short
-from regard.data.text.files import Complain, lines
-from regard.data.text.tables import format_of
-from regard.data.text.tag_schemes import OUTSIDE, parted
-from regard.errors import DataError, UnknownColumn
+from regard.data.text.columns import format_list, shorten
+from regard.data.text.files import ErrorHandler, read_lines
+from regard.data.text.tables import file_format
+from regard.data.text.tag_schemes import OUTSIDE, parse_tag
+from regard.errors import DataError, UnknownColumnError
 
-WORDS = ("words", "tokens", "word", "token", "form", "sentence", "text")
-TAGS = ("tags", "ner_tags", "labels", "tag", "ner_tag", "ner", "label", "pos_tags", "pos", "upos")
+WORD_COLUMNS = ("words", "tokens", "word", "token", "form", "sentence", "text")
+TAG_COLUMNS = ("tags", "ner_tags", "labels", "tag", "ner_tag", "ner", "label", "pos_tags", "pos", "upos")
 """What the columns of words and of tags are usually called, the surest first."""
 
-UNIVERSAL = (1, 3)
+CONLLU_COLUMNS = (1, 3)
 """Where CoNLL-U has the word and its universal part of speech."""
 
-_DOCUMENT = "-DOCSTART-"
-_SPACE = re.compile(r"[ \t]+")
-_NOT_ONE = re.compile(r"\d+[-.]\d+")
-_SAYS = re.compile(r"#\s*[\w.:]+\s*=")
+_DOCSTART = "-DOCSTART-"
+_SEPARATOR = re.compile(r"[ \t]+")
+_MULTIWORD_ID = re.compile(r"\d+[-.]\d+")
+_METADATA_COMMENT = re.compile(r"#\s*[\w.:]+\s*=")
 
 
 class Word(NamedTuple):
@@ -37,55 +37,55 @@ class Word(NamedTuple):
     tag: str
 
 
-class Layout(NamedTuple):
+class ConllLayout(NamedTuple):
     """Where the columns are, as the first line of a file shows."""
 
-    tabs: bool
-    width: int
+    tab_separated: bool
+    num_columns: int
     """of every line; 0 where only the places that were chosen must be there"""
-    word: int
-    tag: int
-    header: bool
+    word_column: int
+    tag_column: int
+    has_header: bool
 
-    def cells(self, text: str) -> list[str]:
-        return split(text, self.tabs)
+    def split_line(self, text: str) -> list[str]:
+        return split_columns(text, self.tab_separated)
 
 
-def split(text: str, tabs: bool) -> list[str]:
+def split_columns(text: str, tab_separated: bool) -> list[str]:
     """The columns of a line. Blanks that keep words together, such as U+00A0, separate nothing."""
-    return [cell.strip(" ") for cell in text.split("\t")] if tabs else _SPACE.split(text.strip(" \t"))
+    return [cell.strip(" ") for cell in text.split("\t")] if tab_separated else _SEPARATOR.split(text.strip(" \t"))
 
 
-def sentences(
-    path: Path, columns: Mapping[str, str] | None, complain: Complain, asked: bool = False
+def read_sentences(
+    path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, words_only: bool = False
 ) -> Iterator[list[Word]]:
     """Each as its words; a sentence with a line that is complained of is left out, where `complain` does not raise.
 
     Where tags are `asked` for, none need be there."""
-    layout: Layout | None = None
+    layout: ConllLayout | None = None
     words: list[Word] = []
     spoilt: list[str] = []
     tags: set[str] = {OUTSIDE}
 
     def hear(kind: str, error: DataError) -> None:
         spoilt.append(kind)
-        complain(kind, error)
+        on_error(kind, error)
 
-    for line, text in lines(path, hear):
-        if not text.strip() or text.split(maxsplit=1)[0] == _DOCUMENT:
+    for line, text in read_lines(path, hear):
+        if not text.strip() or text.split(maxsplit=1)[0] == _DOCSTART:
             if words and not spoilt:
                 yield words
             words = []
             spoilt.clear()
             continue
-        if not words and _comment(text, layout, tags):
+        if not words and _is_comment(text, layout, tags):
             continue
         if layout is None and not spoilt:
-            layout = _layout(path, line, text, columns, asked)
-            if layout.header:
+            layout = _detect_layout(path, line, text, columns, words_only)
+            if layout.has_header:
                 continue
         try:
-            word = None if layout is None else _word(path, line, text, layout, asked)
+            word = None if layout is None else _parse_word(path, line, text, layout, words_only)
         except DataError as error:
             hear("format", error)
             continue
@@ -96,37 +96,39 @@ def sentences(
         yield words
 
 
-def _comment(text: str, layout: Layout | None, tags: set[str]) -> bool:
+def _is_comment(text: str, layout: ConllLayout | None, tags: set[str]) -> bool:
     """Whether this line before the first word of a sentence is none. The word "#" stands beside a tag that is known."""
     if text != "#" and not text.startswith("# "):
         return False
-    if _SAYS.match(text) and "\t" not in text:
+    if _METADATA_COMMENT.match(text) and "\t" not in text:
         return True
     if layout is None:
-        cells = split(text, "\t" in text)
-        return len(cells) < 2 or parted(cells[-1]) is None
-    cells = layout.cells(text)
-    odd = len(cells) <= layout.tag or (layout.width > 0 and len(cells) != layout.width)
-    return odd or cells[layout.tag] not in tags
+        cells = split_columns(text, "\t" in text)
+        return len(cells) < 2 or parse_tag(cells[-1]) is None
+    cells = layout.split_line(text)
+    odd = len(cells) <= layout.tag_column or (layout.num_columns > 0 and len(cells) != layout.num_columns)
+    return odd or cells[layout.tag_column] not in tags
 
 
-def _layout(path: Path, line: int, text: str, columns: Mapping[str, str] | None, asked: bool) -> Layout:
+def _detect_layout(path: Path, line: int, text: str, columns: Mapping[str, str] | None, asked: bool) -> ConllLayout:
     tabs, chosen = "\t" in text, dict(columns or {})
-    cells = split(text, tabs)
+    cells = split_columns(text, tabs)
     if len(cells) == 1 and asked:
-        return Layout(False, 1, 0, 0, cells[0].lower() in WORDS)
+        return ConllLayout(False, 1, 0, 0, cells[0].lower() in WORD_COLUMNS)
     if len(cells) < 2:
         advice = "Each line holds a word and its tag, separated by a tab or blanks; a blank line ends a sentence."
         raise DataError("1 column was found, and 2 are wanted.", path, line, advice)
     small = [cell.lower() for cell in cells]
     named = [name for name in chosen.values() if not (name.isascii() and name.isdigit())]
-    usual = _usual(small, WORDS), _usual(small, TAGS)
+    usual = _find_column(small, WORD_COLUMNS), _find_column(small, TAG_COLUMNS)
     header = bool(named) or None not in usual
     for name in named:
         if name not in cells:
-            found = f"{path}, line {line}, has: {listed(cells)}"
-            raise UnknownColumn(name, map(short, cells), f"{found}. Places count from 0: words=0 tags=1.")
-    word, tag = UNIVERSAL if format_of(path) == ".conllu" and len(cells) > max(UNIVERSAL) else (0, len(cells) - 1)
+            found = f"{path}, line {line}, has: {format_list(cells)}"
+            raise UnknownColumnError(name, map(shorten, cells), f"{found}. Places count from 0: words=0 tags=1.")
+    word, tag = (
+        CONLLU_COLUMNS if file_format(path) == ".conllu" and len(cells) > max(CONLLU_COLUMNS) else (0, len(cells) - 1)
+    )
     if header:
         word, tag = usual[0] or 0, tag if usual[1] is None else usual[1]
     places = {
@@ -136,24 +138,24 @@ def _layout(path: Path, line: int, text: str, columns: Mapping[str, str] | None,
     for place in places.values():
         if place >= len(cells):
             raise DataError(f"there is no column {place}.", path, line, f"They count from 0, to {len(cells) - 1} here.")
-    return Layout(tabs, 0 if "tags" in chosen else len(cells), places["words"], places["tags"], header)
+    return ConllLayout(tabs, 0 if "tags" in chosen else len(cells), places["words"], places["tags"], header)
 
 
-def _usual(cells: list[str], names: tuple[str, ...]) -> int | None:
+def _find_column(cells: list[str], names: tuple[str, ...]) -> int | None:
     return next((cells.index(name) for name in names if name in cells), None)
 
 
-def _word(path: Path, line: int, text: str, layout: Layout, asked: bool) -> Word | None:
-    cells = layout.cells(text)
-    if layout.word and _NOT_ONE.fullmatch(cells[0]):
+def _parse_word(path: Path, line: int, text: str, layout: ConllLayout, asked: bool) -> Word | None:
+    cells = layout.split_line(text)
+    if layout.word_column and _MULTIWORD_ID.fullmatch(cells[0]):
         return None
-    wanted = layout.width or max(layout.word, layout.tag) + 1
-    if len(cells) != wanted and (layout.width or len(cells) < wanted):
+    wanted = layout.num_columns or max(layout.word_column, layout.tag_column) + 1
+    if len(cells) != wanted and (layout.num_columns or len(cells) < wanted):
         found = "1 column was found" if len(cells) == 1 else f"{len(cells)} columns were found"
-        by = "tabs" if layout.tabs else "blanks"
+        by = "tabs" if layout.tab_separated else "blanks"
         advice = f"The first line separates its columns by {by}: look for a missing or an extra one."
         raise DataError(f"{found}, and {wanted} are wanted.", path, line, advice)
-    word, tag = cells[layout.word], cells[layout.tag]
+    word, tag = cells[layout.word_column], cells[layout.tag_column]
     if not word.strip() or not (tag.strip() or asked):
         missing = "tag is blank beside the word" if word.strip() else "word is blank beside the tag"
         raise DataError(f"the {missing} '{(word.strip() or tag.strip())[:40]}'.", path, line)

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-Piece = tuple[str, bool, bool]
+SpacedToken = tuple[str, bool, bool]
 """A token, whether it stands right behind the one before it, and whether the one behind it stands right behind it."""
 
 CLOSING = frozenset(",.;:!?)]}%”'″′") | {"..", "....", "?!", "!!"}
 OPENING = frozenset("([{“‘„¡¿£€¥₹₤$")
-JOINING = {"@-@": "-", "@,@": ",", "@.@": ".", "—": "—", "/": "/"}
+JOINERS = {"@-@": "-", "@,@": ",", "@.@": ".", "—": "—", "/": "/"}
 """What stands between two others without a space, and how it is written."""
 BETWEEN_NUMBERS = ("–", ":", "×", "⁄")
-DOLLARS = ("US", "C", "CA", "AU", "NZ", "HK", "GB")
-ENDINGS = ("s", "t", "re", "ve", "ll", "d", "m")
+DOLLAR_PREFIXES = ("US", "C", "CA", "AU", "NZ", "HK", "GB")
+CONTRACTIONS = ("s", "t", "re", "ve", "ll", "d", "m")
 """What is left of a word behind an apostrophe."""
 
 
-def words(text: str) -> int:
+def count_words(text: str) -> int:
     """By the rule of WikiText: what stands between blanks, and one more for every line that ends.
 
     The count of a text is the sum over its parts, wherever it was cut between two words.
@@ -31,27 +31,31 @@ def words(text: str) -> int:
     return len(text.split()) + text.count("\n")
 
 
-def wikitext(text: str) -> str:
-    return "\n".join(_joined(_wikitext(_tokens(line))) for line in text.split("\n"))
+def detokenize_wikitext(text: str) -> str:
+    return "\n".join(_join(_wikitext_pieces(_split_tokens(line))) for line in text.split("\n"))
 
 
-def ptb(text: str) -> str:
+def detokenize_ptb(text: str) -> str:
     """The Penn Treebank, as it is published and as language models use it: in small letters, with N for every number."""
-    return "\n".join(_joined(_ptb(_tokens(line))) for line in text.split("\n"))
+    return "\n".join(_join(_ptb_pieces(_split_tokens(line))) for line in text.split("\n"))
 
 
-def _as_it_is(text: str) -> str:
+def _identity(text: str) -> str:
     return text
 
 
-DETOKENISERS: dict[str, Callable[[str], str]] = {"none": _as_it_is, "wikitext": wikitext, "ptb": ptb}
+DETOKENIZERS: dict[str, Callable[[str], str]] = {
+    "none": _identity,
+    "wikitext": detokenize_wikitext,
+    "ptb": detokenize_ptb,
+}
 
 
-def _tokens(line: str) -> list[str]:
+def _split_tokens(line: str) -> list[str]:
     return line.strip(" ").split(" ")
 
 
-def _joined(pieces: Iterable[Piece]) -> str:
+def _join(pieces: Iterable[SpacedToken]) -> str:
     said, free = "", True
     for text, left, right in pieces:
         said += text if left or free else f" {text}"
@@ -59,20 +63,20 @@ def _joined(pieces: Iterable[Piece]) -> str:
     return said
 
 
-def _wikitext(tokens: list[str]) -> Iterable[Piece]:
-    marks = _heading(tokens)
-    quotes = Quotes(tokens)
+def _wikitext_pieces(tokens: list[str]) -> Iterable[SpacedToken]:
+    marks = _heading_level(tokens)
+    quotes = QuoteTracker(tokens)
     for at, token in enumerate(tokens):
-        before, after = _around(tokens, at)
+        before, after = _neighbors(tokens, at)
         if at < marks or at >= len(tokens) - marks:
             edge = at in (0, len(tokens) - marks)
             yield token, not edge, False
-        elif token in JOINING:
-            yield JOINING[token], True, True
+        elif token in JOINERS:
+            yield JOINERS[token], True, True
         elif token in ('"', "'"):
-            yield token, *quotes.sides(at)
+            yield token, *quotes.attachment(at)
         elif token == "’":
-            yield token, True, after in ENDINGS
+            yield token, True, after in CONTRACTIONS
         elif token in BETWEEN_NUMBERS and before[-1:].isdigit() and after[:1].isdigit():
             yield token, True, True
         elif token == "°":
@@ -80,13 +84,13 @@ def _wikitext(tokens: list[str]) -> Iterable[Piece]:
         elif token in ("#", "−"):
             yield token, False, after[:1].isdigit() and not before[-1:].isdigit()
         elif token in OPENING:
-            yield token, token == "$" and before in DOLLARS, True
+            yield token, token == "$" and before in DOLLAR_PREFIXES, True
         else:
             # "O 'Brien" and "it 's": an apostrophe with letters behind it never begins a quotation there
             yield token, token in CLOSING or (token[0:1] == "'" and len(token) > 1), False
 
 
-def _heading(tokens: list[str]) -> int:
+def _heading_level(tokens: list[str]) -> int:
     """How many signs "= =" a heading has on either side; 0 for any other line."""
     many = 0
     while many < len(tokens) and tokens[many] == "=":
@@ -95,7 +99,7 @@ def _heading(tokens: list[str]) -> int:
     return many if whole and tokens[len(tokens) - many - 1] != "=" else 0
 
 
-class Quotes:
+class QuoteTracker:
     """Which quotes of a line open and which close: they are written alike on both sides, so they are counted.
 
     A single one is also the apostrophe of a plural ("the sisters ' house"): it is taken for that behind an s, if no quotation
@@ -105,23 +109,23 @@ class Quotes:
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens
         self.open = {'"': False, "'": False}
-        self.left = {mark: tokens.count(mark) for mark in self.open}
+        self.remaining = {mark: tokens.count(mark) for mark in self.open}
 
-    def sides(self, at: int) -> tuple[bool, bool]:
+    def attachment(self, index: int) -> tuple[bool, bool]:
         """Whether the one at this place stands right behind the token before it, and right before the next."""
-        mark = self.tokens[at]
-        before, after = _around(self.tokens, at)
-        self.left[mark] -= 1
-        if self.open[mark] and before not in OPENING and at:
+        mark = self.tokens[index]
+        before, after = _neighbors(self.tokens, index)
+        self.remaining[mark] -= 1
+        if self.open[mark] and before not in OPENING and index:
             self.open[mark] = False
             return True, False
-        if mark == "'" and self.left[mark] % 2 == 0 and before[-1:].isalnum():
+        if mark == "'" and self.remaining[mark] % 2 == 0 and before[-1:].isalnum():
             return (False, True) if after[:1].isdigit() else (True, False)  # the '80s, the sisters'
         self.open[mark] = True
         return False, True
 
 
-def _ptb(tokens: list[str]) -> Iterable[Piece]:
+def _ptb_pieces(tokens: list[str]) -> Iterable[SpacedToken]:
     written = {"``": '"', "''": '"', "-lrb-": "(", "-rrb-": ")", "-lcb-": "{", "-rcb-": "}"}
     for token in tokens:
         name = token.lower()
@@ -131,6 +135,6 @@ def _ptb(tokens: list[str]) -> Iterable[Piece]:
         yield text, closes, opens
 
 
-def _around(tokens: list[str], at: int) -> tuple[str, str]:
+def _neighbors(tokens: list[str], at: int) -> tuple[str, str]:
     """The token before and the token behind, or nothing at the ends."""
     return tokens[at - 1] if at else "", tokens[at + 1] if at + 1 < len(tokens) else ""

@@ -20,12 +20,12 @@ T = TypeVar("T")
 _BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
-_DAMAGES = (gzip.BadGzipFile, EOFError, zlib.error)
+_GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error)
 
-BLOCK = 1 << 18
+BLOCK_BYTES = 1 << 18
 """bytes that are decoded together"""
 
-_KINDS = {
+_BINARY_MAGIC = {
     b"PK\x03\x04": "a zip archive (as .xlsx, .docx and .npz are)",
     b"PAR1\x15": "a Parquet file",
     b"ARROW1": "an Arrow file",
@@ -39,49 +39,49 @@ _KINDS = {
     _GZIP: "gzipped twice",
 }
 
-Complain = Callable[[str, DataError], None]
+ErrorHandler = Callable[[str, DataError], None]
 """What is done about a flaw of one line, by its kind. Where it does not raise, reading goes on behind the flaw."""
 
 
-def refuse(kind: str, error: DataError) -> None:
+def raise_error(kind: str, error: DataError) -> None:
     """The default: nothing is read past a flaw."""
     raise error
 
 
-def lines(path: str | Path, complain: Complain = refuse) -> Iterator[tuple[int, str]]:
+def read_lines(path: str | Path, on_error: ErrorHandler = raise_error) -> Iterator[tuple[int, str]]:
     r"""Each line with its number, from 1, without its end.
 
     Only \n and \r\n end a line. `str.splitlines` also ends one at U+2028, \x0b and others, which occur inside
     sentences and would shift one of two parallel files against the other.
     """
-    path = existing(path)
-    with _opened(path) as (stream, zipped):
-        yield from _decoded(path, stream, zipped, complain)
+    path = existing_file(path)
+    with _open_text(path) as (stream, zipped):
+        yield from _decode_lines(path, stream, zipped, on_error)
 
 
-def blocks(path: str | Path, complain: Complain = refuse) -> Iterator[tuple[int, str]]:
+def read_blocks(path: str | Path, on_error: ErrorHandler = raise_error) -> Iterator[tuple[int, str]]:
     r"""The whole text in blocks, each with the number of the line that it begins in; nothing of a file that is empty.
 
     Blocks end where a line does, unless a line is longer than one: no file and no line is too large. \r\n becomes \n, and
     a mark at the start is left out. Of a line that is complained of, where `complain` does not raise, the end stays.
     """
-    path = existing(path)
-    with _opened(path) as (stream, zipped):
+    path = existing_file(path)
+    with _open_text(path) as (stream, zipped):
         number, offset, kept = 1, 0, b""
         while True:
             try:
-                read = stream.read(BLOCK)
-            except _DAMAGES as error:
-                raise _damaged(path, number + kept.count(b"\n"), error) from error
+                read = stream.read(BLOCK_BYTES)
+            except _GZIP_ERRORS as error:
+                raise _gzip_error(path, number + kept.count(b"\n"), error) from error
             raw = kept + read
             if not offset:
-                _refuse_binary(path, raw, zipped)
+                _reject_binary(path, raw, zipped)
                 if raw.startswith(_BOM):
                     offset, raw = len(_BOM), raw[len(_BOM) :]
-            end = _whole(raw) if read else len(raw)
+            end = _complete_prefix(raw) if read else len(raw)
             raw, kept = raw[:end], raw[end:]
             if raw:
-                yield number, _block(path, raw, number, offset, zipped, complain)
+                yield number, _decode_block(path, raw, number, offset, zipped, on_error)
             number, offset = number + raw.count(b"\n"), offset + len(raw)
             if not read:
                 return
@@ -94,36 +94,36 @@ def chunked(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
-def existing(path: str | Path) -> Path:
+def existing_file(path: str | Path) -> Path:
     """The path of a file that is there, or an error with the nearest name that is."""
     path = Path(os.path.expanduser(path))
     # os.path, because Path.exists raises on names too long and on folders that may not be entered.
     if os.path.isdir(path):
-        raise DataError("is a folder, and a file is wanted.", path, advice=_inside(path))
+        raise DataError("is a folder, and a file is wanted.", path, advice=_folder_hint(path))
     if os.path.exists(path):
         return path
     if os.path.islink(path):
         raise DataError(f"is a link to '{os.readlink(path)}', which does not exist.", path)
     if not os.path.isdir(path.parent):
         raise DataError(f"there is no such file, nor the folder '{path.parent}'.", path)
-    raise DataError("there is no such file.", path, advice=_nearest(path))
+    raise DataError("there is no such file.", path, advice=_nearest_name_hint(path))
 
 
-def _inside(folder: Path) -> str:
-    names = [name for name in _names(folder) if os.path.isfile(folder / name)]
+def _folder_hint(folder: Path) -> str:
+    names = [name for name in _list_folder(folder) if os.path.isfile(folder / name)]
     if not names:
         return "It holds no file."
     return f"It holds: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}."
 
 
-def _nearest(path: Path) -> str:
-    names = _names(path.parent)
+def _nearest_name_hint(path: Path) -> str:
+    names = _list_folder(path.parent)
     advice = suggest(path.name, names)
     # Without a near name `suggest` lists every one, which says little in a folder of thousands.
     return advice if len(names) <= 20 or advice.startswith("Did") else f"Nothing in '{path.parent}' is named like it."
 
 
-def _names(folder: Path) -> list[str]:
+def _list_folder(folder: Path) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except PermissionError as error:
@@ -131,7 +131,7 @@ def _names(folder: Path) -> list[str]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
+def _open_text(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
     """The bytes of the text, and whether they were zipped."""
     try:
         with open(path, "rb") as plain:
@@ -141,34 +141,36 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
         raise DataError(f"cannot be read: {error.strerror or error}.", path) from error
 
 
-def _decoded(path: Path, stream: Iterable[bytes], zipped: bool, complain: Complain) -> Iterator[tuple[int, str]]:
+def _decode_lines(
+    path: Path, stream: Iterable[bytes], zipped: bool, complain: ErrorHandler
+) -> Iterator[tuple[int, str]]:
     """Decode line by line, so that a wrong byte is found at its line and its offset."""
     offset = 0
     for number, raw in _raw_lines(path, stream):
         if number == 1:
-            _refuse_binary(path, raw, zipped)
+            _reject_binary(path, raw, zipped)
             if raw.startswith(_BOM):
                 offset, raw = len(_BOM), raw[len(_BOM) :]
-        text = _line(path, raw, number, offset, zipped, complain)
+        text = _decode_line(path, raw, number, offset, zipped, complain)
         offset += len(raw)
         yield number, text.removesuffix("\r\n").removesuffix("\n")
 
 
-def _line(path: Path, raw: bytes, number: int, offset: int, zipped: bool, complain: Complain) -> str:
+def _decode_line(path: Path, raw: bytes, number: int, offset: int, zipped: bool, complain: ErrorHandler) -> str:
     if b"\0" in raw:
-        advice = f"If it is UTF-16 or UTF-32, convert it, as in: {_iconv(path, zipped, 'UTF-16')}"
+        advice = f"If it is UTF-16 or UTF-32, convert it, as in: {_iconv_command(path, zipped, 'UTF-16')}"
         complain("encoding", DataError("is not text: it holds NUL bytes.", path, number, advice))
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         place = f"byte offset {offset + error.start}{' of the unzipped text' if zipped else ''}"
         problem = f"is not UTF-8: byte 0x{raw[error.start]:02x} at {place}."
-        advice = f"Convert it from the encoding that it has, as in: {_iconv(path, zipped, 'WINDOWS-1252')}"
+        advice = f"Convert it from the encoding that it has, as in: {_iconv_command(path, zipped, 'WINDOWS-1252')}"
         complain("encoding", DataError(problem, path, number, advice))
         return raw.decode("utf-8", "replace")
 
 
-def _block(path: Path, raw: bytes, number: int, offset: int, zipped: bool, complain: Complain) -> str:
+def _decode_block(path: Path, raw: bytes, number: int, offset: int, zipped: bool, complain: ErrorHandler) -> str:
     if b"\0" not in raw:
         with suppress(UnicodeDecodeError):
             return raw.decode("utf-8").replace("\r\n", "\n")
@@ -179,14 +181,14 @@ def _block(path: Path, raw: bytes, number: int, offset: int, zipped: bool, compl
         complain(kind, error)
 
     for count, line in enumerate(io.BytesIO(raw)):  # only some line of it is wrong
-        text = _line(path, line, number + count, offset, zipped, hear)
+        text = _decode_line(path, line, number + count, offset, zipped, hear)
         offset += len(line)
         found.append(text.replace("\r\n", "\n") if not spoilt else "\n" if text.endswith("\n") else "")
         spoilt.clear()
     return "".join(found)
 
 
-def _whole(raw: bytes) -> int:
+def _complete_prefix(raw: bytes) -> int:
     """Where the last whole line ends; where there is none, the last whole character that cannot be half of a line end."""
     if end := raw.rfind(b"\n") + 1:
         return end
@@ -206,28 +208,28 @@ def _raw_lines(path: Path, stream: Iterable[bytes]) -> Iterator[tuple[int, bytes
                 yield number, raw
             else:
                 number = 0  # a file that holds a mark and nothing else is an empty one
-    except _DAMAGES as error:
-        raise _damaged(path, number + 1, error) from error
+    except _GZIP_ERRORS as error:
+        raise _gzip_error(path, number + 1, error) from error
     if not number:
         raise DataError("is empty.", path)
 
 
-def _damaged(path: Path, line: int, error: Exception) -> DataError:
+def _gzip_error(path: Path, line: int, error: Exception) -> DataError:
     return DataError(f"is a damaged gzip file ({error}).", path, line, "Copy or download it again; gzip -t tests it.")
 
 
-def _refuse_binary(path: Path, first: bytes, zipped: bool) -> None:
+def _reject_binary(path: Path, first: bytes, zipped: bool) -> None:
     """Name what a file is, where its first bytes say so."""
-    for magic, kind in _KINDS.items():
+    for magic, kind in _BINARY_MAGIC.items():
         if first.startswith(magic):
             rename = "Name it .parquet." if "Parquet" in kind else "Export or unpack it as plain text or gzip."
             raise DataError(f"is not text: it is {kind}.", path, advice=rename)
     if first.startswith(_UTF16):
-        advice = f"Convert it: {_iconv(path, zipped, 'UTF-16')}"
+        advice = f"Convert it: {_iconv_command(path, zipped, 'UTF-16')}"
         raise DataError("is UTF-16, and UTF-8 is wanted.", path, 1, advice)
 
 
-def _iconv(path: Path, zipped: bool, encoding: str) -> str:
+def _iconv_command(path: Path, zipped: bool, encoding: str) -> str:
     name = path.with_suffix("") if path.suffix == ".gz" else path
     new = shlex.quote(str(name.with_suffix(".utf8" + name.suffix)))
     old = shlex.quote(str(path))

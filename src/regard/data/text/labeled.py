@@ -8,50 +8,50 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from regard.data.samples import everything, settled
-from regard.data.text.columns import Wanted, listed
-from regard.data.text.files import Complain, refuse
-from regard.data.text.tables import OBJECTS, PARQUET, Empty, format_of, heading, iterate_rows
+from regard.data.samples import drop_trailing_blanks, iterate_all
+from regard.data.text.columns import ColumnSpec, format_list
+from regard.data.text.files import ErrorHandler, raise_error
+from regard.data.text.tables import JSON_SUFFIXES, PARQUET_SUFFIXES, SkippedRow, file_format, iterate_rows, read_header
 from regard.errors import DataError
 
-LABELLED = ("text", "pair", "label", "labels")
-QUESTION = ("context", "question", "choices", "label")
+LABELED_COLUMNS = ("text", "pair", "label", "labels")
+QUESTION_COLUMNS = ("context", "question", "choices", "label")
 """What a person may name by --columns."""
 
-UNREAD = ("id", "idx", "index", "guid", "pair")
+NON_TEXT_COLUMNS = ("id", "idx", "index", "guid", "pair")
 """Columns that are never taken for the text."""
-CHOICE = re.compile(r"choice\d+")
-BETWEEN = "|"
+CHOICE_COLUMN = re.compile(r"choice\d+")
+LABEL_SEPARATOR = "|"
 """Stands between several labels that are written as one text."""
-FIRST = 50
+PROBE_ROWS = 50
 """Rows of a file that are looked at to see whether one has a list of labels."""
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabeledText:
     """A text, or two that are looked at together, and their class or classes; and where they were read."""
 
     text: str
-    other: str
+    text_pair: str
     """the second of a pair; else nothing"""
     label: str
     """nothing where it is asked for; of several all in one text"""
     path: str = ""
     line: int = 0
-    several: tuple[str, ...] | None = None
+    label_set: tuple[str, ...] | None = None
     """all its classes, perhaps none, where a text may have several; None where each has one"""
 
     def __post_init__(self) -> None:
-        if self.several is not None:  # what was kept as JSON comes back as a list
-            object.__setattr__(self, "several", tuple(self.several))
+        if self.label_set is not None:  # what was kept as JSON comes back as a list
+            object.__setattr__(self, "label_set", tuple(self.label_set))
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return (self.label,) if self.several is None else self.several
+        return (self.label,) if self.label_set is None else self.label_set
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ChoiceSample:
     """What is told, what is asked about it, and some answers, one of them right; and where they were read."""
 
     context: str
@@ -67,162 +67,176 @@ class Question:
         object.__setattr__(self, "choices", tuple(self.choices))  # what was kept as JSON comes back as a list
 
     @property
-    def told(self) -> str:
+    def prompt(self) -> str:
         return f"{self.context} {self.question}".strip()
 
 
-def iterate_labelled(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Labelled | Empty]:
+def iterate_labeled(
+    data: Sequence[str], columns: Mapping[str, str] | None = None
+) -> Iterator[LabeledText | SkippedRow]:
     """Those of every file or pattern of files, in the order given."""
     advice = "Each row needs a text and a label."
-    return _alike(everything(data, lambda entry: labelled_of(entry, columns), "texts", advice))
+    return _check_consistent_labels(iterate_all(data, lambda entry: read_labeled(entry, columns), "texts", advice))
 
 
-def iterate_questions(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Question | Empty]:
+def iterate_questions(
+    data: Sequence[str], columns: Mapping[str, str] | None = None
+) -> Iterator[ChoiceSample | SkippedRow]:
     advice = "Each row needs a context, choices and the label of the right one."
-    return everything(data, lambda entry: questions_of(entry, columns), "questions", advice)
+    return iterate_all(data, lambda entry: read_questions(entry, columns), "questions", advice)
 
 
-def labelled_of(
-    entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse, asked: bool = False
-) -> Iterator[Labelled | Empty]:
+def read_labeled(
+    entry: str,
+    columns: Mapping[str, str] | None = None,
+    on_error: ErrorHandler = raise_error,
+    inputs_only: bool = False,
+) -> Iterator[LabeledText | SkippedRow]:
     """Those of one file. Columns are `text`, `label` and perhaps `pair`; one column of text beside `label` needs no name.
 
     Where texts have several labels, or none, these stand under `labels`: as a list, or as one text with | between them. A
     list under `label` means the same. A table of two columns without a header has the text first. Whitespace around a
     text is removed, nothing else. Where the labels are `asked` for, none need be there, and none is read."""
-    Wanted(("text", "label"), columns, ("pair", "labels"))  # a wrong choice is refused before names are looked for
+    ColumnSpec(("text", "label"), columns, ("pair", "labels"))  # a wrong choice is refused before names are looked for
     if columns is not None and {"label", "labels"} <= columns.keys():
         raise DataError("label and labels were both named.", entry, advice="labels=NAME is for texts with several.")
-    if asked:
-        needed, chosen = _asked_columns(entry, columns)
+    if inputs_only:
+        needed, chosen = _input_columns(entry, columns)
     else:
-        label, chosen = _labelled_columns(entry, columns)
+        label, chosen = _labeled_columns(entry, columns)
         needed = ("text", label)
     numbers = ("label", "labels")
-    rows = iterate_rows(entry, needed, chosen, complain, optional=("pair",), numbers=numbers)
-    return settled(entry, ((line, _labelled(entry, line, row, asked)) for line, row in rows))
+    rows = iterate_rows(entry, needed, chosen, on_error, optional=("pair",), numeric=numbers)
+    return drop_trailing_blanks(entry, ((line, _make_labeled(entry, line, row, inputs_only)) for line, row in rows))
 
 
-def questions_of(
-    entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse, asked: bool = False
-) -> Iterator[Question | Empty]:
+def read_questions(
+    entry: str,
+    columns: Mapping[str, str] | None = None,
+    on_error: ErrorHandler = raise_error,
+    inputs_only: bool = False,
+) -> Iterator[ChoiceSample | SkippedRow]:
     """Those of one file. `choices` is a list, or stands in columns choice0, choice1, …; `label` is the number of the right
     one from 0, its letter, or its text.
 
     Where the right choice stands under `answer`, a number that is also the text of a choice means that text. Where it is
     `asked` for, it need not be there, and is not read."""
     names, chosen = _question_columns(entry, columns)
-    if asked:
+    if inputs_only:
         names = [name for name in names if name != "label"]
         chosen = None if chosen is None else {name: column for name, column in chosen.items() if name != "label"}
-    needed = tuple(name for name in names if name not in ("question", *_more(names)))
+    needed = tuple(name for name in names if name not in ("question", *_optional_choices(names)))
     by_text = (chosen or {}).get("label") == "answer"
 
-    def read() -> Iterator[tuple[int, Question | Empty | None]]:
-        rows = iterate_rows(entry, needed, chosen, complain, optional=tuple(names), numbers=("label",))
+    def read() -> Iterator[tuple[int, ChoiceSample | SkippedRow | None]]:
+        rows = iterate_rows(entry, needed, chosen, on_error, optional=tuple(names), numeric=("label",))
         for line, row in rows:
             try:
-                item = _question(entry, line, row, by_text, asked)
+                item = _make_question(entry, line, row, by_text, inputs_only)
             except DataError as error:
-                complain("format", error)
+                on_error("format", error)
                 continue
             yield line, item
 
-    return settled(entry, read())
+    return drop_trailing_blanks(entry, read())
 
 
 # -- a text and its class
 
 
-def _alike(items: Iterator[Labelled | Empty]) -> Iterator[Labelled | Empty]:
+def _check_consistent_labels(items: Iterator[LabeledText | SkippedRow]) -> Iterator[LabeledText | SkippedRow]:
     """The same; files of which one has a label a row and another several are refused."""
-    first: Labelled | None = None
+    first: LabeledText | None = None
     for item in items:
-        if isinstance(item, Labelled):
+        if isinstance(item, LabeledText):
             first = first or item
-            if (item.several is None) != (first.several is None):
-                here, there = ("one label", "several") if item.several is None else ("several labels", "one")
+            if (item.label_set is None) != (first.label_set is None):
+                here, there = ("one label", "several") if item.label_set is None else ("several labels", "one")
                 advice = "Name the column labels in all files, as a list or with | between them, or label in all."
                 raise DataError(f"a text has {here} here, and {there} in {first.path}.", item.path, item.line, advice)
         yield item
 
 
-def _labelled_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[str, Mapping[str, str] | None]:
+def _labeled_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[str, Mapping[str, str] | None]:
     """Whether there is one `label` or several `labels`, and what is called how: as a person said, and beyond that what the
     names in the file leave no doubt about."""
-    names = heading(entry)
-    chosen = _spelt(columns, names, LABELLED)
+    names = read_header(entry)
+    chosen = _match_columns(columns, names, LABELED_COLUMNS)
     several = chosen.pop("labels", None)
     if several is not None and "label" in chosen and "labels" not in (columns or {}):
         several = None
-    if "label" in chosen and several is None and _lists(entry, chosen["label"]):
+    if "label" in chosen and several is None and _holds_lists(entry, chosen["label"]):
         several = chosen["label"]
     if several is not None:
         chosen = {**{name: column for name, column in chosen.items() if name != "label"}, "labels": several}
     elif "label" not in chosen:
         return "label", columns
-    return "label" if several is None else "labels", _with_text(entry, chosen, names)
+    return "label" if several is None else "labels", _add_text_column(entry, chosen, names)
 
 
-def _lists(entry: str, column: str) -> bool:
+def _holds_lists(entry: str, column: str) -> bool:
     """Whether a column holds lists."""
-    if format_of(entry) not in (*OBJECTS, *PARQUET):
+    if file_format(entry) not in (*JSON_SUFFIXES, *PARQUET_SUFFIXES):
         return False
-    rows = iterate_rows(entry, ("labels",), {"labels": column}, lambda kind, error: None, numbers=("labels",))
-    return any(isinstance(row["labels"], list) for _, row in islice(rows, FIRST))
+    rows = iterate_rows(entry, ("labels",), {"labels": column}, lambda kind, error: None, numeric=("labels",))
+    return any(isinstance(row["labels"], list) for _, row in islice(rows, PROBE_ROWS))
 
 
-def _with_text(entry: str, chosen: Mapping[str, str], names: Mapping[str, bool]) -> dict[str, str]:
+def _add_text_column(entry: str, chosen: Mapping[str, str], names: Mapping[str, bool]) -> dict[str, str]:
     """With the one column that can be the text, where none was named."""
-    if "text" in chosen or _by_place(chosen, names):
-        return _others(chosen)
+    if "text" in chosen or _uses_positions(chosen, names):
+        return _renamed_columns(chosen)
     others = [
-        name for name, text in names.items() if text and name not in chosen.values() and name.lower() not in UNREAD
+        name
+        for name, text in names.items()
+        if text and name not in chosen.values() and name.lower() not in NON_TEXT_COLUMNS
     ]
     if len(others) != 1:
-        advice = f"Say which it is: --columns text=NAME, and pair=NAME for a second one, of: {listed(names)}."
+        advice = f"Say which it is: --columns text=NAME, and pair=NAME for a second one, of: {format_list(names)}."
         raise DataError("no column is named 'text'.", entry, 1, advice)
-    return _others({**chosen, "text": others[0]})
+    return _renamed_columns({**chosen, "text": others[0]})
 
 
-def _asked_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[tuple[str, ...], Mapping[str, str] | None]:
+def _input_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[tuple[str, ...], Mapping[str, str] | None]:
     """What must be there where labels are asked for, and what is called how."""
-    names = heading(entry)
-    spelt = _spelt(columns, names, LABELLED)
-    texts = [name for name, text in names.items() if text and name.lower() not in UNREAD]
+    names = read_header(entry)
+    spelt = _match_columns(columns, names, LABELED_COLUMNS)
+    texts = [name for name, text in names.items() if text and name.lower() not in NON_TEXT_COLUMNS]
     if {"label", "labels"} & spelt.keys():
-        chosen = _labelled_columns(entry, columns)[1] or {}
+        chosen = _labeled_columns(entry, columns)[1] or {}
     elif "text" in spelt:
-        chosen = _others(spelt)
-    elif format_of(entry) in (*OBJECTS, *PARQUET) and len(texts) == 1:
-        chosen = _others({**spelt, "text": texts[0]})
+        chosen = _renamed_columns(spelt)
+    elif file_format(entry) in (*JSON_SUFFIXES, *PARQUET_SUFFIXES) and len(texts) == 1:
+        chosen = _renamed_columns({**spelt, "text": texts[0]})
     else:  # a table without a header, perhaps with labels
         return ("text", "label") if len(names) == 2 and not columns else ("text",), columns
     return ("text",), {name: column for name, column in chosen.items() if name not in ("label", "labels")}
 
 
-def _spelt(columns: Mapping[str, str] | None, names: Mapping[str, bool], wanted: Sequence[str]) -> dict[str, str]:
+def _match_columns(
+    columns: Mapping[str, str] | None, names: Mapping[str, bool], wanted: Sequence[str]
+) -> dict[str, str]:
     """What was said, with those of the other `wanted` columns that the file has under these very names, in any case."""
     said = dict(columns or {})
-    if _by_place(said, names):
+    if _uses_positions(said, names):
         return said
     small = {name.lower(): name for name in names}
     return {**{name: small[name] for name in wanted if name in small}, **said}
 
 
-def _others(chosen: Mapping[str, str]) -> dict[str, str]:
+def _renamed_columns(chosen: Mapping[str, str]) -> dict[str, str]:
     """What is called otherwise. The rest is found by its name, and may be missing in a row where it is optional."""
     return {name: column for name, column in chosen.items() if name != column}
 
 
-def _by_place(chosen: Mapping[str, str], names: Mapping[str, bool]) -> bool:
+def _uses_positions(chosen: Mapping[str, str], names: Mapping[str, bool]) -> bool:
     """Whether columns were chosen by their places, so that there is no header."""
     return any(name not in names and name.isdigit() for name in chosen.values())
 
 
-def _labelled(path: str, line: int, row: Mapping[str, Any], asked: bool = False) -> Labelled | Empty | None:
+def _make_labeled(path: str, line: int, row: Mapping[str, Any], asked: bool = False) -> LabeledText | SkippedRow | None:
     if "labels" in row:
-        return _several(path, line, row)
+        return _make_multilabel(path, line, row)
     text, label = row["text"].strip(), "" if asked else row["label"].strip()
     other = row.get("pair", "").strip()
     if not text and not label and not other:
@@ -230,21 +244,21 @@ def _labelled(path: str, line: int, row: Mapping[str, Any], asked: bool = False)
     missing = [name for name, value in (("text", text), ("label", asked or label)) if not value]
     missing += ["second text"] * ("pair" in row and not other)
     if missing:
-        return Empty(path, line, f"no {' and no '.join(missing)} beside: {(text or other or label)[:60]}")
-    return Labelled(text, other, label, path, line)
+        return SkippedRow(path, line, f"no {' and no '.join(missing)} beside: {(text or other or label)[:60]}")
+    return LabeledText(text, other, label, path, line)
 
 
-def _several(path: str, line: int, row: Mapping[str, Any]) -> Labelled | Empty | None:
+def _make_multilabel(path: str, line: int, row: Mapping[str, Any]) -> LabeledText | SkippedRow | None:
     """No label is as good as some."""
     text, other, given = row["text"].strip(), row.get("pair", "").strip(), row["labels"]
-    parts = given.split(BETWEEN) if isinstance(given, str) else given
+    parts = given.split(LABEL_SEPARATOR) if isinstance(given, str) else given
     found = tuple(dict.fromkeys(label for label in map(str.strip, parts) if label))
     if not text and not other and not found:
         return None
     missing = ["text"] * (not text) + ["second text"] * ("pair" in row and not other)
     if missing:
-        return Empty(path, line, f"no {' and no '.join(missing)} beside: {(text or other or found[0])[:60]}")
-    return Labelled(text, other, ", ".join(sorted(found)), path, line, found)
+        return SkippedRow(path, line, f"no {' and no '.join(missing)} beside: {(text or other or found[0])[:60]}")
+    return LabeledText(text, other, ", ".join(sorted(found)), path, line, found)
 
 
 # -- a question and its choices
@@ -252,10 +266,12 @@ def _several(path: str, line: int, row: Mapping[str, Any]) -> Labelled | Empty |
 
 def _question_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[list[str], dict[str, str] | None]:
     """The names that are asked for, and what is called how."""
-    names = heading(entry)
-    chosen = _spelt(columns, names, (*QUESTION, "answer"))
+    names = read_header(entry)
+    chosen = _match_columns(columns, names, (*QUESTION_COLUMNS, "answer"))
     asked = ["question"]
-    single = [name for name in names if CHOICE.fullmatch(name.lower())] or [n for n in chosen if CHOICE.fullmatch(n)]
+    single = [name for name in names if CHOICE_COLUMN.fullmatch(name.lower())] or [
+        n for n in chosen if CHOICE_COLUMN.fullmatch(n)
+    ]
     answer = chosen.pop("answer", None)
     if "label" not in chosen and answer is not None:
         chosen["label"] = answer
@@ -272,25 +288,25 @@ def _question_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[li
             raise DataError(
                 f"its choices begin with '{wanted[2]}'.", entry, 1, "Count them from choice0, as labels do."
             )
-    if chosen and not _by_place(chosen, names):
+    if chosen and not _uses_positions(chosen, names):
         for name, form in (("context", ""), (wanted[2], ": a list, or columns choice0, choice1, …")):
             if name not in chosen:
-                advice = f"Say which it is: --columns {name}=NAME, of: {listed(names)}."
+                advice = f"Say which it is: --columns {name}=NAME, of: {format_list(names)}."
                 raise DataError(f"no column is named '{name}'{form}.", entry, 1, advice)
-    return [*wanted, *asked], _others(chosen) if chosen else None
+    return [*wanted, *asked], _renamed_columns(chosen) if chosen else None
 
 
-def _more(names: Iterable[str]) -> list[str]:
+def _optional_choices(names: Iterable[str]) -> list[str]:
     """Choices beyond two: a row may leave them out."""
-    return [name for name in names if CHOICE.fullmatch(name) and int(name[6:]) > 1]
+    return [name for name in names if CHOICE_COLUMN.fullmatch(name) and int(name[6:]) > 1]
 
 
-def _question(
+def _make_question(
     path: str, line: int, row: Mapping[str, Any], by_text: bool, asked: bool = False
-) -> Question | Empty | None:
+) -> ChoiceSample | SkippedRow | None:
     context, label = row["context"].strip(), "" if asked else row["label"].strip()
     question = row.get("question", "").strip()
-    given = row.get("choices", [value for name, value in row.items() if CHOICE.fullmatch(name)])
+    given = row.get("choices", [value for name, value in row.items() if CHOICE_COLUMN.fullmatch(name)])
     if isinstance(given, str) and given.strip():
         raise DataError("'choices' is one text, not a list.", path, line, 'Write it as ["…", "…"].')
     choices = [choice.strip() for choice in given]
@@ -300,7 +316,7 @@ def _question(
         return None
     if not (context or question) or not (label or asked) or not choices:
         missing = "context" if not (context or question) else "label" if not (label or asked) else "choices"
-        return Empty(path, line, f"no {missing} beside: {(context or question or label)[:60]}")
+        return SkippedRow(path, line, f"no {missing} beside: {(context or question or label)[:60]}")
     if len(choices) < 2:
         raise DataError("has one choice only.", path, line, "A question needs two or more.")
     if not all(choices):
@@ -308,11 +324,11 @@ def _question(
     if len(set(choices)) < len(choices):
         twice = next(choice for choice in choices if choices.count(choice) > 1)
         raise DataError(f"the choice '{twice[:40]}' stands there twice.", path, line)
-    right = -1 if asked else _right(path, line, label, choices, by_text)
-    return Question(context, question, tuple(choices), right, path, line)
+    right = -1 if asked else _correct_choice(path, line, label, choices, by_text)
+    return ChoiceSample(context, question, tuple(choices), right, path, line)
 
 
-def _right(path: str, line: int, label: str, choices: Sequence[str], by_text: bool) -> int:
+def _correct_choice(path: str, line: int, label: str, choices: Sequence[str], by_text: bool) -> int:
     places = {str(place): place for place in range(len(choices))}
     texts = {choice: place for place, choice in enumerate(choices)}
     letters = {chr(ord("A") + place): place for place in range(min(len(choices), 26))}

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from regard.data.sources import expand, parallel
-from regard.data.text.columns import SIDES, Wanted
-from regard.data.text.files import Complain, existing, lines, refuse
-from regard.data.text.tables import Empty as Empty
-from regard.data.text.tables import iterate_rows, unspoilt
+from regard.data.sources import expand_patterns, split_parallel
+from regard.data.text.columns import SIDES, ColumnSpec
+from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines
+from regard.data.text.tables import SkippedRow, drop_invalid, iterate_rows
 from regard.errors import DataError
 
-Row = tuple[int, str, str]
+PairRow = tuple[int, str, str]
 """A line number, a source and a target."""
 
 
@@ -33,7 +32,7 @@ class PairSet:
     """What files held: their pairs, and the place of each row left out because a side was blank."""
 
     pairs: list[Pair]
-    empty: list[tuple[str, int]]
+    skipped: list[tuple[str, int]]
 
 
 def read_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None) -> PairSet:
@@ -47,18 +46,18 @@ def read_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None) ->
         if isinstance(item, Pair):
             found.pairs.append(item)
         else:
-            found.empty.append((item.path, item.line))
+            found.skipped.append((item.path, item.line))
     return found
 
 
-def iterate_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Pair | Empty]:
+def iterate_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Pair | SkippedRow]:
     """The same one by one, for files that are larger than memory."""
-    entries = expand(data)
+    entries = expand_patterns(data)
     if not entries:
         raise DataError("no data was given.", advice="Name at least one file, or two parallel ones as SRC:TGT.")
     pairs = empty = 0
     for entry in entries:
-        for item in iterate_entry(entry, columns):
+        for item in iterate_entry_pairs(entry, columns):
             pairs, empty = (pairs + 1, empty) if isinstance(item, Pair) else (pairs, empty + 1)
             yield item
     if not pairs:
@@ -66,38 +65,38 @@ def iterate_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None)
         raise DataError(f"no pairs were found: {found}.", ", ".join(entries), advice="Each row needs two texts.")
 
 
-def iterate_entry(
-    entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse
-) -> Iterator[Pair | Empty]:
+def iterate_entry_pairs(
+    entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
+) -> Iterator[Pair | SkippedRow]:
     """Those of one file or pair of files. Rows that are complained of are left out, where `complain` does not raise."""
-    sides = parallel(entry)
+    sides = split_parallel(entry)
     if sides is None:
-        rows = iterate_rows(entry, SIDES, columns, complain)
-        return _sort_out(entry, ((line, row["source"], row["target"]) for line, row in rows))
-    Wanted(SIDES, columns)  # a wrong choice is refused here as well
-    source, target = map(existing, sides)
-    return _sort_out(entry, unspoilt(lambda hear: _side_by_side(source, target, hear), complain))
+        rows = iterate_rows(entry, SIDES, columns, on_error)
+        return _filter_pairs(entry, ((line, row["source"], row["target"]) for line, row in rows))
+    ColumnSpec(SIDES, columns)  # a wrong choice is refused here as well
+    source, target = map(existing_file, sides)
+    return _filter_pairs(entry, drop_invalid(lambda hear: _zip_files(source, target, hear), on_error))
 
 
-def _sort_out(path: str, rows: Iterable[Row]) -> Iterator[Pair | Empty]:
+def _filter_pairs(path: str, rows: Iterable[PairRow]) -> Iterator[Pair | SkippedRow]:
     """Whole pairs, and the places of others."""
-    blank: list[Empty] = []  # held back: blank lines at the end of a file are no lost pairs
+    blank: list[SkippedRow] = []  # held back: blank lines at the end of a file are no lost pairs
     for line, source, target in rows:
         source, target = source.strip(), target.strip()
         if not source and not target:
-            blank.append(Empty(path, line))
+            blank.append(SkippedRow(path, line))
             continue
         yield from blank
         blank.clear()
         if source and target:
             yield Pair(source, target, path, line)
         else:
-            yield Empty(path, line, f"no {'target' if source else 'source'} beside: {(source or target)[:60]}")
+            yield SkippedRow(path, line, f"no {'target' if source else 'source'} beside: {(source or target)[:60]}")
 
 
-def _side_by_side(source: Path, target: Path, complain: Complain) -> Iterator[Row]:
+def _zip_files(source: Path, target: Path, complain: ErrorHandler) -> Iterator[PairRow]:
     line = 0
-    left, right = lines(source, complain), lines(target, complain)
+    left, right = read_lines(source, complain), read_lines(target, complain)
     for line, (here, there) in enumerate(zip_longest(left, right), start=1):
         if here is not None and there is not None:
             yield line, here[1], there[1]

@@ -8,36 +8,36 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from regard.data.text.columns import Wanted, listed, short
-from regard.errors import DataError, RegardError, UnknownColumn
+from regard.data.text.columns import ColumnSpec, format_list, shorten
+from regard.errors import DataError, RegardError, UnknownColumnError
 
-BATCH = 4096
+MAX_BATCH_ROWS = 4096
 """rows that are turned into text together, at most"""
-ROOM = 1 << 24
+MAX_BATCH_BYTES = 1 << 24
 """bytes of them"""
-NESTED = "translation"
+TRANSLATION_COLUMN = "translation"
 """the column under which published sets keep their two languages"""
 
 
-def parquet_rows(path: Path, wanted: Wanted) -> Iterator[tuple[int, dict[str, Any]]]:
+def parquet_rows(path: Path, spec: ColumnSpec) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each row with its number, from 1, and its values; a null is a blank text."""
-    arrow, parquet = _library(path)
+    arrow, parquet = _import_pyarrow(path)
     if os.path.getsize(path) == 0:
         raise DataError("is empty.", path)
     number = 0
     try:
         # a row group is read a megabyte at a time, not as a whole
         with parquet.ParquetFile(path, buffer_size=1 << 20) as file:
-            outer, names = _choose(path, file.schema_arrow, wanted)
+            outer, names = _choose_columns(path, file.schema_arrow, spec)
             columns = [outer] if outer else list(dict.fromkeys(names.values()))
-            for batch in file.iter_batches(batch_size=_batch(file.metadata), columns=columns):
+            for batch in file.iter_batches(batch_size=_batch_rows(file.metadata), columns=columns):
                 if outer:  # a null in place of both languages leaves both blank
                     pick = arrow.compute.struct_field
                     found = [pick(batch.column(outer), [name]) for name in names.values()]
                 else:
                     found = [batch.column(name) for name in names.values()]
                 columns_of = zip(found, names.values(), strict=True)
-                for values in zip(*(_texts(path, column, name, number) for column, name in columns_of), strict=True):
+                for values in zip(*(_to_texts(path, column, name, number) for column, name in columns_of), strict=True):
                     number += 1
                     yield number, dict(zip(names, values, strict=True))
     except (arrow.ArrowException, OSError) as error:
@@ -49,16 +49,16 @@ def parquet_rows(path: Path, wanted: Wanted) -> Iterator[tuple[int, dict[str, An
         raise DataError(f"is no Parquet file, or a damaged one{where} ({reason}).", path, advice=advice) from error
 
 
-def parquet_names(path: Path) -> dict[str, bool]:
+def parquet_columns(path: Path) -> dict[str, bool]:
     """The columns, and whether each holds text."""
-    arrow, parquet = _library(path)
+    arrow, parquet = _import_pyarrow(path)
     try:
         return {field.name: _is_text(field.type) for field in parquet.read_schema(path)}
     except (arrow.ArrowException, OSError):
         return {}  # who reads the rows says what is wrong
 
 
-def _library(path: Path) -> tuple[Any, Any]:
+def _import_pyarrow(path: Path) -> tuple[Any, Any]:
     try:
         import pyarrow
         import pyarrow.compute
@@ -70,37 +70,41 @@ def _library(path: Path) -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _batch(metadata: Any) -> int:
+def _batch_rows(metadata: Any) -> int:
     """Rows that are turned into text together: fewer where they are long, as books are."""
     size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-    return max(1, min(BATCH, ROOM * metadata.num_rows // max(size, 1)))
+    return max(1, min(MAX_BATCH_ROWS, MAX_BATCH_BYTES * metadata.num_rows // max(size, 1)))
 
 
-def _choose(path: Path, schema: Any, wanted: Wanted) -> tuple[str, dict[str, str]]:
+def _choose_columns(path: Path, schema: Any, wanted: ColumnSpec) -> tuple[str, dict[str, str]]:
     """The outer column where the others are nested in one, else "", and what is called how."""
     kinds = {field.name: field.type for field in schema}
     outer = ""
-    nested = kinds.get(NESTED)
-    if nested is not None and _is_struct(nested) and not any(name in kinds for name in wanted.needed.values()):
-        outer, kinds = NESTED, {field.name: field.type for field in nested}
+    nested = kinds.get(TRANSLATION_COLUMN)
+    if (
+        nested is not None
+        and _is_struct(nested)
+        and not any(name in kinds for name in wanted.required_columns.values())
+    ):
+        outer, kinds = TRANSLATION_COLUMN, {field.name: field.type for field in nested}
     texts = [name for name, kind in kinds.items() if _is_text(kind)]
-    if wanted.chosen is None and not set(wanted.names) <= kinds.keys():
-        if len(texts) == len(wanted.names) and not outer:  # a struct's fields are often in the order of the alphabet
-            return outer, dict(zip(wanted.names, texts, strict=True))
-        found = f"the languages of '{outer}' are not named {' and '.join(wanted.names)}."
+    if wanted.overrides is None and not set(wanted.required) <= kinds.keys():
+        if len(texts) == len(wanted.required) and not outer:  # a struct's fields are often in the order of the alphabet
+            return outer, dict(zip(wanted.required, texts, strict=True))
+        found = f"the languages of '{outer}' are not named {' and '.join(wanted.required)}."
         raise DataError(
-            found if outer else wanted.count(len(texts), " of text"),
+            found if outer else wanted.count_message(len(texts), " of text"),
             path,
-            advice=f"{wanted.choose}, of: {listed(texts)}.",
+            advice=f"{wanted.choose_hint}, of: {format_list(texts)}.",
         )
-    for name in wanted.needed.values():
+    for name in wanted.required_columns.values():
         if name not in kinds:
-            raise UnknownColumn(name, map(short, kinds), f"{path} has: {listed(kinds)}.")
-    for name, column in wanted.present(kinds).items():
-        if not _fits(kinds[column], number=name in wanted.numbers, several=name.endswith("s")):
-            advice = f"{wanted.choose}, of: {listed(texts)}." if texts else "No column of it does."
+            raise UnknownColumnError(name, map(shorten, kinds), f"{path} has: {format_list(kinds)}.")
+    for name, column in wanted.present_columns(kinds).items():
+        if not _is_supported(kinds[column], number=name in wanted.numeric, several=name.endswith("s")):
+            advice = f"{wanted.choose_hint}, of: {format_list(texts)}." if texts else "No column of it does."
             raise DataError(f"the column '{column}' holds {kinds[column]}, not text.", path, advice=advice)
-    return outer, wanted.present(kinds)
+    return outer, wanted.present_columns(kinds)
 
 
 def _is_struct(kind: Any) -> bool:
@@ -109,7 +113,7 @@ def _is_struct(kind: Any) -> bool:
     return bool(types.is_struct(kind))
 
 
-def _fits(kind: Any, number: bool, several: bool) -> bool:
+def _is_supported(kind: Any, number: bool, several: bool) -> bool:
     from pyarrow import types
 
     if several and (types.is_list(kind) or types.is_large_list(kind)):
@@ -127,9 +131,9 @@ def _is_text(kind: Any) -> bool:
     return any(test(kind) for test in (*tests, getattr(types, "is_string_view", types.is_string)))
 
 
-def _texts(path: Path, column: Any, name: str, before: int) -> list[Any]:
+def _to_texts(path: Path, column: Any, name: str, before: int) -> list[Any]:
     try:
-        return [value if isinstance(value, str) else _written(value) for value in column.to_pylist()]
+        return [value if isinstance(value, str) else _to_text(value) for value in column.to_pylist()]
     except UnicodeDecodeError:
         for row in range(len(column)):
             try:
@@ -140,10 +144,10 @@ def _texts(path: Path, column: Any, name: str, before: int) -> list[Any]:
         raise
 
 
-def _written(value: Any) -> Any:
+def _to_text(value: Any) -> Any:
     """What is no text: nothing, a list of texts, or a number as JSON writes it."""
     if value is None:
         return ""
     if isinstance(value, list):
-        return [item if isinstance(item, str) else _written(item) for item in value]
+        return [item if isinstance(item, str) else _to_text(item) for item in value]
     return json.dumps(value)

@@ -7,93 +7,93 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.data.text.columns import listed, short
-from regard.data.text.files import Complain, blocks, lines
-from regard.data.text.parquet import parquet_names
-from regard.data.text.tables import OBJECTS, format_of, parsed_object
-from regard.errors import DataError, UnknownColumn
+from regard.data.text.columns import format_list, shorten
+from regard.data.text.files import ErrorHandler, read_blocks, read_lines
+from regard.data.text.parquet import parquet_columns
+from regard.data.text.tables import JSON_SUFFIXES, file_format, parse_json_object
+from regard.errors import DataError, UnknownColumnError
 
-Records = Iterator[tuple[int, dict[str, Any]]]
+RecordIterator = Iterator[tuple[int, dict[str, Any]]]
 """The number of a line or a row from 1, and what stands there; a blank line is nothing."""
 
-BATCH = 256
+PARQUET_BATCH_ROWS = 256
 """rows of Parquet that are turned into Python together: contexts are long"""
 
 
-def records(path: Path, complain: Complain) -> Records:
+def read_records(path: Path, on_error: ErrorHandler) -> RecordIterator:
     """Those of a file with an object a line, or of Parquet. What cannot be read is left out where `complain` does not raise."""
-    return _objects(path, complain) if format_of(path) in OBJECTS else _parquet(path)
+    return _read_jsonl(path, on_error) if file_format(path) in JSON_SUFFIXES else _read_parquet(path)
 
 
-def document(path: Path, keys: Sequence[str] = ("data",)) -> Any:
+def read_json_document(path: Path, keys: Sequence[str] = ("data",)) -> Any:
     """What a .json file holds as a whole; None where it has an object a line: an object with one of these keys is a document.
 
     A file is read whole unless its first line is an object that is no document."""
-    first = next((text for _, text in lines(path) if text.strip()), "")
+    first = next((text for _, text in read_lines(path) if text.strip()), "")
     try:
         found = json.loads(first)
         return found if isinstance(found, list) or any(key in found for key in keys) else None
     except (ValueError, RecursionError, TypeError):
         pass  # it goes on behind this line
     try:
-        return json.loads("".join(text for _, text in blocks(path)))
+        return json.loads("".join(text for _, text in read_blocks(path)))
     except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None)
         raise DataError(f"is not JSON: {error}.", path, line, "jq . shows where it breaks.") from error
 
 
-def picked(
-    path: Path, line: int, record: Mapping[str, Any], usual: Mapping[str, Sequence[str]], chosen: Mapping[str, str]
+def select_fields(
+    path: Path, line: int, record: Mapping[str, Any], aliases: Mapping[str, Sequence[str]], overrides: Mapping[str, str]
 ) -> dict[str, Any]:
     """What of a record is wanted: under the name that was chosen for it, or the first of its usual ones."""
     small = {name.lower(): name for name in reversed(list(record))}
     found = {}
-    for wanted, names in usual.items():
-        if wanted in chosen:
-            if chosen[wanted] not in record:
-                has = f"{path}, line {line}, has: {listed(record)}."
-                raise UnknownColumn(chosen[wanted], map(short, record), has)
-            found[wanted] = record[chosen[wanted]]
+    for wanted, names in aliases.items():
+        if wanted in overrides:
+            if overrides[wanted] not in record:
+                has = f"{path}, line {line}, has: {format_list(record)}."
+                raise UnknownColumnError(overrides[wanted], map(shorten, record), has)
+            found[wanted] = record[overrides[wanted]]
         elif (name := next((small[name] for name in names if name in small), None)) is not None:
             found[wanted] = record[name]
     return found
 
 
-def wanted_of(
-    path: Path, found: Iterator[tuple[int, Any]], usual: Mapping[str, Sequence[str]], needed: Sequence[str],
-    chosen: Mapping[str, str] | None, complain: Complain,
-) -> Records:  # fmt: skip
+def select_columns(
+    path: Path, records: Iterator[tuple[int, Any]], aliases: Mapping[str, Sequence[str]], required: Sequence[str],
+    overrides: Mapping[str, str] | None, on_error: ErrorHandler,
+) -> RecordIterator:  # fmt: skip
     """What of each record is wanted, as `picked` says it. One that lacks what is `needed` is left out where `complain` does not
     raise; an empty one is handed on."""
     before: set[str] = set()
-    for line, record in found:
+    for line, record in records:
         if not isinstance(record, dict):
             problem = f"is a JSON {type(record).__name__}, and an object is wanted."
-            complain("format", DataError(problem, path, line))
+            on_error("format", DataError(problem, path, line))
             continue
-        row = picked(path, line, record, usual, chosen or {}) if record else {}
-        missing = [name for name in needed if name not in row]
+        row = select_fields(path, line, record, aliases, overrides or {}) if record else {}
+        missing = [name for name in required if name not in row]
         if record and missing:
             advice = f"Say which it is: --columns {missing[0]}=NAME."
             if missing[0] in before:
                 advice = "Rows before it have one: write it, or remove the row."
-            problem = f"has no key '{missing[0]}'; it has: {listed(record)}."
-            complain("format", DataError(problem, path, line, advice))
+            problem = f"has no key '{missing[0]}'; it has: {format_list(record)}."
+            on_error("format", DataError(problem, path, line, advice))
             continue
         before.update(row)
         yield line, row
 
 
-def _objects(path: Path, complain: Complain) -> Records:
+def _read_jsonl(path: Path, complain: ErrorHandler) -> RecordIterator:
     spoilt: list[str] = []
 
     def hear(kind: str, error: DataError) -> None:
         spoilt.append(kind)
         complain(kind, error)
 
-    for line, text in lines(path, hear):
+    for line, text in read_lines(path, hear):
         try:
-            record = parsed_object(path, line, text) if text.strip() and not spoilt else {}
+            record = parse_json_object(path, line, text) if text.strip() and not spoilt else {}
         except DataError as error:
             hear("format", error)
         if not spoilt:
@@ -101,14 +101,14 @@ def _objects(path: Path, complain: Complain) -> Records:
         spoilt.clear()
 
 
-def _parquet(path: Path) -> Records:
-    parquet_names(path)  # says what is missing where there is no pyarrow
+def _read_parquet(path: Path) -> RecordIterator:
+    parquet_columns(path)  # says what is missing where there is no pyarrow
     from pyarrow import ArrowException, parquet
 
     number = 0
     try:
         with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=BATCH):
+            for batch in file.iter_batches(batch_size=PARQUET_BATCH_ROWS):
                 for record in batch.to_pylist():
                     number += 1
                     yield number, record

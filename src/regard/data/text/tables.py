@@ -14,35 +14,39 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regard.data.text.columns import Wanted, listed, short
-from regard.data.text.files import Complain, existing, lines, refuse
-from regard.data.text.parquet import parquet_names, parquet_rows
-from regard.errors import DataError, RegardError, UnknownColumn
+from regard.data.text.columns import ColumnSpec, format_list, shorten
+from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines
+from regard.data.text.parquet import parquet_columns, parquet_rows
+from regard.errors import DataError, RegardError, UnknownColumnError
 
 T = TypeVar("T")
 Row = tuple[int, dict[str, Any]]
 """A line number, and the values by the names that the task has for them."""
-Cells = Iterator[tuple[int, list[str]]]
+CellIterator = Iterator[tuple[int, list[str]]]
 """A line number and all columns found there."""
 
-TABS, OBJECTS, PARQUET = (".tsv", ".tab", ".txt"), (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
-FIELD = 1 << 26
+TAB_SUFFIXES, JSON_SUFFIXES, PARQUET_SUFFIXES = (
+    (".tsv", ".tab", ".txt"),
+    (".jsonl", ".ndjson", ".json"),
+    (".parquet", ".pq"),
+)
+MAX_FIELD_CHARS = 1 << 26
 """characters that a field of a CSV file may have: a whole book, and yet a quote left open is noticed before memory ends"""
 
 
 @dataclass(frozen=True, slots=True)
-class Empty:
+class SkippedRow:
     """The place of a row or a document that is left out because something in it is blank."""
 
     path: str
     line: int
-    text: str = ""
+    reason: str = ""
     """which side is blank, and what stands on the other"""
 
 
 def iterate_rows(
-    entry: str, names: tuple[str, ...], columns: Mapping[str, str] | None = None, complain: Complain = refuse,
-    optional: tuple[str, ...] = (), numbers: tuple[str, ...] = (),
+    entry: str, required: tuple[str, ...], columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error,
+    optional: tuple[str, ...] = (), numeric: tuple[str, ...] = (),
 ) -> Iterator[Row]:  # fmt: skip
     """The rows of one file: of each the line, and `names` with their values.
 
@@ -54,111 +58,111 @@ def iterate_rows(
     A blank line is a row of blank values, as is a null. Rows that are complained of are left out, where `complain` does
     not raise. That a file exists is seen at once, what is in it when the rows are asked for.
     """
-    wanted = Wanted(names, columns, tuple(name for name in optional if name not in names), numbers)
-    path = existing(entry)
-    kind = format_of(path)
-    if kind in OBJECTS:
-        return unspoilt(lambda hear: _objects(path, wanted, hear), complain)
-    if kind in PARQUET and path.suffix.lower() != ".gz":
+    wanted = ColumnSpec(required, columns, tuple(name for name in optional if name not in required), numeric)
+    path = existing_file(entry)
+    kind = file_format(path)
+    if kind in JSON_SUFFIXES:
+        return drop_invalid(lambda hear: _read_jsonl(path, wanted, hear), on_error)
+    if kind in PARQUET_SUFFIXES and path.suffix.lower() != ".gz":
         return parquet_rows(path, wanted)
-    if kind in TABS:
-        rows = unspoilt(lambda hear: _table(path, _tab_cells(path, hear), wanted, hear), complain)
+    if kind in TAB_SUFFIXES:
+        rows = drop_invalid(lambda hear: _select_cells(path, _read_tsv(path, hear), wanted, hear), on_error)
     elif kind == ".csv":
-        rows = unspoilt(lambda hear: _table(path, _comma_cells(path, hear), wanted, hear), complain)
+        rows = drop_invalid(lambda hear: _select_cells(path, _read_csv(path, hear), wanted, hear), on_error)
     else:
         raise DataError(
             f"the suffix '{kind}' says nothing about its columns." if kind else "has no suffix that tells its format.",
             path,
             advice="Known are .tsv .tab .txt (tabs), .csv (commas) and .jsonl .ndjson .json (an object a line), "
-            f"each also with .gz, and .parquet .pq.{wanted.beside}",
+            f"each also with .gz, and .parquet .pq.{wanted.parallel_hint}",
         )
-    return rows if columns is not None else _without_header(path, rows, wanted, complain)
+    return rows if columns is not None else _check_no_header(path, rows, wanted, on_error)
 
 
-def heading(entry: str) -> dict[str, bool]:
+def read_header(entry: str) -> dict[str, bool]:
     """What the columns of a file seem to be called, by its first row that is not blank, and whether each holds text.
 
     Of a table without a header these are its first values."""
-    path = existing(entry)
-    kind = format_of(path)
-    if kind in PARQUET:
-        return parquet_names(path)
-    deaf: Complain = lambda kind, error: None  # noqa: E731 - who reads the rows will hear of it
-    if kind in OBJECTS:
-        for line, text in lines(path, deaf):
+    path = existing_file(entry)
+    kind = file_format(path)
+    if kind in PARQUET_SUFFIXES:
+        return parquet_columns(path)
+    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - who reads the rows will hear of it
+    if kind in JSON_SUFFIXES:
+        for line, text in read_lines(path, deaf):
             if text.strip():
                 try:
-                    record = parsed_object(path, line, text)
+                    record = parse_json_object(path, line, text)
                 except DataError:
                     return {}
                 return {name: isinstance(value, str) for name, value in record.items()}
-    cells = _comma_cells(path, deaf) if kind == ".csv" else _tab_cells(path, deaf)
+    cells = _read_csv(path, deaf) if kind == ".csv" else _read_tsv(path, deaf)
     first = next((row for _, row in cells if any(map(str.strip, row))), [])
     return {cell.strip(): True for cell in first}
 
 
 def first_value(entry: str, column: str) -> str:
     """What stands first in a column of a table; nothing where it cannot be read."""
-    deaf: Complain = lambda kind, error: None  # noqa: E731 - who reads the rows will hear of it
+    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - who reads the rows will hear of it
     try:
-        _, row = next(iterate_rows(entry, ("value",), {"value": column}, deaf, numbers=("value",)), (0, {}))
+        _, row = next(iterate_rows(entry, ("value",), {"value": column}, deaf, numeric=("value",)), (0, {}))
     except (RegardError, OSError):
         return ""
     return str(row.get("value") or "")
 
 
-def format_of(path: str | Path) -> str:
+def file_format(path: str | Path) -> str:
     """What tells the format of a file: its suffix in small letters, without that of gzip."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     return "".join(suffixes[-2:-1] if suffixes[-1:] == [".gz"] else suffixes[-1:])
 
 
-def unspoilt(make: Callable[[Complain], Iterable[T]], complain: Complain) -> Iterator[T]:
+def drop_invalid(make_rows: Callable[[ErrorHandler], Iterable[T]], on_error: ErrorHandler) -> Iterator[T]:
     """Rows without those that were complained of: a reader gives a row after each complaint, and it is dropped here."""
     spoilt: list[str] = []
 
     def hear(kind: str, error: DataError) -> None:
         spoilt.append(kind)
-        complain(kind, error)
+        on_error(kind, error)
 
-    for row in make(hear):
+    for row in make_rows(hear):
         if not spoilt:
             yield row
         spoilt.clear()
 
 
-def _without_header(path: Path, rows: Iterator[Row], wanted: Wanted, complain: Complain) -> Iterator[Row]:
+def _check_no_header(path: Path, rows: Iterator[Row], wanted: ColumnSpec, complain: ErrorHandler) -> Iterator[Row]:
     """Nothing is given on before the first fifty were looked at together."""
     first = list(islice(rows, 50))
-    _refuse_header(path, first, wanted, complain)
+    _reject_header(path, first, wanted, complain)
     yield from first
     yield from rows
 
 
-def _refuse_header(path: Path, first: list[Row], wanted: Wanted, complain: Complain) -> None:
+def _reject_header(path: Path, first: list[Row], wanted: ColumnSpec, complain: ErrorHandler) -> None:
     """One word a column above a file of sentences is a header that was not asked for, and would be trained on."""
-    whole = [(line, [row[name].strip() for name in wanted.names]) for line, row in first]
+    whole = [(line, [row[name].strip() for name in wanted.required]) for line, row in first]
     whole = [(line, cells) for line, cells in whole if all(cells)]
     if len(whole) < 5 or whole[0][0] != 1 or any(" " in cell for cell in whole[0][1]):
         return
     if sum(" " in cells[0] for _, cells in whole[1:]) > 0.8 * len(whole[1:]):
         names = whole[0][1]
-        said = " ".join(f"{name}={cell}" for name, cell in zip(wanted.names, names, strict=True))
+        said = " ".join(f"{name}={cell}" for name, cell in zip(wanted.required, names, strict=True))
         complain("header", DataError(
             f"the first row ({', '.join(names)}) looks like a header.", path, 1,
-            f"Say --columns {said}, or {wanted.places} if it is a row like the others.",
+            f"Say --columns {said}, or {wanted.position_hint} if it is a row like the others.",
         ))  # fmt: skip
 
 
-def _tab_cells(path: Path, complain: Complain) -> Cells:
-    return ((line, text.split("\t")) for line, text in lines(path, complain))
+def _read_tsv(path: Path, complain: ErrorHandler) -> CellIterator:
+    return ((line, text.split("\t")) for line, text in read_lines(path, complain))
 
 
-def _comma_cells(path: Path, complain: Complain) -> Cells:
+def _read_csv(path: Path, complain: ErrorHandler) -> CellIterator:
     """The records of a CSV file, each numbered by the line where it starts; a quoted field may run over lines."""
-    csv.field_size_limit(max(FIELD, csv.field_size_limit()))
+    csv.field_size_limit(max(MAX_FIELD_CHARS, csv.field_size_limit()))
     # Line ends go back on, for the reader would otherwise join the lines of a quoted field.
-    reader = csv.reader((text + "\n" for _, text in lines(path, complain)), strict=True)
+    reader = csv.reader((text + "\n" for _, text in read_lines(path, complain)), strict=True)
     start = 1
     while True:
         try:
@@ -174,8 +178,8 @@ def _comma_cells(path: Path, complain: Complain) -> Cells:
         start = reader.line_num + 1
 
 
-def _table(path: Path, rows: Cells, wanted: Wanted, complain: Complain) -> Iterator[Row]:
-    width, places = 0, dict.fromkeys(wanted.names, 0)
+def _select_cells(path: Path, rows: CellIterator, wanted: ColumnSpec, complain: ErrorHandler) -> Iterator[Row]:
+    width, places = 0, dict.fromkeys(wanted.required, 0)
     for line, cells in rows:
         if not any(map(str.strip, cells)):
             yield line, dict.fromkeys(places, "")
@@ -183,7 +187,7 @@ def _table(path: Path, rows: Cells, wanted: Wanted, complain: Complain) -> Itera
         if not width:
             width = len(cells)
             names = [cell.strip() for cell in cells]
-            pick = _by_order if wanted.chosen is None else _by_name
+            pick = _columns_by_order if wanted.overrides is None else _columns_by_name
             places, header = pick(path, line, names, wanted)
             if header:
                 continue
@@ -195,26 +199,28 @@ def _table(path: Path, rows: Cells, wanted: Wanted, complain: Complain) -> Itera
         yield line, {name: cells[place] for name, place in places.items()}
 
 
-def _by_order(path: Path, line: int, names: list[str], wanted: Wanted) -> tuple[dict[str, int], bool]:
+def _columns_by_order(path: Path, line: int, names: list[str], wanted: ColumnSpec) -> tuple[dict[str, int], bool]:
     """Where the columns are, and whether this first row is a header, where no columns were asked for."""
     lowered = [name.lower() for name in names]
-    if set(wanted.names) <= set(lowered):
-        return _places(path, line, lowered, wanted.present(lowered)), True
-    by_place = f"without a header, by position from 0: --columns {wanted.places}."
-    if len(wanted.names) == 1:  # nothing tells a header from a first row, where a row is any text
-        advice = f"{wanted.choose}, of: {listed(names)}; {by_place}"
-        raise DataError(f"no column is named '{wanted.names[0]}'.", path, line, advice)
-    if len(names) == len(wanted.names):
-        return {name: place for place, name in enumerate(wanted.names)}, False
+    if set(wanted.required) <= set(lowered):
+        return _column_positions(path, line, lowered, wanted.present_columns(lowered)), True
+    by_place = f"without a header, by position from 0: --columns {wanted.position_hint}."
+    if len(wanted.required) == 1:  # nothing tells a header from a first row, where a row is any text
+        advice = f"{wanted.choose_hint}, of: {format_list(names)}; {by_place}"
+        raise DataError(f"no column is named '{wanted.required[0]}'.", path, line, advice)
+    if len(names) == len(wanted.required):
+        return {name: place for place, name in enumerate(wanted.required)}, False
     if len(names) == 1:
-        advice = f"A .csv file separates columns by commas, others by tabs.{wanted.beside}"
-        raise DataError(wanted.count(1), path, line, advice)
-    raise DataError(wanted.count(len(names)), path, line, f"{wanted.choose}, of: {listed(names)}; {by_place}")
+        advice = f"A .csv file separates columns by commas, others by tabs.{wanted.parallel_hint}"
+        raise DataError(wanted.count_message(1), path, line, advice)
+    raise DataError(
+        wanted.count_message(len(names)), path, line, f"{wanted.choose_hint}, of: {format_list(names)}; {by_place}"
+    )
 
 
-def _by_name(path: Path, line: int, names: list[str], wanted: Wanted) -> tuple[dict[str, int], bool]:
+def _columns_by_name(path: Path, line: int, names: list[str], wanted: ColumnSpec) -> tuple[dict[str, int], bool]:
     """The same, where columns were asked for by the names of a header or by position."""
-    needed = wanted.needed
+    needed = wanted.required_columns
     if not set(needed.values()) <= set(names) and all(name.isascii() and name.isdigit() for name in needed.values()):
         for place in map(int, needed.values()):
             if place >= len(names):
@@ -224,23 +230,23 @@ def _by_name(path: Path, line: int, names: list[str], wanted: Wanted) -> tuple[d
         return {name: int(place) for name, place in needed.items()}, False
     for name in needed.values():
         if name not in names:
-            found = f"--columns holds for every file, and the header, {path}, line {line}, has: {listed(names)}."
-            raise UnknownColumn(name, map(short, names), found)
-    return _places(path, line, names, wanted.present(names)), True
+            found = f"--columns holds for every file, and the header, {path}, line {line}, has: {format_list(names)}."
+            raise UnknownColumnError(name, map(shorten, names), found)
+    return _column_positions(path, line, names, wanted.present_columns(names)), True
 
 
-def _places(path: Path, line: int, names: list[str], called: dict[str, str]) -> dict[str, int]:
+def _column_positions(path: Path, line: int, names: list[str], called: dict[str, str]) -> dict[str, int]:
     for name in called.values():
         if names.count(name) > 1:
             raise DataError(f"the header names '{name}' more than once.", path, line, "Rename one of them.")
     return {name: names.index(column) for name, column in called.items()}
 
 
-def _objects(path: Path, wanted: Wanted, complain: Complain) -> Iterator[Row]:
-    first, blank = True, dict.fromkeys(wanted.names, "")
-    for line, text in lines(path, complain):
+def _read_jsonl(path: Path, wanted: ColumnSpec, complain: ErrorHandler) -> Iterator[Row]:
+    first, blank = True, dict.fromkeys(wanted.required, "")
+    for line, text in read_lines(path, complain):
         try:
-            values = _values(path, line, text, wanted, first) if text.strip() else blank
+            values = _select_values(path, line, text, wanted, first) if text.strip() else blank
         except DataError as error:
             complain("format", error)
             values = blank
@@ -248,27 +254,27 @@ def _objects(path: Path, wanted: Wanted, complain: Complain) -> Iterator[Row]:
         yield line, values
 
 
-def _values(path: Path, line: int, text: str, wanted: Wanted, first: bool) -> dict[str, Any]:
+def _select_values(path: Path, line: int, text: str, wanted: ColumnSpec, first: bool) -> dict[str, Any]:
     """Those of an object; where columns were asked for, the first one shows whether they exist."""
-    record = parsed_object(path, line, text)
+    record = parse_json_object(path, line, text)
     nested = record.get("translation")
-    if isinstance(nested, dict) and not any(name in record for name in wanted.needed.values()):
+    if isinstance(nested, dict) and not any(name in record for name in wanted.required_columns.values()):
         record = nested
-    for name in wanted.needed.values():
+    for name in wanted.required_columns.values():
         if name in record:
             continue
-        found = f"has: {listed(record)}"
-        if wanted.chosen is not None and first:
-            raise UnknownColumn(name, map(short, record), f"{path}, line {line}, {found}.")
-        advice = f"{wanted.choose}." if wanted.chosen is None else ""
+        found = f"has: {format_list(record)}"
+        if wanted.overrides is not None and first:
+            raise UnknownColumnError(name, map(shorten, record), f"{path}, line {line}, {found}.")
+        advice = f"{wanted.choose_hint}." if wanted.overrides is None else ""
         raise DataError(f"has no key '{name}'; it {found}.", path, line, advice)
     return {
-        name: value_of(path, line, column, record[column], name in wanted.numbers, name.endswith("s"))
-        for name, column in wanted.present(record).items()
+        name: text_value(path, line, column, record[column], name in wanted.numeric, name.endswith("s"))
+        for name, column in wanted.present_columns(record).items()
     }
 
 
-def parsed_object(path: Path, line: int, text: str) -> dict[str, Any]:
+def parse_json_object(path: Path, line: int, text: str) -> dict[str, Any]:
     """The object that a line of JSON holds."""
     whole = "Each line holds one whole JSON object"
     try:
@@ -282,13 +288,13 @@ def parsed_object(path: Path, line: int, text: str) -> dict[str, Any]:
     return record
 
 
-def value_of(path: Path, line: int, name: str, value: object, number: bool, several: bool) -> Any:
+def text_value(path: Path, line: int, name: str, value: object, allow_numbers: bool, allow_lists: bool) -> Any:
     """A text, or where they are allowed a number as text or a list of such; nothing is a blank text."""
     if value is None:
         return ""
-    if several and isinstance(value, list):
-        return [value_of(path, line, name, item, number, False) for item in value]
-    if number and isinstance(value, int | float):
+    if allow_lists and isinstance(value, list):
+        return [text_value(path, line, name, item, allow_numbers, False) for item in value]
+    if allow_numbers and isinstance(value, int | float):
         return json.dumps(value)
     if not isinstance(value, str):
         raise DataError(f"'{name}' is not text but {json.dumps(value)[:40]}.", path, line, "Write it in quotes.")

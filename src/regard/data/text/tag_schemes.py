@@ -23,22 +23,22 @@ from typing import Literal, NamedTuple
 
 from regard.errors import RegardError
 
-Scheme = Literal["IOB1", "IOB2", "BIOES", "BILOU", "plain"]
-SPELT: dict[Scheme, str] = {"IOB2": "BIIB", "IOB1": "IIII", "BIOES": "BIES", "BILOU": "BILU"}
+TagScheme = Literal["IOB1", "IOB2", "BIOES", "BILOU", "plain"]
+SCHEME_LETTERS: dict[TagScheme, str] = {"IOB2": "BIIB", "IOB1": "IIII", "BIOES": "BIES", "BILOU": "BILU"}
 """The letters of the first word of an entity, one inside, the last, and one alone. The first two come first: where nothing
 tells schemes apart, the most usual is taken."""
 
 OUTSIDE = "O"
-DOUBTFUL = 10
+MIN_ERROR_RATIO = 10
 """times as many tags must be wrong in another scheme before one is sure"""
-_SAME = {"L": "E", "U": "S"}
+_EQUIVALENT_LETTERS = {"L": "E", "U": "S"}
 _TAG = re.compile(r"([BIESLU])(?:-(\S+))?")
-_OTHERWISE = re.compile(r".+[-_.][BIESLU]|[BIESLU][_.:].+|[a-z]-.+|M-.+")
+_UNSUPPORTED_TAG = re.compile(r".+[-_.][BIESLU]|[BIESLU][_.:].+|[a-z]-.+|M-.+")
 """tags that seem to spell entities in a way that is not read"""
 
 
 class Entity(NamedTuple):
-    kind: str
+    type: str
     """nothing where tags are mere letters"""
     first: int
     last: int
@@ -46,7 +46,7 @@ class Entity(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def parted(tag: str) -> tuple[str, str] | None:
+def parse_tag(tag: str) -> tuple[str, str] | None:
     """The letter and the kind of a tag; None of one that spells no entity."""
     if tag == OUTSIDE:
         return OUTSIDE, ""
@@ -54,15 +54,15 @@ def parted(tag: str) -> tuple[str, str] | None:
     return (found[1], found[2] or "") if found else None
 
 
-def entities(tags: Sequence[str]) -> list[Entity]:
+def extract_entities(tags: Sequence[str]) -> list[Entity]:
     """Those of one sentence, in any scheme."""
     found: list[Entity] = []
     before, kind, first = OUTSIDE, "", -1
     for place, tag in enumerate(tags):
-        parts = parted(tag)
+        parts = parse_tag(tag)
         if parts is None:
             raise RegardError(f"the tag '{tag}' spells no entity: O is wanted, or a letter and a kind such as B-PER.")
-        letter, its = _SAME.get(parts[0], parts[0]), parts[1]
+        letter, its = _EQUIVALENT_LETTERS.get(parts[0], parts[0]), parts[1]
         if first >= 0 and not (before in "BI" and letter in "IE" and its == kind):
             found.append(Entity(kind, first, place - 1))
             first = -1
@@ -72,101 +72,103 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     return [*found, Entity(kind, first, len(tags) - 1)] if first >= 0 else found
 
 
-def spelt(found: Iterable[Entity], length: int, scheme: Scheme) -> list[str]:
+def entities_to_tags(entities: Iterable[Entity], length: int, scheme: TagScheme) -> list[str]:
     """The tags of a sentence of so many words; entities stand in their order and do not overlap."""
     tags, end = [OUTSIDE] * length, Entity("", -1, -2)
-    for entity in found:
-        touches = end.last + 1 == entity.first and end.kind == entity.kind
-        letters = _letters(entity.last - entity.first + 1, touches, scheme)
-        behind = f"-{entity.kind}" if entity.kind else ""
+    for entity in entities:
+        touches = end.last + 1 == entity.first and end.type == entity.type
+        letters = _entity_letters(entity.last - entity.first + 1, touches, scheme)
+        behind = f"-{entity.type}" if entity.type else ""
         tags[entity.first : entity.last + 1] = [letter + behind for letter in letters]
         end = entity
     return tags
 
 
-def convert(tags: Sequence[str], scheme: Scheme) -> list[str]:
+def convert_tags(tags: Sequence[str], scheme: TagScheme) -> list[str]:
     """The same entities in another scheme, or repaired in the same."""
-    return spelt(entities(tags), len(tags), scheme)
+    return entities_to_tags(extract_entities(tags), len(tags), scheme)
 
 
-def labels(kinds: Iterable[str], scheme: Scheme) -> list[str]:
+def scheme_tags(types: Iterable[str], scheme: TagScheme) -> list[str]:
     """All tags that a scheme can write: O first, then by kind."""
-    letters = "".join(sorted({*SPELT[scheme], *("B" if scheme == "IOB1" else "")}))
-    return [OUTSIDE, *(f"{letter}-{kind}" if kind else letter for kind in sorted(set(kinds)) for letter in letters)]
+    letters = "".join(sorted({*SCHEME_LETTERS[scheme], *("B" if scheme == "IOB1" else "")}))
+    return [OUTSIDE, *(f"{letter}-{kind}" if kind else letter for kind in sorted(set(types)) for letter in letters)]
 
 
-def _letters(length: int, touches: bool, scheme: Scheme) -> str:
-    first, inside, last, alone = list(SPELT[scheme])
+def _entity_letters(length: int, touches: bool, scheme: TagScheme) -> str:
+    first, inside, last, alone = list(SCHEME_LETTERS[scheme])
     if scheme == "IOB1" and touches:
         first = alone = "B"
     return alone if length == 1 else first + inside * (length - 2) + last
 
 
-def _unlike(ours: str, theirs: str) -> int:
+def _count_differences(ours: str, theirs: str) -> int:
     return sum(one != other for one, other in zip(ours, theirs, strict=True))
 
 
 @lru_cache(maxsize=4096)
-def _flaws(letters: str, touches: bool) -> tuple[int, ...]:
-    return tuple(_unlike(letters, _letters(len(letters), touches, scheme)) for scheme in SPELT)
+def _scheme_errors(letters: str, touches: bool) -> tuple[int, ...]:
+    return tuple(
+        _count_differences(letters, _entity_letters(len(letters), touches, scheme)) for scheme in SCHEME_LETTERS
+    )
 
 
-class Signs:
+class SchemeDetector:
     """By what a scheme is known: how often tags and kinds of entities occur, and how many tags are as it writes them."""
 
     def __init__(self) -> None:
-        self.tags: Counter[str] = Counter()
-        self.kinds: Counter[str] = Counter()
+        self.tag_counts: Counter[str] = Counter()
+        self.type_counts: Counter[str] = Counter()
         """entities of each kind"""
-        self.flaws: dict[Scheme, int] = dict.fromkeys(SPELT, 0)
+        self.scheme_errors: dict[TagScheme, int] = dict.fromkeys(SCHEME_LETTERS, 0)
         """how many tags each scheme would write otherwise"""
 
-    def add(self, tags: Sequence[str]) -> set[Scheme]:
+    def update(self, tags: Sequence[str]) -> set[TagScheme]:
         """Count those of a sentence; the schemes that would write some of them otherwise."""
-        self.tags.update(tags)
-        if any(parted(tag) is None for tag in tags):
+        self.tag_counts.update(tags)
+        if any(parse_tag(tag) is None for tag in tags):
             return set()
         end, wrong = Entity("", -1, -2), set()
-        for entity in entities(tags):
+        for entity in extract_entities(tags):
             letters = "".join(tag[0] for tag in tags[entity.first : entity.last + 1])
-            touches = end.last + 1 == entity.first and end.kind == entity.kind
-            for scheme, many in zip(SPELT, _flaws(letters, touches), strict=True):
-                self.flaws[scheme] += many
+            touches = end.last + 1 == entity.first and end.type == entity.type
+            for scheme, many in zip(SCHEME_LETTERS, _scheme_errors(letters, touches), strict=True):
+                self.scheme_errors[scheme] += many
                 wrong |= {scheme} if many else set()
-            self.kinds[entity.kind] += 1
+            self.type_counts[entity.type] += 1
             end = entity
         return wrong
 
     @property
-    def scheme(self) -> Scheme:
+    def scheme(self) -> TagScheme:
         """The one that would write the fewest tags otherwise."""
-        if any(parted(tag) is None for tag in self.tags):
+        if any(parse_tag(tag) is None for tag in self.tag_counts):
             return "plain"
-        return min(self.flaws, key=lambda name: self.flaws[name])
+        return min(self.scheme_errors, key=lambda name: self.scheme_errors[name])
 
     @property
-    def repaired(self) -> int:
+    def num_invalid(self) -> int:
         """Tags that no sequence of the scheme has in this place."""
-        return 0 if self.scheme == "plain" else self.flaws[self.scheme]
+        return 0 if self.scheme == "plain" else self.scheme_errors[self.scheme]
 
     @property
-    def doubt(self) -> str:
+    def ambiguity(self) -> str:
         """Why the scheme might be another; nothing where it cannot."""
-        scheme, flaws = self.scheme, self.flaws
+        scheme, flaws = self.scheme, self.scheme_errors
         if scheme == "plain":
-            strange = [tag for tag in self.tags if _OTHERWISE.fullmatch(tag)]
-            spells = [tag for tag in self.tags if len(tag) > 1 and parted(tag) is not None]
+            strange = [tag for tag in self.tag_counts if _UNSUPPORTED_TAG.fullmatch(tag)]
+            spells = [tag for tag in self.tag_counts if len(tag) > 1 and parse_tag(tag) is not None]
             if spells:
-                other = next(tag for tag in self.tags if parted(tag) is None)
+                other = next(tag for tag in self.tag_counts if parse_tag(tag) is None)
                 return f"'{spells[0]}' spells an entity, and '{other}' does not: taken for classes of single words"
-            if 2 * len(strange) > len(self.tags):
+            if 2 * len(strange) > len(self.tag_counts):
                 return f"'{strange[0]}' seems to spell an entity in a way that is not read: taken for a class"
             return ""
-        if not self.kinds:
+        if not self.type_counts:
             return "no word belongs to an entity"
-        other = min((name for name in SPELT if name != scheme), key=lambda name: flaws[name])
+        other = min((name for name in SCHEME_LETTERS if name != scheme), key=lambda name: flaws[name])
         if flaws[other] == flaws[scheme]:
             return f"nothing tells it from {other}"
-        if DOUBTFUL * flaws[scheme] > flaws[other]:
+        if MIN_ERROR_RATIO * flaws[scheme] > flaws[other]:
             return f"{flaws[scheme]:,} tags are not as it writes them, and {flaws[other]:,} not as {other} does"
         return ""

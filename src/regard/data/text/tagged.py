@@ -9,25 +9,33 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from regard.data.samples import everything, settled
-from regard.data.text.columns import Wanted, listed
-from regard.data.text.conll import TAGS, WORDS, sentences, split
-from regard.data.text.files import Complain, existing, lines, refuse
-from regard.data.text.tables import OBJECTS, PARQUET, TABS, Empty, format_of, heading, iterate_rows
-from regard.data.text.tag_schemes import Scheme, parted
+from regard.data.samples import drop_trailing_blanks, iterate_all
+from regard.data.text.columns import ColumnSpec, format_list
+from regard.data.text.conll import TAG_COLUMNS, WORD_COLUMNS, read_sentences, split_columns
+from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines
+from regard.data.text.tables import (
+    JSON_SUFFIXES,
+    PARQUET_SUFFIXES,
+    TAB_SUFFIXES,
+    SkippedRow,
+    file_format,
+    iterate_rows,
+    read_header,
+)
+from regard.data.text.tag_schemes import TagScheme, parse_tag
 from regard.errors import DataError
 
 COLUMNS = ("words", "tags")
 """What a person may name by --columns."""
 
-CONLL = (".conll", ".conllu", ".iob", ".iob2", ".bio", ".bioes")
-_LOOKED = 50
+CONLL_SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio", ".bioes")
+_PROBE_LINES = 50
 """lines by which a table is told from CoNLL's form"""
-_NAMES = "Write the tags by their names, such as B-PER."
+_TAG_NAMES_HINT = "Write the tags by their names, such as B-PER."
 
 
 @dataclass(frozen=True, slots=True)
-class Tagged:
+class TaggedSentence:
     """The words of a sentence and their tags; and where they were read."""
 
     words: tuple[str, ...]
@@ -43,195 +51,209 @@ class Tagged:
 
 
 @dataclass(frozen=True)
-class Tags:
+class TagOptions:
     """How tags are to be read, where a person says so."""
 
-    scheme: Scheme | Literal["auto"] = "auto"
+    scheme: TagScheme | Literal["auto"] = "auto"
     """what they are spelt in; `plain` allows any"""
     names: tuple[str, ...] = ()
     """of tags that are written as numbers from 0"""
 
 
 def iterate_tagged(
-    data: Sequence[str], columns: Mapping[str, str] | None = None, tags: Tags = Tags()  # noqa: B008
-) -> Iterator[Tagged | Empty]:  # fmt: skip
+    data: Sequence[str], columns: Mapping[str, str] | None = None, tags: TagOptions = TagOptions()  # noqa: B008
+) -> Iterator[TaggedSentence | SkippedRow]:  # fmt: skip
     """Those of every file or pattern of files, in the order given."""
     advice = "Each sentence needs words and a tag for each of them."
-    return everything(data, lambda entry: tagged_of(entry, columns, tags=tags), "sentences", advice)
+    return iterate_all(data, lambda entry: read_tagged(entry, columns, tags=tags), "sentences", advice)
 
 
-def tagged_of(
-    entry: str, columns: Mapping[str, str] | None = None, complain: Complain = refuse, tags: Tags | None = Tags()  # noqa: B008
-) -> Iterator[Tagged | Empty]:  # fmt: skip
+def read_tagged(
+    entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error, tags: TagOptions | None = TagOptions()  # noqa: B008
+) -> Iterator[TaggedSentence | SkippedRow]:  # fmt: skip
     """Those of one file.
 
     In CoNLL's form the word stands first and the tag last, unless `columns` has other places for them. Tables, JSON and
     Parquet have columns `words` (or `tokens`) and `tags` (or `ner_tags`, `labels`): lists, or texts divided by blanks.
     Where `tags` is None they are asked for: none need be there, and none is read."""
-    Wanted(COLUMNS, columns)  # a wrong choice is refused before anything is read
-    path = existing(entry)
-    kind = format_of(path)
-    whole = _sentence(path, columns) if kind in (*CONLL, *TABS) else None
-    if kind in CONLL or (kind in TABS and not (_in_rows(path, columns) or (whole and tags is None))):
+    ColumnSpec(COLUMNS, columns)  # a wrong choice is refused before anything is read
+    path = existing_file(entry)
+    kind = file_format(path)
+    whole = _find_sentence_cell(path, columns) if kind in (*CONLL_SUFFIXES, *TAB_SUFFIXES) else None
+    if kind in CONLL_SUFFIXES or (
+        kind in TAB_SUFFIXES and not (_has_sentence_rows(path, columns) or (whole and tags is None))
+    ):
         if whole is not None:
             raise DataError(
                 f"does not look like CoNLL's form: one word is wanted, and '{whole[1][:60].strip()}' stands there.", path,
                 whole[0], "It has a word a line with its tag beside it, and a blank line between sentences. A table of whole "
                 "sentences has a tag for each of their words: columns words and tags.",
             )  # fmt: skip
-        return _by_word(entry, path, columns, complain, tags)
-    if kind not in (*TABS, *OBJECTS, *PARQUET, ".csv"):
+        return _read_conll(entry, path, columns, on_error, tags)
+    if kind not in (*TAB_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES, ".csv"):
         raise DataError(
             f"the suffix '{kind}' says nothing about its form." if kind else "has no suffix that tells its form.",
             path,
-            advice=f"Known are {' '.join(CONLL)} .txt .tsv (a word a line), .csv .tsv .jsonl (a sentence a line), each also "
+            advice=f"Known are {' '.join(CONLL_SUFFIXES)} .txt .tsv (a word a line), .csv .tsv .jsonl (a sentence a line), each also "
             "with .gz, and .parquet.",
         )
-    return (_words if tags is None else _by_row)(entry, path, columns, complain, tags or Tags())
+    return (_read_words if tags is None else _read_table)(entry, path, columns, on_error, tags or TagOptions())
 
 
-def _sentence(path: Path, columns: Mapping[str, str] | None) -> tuple[int, str] | None:
+def _find_sentence_cell(path: Path, columns: Mapping[str, str] | None) -> tuple[int, str] | None:
     """The first text that stands where a word should, with its line, where most lines of a file of tabs have one."""
-    deaf: Complain = lambda kind, error: None  # noqa: E731 - who reads the words will hear of it
+    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - who reads the words will hear of it
     said = (columns or {}).get("words", "0")
     at = int(said) if said.isascii() and said.isdigit() else 0
-    found = ((line, split(text, tabs=True)) for line, text in lines(path, deaf) if "\t" in text and text[0] != "#")
-    rows = [(line, cells[at]) for line, cells in islice(found, _LOOKED) if at < len(cells)]
+    found = (
+        (line, split_columns(text, tab_separated=True))
+        for line, text in read_lines(path, deaf)
+        if "\t" in text and text[0] != "#"
+    )
+    rows = [(line, cells[at]) for line, cells in islice(found, _PROBE_LINES) if at < len(cells)]
     long = [(line, text) for line, text in rows if " " in text]
     return long[0] if 2 * len(long) > len(rows) else None
 
 
-def _in_rows(path: Path, columns: Mapping[str, str] | None) -> bool:
+def _has_sentence_rows(path: Path, columns: Mapping[str, str] | None) -> bool:
     """Whether a file of tabs has a sentence a line: several tags in one column never belong to one word."""
-    deaf: Complain = lambda kind, error: None  # noqa: E731 - who reads the rows will hear of it
-    found = (split(text, tabs=True) for _, text in lines(path, deaf) if "\t" in text and not text.startswith("# "))
-    rows = list(islice(found, _LOOKED))
+    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - who reads the rows will hear of it
+    found = (
+        split_columns(text, tab_separated=True)
+        for _, text in read_lines(path, deaf)
+        if "\t" in text and not text.startswith("# ")
+    )
+    rows = list(islice(found, _PROBE_LINES))
     said = (columns or {}).get("tags", "")
     names = [cell.lower() for cell in rows[0]] if rows else []
-    at = next((names.index(name) for name in (said.lower(), *TAGS) if name in names), -1)
+    at = next((names.index(name) for name in (said.lower(), *TAG_COLUMNS) if name in names), -1)
     at = int(said) if said.isascii() and said.isdigit() else at
     return any(" " in cells[at] for cells in rows if at < len(cells))
 
 
-def _by_word(
-    entry: str, path: Path, columns: Mapping[str, str] | None, complain: Complain, tags: Tags | None
-) -> Iterator[Tagged]:
+def _read_conll(
+    entry: str, path: Path, columns: Mapping[str, str] | None, complain: ErrorHandler, tags: TagOptions | None
+) -> Iterator[TaggedSentence]:
     if tags is None:
-        for words in sentences(path, columns, complain, asked=True):
-            yield Tagged(tuple(word.text for word in words), (), entry, words[0].line)
+        for words in read_sentences(path, columns, complain, words_only=True):
+            yield TaggedSentence(tuple(word.text for word in words), (), entry, words[0].line)
         return
-    spelling = _Spelling(entry, tags.scheme)
-    for words in sentences(path, columns, complain):
+    spelling = _TagValidator(entry, tags.scheme)
+    for words in read_sentences(path, columns, complain):
         try:
-            spelling.look([(word.line, word.tag) for word in words])
+            spelling.check([(word.line, word.tag) for word in words])
         except DataError as error:
             complain("format", error)
             continue
-        yield Tagged(tuple(word.text for word in words), tuple(word.tag for word in words), entry, words[0].line)
+        yield TaggedSentence(
+            tuple(word.text for word in words), tuple(word.tag for word in words), entry, words[0].line
+        )
 
 
-class _Spelling:
+class _TagValidator:
     """Tags of one file either spell entities, or are classes of single words: one among many others is a mistake."""
 
     def __init__(self, path: str, scheme: str) -> None:
         self.path, self.scheme = path, scheme
-        self.first: dict[bool, tuple[int, str]] = {}
+        self.first_seen: dict[bool, tuple[int, str]] = {}
         """of tags that spell an entity and of those that do not, the first"""
 
-    def look(self, tags: Iterable[tuple[int, str]]) -> None:
+    def check(self, tags: Iterable[tuple[int, str]]) -> None:
         """Tags with their lines."""
         if self.scheme == "plain":
             return
         for line, tag in tags:
-            spells = parted(tag) is not None
+            spells = parse_tag(tag) is not None
             if spells and len(tag) == 1:
                 continue  # O, or a letter that may be either
             if self.scheme != "auto" and not spells:
                 advice = f"In {self.scheme} it is O, or a letter and a kind such as B-PER."
                 raise DataError(f"the tag '{tag[:40]}' is none of {self.scheme}.", self.path, line, advice)
-            if (opposite := not spells) in self.first:
-                where, other = self.first[opposite]
+            if (opposite := not spells) in self.first_seen:
+                where, other = self.first_seen[opposite]
                 entity, single = (tag, other) if spells else (other, tag)
                 raise DataError(
                     f"the tag '{tag[:40]}' is of another scheme than '{other[:40]}' of line {where}.", self.path, line,
                     f"'{entity[:40]}' spells an entity, '{single[:40]}' does not. Entities are written as O, B-PER, I-PER "
                     "(also E-, S-, L-, U-).",
                 )  # fmt: skip
-            self.first.setdefault(spells, (line, tag))
+            self.first_seen.setdefault(spells, (line, tag))
 
 
 # -- a sentence a row
 
 
-def _by_row(
-    entry: str, path: Path, columns: Mapping[str, str] | None, complain: Complain, tags: Tags
-) -> Iterator[Tagged | Empty]:
-    chosen = _called(path, columns)
-    names = tags.names or _published_names(path, (chosen or {}).get("tags", "tags"))
+def _read_table(
+    entry: str, path: Path, columns: Mapping[str, str] | None, complain: ErrorHandler, tags: TagOptions
+) -> Iterator[TaggedSentence | SkippedRow]:
+    chosen = _resolve_columns(path, columns)
+    names = tags.names or _dataset_tag_names(path, (chosen or {}).get("tags", "tags"))
     if not names:
-        _refuse_numbers(path, (chosen or {}).get("tags", "tags"))
-    spelling = _Spelling(entry, tags.scheme)
+        _reject_numeric_tags(path, (chosen or {}).get("tags", "tags"))
+    spelling = _TagValidator(entry, tags.scheme)
 
-    def read() -> Iterator[tuple[int, Tagged | Empty | None]]:
-        for line, row in iterate_rows(entry, COLUMNS, chosen, complain, numbers=("tags",) if names else ()):
+    def read() -> Iterator[tuple[int, TaggedSentence | SkippedRow | None]]:
+        for line, row in iterate_rows(entry, COLUMNS, chosen, complain, numeric=("tags",) if names else ()):
             try:
-                item = _tagged(entry, line, row, names)
-                if isinstance(item, Tagged):
-                    spelling.look((line, tag) for tag in item.tags)
+                item = _make_sentence(entry, line, row, names)
+                if isinstance(item, TaggedSentence):
+                    spelling.check((line, tag) for tag in item.tags)
             except DataError as error:
                 complain("format", error)
                 continue
             yield line, item
 
-    return settled(entry, read())
+    return drop_trailing_blanks(entry, read())
 
 
-def _words(
-    entry: str, path: Path, columns: Mapping[str, str] | None, complain: Complain, tags: Tags
-) -> Iterator[Tagged | Empty]:
+def _read_words(
+    entry: str, path: Path, columns: Mapping[str, str] | None, complain: ErrorHandler, tags: TagOptions
+) -> Iterator[TaggedSentence | SkippedRow]:
     """The same where tags are asked for."""
-    chosen = _called(path, columns, ("words",))
-    names = COLUMNS if chosen is None and len(heading(entry)) == len(COLUMNS) else ("words",)
+    chosen = _resolve_columns(path, columns, ("words",))
+    names = COLUMNS if chosen is None and len(read_header(entry)) == len(COLUMNS) else ("words",)
     if chosen is not None:
         chosen = {name: column for name, column in chosen.items() if name in names}
 
-    def read() -> Iterator[tuple[int, Tagged | None]]:
+    def read() -> Iterator[tuple[int, TaggedSentence | None]]:
         for line, row in iterate_rows(entry, names, chosen, complain):
-            words = tuple(word for word in _items(row["words"]) if word.strip())
-            yield line, Tagged(words, (), entry, line) if words else None
+            words = tuple(word for word in _split_items(row["words"]) if word.strip())
+            yield line, TaggedSentence(words, (), entry, line) if words else None
 
-    return settled(entry, read())
+    return drop_trailing_blanks(entry, read())
 
 
-def _called(
+def _resolve_columns(
     path: Path, columns: Mapping[str, str] | None, needed: tuple[str, ...] = COLUMNS
 ) -> Mapping[str, str] | None:
     """What is called how: as a person said, and beyond that by the usual names."""
-    names = heading(str(path))
+    names = read_header(str(path))
     said = dict(columns or {})
     if any(name not in names and name.isdigit() for name in said.values()):
         return columns  # by place: there is no header
     small = {name.lower(): name for name in reversed(names)}
-    for wanted, usual in (("words", WORDS), ("tags", TAGS)):
+    for wanted, usual in (("words", WORD_COLUMNS), ("tags", TAG_COLUMNS)):
         found = next((small[name] for name in usual if name in small), None)
         if wanted not in said and found is not None:
             said[wanted] = found
     if not set(needed) <= said.keys():
-        if format_of(path) in (*TABS, ".csv") and not said:
+        if file_format(path) in (*TAB_SUFFIXES, ".csv") and not said:
             return None  # without a header, by order
         missing = next(name for name in needed if name not in said)
-        advice = f"Say which they are: --columns words=NAME tags=NAME, of: {listed(names)}."
+        advice = f"Say which they are: --columns words=NAME tags=NAME, of: {format_list(names)}."
         raise DataError(f"no column is named '{missing}'.", path, 1, advice)
     return said
 
 
-def _tagged(path: str, line: int, row: Mapping[str, Any], names: Sequence[str]) -> Tagged | Empty | None:
-    words, tags = _items(row["words"]), _items(row["tags"])
+def _make_sentence(
+    path: str, line: int, row: Mapping[str, Any], names: Sequence[str]
+) -> TaggedSentence | SkippedRow | None:
+    words, tags = _split_items(row["words"]), _split_items(row["tags"])
     if not words and not tags:
         return None
     if not words or not tags:
         missing, there = ("words", tags) if tags else ("tags", words)
-        return Empty(path, line, f"no {missing} beside: {' '.join(there)[:60]}")
+        return SkippedRow(path, line, f"no {missing} beside: {' '.join(there)[:60]}")
     if len(words) != len(tags):
         counts = f"{len(words)} word{'s'[: len(words) > 1]} and {len(tags)} tag{'s'[: len(tags) > 1]}"
         raise DataError(f"has {counts}: {' '.join(words)[:40]} …", path, line, "Every word needs one tag.")
@@ -240,30 +262,30 @@ def _tagged(path: str, line: int, row: Mapping[str, Any], names: Sequence[str]) 
         if blank is not None:
             raise DataError(f"{name} {blank} is blank (they count from 0).", path, line)
     if names:
-        tags = [_name(path, line, tag, names) for tag in tags]
-    return Tagged(tuple(words), tuple(tags), path, line)
+        tags = [_tag_name(path, line, tag, names) for tag in tags]
+    return TaggedSentence(tuple(words), tuple(tags), path, line)
 
 
-def _items(value: Any) -> list[str]:
+def _split_items(value: Any) -> list[str]:
     if isinstance(value, str):
-        return split(value, tabs=False) if value.strip() else []
+        return split_columns(value, tab_separated=False) if value.strip() else []
     return [item.strip(" \t") for item in value]
 
 
-def _name(path: str, line: int, tag: str, names: Sequence[str]) -> str:
+def _tag_name(path: str, line: int, tag: str, names: Sequence[str]) -> str:
     if not tag.isdigit():
         return tag
     if int(tag) >= len(names):
-        advice = f"There are {len(names)}: {listed(names)}."
+        advice = f"There are {len(names)}: {format_list(names)}."
         raise DataError(f"the tag {tag} is the number of none of the names.", path, line, advice)
     return names[int(tag)]
 
 
-def _published_names(path: Path, column: str) -> tuple[str, ...]:
+def _dataset_tag_names(path: Path, column: str) -> tuple[str, ...]:
     """The names of classes that the `datasets` library writes into its Parquet files."""
-    if format_of(path) not in PARQUET:
+    if file_format(path) not in PARQUET_SUFFIXES:
         return ()
-    kept = (_schema(path).metadata or {}).get(b"huggingface", b"{}")
+    kept = (_parquet_schema(path).metadata or {}).get(b"huggingface", b"{}")
     try:
         kind = json.loads(kept)["info"]["features"][column]
         return tuple(map(str, (kind[0] if isinstance(kind, list) else kind["feature"])["names"]))
@@ -271,26 +293,26 @@ def _published_names(path: Path, column: str) -> tuple[str, ...]:
         return ()
 
 
-def _refuse_numbers(path: Path, column: str) -> None:
+def _reject_numeric_tags(path: Path, column: str) -> None:
     """Numbers are no tags where nothing says what they are called."""
-    if format_of(path) in PARQUET:
-        kind = next((field.type for field in _schema(path) if field.name == column), None)
+    if file_format(path) in PARQUET_SUFFIXES:
+        kind = next((field.type for field in _parquet_schema(path) if field.name == column), None)
         number, line = getattr(kind, "value_type", kind), None
         if "int" not in str(number):
             return
-    elif format_of(path) in OBJECTS:
-        number, line = _first_number(path, column)
+    elif file_format(path) in JSON_SUFFIXES:
+        number, line = _first_numeric_tag(path, column)
         if number is None:
             return
     else:
         return
-    raise DataError(f"the tags of '{column}' are numbers ({number}), not names.", path, line, _NAMES)
+    raise DataError(f"the tags of '{column}' are numbers ({number}), not names.", path, line, _TAG_NAMES_HINT)
 
 
-def _first_number(path: Path, column: str) -> tuple[int | None, int | None]:
+def _first_numeric_tag(path: Path, column: str) -> tuple[int | None, int | None]:
     """A tag of the first object that is a number, and its line."""
-    deaf: Complain = lambda kind, error: None  # noqa: E731 - who reads the rows will hear of it
-    line, text = next(((line, text) for line, text in lines(path, deaf) if text.strip()), (0, ""))
+    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - who reads the rows will hear of it
+    line, text = next(((line, text) for line, text in read_lines(path, deaf) if text.strip()), (0, ""))
     try:
         tags = json.loads(text).get(column)
     except (ValueError, AttributeError, RecursionError):
@@ -298,7 +320,7 @@ def _first_number(path: Path, column: str) -> tuple[int | None, int | None]:
     return next((tag for tag in tags if isinstance(tag, int)), None) if isinstance(tags, list) else None, line
 
 
-def _schema(path: Path) -> Any:
+def _parquet_schema(path: Path) -> Any:
     """Of a Parquet file whose columns were read already: pyarrow is there."""
     from pyarrow import ArrowException, parquet, schema
 

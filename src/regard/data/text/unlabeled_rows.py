@@ -8,73 +8,75 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from regard.data.text.columns import SIDES, Wanted
-from regard.data.text.files import Complain
-from regard.data.text.tables import OBJECTS, PARQUET, Empty, format_of, heading, iterate_rows
+from regard.data.text.columns import SIDES, ColumnSpec
+from regard.data.text.files import ErrorHandler
+from regard.data.text.tables import JSON_SUFFIXES, PARQUET_SUFFIXES, SkippedRow, file_format, iterate_rows, read_header
 from regard.errors import DataError
 
-Rows = Iterator[tuple[int, Any]]
+InputIterator = Iterator[tuple[int, Any]]
 
-TABLES = (".tsv", ".tab", ".csv", *OBJECTS, *PARQUET)
+TABLE_SUFFIXES = (".tsv", ".tab", ".csv", *JSON_SUFFIXES, *PARQUET_SUFFIXES)
 """Suffixes of files with columns. Plain text (.txt) is one input a line, unless columns are named."""
 
 
-def texts(entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Rows:
+def read_texts(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
     """The column `text`, exactly as it is written."""
-    for line, row in iterate_rows(entry, ("text",), columns, complain):
+    for line, row in iterate_rows(entry, ("text",), columns, on_error):
         yield line, row["text"] if row["text"].strip() else None
 
 
-def sources(
-    entry: str, columns: Mapping[str, str] | None, complain: Complain, usual: tuple[str, ...] = ("source",)
-) -> Rows:
+def read_sources(
+    entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler, aliases: tuple[str, ...] = ("source",)
+) -> InputIterator:
     """The first texts of pairs: of a table without a header the first of two columns, else one of the `usual` names."""
     said = dict(columns or {})
-    Wanted(("source",), said, ("target", "text"))  # a wrong choice is refused before names are looked for
-    names = heading(entry)
+    ColumnSpec(("source",), said, ("target", "text"))  # a wrong choice is refused before names are looked for
+    names = read_header(entry)
     small = {name.lower(): name for name in names}
-    found = said.get("source") or said.get("text") or next((small[name] for name in usual if name in small), None)
-    ordered = found is None and len(names) == len(SIDES) and format_of(entry) not in (*OBJECTS, *PARQUET)
+    found = said.get("source") or said.get("text") or next((small[name] for name in aliases if name in small), None)
+    ordered = (
+        found is None and len(names) == len(SIDES) and file_format(entry) not in (*JSON_SUFFIXES, *PARQUET_SUFFIXES)
+    )
     needed, chosen = SIDES if ordered else ("source",), None if found is None else {"source": found}
-    for line, row in iterate_rows(entry, needed, chosen, complain):
+    for line, row in iterate_rows(entry, needed, chosen, on_error):
         yield line, row["source"].strip() or None
 
 
-def labelled(entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Rows:
+def read_text_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
     """A text, or two that are looked at together."""
-    from regard.data.text.labeled import labelled_of
+    from regard.data.text.labeled import read_labeled
 
-    for line, item in _whole(labelled_of(entry, columns, complain, asked=True), complain):
+    for line, item in _report_incomplete(read_labeled(entry, columns, on_error, inputs_only=True), on_error):
         yield line, item and ((item.text, item.other) if item.other else item.text)
 
 
-def questions(entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Rows:
+def read_question_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
     """A question with its choices."""
-    from regard.data.text.labeled import questions_of
+    from regard.data.text.labeled import read_questions
 
-    return _whole(questions_of(entry, columns, complain, asked=True), complain)
+    return _report_incomplete(read_questions(entry, columns, on_error, inputs_only=True), on_error)
 
 
-def sentences(entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Rows:
+def read_sentence_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
     """The words of a sentence."""
-    from regard.data.text.tagged import tagged_of
+    from regard.data.text.tagged import read_tagged
 
-    for line, item in _whole(tagged_of(entry, columns, complain, tags=None), complain):
+    for line, item in _report_incomplete(read_tagged(entry, columns, on_error, tags=None), on_error):
         yield line, item and list(item.words)
 
 
-def spans(entry: str, columns: Mapping[str, str] | None, complain: Complain) -> Rows:
+def read_qa_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
     """A question and its context."""
-    from regard.data.text.qa import spans_of
+    from regard.data.text.qa import read_qa
 
-    for line, item in _whole(spans_of(entry, columns, complain, asked=True), complain):
+    for line, item in _report_incomplete(read_qa(entry, columns, on_error, inputs_only=True), on_error):
         yield line, item and (item.question, item.context)
 
 
-def _whole(items: Iterable[Any], complain: Complain) -> Rows:
+def _report_incomplete(items: Iterable[Any], complain: ErrorHandler) -> InputIterator:
     """Samples by their lines. Of rows in which only something is blank it is complained."""
     for item in items:
-        if isinstance(item, Empty) and item.text:
-            complain("format", DataError(f"has {item.text}.", item.path, item.line))
+        if isinstance(item, SkippedRow) and item.reason:
+            complain("format", DataError(f"has {item.reason}.", item.path, item.line))
         else:
-            yield item.line, None if isinstance(item, Empty) else item
+            yield item.line, None if isinstance(item, SkippedRow) else item

@@ -12,22 +12,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.nn.attention.kv_cache import Fixed, Memory
-from regard.nn.attention.masks import Rule, Written
-from regard.nn.attention.relative_positions import Placed
+from regard.nn.attention.kv_cache import KVCache, StaticCache
+from regard.nn.attention.masks import AttentionMask, Dense
+from regard.nn.attention.relative_positions import BoundPosition
 from regard.nn.kernels import dispatch
 from regard.nn.kernels.linear import Linear
-from regard.types import Look, Seen
+from regard.types import AttentionRecord, AttentionRecords
 
 
 @dataclass(frozen=True)
-class Dot:
+class DotProductScore:
     """score = q · k · scale; the scale is 1/√d, and a temperature divides it further (a high one flattens)."""
 
     scale: float | None = None
     temperature: float = 1.0
 
-    def factor(self, head_width: int) -> float:
+    def resolve_scale(self, head_width: int) -> float:
         return (head_width**-0.5 if self.scale is None else self.scale) / self.temperature
 
 
@@ -38,41 +38,41 @@ class Attention(nn.Module):
     """
 
     def __init__(
-        self, width: int, heads: int, context: int | None = None, bias: bool = True, dropout: float = 0.0,
-        score: Dot | None = None,
+        self, width: int, heads: int, context_width: int | None = None, bias: bool = True, dropout: float = 0.0,
+        score: DotProductScore | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         if width % heads:
             raise ValueError(f"width {width} cannot be divided among {heads} heads")
-        self.width, self.heads, self.dropout, self.score = width, heads, dropout, score or Dot()
-        if context is None:
+        self.width, self.heads, self.dropout, self.score = width, heads, dropout, score or DotProductScore()
+        if context_width is None:
             self.qkv = Linear(width, 3 * width, bias)
         else:
             self.q = Linear(width, width, bias)
-            self.kv = Linear(context, 2 * width, bias)
-        self.crossing = context is not None
+            self.kv = Linear(context_width, 2 * width, bias)
+        self.is_cross = context_width is not None
         self.out = Linear(width, width, bias)
-        self.reset()
+        self.reset_parameters()
 
-    def reset(self) -> None:
+    def reset_parameters(self) -> None:
         """Xavier for each of q, k, v and out as a matrix of its own, however they are stored."""
-        joined = (self.q.weight, *self.kv.weight.chunk(2)) if self.crossing else self.qkv.weight.chunk(3)
+        joined = (self.q.weight, *self.kv.weight.chunk(2)) if self.is_cross else self.qkv.weight.chunk(3)
         for matrix in (*joined, self.out.weight):
             nn.init.xavier_uniform_(matrix)
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def split(self, x: Float[Tensor, "B L D"], parts: int) -> tuple[Tensor, ...]:
+    def split_heads(self, x: Float[Tensor, "B L D"], parts: int) -> tuple[Tensor, ...]:
         """(B, L, parts · D) -> `parts` tensors (B, H, L, d)."""
         B, L, _ = x.shape
         return tuple(x.view(B, L, parts, self.heads, self.width // self.heads).permute(2, 0, 3, 1, 4))
 
     def query(self, x: Float[Tensor, "B Q D"]) -> Float[Tensor, "B H Q d"]:
-        return self.split(self.q(x), 1)[0]
+        return self.split_heads(self.q(x), 1)[0]
 
     def keys(self, context: Float[Tensor, "B K C"]) -> tuple[Float[Tensor, "B H K d"], Float[Tensor, "B H K d"]]:
-        k, v = self.split(self.kv(context), 2)
+        k, v = self.split_heads(self.kv(context), 2)
         return k, v
 
     def project(
@@ -80,126 +80,134 @@ class Attention(nn.Module):
     ) -> tuple[Float[Tensor, "B H Q d"], Float[Tensor, "B H K d"], Float[Tensor, "B H K d"]]:
         if context is not None:
             return (self.query(x), *self.keys(context))
-        q, k, v = self.split(self.qkv(x), 3)
+        q, k, v = self.split_heads(self.qkv(x), 3)
         return q, k, v
 
     def attend(
         self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], v: Float[Tensor, "B H K e"],
-        rule: Rule | None = None, at: Int[Tensor, "..."] | None = None, seen: Recorder | None = None,
-        inside: Placed | None = None,
+        mask: AttentionMask | None = None, at: Int[Tensor, "..."] | None = None, record: AttentionRecorder | None = None,
+        position: BoundPosition | None = None,
     ) -> Float[Tensor, "B H Q e"]:  # fmt: skip
-        if inside is not None and inside.position.measures:
-            return self._measured(q, k, v, rule, at, seen, inside)
-        scale = self.score.factor(q.shape[-1])
+        if position is not None and position.position.has_bias:
+            return self._attend_with_bias(q, k, v, mask, at, record, position)
+        scale = self.score.resolve_scale(q.shape[-1])
         dropout = self.dropout if self.training else 0.0
-        kernel = dispatch.choose(q, k, rule, at, dropout, seen is not None)
+        kernel = dispatch.choose_kernel(q, k, mask, at, dropout, record is not None)
         if kernel in ("varlen", "short"):
-            return dispatch.varlen(q, k, v, rule, scale, dropout, few=kernel == "short")
+            return dispatch.varlen(q, k, v, mask, scale, dropout, use_short_kernel=kernel == "short")
         if kernel in ("sdpa", "widened"):
-            fused = dispatch.sdpa if kernel == "sdpa" else dispatch.widened
-            return fused(q, k, v, rule, at, scale, dropout)
+            fused = dispatch.sdpa if kernel == "sdpa" else dispatch.sdpa_float32
+            return fused(q, k, v, mask, at, scale, dropout)
         if kernel == "stepped":
-            assert rule is None or isinstance(rule, Written)
-            return dispatch.stepped(q, k, v, rule, scale)
-        result, weights = dispatch.plain(q, k, v, dispatch.allowed(q, k, rule, at), scale, dropout)
-        if seen is not None:
-            seen(weights)
+            assert mask is None or isinstance(mask, Dense)
+            return dispatch.bmm_attention(q, k, v, mask, scale)
+        result, weights = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, mask, at), scale, dropout)
+        if record is not None:
+            record(weights)
         return result
 
-    def _measured(
-        self, q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, seen: Recorder | None,
-        inside: Placed,
+    def _attend_with_bias(
+        self, q: Tensor, k: Tensor, v: Tensor, rule: AttentionMask | None, at: Tensor | None, seen: AttentionRecorder | None,
+        inside: BoundPosition,
     ) -> Tensor:  # fmt: skip
         """The same where scores have a bias by distance."""
-        scale, dropout = self.score.factor(q.shape[-1]), self.dropout if self.training else 0.0
-        bias, spreads = inside.bias(q, k.shape[-2], scale), inside.position.spreads
+        scale, dropout = self.score.resolve_scale(q.shape[-1]), self.dropout if self.training else 0.0
+        bias, spreads = inside.bias(q, k.shape[-2], scale), inside.position.adds_values
         assert bias is not None
-        kernel = dispatch.choose(q, k, rule, at, dropout, seen is not None or spreads, biased=True)
+        kernel = dispatch.choose_kernel(q, k, rule, at, dropout, seen is not None or spreads, has_bias=True)
         if kernel == "stepped":
-            assert rule is None or isinstance(rule, Written)
-            return dispatch.stepped(q, k, v, rule, scale, bias)
+            assert rule is None or isinstance(rule, Dense)
+            return dispatch.bmm_attention(q, k, v, rule, scale, bias)
         if kernel in ("sdpa", "widened"):
             kind = q.dtype if kernel == "sdpa" else torch.float32
-            hidden = inside.alike(
+            hidden = inside.memoize_bias(
                 rule, (kind, *q.shape[:3], k.shape[-2]),
-                lambda: dispatch.hidden_in(bias.to(kind), dispatch.allowed(q, k, rule, at)),
+                lambda: dispatch.mask_bias(bias.to(kind), dispatch.bool_mask(q, k, rule, at)),
             )  # fmt: skip
-            return dispatch.biased(q.to(kind), k.to(kind), v.to(kind), hidden, scale, dropout).to(v.dtype)
-        mask, spread = dispatch.allowed(q, k, rule, at), inside.spread if spreads else None
-        result, weights = dispatch.plain(q, k, v, mask, scale, dropout, bias, spread)
+            return dispatch.sdpa_with_bias(q.to(kind), k.to(kind), v.to(kind), hidden, scale, dropout).to(v.dtype)
+        mask, spread = dispatch.bool_mask(q, k, rule, at), inside.add_values if spreads else None
+        result, weights = dispatch.eager_attention(q, k, v, mask, scale, dropout, bias, spread)
         if seen is not None:
             seen(weights)
         return result
 
-    def _band(self, x: Tensor, memory: Fixed, rule: Rule | None, where: Tensor | None) -> int | None:
+    def _decode_window(
+        self, x: Tensor, memory: StaticCache, rule: AttentionMask | None, where: Tensor | None
+    ) -> int | None:
         """How far back one more token looks, where the kernel for that can be taken."""
-        if self.crossing or self.training or x.shape[1] != 1 or where is None or memory.columns is not None:
+        if self.is_cross or self.training or x.shape[1] != 1 or where is None or memory.write_columns is not None:
             return None
-        if not dispatch.steps_alone(memory.k) or memory.k is None or x.dtype != memory.k.dtype:
+        if not dispatch.has_decode_kernel(memory.k) or memory.k is None or x.dtype != memory.k.dtype:
             return None
-        return dispatch.past_form(rule)
+        return dispatch.match_causal(rule)
 
-    def _step(self, x: Tensor, memory: Fixed, where: Tensor | None, band: int, inside: Placed | None) -> Tensor:
+    def _decode_step(
+        self, x: Tensor, memory: StaticCache, where: Tensor | None, band: int, inside: BoundPosition | None
+    ) -> Tensor:
         """One more token a row, by the kernel that writes its key and value itself."""
         assert where is not None and memory.k is not None
         qkv = self.qkv(x)
         if inside is not None:
-            turned = inside.turn(*self.split(qkv, 3))
+            turned = inside.rotate(*self.split_heads(qkv, 3))
             qkv = torch.stack(turned, 2).transpose(1, 3).flatten(2)
-        scale = self.score.factor(memory.k.shape[-1])
-        return self.out(dispatch.step(qkv[:, 0], memory, where[:, 0], scale, band)[:, None])
+        scale = self.score.resolve_scale(memory.k.shape[-1])
+        return self.out(dispatch.decode_step(qkv[:, 0], memory, where[:, 0], scale, band)[:, None])
 
     def forward(
-        self, x: Float[Tensor, "B Q D"], context: Float[Tensor, "B K C"] | None = None, *, rule: Rule | None = None,
-        memory: Memory | None = None, where: Int[Tensor, "..."] | None = None, seen: Recorder | None = None,
-        inside: Placed | None = None,
+        self, x: Float[Tensor, "B Q D"], context: Float[Tensor, "B K C"] | None = None, *, mask: AttentionMask | None = None,
+        cache: KVCache | None = None, at: Int[Tensor, "..."] | None = None, record: AttentionRecorder | None = None,
+        position: BoundPosition | None = None,
     ) -> Float[Tensor, "B Q D"]:  # fmt: skip
         """`where`: the columns of x in its row, when it does not start at 0 (with a memory).
         `inside`: a position that acts here, of a self-attention."""
-        if isinstance(memory, Fixed) and seen is None and (band := self._band(x, memory, rule, where)) is not None:
-            if inside is None or not inside.position.measures:
-                return self._step(x, memory, where, band, inside)
-        if self.crossing:
-            if inside is not None:
+        if (
+            isinstance(cache, StaticCache)
+            and record is None
+            and (band := self._decode_window(x, cache, mask, at)) is not None
+        ):
+            if position is None or not position.position.has_bias:
+                return self._decode_step(x, cache, at, band, position)
+        if self.is_cross:
+            if position is not None:
                 raise ValueError("a position acts inside self-attention: distances to a context mean nothing")
-            q, where = self.query(x), None  # positions of x mean nothing among the keys of the context
+            q, at = self.query(x), None  # positions of x mean nothing among the keys of the context
         elif context is None:
             q, own_k, own_v = self.project(x)
-            if inside is not None:
-                q, own_k, own_v = inside.turn(q, own_k, own_v)
+            if position is not None:
+                q, own_k, own_v = position.rotate(q, own_k, own_v)
         else:
             raise ValueError("this is a self-attention: it has no matrices for a context")
 
         def make() -> tuple[Tensor, Tensor]:
-            if not self.crossing:
+            if not self.is_cross:
                 return own_k, own_v
             if context is None:
                 raise ValueError("cross-attention needs a context, or a memory that holds one")
             return self.keys(context)
 
-        k, v = make() if memory is None else memory.extend(make, where)
-        mixed = self.attend(q, k, v, rule, where, seen, inside)
+        k, v = make() if cache is None else cache.extend(make, at)
+        mixed = self.attend(q, k, v, mask, at, record, position)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
 @dataclass
-class Recorder:
+class AttentionRecorder:
     """Handed to an attention that is watched: it keeps the weights under the attention's name, or hands them on."""
 
     name: str
-    into: Seen
-    also: Recorder | None = None
+    records: AttentionRecords
+    next_recorder: AttentionRecorder | None = None
     """another one who watches at the same time"""
-    gradients: bool = False
+    keep_graph: bool = False
     """whether weights stay in the graph, so that one can ask what a number owes to them"""
-    each: Callable[[Look], None] | None = None
+    callback: Callable[[AttentionRecord], None] | None = None
     """is told of every look, which then is not kept"""
 
     def __call__(
         self, weights: Float[Tensor, "B H Q K"], keys: Int[Tensor, "..."] | None = None,
         queries: Int[Tensor, "B Q"] | None = None,
     ) -> None:  # fmt: skip
-        look = Look(self.name, weights if self.gradients else weights.detach(), keys, queries)
-        (self.into.looks.append if self.each is None else self.each)(look)
-        if self.also is not None:
-            self.also(weights, keys, queries)
+        look = AttentionRecord(self.name, weights if self.keep_graph else weights.detach(), keys, queries)
+        (self.records.records.append if self.callback is None else self.callback)(look)
+        if self.next_recorder is not None:
+            self.next_recorder(weights, keys, queries)

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.nn.kernels.local_chunked import Cut, Piece, pieces, spacious
-from regard.nn.kernels.local_pattern import Band
+from regard.nn.kernels.local_chunked import Chunk, ChunkSpec, empty_transposed, iter_chunks
+from regard.nn.kernels.local_pattern import LocalPattern
 
-CUT = Cut(256, 2**22)
+CHUNK_SPEC = ChunkSpec(256, 2**22)
 
 
-def _columns(piece: Piece, device: torch.device) -> tuple[Tensor, Tensor]:
+def _window_keys(piece: Chunk, device: torch.device) -> tuple[Tensor, Tensor]:
     """(C, W) which key of the piece each place of a query's window is, and whether there is such a key."""
     step = piece.keys.step
     first = (piece.queries.start - piece.keys.start) // step - piece.window.left
@@ -29,87 +29,89 @@ def _columns(piece: Piece, device: torch.device) -> tuple[Tensor, Tensor]:
     return at.clamp(0, keys - 1), (at >= 0) & (at < keys)
 
 
-def _each(band: Band, x: Tensor) -> Iterator[tuple[Any, Any, Tensor, Tensor]]:
+def _iter_windows(band: LocalPattern, x: Tensor) -> Iterator[tuple[Any, Any, Tensor, Tensor]]:
     """Of each piece: its queries, its keys, and the columns of its windows."""
-    for piece in pieces(band, x, CUT):
+    for piece in iter_chunks(band, x, CHUNK_SPEC):
         here, there = ((piece.rows, piece.heads, side) for side in (piece.queries, piece.keys))
-        yield here, there, *_columns(piece, x.device)
+        yield here, there, *_window_keys(piece, x.device)
 
 
-def _square(part: Tensor, columns: Tensor, inside: Tensor, keys: int) -> Tensor:
+def _to_dense(part: Tensor, columns: Tensor, inside: Tensor, keys: int) -> Tensor:
     """(…, C, W) of a band as (…, C, K): each place where its key is."""
     room = part.new_zeros(*part.shape[:-1], keys)
     return room.scatter_add_(-1, columns.expand_as(part), torch.where(inside, part, 0.0))
 
 
-def _alike(q: Tensor, k: Tensor, band: Band) -> Tensor:
+def _band_scores(q: Tensor, k: Tensor, band: LocalPattern) -> Tensor:
     """q · k for every place of every window."""
     scores = q.new_empty(*q.shape[:3], band.window.left + band.window.right + 1)
-    for here, there, columns, inside in _each(band, q):
+    for here, there, columns, inside in _iter_windows(band, q):
         square = q[here] @ k[there].transpose(-2, -1)
         scores[here] = torch.where(inside, square.gather(-1, columns.expand(*square.shape[:3], -1)), 0.0)
     return scores
 
 
-def _mix(weights: Tensor, v: Tensor, band: Band) -> Tensor:
+def _band_matmul(weights: Tensor, v: Tensor, band: LocalPattern) -> Tensor:
     """Σ weight · value over the places of every window."""
-    mixed = spacious(v)
-    for here, there, columns, inside in _each(band, v):
+    mixed = empty_transposed(v)
+    for here, there, columns, inside in _iter_windows(band, v):
         values = v[there]
-        mixed[here] = _square(weights[here], columns, inside, values.shape[-2]) @ values
+        mixed[here] = _to_dense(weights[here], columns, inside, values.shape[-2]) @ values
     return mixed
 
 
-def _spread(weights: Tensor, x: Tensor, band: Band) -> Tensor:
+def _band_matmul_transposed(weights: Tensor, x: Tensor, band: LocalPattern) -> Tensor:
     """The reverse: what each key receives from the queries in whose windows it is."""
-    total = spacious(x).zero_()
-    for here, there, columns, inside in _each(band, x):
-        square = _square(weights[here], columns, inside, total[there].shape[-2])
+    total = empty_transposed(x).zero_()
+    for here, there, columns, inside in _iter_windows(band, x):
+        square = _to_dense(weights[here], columns, inside, total[there].shape[-2])
         total[there] += square.transpose(-2, -1) @ x[here]
     return total
 
 
-class _Alike(torch.autograd.Function):
+class _BandScores(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, band: Band) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, band: LocalPattern) -> Tensor:
         ctx.save_for_backward(q, k)
         ctx.band = band
-        return _alike(q, k, band)
+        return _band_scores(q, k, band)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, told: Tensor) -> tuple[Any, ...]:
         q, k = ctx.saved_tensors
-        return _mix(told, k, ctx.band), _spread(told, q, ctx.band), None
+        return _band_matmul(told, k, ctx.band), _band_matmul_transposed(told, q, ctx.band), None
 
 
-class _Mix(torch.autograd.Function):
+class _BandMatmul(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, v: Tensor, band: Band) -> Tensor:
+    def forward(ctx: Any, weights: Tensor, v: Tensor, band: LocalPattern) -> Tensor:
         ctx.save_for_backward(weights, v)
         ctx.band = band
-        return _mix(weights, v, band)
+        return _band_matmul(weights, v, band)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, told: Tensor) -> tuple[Any, ...]:
         weights, v = ctx.saved_tensors
-        return _alike(told, v, ctx.band), _spread(weights, told, ctx.band), None
+        return _band_scores(told, v, ctx.band), _band_matmul_transposed(weights, told, ctx.band), None
 
 
-def _keys(band: Band, heads: int, length: int, device: torch.device) -> Tensor:
+def _key_index(band: LocalPattern, heads: int, length: int, device: torch.device) -> Tensor:
     """(1, H or 1, L, W) the key of each place of each window, outside the row too."""
     at, keys = torch.arange(length, device=device)[:, None], []
     wide = torch.arange(-band.window.left, band.window.right + 1, device=device)
-    for lane, window in band.lanes(heads):
+    for lane, window in band.head_groups(heads):
         assert isinstance(window.dilation, int)
         keys.append((at + wide * window.dilation).expand(lane.stop - lane.start, -1, -1))
     return (torch.cat(keys) if len(keys) > 1 else keys[0][:1])[None]
 
 
-def _seen(band: Band, rows: int, heads: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _visible_keys(
+    band: LocalPattern, rows: int, heads: int, length: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """The keys of all columns, marked tokens first, -1 where there is none; and which of them a query sees."""
-    keys, found, real = _keys(band, heads, length, device), band.places(), band.real(length)
+    keys, found, real = _key_index(band, heads, length, device), band.global_positions(), band.valid_tokens(length)
     b, h = (
         torch.arange(rows, device=device).view(-1, 1, 1, 1),
         torch.arange(keys.shape[1], device=device).view(1, -1, 1, 1),
@@ -117,7 +119,7 @@ def _seen(band: Band, rows: int, heads: int, length: int, device: torch.device) 
     q = torch.arange(length, device=device).view(1, 1, -1, 1)
 
     def together(k: Tensor) -> Tensor | bool:
-        return True if band.rest is None else band.rest(b, h, q, k)
+        return True if band.token_mask is None else band.token_mask(b, h, q, k)
 
     inside = (keys >= 0) & (keys < length)
     may, keys = inside & together(keys.clamp(0, length - 1)), torch.where(inside, keys, -1)
@@ -127,21 +129,21 @@ def _seen(band: Band, rows: int, heads: int, length: int, device: torch.device) 
         sizes = rows, keys.shape[1], length
         may = torch.cat([x.expand(*sizes, -1) for x in (besides, may)], -1)
         keys = torch.cat([x.expand(*sizes, -1) for x in (torch.where(there, places, -1), keys)], -1)
-        assert band.marked is not None
-        may = may & ~band.marked.tokens[:, None, :, None]  # their rows are told apart
+        assert band.global_tokens is not None
+        may = may & ~band.global_tokens.tokens[:, None, :, None]  # their rows are told apart
     if real is not None:
         may = may & real[:, None, :, None]
     return keys.int(), may
 
 
-def looked(
-    q: Tensor, k: Tensor, v: Tensor, band: Band, scale: float, dropout: float = 0.0
+def local_attention_with_weights(
+    q: Tensor, k: Tensor, v: Tensor, pattern: LocalPattern, scale: float, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(B, H, L, e) what every query saw in its window and of the marked tokens; (B, H, L, G + W) by which weights, and
     (B or 1, H or 1, L, G + W) of which keys. Queries that are marked or padding saw nothing here."""
-    found, (_, heads, length, _) = band.places(), q.shape
-    scores = _Alike.apply(q * scale, k, band)  # type: ignore[no-untyped-call]
-    keys, may = _seen(band, q.shape[0], heads, length, q.device)
+    found, (_, heads, length, _) = pattern.global_positions(), q.shape
+    scores = _BandScores.apply(q * scale, k, pattern)  # type: ignore[no-untyped-call]
+    keys, may = _visible_keys(pattern, q.shape[0], heads, length, q.device)
     marked = 0 if found is None else found[0].shape[1]
     if found is not None:
         index = found[0][:, None, :, None].expand(-1, heads, -1, -1)
@@ -149,5 +151,5 @@ def looked(
         scores = torch.cat(((q * scale) @ far_k.transpose(2, 3), scores), -1)
     weights = scores.masked_fill(~may, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~may, 0.0).to(v.dtype)
     used = F.dropout(weights, dropout, training=dropout > 0.0)
-    mixed = _Mix.apply(used[..., marked:], v, band)  # type: ignore[no-untyped-call]
+    mixed = _BandMatmul.apply(used[..., marked:], v, pattern)  # type: ignore[no-untyped-call]
     return mixed if found is None else mixed + used[..., :marked] @ far_v, weights, keys

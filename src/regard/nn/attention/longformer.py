@@ -13,20 +13,20 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.nn.attention.attention import Attention, Dot, Recorder
-from regard.nn.attention.kv_cache import Memory
-from regard.nn.attention.local_recording import looked
-from regard.nn.attention.masks import Rule, dense
-from regard.nn.attention.relative_positions import Placed, Standing
+from regard.nn.attention.attention import Attention, AttentionRecorder, DotProductScore
+from regard.nn.attention.kv_cache import KVCache
+from regard.nn.attention.local_recording import local_attention_with_weights
+from regard.nn.attention.masks import AttentionMask, materialize
+from regard.nn.attention.relative_positions import BoundPosition, PositionIds
 from regard.nn.kernels import dispatch, local_dispatch
 from regard.nn.kernels.linear import Linear
-from regard.nn.kernels.local_pattern import Band, read
-from regard.nn.kernels.pristine import built_of, hooked
+from regard.nn.kernels.local_pattern import LocalPattern, parse_pattern
+from regard.nn.kernels.pristine import has_hooks, is_built_of
 
 
-class Reaching(Attention):
+class LongformerAttention(Attention):
     def __init__(
-        self, width: int, heads: int, bias: bool = True, dropout: float = 0.0, score: Dot | None = None
+        self, width: int, heads: int, bias: bool = True, dropout: float = 0.0, score: DotProductScore | None = None
     ) -> None:
         super().__init__(width, heads, None, bias, dropout, score)
         self.far_q = Linear(width, width, bias)
@@ -38,88 +38,98 @@ class Reaching(Attention):
             nn.init.zeros_(self.far_kv.bias)
 
     def forward(
-        self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, rule: Rule | None = None,
-        memory: Memory | None = None, where: Int[Tensor, "..."] | None = None, seen: Recorder | None = None,
-        inside: Placed | None = None,
+        self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, mask: AttentionMask | None = None,
+        cache: KVCache | None = None, at: Int[Tensor, "..."] | None = None, record: AttentionRecorder | None = None,
+        position: BoundPosition | None = None,
     ) -> Float[Tensor, "B L D"]:  # fmt: skip
-        band = read(rule)
+        band = parse_pattern(mask)
         if band is None:
             raise ValueError("this attention needs a rule of windows: (Window(…) | Global(…)) & …")
-        if context is not None or memory is not None or where is not None:
+        if context is not None or cache is not None or at is not None:
             raise ValueError("this attention reads whole rows from their beginning, and places are not its own")
-        if inside is not None and (inside.position.measures or inside.position.spreads):
+        if position is not None and (position.position.has_bias or position.position.adds_values):
             raise ValueError(
-                f"{type(inside.position).__name__} has a number for every query and key, and windows have no such table: "
+                f"{type(position.position).__name__} has a number for every query and key, and windows have no such table: "
                 "Rotary can be used here"
             )
-        mixed = self.near(x, band, seen, inside).transpose(1, 2).flatten(2)
-        real = band.real(x.shape[1])
-        if band.places() is not None:
-            mixed = local_dispatch.put(mixed, self.far(x, band, seen, inside), band, real)
+        mixed = self.local_attention(x, band, record, position).transpose(1, 2).flatten(2)
+        real = band.valid_tokens(x.shape[1])
+        if band.global_positions() is not None:
+            mixed = local_dispatch.scatter_global_rows(
+                mixed, self.global_attention(x, band, record, position), band, real
+            )
         elif real is not None:
             mixed = mixed.masked_fill(~real[:, :, None], 0.0)
         return self.out(mixed)
 
-    def near(
-        self, x: Float[Tensor, "B L D"], band: Band, seen: Recorder | None, inside: Placed | None = None
+    def local_attention(
+        self,
+        x: Float[Tensor, "B L D"],
+        pattern: LocalPattern,
+        record: AttentionRecorder | None,
+        position: BoundPosition | None = None,
     ) -> Float[Tensor, "B H L d"]:
         """What everyone sees; what marked tokens see in their windows is made for nothing, as they are few."""
         q, k, v = self.project(x)
-        if inside is not None:
-            q, k, v = inside.turn(q, k, v)
-        if band.covers(band.longest(x.shape[1])):
-            return self.attend(q, k, v, band.rest, seen=seen)
-        scale, dropout = self.score.factor(q.shape[-1]), self.dropout if self.training else 0.0
-        if seen is None:
-            return local_dispatch.near(q, k, v, band, scale, dropout)
-        mixed, weights, keys = looked(q, k, v, band, scale, dropout)
-        seen(weights, keys)
+        if position is not None:
+            q, k, v = position.rotate(q, k, v)
+        if pattern.covers(pattern.max_span(x.shape[1])):
+            return self.attend(q, k, v, pattern.token_mask, record=record)
+        scale, dropout = self.score.resolve_scale(q.shape[-1]), self.dropout if self.training else 0.0
+        if record is None:
+            return local_dispatch.local_attention(q, k, v, pattern, scale, dropout)
+        mixed, weights, keys = local_attention_with_weights(q, k, v, pattern, scale, dropout)
+        record(weights, keys)
         return mixed
 
-    def far(
-        self, x: Float[Tensor, "B L D"], band: Band, seen: Recorder | None, inside: Placed | None = None
+    def global_attention(
+        self,
+        x: Float[Tensor, "B L D"],
+        pattern: LocalPattern,
+        record: AttentionRecorder | None,
+        position: BoundPosition | None = None,
     ) -> Float[Tensor, "B G D"]:
         """What the marked tokens see: all that is real and of their document."""
-        found = band.places()
+        found = pattern.global_positions()
         assert found is not None
         (places, there), (B, L, D) = found, x.shape
         rows = torch.arange(0, B * L, L, device=x.device)[:, None] + places
-        (q,) = self.split(self.far_q(x.reshape(B * L, D).index_select(0, rows.flatten()).view(B, -1, D)), 1)
-        scale, dropout = self.score.factor(q.shape[-1]), self.dropout if self.training else 0.0
-        if seen is None and inside is None and self._gathers(places.shape[1]):
-            mixed = self._gathered(q * scale, x, band, dropout)
+        (q,) = self.split_heads(self.far_q(x.reshape(B * L, D).index_select(0, rows.flatten()).view(B, -1, D)), 1)
+        scale, dropout = self.score.resolve_scale(q.shape[-1]), self.dropout if self.training else 0.0
+        if record is None and position is None and self._prefers_folded_kv(places.shape[1]):
+            mixed = self._global_folded_kv(q * scale, x, pattern, dropout)
         else:
-            k, v = self.split(self.far_kv(x), 2)
-            if inside is not None:
-                _, k, v = inside.turn(k, k, v)
-                q = _turned(q, places, L, inside)
-            if seen is None:
-                mixed = local_dispatch.far(q, k, v, band, scale, dropout)
+            k, v = self.split_heads(self.far_kv(x), 2)
+            if position is not None:
+                _, k, v = position.rotate(k, k, v)
+                q = _rotate_queries(q, places, L, position)
+            if record is None:
+                mixed = local_dispatch.global_attention(q, k, v, pattern, scale, dropout)
             else:
-                may = dispatch.allowed(q, k, band.rest, places)
-                mixed, weights = dispatch.plain(q, k, v, may, scale, dropout)
-                seen(weights, None, torch.where(there, places, -1))
+                may = dispatch.bool_mask(q, k, pattern.token_mask, places)
+                mixed, weights = dispatch.eager_attention(q, k, v, may, scale, dropout)
+                record(weights, None, torch.where(there, places, -1))
         return mixed.transpose(1, 2).flatten(2)
 
-    def _gathers(self, marked: int) -> bool:
+    def _prefers_folded_kv(self, marked: int) -> bool:
         """Whether few enough are marked that taking their queries to the tokens costs less than making the keys and values
         of all tokens for them."""
         few = 2 * marked * self.heads <= self.width
-        return few and built_of(self.far_kv, (Linear,)) and not hooked(self.far_kv)
+        return few and is_built_of(self.far_kv, (Linear,)) and not has_hooks(self.far_kv)
 
-    def _gathered(
-        self, q: Float[Tensor, "B H G d"], x: Float[Tensor, "B L D"], band: Band, dropout: float
+    def _global_folded_kv(
+        self, q: Float[Tensor, "B H G d"], x: Float[Tensor, "B L D"], band: LocalPattern, dropout: float
     ) -> Float[Tensor, "B H G d"]:
         """The same without keys and values: q · (W x) = (Wᵀ q) · x, and Σ p (W x + b) = W (Σ p x) + b Σ p.
 
         The bias of the keys adds the same to all scores of a query, which changes no weight."""
-        (B, H, G, _), found = q.shape, band.places()
+        (B, H, G, _), found = q.shape, band.global_positions()
         assert found is not None
         keys, values = self.far_kv.weight.view(2, H, -1, self.width)
         scores = (q @ keys).flatten(1, 2) @ x.transpose(1, 2)
         scores = scores.view(B, H, G, -1)
-        if band.rest is not None:
-            may = dense(band.rest, B, H, found[0], torch.arange(x.shape[1], device=x.device))
+        if band.token_mask is not None:
+            may = materialize(band.token_mask, B, H, found[0], torch.arange(x.shape[1], device=x.device))
             weights = scores.masked_fill(~may, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~may, 0.0)
         else:
             weights = scores.softmax(-1)
@@ -130,10 +140,10 @@ class Reaching(Attention):
         return mixed
 
 
-def _turned(
-    q: Float[Tensor, "B H G d"], places: Int[Tensor, "B G"], length: int, inside: Placed
+def _rotate_queries(
+    q: Float[Tensor, "B H G d"], places: Int[Tensor, "B G"], length: int, inside: BoundPosition
 ) -> Float[Tensor, "B H G d"]:
     """Queries of some tokens of a row, each by where it stands."""
-    all_places = inside.standing.places(length, q.device)
-    standing = Standing(all_places.expand(len(places), -1).gather(1, places))
-    return inside.position.turn(q, q, q, standing)[0]
+    all_places = inside.position_ids.query_positions(length, q.device)
+    standing = PositionIds(all_places.expand(len(places), -1).gather(1, places))
+    return inside.position.rotate(q, q, q, standing)[0]

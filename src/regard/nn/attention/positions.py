@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError
 
-Layout = Literal["halves", "interleaved"]
+SinusoidLayout = Literal["halves", "interleaved"]
 
 
-def exact(device: torch.device) -> torch.dtype:
+def table_dtype(device: torch.device) -> torch.dtype:
     """What tables are made in before they are rounded once: MPS has no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-class Sinusoid(nn.Module):
+class SinusoidalPosition(nn.Module):
     """Sines and cosines of wavelengths from 2π to base·2π; nothing to learn, any length.
 
     `interleaved` is the paper's formula (channel 2i a sine, 2i+1 its cosine), `halves` is [sin | cos] as published
@@ -27,61 +27,61 @@ class Sinusoid(nn.Module):
     An odd width is allowed: the last sine has no cosine.
     """
 
-    def __init__(self, width: int, layout: Layout = "halves", base: float = 10000.0) -> None:
+    def __init__(self, width: int, layout: SinusoidLayout = "halves", base: float = 10000.0) -> None:
         super().__init__()
         self.width, self.layout, self.base = width, layout, base
-        self.length: int | None = None
+        self.max_length: int | None = None
 
-    def forward(self, where: Int[Tensor, "..."]) -> Float[Tensor, "... D"]:
-        dtype = exact(where.device)
-        pairs = torch.arange((self.width + 1) // 2, device=where.device, dtype=dtype)
-        angles = where.to(dtype)[..., None] * torch.exp(pairs * (-2 * math.log(self.base) / self.width))
+    def forward(self, positions: Int[Tensor, "..."]) -> Float[Tensor, "... D"]:
+        dtype = table_dtype(positions.device)
+        pairs = torch.arange((self.width + 1) // 2, device=positions.device, dtype=dtype)
+        angles = positions.to(dtype)[..., None] * torch.exp(pairs * (-2 * math.log(self.base) / self.width))
         waves = (angles.sin(), angles.cos())
         if self.layout == "halves":
             return torch.cat(waves, dim=-1)[..., : self.width]
         return torch.stack(waves, dim=-1).flatten(-2)[..., : self.width]
 
 
-class Learned(nn.Module):
+class LearnedPosition(nn.Module):
     """One vector a position, trained; there is none beyond `length`."""
 
-    def __init__(self, length: int, width: int, std: float = 0.02) -> None:
+    def __init__(self, max_length: int, width: int, std: float = 0.02) -> None:
         super().__init__()
-        self.length: int | None = length
-        self.table = nn.Embedding(length, width)
+        self.max_length: int | None = max_length
+        self.table = nn.Embedding(max_length, width)
         nn.init.normal_(self.table.weight, std=std)
 
-    def forward(self, where: Int[Tensor, "..."]) -> Float[Tensor, "... D"]:
-        return self.table(where)
+    def forward(self, positions: Int[Tensor, "..."]) -> Float[Tensor, "... D"]:
+        return self.table(positions)
 
 
-class Nowhere(nn.Module):
+class NoPosition(nn.Module):
     """Nothing is added: order is known from the causal rule alone, or from positions inside attention (relative.py)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width = width
-        self.length: int | None = None
+        self.max_length: int | None = None
 
-    def forward(self, where: Int[Tensor, "..."]) -> Float[Tensor, "... D"]:
-        return torch.zeros((), device=where.device).expand(*where.shape, self.width)
-
-
-Added = Learned | Sinusoid | Nowhere
+    def forward(self, positions: Int[Tensor, "..."]) -> Float[Tensor, "... D"]:
+        return torch.zeros((), device=positions.device).expand(*positions.shape, self.width)
 
 
-def added(config: Any) -> Added:
-    """What `config.positions` asks for."""
-    if config.positions == "none":
-        return Nowhere(config.width)
-    if config.positions == "learned":
-        return Learned(config.length, config.width)
-    return Sinusoid(config.width, config.positions)
+AbsolutePosition = LearnedPosition | SinusoidalPosition | NoPosition
 
 
-def refuse_beyond(most: int | None, length: int) -> None:
+def make_absolute_position(config: Any) -> AbsolutePosition:
+    """What `config.position_embedding` asks for."""
+    if config.position_embedding == "none":
+        return NoPosition(config.width)
+    if config.position_embedding == "learned":
+        return LearnedPosition(config.max_length, config.width)
+    return SinusoidalPosition(config.width, config.position_embedding)
+
+
+def check_length(max_length: int | None, length: int) -> None:
     """`most`: positions that there are; None: any number."""
-    if most is not None and length > most:
+    if max_length is not None and length > max_length:
         raise RegardError(
-            f"the context has {most} positions, and position {length} was asked for. Give fewer tokens, or ask for fewer."
+            f"the context has {max_length} positions, and position {length} was asked for. Give fewer tokens, or ask for fewer."
         )

@@ -20,13 +20,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import SettingError
-from regard.nn.attention.positions import Layout, exact
+from regard.nn.attention.positions import SinusoidLayout, table_dtype
 
-Made = TypeVar("Made")
-Relative = Literal["none", "rotary", "rotary-halves", "buckets", "shaw"]
+T = TypeVar("T")
+RelativeKind = Literal["none", "rotary", "rotary-halves", "t5", "shaw"]
 
 
-class Standing:
+class PositionIds:
     """Where the queries and the keys of one pass stand, (Q,) or (B, Q) and (K,) or (B, K).
 
     None: queries from 0 on, and a key where its column is. What layers work out alike is kept for the others of the pass.
@@ -34,64 +34,68 @@ class Standing:
 
     def __init__(self, queries: Tensor | None = None, keys: Tensor | None = None) -> None:
         self.queries, self.keys = queries, keys
-        self.kept: list[tuple[tuple[object, ...], tuple[Any, ...], Any]] = []
+        self.cache: list[tuple[tuple[object, ...], tuple[Any, ...], Any]] = []
         """whose it is, its form, and what was made"""
 
-    def once(self, whose: tuple[object, ...], form: tuple[Any, ...], make: Callable[[], Made]) -> Made:
+    def memoize(self, owners: tuple[object, ...], key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """What was made before for the same objects, in the same form."""
-        for known, known_form, made in self.kept:
-            if known_form == form and len(known) == len(whose) and all(map(operator.is_, known, whose)):
+        for known, known_form, made in self.cache:
+            if known_form == key and len(known) == len(owners) and all(map(operator.is_, known, owners)):
                 return made
         new = make()
-        self.kept.append((whose, form, new))
+        self.cache.append((owners, key, new))
         return new
 
-    def places(self, length: int, device: torch.device) -> Int[Tensor, "... Q"]:
+    def query_positions(self, length: int, device: torch.device) -> Int[Tensor, "... Q"]:
         return torch.arange(length, device=device) if self.queries is None else self.queries
 
     def distances(self, queries: int, keys: int, device: torch.device) -> Int[Tensor, "B_or_1 1 Q K"]:
         """key − query; Q is 1 where all queries of a row stand at one place."""
 
         def make() -> Tensor:
-            q = self.places(queries, device)
+            q = self.query_positions(queries, device)
             k = torch.arange(keys, device=device) if self.keys is None else self.keys
             apart = k[..., None, :] - q[..., :, None]
             return apart[:, None] if apart.ndim == 3 else apart[None, None]
 
-        return self.once((), (queries, keys), make)
+        return self.memoize((), (queries, keys), make)
 
 
-class Inside(nn.Module):
+class AttentionPosition(nn.Module):
     """A position that acts inside attention. What one of them does not do is done by these, which is nothing."""
 
-    measures = False
+    has_bias = False
     """it looks at distances: a score has a bias, and a memory must know where its keys stand"""
-    common = False
+    shared = False
     """its bias does not depend on the queries, and is the same in all blocks that share it"""
-    spreads = False
+    adds_values = False
     """it adds to the values: the weights must be seen, which fused kernels do not show"""
 
     def check(self, heads: int, head_width: int) -> None:
         """Refuse attentions that it was not made for."""
 
-    def turn(
-        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H Q d"], v: Float[Tensor, "B H Q d"], standing: Standing
+    def rotate(
+        self,
+        q: Float[Tensor, "B H Q d"],
+        k: Float[Tensor, "B H Q d"],
+        v: Float[Tensor, "B H Q d"],
+        position_ids: PositionIds,
     ) -> tuple[Float[Tensor, "B H Q d"], Float[Tensor, "B H Q d"], Float[Tensor, "B H Q d"]]:
         """Queries and the keys and values made of the same tokens, before these are kept."""
         return q, k, v
 
     def bias(
-        self, q: Float[Tensor, "B H Q d"], keys: int, scale: float, standing: Standing
+        self, q: Float[Tensor, "B H Q d"], keys: int, scale: float, position_ids: PositionIds
     ) -> Float[Tensor, "B_or_1 H Q_or_1 K"] | None:
         """What is added to the scores of these queries."""
         return None
 
-    def spread(self, weights: Float[Tensor, "B H Q K"], standing: Standing) -> Float[Tensor, "B H Q d"]:
+    def add_values(self, weights: Float[Tensor, "B H Q K"], position_ids: PositionIds) -> Float[Tensor, "B H Q d"]:
         """What is added to the mixed values, where it `spreads`."""
         raise NotImplementedError
 
 
-class Rotary(Inside):
+class Rotary(AttentionPosition):
     """Channels are turned in pairs, pair i by position · base^(−2i/d): a product of q and k then knows their distance only.
 
     `interleaved` pairs channels 2i and 2i + 1 (RoFormer), `halves` i and i + d/2 (GPT-NeoX, LLaMA): the same model with
@@ -99,34 +103,48 @@ class Rotary(Inside):
     """
 
     def __init__(
-        self, head_width: int, layout: Layout = "interleaved", base: float = 10000.0, values: bool = False
+        self,
+        head_width: int,
+        layout: SinusoidLayout = "interleaved",
+        base: float = 10000.0,
+        rotate_values: bool = False,
     ) -> None:
         super().__init__()
         if head_width % 2:
             raise ValueError(f"a head of width {head_width} has no pairs to turn: rotary positions need an even one")
-        self.head_width, self.layout, self.base, self.values = head_width, layout, base, values
+        self.head_width, self.layout, self.base, self.rotates_values = head_width, layout, base, rotate_values
 
     def check(self, heads: int, head_width: int) -> None:
         if head_width != self.head_width:
             raise ValueError(f"rotary positions of width {self.head_width} in heads of width {head_width}")
 
-    def turn(
-        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H Q d"], v: Float[Tensor, "B H Q d"], standing: Standing
+    def rotate(
+        self,
+        q: Float[Tensor, "B H Q d"],
+        k: Float[Tensor, "B H Q d"],
+        v: Float[Tensor, "B H Q d"],
+        position_ids: PositionIds,
     ) -> tuple[Float[Tensor, "B H Q d"], Float[Tensor, "B H Q d"], Float[Tensor, "B H Q d"]]:
         form = (q.shape[-2], self.head_width, self.base, q.dtype)
-        waves = standing.once((), form, lambda: self.waves(standing.places(q.shape[-2], q.device), q.dtype))
-        return self.turned(q, waves), self.turned(k, waves), self.turned(v, waves) if self.values else v
+        waves = position_ids.memoize(
+            (), form, lambda: self.cos_sin(position_ids.query_positions(q.shape[-2], q.device), q.dtype)
+        )
+        return (
+            self.apply_rotary(q, waves),
+            self.apply_rotary(k, waves),
+            self.apply_rotary(v, waves) if self.rotates_values else v,
+        )
 
-    def waves(self, where: Int[Tensor, "..."], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def cos_sin(self, positions: Int[Tensor, "..."], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines (Q, d/2) or (B, 1, Q, d/2), made in float64 and rounded once."""
-        kind = exact(where.device)
-        pairs = torch.arange(self.head_width // 2, device=where.device, dtype=kind)
-        angles = where.to(kind)[..., None] * torch.exp(pairs * (-2 * math.log(self.base) / self.head_width))
+        kind = table_dtype(positions.device)
+        pairs = torch.arange(self.head_width // 2, device=positions.device, dtype=kind)
+        angles = positions.to(kind)[..., None] * torch.exp(pairs * (-2 * math.log(self.base) / self.head_width))
         angles = angles[:, None] if angles.ndim == 3 else angles
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
-    def turned(self, x: Float[Tensor, "B H Q d"], waves: tuple[Tensor, Tensor]) -> Float[Tensor, "B H Q d"]:
-        cos, sin = waves
+    def apply_rotary(self, x: Float[Tensor, "B H Q d"], cos_sin: tuple[Tensor, Tensor]) -> Float[Tensor, "B H Q d"]:
+        cos, sin = cos_sin
         a, b = x.chunk(2, -1) if self.layout == "halves" else (x[..., 0::2], x[..., 1::2])
         parts = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
         return torch.cat(parts, -1) if self.layout == "halves" else torch.stack(parts, -1).flatten(-2)
@@ -142,20 +160,22 @@ def to_interleaved(rows: Float[Tensor, "D ..."], heads: int) -> Float[Tensor, "D
     return rows.reshape(heads, 2, -1, *rows.shape[1:]).transpose(1, 2).flatten(0, 2)
 
 
-class Buckets(Inside):
+class T5Bias(AttentionPosition):
     """T5's bias: a number for each head and bucket of distances, the same in all blocks.
 
     Near distances have a bucket each, further ones share buckets whose widths grow, all from `furthest` on the last. With
     `both_ways` half of the buckets are for what stands ahead; without, what is ahead counts as 0 away (it is hidden)."""
 
-    measures = common = True
+    has_bias = shared = True
 
-    def __init__(self, heads: int, buckets: int = 32, furthest: int = 128, both_ways: bool = True) -> None:
+    def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> None:
         super().__init__()
-        self.heads, self.both_ways, self.furthest = heads, both_ways, furthest
-        self.sided = buckets // 2 if both_ways else buckets
-        if buckets % (4 if both_ways else 2) or not 0 < self.sided // 2 < furthest:
-            raise ValueError(f"{buckets} buckets cannot hold distances up to {furthest}: take 32 and 128, as T5 does")
+        self.heads, self.bidirectional, self.max_distance = heads, bidirectional, max_distance
+        self.buckets_per_side = buckets // 2 if bidirectional else buckets
+        if buckets % (4 if bidirectional else 2) or not 0 < self.buckets_per_side // 2 < max_distance:
+            raise ValueError(
+                f"{buckets} buckets cannot hold distances up to {max_distance}: take 32 and 128, as T5 does"
+            )
         self.table = nn.Embedding(buckets, heads)
         nn.init.normal_(self.table.weight, std=0.02)
 
@@ -165,40 +185,42 @@ class Buckets(Inside):
 
     def bucket(self, distance: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
         """The first half have one distance each, the others equal shares of its logarithm."""
-        alone = self.sided // 2
-        away = distance.abs() if self.both_ways else (-distance).clamp(min=0)
-        kind = exact(distance.device)
-        share = torch.log(away.clamp(min=1).to(kind) / alone) * ((self.sided - alone) / math.log(self.furthest / alone))
+        alone = self.buckets_per_side // 2
+        away = distance.abs() if self.bidirectional else (-distance).clamp(min=0)
+        kind = table_dtype(distance.device)
+        share = torch.log(away.clamp(min=1).to(kind) / alone) * (
+            (self.buckets_per_side - alone) / math.log(self.max_distance / alone)
+        )
         nudge = 1e-9 if kind == torch.float64 else 1e-5  # a distance that is exactly the first of its bucket stays so
-        shared = (share + (alone + nudge)).long().clamp(max=self.sided - 1)
+        shared = (share + (alone + nudge)).long().clamp(max=self.buckets_per_side - 1)
         found = torch.where(away < alone, away, shared)
-        return found + self.sided * (distance > 0) if self.both_ways else found
+        return found + self.buckets_per_side * (distance > 0) if self.bidirectional else found
 
     def bias(
-        self, q: Float[Tensor, "B H Q d"], keys: int, scale: float, standing: Standing
+        self, q: Float[Tensor, "B H Q d"], keys: int, scale: float, position_ids: PositionIds
     ) -> Float[Tensor, "B_or_1 H Q_or_1 K"]:
         def make() -> Tensor:
-            apart = standing.distances(q.shape[-2], keys, q.device)[:, 0]
+            apart = position_ids.distances(q.shape[-2], keys, q.device)[:, 0]
             return self.table(self.bucket(apart)).movedim(-1, 1).to(q.dtype).contiguous()
 
-        return standing.once((self,), (q.shape[-2], keys, q.dtype), make)
+        return position_ids.memoize((self,), (q.shape[-2], keys, q.dtype), make)
 
 
-class Shaw(Inside):
+class Shaw(AttentionPosition):
     """A vector for each distance up to `reach` either way, and one for all beyond; the same for all heads, one table a layer.
 
     score = q · (k + a) · scale, and with `values` a second vector is added to each value."""
 
-    measures = True
+    has_bias = True
 
-    def __init__(self, head_width: int, reach: int = 16, values: bool = True) -> None:
+    def __init__(self, head_width: int, max_distance: int = 16, values: bool = True) -> None:
         super().__init__()
-        if reach < 1:
-            raise ValueError(f"distances are told apart up to 1 or more, not {reach}")
-        self.head_width, self.reach, self.spreads = head_width, reach, values
-        self.keys = nn.Embedding(2 * reach + 1, head_width)
+        if max_distance < 1:
+            raise ValueError(f"distances are told apart up to 1 or more, not {max_distance}")
+        self.head_width, self.max_distance, self.adds_values = head_width, max_distance, values
+        self.keys = nn.Embedding(2 * max_distance + 1, head_width)
         if values:
-            self.values = nn.Embedding(2 * reach + 1, head_width)
+            self.values = nn.Embedding(2 * max_distance + 1, head_width)
         for table in self.children():
             assert isinstance(table, nn.Embedding)
             nn.init.xavier_uniform_(table.weight)
@@ -207,61 +229,65 @@ class Shaw(Inside):
         if head_width != self.head_width:
             raise ValueError(f"vectors of width {self.head_width} for distances in heads of width {head_width}")
 
-    def rows(self, shape: Sequence[int], device: torch.device, standing: Standing) -> Int[Tensor, "B H Q K"]:
+    def table_index(
+        self, shape: Sequence[int], device: torch.device, position_ids: PositionIds
+    ) -> Int[Tensor, "B H Q K"]:
         """Which row of the tables belongs to each query and key."""
         B, H, Q, K = shape
 
         def make() -> Tensor:
-            return standing.distances(Q, K, device).clamp(-self.reach, self.reach) + self.reach
+            return position_ids.distances(Q, K, device).clamp(-self.max_distance, self.max_distance) + self.max_distance
 
-        return standing.once((Shaw,), (Q, K, self.reach), make).expand(B, H, Q, K)
+        return position_ids.memoize((Shaw,), (Q, K, self.max_distance), make).expand(B, H, Q, K)
 
     def bias(
-        self, q: Float[Tensor, "B H Q d"], keys: int, scale: float, standing: Standing
+        self, q: Float[Tensor, "B H Q d"], keys: int, scale: float, position_ids: PositionIds
     ) -> Float[Tensor, "B_or_1 H Q_or_1 K"]:
         by_distance = (q * scale) @ self.keys.weight.to(q.dtype).T
-        return by_distance.gather(-1, self.rows((*q.shape[:-1], keys), q.device, standing))
+        return by_distance.gather(-1, self.table_index((*q.shape[:-1], keys), q.device, position_ids))
 
-    def spread(self, weights: Float[Tensor, "B H Q K"], standing: Standing) -> Float[Tensor, "B H Q d"]:
+    def add_values(self, weights: Float[Tensor, "B H Q K"], position_ids: PositionIds) -> Float[Tensor, "B H Q d"]:
         """What was looked at is summed by distance first, in float32 at least: the last rows take the sum of many."""
-        rows = self.rows(weights.shape, weights.device, standing)
+        rows = self.table_index(weights.shape, weights.device, position_ids)
         kind = torch.promote_types(weights.dtype, torch.float32)
-        sums = torch.zeros(*weights.shape[:-1], 2 * self.reach + 1, dtype=kind, device=weights.device)
+        sums = torch.zeros(*weights.shape[:-1], 2 * self.max_distance + 1, dtype=kind, device=weights.device)
         by_distance = sums.scatter_add(-1, rows, weights.to(kind)).to(weights.dtype)
         return by_distance @ self.values.weight.to(weights.dtype)
 
 
-class Placed(NamedTuple):
+class BoundPosition(NamedTuple):
     """A position, and where queries and keys stand in this pass: what one attention is handed."""
 
-    position: Inside
-    standing: Standing
+    position: AttentionPosition
+    position_ids: PositionIds
 
-    def turn(
+    def rotate(
         self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H Q d"], v: Float[Tensor, "B H Q d"]
     ) -> tuple[Float[Tensor, "B H Q d"], Float[Tensor, "B H Q d"], Float[Tensor, "B H Q d"]]:
-        return self.position.turn(q, k, v, self.standing)
+        return self.position.rotate(q, k, v, self.position_ids)
 
     def bias(self, q: Float[Tensor, "B H Q d"], keys: int, scale: float) -> Float[Tensor, "B_or_1 H Q_or_1 K"] | None:
-        return self.position.bias(q, keys, scale, self.standing)
+        return self.position.bias(q, keys, scale, self.position_ids)
 
-    def spread(self, weights: Float[Tensor, "B H Q K"]) -> Float[Tensor, "B H Q d"]:
-        return self.position.spread(weights, self.standing)
+    def add_values(self, weights: Float[Tensor, "B H Q K"]) -> Float[Tensor, "B H Q d"]:
+        return self.position.add_values(weights, self.position_ids)
 
-    def alike(self, rule: object, form: tuple[Any, ...], make: Callable[[], Made]) -> Made:
+    def memoize_bias(self, mask: object, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """What is made of the bias under a rule: once, where that bias is the same in all blocks."""
-        return self.standing.once((self.position, rule), form, make) if self.position.common else make()
+        return self.position_ids.memoize((self.position, mask), key, make) if self.position.shared else make()
 
 
-def inside(config: Any, depth: int, both_ways: bool = False) -> Inside | list[Inside] | None:
-    """What `config.relative` asks for in a stack of that many blocks; `both_ways`: where queries look ahead too."""
+def make_position(
+    config: Any, depth: int, bidirectional: bool = False
+) -> AttentionPosition | list[AttentionPosition] | None:
+    """What `config.relative_position` asks for in a stack of that many blocks; `both_ways`: where queries look ahead too."""
     check_relative(config)
-    kind: Relative = config.relative
+    kind: RelativeKind = config.relative_position
     head_width = config.width // config.heads
     if kind == "none":
         return None
-    if kind == "buckets":
-        return Buckets(config.heads, both_ways=both_ways)
+    if kind == "t5":
+        return T5Bias(config.heads, bidirectional=bidirectional)
     if kind == "shaw":
         return [Shaw(head_width) for _ in range(depth)]
     return Rotary(head_width, "halves" if kind == "rotary-halves" else "interleaved")
@@ -270,14 +296,18 @@ def inside(config: Any, depth: int, both_ways: bool = False) -> Inside | list[In
 def check_relative(config: Any) -> None:
     """Heads that cannot be turned are refused with the words of a setting."""
     head_width = config.width // config.heads
-    if config.relative.startswith("rotary") and head_width % 2:
+    if config.relative_position.startswith("rotary") and head_width % 2:
         raise SettingError(
-            f"model.relative={config.relative} turns channels in pairs, and model.width {config.width} among model.heads "
+            f"model.relative_position={config.relative_position} turns channels in pairs, and model.width {config.width} among model.heads "
             f"{config.heads} are {head_width} channels a head: take an even number."
         )
 
 
-def packs(config: Any) -> bool:
+def supports_packing(config: Any) -> bool:
     """Whether packed rows cost what they hold: kernels for them know no bias, whose table is as wide as it is long. Recurrence
     and convolutions (`packs` of their configs) go through a row as if it were one text."""
-    return getattr(config, "packs", True) and getattr(config, "relative", "none") in ("none", "rotary", "rotary-halves")
+    return getattr(config, "packs", True) and getattr(config, "relative_position", "none") in (
+        "none",
+        "rotary",
+        "rotary-halves",
+    )

@@ -13,15 +13,15 @@ from torch.nn import functional as F
 
 from regard import capabilities
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.kv_cache import Fixed, Frozen, Growing, LayerMemory
-from regard.nn.attention.masks import Rule
-from regard.nn.attention.relative_positions import Inside, Placed, Standing
-from regard.nn.blocks.losses import read_cross_entropy
-from regard.nn.blocks.norm import RMS, Norm
+from regard.nn.attention.kv_cache import CrossCache, DynamicCache, LayerCache, StaticCache
+from regard.nn.attention.masks import AttentionMask
+from regard.nn.attention.relative_positions import AttentionPosition, BoundPosition, PositionIds
+from regard.nn.blocks.losses import linear_cross_entropy
+from regard.nn.blocks.norm import LayerNorm, RMSNorm
 from regard.nn.kernels.linear import Linear, linear
-from regard.nn.kernels.linear_gelu import fused
+from regard.nn.kernels.linear_gelu import linear_activation
 
-Placement = Literal["pre", "post"]
+NormPlacement = Literal["pre", "post"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -39,26 +39,26 @@ class Residual(nn.Module):
     `kind` is the norm itself: Norm, or RMS."""
 
     def __init__(
-        self, inner: nn.Module, width: int, norm: Placement | None = "post", dropout: float = 0.0, eps: float = 1e-5,
-        kind: type[Norm] | type[RMS] = Norm,
+        self, inner: nn.Module, width: int, norm: NormPlacement | None = "post", dropout: float = 0.0, eps: float = 1e-5,
+        norm_type: type[LayerNorm] | type[RMSNorm] = LayerNorm,
     ) -> None:  # fmt: skip
         super().__init__()
         self.inner, self.placement = inner, norm
-        self.norm = nn.Identity() if norm is None else kind(width, eps)
+        self.norm = nn.Identity() if norm is None else norm_type(width, eps)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*rows D"], *args: Any, **kwargs: Any) -> Float[Tensor, "*rows D"]:
         if self.placement == "pre":
-            return x + self.more(self.norm(x), *args, **kwargs)
-        added = self.more(x, *args, **kwargs)
+            return x + self.branch(self.norm(x), *args, **kwargs)
+        added = self.branch(x, *args, **kwargs)
         return x + added if self.placement is None else self.norm(x, added)
 
-    def more(self, x: Float[Tensor, "*rows D"], *args: Any, **kwargs: Any) -> Float[Tensor, "*rows D"]:
+    def branch(self, x: Float[Tensor, "*rows D"], *args: Any, **kwargs: Any) -> Float[Tensor, "*rows D"]:
         """What is added."""
         return self.dropout(self.inner(x, *args, **kwargs))
 
 
-class Feed(nn.Module):
+class FeedForward(nn.Module):
     """Two matrices with a non-linearity between, at each position alone: equation 2."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Feed(nn.Module):
     ) -> None:
         super().__init__()
         self.up, self.down = Linear(width, hidden, bias), Linear(hidden, width, bias)
-        self.kind, self.activation = activation, ACTIVATIONS[activation]
+        self.activation_name, self.activation = activation, ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
         for layer in (self.up, self.down):
             nn.init.xavier_uniform_(layer.weight)
@@ -74,11 +74,11 @@ class Feed(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
-        made = fused(x, self.up.weight, self.up.bias, self.kind)
+        made = linear_activation(x, self.up.weight, self.up.bias, self.activation_name)
         return self.down(self.dropout(self.activation(self.up(x)) if made is None else made))
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """attend, optionally cross, feed; each inside a Residual."""
 
     def __init__(self, attend: Residual, feed: Residual, cross: Residual | None = None) -> None:
@@ -87,45 +87,45 @@ class Block(nn.Module):
         if cross is not None:
             self.cross = cross
         self.feed = feed
-        self.crosses = cross is not None
+        self.has_cross_attention = cross is not None
 
     def forward(
-        self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, rule: Rule | None = None,
-        context_rule: Rule | None = None, memory: LayerMemory | None = None, where: Int[Tensor, "..."] | None = None,
-        inside: Placed | None = None,
+        self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, mask: AttentionMask | None = None,
+        context_mask: AttentionMask | None = None, cache: LayerCache | None = None, at: Int[Tensor, "..."] | None = None,
+        position: BoundPosition | None = None,
     ) -> Float[Tensor, "B L D"]:  # fmt: skip
-        if inside is not None:
-            own = None if memory is None else memory.attend
-            x = self.attend(x, rule=rule, memory=own, where=where, inside=inside)
+        if position is not None:
+            own = None if cache is None else cache.self_cache
+            x = self.attend(x, mask=mask, cache=own, at=at, position=position)
         else:
-            if memory is not None and where is not None and x.is_cuda and capabilities.available("triton"):
+            if cache is not None and at is not None and x.is_cuda and capabilities.is_available("triton"):
                 from regard.nn.blocks import decode_block
 
-                band = decode_block.band_of(self, x, memory.attend, rule, where)
+                band = decode_block.step_window(self, x, cache.self_cache, mask, at)
                 if band is not None:
-                    return decode_block.step(self, x, memory.attend, where, band)  # type: ignore[arg-type]
-            if torch.compiler.is_compiling() and memory is None and self._joins():
+                    return decode_block.decode_block(self, x, cache.self_cache, at, band)  # type: ignore[arg-type]
+            if torch.compiler.is_compiling() and cache is None and self._can_fuse_add_norm():
                 norm: Any = self.feed.norm
-                x, normed = norm.added(x, self.attend.more(self.attend.norm(x), rule=rule, where=where))
-                return x + self.feed.more(normed)
-            x = self.attend(x, rule=rule, memory=None if memory is None else memory.attend, where=where)
-        if self.crosses:
-            x = self.cross(x, context, rule=context_rule, memory=None if memory is None else memory.cross)
+                x, normed = norm.add_norm(x, self.attend.branch(self.attend.norm(x), mask=mask, at=at))
+                return x + self.feed.branch(normed)
+            x = self.attend(x, mask=mask, cache=None if cache is None else cache.self_cache, at=at)
+        if self.has_cross_attention:
+            x = self.cross(x, context, mask=context_mask, cache=None if cache is None else cache.cross_cache)
         return self.feed(x)
 
-    def _joins(self) -> bool:
+    def _can_fuse_add_norm(self) -> bool:
         """attend and feed with their norms before them, and nobody listens to these: the sum and norm between them may be one
         operator."""
         attend, feed = self.attend, self.feed
         plain = type(attend) is type(feed) is Residual and attend.placement == feed.placement == "pre"
         quiet = not any(part._forward_hooks or part._forward_pre_hooks for part in (attend, feed, feed.norm))
-        return plain and quiet and type(feed.norm) is Norm and not self.crosses
+        return plain and quiet and type(feed.norm) is LayerNorm and not self.has_cross_attention
 
-    def regarded(self, context: Float[Tensor, "B K C"]) -> Frozen:
+    def cross_kv(self, context: Float[Tensor, "B K C"]) -> CrossCache:
         """Keys and values of the context, made once for all steps of a decoding."""
         attention: Any = self.cross.inner
         k, v = attention.keys(context)
-        return Frozen((k.contiguous(), v.contiguous()))  # read again at every step: they lie together
+        return CrossCache((k.contiguous(), v.contiguous()))  # read again at every step: they lie together
 
 
 class Stack(nn.Module):
@@ -135,17 +135,19 @@ class Stack(nn.Module):
 
     def __init__(
         self, blocks: Sequence[nn.Module], norm: nn.Module | None = None,
-        position: Inside | Sequence[Inside] | None = None,
+        position: AttentionPosition | Sequence[AttentionPosition] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm or nn.Identity()
-        self.position = position if position is None or isinstance(position, Inside) else nn.ModuleList(position)
+        self.position = (
+            position if position is None or isinstance(position, AttentionPosition) else nn.ModuleList(position)
+        )
         for block, own in zip(self.blocks, self.positions(), strict=True):
             if own is not None:
-                own.check(*_heads(block))
+                own.check(*_head_shape(block))
 
-    def positions(self) -> Sequence[Inside | None]:
+    def positions(self) -> Sequence[AttentionPosition | None]:
         """What acts inside each block."""
         several: Any = self.position
         return [*several] if isinstance(self.position, nn.ModuleList) else [several] * len(self.blocks)
@@ -156,96 +158,99 @@ class Stack(nn.Module):
         return len(self.blocks)
 
     @property
-    def measures(self) -> bool:
+    def has_bias(self) -> bool:
         """Whether a step must be told where the keys stand."""
-        return self.position is not None and any(own is not None and own.measures for own in self.positions())
+        return self.position is not None and any(own is not None and own.has_bias for own in self.positions())
 
     def forward(
         self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *,
-        rule: Rule | Sequence[Rule | None] | None = None, context_rule: Rule | None = None,
-        memory: Sequence[LayerMemory] | None = None, where: Int[Tensor, "..."] | None = None, taps: Collection[int] = (),
-        standing: Standing | None = None,
+        mask: AttentionMask | Sequence[AttentionMask | None] | None = None, context_mask: AttentionMask | None = None,
+        cache: Sequence[LayerCache] | None = None, at: Int[Tensor, "..."] | None = None, taps: Collection[int] = (),
+        position_ids: PositionIds | None = None,
     ) -> tuple[Float[Tensor, "B L D"], tuple[Tensor, ...]]:  # fmt: skip
         """The last states, and the states after the blocks numbered in `taps` (before the last norm).
 
         `rule` is one for all blocks, or one for each. `standing`: where x and what it looks at stand, for positions inside
         attention; None: in their columns."""
         tapped: list[Tensor] = []
-        rules = rule if isinstance(rule, Sequence) else [rule] * len(self.blocks)
-        inside = None if self.position is None else self._placed(memory, where, standing)
+        rules = mask if isinstance(mask, Sequence) else [mask] * len(self.blocks)
+        inside = None if self.position is None else self._bind_positions(cache, at, position_ids)
         for number, block in enumerate(self.blocks):
-            kept = None if memory is None else memory[number]
-            call = block if inside is None else functools.partial(block, inside=inside[number])
-            x = call(x, context, rule=rules[number], context_rule=context_rule, memory=kept, where=where)
+            kept = None if cache is None else cache[number]
+            call = block if inside is None else functools.partial(block, position=inside[number])
+            x = call(x, context, mask=rules[number], context_mask=context_mask, cache=kept, at=at)
             if number in taps:
                 tapped.append(x)
         return self.norm(x), tuple(tapped)
 
-    def _placed(
-        self, memory: Sequence[LayerMemory] | None, where: Tensor | None, standing: Standing | None
-    ) -> list[Placed]:
+    def _bind_positions(
+        self, memory: Sequence[LayerCache] | None, where: Tensor | None, standing: PositionIds | None
+    ) -> list[BoundPosition]:
         if standing is None:
-            if where is None and memory is not None and memory[0].attend.begun:
+            if where is None and memory is not None and memory[0].self_cache.has_past:
                 raise ValueError("positions inside attention must be told where the next tokens of a memory stand")
-            standing = Standing(where)
-        return [Placed(own, standing) for own in self.positions() if own is not None]
+            standing = PositionIds(where)
+        return [BoundPosition(own, standing) for own in self.positions() if own is not None]
 
-    def regarded(self, context: Float[Tensor, "B K C"]) -> list[Frozen]:
+    def cross_kv(self, context: Float[Tensor, "B K C"]) -> list[CrossCache]:
         blocks: Any = self.blocks
-        return [block.regarded(context) for block in blocks]
+        return [block.cross_kv(context) for block in blocks]
 
-    def memories(self, x: Float[Tensor, "B L D"], room: int | None = None) -> list[LayerMemory]:
+    def make_caches(self, x: Float[Tensor, "B L D"], max_positions: int | None = None) -> list[LayerCache]:
         """Of rows like these that have read nothing yet: growing ones, or fixed ones with `room`."""
         blocks: Any = self.blocks
         empty = [block.attend.inner.project(x[:, :0])[1:] for block in blocks]
-        return [LayerMemory(Growing(k, v) if room is None else Fixed(room).made(k, v)) for k, v in empty]
+        return [
+            LayerCache(DynamicCache(k, v) if max_positions is None else StaticCache(max_positions).allocate(k, v))
+            for k, v in empty
+        ]
 
 
-def _heads(block: nn.Module) -> tuple[int, int]:
+def _head_shape(block: nn.Module) -> tuple[int, int]:
     """How many heads a block has and how wide they are; a position acts inside our own attention only."""
-    attention = block.attend.inner if isinstance(block, Block) else None
-    if not isinstance(attention, Attention) or attention.crossing:
+    attention = block.attend.inner if isinstance(block, TransformerBlock) else None
+    if not isinstance(attention, Attention) or attention.is_cross:
         raise ValueError(f"a position acts inside the self-attention of a Block, and {type(block).__name__} has none")
     return attention.heads, attention.width // attention.heads
 
 
-def vaswani_block(
-    width: int, heads: int, hidden: int, *, cross: bool = False, norm: Placement = "post", activation: str = "relu",
+def transformer_block(
+    width: int, heads: int, hidden: int, *, cross: bool = False, norm: NormPlacement = "post", activation: str = "relu",
     dropout: float = 0.0, attention_dropout: float = 0.0, feed_dropout: float = 0.0, eps: float = 1e-5,
-) -> Block:  # fmt: skip
+) -> TransformerBlock:  # fmt: skip
     """The block of 2017 from its sizes; `cross` makes it a decoder's."""
 
     def residual(inner: nn.Module) -> Residual:
         return Residual(inner, width, norm, dropout, eps)
 
-    return Block(
+    return TransformerBlock(
         attend=residual(Attention(width, heads, dropout=attention_dropout)),
-        cross=residual(Attention(width, heads, context=width, dropout=attention_dropout)) if cross else None,
-        feed=residual(Feed(width, hidden, activation, feed_dropout)),
+        cross=residual(Attention(width, heads, context_width=width, dropout=attention_dropout)) if cross else None,
+        feed=residual(FeedForward(width, hidden, activation, feed_dropout)),
     )
 
 
-class Tokens(nn.Module):
+class TokenEmbedding(nn.Module):
     """Token embeddings that are also the output matrix. The one accessor of tied weights is `read`."""
 
-    def __init__(self, vocabulary: int, width: int, scaled: bool = True, bias: bool = False) -> None:
+    def __init__(self, vocab_size: int, width: int, scaled: bool = True, bias: bool = False) -> None:
         super().__init__()
-        self.table = nn.Embedding(vocabulary, width)
+        self.table = nn.Embedding(vocab_size, width)
         self.scale = width**0.5 if scaled else 1.0
         if bias:
-            self.bias = nn.Parameter(torch.zeros(vocabulary))
-        self.biased = bias
+            self.bias = nn.Parameter(torch.zeros(vocab_size))
+        self.has_bias = bias
         nn.init.normal_(self.table.weight, std=width**-0.5)
 
     def forward(self, ids: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
         return self.table(ids) * self.scale
 
-    def read(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
+    def to_logits(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
         """States -> logits, by the same matrix."""
-        return linear(x, self.table.weight, self.bias if self.biased else None)
+        return linear(x, self.table.weight, self.bias if self.has_bias else None)
 
     def cross_entropy(
         self, x: Float[Tensor, "*rows D"], labels: Int[Tensor, "*rows"], smoothing: float = 0.0
     ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
         """(sum, count) of the loss of `read(x)`, which need not be kept to learn from it."""
-        return read_cross_entropy(x, self.table.weight, self.bias if self.biased else None, labels, smoothing)
+        return linear_cross_entropy(x, self.table.weight, self.bias if self.has_bias else None, labels, smoothing)

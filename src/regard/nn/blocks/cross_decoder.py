@@ -6,20 +6,25 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.nn.attention.masks import Causal, Rule
-from regard.nn.attention.positions import Added, refuse_beyond
-from regard.nn.attention.relative_positions import Standing
-from regard.nn.blocks.block import Stack, Tokens
+from regard.nn.attention.masks import AttentionMask, Causal
+from regard.nn.attention.positions import AbsolutePosition, check_length
+from regard.nn.attention.relative_positions import PositionIds
+from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoding_state import DecoderState
-from regard.nn.blocks.incremental import Stepping
+from regard.nn.blocks.incremental import IncrementalDecoder
 
 
-class CrossDecoder(Stepping):
+class CrossDecoder(IncrementalDecoder):
     """What it regards is made by who inherits from it; `encoder`: a stack that takes part in that, kept here by its place among
     the others."""
 
     def __init__(
-        self, tokens: Tokens, position: Added, decoder: Stack, dropout: float, encoder: Stack | None = None
+        self,
+        tokens: TokenEmbedding,
+        position: AbsolutePosition,
+        decoder: Stack,
+        dropout: float,
+        encoder: Stack | None = None,
     ) -> None:
         super().__init__()
         self.tokens, self.position = tokens, position
@@ -28,29 +33,29 @@ class CrossDecoder(Stepping):
         self.decoder = decoder
         self.dropout = nn.Dropout(dropout)
 
-    def tell(
-        self, target: Int[Tensor, "B L"], context: Float[Tensor, "B K C"], *, rule: Rule | None = None,
-        context_rule: Rule | None = None, where: Int[Tensor, "..."] | None = None,
+    def decode(
+        self, target: Int[Tensor, "B L"], context: Float[Tensor, "B K C"], *, mask: AttentionMask | None = None,
+        context_mask: AttentionMask | None = None, positions: Int[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "B L D"]:  # fmt: skip
         """The states over a whole target; `where` its tokens stand, from 0 on when None."""
-        if where is None:
-            refuse_beyond(self.position.length, target.shape[1])
-            where = torch.arange(target.shape[1], device=target.device)
-        x, standing = self.embed(target, where), Standing(where, where)
-        sequence, _ = self.decoder(x, context, rule=rule or Causal(), context_rule=context_rule, standing=standing)
+        if positions is None:
+            check_length(self.position.max_length, target.shape[1])
+            positions = torch.arange(target.shape[1], device=target.device)
+        x, standing = self.embed(target, positions), PositionIds(positions, positions)
+        sequence, _ = self.decoder(x, context, mask=mask or Causal(), context_mask=context_mask, position_ids=standing)
         return sequence
 
-    def begin(
-        self, context: Float[Tensor, "B K C"], real: Bool[Tensor, "B 1 K"] | None, prompt: Int[Tensor, "B P"],
-        room: int | None = None,
+    def prefill(
+        self, context: Float[Tensor, "B K C"], context_mask: Bool[Tensor, "B 1 K"] | None, prompt: Int[Tensor, "B P"],
+        max_positions: int | None = None,
     ) -> DecoderState:  # fmt: skip
         """Read all but the last token of the prompt; `room` is that of `fresh`."""
-        refuse_beyond(self.position.length, prompt.shape[1])
-        state = self.fresh(prompt, room, real)
+        check_length(self.position.max_length, prompt.shape[1])
+        state = self.empty_state(prompt, max_positions, context_mask)
         # keys and values of the source are made here, once, before beams multiply the rows
-        for layer, regarded in zip(state.layers, self.decoder.regarded(context), strict=True):
-            layer.cross = regarded
-        state.silence()
+        for layer, regarded in zip(state.layers, self.decoder.cross_kv(context), strict=True):
+            layer.cross_cache = regarded
+        state.zero_empty_contexts()
         if prompt.shape[1] > 1:
             self.advance(prompt[:, :-1], state)
         return state

@@ -12,66 +12,74 @@ import torch
 from torch import Tensor, nn
 
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.kv_cache import Fixed
-from regard.nn.attention.masks import Rule
-from regard.nn.blocks.norm import Norm
+from regard.nn.attention.kv_cache import StaticCache
+from regard.nn.attention.masks import AttentionMask
+from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels import decode_attention, small_linear
-from regard.nn.kernels.dispatch import past_form
-from regard.nn.kernels.dispatch import step as step_attention
+from regard.nn.kernels.dispatch import decode_step as step_attention
+from regard.nn.kernels.dispatch import match_causal
 from regard.nn.kernels.linear import Linear
-from regard.nn.kernels.pristine import built_of, hooked
+from regard.nn.kernels.pristine import has_hooks, is_built_of
 
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
+FUSED_ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 
 
-def band_of(block: Any, x: Tensor, memory: Any, rule: Rule | None, where: Tensor | None) -> int | None:
+def step_window(block: Any, x: Tensor, cache: Any, mask: AttentionMask | None, positions: Tensor | None) -> int | None:
     """How far back the step looks (0: to the beginning); None where it must be computed as always."""
-    if not x.is_cuda or torch.is_grad_enabled() or x.shape[1] != 1 or len(x) > small_linear.ROWS or where is None:
+    if (
+        not x.is_cuda
+        or torch.is_grad_enabled()
+        or x.shape[1] != 1
+        or len(x) > small_linear.MAX_ROWS
+        or positions is None
+    ):
         return None
-    if not isinstance(memory, Fixed) or memory.columns is not None or memory.k is None or memory.v is None:
+    if not isinstance(cache, StaticCache) or cache.write_columns is not None or cache.k is None or cache.v is None:
         return None
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cuda") or not _fits(block, x, memory):
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cuda") or not _is_supported_block(block, x, cache):
         return None
-    return past_form(rule)
+    return match_causal(mask)
 
 
-def _fits(block: Any, x: Tensor, memory: Fixed) -> bool:
-    if not plain(block) or block.crosses or block.training:
+def _is_supported_block(block: Any, x: Tensor, memory: StaticCache) -> bool:
+    if not is_pristine_block(block) or block.crosses or block.training:
         return False
     attend, feed = block.attend, block.feed
     attention = attend.inner
-    if attend.placement != "pre" or feed.placement != "pre" or feed.inner.kind not in ACTIVATIONS:
+    if attend.placement != "pre" or feed.placement != "pre" or feed.inner.kind not in FUSED_ACTIVATIONS:
         return False
     if attention.crossing:
         return False
     assert memory.k is not None and memory.v is not None
     wide = feed.inner.down.weight
     return (
-        small_linear.serves(x[:, 0], attention.qkv.weight)
-        and wide.shape[1] <= small_linear.COLUMNS
-        and decode_attention.serves(x, memory.k, memory.v)
+        small_linear.supports(x[:, 0], attention.qkv.weight)
+        and wide.shape[1] <= small_linear.MAX_COLUMNS
+        and decode_attention.supports(x, memory.k, memory.v)
     )
 
 
-def plain(block: nn.Module) -> bool:
+def is_pristine_block(block: nn.Module) -> bool:
     """Whether nobody listens within the block and all its parts are ours: a step reads their weights, it does not call them."""
-    from regard.nn.blocks.block import Block, Feed, Residual  # which imports this
+    from regard.nn.blocks.block import FeedForward, Residual, TransformerBlock  # which imports this
 
-    return built_of(block, (Block, Residual, Feed, Attention, Linear, Norm, nn.Dropout)) and not hooked(block)
+    return is_built_of(
+        block, (TransformerBlock, Residual, FeedForward, Attention, Linear, LayerNorm, nn.Dropout)
+    ) and not has_hooks(block)
 
 
-def step(block: Any, x: Tensor, memory: Fixed, where: Tensor, band: int) -> Tensor:
+def decode_block(block: Any, x: Tensor, cache: StaticCache, positions: Tensor, window: int) -> Tensor:
     attend, feed = block.attend, block.feed
     attention, row = attend.inner, x[:, 0]
-    assert memory.k is not None
-    qkv = small_linear.few_linear(row, attention.qkv.weight, attention.qkv.bias, norm=_norm(attend.norm))
-    scale = attention.score.factor(memory.k.shape[-1])
-    mixed = step_attention(qkv, memory, where[:, 0], scale, band)
-    row = small_linear.few_linear(mixed, attention.out.weight, attention.out.bias, residual=row)
+    assert cache.k is not None
+    qkv = small_linear.small_linear(row, attention.qkv.weight, attention.qkv.bias, norm=_norm_args(attend.norm))
+    scale = attention.score.factor(cache.k.shape[-1])
+    mixed = step_attention(qkv, cache, positions[:, 0], scale, window)
+    row = small_linear.small_linear(mixed, attention.out.weight, attention.out.bias, residual=row)
     up, down = feed.inner.up, feed.inner.down
-    inner = small_linear.few_linear(row, up.weight, up.bias, activation=feed.inner.kind, norm=_norm(feed.norm))
-    return small_linear.few_linear(inner, down.weight, down.bias, residual=row)[:, None]
+    inner = small_linear.small_linear(row, up.weight, up.bias, activation=feed.inner.kind, norm=_norm_args(feed.norm))
+    return small_linear.small_linear(inner, down.weight, down.bias, residual=row)[:, None]
 
 
-def _norm(norm: Any) -> tuple[Tensor, Tensor, float]:
+def _norm_args(norm: Any) -> tuple[Tensor, Tensor, float]:
     return norm.weight, norm.bias, norm.eps

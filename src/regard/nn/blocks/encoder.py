@@ -12,16 +12,24 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.nn.attention.masks import Global, Packed, Real, Rule, Window, join, marks
-from regard.nn.attention.positions import Added
-from regard.nn.attention.relative_positions import Standing
-from regard.nn.blocks.block import Stack, Tokens
-from regard.nn.blocks.norm import Norm
+from regard.nn.attention.masks import (
+    AttentionMask,
+    GlobalTokens,
+    PackedDocuments,
+    Padding,
+    SlidingWindow,
+    and_masks,
+    valid_mask,
+)
+from regard.nn.attention.positions import AbsolutePosition
+from regard.nn.attention.relative_positions import PositionIds
+from regard.nn.blocks.block import Stack, TokenEmbedding
+from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
-from regard.types import Batch, Offsets, States
+from regard.types import Batch, BodyOutput, Offsets
 
 
-class Embedding(nn.Module):
+class EncoderEmbedding(nn.Module):
     """What a token is, where it stands and which of two texts it belongs to: a sum, a norm, and dropout.
 
     `position` may be None where attention itself knows places. `first` is the row of its table for the first token: there
@@ -29,48 +37,52 @@ class Embedding(nn.Module):
     narrower than the states (RoFormer allows it)."""
 
     def __init__(
-        self, tokens: Tokens, position: Added | None, types: nn.Embedding | None, norm: Norm, dropout: float,
-        first: int = 0, project: Linear | None = None,
+        self, tokens: TokenEmbedding, position: AbsolutePosition | None, types: nn.Embedding | None, norm: LayerNorm, dropout: float,
+        position_offset: int = 0, project: Linear | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.tokens, self.position, self.types, self.norm = tokens, position, types, norm
         self.dropout = nn.Dropout(dropout)
-        self.first, self.project = first, project
+        self.position_offset, self.project = position_offset, project
 
     @property
-    def length(self) -> int | None:
+    def max_length(self) -> int | None:
         """How many tokens have a place; None: any number."""
-        return None if self.position is None or self.position.length is None else self.position.length - self.first
+        return (
+            None
+            if self.position is None or self.position.max_length is None
+            else self.position.max_length - self.position_offset
+        )
 
     def forward(self, batch: Batch) -> Float[Tensor, "B L D"]:
-        x = self.tokens(batch.x)
+        x = self.tokens(batch.inputs)
         if self.types is not None:
-            types = torch.zeros_like(batch.x) if batch.types is None else batch.types
+            types = torch.zeros_like(batch.inputs) if batch.token_types is None else batch.token_types
             x = x + self.types(types)
         if self.position is not None:
-            x = x + self.position(self.places(batch))
+            x = x + self.position(self.position_ids(batch))
         x = self.norm(x)
         if x.is_cuda and torch.is_autocast_enabled("cuda"):
             x = x.to(torch.get_autocast_dtype("cuda"))  # what runs from block to block is of sixteen bits too
         x = self.dropout(x)
         return x if self.project is None else self.project(x)
 
-    def places(self, batch: Batch) -> Int[Tensor, "..."]:
-        length, most = batch.x.shape[1], self.length
-        if batch.where is not None:
-            return batch.where + self.first
+    def position_ids(self, batch: Batch) -> Int[Tensor, "..."]:
+        length, most = batch.inputs.shape[1], self.max_length
+        if batch.positions is not None:
+            return batch.positions + self.position_offset
         if batch.offsets is not None:
             # what only fills up a row may be longer than any document
             places = batch.offsets.positions(length).clamp(max=None if most is None else most - 1, min=0)
-            return places + self.first
+            return places + self.position_offset
         if most is not None and length > most:
             raise RegardError(
                 f"the model reads {most} tokens, and {length} were given: its positions are learned. Give fewer."
             )
-        if self.first and batch.mask is not None:
-            real = marks(batch.mask, length)
-            return real.cumsum(1) * real + self.first - 1
-        return torch.arange(self.first, self.first + length, device=batch.x.device)
+        if self.position_offset and batch.mask is not None:
+            real = valid_mask(batch.mask, length)
+            return real.cumsum(1) * real + self.position_offset - 1
+        return torch.arange(self.position_offset, self.position_offset + length, device=batch.inputs.device)
 
 
 class Pooler(nn.Module):
@@ -89,53 +101,59 @@ class EncoderOnly(nn.Module):
     `dilations`: of each block the steps of its heads; none given: 1."""
 
     def __init__(
-        self, embedding: Embedding, encoder: Stack, pooler: Pooler | None = None, windows: Sequence[int] = (),
+        self, embedding: EncoderEmbedding, encoder: Stack, pooler: Pooler | None = None, windows: Sequence[int] = (),
         dilations: Sequence[Sequence[int]] = (),
     ) -> None:  # fmt: skip
         super().__init__()
         self.embedding, self.encoder = embedding, encoder
         if pooler is not None:
             self.pooler = pooler
-        self.pools = pooler is not None
+        self.has_pooler = pooler is not None
         steps = dilations or [()] * len(windows)
-        kinds = {key: Window(key[0], key[0], key[1] or 1) for key in zip(windows, map(tuple, steps), strict=True)}
+        kinds = {
+            key: SlidingWindow(key[0], key[0], key[1] or 1) for key in zip(windows, map(tuple, steps), strict=True)
+        }
         self.windows = [kinds[key] for key in zip(windows, map(tuple, steps), strict=True)]
 
     @property
-    def tokens(self) -> Tokens:
+    def tokens(self) -> TokenEmbedding:
         return self.embedding.tokens
 
-    def forward(self, batch: Batch, taps: Collection[int] = ()) -> States:
+    def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         """The states over `batch.x`, and of each row, or of each document of a packed row, its summary."""
-        standing = None if self.encoder.position is None else self._standing(batch)
-        sequence, tapped = self.encoder(self.embedding(batch), rule=self.rules(batch), taps=taps, standing=standing)
-        first = first_states(sequence, batch.offsets)
-        return States(sequence, self.pooler(first) if self.pools else first, tapped)
+        standing = None if self.encoder.position is None else self._position_ids(batch)
+        sequence, tapped = self.encoder(
+            self.embedding(batch), mask=self.attention_masks(batch), taps=taps, position_ids=standing
+        )
+        first = first_token_states(sequence, batch.offsets)
+        return BodyOutput(sequence, self.pooler(first) if self.has_pooler else first, tapped)
 
-    def _standing(self, batch: Batch) -> Standing | None:
+    def _position_ids(self, batch: Batch) -> PositionIds | None:
         """Where tokens stand, for positions inside attention; None: in their columns."""
-        if batch.where is not None:
-            return Standing(batch.where, batch.where)
+        if batch.positions is not None:
+            return PositionIds(batch.positions, batch.positions)
         if batch.offsets is None:
             return None
-        places = batch.offsets.positions(batch.x.shape[1])
-        return Standing(places, places)
+        places = batch.offsets.positions(batch.inputs.shape[1])
+        return PositionIds(places, places)
 
-    def rules(self, batch: Batch) -> Rule | list[Rule | None] | None:
-        real = None if batch.mask is None else Real(batch.mask)
-        packed = None if batch.offsets is None else Packed(batch.offsets, batch.offsets)
+    def attention_masks(self, batch: Batch) -> AttentionMask | list[AttentionMask | None] | None:
+        real = None if batch.mask is None else Padding(batch.mask)
+        packed = None if batch.offsets is None else PackedDocuments(batch.offsets, batch.offsets)
         if not self.windows:
-            return join(packed, real)
-        marked = None if batch.marked is None else Global(batch.marked, batch.most_marked)
-        rest = join(packed, real)
-        made: dict[Window, Rule | None] = {}  # blocks alike have one rule, so that what it is read off for is done once
+            return and_masks(packed, real)
+        marked = None if batch.global_tokens is None else GlobalTokens(batch.global_tokens, batch.max_global_tokens)
+        rest = and_masks(packed, real)
+        made: dict[
+            SlidingWindow, AttentionMask | None
+        ] = {}  # blocks alike have one rule, so that what it is read off for is done once
         for window in self.windows:
             if window not in made:
-                made[window] = join(window if marked is None else window | marked, rest)
+                made[window] = and_masks(window if marked is None else window | marked, rest)
         return [made[window] for window in self.windows]
 
 
-def first_states(sequence: Float[Tensor, "B L D"], offsets: Offsets | None) -> Float[Tensor, "N D"]:
+def first_token_states(sequence: Float[Tensor, "B L D"], offsets: Offsets | None) -> Float[Tensor, "N D"]:
     """Of the first token of each row, or of each document of a packed row."""
     if offsets is None:
         return sequence[:, 0]
@@ -143,7 +161,7 @@ def first_states(sequence: Float[Tensor, "B L D"], offsets: Offsets | None) -> F
     return sequence[0].index_select(0, offsets.starts[:-1].clamp(max=sequence.shape[1] - 1))
 
 
-def encoder_weights(body: EncoderOnly, std: float = 0.02) -> EncoderOnly:
+def init_encoder_weights(body: EncoderOnly, std: float = 0.02) -> EncoderOnly:
     """As BERT begins: all matrices N(0, std), biases 0."""
     for module in body.modules():
         if isinstance(module, nn.Linear | nn.Embedding):

@@ -6,23 +6,23 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.nn.blocks.block import ACTIVATIONS, Tokens
-from regard.nn.blocks.losses import read_cross_entropy
-from regard.nn.blocks.norm import Norm
+from regard.nn.blocks.block import ACTIVATIONS, TokenEmbedding
+from regard.nn.blocks.losses import linear_cross_entropy
+from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear, linear
 
 
-class ReadOut(nn.Module):
+class ClassifierHead(nn.Module):
     """Dropout, perhaps one more layer, and a matrix under the `name` of what it tells; drawn from N(0, std)."""
 
     def __init__(
-        self, name: str, width: int, outputs: int, dropout: float, bias: bool = True, inner: str | None = None,
+        self, name: str, width: int, outputs: int, dropout: float, bias: bool = True, activation: str | None = None,
         std: float = 0.02,
     ) -> None:  # fmt: skip
         """`inner`: the non-linearity of the one more layer, where there is one."""
         super().__init__()
-        self.dropout, self.name, self.inner = nn.Dropout(dropout), name, inner
-        if inner is not None:
+        self.dropout, self.name, self.activation = nn.Dropout(dropout), name, activation
+        if activation is not None:
             self.dense = Linear(width, width)
         self.add_module(name, Linear(width, outputs, bias))
         for module in self.modules():
@@ -33,41 +33,43 @@ class ReadOut(nn.Module):
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows C"]:
         x = self.dropout(x)
-        if self.inner is not None:
-            x = self.dropout(ACTIVATIONS[self.inner](self.dense(x)))
+        if self.activation is not None:
+            x = self.dropout(ACTIVATIONS[self.activation](self.dense(x)))
         return self.get_submodule(self.name)(x)
 
 
-class Words(nn.Module):
+class MLMHead(nn.Module):
     """Which token stood where one is hidden: a layer, a norm, and the matrix of the embeddings, with a bias of its own."""
 
-    def __init__(self, width: int, table: int, vocabulary: int, activation: str = "gelu", eps: float = 1e-12) -> None:
+    def __init__(
+        self, width: int, embedding_width: int, vocab_size: int, activation: str = "gelu", eps: float = 1e-12
+    ) -> None:
         """`table` is the width of the embeddings."""
         super().__init__()
-        self.dense, self.norm = Linear(width, table), Norm(table, eps)
-        self.bias = nn.Parameter(torch.zeros(vocabulary))
+        self.dense, self.norm = Linear(width, embedding_width), LayerNorm(embedding_width, eps)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
         self.activation = ACTIVATIONS[activation]
         nn.init.normal_(self.dense.weight, std=0.02)
         nn.init.zeros_(self.dense.bias)
 
-    def forward(self, x: Float[Tensor, "*rows D"], tokens: Tokens) -> Float[Tensor, "*rows V"]:
+    def forward(self, x: Float[Tensor, "*rows D"], tokens: TokenEmbedding) -> Float[Tensor, "*rows V"]:
         return linear(self.norm(self.activation(self.dense(x))), tokens.table.weight, self.bias)
 
     def cross_entropy(
-        self, x: Float[Tensor, "*rows D"], tokens: Tokens, labels: Int[Tensor, "*rows"], smoothing: float = 0.0
+        self, x: Float[Tensor, "*rows D"], tokens: TokenEmbedding, labels: Int[Tensor, "*rows"], smoothing: float = 0.0
     ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
         """(sum, count) of the loss of the same, which need not be kept to learn from it."""
         x = self.norm(self.activation(self.dense(x)))
-        return read_cross_entropy(x, tokens.table.weight, self.bias, labels, smoothing)
+        return linear_cross_entropy(x, tokens.table.weight, self.bias, labels, smoothing)
 
 
-class Hidden(nn.Module):
+class PretrainingHead(nn.Module):
     """The head that BERT is pre-trained with: hidden words, and with `pairs` whether the second text follows the first."""
 
-    def __init__(self, words: Words, width: int, pairs: bool) -> None:
+    def __init__(self, mlm: MLMHead, width: int, nsp: bool) -> None:
         super().__init__()
-        self.words, self.pairs = words, pairs
-        if pairs:
+        self.words, self.has_nsp = mlm, nsp
+        if nsp:
             self.follows = Linear(width, 2)
             nn.init.normal_(self.follows.weight, std=0.02)
             nn.init.zeros_(self.follows.bias)

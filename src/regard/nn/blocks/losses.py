@@ -14,11 +14,11 @@ from regard import capabilities
 from regard.nn.kernels.linear import linear
 from regard.types import IGNORE
 
-BYTES = 4 * 2**30
+MAX_LOGIT_BYTES = 4 * 2**30
 """of the logits that are held at once"""
-READ = 2**27
+MAX_EVAL_LOGIT_BYTES = 2**27
 """the same where nothing learns from them: they need not be fewer to be fast"""
-ALIGNED = 128
+ALIGNMENT = 128
 """Matrix units want rows and columns in multiples: 50,257 of GPT-2 become 50,304 inside a product, never in the weights."""
 
 
@@ -30,22 +30,22 @@ def cross_entropy(
     torch spreads its ε over all V classes, the right one included; ε·V/(V - 1) there is ε here.
     """
     V = logits.shape[-1]
-    rows, wanted, spread = logits.reshape(-1, V), labels.reshape(-1), _spread(smoothing, V)
+    rows, wanted, spread = logits.reshape(-1, V), labels.reshape(-1), _torch_smoothing(smoothing, V)
     if logits.device.type == "cpu" and logits.requires_grad and not torch.compiler.is_compiling():
-        total: Tensor = InBlocks.apply(rows, wanted, spread)  # type: ignore[no-untyped-call]
+        total: Tensor = ChunkedCrossEntropy.apply(rows, wanted, spread)  # type: ignore[no-untyped-call]
     else:
         rows = rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows
         total = F.cross_entropy(rows, wanted, ignore_index=IGNORE, reduction="sum", label_smoothing=spread)
     return total, (labels != IGNORE).sum()
 
 
-def read_cross_entropy(
+def linear_cross_entropy(
     x: Float[Tensor, "*rows D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, "V"] | None,
     labels: Int[Tensor, "*rows"], smoothing: float = 0.0,
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:  # fmt: skip
     """`cross_entropy(linear(x, weight, bias), labels, smoothing)`; on CUDA in sixteen bits without keeping the logits."""
-    dtype = _narrow(x, weight)
-    if dtype is None and (parts := _read_in_parts(x, weight, bias)) > 1:
+    dtype = _half_dtype(x, weight)
+    if dtype is None and (parts := _num_eval_chunks(x, weight, bias)) > 1:
         rows, wanted = x.reshape(-1, x.shape[-1]).chunk(parts), labels.reshape(-1).chunk(parts)
         sums = [
             # not `linear`, which would keep a copy of the weights for the few rows of a part
@@ -55,10 +55,10 @@ def read_cross_entropy(
         return torch.stack(sums).sum(), (labels != IGNORE).sum()
     if dtype is None:
         return cross_entropy(linear(x, weight, bias), labels, smoothing)
-    return fused_cross_entropy(x.to(dtype), weight, bias, labels, smoothing)
+    return fused_linear_cross_entropy(x.to(dtype), weight, bias, labels, smoothing)
 
 
-def fused_cross_entropy(
+def fused_linear_cross_entropy(
     x: Float[Tensor, "*rows D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, "V"] | None,
     labels: Int[Tensor, "*rows"], smoothing: float = 0.0,
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:  # fmt: skip
@@ -66,43 +66,43 @@ def fused_cross_entropy(
     V, D = weight.shape
     learns = torch.is_grad_enabled()
     wanted = [learns and part is not None and part.requires_grad for part in (x, weight, bias)]
-    made = _fused(x.reshape(-1, D), weight, bias, labels.reshape(-1), _spread(smoothing, V), *wanted)
+    made = _fused_op(x.reshape(-1, D), weight, bias, labels.reshape(-1), _torch_smoothing(smoothing, V), *wanted)
     total: Tensor = made[0]
     return total, (labels != IGNORE).sum()
 
 
-def _read_in_parts(x: Tensor, weight: Tensor, bias: Tensor | None) -> int:
+def _num_eval_chunks(x: Tensor, weight: Tensor, bias: Tensor | None) -> int:
     """How many, so that no logits of a part are more than READ bytes; 1 where gradients need all of them."""
     learns = any(part is not None and part.requires_grad for part in (x, weight, bias))
     if (learns and torch.is_grad_enabled()) or torch.compiler.is_compiling():
         return 1
-    return -(-(x.numel() // x.shape[-1]) * len(weight) * x.element_size() // READ)
+    return -(-(x.numel() // x.shape[-1]) * len(weight) * x.element_size() // MAX_EVAL_LOGIT_BYTES)
 
 
-def _spread(smoothing: float, V: int) -> float:
+def _torch_smoothing(smoothing: float, V: int) -> float:
     return smoothing * V / max(V - 1, 1)
 
 
-def _narrow(x: Tensor, weight: Tensor) -> torch.dtype | None:
+def _half_dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
     """The sixteen bits in which CUDA would multiply these two, if it would."""
-    if not x.is_cuda or torch.float64 in (x.dtype, weight.dtype) or not capabilities.available("triton"):
+    if not x.is_cuda or torch.float64 in (x.dtype, weight.dtype) or not capabilities.is_available("triton"):
         return None
     casts = torch.is_autocast_enabled("cuda")
     dtype = torch.get_autocast_dtype("cuda") if casts else x.dtype
     return dtype if dtype in (torch.bfloat16, torch.float16) and (casts or weight.dtype == dtype) else None
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def _accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """What sums are made in."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _rows(logits: Tensor, labels: Tensor, spread: float) -> tuple[Tensor, Tensor]:
+def _loss_and_gradient(logits: Tensor, labels: Tensor, spread: float) -> tuple[Tensor, Tensor]:
     """The loss of each row and its gradient, probability minus target; 0 where nothing is asked."""
     V = logits.shape[-1]
     asked = labels != IGNORE
     right = torch.where(asked, labels, 0)[:, None]
-    logs = logits.to(_wide(logits.dtype)).log_softmax(-1)
+    logs = logits.to(_accumulation_dtype(logits.dtype)).log_softmax(-1)
     own = logs.gather(1, right)[:, 0]
     losses = -(1 - spread) * own - (spread / V) * logs.sum(-1) if spread else -own
     change = logs.exp_()
@@ -114,24 +114,24 @@ def _rows(logits: Tensor, labels: Tensor, spread: float) -> tuple[Tensor, Tensor
     return losses, change
 
 
-class InBlocks(torch.autograd.Function):
+class ChunkedCrossEntropy(torch.autograd.Function):
     """The same for CPUs: loss and gradient of a few rows at a time, while they are in the cache.
 
     `F.cross_entropy` goes over all logits of a batch half a dozen times, most of them in float32; for 8,000 tokens that was
     a fifth of a training step. The gradient, probability minus target, is made with the loss and kept in the logits' dtype.
     """
 
-    NUMBERS = 2**18
+    CHUNK_NUMEL = 2**18
     """of a block"""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, spread: float) -> Tensor:
         R, V = logits.shape
         gradient = torch.empty_like(logits)
-        total = torch.zeros((), dtype=_wide(logits.dtype))
-        for first in range(0, R, step := max(InBlocks.NUMBERS // V, 1)):
+        total = torch.zeros((), dtype=_accumulation_dtype(logits.dtype))
+        for first in range(0, R, step := max(ChunkedCrossEntropy.CHUNK_NUMEL // V, 1)):
             part = slice(first, first + step)
-            losses, gradient[part] = _rows(logits[part], labels[part], spread)
+            losses, gradient[part] = _loss_and_gradient(logits[part], labels[part], spread)
             total += losses.sum()
         ctx.save_for_backward(gradient)
         return total
@@ -147,7 +147,7 @@ class InBlocks(torch.autograd.Function):
 # -- the loss of a large vocabulary with the products before and behind it
 
 
-def _in_parts(
+def _chunked_loss(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, spread: float, for_x: bool, for_weight: bool,
     for_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
@@ -155,8 +155,8 @@ def _in_parts(
 
     Logits are made once, a part of the rows at a time, and become their own gradient; going backward only multiplies what
     was made here. Sums over parts are in float32."""
-    table, shift = _padded(weight, x.dtype), None if bias is None else _padded(bias, x.dtype)
-    R, step, wide = len(x), _rows_of_a_part(len(x), len(table) * x.element_size()), _wide(x.dtype)
+    table, shift = _pad_rows(weight, x.dtype), None if bias is None else _pad_rows(bias, x.dtype)
+    R, step, wide = len(x), _rows_per_chunk(len(x), len(table) * x.element_size()), _accumulation_dtype(x.dtype)
     logits, losses = x.new_empty(min(step, R), len(table)), x.new_empty(R, dtype=wide)
     dx = x.new_empty(x.shape if for_x else 0)
     dw: Tensor | None = None
@@ -171,81 +171,81 @@ def _in_parts(
                 torch.mm(part, table.T, out=change)
             else:
                 torch.addmm(shift, part, table.T, out=change)
-            _sweep(change, labels[at], losses[at], len(weight), spread, for_x or for_weight or for_bias)
+            _loss_and_gradient_(change, labels[at], losses[at], len(weight), spread, for_x or for_weight or for_bias)
             if for_x:
                 torch.mm(change, table, out=dx[at])
             if for_weight:
-                more = _product(change.T, part, wide)
+                more = _matmul(change.T, part, wide)
                 dw = more if dw is None else dw.add_(more)
             if for_bias:
                 more = change.sum(0, dtype=wide)
                 db = more if db is None else db.add_(more)
-    return losses.sum(), dx, _cut(dw, weight), _cut(db, weight if bias is None else bias)
+    return losses.sum(), dx, _trim_gradient(dw, weight), _trim_gradient(db, weight if bias is None else bias)
 
 
-def _padded(rows: Tensor, dtype: torch.dtype) -> Tensor:
+def _pad_rows(rows: Tensor, dtype: torch.dtype) -> Tensor:
     """A copy with rows of 0 up to an aligned number."""
-    made = rows.new_empty((_up(len(rows)), *rows.shape[1:]), dtype=dtype)
+    made = rows.new_empty((_align_up(len(rows)), *rows.shape[1:]), dtype=dtype)
     made[: len(rows)] = rows
     made[len(rows) :] = 0.0
     return made
 
 
-def _up(count: int) -> int:
-    return -(-count // ALIGNED) * ALIGNED
+def _align_up(count: int) -> int:
+    return -(-count // ALIGNMENT) * ALIGNMENT
 
 
-def _cut(gradient: Tensor | None, like: Tensor) -> Tensor:
+def _trim_gradient(gradient: Tensor | None, like: Tensor) -> Tensor:
     return like.new_empty(0) if gradient is None else gradient[: len(like)].to(like.dtype)
 
 
-def _rows_of_a_part(rows: int, size: int) -> int:
+def _rows_per_chunk(rows: int, size: int) -> int:
     """Parts of about one size, that of each below the limit."""
-    parts = max(-(-rows * size // BYTES), 1)
-    return max(_up(-(-rows // parts)), ALIGNED)
+    parts = max(-(-rows * size // MAX_LOGIT_BYTES), 1)
+    return max(_align_up(-(-rows // parts)), ALIGNMENT)
 
 
-def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+def _matmul(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     if a.is_cuda and a.dtype != dtype:
         return torch.mm(a, b, out_dtype=dtype)
     return a.to(dtype) @ b.to(dtype)
 
 
-def _sweep(logits: Tensor, labels: Tensor, losses: Tensor, V: int, spread: float, gradient: bool) -> None:
+def _loss_and_gradient_(logits: Tensor, labels: Tensor, losses: Tensor, V: int, spread: float, gradient: bool) -> None:
     """`vocabulary.sweep`, and what it means."""
-    if logits.is_cuda and capabilities.available("triton"):
+    if logits.is_cuda and capabilities.is_available("triton"):
         from regard.nn.kernels import cross_entropy as vocabulary
 
-        vocabulary.sweep(logits, labels, losses, V, spread, gradient)
+        vocabulary.cross_entropy_forward(logits, labels, losses, V, spread, gradient)
         return
-    losses[:], change = _rows(logits[:, :V], labels, spread)
+    losses[:], change = _loss_and_gradient(logits[:, :V], labels, spread)
     if gradient:
         logits[:, :V] = change  # those of rows of 0 are 0
 
 
-_fused = torch.library.custom_op(
-    "regard::vocabulary_loss", _in_parts, mutates_args=(),
+_fused_op = torch.library.custom_op(
+    "regard::vocabulary_loss", _chunked_loss, mutates_args=(),
     schema="(Tensor x, Tensor weight, Tensor? bias, Tensor labels, float spread, bool for_x, bool for_weight, bool for_bias)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
 )  # fmt: skip
 
 
-@_fused.register_fake
+@_fused_op.register_fake
 def _(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, spread: float, *wanted: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     likes = (x, weight, weight if bias is None else bias)
     made = [like.new_empty(like.shape if asked else 0) for like, asked in zip(likes, wanted, strict=True)]
-    return x.new_empty((), dtype=_wide(x.dtype)), made[0], made[1], made[2]
+    return x.new_empty((), dtype=_accumulation_dtype(x.dtype)), made[0], made[1], made[2]
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)  # gradients of gradients: zeros as large as the weights
     ctx.wanted = inputs[5:]
     ctx.save_for_backward(*output[1:])
 
 
-def _pull(ctx: Any, told: Tensor | None, *second: Tensor | None) -> tuple[Tensor | None, ...]:
+def _backward_autograd(ctx: Any, told: Tensor | None, *second: Tensor | None) -> tuple[Tensor | None, ...]:
     if told is None or any(gradient is not None for gradient in second):
         raise RuntimeError("the fused loss has no second derivative: take cross_entropy of the logits")
     made = [
@@ -255,4 +255,4 @@ def _pull(ctx: Any, told: Tensor | None, *second: Tensor | None) -> tuple[Tensor
     return (*made, *(None,) * 5)
 
 
-torch.library.register_autograd("regard::vocabulary_loss", _pull, setup_context=_keep)
+torch.library.register_autograd("regard::vocabulary_loss", _backward_autograd, setup_context=_setup_context)

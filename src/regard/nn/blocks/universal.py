@@ -11,24 +11,24 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.errors import SettingError
-from regard.nn.attention.kv_cache import Fixed, Frozen, Growing, LayerMemory
-from regard.nn.attention.masks import Rule
-from regard.nn.attention.positions import Learned, Sinusoid
-from regard.nn.blocks.act import Halting, Pondered
-from regard.nn.blocks.block import Block, vaswani_block
-from regard.nn.blocks.norm import Norm
+from regard.nn.attention.kv_cache import CrossCache, DynamicCache, LayerCache, StaticCache
+from regard.nn.attention.masks import AttentionMask
+from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
+from regard.nn.blocks.act import ACTOutput, Halting
+from regard.nn.blocks.block import TransformerBlock, transformer_block
+from regard.nn.blocks.norm import LayerNorm
 
 
 @dataclass(frozen=True)
-class Ran:
+class UniversalOutput:
     """What a row of steps ended with."""
 
     states: Float[Tensor, "B L D"]
     taps: tuple[Tensor, ...] = ()
-    pondered: Pondered | None = None
+    act: ACTOutput | None = None
 
 
-class Repeated(nn.Module):
+class UniversalStack(nn.Module):
     """Before each step the coordinates of every position are added: where it stands (`places`), and which step it is (`times`:
     sines of 1, 2, …, or vectors that are learnt). With `halting` each position stops by itself.
 
@@ -37,85 +37,92 @@ class Repeated(nn.Module):
 
     position = None
     """nothing acts inside attention"""
-    measures = False
+    has_bias = False
 
     def __init__(
-        self, block: Block, steps: int, times: Sinusoid | Learned, norm: nn.Module | None = None,
+        self, block: TransformerBlock, steps: int, step_embedding: SinusoidalPosition | LearnedPosition, norm: nn.Module | None = None,
         halting: Halting | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.block, self.steps, self.times = block, steps, times
+        self.block, self.steps, self.times = block, steps, step_embedding
         if halting is not None:
             self.halting = halting
-        self.halts = halting is not None
+        self.has_act = halting is not None
         self.norm = norm or nn.Identity()
 
     @property
     def depth(self) -> int:
         """Steps that there may be, and memories that one more token writes into."""
-        return self.halting.cap if self.halts else self.steps
+        return self.halting.max_steps if self.has_act else self.steps
 
     def forward(
-        self, x: Float[Tensor, "B L D"], places: Float[Tensor, "..."], context: Float[Tensor, "B K D"] | None = None, *,
-        rule: Rule | Sequence[Rule | None] | None = None, context_rule: Rule | None = None,
-        memory: Sequence[LayerMemory] | None = None, where: Int[Tensor, "..."] | None = None, taps: Collection[int] = (),
-        real: Bool[Tensor, "B L"] | None = None,
-    ) -> Ran:  # fmt: skip
+        self, x: Float[Tensor, "B L D"], position_embeddings: Float[Tensor, "..."], context: Float[Tensor, "B K D"] | None = None, *,
+        mask: AttentionMask | Sequence[AttentionMask | None] | None = None, context_mask: AttentionMask | None = None,
+        cache: Sequence[LayerCache] | None = None, at: Int[Tensor, "..."] | None = None, taps: Collection[int] = (),
+        valid: Bool[Tensor, "B L"] | None = None,
+    ) -> UniversalOutput:  # fmt: skip
         """`taps` are steps, from 0 on. `real`: positions that are not padding, which have a say in when it is enough."""
         tapped: list[Tensor] = []
-        rules = rule if isinstance(rule, Sequence) else [rule] * self.depth
-        first = int(isinstance(self.times, Sinusoid))  # the paper counts steps from 1
+        rules = mask if isinstance(mask, Sequence) else [mask] * self.depth
+        first = int(isinstance(self.times, SinusoidalPosition))  # the paper counts steps from 1
         times = self.times(torch.arange(first, first + self.depth, device=x.device))
 
         def place(x: Tensor, number: int) -> Tensor:
-            return x + (places + times[number]).to(x.dtype)
+            return x + (position_embeddings + times[number]).to(x.dtype)
 
         def change(x: Tensor, number: int) -> Tensor:
-            kept = None if memory is None else memory[number]
-            x = self.block(x, context, rule=rules[number], context_rule=context_rule, memory=kept, where=where)
+            kept = None if cache is None else cache[number]
+            x = self.block(x, context, mask=rules[number], context_mask=context_mask, cache=kept, at=at)
             if number in taps:
                 tapped.append(x)
             return x
 
-        if self.halts:
-            pondered = self.halting(x, place, change, real, whole=memory is not None or bool(taps))
-            return Ran(self.norm(pondered.states), tuple(tapped), pondered)
+        if self.has_act:
+            pondered = self.halting(x, place, change, valid, run_all_steps=cache is not None or bool(taps))
+            return UniversalOutput(self.norm(pondered.states), tuple(tapped), pondered)
         for number in range(self.steps):
             x = change(place(x, number), number)
-        return Ran(self.norm(x), tuple(tapped))
+        return UniversalOutput(self.norm(x), tuple(tapped))
 
-    def regarded(self, context: Float[Tensor, "B K C"]) -> list[Frozen]:
+    def cross_kv(self, context: Float[Tensor, "B K C"]) -> list[CrossCache]:
         """One for all steps, which share the weights that make it."""
-        return [self.block.regarded(context)] * self.depth
+        return [self.block.cross_kv(context)] * self.depth
 
-    def memories(self, x: Float[Tensor, "B L D"], room: int | None = None) -> list[LayerMemory]:
+    def make_caches(self, x: Float[Tensor, "B L D"], max_cache_len: int | None = None) -> list[LayerCache]:
         """Of rows like these that have read nothing yet: growing ones, or fixed ones with `room`."""
         attention: Any = self.block.attend.inner
         k, v = attention.project(x[:, :0])[1:]
-        return [LayerMemory(Growing(k, v) if room is None else Fixed(room).made(k, v)) for _ in range(self.depth)]
+        return [
+            LayerCache(DynamicCache(k, v) if max_cache_len is None else StaticCache(max_cache_len).allocate(k, v))
+            for _ in range(self.depth)
+        ]
 
 
-def check_repeated(config: Any) -> None:
+def check_universal(config: Any) -> None:
     """Refuse steps that cannot be taken."""
-    for name in ("cap", "ponder"):
+    for name in ("act_max_steps", "ponder_cost"):
         if getattr(config, name) < 0:
             raise SettingError(f"model.{name} must be at least 0, not {getattr(config, name)}.")
-    if not 0 < config.epsilon < 1:
-        raise SettingError(f"model.epsilon must lie between 0 and 1, not {config.epsilon}.")
+    if not 0 < config.act_epsilon < 1:
+        raise SettingError(f"model.act_epsilon must lie between 0 and 1, not {config.act_epsilon}.")
 
 
-def most_steps(config: Any) -> int:
+def max_steps(config: Any) -> int:
     """Steps at most."""
-    return int(config.cap or 2 * config.steps) if config.halting else int(config.steps)
+    return int(config.act_max_steps or 2 * config.num_steps) if config.act else int(config.num_steps)
 
 
-def repeated(config: Any, cross: bool) -> Repeated:
+def make_universal_stack(config: Any, decoder: bool) -> UniversalStack:
     """One side of a Universal Transformer, from the sizes of a config; `cross`: that of a decoder."""
-    block = vaswani_block(
-        config.width, config.heads, config.hidden, cross=cross, norm=config.norm, activation=config.activation,
-        dropout=config.dropout, attention_dropout=config.attention_dropout, feed_dropout=config.feed_dropout,
+    block = transformer_block(
+        config.width, config.heads, config.ffn_dim, cross=decoder, norm=config.norm_position, activation=config.activation,
+        dropout=config.dropout, attention_dropout=config.attention_dropout, feed_dropout=config.ffn_dropout,
     )  # fmt: skip
-    most, learned = most_steps(config), config.times == "learned"
-    times = Learned(most, config.width) if learned else Sinusoid(config.width, config.positions)
-    halting = Halting(config.width, most, config.epsilon, config.mixing) if config.halting else None
-    return Repeated(block, config.steps, times, Norm(config.width) if config.norm == "pre" else None, halting)
+    most, learned = max_steps(config), config.step_embedding == "learned"
+    times = (
+        LearnedPosition(most, config.width) if learned else SinusoidalPosition(config.width, config.position_embedding)
+    )
+    halting = Halting(config.width, most, config.act_epsilon, config.act_mixing) if config.act else None
+    return UniversalStack(
+        block, config.num_steps, times, LayerNorm(config.width) if config.norm_position == "pre" else None, halting
+    )

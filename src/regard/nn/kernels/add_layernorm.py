@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 @triton.jit
-def _add_norm(x, y, gain, bias, out, both, width, eps, block: tl.constexpr, kept: tl.constexpr):
+def _add_layernorm_kernel(x, y, gain, bias, out, both, width, eps, block: tl.constexpr, kept: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, block)
     there = columns < width
@@ -42,11 +42,13 @@ def _launch(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float, kept: 
     both = torch.empty_like(x) if kept else out
     block = triton.next_power_of_2(width)
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton launches on the current one
-        _add_norm[(x.numel() // width,)](x, y, gain, bias, out, both, width, eps, block=block, kept=kept, num_warps=4)
+        _add_layernorm_kernel[(x.numel() // width,)](
+            x, y, gain, bias, out, both, width, eps, block=block, kept=kept, num_warps=4
+        )
     return both, out
 
 
-def add_norm(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
+def add_layernorm(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
     """LN(x + y) over the last axis; no gradient."""
     return _launch(x, y, gain, bias, eps, kept=False)[1]
 
@@ -55,13 +57,13 @@ def forward(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float) -> tup
     return _launch(x, y, gain, bias, eps, kept=True)
 
 
-def _empty(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def _empty_outputs(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
-added = torch.library.custom_op(
+add_layernorm_with_sum = torch.library.custom_op(
     "regard::added", forward, mutates_args=(), device_types="cuda",
     schema="(Tensor x, Tensor y, Tensor gain, Tensor bias, float eps) -> (Tensor, Tensor)",
 )  # fmt: skip
 """x + y and LN(x + y)."""
-added.register_fake(_empty)
+add_layernorm_with_sum.register_fake(_empty_outputs)

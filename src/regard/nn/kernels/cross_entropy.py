@@ -17,12 +17,12 @@ from torch import Tensor
 
 from regard.types import IGNORE
 
-LANES = 1024
+MAX_THREADS = 1024
 """threads of a row, at most: many, so that few rows are under way and all of them stay in the cache between the sweeps"""
 
 
 @triton.jit
-def _log_sum(own, columns, vocabulary, padded, smooth: tl.constexpr, lanes: tl.constexpr):
+def _log_sum_exp(own, columns, vocabulary, padded, smooth: tl.constexpr, lanes: tl.constexpr):
     """log Σ exp of a row and, where smoothed, Σ. Each thread sums its own columns; they meet once, at the end."""
     highest = tl.full((lanes,), float("-inf"), tl.float32)
     total, plain = tl.zeros((lanes,), tl.float32), tl.zeros((lanes,), tl.float32)
@@ -42,7 +42,7 @@ def _log_sum(own, columns, vocabulary, padded, smooth: tl.constexpr, lanes: tl.c
 
 
 @triton.jit
-def _sweep(logits, labels, losses, step, vocabulary, padded, spread, ignore: tl.constexpr, smooth: tl.constexpr,
+def _cross_entropy_kernel(logits, labels, losses, step, vocabulary, padded, spread, ignore: tl.constexpr, smooth: tl.constexpr,
            gradient: tl.constexpr, lanes: tl.constexpr):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     own = logits + row * step
@@ -57,7 +57,7 @@ def _sweep(logits, labels, losses, step, vocabulary, padded, spread, ignore: tl.
     else:
         known = (label >= 0) & (label < vocabulary)
         right = tl.load(own + label, mask=known, other=0.0).to(tl.float32)  # before anything is written over it
-        norm, plain = _log_sum(own, columns, vocabulary, padded, smooth, lanes)
+        norm, plain = _log_sum_exp(own, columns, vocabulary, padded, smooth, lanes)
         norm = tl.where(known, norm, float("nan"))  # a label that is no token is not trained as another
         share, place = spread / vocabulary, label.to(tl.int32)
         tl.store(losses + row, norm - (1.0 - spread) * right - share * plain)
@@ -71,13 +71,15 @@ def _sweep(logits, labels, losses, step, vocabulary, padded, spread, ignore: tl.
                 tl.store(own + at, change.to(logits.dtype.element_ty), mask=at < padded)
 
 
-def sweep(logits: Tensor, labels: Tensor, losses: Tensor, vocabulary: int, spread: float, gradient: bool) -> None:
+def cross_entropy_forward(
+    logits: Tensor, labels: Tensor, losses: Tensor, vocab_size: int, smoothing: float, with_gradient: bool
+) -> None:
     """Fills `losses` (R,), and with `gradient` writes that of each row over its logits (R, P); columns from `vocabulary` on
     are padding. Labels that are neither a token nor IGNORE give NaN: asking for them would stop the GPU."""
     rows, padded = logits.shape
-    lanes = min(LANES, triton.next_power_of_2(triton.cdiv(padded, 8)))
+    lanes = min(MAX_THREADS, triton.next_power_of_2(triton.cdiv(padded, 8)))
     with torch.cuda.device(logits.device) if logits.is_cuda else nullcontext():  # Triton launches on the current one
-        _sweep[(rows,)](
-            logits, labels, losses, logits.stride(0), vocabulary, padded, spread, ignore=IGNORE, smooth=spread != 0.0,
-            gradient=gradient, lanes=lanes, num_warps=max(lanes // 32, 1),
+        _cross_entropy_kernel[(rows,)](
+            logits, labels, losses, logits.stride(0), vocab_size, padded, smoothing, ignore=IGNORE, smooth=smoothing != 0.0,
+            gradient=with_gradient, lanes=lanes, num_warps=max(lanes // 32, 1),
         )  # fmt: skip

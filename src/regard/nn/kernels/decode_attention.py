@@ -20,21 +20,21 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import cuda
 
-HEAD_WIDTH = 128
+MAX_HEAD_WIDTH = 128
 """numbers of a head, at most"""
-TILE = 2048
+TILE_NUMEL = 2048
 """numbers of the keys that a program reads at once: 32 columns of a head of 64"""
-WARPS = 1
-PROGRAMS = 2048
+NUM_WARPS = 1
+TARGET_PROGRAMS = 2048
 """fewer than this many rows and heads share their pasts among several programs, up to about this many"""
-SPLITS = 32
+MAX_SPLITS = 32
 """programs of one past, at most"""
 
 _LOWEST = tl.constexpr(-3.0e38)  # not -inf: what has seen nothing is compared too
 
 
 @triton.jit
-def _past(query, k, v, first, end, part, parts, k_column, v_column, width: tl.constexpr, padded: tl.constexpr,
+def _attend_tiles(query, k, v, first, end, part, parts, k_column, v_column, width: tl.constexpr, padded: tl.constexpr,
           block: tl.constexpr):  # fmt: skip
     """Every `parts`-th tile of the columns first … end - 1, from the `part`-th on.
 
@@ -61,7 +61,7 @@ def _past(query, k, v, first, end, part, parts, k_column, v_column, width: tl.co
 
 
 @triton.jit
-def _join(place, used, out, shared, width: tl.constexpr, padded: tl.constexpr, splits: tl.constexpr):
+def _combine_splits(place, used, out, shared, width: tl.constexpr, padded: tl.constexpr, splits: tl.constexpr):
     """What the programs of one past found, in their order, whoever comes last."""
     parts, dims = tl.arange(0, splits), tl.arange(0, padded)
     found = shared + (place * splits + parts) * (width + 2)
@@ -76,7 +76,7 @@ def _join(place, used, out, shared, width: tl.constexpr, padded: tl.constexpr, s
 
 
 @triton.jit
-def _step(qkv, k, v, at, out, shared, counts, heads, room, row_step, k_row, k_head, k_column, v_row, v_head, v_column,
+def _decode_kernel(qkv, k, v, at, out, shared, counts, heads, room, row_step, k_row, k_head, k_column, v_row, v_head, v_column,
           scale, band, width: tl.constexpr, padded: tl.constexpr, block: tl.constexpr, splits: tl.constexpr,
           early: tl.constexpr):  # fmt: skip
     if early:
@@ -97,7 +97,9 @@ def _step(qkv, k, v, at, out, shared, counts, heads, room, row_step, k_row, k_he
         query = tl.load(own, mask=there, other=0.0).to(tl.float32) * scale
         key = tl.load(own + heads * width, mask=there, other=0.0).to(k.dtype.element_ty)
         value = tl.load(own + 2 * heads * width, mask=there, other=0.0).to(v.dtype.element_ty)
-        highs, totals, mixtures = _past(query, k, v, first, end, part, used, k_column, v_column, width, padded, block)
+        highs, totals, mixtures = _attend_tiles(
+            query, k, v, first, end, part, used, k_column, v_column, width, padded, block
+        )
         # the step's own column is the first program's, which writes it and does not read it back
         if (part == 0) & (now >= 0) & (now < room):
             tl.store(k + now * k_column + dims, key, mask=there)
@@ -117,46 +119,46 @@ def _step(qkv, k, v, at, out, shared, counts, heads, room, row_step, k_row, k_he
             tl.debug_barrier()  # all threads have written before one of them says so
             if tl.atomic_add(counts + place, 1, sem="acq_rel") == used - 1:
                 tl.store(counts + place, 0)  # as the next step wants it
-                _join(place, used, out, shared, width, padded, splits)
+                _combine_splits(place, used, out, shared, width, padded, splits)
 
 
 @functools.cache
-def overlaps(device: torch.device) -> bool:
+def supports_pdl(device: torch.device) -> bool:
     """Whether a program may be placed on the chip before the kernel in front has ended, and waits there (Hopper on)."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-def splits(k: Tensor) -> int:
+def num_splits(k: Tensor) -> int:
     """How many programs share one past: by sizes alone, before any length is known."""
     B, H, room, d = k.shape
-    wanted = min(PROGRAMS // max(B * H, 1), triton.cdiv(room, _columns(d)), SPLITS)
+    wanted = min(TARGET_PROGRAMS // max(B * H, 1), triton.cdiv(room, _tile_columns(d)), MAX_SPLITS)
     return 1 << (max(wanted, 1).bit_length() - 1)
 
 
-def _padded(d: int) -> int:
+def _padded_width(d: int) -> int:
     return max(16, triton.next_power_of_2(d))
 
 
-def _columns(d: int) -> int:
-    return TILE // _padded(d)
+def _tile_columns(d: int) -> int:
+    return TILE_NUMEL // _padded_width(d)
 
 
-def step(qkv: Tensor, k: Tensor, v: Tensor, at: Tensor, counts: Tensor, scale: float, band: int) -> Tensor:
-    (B, H, room, d), parts = k.shape, splits(k)
+def launch(qkv: Tensor, k: Tensor, v: Tensor, at: Tensor, counts: Tensor, scale: float, band: int) -> Tensor:
+    (B, H, room, d), parts = k.shape, num_splits(k)
     out = qkv.new_empty(B, H * d)
     shared = torch.empty(B * H * parts * (d + 2) if parts > 1 else 0, device=k.device, dtype=torch.float32)
     steps = (qkv.stride(0), *k.stride()[:3], *v.stride()[:3])
-    early = overlaps(k.device)
-    sizes = {"width": d, "padded": _padded(d), "block": _columns(d), "splits": parts, "early": early}
-    how = {"num_warps": WARPS, **({"launch_pdl": True} if early else {})}
+    early = supports_pdl(k.device)
+    sizes = {"width": d, "padded": _padded_width(d), "block": _tile_columns(d), "splits": parts, "early": early}
+    how = {"num_warps": NUM_WARPS, **({"launch_pdl": True} if early else {})}
     numbers = (H, room, *steps, scale / math.log(2), band)  # weights are powers of 2
     with torch.cuda.device(k.device) if k.is_cuda else nullcontext():  # Triton launches on the current one
-        _step[(B * H, parts)](qkv, k, v, at, out, shared, counts, *numbers, **sizes, **how)
+        _decode_kernel[(B * H, parts)](qkv, k, v, at, out, shared, counts, *numbers, **sizes, **how)
     return out
 
 
 _op = torch.library.custom_op(
-    "regard::step_attention", step, mutates_args=("k", "v", "counts"), device_types="cuda",
+    "regard::step_attention", launch, mutates_args=("k", "v", "counts"), device_types="cuda",
     schema="(Tensor qkv, Tensor(a!) k, Tensor(b!) v, Tensor at, Tensor(c!) counts, float scale, SymInt band) -> Tensor",
 )  # fmt: skip
 
@@ -166,27 +168,27 @@ def _(qkv: Tensor, k: Tensor, *_: object) -> Tensor:
     return qkv.new_empty(k.shape[0], k.shape[1] * k.shape[3])
 
 
-def serves(qkv: Tensor, k: Tensor, v: Tensor) -> bool:
+def supports(qkv: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether these are on a device, of a dtype and lie in a way that the kernel can read."""
     kind = qkv.dtype == k.dtype == v.dtype and k.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    return k.is_cuda and kind and k.shape[-1] <= HEAD_WIDTH and qkv.stride(-1) == k.stride(-1) == v.stride(-1) == 1
+    return k.is_cuda and kind and k.shape[-1] <= MAX_HEAD_WIDTH and qkv.stride(-1) == k.stride(-1) == v.stride(-1) == 1
 
 
-def counters(k: Tensor) -> Tensor:
+def make_counters(k: Tensor) -> Tensor:
     """A zero for each row and head, which a step leaves as it found it: all that follow each other may share them."""
     return torch.zeros(k.shape[0] * k.shape[1], device=k.device, dtype=torch.int32)
 
 
-def step_attention(
-    qkv: Tensor, k: Tensor, v: Tensor, at: Tensor, scale: float, band: int = 0, counts: Tensor | None = None
+def decode_attention(
+    qkv: Tensor, k: Tensor, v: Tensor, at: Tensor, scale: float, window: int = 0, counts: Tensor | None = None
 ) -> Tensor:
     """qkv (B, 3 · H · d), k and v (B, H, room, d), at (B,): what each row's query makes of its past (B, H · d).
 
     This step's key and value go into column `at` of k and v; the query looks at columns up to it, `band` of them (0: all).
     A row beyond the room writes nothing. `counts`: the caller's `counters`; else they are made, which is one launch."""
     if counts is None:
-        counts = counters(k) if splits(k) > 1 else torch.empty(0, device=k.device, dtype=torch.int32)
+        counts = make_counters(k) if num_splits(k) > 1 else torch.empty(0, device=k.device, dtype=torch.int32)
     elif counts.numel() < k.shape[0] * k.shape[1]:
         raise ValueError(f"{counts.numel()} counts are too few for {k.shape[0]} rows of {k.shape[1]} heads")
-    result: Tensor = _op(qkv, k, v, at, counts, scale, band)
+    result: Tensor = _op(qkv, k, v, at, counts, scale, window)
     return result

@@ -17,18 +17,28 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard import capabilities
-from regard.nn.attention.kv_cache import Fixed
-from regard.nn.attention.masks import Both, Causal, Once, Packed, Rule, Whole, Window, Written, dense
+from regard.nn.attention.kv_cache import StaticCache
+from regard.nn.attention.masks import (
+    And,
+    AttentionMask,
+    Causal,
+    Dense,
+    Full,
+    Memoized,
+    PackedDocuments,
+    SlidingWindow,
+    materialize,
+)
 
-Kernel = Literal["plain", "stepped", "sdpa", "widened", "varlen", "short"]
+KernelName = Literal["plain", "stepped", "sdpa", "widened", "varlen", "short"]
 
-FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+SDPA_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Not cuDNN's: it builds a plan for every new shape (half a second a step on natural lengths, seen on an H200)."""
 
-CUDNN = [SDPBackend.CUDNN_ATTENTION, *FUSED]
+CUDNN_BACKENDS = [SDPBackend.CUDNN_ATTENTION, *SDPA_BACKENDS]
 """cuDNN's where it will, else the others in their order."""
 
-CUDNN_ROW = 512
+MIN_CUDNN_LENGTH = 512
 """Rows of at least this many tokens, a multiple of 128 of them, are few shapes: there cuDNN's is taken where it may be. On an
 H200 it took 9.1 ms of a step of GPT-2 instead of 12.5. Rows that are few shapes by their rule (`Whole`) need not be so long."""
 
@@ -41,76 +51,82 @@ SCORES, LEARNT_SCORES = 2**24, 2**26
 """Of all heads and rows: more leave the cache; what is learnt from is kept for the backward pass, and must fit into memory."""
 
 
-def packed_kernel() -> bool:
+def has_varlen_kernel() -> bool:
     """Whether this build of torch has a kernel for packed rows (on CUDA, in 16 bits)."""
-    return capabilities.available("varlen_attention")
+    return capabilities.is_available("varlen_attention")
 
 
-def choose(
-    q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None, dropout: float, watched: bool, biased: bool = False
-) -> Kernel:
+def choose_kernel(
+    q: Tensor,
+    k: Tensor,
+    mask: AttentionMask | None,
+    at: Tensor | None,
+    dropout: float,
+    needs_weights: bool,
+    has_bias: bool = False,
+) -> KernelName:
     """`biased`: something is added to the scores, which the kernels of packed rows do not know."""
-    if watched:
+    if needs_weights:
         return "plain"
-    if _few(q, rule):
+    if _is_decode_step(q, mask):
         return "stepped"
-    if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and at is None and not biased:
-        form = packed_form(rule) if q.shape[0] == 1 else None
+    if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and at is None and not has_bias:
+        form = match_packed(mask) if q.shape[0] == 1 else None
         if form is not None and dropout == 0.0 and _is_short(q, *form):
             return "short"
-        if (form is not None or row_form(q, k, rule)) and flashes(q):
+        if (form is not None or match_sliding_window(q, k, mask)) and supports_flash(q):
             return "varlen"
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[-2] <= 4 and not torch.is_grad_enabled():
         return "widened"  # a step of one query over 128 keys: 47 µs, plain 96, fused 98
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and k.shape[-2] <= MIDDLE_ROW:
-        return _middling(q, k, rule)
+        return _choose_cpu_bfloat16(q, k, mask)
     return "sdpa"
 
 
-def _middling(q: Tensor, k: Tensor, rule: Rule | None) -> Kernel:
+def _choose_cpu_bfloat16(q: Tensor, k: Tensor, rule: AttentionMask | None) -> KernelName:
     scores, learns = math.prod(q.shape[:-1]) * k.shape[-2], torch.is_grad_enabled()
     if k.shape[-2] <= SHORT_ROW:
         return "plain"
-    if past_form(rule) is not None:  # a fused kernel computes half of the scores
+    if match_causal(rule) is not None:  # a fused kernel computes half of the scores
         return "widened"
     return "plain" if scores <= (LEARNT_SCORES if learns else SCORES) else "widened" if learns else "sdpa"
 
 
-def _few(q: Tensor, rule: Rule | None) -> bool:
+def _is_decode_step(q: Tensor, rule: AttentionMask | None) -> bool:
     """The few queries of a decoding step: the fused kernels are slower there, on CUDA with masks and on CPUs with many rows."""
-    if torch.is_grad_enabled() or q.shape[-2] > 16 or not (rule is None or isinstance(rule, Written)):
+    if torch.is_grad_enabled() or q.shape[-2] > 16 or not (rule is None or isinstance(rule, Dense)):
         return False
     return q.is_cuda or (q.device.type == "cpu" and q.shape[0] >= 8 and q.dtype != torch.bfloat16)
 
 
-def flashes(q: Tensor) -> bool:
+def supports_flash(q: Tensor) -> bool:
     """Whether the kernel of packed rows knows this device and this width of heads."""
-    if q.shape[-1] % 8 or q.shape[-1] > 256 or _generation(q.get_device()) < 8:
+    if q.shape[-1] % 8 or q.shape[-1] > 256 or _capability_major(q.get_device()) < 8:
         return False
-    return capabilities.available("varlen_attention") and capabilities.available("flash_attention")
+    return capabilities.is_available("varlen_attention") and capabilities.is_available("flash_attention")
 
 
-def _is_short(q: Tensor, packed: Packed, window: tuple[int, int]) -> bool:
+def _is_short(q: Tensor, packed: PackedDocuments, window: tuple[int, int]) -> bool:
     """Documents of a few dozen tokens have a kernel of their own: a step of Transformer-base took 17.8 ms instead of 25.3."""
-    if window not in ((-1, -1), (-1, 0)) or not capabilities.available("triton"):
+    if window not in ((-1, -1), (-1, 0)) or not capabilities.is_available("triton"):
         return False
     from regard.nn.kernels import varlen_short
 
     if q.shape[-1] not in varlen_short.HEAD_WIDTHS:
         return False
-    return max(packed.queries.longest, packed.keys.longest) <= varlen_short.LONGEST
+    return max(packed.queries.max_length, packed.keys.max_length) <= varlen_short.MAX_LENGTH
 
 
-def packed_form(rule: Rule | None) -> tuple[Packed, tuple[int, int]] | None:
+def match_packed(mask: AttentionMask | None) -> tuple[PackedDocuments, tuple[int, int]] | None:
     """`Packed`, alone or joined with Causal and a Window, as (documents, (steps back, steps ahead)); -1 is unbounded."""
     left = right = -1
-    packed: Packed | None = None
-    for part in _conjuncts(rule):
-        if isinstance(part, Packed) and packed is None:
+    packed: PackedDocuments | None = None
+    for part in _conjuncts(mask):
+        if isinstance(part, PackedDocuments) and packed is None:
             packed = part
         elif isinstance(part, Causal):
             right = 0
-        elif isinstance(part, Window) and part.dilation == 1 and left == -1:
+        elif isinstance(part, SlidingWindow) and part.dilation == 1 and left == -1:
             left, right = part.left, (part.right if right == -1 else min(part.right, right))
         else:
             return None
@@ -119,69 +135,69 @@ def packed_form(rule: Rule | None) -> tuple[Packed, tuple[int, int]] | None:
     return packed, (left, right)
 
 
-def past_form(rule: Rule | None) -> int | None:
+def match_causal(mask: AttentionMask | None) -> int | None:
     """Causal, alone or joined with a window behind: how many keys it sees, its own included; 0 is all. Else None."""
     causal, band = False, 0
-    for part in _conjuncts(rule):
+    for part in _conjuncts(mask):
         if isinstance(part, Causal):
             causal = True
-        elif isinstance(part, Window) and part.dilation == 1 and part.right == 0 and not band:
+        elif isinstance(part, SlidingWindow) and part.dilation == 1 and part.right == 0 and not band:
             band = part.left + 1
         else:
             return None
     return band if causal or band else None
 
 
-def row_form(q: Tensor, k: Tensor, rule: Rule | None) -> int:
+def match_sliding_window(q: Tensor, k: Tensor, mask: AttentionMask | None) -> int:
     """How far back queries of whole rows look where that is less than the whole row; 0: it is not, or not so simple.
 
     Rows of one length are documents of one length: a kernel that counts along documents need not read what lies further
     back than the band, while a mask is as long as it is wide."""
-    band = past_form(rule) or 0
+    band = match_causal(mask) or 0
     return band if q.shape[-2] == k.shape[-2] and band < q.shape[-2] else 0
 
 
-def step(qkv: Tensor, memory: Fixed, at: Tensor, scale: float, band: int) -> Tensor:
+def decode_step(qkv: Tensor, cache: StaticCache, at: Tensor, scale: float, window: int) -> Tensor:
     """(B, D) one more token a row: its key and value go into the memory, and it looks at what lies there up to itself."""
-    assert memory.k is not None and memory.v is not None
+    assert cache.k is not None and cache.v is not None
     from regard.nn.kernels import decode_attention
 
-    counts = memory.counters(decode_attention)
-    return decode_attention.step_attention(qkv, memory.k, memory.v, at, scale, band, counts)
+    counts = cache.get_counters(decode_attention)
+    return decode_attention.decode_attention(qkv, cache.k, cache.v, at, scale, window, counts)
 
 
-def steps_alone(k: Tensor | None) -> bool:
+def has_decode_kernel(k: Tensor | None) -> bool:
     """Whether one query a row over such keys, in a memory of constant size, has a kernel that knows the rule by itself."""
-    if k is None or not k.is_cuda or torch.is_grad_enabled() or not capabilities.available("triton"):
+    if k is None or not k.is_cuda or torch.is_grad_enabled() or not capabilities.is_available("triton"):
         return False
     from regard.nn.kernels import decode_attention
 
-    return decode_attention.serves(k, k, k)
+    return decode_attention.supports(k, k, k)
 
 
-def _conjuncts(rule: Rule | None) -> list[Rule]:
+def _conjuncts(rule: AttentionMask | None) -> list[AttentionMask]:
     if rule is None:
         return []
-    if isinstance(rule, Once):
-        return _conjuncts(rule.rule)
-    return _conjuncts(rule.left) + _conjuncts(rule.right) if isinstance(rule, Both) else [rule]
+    if isinstance(rule, Memoized):
+        return _conjuncts(rule.mask)
+    return _conjuncts(rule.left) + _conjuncts(rule.right) if isinstance(rule, And) else [rule]
 
 
-def allowed(q: Tensor, k: Tensor, rule: Rule | None, at: Tensor | None) -> Tensor | None:
+def bool_mask(q: Tensor, k: Tensor, mask: AttentionMask | None, at: Tensor | None) -> Tensor | None:
     """The rule at these queries and keys; queries stand at `at` (0, 1, 2, … when None)."""
-    if rule is None or isinstance(rule, Whole):
+    if mask is None or isinstance(mask, Full):
         return None
-    if isinstance(rule, Written):
-        return rule.table[:, None]
-    if isinstance(rule, Once):
-        return rule.table((q.shape[0], q.shape[1], q.shape[-2], k.shape[-2]), at, q.device)
+    if isinstance(mask, Dense):
+        return mask.table[:, None]
+    if isinstance(mask, Memoized):
+        return mask.table((q.shape[0], q.shape[1], q.shape[-2], k.shape[-2]), at, q.device)
     places = torch.arange(q.shape[-2], device=q.device) if at is None else at
-    return dense(rule, q.shape[0], q.shape[1], places, torch.arange(k.shape[-2], device=q.device))
+    return materialize(mask, q.shape[0], q.shape[1], places, torch.arange(k.shape[-2], device=q.device))
 
 
-def plain(
+def eager_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float = 0.0,
-    bias: Tensor | None = None, spread: Callable[[Tensor], Tensor] | None = None,
+    bias: Tensor | None = None, add_values: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """softmax(q kᵀ · scale) v, equation 1 of Vaswani et al.; also the weights, before dropout.
 
@@ -197,49 +213,64 @@ def plain(
         weights = weights.masked_fill(~mask, 0.0)
     weights = weights.to(v.dtype)
     kept = F.dropout(weights, dropout, training=dropout > 0.0)
-    return kept @ v if spread is None else kept @ v + spread(kept), weights
+    return kept @ v if add_values is None else kept @ v + add_values(kept), weights
 
 
-def stepped(q: Tensor, k: Tensor, v: Tensor, rule: Written | None, scale: float, bias: Tensor | None = None) -> Tensor:
+def bmm_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Dense | None, scale: float, bias: Tensor | None = None
+) -> Tensor:
     """The same for the few queries of a decoding step, in as few operators as can be: each is a launch on a GPU."""
     (B, H, Q, d), K = q.shape, k.shape[-2]
     keys, values = k.reshape(B * H, K, d), v.reshape(B * H, K, -1)
     added = q.new_empty(1, 1, 1) if bias is None else bias.expand(B, H, Q, K).reshape(B * H, Q, K)
     beta = 0.0 if bias is None else 1.0
     scores = torch.baddbmm(added, q.reshape(B * H, Q, d), keys.transpose(1, 2), beta=beta, alpha=scale)
-    if rule is not None:
-        scores.view(B, H, Q, K).masked_fill_(rule.hidden, torch.finfo(scores.dtype).min)
+    if mask is not None:
+        scores.view(B, H, Q, K).masked_fill_(mask.blocked, torch.finfo(scores.dtype).min)
     return torch.bmm(scores.softmax(-1), values).view(B, H, Q, -1)
 
 
-Bias = tuple[Tensor, Tensor | None]
+MaskedBias = tuple[Tensor, Tensor | None]
 """What is added to the scores, the lowest where nobody may look, and which queries may look at nothing."""
 
 
-def hidden_in(bias: Tensor, mask: Tensor | None) -> Bias:
+def mask_bias(bias: Tensor, mask: Tensor | None) -> MaskedBias:
     """Half of the lowest number there is: added to or scaled it is still one, and an empty row has a gradient."""
     if mask is None:
         return bias, None
     return torch.where(mask, bias, torch.finfo(bias.dtype).min / 2), ~mask.any(-1, keepdim=True)
 
 
-def biased(q: Tensor, k: Tensor, v: Tensor, bias: Bias, scale: float, dropout: float) -> Tensor:
+def sdpa_with_bias(q: Tensor, k: Tensor, v: Tensor, bias: MaskedBias, scale: float, dropout: float) -> Tensor:
     """The fused kernels with a bias; it has the dtype of the queries."""
     added, empty = bias
-    with sdpa_kernel(FUSED) if q.is_cuda else nullcontext():
+    with sdpa_kernel(SDPA_BACKENDS) if q.is_cuda else nullcontext():
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout, scale=scale)
     return out if empty is None else out.masked_fill(empty, 0.0)
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, scale: float, dropout: float) -> Tensor:
-    if at is None and q.shape[-2] == k.shape[-2] and past_form(rule) is not None and not row_form(q, k, rule):
+def sdpa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attention_mask: AttentionMask | None,
+    at: Tensor | None,
+    scale: float,
+    dropout: float,
+) -> Tensor:
+    if (
+        at is None
+        and q.shape[-2] == k.shape[-2]
+        and match_causal(attention_mask) is not None
+        and not match_sliding_window(q, k, attention_mask)
+    ):
         if q.is_cuda:
-            return whole(q, k, v, scale, dropout, causal=True)
+            return full_attention(q, k, v, scale, dropout, causal=True)
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scale)
-    if isinstance(rule, Whole) and q.is_cuda:
-        return whole(q, k, v, scale, dropout, causal=False)
-    mask = allowed(q, k, rule, at)
-    with sdpa_kernel(FUSED) if q.is_cuda else nullcontext():
+    if isinstance(attention_mask, Full) and q.is_cuda:
+        return full_attention(q, k, v, scale, dropout, causal=False)
+    mask = bool_mask(q, k, attention_mask, at)
+    with sdpa_kernel(SDPA_BACKENDS) if q.is_cuda else nullcontext():
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
     # the CPU's kernel gives an empty row 0, some of CUDA's the mean of all values
     if mask is not None and out.device.type != "cpu":
@@ -247,39 +278,39 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, 
     return out
 
 
-def whole(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, causal: bool) -> Tensor:
+def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, causal: bool) -> Tensor:
     """Whole rows on CUDA: each query sees all keys, or looks back to the beginning."""
     if (
         not causal
         and not dropout
         and q.is_cuda
-        and _generation(q.get_device()) >= 9
-        and capabilities.available("triton")
+        and _capability_major(q.get_device()) >= 9
+        and capabilities.is_available("triton")
     ):
         from regard.nn.kernels import ragged_tile
 
-        if ragged_tile.serves(q, k):
-            return ragged_tile.overhang(q, k, v, scale)
-    with sdpa_kernel(_fused(q, dropout, causal), set_priority=True):
+        if ragged_tile.supports(q, k):
+            return ragged_tile.ragged_attention(q, k, v, scale)
+    with sdpa_kernel(_choose_backends(q, dropout, causal), set_priority=True):
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal, scale=scale)
 
 
-def _fused(q: Tensor, dropout: float, causal: bool) -> list[SDPBackend]:
+def _choose_backends(q: Tensor, dropout: float, causal: bool) -> list[SDPBackend]:
     """The kernels to choose from, in this order. Gradients of cuDNN's are not the same each time."""
     length, width = q.shape[-2:]
-    steady = length >= CUDNN_ROW and length % 128 == 0 if causal else length >= CUDNN_ROW // 4
+    steady = length >= MIN_CUDNN_LENGTH and length % 128 == 0 if causal else length >= MIN_CUDNN_LENGTH // 4
     if not steady or width not in (64, 128) or dropout or torch.are_deterministic_algorithms_enabled():
-        return FUSED
+        return SDPA_BACKENDS
     if q.dtype not in (torch.float16, torch.bfloat16):
-        return FUSED
-    return CUDNN if _generation(q.get_device()) >= 9 and _cudnn() else FUSED
+        return SDPA_BACKENDS
+    return CUDNN_BACKENDS if _capability_major(q.get_device()) >= 9 and _cudnn_available() else SDPA_BACKENDS
 
 
 # What does not change while a program runs: torch.compile asks once, where it would leave its graph for the answer.
 
 
 @capabilities.constant_in_graph
-def _generation(device: int) -> int:
+def _capability_major(device: int) -> int:
     """Of a device by its number, as a number: torch.compile takes neither a torch.device nor a pair for a constant."""
     return _capability_of(device)[0]
 
@@ -290,50 +321,62 @@ def _capability_of(device: int) -> tuple[int, int]:
 
 
 @capabilities.constant_in_graph
-def _cudnn() -> bool:
+def _cudnn_available() -> bool:
     """Whether cuDNN's attention works and is not switched off."""
-    return torch.backends.cuda.cudnn_sdp_enabled() and capabilities.available("cudnn_attention")  # type: ignore[no-untyped-call]
+    return torch.backends.cuda.cudnn_sdp_enabled() and capabilities.is_available("cudnn_attention")  # type: ignore[no-untyped-call]
 
 
-def widened(
-    q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, at: Tensor | None, scale: float, dropout: float
+def sdpa_float32(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attention_mask: AttentionMask | None,
+    at: Tensor | None,
+    scale: float,
+    dropout: float,
 ) -> Tensor:
     """The fused kernel in float32."""
-    return sdpa(q.float(), k.float(), v.float(), rule, at, scale, dropout).to(v.dtype)
+    return sdpa(q.float(), k.float(), v.float(), attention_mask, at, scale, dropout).to(v.dtype)
 
 
 def varlen(
-    q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, scale: float, dropout: float = 0.0, few: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: AttentionMask | None,
+    scale: float,
+    dropout: float = 0.0,
+    use_short_kernel: bool = False,
 ) -> Tensor:
     """Documents packed into one row, each attended on its own: padding is not computed. q, k, v: (1, H, T, d).
 
     `few`: by the kernel for documents of few tokens. Rows (B, H, L, d) under a band are B documents."""
-    form = packed_form(rule)
-    if form is None and (band := row_form(q, k, rule)):
-        return _banded(q, k, v, band, scale, dropout)
+    form = match_packed(mask)
+    if form is None and (band := match_sliding_window(q, k, mask)):
+        return _sliding_window(q, k, v, band, scale, dropout)
     if form is None:
         raise ValueError("varlen needs a rule of packed documents, or a band")
     packed, window = form
     rows = tuple(x[0].transpose(0, 1) for x in (q, k, v))
     starts = packed.queries.starts.int(), packed.keys.starts.int()
-    longest = packed.queries.longest, packed.keys.longest
-    if few:
+    longest = packed.queries.max_length, packed.keys.max_length
+    if use_short_kernel:
         from regard.nn.kernels import varlen_short
 
-        out = varlen_short.short_attention(rows[0], rows[1], rows[2], starts, longest, window[1] == 0, scale)
+        out = varlen_short.varlen_short_attention(rows[0], rows[1], rows[2], starts, longest, window[1] == 0, scale)
     else:
-        out = _flash(rows, starts, longest, window, scale, dropout)
+        out = _flash_varlen(rows, starts, longest, window, scale, dropout)
     return out.transpose(0, 1)[None]
 
 
-def _banded(q: Tensor, k: Tensor, v: Tensor, band: int, scale: float, dropout: float) -> Tensor:
+def _sliding_window(q: Tensor, k: Tensor, v: Tensor, band: int, scale: float, dropout: float) -> Tensor:
     (B, _, L, _), rows = q.shape, tuple(x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
     starts = torch.arange(0, (B + 1) * L, L, dtype=torch.int32, device=q.device)
-    out = _flash(rows, (starts, starts), (L, L), (band - 1, 0), scale, dropout)
+    out = _flash_varlen(rows, (starts, starts), (L, L), (band - 1, 0), scale, dropout)
     return out.view(B, L, *out.shape[1:]).transpose(1, 2)
 
 
-def _flash(
+def _flash_varlen(
     rows: tuple[Tensor, ...], starts: tuple[Tensor, Tensor], longest: tuple[int, int], window: tuple[int, int],
     scale: float, dropout: float,
 ) -> Tensor:  # fmt: skip

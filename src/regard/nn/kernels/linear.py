@@ -19,18 +19,18 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from regard import capabilities
 
-FEW = 8
+MAX_SMALL_ROWS = 8
 """Rows on CUDA up to which reading the weights once is all there is to do: nn/kernels/small_linear.py."""
-ROWS = 256
+MAX_PACKED_ROWS = 256
 """More rows than this are as fast without, unless there is a bias to add in bfloat16."""
-SMALL = 2**15
+MIN_PACKED_NUMEL = 2**15
 """A matrix of this size or less is faster as it is, unless there are many rows."""
 
-PACKED = {torch.float32: "packed_linear_float32", torch.bfloat16: "packed_linear_bfloat16"}
+PACKED_CAPABILITIES = {torch.float32: "packed_linear_float32", torch.bfloat16: "packed_linear_bfloat16"}
 """The capability that multiplies by packed weights of a dtype."""
 
-_kept: Any = WeakIdKeyDictionary()
-_round = [0]
+_packed_weights: Any = WeakIdKeyDictionary()
+_check_round = [0]
 
 
 class Linear(nn.Linear):
@@ -41,56 +41,65 @@ class Linear(nn.Linear):
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if torch.compiler.is_compiling():  # it cannot trace the questions below, and answers them itself
         return F.linear(x, weight, bias)
-    if x.device.type == "cpu" and _packs(x):
+    if x.device.type == "cpu" and _can_pack(x):
         rows = x.numel() // x.shape[-1]
-        worth = weight.numel() > SMALL or rows > 64 if rows <= ROWS else _biased(x, bias)
-        if worth and rows and _plain(x, weight):
-            return capabilities.packed_linear(x, _packed(weight, rows), bias)
+        worth = (
+            weight.numel() > MIN_PACKED_NUMEL or rows > 64 if rows <= MAX_PACKED_ROWS else _has_bfloat16_bias(x, bias)
+        )
+        if worth and rows and _is_packable(x, weight):
+            return capabilities.packed_linear(x, _get_packed(weight, rows), bias)
     if (
         x.is_cuda
         and not torch.is_grad_enabled()
-        and x.numel() <= FEW * x.shape[-1]
-        and capabilities.available("triton")
+        and x.numel() <= MAX_SMALL_ROWS * x.shape[-1]
+        and capabilities.is_available("triton")
     ):
         from regard.nn.kernels import small_linear
 
         row = x.reshape(-1, x.shape[-1])
-        if len(row) and not torch.is_autocast_enabled("cuda") and small_linear.serves(row, weight):
-            return small_linear.few_linear(row, weight, bias).view(*x.shape[:-1], -1)
-    if x.is_cuda and x.ndim == 2 and bias is None and not torch.is_grad_enabled() and _uneven(x, weight):
-        return _evenly(x, weight)
+        if len(row) and not torch.is_autocast_enabled("cuda") and small_linear.supports(row, weight):
+            return small_linear.small_linear(row, weight, bias).view(*x.shape[:-1], -1)
+    if x.is_cuda and x.ndim == 2 and bias is None and not torch.is_grad_enabled() and _is_misaligned(x, weight):
+        return _aligned_matmul(x, weight)
     return F.linear(x, weight, bias)
 
 
-FUSED = {"relu": "", "gelu": "none", "gelu_tanh": "tanh"}
+FUSED_ACTIVATIONS = {"relu": "", "gelu": "none", "gelu_tanh": "tanh"}
 """Activations that oneDNN applies in the same kernel, and which form of them it is."""
 
 
-def activated(x: Tensor, weight: Tensor, bias: Tensor | None, kind: str) -> Tensor | None:
+def packed_linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor | None:
     """The layer with an activation behind it in one kernel, of many rows in bfloat16; None where there is none."""
-    if torch.compiler.is_compiling() or x.device.type != "cpu" or kind not in FUSED or not _packs(x):
+    if (
+        torch.compiler.is_compiling()
+        or x.device.type != "cpu"
+        or activation not in FUSED_ACTIVATIONS
+        or not _can_pack(x)
+    ):
         return None
-    if x.numel() <= ROWS * x.shape[-1] or not (_biased(x, bias) and _plain(x, weight)):
+    if x.numel() <= MAX_PACKED_ROWS * x.shape[-1] or not (_has_bfloat16_bias(x, bias) and _is_packable(x, weight)):
         return None
-    return capabilities.packed_linear(x, _packed(weight, ROWS), bias, kind.partition("_")[0], FUSED[kind])
+    return capabilities.packed_linear(
+        x, _get_packed(weight, MAX_PACKED_ROWS), bias, activation.partition("_")[0], FUSED_ACTIVATIONS[activation]
+    )
 
 
-def _packs(x: Tensor) -> bool:
+def _can_pack(x: Tensor) -> bool:
     """Whether products with this input may use packed weights."""
-    name = PACKED.get(x.dtype)
-    return name is not None and torch.is_inference_mode_enabled() and capabilities.available(name)
+    name = PACKED_CAPABILITIES.get(x.dtype)
+    return name is not None and torch.is_inference_mode_enabled() and capabilities.is_available(name)
 
 
-def _biased(x: Tensor, bias: Tensor | None) -> bool:
+def _has_bfloat16_bias(x: Tensor, bias: Tensor | None) -> bool:
     return bias is not None and x.dtype == torch.bfloat16
 
 
-def _uneven(x: Tensor, weight: Tensor) -> bool:
+def _is_misaligned(x: Tensor, weight: Tensor) -> bool:
     """A large vocabulary that is no multiple of 8: the matrix units want results that lie evenly."""
     return len(weight) % 8 != 0 and weight.numel() > 2**22 and x.dtype == weight.dtype and x.element_size() == 2
 
 
-def _evenly(x: Tensor, weight: Tensor) -> Tensor:
+def _aligned_matmul(x: Tensor, weight: Tensor) -> Tensor:
     """The same product, most of it at once into rows of an even length, the last few columns beside it.
 
     A step of 64 rows of GPT-2, whose vocabulary is 50,257, spent 154 µs here without, a sixth of its time."""
@@ -101,33 +110,35 @@ def _evenly(x: Tensor, weight: Tensor) -> Tensor:
     return out[:, :count]
 
 
-def _plain(x: Tensor, weight: Tensor) -> bool:
+def _is_packable(x: Tensor, weight: Tensor) -> bool:
     return weight.dtype == x.dtype and not weight.is_inference() and not torch.is_autocast_enabled("cpu")
 
 
-def recheck() -> None:
+def recheck_packed() -> None:
     """Before a search: weights that were changed behind the back of the version counter shall be noticed."""
     if not torch.compiler.is_compiling():  # a number that changes would be compiled anew each time
-        _round[0] += 1
+        _check_round[0] += 1
 
 
-def _packed(weight: Tensor, rows: int) -> Tensor:
+def _get_packed(weight: Tensor, rows: int) -> Tensor:
     """The weights in blocks, made anew when they have changed.
 
     In-place operators count versions; `weight.data`, numpy and fused optimisers do not. So what the weights sum up to is
     looked at too, once in a search: that reads them once more, as each of its steps does."""
-    known = _kept.get(weight)
+    known = _packed_weights.get(weight)
     now = (weight._version, weight.data_ptr())
-    if known is not None and known.now == now and known.round == _round[0]:
-        return known.blocks
-    total = _sum(weight)
-    if known is None or known.now != now or known.total != total:
-        known = _kept[weight] = _Pack(now, total, capabilities.pack_linear_weight(weight.detach(), rows), _round[0])
-    known.round = _round[0]
-    return known.blocks
+    if known is not None and known.version == now and known.check_round == _check_round[0]:
+        return known.packed
+    total = _checksum(weight)
+    if known is None or known.version != now or known.total != total:
+        known = _packed_weights[weight] = _PackedWeight(
+            now, total, capabilities.pack_linear_weight(weight.detach(), rows), _check_round[0]
+        )
+    known.check_round = _check_round[0]
+    return known.packed
 
 
-def _sum(weight: Tensor) -> float:
+def _checksum(weight: Tensor) -> float:
     """Of all, each weighed by its row and column, so that an exchange of rows changes it too: one pass, no copy."""
     weight = weight.detach()
     if weight.dtype != torch.float32:  # numpy cannot write such numbers, and what else changes them changes many
@@ -143,8 +154,8 @@ def _ramp(count: int) -> Tensor:
 
 
 @dataclass
-class _Pack:
-    now: tuple[int, int]
-    total: float
-    blocks: Tensor
-    round: int
+class _PackedWeight:
+    version: tuple[int, int]
+    checksum: float
+    packed: Tensor
+    check_round: int

@@ -12,41 +12,41 @@ import torch
 from torch import Tensor
 
 from regard import capabilities
-from regard.nn.kernels.linear import activated
+from regard.nn.kernels.linear import packed_linear_activation
 
-KINDS = ("gelu", "gelu_tanh")
-ROWS = 64
+ACTIVATIONS = ("gelu", "gelu_tanh")
+MIN_ROWS = 64
 """Fewer rows than this are read by other kernels."""
 
 
-def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def linear_gelu_forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     rows = x.reshape(-1, x.shape[-1])
     return capabilities.linear_gelu(rows, weight, bias).view(*x.shape[:-1], len(weight))
 
 
-raised = torch.library.custom_op(
-    "regard::raised", forward, mutates_args=(), schema="(Tensor x, Tensor weight, Tensor bias) -> Tensor"
+linear_gelu = torch.library.custom_op(
+    "regard::raised", linear_gelu_forward, mutates_args=(), schema="(Tensor x, Tensor weight, Tensor bias) -> Tensor"
 )
 """torch.compile would take it apart again: it is one operator to it."""
 
 
-@raised.register_fake
+@linear_gelu.register_fake
 def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return x.new_empty(*x.shape[:-1], len(weight))
 
 
-def serves(x: Tensor, weight: Tensor, bias: Tensor | None, kind: str) -> bool:
-    if not (x.is_cuda and kind in KINDS) or bias is None or torch.is_grad_enabled():
+def is_supported(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> bool:
+    if not (x.is_cuda and activation in ACTIVATIONS) or bias is None or torch.is_grad_enabled():
         return False
     if x.dtype not in (torch.bfloat16, torch.float16) or weight.dtype != x.dtype or len(weight) % 8:
         return False
-    if x.numel() < ROWS * x.shape[-1] or torch.is_autocast_enabled("cuda"):
+    if x.numel() < MIN_ROWS * x.shape[-1] or torch.is_autocast_enabled("cuda"):
         return False
-    return capabilities.available("linear_gelu")
+    return capabilities.is_available("linear_gelu")
 
 
-def fused(x: Tensor, weight: Tensor, bias: Tensor | None, kind: str) -> Tensor | None:
+def linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor | None:
     """The layer and its activation in one kernel, wherever one serves; None where none does."""
-    if bias is not None and serves(x, weight, bias, kind):
-        return raised(x, weight, bias)
-    return activated(x, weight, bias, kind)
+    if bias is not None and is_supported(x, weight, bias, activation):
+        return linear_gelu(x, weight, bias)
+    return packed_linear_activation(x, weight, bias, activation)

@@ -14,36 +14,36 @@ import torch
 from torch import Tensor
 
 from regard import capabilities
-from regard.nn.attention.masks import Window
-from regard.nn.kernels.local_pattern import Band
+from regard.nn.attention.masks import SlidingWindow
+from regard.nn.kernels.local_pattern import LocalPattern
 
 
-class Cut(NamedTuple):
+class ChunkSpec(NamedTuple):
     """How rows are cut: so many queries at a time, and about so many weights."""
 
-    block: int
-    room: int
+    chunk_size: int
+    max_weights: int
 
 
-KNOWN = 16
+MAX_CACHED_MASKS = 16
 """masks that are kept for other pieces of their form"""
 
 
 @dataclass(frozen=True)
-class Piece:
+class Chunk:
     """Some queries of some heads of some rows, and the keys within their windows, as slices."""
 
     rows: slice
     heads: slice
     queries: slice
     keys: slice
-    window: Window
+    window: SlidingWindow
 
 
-def pieces(band: Band, q: Tensor, cut: Cut) -> Iterator[Piece]:
+def iter_chunks(pattern: LocalPattern, q: Tensor, spec: ChunkSpec) -> Iterator[Chunk]:
     """Every query once. Under a dilation of r, each r-th token belongs to one of r lines that don't know each other."""
-    (rows, heads, length, _), (block, room) = q.shape, cut
-    for lane, window in band.lanes(heads):
+    (rows, heads, length, _), (block, room) = q.shape, spec
+    for lane, window in pattern.head_groups(heads):
         assert isinstance(window.dilation, int)
         widest = block + window.left + window.right
         together = max(1, room // ((lane.stop - lane.start) * block * min(widest, length)))
@@ -53,53 +53,57 @@ def pieces(band: Band, q: Tensor, cut: Cut) -> Iterator[Piece]:
                 for begin in range(0, len(line), block):
                     queries = line[begin : begin + block]
                     keys = line[max(0, begin - window.left) : begin + len(queries) + window.right]
-                    yield Piece(slice(top, top + together), lane, _slice(queries), _slice(keys), window)
+                    yield Chunk(slice(top, top + together), lane, _slice(queries), _slice(keys), window)
 
 
 def _slice(line: range) -> slice:
     return slice(line.start, line[-1] + 1, line.step)
 
 
-class _Pass:
+class _ChunkContext:
     """What is needed at every piece, and known from one piece to the next."""
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, band: Band, scale: float) -> None:
-        self.q, self.k, self.v, self.band, self.scale = q, k, v, band, scale
-        self.at = torch.arange(q.shape[2], device=q.device)
-        self.row = torch.arange(q.shape[0], device=q.device).view(-1, 1, 1, 1)
-        self.head = self.row[:1]  # the window of a lane does not ask for it
-        self.known: dict[tuple[int, ...], Tensor] = {}
-        found = band.places()
-        self.marked = 0 if found is None else found[0].shape[1]
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, band: LocalPattern, scale: float) -> None:
+        self.q, self.k, self.v, self.pattern, self.scale = q, k, v, band, scale
+        self.positions = torch.arange(q.shape[2], device=q.device)
+        self.row_index = torch.arange(q.shape[0], device=q.device).view(-1, 1, 1, 1)
+        self.head_index = self.row_index[:1]  # the window of a lane does not ask for it
+        self.mask_cache: dict[tuple[int, ...], Tensor] = {}
+        found = band.global_positions()
+        self.num_global = 0 if found is None else found[0].shape[1]
         if found is None and q.dtype == torch.bfloat16:
             # products take two thirds of the time where the keys of a head lie together, as those beside marked ones do
             self.k, self.v = k.contiguous(), v.contiguous()
         if found is not None:
-            self.places, self.there = (x[:, None, None] for x in found)
-            self.spread = self.places[:, :, 0, :, None]  # (B, 1, G, 1)
-            self.far_k, self.far_v = self.taken(k), self.taken(v)
+            self.global_positions, self.global_valid = (x[:, None, None] for x in found)
+            self.global_index = self.global_positions[:, :, 0, :, None]  # (B, 1, G, 1)
+            self.global_k, self.global_v = self.gather_global(k), self.gather_global(v)
 
-    def taken(self, x: Tensor) -> Tensor:
+    def gather_global(self, x: Tensor) -> Tensor:
         """(B, H, G, d) of the marked tokens."""
-        return x.gather(2, self.spread.expand(-1, x.shape[1], -1, x.shape[3]))
+        return x.gather(2, self.global_index.expand(-1, x.shape[1], -1, x.shape[3]))
 
-    def give_(self, x: Tensor, gradient: Tensor) -> None:
+    def scatter_add_global_(self, x: Tensor, gradient: Tensor) -> None:
         """The reverse: what the marked tokens are told is added to what their places are told."""
-        x.scatter_add_(2, self.spread.expand_as(gradient), gradient.to(x.dtype))
+        x.scatter_add_(2, self.global_index.expand_as(gradient), gradient.to(x.dtype))
 
-    def masked(self, piece: Piece) -> tuple[Tensor, Tensor | None]:
+    def additive_mask(self, piece: Chunk) -> tuple[Tensor, Tensor | None]:
         """(R or 1, 1, C, K) what is added to scores, 0 or the lowest number; and which queries see nothing (None: none)."""
-        q, k = self.at[piece.queries].view(1, 1, -1, 1), self.at[piece.keys].view(1, 1, 1, -1)
-        rest = None if self.band.rest is None else self.band.rest(self.row[piece.rows], self.head, q, k)
-        if rest is not None and _whole(rest):
+        q, k = self.positions[piece.queries].view(1, 1, -1, 1), self.positions[piece.keys].view(1, 1, 1, -1)
+        rest = (
+            None
+            if self.pattern.token_mask is None
+            else self.pattern.token_mask(self.row_index[piece.rows], self.head_index, q, k)
+        )
+        if rest is not None and _all_true(rest):
             rest = None  # nobody here is padding, or of another document
-        far, sizes = self.far(piece, q) if self.marked else None, (q.shape[2], k.shape[3])
-        usual = rest is None and (far is None or _whole(far == self.there[piece.rows]))
+        far, sizes = self.global_mask(piece, q) if self.num_global else None, (q.shape[2], k.shape[3])
+        usual = rest is None and (far is None or _all_true(far == self.global_valid[piece.rows]))
         steps = (piece.queries.start - piece.keys.start) // piece.keys.step
-        form = (piece.rows.start if self.marked else -1, steps, *sizes)  # of any dilation: tokens of one line
-        if usual and form in self.known:
-            return self.known[form], None
-        may = piece.window(self.row[:1], self.head, q, k)
+        form = (piece.rows.start if self.num_global else -1, steps, *sizes)  # of any dilation: tokens of one line
+        if usual and form in self.mask_cache:
+            return self.mask_cache[form], None
+        may = piece.window(self.row_index[:1], self.head_index, q, k)
         if rest is not None:
             may = may & rest
         if far is not None:
@@ -107,28 +111,30 @@ class _Pass:
         added = torch.zeros(may.shape, dtype=self.q.dtype, device=may.device)
         added.masked_fill_(~may, torch.finfo(self.q.dtype).min)
         if usual:
-            if len(self.known) >= KNOWN:
-                self.known.clear()
-            self.known[form] = added
+            if len(self.mask_cache) >= MAX_CACHED_MASKS:
+                self.mask_cache.clear()
+            self.mask_cache[form] = added
         return added, None if rest is None else ~may.any(-1, keepdim=True)
 
-    def far(self, piece: Piece, q: Tensor) -> Tensor:
+    def global_mask(self, piece: Chunk, q: Tensor) -> Tensor:
         """(R, 1, C, G) which marked tokens a query sees besides: each key stands in the softmax once."""
-        row, places = self.row[piece.rows], self.places[piece.rows]
-        may = self.there[piece.rows] & ~piece.window(row, self.head, q, places)
-        return may if self.band.rest is None else may & self.band.rest(row, self.head, q, places)
+        row, places = self.row_index[piece.rows], self.global_positions[piece.rows]
+        may = self.global_valid[piece.rows] & ~piece.window(row, self.head_index, q, places)
+        return (
+            may if self.pattern.token_mask is None else may & self.pattern.token_mask(row, self.head_index, q, places)
+        )
 
-    def sides(self, piece: Piece) -> tuple[Tensor, Tensor, Tensor]:
+    def chunk_qkv(self, piece: Chunk) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, scaled, and keys and values of a piece, those of marked tokens first: each (R · H, …, d)."""
         some = piece.rows, piece.heads
         q, k, v = self.q[*some, piece.queries], self.k[*some, piece.keys], self.v[*some, piece.keys]
-        if self.marked:
-            k, v = torch.cat((self.far_k[some], k), 2), torch.cat((self.far_v[some], v), 2)
+        if self.num_global:
+            k, v = torch.cat((self.global_k[some], k), 2), torch.cat((self.global_v[some], v), 2)
         return (q * self.scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
 
-    def weights(self, piece: Piece, q: Tensor, k: Tensor) -> Tensor:
+    def weights(self, piece: Chunk, q: Tensor, k: Tensor) -> Tensor:
         """softmax(q kᵀ) of a piece: (R · H, C, K); q is scaled."""
-        added, empty = self.masked(piece)
+        added, empty = self.additive_mask(piece)
         heads = piece.heads.stop - piece.heads.start
         if added.shape[0] > 1:
             added = added.expand(-1, heads, -1, -1).flatten(0, 1)
@@ -138,44 +144,44 @@ class _Pass:
         return weights
 
 
-def _whole(may: Tensor) -> bool:
+def _all_true(may: Tensor) -> bool:
     """Whether everyone may, where that is known at once: a GPU would be waited for."""
     return may.device.type == "cpu" and bool(may.all())
 
 
-def _kept(weights: Tensor, dropout: float, seed: int) -> Tensor:
+def _dropout_mask(weights: Tensor, dropout: float, seed: int) -> Tensor:
     """What dropout multiplies the weights of a piece by, the same whenever it is asked."""
     chance = torch.Generator(weights.device).manual_seed(seed)
     return torch.empty_like(weights).bernoulli_(1.0 - dropout, generator=chance).div_(1.0 - dropout)
 
 
-def spacious(x: Tensor) -> Tensor:
+def empty_transposed(x: Tensor) -> Tensor:
     """(B, H, L, d) that lies as (B, L, H, d), as what comes from and goes to a matrix does."""
     B, H, L, d = x.shape
     return x.new_empty(B, L, H, d).transpose(1, 2)
 
 
-def cut_for(q: Tensor) -> Cut:
+def default_chunk_spec(q: Tensor) -> ChunkSpec:
     """On CPUs what is fastest for windows of 33 to 513 keys; on GPUs few launches, in some hundred MiB."""
     if q.device.type != "cpu":
-        return Cut(512, 2**26)
-    return Cut(128 if q.dtype == torch.bfloat16 else 64, 2**20)
+        return ChunkSpec(512, 2**26)
+    return ChunkSpec(128 if q.dtype == torch.bfloat16 else 64, 2**20)
 
 
-class _Blocked(torch.autograd.Function):
+class _ChunkedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band, scale: float, dropout: float, cut: Cut
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: LocalPattern, scale: float, dropout: float, cut: ChunkSpec
     ) -> Tensor:
         seed = int(torch.randint(2**62, ())) if dropout else 0
         ctx.save_for_backward(q, k, v)
         ctx.told = band, scale, dropout, cut, seed
-        whole, out = _Pass(q, k, v, band, scale), spacious(v)
-        for number, piece in enumerate(pieces(band, q, cut)):
-            queries, keys, values = whole.sides(piece)
+        whole, out = _ChunkContext(q, k, v, band, scale), empty_transposed(v)
+        for number, piece in enumerate(iter_chunks(band, q, cut)):
+            queries, keys, values = whole.chunk_qkv(piece)
             weights = whole.weights(piece, queries, keys)
             if dropout:
-                weights *= _kept(weights, dropout, seed + number)
+                weights *= _dropout_mask(weights, dropout, seed + number)
             part = out[piece.rows, piece.heads, piece.queries]
             part.copy_((weights @ values).view(part.shape))
         return out
@@ -185,17 +191,17 @@ class _Blocked(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         q, k, v = ctx.saved_tensors
         band, scale, dropout, cut, seed = ctx.told
-        whole, dq = _Pass(q, k, v, band, scale), spacious(q)
-        sums = [spacious(x).zero_() for x in (k, v)]
+        whole, dq = _ChunkContext(q, k, v, band, scale), empty_transposed(q)
+        sums = [empty_transposed(x).zero_() for x in (k, v)]
         wide = torch.promote_types(q.dtype, torch.float32)  # marked tokens hear from everyone: many small numbers
-        far = [torch.zeros_like(x, dtype=wide) for x in (whole.far_k, whole.far_v)] if whole.marked else []
-        for number, piece in enumerate(pieces(band, q, cut)):
-            queries, keys, values = whole.sides(piece)
+        far = [torch.zeros_like(x, dtype=wide) for x in (whole.global_k, whole.global_v)] if whole.num_global else []
+        for number, piece in enumerate(iter_chunks(band, q, cut)):
+            queries, keys, values = whole.chunk_qkv(piece)
             told = gradient[piece.rows, piece.heads, piece.queries].flatten(0, 1)
             weights = whole.weights(piece, queries, keys)
             d_weights, used = told @ values.transpose(1, 2), weights
             if dropout:
-                kept = _kept(weights, dropout, seed + number)
+                kept = _dropout_mask(weights, dropout, seed + number)
                 d_weights, used = d_weights.mul_(kept), weights * kept
             d_values = used.transpose(1, 2) @ told
             d_scores = capabilities.softmax_backward(d_weights, weights)
@@ -203,17 +209,23 @@ class _Blocked(torch.autograd.Function):
             part.copy_((d_scores @ keys).view(part.shape)).mul_(scale)
             for n, found in enumerate((d_scores.transpose(1, 2) @ queries, d_values)):
                 found = found.view(part.shape[0], part.shape[1], *found.shape[1:])
-                sums[n][piece.rows, piece.heads, piece.keys] += found[:, :, whole.marked :]
+                sums[n][piece.rows, piece.heads, piece.keys] += found[:, :, whole.num_global :]
                 if far:
-                    far[n][piece.rows, piece.heads] += found[:, :, : whole.marked]
+                    far[n][piece.rows, piece.heads] += found[:, :, : whole.num_global]
         for x, found in zip(sums, far, strict=False):
-            whole.give_(x, found)
+            whole.scatter_add_global_(x, found)
         return dq, *sums, None, None, None, None
 
 
-def blocked(
-    q: Tensor, k: Tensor, v: Tensor, band: Band, scale: float, dropout: float = 0.0, cut: Cut | None = None
+def chunked_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pattern: LocalPattern,
+    scale: float,
+    dropout: float = 0.0,
+    spec: ChunkSpec | None = None,
 ) -> Tensor:
     """Every query over its window and the marked tokens, by the same softmax: (B, H, L, e). Marked queries too: what they
     see besides is not seen here."""
-    return _Blocked.apply(q, k, v, band, scale, dropout, cut or cut_for(q))  # type: ignore[no-untyped-call]
+    return _ChunkedAttention.apply(q, k, v, pattern, scale, dropout, spec or default_chunk_spec(q))  # type: ignore[no-untyped-call]

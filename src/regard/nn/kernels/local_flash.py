@@ -15,67 +15,67 @@ from torch import Tensor
 
 from regard import capabilities
 from regard.nn.kernels import local_globals
-from regard.nn.kernels.local_globals import Columns
-from regard.nn.kernels.local_pattern import Band
+from regard.nn.kernels.local_globals import GlobalKeys
+from regard.nn.kernels.local_pattern import LocalPattern
 from regard.types import Offsets
 
 
-class Laid(NamedTuple):
+class SegmentLayout(NamedTuple):
     """How the tokens of a batch lie: one row of stretches, each of which sees only itself, and there a window."""
 
     starts: Tensor
-    longest: int
+    max_length: int
     left: int
     right: int
 
 
-def lies(band: Band, rows: int) -> bool:
+def supports(pattern: LocalPattern, rows: int) -> bool:
     """Whether the rule says no more than where stretches begin, and steps are not wider than 1."""
-    stretches = band.stretches()
-    return band.window.dilation == 1 and (
-        band.rest is None if stretches is None else rows == 1 or not isinstance(stretches, Offsets)
+    stretches = pattern.segments()
+    return pattern.window.dilation == 1 and (
+        pattern.token_mask is None if stretches is None else rows == 1 or not isinstance(stretches, Offsets)
     )
 
 
-def laid(band: Band, rows: int, length: int, device: torch.device) -> Laid:
-    window, stretches = band.window, band.stretches()
-    if not lies(band, rows):
+def segment_layout(pattern: LocalPattern, rows: int, length: int, device: torch.device) -> SegmentLayout:
+    window, stretches = pattern.window, pattern.segments()
+    if not supports(pattern, rows):
         raise ValueError("flash attention knows windows of rows and of packed documents only")
     if isinstance(stretches, Offsets):
-        return Laid(stretches.starts.int(), stretches.longest, window.left, window.right)
+        return SegmentLayout(stretches.starts.int(), stretches.max_length, window.left, window.right)
     begins = torch.arange(0, (rows + 1) * length, length, dtype=torch.int32, device=device)
     if stretches is not None:  # the padding of a row is a stretch of its own, which nobody reads
         ends = begins[:-1] + stretches.clamp(max=length).int()
         begins = torch.cat((torch.stack((begins[:-1], ends), 1).flatten(), begins[-1:]))
-    return Laid(begins, length, window.left, window.right)
+    return SegmentLayout(begins, length, window.left, window.right)
 
 
 def flash_forward(
-    q: Tensor, k: Tensor, v: Tensor, at: Laid, scale: float, dropout: float
+    q: Tensor, k: Tensor, v: Tensor, layout: SegmentLayout, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(T, H, d) the mixture, (H, T) its log-sum-exp, and the chance of dropout."""
     found = capabilities.flash_forward(
-        q, k, v, at.starts, at.starts, at.longest, at.longest, dropout, False, False, scale=scale,
-        window_size_left=at.left, window_size_right=at.right,
+        q, k, v, layout.starts, layout.starts, layout.max_length, layout.max_length, dropout, False, False, scale=scale,
+        window_size_left=layout.left, window_size_right=layout.right,
     )  # fmt: skip
     chance = found[2] if dropout else torch.zeros(2, dtype=torch.uint64, device=q.device)
     return found[0], found[1], chance
 
 
 def flash_backward(
-    told: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, chance: Tensor, at: Laid, scale: float,
+    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, rng_state: Tensor, layout: SegmentLayout, scale: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     unused = torch.empty(0, device=q.device)
     gradients: tuple[Tensor, Tensor, Tensor] = capabilities.flash_backward(
-        told, q, k, v, out, lse, at.starts, at.starts, at.longest, at.longest, dropout, False, chance, unused,
-        scale=scale, window_size_left=at.left, window_size_right=at.right,
+        grad_out, q, k, v, out, lse, layout.starts, layout.starts, layout.max_length, layout.max_length, dropout, False, rng_state, unused,
+        scale=scale, window_size_left=layout.left, window_size_right=layout.right,
     )  # fmt: skip
     return gradients
 
 
-def _beside(q: Tensor) -> Any:
-    if not q.is_cuda or not capabilities.available("triton"):
+def _global_backend(q: Tensor) -> Any:
+    if not q.is_cuda or not capabilities.is_available("triton"):
         return local_globals
     from regard.nn.kernels import local_globals_triton
 
@@ -87,12 +87,12 @@ def forward(
     left: int, right: int, scale: float, dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """q, k, v (B, L, H, d): the mixture, its log-sum-exp (H, T), and the chance of dropout, of windows and of columns."""
-    at, kept = Laid(starts, longest, left, right), None
+    at, kept = SegmentLayout(starts, longest, left, right), None
     out, lse, chance = flash_forward(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), at, scale, dropout)
     if places is not None and bounds is not None:
-        marks = Columns(places, bounds)
-        kept = marks.kept(q, dropout)
-        _beside(q).join_(q, k, v, marks, out, lse, scale, kept)
+        marks = GlobalKeys(places, bounds)
+        kept = marks.dropout_mask(q, dropout)
+        _global_backend(q).merge_global_(q, k, v, marks, out, lse, scale, kept)
     return out.contiguous().view(v.shape), lse, chance, q.new_empty(0) if kept is None else kept
 
 
@@ -101,27 +101,29 @@ def backward(
     places: Tensor | None, bounds: Tensor | None, starts: Tensor, longest: int, left: int, right: int, scale: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    at, told, mixed = Laid(starts, longest, left, right), told.contiguous(), out.flatten(0, 1)
+    at, told, mixed = SegmentLayout(starts, longest, left, right), told.contiguous(), out.flatten(0, 1)
     rows = told.flatten(0, 1), q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     found = flash_backward(*rows, mixed, lse, chance, at, scale, dropout)
     dq, dk, dv = (x.contiguous().view(q.shape) for x in found)
     if places is not None and bounds is not None:
         left_over = kept if dropout else None
-        _beside(q).pull_(told, q, k, v, Columns(places, bounds), (mixed, lse), scale, left_over, (dq, dk, dv))
+        _global_backend(q).pull_(
+            told, q, k, v, GlobalKeys(places, bounds), (mixed, lse), scale, left_over, (dq, dk, dv)
+        )
     return dq, dk, dv
 
 
-_GIVEN = (
+_SCHEMA_ARGS = (
     "Tensor q, Tensor k, Tensor v, Tensor? places, Tensor? bounds, Tensor starts, SymInt longest, SymInt left, "
     "SymInt right, float scale, float dropout"
 )
 _forward_op = torch.library.custom_op(
-    "regard::flashed", forward, mutates_args=(), schema=f"({_GIVEN}) -> (Tensor, Tensor, Tensor, Tensor)",
+    "regard::flashed", forward, mutates_args=(), schema=f"({_SCHEMA_ARGS}) -> (Tensor, Tensor, Tensor, Tensor)",
     tags=(torch.Tag.nondeterministic_seeded,),
 )  # fmt: skip
 _backward_op = torch.library.custom_op(
     "regard::flashed_backward", backward, mutates_args=(),
-    schema=f"(Tensor told, Tensor out, Tensor lse, Tensor chance, Tensor kept, {_GIVEN}) -> (Tensor, Tensor, Tensor)",
+    schema=f"(Tensor told, Tensor out, Tensor lse, Tensor chance, Tensor kept, {_SCHEMA_ARGS}) -> (Tensor, Tensor, Tensor)",
 )  # fmt: skip
 
 
@@ -138,24 +140,30 @@ def _(told: Tensor, out: Tensor, lse: Tensor, chance: Tensor, kept: Tensor, *giv
     return tuple(x.new_empty(x.shape) for x in given[:3])
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*output, *inputs[:6])
     ctx.sizes = inputs[6:]
 
 
-def _pull(ctx: Any, told: Tensor, *_: Any) -> tuple[Any, ...]:
+def _backward_autograd(ctx: Any, told: Tensor, *_: Any) -> tuple[Any, ...]:
     return (*_backward_op(told, *ctx.saved_tensors, *ctx.sizes), *(None,) * 8)
 
 
-torch.library.register_autograd("regard::flashed", _pull, setup_context=_keep)
+torch.library.register_autograd("regard::flashed", _backward_autograd, setup_context=_setup_context)
 
 
-def flashed(q: Tensor, k: Tensor, v: Tensor, band: Band, scale: float, dropout: float = 0.0) -> Tensor:
+def flash_local_attention(
+    q: Tensor, k: Tensor, v: Tensor, pattern: LocalPattern, scale: float, dropout: float = 0.0
+) -> Tensor:
     """Every query over its window and the marked tokens: (B, H, L, d). Rows of padding hold what nobody should read."""
     rows, _, length, _ = q.shape
-    at = laid(band, rows, length, q.device)
-    marks = None if at.longest <= min(at.left, at.right) + 1 else local_globals.columns(band, at.starts, length)
-    seen = (None, None) if marks is None else (marks.places, marks.bounds)
+    at = segment_layout(pattern, rows, length, q.device)
+    marks = (
+        None
+        if at.max_length <= min(at.left, at.right) + 1
+        else local_globals.make_global_keys(pattern, at.starts, length)
+    )
+    seen = (None, None) if marks is None else (marks.positions, marks.bounds)
     given = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     mixed: Tensor = _forward_op(*given, *seen, *at, scale, dropout)[0]
     return mixed.transpose(1, 2)

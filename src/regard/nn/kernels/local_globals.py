@@ -11,98 +11,105 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.nn.kernels.local_pattern import Band
+from regard.nn.kernels.local_pattern import LocalPattern
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class GlobalKeys:
     """(B, G) where the marked tokens stand, and (4, B, G) who sees them: queries from the first number to before the second,
     unless they stand from the third to the fourth and have them in their window. One that is not there is seen by nobody."""
 
-    places: Tensor
+    positions: Tensor
     bounds: Tensor
 
-    def seen(self, length: int) -> Tensor:
+    def visible_mask(self, length: int) -> Tensor:
         """(B, 1, L, G)"""
-        at = torch.arange(length, device=self.places.device)[:, None]
+        at = torch.arange(length, device=self.positions.device)[:, None]
         first, stop, near, close = self.bounds[:, :, None, None]
         return (at >= first) & (at < stop) & ((at < near) | (at > close))
 
-    def flat(self, length: int) -> Tensor:
+    def flat_index(self, length: int) -> Tensor:
         """(B, G) their places counted through all rows."""
-        return _begins(self.places, length) + self.places
+        return _row_offsets(self.positions, length) + self.positions
 
-    def taken(self, x: Tensor) -> Tensor:
+    def gather(self, x: Tensor) -> Tensor:
         """(B, G, H, d) of x (B, L, H, d)."""
-        return x.flatten(0, 1)[self.flat(x.shape[1])]
+        return x.flatten(0, 1)[self.flat_index(x.shape[1])]
 
-    def give_(self, x: Tensor, gradient: Tensor) -> None:
+    def scatter_add_(self, x: Tensor, gradient: Tensor) -> None:
         """The reverse: what (B, G, H, d) are told is added to their places in x (B, L, H, d)."""
-        where = self.flat(x.shape[1]).flatten()
+        where = self.flat_index(x.shape[1]).flatten()
         x.view(-1, *x.shape[2:]).index_add_(0, where, gradient.flatten(0, 1).to(x.dtype))
 
-    def kept(self, q: Tensor, dropout: float) -> Tensor | None:
+    def dropout_mask(self, q: Tensor, dropout: float) -> Tensor | None:
         """(B, H, L, G) what dropout multiplies the weights by; None: nothing."""
         if not dropout:
             return None
-        shape = (q.shape[0], q.shape[2], q.shape[1], self.places.shape[1])
+        shape = (q.shape[0], q.shape[2], q.shape[1], self.positions.shape[1])
         return torch.empty(shape, device=q.device, dtype=q.dtype).bernoulli_(1.0 - dropout).div_(1.0 - dropout)
 
 
-def columns(band: Band, starts: Tensor, length: int) -> Columns | None:
+def make_global_keys(pattern: LocalPattern, starts: Tensor, length: int) -> GlobalKeys | None:
     """Of a batch whose rows, one after another, are cut into stretches; None: nobody is marked."""
-    found = band.places()
+    found = pattern.global_positions()
     if found is None:
         return None
     places, there = found
-    begins = _begins(places, length)
+    begins = _row_offsets(places, length)
     stretch = torch.searchsorted(starts, (begins + places).to(starts.dtype), right=True).clamp(max=len(starts) - 1)
     first, stop = (starts[at] - begins for at in (stretch - 1, stretch))
-    bounds = (first, torch.where(there, stop, first), places - band.window.right, places + band.window.left)
-    return Columns(places, torch.stack(bounds).int())
+    bounds = (first, torch.where(there, stop, first), places - pattern.window.right, places + pattern.window.left)
+    return GlobalKeys(places, torch.stack(bounds).int())
 
 
-def _begins(places: Tensor, length: int) -> Tensor:
+def _row_offsets(places: Tensor, length: int) -> Tensor:
     return torch.arange(len(places), device=places.device)[:, None] * length
 
 
-def _heads(x: Tensor) -> Tensor:
+def _to_heads(x: Tensor) -> Tensor:
     """(B, L, H, d) -> (B, H, L, d), of at least 32 bits."""
     return x.transpose(1, 2).to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _scores(q: Tensor, k: Tensor, marks: Columns, scale: float) -> Tensor:
+def _scores(q: Tensor, k: Tensor, marks: GlobalKeys, scale: float) -> Tensor:
     """(B, H, L, G), -inf where a query does not see the column."""
-    scores = (_heads(q) * scale) @ _heads(marks.taken(k)).transpose(2, 3)
-    return scores.masked_fill(~marks.seen(q.shape[1]), -torch.inf)
+    scores = (_to_heads(q) * scale) @ _to_heads(marks.gather(k)).transpose(2, 3)
+    return scores.masked_fill(~marks.visible_mask(q.shape[1]), -torch.inf)
 
 
-def join_(
-    q: Tensor, k: Tensor, v: Tensor, marks: Columns, out: Tensor, lse: Tensor, scale: float, kept: Tensor | None
+def merge_global_(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    global_keys: GlobalKeys,
+    out: Tensor,
+    lse: Tensor,
+    scale: float,
+    dropout_mask: Tensor | None,
 ) -> None:
     """Into what the windows gave, (T, H, d) and its log-sum-exp (H, T); q, k, v are (B, L, H, d)."""
     B, L, H, _ = q.shape
-    scores, own = _scores(q, k, marks, scale), lse.view(H, B, L).transpose(0, 1)
+    scores, own = _scores(q, k, global_keys, scale), lse.view(H, B, L).transpose(0, 1)
     total = torch.logaddexp(own, scores.logsumexp(-1))
     weights = (scores - total[..., None]).exp()
-    mixed = (weights if kept is None else weights * kept) @ _heads(marks.taken(v))
+    mixed = (weights if dropout_mask is None else weights * dropout_mask) @ _to_heads(global_keys.gather(v))
     ours = out.view(B, L, H, -1).transpose(1, 2)
     ours.copy_(ours * (own - total).exp()[..., None] + mixed)
     own.copy_(total)
 
 
-def pull_(
-    told: Tensor, q: Tensor, k: Tensor, v: Tensor, marks: Columns, saved: tuple[Tensor, Tensor], scale: float,
-    kept: Tensor | None, gradients: tuple[Tensor, Tensor, Tensor],
+def add_global_gradients_(
+    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, global_keys: GlobalKeys, saved: tuple[Tensor, Tensor], scale: float,
+    dropout_mask: Tensor | None, gradients: tuple[Tensor, Tensor, Tensor],
 ) -> None:  # fmt: skip
     """Their share of the gradients is added to that of the windows; `saved`: the joined mixture and log-sum-exp."""
     (B, L, H, _), (out, lse), (dq, dk, dv) = q.shape, saved, gradients
-    weights = (_scores(q, k, marks, scale) - lse.view(H, B, L).transpose(0, 1)[..., None]).exp()
-    mine = _heads(told)
-    d_weights = mine @ _heads(marks.taken(v)).transpose(2, 3)
-    own = (mine * _heads(out.view(B, L, H, -1))).sum(-1, keepdim=True)
-    used = weights if kept is None else weights * kept
-    d_scores = weights * ((d_weights if kept is None else d_weights * kept) - own) * scale
-    dq.add_((d_scores @ _heads(marks.taken(k))).transpose(1, 2))
-    marks.give_(dk, (d_scores.transpose(2, 3) @ _heads(q)).transpose(1, 2))
-    marks.give_(dv, (used.transpose(2, 3) @ mine).transpose(1, 2))
+    weights = (_scores(q, k, global_keys, scale) - lse.view(H, B, L).transpose(0, 1)[..., None]).exp()
+    mine = _to_heads(grad_out)
+    d_weights = mine @ _to_heads(global_keys.gather(v)).transpose(2, 3)
+    own = (mine * _to_heads(out.view(B, L, H, -1))).sum(-1, keepdim=True)
+    used = weights if dropout_mask is None else weights * dropout_mask
+    d_scores = weights * ((d_weights if dropout_mask is None else d_weights * dropout_mask) - own) * scale
+    dq.add_((d_scores @ _to_heads(global_keys.gather(k))).transpose(1, 2))
+    global_keys.scatter_add_(dk, (d_scores.transpose(2, 3) @ _to_heads(q)).transpose(1, 2))
+    global_keys.scatter_add_(dv, (used.transpose(2, 3) @ mine).transpose(1, 2))

@@ -17,23 +17,23 @@ import triton.language as tl
 from torch import Tensor
 
 from regard.nn.kernels import local_globals
-from regard.nn.kernels.local_globals import Columns
+from regard.nn.kernels.local_globals import GlobalKeys
 
-WIDTHS = (16, 32, 64, 128)
+HEAD_WIDTHS = (16, 32, 64, 128)
 """of heads; others take the plain form"""
 BLOCK, MARKS, SPAN = 64, 16, 512
 """queries and marked tokens of a tile, and queries whose gradient of the marked tokens is summed in one program"""
 
 
 @triton.jit
-def _tile(x, row, at, length, head, row_step, step, head_step, width: tl.constexpr):
+def _load_tile(x, row, at, length, head, row_step, step, head_step, width: tl.constexpr):
     """(queries, width) of x (B, L, H, d), 0 behind the end."""
     places = x + row * row_step + at.to(tl.int64)[:, None] * step + head * head_step + tl.arange(0, width)[None, :]
     return places, tl.load(places, mask=(at < length)[:, None], other=0.0)
 
 
 @triton.jit
-def _marked(x, row, marks, count, head, heads, width: tl.constexpr):
+def _load_global(x, row, marks, count, head, heads, width: tl.constexpr):
     """(marks, width) of x (B, G, H, d), 0 where there are fewer."""
     places = x + ((row * count + marks)[:, None] * heads + head) * width + tl.arange(0, width)[None, :]
     return tl.load(places, mask=(marks < count)[:, None], other=0.0)
@@ -52,59 +52,59 @@ def _scores(query, key, at, length, row, marks, count, seen, scale):
 
 
 @triton.jit
-def _kept(kept, row, head, heads, at, length, marks, count):
+def _load_dropout_mask(kept, row, head, heads, at, length, marks, count):
     places = kept + ((row * heads + head) * length + at)[:, None] * count + marks[None, :]
     return tl.load(places, mask=(at < length)[:, None] & (marks < count)[None, :], other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _join(q, k, v, out, lse, kept, seen, length, heads, count, q_row, q_step, q_head, scale, width: tl.constexpr,
+def _merge_kernel(q, k, v, out, lse, kept, seen, length, heads, count, q_row, q_step, q_head, scale, width: tl.constexpr,
           block: tl.constexpr, tile: tl.constexpr, dropped: tl.constexpr):  # fmt: skip
     row, head = tl.program_id(1).to(tl.int64), tl.program_id(2)
     at = tl.program_id(0) * block + tl.arange(0, block)
-    _, query = _tile(q, row, at, length, head, q_row, q_step, q_head, width)
-    places, given = _tile(out, row, at, length, head, length * heads * width, heads * width, width, width)
+    _, query = _load_tile(q, row, at, length, head, q_row, q_step, q_head, width)
+    places, given = _load_tile(out, row, at, length, head, length * heads * width, heads * width, width, width)
     norms = lse + (head * tl.num_programs(1) + row) * length + at
     highest, mixed = tl.load(norms, mask=at < length, other=0.0), given.to(tl.float32)
     total = tl.full((block,), 1.0, tl.float32)
     for begin in range(0, count, tile):
         marks = begin + tl.arange(0, tile)
-        key = _marked(k, row, marks, count, head, heads, width)
-        value = _marked(v, row, marks, count, head, heads, width)
+        key = _load_global(k, row, marks, count, head, heads, width)
+        value = _load_global(v, row, marks, count, head, heads, width)
         scores = _scores(query, key, at, length, row, marks, count, seen, scale)
         higher = tl.maximum(highest, tl.max(scores, 1))
         fade, weights = tl.exp(highest - higher), tl.exp(scores - higher[:, None])
         total, highest = total * fade + tl.sum(weights, 1), higher
         if dropped:
-            weights = weights * _kept(kept, row, head, heads, at, length, marks, count)
+            weights = weights * _load_dropout_mask(kept, row, head, heads, at, length, marks, count)
         mixed = mixed * fade[:, None] + tl.dot(weights.to(value.dtype), value)
     tl.store(places, (mixed / total[:, None]).to(out.dtype.element_ty), mask=(at < length)[:, None])
     tl.store(norms, highest + tl.log(total), mask=at < length)
 
 
 @triton.jit
-def _pull(told, q, k, v, out, lse, kept, seen, dq, dk, dv, begin, length, heads, count, q_row, q_step, q_head, scale,
+def _backward_kernel(told, q, k, v, out, lse, kept, seen, dq, dk, dv, begin, length, heads, count, q_row, q_step, q_head, scale,
           width: tl.constexpr, span: tl.constexpr, block: tl.constexpr, tile: tl.constexpr, dropped: tl.constexpr):  # fmt: skip
     row, head = tl.program_id(1).to(tl.int64), tl.program_id(2)
     marks, step = begin + tl.arange(0, tile), heads * width
-    key = _marked(k, row, marks, count, head, heads, width)
-    value = _marked(v, row, marks, count, head, heads, width)
+    key = _load_global(k, row, marks, count, head, heads, width)
+    value = _load_global(v, row, marks, count, head, heads, width)
     told_key, told_value = tl.zeros((tile, width), tl.float32), tl.zeros((tile, width), tl.float32)
     for here in range(0, span, block):
         at = tl.program_id(0) * span + here + tl.arange(0, block)
-        _, query = _tile(q, row, at, length, head, q_row, q_step, q_head, width)
-        _, mixed = _tile(out, row, at, length, head, length * step, step, width, width)
-        _, mine = _tile(told, row, at, length, head, length * step, step, width, width)
+        _, query = _load_tile(q, row, at, length, head, q_row, q_step, q_head, width)
+        _, mixed = _load_tile(out, row, at, length, head, length * step, step, width, width)
+        _, mine = _load_tile(told, row, at, length, head, length * step, step, width, width)
         norm = tl.load(lse + (head * tl.num_programs(1) + row) * length + at, mask=at < length, other=0.0)
         scores = _scores(query, key, at, length, row, marks, count, seen, scale)
         weights = tl.exp(scores - norm[:, None])
         own = tl.sum(mixed.to(tl.float32) * mine.to(tl.float32), 1)
         d_weights, used = tl.dot(mine, tl.trans(value)), weights
         if dropped:
-            left = _kept(kept, row, head, heads, at, length, marks, count)
+            left = _load_dropout_mask(kept, row, head, heads, at, length, marks, count)
             d_weights, used = d_weights * left, weights * left
         d_scores = (weights * (d_weights - own[:, None]) * scale).to(query.dtype)
-        places, gradient = _tile(dq, row, at, length, head, length * step, step, width, width)
+        places, gradient = _load_tile(dq, row, at, length, head, length * step, step, width, width)
         gradient = gradient.to(tl.float32) + tl.dot(d_scores, key)
         tl.store(places, gradient.to(dq.dtype.element_ty), mask=(at < length)[:, None])
         told_key += tl.dot(tl.trans(d_scores), query)
@@ -115,44 +115,53 @@ def _pull(told, q, k, v, out, lse, kept, seen, dq, dk, dv, begin, length, heads,
     tl.store(dv + places, told_value)
 
 
-def _on(x: Tensor) -> AbstractContextManager[Any]:
+def _device_context(x: Tensor) -> AbstractContextManager[Any]:
     """Triton launches on the current device, wherever the tensors are."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
-def join_(
-    q: Tensor, k: Tensor, v: Tensor, marks: Columns, out: Tensor, lse: Tensor, scale: float, kept: Tensor | None
+def merge_global_(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    global_keys: GlobalKeys,
+    out: Tensor,
+    lse: Tensor,
+    scale: float,
+    dropout_mask: Tensor | None,
 ) -> None:
-    if q.shape[-1] not in WIDTHS or v.shape[-1] != q.shape[-1]:
-        return local_globals.join_(q, k, v, marks, out, lse, scale, kept)
+    if q.shape[-1] not in HEAD_WIDTHS or v.shape[-1] != q.shape[-1]:
+        return local_globals.merge_global_(q, k, v, global_keys, out, lse, scale, dropout_mask)
     B, L, H, width = q.shape
-    sizes: Any = {"width": width, "block": BLOCK, "tile": MARKS, "dropped": kept is not None, "num_warps": 4}
-    with _on(q):
-        _join[(triton.cdiv(L, BLOCK), B, H)](
-            q, marks.taken(k).contiguous(), marks.taken(v).contiguous(), out, lse, q if kept is None else kept,
-            marks.bounds, L, H, marks.places.shape[1], *q.stride()[:3], scale, **sizes,
+    sizes: Any = {"width": width, "block": BLOCK, "tile": MARKS, "dropped": dropout_mask is not None, "num_warps": 4}
+    with _device_context(q):
+        _merge_kernel[(triton.cdiv(L, BLOCK), B, H)](
+            q, global_keys.gather(k).contiguous(), global_keys.gather(v).contiguous(), out, lse, q if dropout_mask is None else dropout_mask,
+            global_keys.bounds, L, H, global_keys.positions.shape[1], *q.stride()[:3], scale, **sizes,
         )  # fmt: skip
 
 
-def pull_(
-    told: Tensor, q: Tensor, k: Tensor, v: Tensor, marks: Columns, saved: tuple[Tensor, Tensor], scale: float,
-    kept: Tensor | None, gradients: tuple[Tensor, Tensor, Tensor],
+def add_global_gradients_(
+    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, global_keys: GlobalKeys, saved: tuple[Tensor, Tensor], scale: float,
+    dropout_mask: Tensor | None, gradients: tuple[Tensor, Tensor, Tensor],
 ) -> None:  # fmt: skip
     """`told` and the gradients lie together."""
-    if q.shape[-1] not in WIDTHS or v.shape[-1] != q.shape[-1]:
-        return local_globals.pull_(told, q, k, v, marks, saved, scale, kept, gradients)
-    (B, L, H, width), G, spans = q.shape, marks.places.shape[1], triton.cdiv(q.shape[1], SPAN)
+    if q.shape[-1] not in HEAD_WIDTHS or v.shape[-1] != q.shape[-1]:
+        return local_globals.add_global_gradients_(
+            grad_out, q, k, v, global_keys, saved, scale, dropout_mask, gradients
+        )
+    (B, L, H, width), G, spans = q.shape, global_keys.positions.shape[1], triton.cdiv(q.shape[1], SPAN)
     sizes: Any = {"width": width, "span": SPAN, "block": BLOCK, "tile": MARKS, "num_warps": 4}
-    far_k, far_v = marks.taken(k).contiguous(), marks.taken(v).contiguous()
+    far_k, far_v = global_keys.gather(k).contiguous(), global_keys.gather(v).contiguous()
     found: tuple[list[Tensor], list[Tensor]] = ([], [])
     for begin in range(0, G, MARKS):  # one after another: each adds to the gradient of the queries
         parts = [torch.empty(spans, B, H, MARKS, width, device=q.device, dtype=torch.float32) for _ in found]
-        with _on(q):
-            _pull[(spans, B, H)](
-                told, q, far_k, far_v, *saved, q if kept is None else kept, marks.bounds, gradients[0], *parts, begin, L, H, G,
-                *q.stride()[:3], scale, dropped=kept is not None, **sizes,
+        with _device_context(q):
+            _backward_kernel[(spans, B, H)](
+                grad_out, q, far_k, far_v, *saved, q if dropout_mask is None else dropout_mask, global_keys.bounds, gradients[0], *parts, begin, L, H, G,
+                *q.stride()[:3], scale, dropped=dropout_mask is not None, **sizes,
             )  # fmt: skip
         for one, part in zip(found, parts, strict=True):
             one.append(part.sum(0))
     for gradient, one in zip(gradients[1:], found, strict=True):
-        marks.give_(gradient, torch.cat(one, 2)[:, :, :G].transpose(1, 2))
+        global_keys.scatter_add_(gradient, torch.cat(one, 2)[:, :, :G].transpose(1, 2))

@@ -19,18 +19,18 @@ import triton.language as tl
 from torch import Tensor
 
 TILE, NARROW, WARPS, STAGES = 64, 16, 4, 3
-WIDTHS = (64,)
-LENGTHS = (257, 1041)
+HEAD_WIDTHS = (64,)
+LENGTH_RANGE = (257, 1041)
 """Lengths, from and to, between which it was faster than cuDNN's wherever it was measured (1.1 to 1.5 times); rows of 197 were
 slower."""
-ENOUGH = 576
+MIN_TILES = 576
 """Tiles of queries from which on it is taken: fewer were not measured."""
-MOST = 65_535
+MAX_GRID_SIZE = 65_535
 """Rows times heads that CUDA starts programs for along one side of a grid."""
 
 
 @triton.jit
-def _keys(q, k, v, k_step, v_step, highest, total, mixed, start, length, scale, tile: tl.constexpr, width: tl.constexpr,
+def _attend_tile(q, k, v, k_step, v_step, highest, total, mixed, start, length, scale, tile: tl.constexpr, width: tl.constexpr,
           masked: tl.constexpr):  # fmt: skip
     """One more tile of keys, by the softmax that goes on: powers of 2, since those are what the hardware has."""
     at = start + tl.arange(0, tile)
@@ -53,7 +53,7 @@ def _keys(q, k, v, k_step, v_step, highest, total, mixed, start, length, scale, 
 
 
 @triton.jit
-def _attend(
+def _attention_kernel(
     q, k, v, out, q_row, q_head, q_step, k_row, k_head, k_step, v_row, v_head, v_step, out_row, out_head, out_step,
     heads, scale, length: tl.constexpr, tile: tl.constexpr, narrow: tl.constexpr, width: tl.constexpr,
     stages: tl.constexpr,
@@ -71,11 +71,11 @@ def _attend(
     total = tl.zeros((tile,), tl.float32)
     mixed = tl.zeros((tile, width), tl.float32)
     for start in tl.range(0, length // tile * tile, tile, num_stages=stages):
-        highest, total, mixed = _keys(
+        highest, total, mixed = _attend_tile(
             asked, k, v, k_step, v_step, highest, total, mixed, start, length, scale, tile, width, False
         )  # fmt: skip
     for start in range(length // tile * tile, length, narrow):
-        highest, total, mixed = _keys(
+        highest, total, mixed = _attend_tile(
             asked, k, v, k_step, v_step, highest, total, mixed, start, length, scale, narrow, width, True
         )  # fmt: skip
     found = (mixed / total[:, None]).to(out.dtype.element_ty)
@@ -85,34 +85,34 @@ def _attend(
 def forward(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     batch, heads, length, width = q.shape
-    out = _empty(q, k, v, scale)
+    out = _empty_output(q, k, v, scale)
     steps = [number for x in (q, k, v, out) for number in x.stride()[:3]]
     with torch.cuda.device(q.device) if q.is_cuda else nullcontext():  # Triton launches on the current one
-        _attend[triton.cdiv(length, TILE), batch * heads](
+        _attention_kernel[triton.cdiv(length, TILE), batch * heads](
             q, k, v, out, *steps, heads, scale * math.log2(math.e), length=length, tile=TILE, narrow=NARROW, width=width,
             stages=STAGES, num_warps=WARPS,
         )  # fmt: skip
     return out
 
 
-def _empty(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def _empty_output(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """Heads lie beside each other in every place, as the projection behind reads them."""
     batch, heads, length, width = q.shape
     return q.new_empty(batch, length, heads, width).transpose(1, 2)
 
 
-overhang = torch.library.custom_op(
+ragged_attention = torch.library.custom_op(
     "regard::overhang", forward, mutates_args=(), device_types="cuda",
     schema="(Tensor q, Tensor k, Tensor v, float scale) -> Tensor",
 )  # fmt: skip
-overhang.register_fake(_empty)
+ragged_attention.register_fake(_empty_output)
 
 
-def serves(q: Tensor, k: Tensor) -> bool:
+def supports(q: Tensor, k: Tensor) -> bool:
     """(B, H, L, d): where nobody wants gradients, a few keys hang over, and there is enough to do."""
     batch, heads, length, width = q.shape
     if not q.is_cuda or torch.is_grad_enabled():
         return False
-    over = 0 < length % TILE <= NARROW and LENGTHS[0] <= length <= LENGTHS[1] and k.shape[-2] == length
-    halves = q.dtype in (torch.bfloat16, torch.float16) and width in WIDTHS
-    return over and halves and batch * heads <= MOST and batch * heads * (length // TILE) >= ENOUGH
+    over = 0 < length % TILE <= NARROW and LENGTH_RANGE[0] <= length <= LENGTH_RANGE[1] and k.shape[-2] == length
+    halves = q.dtype in (torch.bfloat16, torch.float16) and width in HEAD_WIDTHS
+    return over and halves and batch * heads <= MAX_GRID_SIZE and batch * heads * (length // TILE) >= MIN_TILES

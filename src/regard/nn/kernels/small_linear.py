@@ -20,34 +20,34 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import cuda
 
-from regard.nn.kernels.decode_attention import overlaps
+from regard.nn.kernels.decode_attention import supports_pdl
 
 Activation = Literal["", "gelu", "gelu_tanh", "relu"]
 
-ROWS = 8
+MAX_ROWS = 8
 """rows of x, at most"""
-COLUMNS = 8192
+MAX_COLUMNS = 8192
 """columns of x, at most: each thread keeps its share of them"""
-REACH = 256
+WARP_COLUMNS = 256
 """columns that a warp reads at once: 16 bytes a thread. A tile of more warps is as many times wider, never less, or
 Triton lays x and the weights out in two ways and moves the weights about"""
-READS = 4
+MAX_TILES_PER_WARP = 4
 """tiles in a row of the weights, up to which a program has one warp; wider rows have more, up to WARPS"""
-WARPS = 8
-TOGETHER = 1024
+MAX_WARPS = 8
+TARGET_WARPS = 1024
 """warps that fill a large GPU: programs take more rows of the weights, up to BLOCK_N, where there are more than these"""
-BLOCK_N = 4
-SUMS = 16
+MAX_BLOCK_N = 4
+MAX_OUTPUTS = 16
 """numbers of the result that a program makes, at most: more do not fit into registers"""
-MEASURED: dict[tuple[int, int, int], tuple[int, int]] = {}
+TUNED_TILES: dict[tuple[int, int, int], tuple[int, int]] = {}
 """M, N, K: (rows of the weights of a program, warps), where something else than the rule of `tile` was found faster"""
-EARLY = 8192
+MAX_OVERLAP_ROWS = 8192
 """rows of the weights, up to which programs may read theirs before the kernel in front, which makes x, has ended (Hopper on);
 many more would take its place on the chip"""
 
 
 @triton.jit
-def _read(x, rows, row_step, columns, count, K: tl.constexpr):
+def _load(x, rows, row_step, columns, count, K: tl.constexpr):
     """x (count, K) at these rows and columns, 0 beyond; the axes of both are laid out by the caller."""
     return tl.load(x + rows * row_step + columns, mask=(rows < count) & (columns < K), other=0.0)
 
@@ -67,7 +67,7 @@ def _moments(xs, ks, eps, K: tl.constexpr, padded: tl.constexpr, block_k: tl.con
 
 
 @triton.jit
-def _active(x, activation: tl.constexpr):
+def _activate(x, activation: tl.constexpr):
     if activation == "relu":
         x = tl.maximum(x, 0.0)
     elif activation == "gelu":
@@ -78,7 +78,7 @@ def _active(x, activation: tl.constexpr):
 
 
 @triton.jit
-def _few(x, weight, bias, residual, gain, offset, out, M, N, x_step, w_step, r_step, eps, K: tl.constexpr,
+def _small_linear_kernel(x, weight, bias, residual, gain, offset, out, M, N, x_step, w_step, r_step, eps, K: tl.constexpr,
          padded: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr, activation: tl.constexpr,
          early: tl.constexpr):  # fmt: skip
     ms, ns = tl.arange(0, padded), tl.program_id(0) * block_n + tl.arange(0, block_n)
@@ -86,7 +86,7 @@ def _few(x, weight, bias, residual, gain, offset, out, M, N, x_step, w_step, r_s
     # everything that was there before the step, asked for first
     ws, gains, offsets, xs = (), (), (), ()
     for start in tl.static_range(0, K, block_k):
-        ws = ws + (_read(weight, ns.to(tl.int64)[None, :, None], w_step, start + ks, N, K),)
+        ws = ws + (_load(weight, ns.to(tl.int64)[None, :, None], w_step, start + ks, N, K),)
         if gain is not None:
             gains = gains + (tl.load(gain + start + ks, mask=start + ks < K, other=0.0),)
             offsets = offsets + (tl.load(offset + start + ks, mask=start + ks < K, other=0.0),)
@@ -99,7 +99,7 @@ def _few(x, weight, bias, residual, gain, offset, out, M, N, x_step, w_step, r_s
     if residual is not None:
         before = tl.load(residual + ms[:, None] * r_step + ns[None, :], mask=there, other=0.0).to(tl.float32)
     for start in tl.static_range(0, K, block_k):
-        xs = xs + (_read(x, ms[:, None, None], x_step, start + ks, M, K),)
+        xs = xs + (_load(x, ms[:, None, None], x_step, start + ks, M, K),)
     if gain is not None:
         mean, inverse = _moments(xs, ks, eps, K, padded, block_k)
     sums = tl.zeros((padded, block_n, block_k // 8), tl.float32)
@@ -112,44 +112,44 @@ def _few(x, weight, bias, residual, gain, offset, out, M, N, x_step, w_step, r_s
     total = tl.sum(sums, 2)
     if bias is not None:
         total += added
-    total = _active(total, activation)
+    total = _activate(total, activation)
     if residual is not None:
         total += before
     tl.store(out + ms[:, None] * N + ns[None, :], total.to(out.dtype.element_ty), mask=there)
 
 
-def tile(M: int, N: int, K: int) -> tuple[int, int]:
+def tile_config(M: int, N: int, K: int) -> tuple[int, int]:
     """Rows of the weights (N, K) that a program takes, and its warps."""
-    if (M, N, K) in MEASURED:
-        return MEASURED[M, N, K]
-    rows, warps, most = 1, 1, min(BLOCK_N, SUMS // M)
-    while warps < WARPS and triton.cdiv(K, REACH * warps) > READS:
+    if (M, N, K) in TUNED_TILES:
+        return TUNED_TILES[M, N, K]
+    rows, warps, most = 1, 1, min(MAX_BLOCK_N, MAX_OUTPUTS // M)
+    while warps < MAX_WARPS and triton.cdiv(K, WARP_COLUMNS * warps) > MAX_TILES_PER_WARP:
         warps *= 2
-    while rows < most and N * warps >= 2 * rows * TOGETHER:
+    while rows < most and N * warps >= 2 * rows * TARGET_WARPS:
         rows *= 2
     return rows, warps
 
 
-def linear(
+def launch(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None, gain: Tensor | None,
     offset: Tensor | None, eps: float,
 ) -> Tensor:  # fmt: skip
     (M, K), N = x.shape, weight.shape[0]
-    rows, warps = tile(M, N, K)
+    rows, warps = tile_config(M, N, K)
     out = x.new_empty(M, N)
     steps = (x.stride(0), weight.stride(0), 0 if residual is None else residual.stride(0))
-    sizes = {"K": K, "padded": triton.next_power_of_2(M), "block_n": rows, "block_k": REACH * warps}
-    early = N <= EARLY and overlaps(x.device)
+    sizes = {"K": K, "padded": triton.next_power_of_2(M), "block_n": rows, "block_k": WARP_COLUMNS * warps}
+    early = N <= MAX_OVERLAP_ROWS and supports_pdl(x.device)
     how = {"early": early, "num_warps": warps, **({"launch_pdl": True} if early else {})}
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton launches on the current one
-        _few[(triton.cdiv(N, rows),)](
+        _small_linear_kernel[(triton.cdiv(N, rows),)](
             x, weight, bias, residual, gain, offset, out, M, N, *steps, eps, **sizes, activation=activation, **how
         )
     return out
 
 
 _op = torch.library.custom_op(
-    "regard::few_linear", linear, mutates_args=(), device_types="cuda",
+    "regard::few_linear", launch, mutates_args=(), device_types="cuda",
     schema="(Tensor x, Tensor weight, Tensor? bias, str activation, Tensor? residual, Tensor? gain, Tensor? offset, "
     "float eps) -> Tensor",
 )  # fmt: skip
@@ -160,13 +160,13 @@ def _(x: Tensor, weight: Tensor, *_: object) -> Tensor:
     return x.new_empty(x.shape[0], weight.shape[0])
 
 
-def serves(x: Tensor, weight: Tensor) -> bool:
+def supports(x: Tensor, weight: Tensor) -> bool:
     """Whether these are on a device, of a dtype and size and lie in a way that the kernel can read."""
     kind = x.is_cuda and x.dtype == weight.dtype and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    return kind and x.shape[0] <= ROWS and x.shape[1] <= COLUMNS and x.stride(-1) == weight.stride(-1) == 1
+    return kind and x.shape[0] <= MAX_ROWS and x.shape[1] <= MAX_COLUMNS and x.stride(-1) == weight.stride(-1) == 1
 
 
-def few_linear(
+def small_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Activation = "", residual: Tensor | None = None,
     norm: tuple[Tensor, Tensor, float] | None = None,
 ) -> Tensor:  # fmt: skip

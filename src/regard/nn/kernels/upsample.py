@@ -17,12 +17,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LINES, PIXELS, CHANNELS, WARPS = 4, 8, 128, 2
+LINES_PER_PROGRAM, PIXELS_PER_PROGRAM, CHANNELS_PER_PROGRAM, NUM_WARPS = 4, 8, 128, 2
 """of a program: lines that are made of the same old ones follow each other, so that those are read from far away once"""
 
 
 @triton.jit
-def _between(
+def _upsample_kernel(
     x, bias, out, height, width, rows, columns, down, across, channels, added: tl.constexpr, lines: tl.constexpr,
     pixels: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
@@ -54,34 +54,38 @@ def _between(
         tl.store(out + places, found.to(out.dtype.element_ty), mask=inside)
 
 
-def forward(x: Tensor, bias: Tensor | None, high: int, wide: int) -> Tensor:
+def upsample_forward(x: Tensor, bias: Tensor | None, high: int, wide: int) -> Tensor:
     x = x.contiguous(memory_format=torch.channels_last)
     batch, channels, height, width = x.shape
-    out = _empty(x, bias, high, wide)
+    out = _empty_output(x, bias, high, wide)
     down, across = ((old - 1) / (new - 1) if new > 1 else 0.0 for old, new in ((height, high), (width, wide)))
-    grid = (batch * triton.cdiv(high, LINES), triton.cdiv(wide, PIXELS), triton.cdiv(channels, CHANNELS))
+    grid = (
+        batch * triton.cdiv(high, LINES_PER_PROGRAM),
+        triton.cdiv(wide, PIXELS_PER_PROGRAM),
+        triton.cdiv(channels, CHANNELS_PER_PROGRAM),
+    )
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton launches on the current one
-        _between[grid](
+        _upsample_kernel[grid](
             x, x if bias is None else bias, out, height, width, high, wide, float(down), float(across), channels,
-            added=bias is not None, lines=LINES, pixels=PIXELS, block=CHANNELS, num_warps=WARPS,
+            added=bias is not None, lines=LINES_PER_PROGRAM, pixels=PIXELS_PER_PROGRAM, block=CHANNELS_PER_PROGRAM, num_warps=NUM_WARPS,
         )  # fmt: skip
     return out
 
 
-def _empty(x: Tensor, bias: Tensor | None, high: int, wide: int) -> Tensor:
+def _empty_output(x: Tensor, bias: Tensor | None, high: int, wide: int) -> Tensor:
     shape = (*x.shape[:2], high, wide)
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
-enlarged = torch.library.custom_op(
-    "regard::enlarged", forward, mutates_args=(), device_types="cuda",
+upsample_bilinear = torch.library.custom_op(
+    "regard::enlarged", upsample_forward, mutates_args=(), device_types="cuda",
     schema="(Tensor x, Tensor? bias, SymInt high, SymInt wide) -> Tensor",
 )  # fmt: skip
-enlarged.register_fake(_empty)
+upsample_bilinear.register_fake(_empty_output)
 
 
-def serves(x: Tensor, high: int, wide: int) -> bool:
+def is_supported(x: Tensor, high: int, wide: int) -> bool:
     """Where nobody wants gradients, and there are enough channels to read side by side."""
     # places in a picture are counted in 32 bits
-    small = x.shape[1:].numel() < 2**31 and x.shape[1] * (high + LINES) * wide < 2**31
+    small = x.shape[1:].numel() < 2**31 and x.shape[1] * (high + LINES_PER_PROGRAM) * wide < 2**31
     return x.is_cuda and not torch.is_grad_enabled() and x.shape[1] >= 32 and x.dtype != torch.float64 and small

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LONGEST = 128
+MAX_LENGTH = 128
 """tokens of a document, at most"""
 HEAD_WIDTHS = (16, 32, 64, 128)
 
@@ -34,36 +34,36 @@ def _scores(q, k, rows, columns, queries, keys, scale, causal: tl.constexpr):
 
 
 @triton.jit
-def _places(starts, document, block: tl.constexpr):
+def _document_range(starts, document, block: tl.constexpr):
     """Where a document begins, how long it is, and its positions."""
     first = tl.load(starts + document).to(tl.int64)
     return first, tl.load(starts + document + 1).to(tl.int64) - first, tl.arange(0, block)
 
 
 @triton.jit
-def _load(x, first, count, at, head, row_step, head_step, width: tl.constexpr):
+def _load_rows(x, first, count, at, head, row_step, head_step, width: tl.constexpr):
     """The rows of a document, 0 where it has none."""
     places = x + (first + at)[:, None] * row_step + head * head_step + tl.arange(0, width)[None, :]
     return tl.load(places, mask=(at < count)[:, None], other=0.0)
 
 
 @triton.jit
-def _store(x, value, first, count, at, head, heads, width: tl.constexpr):
+def _store_rows(x, value, first, count, at, head, heads, width: tl.constexpr):
     """Into a tensor (rows, heads, width) that lies together."""
     places = x + (first + at)[:, None] * heads * width + head * width + tl.arange(0, width)[None, :]
     tl.store(places, value.to(x.dtype.element_ty), mask=(at < count)[:, None])
 
 
 @triton.jit
-def _forward(q, k, v, out, lse, q_starts, k_starts, length, heads, q_step, q_head, k_step, k_head, v_step, v_head, scale,
+def _forward_kernel(q, k, v, out, lse, q_starts, k_starts, length, heads, q_step, q_head, k_step, k_head, v_step, v_head, scale,
              width: tl.constexpr, q_block: tl.constexpr, k_block: tl.constexpr, causal: tl.constexpr):  # fmt: skip
     document, head = tl.program_id(0), tl.program_id(1)
-    q_first, queries, rows = _places(q_starts, document, q_block)
-    k_first, keys, columns = _places(k_starts, document, k_block)
+    q_first, queries, rows = _document_range(q_starts, document, q_block)
+    k_first, keys, columns = _document_range(k_starts, document, k_block)
     if queries > 0:
-        query = _load(q, q_first, queries, rows, head, q_step, q_head, width)
-        key = _load(k, k_first, keys, columns, head, k_step, k_head, width)
-        value = _load(v, k_first, keys, columns, head, v_step, v_head, width)
+        query = _load_rows(q, q_first, queries, rows, head, q_step, q_head, width)
+        key = _load_rows(k, k_first, keys, columns, head, k_step, k_head, width)
+        value = _load_rows(v, k_first, keys, columns, head, v_step, v_head, width)
         scores = _scores(query, key, rows, columns, queries, keys, scale, causal)
         highest = tl.max(scores, 1)
         highest = tl.where(highest == float("-inf"), 0.0, highest)
@@ -71,48 +71,48 @@ def _forward(q, k, v, out, lse, q_starts, k_starts, length, heads, q_step, q_hea
         total = tl.sum(weights, 1)
         total = tl.where(total == 0.0, 1.0, total)  # a query that may look at nothing receives 0
         mixed = tl.dot((weights / total[:, None]).to(value.dtype), value)
-        _store(out, mixed, q_first, queries, rows, head, heads, width)
+        _store_rows(out, mixed, q_first, queries, rows, head, heads, width)
         tl.store(lse + head * length + q_first + rows, highest + tl.log(total), mask=rows < queries)
 
 
 @triton.jit
-def _backward(q, k, v, out, lse, gradient, dq, dk, dv, q_starts, k_starts, length, heads, q_step, q_head, k_step, k_head,
+def _backward_kernel(q, k, v, out, lse, gradient, dq, dk, dv, q_starts, k_starts, length, heads, q_step, q_head, k_step, k_head,
               v_step, v_head, scale, width: tl.constexpr, q_block: tl.constexpr, k_block: tl.constexpr,
               causal: tl.constexpr):  # fmt: skip
     document, head = tl.program_id(0), tl.program_id(1)
-    q_first, queries, rows = _places(q_starts, document, q_block)
-    k_first, keys, columns = _places(k_starts, document, k_block)
+    q_first, queries, rows = _document_range(q_starts, document, q_block)
+    k_first, keys, columns = _document_range(k_starts, document, k_block)
     if queries + keys > 0:
-        query = _load(q, q_first, queries, rows, head, q_step, q_head, width)
-        key = _load(k, k_first, keys, columns, head, k_step, k_head, width)
-        value = _load(v, k_first, keys, columns, head, v_step, v_head, width)
-        mixed = _load(out, q_first, queries, rows, head, heads * width, width, width)
-        told = _load(gradient, q_first, queries, rows, head, heads * width, width, width)
+        query = _load_rows(q, q_first, queries, rows, head, q_step, q_head, width)
+        key = _load_rows(k, k_first, keys, columns, head, k_step, k_head, width)
+        value = _load_rows(v, k_first, keys, columns, head, v_step, v_head, width)
+        mixed = _load_rows(out, q_first, queries, rows, head, heads * width, width, width)
+        told = _load_rows(gradient, q_first, queries, rows, head, heads * width, width, width)
         norm = tl.load(lse + head * length + q_first + rows, mask=rows < queries, other=0.0)
         scores = _scores(query, key, rows, columns, queries, keys, scale, causal)
         weights = tl.exp(scores - norm[:, None])
         own = tl.sum(mixed.to(tl.float32) * told.to(tl.float32), 1)
         d_scores = (weights * (tl.dot(told, tl.trans(value)) - own[:, None]) * scale).to(query.dtype)
-        _store(dq, tl.dot(d_scores, key), q_first, queries, rows, head, heads, width)
-        _store(dk, tl.dot(tl.trans(d_scores), query), k_first, keys, columns, head, heads, width)
-        _store(dv, tl.dot(tl.trans(weights.to(told.dtype)), told), k_first, keys, columns, head, heads, width)
+        _store_rows(dq, tl.dot(d_scores, key), q_first, queries, rows, head, heads, width)
+        _store_rows(dk, tl.dot(tl.trans(d_scores), query), k_first, keys, columns, head, heads, width)
+        _store_rows(dv, tl.dot(tl.trans(weights.to(told.dtype)), told), k_first, keys, columns, head, heads, width)
 
 
-def _on(x: Tensor) -> AbstractContextManager[Any]:
+def _device_context(x: Tensor) -> AbstractContextManager[Any]:
     """Triton launches on the current device, wherever the tensors are."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
-def _block(longest: int) -> int:
+def _block_size(longest: int) -> int:
     return max(16, 1 << (longest - 1).bit_length())
 
 
-def _sizes(
+def _launch_args(
     q: Tensor, k: Tensor, v: Tensor, q_longest: int, k_longest: int, scale: float, causal: bool
 ) -> tuple[Any, Any]:
     """Arguments of both kernels that say how things lie, and how large tiles are."""
     steps = [step for x in (q, k, v) for step in x.stride()[:2]]
-    blocks = {"q_block": _block(q_longest), "k_block": _block(k_longest)}
+    blocks = {"q_block": _block_size(q_longest), "k_block": _block_size(k_longest)}
     warps = 8 if max(blocks.values()) > 64 else 4 if max(blocks.values()) > 32 else 2
     return (q.shape[0], q.shape[1], *steps, scale), {
         **blocks,
@@ -123,39 +123,41 @@ def _sizes(
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor, q_longest: int, k_longest: int, causal: bool,
+    q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor, max_q_length: int, max_k_length: int, causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """q (T, H, d), k and v (S, H, d), documents i of both sides belong together: the mixture and the norm of its weights."""
     out = q.new_empty(q.shape)
     lse = torch.empty(q.shape[1], q.shape[0], device=q.device, dtype=torch.float32)
-    numbers, sizes = _sizes(q, k, v, q_longest, k_longest, scale, causal)
-    with _on(q):
-        _forward[(len(q_starts) - 1, q.shape[1])](q, k, v, out, lse, q_starts, k_starts, *numbers, **sizes)
+    numbers, sizes = _launch_args(q, k, v, max_q_length, max_k_length, scale, causal)
+    with _device_context(q):
+        _forward_kernel[(len(q_starts) - 1, q.shape[1])](q, k, v, out, lse, q_starts, k_starts, *numbers, **sizes)
     return out, lse
 
 
 def backward(
     gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, q_starts: Tensor, k_starts: Tensor,
-    q_longest: int, k_longest: int, causal: bool, scale: float,
+    max_q_length: int, max_k_length: int, causal: bool, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-    numbers, sizes = _sizes(q, k, v, q_longest, k_longest, scale, causal)
+    numbers, sizes = _launch_args(q, k, v, max_q_length, max_k_length, scale, causal)
     grid = (len(q_starts) - 1, q.shape[1])
-    with _on(q):
-        _backward[grid](q, k, v, out, lse, gradient.contiguous(), dq, dk, dv, q_starts, k_starts, *numbers, **sizes)
+    with _device_context(q):
+        _backward_kernel[grid](
+            q, k, v, out, lse, gradient.contiguous(), dq, dk, dv, q_starts, k_starts, *numbers, **sizes
+        )
     return dq, dk, dv
 
 
-_SIZES = "SymInt q_longest, SymInt k_longest, bool causal, float scale"
+_SIZES_SCHEMA = "SymInt q_longest, SymInt k_longest, bool causal, float scale"
 _forward_op = torch.library.custom_op(
     "regard::short_attention", forward, mutates_args=(), device_types="cuda",
-    schema=f"(Tensor q, Tensor k, Tensor v, Tensor q_starts, Tensor k_starts, {_SIZES}) -> (Tensor, Tensor)",
+    schema=f"(Tensor q, Tensor k, Tensor v, Tensor q_starts, Tensor k_starts, {_SIZES_SCHEMA}) -> (Tensor, Tensor)",
 )  # fmt: skip
 _backward_op = torch.library.custom_op(
     "regard::short_attention_backward", backward, mutates_args=(), device_types="cuda",
     schema="(Tensor gradient, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor q_starts, Tensor k_starts, "
-    f"{_SIZES}) -> (Tensor, Tensor, Tensor)",
+    f"{_SIZES_SCHEMA}) -> (Tensor, Tensor, Tensor)",
 )  # fmt: skip
 
 
@@ -169,20 +171,26 @@ def _(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tenso
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, q_starts, k_starts, *ctx.sizes = inputs
     ctx.save_for_backward(q, k, v, *output, q_starts, k_starts)
 
 
-def _pull(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Any, ...]:
+def _backward_autograd(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Any, ...]:
     return (*_backward_op(gradient, *ctx.saved_tensors, *ctx.sizes), *(None,) * 6)
 
 
-torch.library.register_autograd("regard::short_attention", _pull, setup_context=_keep)
+torch.library.register_autograd("regard::short_attention", _backward_autograd, setup_context=_setup_context)
 
 
-def short_attention(
-    q: Tensor, k: Tensor, v: Tensor, starts: tuple[Tensor, Tensor], longest: tuple[int, int], causal: bool, scale: float
+def varlen_short_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    starts: tuple[Tensor, Tensor],
+    max_length: tuple[int, int],
+    causal: bool,
+    scale: float,
 ) -> Tensor:
-    mixed: Tensor = _forward_op(q, k, v, *starts, *longest, causal, scale)[0]
+    mixed: Tensor = _forward_op(q, k, v, *starts, *max_length, causal, scale)[0]
     return mixed

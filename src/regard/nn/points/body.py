@@ -19,167 +19,167 @@ from torch.nn import functional as F
 
 from regard.errors import RegardError
 from regard.nn.kernels.linear import Linear, linear
-from regard.nn.points.hierarchy import Level, survey
-from regard.nn.points.vector_attention import Near, RowNorm, VectorAttention, gathered
-from regard.types import Batch, Offsets, States
+from regard.nn.points.hierarchy import PointLevel, build_hierarchy
+from regard.nn.points.vector_attention import BatchNormRows, Neighbors, VectorAttention, gather_rows
+from regard.types import Batch, BodyOutput, Offsets
 
 
-class Unit(nn.Module):
+class LinearNorm(nn.Module):
     """A linear layer and what may stand behind it: a batch norm, a ReLU."""
 
-    def __init__(self, inputs: int, outputs: int, bias: bool = True, norm: bool = True, active: bool = True) -> None:
+    def __init__(self, inputs: int, outputs: int, bias: bool = True, norm: bool = True, relu: bool = True) -> None:
         super().__init__()
         self.linear = Linear(inputs, outputs, bias)
-        self.norm: nn.Module = RowNorm(outputs) if norm else nn.Identity()
-        self.active = active
+        self.norm: nn.Module = BatchNormRows(outputs) if norm else nn.Identity()
+        self.has_relu = relu
 
     def forward(self, x: Float[Tensor, "*rows C"]) -> Float[Tensor, "*rows D"]:
         x = self.norm(self.linear(x))
-        return F.relu(x) if self.active else x
+        return F.relu(x) if self.has_relu else x
 
 
-class PointBlock(nn.Module):
+class PointTransformerBlock(nn.Module):
     """linear, vector attention, linear, and x added. `released`: with a batch norm behind each of the three, and ReLUs."""
 
-    def __init__(self, width: int, attend: VectorAttention, released: bool) -> None:
+    def __init__(self, width: int, attend: VectorAttention, reference: bool) -> None:
         super().__init__()
-        self.enter = Unit(width, width, bias=not released, norm=released, active=released)
+        self.enter = LinearNorm(width, width, bias=not reference, norm=reference, relu=reference)
         self.attend = attend
-        self.norm: nn.Module = RowNorm(width) if released else nn.Identity()
-        self.leave = Unit(width, width, bias=not released, norm=released, active=False)
-        self.released = released
+        self.norm: nn.Module = BatchNormRows(width) if reference else nn.Identity()
+        self.leave = LinearNorm(width, width, bias=not reference, norm=reference, relu=False)
+        self.is_reference = reference
 
-    def forward(self, x: Float[Tensor, "N D"], near: Near) -> Float[Tensor, "N D"]:
-        inner = self.norm(self.attend(self.enter(x), near))
-        if not self.released:
+    def forward(self, x: Float[Tensor, "N D"], neighbors: Neighbors) -> Float[Tensor, "N D"]:
+        inner = self.norm(self.attend(self.enter(x), neighbors))
+        if not self.is_reference:
             return x + self.leave(inner)
         return F.relu(x + self.leave(F.relu(inner)))
 
 
-class Down(nn.Module):
+class TransitionDown(nn.Module):
     """Each point that is kept takes, of every channel, the largest among its neighbours before: of a linear layer, with a batch
     norm and a ReLU, of where a neighbour stands and what it has."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.linear, self.norm = Linear(3 + inputs, outputs, bias=False), RowNorm(outputs)
+        self.linear, self.norm = Linear(3 + inputs, outputs, bias=False), BatchNormRows(outputs)
 
-    def forward(self, x: Float[Tensor, "N C"], below: Near) -> Float[Tensor, "M D"]:
+    def forward(self, x: Float[Tensor, "N C"], neighbors: Neighbors) -> Float[Tensor, "M D"]:
         places, features = torch.split(self.linear.weight, [3, x.shape[1]], dim=1)
         # one matrix for both in the paper; what a point has is multiplied once, not once for each who is its neighbour
-        x = gathered(linear(x, features), below.index)
-        x = below.through(self.norm, x + linear(below.apart.to(x.dtype), places))
-        return largest(F.relu(x))  # 0 stands where there is no neighbour, which a ReLU is never below
+        x = gather_rows(linear(x, features), neighbors.index)
+        x = neighbors.apply(self.norm, x + linear(neighbors.offsets.to(x.dtype), places))
+        return max_over_neighbors(F.relu(x))  # 0 stands where there is no neighbour, which a ReLU is never below
 
 
-def largest(x: Float[Tensor, "M K D"]) -> Float[Tensor, "M D"]:
+def max_over_neighbors(x: Float[Tensor, "M K D"]) -> Float[Tensor, "M D"]:
     """Of the neighbours. Gradients go to the one that has it, by its number: `amax` would look for it again by its value, which
     compiled code may have rounded otherwise, and then divide by the none that it finds."""
     return x.max(1).values if torch.is_grad_enabled() and x.requires_grad else x.amax(1)
 
 
-class Deepest(nn.Module):
+class BottleneckTransition(nn.Module):
     """The first step of the way up. As released, every point is told the mean of its cloud too."""
 
-    def __init__(self, width: int, released: bool) -> None:
+    def __init__(self, width: int, reference: bool) -> None:
         super().__init__()
-        self.released = released
-        self.join = Unit(2 * width if released else width, width)
-        if released:
-            self.whole = Unit(width, width, norm=False)
+        self.is_reference = reference
+        self.join = LinearNorm(2 * width if reference else width, width)
+        if reference:
+            self.whole = LinearNorm(width, width, norm=False)
 
-    def forward(self, x: Float[Tensor, "M D"], level: Level, clouds: int) -> Float[Tensor, "M D"]:
-        if not self.released:
+    def forward(self, x: Float[Tensor, "M D"], level: PointLevel, num_clouds: int) -> Float[Tensor, "M D"]:
+        if not self.is_reference:
             return self.join(x)
-        mean = self.whole(level.mean(x, clouds))
-        return self.join(torch.cat([x, gathered(mean, level.clouds)], 1))
+        mean = self.whole(level.cloud_mean(x, num_clouds))
+        return self.join(torch.cat([x, gather_rows(mean, level.cloud_index)], 1))
 
 
-class Up(nn.Module):
+class TransitionUp(nn.Module):
     """Points of a level, and what they receive of the coarser one, each through a layer of its own, added."""
 
     def __init__(self, coarse: int, fine: int) -> None:
         super().__init__()
-        self.fine, self.coarse = Unit(fine, fine), Unit(coarse, fine)
+        self.fine, self.coarse = LinearNorm(fine, fine), LinearNorm(coarse, fine)
 
-    def forward(self, x: Float[Tensor, "M C"], level: Level, fine: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
-        return self.fine(fine) + level.raised(self.coarse(x))
+    def forward(self, x: Float[Tensor, "M C"], level: PointLevel, fine: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+        return self.fine(fine) + level.interpolate(self.coarse(x))
 
 
-class Stage(nn.Module):
+class PointStage(nn.Module):
     """What leads to a level, and the blocks there."""
 
-    def __init__(self, step: nn.Module, blocks: Iterable[PointBlock]) -> None:
+    def __init__(self, transition: nn.Module, blocks: Iterable[PointTransformerBlock]) -> None:
         super().__init__()
-        self.step, self.blocks = step, nn.ModuleList(blocks)
+        self.step, self.blocks = transition, nn.ModuleList(blocks)
 
-    def forward(self, x: Float[Tensor, "M C"], near: Near, *given: Any) -> Float[Tensor, "N D"]:
+    def forward(self, x: Float[Tensor, "M C"], neighbors: Neighbors, *transition_inputs: Any) -> Float[Tensor, "N D"]:
         """`near`: neighbours at the level; `given`: what else leads there."""
-        x = self.step(x, *given)
+        x = self.step(x, *transition_inputs)
         for block in self.blocks:
-            x = block(x, near)
+            x = block(x, neighbors)
         return x
 
 
-class PointBody(nn.Module):
+class PointTransformer(nn.Module):
     """`down`: the stages from the finest level to the coarsest; `up`: those that lead back, from the coarsest, or none.
     `rates`: one point in so many is kept, at each stage after the first; `counts`: neighbours of a point, at each. `ordered`:
     points are looked at in an order of their own, so that the order in which they are given means nothing."""
 
-    compiles_sizes = False
+    compiles_dynamic = False
     """torch.compile is for clouds of one size: of others it would make code anew for each set of levels at which points have
     too few neighbours, half a minute each time"""
 
     def __init__(
-        self, inputs: int, down: Sequence[Stage], up: Sequence[Stage], rates: Sequence[int], counts: Sequence[int],
-        ordered: bool = True,
+        self, inputs: int, down: Sequence[PointStage], up: Sequence[PointStage], strides: Sequence[int], num_neighbors: Sequence[int],
+        sort: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
-        if len(rates) != len(down) - 1 or len(counts) != len(down) or len(up) not in (0, len(down)):
+        if len(strides) != len(down) - 1 or len(num_neighbors) != len(down) or len(up) not in (0, len(down)):
             raise ValueError(
                 "each stage but the first has a rate, and each its number of neighbours; all lead back, or none"
             )
-        self.inputs, self.ordered = inputs, ordered
-        self.rates, self.counts = tuple(rates), tuple(counts)
+        self.inputs, self.sorts_points = inputs, sort
+        self.strides, self.num_neighbors = tuple(strides), tuple(num_neighbors)
         self.down, self.up = nn.ModuleList(down), nn.ModuleList(up)
-        self.rises = len(up) > 0
+        self.has_decoder = len(up) > 0
 
-    def forward(self, batch: Batch) -> States:
+    def forward(self, batch: Batch) -> BodyOutput:
         """`sequence` (1, N, D) are the states of all points as they were given, or (1, M, D) those of the coarsest level where
         nothing leads back; `summary` (B, D) the mean of the coarsest ones of each cloud; `side` has `level0`, `level1`, …,
         the points of the input that each level keeps."""
-        x, offsets = self._packed(batch)
-        found = survey(x, offsets, self.rates, self.counts, self.rises, self.ordered)
+        x, offsets = self._pack(batch)
+        found = build_hierarchy(x, offsets, self.strides, self.num_neighbors, self.has_decoder, self.sorts_points)
         clouds = len(offsets.starts) - 1
-        kept = self._down(gathered(x, found.levels[0].names), found.levels)
-        summary = found.levels[-1].mean(kept[-1], clouds)
+        kept = self._encode(gather_rows(x, found.levels[0].point_index), found.levels)
+        summary = found.levels[-1].cloud_mean(kept[-1], clouds)
         x = kept[-1]
-        if self.rises:
-            x = self._up(kept, found.levels, clouds)
-            x = x if found.back is None else gathered(x, found.back)
-        side = {f"level{number}": level.names for number, level in enumerate(found.levels)}
-        return States(x[None], summary, side=side)
+        if self.has_decoder:
+            x = self._decode(kept, found.levels, clouds)
+            x = x if found.inverse_order is None else gather_rows(x, found.inverse_order)
+        side = {f"level{number}": level.point_index for number, level in enumerate(found.levels)}
+        return BodyOutput(x[None], summary, aux_losses=side)
 
-    def _down(self, x: Float[Tensor, "N C"], levels: Sequence[Level]) -> list[Tensor]:
+    def _encode(self, x: Float[Tensor, "N C"], levels: Sequence[PointLevel]) -> list[Tensor]:
         """The states of each level."""
         x = x.to(next(self.parameters()).dtype)
         kept: list[Tensor] = []
         for stage, level in zip(self.down, levels, strict=True):
-            x = stage(x, level.near, *(() if level.below is None else (level.below,)))
+            x = stage(x, level.neighbors, *(() if level.finer_neighbors is None else (level.finer_neighbors,)))
             kept.append(x)
         return kept
 
-    def _up(self, kept: Sequence[Tensor], levels: Sequence[Level], clouds: int) -> Float[Tensor, "N D"]:
+    def _decode(self, kept: Sequence[Tensor], levels: Sequence[PointLevel], clouds: int) -> Float[Tensor, "N D"]:
         """The states of the finest level; each is made of those of the coarser one and of its own."""
         deepest, *others = self.up
-        x = deepest(kept[-1], levels[-1].near, levels[-1], clouds)
+        x = deepest(kept[-1], levels[-1].neighbors, levels[-1], clouds)
         for number, stage in zip(reversed(range(len(levels) - 1)), others, strict=True):
-            x = stage(x, levels[number].near, levels[number + 1], kept[number])
+            x = stage(x, levels[number].neighbors, levels[number + 1], kept[number])
         return x
 
-    def _packed(self, batch: Batch) -> tuple[Float[Tensor, "N C"], Offsets]:
+    def _pack(self, batch: Batch) -> tuple[Float[Tensor, "N C"], Offsets]:
         """Rows one after another, and where clouds begin; without offsets each row of the batch is a cloud."""
-        x, offsets = batch.x, batch.offsets
+        x, offsets = batch.inputs, batch.offsets
         if x.ndim != 3 or x.shape[-1] != 3 + self.inputs or (offsets is not None and len(x) != 1):
             raise RegardError(
                 f"the model reads points of {3 + self.inputs} numbers (x, y, z and {self.inputs} more), as (clouds, points, "
@@ -198,13 +198,13 @@ class PointBody(nn.Module):
 # -- heads
 
 
-class CloudHead(nn.Module):
+class PointCloudHead(nn.Module):
     """The summary of a cloud -> its class: two layers, each half as wide as the one before, with batch norms and dropout."""
 
     def __init__(self, width: int, classes: int, dropout: float) -> None:
         super().__init__()
         half, quarter = max(width // 2, 1), max(width // 4, 1)
-        self.first, self.second = Unit(width, half), Unit(half, quarter)
+        self.first, self.second = LinearNorm(width, half), LinearNorm(half, quarter)
         self.dropout, self.classes = nn.Dropout(dropout), Linear(quarter, classes)
 
     def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B K"]:
@@ -216,15 +216,15 @@ class PointHead(nn.Module):
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
-        self.before, self.classes = Unit(width, width), Linear(width, classes)
+        self.before, self.classes = LinearNorm(width, width), Linear(width, classes)
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows K"]:
         return self.classes(self.before(x))
 
 
-def cloud_head(config: Any, classes: int) -> CloudHead:
+def point_cloud_head(config: Any, classes: int) -> PointCloudHead:
     """Reads `summary`."""
-    return CloudHead(config.widths[-1], classes, config.dropout)
+    return PointCloudHead(config.widths[-1], classes, config.dropout)
 
 
 def point_head(config: Any, classes: int) -> PointHead:

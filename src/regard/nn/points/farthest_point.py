@@ -17,88 +17,88 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard import capabilities
-from regard.nn.points.packing import Packing
-from regard.nn.points.pairwise import searchable, squared
+from regard.nn.points.packing import CloudSizes
+from regard.nn.points.pairwise import squared_distance, to_search_dtype
 
-ALONE = 2**14
+SLICED_MIN_POINTS = 2**14
 """Points from which a cloud on the CPU is gone through by itself, in slices."""
-SLICE = 512
+SLICE_SIZE = 512
 """points of such a slice"""
 
 
-def spread(places: Float[Tensor, "N 3"], packing: Packing, kept: Packing) -> Int[Tensor, "M"]:
+def farthest_point_sampling(
+    points: Float[Tensor, "N 3"], sizes: CloudSizes, sample_sizes: CloudSizes
+) -> Int[Tensor, "M"]:
     """Rows of `places`, cloud after cloud, in the order in which they were chosen."""
-    for count, most in zip(kept.counts, packing.counts, strict=True):
+    for count, most in zip(sample_sizes.counts, sizes.counts, strict=True):
         if not 0 < count <= most:
             raise ValueError(f"{count} points cannot be chosen of {most}")
-    choose = (
-        _spread if torch.compiler.is_compiling() else torch.no_grad()(_choose)
-    )  # the operator is for compiled graphs
-    return choose(searchable(places), list(packing.counts), list(kept.counts))
+    choose = _fps_op if torch.compiler.is_compiling() else torch.no_grad()(_fps)  # the operator is for compiled graphs
+    return choose(to_search_dtype(points), list(sizes.counts), list(sample_sizes.counts))
 
 
-def _choose(places: Tensor, counts: list[int], kept: list[int]) -> Tensor:
-    packing, wanted = Packing(tuple(counts)), Packing(tuple(kept))
-    if places.is_cuda and capabilities.available("triton"):
+def _fps(places: Tensor, counts: list[int], kept: list[int]) -> Tensor:
+    packing, wanted = CloudSizes(tuple(counts)), CloudSizes(tuple(kept))
+    if places.is_cuda and capabilities.is_available("triton"):
         from regard.nn.points import farthest_point_triton
 
-        if farthest_point_triton.serves(places, packing):
-            return farthest_point_triton.spread(places, packing, wanted)
-    found = _empty(places, counts, kept)
-    alone = not places.is_cuda and packing.longest >= ALONE
-    for first, last in ((n, n + 1) for n in range(len(counts))) if alone else packing.groups():
-        (some, rows), (few, chosen) = packing.part(first, last), wanted.part(first, last)
-        if not places.is_cuda and some.longest >= ALONE:
-            found[chosen] = _in_slices(places[rows], few.longest) + rows.start
+        if farthest_point_triton.is_supported(places, packing):
+            return farthest_point_triton.farthest_point_sampling(places, packing, wanted)
+    found = _empty_output(places, counts, kept)
+    alone = not places.is_cuda and packing.max_size >= SLICED_MIN_POINTS
+    for first, last in ((n, n + 1) for n in range(len(counts))) if alone else packing.batch_groups():
+        (some, rows), (few, chosen) = packing.subset(first, last), wanted.subset(first, last)
+        if not places.is_cuda and some.max_size >= SLICED_MIN_POINTS:
+            found[chosen] = _fps_sliced(places[rows], few.max_size) + rows.start
         else:
-            found[chosen] = _side_by_side(places[rows], some, few) + rows.start
+            found[chosen] = _fps_padded(places[rows], some, few) + rows.start
     return found
 
 
-def _empty(places: Tensor, counts: list[int], kept: list[int]) -> Tensor:
+def _empty_output(places: Tensor, counts: list[int], kept: list[int]) -> Tensor:
     return places.new_empty((sum(kept),), dtype=torch.int64)
 
 
-_spread = torch.library.custom_op(
-    "regard::spread", _choose, mutates_args=(), schema="(Tensor places, SymInt[] counts, SymInt[] kept) -> Tensor"
+_fps_op = torch.library.custom_op(
+    "regard::spread", _fps, mutates_args=(), schema="(Tensor places, SymInt[] counts, SymInt[] kept) -> Tensor"
 )
-_spread.register_fake(_empty)
+_fps_op.register_fake(_empty_output)
 
 
-def _side_by_side(places: Tensor, packing: Packing, kept: Packing) -> Tensor:
+def _fps_padded(places: Tensor, packing: CloudSizes, kept: CloudSizes) -> Tensor:
     """All clouds at once, a point of each at a time; a cloud that wants fewer goes on, and nobody reads it."""
-    axes, real = packing.laid(places).unbind(-1), packing.real(places.device)
+    axes, real = packing.pad(places).unbind(-1), packing.valid_mask(places.device)
     axes = tuple(axis.contiguous() for axis in axes)
     nearest = torch.full_like(axes[0], torch.inf)
     if real is not None:  # what fills up a cloud is never farthest
         nearest.masked_fill_(~real, -1.0)
     last = torch.zeros((len(packing.counts), 1), dtype=torch.int64, device=places.device)
     chosen = [last]
-    for _ in range(kept.longest - 1):
+    for _ in range(kept.max_size - 1):
         here = tuple(axis.gather(1, last) for axis in axes)
-        torch.minimum(nearest, squared(axes, here), out=nearest).scatter_(1, last, -1.0)
+        torch.minimum(nearest, squared_distance(axes, here), out=nearest).scatter_(1, last, -1.0)
         last = nearest.argmax(1, keepdim=True)
         chosen.append(last)
     found = torch.cat(chosen, 1) + packing.starts(places.device)[:-1, None]
-    wanted = kept.real(places.device)
+    wanted = kept.valid_mask(places.device)
     return found.flatten() if wanted is None else found[wanted]
 
 
-def _in_slices(places: Float[Tensor, "n 3"], kept: int) -> Int[Tensor, "m"]:
+def _fps_sliced(places: Float[Tensor, "n 3"], kept: int) -> Int[Tensor, "m"]:
     """One large cloud on the CPU. Sorted along its longest axis, a new point changes only the slices that begin and end
     nearer to it than the farthest point is to those before: few, as soon as some points are chosen.
 
     Rounding keeps order: a distance is never below its part along one axis, however both are rounded."""
     axis = int((places.amax(0) - places.amin(0)).argmax())
     names = places[:, axis].argsort(stable=True)
-    count = -(-len(places) // SLICE)
+    count = -(-len(places) // SLICE_SIZE)
     # the last slice is filled up with points that are never farthest
-    names = torch.cat([names, names[-1:].expand(count * SLICE - len(names))])
-    held = places[names].T.contiguous().view(3, count, SLICE)
+    names = torch.cat([names, names[-1:].expand(count * SLICE_SIZE - len(names))])
+    held = places[names].T.contiguous().view(3, count, SLICE_SIZE)
     begins, ends = held[axis, :, 0].tolist(), held[axis, :, -1].tolist()
-    nearest = torch.full((count, SLICE), torch.inf, dtype=places.dtype)
+    nearest = torch.full((count, SLICE_SIZE), torch.inf, dtype=places.dtype)
     nearest.view(-1)[len(places) :] = -1.0
-    where, names = _inverse(names[: len(places)]), names.view(count, SLICE)
+    where, names = _inverse_permutation(names[: len(places)]), names.view(count, SLICE_SIZE)
     far, lowest = torch.full((count,), torch.inf, dtype=places.dtype), torch.zeros(count, dtype=torch.int64)
     chosen, most = [0], torch.inf
     while len(chosen) < kept and most > 0:
@@ -122,6 +122,6 @@ def _in_slices(places: Float[Tensor, "n 3"], kept: int) -> Int[Tensor, "m"]:
     return torch.tensor(chosen)
 
 
-def _inverse(order: Int[Tensor, "n"]) -> list[int]:
+def _inverse_permutation(order: Int[Tensor, "n"]) -> list[int]:
     """Where each stands in an order."""
     return torch.empty_like(order).scatter_(0, order, torch.arange(len(order))).tolist()

@@ -17,16 +17,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.nn.points.packing import Packing
+from regard.nn.points.packing import CloudSizes
 
-ALONE = 8192
+MAX_UNSHARED_POINTS = 8192
 """Points that one program holds; a larger cloud is shared."""
-PART, MOST = 2048, 16384
+MIN_BLOCK, MAX_BLOCK = 2048, 16384
 """points of a program then, at least and at most"""
 
 
 @triton.jit
-def _steps(
+def _fps_kernel(
     places, starts, wanted, out, slots, arrived, clouds, block: tl.constexpr, shared: tl.constexpr
 ):  # fmt: skip
     """`slots`: for each step the farthest that was said, distance and index in one number; `arrived`: how many have said it."""
@@ -60,42 +60,45 @@ def _steps(
             tl.store(out + step, start + chosen)
 
 
-def spread(places: Tensor, packing: Packing, kept: Packing) -> Tensor:
+def farthest_point_sampling(points: Tensor, sizes: CloudSizes, sample_sizes: CloudSizes) -> Tensor:
     """As nn/points/farthest_point.py says it."""
-    places, device = places.contiguous(), places.device
-    starts, wanted = packing.starts(device), kept.starts(device)
-    out = torch.empty(kept.total, dtype=torch.int64, device=device)
-    clouds, block, parts = len(packing.counts), *_cut(packing.longest, device)
+    points, device = points.contiguous(), points.device
+    starts, wanted = sizes.starts(device), sample_sizes.starts(device)
+    out = torch.empty(sample_sizes.total, dtype=torch.int64, device=device)
+    clouds, block, parts = len(sizes.counts), *_program_layout(sizes.max_size, device)
     slots, arrived = (
-        torch.zeros(kept.total if parts > 1 else 1, dtype=kind, device=device) for kind in (torch.int64, torch.int32)
+        torch.zeros(sample_sizes.total if parts > 1 else 1, dtype=kind, device=device)
+        for kind in (torch.int64, torch.int32)
     )
-    together = clouds if parts == 1 else max(_processors(device) // parts, 1)
+    together = clouds if parts == 1 else max(_num_multiprocessors(device) // parts, 1)
     more = {"launch_cooperative_grid": True} if parts > 1 else {}
-    with torch.cuda.device(device) if places.is_cuda else nullcontext():  # Triton launches on the current one
+    with torch.cuda.device(device) if points.is_cuda else nullcontext():  # Triton launches on the current one
         for first in range(0, clouds, together):
-            _steps[(min(together, clouds - first), parts)](
-                places, starts, wanted, out, slots, arrived, first, block=block, shared=parts > 1,
+            _fps_kernel[(min(together, clouds - first), parts)](
+                points, starts, wanted, out, slots, arrived, first, block=block, shared=parts > 1,
                 num_warps=min(max(block // 256, 1), 32), enable_fp_fusion=False, **more,
             )  # fmt: skip
     return out
 
 
-def _cut(longest: int, device: torch.device) -> tuple[int, int]:
+def _program_layout(longest: int, device: torch.device) -> tuple[int, int]:
     """Points of a program, and programs of a cloud."""
-    if longest <= ALONE:
+    if longest <= MAX_UNSHARED_POINTS:
         return max(triton.next_power_of_2(longest), 16), 1
-    block = PART
-    while triton.cdiv(longest, block) > _processors(device) and block < MOST:
+    block = MIN_BLOCK
+    while triton.cdiv(longest, block) > _num_multiprocessors(device) and block < MAX_BLOCK:
         block *= 2
     return block, triton.cdiv(longest, block)
 
 
-def _processors(device: torch.device) -> int:
+def _num_multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def serves(places: Tensor, packing: Packing) -> bool:
+def is_supported(points: Tensor, sizes: CloudSizes) -> bool:
     """Distances are float32 there, and a cloud must fit into the registers of the device."""
-    if not places.is_cuda or places.dtype != torch.float32:
+    if not points.is_cuda or points.dtype != torch.float32:
         return False
-    return packing.longest <= ALONE or _cut(packing.longest, places.device)[1] <= _processors(places.device)
+    return sizes.max_size <= MAX_UNSHARED_POINTS or _program_layout(sizes.max_size, points.device)[
+        1
+    ] <= _num_multiprocessors(points.device)

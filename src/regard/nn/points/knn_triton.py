@@ -18,20 +18,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.nn.points.packing import Packing
+from regard.nn.points.packing import CloudSizes
 
-ASK, VISIT = 32, 32
+QUERIES_PER_PROGRAM, POINTS_PER_VISIT = 32, 32
 """queries of a program, and points that they visit at a time"""
-LEAP = 1_000_003
+VISIT_STRIDE = 1_000_003
 """a prime above the number of visits: so each comes once"""
-MOST = 32
+MAX_NEIGHBORS = 32
 """neighbours that registers have room for"""
-NOBODY, LAST = tl.constexpr(2**63 - 2**32), tl.constexpr(2**63 - 1)
+NO_NEIGHBOR, MAX_KEY = tl.constexpr(2**63 - 2**32), tl.constexpr(2**63 - 1)
 """behind a distance of infinity; and behind that"""
 
 
 @triton.jit
-def _visits(
+def _knn_kernel(
     places, queries, starts, asking, out, leap, count: tl.constexpr, room: tl.constexpr, ask: tl.constexpr, visit: tl.constexpr
 ):  # fmt: skip
     cloud = tl.program_id(1)
@@ -43,7 +43,7 @@ def _visits(
         here = queries + row * 3
         x, y, z = tl.load(here, mask=asked), tl.load(here + 1, mask=asked), tl.load(here + 2, mask=asked)
         slots = tl.arange(0, room)[:, None]
-        nobody = tl.zeros((room, ask), tl.int64) + slots + NOBODY
+        nobody = tl.zeros((room, ask), tl.int64) + slots + NO_NEIGHBOR
         best = tl.where(slots < count, nobody, -nobody)  # slots that only make a power of two are never the worst
         worst = tl.max(best, 0)
         total = (end - begin).to(tl.int32)
@@ -60,35 +60,35 @@ def _visits(
             limit = (worst >> 32).to(tl.int32)
             if tl.max((tl.min(far, 0).to(tl.int32, bitcast=True) <= limit).to(tl.int32), 0) > 0:
                 said = (far.to(tl.int32, bitcast=True).to(tl.int64) << 32) | at.to(tl.int64)[:, None]
-                said = tl.where(real[:, None], said, LAST)
+                said = tl.where(real[:, None], said, MAX_KEY)
                 low = tl.min(said, 0)
                 while tl.max((low < worst).to(tl.int32), 0) > 0:
                     best = tl.where((best == worst[None, :]) & (low < worst)[None, :], low[None, :], best)
-                    said = tl.where(said == low[None, :], LAST, said)
+                    said = tl.where(said == low[None, :], MAX_KEY, said)
                     low, worst = tl.min(said, 0), tl.max(best, 0)
             turn = (turn + leap) % turns
         for place in tl.static_range(room):
             low = tl.min(best, 0)
-            best = tl.where(best == low[None, :], LAST, best)
+            best = tl.where(best == low[None, :], MAX_KEY, best)
             if place >= room - count:
-                name = tl.where(low >= NOBODY, -1, begin + (low & 4294967295))
+                name = tl.where(low >= NO_NEIGHBOR, -1, begin + (low & 4294967295))
                 tl.store(out + row * count + place - (room - count), name, mask=asked)
 
 
-def nearest(places: Tensor, queries: Tensor, packing: Packing, asking: Packing, count: int) -> Tensor:
+def knn(points: Tensor, queries: Tensor, sizes: CloudSizes, query_sizes: CloudSizes, k: int) -> Tensor:
     """As nn/points/knn.py says it."""
-    count = min(count, packing.longest)
-    places, queries, device = places.contiguous(), queries.contiguous(), places.device
-    out = torch.empty((len(queries), count), dtype=torch.int64, device=device)
-    grid = (triton.cdiv(asking.longest, ASK), len(packing.counts))
-    with torch.cuda.device(device) if places.is_cuda else nullcontext():  # Triton launches on the current one
-        _visits[grid](
-            places, queries, packing.starts(device), asking.starts(device), out, LEAP, count=count,
-            room=triton.next_power_of_2(count), ask=ASK, visit=VISIT, num_warps=1, enable_fp_fusion=False,
+    k = min(k, sizes.max_size)
+    points, queries, device = points.contiguous(), queries.contiguous(), points.device
+    out = torch.empty((len(queries), k), dtype=torch.int64, device=device)
+    grid = (triton.cdiv(query_sizes.max_size, QUERIES_PER_PROGRAM), len(sizes.counts))
+    with torch.cuda.device(device) if points.is_cuda else nullcontext():  # Triton launches on the current one
+        _knn_kernel[grid](
+            points, queries, sizes.starts(device), query_sizes.starts(device), out, VISIT_STRIDE, count=k,
+            room=triton.next_power_of_2(k), ask=QUERIES_PER_PROGRAM, visit=POINTS_PER_VISIT, num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
     return out
 
 
-def serves(places: Tensor, count: int) -> bool:
+def is_supported(points: Tensor, k: int) -> bool:
     """Distances are float32 there."""
-    return places.is_cuda and places.dtype == torch.float32 and count <= MOST
+    return points.is_cuda and points.dtype == torch.float32 and k <= MAX_NEIGHBORS

@@ -10,15 +10,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-LOW = 2**32 - 1
+INDEX_BITS = 2**32 - 1
 
 
-def searchable(places: Tensor) -> Tensor:
+def to_search_dtype(points: Tensor) -> Tensor:
     """In the precision that distances are compared in: float64 where it is so already, else float32."""
-    return places.detach().to(torch.float64 if places.dtype == torch.float64 else torch.float32)
+    return points.detach().to(torch.float64 if points.dtype == torch.float64 else torch.float32)
 
 
-def squared(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> Tensor:
+def squared_distance(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> Tensor:
     """(x, y, z) of some and of others, which broadcast -> squared distances."""
     total = (a[0] - b[0]).square_()
     for one, other in zip(a[1:], b[1:], strict=True):
@@ -26,18 +26,18 @@ def squared(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> Tensor:
     return total
 
 
-def smallest(
-    distances: Float[Tensor, "*rows n"], count: int, names: Int[Tensor, "*#rows n"]
+def smallest_k(
+    distances: Float[Tensor, "*rows n"], k: int, indices: Int[Tensor, "*#rows n"]
 ) -> tuple[Float[Tensor, "*rows k"], Int[Tensor, "*rows k"]]:
     """The `count` smallest of each row in rising order, and their names; of equal ones the lowest names go first.
 
     Distances are never negative, so their bits rise with them: with the name behind them they are one whole number, and no
     two are equal."""
     if distances.dtype == torch.float64:  # has no bits to spare
-        names = names.expand_as(distances)
-        names, order = names.sort(-1)
+        indices = indices.expand_as(distances)
+        indices, order = indices.sort(-1)
         found, again = distances.gather(-1, order).sort(dim=-1, stable=True)
-        return found[..., :count], names.gather(-1, again[..., :count])
-    keys = distances.contiguous().view(torch.int32).to(torch.int64).bitwise_left_shift_(32).bitwise_or_(names)
-    best = keys.topk(count, largest=False).values
-    return (best >> 32).to(torch.int32).view(torch.float32), best & LOW
+        return found[..., :k], indices.gather(-1, again[..., :k])
+    keys = distances.contiguous().view(torch.int32).to(torch.int64).bitwise_left_shift_(32).bitwise_or_(indices)
+    best = keys.topk(k, largest=False).values
+    return (best >> 32).to(torch.int32).view(torch.float32), best & INDEX_BITS

@@ -11,80 +11,80 @@ from torch.nn import functional as F
 
 
 @dataclass(frozen=True)
-class Held:
+class RecurrentSizes:
     """What a body keeps of one row, and of each beam of it, while it is searched: a body says it before it reads anything."""
 
-    numbers: int
+    state_size: int
     """in its `Rolling` state"""
-    vocabulary: int
+    vocab_size: int
     """tokens that are chosen from"""
 
 
 @dataclass
-class Rolling:
+class RecurrentState:
     """Tensors by name, a row of each for each row of the batch; beams are rows that stand together.
 
     Shapes never change from step to step, and what is new is written over what was, so that a step can be recorded."""
 
-    at: Tensor
+    positions: Tensor
     """(B,) tokens that each row has read"""
-    own: dict[str, Tensor]
+    state: dict[str, Tensor]
     """what a step changes, and what beams exchange"""
     context: dict[str, Tensor] = field(default_factory=dict)
     """what was read of the source, (B, places, …): beams of a row have the same"""
 
     @classmethod
-    def fresh(cls, own: Mapping[str, Tensor], context: Mapping[str, Tensor] | None = None) -> Rolling:
-        first = next(iter(own.values()))
+    def from_tensors(cls, state: Mapping[str, Tensor], context: Mapping[str, Tensor] | None = None) -> RecurrentState:
+        first = next(iter(state.values()))
         at = torch.zeros(len(first), dtype=torch.long, device=first.device)
         # copies: what is written over at every step must not lie in what another name holds
-        own = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in own.items()}
-        return cls(at, own, dict(context or {}))
+        state = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
+        return cls(at, state, dict(context or {}))
 
-    def put(self, steps: int = 1, /, **own: Tensor) -> None:
+    def update(self, steps: int = 1, /, **state: Tensor) -> None:
         """After so many more tokens of each row."""
-        for name, tensor in own.items():
-            self.own[name].copy_(tensor)
-        self.at += steps
+        for name, tensor in state.items():
+            self.state[name].copy_(tensor)
+        self.positions += steps
 
-    def widen(self, beams: int) -> None:
-        rows = torch.arange(len(self.at), device=self.at.device).repeat_interleave(beams)
+    def expand_beams(self, beams: int) -> None:
+        rows = torch.arange(len(self.positions), device=self.positions.device).repeat_interleave(beams)
         if beams > 1:
-            self.keep(rows)
+            self.select_rows(rows)
 
     def reorder(self, rows: Tensor) -> None:
         """Rows of the same source exchange their pasts: what was read of the source stays as it is."""
-        for tensor in self.own.values():
+        for tensor in self.state.values():
             tensor.copy_(tensor.index_select(0, rows))
-        self.at.copy_(self.at.index_select(0, rows))
+        self.positions.copy_(self.positions.index_select(0, rows))
 
-    def keep(self, rows: Tensor) -> None:
+    def select_rows(self, rows: Tensor) -> None:
         """Take these rows, in this order; a row may be taken several times or not at all."""
-        for held in (self.own, self.context):
+        for held in (self.state, self.context):
             for name, tensor in held.items():
                 held[name] = tensor.index_select(0, rows)
-        self.at = self.at.index_select(0, rows)
+        self.positions = self.positions.index_select(0, rows)
 
-    def join(self, other: Rolling) -> None:
+    def append_rows(self, other: RecurrentState) -> None:
         """The rows of another state of the same body stand below these; shorter contexts are filled up, and not real there."""
-        for name, tensor in self.own.items():
-            self.own[name] = torch.cat([tensor, other.own[name]])
-        mine, theirs = self._real(), other._real()
+        for name, tensor in self.state.items():
+            self.state[name] = torch.cat([tensor, other.state[name]])
+        mine, theirs = self._context_with_mask(), other._context_with_mask()
         for name in mine:
             longest = max(mine[name].shape[1], theirs[name].shape[1])
-            self.context[name] = torch.cat([_longer(part[name], longest) for part in (mine, theirs)])
-        self.at = torch.cat([self.at, other.at])
+            self.context[name] = torch.cat([_pad_length(part[name], longest) for part in (mine, theirs)])
+        self.positions = torch.cat([self.positions, other.positions])
 
-    def _real(self) -> dict[str, Tensor]:
+    def _context_with_mask(self) -> dict[str, Tensor]:
         """The context with its mask written out."""
-        if not self.context or "real" in self.context:
+        if not self.context or "valid" in self.context:
             return self.context
         first = next(iter(self.context.values()))
-        return {**self.context, "real": torch.ones(first.shape[:2], dtype=torch.bool, device=first.device)}
+        return {**self.context, "valid": torch.ones(first.shape[:2], dtype=torch.bool, device=first.device)}
 
     def tensors(self) -> list[Tensor]:
-        return [self.at, *self.own.values(), *self.context.values()]
+        return [self.positions, *self.state.values(), *self.context.values()]
 
 
-def _longer(tensor: Tensor, length: int) -> Tensor:
+def _pad_length(tensor: Tensor, length: int) -> Tensor:
     return F.pad(tensor, (0, 0) * (tensor.ndim - 2) + (0, length - tensor.shape[1]))

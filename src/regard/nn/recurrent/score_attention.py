@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.nn.attention.attention import Recorder
+from regard.nn.attention.attention import AttentionRecorder
 from regard.nn.kernels.linear import Linear
 
 ScoreName = Literal["additive", "dot", "general"]
 
 
-class Score(Protocol):
+class ScoreFunction(Protocol):
     """How alike a state and a place are."""
 
     inner: int
@@ -29,14 +29,18 @@ class Score(Protocol):
     def __call__(self, query: Float[Tensor, "B Q D"], keys: Float[Tensor, "B K n"]) -> Float[Tensor, "B Q K"]: ...
 
 
-class Additive(nn.Module):
+class AdditiveScore(nn.Module):
     """v · tanh(W q + U k), a small network of its own (Bahdanau et al. 2014). Only v · (…) has a value for each pair."""
 
-    def __init__(self, query: int, key: int, inner: int, bias: bool = False) -> None:
+    def __init__(self, query_width: int, key_width: int, inner: int, bias: bool = False) -> None:
         """`bias`: of U, and of v as a number."""
         super().__init__()
         self.inner = inner
-        self.q, self.k, self.v = Linear(query, inner, False), Linear(key, inner, bias), Linear(inner, 1, bias)
+        self.q, self.k, self.v = (
+            Linear(query_width, inner, False),
+            Linear(key_width, inner, bias),
+            Linear(inner, 1, bias),
+        )
 
     def keys(self, context: Float[Tensor, "B K C"]) -> Float[Tensor, "B K n"]:
         return self.k(context)
@@ -45,15 +49,15 @@ class Additive(nn.Module):
         return self.v(torch.tanh(self.q(query)[:, :, None] + keys[:, None]))[..., 0]
 
 
-class Product(nn.Module):
+class MultiplicativeScore(nn.Module):
     """q · k, or q · (W k), which lets them have different widths (Luong et al. 2015). Neither is scaled."""
 
-    def __init__(self, query: int, key: int, general: bool) -> None:
+    def __init__(self, query_width: int, key_width: int, general: bool) -> None:
         super().__init__()
-        if not general and query != key:
-            raise ValueError(f"a dot product wants equal widths, not {query} and {key}")
-        self.inner = query
-        self.k = Linear(key, query, False) if general else nn.Identity()
+        if not general and query_width != key_width:
+            raise ValueError(f"a dot product wants equal widths, not {query_width} and {key_width}")
+        self.inner = query_width
+        self.k = Linear(key_width, query_width, False) if general else nn.Identity()
 
     def keys(self, context: Float[Tensor, "B K C"]) -> Float[Tensor, "B K n"]:
         return self.k(context)
@@ -62,55 +66,59 @@ class Product(nn.Module):
         return query @ keys.mT
 
 
-def score_of(name: ScoreName, query: int, key: int, inner: int) -> Additive | Product:
+def make_score(name: ScoreName, query_width: int, key_width: int, inner: int) -> AdditiveScore | MultiplicativeScore:
     """By the name that a setting has for it."""
-    return Additive(query, key, inner) if name == "additive" else Product(query, key, name == "general")
+    return (
+        AdditiveScore(query_width, key_width, inner)
+        if name == "additive"
+        else MultiplicativeScore(query_width, key_width, name == "general")
+    )
 
 
 @dataclass(frozen=True)
-class Context:
+class ScoreContext:
     """What is looked at, made ready: the keys that the score compares, the values that are mixed, which places are real."""
 
     keys: Float[Tensor, "B K n"]
     values: Float[Tensor, "B K C"]
-    real: Bool[Tensor, "B K"] | None = None
+    valid: Bool[Tensor, "B K"] | None = None
 
-    def named(self) -> dict[str, Tensor]:
+    def to_dict(self) -> dict[str, Tensor]:
         """By names, for a state that holds tensors; `Context(**…)` is the reverse."""
-        given = {"keys": self.keys, "values": self.values, "real": self.real}
+        given = {"keys": self.keys, "values": self.values, "valid": self.valid}
         return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
-class Align(nn.Module):
+class ScoreAttention(nn.Module):
     """softmax over the places of a score, and the mean of their values by it. A row without a real place receives 0."""
 
     heads: int = 1
 
-    def __init__(self, score: Additive | Product) -> None:
+    def __init__(self, score: AdditiveScore | MultiplicativeScore) -> None:
         super().__init__()
         self.score = score
 
-    def ready(
-        self, context: Float[Tensor, "B K C"], real: Bool[Tensor, "B K"] | None = None,
+    def prepare(
+        self, context: Float[Tensor, "B K C"], valid: Bool[Tensor, "B K"] | None = None,
         values: Float[Tensor, "B K e"] | None = None,
-    ) -> Context:  # fmt: skip
+    ) -> ScoreContext:  # fmt: skip
         """`values`: what is mixed, where it is not the context itself."""
-        return Context(self.score.keys(context), context if values is None else values, real)
+        return ScoreContext(self.score.keys(context), context if values is None else values, valid)
 
-    def weights(self, query: Float[Tensor, "B Q D"], context: Context) -> Float[Tensor, "B Q K"]:
+    def weights(self, query: Float[Tensor, "B Q D"], context: ScoreContext) -> Float[Tensor, "B Q K"]:
         scores = self.score(query, context.keys)
         wide = scores if scores.dtype == torch.float64 else scores.float()
-        if context.real is None:
+        if context.valid is None:
             return wide.softmax(-1).to(scores.dtype)
-        hidden = ~context.real[:, None]
+        hidden = ~context.valid[:, None]
         found = wide.masked_fill(hidden, -torch.inf).softmax(-1)
         return found.masked_fill(hidden, 0.0).to(scores.dtype)  # where nothing is real, softmax finds no number
 
     def forward(
-        self, query: Float[Tensor, "B Q D"], context: Context, *, seen: Recorder | None = None
+        self, query: Float[Tensor, "B Q D"], context: ScoreContext, *, record: AttentionRecorder | None = None
     ) -> tuple[Float[Tensor, "B Q e"], Float[Tensor, "B Q K"]]:
         """The mean and the weights."""
         weights = self.weights(query, context)
-        if seen is not None:
-            seen(weights[:, None])
+        if record is not None:
+            record(weights[:, None])
         return weights @ context.values, weights

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.errors import RegardError
-from regard.types import Batch, States
+from regard.types import Batch, BodyOutput
 
-Map = Float[Tensor, "B C h w"]
-Made = Float[Tensor, "B D H W"]
+FeatureMap = Float[Tensor, "B C h w"]
+OutputMap = Float[Tensor, "B D H W"]
 
 
 class BatchNorm(nn.Module):
@@ -36,15 +36,15 @@ class BatchNorm(nn.Module):
     running_mean: Tensor
     running_var: Tensor
 
-    def __init__(self, channels: int, eps: float = 1e-5, share: float = 0.1) -> None:
+    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         """`share` of a new batch in the gathered statistics."""
         super().__init__()
-        self.eps, self.share = eps, share
+        self.eps, self.momentum = eps, momentum
         self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
 
-    def forward(self, x: Map) -> Map:
+    def forward(self, x: FeatureMap) -> FeatureMap:
         taught = self.training and self.weight.requires_grad
         if taught and x.numel() == x.shape[1]:
             raise RegardError(
@@ -52,11 +52,11 @@ class BatchNorm(nn.Module):
                 "pictures, or more of them at a time."
             )
         return F.batch_norm(
-            x, self.running_mean, self.running_var, self.weight, self.bias, taught, self.share, self.eps
+            x, self.running_mean, self.running_var, self.weight, self.bias, taught, self.momentum, self.eps
         )
 
 
-def fitted(x: Map, kernel: int, stride: int, dilation: int = 1) -> Made:
+def pad_same(x: FeatureMap, kernel: int, stride: int, dilation: int = 1) -> OutputMap:
     """Zeros around it, so that one place in `stride` is answered, the first one included; an odd one stands at the end.
 
     TensorFlow's "same": how much it is depends on the size of the map."""
@@ -68,7 +68,7 @@ def fitted(x: Map, kernel: int, stride: int, dilation: int = 1) -> Made:
     return F.pad(x, [widths // 2, widths - widths // 2, heights // 2, heights - heights // 2])
 
 
-def stepping(x: Map, stride: tuple[int, ...]) -> tuple[int, ...]:
+def safe_stride(x: FeatureMap, stride: tuple[int, ...]) -> tuple[int, ...]:
     """The stride over a map. One column gives one whatever it is, and with more than 1 oneDNN leaves the gradient of bfloat16
     filters unset there."""
     return (stride[0], 1) if x.shape[-1] == 1 else stride
@@ -80,76 +80,76 @@ class Convolution(nn.Conv2d):
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, dilation: int = 1) -> None:
         super().__init__(inputs, outputs, kernel, stride, dilation * (kernel // 2), dilation, bias=False)
 
-    def forward(self, x: Map) -> Made:
+    def forward(self, x: FeatureMap) -> OutputMap:
         return self.convolve(x, self.weight)
 
-    def convolve(self, x: Map, weight: Float[Tensor, "D C k k"]) -> Made:
-        return F.conv2d(x, weight, None, stepping(x, self.stride), self.padding, self.dilation)
+    def convolve(self, x: FeatureMap, weight: Float[Tensor, "D C k k"]) -> OutputMap:
+        return F.conv2d(x, weight, None, safe_stride(x, self.stride), self.padding, self.dilation)
 
 
-class Standardised(Convolution):
+class StandardizedConv2d(Convolution):
     """Each filter with mean 0 and variance 1 (Qiao et al. 2019). `same`: padded as TensorFlow does."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, dilation: int = 1, same: bool = False
     ) -> None:
         super().__init__(inputs, outputs, kernel, stride, dilation)
-        self.fits = same and stride > 1
-        if self.fits:
+        self.pads_same = same and stride > 1
+        if self.pads_same:
             self.padding = (0, 0)
 
-    def forward(self, x: Map) -> Made:
+    def forward(self, x: FeatureMap) -> OutputMap:
         weight = F.layer_norm(self.weight, self.weight.shape[1:], eps=1e-8)  # three times as fast as var_mean
-        if self.fits:
-            x = fitted(x, self.kernel_size[0], self.stride[0], self.dilation[0])
+        if self.pads_same:
+            x = pad_same(x, self.kernel_size[0], self.stride[0], self.dilation[0])
         return self.convolve(x, weight)
 
 
-class Unit(nn.Module):
+class ConvNorm(nn.Module):
     """A convolution and its norm, of which a block says the order; with `active` a ReLU behind both."""
 
-    def __init__(self, conv: nn.Module, norm: nn.Module | None, active: bool = False) -> None:
+    def __init__(self, conv: nn.Module, norm: nn.Module | None, relu: bool = False) -> None:
         super().__init__()
-        self.conv, self.norm, self.active = conv, norm, active
+        self.conv, self.norm, self.has_relu = conv, norm, relu
 
-    def forward(self, x: Map) -> Made:
+    def forward(self, x: FeatureMap) -> OutputMap:
         x = self.conv(x)
         x = x if self.norm is None else self.norm(x)
-        return x.relu_() if self.active else x
+        return x.relu_() if self.has_relu else x
 
-    def before(self, x: Map) -> Map:
+    def pre_activate(self, x: FeatureMap) -> FeatureMap:
         """What its convolution reads where the norm goes first."""
         assert self.norm is not None
         return self.norm(x).relu_()
 
 
-class After(nn.Module):
+class PostActBlock(nn.Module):
     """ReLU(units(x) + x), norms behind their convolutions; `shortcut` brings x to another size."""
 
-    def __init__(self, units: Iterable[Unit], shortcut: Unit | None = None) -> None:
+    def __init__(self, units: Iterable[ConvNorm], shortcut: ConvNorm | None = None) -> None:
         super().__init__()
         self.units = nn.ModuleList(units)
         self.shortcut = shortcut
 
-    def forward(self, x: Map) -> Made:
+    def forward(self, x: FeatureMap) -> OutputMap:
         kept = x if self.shortcut is None else self.shortcut(x)
         for unit in self.units:
             x = unit(x)
         return (x + kept).relu_()
 
 
-class Before(nn.Module):
+class PreActBlock(nn.Module):
     """units(x) + x, norms and ReLUs before their convolutions (He et al. 2016); a shortcut reads what the first one does."""
 
-    def __init__(self, units: Iterable[Unit], shortcut: Unit | None = None) -> None:
+    def __init__(self, units: Iterable[ConvNorm], shortcut: ConvNorm | None = None) -> None:
         super().__init__()
         self.units = nn.ModuleList(units)
         self.shortcut = shortcut
 
-    def forward(self, x: Map) -> Made:
+    def forward(self, x: FeatureMap) -> OutputMap:
         kept = x
         for number, unit in enumerate(self.units):
-            x = unit.before(x)  # type: ignore[operator]
+            x = unit.pre_activate(x)  # type: ignore[operator]
             if number == 0 and self.shortcut is not None:
                 kept = self.shortcut(x)
             x = unit.conv(x)  # type: ignore[operator]
@@ -159,36 +159,38 @@ class Before(nn.Module):
 class Stem(nn.Module):
     """Pixels -> the first map: a convolution, `frame` zeros around what it gives, a norm with its ReLU, and a pool."""
 
-    def __init__(self, conv: nn.Conv2d, norm: nn.Module | None, pool: nn.Module | None = None, frame: int = 0) -> None:
+    def __init__(
+        self, conv: nn.Conv2d, norm: nn.Module | None, pool: nn.Module | None = None, padding: int = 0
+    ) -> None:
         super().__init__()
-        self.conv, self.norm, self.pool, self.frame = conv, norm, pool, frame
+        self.conv, self.norm, self.pool, self.padding = conv, norm, pool, padding
 
-    def forward(self, x: Tensor) -> Made:
+    def forward(self, x: Tensor) -> OutputMap:
         if x.ndim != 4 or x.shape[1] != self.conv.in_channels:
             raise RegardError(
                 f"the model reads pictures of {self.conv.in_channels} channels, as (pictures, channels, height, width); "
                 f"it was given {tuple(x.shape)}."
             )
         x = self.conv(x)
-        if self.frame:
-            x = F.pad(x, [self.frame] * 4)
+        if self.padding:
+            x = F.pad(x, [self.padding] * 4)
         if self.norm is not None:
             x = self.norm(x).relu_()
         return x if self.pool is None else self.pool(x)
 
 
-class Largest(nn.Module):
+class StemMaxPool(nn.Module):
     """The largest of 3 x 3 places, at every second one; `fits`: zeros are put around first, else nothing is."""
 
-    def __init__(self, fits: bool) -> None:
+    def __init__(self, pad_same: bool) -> None:
         super().__init__()
-        self.fits = fits
+        self.pads_same = pad_same
 
-    def forward(self, x: Map) -> Made:
-        return F.max_pool2d(fitted(x, 3, 2) if self.fits else x, 3, 2)
+    def forward(self, x: FeatureMap) -> OutputMap:
+        return F.max_pool2d(pad_same(x, 3, 2) if self.pads_same else x, 3, 2)
 
 
-class Stages(nn.ModuleList):
+class ConvStages(nn.ModuleList):
     """Of each stage its blocks, one after another."""
 
     @property
@@ -196,17 +198,17 @@ class Stages(nn.ModuleList):
         return [block for stage in self for block in stage]  # type: ignore[attr-defined]
 
 
-class Convolutional(nn.Module):
+class ConvBody(nn.Module):
     """`taps` are maps (B, C, h, w) after the stages asked for; the sequence is the last one, row by row, after the norm where
     there is one; the summary its mean."""
 
     def __init__(self, stem: Stem, stages: Iterable[Sequence[nn.Module]], norm: nn.Module | None = None) -> None:
         super().__init__()
         self.stem = stem
-        self.stages = Stages(nn.Sequential(*blocks) for blocks in stages)
+        self.stages = ConvStages(nn.Sequential(*blocks) for blocks in stages)
         self.norm = norm
 
-    def maps(self, x: Tensor) -> list[Tensor]:
+    def feature_maps(self, x: Tensor) -> list[Tensor]:
         """After each stage, before the last norm."""
         x, found = self.stem(x.to(self.stem.conv.weight.dtype)), []
         for stage in self.stages:
@@ -214,22 +216,22 @@ class Convolutional(nn.Module):
             found.append(x)
         return found
 
-    def behind(self, taps: Sequence[int]) -> list[nn.Module]:
+    def unused_modules(self, taps: Sequence[int]) -> list[nn.Module]:
         """What nobody reads who reads these taps alone."""
         return [*self.stages[max(taps) + 1 :], *([] if self.norm is None else [self.norm])]
 
-    def shorten(self, tap: int) -> None:
+    def truncate(self, tap: int) -> None:
         """Nothing is kept of what lies behind this tap."""
         del self.stages[tap + 1 :]
         self.norm = None
 
-    def forward(self, batch: Batch, taps: Sequence[int] = ()) -> States:
-        maps = self.maps(batch.x)
+    def forward(self, batch: Batch, taps: Sequence[int] = ()) -> BodyOutput:
+        maps = self.feature_maps(batch.inputs)
         last = maps[-1] if self.norm is None else self.norm(maps[-1]).relu_()
-        return States(last.flatten(2).mT, last.mean((2, 3)), tuple(maps[number] for number in taps))
+        return BodyOutput(last.flatten(2).mT, last.mean((2, 3)), tuple(maps[number] for number in taps))
 
 
-def convolutional_weights(body: nn.Module) -> nn.Module:
+def init_resnet_weights(body: nn.Module) -> nn.Module:
     """As ResNet begins: filters from N(0, 2 / fan out) (He et al. 2015)."""
     for module in body.modules():
         if isinstance(module, nn.Conv2d):
@@ -237,27 +239,27 @@ def convolutional_weights(body: nn.Module) -> nn.Module:
     return body
 
 
-Make = Callable[[int, int, int], nn.Module]
+BlockFactory = Callable[[int, int, int], nn.Module]
 """A block from its inputs, outputs and stride."""
 
 
-def classic_stage(make: Make, inputs: int, outputs: int, depth: int, stride: int) -> list[nn.Module]:
+def resnet_stage(make: BlockFactory, inputs: int, outputs: int, depth: int, stride: int) -> list[nn.Module]:
     """The first block of a stage changes the size, the others keep it."""
     return [make(inputs, outputs, stride), *(make(outputs, outputs, 1) for _ in range(depth - 1))]
 
 
-def classic_block(inputs: int, outputs: int, stride: int, bottleneck: bool, early: bool = False) -> After:
+def resnet_block(inputs: int, outputs: int, stride: int, bottleneck: bool, stride_first: bool = False) -> PostActBlock:
     """Two convolutions of 3 x 3, or one of them between two that make it narrow and wide again. `early`: the narrowing one
     takes the stride (the paper's), else that of 3 x 3 does (ResNet 1.5)."""
 
-    def unit(inputs: int, outputs: int, kernel: int, stride: int = 1, active: bool = True) -> Unit:
-        return Unit(Convolution(inputs, outputs, kernel, stride), BatchNorm(outputs), active)
+    def unit(inputs: int, outputs: int, kernel: int, stride: int = 1, active: bool = True) -> ConvNorm:
+        return ConvNorm(Convolution(inputs, outputs, kernel, stride), BatchNorm(outputs), active)
 
     shortcut = None if inputs == outputs and stride == 1 else unit(inputs, outputs, 1, stride, active=False)
     if not bottleneck:
-        return After([unit(inputs, outputs, 3, stride), unit(outputs, outputs, 3, active=False)], shortcut)
-    narrow, first, second = outputs // 4, stride if early else 1, 1 if early else stride
-    return After(
+        return PostActBlock([unit(inputs, outputs, 3, stride), unit(outputs, outputs, 3, active=False)], shortcut)
+    narrow, first, second = outputs // 4, stride if stride_first else 1, 1 if stride_first else stride
+    return PostActBlock(
         [
             unit(inputs, narrow, 1, first),
             unit(narrow, narrow, 3, second),
@@ -267,58 +269,63 @@ def classic_block(inputs: int, outputs: int, stride: int, bottleneck: bool, earl
     )
 
 
-class Standard:
+class BiTFactory:
     """Makes the parts of BiT: standardised convolutions, group norms. `before`: norms go before the convolutions; `same`: as
     TensorFlow pads."""
 
-    def __init__(self, groups: int, before: bool, same: bool) -> None:
-        self.groups, self.before, self.same = groups, before, same
+    def __init__(self, groups: int, pre_norm: bool, same_padding: bool) -> None:
+        self.groups, self.pre_norm, self.same_padding = groups, pre_norm, same_padding
 
     def norm(self, channels: int) -> nn.GroupNorm:
         return nn.GroupNorm(self.groups, channels)
 
-    def stem(self, channels: int, width: int, fits: bool) -> Stem:
-        conv = Standardised(channels, width, 7, 2, same=self.same)
-        return Stem(conv, None if self.before else self.norm(width), Largest(fits), frame=0 if self.same else 1)
+    def stem(self, channels: int, width: int, pad_pool: bool) -> Stem:
+        conv = StandardizedConv2d(channels, width, 7, 2, same=self.same_padding)
+        return Stem(
+            conv,
+            None if self.pre_norm else self.norm(width),
+            StemMaxPool(pad_pool),
+            padding=0 if self.same_padding else 1,
+        )
 
-    def block(self, inputs: int, outputs: int, stride: int, dilation: int, first: bool) -> After | Before:
-        narrow = inner_width(outputs)
+    def block(self, inputs: int, outputs: int, stride: int, dilation: int, first: bool) -> PostActBlock | PreActBlock:
+        narrow = bottleneck_width(outputs)
         shapes = ((inputs, narrow, 1, 1, 1), (narrow, narrow, 3, stride, dilation), (narrow, outputs, 1, 1, 1))
-        convs = [Standardised(*shape, same=self.same) for shape in shapes]
-        kept = Standardised(inputs, outputs, 1, stride, same=self.same) if first else None
-        if self.before:
-            units = [Unit(conv, self.norm(conv.in_channels)) for conv in convs]
-            return Before(units, None if kept is None else Unit(kept, None))
-        units = [Unit(conv, self.norm(conv.out_channels), active=number < 2) for number, conv in enumerate(convs)]
-        return After(units, None if kept is None else Unit(kept, self.norm(outputs)))
+        convs = [StandardizedConv2d(*shape, same=self.same_padding) for shape in shapes]
+        kept = StandardizedConv2d(inputs, outputs, 1, stride, same=self.same_padding) if first else None
+        if self.pre_norm:
+            units = [ConvNorm(conv, self.norm(conv.in_channels)) for conv in convs]
+            return PreActBlock(units, None if kept is None else ConvNorm(kept, None))
+        units = [ConvNorm(conv, self.norm(conv.out_channels), relu=number < 2) for number, conv in enumerate(convs)]
+        return PostActBlock(units, None if kept is None else ConvNorm(kept, self.norm(outputs)))
 
 
-def bit(
-    channels: int, start: int, widths: Sequence[int], depths: Sequence[int], before: bool, same: bool, fits: bool,
-    groups: int = 32, stride: int = 32,
-) -> Convolutional:  # fmt: skip
+def bit_body(
+    channels: int, stem_width: int, widths: Sequence[int], depths: Sequence[int], pre_norm: bool, same_padding: bool, pad_pool: bool,
+    groups: int = 32, output_stride: int = 32,
+) -> ConvBody:  # fmt: skip
     """BiT's body. `fits`: the pool of the stem is padded as TensorFlow does; `stride`: a map is never coarser than that: later
     stages widen the reach of their filters instead (not where norms go `before`: there only the stride is left out).
 
     ViT's and DPT's hybrids take it with before=False, same=True, fits=True and depths (3, 4, 9)."""
-    parts = Standard(groups, before, same)
-    stages, inputs, reached, dilation = [], start, 4, 1
+    parts = BiTFactory(groups, pre_norm, same_padding)
+    stages, inputs, reached, dilation = [], stem_width, 4, 1
     for number, (outputs, depth) in enumerate(zip(widths, depths, strict=True)):
         step = 1 if number == 0 else 2
-        if reached >= stride:
+        if reached >= output_stride:
             step, dilation = 1, dilation * step
         reached *= step
         # the first block reads what the stage before made: it reaches as far as that one did, but never further than 2
         reaches = [1 if dilation <= 2 else 2, *[dilation] * (depth - 1)]
         made = []
         for at, reach in enumerate(reaches):
-            made.append(parts.block(inputs, outputs, step if at == 0 else 1, 1 if before else reach, first=at == 0))
+            made.append(parts.block(inputs, outputs, step if at == 0 else 1, 1 if pre_norm else reach, first=at == 0))
             inputs = outputs
         stages.append(made)
-    return Convolutional(parts.stem(channels, start, fits), stages, parts.norm(inputs) if before else None)
+    return ConvBody(parts.stem(channels, stem_width, pad_pool), stages, parts.norm(inputs) if pre_norm else None)
 
 
-def inner_width(outputs: int) -> int:
+def bottleneck_width(outputs: int) -> int:
     """A quarter of them, as a multiple of 8 that is not a tenth less."""
     near = max(8, (outputs // 4 + 4) // 8 * 8)
     return near + 8 if near < 0.9 * outputs / 4 else near

@@ -10,50 +10,50 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.nn.vision.dense import Tap
-from regard.types import Batch, States
+from regard.nn.vision.dense import FeatureTap
+from regard.types import Batch, BodyOutput
 
 
-class Eyes(nn.Module):
+class VisionEncoder(nn.Module):
     """`tap` says what is looked at. `last`: the body's last states, and the tap tells how these lie in the picture; else what
     lies behind the tap is left out. `frozen`: nothing of it learns, its norms gather nothing and it drops nothing."""
 
-    def __init__(self, body: Any, tap: Tap, last: bool = True, frozen: bool = False) -> None:
+    def __init__(self, body: Any, tap: FeatureTap, use_last_states: bool = True, frozen: bool = False) -> None:
         super().__init__()
-        self.tap, self.last, self.frozen = tap, last, frozen
+        self.tap, self.uses_last_states, self.frozen = tap, use_last_states, frozen
         self.body = body
-        if not last:
-            self.body.shorten(tap.at)
+        if not use_last_states:
+            self.body.truncate(tap.index)
         if frozen:
             self.body.requires_grad_(False)
         self.train(self.training)
 
-    def train(self, mode: bool = True) -> Eyes:
+    def train(self, mode: bool = True) -> VisionEncoder:
         super().train(mode)
         if self.frozen:
             self.body.eval()
         return self
 
     @property
-    def before(self) -> int:
+    def num_prefix_tokens(self) -> int:
         """Tokens that stand before the places and have none in the picture: a class token, or nothing."""
-        return int(self.tap.flat and self.tap.token)
+        return int(self.tap.is_sequence and self.tap.has_class_token)
 
-    def summary(self, pixels: Float[Tensor, "B c H W"]) -> Float[Tensor, "B C"]:
+    def pooled(self, pixels: Float[Tensor, "B c H W"]) -> Float[Tensor, "B C"]:
         """One vector for the whole picture."""
-        return self.body(Batch(pixels)).summary
+        return self.body(Batch(pixels)).pooled
 
-    def look(self, pixels: Float[Tensor, "B c H W"]) -> Float[Tensor, "B K C"]:
+    def features(self, pixels: Float[Tensor, "B c H W"]) -> Float[Tensor, "B K C"]:
         """All that stands before the places, and the places row by row."""
-        if self.last:
+        if self.uses_last_states:
             return self.body(Batch(pixels)).sequence
-        states: States = self.body(Batch(pixels), taps=(self.tap.at,))
-        found = states.taps[0]
-        return found if self.tap.flat else found.flatten(2).mT
+        states: BodyOutput = self.body(Batch(pixels), taps=(self.tap.index,))
+        found = states.hidden_states[0]
+        return found if self.tap.is_sequence else found.flatten(2).mT
 
-    def places(self, pixels: Float[Tensor, "B c H W"]) -> Float[Tensor, "B K C"]:
+    def patch_features(self, pixels: Float[Tensor, "B c H W"]) -> Float[Tensor, "B K C"]:
         """The places alone."""
-        return self.look(pixels)[:, self.before :]
+        return self.features(pixels)[:, self.num_prefix_tokens :]
 
     def grid(self, pixels: Float[Tensor, "B c H W"]) -> tuple[int, int]:
         """How many places there are, down and across."""

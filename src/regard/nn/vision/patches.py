@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.errors import SettingError
-from regard.nn.attention.masks import Whole
-from regard.nn.attention.positions import exact
-from regard.nn.blocks.block import Block, Feed, Stack, vaswani_block
-from regard.nn.vision.convnet import Convolutional
-from regard.types import Batch, States
+from regard.nn.attention.masks import Full
+from regard.nn.attention.positions import table_dtype
+from regard.nn.blocks.block import FeedForward, Stack, TransformerBlock, transformer_block
+from regard.nn.vision.convnet import ConvBody
+from regard.types import Batch, BodyOutput
 
-Resize = Literal["bicubic", "bilinear"]
+Interpolation = Literal["bicubic", "bilinear"]
 Pool = Literal["first", "mean"]
 
 
-class Patches(nn.Module):
+class PatchEmbedding(nn.Module):
     """Squares of `patch` x `patch` places that do not overlap, each through one matrix: a convolution that steps as far as it
     is wide. As a product of matrices it is at least as fast (bfloat16 on a CPU: 9.8 ms instead of 11.9 for 16 pictures of
     ViT-B/16), and the file keeps the shape of a convolution."""
@@ -57,92 +57,101 @@ class Patches(nn.Module):
         return F.linear(rows, self.weight.flatten(1), self.bias), (h, w)
 
 
-class Grid(nn.Module):
+class GridPosition(nn.Module):
     """One learned vector for each place of a square grid, row by row, after those of the `before` tokens that have no place in
     the picture. Another grid gets vectors between those that were learnt."""
 
-    undecayed = ("table",)
+    no_weight_decay = ("table",)
     """what no decay is to make smaller"""
 
-    def __init__(self, side: int, width: int, before: int = 1, resize: Resize = "bicubic", std: float = 0.02) -> None:
+    def __init__(
+        self,
+        side: int,
+        width: int,
+        num_prefix_tokens: int = 1,
+        interpolation: Interpolation = "bicubic",
+        std: float = 0.02,
+    ) -> None:
         super().__init__()
-        self.side, self.before, self.resize = side, before, resize
-        self.table = nn.Parameter(torch.empty(1, before + side**2, width))
+        self.side, self.num_prefix_tokens, self.interpolation = side, num_prefix_tokens, interpolation
+        self.table = nn.Parameter(torch.empty(1, num_prefix_tokens + side**2, width))
         nn.init.normal_(self.table, std=std)
 
     def forward(self, grid: tuple[int, int]) -> Float[Tensor, "1 L D"]:
         if grid == (self.side, self.side):
             return self.table
-        before, places = self.table[:, : self.before], self.table[0, self.before :]
-        kind = exact(self.table.device)
+        before, places = self.table[:, : self.num_prefix_tokens], self.table[0, self.num_prefix_tokens :]
+        kind = table_dtype(self.table.device)
         square = places.to(kind).reshape(self.side, self.side, -1)
-        down, across = (self._between(count, kind) for count in grid)
+        down, across = (self._interpolation_matrix(count, kind) for count in grid)
         other = torch.einsum("hs,std,wt->hwd", down, square, across).to(self.table.dtype)
         return torch.cat([before, other.flatten(0, 1)[None]], 1)
 
-    def _between(self, places: int, kind: torch.dtype) -> Float[Tensor, "N S"]:
+    def _interpolation_matrix(self, places: int, kind: torch.dtype) -> Float[Tensor, "N S"]:
         """How much of each learned place belongs to each of other ones, along one side. As a matrix, because the gradient of
         torch's own resizing is not the same each time on CUDA, and is refused there where it must be."""
         each = torch.eye(self.side, dtype=kind, device=self.table.device)
-        return F.interpolate(each[None, None], (places, self.side), mode=self.resize, align_corners=False)[0, 0]
+        return F.interpolate(each[None, None], (places, self.side), mode=self.interpolation, align_corners=False)[0, 0]
 
 
-class PatchEncoder(nn.Module):
+class VisionTransformer(nn.Module):
     """`token`: a learned one stands before the patches (the class token). `pool` says what the summary is: the state of the
     first token, or the mean of those of the patches. `front`: convolutions whose last map is cut up instead of the pixels."""
 
-    undecayed = ("first",)
+    no_weight_decay = ("first",)
 
     def __init__(
-        self, patches: Patches, position: Grid, encoder: Stack, *, token: bool = True, pool: Pool = "first",
-        dropout: float = 0.0, front: Convolutional | None = None,
+        self, patches: PatchEmbedding, position: GridPosition, encoder: Stack, *, class_token: bool = True, pool: Pool = "first",
+        dropout: float = 0.0, stem: ConvBody | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        if position.before != int(token):
-            raise ValueError(f"{position.before} positions before the patches, and {int(token)} tokens")
-        self.token, self.pool = token, pool
-        if token:
+        if position.num_prefix_tokens != int(class_token):
+            raise ValueError(
+                f"{position.num_prefix_tokens} positions before the patches, and {int(class_token)} tokens"
+            )
+        self.has_class_token, self.pool = class_token, pool
+        if class_token:
             self.first = nn.Parameter(torch.zeros(1, 1, position.table.shape[-1]))
-        if front is not None:
-            self.front = front
-        self.fronted = front is not None
+        if stem is not None:
+            self.front = stem
+        self.has_stem = stem is not None
         self.patches, self.position, self.encoder = patches, position, encoder
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, batch: Batch, taps: Sequence[int] = ()) -> States:
+    def forward(self, batch: Batch, taps: Sequence[int] = ()) -> BodyOutput:
         """Taps 0, 1, … are states (B, L, D) after that block, before the last norm, the class token included; -1, -2, … are
         maps (B, C, h, w) after the first, second, … stage of convolutions."""
-        self._check(taps)
-        pixels = batch.x.to(self.patches.weight.dtype)
-        maps = self.front.maps(pixels) if self.fronted else [pixels]
+        self._check_taps(taps)
+        pixels = batch.inputs.to(self.patches.weight.dtype)
+        maps = self.front.feature_maps(pixels) if self.has_stem else [pixels]
         x, grid = self.patches(maps[-1])
         x = self.embed(x, grid)
         blocks = sorted({tap for tap in taps if tap >= 0})
-        sequence, tapped = self.encoder(x, rule=Whole(), taps=blocks)
+        sequence, tapped = self.encoder(x, mask=Full(), taps=blocks)
         found = dict(zip(blocks, tapped, strict=True))
-        summary = sequence[:, 0] if self.pool == "first" else sequence[:, int(self.token) :].mean(1)
-        return States(sequence, summary, tuple(found[tap] if tap >= 0 else maps[-1 - tap] for tap in taps))
+        summary = sequence[:, 0] if self.pool == "first" else sequence[:, int(self.has_class_token) :].mean(1)
+        return BodyOutput(sequence, summary, tuple(found[tap] if tap >= 0 else maps[-1 - tap] for tap in taps))
 
     def embed(self, x: Float[Tensor, "B L D"], grid: tuple[int, int]) -> Float[Tensor, "B M D"]:
         """With the class token, and with positions."""
-        if self.token:
+        if self.has_class_token:
             x = torch.cat([self.first.to(x.dtype).expand(len(x), -1, -1), x], 1)
         x = x + self.position(grid)
         if x.is_cuda and torch.is_autocast_enabled("cuda"):
             x = x.to(torch.get_autocast_dtype("cuda"))  # what runs from block to block is of sixteen bits too
         return self.dropout(x)
 
-    def behind(self, taps: Sequence[int]) -> list[nn.Module]:
+    def unused_modules(self, taps: Sequence[int]) -> list[nn.Module]:
         """What nobody reads who reads these taps alone."""
         return [*self.encoder.blocks[max(taps) + 1 :], self.encoder.norm]
 
-    def shorten(self, tap: int) -> None:
+    def truncate(self, tap: int) -> None:
         """Nothing is kept of what lies behind this tap, which is one of a block."""
         del self.encoder.blocks[tap + 1 :]
         self.encoder.norm = nn.Identity()
 
-    def _check(self, taps: Sequence[int]) -> None:
-        depth, stages = len(self.encoder.blocks), len(self.front.stages) if self.fronted else 0
+    def _check_taps(self, taps: Sequence[int]) -> None:
+        depth, stages = len(self.encoder.blocks), len(self.front.stages) if self.has_stem else 0
         for tap in taps:
             if not -stages <= tap < depth:
                 raise ValueError(
@@ -150,35 +159,35 @@ class PatchEncoder(nn.Module):
                 )
 
 
-def patch_blocks(config: Any) -> list[Block]:
+def vit_blocks(config: Any) -> list[TransformerBlock]:
     """Blocks as all ViTs have them, from the sizes of a config."""
     return [
-        vaswani_block(
-            config.width, config.heads, config.hidden, norm="pre", activation=config.activation, dropout=config.dropout,
-            attention_dropout=config.attention_dropout, eps=config.eps,
+        transformer_block(
+            config.width, config.heads, config.ffn_dim, norm="pre", activation=config.activation, dropout=config.dropout,
+            attention_dropout=config.attention_dropout, eps=config.norm_eps,
         )
         for _ in range(config.depth)
     ]  # fmt: skip
 
 
-def patch_weights(body: PatchEncoder) -> PatchEncoder:
+def init_vit_weights(body: VisionTransformer) -> VisionTransformer:
     """As ViT begins: what its parts do by themselves (Xavier; positions N(0, 0.02), a class token of 0), and biases of the
     feed-forward layers that are all but 0."""
     for module in body.modules():
-        if isinstance(module, Feed):
+        if isinstance(module, FeedForward):
             nn.init.normal_(module.up.bias, std=1e-6)
             nn.init.normal_(module.down.bias, std=1e-6)
     return body
 
 
-def quarters(depth: int) -> list[int]:
+def quarter_blocks(depth: int) -> list[int]:
     """The blocks at the end of each quarter of a stack: what dense heads look at."""
     return [max(depth * part // 4 - 1, 0) for part in (1, 2, 3, 4)]
 
 
-def check_patches(config: Any) -> None:
+def check_vit_config(config: Any) -> None:
     """What no body of patches can be built with."""
-    for name in ("size", "patch", "channels", "width", "depth", "heads", "hidden"):
+    for name in ("image_size", "patch_size", "in_channels", "width", "depth", "heads", "ffn_dim"):
         if getattr(config, name) < 1:
             raise SettingError(f"model.{name} must be at least 1, not {getattr(config, name)}.")
     if config.width % config.heads:

@@ -19,95 +19,99 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.errors import RegardError
-from regard.nn.attention.attention import Attention, Recorder
-from regard.nn.attention.kv_cache import Memory
-from regard.nn.attention.masks import Rule
-from regard.nn.attention.relative_positions import Inside, Placed, Standing
+from regard.nn.attention.attention import Attention, AttentionRecorder
+from regard.nn.attention.kv_cache import KVCache
+from regard.nn.attention.masks import AttentionMask
+from regard.nn.attention.relative_positions import AttentionPosition, BoundPosition, PositionIds
 from regard.nn.blocks.block import Residual, Stack
-from regard.nn.blocks.norm import Norm
+from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
-from regard.nn.vision.patches import Patches
-from regard.types import Batch, States
+from regard.nn.vision.patches import PatchEmbedding
+from regard.types import Batch, BodyOutput
 
 
-class Tiles(NamedTuple):
+class WindowGrid(NamedTuple):
     """A grid that is cut into windows of `side` x `side`: zeros stand below and to the right where they do not fit, then all
     is rolled up and left by `shift`."""
 
     height: int
     width: int
-    side: int
+    window: int
     shift: int
 
     @classmethod
-    def of(cls, height: int, width: int, window: int, shift: int) -> Tiles:
+    def create(cls, height: int, width: int, window: int, shift: int) -> WindowGrid:
         """In a grid no larger than a window nothing shifts, and windows are as large as its shorter side."""
         least = min(height, width)
         return cls(height, width, least, 0) if least <= window else cls(height, width, window, shift)
 
     @property
-    def windows(self) -> tuple[int, int]:
+    def num_windows(self) -> tuple[int, int]:
         """How many there are, one below another and side by side."""
-        return -(-self.height // self.side), -(-self.width // self.side)
+        return -(-self.height // self.window), -(-self.width // self.window)
 
     @property
-    def whole(self) -> Tiles:
+    def padded(self) -> WindowGrid:
         """With the zeros that fill it up."""
-        down, across = self.windows
-        return self._replace(height=down * self.side, width=across * self.side)
+        down, across = self.num_windows
+        return self._replace(height=down * self.window, width=across * self.window)
 
-    def cut(self, x: Shaped[Tensor, "B L D"]) -> Shaped[Tensor, "rows M D"]:
+    def partition(self, x: Shaped[Tensor, "B L D"]) -> Shaped[Tensor, "rows M D"]:
         """A grid -> its windows as rows, picture after picture."""
-        (B, _, D), (down, across), whole = x.shape, self.windows, self.whole
+        (B, _, D), (down, across), whole = x.shape, self.num_windows, self.padded
         x = x.reshape(B, self.height, self.width, D)
         if whole != self:
             x = F.pad(x, (0, 0, 0, whole.width - self.width, 0, whole.height - self.height))
         if self.shift:
             x = x.roll((-self.shift, -self.shift), (1, 2))
-        return x.view(B, down, self.side, across, self.side, D).transpose(2, 3).reshape(-1, self.side**2, D)
+        return x.view(B, down, self.window, across, self.window, D).transpose(2, 3).reshape(-1, self.window**2, D)
 
-    def join(self, x: Shaped[Tensor, "rows M D"]) -> Shaped[Tensor, "B L D"]:
+    def reverse(self, x: Shaped[Tensor, "rows M D"]) -> Shaped[Tensor, "B L D"]:
         """The way back."""
-        D, (down, across), whole = x.shape[-1], self.windows, self.whole
-        x = x.view(-1, down, across, self.side, self.side, D).transpose(2, 3).reshape(-1, whole.height, whole.width, D)
+        D, (down, across), whole = x.shape[-1], self.num_windows, self.padded
+        x = (
+            x.view(-1, down, across, self.window, self.window, D)
+            .transpose(2, 3)
+            .reshape(-1, whole.height, whole.width, D)
+        )
         if self.shift:
             x = x.roll((self.shift, self.shift), (1, 2))
         return x[:, : self.height, : self.width].flatten(1, 2)
 
-    def places(self, device: torch.device) -> Int[Tensor, "N M"]:
+    def token_index(self, device: torch.device) -> Int[Tensor, "N M"]:
         """Where the tokens of each window lie in the grid, counted row by row; -1 where there is none."""
-        return self.cut(torch.arange(1, self.height * self.width + 1, device=device)[None, :, None])[..., 0] - 1
+        return self.partition(torch.arange(1, self.height * self.width + 1, device=device)[None, :, None])[..., 0] - 1
 
-    def hidden(self, device: torch.device) -> Bool[Tensor, "N M M"]:
+    def blocked(self, device: torch.device) -> Bool[Tensor, "N M M"]:
         """Who met by the roll alone: in no window do the first `shift` rows or columns see those of the other end."""
-        rows, columns = (torch.arange(n, device=device) < self.shift for n in (self.whole.height, self.whole.width))
-        region = self.whole.cut((2 * rows[:, None] + columns.long()).view(1, -1, 1))[..., 0]
+        rows, columns = (torch.arange(n, device=device) < self.shift for n in (self.padded.height, self.padded.width))
+        region = self.padded.partition((2 * rows[:, None] + columns.long()).view(1, -1, 1))[..., 0]
         return region[:, :, None] != region[:, None, :]
 
 
-def offsets(side: int, reach: int, device: torch.device) -> Int[Tensor, "M M"]:
+def relative_index(window: int, max_window: int, device: torch.device) -> Int[Tensor, "M M"]:
     """The row of a table of (2 reach - 1)² offsets for each query and key of a window: query - key, rows first."""
-    at = torch.arange(side, device=device)
-    row, column = at.repeat_interleave(side), at.repeat(side)
+    at = torch.arange(window, device=device)
+    row, column = at.repeat_interleave(window), at.repeat(window)
     apart = row[:, None] - row, column[:, None] - column
-    return (apart[0] + reach - 1) * (2 * reach - 1) + apart[1] + reach - 1
+    return (apart[0] + max_window - 1) * (2 * max_window - 1) + apart[1] + max_window - 1
 
 
 @functools.lru_cache(maxsize=64)
-def _kept(make: Callable[..., Tensor], form: tuple[Any, ...], device: torch.device) -> Tensor:
+def _make_cached(make: Callable[..., Tensor], form: tuple[Any, ...], device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # it may be learnt through later
         return make(*form, device)
 
 
-def constant(make: Callable[..., Tensor], *form: Any, device: torch.device) -> Tensor:
+def cached_constant(make: Callable[..., Tensor], *args: Any, device: torch.device) -> Tensor:
     """What a size and a device determine, made once for all passes. It is kept beside the modules, which have no state, and
     not where someone records: compiled code makes it itself, and a recorded graph must own what it reads."""
     if torch.compiler.is_compiling() or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
-        return make(*form, device)
-    return _kept(make, form, device)
+        return make(*args, device)
+    return _make_cached(make, args, device)
 
 
-class OnGrid(Standing):
+class GridPositionIds(PositionIds):
     """The tokens of a pass lie in a grid, row by row."""
 
     def __init__(self, height: int, width: int) -> None:
@@ -115,13 +119,13 @@ class OnGrid(Standing):
         self.height, self.width = height, width
 
 
-class RelativeTable(Inside):
+class RelativePositionBias(AttentionPosition):
     """A number for each head and each offset, in rows and columns, of a key from a query of one window; and which windows.
 
     Grids smaller than a window use the middle of the table."""
 
-    measures = True
-    undecayed = ("table.weight",)
+    has_bias = True
+    no_weight_decay = ("table.weight",)
 
     def __init__(self, heads: int, window: int, shift: int = 0) -> None:
         super().__init__()
@@ -135,51 +139,55 @@ class RelativeTable(Inside):
         if heads != self.heads:
             raise ValueError(f"a table for {self.heads} heads in an attention of {heads}")
 
-    def tiles(self, standing: Standing) -> Tiles:
-        if not isinstance(standing, OnGrid):
+    def window_grid(self, position_ids: PositionIds) -> WindowGrid:
+        if not isinstance(position_ids, GridPositionIds):
             raise ValueError("windows are cut from a grid, whose height and width must be told: OnGrid(height, width)")
-        return Tiles.of(standing.height, standing.width, self.window, self.shift)
+        return WindowGrid.create(position_ids.height, position_ids.width, self.window, self.shift)
 
     def bias(
-        self, q: Float[Tensor, "B H Q d"], keys: int, scale: float, standing: Standing
+        self, q: Float[Tensor, "B H Q d"], keys: int, scale: float, position_ids: PositionIds
     ) -> Float[Tensor, "B_or_1 H Q_or_1 K"]:
         """One for all windows, or where they shift one for each row, the lowest where nobody may look."""
-        tiles = self.tiles(standing)
-        rows = constant(offsets, tiles.side, self.window, device=q.device)
+        tiles = self.window_grid(position_ids)
+        rows = cached_constant(relative_index, tiles.window, self.window, device=q.device)
         bias = self.table(rows).movedim(-1, 0)[None].to(q.dtype)
         if not tiles.shift:
             return bias.contiguous()
-        hidden = standing.once((), (tiles,), lambda: constant(Tiles.hidden, tiles, device=q.device))
+        hidden = position_ids.memoize((), (tiles,), lambda: cached_constant(WindowGrid.blocked, tiles, device=q.device))
         bias = bias.masked_fill(hidden[:, None], torch.finfo(bias.dtype).min / 2)
         return bias.repeat(q.shape[0] // len(hidden), 1, 1, 1)
 
 
-class Windowed(Attention):
+class ShiftedWindowAttention(Attention):
     """Queries and keys are the tokens of one window; its position says which windows there are."""
 
     def forward(
-        self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, rule: Rule | None = None,
-        memory: Memory | None = None, where: Int[Tensor, "..."] | None = None, seen: Recorder | None = None,
-        inside: Placed | None = None,
+        self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, mask: AttentionMask | None = None,
+        cache: KVCache | None = None, at: Int[Tensor, "..."] | None = None, record: AttentionRecorder | None = None,
+        position: BoundPosition | None = None,
     ) -> Float[Tensor, "B L D"]:  # fmt: skip
-        if inside is None or not isinstance(inside.position, RelativeTable):
+        if position is None or not isinstance(position.position, RelativePositionBias):
             raise ValueError("this attention needs a position that says which windows there are: a RelativeTable")
-        if context is not None or memory is not None or where is not None or rule is not None:
+        if context is not None or cache is not None or at is not None or mask is not None:
             raise ValueError("this attention reads whole grids, and windows are its only rule")
-        tiles = inside.position.tiles(inside.standing)
+        tiles = position.position.window_grid(position.position_ids)
         if not x.is_meta and torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))  # the matrix wants it so: half as much is moved
-        q, k, v = self.project(tiles.cut(x))
-        mixed = self.attend(q, k, v, inside=inside) if seen is None else self._watched(q, k, v, inside, tiles, seen)
-        return tiles.join(self.out(mixed.transpose(1, 2).flatten(2)))
+        q, k, v = self.project(tiles.partition(x))
+        mixed = (
+            self.attend(q, k, v, position=position)
+            if record is None
+            else self._attend_recorded(q, k, v, position, tiles, record)
+        )
+        return tiles.reverse(self.out(mixed.transpose(1, 2).flatten(2)))
 
-    def _watched(
-        self, q: Float[Tensor, "R H M d"], k: Float[Tensor, "R H M d"], v: Float[Tensor, "R H M d"], inside: Placed,
-        tiles: Tiles, seen: Recorder,
+    def _attend_recorded(
+        self, q: Float[Tensor, "R H M d"], k: Float[Tensor, "R H M d"], v: Float[Tensor, "R H M d"], inside: BoundPosition,
+        tiles: WindowGrid, seen: AttentionRecorder,
     ) -> Float[Tensor, "R H M d"]:  # fmt: skip
         """The same by weights (B, H, N·M, M) that belong to pictures, not to windows, and stay in the graph. A token that only
         fills up a window is looked at, too: its key is -1, its weight is not 0."""
-        places, scale = tiles.places(q.device), self.score.factor(q.shape[-1])
+        places, scale = tiles.token_index(q.device), self.score.resolve_scale(q.shape[-1])
         (N, M), H = places.shape, self.heads
         scores = (q * scale) @ k.transpose(-2, -1) + inside.bias(q, M, scale)  # type: ignore[operator]
         weights = scores.view(-1, N, H, M, M).transpose(1, 2).flatten(2, 3).softmax(-1).to(v.dtype)
@@ -188,44 +196,44 @@ class Windowed(Attention):
         return used.transpose(1, 2).flatten(0, 1) @ v
 
 
-class Merge(nn.Module):
+class PatchMerging(nn.Module):
     """Four neighbours become one token, twice as wide. Rows run first: above left, below left, above right, below right."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.reduce = Norm(4 * width), Linear(4 * width, 2 * width, bias=False)
+        self.norm, self.reduce = LayerNorm(4 * width), Linear(4 * width, 2 * width, bias=False)
 
     def forward(self, x: Float[Tensor, "B L D"], height: int, width: int) -> Float[Tensor, "B K E"]:
-        whole = Tiles(height, width, 2, 0)
-        (B, _, D), (down, across) = x.shape, whole.windows
-        near = whole.cut(x).view(B, down * across, 2, 2, D)
+        whole = WindowGrid(height, width, 2, 0)
+        (B, _, D), (down, across) = x.shape, whole.num_windows
+        near = whole.partition(x).view(B, down * across, 2, 2, D)
         return self.reduce(self.norm(near.transpose(2, 3).flatten(2)))
 
 
-class Skip(nn.Module):
+class DropPath(nn.Module):
     """Stochastic depth (Huang et al. 2016): in training a share of the samples goes without, and what the others get is made
     larger by as much."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, drop_prob: float) -> None:
         super().__init__()
-        if not 0 <= share < 1:
-            raise ValueError(f"a share in [0, 1) is left out, not {share}")
-        self.share = share
+        if not 0 <= drop_prob < 1:
+            raise ValueError(f"a share in [0, 1) is left out, not {drop_prob}")
+        self.drop_prob = drop_prob
 
     def forward(self, x: Float[Tensor, "B *rest"]) -> Float[Tensor, "B *rest"]:
-        if not self.training or not self.share:
+        if not self.training or not self.drop_prob:
             return x
-        stays = x.new_empty(len(x), *[1] * (x.ndim - 1)).bernoulli_(1 - self.share)
-        return x * stays.div_(1 - self.share)
+        stays = x.new_empty(len(x), *[1] * (x.ndim - 1)).bernoulli_(1 - self.drop_prob)
+        return x * stays.div_(1 - self.drop_prob)
 
 
-def skipped(residual: Residual, share: float) -> Residual:
+def add_drop_path(residual: Residual, drop_prob: float) -> Residual:
     """With a branch that a share of the samples goes without."""
-    residual.dropout = nn.Sequential(residual.dropout, Skip(share))  # type: ignore[assignment]
+    residual.dropout = nn.Sequential(residual.dropout, DropPath(drop_prob))  # type: ignore[assignment]
     return residual
 
 
-class Stages(nn.ModuleList):
+class SwinStages(nn.ModuleList):
     """Stacks, one for each grid."""
 
     @property
@@ -233,37 +241,37 @@ class Stages(nn.ModuleList):
         return [block for stack in self for block in stack.blocks]  # type: ignore[union-attr]
 
 
-class Pyramid(nn.Module):
+class SwinBody(nn.Module):
     """`first` is the norm of the patches, `norm` that of the last states, whose mean is the summary. `taps` are maps
     (B, C, h, w) after the stages asked for, before they are merged."""
 
     def __init__(
-        self, patches: Patches, first: Norm, stages: Iterable[Stack], merges: Iterable[Merge], norm: Norm,
+        self, patches: PatchEmbedding, first: LayerNorm, stages: Iterable[Stack], merges: Iterable[PatchMerging], norm: LayerNorm,
         dropout: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__()
         self.patches, self.first, self.norm = patches, first, norm
-        self.stages, self.merges = Stages(stages), nn.ModuleList(merges)
+        self.stages, self.merges = SwinStages(stages), nn.ModuleList(merges)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, batch: Batch, taps: Sequence[int] = ()) -> States:
-        x, (height, width) = self.embed(batch.x)
+    def forward(self, batch: Batch, taps: Sequence[int] = ()) -> BodyOutput:
+        x, (height, width) = self.embed(batch.inputs)
         found: dict[int, Tensor] = {}
         for number, stage in enumerate(self.stages):
             if number:
                 x = self.merges[number - 1](x, height, width)
                 height, width = -(-height // 2), -(-width // 2)
-            x, _ = stage(x, standing=OnGrid(height, width))
+            x, _ = stage(x, position_ids=GridPositionIds(height, width))
             if number in taps:
                 found[number] = x.unflatten(1, (height, width)).permute(0, 3, 1, 2)
         sequence = self.norm(x)
-        return States(sequence, sequence.mean(1), tuple(found[number] for number in taps))
+        return BodyOutput(sequence, sequence.mean(1), tuple(found[number] for number in taps))
 
-    def behind(self, taps: Sequence[int]) -> list[nn.Module]:
+    def unused_modules(self, taps: Sequence[int]) -> list[nn.Module]:
         """What nobody reads who reads these taps alone."""
         return [*self.merges[max(taps) :], *self.stages[max(taps) + 1 :], self.norm]
 
-    def shorten(self, tap: int) -> None:
+    def truncate(self, tap: int) -> None:
         """Nothing is kept of what lies behind this tap."""
         del self.merges[tap:], self.stages[tap + 1 :]
         self.norm = nn.Identity()  # type: ignore[assignment]
@@ -285,7 +293,7 @@ class Pyramid(nn.Module):
         return self.dropout(x), grid
 
 
-def swin_weights(body: Pyramid) -> Pyramid:
+def init_swin_weights(body: SwinBody) -> SwinBody:
     """As Swin begins: matrices and tables N(0, 0.02), cut off far out; biases 0. Patches begin larger, as they are
     normed at once."""
     for module in body.modules():

@@ -8,36 +8,38 @@ from collections.abc import Collection
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from regard.errors import DataError
-from regard.processors.tokenizer.token_text import Form, form_of, state
+from regard.processors.tokenizer.token_text import TokenFormat, component_state, detect_format
 
-HALF = "a text has half of a character (a lone surrogate, as bytes that are not UTF-8 leave behind)."
-GOES_ON = "\ue000"
+LONE_SURROGATE = "a text has half of a character (a lone surrogate, as bytes that are not UTF-8 leave behind)."
+CONTINUATION_PREFIX = "\ue000"
 """What a piece would begin with that goes on with a word: a letter that stands for nothing, as no word has pieces."""
 
 
-def learn(found: Collection[str], words: bool) -> Tokenizer:
+def build_tokenizer(units: Collection[str], words: bool) -> Tokenizer:
     """Of these characters or words, in the order of Unicode."""
-    if not found:
+    if not units:
         raise DataError("there is no character to make an alphabet of.")
-    if any("\ud800" <= letter <= "\udfff" for unit in found for letter in unit):
-        raise DataError(HALF)
+    if any("\ud800" <= letter <= "\udfff" for unit in units for letter in unit):
+        raise DataError(LONE_SURROGATE)
     # words, not BPE without merges: the library then refuses what is unknown and does not leave it out
-    backend = Tokenizer(models.WordLevel({unit: i for i, unit in enumerate(sorted(found))}, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit() if words else _each_character()
-    backend.decoder = decoders.WordPiece(GOES_ON, cleanup=False) if words else decoders.Fuse()
+    backend = Tokenizer(models.WordLevel({unit: i for i, unit in enumerate(sorted(units))}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit() if words else _split_characters()
+    backend.decoder = decoders.WordPiece(CONTINUATION_PREFIX, cleanup=False) if words else decoders.Fuse()
     return backend
 
 
-def known(backend: Tokenizer) -> dict[str, int] | None:
+def word_level_vocabulary(backend: Tokenizer) -> dict[str, int] | None:
     """The id of each character or word; None of tokenizers of another kind."""
     if not isinstance(backend.model, models.WordLevel):
         return None
-    wanted = pre_tokenizers.WhitespaceSplit() if form_of(backend) is Form.PIECES else _each_character()
-    splits = state(backend.pre_tokenizer) == state(wanted)
+    wanted = (
+        pre_tokenizers.WhitespaceSplit() if detect_format(backend) is TokenFormat.WORDPIECE else _split_characters()
+    )
+    splits = component_state(backend.pre_tokenizer) == component_state(wanted)
     return backend.get_vocab(with_added_tokens=False) if splits else None
 
 
-def ids(text: str, alphabet: dict[str, int], words: bool) -> list[int]:
+def encode(text: str, alphabet: dict[str, int], words: bool) -> list[int]:
     units = text.split() if words else text
     try:
         return [alphabet[unit] for unit in units]
@@ -52,10 +54,10 @@ def ids(text: str, alphabet: dict[str, int], words: bool) -> list[int]:
         ) from None
 
 
-def places(text: str, words: bool) -> list[tuple[int, int]]:
+def token_spans(text: str, words: bool) -> list[tuple[int, int]]:
     """Where each token stands in its text."""
     return [found.span() for found in re.finditer(r"\S+" if words else r"[\s\S]", text)]
 
 
-def _each_character() -> pre_tokenizers.PreTokenizer:
+def _split_characters() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")

@@ -17,58 +17,62 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from regard.errors import DataError
 from regard.processors.tokenizer import wordpiece
-from regard.processors.tokenizer.token_text import state
+from regard.processors.tokenizer.token_text import component_state
 
-FILES = tuple(
+VOCABULARY_FILES = tuple(
     tuple(name + zipped for name in names)
     for names in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"), ("vocab.txt",))
     for zipped in ("", ".gz")
 )
 """Under which names they lie in a folder; the second are those of OpenAI's own release."""
 
-UNKNOWN, END_OF_WORD, SPACE = "<unk>", "</w>", "Ġ"
+GPT1_UNKNOWN, END_OF_WORD, BYTE_SPACE = "<unk>", "</w>", "Ġ"
 """GPT-1's token for unknown characters, the ending of its words, and a space among GPT-2's bytes."""
 
-NUMBERED = "added_tokens_decoder"
-FLAGS = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
+ADDED_TOKENS_KEY = "added_tokens_decoder"
+ADDED_TOKEN_FIELDS = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
 """Where a configuration has the added tokens by their ids, and what it may say of each."""
 
-GAP = "<mask>"
-ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", GAP)
+ROBERTA_MASK = "<mask>"
+ROBERTA_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", ROBERTA_MASK)
 """Special among bytes though nothing may say so: no merge of GPT-2's makes these of letters and marks."""
 
-NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """What published tokenizers call the parts that special tokens play."""
 
-ACCENTS = "strip_accents"
-OF_BERT = {"do_lower_case": "lowercase", ACCENTS: ACCENTS, "tokenize_chinese_chars": "handle_chinese_chars"}
+STRIP_ACCENTS = "strip_accents"
+BERT_NORMALIZER_KEYS = {
+    "do_lower_case": "lowercase",
+    STRIP_ACCENTS: STRIP_ACCENTS,
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
 """What a configuration says of how BERT reads text, and what the library calls it."""
 
-PLAIN = {"do_basic_tokenize": True, "word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
+BASIC_SETTINGS = {"do_basic_tokenize": True, "word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
 """Settings that need more than a vocabulary where they have another value than this."""
 
-JIEBA = (
+JIEBA_NOTE = (
     "its tokenizer finds Chinese words with jieba, and here each Chinese character is a word: the ids of Chinese text are "
     "others than those that it was trained with."
 )
 
-WRITE = "Have the library that it comes from write a tokenizer.json."
+CONVERT_ADVICE = "Have the library that it comes from write a tokenizer.json."
 
 
-def find(place: Path) -> tuple[Path, ...] | None:
+def find_files(path: Path) -> tuple[Path, ...] | None:
     """The files of a folder that make a tokenizer together; a vocab.txt may be named itself."""
-    if (place.name,) in FILES and place.is_file():
-        return (place,)
-    found = (tuple(place / name for name in names) for names in FILES)
+    if (path.name,) in VOCABULARY_FILES and path.is_file():
+        return (path,)
+    found = (tuple(path / name for name in names) for names in VOCABULARY_FILES)
     return next((files for files in found if all(file.is_file() for file in files)), None)
 
 
-def read(files: tuple[Path, ...], end: str) -> Tokenizer:
+def read_tokenizer(files: tuple[Path, ...], end: str) -> Tokenizer:
     """The tokenizer that they describe; `end` is special wherever it is a token of bytes or of words."""
-    vocabulary, settings = files[0], settings_of(files[0].parent)
-    ids = _vocabulary(vocabulary) if len(files) > 1 else _lines(vocabulary)
+    vocabulary, settings = files[0], read_tokenizer_settings(files[0].parent)
+    ids = _read_vocabulary(vocabulary) if len(files) > 1 else _read_vocab_txt(vocabulary)
     try:
-        added = _added(settings)
+        added = _added_tokens(settings)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"the added tokens cannot be read ({error!r}).", vocabulary.parent) from error
     for token, number in added.values():  # those without a place in the vocabulary come after it
@@ -78,62 +82,66 @@ def read(files: tuple[Path, ...], end: str) -> Tokenizer:
     if sorted(ids.values()) != list(range(len(ids))):
         raise DataError(f"its {len(ids):,} ids are not the numbers from 0 to {len(ids) - 1:,}.", vocabulary)
     backend = (
-        _merging(ids, files[0], files[1], settings, end) if len(files) > 1 else _piecing(ids, vocabulary, settings)
+        _build_bpe(ids, files[0], files[1], settings, end)
+        if len(files) > 1
+        else _build_wordpiece(ids, vocabulary, settings)
     )
     for token, _ in added.values():
         (backend.add_special_tokens if token.special else backend.add_tokens)([token])
     return backend
 
 
-def adjust(backend: Tokenizer, settings: dict[str, Any], folder: Path) -> None:
+def apply_settings(backend: Tokenizer, settings: dict[str, Any], folder: Path) -> None:
     """Make of a tokenizer.json what the library that wrote it does by the settings beside it."""
-    now, jieba = state(backend.normalizer), needs_jieba(settings)
-    if now.get("type") == "BertNormalizer" and (jieba or _class(settings).startswith("BertTokenizer")):
+    now, jieba = component_state(backend.normalizer), needs_jieba(settings)
+    if now.get("type") == "BertNormalizer" and (jieba or _tokenizer_class(settings).startswith("BertTokenizer")):
         # without jieba, which is not in the file, Chinese text would be one long word
-        said = _reading(settings, folder) | ({"handle_chinese_chars": True} if jieba else {})
+        said = _bert_normalizer_args(settings, folder) | ({"handle_chinese_chars": True} if jieba else {})
         parts = {name: value for name, value in now.items() if name != "type"}
         backend.normalizer = normalizers.BertNormalizer(**parts | said)
     special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
-    for token in named(settings).values():
+    for token in special_tokens(settings).values():
         if token not in special and backend.token_to_id(token) is not None:
-            backend.add_special_tokens([_special(token)])
+            backend.add_special_tokens([_special_token(token)])
 
 
 def needs_jieba(settings: dict[str, Any]) -> bool:
-    return _class(settings).startswith("RoFormerTokenizer")
+    return _tokenizer_class(settings).startswith("RoFormerTokenizer")
 
 
-def _class(settings: dict[str, Any]) -> str:
+def _tokenizer_class(settings: dict[str, Any]) -> str:
     return str(settings.get("tokenizer_class", ""))
 
 
-def named(settings: dict[str, Any]) -> dict[str, str]:
+def special_tokens(settings: dict[str, Any]) -> dict[str, str]:
     """The special tokens under the names of their parts."""
-    found = ((name, _name(settings.get(name))) for name in NAMES)
+    found = ((name, _token_content(settings.get(name))) for name in SPECIAL_TOKEN_KEYS)
     return {name: token for name, token in found if token is not None}
 
 
-def _piecing(ids: dict[str, int], path: Path, settings: dict[str, Any]) -> Tokenizer:
-    for key, plain in PLAIN.items():
+def _build_wordpiece(ids: dict[str, int], path: Path, settings: dict[str, Any]) -> Tokenizer:
+    for key, plain in BASIC_SETTINGS.items():
         if settings.get(key, plain) != plain:
-            raise DataError(f"cannot be read by itself: its {key} is {settings[key]!r}.", path, advice=WRITE)
-    unknown = _name(settings.get("unk_token")) or wordpiece.UNKNOWN
+            raise DataError(f"cannot be read by itself: its {key} is {settings[key]!r}.", path, advice=CONVERT_ADVICE)
+    unknown = _token_content(settings.get("unk_token")) or wordpiece.UNKNOWN
     if unknown not in ids:
         raise DataError(f"has no '{unknown}', the token for what it does not know.", path)
-    return wordpiece.assemble(ids, normalizers.BertNormalizer(**_reading(settings, path.parent)), unknown)
+    return wordpiece.build_tokenizer(
+        ids, normalizers.BertNormalizer(**_bert_normalizer_args(settings, path.parent)), unknown
+    )
 
 
-def _reading(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _bert_normalizer_args(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """What is said of how BERT reads text, as the library calls it; without a word on accents, `lowercase` decides."""
-    said = {name: settings[key] for key, name in OF_BERT.items() if key in settings}
-    if wrong := [key for key, name in OF_BERT.items() if not isinstance(said.get(name), bool | None)]:
+    said = {name: settings[key] for key, name in BERT_NORMALIZER_KEYS.items() if key in settings}
+    if wrong := [key for key, name in BERT_NORMALIZER_KEYS.items() if not isinstance(said.get(name), bool | None)]:
         raise DataError(f"its {wrong[0]} is {settings[wrong[0]]!r}, neither true nor false.", folder)
-    return {name: value for name, value in said.items() if value is not None or name == ACCENTS}
+    return {name: value for name, value in said.items() if value is not None or name == STRIP_ACCENTS}
 
 
-def _merging(ids: dict[str, int], vocabulary: Path, merges: Path, settings: dict[str, Any], end: str) -> Tokenizer:
-    pairs, words = _merges(merges), _has_words(ids, vocabulary)
-    unknown = _unknown(ids, words, _name(settings.get("unk_token")), end, vocabulary)
+def _build_bpe(ids: dict[str, int], vocabulary: Path, merges: Path, settings: dict[str, Any], end: str) -> Tokenizer:
+    pairs, words = _read_merges(merges), _is_word_level(ids, vocabulary)
+    unknown = _unknown_token(ids, words, _token_content(settings.get("unk_token")), end, vocabulary)
     parts = {"unk_token": unknown, "end_of_word_suffix": END_OF_WORD if words else None}
     try:
         model = models.BPE(ids, pairs, **{key: part for key, part in parts.items() if part is not None})
@@ -148,41 +156,43 @@ def _merging(ids: dict[str, int], vocabulary: Path, merges: Path, settings: dict
         prefix = bool(settings.get("add_prefix_space", False))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
         backend.decoder = decoders.ByteLevel()
-    special = (end, unknown) if words else (end, unknown, *ROBERTA)
-    backend.add_special_tokens([_special(token) for token in special if token in ids])
+    special = (end, unknown) if words else (end, unknown, *ROBERTA_SPECIAL)
+    backend.add_special_tokens([_special_token(token) for token in special if token in ids])
     return backend
 
 
-def _has_words(ids: dict[str, int], path: Path) -> bool:
-    words, in_bytes = any(END_OF_WORD in token for token in ids), any(SPACE in token for token in ids)
+def _is_word_level(ids: dict[str, int], path: Path) -> bool:
+    words, in_bytes = any(END_OF_WORD in token for token in ids), any(BYTE_SPACE in token for token in ids)
     if words == in_bytes:
-        raise DataError("is neither a vocabulary of bytes as GPT-2's nor one of words as GPT-1's.", path, advice=WRITE)
+        raise DataError(
+            "is neither a vocabulary of bytes as GPT-2's nor one of words as GPT-1's.", path, advice=CONVERT_ADVICE
+        )
     return words
 
 
-def _unknown(ids: dict[str, int], words: bool, said: str | None, end: str, path: Path) -> str | None:
+def _unknown_token(ids: dict[str, int], words: bool, said: str | None, end: str, path: Path) -> str | None:
     """The token for what has none. All the bytes need no such thing; without it, text would be left out in silence."""
     missing = 0 if words else sum(byte not in ids for byte in pre_tokenizers.ByteLevel.alphabet())
     if not words and not missing:
         return None
-    unknown = said or (UNKNOWN if words else end)
+    unknown = said or (GPT1_UNKNOWN if words else end)
     if unknown not in ids:
         lack = f" and lacks {missing} of the 256 bytes" if missing else ""
         raise DataError(f"has no '{unknown}', the token for what it does not know{lack}.", path)
     return unknown
 
 
-def _vocabulary(path: Path) -> dict[str, int]:
-    ids = _json(path)
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    ids = _read_json(path)
     for token, number in ids.items():
         if type(number) is not int:
             raise DataError(f"the id of '{token}' is {number!r}, not a number.", path)
     return ids
 
 
-def _lines(path: Path) -> dict[str, int]:
+def _read_vocab_txt(path: Path) -> dict[str, int]:
     """A token a line, in the order of their ids."""
-    lines = _text(path).replace("\r\n", "\n").rstrip("\n").split("\n")
+    lines = _read_text(path).replace("\r\n", "\n").rstrip("\n").split("\n")
     ids: dict[str, int] = {}
     for number, token in enumerate(lines):
         if ids.setdefault(token, number) != number:
@@ -190,9 +200,9 @@ def _lines(path: Path) -> dict[str, int]:
     return ids
 
 
-def _merges(path: Path) -> list[tuple[str, str]]:
+def _read_merges(path: Path) -> list[tuple[str, str]]:
     pairs = []
-    for number, line in enumerate(_text(path).split("\n"), start=1):
+    for number, line in enumerate(_read_text(path).split("\n"), start=1):
         parts = line.removesuffix("\r").split(" ")
         if parts == [""] or (number == 1 and parts[0].startswith("#version")):
             continue
@@ -202,55 +212,60 @@ def _merges(path: Path) -> list[tuple[str, str]]:
     return pairs
 
 
-def settings_of(folder: Path) -> dict[str, Any]:
+def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
     """What the folder says of its special tokens. A configuration that numbers them is newer than the other files."""
-    settings = _json(folder / "tokenizer_config.json", needed=False)
-    if NUMBERED not in settings:
-        settings |= _json(folder / "special_tokens_map.json", needed=False)
-        older = _json(folder / "added_tokens.json", needed=False)
-        settings[NUMBERED] = {number: {"content": token} for token, number in older.items()}
+    settings = _read_json(folder / "tokenizer_config.json", needed=False)
+    if ADDED_TOKENS_KEY not in settings:
+        settings |= _read_json(folder / "special_tokens_map.json", needed=False)
+        older = _read_json(folder / "added_tokens.json", needed=False)
+        settings[ADDED_TOKENS_KEY] = {number: {"content": token} for token, number in older.items()}
     return settings
 
 
-def _added(settings: dict[str, Any]) -> dict[str, tuple[AddedToken, int | None]]:
+def _added_tokens(settings: dict[str, Any]) -> dict[str, tuple[AddedToken, int | None]]:
     """Tokens beside the merges' own, in the order of their ids where those are said."""
     found: dict[str, tuple[AddedToken, int | None]] = {}
-    for number, token in sorted(settings[NUMBERED].items(), key=lambda item: int(item[0])):
-        found[token["content"]] = AddedToken(**{key: token[key] for key in FLAGS if key in token}), int(number)
-    for value in _named(settings):
-        token = _special(value)
+    for number, token in sorted(settings[ADDED_TOKENS_KEY].items(), key=lambda item: int(item[0])):
+        found[token["content"]] = (
+            AddedToken(**{key: token[key] for key in ADDED_TOKEN_FIELDS if key in token}),
+            int(number),
+        )
+    for value in _special_values(settings):
+        token = _special_token(value)
         number = found[token.content][1] if token.content in found else None
         found[token.content] = token, number
     return found
 
 
-def _special(value: str | dict[str, Any]) -> AddedToken:
+def _special_token(value: str | dict[str, Any]) -> AddedToken:
     """The blank before <mask> belongs to it, for others who look for it in a text: what is put there has its own."""
-    said: dict[str, Any] = value if isinstance(value, dict) else {"content": value, "lstrip": value == GAP}
-    return AddedToken(**{key: said[key] for key in FLAGS if key in said} | {"special": True, "normalized": False})
+    said: dict[str, Any] = value if isinstance(value, dict) else {"content": value, "lstrip": value == ROBERTA_MASK}
+    return AddedToken(
+        **{key: said[key] for key in ADDED_TOKEN_FIELDS if key in said} | {"special": True, "normalized": False}
+    )
 
 
-def _named(settings: dict[str, Any]) -> Iterator[str | dict[str, Any]]:
+def _special_values(settings: dict[str, Any]) -> Iterator[str | dict[str, Any]]:
     """Tokens with a part to play (`eos_token`, ...) and further ones are special."""
     for key, value in settings.items():
         if key in ("additional_special_tokens", "extra_special_tokens"):
             values = list(value.values()) if isinstance(value, dict) else list(value or ())
         else:
             values = [value] if key.endswith("_token") else []
-        yield from (value for value in values if _name(value) is not None)
+        yield from (value for value in values if _token_content(value) is not None)
 
 
-def _name(value: Any) -> str | None:
+def _token_content(value: Any) -> str | None:
     """A token is written as its text, or as an object that has it."""
     value = value.get("content") if isinstance(value, dict) else value
     return value if isinstance(value, str) else None
 
 
-def _json(path: Path, needed: bool = True) -> dict[str, Any]:
+def _read_json(path: Path, needed: bool = True) -> dict[str, Any]:
     if not needed and not path.exists():
         return {}
     try:
-        found = json.loads(_text(path))
+        found = json.loads(_read_text(path))
     except json.JSONDecodeError as error:
         raise DataError(f"is no JSON ({error.msg}).", path, error.lineno) from error
     if not isinstance(found, dict):
@@ -258,7 +273,7 @@ def _json(path: Path, needed: bool = True) -> dict[str, Any]:
     return found
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         content = path.read_bytes()
         return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")

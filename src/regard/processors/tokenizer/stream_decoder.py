@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from regard.errors import SettingError
-from regard.processors.tokenizer.token_text import Form, ending, to_bytes
-from regard.processors.tokenizer.tokenizer import Text
+from regard.processors.tokenizer.token_text import TokenFormat, to_bytes, word_suffix
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 
 
-class Flow:
+class StreamDecoder:
     """All that `add` and `end` return, joined, is the text of all tokens, cut before the first of the stop strings.
 
     The first is the one that begins first. `add` keeps back half a character and what may yet become a stop string."""
 
-    def __init__(self, text: Text, until: Sequence[str] = ()) -> None:
-        if isinstance(until, str) or not all(until):
+    def __init__(self, text: TextTokenizer, stop: Sequence[str] = ()) -> None:
+        if isinstance(stop, str) or not all(stop):
             raise SettingError("stop strings are a list of texts, and none of them is empty.")
-        self._text, self._until = text, tuple(until)
-        self._reader = _reader(text)
-        self._held = ""
+        self._text, self._stop_strings = text, tuple(stop)
+        self._detokenizer = _make_detokenizer(text)
+        self._pending = ""
         self.stopped = False
         """whether a stop string was met"""
 
@@ -29,67 +29,69 @@ class Flow:
         """The text that is now certain."""
         if self.stopped:
             return ""
-        special, reader = self._text.special, self._reader
-        self._held += "".join(reader.add(token) for token in ids if token not in special)
-        first, may = self._stop(), self._begun()
+        special, reader = self._text.special_ids, self._detokenizer
+        self._pending += "".join(reader.add(token) for token in ids if token not in special)
+        first, may = self._find_stop(), self._find_partial_stop()
         if first is not None and first <= may:
-            return self._say(first, stopped=True)
-        return self._say(may)
+            return self._emit(first, stopped=True)
+        return self._emit(may)
 
     def end(self) -> str:
         """The rest: nothing comes any more."""
         if self.stopped:
             return ""
-        self._held += self._reader.end()
-        first = self._stop()
-        return self._say(len(self._held)) if first is None else self._say(first, stopped=True)
+        self._pending += self._detokenizer.end()
+        first = self._find_stop()
+        return self._emit(len(self._pending)) if first is None else self._emit(first, stopped=True)
 
-    def _say(self, until: int, stopped: bool = False) -> str:
-        said, self._held, self.stopped = self._held[:until], "" if stopped else self._held[until:], stopped
+    def _emit(self, until: int, stopped: bool = False) -> str:
+        said, self._pending, self.stopped = self._pending[:until], "" if stopped else self._pending[until:], stopped
         return said
 
-    def _stop(self) -> int | None:
+    def _find_stop(self) -> int | None:
         """Where the first stop string begins."""
-        found = [place for stop in self._until if (place := self._held.find(stop)) >= 0]
+        found = [place for stop in self._stop_strings if (place := self._pending.find(stop)) >= 0]
         return min(found, default=None)
 
-    def _begun(self) -> int:
+    def _find_partial_stop(self) -> int:
         """Where something begins that the next tokens may make a stop string of; otherwise the end."""
-        longest = max(map(len, self._until), default=1) - 1
-        places = range(max(0, len(self._held) - longest), len(self._held))
-        begun = (place for place in places if any(stop.startswith(self._held[place:]) for stop in self._until))
-        return next(begun, len(self._held))
+        longest = max(map(len, self._stop_strings), default=1) - 1
+        places = range(max(0, len(self._pending) - longest), len(self._pending))
+        begun = (
+            place for place in places if any(stop.startswith(self._pending[place:]) for stop in self._stop_strings)
+        )
+        return next(begun, len(self._pending))
 
 
-class _Reader(Protocol):
+class _Detokenizer(Protocol):
     """Tokens -> text without regard to stop strings."""
 
     def add(self, token: int) -> str: ...
     def end(self) -> str: ...
 
 
-def _reader(text: Text) -> _Reader:
-    if text.form in (Form.BYTES, Form.SENTENCES):
-        return _Bytes(text, strip=text.form is Form.SENTENCES)
-    if text.form in (Form.JOINED, Form.WORDS):
-        return _Words(text)
-    return _Window(text)
+def _make_detokenizer(text: TextTokenizer) -> _Detokenizer:
+    if text.token_format in (TokenFormat.BYTES, TokenFormat.PREFIXED_BYTES):
+        return _ByteDetokenizer(text, strip=text.token_format is TokenFormat.PREFIXED_BYTES)
+    if text.token_format in (TokenFormat.CHARACTERS, TokenFormat.WORD_SUFFIX):
+        return _WordDetokenizer(text)
+    return _WindowDetokenizer(text)
 
 
-class _Bytes:
+class _ByteDetokenizer:
     """Bytes, of which only whole characters are said; what can be none is U+FFFD, as in `decode`."""
 
-    def __init__(self, text: Text, strip: bool) -> None:
+    def __init__(self, text: TextTokenizer, strip: bool) -> None:
         self._text, self._strip = text, strip
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
-        return self._first(self._decoder.decode(to_bytes(self._text.name_of(token))))
+        return self._strip_prefix(self._decoder.decode(to_bytes(self._text.id_to_token(token))))
 
     def end(self) -> str:
-        return self._first(self._decoder.decode(b"", final=True))
+        return self._strip_prefix(self._decoder.decode(b"", final=True))
 
-    def _first(self, said: str) -> str:
+    def _strip_prefix(self, said: str) -> str:
         """Without the space that was put in front of the text, where one was."""
         if said and self._strip:
             self._strip = False
@@ -97,43 +99,43 @@ class _Bytes:
         return said
 
 
-class _Words:
+class _WordDetokenizer:
     """Names as they are; the ending of a word is a space once another token follows."""
 
-    def __init__(self, text: Text) -> None:
-        self._text, self._ending, self._rest = text, ending(text.backend), ""
+    def __init__(self, text: TextTokenizer) -> None:
+        self._text, self._suffix, self._pending = text, word_suffix(text.backend), ""
 
     def add(self, token: int) -> str:
-        before, name = self._rest, self._text.name_of(token)
-        if not self._ending or not name:
+        before, name = self._pending, self._text.id_to_token(token)
+        if not self._suffix or not name:
             return name
-        said, mark, after = name.partition(self._ending)
-        self._rest = mark + after
-        return before.replace(self._ending, " ") + said
+        said, mark, after = name.partition(self._suffix)
+        self._pending = mark + after
+        return before.replace(self._suffix, " ") + said
 
     def end(self) -> str:
-        return self._rest.replace(self._ending, "") if self._ending else ""
+        return self._pending.replace(self._suffix, "") if self._suffix else ""
 
 
-class _Window:
+class _WindowDetokenizer:
     """Any other tokenizer: what a token adds to the text of the last few. Half a character shows as U+FFFD at the end."""
 
-    KEPT = 8
+    CONTEXT = 8
     """tokens that are decoded again with the next, and the most for which an end that is unreadable is kept back"""
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: TextTokenizer) -> None:
         self._text = text
-        self._said: list[int] = []
-        self._new: list[int] = []
+        self._context: list[int] = []
+        self._pending: list[int] = []
 
     def add(self, token: int) -> str:
-        self._new.append(token)
+        self._pending.append(token)
         more = self.end()
-        if more.endswith("\ufffd") and len(self._new) < self.KEPT:
+        if more.endswith("\ufffd") and len(self._pending) < self.CONTEXT:
             return ""
-        self._said, self._new = (self._said + self._new)[-self.KEPT :], []
+        self._context, self._pending = (self._context + self._pending)[-self.CONTEXT :], []
         return more
 
     def end(self) -> str:
-        before, after = self._text.decode([self._said, self._said + self._new])
+        before, after = self._text.decode([self._context, self._context + self._pending])
         return after[len(before) :]

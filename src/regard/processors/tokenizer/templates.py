@@ -9,36 +9,36 @@ from tokenizers import Tokenizer, models, processors
 
 
 @dataclass(frozen=True)
-class Frame:
+class TokenTemplate:
     start: tuple[int, ...] = ()
-    between: tuple[int, ...] = ()
+    separator: tuple[int, ...] = ()
     end: tuple[int, ...] = ()
-    second: int = 0
+    second_type: int = 0
     """the type of the second text and of what stands behind it; all before has type 0"""
 
-    def row(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
+    def build_inputs(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
         """The ids of a text or a pair with what belongs around them, and the type of each."""
         if second is None:
             ids = [*self.start, *first, *self.end]
             return ids, [0] * len(ids)
-        before, after = [*self.start, *first, *self.between], [*second, *self.end]
-        return [*before, *after], [0] * len(before) + [self.second] * len(after)
+        before, after = [*self.start, *first, *self.separator], [*second, *self.end]
+        return [*before, *after], [0] * len(before) + [self.second_type] * len(after)
 
-    def room(self, texts: int) -> int:
+    def num_special_tokens(self, num_texts: int) -> int:
         """How many tokens it takes itself around one text or two."""
-        return len(self.start) + len(self.end) + (len(self.between) if texts > 1 else 0)
+        return len(self.start) + len(self.end) + (len(self.separator) if num_texts > 1 else 0)
 
-    def template(self, name: Callable[[int], str]) -> processors.PostProcessor:
+    def post_processor(self, id_to_token: Callable[[int], str]) -> processors.PostProcessor:
         """The same for the library."""
-        end = [f"{name(i)}:0" for i in self.end]
-        first = [*(f"{name(i)}:0" for i in self.start), "$A:0"]
-        second = [f"$B:{self.second}", *(f"{name(i)}:{self.second}" for i in self.end)]
-        pair = [*first, *(f"{name(i)}:0" for i in self.between), *second]
-        known = {(name(i), i) for i in (*self.start, *self.between, *self.end)}
+        end = [f"{id_to_token(i)}:0" for i in self.end]
+        first = [*(f"{id_to_token(i)}:0" for i in self.start), "$A:0"]
+        second = [f"$B:{self.second_type}", *(f"{id_to_token(i)}:{self.second_type}" for i in self.end)]
+        pair = [*first, *(f"{id_to_token(i)}:0" for i in self.separator), *second]
+        known = {(id_to_token(i), i) for i in (*self.start, *self.separator, *self.end)}
         return processors.TemplateProcessing(single=[*first, *end], pair=pair, special_tokens=sorted(known))
 
 
-def frame_of(backend: Tokenizer) -> Frame | None:
+def template_of(backend: Tokenizer) -> TokenTemplate | None:
     """What the library puts around a text; None: nothing."""
     if backend.post_processor is None:
         return None
@@ -47,5 +47,5 @@ def frame_of(backend: Tokenizer) -> Frame | None:
     pair = probe.encode("a", "a")
     a, b = pair.sequence_ids.index(0), pair.sequence_ids.index(1)
     ids = pair.ids
-    frame = Frame(tuple(ids[:a]), tuple(ids[a + 1 : b]), tuple(ids[b + 1 :]), pair.type_ids[b])
+    frame = TokenTemplate(tuple(ids[:a]), tuple(ids[a + 1 : b]), tuple(ids[b + 1 :]), pair.type_ids[b])
     return frame if probe.encode("a").ids != [0] else None

@@ -13,61 +13,65 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from regard.errors import DataError, SettingError
 
 PREFIX = "##"
-PAD, UNKNOWN, START, END, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PAD, UNKNOWN, START, END, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """The first five ids of every tokenizer of this kind that is trained here."""
 
-MARK = "\ue000"
+WORD_START = "\ue000"
 """Stands before each word while pieces are learnt. No text has it: BERT's normaliser takes such characters out."""
 
 
-def assemble(ids: Mapping[str, int], normaliser: normalizers.BertNormalizer, unknown: str = UNKNOWN) -> Tokenizer:
+def build_tokenizer(
+    ids: Mapping[str, int], normalizer: normalizers.BertNormalizer, unknown: str = UNKNOWN
+) -> Tokenizer:
     """BERT's tokenizer with this vocabulary; those of BERT's own tokens that it has are special."""
     backend = Tokenizer(models.WordPiece(dict(ids), unk_token=unknown))
-    backend.normalizer = normaliser
+    backend.normalizer = normalizer
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix=PREFIX)
-    backend.add_special_tokens([token for token in dict.fromkeys((*SPECIAL, unknown)) if token in ids])
+    backend.add_special_tokens([token for token in dict.fromkeys((*SPECIAL_TOKENS, unknown)) if token in ids])
     return backend
 
 
-def learn(texts: Iterable[str], vocabulary: int, lower: bool) -> Tokenizer:
+def train(texts: Iterable[str], vocabulary: int, lowercase: bool) -> Tokenizer:
     """Pieces by the merges of pairs that are most frequent, from an iterator.
 
     The library's own trainer numbers the letters inside words as it happens to find them and settles ties by these
     numbers: no two trainings agree. Words with a mark before them have no such letters."""
-    room = vocabulary - len(SPECIAL)
+    room = vocabulary - len(SPECIAL_TOKENS)
     if room < 2:
-        raise SettingError(f"a vocabulary of {vocabulary} tokens is too small: {len(SPECIAL)} of them are special.")
-    normaliser = normalizers.BertNormalizer(lowercase=lower)
+        raise SettingError(
+            f"a vocabulary of {vocabulary} tokens is too small: {len(SPECIAL_TOKENS)} of them are special."
+        )
+    normaliser = normalizers.BertNormalizer(lowercase=lowercase)
     words = pre_tokenizers.BertPreTokenizer()
     marked = Tokenizer(models.BPE())
     marked.normalizer = normaliser
     marked.pre_tokenizer = pre_tokenizers.Sequence(
-        [words, pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="always", split=False)]
+        [words, pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always", split=False)]
     )
     seen: Counter[str] = Counter()
     # more than will be kept: how many letters there are, which also take a place, is not known before
     trainer = trainers.BpeTrainer(vocab_size=2 * vocabulary + 4000, min_frequency=2, show_progress=False)
-    marked.train_from_iterator(_counted(texts, seen), trainer)
-    letters = _letters(seen, normaliser)
+    marked.train_from_iterator(_count_characters(texts, seen), trainer)
+    letters = _count_normalized(seen, normaliser)
     if not letters:
         raise DataError("there is no character to make a vocabulary of.")
     inner = {x for x in letters if len(words.pre_tokenize_str(normaliser.normalize_str("a" + x))) == 1}
     found = marked.get_vocab()
     merged = [name for name in sorted(found, key=found.__getitem__) if len(name) > 1]
-    names = _names(letters, inner, merged, room // 2)
+    names = _make_vocabulary(letters, inner, merged, room // 2)
     if len(names) < vocabulary:  # what merges leave is for letters
-        names = _names(letters, inner, merged, room // 2 + vocabulary - len(names))
-    return assemble({name: number for number, name in enumerate(names[:vocabulary])}, normaliser)
+        names = _make_vocabulary(letters, inner, merged, room // 2 + vocabulary - len(names))
+    return build_tokenizer({name: number for number, name in enumerate(names[:vocabulary])}, normaliser)
 
 
-def _counted(texts: Iterable[str], seen: Counter[str]) -> Iterator[str]:
+def _count_characters(texts: Iterable[str], seen: Counter[str]) -> Iterator[str]:
     for text in texts:
         seen.update(text)
         yield text
 
 
-def _letters(seen: Mapping[str, int], normaliser: normalizers.BertNormalizer) -> Counter[str]:
+def _count_normalized(seen: Mapping[str, int], normaliser: normalizers.BertNormalizer) -> Counter[str]:
     """How often each letter stands in the texts as they are read: É may count as e."""
     letters: Counter[str] = Counter()
     for raw, count in seen.items():
@@ -76,7 +80,7 @@ def _letters(seen: Mapping[str, int], normaliser: normalizers.BertNormalizer) ->
     return letters
 
 
-def _names(letters: Counter[str], inner: set[str], merged: Iterable[str], room: int) -> list[str]:
+def _make_vocabulary(letters: Counter[str], inner: set[str], merged: Iterable[str], room: int) -> list[str]:
     """All tokens: as many letters as there is room for, the most frequent, and what is merged of these.
 
     A letter has one name where a word begins and, if it is an `inner` one, another inside of words."""
@@ -86,11 +90,11 @@ def _names(letters: Counter[str], inner: set[str], merged: Iterable[str], room: 
         if room < 0 and kept:
             break
         kept.append(letter)
-    known = {*kept, MARK}
-    pieces = (_piece(name) for name in merged if known.issuperset(name))
+    known = {*kept, WORD_START}
+    pieces = (_to_wordpiece(name) for name in merged if known.issuperset(name))
     inside = (PREFIX + letter for letter in sorted(inner.intersection(kept)))
-    return list(dict.fromkeys((*SPECIAL, *sorted(kept), *inside, *pieces)))
+    return list(dict.fromkeys((*SPECIAL_TOKENS, *sorted(kept), *inside, *pieces)))
 
 
-def _piece(name: str) -> str:
-    return name.removeprefix(MARK) if name.startswith(MARK) else PREFIX + name
+def _to_wordpiece(name: str) -> str:
+    return name.removeprefix(WORD_START) if name.startswith(WORD_START) else PREFIX + name

@@ -9,14 +9,16 @@ from itertools import chain
 import numpy as np
 
 from regard.errors import DataError
-from regard.processors.tokenizer.token_text import Form, to_bytes
+from regard.processors.tokenizer.token_text import TokenFormat, to_bytes
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
 Span = tuple[int, int]
 """Where a token stands in its text: its first character, and the one behind its last."""
 
 
-def apart(sentences: Sequence[Sequence[str]], encode: Encode, unknown: int | None) -> list[tuple[list[int], list[int]]]:
+def encode_split_words(
+    sentences: Sequence[Sequence[str]], encode: Encode, unknown: int | None
+) -> list[tuple[list[int], list[int]]]:
     """The tokens of words that are given one by one, and the number of the word that each belongs to.
 
     Every word has a token: one of which nothing is left is unknown."""
@@ -35,24 +37,26 @@ def apart(sentences: Sequence[Sequence[str]], encode: Encode, unknown: int | Non
     ]
 
 
-def around(texts: Sequence[str], encode: Encode, name: str, mask: int, blank: bool) -> list[list[int]]:
+def encode_with_masks(
+    texts: Sequence[str], encode: Encode, mask_token: str, mask_id: int, strip_space: bool
+) -> list[list[int]]:
     """The tokens of texts in which `name` stands for the mask, with `blank` together with the blanks before it."""
-    parts = [text.split(name) for text in texts]
-    cut = [part.rstrip() if blank and at + 1 < len(row) else part for row in parts for at, part in enumerate(row)]
+    parts = [text.split(mask_token) for text in texts]
+    cut = [part.rstrip() if strip_space and at + 1 < len(row) else part for row in parts for at, part in enumerate(row)]
     rows = iter(encode(cut))
-    return [[*next(rows), *(token for _ in row[1:] for token in (mask, *next(rows)))] for row in parts]
+    return [[*next(rows), *(token for _ in row[1:] for token in (mask_id, *next(rows)))] for row in parts]
 
 
-def trimmed(text: str, spans: Sequence[Span], blank: np.ndarray | None) -> list[Span]:
+def trim_spans(text: str, spans: Sequence[Span], is_whitespace: np.ndarray | None) -> list[Span]:
     """The places of tokens without blanks in front, and with the accents behind them that were taken off.
 
     `blank` says of bytes which tokens are blanks altogether: one may have been put in front, and stands nowhere."""
-    if not spans or (blank is None and text.isascii()):
+    if not spans or (is_whitespace is None and text.isascii()):
         return list(spans)
     found = []
     limits = [start for start, _ in spans[1:]] + [len(text)]
     for number, ((start, end), limit) in enumerate(zip(spans, limits, strict=True)):
-        if blank is not None and blank[number] and not text[start:end].isspace():
+        if is_whitespace is not None and is_whitespace[number] and not text[start:end].isspace():
             end = start
         while start < end and text[start].isspace():
             start += 1
@@ -62,22 +66,22 @@ def trimmed(text: str, spans: Sequence[Span], blank: np.ndarray | None) -> list[
     return found
 
 
-def blanks(names: Sequence[str]) -> np.ndarray:
+def whitespace_mask(names: Sequence[str]) -> np.ndarray:
     """Which tokens of bytes are nothing but blanks."""
     return np.array([not to_bytes(name).strip() for name in names], dtype=bool)
 
 
-def edges(names: Sequence[str], form: Form, mark: str) -> np.ndarray:
+def word_boundaries(names: Sequence[str], token_format: TokenFormat, mark: str) -> np.ndarray:
     """(N, 2): whether a word begins with the token of each name, and whether one begins behind it."""
-    return np.array([_edges(name, form, mark) for name in names], dtype=bool).reshape(-1, 2)
+    return np.array([_word_boundary(name, token_format, mark) for name in names], dtype=bool).reshape(-1, 2)
 
 
-def _edges(name: str, form: Form, mark: str) -> tuple[bool, bool]:
-    if form is Form.PIECES:
+def _word_boundary(name: str, form: TokenFormat, mark: str) -> tuple[bool, bool]:
+    if form is TokenFormat.WORDPIECE:
         return not name.startswith(mark), False
-    if form is Form.WORDS:
+    if form is TokenFormat.WORD_SUFFIX:
         return False, name.endswith(mark)
-    if form is Form.OTHER:
+    if form is TokenFormat.OTHER:
         return name.startswith(("Ġ", "▁")), False
-    text = name if form is Form.JOINED else to_bytes(name).decode("ascii", "replace")
+    text = name if form is TokenFormat.CHARACTERS else to_bytes(name).decode("ascii", "replace")
     return text[:1].isspace(), text[-1:].isspace()

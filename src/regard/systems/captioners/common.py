@@ -1,7 +1,7 @@
 """What all captioners share: the body that they see through, and how a config remembers it.
 
 `model.encoder` names a preset of a system that sees, which is made anew and learns with the rest, or a folder with one that has
-learnt already. `model.seeing` then says in full what that body is, so that a saved captioner is loaded by itself, wherever that
+learnt already. `model.encoder_config` then says in full what that body is, so that a saved captioner is loaded by itself, wherever that
 folder has gone.
 """
 
@@ -18,189 +18,199 @@ from torch import Tensor
 
 from regard import index
 from regard.config import as_dict, from_dict, override
-from regard.errors import SettingError, UnknownName
+from regard.errors import SettingError, UnknownNameError
 from regard.lazy import LazyTable
-from regard.nn.attention.masks import Causal, Real, join
+from regard.nn.attention.masks import Causal, Padding, and_masks
 from regard.nn.blocks.cross_decoder import CrossDecoder
 from regard.nn.blocks.decoding_state import DecoderState
-from regard.nn.vision.dense import Tap
-from regard.nn.vision.encoder import Eyes
-from regard.processors.image import Pixels
+from regard.nn.vision.dense import FeatureTap
+from regard.nn.vision.encoder import VisionEncoder
+from regard.processors.image import ImageProcessor
 from regard.systems import SYSTEMS
-from regard.systems.common.seq2seq_inputs import prompt_of, target_of
+from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
 from regard.systems.common.system import System, check_sizes
-from regard.types import Batch, States
+from regard.types import Batch, BodyOutput
 
-SEEING: LazyTable[System] = LazyTable(
+ENCODER_SYSTEMS: LazyTable[System] = LazyTable(
     {name: SYSTEMS.paths[name] for name in ("resnet", "bit", "vit", "hybrid", "swin")}
 )
 """Systems that captioners can see through."""
 
 
 @dataclass(frozen=True)
-class Captioner:
+class CaptionConfig:
     """Fields of every captioner."""
 
     encoder: str = "resnet-18"
     """what it sees through: a preset that reads pictures, made anew, or a folder of one, whose weights are taken"""
-    seeing: dict[str, Any] = field(default_factory=dict)
+    encoder_config: dict[str, Any] = field(default_factory=dict)
     """changes of that preset, for example stride=2; then all that is known of it, which follows from model.encoder"""
-    frozen: bool = False
+    freeze_encoder: bool = False
     """what it sees through does not learn"""
-    size: int = 224
+    image_size: int = 224
     """side of the pictures; of a folder that of its own, where nothing else is said"""
-    vocabulary: int = 10_000
+    vocab_size: int = 10_000
     """tokens"""
-    length: int = 64
+    max_length: int = 64
     """longest caption, in tokens"""
-    pad: int = 0
+    pad_id: int = 0
     """id of the padding token"""
-    start: int = 1
+    bos_id: int = 1
     """id of the token that a caption starts from"""
-    end: int = 2
+    eos_id: int = 2
     """id of the token that ends a caption"""
 
-    sees: ClassVar[tuple[str, ...]] = tuple(SEEING)
+    encoder_systems: ClassVar[tuple[str, ...]] = tuple(ENCODER_SYSTEMS)
     """systems that it can see through"""
-    sizes: ClassVar[tuple[str, ...]] = ()
+    size_fields: ClassVar[tuple[str, ...]] = ()
     """further fields that are sizes"""
-    shares: ClassVar[tuple[str, ...]] = ("dropout",)
+    fraction_fields: ClassVar[tuple[str, ...]] = ("dropout",)
     """fields that are shares of something dropped"""
 
     def __post_init__(self) -> None:
         if os.sep in self.encoder:
             object.__setattr__(self, "encoder", os.path.abspath(os.path.expanduser(self.encoder)))
-        check_sizes(self, ("size", "vocabulary", "length", *self.sizes), self.shares)
-        object.__setattr__(self, "seeing", self._seen())
-        self.looked_at()
+        check_sizes(self, ("image_size", "vocab_size", "max_length", *self.size_fields), self.fraction_fields)
+        object.__setattr__(self, "encoder_config", self._resolve_encoder())
+        self.encoder_tap()
 
-    def _seen(self) -> dict[str, Any]:
+    def _resolve_encoder(self) -> dict[str, Any]:
         """All that is known of the body that it sees through. What was made for another `encoder` is forgotten."""
-        known = self.seeing if self.seeing.get("name") == self.encoder or "name" not in self.seeing else {}
+        known = (
+            self.encoder_config
+            if self.encoder_config.get("name") == self.encoder or "name" not in self.encoder_config
+            else {}
+        )
         if not {"name", "system", "config"} <= known.keys():
-            known = _of_preset(self.encoder, {**known, "size": self.size})
+            known = _preset_encoder(self.encoder, {**known, "image_size": self.image_size})
         system = known.get("system")
-        if system not in self.sees:
+        if system not in self.encoder_systems:
             raise SettingError(
                 f"model.encoder={self.encoder} is of the system '{system}', and this captioner sees through "
-                f"{' or '.join(self.sees)}.{_others(str(system), self.sees)}"
+                f"{' or '.join(self.encoder_systems)}.{_compatible_captioners(str(system), self.encoder_systems)}"
             )
         config = dict(known["config"])
-        if os.sep not in self.encoder and self.encoder not in SEEING:  # of a preset, which is made for these pictures
-            config["size"] = self.size
-        made = from_dict(SEEING[system].config, config, "model.seeing.")
-        return {"name": self.encoder, "system": system, "config": _plain(as_dict(made))}
+        if (
+            os.sep not in self.encoder and self.encoder not in ENCODER_SYSTEMS
+        ):  # of a preset, which is made for these pictures
+            config["image_size"] = self.image_size
+        made = from_dict(ENCODER_SYSTEMS[system].config, config, "model.encoder_config.")
+        return {"name": self.encoder, "system": system, "config": _to_json(as_dict(made))}
 
-    def body(self) -> tuple[System, Any]:
+    def encoder_system(self) -> tuple[System, Any]:
         """The system that it sees through, and its config."""
-        system = SEEING[self.seeing["system"]]
-        return system, from_dict(system.config, self.seeing["config"], "model.seeing.")
+        system = ENCODER_SYSTEMS[self.encoder_config["system"]]
+        return system, from_dict(system.config, self.encoder_config["config"], "model.encoder_config.")
 
     @property
     def channels(self) -> int:
         """Of a picture."""
-        return int(self.seeing["config"]["channels"])
+        return int(self.encoder_config["config"]["in_channels"])
 
     @property
-    def folder(self) -> Path | None:
+    def encoder_folder(self) -> Path | None:
         """Where the weights of the body that it sees through come from, where it does not begin anew."""
         return Path(self.encoder) if os.sep in self.encoder else None
 
-    def looked_at(self) -> tuple[Tap, bool]:
+    def encoder_tap(self) -> tuple[FeatureTap, bool]:
         """The map of that body that is looked at, and whether it is its last states."""
-        taps = self.body()[1].maps()
-        number = getattr(self, "tap", None)
+        taps = self.encoder_system()[1].feature_maps()
+        number = getattr(self, "feature_level", None)
         if number is None:
             return taps[-1], True
-        if not 0 <= number < len(taps) or taps[number].at < 0:
-            able = [str(n) for n, tap in enumerate(taps) if tap.at >= 0]
+        if not 0 <= number < len(taps) or taps[number].index < 0:
+            able = [str(n) for n, tap in enumerate(taps) if tap.index >= 0]
             raise SettingError(
-                f"model.tap={number}: {self.encoder} offers {', '.join(able)}, from fine to coarse, or none."
+                f"model.feature_level={number}: {self.encoder} offers {', '.join(able)}, from fine to coarse, or none."
             )
         return taps[number], False
 
-    def eyes(self) -> Eyes:
+    def build_encoder(self) -> VisionEncoder:
         """The body that it sees through, made anew."""
-        system, config = self.body()
-        return Eyes(system.build(config), *self.looked_at(), frozen=self.frozen)
+        system, config = self.encoder_system()
+        return VisionEncoder(system.build(config), *self.encoder_tap(), frozen=self.freeze_encoder)
 
-    def pixels(self) -> Pixels | None:
+    def image_processor(self) -> ImageProcessor | None:
         """How pictures are made ready for a folder that says so, at the size of this captioner; None: nobody says it."""
-        if self.folder is None or not Pixels.exists(self.folder):
+        if self.encoder_folder is None or not ImageProcessor.exists(self.encoder_folder):
             return None
-        said = Pixels.load(self.folder).steady(self.size)
-        return said if said.size == (self.size, self.size) else said.at(self.size, self.size)
+        said = ImageProcessor.load(self.encoder_folder).with_fixed_size(self.image_size)
+        return (
+            said
+            if said.size == (self.image_size, self.image_size)
+            else said.with_size(self.image_size, self.image_size)
+        )
 
 
-def _of_preset(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _preset_encoder(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     if os.sep in name:
         raise SettingError(f"model.encoder={name} is a folder, which 'regard train' and regard.build read.")
     owner = index.presets().get(name, "")
-    for system in (SEEING[owner],) if owner in SEEING else SEEING.values():
+    for system in (ENCODER_SYSTEMS[owner],) if owner in ENCODER_SYSTEMS else ENCODER_SYSTEMS.values():
         if name in system.presets:
-            config = override(system.presets[name].config, changes, "model.seeing.")
+            config = override(system.presets[name].config, changes, "model.encoder_config.")
             return {"name": name, "system": system.name, "config": as_dict(config)}
-    known = [preset for system in SEEING.values() for preset in system.presets]
-    raise UnknownName("encoder", name, known, "Name one of these presets, or a folder of such a model.")
+    known = [preset for system in ENCODER_SYSTEMS.values() for preset in system.presets]
+    raise UnknownNameError("encoder", name, known, "Name one of these presets, or a folder of such a model.")
 
 
-def _others(system: str, sees: Sequence[str]) -> str:
+def _compatible_captioners(system: str, sees: Sequence[str]) -> str:
     """Which captioners could."""
     able = "caption-fixed, caption-attend and caption-transformer"
-    return f" With it: {able}." if system in SEEING and system not in sees else ""
+    return f" With it: {able}." if system in ENCODER_SYSTEMS and system not in sees else ""
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """As a file of JSON gives it back."""
     if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}
-    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+        return {key: _to_json(part) for key, part in value.items()}
+    return [_to_json(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-class Looking:
+class CaptionMixin:
     """What the bodies of captioners offer beside what they compute."""
 
-    eyes: Eyes
-    first_place = 0
+    eyes: VisionEncoder
+    first_image_position = 0
     """of what is regarded, the first that lies in the picture"""
 
     def grid(self, batch: Batch) -> tuple[int, int]:
         """How the places lie in the picture: so many down and across, row by row."""
-        return self.eyes.grid(batch.x)
+        return self.eyes.grid(batch.inputs)
 
 
-def beside(seen: Tensor, batch: Batch) -> Tensor:
+def expand_to_captions(features: Tensor, batch: Batch) -> Tensor:
     """What was seen of each picture, beside every caption of it: a picture is looked at once, however many it has."""
-    return seen if batch.owners is None else seen.index_select(0, batch.owners)
+    return features if batch.image_index is None else features.index_select(0, batch.image_index)
 
 
-class Telling(Looking, CrossDecoder):
+class CaptionDecoder(CaptionMixin, CrossDecoder):
     """Captioners that speak as the Transformer does: every word looks at all words before it, and at the picture."""
 
     def encode(self, batch: Batch) -> Float[Tensor, "B K D"]:
         """What of the picture is looked at."""
         raise NotImplementedError
 
-    def forward(self, batch: Batch) -> States:
-        context, target = self.encode(batch), target_of(batch)
-        rule = join(Causal(), None if batch.target_mask is None else Real(batch.target_mask))
-        return States(self.tell(target, context, rule=rule), context=context)
+    def forward(self, batch: Batch) -> BodyOutput:
+        context, target = self.encode(batch), require_decoder_inputs(batch)
+        rule = and_masks(Causal(), None if batch.decoder_mask is None else Padding(batch.decoder_mask))
+        return BodyOutput(self.decode(target, context, mask=rule), cross_states=context)
 
-    def start(self, batch: Batch, room: int | None = None) -> DecoderState:
+    def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
         """Read the picture, and all but the last token of the prompt. With `room`, memory is made for that many positions."""
-        return self.begin(self.encode(batch), None, prompt_of(batch), room)
+        return self.prefill(self.encode(batch), None, require_prompt(batch), max_positions)
 
 
 def recipe(vocabulary: int, **train: Any) -> dict[str, dict[str, Any]]:
     """For some thousand pictures with a few captions each, all of it from nothing."""
     usual = {
-        "steps": 4000, "images": 64, "accumulate": 1, "rate": 1e-3, "warmup": 0.05, "schedule": "cosine", "decay": 0.05,
-        "betas": "0.9,0.98", "eps": 1e-8, "clip": 1.0, "smoothing": 0.1, "every": 500,
+        "steps": 4000, "batch_size": 64, "grad_accum": 1, "lr": 1e-3, "warmup_steps": 0.05, "lr_schedule": "cosine", "weight_decay": 0.05,
+        "betas": "0.9,0.98", "eps": 1e-8, "grad_clip": 1.0, "label_smoothing": 0.1, "eval_every": 500,
     }  # fmt: skip
     return {
-        "train": {**usual, **train}, "data": {"vocabulary": vocabulary}, "decode": {"beam": 3, "penalty": 0.6},
+        "train": {**usual, **train}, "data": {"vocab_size": vocabulary}, "decode": {"num_beams": 3, "length_penalty": 0.6},
     }  # fmt: skip
 
 
-FURTHER = {"caption": {"train": {**recipe(1)["train"], "rate": 1e-4}}}
+FINETUNE_RECIPES = {"caption": {"train": {**recipe(1)["train"], "lr": 1e-4}}}
 """For weights that have learnt already."""

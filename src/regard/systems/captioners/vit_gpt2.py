@@ -15,21 +15,37 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import WeightsError
-from regard.nn.attention.positions import Learned
-from regard.nn.blocks.block import Stack, Tokens, vaswani_block
-from regard.nn.blocks.norm import Norm
+from regard.nn.attention.positions import LearnedPosition
+from regard.nn.blocks.block import Stack, TokenEmbedding, transformer_block
+from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
-from regard.nn.vision.encoder import Eyes
+from regard.nn.vision.encoder import VisionEncoder
 from regard.systems import gpt2
-from regard.systems.captioners.common import FURTHER, SEEING, Captioner, Telling, beside, recipe
+from regard.systems.captioners.common import (
+    ENCODER_SYSTEMS,
+    FINETUNE_RECIPES,
+    CaptionConfig,
+    CaptionDecoder,
+    expand_to_captions,
+    recipe,
+)
 from regard.systems.common import vision
 from regard.systems.common.system import Preset, System
 from regard.types import Batch
-from regard.weights.tables import Entry, Names, Published, Tensors, entry, matches, tied, turned
+from regard.weights.tables import (
+    NameEntry,
+    NameTable,
+    PublishedLayout,
+    Tensors,
+    entry,
+    matches,
+    resolve_tied,
+    transposed_linear,
+)
 
 
 @dataclass(frozen=True)
-class Config(Captioner):
+class Config(CaptionConfig):
     encoder: str = "vit-base-16"
     """what it sees through: a preset of vit, made anew, or a folder of one, whose weights are taken"""
     width: int = 768
@@ -38,7 +54,7 @@ class Config(Captioner):
     """blocks of the decoder"""
     heads: int = 12
     """attention heads of the decoder"""
-    hidden: int = 3072
+    ffn_dim: int = 3072
     """inner width of its feed-forward layers"""
     dropout: float = 0.1
     """share dropped of each sub-layer's output"""
@@ -46,169 +62,185 @@ class Config(Captioner):
     """share dropped of the attention weights"""
     embedding_dropout: float = 0.1
     """share dropped of the embeddings"""
-    eps: float = 1e-5
+    norm_eps: float = 1e-5
     """small number in the layer norms of the decoder"""
 
-    sees = ("vit",)
-    sizes = ("width", "depth", "heads", "hidden")
-    shares = ("dropout", "attention_dropout", "embedding_dropout")
+    encoder_systems = ("vit",)
+    size_fields = ("width", "depth", "heads", "ffn_dim")
+    fraction_fields = ("dropout", "attention_dropout", "embedding_dropout")
 
 
-BASE = Config(vocabulary=50_257, length=1024, pad=50_256, start=50_256, end=50_256)
+BASE = Config(vocab_size=50_257, max_length=1024, pad_id=50_256, bos_id=50_256, eos_id=50_256)
 TINY = Config(
-    encoder="vit-tiny", seeing={"patch": 12, "depth": 6, "dropout": 0.1}, size=96, vocabulary=2000, length=64, width=192,
-    depth=2, heads=3, hidden=768, dropout=0.2, attention_dropout=0.0, embedding_dropout=0.2,
+    encoder="vit-tiny", encoder_config={"patch_size": 12, "depth": 6, "dropout": 0.1}, image_size=96, vocab_size=2000, max_length=64, width=192,
+    depth=2, heads=3, ffn_dim=768, dropout=0.2, attention_dropout=0.0, embedding_dropout=0.2,
 )  # fmt: skip
 PRESETS = {
     "caption-vit-tiny": Preset(TINY, 4_348_992, recipe(2000)),
-    "caption-vit-base": Preset(BASE, 238_605_312, recipe(50_257, steps=50_000, rate=5e-5, every=2000, smoothing=0.0)),
+    "caption-vit-base": Preset(
+        BASE, 238_605_312, recipe(50_257, steps=50_000, lr=5e-5, eval_every=2000, label_smoothing=0.0)
+    ),
 }
 """caption-vit-base is ViT-B/16 and GPT-2 small. The published class has 590,592 more, 239,195,904 in all: ViT's pooler, which
 nobody reads."""
 
 
-class CaptionViT(Telling):
-    def __init__(self, eyes: Eyes, config: Config, decoder: Stack) -> None:
-        tokens, position = Tokens(config.vocabulary, config.width, scaled=False), Learned(config.length, config.width)
+class CaptionViT(CaptionDecoder):
+    def __init__(self, vision_encoder: VisionEncoder, config: Config, decoder: Stack) -> None:
+        tokens, position = (
+            TokenEmbedding(config.vocab_size, config.width, scaled=False),
+            LearnedPosition(config.max_length, config.width),
+        )
         super().__init__(tokens, position, decoder, config.embedding_dropout)
-        self.eyes, self.first_place = eyes, eyes.before
-        same = eyes.tap.channels == config.width
-        self.bridge = nn.Identity() if same else Linear(eyes.tap.channels, config.width)
+        self.eyes, self.first_image_position = vision_encoder, vision_encoder.num_prefix_tokens
+        same = vision_encoder.tap.channels == config.width
+        self.bridge = nn.Identity() if same else Linear(vision_encoder.tap.channels, config.width)
 
     def encode(self, batch: Batch) -> Float[Tensor, "B K D"]:
         """The class token and all patches."""
-        return beside(self.bridge(self.eyes.look(batch.x)), batch)
+        return expand_to_captions(self.bridge(self.eyes.features(batch.inputs)), batch)
 
 
 def build(config: Config) -> CaptionViT:
     """The whole machine."""
     blocks = [
-        vaswani_block(
-            config.width, config.heads, config.hidden, cross=True, norm="pre", activation="gelu_tanh",
-            dropout=config.dropout, attention_dropout=config.attention_dropout, eps=config.eps,
+        transformer_block(
+            config.width, config.heads, config.ffn_dim, cross=True, norm="pre", activation="gelu_tanh",
+            dropout=config.dropout, attention_dropout=config.attention_dropout, eps=config.norm_eps,
         )
         for _ in range(config.depth)
     ]  # fmt: skip
-    body = CaptionViT(config.eyes(), config, Stack(blocks, Norm(config.width, config.eps)))
-    return _begun(body)
+    body = CaptionViT(config.build_encoder(), config, Stack(blocks, LayerNorm(config.width, config.norm_eps)))
+    return _init_weights(body)
 
 
-def _begun(body: CaptionViT) -> CaptionViT:
+def _init_weights(body: CaptionViT) -> CaptionViT:
     """The decoder begins as GPT-2 does: N(0, 0.02), less where it is added to the states; ViT as ViT."""
     for name, parameter in body.named_parameters():
         if name.startswith("eyes.") or "norm" in name:
             continue
-        std = 0.02 / (3 * len(body.decoder.blocks)) ** 0.5 if name.endswith(ADDED) else 0.02
+        std = 0.02 / (3 * len(body.decoder.blocks)) ** 0.5 if name.endswith(RESIDUAL_WEIGHTS) else 0.02
         nn.init.zeros_(parameter) if parameter.ndim < 2 else nn.init.normal_(parameter, std=std)
     return body
 
 
-ADDED = ("attend.inner.out.weight", "cross.inner.out.weight", "feed.inner.down.weight")
+RESIDUAL_WEIGHTS = ("attend.inner.out.weight", "cross.inner.out.weight", "feed.inner.down.weight")
 
 # -- the published layout
 
 OURS, THEIRS = "decoder.blocks.{n}", "decoder.transformer.h.{n}"
 
 
-def _under(ours: str, theirs: str, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+def _nested_entries(ours: str, theirs: str, entries: tuple[NameEntry, ...]) -> tuple[NameEntry, ...]:
     """The names of a part that lies deeper, here and there."""
     return tuple(
-        replace(item, ours=ours + item.ours, theirs=tuple(theirs + name for name in item.theirs)) for item in entries
+        replace(item, native=ours + item.native, published=tuple(theirs + name for name in item.published))
+        for item in entries
     )
 
 
-_SPOKEN = tuple(item for item in gpt2.NAMES.entries if not item.ours.startswith("head."))
-NAMES = Names(
+_DECODER_ENTRIES = tuple(item for item in gpt2.NAMES.entries if not item.native.startswith("head."))
+NAMES = NameTable(
     entries=(
-        *_under("eyes.body.", "", vision.names("encoder")),
+        *_nested_entries("eyes.body.", "", vision.vit_entries("encoder")),
         entry("bridge.{part}", "enc_to_dec_proj.{part}"),
-        *_under("", "decoder.", _SPOKEN),
+        *_nested_entries("", "decoder.", _DECODER_ENTRIES),
         entry(f"{OURS}.cross.norm.{{part}}", f"{THEIRS}.ln_cross_attn.{{part}}"),
-        *turned(f"{OURS}.cross.inner.q", f"{THEIRS}.crossattention.q_attn"),
-        *turned(f"{OURS}.cross.inner.kv", f"{THEIRS}.crossattention.c_attn"),
-        *turned(f"{OURS}.cross.inner.out", f"{THEIRS}.crossattention.c_proj"),
+        *transposed_linear(f"{OURS}.cross.inner.q", f"{THEIRS}.crossattention.q_attn"),
+        *transposed_linear(f"{OURS}.cross.inner.kv", f"{THEIRS}.crossattention.c_attn"),
+        *transposed_linear(f"{OURS}.cross.inner.out", f"{THEIRS}.crossattention.c_proj"),
     ),
-    copies=("decoder.lm_head.weight",),
+    tied=("decoder.lm_head.weight",),
     drop=("encoder.pooler.*", f"{THEIRS}.attn.bias", f"{THEIRS}.attn.masked_bias", f"{THEIRS}.crossattention.bias",
           f"{THEIRS}.crossattention.masked_bias"),
 )  # fmt: skip
 
-SAID = tuple(name for name in gpt2.PUBLISHED.keys if name not in ("end", "vocabulary"))
-DECODER = replace(gpt2.PUBLISHED, fixed={**gpt2.PUBLISHED.fixed, "add_cross_attention": True})
-DUMPED = (
+DECODER_FIELDS = tuple(name for name in gpt2.PUBLISHED.keys if name not in ("eos_id", "vocab_size"))
+DECODER_LAYOUT = replace(gpt2.PUBLISHED, fixed={**gpt2.PUBLISHED.fixed, "add_cross_attention": True})
+IGNORED_PART_KEYS = (
     "pruned_heads", "*_token_id", "cross_attention_hidden_size", "tie_encoder_decoder", "tf_legacy_loss", "typical_p",
     "use_bfloat16", "*_penalty", "*_tokens", "*no_repeat_ngram_size", "num_beam_groups", "num_return_sequences",
     "output_scores", "remove_invalid_values", "return_dict_in_generate", "is_decoder", "is_encoder_decoder", "torch_dtype",
 )  # fmt: skip
 """What older files say of every part of a model, and what is nothing to what it computes."""
-OF_DECODERS = ("add_cross_attention", "tie_word_embeddings")
+DECODER_ONLY_KEYS = ("add_cross_attention", "tie_word_embeddings")
 """The same of those alone that see."""
 
 
-def _part(told: Any, kind: str, side: str) -> dict[str, Any]:
+def _part_config(config: Any, kind: str, side: str) -> dict[str, Any]:
     """One of the two configs, without what is nothing to it."""
-    found = told.get("model_type") if isinstance(told, dict) else told
+    found = config.get("model_type") if isinstance(config, dict) else config
     if found != kind:
         raise WeightsError(f"config.json: {side}.model_type={found!r} is not supported; only {kind!r} is.")
     if kind == "vit":
-        return {key: value for key, value in told.items() if not matches((*DUMPED, *OF_DECODERS), key)}
-    return {key: value for key, value in told.items() if not matches(DUMPED, key)}
+        return {
+            key: value for key, value in config.items() if not matches((*IGNORED_PART_KEYS, *DECODER_ONLY_KEYS), key)
+        }
+    return {key: value for key, value in config.items() if not matches(IGNORED_PART_KEYS, key)}
 
 
-def _filled(fields: dict[str, Any]) -> dict[str, Any]:
+def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     """Our fields of what is published as two configs, one in the other."""
-    spoken, seen = fields["width"], SEEING["vit"]
-    decoder = DECODER.read(_part(spoken, "gpt2", "decoder"))
-    config = seen.config(**seen.published.read(_part(fields["seeing"], "vit", "encoder")))
+    spoken, seen = fields["width"], ENCODER_SYSTEMS["vit"]
+    decoder = DECODER_LAYOUT.read(_part_config(spoken, "gpt2", "decoder"))
+    config = seen.config(**seen.published.read(_part_config(fields["encoder_config"], "vit", "encoder")))
 
     def first(*ids: int | None) -> int:
         return next(token for token in ids if token is not None)
 
-    end = first(fields["end"], spoken.get("eos_token_id"), gpt2.PUBLISHED.defaults["eos_token_id"])
-    start = first(fields["start"], spoken.get("decoder_start_token_id"), spoken.get("bos_token_id"), end)
+    end = first(fields["eos_id"], spoken.get("eos_token_id"), gpt2.PUBLISHED.defaults["eos_token_id"])
+    start = first(fields["bos_id"], spoken.get("decoder_start_token_id"), spoken.get("bos_token_id"), end)
     return {
-        **{name: decoder[name] for name in (*SAID, "vocabulary")},
-        "encoder": "vit", "seeing": {"name": "vit", "system": "vit", "config": dict(config.__dict__)}, "size": config.size,
-        "start": start, "end": end, "pad": first(fields["pad"], end),
+        **{name: decoder[name] for name in (*DECODER_FIELDS, "vocab_size")},
+        "encoder": "vit", "encoder_config": {"name": "vit", "system": "vit", "config": dict(config.__dict__)}, "image_size": config.image_size,
+        "bos_id": start, "eos_id": end, "pad_id": first(fields["pad_id"], end),
     }  # fmt: skip
 
 
-def _written(fields: dict[str, Any]) -> dict[str, Any]:
-    told = {name: fields[name] for name in SAID} | {"end": fields["end"], "vocabulary": fields["vocabulary"]}
-    spoken = {**DECODER.write(told), "is_decoder": True, "bos_token_id": fields["start"], "pad_token_id": fields["pad"]}
-    seen = SEEING["vit"].published.write(fields["seeing"]["config"])
-    return {**fields, "width": spoken, "seeing": seen}
+def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
+    told = {name: fields[name] for name in DECODER_FIELDS} | {
+        "eos_id": fields["eos_id"],
+        "vocab_size": fields["vocab_size"],
+    }
+    spoken = {
+        **DECODER_LAYOUT.write(told),
+        "is_decoder": True,
+        "bos_token_id": fields["bos_id"],
+        "pad_token_id": fields["pad_id"],
+    }
+    seen = ENCODER_SYSTEMS["vit"].published.write(fields["encoder_config"]["config"])
+    return {**fields, "width": spoken, "encoder_config": seen}
 
 
-PUBLISHED = Published(
+PUBLISHED = PublishedLayout(
     model_type="vision-encoder-decoder",
     architecture="VisionEncoderDecoderModel",
     keys={
-        "seeing": ("encoder",), "width": ("decoder",), "start": ("decoder_start_token_id",), "pad": ("pad_token_id",),
-        "end": ("eos_token_id",),
+        "encoder_config": ("encoder",), "width": ("decoder",), "bos_id": ("decoder_start_token_id",), "pad_id": ("pad_token_id",),
+        "eos_id": ("eos_token_id",),
     },
     defaults={},
     fixed={"is_encoder_decoder": True},
-    harmless=("tie_word_embeddings", *DUMPED),
-    filled=_filled,
-    written_as=_written,
-    written={"tie_word_embeddings": False},
+    ignored_keys=("tie_word_embeddings", *IGNORED_PART_KEYS),
+    after_read=_after_read,
+    before_write=_before_write,
+    extra_keys={"tie_word_embeddings": False},
 )  # fmt: skip
 
 
-def adapt(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """The matrix that says words is the one that reads them."""
-    return config, tied(tensors, "decoder.transformer.wte.weight", NAMES.copies)
+    return config, resolve_tied(tensors, "decoder.transformer.wte.weight", NAMES.tied)
 
 
-def unsayable(config: Config) -> str:
-    if config.seeing["config"]["token"]:
+def unsupported_by_layout(config: Config) -> str:
+    if config.encoder_config["config"]["class_token"]:
         return ""
-    return "the published layout has a class token; this model sees without one (model.seeing token=False)."
+    return "the published layout has a class token; this model sees without one (model.encoder_config token=False)."
 
 
 SYSTEM = System(
-    name="caption-vit", about="captioner of Transformers alone: ViT sees, GPT-2 speaks", config=Config, presets=PRESETS,
-    build=build, tasks=("caption",), reads="pictures", names=NAMES, published=PUBLISHED, adapt=adapt, unsayable=unsayable,
-    further=FURTHER,
+    name="caption-vit", description="captioner of Transformers alone: ViT sees, GPT-2 speaks", config=Config, presets=PRESETS,
+    build=build, tasks=("caption",), modality="image", names=NAMES, published=PUBLISHED, from_published=from_published, unsupported_by_layout=unsupported_by_layout,
+    finetune_recipes=FINETUNE_RECIPES,
 )  # fmt: skip

@@ -5,28 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from regard.errors import SettingError
-from regard.nn.blocks.block import Block, vaswani_block
-from regard.weights.tables import Entry, Tensors, entry, tied
+from regard.nn.blocks.block import TransformerBlock, transformer_block
+from regard.weights.tables import NameEntry, Tensors, entry, resolve_tied
 
-TASKS = ("mask", "classify", "tag", "span", "choose", "embed")
+TASKS = ("mlm", "classify", "tag", "qa", "choose", "embed")
 
 
-def encoder_blocks(config: Any) -> list[Block]:
+def encoder_blocks(config: Any) -> list[TransformerBlock]:
     """Post-norm blocks, from the sizes of a config."""
     return [
-        vaswani_block(
-            config.width, config.heads, config.hidden, norm="post", activation=config.activation, dropout=config.dropout,
-            attention_dropout=config.attention_dropout, eps=config.eps,
+        transformer_block(
+            config.width, config.heads, config.ffn_dim, norm="post", activation=config.activation, dropout=config.dropout,
+            attention_dropout=config.attention_dropout, eps=config.norm_eps,
         )
         for _ in range(config.depth)
     ]  # fmt: skip
 
 
-def names(prefix: str, far: bool = False) -> tuple[Entry, ...]:
+def encoder_entries(prefix: str, global_projections: bool = False) -> tuple[NameEntry, ...]:
     """Of tokens, types and blocks under a prefix; `far`: marked tokens have matrices of their own."""
     ours, theirs = "encoder.blocks.{n}", f"{prefix}.encoder.layer.{{n}}"
 
-    def look(matrix: str, kind: str, *parts: str) -> Entry:
+    def look(matrix: str, kind: str, *parts: str) -> NameEntry:
         return entry(
             f"{ours}.attend.inner.{matrix}.{{part}}",
             *(f"{theirs}.attention.self.{name}{kind}.{{part}}" for name in parts),
@@ -38,7 +38,7 @@ def names(prefix: str, far: bool = False) -> tuple[Entry, ...]:
         entry("embedding.types.weight", f"{prefix}.embeddings.token_type_embeddings.weight"),
         entry("embedding.norm.{part}", f"{prefix}.embeddings.LayerNorm.{{part}}"),
         look("qkv", "", "query", "key", "value"),
-        *(reaching if far else ()),
+        *(reaching if global_projections else ()),
         entry(f"{ours}.attend.inner.out.{{part}}", f"{theirs}.attention.output.dense.{{part}}"),
         entry(f"{ours}.attend.norm.{{part}}", f"{theirs}.attention.output.LayerNorm.{{part}}"),
         entry(f"{ours}.feed.inner.up.{{part}}", f"{theirs}.intermediate.dense.{{part}}"),
@@ -51,19 +51,19 @@ KEYS: dict[str, tuple[str, ...]] = {
     "width": ("hidden_size",),
     "depth": ("num_hidden_layers",),
     "heads": ("num_attention_heads",),
-    "hidden": ("intermediate_size",),
-    "vocabulary": ("vocab_size",),
-    "length": ("max_position_embeddings",),
-    "types": ("type_vocab_size",),
+    "ffn_dim": ("intermediate_size",),
+    "vocab_size": ("vocab_size",),
+    "max_length": ("max_position_embeddings",),
+    "type_vocab_size": ("type_vocab_size",),
     "dropout": ("hidden_dropout_prob",),
     "attention_dropout": ("attention_probs_dropout_prob",),
     "head_dropout": ("classifier_dropout",),
     "activation": ("hidden_act",),
-    "eps": ("layer_norm_eps",),
-    "pad": ("pad_token_id",),
-    "start": ("cls_token_id",),
-    "end": ("sep_token_id",),
-    "mask": ("mask_token_id",),
+    "norm_eps": ("layer_norm_eps",),
+    "pad_id": ("pad_token_id",),
+    "bos_id": ("cls_token_id",),
+    "eos_id": ("sep_token_id",),
+    "mask_id": ("mask_token_id",),
 }
 """Fields of a config, as published ones call them."""
 
@@ -79,7 +79,7 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "ge
 """Published names of non-linearities -> ours."""
 
 
-def check_pairs(config: Any) -> None:
+def check_rotary_width(config: Any) -> None:
     """Channels are turned in pairs."""
     if config.width // config.heads % 2:
         raise SettingError(
@@ -88,76 +88,89 @@ def check_pairs(config: Any) -> None:
         )
 
 
-def one_bias(tensors: Tensors) -> Tensors:
+def resolve_tied_bias(tensors: Tensors) -> Tensors:
     """The bias of hidden words, which some files hold twice."""
     own, copy = "cls.predictions.bias", "cls.predictions.decoder.bias"
-    return tied(tensors, own, (copy,)) if own in tensors or copy in tensors else tensors
+    return resolve_tied(tensors, own, (copy,)) if own in tensors or copy in tensors else tensors
 
 
-def filled(fields: dict[str, Any]) -> dict[str, Any]:
+def fill_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """What a config leaves out. Published ones do not say which tokens are special: those of BERT's own vocabulary are meant
     where it has so many, and a tokenizer beside it knows better."""
-    last = fields["vocabulary"] - 1
-    special = {name: min(fields[name], last) for name in ("start", "end", "mask")}
+    last = fields["vocab_size"] - 1
+    special = {name: min(fields[name], last) for name in ("bos_id", "eos_id", "mask_id")}
     dropout = fields["dropout"] if fields["head_dropout"] is None else fields["head_dropout"]
     return {**fields, **special, "head_dropout": dropout}
 
 
-HEADS = (
+HEAD_ENTRIES = (
     entry("head.tags.{part}", "classifier.{part}"),
     entry("head.ends.{part}", "qa_outputs.{part}"),
 )
 """Of tag and span: the same everywhere."""
 
-PREDICTIONS = (
+MLM_ENTRIES = (
     entry("head.words.dense.{part}", "cls.predictions.transform.dense.{part}"),
     entry("head.words.norm.{part}", "cls.predictions.transform.LayerNorm.{part}"),
     entry("head.words.bias", "cls.predictions.bias"),
 )
 """Of mask, as BERT and RoFormer call them."""
 
-_ADAM: dict[str, Any] = {"betas": "0.9,0.999", "eps": 1e-8, "decay": 0.01, "clip": 1.0, "smoothing": 0.0}
+_ADAM: dict[str, Any] = {
+    "betas": "0.9,0.999",
+    "eps": 1e-8,
+    "weight_decay": 0.01,
+    "grad_clip": 1.0,
+    "label_smoothing": 0.0,
+}
 
 
-def pretraining(vocabulary: int = 30_522, longest: int = 512, **train: Any) -> dict[str, dict[str, Any]]:
+def pretraining_recipe(vocab_size: int = 30_522, max_length: int = 512, **train: Any) -> dict[str, dict[str, Any]]:
     """BERT's: 256 rows of 512 tokens a step, a million steps; the rate falls linearly after a warm-up."""
     usual = {
-        "steps": 1_000_000, "tokens": 8192, "accumulate": 16, "rate": 1e-4, "warmup": 10_000, "schedule": "linear",
+        "steps": 1_000_000, "batch_tokens": 8192, "grad_accum": 16, "lr": 1e-4, "warmup_steps": 10_000, "lr_schedule": "linear",
         **_ADAM, "eps": 1e-6,
     }  # fmt: skip
     return {
         "train": {**usual, **train},
-        "data": {"kind": "wordpiece", "vocabulary": vocabulary, "longest": longest},
+        "data": {"tokenizer_type": "wordpiece", "vocab_size": vocab_size, "max_length": max_length},
     }
 
 
-def small(**train: Any) -> dict[str, dict[str, Any]]:
+def small_recipe(**train: Any) -> dict[str, dict[str, Any]]:
     """For laptops."""
-    return pretraining(8000, 128, **{"accumulate": 1, **train})
+    return pretraining_recipe(8000, 128, **{"grad_accum": 1, **train})
 
 
-def _tuning(passes: int, tokens: int, rate: float, longest: int, **more: Any) -> dict[str, dict[str, Any]]:
-    train = {"passes": passes, "tokens": tokens, "rate": rate, "warmup": 0.1, "schedule": "linear", "accumulate": 1}
-    return {"train": {**train, **_ADAM, "every": 500, **more}, "data": {"longest": longest}}
+def _finetune_recipe(passes: int, tokens: int, rate: float, longest: int, **more: Any) -> dict[str, dict[str, Any]]:
+    train = {
+        "epochs": passes,
+        "batch_tokens": tokens,
+        "lr": rate,
+        "warmup_steps": 0.1,
+        "lr_schedule": "linear",
+        "grad_accum": 1,
+    }
+    return {"train": {**train, **_ADAM, "eval_every": 500, **more}, "data": {"max_length": longest}}
 
 
-TUNING: dict[str, dict[str, dict[str, Any]]] = {
-    "classify": _tuning(3, 1024, 3e-5, 256),
-    "choose": _tuning(3, 4096, 2e-5, 256),
-    "tag": _tuning(3, 1024, 5e-5, 256),
-    "span": _tuning(2, 8192, 3e-5, 384),
-    "embed": _tuning(1, 8192, 2e-5, 256),
+TASK_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
+    "classify": _finetune_recipe(3, 1024, 3e-5, 256),
+    "choose": _finetune_recipe(3, 4096, 2e-5, 256),
+    "tag": _finetune_recipe(3, 1024, 5e-5, 256),
+    "qa": _finetune_recipe(2, 8192, 3e-5, 384),
+    "embed": _finetune_recipe(1, 8192, 2e-5, 256),
 }
 """Two to four epochs at 2e-5 to 5e-5, batches of 16 or 32 texts: the tokens stand for so many of the usual length."""
 
-FURTHER: dict[str, dict[str, dict[str, Any]]] = {
-    **TUNING,
-    "mask": {
+FINETUNE_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
+    **TASK_RECIPES,
+    "mlm": {
         "train": {
-            "steps": 2000, "tokens": 8192, "accumulate": 1, "rate": 5e-5, "warmup": 100, "schedule": "linear", **_ADAM,
-            "every": 250,
+            "steps": 2000, "batch_tokens": 8192, "grad_accum": 1, "lr": 5e-5, "warmup_steps": 100, "lr_schedule": "linear", **_ADAM,
+            "eval_every": 250,
         },
-        "data": {"longest": 512},
+        "data": {"max_length": 512},
     },
 }  # fmt: skip
 """For weights that have learnt already."""

@@ -5,40 +5,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from regard.nn.blocks.embeddings import Sharing, check_tables
+from regard.nn.blocks.embeddings import EmbeddingSharing, check_embeddings
 from regard.systems.common.system import check_sizes
 
 
 @dataclass(frozen=True)
-class Ancestor:
+class Seq2SeqConfig:
     """Fields of each of them."""
 
-    vocabulary: int = 30_000
+    vocab_size: int = 30_000
     """tokens, written by one tokenizer for source and target"""
-    tables: Sharing = "three"
+    tie_embeddings: EmbeddingSharing = "none"
     """embeddings of source and target and the output matrix: three, two (source and target share theirs), or one for all"""
-    pad: int = 0
+    pad_id: int = 0
     """id of the padding token"""
-    start: int = 1
+    bos_id: int = 1
     """id of the token that a translation starts from"""
-    end: int = 2
+    eos_id: int = 2
     """id of the token that ends a sentence"""
 
     packs: ClassVar[bool] = False
     """it would go on from one sentence of a packed row into the next"""
-    sizes: ClassVar[tuple[str, ...]] = ()
+    size_fields: ClassVar[tuple[str, ...]] = ()
     """further fields that are sizes"""
-    read: ClassVar[str] = "width"
+    output_width_field: ClassVar[str] = "width"
     """the field that is the width of what tokens are read from"""
 
     def __post_init__(self) -> None:
-        check_sizes(self, (*self.sizes, "vocabulary"), ("dropout",))
-        check_tables(self, self.read)
+        check_sizes(self, (*self.size_fields, "vocab_size"), ("dropout",))
+        check_embeddings(self, self.output_width_field)
 
 
 @dataclass(frozen=True)
-class Recurring(Ancestor):
+class RecurrentConfig(Seq2SeqConfig):
     """Also of those that are recurrent."""
 
-    source_vocabulary: int = 0
+    source_vocab_size: int = 0
     """tokens of the source where it has more of them than the target; 0: as many"""

@@ -9,29 +9,29 @@ from typing import Any
 from torch import nn
 
 from regard.errors import SettingError
-from regard.weights.tables import Names, Published, Tensors
+from regard.weights.tables import NameTable, PublishedLayout, Tensors
 
 
-def check_sizes(config: Any, sizes: Sequence[str], shares: Sequence[str]) -> None:
+def check_sizes(config: Any, size_fields: Sequence[str], fraction_fields: Sequence[str]) -> None:
     """What no system can be built with: sizes below 1, a width that heads cannot share, dropping everything."""
-    for name in sizes:
+    for name in size_fields:
         if getattr(config, name) < 1:
             raise SettingError(f"model.{name} must be at least 1, not {getattr(config, name)}.")
-    if not 0 <= getattr(config, "end", 0) < config.vocabulary:
-        raise SettingError(f"model.end {config.end} is no token of a vocabulary of {config.vocabulary}.")
+    if not 0 <= getattr(config, "eos_id", 0) < config.vocab_size:
+        raise SettingError(f"model.eos_id {config.eos_id} is no token of a vocabulary of {config.vocab_size}.")
     if config.width % getattr(config, "heads", 1):
         raise SettingError(f"model.width {config.width} cannot be divided among model.heads {config.heads}.")
-    for name in shares:
+    for name in fraction_fields:
         if not 0 <= getattr(config, name) < 1:
             raise SettingError(f"model.{name} must be in [0, 1), not {getattr(config, name)}.")
 
 
-NAMELESS = Names(())
-UNPUBLISHED = Published(model_type="", architecture="", keys={}, defaults={})
+EMPTY_NAMES = NameTable(())
+NO_LAYOUT = PublishedLayout(model_type="", architecture="", keys={}, defaults={})
 """Of systems that nobody has published a layout for: they are saved under our own names."""
 
 
-def unpublished(config: Any) -> str:
+def no_published_layout(config: Any) -> str:
     return (
         "there is no published layout for this system. model.save(folder) and 'regard train' write it under our own names, "
         "which regard.load reads."
@@ -51,24 +51,24 @@ class Preset:
 @dataclass(frozen=True)
 class System:
     name: str
-    about: str
+    description: str
     config: type[Any]
     presets: dict[str, Preset]
     build: Callable[[Any], nn.Module]
     tasks: tuple[str, ...]
-    reads: str = "text"
+    modality: str = "text"
     """what its body reads: text, pictures or points"""
-    names: Names = NAMELESS
-    published: Published = UNPUBLISHED
-    adapt: Callable[[Any, Tensors], tuple[Any, Tensors]] = lambda config, tensors: (config, tensors)
+    names: NameTable = EMPTY_NAMES
+    published: PublishedLayout = NO_LAYOUT
+    from_published: Callable[[Any, Tensors], tuple[Any, Tensors]] = lambda config, tensors: (config, tensors)
     """what the published tensors themselves say about the config, before they are read"""
-    dress: Callable[[Any, Tensors], Tensors] = lambda config, tensors: tensors
+    to_published: Callable[[Any, Tensors], Tensors] = lambda config, tensors: tensors
     """constants that the published layout wants to find in the file"""
-    unsayable: Callable[[Any], str] = lambda config: ""
+    unsupported_by_layout: Callable[[Any], str] = lambda config: ""
     """what the published layout cannot say of this config; empty when it can say all"""
     recipes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     """by task: settings that go before those of the preset"""
-    further: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    finetune_recipes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     """by task: settings for weights that have learnt already, where no preset speaks for them"""
 
     def recipe(self, preset: Preset, task: str) -> dict[str, dict[str, Any]]:
@@ -77,13 +77,13 @@ class System:
         return {group: {**preset.recipe.get(group, {}), **more.get(group, {})} for group in (*preset.recipe, *more)}
 
 
-RECALLS: dict[str, dict[str, dict[str, Any]]] = {
-    "recall": {
+ALGORITHMIC_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
+    "algorithmic": {
         "train": {
-            "steps": 6000, "tokens": 8192, "rate": 1e-3, "warmup": 500, "schedule": "linear", "smoothing": 0.0, "clip": 1.0,
-            "average": 0.0,
+            "steps": 6000, "batch_tokens": 8192, "lr": 1e-3, "warmup_steps": 500, "lr_schedule": "linear", "label_smoothing": 0.0, "grad_clip": 1.0,
+            "ema_decay": 0.0,
         },
-        "decode": {"beam": 1, "penalty": 0.0},
+        "decode": {"num_beams": 1, "length_penalty": 0.0},
     },
 }  # fmt: skip
 """Recipe for data/synthetic/algorithmic.py: an answer is right or wrong, so nothing is smoothed or searched."""

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 
 from regard.errors import SettingError, WeightsError
-from regard.nn.vision.convnet import Convolutional, bit, convolutional_weights
-from regard.weights.tables import Entry, Names, Tensors, entry
+from regard.nn.vision.convnet import ConvBody, bit_body, init_resnet_weights
+from regard.weights.tables import NameEntry, NameTable, Tensors, entry
 
 # -- a ViT
 
 KEYS: dict[str, tuple[str, ...]] = {
-    "size": ("image_size",), "patch": ("patch_size",), "channels": ("num_channels",), "width": ("hidden_size",),
-    "depth": ("num_hidden_layers",), "heads": ("num_attention_heads",), "hidden": ("intermediate_size",),
+    "image_size": ("image_size",), "patch_size": ("patch_size",), "in_channels": ("num_channels",), "width": ("hidden_size",),
+    "depth": ("num_hidden_layers",), "heads": ("num_attention_heads",), "ffn_dim": ("intermediate_size",),
     "dropout": ("hidden_dropout_prob",), "attention_dropout": ("attention_probs_dropout_prob",),
-    "activation": ("hidden_act",), "eps": ("layer_norm_eps",),
+    "activation": ("hidden_act",), "norm_eps": ("layer_norm_eps",),
 }  # fmt: skip
 """Fields of a config, as published ones call them."""
 
@@ -29,68 +29,74 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 """What they mean where they say nothing."""
 
-_LOOK = ("query", "key", "value")
-_BLOCK = (
+_QKV = ("query", "key", "value")
+_BLOCK_NAMES = (
     # ours, timm's, torchvision's, and those of files for `transformers`
     ("attend.norm", "norm1.", "ln_1.", ("layernorm_before",)),
-    ("attend.inner.qkv", "attn.qkv.", "self_attention.in_proj_", tuple(f"attention.attention.{x}" for x in _LOOK)),
+    ("attend.inner.qkv", "attn.qkv.", "self_attention.in_proj_", tuple(f"attention.attention.{x}" for x in _QKV)),
     ("attend.inner.out", "attn.proj.", "self_attention.out_proj.", ("attention.output.dense",)),
     ("feed.norm", "norm2.", "ln_2.", ("layernorm_after",)),
     ("feed.inner.up", "mlp.fc1.", "mlp.0.", ("intermediate.dense",)),
     ("feed.inner.down", "mlp.fc2.", "mlp.3.", ("output.dense",)),
 )
-_OURS = "encoder.blocks.{n}"
+_BLOCK_PREFIX = "encoder.blocks.{n}"
 
 
-def names(prefix: str) -> tuple[Entry, ...]:
+def vit_entries(prefix: str) -> tuple[NameEntry, ...]:
     """Of tokens, positions, patches and blocks under a prefix, as the files for `transformers` have them."""
     return (
         entry("first", f"{prefix}.embeddings.cls_token"),
         entry("position.table", f"{prefix}.embeddings.position_embeddings"),
         entry("patches.{part}", f"{prefix}.embeddings.patch_embeddings.projection.{{part}}"),
         *(
-            entry(f"{_OURS}.{ours}.{{part}}", *(f"{prefix}.encoder.layer.{{n}}.{name}.{{part}}" for name in theirs))
-            for ours, _, _, theirs in _BLOCK
+            entry(
+                f"{_BLOCK_PREFIX}.{ours}.{{part}}",
+                *(f"{prefix}.encoder.layer.{{n}}.{name}.{{part}}" for name in theirs),
+            )
+            for ours, _, _, theirs in _BLOCK_NAMES
         ),
         entry("encoder.norm.{part}", f"{prefix}.layernorm.{{part}}"),
     )
 
 
-TIMM = (
+TIMM_ENTRIES = (
     entry("first", "cls_token"),
     entry("position.table", "pos_embed"),
     entry("patches.{part}", "patch_embed.proj.{part}"),
-    *(entry(f"{_OURS}.{ours}.{{part}}", f"blocks.{{n}}.{theirs}{{part}}") for ours, theirs, _, _ in _BLOCK),
+    *(
+        entry(f"{_BLOCK_PREFIX}.{ours}.{{part}}", f"blocks.{{n}}.{theirs}{{part}}")
+        for ours, theirs, _, _ in _BLOCK_NAMES
+    ),
     entry("encoder.norm.{part}", "norm.{part}"),
     entry("head.classes.{part}", "head.{part}"),
 )
 
-TORCHVISION = (
+TORCHVISION_ENTRIES = (
     entry("first", "class_token"),
     entry("position.table", "encoder.pos_embedding"),
     entry("patches.{part}", "conv_proj.{part}"),
     *(
-        entry(f"{_OURS}.{ours}.{{part}}", f"encoder.layers.encoder_layer_{{n}}.{theirs}{{part}}")
-        for ours, _, theirs, _ in _BLOCK
+        entry(f"{_BLOCK_PREFIX}.{ours}.{{part}}", f"encoder.layers.encoder_layer_{{n}}.{theirs}{{part}}")
+        for ours, _, theirs, _ in _BLOCK_NAMES
     ),
     entry("encoder.norm.{part}", "encoder.ln.{part}"),
     entry("head.classes.{part}", "heads.head.{part}"),
 )
 
 
-def translated(table: Names, entries: Sequence[Entry], tensors: Tensors, most: int) -> Tensors:
+def translate_names(table: NameTable, entries: Sequence[NameEntry], tensors: Tensors, max_blocks: int) -> Tensors:
     """Names of another layout -> those of the published one; what it does not know keeps its name, and is refused by it.
     `most`: parts that one row of the layout stands for, at most."""
-    places = [{"n": number, "part": part} for number in range(most) for part in ("weight", "bias")]
-    known = {item.theirs[0].format(**place): item.ours.format(**place) for item in entries for place in places}
+    places = [{"n": number, "part": part} for number in range(max_blocks) for part in ("weight", "bias")]
+    known = {item.published[0].format(**place): item.native.format(**place) for item in entries for place in places}
     ours = {known[name]: tensor for name, tensor in tensors.items() if name in known}
     return {**table.write(ours), **{name: tensor for name, tensor in tensors.items() if name not in known}}
 
 
-def square(fields: dict[str, Any]) -> dict[str, Any]:
+def require_square(fields: dict[str, Any]) -> dict[str, Any]:
     """Sides that a config gives as two numbers."""
     found = dict(fields)
-    for name, key in (("size", "image_size"), ("patch", "patch_size")):
+    for name, key in (("image_size", "image_size"), ("patch_size", "patch_size")):
         if isinstance(fields[name], list | tuple):
             if len(set(fields[name])) != 1:
                 raise WeightsError(f"config.json: {key}={fields[name]} is not supported; both sides must be equal.")
@@ -98,78 +104,84 @@ def square(fields: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def imagenet(**train: Any) -> dict[str, dict[str, Any]]:
+def imagenet_recipe(**train: Any) -> dict[str, dict[str, Any]]:
     """ViT's on ImageNet: 4096 pictures a step, 300 passes at 3e-3, the rate falling as a cosine after 10,000 steps."""
     usual = {
-        "passes": 300, "images": 256, "accumulate": 16, "rate": 3e-3, "warmup": 10_000, "schedule": "cosine", "decay": 0.3,
-        "betas": "0.9,0.999", "eps": 1e-8, "clip": 1.0, "smoothing": 0.0,
+        "epochs": 300, "batch_size": 256, "grad_accum": 16, "lr": 3e-3, "warmup_steps": 10_000, "lr_schedule": "cosine", "weight_decay": 0.3,
+        "betas": "0.9,0.999", "eps": 1e-8, "grad_clip": 1.0, "label_smoothing": 0.0,
     }  # fmt: skip
     return {"train": {**usual, **train}}
 
 
-def tuned(passes: int, images: int, rate: float, decay: float) -> dict[str, dict[str, Any]]:
-    return imagenet(passes=passes, images=images, accumulate=1, rate=rate, warmup=0.1, decay=decay)
+def finetune_recipe(epochs: int, images: int, lr: float, weight_decay: float) -> dict[str, dict[str, Any]]:
+    return imagenet_recipe(
+        epochs=epochs, batch_size=images, grad_accum=1, lr=lr, warmup_steps=0.1, weight_decay=weight_decay
+    )
 
 
-DENSE = {"segment": tuned(100, 16, 1e-4, 0.05), "depth": tuned(50, 16, 1e-4, 0.05)}
+DENSE_RECIPES = {"segment": finetune_recipe(100, 16, 1e-4, 0.05), "depth": finetune_recipe(50, 16, 1e-4, 0.05)}
 
-FURTHER = {"classify": tuned(5, 128, 5e-5, 0.0), **DENSE}
+FINETUNE_RECIPES = {"classify": finetune_recipe(5, 128, 5e-5, 0.0), **DENSE_RECIPES}
 """For weights that have learnt already. The paper takes SGD with 512 pictures a step, a cosine and no decay; Adam wants a rate
 of this size."""
 
 # -- BiT's convolutions, alone and in front of a ViT
 
 
-def widths(start: int, stages: Sequence[int]) -> tuple[int, ...]:
+def stage_widths(start: int, stages: Sequence[int]) -> tuple[int, ...]:
     """Channels after each stage of a hybrid's convolutions."""
     return tuple(start * 4 * 2**stage for stage in range(len(stages)))
 
 
-def check_front(config: Any) -> None:
-    if config.start < 1 or config.groups < 1 or config.start % config.groups:
-        raise SettingError(f"model.start {config.start} cannot be divided among model.groups {config.groups}.")
+def check_backbone(config: Any) -> None:
+    if config.stem_channels < 1 or config.norm_groups < 1 or config.stem_channels % config.norm_groups:
+        raise SettingError(
+            f"model.stem_channels {config.stem_channels} cannot be divided among model.norm_groups {config.norm_groups}."
+        )
 
 
-def front(config: Any) -> Convolutional:
+def build_backbone(config: Any) -> ConvBody:
     """The convolutions of a hybrid: norms behind them, maps padded as TensorFlow does."""
-    made = bit(
-        config.channels, config.start, config.widths, config.stages, before=False, same=True, fits=True,
-        groups=config.groups,
+    made = bit_body(
+        config.in_channels, config.stem_channels, config.widths, config.backbone_depths, pre_norm=False, same_padding=True, pad_pool=True,
+        groups=config.norm_groups,
     )  # fmt: skip
-    convolutional_weights(made)
+    init_resnet_weights(made)
     return made
 
 
-def stages(ours: str, stem: tuple[str, str], block: str, count: int) -> Iterator[Entry]:
+def stage_entries(prefix: str, stem: tuple[str, str], block: str, count: int) -> Iterator[NameEntry]:
     """Of the convolutions, which are called `ours`; `stem` are the first one and its norm, and `block` has a place for the
     number of its stage, and `{n}` for its own."""
-    yield entry(f"{ours}stem.conv.weight", f"{stem[0]}.weight")
-    yield entry(f"{ours}stem.norm.{{part}}", f"{stem[1]}.{{part}}")
+    yield entry(f"{prefix}stem.conv.weight", f"{stem[0]}.weight")
+    yield entry(f"{prefix}stem.norm.{{part}}", f"{stem[1]}.{{part}}")
     for stage in range(count):
-        here, there = f"{ours}stages.{stage}.{{n}}", block.replace("{stage}", str(stage))
+        here, there = f"{prefix}stages.{stage}.{{n}}", block.replace("{stage}", str(stage))
         units = [(f"units.{unit}", f"conv{unit + 1}", f"norm{unit + 1}") for unit in range(3)]
         for unit, conv, norm in (*units, ("shortcut", "downsample.conv", "downsample.norm")):
             yield entry(f"{here}.{unit}.conv.weight", f"{there}.{conv}.weight")
             yield entry(f"{here}.{unit}.norm.{{part}}", f"{there}.{norm}.{{part}}")
 
 
-def bit_stages(ours: str, prefix: str, count: int) -> Iterator[Entry]:
+def bit_entries(native_prefix: str, prefix: str, count: int) -> Iterator[NameEntry]:
     """As the files for `transformers` have them."""
     stem = f"{prefix}.embedder.convolution", f"{prefix}.embedder.norm"
-    return stages(ours, stem, f"{prefix}.encoder.stages.{{stage}}.layers.{{n}}", count)
+    return stage_entries(native_prefix, stem, f"{prefix}.encoder.stages.{{stage}}.layers.{{n}}", count)
 
 
-def backbone(channels: int, depths: Sequence[int], start: int, groups: int, taps: Sequence[int]) -> dict[str, Any]:
+def backbone_config(
+    channels: int, depths: Sequence[int], start: int, groups: int, taps: Sequence[int]
+) -> dict[str, Any]:
     """How a published config tells of a hybrid's convolutions, of which the stages `taps` are read."""
     return {
         "model_type": "bit", "layer_type": "bottleneck", "global_padding": "SAME", "embedding_dynamic_padding": True,
         "hidden_act": "relu", "output_stride": 32, "width_factor": 1, "drop_path_rate": 0.0, "num_channels": channels,
-        "depths": list(depths), "embedding_size": start, "num_groups": groups, "hidden_sizes": list(widths(start, depths)),
+        "depths": list(depths), "embedding_size": start, "num_groups": groups, "hidden_sizes": list(stage_widths(start, depths)),
         "out_features": [f"stage{tap}" for tap in taps],
     }  # fmt: skip
 
 
-_ABSENT: dict[str, Any] = {
+_BACKBONE_DEFAULTS: dict[str, Any] = {
     "model_type": "bit", "layer_type": "preactivation", "global_padding": None, "embedding_dynamic_padding": False,
     "hidden_act": "relu", "output_stride": 32, "width_factor": 1, "drop_path_rate": 0.0, "num_channels": 3,
     "depths": [3, 4, 6, 3], "embedding_size": 64, "num_groups": 32, "hidden_sizes": [256, 512, 1024, 2048],
@@ -177,16 +189,22 @@ _ABSENT: dict[str, Any] = {
 """What it means where one of these is left out."""
 
 
-def read_backbone(said: dict[str, Any] | None, channels: int, every: bool) -> dict[str, Any]:
+def read_backbone_config(config: dict[str, Any] | None, channels: int, all_stages: bool) -> dict[str, Any]:
     """Our fields of it; a config that says nothing means the convolutions of the paper. `every`: all stages are read, not
     only the last. What would be computed otherwise is refused."""
 
     def told_of(depths: Sequence[int], start: int, groups: int) -> dict[str, Any]:
-        return backbone(channels, depths, start, groups, range(1 if every else len(depths), len(depths) + 1))
+        return backbone_config(
+            channels, depths, start, groups, range(1 if all_stages else len(depths), len(depths) + 1)
+        )
 
-    told = {**_ABSENT, **(said or told_of((3, 4, 9), 64, 32))}
-    found = {"stages": tuple(told["depths"]), "start": told["embedding_size"], "groups": told["num_groups"]}
-    right = told_of(found["stages"], found["start"], found["groups"])
+    told = {**_BACKBONE_DEFAULTS, **(config or told_of((3, 4, 9), 64, 32))}
+    found = {
+        "backbone_depths": tuple(told["depths"]),
+        "stem_channels": told["embedding_size"],
+        "norm_groups": told["num_groups"],
+    }
+    right = told_of(found["backbone_depths"], found["stem_channels"], found["norm_groups"])
     told["global_padding"] = str(told["global_padding"]).upper()
     told["hidden_sizes"] = list(told["hidden_sizes"])[: len(found["stages"])]
     told["out_features"] = told.get("out_features") or right["out_features"]
@@ -196,27 +214,27 @@ def read_backbone(said: dict[str, Any] | None, channels: int, every: bool) -> di
     return found
 
 
-def ninety(data: dict[str, Any], **train: Any) -> dict[str, dict[str, Any]]:
+def resnet_recipe(data: dict[str, Any], **train: Any) -> dict[str, dict[str, Any]]:
     """Of ResNets: the papers' 90 epochs, with Adam instead of momentum, and a rate that falls smoothly."""
     usual = {
-        "passes": 90, "images": 128, "accumulate": 8, "rate": 2e-3, "warmup": 0.05, "schedule": "cosine", "decay": 0.05,
-        "betas": "0.9,0.999", "eps": 1e-8, "clip": 1.0, "smoothing": 0.1,
+        "epochs": 90, "batch_size": 128, "grad_accum": 8, "lr": 2e-3, "warmup_steps": 0.05, "lr_schedule": "cosine", "weight_decay": 0.05,
+        "betas": "0.9,0.999", "eps": 1e-8, "grad_clip": 1.0, "label_smoothing": 0.1,
     }  # fmt: skip
     return {"train": {**usual, **train}, "data": data}
 
 
 # -- batch norms
 
-COUNT = ".num_batches_tracked"
+BATCH_COUNT = ".num_batches_tracked"
 """How many batches were seen: published, and used by nobody."""
-GATHERED = ("running_mean", "running_var")
+RUNNING_STATS = ("running_mean", "running_var")
 
 
-def uncounted(tensors: Tensors) -> Tensors:
-    return {name: tensor for name, tensor in tensors.items() if not name.endswith(COUNT)}
+def drop_batch_counts(tensors: Tensors) -> Tensors:
+    return {name: tensor for name, tensor in tensors.items() if not name.endswith(BATCH_COUNT)}
 
 
-def counted(tensors: Tensors) -> Tensors:
+def add_batch_counts(tensors: Tensors) -> Tensors:
     """With the counts, which others look for."""
     norms = [name.removesuffix(".running_var") for name in tensors if name.endswith(".running_var")]
-    return {**tensors, **{norm + COUNT: torch.zeros((), dtype=torch.long) for norm in norms}}
+    return {**tensors, **{norm + BATCH_COUNT: torch.zeros((), dtype=torch.long) for norm in norms}}

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from regard.data.text.tag_schemes import Scheme, entities
-from regard.draw.markdown_table import table
-from regard.draw.per_class import Bar, draw_per_label
+from regard.data.text.tag_schemes import TagScheme, extract_entities
+from regard.draw.markdown_table import markdown_table
+from regard.draw.per_class import LabelScore, draw_per_label
 from regard.errors import RegardError
 
 Tags = Sequence[Sequence[str]]
@@ -22,21 +22,21 @@ Tags = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Hits:
+class MatchCounts:
     """What there was, what was said, and what of that was right; all measures are shares of one."""
 
-    right: int
+    actual: int
     """how many there are"""
-    said: int
-    hit: int
+    predicted: int
+    correct: int
 
     @property
     def precision(self) -> float:
-        return self.hit / self.said if self.said else 0.0
+        return self.correct / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
-        return self.hit / self.right if self.right else 0.0
+        return self.correct / self.actual if self.actual else 0.0
 
     @property
     def f1(self) -> float:
@@ -45,10 +45,10 @@ class Hits:
 
 
 @dataclass(frozen=True)
-class Tagging:
+class TaggingMetrics:
     """The measures of some sentences."""
 
-    each: dict[str, Hits]
+    by_label: dict[str, MatchCounts]
     """by kind of entity, or by tag; in the order of the alphabet"""
     accuracy: float
     """share of words whose tag is right"""
@@ -56,76 +56,82 @@ class Tagging:
     """whether tags are classes of single words"""
 
     @property
-    def whole(self) -> Hits:
+    def micro(self) -> MatchCounts:
         """Over all kinds together, every entity weighing alike (micro)."""
-        sums = (sum(getattr(hits, name) for hits in self.each.values()) for name in ("right", "said", "hit"))
-        return Hits(*sums)
+        sums = (
+            sum(getattr(hits, name) for hits in self.by_label.values()) for name in ("actual", "predicted", "correct")
+        )
+        return MatchCounts(*sums)
 
     @property
     def macro_f1(self) -> float:
         """Every kind weighing alike."""
-        return sum(hits.f1 for hits in self.each.values()) / len(self.each) if self.each else 0.0
+        return sum(hits.f1 for hits in self.by_label.values()) / len(self.by_label) if self.by_label else 0.0
 
     def scores(self) -> dict[str, float]:
         """Shares of 100. Of plain tags F1 over all words is the accuracy itself."""
         told = {"accuracy": self.accuracy, "macro_f1": self.macro_f1}
         if not self.plain:
-            whole = self.whole
+            whole = self.micro
             told = {"f1": whole.f1, "precision": whole.precision, "recall": whole.recall, **told}
         return {name: round(100 * value, 2) for name, value in told.items()}
 
     def table(self) -> str:
         """A row for each kind or tag, the most frequent first, and one for all."""
         name = "tag" if self.plain else "kind"
-        rows = [{name: label or "_", **_shares(hits)} for label, hits in self.ordered()]
-        return table([*rows, {name: "all", **_shares(self.whole)}])
+        rows = [{name: label or "_", **_metrics_row(hits)} for label, hits in self.by_frequency()]
+        return markdown_table([*rows, {name: "all", **_metrics_row(self.micro)}])
 
-    def draw(self, path: Path) -> Path:
+    def save_figure(self, path: Path) -> Path:
         """The same as a picture."""
-        bars = [_bar(label or "_", hits) for label, hits in self.each.items()]
-        return draw_per_label(bars, _bar("all", self.whole), "words" if self.plain else "entities", path)
+        bars = [_bar(label or "_", hits) for label, hits in self.by_label.items()]
+        return draw_per_label(bars, _bar("all", self.micro), "words" if self.plain else "entities", path)
 
-    def ordered(self) -> list[tuple[str, Hits]]:
+    def by_frequency(self) -> list[tuple[str, MatchCounts]]:
         """The most frequent first."""
-        return sorted(self.each.items(), key=lambda item: (-item[1].right, item[0]))
+        return sorted(self.by_label.items(), key=lambda item: (-item[1].actual, item[0]))
 
 
-def measure(right: Tags, said: Tags, scheme: Scheme) -> Tagging:
+def tagging_metrics(targets: Tags, predictions: Tags, scheme: TagScheme) -> TaggingMetrics:
     """Compare what was said with what is right; both may be spelt in any scheme, unless it is `plain`."""
-    for number, (ours, theirs) in enumerate(zip(right, said, strict=True)):
+    for number, (ours, theirs) in enumerate(zip(targets, predictions, strict=True)):
         if len(ours) != len(theirs):
             raise RegardError(f"sentence {number} has {len(ours)} tags, and {len(theirs)} were said of it.")
     if scheme == "plain":
-        return _tagging(_places(right, single=True), _places(said, single=True), right, said, plain=True)
-    return _tagging(_places(right, single=False), _places(said, single=False), right, said, plain=False)
+        return _compare_spans(
+            _iter_spans(targets, single=True), _iter_spans(predictions, single=True), targets, predictions, plain=True
+        )
+    return _compare_spans(
+        _iter_spans(targets, single=False), _iter_spans(predictions, single=False), targets, predictions, plain=False
+    )
 
 
-def _places(tags: Tags, single: bool) -> Iterable[tuple[str, int, int, int]]:
+def _iter_spans(tags: Tags, single: bool) -> Iterable[tuple[str, int, int, int]]:
     """All that can be hit: a kind or a tag, the sentence, the first word and the last."""
     for number, sentence in enumerate(tags):
         if single:
             yield from ((tag, number, place, place) for place, tag in enumerate(sentence))
         else:
-            yield from ((entity.kind, number, entity.first, entity.last) for entity in entities(sentence))
+            yield from ((entity.type, number, entity.first, entity.last) for entity in extract_entities(sentence))
 
 
-def _tagging(
+def _compare_spans(
     right: Iterable[tuple[str, int, int, int]], said: Iterable[tuple[str, int, int, int]], ours: Tags, theirs: Tags, plain: bool
-) -> Tagging:  # fmt: skip
+) -> TaggingMetrics:  # fmt: skip
     there, told = set(right), set(said)
     counts = [Counter(label for label, *_ in found) for found in (there, told, there & told)]
     labels = sorted(counts[0].keys() | counts[1].keys())
     words = list(zip(chain.from_iterable(ours), chain.from_iterable(theirs), strict=True))
     alike = sum(one == other for one, other in words)
-    each = {label: Hits(*(count[label] for count in counts)) for label in labels}
-    return Tagging(each, alike / len(words) if words else 0.0, plain)
+    each = {label: MatchCounts(*(count[label] for count in counts)) for label in labels}
+    return TaggingMetrics(each, alike / len(words) if words else 0.0, plain)
 
 
-def _bar(name: str, hits: Hits) -> Bar:
-    return Bar(name, hits.f1, hits.precision, hits.recall, hits.right)
+def _bar(name: str, hits: MatchCounts) -> LabelScore:
+    return LabelScore(name, hits.f1, hits.precision, hits.recall, hits.actual)
 
 
-def _shares(hits: Hits) -> dict[str, object]:
+def _metrics_row(hits: MatchCounts) -> dict[str, object]:
     shares = {"F1": hits.f1, "precision": hits.precision, "recall": hits.recall}
     rounded = {name: round(100 * value, 2) for name, value in shares.items()}
-    return {**rounded, "there are": hits.right, "said": hits.said}
+    return {**rounded, "there are": hits.actual, "said": hits.predicted}

@@ -9,54 +9,59 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.draw.markdown_table import table
-from regard.draw.per_class import Bar, draw_per_label
-from regard.tasks.metrics.ner import Hits
+from regard.draw.markdown_table import markdown_table
+from regard.draw.per_class import LabelScore, draw_per_label
+from regard.tasks.metrics.ner import MatchCounts
 
-MOST = 12
+MAX_CONFUSIONS = 12
 """Confusions that are told."""
 
 
 @dataclass(frozen=True)
-class Each:
-    hits: dict[str, Hits]
+class ClassMetrics:
+    by_class: dict[str, MatchCounts]
     """by class: those that occur or were said"""
-    whole: Hits
+    micro: MatchCounts
     """all classes together, each sample's weighing alike (micro)"""
     unit: str
     """what is counted"""
 
     @classmethod
-    def of(cls, right: Sequence[Collection[str]], said: Sequence[Collection[str]], unit: str) -> Each:
+    def from_labels(
+        cls, targets: Sequence[Collection[str]], predictions: Sequence[Collection[str]], unit: str
+    ) -> ClassMetrics:
         """Compare the classes of each sample with those that were said of it."""
         counts = Counter[str](), Counter[str](), Counter[str]()
-        for ours, theirs in zip(right, said, strict=True):
+        for ours, theirs in zip(targets, predictions, strict=True):
             for count, found in zip(counts, (set(ours), set(theirs), set(ours) & set(theirs)), strict=True):
                 count.update(found)
-        hits = {name: Hits(*(count[name] for count in counts)) for name in sorted(counts[0].keys() | counts[1].keys())}
-        return cls(hits, Hits(*(count.total() for count in counts)), unit)
+        hits = {
+            name: MatchCounts(*(count[name] for count in counts))
+            for name in sorted(counts[0].keys() | counts[1].keys())
+        }
+        return cls(hits, MatchCounts(*(count.total() for count in counts)), unit)
 
     @property
     def macro_f1(self) -> float:
         """Every class weighing alike."""
-        return sum(hits.f1 for hits in self.hits.values()) / len(self.hits) if self.hits else 0.0
+        return sum(hits.f1 for hits in self.by_class.values()) / len(self.by_class) if self.by_class else 0.0
 
     def table(self) -> str:
         """A row for each class, the most frequent first, and one for all."""
-        ordered = sorted(self.hits.items(), key=lambda item: (-item[1].right, item[0]))
-        return table([_row(name, hits) for name, hits in (*ordered, ("all", self.whole))])
+        ordered = sorted(self.by_class.items(), key=lambda item: (-item[1].actual, item[0]))
+        return markdown_table([_row(name, hits) for name, hits in (*ordered, ("all", self.micro))])
 
-    def draw(self, path: Path) -> Path:
-        bars = [_bar(name, hits) for name, hits in self.hits.items()]
-        return draw_per_label(bars, _bar("all", self.whole), self.unit, path)
+    def save_figure(self, path: Path) -> Path:
+        bars = [_bar(name, hits) for name, hits in self.by_class.items()]
+        return draw_per_label(bars, _bar("all", self.micro), self.unit, path)
 
 
-def confused(names: Sequence[str], counts: np.ndarray) -> str:
+def confusion_summary(names: Sequence[str], counts: np.ndarray) -> str:
     """The most frequent confusions of `counts[is, said]`; nothing where there is none."""
     wrong = counts * (1 - np.eye(len(names), dtype=counts.dtype))
-    order = np.argsort(-wrong, axis=None, kind="stable")[:MOST]
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MAX_CONFUSIONS]
     found = [(int(row), int(column)) for row, column in zip(*np.unravel_index(order, wrong.shape), strict=True)]
-    return table(
+    return markdown_table(
         [
             {
                 "is": names[row],
@@ -70,11 +75,11 @@ def confused(names: Sequence[str], counts: np.ndarray) -> str:
     )
 
 
-def _row(name: str, hits: Hits) -> dict[str, object]:
+def _row(name: str, hits: MatchCounts) -> dict[str, object]:
     shares = {"F1": hits.f1, "precision": hits.precision, "recall": hits.recall}
     rounded = {measure: round(100 * share, 2) for measure, share in shares.items()}
-    return {"class": name, **rounded, "there are": hits.right, "said": hits.said}
+    return {"class": name, **rounded, "there are": hits.actual, "said": hits.predicted}
 
 
-def _bar(name: str, hits: Hits) -> Bar:
-    return Bar(name, hits.f1, hits.precision, hits.recall, hits.right)
+def _bar(name: str, hits: MatchCounts) -> LabelScore:
+    return LabelScore(name, hits.f1, hits.precision, hits.recall, hits.actual)

@@ -8,33 +8,33 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.draw.markdown_table import table
-from regard.nn.vision.depth_loss import inverse, least_squares
-from regard.types import IGNORE, Answer
+from regard.draw.markdown_table import markdown_table
+from regard.nn.vision.depth_loss import fit_scale_shift, inverse_depth
+from regard.types import IGNORE, Prediction
 
-NEAREST = 1e-3
+MIN_DEPTH = 1e-3
 """Nothing is nearer: logarithms and ratios of a depth of 0 say nothing."""
 
 
-class Overlap:
+class SegmentationMetrics:
     """How many pixels or points of each class (rows) were said to be of each class (columns). Void ones are not counted."""
 
-    def __init__(self, classes: int, void: int = IGNORE) -> None:
-        self.void = void
+    def __init__(self, classes: int, ignore_index: int = IGNORE) -> None:
+        self.ignore_index = ignore_index
         self.counts = np.zeros((classes, classes), dtype=np.int64)
 
-    def add(self, said: np.ndarray, right: np.ndarray) -> None:
+    def add(self, predicted: np.ndarray, target: np.ndarray) -> None:
         """Maps of one or of several pictures, of the same shape."""
-        if said.shape != right.shape:
-            raise ValueError(f"what is said of {said.shape} cannot be compared with {right.shape}")
-        classes, asked = len(self.counts), right != self.void
-        said, right = said[asked].astype(np.int64), right[asked].astype(np.int64)
-        for name, values in (("said", said), ("right", right)):
+        if predicted.shape != target.shape:
+            raise ValueError(f"what is said of {predicted.shape} cannot be compared with {target.shape}")
+        classes, asked = len(self.counts), target != self.ignore_index
+        predicted, target = predicted[asked].astype(np.int64), target[asked].astype(np.int64)
+        for name, values in (("said", predicted), ("right", target)):
             if values.size and not 0 <= values.min() <= values.max() < classes:
                 raise ValueError(f"what is {name} goes from {values.min()} to {values.max()}, of {classes} classes")
-        self.counts += np.bincount(classes * right + said, minlength=classes**2).reshape(classes, classes)
+        self.counts += np.bincount(classes * target + predicted, minlength=classes**2).reshape(classes, classes)
 
-    def each(self) -> np.ndarray:
+    def class_iou(self) -> np.ndarray:
         """Of each class the intersection over the union; no number where no pixel is or was said to be of it."""
         both = np.diag(self.counts).astype(np.float64)
         union = self.counts.sum(0) + self.counts.sum(1) - both
@@ -44,58 +44,62 @@ class Overlap:
         """Share of the pixels whose class was said."""
         return float(np.trace(self.counts) / max(self.counts.sum(), 1))
 
-    def mean(self) -> float:
+    def mean_iou(self) -> float:
         """Of all classes that are there or were said."""
-        each = self.each()
+        each = self.class_iou()
         return float(np.nanmean(each)) if np.isfinite(each).any() else 0.0
 
     def scores(self, unit: str = "pixel") -> dict[str, float]:
-        return {"miou": self.mean(), f"{unit}_accuracy": self.accuracy()}
+        return {"miou": self.mean_iou(), f"{unit}_accuracy": self.accuracy()}
 
-    def told(self, labels: Sequence[str], count: int, whole: bool, unit: str = "pixel") -> dict[str, float | str]:
+    def report(
+        self, labels: Sequence[str], count: int, with_classes: bool, unit: str = "pixel"
+    ) -> dict[str, float | str]:
         """The scores of so many samples as shares of 100; of a `whole` validation also those of each class."""
         scores: dict[str, float | str] = {name: round(100 * value, 2) for name, value in self.scores(unit).items()}
         scores["samples"] = count
-        each = [{"class": n, "IoU": "" if v is None else f"{100 * v:.2f}"} for n, v in self.table(labels).items()]
-        return scores | ({"each": table(each)} if whole else {})
+        each = [{"class": n, "IoU": "" if v is None else f"{100 * v:.2f}"} for n, v in self.iou_by_name(labels).items()]
+        return scores | ({"each": markdown_table(each)} if with_classes else {})
 
-    def table(self, names: Sequence[str]) -> dict[str, float | None]:
+    def iou_by_name(self, names: Sequence[str]) -> dict[str, float | None]:
         """The overlap of each class by its name."""
-        return {name: None if np.isnan(value) else float(value) for name, value in zip(names, self.each(), strict=True)}
+        return {
+            name: None if np.isnan(value) else float(value) for name, value in zip(names, self.class_iou(), strict=True)
+        }
 
 
-def shares_of(classes: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+def class_fractions(classes: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
     """The share of each class that is seen, the largest first."""
     shares = np.bincount(classes.ravel(), minlength=len(labels)) / max(classes.size, 1)
     return {labels[n]: round(float(shares[n]), 4) for n in np.argsort(-shares) if shares[n] > 0}
 
 
-def said_of(given: Any, answer: Answer) -> str:
+def format_fractions(source: Any, prediction: Prediction) -> str:
     """Such shares on a terminal."""
-    return "\t".join([str(given), *(f"{name} {100 * share:.1f} %" for name, share in answer.value.items())])
+    return "\t".join([str(source), *(f"{name} {100 * share:.1f} %" for name, share in prediction.value.items())])
 
 
-def example_of(answer: Answer) -> str:
+def format_top_fractions(prediction: Prediction) -> str:
     """The largest of them in a table."""
-    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in list(answer.value.items())[:4])
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in list(prediction.value.items())[:4])
 
 
-class Distances:
+class DepthMetrics:
     """Of each picture the usual measures over the pixels whose depth is known; their means over the pictures."""
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
+        self.per_image: list[dict[str, float]] = []
 
-    def add(self, said: np.ndarray, right: np.ndarray, known: np.ndarray | None = None) -> None:
+    def add(self, predicted: np.ndarray, target: np.ndarray, valid: np.ndarray | None = None) -> None:
         """Depths of one picture (H, W), in the same unit. Without `known` all that is above 0 is."""
-        if said.shape != right.shape:
-            raise ValueError(f"what is said of {said.shape} cannot be compared with {right.shape}")
-        asked = measured(right, known)
+        if predicted.shape != target.shape:
+            raise ValueError(f"what is said of {predicted.shape} cannot be compared with {target.shape}")
+        asked = valid_depth(target, valid)
         if not asked.any():
             return
-        depth, truth = np.maximum(said[asked].astype(np.float64), NEAREST), right[asked].astype(np.float64)
+        depth, truth = np.maximum(predicted[asked].astype(np.float64), MIN_DEPTH), target[asked].astype(np.float64)
         ratio = np.maximum(depth / truth, truth / depth)
-        self.rows.append(
+        self.per_image.append(
             {
                 "abs_rel": float(np.mean(np.abs(depth - truth) / truth)),
                 "rmse": float(np.sqrt(np.mean((depth - truth) ** 2))),
@@ -107,23 +111,29 @@ class Distances:
     def scores(self) -> dict[str, float]:
         """`abs_rel`, `rmse` and `log10` are errors; `delta1`, `delta2`, `delta3` are shares of pixels within a factor of 1.25,
         its square and its cube."""
-        return {name: float(np.mean([row[name] for row in self.rows])) for name in self.rows[0]} if self.rows else {}
+        return (
+            {name: float(np.mean([row[name] for row in self.per_image])) for name in self.per_image[0]}
+            if self.per_image
+            else {}
+        )
 
 
-def measured(right: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
+def valid_depth(target: np.ndarray, valid: np.ndarray | None = None) -> np.ndarray:
     """Where a depth is known."""
-    found = np.isfinite(right) & (right > 0)
-    return found if known is None else found & known.astype(bool)
+    found = np.isfinite(target) & (target > 0)
+    return found if valid is None else found & valid.astype(bool)
 
 
-def as_depth(said: np.ndarray, right: np.ndarray, farthest: float, known: np.ndarray | None = None) -> np.ndarray:
+def align_depth(
+    prediction: np.ndarray, target_depth: np.ndarray, max_depth: float, valid: np.ndarray | None = None
+) -> np.ndarray:
     """Inverse depth in a unit of its own (H, W) -> depth in the unit of the truth, by the scale and shift of inverse depths
     that fit it best: all that a relative model can be asked for. Nothing is farther than `farthest`, which must not be read
     from this picture's own truth: that would tell the answer where it is farthest."""
-    asked = torch.from_numpy(measured(right, known))[None]
+    asked = torch.from_numpy(valid_depth(target_depth, valid))[None]
     if not bool(asked.any()):
-        return np.full(said.shape, np.nan)
-    target, asked = inverse(torch.from_numpy(right.astype(np.float64))[None], asked)
-    nearness = torch.from_numpy(said.astype(np.float64))[None]
-    scale, shift = least_squares(nearness, target, asked)
-    return (1 / (scale * nearness + shift).clamp(min=1 / farthest))[0].numpy()
+        return np.full(prediction.shape, np.nan)
+    target, asked = inverse_depth(torch.from_numpy(target_depth.astype(np.float64))[None], asked)
+    nearness = torch.from_numpy(prediction.astype(np.float64))[None]
+    scale, shift = fit_scale_shift(nearness, target, asked)
+    return (1 / (scale * nearness + shift).clamp(min=1 / max_depth))[0].numpy()

@@ -17,30 +17,30 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.text.qa import Span
-from regard.draw.markdown_table import table
-from regard.draw.per_class import Bar, draw_per_label
+from regard.data.text.qa import QASample
+from regard.draw.markdown_table import markdown_table
+from regard.draw.per_class import LabelScore, draw_per_label
 from regard.errors import RegardError
-from regard.types import Answer
+from regard.types import Prediction
 
-Shares = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_NO_MARKS = str.maketrans("", "", string.punctuation)
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def bare(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """What is compared of a text."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_MARKS)).split())
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
-def exact(said: str, right: str) -> float:
-    return float(bare(said) == bare(right))
+def exact_match(prediction: str, reference: str) -> float:
+    return float(normalize_answer(prediction) == normalize_answer(reference))
 
 
-def overlap(said: str, right: str) -> float:
+def word_f1(prediction: str, reference: str) -> float:
     """F1 of the words: nothing in common is 0, even of two texts of which nothing is left to compare (1.1)."""
-    ours, theirs = bare(said).split(), bare(right).split()
+    ours, theirs = normalize_answer(prediction).split(), normalize_answer(reference).split()
     same = sum((Counter(ours) & Counter(theirs)).values())
     if not same:
         return 0.0
@@ -48,47 +48,61 @@ def overlap(said: str, right: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def overlap_or_nothing(said: str, right: str) -> float:
+def word_f1_or_empty(prediction: str, reference: str) -> float:
     """The same, but two texts of which nothing is left are alike (2.0)."""
-    return overlap(said, right) if bare(said) and bare(right) else exact(said, right)
+    return (
+        word_f1(prediction, reference)
+        if normalize_answer(prediction) and normalize_answer(reference)
+        else exact_match(prediction, reference)
+    )
 
 
-def measure(
-    spans: Sequence[Span], said: Sequence[str], doubts: Sequence[float] | None = None, threshold: float = 0.0
+def squad_scores(
+    spans: Sequence[QASample],
+    predictions: Sequence[str],
+    no_answer_scores: Sequence[float] | None = None,
+    threshold: float = 0.0,
 ) -> dict[str, float]:
     """Shares of 100: `exact`, `f1`, and by the rules of 2.0 those of both sorts.
 
     `said` is the best text of each question, or nothing for "the context does not say". `doubts` are how much more that
     is believed than the text (the score of nothing less the text's): beyond the threshold nothing is said. The thresholds
     that would have been best are told with their scores; they are to be chosen on validation data."""
-    _refuse_uneven(spans, said, doubts)
-    if doubts is None and all(span.possible for span in spans):
+    _check_lengths(spans, predictions, no_answer_scores)
+    if no_answer_scores is None and all(span.is_answerable for span in spans):
         right = [span.answers for span in spans]
-        return _means(_best(said, right, exact), _best(said, right, overlap))
-    possible = np.array([span.possible for span in spans])
+        return _mean_scores(
+            _best_over_references(predictions, right, exact_match), _best_over_references(predictions, right, word_f1)
+        )
+    possible = np.array([span.is_answerable for span in spans])
     # in 2.0 an answer of which nothing is left, such as "the", is none
-    right = [tuple(filter(bare, span.answers)) or ("",) for span in spans]
-    raw = _best(said, right, exact), _best(said, right, overlap_or_nothing)
+    right = [tuple(filter(normalize_answer, span.answers)) or ("",) for span in spans]
+    raw = (
+        _best_over_references(predictions, right, exact_match),
+        _best_over_references(predictions, right, word_f1_or_empty),
+    )
     believed = raw
-    if doubts is not None:
-        silent = np.asarray(doubts, dtype=np.float64) > threshold
+    if no_answer_scores is not None:
+        silent = np.asarray(no_answer_scores, dtype=np.float64) > threshold
         believed = np.where(silent, ~possible, raw[0]), np.where(silent, ~possible, raw[1])
-    told = _means(*believed)
+    told = _mean_scores(*believed)
     for name, of in (("answerable", possible), ("unanswerable", ~possible)):
         if of.any():
-            told |= {f"{name}_{key}": value for key, value in _means(*(part[of] for part in believed)).items()}
-    if doubts is not None:
+            told |= {f"{name}_{key}": value for key, value in _mean_scores(*(part[of] for part in believed)).items()}
+    if no_answer_scores is not None:
         for key, scores in zip(("exact", "f1"), raw, strict=True):
-            best, where = best_threshold(scores, doubts, possible)
+            best, where = best_threshold(scores, no_answer_scores, possible)
             told |= {f"best_{key}": 100 * best, f"best_{key}_threshold": where}
     return told
 
 
-def best_threshold(scores: Shares, doubts: Sequence[float], possible: NDArray[np.bool_]) -> tuple[float, float]:
+def best_threshold(
+    scores: FloatArray, no_answer_scores: Sequence[float], possible: NDArray[np.bool_]
+) -> tuple[float, float]:
     """The mean score at the best threshold, and the threshold: the lowest of the best, half-way to the next doubt.
 
     Questions are answered in the order of their doubt; those of equal doubt together, for no threshold divides them."""
-    values = np.asarray(doubts, dtype=np.float64)
+    values = np.asarray(no_answer_scores, dtype=np.float64)
     order = np.argsort(values, kind="stable")
     # what is gained by answering a question: its score, less the one that saying nothing has where nothing is right
     gains = np.cumsum((scores - ~possible)[order])
@@ -96,83 +110,85 @@ def best_threshold(scores: Shares, doubts: Sequence[float], possible: NDArray[np
     totals = np.append(0.0, gains[ends]) + np.sum(~possible)
     place = int(np.argmax(totals))
     edges = [values.min() - 2.0, *values[order][ends], values.max() + 1.0]
-    return float(totals[place]) / len(values), _half_way(float(edges[place]), float(edges[place + 1]))
+    return float(totals[place]) / len(values), _midpoint(float(edges[place]), float(edges[place + 1]))
 
 
-def _half_way(low: float, high: float) -> float:
+def _midpoint(low: float, high: float) -> float:
     """A number from `low` on and below `high`, with no more digits than it takes, but two."""
     middle = low + (high - low) / 2
     found = (round(middle, digits) for digits in range(2, 18))
     return next((number for number in found if low <= number < high), low)
 
 
-def each_word(spans: Sequence[Span], answers: Sequence[Answer]) -> str:
+def question_word_table(spans: Sequence[QASample], predictions: Sequence[Prediction]) -> str:
     """A table of how well questions are answered, by the word that asks; the most frequent first."""
     rows = [
         {
-            "question": bar.name, "F1": _hundred(bar.f1), "precision": _hundred(bar.precision),
-            "recall": _hundred(bar.recall), "questions": bar.many,
+            "question": bar.name, "F1": _percent(bar.f1), "precision": _percent(bar.precision),
+            "recall": _percent(bar.recall), "questions": bar.support,
         }
-        for bar in (*_by_word(spans, answers), _bar("all", spans, answers))
+        for bar in (*_bars_by_word(spans, predictions), _bar("all", spans, predictions))
     ]  # fmt: skip
-    return table(rows)
+    return markdown_table(rows)
 
 
-def draw_each_word(spans: Sequence[Span], answers: Sequence[Answer], path: Path) -> Path:
-    return draw_per_label(_by_word(spans, answers), _bar("all", spans, answers), "questions", path)
+def draw_question_words(spans: Sequence[QASample], predictions: Sequence[Prediction], path: Path) -> Path:
+    return draw_per_label(_bars_by_word(spans, predictions), _bar("all", spans, predictions), "questions", path)
 
 
-ASKING = ("what", "which", "who", "whom", "whose", "when", "where", "why", "how")
+QUESTION_WORDS = ("what", "which", "who", "whom", "whose", "when", "where", "why", "how")
 
 
-def _asks(question: str) -> str:
+def _question_word(question: str) -> str:
     """The first word that asks."""
     words = re.findall(r"\w+", question.lower())
-    return next((word for word in words if word in ASKING), "other")
+    return next((word for word in words if word in QUESTION_WORDS), "other")
 
 
-def _by_word(spans: Sequence[Span], answers: Sequence[Answer]) -> list[Bar]:
+def _bars_by_word(spans: Sequence[QASample], answers: Sequence[Prediction]) -> list[LabelScore]:
     groups: dict[str, list[int]] = {}
     for number, span in enumerate(spans):
-        groups.setdefault(_asks(span.question), []).append(number)
+        groups.setdefault(_question_word(span.question), []).append(number)
     bars = [_bar(name, [spans[i] for i in some], [answers[i] for i in some]) for name, some in groups.items()]
-    return sorted(bars, key=lambda bar: (-bar.many, bar.name))
+    return sorted(bars, key=lambda bar: (-bar.support, bar.name))
 
 
-def _bar(name: str, spans: Sequence[Span], answers: Sequence[Answer]) -> Bar:
+def _bar(name: str, spans: Sequence[QASample], answers: Sequence[Prediction]) -> LabelScore:
     """Means over questions of what the words of an answer and those of the right one, the best of several, share."""
     parts = []
     for span, answer in zip(spans, answers, strict=True):
-        shares = [_shares(str(answer.value), right) for right in span.answers or ("",)]
+        shares = [_word_scores(str(answer.value), right) for right in span.answers or ("",)]
         parts.append(max(shares))
     f1, precision, recall = np.mean(parts, axis=0).tolist()
-    return Bar(name, f1, precision, recall, len(spans))
+    return LabelScore(name, f1, precision, recall, len(spans))
 
 
-def _shares(said: str, right: str) -> tuple[float, float, float]:
+def _word_scores(said: str, right: str) -> tuple[float, float, float]:
     """F1, precision and recall of the words; two texts of which nothing is left are alike."""
-    ours, theirs = bare(said).split(), bare(right).split()
+    ours, theirs = normalize_answer(said).split(), normalize_answer(right).split()
     if not ours or not theirs:
         alike = float(ours == theirs)
         return alike, alike, alike
     same = sum((Counter(ours) & Counter(theirs)).values())
-    return overlap(said, right), same / len(ours), same / len(theirs)
+    return word_f1(said, right), same / len(ours), same / len(theirs)
 
 
-def _hundred(share: float) -> float:
+def _percent(share: float) -> float:
     return round(100 * share, 2)
 
 
-def _best(said: Sequence[str], right: Sequence[tuple[str, ...]], score: Callable[[str, str], float]) -> Shares:
+def _best_over_references(
+    said: Sequence[str], right: Sequence[tuple[str, ...]], score: Callable[[str, str], float]
+) -> FloatArray:
     """The best over the right answers of each question."""
     return np.array([max(score(text, one) for one in some) for text, some in zip(said, right, strict=True)])
 
 
-def _means(exact: Shares, f1: Shares) -> dict[str, float]:
+def _mean_scores(exact: FloatArray, f1: FloatArray) -> dict[str, float]:
     return {"exact": 100 * float(exact.mean()), "f1": 100 * float(f1.mean())}
 
 
-def _refuse_uneven(spans: Sequence[Span], said: Sequence[str], doubts: Sequence[float] | None) -> None:
+def _check_lengths(spans: Sequence[QASample], said: Sequence[str], doubts: Sequence[float] | None) -> None:
     if not spans:
         raise RegardError("there are no questions to be measured by.")
     if len(said) != len(spans) or (doubts is not None and len(doubts) != len(spans)):
