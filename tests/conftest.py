@@ -335,7 +335,7 @@ def stopped_in(step: int) -> Iterator[None]:
         return real(self, number)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "grain", grain)
+        patch.setattr(Trainer, "micro_batch", grain)
         with pytest.raises(Interrupted) as stop:
             yield
     assert stop.value.exit_code == 143

@@ -35,7 +35,7 @@ class Crossing(Attention):
     """Heads whose weights are given: (H, T, K)."""
 
     def __init__(self, table: Tensor) -> None:
-        super().__init__(2 * len(table), len(table), context=4)
+        super().__init__(2 * len(table), len(table), context_width=4)
         self.table = table
 
     def forward(self, x: Tensor, context: Tensor, *, seen: Any = None) -> Tensor:  # type: ignore[override]
@@ -125,7 +125,7 @@ def spotted(scene: ShapeScene, side: int, grid: tuple[int, int], heads: int = 1,
     found = []
     for word in [*caption_words(scene.objects), None]:
         map_ = np.full((heads, *grid), 0.02)
-        for number in word.things if word else ():
+        for number in word.objects if word else ():
             left, top, right, bottom = boxes[number]
             y, x = (top + bottom) / 2 / side * grid[0] - 0.5, (left + right) / 2 / side * grid[1] - 0.5
             shift = random.standard_normal((heads, 2, 1, 1)) * 0.4 * (heads > 1)

@@ -126,7 +126,7 @@ def album_in(folder: Path) -> Path:
 
 
 def samples(album: Path) -> list[CaptionedImage]:
-    return list(TASK.stream([str(album)]))
+    return list(TASK.iter_samples([str(album)]))
 
 
 def model(album: Path, **changes: Any) -> Model:

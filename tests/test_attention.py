@@ -307,7 +307,7 @@ def test_a_block_that_someone_changed_or_listens_to_is_not_gone_around() -> None
         for listen in ("register_forward_hook", "register_forward_pre_hook"):
             changed = block()
             handle = getattr(changed.get_submodule(path), listen)(lambda *_: None)
-            assert not swift.plain(changed), path
+            assert not swift.is_pristine_block(changed), path
             handle.remove()
             assert swift.plain(changed)
     for path in ("attend.dropout", "feed", "feed.inner", ""):
@@ -476,7 +476,7 @@ def test_a_packed_row_is_its_documents_apart() -> None:
     same_with_gradients(attention(x, mask=Causal() & OURS), apart, [x, *attention.parameters()])
     cross, context = noisy(Attention(6, 2, context_width=3)), noise(1, 7, 3, seed=3).requires_grad_()
     pairs = [(x[:, :4], context[:, :2]), (x[:, 5:], context[:, 3:])]
-    together = cross(x, context, rule=ACROSS)
+    together = cross(x, context, mask=ACROSS)
     near(together[:, 4], cross.out.bias[None])  # its source is empty: 0, and then the bias of `out`
     kept = torch.cat([together[:, :4], together[:, 5:]], 1)
     same_with_gradients(kept, torch.cat([cross(*pair) for pair in pairs], 1), [x, context, *cross.parameters()])
@@ -499,7 +499,7 @@ def test_dropout_acts_in_training_only_and_keeps_the_mean(watched: bool) -> None
     recorder = AttentionRecorder("it", seen) if watched else None
     calm = attention.eval()(x, record=recorder)
     near(attention(x, record=recorder), calm)
-    many = attention.train()(x.expand(20000, -1, -1), seen=recorder)
+    many = attention.train()(x.expand(20000, -1, -1), record=recorder)
     error = many.std(0) / 20000**0.5
     assert (many[0] - calm[0]).abs().max() > 1e-3
     assert ((many.mean(0) - calm[0]).abs() < 4.5 * error).all()
@@ -513,7 +513,7 @@ def test_step_by_step_is_the_same_as_all_at_once(memory: KVCache) -> None:
     with torch.no_grad():
         for size in (2, 1, 3, 1):
             where, part = torch.arange(done, done + size), x[:, done : done + size]
-            out = attention(part, mask=Causal(), memory=memory, where=where)
+            out = attention(part, mask=Causal(), cache=memory, where=where)
             near(out, attention(x, mask=Causal())[:, done : done + size])
             done += size
             homes.add((memory.k.data_ptr(), memory.k.shape))  # type: ignore[attr-defined]
@@ -528,7 +528,7 @@ def test_rows_of_a_fixed_memory_may_be_at_different_places() -> None:
         prompts = torch.cat(
             [torch.cat([first[:, :2], noise(1, 2, 6, seed=2)], 1), second[:, :4]]
         )  # the first is padded
-        attention(prompts, mask=rule, memory=memory)
+        attention(prompts, mask=rule, cache=memory)
         for here, there, size in ((2, 4, 1), (3, 5, 2)):
             part = torch.cat([first[:, here : here + size], second[:, there : there + size]])
             where = torch.tensor([[here], [there]]) + torch.arange(size)
@@ -544,7 +544,7 @@ def test_what_is_frozen_is_computed_once() -> None:
     calls.clear()
     for step in range(3):
         out = cross(
-            x[:, step : step + 1], context if step < 2 else None, rule=rule, memory=memory, where=torch.tensor([step])
+            x[:, step : step + 1], context if step < 2 else None, mask=rule, memory=memory, where=torch.tensor([step])
         )
         near(out, right[:, step : step + 1])
     assert len(calls) == 1

@@ -72,7 +72,7 @@ def results(data: Path, out: Path) -> tuple[list[Any], list[str], list[Any], lis
     )
     train_tiny(data, out, *settings)
     model, text = regard.load(out), data.read_text("utf-8").split("\t")[0]
-    predicted = [model.predict(text, beam=2).value, model.bfloat16().predict(text, beam=1).value]
+    predicted = [model.predict(text, num_beams=2).value, model.bfloat16().predict(text, num_beams=1).value]
     gpt = (
         regard.build("gpt2-small", width=16, depth=1, heads=2, vocab_size=512, max_length=16, eos_id=0)
         .bfloat16()

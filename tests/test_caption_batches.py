@@ -110,7 +110,7 @@ def test_a_picture_is_decoded_once_for_all_its_captions(album: Path, monkeypatch
     import regard.tasks.image_task as pictured
 
     seen: list[Any] = []
-    real = pictured.read_picture
+    real = pictured.read_image
     monkeypatch.setattr(pictured, "read_picture", lambda source, least=0: seen.append(source) or real(source, least))
     made = model(album)
     found = encoded(album, made)

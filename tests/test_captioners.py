@@ -45,7 +45,7 @@ def test_steps_say_what_a_whole_pass_says(name: str, eyes: str, height: int, wid
     right = logits_of(body, batch)
     assert right.shape == (3, 6, 23)
     for prompt in (1, 3):
-        state = body.start(replace(batch, target=batch.decoder_inputs[:, :prompt]))
+        state = body.start(replace(batch, decoder_inputs=batch.decoder_inputs[:, :prompt]))
         for at in range(prompt - 1, 6):
             near(body.step(batch.decoder_inputs[:, at], state), right[:, at], 1e-11)
         assert state.positions.tolist() == [6, 6, 6]
@@ -68,7 +68,7 @@ def test_neighbours_and_padding_change_nothing(name: str, eyes: str) -> None:
 def test_a_picture_with_several_captions_is_looked_at_once(name: str, eyes: str) -> None:
     body, batch, owners = made(name, eyes), batch_of((6, 3, 5, 4)), torch.tensor([0, 0, 0, 1])
     looked: list[int] = []
-    body.eyes.body.register_forward_pre_hook(lambda _, given: looked.append(len(given[0].x)))
+    body.eyes.body.register_forward_pre_hook(lambda _, given: looked.append(len(given[0].inputs)))
     repeated = logits_of(body, replace(batch, inputs=batch.inputs[owners]))
     once = replace(batch, inputs=batch.inputs[:2], owners=owners)
     near(logits_of(body, once), repeated, 1e-11)
@@ -92,7 +92,7 @@ def test_rows_come_and_go_wherever_they_stand(name: str, eyes: str) -> None:
     assert batch.decoder_inputs is not None and wide.decoder_inputs is not None
     first, second = logits_of(body, batch), logits_of(body, wide)
     with torch.no_grad():
-        state = body.start(replace(batch, target=batch.decoder_inputs[:, :2]))
+        state = body.start(replace(batch, decoder_inputs=batch.decoder_inputs[:, :2]))
         state.join(body.start(replace(wide, target=wide.decoder_inputs[:, :5])))
         tokens = torch.cat([batch.decoder_inputs[:, 1], wide.decoder_inputs[:, 4]])
         near(body.step(tokens, state), torch.cat([first[:, 1], second[:, 4]]), 1e-11)
@@ -127,7 +127,7 @@ def test_beams_keep_their_own_pasts(name: str, eyes: str, room: int | None) -> N
             paths = paths[rows]
             if number == 1:  # the second picture leaves
                 kept = [4, 5, 0, 1]
-                state.keep(torch.tensor(kept))
+                state.select_rows(torch.tensor(kept))
                 paths, owners, said = paths[kept], owners[kept], said[:, :4]
 
 
@@ -185,7 +185,7 @@ def test_a_caption_of_a_vit_ends_where_its_positions_do() -> None:
     body.step(torch.tensor([4]), state)
     with pytest.raises(RegardError, match="positions"):
         body.step(torch.tensor([4]), state)
-    state = body.start(batch_of((5,)), room=16)  # rows that have finished are stepped on with the others
+    state = body.start(batch_of((5,)), max_positions=16)  # rows that have finished are stepped on with the others
     for _ in range(3):
         assert bool(body.step(torch.tensor([4]), state).isfinite().all())
 
@@ -199,7 +199,7 @@ def test_what_is_regarded_lies_on_the_grid(name: str, eyes: str) -> None:
     for height, width in ((32, 32), (32, 48)):
         batch = batch_of((4, 2), height, width)
         rows, columns = body.grid(batch)
-        context = body(batch).context
+        context = body(batch).cross_states
         if name == "caption-fixed":
             assert context is None
             continue
@@ -225,7 +225,7 @@ def test_what_is_regarded_lies_on_the_grid(name: str, eyes: str) -> None:
 def test_a_lower_map_is_looked_at_and_nothing_behind_it_is_kept(name: str, eyes: str, tap: int, places: int) -> None:
     body, whole, batch = made(name, eyes, feature_level=tap), made(name, eyes), batch_of()
     states = body(batch)
-    assert states.context.shape[1] == places == body.grid(batch)[0] * body.grid(batch)[1]
+    assert states.cross_states.shape[1] == places == body.grid(batch)[0] * body.grid(batch)[1]
     kept = dict(body.eyes.body.state_dict())
     assert kept.keys() < whole.eyes.body.state_dict().keys()
     whole.eyes.body.load_state_dict({**whole.eyes.body.state_dict(), **kept})
@@ -241,7 +241,7 @@ def test_a_lower_map_is_looked_at_and_nothing_behind_it_is_kept(name: str, eyes:
 def loss_of(body: Any, batch: Batch) -> torch.Tensor:
     states = body(batch)
     total = cross_entropy(body.to_logits(states.sequence), batch.labels, 0.1)[0]
-    return total + states.side.get("penalty", 0.0)
+    return total + states.aux_losses.get("penalty", 0.0)
 
 
 @kinds

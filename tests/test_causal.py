@@ -99,7 +99,7 @@ def test_one_pass_is_the_blocks_under_the_written_mask(bands: str, learned: bool
         states = states + block.feed.inner(block.feed.norm(states))
     out = model(Batch(x), taps=[0, 2])
     near(out.sequence, model.decoder.norm(states))
-    near(out.taps[1], states)
+    near(out.hidden_states[1], states)
     assert len(out.taps) == 2
 
 
@@ -216,7 +216,7 @@ def test_cached_steps_are_one_pass(bands: str, room: int | None, learned: bool, 
     whole = said(model, x)
     for prompt in (1, 2, 5, 10):
         state = model.start(Batch(x[:, :prompt]), room)
-        assert state.positions.tolist() == [prompt - 1] * 3 and state.level
+        assert state.positions.tolist() == [prompt - 1] * 3 and state.aligned
         ours = [model.step(x[:, at], state) for at in range(prompt - 1, 11)]
         near(torch.stack(ours, 1), whole[:, prompt - 1 :])
 
@@ -239,7 +239,7 @@ def test_several_tokens_at_once_are_as_many_steps(bands: str, room: int | None) 
     state = model.start(ragged(rows), room)
     more = ids(4, 3, seed=4)
     more[:, 0] = torch.tensor([row[-1] for row in rows])
-    out = model.read(model.advance(more, state))
+    out = model.to_logits(model.advance(more, state))
     rows = [row[:-1] + new.tolist() for row, new in zip(rows, more, strict=True)]
     near(out[:, -1], last(model, rows))
     near(out[:, 0], last(model, [row[:-2] for row in rows]))
@@ -256,7 +256,7 @@ def test_rows_leave_and_are_taken_several_times(bands: str, room: int | None) ->
     go_on(model, state, rows, 2)
     for taken in ([3, 1, 0, 1], [1, 3], [0, 0]):  # the longest leaves; then only rows of one length are left
         rows = [list(rows[i]) for i in taken]
-        state.keep(torch.tensor(taken))
+        state.select_rows(torch.tensor(taken))
         go_on(model, state, rows, 2)
     if room is None:
         assert state.level and state.layers[0].attend.k.shape[-2] == state.current_length == len(rows[0]) - 1
@@ -272,7 +272,7 @@ def test_rows_join_a_running_state(bands: str, room: Any) -> None:
     first, second = (None, None) if room is None else room
     state = model.start(ragged(rows), first)
     go_on(model, state, rows, 3)
-    state.join(model.start(ragged(others), second))
+    state.append_rows(model.start(ragged(others), second))
     rows += others
     go_on(model, state, rows, 3)
     lone = copied([[8]])
@@ -287,7 +287,7 @@ def test_rows_join_a_running_state(bands: str, room: Any) -> None:
 def test_level_rows_that_join_level_rows_need_no_mask() -> None:
     model, rows = body(), [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
     state = model.start(Batch(torch.tensor(rows[:2])))
-    state.join(model.start(Batch(torch.tensor(rows[2:]))))
+    state.append_rows(model.start(Batch(torch.tensor(rows[2:]))))
     assert state.level and state.turn(1).rules == [None] * 3
     go_on(model, state, rows, 3)
 
@@ -297,14 +297,14 @@ def test_beams_do_not_join() -> None:
     state, other = (model.start(Batch(ids(1, 3))) for _ in range(2))
     state.expand_beams(2)
     with pytest.raises(ValueError, match="beams"):
-        state.join(other)
+        state.append_rows(other)
 
 
 def test_rows_without_a_mask_step_without_one() -> None:
     """The maskless kernel is the faster one: level rows never pay for what ragged ones need."""
     model = body("banded")
     state = model.start(Batch(ids(2, 3)))
-    assert state.turn(1).rules == [None] * 3  # the band of 3 reaches back to the beginning
+    assert state.next_step(1).rules == [None] * 3  # the band of 3 reaches back to the beginning
     model.step(torch.tensor([1, 2]), state)
     rules = state.turn(1).rules
     assert rules[0] is None and rules[2] is None and rules[1] is not None
@@ -359,7 +359,7 @@ def test_beams_of_ragged_prompts_are_rows_of_their_own(bands: str, room: int | N
             paths = [list(paths[row]) for row in rows.tolist()]
         if number == 2:  # the longest leaves, the shortest is there twice
             kept = [source * W + beam for source in (3, 1, 1, 0) for beam in range(W)]
-            state.keep(torch.tensor(kept))
+            state.select_rows(torch.tensor(kept))
             paths = [list(paths[row]) for row in kept]
         tokens = torch.randint(V, (len(paths),), generator=random)
         for path, token in zip(paths, tokens.tolist(), strict=True):
@@ -428,7 +428,7 @@ def test_noise_in_the_rows_that_are_hidden_never_becomes_a_number_that_is_none()
     model = body()
     state = model.start(ragged([[1, 2, 3, 4], [5]]))
     for layer in state.layers:
-        attend: Any = layer.attend
+        attend: Any = layer.self_cache
         attend.spare = tuple(torch.full((2, 3, 40, 4), float("nan"), dtype=torch.float64) for _ in range(2))
         for buffer, kept in zip(attend.spare, (attend.k, attend.v), strict=True):
             buffer[..., :3, :] = kept

@@ -31,7 +31,7 @@ SAMPLES = [
 
 
 def encode(model: Any, samples: Any) -> Any:
-    return model.task.encode(samples, model.text, model.config, 99)
+    return model.task.encode(samples, model.tokenizer, model.config, 99)
 
 
 def test_a_way_for_each_choice_stands_between_the_marks() -> None:

@@ -51,7 +51,7 @@ def ids(said: str) -> list[int]:
 
 def encode(model: Any, samples: Any, pair: str = "ordered", longest: int = 99) -> Any:
     return model.task.encode(
-        samples, model.text, model.config, longest, DataSettings(pair_order=pair), model.spec.labels
+        samples, model.tokenizer, model.config, longest, DataSettings(pair_order=pair), model.spec.labels
     )
 
 
@@ -158,7 +158,7 @@ def test_padding_and_neighbours_change_no_answer() -> None:
 
 def test_a_symmetric_pair_has_no_order_and_an_ordered_one_has() -> None:
     same, other = (headed("classify", labels=LABELS, pair=pair) for pair in ("symmetric", "ordered"))
-    near(*(torch.tensor(same.predict(pair).scores) for pair in (("abc", "de"), ("de", "abc"))), 1e-6)
+    near(*(torch.tensor(same.predict(pair).score) for pair in (("abc", "de"), ("de", "abc"))), 1e-6)
     assert not np.allclose(other.predict(("abc", "de")).scores, other.predict(("de", "abc")).scores, rtol=1e-3)
     assert other.predict("abc\tde").score == other.predict(("abc", "de")).scores
     listed = other.predict([("abc", "de"), "de\tabc"])
@@ -238,7 +238,7 @@ def published(transformers: Any, system: str) -> Any:
 
 def alike(ours: Any, theirs: Any, asked: Any) -> bool:
     """Sums may be made in another order, where weights lie otherwise."""
-    a, b = ours.answer(asked), theirs.answer(asked)
+    a, b = ours.predict(asked), theirs.predict(asked)
     return a.value == b.value and np.allclose(a.scores, b.scores, rtol=1e-12)
 
 
@@ -274,7 +274,7 @@ def test_a_classifier_loaded_for_another_task_leaves_its_head_out_and_says_so(tm
 
 
 def test_both_orders_cannot_be_said_in_the_published_layout(tmp_path: Path) -> None:
-    model = headed("classify", labels=LABELS, pair="symmetric")
+    model = headed("classify", labels=LABELS, head_options="symmetric")
     with pytest.raises(WeightsError, match="order"):
         regard.save(model, tmp_path / "no")
     model.save(tmp_path / "run")
@@ -407,7 +407,7 @@ def test_pairs_are_learnt_in_either_way_from_nothing(tmp_path: Path) -> None:
     model = load(tmp_path / "run")
     assert model.spec.head_options == "symmetric" and facts(tmp_path / "run")["pair"] == "symmetric"
     assert model.predict("fine\tpoor").value in ("same", "other")
-    near(*(torch.tensor(model.predict(pair).scores) for pair in (("fine", "poor"), ("poor", "fine"))), 1e-5)
+    near(*(torch.tensor(model.predict(pair).score) for pair in (("fine", "poor"), ("poor", "fine"))), 1e-5)
     scores = evaluate(tmp_path / "run").scores
     assert scores["accuracy"] == facts(tmp_path / "run")["scores"]["accuracy"]
 

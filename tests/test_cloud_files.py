@@ -279,7 +279,7 @@ def test_points_stand_between_any_signs(text: str, tmp_path: Path) -> None:
     for ending in (".xyz", ".txt", ".pts", ".csv", ".asc"):
         cloud = at(text, ending, tmp_path)
         np.testing.assert_array_equal(cloud.coordinates, [[1, 2, 3], [4, 5, 6]])
-        assert cloud.colours is None and cloud.normals is None and cloud.labels is None
+        assert cloud.colors is None and cloud.normals is None and cloud.labels is None
 
 
 def lines(*columns: Any) -> str:
@@ -345,7 +345,7 @@ def test_a_heading_or_a_person_says_what_columns_are(tmp_path: Path) -> None:
     for cloud in (named, told):
         np.testing.assert_allclose(cloud.coordinates, np.stack([X, Y, Z], axis=1), rtol=1e-6)
         np.testing.assert_array_equal(cloud.labels, LABEL)
-        np.testing.assert_array_equal(cloud.colours[:, 0], RED)
+        np.testing.assert_array_equal(cloud.colors[:, 0], RED)
     assert named.normals is not None and told.normals is None
     only = at(lines(X, Y, Z, MEASURED, LABEL, 3, 4, 5), ".txt", tmp_path, columns={"label": "4"})
     np.testing.assert_array_equal(only.labels, LABEL)
@@ -394,7 +394,7 @@ def test_points_that_are_nowhere_are_dropped_with_what_belongs_to_them(tmp_path:
         tmp_path,
     )
     np.testing.assert_array_equal(cloud.coordinates, [[1, 2, 3], [4, 5, 6]])
-    assert cloud.num_dropped == 3 and cloud.labels.tolist() == [1, 5] and cloud.colours[:, 0].tolist() == [9, 6]
+    assert cloud.num_dropped == 3 and cloud.labels.tolist() == [1, 5] and cloud.colors[:, 0].tolist() == [9, 6]
 
 
 def test_one_point_is_a_cloud(tmp_path: Path) -> None:

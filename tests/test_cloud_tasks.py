@@ -132,7 +132,7 @@ def test_settings_that_cannot_be_are_told_before_anything_is_read(setting: str, 
 
 def encoded(task: str, data: str, points: PointProcessor, **settings: Any) -> tuple[Any, Any, Any]:
     chosen: Any = find_task(task, "points")
-    samples = list(chosen.stream([data]))
+    samples = list(chosen.iter_samples([data]))
     config = chosen.fit(find_system("point").config(), points)
     labels = sorted({label for sample in samples for label in chosen.labels(sample)})
     return chosen, chosen.encode(samples, points, config, 10**9, DataSettings(**settings), labels), config
@@ -190,7 +190,7 @@ def test_a_mesh_has_more_points_than_are_looked_at_and_is_asked_as_it_was_learnt
         [CloudSample(str(tmp_path / "it.obj"), "a")], points, find_system("point").config(), 1, None, ("a", "b")
     )
     whole = chosen.load_cloud(some, 0)
-    assert len(whole) == 8000 and (chosen.asked(str(tmp_path / "it.obj"), points).places == whole.places).all()
+    assert len(whole) == 8000 and (chosen.open_input(str(tmp_path / "it.obj"), points).places == whole.places).all()
 
 
 def test_clouds_are_turned_about_the_axis_that_their_reader_calls_upwards() -> None:

@@ -223,7 +223,7 @@ def test_a_recording_that_fails_leaves_no_gradients_behind(monkeypatch: pytest.M
         work()
         raise RuntimeError("cannot be recorded")
 
-    monkeypatch.setattr("regard.training.execution.record", fails)
+    monkeypatch.setattr("regard.training.execution.capture", fails)
     compute.set_mode("graph")
     compute(batch)
     assert compute.mode == "plain"

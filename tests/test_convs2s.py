@@ -150,7 +150,7 @@ def test_steps_say_what_one_pass_says(label: str, prompt: int) -> None:
     batch = replace(collate(model, TINY["convs2s"].samples), labels=None)
     target = noise(len(batch.inputs), 9, seed=2).mul(6).abs().long() + 3
     with torch.no_grad():
-        right = model.body.to_logits(model.body(replace(batch, target=target)).sequence)
+        right = model.body.to_logits(model.body(replace(batch, decoder_inputs=target)).sequence)
         state = model.body.start(replace(batch, target=target[:, :prompt]))
         for place in range(prompt - 1, 9):
             near(model.body.step(target[:, place], state), right[:, place])
@@ -162,7 +162,7 @@ def test_rows_leave_exchange_their_pasts_and_are_joined() -> None:
     batch = replace(collate(model, TINY["convs2s"].samples), labels=None)
     target = noise(5, 8, seed=3).mul(6).abs().long() + 3
     with torch.no_grad():
-        right = model.body.to_logits(model.body(replace(batch, target=target)).sequence)
+        right = model.body.to_logits(model.body(replace(batch, decoder_inputs=target)).sequence)
         upper, lower = (
             replace(batch.select_rows(torch.tensor(rows)), target=target[rows]) for rows in ([0, 1], [2, 3, 4])
         )

@@ -22,7 +22,7 @@ def test_what_has_no_meaning_is_refused() -> None:
         "min_p": 1.5,
         "repetition": 0.0,
     }
-    pairs: list[dict[str, Any]] = [{"best": 2}, {"beam": 2, "best": 3}, {"sample": True, "beam": 2}, {"top_p": 1.1}]
+    pairs: list[dict[str, Any]] = [{"num_return_sequences": 2}, {"beam": 2, "num_return_sequences": 3}, {"sample": True, "beam": 2}, {"top_p": 1.1}]
     strange = [{"temperature": value} for value in (-0.1, math.inf, math.nan)]
     strange += [
         {"min_p": -0.1},
@@ -78,7 +78,7 @@ def test_texts_that_end_an_answer_are_taken_as_they_are() -> None:
     assert apply_overrides(DecodeSettings(), {"stop_strings": "\\n\\n,Q:"}).stop_strings == ("\n\n", "Q:"), (
         "as a command line writes it"
     )
-    assert apply_overrides(DecodeSettings(stop_strings=("a",)), {"until": ""}).stop_strings == () and apply_overrides(
+    assert apply_overrides(DecodeSettings(stop_strings=("a",)), {"stop_strings": ""}).stop_strings == () and apply_overrides(
         DecodeSettings(stop_strings=("a",)), {}
     ).stop_strings == ("a",)
     for wrong in (["a", ""], "a,,b", [3], 3):

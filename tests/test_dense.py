@@ -120,7 +120,7 @@ def test_a_place_is_answered_for_where_it_lies() -> None:
 def test_every_body_that_reads_pictures_carries_these_heads(system: Any) -> None:
     small = min(system.PRESETS.values(), key=lambda preset: preset.parameters).config
     body, side = system.build(small).eval(), min(small.image_size, 64)
-    pixels = noise(1, small.channels, side, side).float()
+    pixels = noise(1, small.in_channels, side, side).float()
     for head in (depth_head(small).eval(), segmentation_head(small, 3).eval()):
         with torch.no_grad():
             said = head(body(Batch(pixels), taps=head.tap_indices).hidden_states, (side, side))

@@ -128,7 +128,7 @@ def test_small_letters_where_a_folder_asks_for_them(published: Path) -> None:
     text = regard.processors.tokenizer.tokenizer.TextTokenizer.load(folder)
     config = regard.load(published).config
     rows = [
-        Embed(Pooling(lowercase=lower))._rows(["The CAT"], text, config, 99)[0][0].tolist() for lower in (True, False)
+        Embed(Pooling(lowercase=lower))._encode_texts(["The CAT"], text, config, 99)[0][0].tolist() for lower in (True, False)
     ]
     assert rows[0] == Embed()._rows(["the cat"], text, config, 99)[0][0].tolist() != rows[1]
 

@@ -260,7 +260,7 @@ def test_longformer_may_turn_queries_and_keys_and_only_our_layout_can_say_it(tmp
     model = noisy(assemble(ModelSpec(SYSTEMS["longformer"], config, TEXT_TASKS["embed"])))
     x, mask, _, _ = inputs()
     sizes = {
-        name: getattr(config, name) for name in ("width", "depth", "heads", "ffn_dim", "vocabulary", "length", "eps")
+        name: getattr(config, name) for name in ("width", "depth", "heads", "ffn_dim", "vocab_size", "length", "eps")
     }
     tokens = {"pad": 1, "start": 0, "end": 2, "mask": 4, "types": 1, "pooler": False}
     like = SYSTEMS["bert"].config(**sizes, **tokens, relative_position="rotary")

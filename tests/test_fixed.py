@@ -84,7 +84,7 @@ def test_beams_share_keys_and_keep_their_own_pasts(room: int | None, prompt: int
             tokens = start[:, -1].repeat_interleave(W) if number == 0 else said[number]
             paths = torch.cat([paths, tokens[:, None]], 1)
             ours = model.body.step(tokens, state)
-            whole = replace(batch, x=batch.inputs[owners], mask=batch.mask[owners], decoder_inputs=paths)  # type: ignore[index]
+            whole = replace(batch, inputs=batch.inputs[owners], mask=batch.mask[owners], decoder_inputs=paths)  # type: ignore[index]
             near(ours, model.body.to_logits(model.body(whole).sequence)[:, -1])
             rows = rows[: len(paths)]
             state.reorder(torch.tensor(rows))
@@ -169,7 +169,7 @@ def test_a_step_that_cannot_be_recorded_is_searched_plainly_from_then_on(monkeyp
         tries.append(1)
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr("regard.decode.cuda_graphs.record", fails)
+    monkeypatch.setattr("regard.decode.cuda_graphs.capture", fails)
     monkeypatch.setattr(
         "regard.decode.search.recordable",
         lambda body, _: not (body in _graph_caches and _graph_caches[body].capture_failed),

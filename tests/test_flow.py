@@ -149,5 +149,5 @@ def test_a_token_costs_the_same_after_many_as_after_few(made: TextTokenizer) -> 
     held = 0
     for i in ids:
         running.add([i])
-        held = max(held, len(running._pending), len(getattr(running._reader, "_said", [])))
+        held = max(held, len(running._pending), len(getattr(running._detokenizer, "_said", [])))
     assert held <= 20

@@ -98,7 +98,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, list[np.ndarr
 
 def test_a_swin_is_explained_by_the_weights_of_the_published_one(pair: Any) -> None:
     model, right, logits = pair
-    near(model.logits(model.reader.normalise(_bytes(model))), logits, 1e-10)
+    near(model.logits(model.processor.normalise(_bytes(model))), logits, 1e-10)
     found = model.explain(PICTURE)
     assert [layer.shape[1:] for layer in found.attention] == [GRIDS[n] for n in (0, 0, 1, 1, 1, 2, 2, 3, 3)]
     for own, matrix in zip(found.attention, right, strict=True):

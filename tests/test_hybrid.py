@@ -95,7 +95,7 @@ def gradients(peer: Theirs, folder: Path) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("changes", "sides"),
     [
-        ({}, (32, 32)), ({}, (48, 48)), ({}, (16, 80)), ({}, (37, 50)), ({"size": 36}, (36, 36)),
+        ({}, (32, 32)), ({}, (48, 48)), ({}, (16, 80)), ({}, (37, 50)), ({"image_size": 36}, (36, 36)),
         ({"stages": (1, 1)}, (32, 24)),
         ({"stages": (1, 1, 1, 2), "image_size": 64}, (64, 64)), ({"stages": (1,), "image_size": 28, "start": 12}, (28, 28)),
         ({"stages": (1, 1), "patch": 2}, (32, 48)),
@@ -111,7 +111,7 @@ def test_states_maps_classes_and_gradients_are_those_of_bit_and_vit(
     right, maps = peer(pixels)
     stages = len(config.backbone_depths)
     found = body(Batch(pixels), taps=(*range(-stages, 0), 0, 1, 2))
-    logits = head(found.summary)
+    logits = head(found.pooled)
     near(logits, right.logits, 1e-11)
     for ours, tap in zip(found.hidden_states, (*reversed(maps), *right.hidden_states[1:]), strict=True):
         near(ours, tap, 1e-11)
@@ -174,7 +174,7 @@ def test_a_preset_has_the_parameters_it_says_and_settings_that_exist(preset: str
 
 def test_every_parameter_learns() -> None:
     body = noisy(hybrid.build(OURS))
-    (body(Batch(PIXELS)).summary * noise(2, 12)).sum().backward()
+    (body(Batch(PIXELS)).pooled * noise(2, 12)).sum().backward()
     assert all(bool(p.grad is not None and p.grad.isfinite().all() and p.grad.any()) for p in body.parameters())
 
 

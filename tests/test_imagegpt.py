@@ -75,7 +75,7 @@ class Sorting(ImageGeneration):
         )
 
     def logits(self, model: Any, batch: Batch) -> Tensor:
-        return model.head(model.body(batch).summary)
+        return model.head(model.body(batch).pooled)
 
 
 TASK = {"draw": ImageGeneration(), "classify": Sorting()}
@@ -91,7 +91,7 @@ def both_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def model_of(task: str = "draw", **changes: Any) -> Model:
-    config = TASK[task].bodied(replace(SMALL, **changes))
+    config = TASK[task].adapt_config(replace(SMALL, **changes))
     labels = tuple("abcde") if task == "classify" else ()
     model: Model = noisy(assemble(ModelSpec(SYSTEMS["imagegpt"], config, TASK[task], labels=labels)))
     return model
@@ -174,7 +174,7 @@ def test_states_after_each_layer_are_theirs() -> None:
 
 def test_a_picture_is_summed_up_by_what_is_real_of_it() -> None:
     model, lengths = model_of("classify"), torch.tensor([16, 3, 9, 1])
-    padded = model.body(Batch(rows(), lengths)).summary
+    padded = model.body(Batch(rows(), lengths)).pooled
     alone = [model.body(Batch(rows()[i : i + 1, :n])).summary for i, n in enumerate(lengths.tolist())]
     near(padded, torch.cat(alone))
 
@@ -320,7 +320,7 @@ def test_a_config_that_would_compute_something_else_is_refused(key: str, value: 
 
 
 def test_sizes_that_cannot_be_are_refused() -> None:
-    for name in ("size", "colours", "depth"):
+    for name in ("image_size", "colours", "depth"):
         with pytest.raises(SettingError, match=name):
             replace(SMALL, **{name: 0})
     with pytest.raises(SettingError, match="divided"):

@@ -110,7 +110,7 @@ def test_no_document_is_said_to_end_where_the_rest_of_it_is_held_out(tmp_path: P
         opening = [
             (a, b) for a, b in pairwise(samples) if b.starts_document
         ]  # where a document is whole, its end is said
-        assert all(b.torn is not any(other.endswith(a.text) for other in whole) for a, b in opening)
+        assert all(b.after_gap is not any(other.endswith(a.text) for other in whole) for a, b in opening)
     assert len(found.held) > 30
     follows = [
         b.torn is False
@@ -190,7 +190,7 @@ def test_grains_of_short_documents_learn_what_each_document_alone_teaches(packed
         total, count = total + float(part.detach()), count + float(labels)
     right = 0.0
     for first, last in np.concatenate([plan.micro_batch(n)[1] for n in range(len(plan.epoch(0)))]).tolist():
-        row = torch.from_numpy(encoded.sides["text"].values[first : last + 1].astype(np.int64))
+        row = torch.from_numpy(encoded.fields["text"].values[first : last + 1].astype(np.int64))
         right += float(F.cross_entropy(model.logits(row[None, :-1])[0].detach(), row[1:], reduction="sum"))
     assert count == sum(last - first for first, last in document_spans(encoded).tolist())
     assert total == pytest.approx(right, rel=1e-9)
@@ -260,7 +260,7 @@ def test_an_empty_prompt_is_the_beginning_of_a_document() -> None:
     model = model_of()
     first = int(model.logits(torch.tensor([[model.config.eos_id]]))[0, -1].argmax())
     assert first != model.config.eos_id
-    assert model.predict("", length=1, sample=False).extra["ids"] == [first]
+    assert model.predict("", max_new_tokens=1, do_sample=False).extra["ids"] == [first]
 
 
 def test_a_prompt_longer_than_the_context_is_refused_or_cropped() -> None:
@@ -318,7 +318,7 @@ def test_bad_settings_are_refused(said: dict[str, Any], told: str) -> None:
 
 def test_temperature_zero_is_greedy() -> None:
     model = model_of(length=32)
-    assert model.predict("abc", temperature=0, length=9).value == model.predict("abc", sample=False, length=9).value
+    assert model.predict("abc", temperature=0, length=9).value == model.predict("abc", do_sample=False, length=9).value
 
 
 def test_the_choice_is_the_likeliest_continuation() -> None:

@@ -252,7 +252,7 @@ def test_a_deterministic_run_is_the_same_on_the_cpu_and_leaves_the_process_as_it
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     enabled, real = [], Trainer.micro_batch
     monkeypatch.setattr(
-        Trainer, "grain", lambda *args: enabled.append(torch.are_deterministic_algorithms_enabled()) or real(*args)
+        Trainer, "micro_batch", lambda *args: enabled.append(torch.are_deterministic_algorithms_enabled()) or real(*args)
     )
     train_tiny(few, tmp_path / "run", *TWELVE, "train.deterministic=true")
     assert enabled and all(enabled) and not torch.are_deterministic_algorithms_enabled()

@@ -93,7 +93,7 @@ def score(model: Model, pairs: list[Pair], most: int | None = None) -> tuple[dic
 def placed(model: Model, monkeypatch: pytest.MonkeyPatch, table: dict[str, float]) -> None:
     """Vectors are angles."""
     name = {
-        tuple(Embed()._rows([text], model.tokenizer, model.config, 99)[0][0].tolist()): at for text, at in table.items()
+        tuple(Embed()._encode_texts([text], model.tokenizer, model.config, 99)[0][0].tolist()): at for text, at in table.items()
     }
     angles = lambda rows: np.array([name[tuple(np.asarray(row).tolist())] for row in rows])  # noqa: E731
     monkeypatch.setattr(

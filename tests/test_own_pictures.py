@@ -213,7 +213,7 @@ def test_a_setting_means_something_to_those_tasks_that_heed_it() -> None:
         )
         assert uses_setting(task, "decode.num_beams") == task.generates
     assert [task.name for task in every if uses_setting(task, "data.depth_scale")] == ["depth"]
-    assert [task.name for task in every if uses_setting(task, "data.mask_prob")] == ["mask"]
+    assert [task.name for task in every if uses_setting(task, "data.mask_prob")] == ["mlm"]
     assert not uses_setting(CLASSIFY, "data.max_length") and uses_setting(find_task("classify"), "data.max_length")
 
 

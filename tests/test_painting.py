@@ -74,7 +74,7 @@ def learnt(encoded: tuple[Encoded, Palette, Any]) -> tuple[Model, list[float]]:
     rows, palette, config = encoded
     torch.manual_seed(0)
     model = assemble(ModelSpec(SYSTEMS["imagegpt"], config, TASK, DecodeSettings(do_sample=True)), palette)
-    plan = TASK.sampler(rows, config, TASK.batch_budget(TrainSettings(images=32)), 0, packed=True)
+    plan = TASK.sampler(rows, config, TASK.batch_budget(TrainSettings(batch_size=32)), 0, packed=True)
     assert plan.static_shape and plan.shape is None
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2, betas=(0.9, 0.95))
     losses = []

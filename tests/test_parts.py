@@ -154,7 +154,7 @@ def test_a_block_is_the_layer_of_torch(cross: bool, placement: Any, activation: 
     if cross:
         call: dict[str, Any] = {"tgt_mask": future, "memory_key_padding_mask": padding}
         right = torch.func.functional_call(theirs, weights, (x, context), call)
-        out = ours(x, context, mask=Causal(), context_rule=Padding(lengths))
+        out = ours(x, context, mask=Causal(), context_mask=Padding(lengths))
     else:
         right = torch.func.functional_call(theirs, weights, (x,), {"src_mask": future})
         out = ours(x, mask=Causal())
@@ -164,7 +164,7 @@ def test_a_block_is_the_layer_of_torch(cross: bool, placement: Any, activation: 
 def test_a_stack_runs_its_blocks_in_order_and_hands_out_the_states_asked_for() -> None:
     blocks = [noisy(transformer_block(4, 2, 6, cross=True), seed) for seed in (1, 2, 3)]
     norm, x, context = noisy(nn.LayerNorm(4), 9), noise(2, 3, 4), noise(2, 5, 4, seed=1)
-    states, rules = [x], {"mask": Causal(), "context_rule": Padding(torch.tensor([2, 5]))}
+    states, rules = [x], {"mask": Causal(), "context_mask": Padding(torch.tensor([2, 5]))}
     for block in blocks:
         states.append(block(states[-1], context, **rules))
     last, taps = Stack(blocks, norm)(x, context, **rules, taps=[2, 0])
@@ -260,7 +260,7 @@ def test_kept_rows_go_on_as_if_they_had_been_alone(past: Any) -> None:
     state = DecoderState([LayerCache(past()) for _ in range(2)], torch.tensor([3, 3, 3]), lengths)
     with torch.no_grad():
         stack(
-            x[:, :3], context, mask=Causal(), context_rule=Padding(lengths), memory=state.layers, where=torch.arange(3)
+            x[:, :3], context, mask=Causal(), context_mask=Padding(lengths), memory=state.layers, where=torch.arange(3)
         )
         state.select_rows(rows)
         assert torch.equal(state.context_mask, lengths[rows])

@@ -77,7 +77,7 @@ def looked(one: Any, x: Tensor, kind: str, position: Any, mask: Tensor, at: Tens
                 row = max(-3, min(3, int(apart[i, j]))) + 3
                 scores[:, :, i, j] += q[:, :, i] @ position.keys.weight[row] / D**0.5
                 if kind == "shaw":
-                    offsets[i, j] = position.rotates_values.weight[row]
+                    offsets[i, j] = position.values.weight[row]
     weights = scores.masked_fill(~mask, -math.inf).softmax(-1).nan_to_num(0.0)
     return weights @ v + torch.einsum("bhij,ijd->bhid", weights, offsets), weights
 
@@ -133,7 +133,7 @@ def test_it_is_the_formula_whichever_kernel_takes_it(kind: str, rule: str, place
     learned = [x, *one.parameters(), *placed.position.parameters()]
     wanted = grads(right, learned)
     for watched in (None, lambda w, keys=None: seen.append(w)):
-        ours = one(x, mask=r, inside=placed, seen=watched)
+        ours = one(x, mask=r, position=placed, record=watched)
         near(ours, right)
         for mine, theirs in zip(grads(ours, learned), wanted, strict=True):
             near(mine, theirs, 1e-11)
@@ -181,7 +181,7 @@ def test_kernels_that_know_no_bias_are_not_chosen_for_one(rule: AttentionMask, m
 def test_sixteen_bits_are_near(kind: str, length: int) -> None:
     """Of short rows the plain kernel, of longer ones the fused one in float32."""
     one, x = attention(), noise(B, length, H * D) / 3
-    right = one(x, mask=Causal(), inside=whole(make(kind)))
+    right = one(x, mask=Causal(), position=whole(make(kind)))
     half = BoundPosition(noisy(make(kind), 7).bfloat16(), PositionIds())
     ours = one.bfloat16()(x.bfloat16(), mask=Causal(), inside=half)
     assert ours.dtype == torch.bfloat16
@@ -194,7 +194,7 @@ def test_weights_are_dropped_in_training_and_only_then(kind: str) -> None:
     right = one(x, position=placed)
     assert torch.equal(right, one(x, position=placed))
     torch.manual_seed(0)
-    drawn = torch.stack([one.train()(x, inside=placed) for _ in range(300)])
+    drawn = torch.stack([one.train()(x, position=placed) for _ in range(300)])
     assert not torch.equal(drawn[0], drawn[1])
     near(drawn.mean(0), right, 0.12)
 
@@ -202,7 +202,7 @@ def test_weights_are_dropped_in_training_and_only_then(kind: str) -> None:
 def test_what_is_dropped_adds_no_vector_of_its_distance_either() -> None:
     one, x, placed = attention(dropout=0.5).train(), noise(B, L, H * D), whole(make("shaw"))
     weights: list[Tensor] = []
-    one(x, position=placed, seen=lambda w: weights.append(w))
+    one(x, position=placed, record=lambda w: weights.append(w))
     torch.manual_seed(3)
     ours = one(x, inside=placed)
     torch.manual_seed(3)
@@ -222,7 +222,7 @@ def test_the_beginning_does_not_matter_but_distances_do(kind: str) -> None:
         assert not torch.allclose(moved, right)
     else:
         near(moved, right, 1e-11)
-    assert not torch.allclose(one(x, inside=whole(make(kind), queries=at * 2, keys=at * 2)), right)
+    assert not torch.allclose(one(x, position=whole(make(kind), queries=at * 2, keys=at * 2)), right)
     assert not torch.allclose(one(x), right)
 
 
@@ -282,7 +282,7 @@ def test_interleaved_turns_are_those_of_roformer(values: bool) -> None:
     x, hidden = noise(B, L, H * D).requires_grad_(), torch.arange(L) >= torch.tensor([[L], [5]])
     mask = torch.zeros(B, 1, 1, L, dtype=torch.float64).masked_fill(hidden[:, None, None], -1e9)
     wanted = right(x, mask, sinusoidal_pos=torch.cat([sin, cos], -1)[None, None])[0]
-    ours = one(x, mask=Padding(torch.tensor([L, 5])), inside=BoundPosition(position, PositionIds()))
+    ours = one(x, mask=Padding(torch.tensor([L, 5])), position=BoundPosition(position, PositionIds()))
     same_gradients(ours, wanted, one, layers, x)
 
 
@@ -304,7 +304,7 @@ def test_turned_halves_are_those_of_llama_and_one_layout_becomes_the_other() -> 
     for mine, table in zip(waves, theirs.LlamaRotaryEmbedding(config)(x, at[None]), strict=True):
         assert torch.allclose(mine, table.double(), atol=1e-5)
     wanted = right(x, position_embeddings=waves, attention_mask=None)[0]  # without a mask it looks back only
-    ours = one(x, mask=Causal(), inside=BoundPosition(position, PositionIds(at, at)))
+    ours = one(x, mask=Causal(), position=BoundPosition(position, PositionIds(at, at)))
     same_gradients(ours, wanted, one, layers, x)
     q, k, v = (torch.cat([weight, bias[:, None]], 1) for weight, bias in apart(one))
     other = attention(seed=5)

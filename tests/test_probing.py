@@ -157,7 +157,7 @@ def test_published_classifiers_of_colours_answer_as_there(tmp_path: Path) -> Non
     assert ours.spec.labels == ("a", "b", "c")
     for picture, answer in zip(pictures, ours.predict(pictures), strict=True):
         right = theirs(**processor(Image.fromarray(picture), return_tensors="pt")).logits
-        near(ours.logits(torch.from_numpy(ours.processor.ids(picture))[None]), right)
+        near(ours.logits(torch.from_numpy(ours.processor.encode(picture))[None]), right)
         assert np.allclose(answer.score, right.softmax(-1)[0].detach(), atol=1e-6)
     Palette(clusters[:11], 6).save(tmp_path)
     with pytest.raises(RegardError, match="11"):
@@ -266,7 +266,7 @@ def test_painters_are_read_as_they_learnt_with_the_sign_that_begins(place: Path)
     model = regard.load(place / "painter")
     picture = np.asarray(Image.open(sorted((place / "pictures" / "left").iterdir())[0]))
     raw = torch.from_numpy(model.processor.prepare(picture).copy()).permute(2, 0, 1)[None]
-    ids = torch.from_numpy(model.processor.ids(picture))
+    ids = torch.from_numpy(model.processor.encode(picture))
     x = model.task.prepare_inputs(model, Batch(raw)).x[0]  # type: ignore[attr-defined]
     assert int(x[0]) == model.config.bos_id and torch.equal(x[1:], ids[:-1])
 

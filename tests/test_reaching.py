@@ -79,7 +79,7 @@ def test_queries_and_keys_of_both_attentions_may_be_turned(name: str, layout: An
     places = OFFSETS.positions(L) if "packed" in name else torch.arange(3, 3 + L).expand(rows, -1) * 2
     inside = BoundPosition(Rotary(WIDTH // H, layout, rotate_values=layout == "halves"), PositionIds(places, places))
     module, x = noisy(LongformerAttention(WIDTH, H)), noise(rows, L, WIDTH).requires_grad_()
-    ours, right = module(x, mask=rule, inside=inside), written_out(module, x, rule, inside)
+    ours, right = module(x, mask=rule, position=inside), written_out(module, x, rule, inside)
     used = [
         p
         for n, p in module.named_parameters()
@@ -87,7 +87,7 @@ def test_queries_and_keys_of_both_attentions_may_be_turned(name: str, layout: An
     ]
     same_with_gradients(ours, right, [x, *used])
     watched: list[Any] = []
-    near(module(x, mask=rule, inside=inside, seen=lambda *look: watched.append(look)), right)
+    near(module(x, mask=rule, inside=inside, record=lambda *look: watched.append(look)), right)
     assert watched
 
 
@@ -95,7 +95,7 @@ def test_positions_that_need_a_table_of_all_by_all_are_refused_in_windows() -> N
     module, x = LongformerAttention(WIDTH, H).double(), noise(1, L, WIDTH)
     for position in (T5Bias(H), Shaw(WIDTH // H)):
         with pytest.raises(ValueError, match="Rotary"):
-            module(x, mask=SlidingWindow(2, 2), inside=BoundPosition(position.double(), PositionIds()))
+            module(x, mask=SlidingWindow(2, 2), position=BoundPosition(position.double(), PositionIds()))
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -128,7 +128,7 @@ def test_matrices_that_someone_changed_or_listens_to_are_not_gone_around() -> No
     handle = module.far_kv.register_forward_hook(lambda *_: heard.append(1))
     marks, x = marked([0, 9], [3]), noise(2, L, WIDTH)
     rule = SlidingWindow(2, 2) | GlobalTokens(marks)
-    before = module(x, rule=rule)
+    before = module(x, mask=rule)
     assert heard
     handle.remove()
     module.far_kv = Louder(module.far_kv)  # type: ignore[assignment]
@@ -140,7 +140,7 @@ def test_marks_on_padding_mark_nothing() -> None:
     module, x = noisy(LongformerAttention(WIDTH, H)), noise(1, L, WIDTH)
     real = Padding(torch.tensor([20]))
     ours = module(x, mask=(SlidingWindow(2, 2) | GlobalTokens(marked([0, 25]))) & real)
-    near(ours, module(x, rule=(SlidingWindow(2, 2) | GlobalTokens(marked([0]))) & real))
+    near(ours, module(x, mask=(SlidingWindow(2, 2) | GlobalTokens(marked([0]))) & real))
     near(ours[0, 20:], module.out.bias.expand(L - 20, -1))
 
 
@@ -174,7 +174,7 @@ def test_dropout_of_weights_is_there_in_training_only() -> None:
     module.train()
     for way in (False, True):
         module._gathers = lambda _, way=way: way
-        found = torch.stack([module(x, rule=rule) for _ in range(400)])
+        found = torch.stack([module(x, mask=rule) for _ in range(400)])
         assert (found.std(0)[0, :30] > 0.01).all(), "every row, those of marked tokens too"
         assert ((found.mean(0) - right).abs() / (found.std(0) / 20 + 1e-9))[:, :30].mean() < 1.2
 
@@ -194,7 +194,7 @@ def test_other_rules_and_whatever_else_an_attention_may_be_given_are_refused() -
     others: list[dict[str, Any]] = [{"context": x}, {"memory": DynamicCache()}, {"where": torch.arange(5)}]
     for given in others:
         with pytest.raises(ValueError, match="rows"):
-            module(x, rule=SlidingWindow(1, 1), **given)
+            module(x, mask=SlidingWindow(1, 1), **given)
 
 
 # -- watched
@@ -301,5 +301,5 @@ def test_an_attention_that_nobody_watches_is_not_asked_for_weights(monkeypatch: 
     monkeypatch.setattr("regard.nn.attention.longformer.local_attention_with_weights", None)
     module(x, mask=SlidingWindow(2, 2))
     with pytest.raises(TypeError):
-        module(x, rule=SlidingWindow(2, 2), seen=AttentionRecorder("x", AttentionRecords()))
+        module(x, rule=SlidingWindow(2, 2), record=AttentionRecorder("x", AttentionRecords()))
     assert isinstance(module, Attention)

@@ -59,7 +59,7 @@ def test_beams_exchange_their_pasts_and_rows_leave(name: str, label: str) -> Non
         for number, rows in enumerate(([1, 0, 2, 2, 5, 4], [0, 1, 3, 2, 4, 4], [0, 1, 2, 3])):
             tokens = start.repeat_interleave(2, 0)[:, 0] if number == 0 else torch.arange(len(paths)) + 7 * number
             paths = torch.cat([paths, tokens[:, None]], 1)
-            whole = replace(batch, x=batch.inputs[owners], mask=batch.mask[owners], decoder_inputs=paths)  # type: ignore[index]
+            whole = replace(batch, inputs=batch.inputs[owners], mask=batch.mask[owners], decoder_inputs=paths)  # type: ignore[index]
             near(model.body.step(tokens, state), logits(model, whole)[:, -1])
             state.reorder(torch.tensor(rows))
             paths = paths[rows]
@@ -82,7 +82,7 @@ def test_rows_join_others_that_have_said_more(name: str, label: str, lengths: tu
         states = [model.body.start(part) for part in parts]
         states[0].append_rows(states[1])
         ours = model.body.step(torch.tensor([9, 8, 8, 9]), states[0])
-    assert states[0].at.tolist() == [3, 3, 2, 2]
+    assert states[0].positions.tolist() == [3, 3, 2, 2]
     near(ours, torch.cat([logits(model, part)[:, -1] for part in parts]))
 
 
@@ -99,7 +99,7 @@ def test_what_is_found_depends_on_no_neighbour_and_on_no_recording(
     for row in range(5):
         alone = batch.select_rows(torch.tensor([row]))
         length = int(alone.mask[0])  # type: ignore[index]
-        alone = replace(alone, x=alone.inputs[:, :length], mask=None)
+        alone = replace(alone, inputs=alone.inputs[:, :length], mask=None)
         (own,) = search(model.body, alone, end, limits[row : row + 1], settings, requests[row : row + 1], (0,))
         same(own, right[row])
     with torch.inference_mode():
@@ -125,7 +125,7 @@ def test_a_wide_beam_finds_the_likeliest_of_all_answers(name: str, label: str) -
     (found,) = search(model.body, batch, end, torch.tensor([2]), DecodeSettings(num_beams=V, length_penalty=0.0))
     first = logits(model, batch).log_softmax(-1)[0, 0]
     target = torch.tensor([[1, token] for token in range(V)])
-    second = logits(model, replace(batch, x=batch.inputs.expand(V, -1), target=target)).log_softmax(-1)[:, 1]
+    second = logits(model, replace(batch, inputs=batch.inputs.expand(V, -1), target=target)).log_softmax(-1)[:, 1]
     totals = {(): float(first[end])}
     for token in range(V):
         if token != end:

@@ -332,7 +332,7 @@ def test_who_steps_without_saying_where_is_refused(position: AttentionPosition |
     x = noise(1, 3, 12)
     with torch.no_grad():
         right = stack(x, mask=Causal())[0]
-        memory = stack.memories(x)
+        memory = stack.make_caches(x)
         near(stack(x[:, :2], mask=Causal(), memory=memory)[0], right[:, :2])
         if position is not None:
             with pytest.raises(ValueError, match="told"):

@@ -71,7 +71,7 @@ def opened(system: System, folder: Path) -> ConvBody:
     config = from_dict(system.config, system.published.read(told), "model.")
     config, tensors = system.from_published(config, read_checkpoint(folder))
     body = system.build(config).double().eval()
-    found, _ = system.names.to_logits(tensors, body.state_dict())
+    found, _ = system.names.read(tensors, body.state_dict())
     body.load_state_dict(found)
     return body  # type: ignore[return-value]
 
@@ -291,7 +291,7 @@ def test_maps_are_as_wide_and_as_coarse_as_they_are_said_to_be(system: System, c
         )
     for tap, found in zip(config.feature_maps(), states.hidden_states, strict=True):
         assert not tap.is_sequence and found.shape == (1, tap.channels, 128 // tap.stride, 64 // tap.stride)
-    assert states.pooled.shape == (1, config.features)
+    assert states.pooled.shape == (1, config.num_features)
 
 
 @systems
@@ -300,8 +300,8 @@ def test_dense_heads_answer_for_each_pixel(system: System, shape: tuple[int, int
     config = OURS[system.name]
     body, x = noisy(system.build(config)), noise(2, 2, *shape)
     segment, depth = noisy(segmentation_head(config, 3)), noisy(depth_head(config))
-    assert segment(body(Batch(x), segment.tap_indices).tap_indices, shape).shape == (2, 3, *shape)
-    assert depth(body(Batch(x), depth.tap_indices).tap_indices, shape).shape == (2, *shape)
+    assert segment(body(Batch(x), segment.tap_indices).hidden_states, shape).shape == (2, 3, *shape)
+    assert depth(body(Batch(x), depth.tap_indices).hidden_states, shape).shape == (2, *shape)
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [

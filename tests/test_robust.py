@@ -69,7 +69,7 @@ def test_a_gradient_that_is_no_number_is_noticed_too() -> None:
     watchman.record(torch.tensor(1.0), 6)
     watchman.record(torch.tensor(float("inf")), 7)
     watchman.record(torch.tensor(float("nan")), 8)
-    with pytest.raises(RunError, match="grain"):
+    with pytest.raises(RunError, match="micro_batch"):
         watchman.check(2, ProcessGroup())
 
 

@@ -44,12 +44,12 @@ def test_a_body_says_before_it_reads_what_it_will_keep(name: str, label: str) ->
         state = body.start(batch)
         logits = body.step(batch.prompt[:, -1], state)
     kept = sum(tensor[0].numel() for held in (state.state, state.context) for tensor in held.values())
-    assert body.held(batch) == RecurrentSizes(kept, logits.shape[1])
+    assert body.recurrent_sizes(batch) == RecurrentSizes(kept, logits.shape[1])
 
 
 @pytest.mark.every(6)
 @pytest.mark.parametrize(("name", "label"), [(name, label) for name, label in ROLLING if not label])
-@pytest.mark.parametrize("way", [{}, {"beam": 3, "best": 2}, {"do_sample": True, "best": 3, "seed": 4}])
+@pytest.mark.parametrize("way", [{}, {"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True, "num_return_sequences": 3, "seed": 4}])
 @pytest.mark.parametrize("paths", [1, 2, 4])
 def test_rows_that_take_too_much_memory_are_followed_in_parts(
     name: str, label: str, way: dict[str, Any], paths: int, monkeypatch: pytest.MonkeyPatch
@@ -58,7 +58,7 @@ def test_rows_that_take_too_much_memory_are_followed_in_parts(
     limits = torch.tensor([7, 3, 5, 6, 4])
     right, sizes, real = search(body, batch, 2, limits, settings), [], body.step
     held, beams = body.recurrent_sizes(batch), way.get("num_beams", 1)
-    one = beams * (2 * 8 * held.numbers + memory_budget.BYTES_PER_LOGIT * held.vocabulary)
+    one = beams * (2 * 8 * held.state_size + memory_budget.BYTES_PER_LOGIT * held.vocabulary)
     monkeypatch.setattr(memory_budget, "DEFAULT_BUDGET", one * paths + one // 2)
     body.step = lambda tokens, state: sizes.append(len(tokens)) or real(tokens, state)
     found = search(body, batch, 2, limits, settings)

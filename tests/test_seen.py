@@ -86,7 +86,7 @@ def test_paths_bytes_arrays_and_pillows_pictures_are_answered_alike(run: Path) -
     assert [answer.value for answer in found] == ["right"] * 4
     assert len({answer.score for answer in found}) == 1
     alone = model.predict(path)
-    assert alone.scores == pytest.approx(found[0].score, abs=1e-6)
+    assert alone.score == pytest.approx(found[0].score, abs=1e-6)
     with pytest.raises(RegardError, match="bytes"):
         model.predict(np.zeros((4, 4), dtype=np.uint8))
 
@@ -137,7 +137,7 @@ def looking(task: str, preset: str, labels: tuple[str, ...], **changes: Any) -> 
 
 def test_mixed_pictures_have_the_mixture_of_their_losses() -> None:
     model = looking(
-        "classify", "vit-tiny", ("a", "b", "c"), image_size=8, width=12, depth=1, heads=2, hidden=12
+        "classify", "vit-tiny", ("a", "b", "c"), image_size=8, width=12, depth=1, heads=2, ffn_dim=12
     ).double()
     labels, how = torch.tensor([0, 1, 2]), Augment(1.0, 1.0, False, 0.0, 0.5)
     x = torch.randint(0, 255, (3, 3, 8, 8), dtype=torch.uint8)
@@ -250,10 +250,10 @@ def test_pixels_are_told_apart(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "masks.png").exists()
     model = regard.load(tmp_path / "run")
     answer = model.predict(str(data / "images" / "0.png"))
-    assert set(answer.value) <= {"sky", "ground"} and answer.extra["mask"].shape == (32, 32)
+    assert set(answer.value) <= {"sky", "ground"} and answer.extra["mlm"].shape == (32, 32)
     assert model.explain(str(data / "images" / "0.png")).save(tmp_path / "why.png").exists()
     left = model.task.write_files("one", answer, tmp_path)
-    assert np.array_equal(np.asarray(Image.open(left["mask"])), answer.extra["mask"]) and Path(left["picture"]).exists()
+    assert np.array_equal(np.asarray(Image.open(left["mlm"])), answer.extra["mlm"]) and Path(left["picture"]).exists()
 
 
 def test_answers_that_are_pictures_are_left_as_files(

@@ -49,7 +49,7 @@ TEXTS = [sample.text for sample in SAMPLES] * 3
 
 def model_of(pair: str = MULTILABEL) -> Model:
     model = encoder("classify", TEXTS, LABELS)
-    model.spec = replace(model.spec, pair=pair)
+    model.spec = replace(model.spec, head_options=pair)
     return model
 
 
@@ -135,7 +135,7 @@ def test_a_single_class_is_one_of_several_labels_but_not_the_other_way() -> None
         losses.append(TASK.loss(model, batch)[0])
     near(*losses)
     with pytest.raises(DataError, match="several"):
-        TASK.loss(model_of(pair=""), batch)
+        TASK.loss(model_of(head_options=""), batch)
     with pytest.raises(DataError, match="'blue'"):
         TASK.encode([replace(SAMPLES[0], label_set=("red", "blue"))], model.tokenizer, model.config, 24, labels=LABELS)
 
@@ -237,7 +237,7 @@ def test_several_labels_of_a_picture_are_told_as_the_published_head_tells_them(t
     model = regard.load(tmp_path / "theirs")
     assert model.spec.head_options == MULTILABEL and model.spec.labels == LABELS
     pictures = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)
-    x = model.processor.normalise(torch.from_numpy(pictures).permute(0, 3, 1, 2)).double()
+    x = model.processor.normalize(torch.from_numpy(pictures).permute(0, 3, 1, 2)).double()
     classes = torch.tensor([0, 2, 1, 1])
     right = peer(x, labels=F.one_hot(classes, 3).double())
     said = model.predict([*pictures])
@@ -291,7 +291,7 @@ def test_many_classes_are_told_and_drawn_alike_of_texts_and_of_pictures(many: in
     model = noisy(fresh("vit", "classify", labels)).float().eval()
     samples = [ImageSample("", labels[n % many], content=_file(n)) for n in range(40)]
     encoded = model.task.encode(samples, model.processor, model.config, 1, labels=labels)
-    scores, answers = model.task.score(model, encoded, model.spec.decode, DataSettings(), None)
+    scores, answers = model.task.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
     assert ({"each", "confused"} if many > 24 else {"confusion"}) <= set(scores) and ("top5" in scores) == (many > 5)
     assert ("confusion" in scores) == (many <= 24)
     drawn = model.task.draw(tmp_path, samples, answers)

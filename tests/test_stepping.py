@@ -89,7 +89,7 @@ def test_kept_rows_go_on_from_their_own_past(name: str, label: str, prompt: int,
         chosen = reading(batch.select_rows(rows), whole)
         right = model.body.to_logits(model.body(chosen).sequence)
         near(ours, right[:, 4:])
-        state.keep(torch.tensor([3]))
+        state.select_rows(torch.tensor([3]))
         last = model.body.step(torch.tensor([13]), state)
         longer = torch.cat([whole[3:], torch.tensor([[13]])], 1)
         alone = reading(chosen.select_rows(torch.tensor([3])), longer)
@@ -126,12 +126,12 @@ def test_rows_that_join_say_what_they_say_alone(name: str, label: str, rooms: tu
     batch, target = sources(model, name, 7)
     first, second = batch.select_rows(torch.tensor([0])), batch.select_rows(torch.tensor([1, 2]))
     if second.mask is not None and first.decoder_inputs is not None:  # sources of other widths, with a mask and without
-        first = replace(first, x=first.inputs[:, : int(first.mask[0])], mask=None)  # type: ignore[index]
+        first = replace(first, inputs=first.inputs[:, : int(first.mask[0])], mask=None)  # type: ignore[index]
     with torch.no_grad():
         right = model.body.to_logits(model.body(batch).sequence)
         state = model.body.start(reading(first, target[:1, :3]), rooms[0])
         near(torch.cat(list(steps(model, state, target[:1, 2:4]))), right[0, 2:4])
-        state.join(model.body.start(reading(second, target[1:, :2]), rooms[1]))
+        state.append_rows(model.body.start(reading(second, target[1:, :2]), rooms[1]))
         for number in range(3):
             tokens = torch.cat([target[:1, 4 + number], target[1:, 1 + number]])
             wanted = torch.cat([right[:1, 4 + number], right[1:, 1 + number]])

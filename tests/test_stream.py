@@ -84,7 +84,7 @@ def test_who_listens_is_told_the_places_in_the_whole_batch(body: Any) -> None:
 def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams as on CUDA, without the recording."""
     monkeypatch.setattr("regard.decode.stream.can_capture", lambda *_: True)
-    monkeypatch.setattr("regard.decode.stream.borrow", lambda *asked: acquire_graph(*asked, capture=False))
+    monkeypatch.setattr("regard.decode.stream.acquire_graph", lambda *asked: acquire_graph(*asked, capture=False))
 
 
 @pytest.mark.parametrize("until", [None, enough])

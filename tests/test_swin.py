@@ -85,7 +85,7 @@ class Ours(nn.Module):
         }  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(Batch(x)).summary)
+        return self.head(self.body(Batch(x)).pooled)
 
 
 def ours(peer: Any, folder: Path) -> Any:
@@ -198,7 +198,7 @@ def test_states_summary_and_taps_are_those_of_the_bare_model(size: tuple[int, in
     right = peer(x, output_hidden_states=True, output_hidden_states_before_downsampling=True)
     found = model.body(Batch(x), taps=(3, 0, 2, 1))
     near(found.sequence, right.last_hidden_state, 1e-11)
-    near(found.summary, right.pooler_output, 1e-11)
+    near(found.pooled, right.pooler_output, 1e-11)
     maps = right.reshaped_hidden_states[1:]
     for tap, at in zip(found.hidden_states, (3, 0, 2, 1), strict=True):
         near(tap, maps[at], 1e-11)
@@ -405,7 +405,7 @@ def test_attention_within_windows_is_that_of_the_whole_grid_under_their_rule(shi
     inside = BoundPosition(table, GridPositionIds(6, 9))
     near(part(x, position=inside), right)
     with record_attention(part, gradients=True) as seen:
-        near(part(x, inside=inside), right)
+        near(part(x, position=inside), right)
     (look,) = seen.records
     assert look.key_index is not None and look.query_index is not None
     dense = torch.zeros(2, 2, 54, 54, dtype=torch.float64)
@@ -451,7 +451,7 @@ def test_a_body_is_watched_layer_by_layer_and_owes_its_numbers_to_the_weights() 
 def test_neighbours_in_a_batch_change_nothing() -> None:
     body = noisy(swin.build(TINY)).eval()
     x = noise(3, 3, 57, 43)
-    near(body(Batch(x)).summary, torch.cat([body(Batch(x[n : n + 1])).summary for n in range(3)]))
+    near(body(Batch(x)).pooled, torch.cat([body(Batch(x[n : n + 1])).pooled for n in range(3)]))
 
 
 def test_a_pass_leaves_no_trace_of_its_size(tmp_path: Path) -> None:
@@ -486,7 +486,7 @@ def test_a_body_that_was_asked_first_can_learn_afterwards() -> None:
     body = noisy(swin.build(TINY))
     x = noise(1, 3, 30, 44)
     with torch.inference_mode():
-        first = body.eval()(Batch(x)).summary.clone()
+        first = body.eval()(Batch(x)).pooled.clone()
     body(Batch(x)).summary.sum().backward()
     near(first.clone(), body(Batch(x)).summary)
     assert all(p.grad is not None for p in body.parameters()) and shifted._make_cached.cache_info().hits > 0
@@ -497,7 +497,7 @@ def test_sixteen_bits_are_near_to_thirty_two() -> None:
     body = swin.build(replace(TINY, width=16)).eval()
     x = noise(2, 3, 48, 40).float()
     with torch.autocast("cpu", torch.bfloat16):
-        found = body(Batch(x)).summary
+        found = body(Batch(x)).pooled
     near(found.float(), body(Batch(x)).summary, 0.03)
 
 
@@ -523,7 +523,7 @@ def test_stochastic_depth_rises_from_block_to_block_on_both_branches() -> None:
         near(torch.tensor(shares), torch.linspace(0, 0.4, 9), 1e-6)
     torch.manual_seed(1)
     x = noise(4, 3, 32, 32).float()
-    assert not torch.equal(body(Batch(x)).summary, body(Batch(x)).summary)
+    assert not torch.equal(body(Batch(x)).pooled, body(Batch(x)).pooled)
     body.eval()
     assert torch.equal(body(Batch(x)).summary, body(Batch(x)).summary)
 
@@ -586,7 +586,7 @@ def test_the_smallest_preset_reads_small_pictures(size: int) -> None:
     body = swin.build(swin.MINI).eval()
     with torch.no_grad():
         found = body(Batch(torch.zeros(1, 3, size, size)), taps=(0, 1, 2, 3))
-    assert found.summary is not None and found.summary.shape == (1, 384)
+    assert found.pooled is not None and found.pooled.shape == (1, 384)
     assert [tap.shape[2] for tap in found.hidden_states] == [-(-size // stride) for stride in (2, 4, 8, 16)]
 
 

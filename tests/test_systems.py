@@ -248,7 +248,7 @@ def wider(ids: Tensor, lengths: Tensor, more: int, vocabulary: int) -> tuple[Ten
 
 def beside(batch: Batch, more: int) -> dict[str, Any]:
     """What belongs to the tokens of a text, for so many columns more of which nothing is asked."""
-    filled = {"labels": IGNORE, "types": 0, "marked": False}
+    filled = {"labels": IGNORE, "token_types": 0, "marked": False}
     tables = {name: getattr(batch, name) for name in filled}
     return {
         name: torch.nn.functional.pad(table, (0, more), pad_value=filled[name])
@@ -275,7 +275,7 @@ def test_what_stands_in_padding_changes_nothing(name: str, label: str, form: str
         lengths = (batch.labels != IGNORE).sum(1)
         target, real = wider(batch.decoder_inputs, lengths, more, model.config.vocab_size)
         labels = torch.full(target.shape, IGNORE).masked_fill(real, 0)
-        near(asked(model, replace(changed, target=target, labels=labels)), right)
+        near(asked(model, replace(changed, decoder_inputs=target, labels=labels)), right)
         mask = real if form == "marks" else lengths
         near(asked(model, replace(changed, target=target, target_mask=mask, labels=labels)), right)
 
@@ -304,7 +304,7 @@ def test_the_public_calls_say_what_the_body_says(name: str, label: str) -> None:
         "mask": lengths_of(batch),
         "decoder_mask": None if batch.decoder_inputs is None else batch.labels != IGNORE,
     }
-    given |= {"token_types": batch.token_types, "marked": batch.global_tokens}
+    given |= {"token_types": batch.token_types, "global_tokens": batch.global_tokens}
     states = model.body(replace(batch, **given)).sequence  # type: ignore[arg-type]
     right = model.task.logits(model, replace(batch, **given))  # type: ignore[arg-type]
     assert torch.equal(model.logits(batch.inputs, batch.decoder_inputs, **given), right)

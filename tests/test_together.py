@@ -98,7 +98,7 @@ def test_processes_that_cannot_share_the_grains_are_refused_with_the_numbers_tha
 
 def test_the_grain_that_burst_is_named_whoever_computed_it(few: Path, tmp_path: Path) -> None:
     wild = ("train.lr=1e30", "train.grad_clip=0", "train.warmup_steps=0", "train.log_every=1")
-    with pytest.raises(RunError, match="grain") as stop:
+    with pytest.raises(RunError, match="micro_batch") as stop:
         train_tiny(few, tmp_path / "one", *RUN, *wild)
     done = together(words(few, tmp_path / "two", *wild))
     assert done.returncode != 0 and str(stop.value) in done.stderr

@@ -369,7 +369,7 @@ def test_greedy_answers_are_those_of_generate(taught: Any, limit: int) -> None:
 def test_beams_are_those_of_generate(taught: Any, penalty: float, stop: str, prompt: int, limit: int) -> None:
     model, _, batch, _ = taught
     if prompt > 1:
-        batch = replace(batch, target=torch.cat([batch.target, batch.x[:, : prompt - 1]], 1))
+        batch = replace(batch, target=torch.cat([batch.decoder_inputs, batch.x[:, : prompt - 1]], 1))
     for width in (2, 3, 5):
         settings = DecodeSettings(
             num_beams=width,
@@ -402,6 +402,6 @@ def test_a_folder_of_ours_generates_over_there_what_it_says_here(taught: Any, tm
     model, _, batch, marks = taught
     regard.save(model, tmp_path)
     theirs = transformers.MarianMTModel.from_pretrained(tmp_path).eval()
-    out = theirs.generate(batch.x, attention_mask=marks, max_new_tokens=3)[:, 1:]
+    out = theirs.generate(batch.inputs, attention_mask=marks, max_new_tokens=3)[:, 1:]
     found = search(model.body, batch, END, torch.full((6,), 3), DecodeSettings())
     assert [[*f.tokens, *[END] * f.has_eos] for (f,) in found] == [row[row != 0].tolist() for row in out]

@@ -77,7 +77,7 @@ def test_steps_are_one_layer_of_torch_again_and_again() -> None:
         )
     states = body(Batch(x, lengths, target))
     near(states.sequence, right, 1e-10)
-    near(states.context[0], context[0], 1e-10)
+    near(states.cross_states[0], context[0], 1e-10)
     assert states.act_steps is None and not states.side
     weights = noise(2, 4, 12, seed=3)
     (states.sequence * weights).sum().backward()
@@ -107,7 +107,7 @@ def test_a_later_token_sees_earlier_ones_that_have_stopped_at_every_step(label: 
     with torch.no_grad():
         states = model.body(replace(batch, decoder_inputs=target))
         whole = model.body.to_logits(states.sequence)
-        state = model.body.start(replace(batch, target=target[:, :1]), room)
+        state = model.body.start(replace(batch, decoder_inputs=target[:, :1]), room)
         for at in range(8):
             near(model.body.step(target[:, at], state), whole[:, at], 1e-10)
     steps = states.side["target_ponder"]
@@ -155,7 +155,7 @@ def test_padding_does_not_ponder_and_changes_nothing(label: str) -> None:
     for row in range(len(samples)):
         batch = collate(model, samples, [row])
         alone, length = model.body(batch), batch.inputs.shape[1]
-        assert torch.equal(together.ponder[row, :length], alone.ponder[0])
+        assert torch.equal(together.act_steps[row, :length], alone.act_steps[0])
         assert not together.ponder[row, length:].any()
         assert torch.equal(packed.act_steps[0, at : at + length], alone.ponder[0])
         near(together.sequence[row, : alone.sequence.shape[1]], alone.sequence[0], 1e-10)
@@ -172,7 +172,7 @@ def test_steps_cost_while_a_model_learns_and_not_when_it_is_judged() -> None:
     model.train()
     learnt, _ = model.task.loss(model, batch, LossWeights())
     states = model.body(batch)
-    near(learnt - judged, states.side["penalty"])
+    near(learnt - judged, states.aux_losses["penalty"])
     asked = batch.labels != IGNORE
     free = model.body(replace(batch, labels=None))
     spent = [states.act_steps, states.side["target_ponder"]]

@@ -30,7 +30,7 @@ from tiny import TINY, collate, near, noise, noisy, tiny
 NAME = "universal-encoder"
 HALTING = ("halting", "halting, accumulated")
 SIZES: dict[str, Any] = {"width": 12, "num_steps": 4, "heads": 3, "ffn_dim": 20, "vocab_size": 23, "dropout": 0.0}
-IDS: dict[str, Any] = {"bos_id": 2, "end": 3, "mask": 4}
+IDS: dict[str, Any] = {"bos_id": 2, "eos_id": 3, "mask": 4}
 TEXT = "The unbelievably old cat sat on a mat. The dog slept in Rome, near the river."
 TEXTS = [TEXT, "who sat on what", "where did it sleep"] * 3
 STOPS: dict[str, Any] = {"halting": True, "cap": 5, "epsilon": 0.1}
@@ -102,7 +102,7 @@ def test_padding_does_not_ponder_and_changes_nothing(label: str) -> None:
     for row in range(len(samples)):
         batch = collate(model, samples, [row])
         alone, length = model.body(batch), batch.inputs.shape[1]
-        assert torch.equal(together.ponder[row, :length], alone.ponder[0])
+        assert torch.equal(together.act_steps[row, :length], alone.act_steps[0])
         assert not together.ponder[row, length:].any()
         assert torch.equal(packed.act_steps[0, at : at + length], alone.ponder[0])
         near(packed.pooled[row], alone.summary[0], 1e-10)

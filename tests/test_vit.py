@@ -147,7 +147,7 @@ def test_states_classes_and_gradients_are_those_of_image_classification(
     pixels = noise(2, changes.get("num_channels", 2), 12, 12, seed=3)
     right = peer(pixels, output_hidden_states=True)
     found = body(Batch(pixels), taps=(0, 1, 2))
-    assert head is not None and found.summary is not None
+    assert head is not None and found.pooled is not None
     logits = head(found.summary)
     near(logits, right.logits)
     assert len(found.hidden_states) == 3
@@ -168,7 +168,7 @@ def test_pictures_of_other_sizes_have_stretched_positions(sides: tuple[int, int]
     right = peer(pixels, interpolate_pos_encoding=True)
     found = body(Batch(pixels))
     near(found.sequence, right.last_hidden_state)
-    near(found.summary, right.last_hidden_state[:, 0])
+    near(found.pooled, right.last_hidden_state[:, 0])
     weigh = noise(*found.sequence.shape, seed=8)
     (found.sequence * weigh).sum().backward()
     (right.last_hidden_state * weigh).sum().backward()
@@ -199,7 +199,7 @@ def test_a_tap_that_there_is_not_is_refused(tap: int) -> None:
 def test_a_mean_is_of_the_patches_alone() -> None:
     body = noisy(vit.build(replace(OURS, pool="mean")))
     found = body(Batch(PIXELS))
-    near(found.summary, found.sequence[:, 1:].mean(1))
+    near(found.pooled, found.sequence[:, 1:].mean(1))
     bare = noisy(vit.build(replace(OURS, pool="mean", class_token=False)))
     found = bare(Batch(PIXELS))
     assert found.sequence.shape == (2, 9, 12) and "first" not in dict(bare.named_parameters())
@@ -282,7 +282,7 @@ def test_it_begins_as_in_the_paper() -> None:
 
 def test_every_parameter_learns() -> None:
     body = noisy(vit.build(OURS))
-    (body(Batch(PIXELS)).summary * noise(2, 12)).sum().backward()
+    (body(Batch(PIXELS)).pooled * noise(2, 12)).sum().backward()
     assert all(bool(p.grad is not None and p.grad.isfinite().all() and p.grad.any()) for p in body.parameters())
 
 
@@ -333,7 +333,7 @@ def test_folders_of_classifiers_are_read_and_written_with_their_classes(tmp_path
     peer = theirs(id2label=ANIMALS, label2id={name: number for number, name in ANIMALS.items()}, layer_norm_eps=1e-5)
     model = regard.load(saved(peer, tmp_path / "theirs"))
     assert model.task.name == "classify" and model.spec.labels == tuple(ANIMALS.values()) and not model.notes
-    assert model.config == replace(OURS, eps=1e-5) and not model.has_new_head
+    assert model.config == replace(OURS, norm_eps=1e-5) and not model.has_new_head
     near(model.logits(PIXELS), peer(PIXELS).logits)
     regard.save(model, tmp_path / "ours", layout="huggingface")
     again, told = transformers.ViTForImageClassification.from_pretrained(
@@ -368,7 +368,7 @@ def test_a_body_that_learnt_to_fill_in_patches_is_read_without_that(tmp_path: Pa
 
 def test_what_the_published_layout_cannot_say_is_kept_under_our_names(tmp_path: Path) -> None:
     model = regard.load(saved(theirs(), tmp_path / "theirs"))
-    config = replace(OURS, pool="mean", token=False)
+    config = replace(OURS, pool="mean", class_token=False)
     other = regard.model.assemble(replace(model.spec, config=config))
     with pytest.raises(WeightsError, match="False"):
         regard.save(other, tmp_path / "ours")
@@ -423,7 +423,7 @@ def test_files_of_timm_and_torchvision_are_read_too(
     assert not any(name.startswith("vit.") for name in load_file(tmp_path / "model.safetensors"))
     body, head = opened(tmp_path)
     assert head is not None
-    near(head(body(Batch(PIXELS)).summary), peer(PIXELS).logits)
+    near(head(body(Batch(PIXELS)).pooled), peer(PIXELS).logits)
     tensors = load_file(tmp_path / "model.safetensors")
     write_safetensors(tmp_path / "model.safetensors", {**tensors, "fc_norm.weight": torch.ones(12)})
     with pytest.raises(WeightsError, match="expected"):

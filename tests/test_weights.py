@@ -384,7 +384,7 @@ def test_a_tokenizer_travels_with_the_model_and_a_broken_one_is_refused(tmp_path
     model.tokenizer = TextTokenizer.train_sentence_bpe(["a b"], 259)
     back = regard.load(model.save(tmp_path))
     assert back.tokenizer is not None and back.tokenizer.encode(["a b"]) == model.tokenizer.encode(["a b"])
-    ours, right = back.predict("a b", longer=2), model.predict("a b", longer=2)
+    ours, right = back.predict("a b", max_extra_tokens=2), model.predict("a b", max_extra_tokens=2)
     assert ours.tokens == right.tokens and ours.score == pytest.approx(right.score, rel=1e-12)
     assert back.predict(["", "a"], longer=1)[0].value == ""
     (tmp_path / "tokenizer.json").write_text("{")

@@ -117,7 +117,7 @@ def _init_missing(model: Any, new: Sequence[str], read: Mapping[str, Tensor]) ->
     if not new:
         return {}
     widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in read.values()})
-    fresh = model.task.head(model.config, model.identity.labels)
+    fresh = model.task.head(model.config, model.spec.labels)
     heads = {} if fresh is None else {f"head.{name}": tensor for name, tensor in fresh.state_dict().items()}
     made = {}
     for name in new:

@@ -136,7 +136,7 @@ class BeamSearch:
         self.last_tokens = self.last_tokens[flat]
         if self.repetition is not None:
             self.repetition.select_rows(flat)
-        for name in ("limits", "open", "scores", "done"):
+        for name in ("limits", "active", "scores", "done"):
             setattr(self, name, getattr(self, name)[rows])
         for name in ("names", "worths", "orders"):
             setattr(self, name, getattr(self, name)[:, rows])

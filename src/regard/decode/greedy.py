@@ -119,7 +119,7 @@ class GreedyOrSample:
         if (self.settings, self.eos_id, self.num_samples) != (other.settings, other.eos_id, other.num_samples):
             raise ValueError("quests that join must have the same settings")
         self.state.append_rows(other.state)
-        for name in ("last", "limits", "t", "open", "met"):
+        for name in ("last_tokens", "limits", "t", "open", "met"):
             setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
         longest = max(len(self.tokens), len(other.tokens))
         for name in ("tokens", "logs", *(() if self.uniforms is None else ("chances",))):

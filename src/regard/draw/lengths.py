@@ -133,7 +133,7 @@ def _draw_cumulative(axes: Axes, lengths: Lengths) -> None:
     half = int(values[np.searchsorted(share, 50.0)])
     edges, grows = _bin_edges(lengths, 48)  # the scale of the other panel
     shown = np.unique(np.linspace(0, len(values) - 1, 1000).astype(int))
-    axes.step([values[0], *values[shown]], [0.0, *share[shown]], positions="post", color=ACCENT, linewidth=1.6)
+    axes.step([values[0], *values[shown]], [0.0, *share[shown]], where="post", color=ACCENT, linewidth=1.6)
     axes.axvline(half, color=MUTED, linewidth=1, linestyle=DASH_PATTERN, label=f"half of it: up to {half:,} tokens")
     if grows:
         axes.set_xscale("log")

@@ -135,7 +135,7 @@ def decide_embed(model: Any, source: Any, target: str | None) -> Decision:
 
 def _truncated_row(model: Any, row: np.ndarray, name: str, text: str) -> TokenRow:
     """A text of which the end is left out where it is too long."""
-    lower = model.task.pooling.lower
+    lower = model.task.pooling.lowercase
     (whole,) = model.require_tokenizer().encode([text.strip().lower() if lower else text.strip()])
     lost = len(whole) + 2 - len(row)
     return TokenRow(tuple(row.tolist()), 0, name, ((len(row) - 1, lost),) if lost > 0 else ())

@@ -79,7 +79,7 @@ def decide_qa(model: Any, source: Any, target: str | None) -> Decision:
     shown = said or "(the context does not say)"
     if not said:
         chances.insert(0, (shown, answer.scores[0]))
-    facts = {"answer": format_confidence(shown, answer.scores[0])}
+    facts = {"answer": format_confidence(shown, answer.score[0])}
     if len(encoded) > 1:
         facts["window"] = f"{row + 1} of {len(encoded)}"
     return _window_decision(

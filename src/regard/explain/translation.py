@@ -35,7 +35,7 @@ def explain_translation(model: ModelProtocol, source: str, target: str | None = 
     if not source.strip():
         raise RegardError("there is nothing to explain: the input is empty.")
     text, config = model.require_tokenizer(), model.config
-    answer = model.predict(source, best=1) if target is None else None
+    answer = model.predict(source, num_return_sequences=1) if target is None else None
     answered = target if answer is None else str(answer.value)
     # the tokens that were said, which need not be those that the text would be split into
     said = text.encode([str(answered)])[0] if answer is None else list(answer.extra["ids"])

@@ -53,7 +53,7 @@ def record_attention(
                         args[0].detach().requires_grad_(),
                         *args[1:],
                     )  # nothing before is learnt: a graph begins here
-                return args, {**kwargs, "seen": replace(recorder, next_recorder=kwargs.get("seen"))}
+                return args, {**kwargs, "record": replace(recorder, next_recorder=kwargs.get("record"))}
 
             handles.append(places[name].register_forward_pre_hook(pass_on, with_kwargs=True))
         with capabilities.force_eager():

@@ -27,7 +27,7 @@ class SyntheticTask(Task):
     def validation_entries(self, data: Sequence[str]) -> Sequence[str]:
         """What is made has a part to validate by."""
         recipes = [self.recipe(entry) for entry in data]
-        return [str(recipe.judged("valid")) for recipe in recipes if recipe is not None]
+        return [str(recipe.for_split("valid")) for recipe in recipes if recipe is not None]
 
     def paths(self, entry: str) -> Sequence[str]:
         return () if self.recipe(entry) else super().paths(entry)

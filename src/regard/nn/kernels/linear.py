@@ -130,7 +130,7 @@ def _get_packed(weight: Tensor, rows: int) -> Tensor:
     if known is not None and known.version == now and known.check_round == _check_round[0]:
         return known.packed
     total = _checksum(weight)
-    if known is None or known.version != now or known.total != total:
+    if known is None or known.version != now or known.checksum != total:
         known = _packed_weights[weight] = _PackedWeight(
             now, total, capabilities.pack_linear_weight(weight.detach(), rows), _check_round[0]
         )

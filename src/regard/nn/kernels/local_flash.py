@@ -107,7 +107,7 @@ def backward(
     dq, dk, dv = (x.contiguous().view(q.shape) for x in found)
     if places is not None and bounds is not None:
         left_over = kept if dropout else None
-        _global_backend(q).pull_(
+        _global_backend(q).add_global_gradients_(
             told, q, k, v, GlobalKeys(places, bounds), (mixed, lse), scale, left_over, (dq, dk, dv)
         )
     return dq, dk, dv

@@ -150,7 +150,7 @@ class ShowAttendTell(CaptionMixin, nn.Module):
         side = {}
         if self.training and self.penalty:
             side = {
-                "attention_penalty": self.penalty
+                "penalty": self.penalty
                 * doubly_stochastic_penalty(torch.stack(looks, 1), _caption_mask(batch))
             }
         return BodyOutput(sequence, cross_states=context.values, aux_losses=side)
