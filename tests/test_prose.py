@@ -12,6 +12,7 @@ from prose.names import Names, find_names, is_code
 from prose.readers import read_markdown, read_page, read_python, read_script
 from prose.rules import MAX_ALLOWED, Rule, density, find_dialect, load_allowed, load_rules, unused, without_allowed
 from prose.scopes import read_corpus, scope_of
+from prose_sentences import DIALECT, FIELD
 
 RULES = load_rules()
 BY_NAME = {rule.name: rule for rule in RULES}
@@ -27,108 +28,6 @@ def rules_hit(text: str) -> list[str]:
 
 
 # ---- rules
-
-# a second sentence for rules with exceptions for field terms; the first one is the example in dialect.tsv
-DIALECT = [
-    ("recorded", "The launches of a grain are recorded without compiling."),
-    ("recorded", "A recording holds the addresses of its inputs."),
-    ("recorded", "Training is recorded and repeated on CUDA."),
-    ("ancestors", "The ancestors on Multi30k, at equal parameters."),
-    ("ancestors", "RNNsearch is an ancestor of the Transformer."),
-    ("published-folder", "The published layout has other names."),
-    ("published-folder", "Weights in the order of the published one."),
-    ("passes", "The captioner was trained for 60 passes."),
-    ("passes", "Set the number of passes over the data."),
-    ("signs", "Names of files without the signs * and ?."),
-    ("signs", "Spaces and signs are removed."),
-    ("share", "Up to this share of the points is dropped."),
-    ("share", "The largest share of a word."),
-    ("looks-at", "A token looks back at the prompt."),
-    ("watcher", "All attentions are watched during the pass."),
-    ("watcher", "Hooks that watch the attention."),
-    ("who", "The figure shows who looks at whom."),
-    ("who", "Who attends is drawn above."),
-    ("mirrored", "The setting mirrors pictures at random."),
-    ("rate", "Training starts at a rate of 0.05."),
-    ("gap", "Write [MASK] for each gap."),
-    ("gap", "This model fills no gaps."),
-    ("thinned", "Each piece is an even thinning of the cloud."),
-    ("lies", "The weights lie in a second file."),
-    ("lies", "The cache lay in a temporary folder."),
-    ("behind", "The class token comes behind the patches."),
-    ("picture", "Pictures of three sizes."),
-    ("stands", "The label stands alone on a line."),
-    ("turned", "Keys are turned by their positions."),
-    ("as-it-is", "Rows are read, as they are in the data, from disk."),
-    ("are-to", "Samples that are to be read first."),
-    ("what-counted", "The color shows how much each token counted."),
-    ("tuned", "The encoder is frozen or tuned."),
-    ("blanks", "Columns are separated by a blank."),
-    ("ending", "Files are matched by their endings."),
-    ("exchanged", "Two beams exchange their pasts."),
-    ("us-ise", "The optimiser and the quantised weights."),
-]
-
-# ordinary sentences of the field, close to the patterns of the rules
-FIELD = [
-    "Recording attention weights slows down the forward pass.",
-    "The context manager records the attention weights of every layer.",
-    "Attention is recorded for the selected heads, and the recording is returned.",
-    "Each record of the file has two columns, and 12 records are skipped.",
-    "Beam ancestors are stored for every step.",
-    "The ancestors of each beam are found with a table of parents.",
-    "Skip a module if an ancestor of the module is frozen.",
-    "The published model has 110 million parameters.",
-    "The config was published with the paper, as were the published results and checkpoints.",
-    "Forward and backward passes run in bfloat16.",
-    "The function passes the mask to the kernel, and the test passes.",
-    "The encoder runs in two passes: local attention, then global attention.",
-    "A plus sign, a minus sign and a dollar sign are tokens.",
-    "The sign of the gradient is positive, and the sign bit is not set.",
-    "The encoder and the decoder share weights.",
-    "Heads that share a projection, and layers that share parameters.",
-    "Each head of attention has a separate projection.",
-    "Token ids are used to look up embeddings in a lookup table.",
-    "The letters B and L stand for batch and length.",
-    "Random weights stand in for the checkpoint, in a stand-alone script.",
-    "Run watch to repeat a command every two seconds.",
-    "Users who train on several GPUs need NCCL, and people who annotate need a guide.",
-    "Doctor Who and the WHO are named entities.",
-    "Show and Tell (2015) and Show, Attend and Tell (2015) are captioning models.",
-    "Mirror padding extends the image at the border.",
-    "The class mirrors the interface of the PyTorch module.",
-    "The sampling rate is 16 kHz, and the error rate is 3 %.",
-    "The learning rate, the dropout rate and the drop-path rate are settings.",
-    "A gap between training and validation loss indicates overfitting.",
-    "The generalization gap in accuracy is small.",
-    "The command line is a thin wrapper around the library.",
-    "The probabilities lie in the range from 0 to 1.",
-    "All points of the wall lie on a plane, and outliers lie outside the unit sphere.",
-    "These options lay out the panels in a grid.",
-    "No temporary files are left behind, and no lookbehind is used.",
-    "The idea behind label smoothing is regularization.",
-    "Points behind the camera are removed.",
-    "The big picture is shown in the overview.",
-    "Training is turned off for the encoder, and strings are turned into tokens.",
-    "Take a look at the chart, or see what the loss may look like.",
-    "The line endings are normalized, and names ending in a digit are kept.",
-    "Processes exchange gradients after the backward pass.",
-    "The blank token of CTC has index 0, and blank lines separate documents.",
-    "A small number of labels is enough.",
-    "Entropy is a measure of uncertainty.",
-    "The model assigns each point a class and each token a label.",
-    "Rows leave the batch as soon as they are finished.",
-    "Buffers are excluded, as they are not part of the state dict.",
-    "The first step is to read the header.",
-    "The kernel is tuned per device, and the model is fine-tuned.",
-    "Image inpainting and in-painting are not supported.",
-    "The value is not known in advance.",
-    "Each added token is counted as one token.",
-    "Chain-of-thought prompts are ordinary text.",
-    "On the other hand, memory fills up.",
-    "Reinforcement learning from human feedback is not supported.",
-    "There is no GPU, and the file is no longer used.",
-]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
