@@ -1,0 +1,308 @@
+"""The linter of texts (tools/prose): rules, exceptions, baseline, names in backticks, readers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prose import ratchet
+from prose.blocks import Block, join
+from prose.names import Names, find_names, is_code
+from prose.readers import read_markdown, read_page, read_python, read_script
+from prose.rules import MAX_ALLOWED, Rule, density, find_dialect, load_allowed, load_rules, unused, without_allowed
+from prose.scopes import read_corpus, scope_of
+from prose_sentences import DIALECT, FIELD
+
+RULES = load_rules()
+BY_NAME = {rule.name: rule for rule in RULES}
+
+
+def block(text: str, path: str = "README.md", kind: str = "markdown") -> Block:
+    return join(path, kind, [(1, text)])
+
+
+def rules_hit(text: str) -> list[str]:
+    """Names of the error rules with a finding in the text."""
+    return [finding.rule for finding in find_dialect(RULES, [block(text)]) if finding.level == "E"]
+
+
+# ---- rules
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_every_rule_has_a_finding_in_its_example(rule: Rule) -> None:
+    assert find_dialect([rule], [block(rule.example)])
+
+
+@pytest.mark.parametrize(("name", "text"), DIALECT)
+def test_dialect_is_found(name: str, text: str) -> None:
+    assert find_dialect([BY_NAME[name]], [block(text)])
+
+
+@pytest.mark.parametrize("text", FIELD)
+def test_field_terms_are_allowed(text: str) -> None:
+    assert rules_hit(text) == []
+
+
+def test_rules_have_unique_names_and_advice() -> None:
+    assert len(BY_NAME) == len(RULES)
+    assert all(rule.level in ("E", "W") and rule.advice for rule in RULES)
+
+
+def test_a_phrase_is_one_finding_with_the_advice_for_the_phrase() -> None:
+    assert rules_hit("The folder is runs/demo if not said.") == ["if-not-said"]
+
+
+def test_phrases_across_lines_are_found_and_phrases_across_blocks_are_not() -> None:
+    found = find_dialect(RULES, [join("a.py", "doc", [(7, "Training goes"), (8, "on here.")])])
+    assert [str(finding) for finding in found] == ["a.py:7: goes-on: goes on -> continue(s), resume(s)"]
+    assert find_dialect(RULES, [block("The run goes"), block("on a GPU.")]) == []
+
+
+def test_code_links_and_file_names_are_not_prose() -> None:
+    assert rules_hit("See `the picture`, [this](docs/picture.md) and benchmarks/pictures.py.") == []
+
+
+def test_density_counts_pronouns_per_100_words() -> None:
+    words, pronouns = density([block("It is that model, `it` is fast.")])
+    assert (words, pronouns) == (6, pytest.approx(100 * 2 / 6))
+
+
+# ---- exceptions
+
+
+def test_exception_covers_only_the_findings_at_its_pattern(tmp_path: Path) -> None:
+    file = tmp_path / "allow.tsv"
+    file.write_text("# comment\ndocs/*\tpicture\tpicture element\tterm of a quoted title\n")
+    allowed, problems = load_allowed(file)
+    found = find_dialect(RULES, [block("A picture element of a picture.", "docs/a.md")])
+    assert problems == []
+    assert [finding.start for finding in without_allowed(found, allowed)] == [23]
+    assert unused(allowed) == []
+
+
+def test_exception_without_a_finding_is_a_problem(tmp_path: Path) -> None:
+    file = tmp_path / "allow.tsv"
+    file.write_text("README.md\tpicture\tpicture\treason\n")
+    allowed, _ = load_allowed(file)
+    without_allowed(find_dialect(RULES, [block("An image.")]), allowed)
+    assert unused(allowed) == ["allow.tsv: no finding for README.md picture picture"]
+
+
+@pytest.mark.parametrize(("lines", "expected"), [(MAX_ALLOWED, 0), (MAX_ALLOWED + 1, 1)])
+def test_number_of_exceptions_is_limited(tmp_path: Path, lines: int, expected: int) -> None:
+    file = tmp_path / "allow.tsv"
+    file.write_text("README.md\tpicture\tpicture\treason\n" * lines)
+    assert len(load_allowed(file)[1]) == expected
+
+
+def test_exception_needs_a_reason(tmp_path: Path) -> None:
+    file = tmp_path / "allow.tsv"
+    file.write_text("README.md\tpicture\tpicture\t\n")
+    assert load_allowed(file)[1]
+
+
+# ---- baseline
+
+KNOWN = ratchet.Baseline({"a.py": 3, "b.py": 2}, {"code": 5.0})
+
+
+@pytest.mark.parametrize(
+    ("errors", "pronouns", "worse"),
+    [
+        ({"a.py": 3, "b.py": 0}, 5.0, []),
+        ({"a.py": 4}, 5.0, ["a.py: 4 errors, 3 allowed"]),
+        ({"new.py": 1}, 5.0, ["new.py: 1 errors, 0 allowed"]),
+        ({}, 5.01, ["code: 5.01 pronouns per 100 words, 5.00 allowed"]),
+    ],
+)
+def test_baseline_is_an_upper_limit(errors: dict[str, int], pronouns: float, worse: list[str]) -> None:
+    assert ratchet.compare(KNOWN, ratchet.Baseline(errors, {"code": pronouns})) == worse
+
+
+def test_update_lowers_counts_and_raises_none() -> None:
+    now = ratchet.Baseline({"a.py": 1, "b.py": 9, "new.py": 4}, {"code": 6.0})
+    assert ratchet.lower(KNOWN, now) == ratchet.Baseline({"a.py": 1, "b.py": 2}, {"code": 5.0})
+    assert ratchet.lower(KNOWN, ratchet.Baseline({}, {"code": 2.0})) == ratchet.Baseline({}, {"code": 2.0})
+
+
+def test_first_update_takes_all_counts(tmp_path: Path) -> None:
+    now = ratchet.Baseline({"b.py": 2, "a.py": 1}, {"code": 6.0})
+    file = tmp_path / "baseline.json"
+    assert ratchet.load(file) is None
+    ratchet.save(ratchet.lower(None, now), file)
+    assert ratchet.load(file) == now
+
+
+def test_entry_moves_with_a_renamed_file(tmp_path: Path) -> None:
+    (tmp_path / "new.py").touch()
+    known = ratchet.Baseline({"old.py": 3})
+    ratchet.move(known, [["old.py", "new.py"]], tmp_path)
+    assert known.errors == {"new.py": 3}
+    (tmp_path / "c.py").touch()
+    with pytest.raises(SystemExit):
+        ratchet.move(known, [["new.py", "c.py"]], tmp_path)
+
+
+# ---- names
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> Names:
+    root = tmp_path_factory.mktemp("repository")
+    (root / "docs").mkdir()
+    (root / "docs/guide.md").touch()
+    return Names(
+        root,
+        code=frozenset({"KVCache", "max_length", "self", "mask", "load", "regard", "--data", "--out", "load_model"}),
+        settings=frozenset({"data.max_length", "train.lr"}),
+        tasks=frozenset({"lm", "classify"}),
+        models=frozenset({"gpt2", "bert-base"}),
+        commands=frozenset({"train", "predict", "list"}),
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "max_length", "KVCache", "load()", "regard.load", "torch.nn.Linear", "train.lr", "lr", "lm", "bert-base", "--data",
+        "config.json", ".jsonl", "guide.md", "docs/guide.md", "docs/*.md", "[CLS]", "-100", "B", "FOLDER", "resnet18",
+        "x = 1", "(B, L, D)", "f(query, key, value, mask)", "regard train lm", "make test", "--data FILE", "not mask",
+        "import regard", "a -> b", "[CLS] text [SEP]",
+    ],
+)  # fmt: skip
+def test_code_in_backticks(names: Names, content: str) -> None:
+    assert is_code(names, content)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["picture", "micro-batch", "old_name", "regard.old_name", "docs/missing.md", "the cat danced", "what it is",
+     "with what it reads", "goes on with 3 more words", "import everything"],
+)  # fmt: skip
+def test_prose_in_backticks(names: Names, content: str) -> None:
+    assert not is_code(names, content)
+    found = [*find_names(names, block(f"Read `{content}` here."))]
+    assert [finding.rule for finding in found] == ["backtick-prose"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Set data.max_length=64.", []),
+        ("Set data.longest=64.", ["data.longest"]),
+        ("Set `train.rate` first.", ["train.rate"]),
+        ("Files are train.tsv and model.safetensors.", []),
+        ("Call `model.load` or model.load().", []),
+        ("Run 'regard train lm'.", []),
+        ("Run 'regard train language'.", ["language"]),
+        ("Run `regard convert` first.", ["convert"]),
+        ("Run `regard train lm --data FILE --again`.", ["--again"]),
+        ("Then regard reads the file.", []),
+    ],
+)
+def test_names_that_do_not_exist(names: Names, text: str, expected: list[str]) -> None:
+    found = [finding for finding in find_names(names, block(text)) if finding.rule == "unknown-name"]
+    assert [finding.block.text[finding.start : finding.end] for finding in found] == expected
+
+
+def test_old_names_are_allowed_in_code_of_the_section_renamed(names: Names) -> None:
+    source = "## 0.2.0\n### Renamed\n- `data.longest`, `grain`\n- data.longest\n### Added\n- `data.longest`\n"
+    blocks = read_markdown("CHANGELOG.md", source).blocks
+    found = [finding for each in blocks for finding in find_names(names, each)]
+    assert [(finding.rule, finding.block.line_at(0)) for finding in found] == [("unknown-name", 4), ("unknown-name", 6)]
+    other = [finding for each in read_markdown("README.md", source).blocks for finding in find_names(names, each)]
+    assert len(other) == 4
+
+
+def test_commands_in_fenced_code_are_checked(names: Names) -> None:
+    source = "```\n$ regard train language --data a  # a comment here\nregard list\n```\n"
+    blocks = read_markdown("README.md", source).blocks
+    assert [str(finding) for each in blocks for finding in find_names(names, each)] == [
+        "README.md:2: unknown-name: language -> the name of a task that exists"
+    ]
+
+
+# ---- readers
+
+SOURCE = '''"""Module text
+on two lines.
+
+    python run.py picture  # comment of a command
+"""
+import typer  # noqa: F401
+# first line
+# second line
+x = 1  # same line
+
+class Config:
+    size: int = 1
+    """help of a field"""
+
+@app.command()
+def run(name: str = typer.Option(help="help of an option")) -> None:
+    """Help of a command."""
+    raise ValueError(f"message with {name} and "
+                     "more text")
+'''
+
+
+def test_texts_of_python_have_kinds_and_lines() -> None:
+    read = read_python("src/a.py", SOURCE, help_fields=True)
+    texts = {each.text: (each.kind, each.lines[0]) for each in read.blocks}
+    assert texts == {
+        "Module text on two lines.": ("doc", 1),
+        "    python run.py picture  # comment of a command": ("code", 4),
+        "comment of a command": ("doc", 4),
+        "first line second line": ("comment", 7),
+        "same line": ("comment", 9),
+        "help of a field": ("help", 13),
+        "help of an option": ("help", 16),
+        "Help of a command.": ("help", 17),
+        "message with ‹› and more text": ("message", 18),
+    }
+    assert {"typer", "Config", "size", "name"} <= read.names
+    assert "picture" not in read.names
+
+
+def test_field_docstrings_outside_settings_are_docstrings() -> None:
+    kinds = {each.text: each.kind for each in read_python("src/a.py", SOURCE, help_fields=False).blocks}
+    assert kinds["help of a field"] == "doc"
+
+
+def test_texts_of_markdown() -> None:
+    read = read_markdown("a.md", "# Title\nOne\ntwo.\n- item\n  more\n\n| a b | c |\n|---|---|\n| d | e |\n")
+    texts = [(each.text, each.lines[0]) for each in read.blocks]
+    assert texts == [("Title", 1), ("One two.", 2), ("item more", 4), ("a b", 7), ("c", 7), ("d", 9), ("e", 9)]
+
+
+def test_texts_of_pages() -> None:
+    script = 'say("two words");\n// a comment\n// goes here\nconst t = `${n ? `${n} more words` : ""} at the end`;\n'
+    texts = {each.text: (each.kind, each.lines[0]) for each in read_script("a.js", script).blocks}
+    assert texts == {
+        "two words": ("page", 1),
+        "a comment goes here": ("comment", 2),
+        "‹› more words": ("page", 4),
+        "‹› at the end": ("page", 4),
+    }
+    page = '<style>a b c {}</style>\n<p title="text of a title">text of\n a page</p><!-- not a text -->'
+    assert [each.text for each in read_page("a.html", page).blocks] == ["text of a title", "text of a page"]
+
+
+def test_scopes_of_files(tmp_path: Path) -> None:
+    assert scope_of("tests/a.py", "message") == ""
+    assert scope_of("benchmarks/a.py", "message") == ""
+    assert scope_of("src/regard/demos/lexicon.py", "message") == ""
+    for name in ("src/regard/a.py", "tests/b.py", "docs/deep/c.md", "src/regard/d.js", "other/e.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('"""Text of a file."""\nx = "two words"\n', encoding="utf-8")
+    corpus = read_corpus(tmp_path)
+    paths = {scope: [each.path for each in blocks] for scope, blocks in corpus.blocks.items()}
+    assert paths == {
+        "messages": ["src/regard/a.py", "src/regard/d.js", "src/regard/d.js"],
+        "help": [],
+        "docs": ["docs/deep/c.md"],
+        "code": ["src/regard/a.py"],
+        "tests": ["tests/b.py"],
+    }

@@ -1,0 +1,32 @@
+"""A linter for the English of this repository.
+
+    python tools/prose/lint.py                    a line per scope: words, errors, pronouns per 100 words
+    python tools/prose/lint.py --list             every finding: path:line: rule: text -> advice
+    python tools/prose/lint.py --list src/regard/data README.md      the same for some files or folders
+    python tools/prose/lint.py --list --rule picture                 the findings of one rule
+    python tools/prose/lint.py --update           lower the counts of baseline.json after a cleanup
+
+`make prose` runs the first command. The exit code is 1 if a limit is exceeded.
+
+Scopes
+
+    messages   string literals of two or more words in src, and the texts of HTML and JavaScript files
+    help       docstrings of settings, help texts and docstrings of commands
+    docs       README.md, docs, CONTRIBUTING.md, CHANGELOG.md, THIRD_PARTY.md, benchmarks/RESULTS.md
+    code       docstrings and comments of src, benchmarks, examples and tools
+    tests      docstrings and comments of tests
+
+The first three scopes must have no errors and at most 3.0 pronouns per 100 words. The files of the other two must not
+have more errors than baseline.json allows, a new file must have none, and the pronoun density must not rise.
+
+Rules
+
+    dialect.tsv     regular expressions for words and phrases to avoid, with advice and an example
+    backtick-prose  code in backticks must be a name that exists, or look like code
+    unknown-name    settings, commands, tasks and options in texts must exist; old names only in the
+                    section "Renamed" of CHANGELOG.md, in backticks
+    allow.tsv       exceptions with a reason, at most 60 lines; an entry without a finding is an error
+
+Files: `blocks.py` (paragraphs), `readers.py` (texts of source files), `scopes.py` (files of a scope), `names.py` (names that
+exist), `rules.py` (findings), `ratchet.py` (baseline), `lint.py` (command line). Only the standard library is required.
+"""
