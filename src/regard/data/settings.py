@@ -13,85 +13,75 @@ PairOrder = Literal["ordered", "symmetric"]
 @dataclass(frozen=True)
 class DataSettings:
     tokenizer_type: Literal["byte_bpe", "char", "wordpiece"] = "byte_bpe"
-    """the tokenizer that is made, but for translation: byte-pair encoding of bytes, one token a character, or WordPiece as
-    encoders have it"""
+    """Tokenizer to train: byte_bpe, char or wordpiece. translate always trains byte_bpe."""
     vocab_size: int = 10_000
-    """tokens of the tokenizer that is trained"""
+    """Vocabulary size of the tokenizer to train."""
     tokenizer: str = ""
-    """an existing tokenizer.json, or a folder with one or with vocab.json and merges.txt, instead of training one"""
+    """Existing tokenizer: tokenizer.json or a folder with vocabulary files. Empty: train one."""
     max_length: int = 256
-    """pairs and captions with more tokens than this on a side are counted, named and skipped; texts of classify and choose
-    are cut in their middle, and that is counted"""
+    """Maximum tokens per sample and side. Longer pairs are skipped, longer texts are truncated."""
     pair_order: PairOrder = "ordered"
-    """how classify reads two texts: one after the other (entailment), or in both orders, whose states are added
-    (similarity)"""
+    """Encoding of two texts in classify: ordered (A then B) or symmetric (both orders, states summed)."""
     tag_scheme: Literal["auto", "IOB1", "IOB2", "BIOES", "BILOU", "plain"] = "auto"
-    """how tag learns and spells entities, whatever scheme the files are in: auto is IOB2; plain: no entities, each word has a
-    class of its own"""
+    """Tag scheme to train on: auto (IOB2), IOB1, IOB2, BIOES, BILOU or plain (one class per word)."""
     image_size: tuple[int, ...] = ()
-    """height and width in which segment and depth look at pictures; none: a square of model.image_size"""
+    """Input height,width for segment and depth. Empty: square of model.image_size."""
     metric_depth: bool = True
-    """depth is learnt in metres; else up to a scale and a shift of each picture, as where data of many sources is mixed"""
+    """Train depth in meters. false: scale- and shift-invariant depth, for mixed datasets."""
     depth_scale: float = 0.0
-    """metres that a step of a map of depth is worth; 0: whole numbers are millimetres, others metres"""
+    """Meters per unit in depth maps. 0: integers are millimeters, floats are meters."""
     crop_scale: float = 1.0
-    """pictures to learn from are cut out at random: the least share of a picture that is taken; 1: pictures are left whole"""
+    """Random resized crop: minimum area fraction. 1: off."""
     shift: float = 0.0
-    """they are moved by up to this share of their sides, by whole pixels: for small pictures, which a cut-out would blur;
-    clouds along each axis by up to this, in the unit of their frame"""
+    """Random translation: images by up to this fraction of a side, point clouds by this distance."""
     flip: bool = False
-    """every second one is mirrored; captions are not, which may say 'left of'; clouds along one of the axes that do not point
-    upwards"""
+    """Random flip with p = 0.5: images left-right, point clouds along a horizontal axis."""
     color_jitter: float = 0.0
-    """its brightness, contrast and saturation are changed by up to this share"""
+    """Maximum relative change of brightness, contrast and saturation."""
     random_erasing: float = 0.0
-    """a grey rectangle covers up to this share of every second one, so that no part alone decides"""
+    """Random erasing with p = 0.5: maximum area fraction of a gray rectangle. 0: off."""
     mixup: float = 0.0
-    """two pictures are mixed, and their classes: the parameter of the Beta distribution of the shares; 0: they are not"""
+    """Mixup alpha (parameter of the Beta distribution). 0: off."""
     num_points: int = -1
-    """points that are drawn of each cloud, others each time; 0: all; -1: 1,024 to classify, 4,096 to segment"""
+    """Points sampled per cloud. 0: all; -1: 1,024 for classify, 4,096 for segment."""
     point_norm: Literal["auto", "unit_sphere", "center", "floor"] = "auto"
-    """where clouds are laid. unit: their mean at 0, the farthest point at 1; centred: their mean at 0; floor: their mean in the
-    plane at 0, and the lowest point; auto: unit to classify, floor to segment"""
+    """Coordinate normalization: unit_sphere, center, floor, or auto (chosen by the task)."""
     voxel_size: float = -1.0
-    """edge of cells of which one point each is kept, in the unit of the files; 0: all are; -1: as the model has it, and all
-    of a new one"""
+    """Voxel size of grid subsampling, in file units. 0: off; -1: as in the checkpoint, else off."""
     block_size: float = -1.0
-    """side of upright columns that scenes are cut into, in the unit of the files; 0: clouds stay whole; -1: as the model has
-    it, and whole for a new one"""
+    """Side of the vertical blocks of a scene, in file units. 0: off; -1: as in the checkpoint."""
     up_axis: Literal["auto", "x", "y", "z"] = "auto"
-    """the axis of clouds that points upwards; auto: as the model has it, z of a new one"""
+    """Vertical axis: x, y, z, or auto (as in the checkpoint, z for a new model)."""
     point_features: tuple[str, ...] = ("auto",)
-    """what is read beside the places of points: colours, normals; none: nothing; auto: what the clouds have"""
+    """Extra input features per point: colors, normals, none, or auto (features of every cloud)."""
     rotate: Literal["none", "up", "any"] = "none"
-    """clouds to learn from are turned at random: about the axis that points upwards, or about any"""
+    """Random rotation of point clouds: none, up (about the vertical axis) or any (uniform in 3D)."""
     scale: tuple[float, ...] = (1.0, 1.0)
-    """they are scaled by a factor between these"""
+    """Random scaling of point clouds: minimum,maximum factor."""
     jitter: float = 0.0
-    """each point is moved by itself, by so much in the mean of its squares, in the unit of the frame"""
+    """Standard deviation of Gaussian noise added to each point, after normalization."""
     point_dropout: float = 0.0
-    """up to this share of their points is left out"""
+    """Maximum fraction of points dropped at random."""
     tilt: float = 0.0
-    """they are turned a little, about any axis: the deviation in degrees"""
+    """Standard deviation, in degrees, of a small random rotation about a random axis."""
     stretch: float = 0.0
-    """they are made longer or shorter along each axis by itself, by up to this share"""
+    """Maximum relative random scaling of each axis (anisotropic)."""
     mask_prob: float = 0.15
-    """share of the tokens that mask hides and asks for"""
+    """Fraction of tokens to mask in task mlm."""
     whole_word_mask: bool = False
-    """mask hides all pieces of a word together"""
+    """Mask all pieces of a word together."""
     valid_fraction: float = 0.02
-    """share held out for validation when none is given (at most 2,000; of small data more, unless it is set)"""
+    """Fraction held out for validation without --valid (at most 2,000 samples)."""
     pretokenized: bool = False
-    """the text is already split into tokens by spaces: BLEU (of captions CIDEr too) is computed on it as it is"""
+    """The text is split into tokens by spaces: compute BLEU and CIDEr on the text unchanged."""
     num_workers: int = -1
-    """processes that prepare batches ahead; -1 is 2 with CUDA and 0 elsewhere"""
+    """Data-loader processes. -1: 2 with CUDA, otherwise 0."""
     eval_samples: int = 500
-    """validation samples answered for the score while training"""
+    """Validation samples decoded at each evaluation during training."""
     detokenize: Literal["none", "wikitext", "ptb"] = "none"
-    """undo the spaces and signs that a published data set put into its text (language and mask)"""
+    """Undo the tokenization of a dataset before training (lm, mlm): none, wikitext or ptb."""
     stride: int = 0
-    """tokens between two windows of a text: where language measures its loss (0: windows do not overlap), and where tag and
-    span read texts that are longer than the model's (0: they overlap by 128)"""
+    """Tokens between windows: for perplexity (0: no overlap), long texts in tag and qa (0: overlap 128)."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "max_length", "eval_samples"):

@@ -20,47 +20,41 @@ class DecodeSettings:
     Log-probabilities that are reported are those of the model itself, before any of these."""
 
     num_beams: int = 1
-    """how many unfinished answers are followed at once; 1 is greedy"""
+    """Beam width. 1: greedy search."""
     length_penalty: float = 0.6
-    """strength of the length penalty of beam search; 0 is none, more favours longer answers"""
+    """Length penalty of beam search. 0: none; larger values favor longer outputs."""
     length_penalty_type: Literal["wu", "power"] = "wu"
-    """the length penalty: paper ((5 + length) / 6) ** penalty, power length ** penalty"""
+    """Formula: wu ((5 + length) / 6) ** p, or power length ** p as in Hugging Face."""
     early_stopping: Literal["heuristic", "never"] = "heuristic"
-    """end when an open beam of the present length cannot win (soon), or no longer one could either (sure)"""
+    """End of beam search: heuristic (no open beam can win now) or never (nor at any later length)."""
     num_return_sequences: int = 1
-    """how many answers are given for each input"""
+    """Number of outputs per input (n-best)."""
     do_sample: bool = False
-    """draw tokens by their probability instead of taking the likeliest; naming one of the next four means it too"""
+    """Sample the next token. Implied by temperature, top_k, top_p or min_p."""
     temperature: float = 1.0
-    """divides the logits before drawing: below 1 bolder, above 1 more varied; 0 is greedy"""
+    """Sampling temperature. 0: greedy."""
     top_k: int = 0
-    """draw among the k likeliest tokens only; 0 is all"""
+    """Sample from the k most likely tokens. 0: all."""
     top_p: float = 1.0
-    """draw among the fewest tokens that together have this probability"""
+    """Nucleus sampling: smallest set of tokens with total probability top_p."""
     min_p: float = 0.0
-    """draw among tokens that have at least this share of the likeliest token's probability; 0 is all"""
+    """Drop tokens less likely than min_p times the most likely one. 0: off."""
     threshold: float | None = None
-    """span: nothing is answered where that is believed more than the best answer, by more than this; none: 0 where a model
-    has learnt to say nothing, and others always answer. classify: from this probability on a label is said, where a text may
-    have several; none: 0.5"""
+    """classify: minimum probability of a label (none: 0.5). qa: margin by which no answer must win."""
     num_votes: int = 1
-    """looks at a cloud whose class is told, each at other points, which are averaged: at least so many. 1: one, or as many as a
-    large cloud needs until each of its points was seen, up to 8"""
+    """Random point subsets averaged in point-cloud classify. 1: enough to cover the cloud, at most 8."""
     repetition_penalty: float = 1.0
-    """above 1, tokens of the prompt and the answer are less likely to be said again: their logits are divided by it where
-    positive, multiplied where negative"""
+    """Repetition penalty. 1: off; 1.2 is common."""
     seed: int = 0
-    """of the random draws"""
+    """Random seed for sampling."""
     max_new_tokens: int = 0
-    """most tokens that are said; 0 leaves it to the task: translations may be `longer` than their input, language goes
-    on for 256 tokens or what is left of the context, captions are as long as the model's length"""
+    """Maximum tokens to generate. 0: default of the task (lm: 256; caption: model.max_length)."""
     max_extra_tokens: int = 50
-    """an answer may have this many tokens more than its input"""
+    """translate: maximum output length beyond the input length."""
     stop_strings: tuple[str, ...] = ()
-    """texts at which an answer ends, before them; separated by commas, \\n is a new line (a list in Python is taken as
-    it is). Beams are cut when they are finished"""
+    """Stop before any of these strings; comma-separated, \\n for a newline."""
     truncate_prompt: bool = False
-    """of a prompt longer than the context keep the end instead of refusing it"""
+    """Keep the end of a prompt that exceeds the context, instead of raising an error."""
 
     def __post_init__(self) -> None:
         for name, least in (

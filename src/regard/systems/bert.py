@@ -26,45 +26,45 @@ from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefi
 @dataclass(frozen=True)
 class Config:
     width: int = 768
-    """width of the states"""
+    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 12
-    """blocks"""
+    """Number of layers (encoder layers in an encoder–decoder)."""
     heads: int = 12
-    """attention heads"""
+    """Number of attention heads."""
     ffn_dim: int = 3072
-    """inner width of the feed-forward layers"""
+    """Feed-forward size (d_ff, intermediate_size)."""
     vocab_size: int = 30_522
-    """tokens"""
+    """Vocabulary size; set by the tokenizer."""
     max_length: int = 512
-    """longest text, or pair of texts: there are no more learned positions"""
+    """Maximum sequence length (max_position_embeddings)."""
     position_embedding: Literal["learned", "none"] = "learned"
-    """positions that are added: learned, or none"""
+    """Absolute positions: learned, sinusoidal (halves or interleaved), or none."""
     relative_position: RelativeKind = "none"
-    """positions inside attention: rotary, rotary-halves (as LLaMA's), buckets (T5's), shaw, or none"""
+    """Positions inside attention: none, rotary, rotary-halves (LLaMA layout), t5 or shaw."""
     type_vocab_size: int = 2
-    """texts in a row that can be told apart"""
+    """Number of segment (token type) embeddings."""
     dropout: float = 0.1
-    """share dropped of each sub-layer's output and of the embeddings"""
+    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.1
-    """share dropped of the attention weights"""
+    """Dropout on attention weights."""
     head_dropout: float = 0.1
-    """share dropped of what a task's head reads"""
+    """Dropout before the task head (classifier_dropout)."""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    """non-linearity of the feed-forward layers"""
+    """Activation function of the feed-forward layers."""
     norm_eps: float = 1e-12
-    """small number in the layer norms"""
+    """LayerNorm epsilon."""
     pooler: bool = True
-    """one more layer on the state of the first token, for tasks that ask about a whole text"""
+    """Add a pooling layer on the first token."""
     nsp: bool = True
-    """pre-training also asks whether the second of two texts follows the first"""
+    """Train next-sentence prediction as well."""
     pad_id: int = 0
-    """id of the padding token"""
+    """Id of the padding token."""
     bos_id: int = 101
-    """id of the token that begins a text, [CLS]"""
+    """Id of the start token."""
     eos_id: int = 102
-    """id of the token that ends each text, [SEP]"""
+    """Id of the end token."""
     mask_id: int = 103
-    """id of the token that hides another, [MASK]"""
+    """Id of the mask token."""
 
     def __post_init__(self) -> None:
         sizes = ("width", "depth", "heads", "ffn_dim", "vocab_size", "max_length", "type_vocab_size")

@@ -25,27 +25,27 @@ STAGES = 4
 @dataclass(frozen=True)
 class Config:
     image_size: int = 224
-    """side of the pictures it was made for; others are read too"""
+    """Image side in pixels (square). Other sizes work with interpolated positions."""
     in_channels: int = 3
-    """of a picture: 3 are red, green and blue"""
+    """Input channels. 3: RGB."""
     stem_channels: int = 64
-    """channels of the first convolution"""
+    """Output channels of the first convolution."""
     widths: tuple[int, ...] = (256, 512, 1024, 2048)
-    """channels of each of the four stages; the convolutions of 3 x 3 have a quarter of them"""
+    """Channels per stage."""
     depths: tuple[int, ...] = (3, 4, 6, 3)
-    """blocks of each of the four stages"""
+    """Encoder blocks per stage; the decoder has one per stage."""
     pre_activation: bool = True
-    """norms and ReLUs go before the convolutions; else behind them, as in hybrids"""
+    """Pre-activation blocks: norm and ReLU before each convolution."""
     padding: Literal["even", "same"] = "even"
-    """zeros around a map that is halved: as many on each side, or as TensorFlow puts them (same)"""
+    """Padding of strided convolutions: even, or same (TensorFlow)."""
     stem_same_padding: bool = False
-    """the pool after the first convolution is padded as TensorFlow does"""
+    """TensorFlow SAME padding in the stem pooling."""
     norm_groups: int = 32
-    """groups of channels that are normalised together"""
+    """Groups of GroupNorm."""
     output_stride: int = 32
-    """pixels from one place of the last map to the next: later stages do not halve their maps any more where fewer are asked"""
+    """Total stride of the last feature map."""
     head_dropout: float = 0.0
-    """share dropped of what a task's head reads"""
+    """Dropout before the task head (classifier_dropout)."""
 
     def __post_init__(self) -> None:
         for name in ("image_size", "in_channels", "norm_groups"):

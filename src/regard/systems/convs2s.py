@@ -40,18 +40,18 @@ STD = 0.1
 @dataclass(frozen=True)
 class Config(Seq2SeqConfig):
     encoder_stages: tuple[str, ...] = ("512x3x9", "1024x3x4", "2048x1x2")
-    """blocks of the encoder, as width x kernel x how many of them, separated by commas"""
+    """Encoder blocks as width x kernel x count."""
     decoder_stages: tuple[str, ...] = ()
-    """blocks of the decoder; none given: as the encoder's"""
+    """Decoder blocks as width x kernel x count. Empty: as in the encoder."""
     embedding_dim: int = 768
-    """width of the embeddings, and of what is looked at"""
+    """Embedding size, if different from the hidden size."""
     output_dim: int = 512
-    """width of the states that the next token is read from"""
+    """Size of the last decoder state."""
     vocab_size: int = 40_000
     dropout: float = 0.2
-    """share dropped of the embeddings, of what each convolution reads, and of the decoder's last states"""
+    """Dropout on sub-layer outputs and embeddings."""
     max_length: int = 1024
-    """learned positions of each side; what stands further on shares the last"""
+    """Maximum sequence length (max_position_embeddings)."""
 
     size_fields = ("embedding_dim", "output_dim", "max_length")
     output_width_field = "output_dim"

@@ -22,29 +22,29 @@ from regard.systems.common.system import Preset, System, check_sizes, no_publish
 @dataclass(frozen=True)
 class Config:
     width: int = 512
-    """width of the states"""
+    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 6
-    """blocks"""
+    """Number of layers (encoder layers in an encoder–decoder)."""
     heads: int = 8
-    """attention heads"""
+    """Number of attention heads."""
     ffn_dim: int = 2048
-    """inner width of the feed-forward layers"""
+    """Feed-forward size (d_ff, intermediate_size)."""
     vocab_size: int = 32_000
-    """tokens"""
+    """Vocabulary size; set by the tokenizer."""
     max_length: int = 1024
-    """longest context that is read at once; the sines and cosines themselves have no end"""
+    """Maximum sequence length (max_position_embeddings)."""
     dropout: float = 0.1
-    """share dropped of each sub-layer's output and of the embeddings"""
+    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """share dropped of the attention weights"""
+    """Dropout on attention weights."""
     activation: Literal["relu", "gelu", "swish"] = "relu"
-    """non-linearity of the feed-forward layers"""
+    """Activation function of the feed-forward layers."""
     position_embedding: Literal["halves", "interleaved", "none"] = "interleaved"
-    """sines and cosines that are added: interleaved as in the paper, halves [sin | cos], or none"""
+    """Absolute positions: learned, sinusoidal (halves or interleaved), or none."""
     relative_position: RelativeKind = "none"
-    """positions inside attention: rotary, rotary-halves (as LLaMA's), buckets (T5's), shaw, or none"""
+    """Positions inside attention: none, rotary, rotary-halves (LLaMA layout), t5 or shaw."""
     eos_id: int = 31_999
-    """id of the token that ends and begins documents"""
+    """Id of the end token."""
 
     def __post_init__(self) -> None:
         sizes = ("width", "depth", "heads", "ffn_dim", "vocab_size", "max_length")

@@ -31,53 +31,53 @@ from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors
 @dataclass(frozen=True)
 class Config:
     image_size: int = 384
-    """side of the pictures it was made for; others are read too, with positions stretched to them"""
+    """Image side in pixels (square). Other sizes work with interpolated positions."""
     patch_size: int = 16
-    """side of a patch, in pixels"""
+    """Patch side in pixels (hybrid: in feature-map cells)."""
     in_channels: int = 3
-    """of a picture: 3 are red, green and blue"""
+    """Input channels. 3: RGB."""
     hybrid: bool = False
-    """patches are places of a map of convolutions, not squares of pixels"""
+    """Use a convolutional backbone before the ViT."""
     backbone_depths: tuple[int, ...] = (3, 4, 9)
-    """blocks of each stage of these convolutions, where there are some"""
+    """Blocks per stage of the convolutional backbone."""
     stem_channels: int = 64
-    """channels of the first convolution; stages have 4, 8 and 16 times as many"""
+    """Output channels of the first convolution."""
     norm_groups: int = 32
-    """groups of channels that are normalised together there"""
+    """Groups of GroupNorm."""
     width: int = 768
-    """width of the states"""
+    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 12
-    """blocks"""
+    """Number of layers (encoder layers in an encoder–decoder)."""
     heads: int = 12
-    """attention heads"""
+    """Number of attention heads."""
     ffn_dim: int = 3072
-    """inner width of the feed-forward layers"""
+    """Feed-forward size (d_ff, intermediate_size)."""
     dropout: float = 0.0
-    """share dropped of each sub-layer's output and of the embeddings"""
+    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """share dropped of the attention weights"""
+    """Dropout on attention weights."""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    """non-linearity of the feed-forward layers, and behind the class token's projection"""
+    """Activation function of the feed-forward layers."""
     norm_eps: float = 1e-12
-    """small number in the layer norms"""
+    """LayerNorm epsilon."""
     out_layers: tuple[int, ...] = (2, 5, 8, 11)
-    """blocks whose states are laid out as maps, the finest first; a hybrid has two stages in place of the first two"""
+    """Layers whose features feed the decoder."""
     neck_dims: tuple[int, ...] = (96, 192, 384, 768)
-    """channels of the maps that are laid out"""
+    """Channels of the four reassembled feature maps."""
     reassemble_factors: tuple[float, ...] = (4, 2, 1, 0.5)
-    """how much finer than the patches they are"""
+    """Resolution of each feature map relative to the patch grid."""
     readout: Readout = "project"
-    """what becomes of the class token: projected into each place with its state, added to each, or ignored"""
+    """Use of the class token: project, add or ignore."""
     fusion_dim: int = 256
-    """channels of the fused maps"""
+    """Channels of the fusion blocks."""
     fusion_batch_norm: bool | None = None
-    """batch norms in the fusion; none: where classes are told, and not for depth"""
+    """BatchNorm in the fusion blocks. none: on for segmentation, off for depth."""
     fusion_bias: bool | None = None
-    """biases in the fusion; none: where there are no batch norms"""
+    """Bias in the fusion blocks. none: on without BatchNorm."""
     head_dropout: float = 0.1
-    """share dropped of what classes are told from"""
+    """Dropout before the task head (classifier_dropout)."""
     auxiliary_head: bool = True
-    """classes are told by a second head too while it learns"""
+    """Train an auxiliary segmentation head."""
 
     def __post_init__(self) -> None:
         check_vit_config(self)

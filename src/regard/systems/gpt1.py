@@ -30,31 +30,31 @@ from regard.weights.tables import (
 @dataclass(frozen=True)
 class Config:
     width: int = 768
-    """width of the states"""
+    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 12
-    """blocks"""
+    """Number of layers (encoder layers in an encoder–decoder)."""
     heads: int = 12
-    """attention heads"""
+    """Number of attention heads."""
     ffn_dim: int = 3072
-    """inner width of the feed-forward layers"""
+    """Feed-forward size (d_ff, intermediate_size)."""
     vocab_size: int = 40_478
-    """tokens"""
+    """Vocabulary size; set by the tokenizer."""
     max_length: int = 512
-    """longest context: there are no more learned positions"""
+    """Maximum sequence length (max_position_embeddings)."""
     position_embedding: Literal["learned", "none"] = "learned"
-    """positions that are added: learned, or none"""
+    """Absolute positions: learned, sinusoidal (halves or interleaved), or none."""
     relative_position: RelativeKind = "none"
-    """positions inside attention: rotary, rotary-halves (as LLaMA's), buckets (T5's), shaw, or none"""
+    """Positions inside attention: none, rotary, rotary-halves (LLaMA layout), t5 or shaw."""
     dropout: float = 0.1
-    """share dropped of each sub-layer's output"""
+    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.1
-    """share dropped of the attention weights"""
+    """Dropout on attention weights."""
     embedding_dropout: float = 0.1
-    """share dropped of the embeddings"""
+    """Dropout on embeddings."""
     norm_eps: float = 1e-5
-    """small number in the layer norms"""
+    """LayerNorm epsilon."""
     eos_id: int = 0
-    """id of the token that ends and begins documents; the published vocabulary has none, and <unk> stands for it"""
+    """Id of the end token."""
 
     def __post_init__(self) -> None:
         sizes = ("width", "depth", "heads", "ffn_dim", "vocab_size", "max_length")

@@ -37,27 +37,27 @@ from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefi
 @dataclass(frozen=True)
 class Config:
     image_size: int = 32
-    """side of the pictures, which are square and read row by row: there are size x size positions"""
+    """Image side in pixels (square). Other sizes work with interpolated positions."""
     num_colors: int = 512
-    """of the palette"""
+    """Number of palette colors."""
     width: int = 512
-    """width of the states"""
+    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 24
-    """blocks"""
+    """Number of layers (encoder layers in an encoder–decoder)."""
     heads: int = 8
-    """attention heads"""
+    """Number of attention heads."""
     ffn_dim: int = 2048
-    """inner width of the feed-forward layers"""
+    """Feed-forward size (d_ff, intermediate_size)."""
     dropout: float = 0.0
-    """share dropped of each sub-layer's output"""
+    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """share dropped of the attention weights"""
+    """Dropout on attention weights."""
     embedding_dropout: float = 0.0
-    """share dropped of the embeddings"""
+    """Dropout on embeddings."""
     norm_eps: float = 1e-5
-    """small number in the norms"""
+    """LayerNorm epsilon."""
     lm_head: bool = True
-    """has the matrix that says colours; who only tells classes apart needs none"""
+    """Output layer over colors; false for classifiers."""
 
     @property
     def max_length(self) -> int:

@@ -27,48 +27,47 @@ from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefi
 @dataclass(frozen=True)
 class Config:
     width: int = 768
-    """width of the states"""
+    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 12
-    """blocks"""
+    """Number of layers (encoder layers in an encoder–decoder)."""
     heads: int = 12
-    """attention heads"""
+    """Number of attention heads."""
     ffn_dim: int = 3072
-    """inner width of the feed-forward layers"""
+    """Feed-forward size (d_ff, intermediate_size)."""
     vocab_size: int = 50_265
-    """tokens"""
+    """Vocabulary size; set by the tokenizer."""
     max_length: int = 4096
-    """longest text: there are no more learned positions"""
+    """Maximum sequence length (max_position_embeddings)."""
     attention_window: tuple[int, ...] = (512,)
-    """how many tokens around it a token looks at, both sides together (even): one number for all blocks, or one for each"""
+    """Attention window in tokens, both sides together; one value, or one per layer."""
     dilation: tuple[int, ...] = ()
-    """steps between the tokens of a window: one number for each head; none given: 1 for all"""
+    """Window dilation per head. Empty: 1."""
     undilated_layers: int = 0
-    """so many of the lowest blocks have windows without gaps"""
+    """Number of lowest layers without dilation."""
     relative_position: RelativeKind = "none"
-    """positions inside attention, beside those that are added: rotary in either layout; the others need a table of all tokens
-    by all, which windows do not have"""
+    """Positions inside attention: none, rotary, rotary-halves (LLaMA layout), t5 or shaw."""
     pooler: bool = False
-    """one more layer on the state of the first token, as the bare published model has it; no task here reads it"""
+    """Add a pooling layer on the first token."""
     type_vocab_size: int = 1
-    """texts in a row that can be told apart"""
+    """Number of segment (token type) embeddings."""
     dropout: float = 0.1
-    """share dropped of each sub-layer's output and of the embeddings"""
+    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.1
-    """share dropped of the attention weights"""
+    """Dropout on attention weights."""
     head_dropout: float = 0.1
-    """share dropped of what a task's head reads"""
+    """Dropout before the task head (classifier_dropout)."""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    """non-linearity of the feed-forward layers"""
+    """Activation function of the feed-forward layers."""
     norm_eps: float = 1e-5
-    """small number in the layer norms"""
+    """LayerNorm epsilon."""
     pad_id: int = 1
-    """id of the padding token; positions begin behind it"""
+    """Id of the padding token."""
     bos_id: int = 0
-    """id of the token that begins a text, <s>"""
+    """Id of the start token."""
     eos_id: int = 2
-    """id of the token that ends each text, </s>"""
+    """Id of the end token."""
     mask_id: int = 50_264
-    """id of the token that hides another, <mask>"""
+    """Id of the mask token."""
 
     between: ClassVar[int] = 2
     """ends that stand between two texts"""

@@ -28,26 +28,25 @@ from regard.systems.common.system import Preset, System, no_published_layout
 @dataclass(frozen=True)
 class Config:
     feature_dim: int = 0
-    """numbers that a point has beside its place: 3 of a colour, 3 of a normal"""
+    """Extra features per point: 3 for color, 3 for normals."""
     widths: tuple[int, ...] = (32, 64, 128, 256, 512)
-    """width of the states, at each stage"""
+    """Channels per stage."""
     depths: tuple[int, ...] = (1, 2, 3, 5, 2)
-    """blocks of each stage on the way down; on the way back each has one"""
+    """Encoder blocks per stage; the decoder has one per stage."""
     downsample: tuple[int, ...] = (1, 4, 4, 4, 4)
-    """one point in so many is kept at each stage; the first keeps all"""
+    """Downsampling factor per stage; the first is 1."""
     num_neighbors: tuple[int, ...] = (8, 16, 16, 16, 16)
-    """points that a point looks at, itself included, at each stage"""
+    """Neighbors per point (k), per stage."""
     variant: Literal["released", "paper"] = "released"
-    """of the blocks: the authors' code, with batch norms inside and weights that channels share, or the equations"""
+    """released (authors' code) or paper (equations)."""
     share_planes: int = 8
-    """channels that share a weight, in the released form"""
+    """Channels that share one attention weight (released variant)."""
     point_order: Literal["sorted", "given"] = "sorted"
-    """sorted: points are looked at by their places, so that the order in which they are given means nothing; given: the
-    farthest points are counted from the first that is given, as in the authors' code"""
+    """sorted: order-invariant sampling; given: start from the first point (authors' code)."""
     has_decoder: bool = True
-    """there is a way back to all points; the class of a whole cloud is told without"""
+    """Include the decoder (segmentation); classification needs the encoder only."""
     dropout: float = 0.5
-    """share dropped inside the head that tells the class of a cloud"""
+    """Dropout on sub-layer outputs and embeddings."""
 
     def __post_init__(self) -> None:
         stages = len(self.widths)

@@ -34,29 +34,29 @@ STAGES = 4
 @dataclass(frozen=True)
 class Config:
     image_size: int = 224
-    """side of the pictures it was made for; others are read too"""
+    """Image side in pixels (square). Other sizes work with interpolated positions."""
     in_channels: int = 3
-    """of a picture: 3 are red, green and blue"""
+    """Input channels. 3: RGB."""
     stem_channels: int = 64
-    """channels of the first convolution"""
+    """Output channels of the first convolution."""
     widths: tuple[int, ...] = (256, 512, 1024, 2048)
-    """channels of each of the four stages"""
+    """Channels per stage."""
     depths: tuple[int, ...] = (3, 4, 6, 3)
-    """blocks of each of the four stages"""
+    """Encoder blocks per stage; the decoder has one per stage."""
     block_type: Literal["bottleneck", "basic"] = "bottleneck"
-    """two convolutions of 3 x 3 (basic), or one between two of 1 x 1 that make it four times narrower and wide again"""
+    """Residual block: basic or bottleneck."""
     stem_kernel: int = 7
-    """side of the first convolution's filters"""
+    """Kernel size of the first convolution."""
     stem_stride: int = 2
-    """pixels from one place of the first convolution to the next"""
+    """Stride of the first convolution."""
     stem_pool: bool = True
-    """the first map is halved by taking the largest of each 3 x 3 places"""
+    """3×3 max-pooling after the first convolution."""
     downsample_first_stage: bool = False
-    """the first stage halves its map too, as the later ones do"""
+    """Downsample in the first stage too."""
     downsample_in_bottleneck: bool = False
-    """in bottlenecks the first convolution takes the stride, as in the paper; else that of 3 x 3, which knows more"""
+    """Stride on the first 1×1 convolution of a bottleneck (paper), not on the 3×3."""
     head_dropout: float = 0.0
-    """share dropped of what a task's head reads"""
+    """Dropout before the task head (classifier_dropout)."""
 
     def __post_init__(self) -> None:
         for name in ("image_size", "in_channels", "stem_channels", "stem_kernel", "stem_stride"):

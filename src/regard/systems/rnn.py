@@ -38,25 +38,24 @@ EMBEDDING_STD = 0.3
 @dataclass(frozen=True)
 class Config(RecurrentConfig):
     cell: CellName = "lstm"
-    """what is repeated: rnn (tanh of one product), gru, or lstm as in the paper; none has biases"""
+    """Recurrent cell: rnn, gru or lstm."""
     width: int = 1000
-    """width of the states of each layer"""
+    """Hidden size (d_model, hidden_size, n_embd)."""
     embedding_dim: int = 1000
-    """width of the embeddings"""
+    """Embedding size, if different from the hidden size."""
     depth: int = 4
-    """layers of the encoder, and of the decoder"""
+    """Number of layers (encoder layers in an encoder–decoder)."""
     bidirectional: bool = False
-    """half of each of the encoder's layers reads from the end; the decoder begins with [onward | back] of each layer"""
+    """Bidirectional encoder; each direction has half the width."""
     reverse_source: bool = True
-    """the source is read backwards"""
+    """Feed the source in reverse order."""
     feed_context: bool = False
-    """the encoder's last state is read at every step of the decoder too, beside the token"""
+    """Feed the encoder's final state to every decoder step."""
     dropout: float = 0.0
-    """share dropped of the embeddings, between layers, and of the last states"""
+    """Dropout on sub-layer outputs and embeddings."""
     vocab_size: int = 80_000
     init_range: float = 0.08
-    """all weights begin uniformly between this and minus this, as in the paper; 0: matrices by how much they read and words
-    wider, with which small ones learn many times sooner"""
+    """Uniform initialization in ±this value. 0: scale by fan-in."""
 
     size_fields = ("width", "embedding_dim", "depth")
 

@@ -31,22 +31,21 @@ from regard.types import Batch, BodyOutput
 @dataclass(frozen=True)
 class Config(RecurrentConfig):
     width: int = 1000
-    """width of the decoder's states"""
+    """Hidden size (d_model, hidden_size, n_embd)."""
     encoder_width: int = 1000
-    """width of the encoder's states, of each direction"""
+    """Encoder hidden size per direction."""
     embedding_dim: int = 620
-    """width of the embeddings"""
+    """Embedding size, if different from the hidden size."""
     attention_dim: int = 1000
-    """width of the network that scores (additive)"""
+    """Hidden size of the additive attention scorer. 0: feature size."""
     maxout_dim: int = 500
-    """width of what tokens are read from: each of it is the larger of two"""
+    """Size of the maxout layer before the output."""
     attention_score: ScoreName = "additive"
-    """how a state and a place are compared: additive as in the paper, dot (wants encoder_width = width / 2), or general"""
+    """Attention score: additive, dot or general."""
     bias: bool = True
-    """biases of the cells, of the first state, before the maxout and on the logits (the paper has them and leaves them out of
-    its equations); the score has none"""
+    """Use bias terms."""
     dropout: float = 0.0
-    """share dropped of the embeddings, and of what tokens are read from"""
+    """Dropout on sub-layer outputs and embeddings."""
 
     size_fields = ("width", "encoder_width", "embedding_dim", "attention_dim", "maxout_dim")
     output_width_field = "maxout_dim"

@@ -38,33 +38,33 @@ STAGES = 4
 @dataclass(frozen=True)
 class Config:
     image_size: int = 224
-    """side in pixels of the pictures it is made for; it reads others too"""
+    """Image side in pixels (square). Other sizes work with interpolated positions."""
     patch_size: int = 4
-    """side in pixels of a patch"""
+    """Patch side in pixels (hybrid: in feature-map cells)."""
     in_channels: int = 3
-    """colours of a pixel"""
+    """Input channels. 3: RGB."""
     width: int = 96
-    """width of the states of the first stage; each following one has twice as much"""
+    """Hidden size (d_model, hidden_size, n_embd)."""
     depths: tuple[int, ...] = (2, 2, 6, 2)
-    """blocks of each of the four stages"""
+    """Encoder blocks per stage; the decoder has one per stage."""
     heads: tuple[int, ...] = (3, 6, 12, 24)
-    """attention heads of each of the four stages"""
+    """Number of attention heads."""
     window_size: int = 7
-    """side of a window, in patches of its stage"""
+    """Window side, in patches."""
     mlp_ratio: float = 4.0
-    """inner width of the feed-forward layers, as a multiple of that of the states"""
+    """Feed-forward size as a multiple of the hidden size."""
     dropout: float = 0.0
-    """share dropped of each sub-layer's output and of the patches"""
+    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """share dropped of the attention weights"""
+    """Dropout on attention weights."""
     drop_path: float = 0.2
-    """share of the pictures that go without a sub-layer of the last block; it rises linearly from 0 at the first"""
+    """Stochastic depth rate of the last block; grows linearly from 0."""
     head_dropout: float = 0.0
-    """share dropped of what a task's head reads"""
+    """Dropout before the task head (classifier_dropout)."""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    """non-linearity of the feed-forward layers"""
+    """Activation function of the feed-forward layers."""
     norm_eps: float = 1e-5
-    """small number in the layer norms of the blocks and in the last"""
+    """LayerNorm epsilon."""
 
     def __post_init__(self) -> None:
         for name in ("image_size", "patch_size", "in_channels", "width", "window_size"):

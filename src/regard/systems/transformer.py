@@ -30,45 +30,45 @@ from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, re
 @dataclass(frozen=True)
 class Config:
     width: int = 512
-    """width of the states (d_model)"""
+    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 6
-    """blocks of the encoder"""
+    """Number of layers (encoder layers in an encoder–decoder)."""
     decoder_depth: int = 6
-    """blocks of the decoder"""
+    """Number of decoder layers."""
     heads: int = 8
-    """attention heads"""
+    """Number of attention heads."""
     ffn_dim: int = 2048
-    """inner width of the feed-forward layers"""
+    """Feed-forward size (d_ff, intermediate_size)."""
     vocab_size: int = 37000
-    """tokens, shared by source and target"""
+    """Vocabulary size; set by the tokenizer."""
     dropout: float = 0.1
-    """share dropped of each sub-layer's output and of the embeddings"""
+    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """share dropped of the attention weights"""
+    """Dropout on attention weights."""
     ffn_dropout: float = 0.0
-    """share dropped inside the feed-forward layers"""
+    """Dropout inside the feed-forward layers."""
     norm_position: NormPlacement = "post"
-    """where the layer norm stands: post (2017) or pre (later practice, with a norm after the last block)"""
+    """LayerNorm placement: post (original) or pre, with a final norm."""
     activation: Literal["relu", "gelu", "swish"] = "relu"
-    """non-linearity of the feed-forward layers"""
+    """Activation function of the feed-forward layers."""
     position_embedding: Literal["halves", "interleaved", "none"] = "halves"
-    """sines and cosines that are added: halves [sin | cos] as in checkpoints, interleaved as in the paper, or none"""
+    """Absolute positions: learned, sinusoidal (halves or interleaved), or none."""
     relative_position: RelativeKind = "none"
-    """positions inside self-attention: rotary, rotary-halves (as LLaMA's), buckets (T5's), shaw, or none"""
+    """Positions inside attention: none, rotary, rotary-halves (LLaMA layout), t5 or shaw."""
     max_position_offset: int = 0
-    """while learning, positions of a row begin anywhere up to here, so that later ones are known too"""
+    """Training: random start of the positions, up to this value, for length generalization."""
     scale_embedding: bool = True
-    """multiply embeddings by the square root of the width"""
+    """Multiply embeddings by √width."""
     output_bias: bool = False
-    """a bias on the output logits (some published checkpoints have one)"""
+    """Add a bias to the output logits."""
     max_length: int = 512
-    """longest sequence that published tools should expect; the model itself has no limit"""
+    """Maximum sequence length (max_position_embeddings)."""
     pad_id: int = 0
-    """id of the padding token"""
+    """Id of the padding token."""
     bos_id: int = 1
-    """id of the token that a translation starts from"""
+    """Id of the start token."""
     eos_id: int = 2
-    """id of the token that ends a sentence"""
+    """Id of the end token."""
 
     def __post_init__(self) -> None:
         sizes = ("width", "depth", "decoder_depth", "heads", "ffn_dim", "vocab_size", "max_length")

@@ -30,52 +30,51 @@ from regard.types import IGNORE, Batch, BodyOutput
 @dataclass(frozen=True)
 class Config:
     width: int = 512
-    """width of the states (d_model)"""
+    """Hidden size (d_model, hidden_size, n_embd)."""
     num_steps: int = 6
-    """how often the block is applied, where positions do not stop by themselves"""
+    """Number of times the block is applied (without ACT)."""
     heads: int = 8
-    """attention heads"""
+    """Number of attention heads."""
     ffn_dim: int = 2048
-    """inner width of the feed-forward layer"""
+    """Feed-forward size (d_ff, intermediate_size)."""
     vocab_size: int = 37000
-    """tokens, shared by source and target"""
+    """Vocabulary size; set by the tokenizer."""
     dropout: float = 0.1
-    """share dropped of each sub-layer's output and of the embeddings"""
+    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """share dropped of the attention weights"""
+    """Dropout on attention weights."""
     ffn_dropout: float = 0.0
-    """share dropped inside the feed-forward layer"""
+    """Dropout inside the feed-forward layers."""
     norm_position: NormPlacement = "post"
-    """where the layer norm stands: post as in the paper, or pre as in the published code, with a norm after the last step"""
+    """LayerNorm placement: post (original) or pre, with a final norm."""
     activation: Literal["relu", "gelu", "swish"] = "relu"
-    """non-linearity of the feed-forward layer"""
+    """Activation function of the feed-forward layers."""
     position_embedding: SinusoidLayout = "interleaved"
-    """sines and cosines that are added before each step: interleaved as in the paper, or halves [sin | cos]"""
+    """Absolute positions: learned, sinusoidal (halves or interleaved), or none."""
     step_embedding: Literal["sinusoid", "learned"] = "sinusoid"
-    """how a step is told from others: the same sines of its number, as in the paper, or a vector that is learnt"""
+    """Step embedding: sinusoid or learned."""
     max_position_offset: int = 0
-    """while learning, positions of a row begin anywhere up to here, so that later ones are known too (in the paper, where
-    lengths are tested that were never seen)"""
+    """Training: random start of the positions, up to this value, for length generalization."""
     act: bool = False
-    """each position stops by itself (adaptive computation time)"""
+    """Adaptive computation time (ACT): each position halts separately."""
     act_max_steps: int = 0
-    """steps at most where positions stop by themselves; 0: twice model.num_steps"""
+    """Maximum steps with ACT. 0: 2 × num_steps."""
     act_epsilon: float = 0.01
-    """a position stops when its probabilities of that sum to more than 1 minus this"""
+    """Halt when the cumulative probability exceeds 1 − this value."""
     act_mixing: Mixing = "convex"
-    """how the states of its steps are mixed: each replaces a share of what was there, or all are accumulated by their shares"""
+    """How ACT combines step states: convex or accumulated."""
     ponder_cost: float = 0.01
-    """what a step costs beside the loss, where positions stop by themselves"""
+    """Weight of the ponder cost in the loss."""
     scale_embedding: bool = True
-    """multiply embeddings by the square root of the width"""
+    """Multiply embeddings by √width."""
     max_length: int = 512
-    """longest sequence that others should expect; the model itself has no limit"""
+    """Maximum sequence length (max_position_embeddings)."""
     pad_id: int = 0
-    """id of the padding token"""
+    """Id of the padding token."""
     bos_id: int = 1
-    """id of the token that an answer starts from"""
+    """Id of the start token."""
     eos_id: int = 2
-    """id of the token that ends a text"""
+    """Id of the end token."""
 
     def __post_init__(self) -> None:
         sizes = ("width", "num_steps", "heads", "ffn_dim", "vocab_size", "max_length")

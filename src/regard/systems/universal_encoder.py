@@ -29,55 +29,55 @@ from regard.types import Batch, BodyOutput
 @dataclass(frozen=True)
 class Config:
     width: int = 512
-    """width of the states (d_model)"""
+    """Hidden size (d_model, hidden_size, n_embd)."""
     num_steps: int = 6
-    """how often the block is applied, where tokens do not stop by themselves"""
+    """Number of times the block is applied (without ACT)."""
     heads: int = 8
-    """attention heads"""
+    """Number of attention heads."""
     ffn_dim: int = 2048
-    """inner width of the feed-forward layer"""
+    """Feed-forward size (d_ff, intermediate_size)."""
     vocab_size: int = 30_522
-    """tokens"""
+    """Vocabulary size; set by the tokenizer."""
     max_length: int = 512
-    """longest text, or pair of texts, that is read as a whole; the model itself has no limit"""
+    """Maximum sequence length (max_position_embeddings)."""
     type_vocab_size: int = 2
-    """texts in a row that can be told apart"""
+    """Number of segment (token type) embeddings."""
     dropout: float = 0.1
-    """share dropped of each sub-layer's output and of the embeddings"""
+    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """share dropped of the attention weights"""
+    """Dropout on attention weights."""
     ffn_dropout: float = 0.0
-    """share dropped inside the feed-forward layer"""
+    """Dropout inside the feed-forward layers."""
     head_dropout: float = 0.1
-    """share dropped of what a task's head reads"""
+    """Dropout before the task head (classifier_dropout)."""
     norm_position: NormPlacement = "post"
-    """where the layer norm stands: post as in the paper, or pre as in the published code, with a norm after the last step"""
+    """LayerNorm placement: post (original) or pre, with a final norm."""
     activation: Literal["relu", "gelu", "swish"] = "relu"
-    """non-linearity of the feed-forward layer"""
+    """Activation function of the feed-forward layers."""
     position_embedding: SinusoidLayout = "interleaved"
-    """sines and cosines that are added before each step: interleaved as in the paper, or halves [sin | cos]"""
+    """Absolute positions: learned, sinusoidal (halves or interleaved), or none."""
     step_embedding: Literal["sinusoid", "learned"] = "sinusoid"
-    """how a step is told from others: the same sines of its number, as in the paper, or a vector that is learnt"""
+    """Step embedding: sinusoid or learned."""
     act: bool = False
-    """each token stops by itself (adaptive computation time)"""
+    """Adaptive computation time (ACT): each position halts separately."""
     act_max_steps: int = 0
-    """steps at most where tokens stop by themselves; 0: twice model.num_steps"""
+    """Maximum steps with ACT. 0: 2 × num_steps."""
     act_epsilon: float = 0.01
-    """a token stops when its probabilities of that sum to more than 1 minus this"""
+    """Halt when the cumulative probability exceeds 1 − this value."""
     act_mixing: Mixing = "convex"
-    """how the states of its steps are mixed: each replaces a share of what was there, or all are accumulated by their shares"""
+    """How ACT combines step states: convex or accumulated."""
     ponder_cost: float = 0.01
-    """what a step costs beside the loss, where tokens stop by themselves"""
+    """Weight of the ponder cost in the loss."""
     scale_embedding: bool = True
-    """multiply embeddings by the square root of the width"""
+    """Multiply embeddings by √width."""
     pad_id: int = 0
-    """id of the padding token"""
+    """Id of the padding token."""
     bos_id: int = 101
-    """id of the token that begins a text, [CLS]"""
+    """Id of the start token."""
     eos_id: int = 102
-    """id of the token that ends each text, [SEP]"""
+    """Id of the end token."""
     mask_id: int = 103
-    """id of the token that hides another, [MASK]"""
+    """Id of the mask token."""
 
     def __post_init__(self) -> None:
         sizes = ("width", "num_steps", "heads", "ffn_dim", "vocab_size", "max_length", "type_vocab_size")

@@ -33,33 +33,33 @@ from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefi
 @dataclass(frozen=True)
 class Config:
     image_size: int = 224
-    """side of the pictures it was made for; others are read too, with positions stretched to them"""
+    """Image side in pixels (square). Other sizes work with interpolated positions."""
     patch_size: int = 16
-    """side of a patch"""
+    """Patch side in pixels (hybrid: in feature-map cells)."""
     in_channels: int = 3
-    """of a picture: 3 are red, green and blue"""
+    """Input channels. 3: RGB."""
     width: int = 768
-    """width of the states"""
+    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 12
-    """blocks"""
+    """Number of layers (encoder layers in an encoder–decoder)."""
     heads: int = 12
-    """attention heads"""
+    """Number of attention heads."""
     ffn_dim: int = 3072
-    """inner width of the feed-forward layers"""
+    """Feed-forward size (d_ff, intermediate_size)."""
     class_token: bool = True
-    """a class token stands before the patches"""
+    """Prepend a class token."""
     pool: Pool = "first"
-    """what a whole picture is told by: first, the class token, or mean, of all patches"""
+    """Image representation: first (class token) or mean."""
     dropout: float = 0.0
-    """share dropped of each sub-layer's output and of the embeddings"""
+    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """share dropped of the attention weights"""
+    """Dropout on attention weights."""
     head_dropout: float = 0.0
-    """share dropped of what a task's head reads"""
+    """Dropout before the task head (classifier_dropout)."""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    """non-linearity of the feed-forward layers"""
+    """Activation function of the feed-forward layers."""
     norm_eps: float = 1e-6
-    """small number in the layer norms"""
+    """LayerNorm epsilon."""
 
     def __post_init__(self) -> None:
         check_vit_config(self)

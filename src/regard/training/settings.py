@@ -11,63 +11,61 @@ from regard.errors import SettingError
 @dataclass(frozen=True)
 class TrainSettings:
     steps: int = 10_000
-    """updates of the weights"""
+    """Number of optimizer steps."""
     epochs: float = 0.0
-    """passes over the data, instead of train.steps; 0: as many steps as train.steps says"""
+    """Number of epochs, instead of train.steps. 0: use train.steps."""
     batch_tokens: int = 8192
-    """padded tokens of a grain (micro-batch), all sides together"""
+    """Tokens per micro-batch, including padding, source and target together."""
     batch_size: int = -1
     """Samples per micro-batch for images and point clouds. -1: 128 images or 16 point clouds."""
     grad_accum: int = 1
-    """grains in a step: their gradients are added before the weights change"""
+    """Micro-batches per optimizer step (gradient accumulation)."""
     lr: float = 1e-3
-    """highest learning rate, reached after the warm-up"""
+    """Peak learning rate, reached after warmup."""
     warmup_steps: int | float = 1000
-    """steps over which the rate rises from 0; below 1 it is a share of all steps"""
+    """Linear warmup steps; a value below 1 is a fraction of train.steps."""
     lr_schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
-    """how the rate falls afterwards; linear and cosine reach 0 at the last step"""
+    """Schedule after warmup: inverse_sqrt, linear, cosine or constant."""
     label_smoothing: float = 0.1
-    """label smoothing: this share of probability goes to the other tokens"""
+    """Probability mass that label smoothing moves to the other classes or tokens."""
     lm_loss_weight: float = 0.0
-    """weight of the language-model loss beside that of classify and choose (GPT-1: 0.5)"""
+    """Weight of the auxiliary language-modeling loss in classify and choose (GPT-1: 0.5)."""
     betas: tuple[float, ...] = (0.9, 0.98)
-    """Adam's decay rates of its two averages"""
+    """Adam betas."""
     eps: float = 1e-9
-    """Adam's small number"""
+    """Adam epsilon."""
     weight_decay: float = 0.0
-    """decoupled weight decay, of matrices only"""
+    """Decoupled weight decay (AdamW), on weight matrices only."""
     grad_clip: float = 1.0
-    """largest norm of the gradient; 0 is no limit"""
+    """Maximum gradient norm. 0: no clipping."""
     ema_decay: float = 0.0
-    """keep an exponential average of the weights with this decay, and use it for scores and the saved model; 0 is none"""
+    """Decay of the exponential moving average of the weights, which is evaluated and saved. 0: off."""
     average_checkpoints: int = 0
-    """average the weights of this many last checkpoints at the end, and keep that if it scores better; 0 is none"""
+    """Average the last N checkpoints at the end; kept if the score is better. 0: off."""
     patience: int = 0
-    """stop after this many validations without a better one (by score, then by loss); 0 is never"""
+    """Early stopping: stop after N evaluations without improvement. 0: off."""
     freeze: tuple[str, ...] = ()
-    """parameters that do not learn, by patterns of their names: encoder.* (names: regard info)"""
+    """Parameters to freeze, as name patterns: encoder.* (list names with regard info)."""
     lr_overrides: dict[str, float] = field(default_factory=dict)
-    """other highest rates for some parameters, by patterns of their names: encoder.*=1e-5,tokens.*=1e-4"""
+    """Peak learning rate for matching parameters: encoder.*=1e-5,tokens.*=1e-4."""
     seed: int = 1
-    """of initial weights, batches and dropout"""
+    """Random seed for initialization, data order and dropout."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """auto is bfloat16 autocast where the hardware multiplies it fast, else float32"""
+    """float32, bfloat16 (autocast), or auto: bfloat16 if the hardware is fast at bfloat16."""
     packing: Literal["auto", "on", "off"] = "auto"
-    """samples one after another in a row of constant size, without padding; auto is on with bfloat16 on CUDA, where
-    systems that go from token to token read rows filled up to few sizes instead"""
+    """Pack samples into fixed-size rows without padding: on, off, or auto (on for bfloat16 on CUDA)."""
     compile: Literal["auto", "off", "graph", "on"] = "auto"
-    """graph records the launches of a grain once (CUDA, rows of one size or few), on compiles too; auto times them and keeps
-    the faster"""
+    """off, graph (CUDA graphs), on (torch.compile), or auto: time both and keep the faster."""
     deterministic: bool = False
-    """the same numbers each time on CUDA too, somewhat slower; the CPU always does"""
+    """Deterministic CUDA kernels, slightly slower. The CPU is always deterministic."""
     eval_every: int = 1000
-    """steps between validations, which also save"""
+    """Steps between evaluations; each evaluation also saves a checkpoint."""
     log_every: int = 50
-    """steps between lines of the log; where it is not set, a run of few steps has more"""
+    """Steps between log entries."""
     keep_checkpoints: int = 2
-    """checkpoints kept for resuming"""
+    """Number of checkpoints to keep."""
     save_minutes: float = 5.0
-    """a checkpoint is also saved when the last one is this old"""
+    """Also save a checkpoint if the last one is older than this many minutes."""
 
     @property
     def num_warmup_steps(self) -> float:

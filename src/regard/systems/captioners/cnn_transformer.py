@@ -30,29 +30,29 @@ from regard.types import Batch
 @dataclass(frozen=True)
 class Config(CaptionConfig):
     feature_level: int | None = None
-    """which map is looked at, of four from fine to coarse, 0 to 3: a coarser one knows more; none: the last states"""
+    """Feature map to attend to, 0 (fine) to 3 (coarse). none: the final one."""
     width: int = 512
-    """width of the states"""
+    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 6
-    """blocks of the encoder"""
+    """Number of layers (encoder layers in an encoder–decoder)."""
     decoder_depth: int = 6
-    """blocks of the decoder"""
+    """Number of decoder layers."""
     heads: int = 8
-    """attention heads"""
+    """Number of attention heads."""
     ffn_dim: int = 2048
-    """inner width of the feed-forward layers"""
+    """Feed-forward size (d_ff, intermediate_size)."""
     dropout: float = 0.1
-    """share dropped of each sub-layer's output and of the embeddings"""
+    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """share dropped of the attention weights"""
+    """Dropout on attention weights."""
     norm_position: NormPlacement = "pre"
-    """where the layer norm stands: post (2017) or pre (later practice, with a norm after the last block)"""
+    """LayerNorm placement: post (original) or pre, with a final norm."""
     activation: Literal["relu", "gelu"] = "relu"
-    """non-linearity of the feed-forward layers"""
+    """Activation function of the feed-forward layers."""
     image_positions: Literal["learned", "sines", "none"] = "learned"
-    """where places lie: a vector learnt for each (stretched for other sizes), sines of row and column, or nothing"""
+    """Position embedding of image features: learned, sines or none."""
     position_embedding: Literal["halves", "interleaved", "learned", "none"] = "halves"
-    """where words stand: sines and cosines, as halves or interleaved, learned, or nothing"""
+    """Absolute positions: learned, sinusoidal (halves or interleaved), or none."""
 
     size_fields = ("width", "depth", "decoder_depth", "heads", "ffn_dim")
     fraction_fields = ("dropout", "attention_dropout")

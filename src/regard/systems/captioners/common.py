@@ -42,23 +42,23 @@ class CaptionConfig:
     """Fields of every captioner."""
 
     encoder: str = "resnet-18"
-    """what it sees through: a preset that reads pictures, made anew, or a folder of one, whose weights are taken"""
+    """Image encoder: a preset (random weights) or a checkpoint folder (pretrained)."""
     encoder_config: dict[str, Any] = field(default_factory=dict)
-    """changes of that preset, for example stride=2; then all that is known of it, which follows from model.encoder"""
+    """Overrides for the encoder preset, e.g. stem_stride=2; after loading, its full config."""
     freeze_encoder: bool = False
-    """what it sees through does not learn"""
+    """Freeze the image encoder."""
     image_size: int = 224
-    """side of the pictures; of a folder that of its own, where nothing else is said"""
+    """Image side in pixels (square). Other sizes work with interpolated positions."""
     vocab_size: int = 10_000
-    """tokens"""
+    """Vocabulary size; set by the tokenizer."""
     max_length: int = 64
-    """longest caption, in tokens"""
+    """Maximum sequence length (max_position_embeddings)."""
     pad_id: int = 0
-    """id of the padding token"""
+    """Id of the padding token."""
     bos_id: int = 1
-    """id of the token that a caption starts from"""
+    """Id of the start token."""
     eos_id: int = 2
-    """id of the token that ends a caption"""
+    """Id of the end token."""
 
     encoder_systems: ClassVar[tuple[str, ...]] = tuple(ENCODER_SYSTEMS)
     """systems that it can see through"""

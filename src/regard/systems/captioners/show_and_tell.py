@@ -26,13 +26,13 @@ from regard.types import Batch, BodyOutput
 @dataclass(frozen=True)
 class Config(CaptionConfig):
     width: int = 512
-    """width of the LSTM's state"""
+    """Hidden size (d_model, hidden_size, n_embd)."""
     embedding_dim: int = 512
-    """width of words, and of the picture as it is read"""
+    """Embedding size, if different from the hidden size."""
     depth: int = 1
-    """LSTMs one above the other"""
+    """Number of layers (encoder layers in an encoder–decoder)."""
     dropout: float = 0.3
-    """share dropped of what the LSTM reads and of what it gives"""
+    """Dropout on sub-layer outputs and embeddings."""
 
     size_fields = ("width", "embedding_dim", "depth")
 

@@ -30,22 +30,21 @@ from regard.types import IGNORE, Batch, BodyOutput
 @dataclass(frozen=True)
 class Config(CaptionConfig):
     feature_level: int | None = None
-    """which map is looked at, of four from fine to coarse, 0 to 3: a coarser one knows more; none: the last states"""
+    """Feature map to attend to, 0 (fine) to 3 (coarse). none: the final one."""
     width: int = 1800
-    """width of the LSTM's state"""
+    """Hidden size (d_model, hidden_size, n_embd)."""
     embedding_dim: int = 512
-    """width of words"""
+    """Embedding size, if different from the hidden size."""
     attention_dim: int = 0
-    """inner width of the score; 0: that of a place"""
+    """Hidden size of the additive attention scorer. 0: feature size."""
     project_features: bool = True
-    """one more layer on the places before they are scored, as the authors' code has it"""
+    """Extra tanh layer on the image features before scoring, as in the authors' code."""
     dropout: float = 0.5
-    """share dropped of the LSTM's state where words are told from it, and of what they are told by"""
+    """Dropout on sub-layer outputs and embeddings."""
     attention_penalty: float = 1.0
-    """weight of the demand that each place be looked at once in all (λ); 0 is none"""
+    """Weight λ of the doubly stochastic attention regularization. 0: off."""
     init_std: float = 0.01
-    """spread of the matrices at first, as the authors have it; 0: of each by how much it reads, with which small ones learn to
-    look many times sooner"""
+    """Standard deviation of weight initialization. 0: scale by fan-in."""
 
     size_fields = ("width", "embedding_dim")
 
@@ -149,10 +148,7 @@ class ShowAttendTell(CaptionMixin, nn.Module):
         sequence = self.output_features(words, torch.stack(states, 1), torch.stack(seen, 1))
         side = {}
         if self.training and self.penalty:
-            side = {
-                "penalty": self.penalty
-                * doubly_stochastic_penalty(torch.stack(looks, 1), _caption_mask(batch))
-            }
+            side = {"penalty": self.penalty * doubly_stochastic_penalty(torch.stack(looks, 1), _caption_mask(batch))}
         return BodyOutput(sequence, cross_states=context.values, aux_losses=side)
 
     def to_logits(self, x: Float[Tensor, "*rows m"]) -> Float[Tensor, "*rows V"]:

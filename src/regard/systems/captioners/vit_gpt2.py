@@ -47,23 +47,23 @@ from regard.weights.tables import (
 @dataclass(frozen=True)
 class Config(CaptionConfig):
     encoder: str = "vit-base-16"
-    """what it sees through: a preset of vit, made anew, or a folder of one, whose weights are taken"""
+    """Image encoder: a preset (random weights) or a checkpoint folder (pretrained)."""
     width: int = 768
-    """width of the decoder's states"""
+    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 12
-    """blocks of the decoder"""
+    """Number of layers (encoder layers in an encoder–decoder)."""
     heads: int = 12
-    """attention heads of the decoder"""
+    """Number of attention heads."""
     ffn_dim: int = 3072
-    """inner width of its feed-forward layers"""
+    """Feed-forward size (d_ff, intermediate_size)."""
     dropout: float = 0.1
-    """share dropped of each sub-layer's output"""
+    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.1
-    """share dropped of the attention weights"""
+    """Dropout on attention weights."""
     embedding_dropout: float = 0.1
-    """share dropped of the embeddings"""
+    """Dropout on embeddings."""
     norm_eps: float = 1e-5
-    """small number in the layer norms of the decoder"""
+    """LayerNorm epsilon."""
 
     encoder_systems = ("vit",)
     size_fields = ("width", "depth", "heads", "ffn_dim")

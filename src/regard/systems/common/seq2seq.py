@@ -14,15 +14,15 @@ class Seq2SeqConfig:
     """Fields of each of them."""
 
     vocab_size: int = 30_000
-    """tokens, written by one tokenizer for source and target"""
+    """Vocabulary size; set by the tokenizer."""
     tie_embeddings: EmbeddingSharing = "none"
-    """embeddings of source and target and the output matrix: three, two (source and target share theirs), or one for all"""
+    """Shared embeddings: none, source_target, or all (also the output layer)."""
     pad_id: int = 0
-    """id of the padding token"""
+    """Id of the padding token."""
     bos_id: int = 1
-    """id of the token that a translation starts from"""
+    """Id of the start token."""
     eos_id: int = 2
-    """id of the token that ends a sentence"""
+    """Id of the end token."""
 
     packs: ClassVar[bool] = False
     """it would go on from one sentence of a packed row into the next"""
@@ -41,4 +41,4 @@ class RecurrentConfig(Seq2SeqConfig):
     """Also of those that are recurrent."""
 
     source_vocab_size: int = 0
-    """tokens of the source where it has more of them than the target; 0: as many"""
+    """Source vocabulary size, if larger than the target's. 0: the same."""
