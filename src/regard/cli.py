@@ -1,7 +1,6 @@
-"""The command line: thin words around plain functions.
+"""Command line of regard.
 
-A command checks all names that it was given first, and imports torch and the modules that it uses then: a typo is answered
-at once."""
+Each command checks all names on the command line before importing torch, so that a typo is reported at once."""
 
 from __future__ import annotations
 
@@ -20,28 +19,34 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="regard", add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
-    help="The transformer family: train on your own files, load what is published, answer, and see what it looked at.",
+    help="Train, run and explain Transformers on your own data.",
 )  # fmt: skip
 
 EXPLANATION_FORMATS = (".png", ".svg", ".html", ".htm", ".json")
 
 PREDICT_CHUNK = 512
-"""Lines of standard input that are answered together."""
+"""Lines of standard input per batch of predictions."""
 
 DataOption = Annotated[
     list[str] | None,
-    typer.Option("--data", help="Files, folders, or a quoted pattern; parallel files are SRC:TGT.", show_default=False),
+    typer.Option("--data", help="Data: files, folders or a quoted glob. Parallel text: SRC:TGT.", show_default=False),
 ]
 ColumnsOption = Annotated[
-    list[str] | None, typer.Option("--columns", help="Columns by name: text=NAME, source=NAME target=NAME.")
+    list[str] | None, typer.Option("--columns", help="Map columns: text=NAME, source=NAME target=NAME.")
 ]
-SetOption = Annotated[list[str] | None, typer.Option("--set", help="A setting: train.steps=5000 model.depth=2 …")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="Override settings: train.steps=5000 train.lr=1e-4 …")
+]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 DtypeOption = Annotated[
     str | None,
-    typer.Option("--dtype", help="float32, bfloat16, float16 or float64; default: that of the file, where fast."),
+    typer.Option(
+        "--dtype", help="float32, bfloat16, float16 or float64. Default: dtype of the file, if fast on this device."
+    ),
 ]
-ModelArgument = Annotated[Path, typer.Argument(help="A run, or a published folder.", show_default=False)]
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Run folder or Hugging Face checkpoint.", show_default=False)
+]
 
 
 def make_console() -> Console:
@@ -66,8 +71,8 @@ def check_dtype(name: str | None) -> None:
 
 @app.callback(invoke_without_command=True)
 def root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show full tracebacks.")] = False,
 ) -> None:
     if version:
         typer.echo(f"regard {__version__}")
@@ -77,19 +82,15 @@ def root(
 @app.command()
 def demo(
     name: Annotated[
-        str, typer.Argument(help="translate: sentences; caption: pictures; clouds: rooms of points.")
+        str, typer.Argument(help="translate (text), caption (images) or clouds (point clouds).")
     ] = "translate",
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", help="The folder of the run; runs/demo or runs/demo-WHAT if not said.", show_default=False
-        ),
+        typer.Option("--out", help="Output folder. Default: runs/demo or runs/demo-NAME.", show_default=False),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--again", help="Replace the run that an earlier demo left there.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing demo run.")] = False,
 ) -> None:
-    """Train a small model on embedded data, score it, ask it, draw its attention."""
+    """Train a small demo model (2 minutes on a CPU)."""
     from regard.demos import DEMOS
     from regard.errors import UnknownNameError
 
@@ -102,20 +103,25 @@ def demo(
 
 @app.command()
 def train(
-    task: Annotated[str, typer.Argument(help="What the model shall do: see 'regard list tasks'.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", help="The folder of the run.", show_default=False)],
+    task: Annotated[str, typer.Argument(help="Task, see 'regard list tasks'.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option("--out", help="Output folder for checkpoints, logs and plots.", show_default=False)
+    ],
     data: DataOption = None,
     valid: Annotated[
-        list[str] | None, typer.Option("--valid", help="Validation files; else a share is held out.")
+        list[str] | None,
+        typer.Option("--valid", help="Validation data. Default: hold out a fraction (data.valid_fraction)."),
     ] = None,
     columns: ColumnsOption = None,
-    model: Annotated[str | None, typer.Option("--model", help="A preset, or a folder to start from.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Preset (random weights) or checkpoint folder (pretrained weights).")
+    ] = None,
     overrides: SetOption = None,
-    config: Annotated[Path | None, typer.Option("--config", help="A YAML or JSON file of settings.")] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="YAML or JSON file with settings.")] = None,
     device: DeviceOption = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
 ) -> None:
-    """Train a model on your own files. Settings: 'regard list settings'."""
+    """Train a model on your data."""
     from regard.runs.settings import check_names, collect_overrides
 
     check_names(task, model, collect_overrides(overrides or (), config), resume)
@@ -129,15 +135,17 @@ def train(
 
 @app.command()
 def check(
-    task: Annotated[str, typer.Argument(help="What a model shall do: see 'regard list tasks'.", show_default=False)],
+    task: Annotated[str, typer.Argument(help="Task, see 'regard list tasks'.", show_default=False)],
     data: DataOption = None,
-    valid: Annotated[list[str] | None, typer.Option("--valid", help="Validation files, checked for leaks.")] = None,
+    valid: Annotated[list[str] | None, typer.Option("--valid", help="Validation data, checked for leaks.")] = None,
     columns: ColumnsOption = None,
     overrides: SetOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="Draw the lengths: a folder, .png or .svg.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write a length chart: a folder, .png or .svg.")] = None,
 ) -> None:
-    """Find what is wrong with data before training. Exit code 1: something must be fixed."""
+    """Check data for problems before training.
+
+    Exit code 1: errors were found."""
     from regard.index import check_task
     from regard.runs.settings import check_groups, collect_overrides
 
@@ -161,11 +169,11 @@ def evaluate(
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
     predictions: Annotated[
-        Path | None, typer.Option("--answers", help="Write source, answer, reference as JSONL.")
+        Path | None, typer.Option("--predictions", help="Write inputs, predictions and references as JSONL.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
 ) -> None:
-    """Score a run on the data it remembers, or on other files."""
+    """Evaluate a model on validation or test data."""
     check_dtype(dtype)
     from regard.folders import read_config_files
     from regard.runs.settings import check_groups, collect_overrides
@@ -195,7 +203,7 @@ def evaluate(
     else:
         wide = max(map(len, result.scores))
         for name, value in result.scores.items():
-            apart = "\n" if "\n" in str(value) else ""  # a table begins on a line of its own
+            apart = "\n" if "\n" in str(value) else ""  # a table starts on a new line
             print(f"{name:{wide}} {apart}{value}")
 
 
@@ -204,30 +212,34 @@ def predict(
     folder: ModelArgument,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Texts, files of lines or of rows as for training, pictures, clouds. Without: standard input."
-        ),
+        typer.Argument(help="Texts, text files, tables, images or point clouds. Default: standard input."),
     ] = None,
     overrides: SetOption = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
     choices: Annotated[
-        str | None, typer.Option("--choices", help='" a| b| c": which follows best? Blanks count.')
+        str | None, typer.Option("--choices", help="Candidate texts to rank, separated by |. Leading spaces matter.")
     ] = None,
     search: Annotated[
         str | None,
-        typer.Option("--among", help="A file of texts: which are nearest? One a line, or a table's column text."),
+        typer.Option("--search", help="Find the most similar texts in this file (one per line, or column text)."),
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option("--best", min=1, help="How many of them; 5 if not said.", show_default=False)
+        int | None,
+        typer.Option("--top-k", min=1, help="Number of results for --search. Default: 5.", show_default=False),
     ] = None,
     columns: ColumnsOption = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="The folder for answers that are files; 'answers' if not said.")
+        Path | None,
+        typer.Option(
+            "--out", help="Folder for output files (masks, depth maps, images, clouds). Default: predictions."
+        ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object for each input.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per input.")] = False,
 ) -> None:
-    """Answer texts, lines or rows of files, or standard input, in their order. Exit code 2: some were not answered."""
+    """Run a model on text, files or standard input.
+
+    Exit code 2: some inputs failed."""
     check_dtype(dtype)
     from regard.decode.settings import apply_overrides
     from regard.folders import read_config_files
@@ -235,13 +247,15 @@ def predict(
 
     said = collect_overrides(overrides or ())
     if said.keys() - {"decode"}:
-        raise RegardError(f"'regard run' takes settings of decode only, not of {', '.join(said.keys() - {'decode'})}.")
+        raise RegardError(
+            f"'regard predict' only accepts decode.* settings, not {', '.join(said.keys() - {'decode'})}.*"
+        )
     if search is None and top_k is not None:
-        raise RegardError("--best belongs to --among, which names a file of texts to search.")
+        raise RegardError("--top-k requires --search FILE.")
     if choices is not None and columns:
-        raise RegardError("--choices goes with texts: a table of questions has choices of its own.")
+        raise RegardError("--choices cannot be combined with --columns: a table has a column of choices.")
     if search is not None and (choices is not None or said):
-        raise RegardError("--among searches a file: it goes with --best and --columns, not with --choices or --set.")
+        raise RegardError("--search cannot be combined with --choices or --set. Allowed: --top-k, --columns.")
     check_groups(said)
     read_config_files(folder)
     from regard.model import load
@@ -266,26 +280,34 @@ def explain(
     folder: ModelArgument,
     inputs: Annotated[
         list[str],
-        typer.Argument(help="A text, a file or - ; perhaps its translation, its pair, or a class or word of it."),
+        typer.Argument(
+            help="Text, file or - (standard input), then optionally a translation, a second text, a class or a word."
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="A .png, .svg, .html or .json file.")] = Path("explanation.html"),
+    out: Annotated[Path, typer.Option("--out", help="Output file: .png, .svg, .html or .json.")] = Path(
+        "explanation.html"
+    ),
     choices: Annotated[
-        str | None, typer.Option("--choices", help='"a|b|c": what a model that chooses is to choose from.')
+        str | None, typer.Option("--choices", help="Choices of a multiple-choice model, separated by |.")
     ] = None,
-    layer: Annotated[int | None, typer.Option("--layer", help="Only this layer, from 1 (pictures).")] = None,
-    head: Annotated[int | None, typer.Option("--head", help="Only this head, from 1 (pictures).")] = None,
+    layer: Annotated[
+        int | None, typer.Option("--layer", help="Show only this layer (starting at 1; image models).")
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option("--head", help="Show only this head (starting at 1; image models).")
+    ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", help="ROW,COLUMN of a picture, NUMBER or X,Y,Z of a cloud: what it looked at.")
+        str | None, typer.Option("--at", help="Query position: ROW,COLUMN of a pixel, INDEX or X,Y,Z of a point.")
     ] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
 ) -> None:
-    """Draw what each layer and head looked at, and what counted for a decision. A file is read whole."""
+    """Visualize attention and attributions."""
     check_dtype(dtype)
     from regard.folders import read_config_files
 
     if out.suffix.lower() not in EXPLANATION_FORMATS:
-        raise RegardError(f"{out}: an explanation is written as {', '.join(EXPLANATION_FORMATS)}.")
+        raise RegardError(f"{out}: unsupported file type. Supported: {', '.join(EXPLANATION_FORMATS)}.")
     read_config_files(folder)
     from regard.model import load
     from regard.runs.devices import pick_device
@@ -296,7 +318,7 @@ def explain(
     given = read_texts(model.task, inputs)
     if choices is not None:
         if model.task.name != "choose" or len(given) > 1:
-            raise RegardError("--choices is for a model that chooses, and for one context.")
+            raise RegardError("--choices requires a multiple-choice model and one context.")
         given.append(choices)
     found = model.explain(*given, at=parse_position(at, model.task.modality))
     path = found.save(out, layer, head)
@@ -310,28 +332,28 @@ def probe(
         list[str] | None,
         typer.Option(
             "--data",
-            help="Pictures: a folder for each class, or a table of image and label. Without: those of the run.",
+            help="Images: one folder per class, or a table (image, label). Default: data of the run.",
             show_default=False,
         ),
     ] = None,
     valid: Annotated[
         list[str] | None,
-        typer.Option("--valid", help="Pictures that the penalty is chosen by; else a share is held out."),
+        typer.Option("--valid", help="Images that select the regularization. Default: hold out a fraction."),
     ] = None,
     test: Annotated[
         list[str] | None,
-        typer.Option("--test", help="Pictures that the accuracy is told of; else a share is held out."),
+        typer.Option("--test", help="Images that measure the accuracy. Default: hold out a fraction."),
     ] = None,
     columns: ColumnsOption = None,
-    max_images: Annotated[int, typer.Option("--most", help="Learn from no more pictures than these.")] = 60_000,
-    out: Annotated[Path, typer.Option("--out", help="Draw accuracy by layer: a .png or .svg file.")] = Path(
+    max_images: Annotated[int, typer.Option("--max-images", help="Maximum number of training images.")] = 60_000,
+    out: Annotated[Path, typer.Option("--out", help="Chart of the accuracy by layer: .png or .svg.")] = Path(
         "probe.png"
     ),
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Tell what each layer knows: a linear classifier of pictures on its states, which stay as they are."""
+    """Train linear probes on the layers of an image model."""
     check_dtype(dtype)
     from regard.folders import read_config_files
 
@@ -358,9 +380,9 @@ def probe(
 
 @app.command()
 def info(
-    name: Annotated[str, typer.Argument(help="A preset, a run or a published folder.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="Preset, run folder or Hugging Face checkpoint.", show_default=False)],
 ) -> None:
-    """Layer by layer: shapes, parameters, memory, operations."""
+    """Show layers, parameters, memory and FLOPs of a model."""
     from regard.folders import is_folder_path, read_config_files
     from regard.index import check_preset
 
@@ -380,37 +402,37 @@ def info(
     for number, (task, recipe) in enumerate(found.recipes.items()):
         said = [f"{group}.{key}={value}" for group, values in recipe.items() for key, value in values.items()]
         if said:
-            print(f"settings of this preset to {task}{', beyond those' if number else ''}: {' '.join(said)}")
+            print(f"Default settings for {task}{' (in addition)' if number else ''}: {' '.join(said)}")
     print(f"{found.parameters:,} parameters, {found.bytes / 2**20:,.1f} MiB of weights")
-    print(f"{found.flops / 1e6:,.1f} MFLOP forward for {found.flops_input}")
+    print(f"{found.flops / 1e9:,.2f} GFLOPs per forward pass ({found.flops_input})")
 
 
 @app.command("list")
 def list_(
-    kind: Annotated[str, typer.Argument(help="systems, presets, tasks or settings.")] = "presets",
+    kind: Annotated[str, typer.Argument(help="models, presets, tasks or settings.")] = "presets",
 ) -> None:
-    """What there is."""
+    """List models, presets, tasks or settings."""
     from regard.index import list_rows
 
     print_table(list_rows(kind), right_aligned=("parameters",))
     if kind == "settings":
-        print("\nA preset brings settings of its own, which go before these defaults: 'regard info PRESET' shows them.")
+        print("\nPresets override these defaults: see 'regard info PRESET'.")
 
 
 @app.command()
 def export(
-    source: Annotated[Path, typer.Argument(help="A run or a published folder.", show_default=False)],
-    target: Annotated[Path, typer.Argument(help="The folder to write.", show_default=False)],
-    to: Annotated[str, typer.Option("--to", help="The layout to write: huggingface.")] = "huggingface",
+    source: Annotated[Path, typer.Argument(help="Run folder or Hugging Face checkpoint.", show_default=False)],
+    target: Annotated[Path, typer.Argument(help="Output folder.", show_default=False)],
+    to: Annotated[str, typer.Option("--to", help="Output format: huggingface.")] = "huggingface",
 ) -> None:
-    """Write a model in a published layout."""
+    """Export a model to Hugging Face format."""
     from regard.errors import RunError, UnknownNameError
     from regard.folders import LAYOUTS, read_config_files
 
     if to not in LAYOUTS:
         raise UnknownNameError("layout", to, LAYOUTS)
     if target.exists() and (target.is_file() or any(target.iterdir())):
-        raise RunError(f"{target}: exists and is not empty. Choose another folder.")
+        raise RunError(f"{target} exists and is not empty. Choose another folder.")
     read_config_files(source)
     from regard.model import load, save
 
@@ -424,7 +446,7 @@ def main() -> None:
     try:
         app(expand_options([word for word in words if word != "--debug"]))
     except Interrupted as stop:
-        if str(stop):  # of several processes the first speaks
+        if str(stop):  # only the first of several processes prints
             print(stop, file=sys.stderr)
         sys.exit(stop.exit_code)
     except RegardError as error:
