@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import SettingError, UnknownNameError, suggest
+from regard.foreign_names import resolve_task_name
 
 INDEX_PATH = Path(__file__).with_name("index.json")
 
@@ -51,7 +52,7 @@ def processor_files() -> frozenset[str]:
 def check_task(name: str) -> None:
     """Refuse the name of a task that does not exist."""
     known = [task["task"] for task in load_index()["tasks"]]
-    if name not in known:
+    if resolve_task_name(name) not in known:
         raise UnknownNameError("task", name, known, TASK_ADVICE)
 
 
@@ -63,7 +64,8 @@ def check_preset(name: str) -> None:
 
 def default_system(task: str) -> str | None:
     """The system that a task trains where no model is given; None where it depends on the data."""
-    found = {presets().get(row["model"]) for row in load_index()["tasks"] if row["task"] == task}
+    name = resolve_task_name(task)
+    found = {presets().get(row["model"]) for row in load_index()["tasks"] if row["task"] == name}
     return found.pop() if len(found) == 1 else None
 
 

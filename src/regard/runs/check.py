@@ -16,6 +16,7 @@ from regard.data.check.findings import Report
 from regard.data.check.pair_survey import ProgressCallback
 from regard.data.settings import DataSettings
 from regard.errors import SettingError, UnknownNameError
+from regard.foreign_names import resolve_task_name
 from regard.index import TASK_ADVICE
 from regard.lazy import LazyTable
 from regard.runs.modality import resolve_task
@@ -60,6 +61,7 @@ def check(
 ) -> Report:  # fmt: skip
     """Look at data as `train` would read it. `print` the report, or read its findings; `out` is where the lengths are
     drawn, a folder or a .png or .svg file."""
+    task = resolve_task_name(task)
     if task not in TEXT_CHECKS and task not in IMAGE_CHECKS:
         raise UnknownNameError("task", task, [*TEXT_CHECKS, *IMAGE_CHECKS], TASK_ADVICE)
     if not data:

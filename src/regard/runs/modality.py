@@ -11,6 +11,7 @@ from regard.data.sources import split_parallel
 from regard.data.text.tables import file_format, first_value, read_header
 from regard.errors import RegardError
 from regard.folders import is_folder_path, read_config_files
+from regard.foreign_names import resolve_task_name
 from regard.runs.folder import RunFolder
 from regard.systems import find_by_model_type, find_preset, find_system
 from regard.tasks import Task, find_task, tasks_by_modality
@@ -20,6 +21,7 @@ def resolve_task(
     name: str, model: str | None, data: Sequence[str], columns: Mapping[str, str] | None, run: RunFolder | None = None
 ) -> Task:
     """The task of this name in the form for what is to be read; `run`: one that goes on."""
+    name = resolve_task_name(name)
     known = [reads for reads, table in tasks_by_modality().items() if name in table]
     if len(known) < 2:
         return find_task(name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import SettingError, suggest
 from regard.folders import find_system_name, is_folder_path
+from regard.foreign_names import resolve_name
 from regard.training.settings import TrainSettings
 
 GROUPS = {"data": DataSettings, "train": TrainSettings, "decode": DecodeSettings}
@@ -32,20 +35,34 @@ class Settings:
         return {**groups, "model": self.model}
 
 
+@functools.cache
+def print_note(line: str) -> None:
+    """Print a line to standard error, once per process."""
+    print(line, file=sys.stderr)
+
+
 def collect_overrides(
     assignments: Iterable[str] | Mapping[str, Any] = (), file: str | os.PathLike[str] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """What a person said: a settings file, then `group.name=value` (or such a mapping), which win."""
-    said: dict[str, dict[str, Any]] = {} if file is None else read_settings(os.fspath(file))
+    """User settings by group: a settings file, then `group.name=value` or a mapping of names, which override the file.
+
+    Setting names of other tools are translated; one line on standard error names the setting of regard."""
+    found: dict[str, dict[str, Any]] = {} if file is None else read_settings(os.fspath(file))
     plain = (
         [f"{name}={value}" for name, value in assignments.items()] if isinstance(assignments, Mapping) else assignments
     )
     for group, values in parse_assignments(plain).items():
-        said.setdefault(group, {}).update(values)
+        found.setdefault(group, {}).update(values)
     for name, value in assignments.items() if isinstance(assignments, Mapping) else ():
-        if isinstance(value, Mapping | list | tuple):  # as it is: a command line would write it otherwise
+        if isinstance(value, Mapping | list | tuple):  # unchanged: the command line has another notation
             group, _, key = name.partition(".")
-            said[group][key] = value
+            found[group][key] = value
+    said: dict[str, dict[str, Any]] = {}
+    for group, values in found.items():
+        for key, value in values.items():
+            to, _, name = resolve_name(f"{group}.{key}", print_note).partition(".")
+            said.setdefault(to, {})[name] = value
+        said.setdefault(group, {})
     for group in said:
         if group not in (*GROUPS, "model"):
             raise SettingError(f"unknown group of settings '{group}'. {suggest(str(group), (*GROUPS, 'model'))}")

@@ -7,6 +7,7 @@ from typing import Any
 
 from regard import index
 from regard.errors import SettingError, UnknownNameError
+from regard.foreign_names import resolve_task_name
 from regard.lazy import LazyTable
 from regard.tasks.base import Task
 
@@ -75,7 +76,7 @@ def unused_settings(task: Task, settings: Mapping[str, Mapping[str, Any]]) -> li
 
 def find_task(name: str, modality: str | None = None) -> Task:
     """The task of this name in the form for what is read; None: text, where it has that form."""
-    tables = tasks_by_modality()
+    tables, name = tasks_by_modality(), resolve_task_name(name)
     for kind in (modality,) if modality else tables:
         if name in tables[kind]:
             return tables[kind][name]
