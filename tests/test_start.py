@@ -89,7 +89,7 @@ ANSWERS: dict[str, tuple[tuple[str, ...], str]] = {
     "--help": (LISTS, "Usage:"),
     "train --help": (LISTS, "--model"),
     "list tasks": (LISTS, "translate"),
-    "list systems": (LISTS, "transformer"),
+    "list models": (LISTS, "transformer"),
     "list presets": (LISTS, "gpt2-small"),
     "list settings": (LISTS, "train.steps"),
     "lst": (LISTS, "No such command 'lst'. Did you mean 'list'?"),
@@ -226,7 +226,7 @@ def test_a_command_loads_only_what_it_uses_and_a_prediction_starts_fast(whole: P
 def test_the_index_is_what_the_tables_contain() -> None:
     assert json.loads(json.dumps(build_index())) == load_index(), "run: python -m regard.runs.catalog"
     assert INDEX_PATH.read_text("utf-8") == json.dumps(build_index(), ensure_ascii=False, indent=1) + "\n"
-    assert [row["system"] for row in list_rows("systems")] == list(SYSTEMS)
+    assert [row["model"] for row in list_rows("models")] == list(SYSTEMS)
     assert [row["preset"] for row in list_rows("presets")] == [name for one in SYSTEMS.values() for name in one.presets]
     assert {row["task"] for row in list_rows("tasks")} == {*TEXT_TASKS, *IMAGE_TASKS, *POINT_TASKS}
 

@@ -410,13 +410,17 @@ def info(
 @app.command("list")
 def list_(
     kind: Annotated[str, typer.Argument(help="models, presets, tasks or settings.")] = "presets",
+    group: Annotated[str | None, typer.Argument(help="Group of settings: data, train, decode or model.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Only rows of this preset, with its defaults.")] = None,
+    task: Annotated[str | None, typer.Option("--task", help="Only rows of this task.")] = None,
+    search: Annotated[str | None, typer.Option("--search", help="Only rows that contain this word.")] = None,
 ) -> None:
     """List models, presets, tasks or settings."""
     from regard.index import list_rows
 
-    print_table(list_rows(kind), right_aligned=("parameters",))
-    if kind == "settings":
-        print("\nPresets override these defaults: see 'regard info PRESET'.")
+    print_table(list_rows(kind, group, model, task, search), right_aligned=("parameters",))
+    if kind == "settings" and model is None:
+        print("\nPresets override these defaults. Defaults of a preset: 'regard list settings --model PRESET'.")
 
 
 @app.command()

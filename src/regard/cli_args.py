@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +13,10 @@ from regard.errors import RegardError
 PATH_OPTIONS = ("--data", "--valid", "--test")
 MULTI_VALUE_OPTIONS = (*PATH_OPTIONS, "--columns", "--set")
 """Options that take several values after one name."""
+
+
+MIN_WRAP_WIDTH = 20
+"""Columns of the terminal that the last column of a table needs to be wrapped."""
 
 
 def parse_columns(columns: Sequence[str] | None) -> dict[str, str]:
@@ -24,14 +31,19 @@ def parse_columns(columns: Sequence[str] | None) -> dict[str, str]:
 
 
 def print_table(rows: list[dict[str, Any]], right_aligned: tuple[str, ...] = ()) -> None:
-    """Aligned columns, plain enough for grep."""
+    """Print aligned columns. In a terminal the last column is wrapped at the edge; in a pipe lines stay whole."""
     if not rows:
         return
     names = list(rows[0])
     widths = {n: max(len(n), *(len(str(row[n])) for row in rows)) for n in names}
+    before = sum(widths[n] + 2 for n in names[:-1])
+    room = shutil.get_terminal_size().columns - before if sys.stdout.isatty() else 0
     for row in [{n: n for n in names}, *rows]:
-        cells = (f"{row[n]!s:>{widths[n]}}" if n in right_aligned else f"{row[n]!s:<{widths[n]}}" for n in names)
-        print("  ".join(cells).rstrip())
+        cells = [f"{row[n]!s:>{widths[n]}}" if n in right_aligned else f"{row[n]!s:<{widths[n]}}" for n in names]
+        lines = textwrap.wrap(cells[-1].rstrip(), room) if room >= MIN_WRAP_WIDTH else []
+        print("  ".join([*cells[:-1], lines[0] if lines else cells[-1]]).rstrip())
+        for line in lines[1:]:
+            print(" " * before + line)
 
 
 def to_json(value: Any) -> str:

@@ -77,27 +77,75 @@ def check_model_settings(names: Iterable[str], system: str) -> None:
             raise SettingError(f"unknown setting 'model.{name}'. {suggest(name, known, 'model.')}")
 
 
-def list_rows(kind: str) -> list[dict[str, Any]]:
-    """The table of `regard list`."""
-    found = load_index()
-    systems = [{"system": name, **system} for name, system in found["systems"].items()]
-    tables = {
-        "tasks": [
-            {"task": row["task"], "about": row["about"], "columns": ", ".join(row["columns"])} for row in found["tasks"]
-        ],
-        "systems": [
-            {"system": one["system"], "about": one["about"], "tasks": ", ".join(one["tasks"])} for one in systems
-        ],
-        "presets": [
-            {
-                "preset": name, "system": one["system"], "parameters": f"{parameters:,}",
-                "tasks": ", ".join(one["tasks"]),
-            }
-            for one in systems
-            for name, parameters in one["presets"].items()
-        ],
-        "settings": found["settings"],
-    }  # fmt: skip
+def list_rows(
+    kind: str, group: str | None = None, model: str | None = None, task: str | None = None, search: str | None = None
+) -> list[dict[str, Any]]:
+    """Rows of `regard list`: models, presets, tasks or settings, filtered by group, preset, task and search word."""
+    tables = {"models": _model_rows, "presets": _preset_rows, "tasks": _task_rows, "settings": _setting_rows}
     if kind not in tables:
         raise UnknownNameError("list", kind, tables)
-    return tables[kind]
+    if group is not None and (kind != "settings" or group not in SETTING_GROUPS):
+        raise UnknownNameError("group of settings", group, SETTING_GROUPS)
+    if model is not None:
+        check_preset(model)
+    if task is not None:
+        check_task(task)
+        task = resolve_task_name(task)
+    rows = tables[kind](group, model, task)
+    word = (search or "").lower()
+    return [row for row in rows if word in " ".join(map(str, row.values())).lower()]
+
+
+SETTING_GROUPS = ("data", "train", "decode", "model")
+
+
+def _models(model: str | None, task: str | None) -> list[dict[str, Any]]:
+    systems = [{"system": name, **system} for name, system in load_index()["systems"].items()]
+    chosen = None if model is None else presets()[model]
+    return [one for one in systems if chosen in (None, one["system"]) and (task is None or task in one["tasks"])]
+
+
+def _model_rows(group: str | None, model: str | None, task: str | None) -> list[dict[str, Any]]:
+    return [
+        {"model": one["system"], "tasks": ", ".join(one["tasks"]), "description": one["about"]}
+        for one in _models(model, task)
+    ]
+
+
+def _preset_rows(group: str | None, model: str | None, task: str | None) -> list[dict[str, Any]]:
+    return [
+        {"preset": name, "model": one["system"], "parameters": f"{parameters:,}", "tasks": ", ".join(one["tasks"])}
+        for one in _models(model, task)
+        for name, parameters in one["presets"].items()
+        if model in (None, name)
+    ]
+
+
+def _task_rows(group: str | None, model: str | None, task: str | None) -> list[dict[str, Any]]:
+    able = {(name, one["reads"]) for one in _models(model, None) for name in one["tasks"]}
+    return [
+        {
+            "task": row["task"], "input": row["reads"], "columns": ", ".join(row["columns"]), "model": row["model"],
+            "description": row["about"],
+        }
+        for row in load_index()["tasks"]
+        if (row["task"], row["reads"]) in able and task in (None, row["task"])
+    ]  # fmt: skip
+
+
+def _setting_rows(group: str | None, model: str | None, task: str | None) -> list[dict[str, Any]]:
+    """Settings with their defaults. Settings of models appear with a preset, or once per name with the group model."""
+    system, changed = (None, {}) if model is None else (presets()[model], load_index()["presets"][model])
+    used = {name for row in load_index()["tasks"] if task in (None, row["task"]) for name in row["settings"]}
+    rows: dict[str, dict[str, Any]] = {}
+    for row in load_index()["settings"]:
+        name, of_model = row["setting"], row["system"] != "all"
+        if group is not None and not name.startswith(f"{group}."):
+            continue
+        if of_model and (row["system"] != system if system else group != "model"):
+            continue
+        if task is not None and name in task_specific_settings() and name not in used:
+            continue
+        default = changed.get(name, row["default"])
+        rows.setdefault(name, {"setting": name, "default": default, "description": row["about"]})
+    return list(rows.values())

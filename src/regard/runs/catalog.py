@@ -13,6 +13,7 @@ from regard.config import describe
 from regard.index import INDEX_PATH
 from regard.runs.settings import GROUPS
 from regard.systems import SYSTEMS
+from regard.systems.common.system import System
 from regard.tasks import all_tasks
 
 MAX_DEFAULT_CHARS = 40
@@ -43,7 +44,21 @@ def build_index() -> dict[str, Any]:
         for group, kind, system in groups
         for name, about in describe(kind).items()
     ]
-    return {"systems": systems, "tasks": tasks, "settings": settings}
+    presets = {preset: _preset_settings(system, preset) for system in SYSTEMS.values() for preset in system.presets}
+    return {"systems": systems, "tasks": tasks, "settings": settings, "presets": presets}
+
+
+def _preset_settings(system: System, name: str) -> dict[str, str]:
+    """Settings of a preset that differ from the defaults: model sizes, and the recipe of its first task."""
+    preset, usual = system.presets[name], system.config()
+    found = {
+        f"model.{field}": _shorten(getattr(preset.config, field))
+        for field in describe(system.config)
+        if getattr(preset.config, field) != getattr(usual, field)
+    }
+    for group, values in system.recipe(preset, system.tasks[0]).items():
+        found |= {f"{group}.{key}": _shorten(value) for key, value in values.items()}
+    return found
 
 
 def _shorten(value: Any) -> str:

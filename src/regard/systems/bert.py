@@ -174,7 +174,7 @@ def unsupported_by_layout(config: Config) -> str:
 
 
 SYSTEM = System(
-    name="bert", description="encoder-only of 2018: looks both ways, tuned for tasks", config=Config, presets=PRESETS,
+    name="bert", description="BERT (2018), bidirectional encoder", config=Config, presets=PRESETS,
     build=build, names=NAMES, published=PUBLISHED, tasks=bert.TASKS, from_published=from_published,
     unsupported_by_layout=unsupported_by_layout, recipes=bert.TASK_RECIPES, finetune_recipes=bert.FINETUNE_RECIPES,
 )  # fmt: skip

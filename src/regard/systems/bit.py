@@ -164,7 +164,7 @@ FINETUNE_RECIPES = {
 """For weights that have learnt already."""
 
 SYSTEM = System(
-    name="bit", description="ResNet with group norms, made to be tuned on few pictures", config=Config, presets=PRESETS,
+    name="bit", description="BiT (Big Transfer, 2019): ResNet-v2 with GroupNorm and weight standardization", config=Config, presets=PRESETS,
     build=build, tasks=("classify", "segment", "depth"), modality="image", names=NAMES, published=PUBLISHED, from_published=from_published,
     recipes=RECIPES, finetune_recipes=FINETUNE_RECIPES,
 )  # fmt: skip

@@ -220,6 +220,6 @@ def build(config: Config) -> ConvS2S:
 
 
 SYSTEM = System(
-    name="convs2s", description="encoder–decoder of convolutions with gates, 2017", config=Config, presets=PRESETS, build=build,
+    name="convs2s", description="ConvS2S (Gehring et al. 2017), convolutional encoder–decoder", config=Config, presets=PRESETS, build=build,
     tasks=("translate", "algorithmic"), recipes=ALGORITHMIC_RECIPES, unsupported_by_layout=no_published_layout,
 )  # fmt: skip

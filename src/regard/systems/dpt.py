@@ -329,7 +329,7 @@ FINETUNE_RECIPES = {
 0.002 that falls to 0; Adam wants a smaller one."""
 
 SYSTEM = System(
-    name="dpt", description="ViT of 2021 that tells depth or class of every pixel", config=Config, presets=PRESETS, build=build,
+    name="dpt", description="DPT (2021), dense prediction: depth and segmentation", config=Config, presets=PRESETS, build=build,
     tasks=("depth", "segment"), modality="image", names=NAMES, published=PUBLISHED, from_published=from_published, to_published=to_published,
     finetune_recipes=FINETUNE_RECIPES,
 )  # fmt: skip

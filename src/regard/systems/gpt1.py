@@ -152,7 +152,7 @@ def unsupported_by_layout(config: Config) -> str:
 
 
 SYSTEM = System(
-    name="gpt1", description="decoder-only of 2018: trained on books, tuned for tasks", config=Config, presets=PRESETS,
+    name="gpt1", description="GPT-1 (2018), decoder-only language model", config=Config, presets=PRESETS,
     build=build, names=NAMES, published=PUBLISHED, tasks=("lm", *gpt.TASKS), from_published=from_published,
     to_published=gpt.to_published, unsupported_by_layout=unsupported_by_layout, recipes=gpt.RECIPES, finetune_recipes=gpt.FINETUNE_RECIPES,
 )  # fmt: skip

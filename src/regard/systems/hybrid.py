@@ -208,7 +208,7 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 SYSTEM = System(
-    name="hybrid", description="ViT that reads a map of convolutions", config=Config, presets=PRESETS, build=build,
+    name="hybrid", description="ViT hybrid (2020): ResNet stem + ViT", config=Config, presets=PRESETS, build=build,
     tasks=("classify", "segment", "depth"), modality="image", names=NAMES, published=PUBLISHED, from_published=from_published,
     recipes=vision.DENSE_RECIPES, finetune_recipes=vision.FINETUNE_RECIPES,
 )  # fmt: skip

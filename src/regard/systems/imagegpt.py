@@ -274,7 +274,7 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 SYSTEM = System(
-    name="imagegpt", description="decoder-only of 2020: paints pictures pixel by pixel", config=Config, presets=PRESETS,
+    name="imagegpt", description="ImageGPT (2020), autoregressive image model", config=Config, presets=PRESETS,
     build=build, names=NAMES, published=PUBLISHED, tasks=("draw", "classify"), from_published=from_published, modality="image",
     finetune_recipes=FINETUNE_RECIPES,
 )  # fmt: skip

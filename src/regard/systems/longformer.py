@@ -239,7 +239,7 @@ def _full_length_recipes(recipes: dict[str, dict[str, dict[str, Any]]]) -> dict[
 
 
 SYSTEM = System(
-    name="longformer", description="encoder-only of 2020: windows and global tokens, for long documents", config=Config,
+    name="longformer", description="Longformer (2020), encoder with sliding-window and global attention", config=Config,
     presets=PRESETS, build=build, names=NAMES, published=PUBLISHED, tasks=bert.TASKS, from_published=from_published, unsupported_by_layout=unsupported_by_layout,
     recipes=_full_length_recipes(bert.TASK_RECIPES), finetune_recipes=_full_length_recipes(bert.FINETUNE_RECIPES),
 )  # fmt: skip

@@ -148,7 +148,7 @@ def build(config: Config) -> PointTransformer:
 
 
 SYSTEM = System(
-    name="point", description="clouds of points of 2021: each looks at its nearest neighbours, a weight for every channel",
+    name="point", description="Point Transformer (2021), local vector attention",
     config=Config, presets=PRESETS, build=build, tasks=("classify", "segment"), modality="points", unsupported_by_layout=no_published_layout,
     recipes=RECIPES,
 )  # fmt: skip

@@ -209,7 +209,7 @@ FINETUNE_RECIPES = {
 """For weights that have learnt already."""
 
 SYSTEM = System(
-    name="resnet", description="residual convolutions of 2015, the baseline of pictures", config=Config, presets=PRESETS,
+    name="resnet", description="ResNet (2015), convolutional baseline", config=Config, presets=PRESETS,
     build=build, tasks=("classify", "segment", "depth"), modality="image", names=NAMES, published=PUBLISHED, from_published=from_published,
     to_published=lambda config, tensors: vision.add_batch_counts(tensors), unsupported_by_layout=unsupported_by_layout, recipes=RECIPES, finetune_recipes=FINETUNE_RECIPES,
 )  # fmt: skip

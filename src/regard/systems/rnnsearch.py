@@ -223,6 +223,6 @@ def _init_weights(body: RNNSearch) -> RNNSearch:
 
 
 SYSTEM = System(
-    name="rnnsearch", description="recurrent encoder–decoder of 2014 that aligns: the first attention", config=Config,
+    name="rnnsearch", description="RNNsearch (Bahdanau et al. 2014), first attention model", config=Config,
     presets=PRESETS, build=build, tasks=("translate", "algorithmic"), recipes=ALGORITHMIC_RECIPES, unsupported_by_layout=no_published_layout,
 )  # fmt: skip

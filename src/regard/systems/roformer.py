@@ -167,7 +167,7 @@ def to_published(config: Config, tensors: Tensors) -> Tensors:
 
 
 SYSTEM = System(
-    name="roformer", description="encoder-only of 2021: turns queries and keys by their positions", config=Config, presets=PRESETS,
+    name="roformer", description="RoFormer (2021), encoder with rotary position embedding (RoPE)", config=Config, presets=PRESETS,
     build=build, names=NAMES, published=PUBLISHED, tasks=bert.TASKS, from_published=from_published, to_published=to_published,
     recipes=bert.TASK_RECIPES, finetune_recipes=bert.FINETUNE_RECIPES,
 )  # fmt: skip

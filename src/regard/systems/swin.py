@@ -310,7 +310,7 @@ def _pad_bias_table(table: Tensor, window: int) -> Tensor:
 
 
 SYSTEM = System(
-    name="swin", description="vision of 2021: shifted windows, maps of four sizes", config=Config, presets=PRESETS, build=build,
+    name="swin", description="Swin Transformer (2021), shifted windows, four stages", config=Config, presets=PRESETS, build=build,
     names=NAMES, published=PUBLISHED, tasks=("classify", "segment", "depth"), modality="image", from_published=from_published,
     recipes=DENSE_RECIPES, finetune_recipes=DENSE_RECIPES,
 )  # fmt: skip

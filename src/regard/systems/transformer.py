@@ -321,7 +321,7 @@ def unsupported_by_layout(config: Config) -> str:
 
 
 SYSTEM = System(
-    name="transformer", description="encoder–decoder of 2017: sequence to sequence", config=Config, presets=PRESETS, build=build,
+    name="transformer", description="Transformer (Vaswani et al. 2017), encoder–decoder", config=Config, presets=PRESETS, build=build,
     names=NAMES, published=PUBLISHED, tasks=("translate", "algorithmic"), recipes=ALGORITHMIC_RECIPES, from_published=from_published, to_published=to_published,
     unsupported_by_layout=unsupported_by_layout,
 )  # fmt: skip

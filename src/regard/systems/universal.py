@@ -229,6 +229,6 @@ def build(config: Config) -> UniversalTransformer:
 
 
 SYSTEM = System(
-    name="universal", description="encoder–decoder of one block that is repeated, with or without halting", config=Config,
+    name="universal", description="Universal Transformer (2018), shared block, optional adaptive computation time", config=Config,
     presets=PRESETS, build=build, tasks=("translate", "algorithmic"), recipes=ALGORITHMIC_RECIPES, unsupported_by_layout=no_published_layout,
 )  # fmt: skip

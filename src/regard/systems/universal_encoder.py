@@ -173,7 +173,7 @@ def build(config: Config) -> UniversalEncoder:
 
 
 SYSTEM = System(
-    name="universal-encoder", description="encoder of one block that is repeated, with or without halting", config=Config,
+    name="universal-encoder", description="Universal Transformer encoder (2018), fine-tuned like BERT", config=Config,
     presets=PRESETS, build=build, tasks=bert.TASKS, unsupported_by_layout=no_published_layout, recipes=bert.TASK_RECIPES,
     finetune_recipes=bert.FINETUNE_RECIPES,
 )  # fmt: skip

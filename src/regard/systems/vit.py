@@ -166,7 +166,7 @@ def unsupported_by_layout(config: Config) -> str:
 
 
 SYSTEM = System(
-    name="vit", description="encoder of 2020 that reads pictures as patches", config=Config, presets=PRESETS, build=build,
+    name="vit", description="Vision Transformer (ViT, 2020)", config=Config, presets=PRESETS, build=build,
     tasks=("classify", "segment", "depth"), modality="image", names=NAMES, published=PUBLISHED, from_published=from_published,
     unsupported_by_layout=unsupported_by_layout, recipes=vision.DENSE_RECIPES, finetune_recipes=vision.FINETUNE_RECIPES,
 )  # fmt: skip

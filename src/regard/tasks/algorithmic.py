@@ -27,7 +27,7 @@ from regard.types import Prediction
 
 class Algorithmic(SyntheticTask, Translate):
     name = "algorithmic"
-    description = "questions with answers, made by a rule (copy, facts-2, …) or read from files; answers with one"
+    description = "Algorithmic tasks: copy, reverse, sort, add, facts (bAbI style)."
     unit = "questions"
     metric = "exact"
     sample_type = AlgorithmicQuestion

@@ -96,7 +96,7 @@ class CaptionIndex:
 
 class Caption(ImageTask):
     name = "caption"
-    description = "pictures with captions (JSON lines, COCO's JSON, a table); answers with a caption"
+    description = "Image captioning: images with captions."
     columns = ("image", "captions")
     metric = "cider"
     sample_type = CaptionedImage

@@ -32,7 +32,7 @@ from regard.types import IGNORE, Prediction
 
 class Choose(SequenceHeadTask):
     name = "choose"
-    description = "a context, perhaps a question, and choices; answers with one of the choices"
+    description = "Multiple choice: context, optional question, choices."
     columns = QUESTION_COLUMNS
     unit = "questions"
     sample_type = ChoiceSample

@@ -47,7 +47,7 @@ MAX_PRINTED_LABELS = 5
 
 class Classify(SequenceHeadTask):
     name = "classify"
-    description = "texts, or pairs of texts, with a class or several; answers with the class"
+    description = "Classification of texts or text pairs, single- or multi-label."
     columns = LABELED_COLUMNS
     unit = "texts"
     sample_type = LabeledText

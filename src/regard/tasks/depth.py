@@ -42,7 +42,7 @@ class DepthContext(ImageBatchContext):
 
 class Depth(DensePredictionTask):
     name = "depth"
-    description = "pictures with maps of depth (two folders, or a table); answers with the distance of each pixel"
+    description = "Depth estimation: images with depth maps."
     columns = ("image", "depth")
     metric = "abs_rel"
     lower_is_better = True

@@ -67,7 +67,7 @@ class Embeddings(NamedTuple):
 
 class Embed(Task):
     name = "embed"
-    description = "pairs of texts that belong together; answers with a vector, or with the nearest of many texts"
+    description = "Sentence embeddings: pairs of similar texts (contrastive)."
     columns = SIDES
     unit = "pairs"
     metric = "mrr"

@@ -35,7 +35,7 @@ from regard.types import Batch, Prediction
 
 
 class ImageClassification(ClassificationMixin, ImageTask):
-    description = "pictures with a class (a folder for each, or a table); answers with the class"
+    description = "Image classification, single- or multi-label."
     columns = ("image", "label")
     default_model = "vit-tiny"
     fields = ("picture", "label")

@@ -54,7 +54,7 @@ class ImagePrompt:
 
 class ImageGeneration(ImageTask):
     name = "draw"
-    description = "pictures; draws others like them, or goes on with the upper half of one"
+    description = "Image generation and completion: images."
     columns = ("image",)
     metric = "bits_per_pixel"
     lower_is_better = True

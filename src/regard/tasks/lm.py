@@ -60,7 +60,7 @@ SHOWN, BEGINNING = 3, 120
 
 class LanguageModeling(Task):
     name = "lm"
-    description = "plain text; goes on with what it is given"
+    description = "Causal language modeling and text generation: plain text."
     columns = ("text",)
     unit = "passages"
     metric = "loss"

@@ -66,7 +66,7 @@ class MaskingContext:
 
 class MaskedLM(Task):
     name = "mlm"
-    description = "documents; says which words are hidden, and whether a text follows another: pre-training of encoders"
+    description = "Masked language modeling (and next-sentence prediction): documents."
     columns = ("text",)
     unit = "passages"
     metric = "loss"

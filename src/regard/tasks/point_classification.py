@@ -27,7 +27,7 @@ MAX_VOTES = 8
 
 
 class PointClassification(ClassificationMixin, PointCloudTask):
-    description = "point clouds with a class (a folder for each, or a table); answers with the class"
+    description = "Point-cloud classification."
     columns = ("cloud", "label")
     fields = ("cloud", "label")
     settings_used = (*PointCloudTask.settings_used, "decode.num_votes")

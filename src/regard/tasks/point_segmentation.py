@@ -55,7 +55,7 @@ MAX_FIGURE_SAMPLES = 3
 
 class PointSegmentation(PointCloudTask):
     name = "segment"
-    description = "point clouds whose points have classes; answers with the class of each point"
+    description = "Point-cloud segmentation: clouds with labels per point."
     columns = ("cloud",)
     metric = "miou"
     has_labels = True

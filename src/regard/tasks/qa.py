@@ -56,7 +56,7 @@ class SpanCandidate(NamedTuple):
 
 class QuestionAnswering(TokenHeadTask):
     name = "qa"
-    description = "questions about a context, whose answers stand in it; answers with the words that stand there"
+    description = "Extractive question answering: question, context, answer."
     columns = COLUMNS
     unit = "questions"
     metric = "f1"

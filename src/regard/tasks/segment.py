@@ -47,7 +47,7 @@ class SegmentationContext(ImageBatchContext):
 
 class Segment(DensePredictionTask):
     name = "segment"
-    description = "pictures with masks of classes (two folders, or a table); answers with the class of each pixel"
+    description = "Semantic segmentation: images with masks."
     columns = ("image", "mask")
     metric = "miou"
     default_model = "dpt-small"

@@ -42,7 +42,7 @@ WORD_PATTERN = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
 
 class Tag(TokenHeadTask):
     name = "tag"
-    description = "sentences with a tag for each word; answers with tags, and with the entities that they spell"
+    description = "Token classification (NER, POS): one tag per word."
     columns = COLUMNS
     unit = "sentences"
     metric = "f1"

@@ -38,7 +38,7 @@ from regard.types import IGNORE, Batch, Prediction
 
 class Translate(Task):
     name = "translate"
-    description = "sentence pairs in two languages; answers with a translation"
+    description = "Translation: sentence pairs."
     columns = ("source", "target")
     unit = "pairs"
     metric = "bleu"

@@ -134,6 +134,6 @@ def build(config: Config) -> CaptionTransformer:
 
 
 SYSTEM = System(
-    name="caption-transformer", description="captioner of convolutions and the Transformer", config=Config, presets=PRESETS,
+    name="caption-transformer", description="CNN + Transformer captioning", config=Config, presets=PRESETS,
     build=build, tasks=("caption",), modality="image", unsupported_by_layout=no_published_layout, finetune_recipes=FINETUNE_RECIPES,
 )  # fmt: skip

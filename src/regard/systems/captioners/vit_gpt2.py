@@ -240,7 +240,7 @@ def unsupported_by_layout(config: Config) -> str:
 
 
 SYSTEM = System(
-    name="caption-vit", description="captioner of Transformers alone: ViT sees, GPT-2 speaks", config=Config, presets=PRESETS,
+    name="caption-vit", description="ViT + GPT-2 captioning", config=Config, presets=PRESETS,
     build=build, tasks=("caption",), modality="image", names=NAMES, published=PUBLISHED, from_published=from_published, unsupported_by_layout=unsupported_by_layout,
     finetune_recipes=FINETUNE_RECIPES,
 )  # fmt: skip
