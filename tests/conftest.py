@@ -330,7 +330,7 @@ def stopped_in(step: int) -> Iterator[None]:
     real = Trainer.micro_batch
 
     def grain(self: Any, number: int) -> Any:
-        if number == (step - 1) * self.config.accumulate:
+        if number == (step - 1) * self.config.grad_accum:
             os.kill(os.getpid(), signal.SIGTERM)
         return real(self, number)
 

@@ -136,9 +136,9 @@ class BeamSearch:
         self.last_tokens = self.last_tokens[flat]
         if self.repetition is not None:
             self.repetition.select_rows(flat)
-        for name in ("limits", "active", "scores", "done"):
+        for name in ("limits", "active", "scores", "finished_scores"):
             setattr(self, name, getattr(self, name)[rows])
-        for name in ("names", "worths", "orders"):
+        for name in ("candidates", "candidate_scores", "survivors"):
             setattr(self, name, getattr(self, name)[:, rows])
         self.row_offsets = self.row_offsets[: len(rows)]
         self.rows = self.rows[rows.cpu().numpy()]

@@ -247,7 +247,7 @@ def _pad_inputs(batch: Batch, step: int) -> Batch:
     more = _round_up(L, step) - L
     changed: dict[str, Any] = {
         name: F.pad(value, (0, more))
-        for name in ("inputs", "token_types", "where")
+        for name in ("inputs", "token_types", "positions")
         if (value := getattr(batch, name)) is not None and value.shape[-1] == L
     }
     lengths = torch.full((B,), L, device=batch.inputs.device) if batch.mask is None else batch.mask

@@ -119,10 +119,10 @@ class GreedyOrSample:
         if (self.settings, self.eos_id, self.num_samples) != (other.settings, other.eos_id, other.num_samples):
             raise ValueError("quests that join must have the same settings")
         self.state.append_rows(other.state)
-        for name in ("last_tokens", "limits", "t", "open", "met"):
+        for name in ("last_tokens", "limits", "lengths", "active", "stopped"):
             setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
         longest = max(len(self.tokens), len(other.tokens))
-        for name in ("tokens", "logs", *(() if self.uniforms is None else ("chances",))):
+        for name in ("tokens", "log_probs", *(() if self.uniforms is None else ("uniforms",))):
             both = [F.pad(x, (0, 0, 0, longest - len(x))) for x in (getattr(self, name), getattr(other, name))]
             setattr(self, name, torch.cat(both, 1))
         if self.repetition is not None and other.repetition is not None:

@@ -66,7 +66,7 @@ class PointProcessor:
             raise SettingError(f"data.num_points must be at least 1, or 0 for all, not {self.count}.")
         for name in ("voxel", "block"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise SettingError(f"data.{name} must be at least 0, not {getattr(self, name)}.")
+                raise SettingError(f"data.{name}_size must be at least 0, not {getattr(self, name)}.")
         if self.frame not in ("unit_sphere", "center", "floor") or self.up not in ("x", "y", "z"):
             raise SettingError(f"there is no frame '{self.frame}' with {self.up} upwards.")
         if self.block and self.frame == "unit_sphere":

@@ -206,7 +206,7 @@ def read_backbone_config(config: dict[str, Any] | None, channels: int, all_stage
     }
     right = told_of(found["backbone_depths"], found["stem_channels"], found["norm_groups"])
     told["global_padding"] = str(told["global_padding"]).upper()
-    told["hidden_sizes"] = list(told["hidden_sizes"])[: len(found["stages"])]
+    told["hidden_sizes"] = list(told["hidden_sizes"])[: len(found["backbone_depths"])]
     told["out_features"] = told.get("out_features") or right["out_features"]
     for key, value in right.items():
         if told[key] != value:
