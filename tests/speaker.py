@@ -29,14 +29,14 @@ from regard.types import Batch, BodyOutput
 
 @dataclass(frozen=True)
 class Config:
-    vocabulary: int = 300
-    length: int = 16
+    vocab_size: int = 300
+    max_length: int = 16
     width: int = 16
-    size: int = 16
-    channels: int = 3
-    pad: int = 0
-    start: int = 1
-    end: int = 2
+    image_size: int = 16
+    in_channels: int = 3
+    pad_id: int = 0
+    bos_id: int = 1
+    eos_id: int = 2
     penalty: float = 0.0
 
 
@@ -83,11 +83,11 @@ class Speaker(nn.Module):
 
 
 RECIPE: dict[str, dict[str, Any]] = {
-    "train": {"num_steps": 12, "every": 4, "log": 2, "images": 8, "rate": 5e-3, "warmup": 2, "precision": "float32"},
-    "data": {"vocab_size": 300, "attention_score": 4, "share": 0.2},
+    "train": {"steps": 12, "eval_every": 4, "log_every": 2, "batch_size": 8, "lr": 5e-3, "warmup_steps": 2, "precision": "float32"},
+    "data": {"vocab_size": 300, "eval_samples": 4, "valid_fraction": 0.2},
 }
 SYSTEM = System(
-    "speaker", "a stand-in", Config, {"speaker-tiny": Preset(Config(), 8_028, RECIPE)}, Speaker, ("caption",), "pictures",
+    "speaker", "a stand-in", Config, {"speaker-tiny": Preset(Config(), 8_028, RECIPE)}, Speaker, ("caption",), "image",
     unsupported_by_layout=no_published_layout,
 )  # fmt: skip
 

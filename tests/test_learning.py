@@ -38,7 +38,7 @@ def ranked(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
         return {**scores, "bleu": 1.0}, answers
 
     monkeypatch.setattr("regard.runs.trainer.validation_loss", lambda *_: LossSum(next(found, 0.0), 1.0))
-    monkeypatch.setattr(Translate, "score", score)
+    monkeypatch.setattr(Translate, "evaluate", score)
 
 
 LAST = ("train.average_checkpoints=3", "train.keep_checkpoints=1", "train.steps=14")
@@ -189,7 +189,7 @@ def test_patterns_that_match_nothing_are_refused_with_the_nearest_name() -> None
     nearest = r"encoder\.blocks\.0\.attend\.norm\.weight"
     with pytest.raises(SettingError, match=rf"train\.freeze.*{nearest}"):
         freeze(tiny("transformer"), [near])
-    with pytest.raises(SettingError, match=rf"train\.rates.*{nearest}"):
+    with pytest.raises(SettingError, match=rf"train\.lr_overrides.*{nearest}"):
         make_optimizer(tiny("transformer"), TrainSettings(lr_overrides={near: 0.1}))
 
 
@@ -204,7 +204,7 @@ def test_what_leaves_nothing_to_learn_is_refused_before_a_folder_is_made(
 
 def test_rates_and_frozen_parts_may_be_said_in_a_file_or_in_python(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
-    file.write_text("train:\n  rates:\n    encoder.*: 1e-5\n    tokens.*: 0.5\n  freeze: [decoder.*, '*.bias']\n")
+    file.write_text("train:\n  lr_overrides:\n    encoder.*: 1e-5\n    tokens.*: 0.5\n  freeze: [decoder.*, '*.bias']\n")
     said = ["train.lr_overrides=encoder.*=1e-5,tokens.*=0.5", "train.freeze=decoder.*,*.bias"]
     mapping = {"train.lr_overrides": {"encoder.*": 1e-5, "tokens.*": 0.5}, "train.freeze": ("decoder.*", "*.bias")}
     settings = [
@@ -266,7 +266,7 @@ def test_a_run_goes_on_packed_as_it_began_wherever_it_goes_on(few: Path, tmp_pat
     with stopped_in(6):
         train_tiny(few, out, *TWELVE, "train.packing=on")
     known = facts(out)
-    known["settings"]["train"]["packed"] = "auto"  # as a run that began on another device has it
+    known["settings"]["train"]["packing"] = "auto"  # as a run that began on another device has it
     (out / "regard.json").write_text(json.dumps(known))
     said = train_tiny((), out, tiny=False, resume=True)
     assert "packed rows" in said

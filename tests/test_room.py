@@ -58,7 +58,7 @@ def test_rows_that_take_too_much_memory_are_followed_in_parts(
     limits = torch.tensor([7, 3, 5, 6, 4])
     right, sizes, real = search(body, batch, 2, limits, settings), [], body.step
     held, beams = body.recurrent_sizes(batch), way.get("num_beams", 1)
-    one = beams * (2 * 8 * held.state_size + memory_budget.BYTES_PER_LOGIT * held.vocabulary)
+    one = beams * (2 * 8 * held.state_size + memory_budget.BYTES_PER_LOGIT * held.vocab_size)
     monkeypatch.setattr(memory_budget, "DEFAULT_BUDGET", one * paths + one // 2)
     body.step = lambda tokens, state: sizes.append(len(tokens)) or real(tokens, state)
     found = search(body, batch, 2, limits, settings)

@@ -196,7 +196,7 @@ TINY: dict[str, Tiny] = {
         universal.Config(width=12, num_steps=3, heads=3, ffn_dim=20, vocab_size=23, max_length=40, max_position_offset=5),
         PAIRS,
         {
-            "act": {"act": True, "act_max_steps": 5, "act_epsilon": 0.1},
+            "halting": {"act": True, "act_max_steps": 5, "act_epsilon": 0.1},
             "halting, accumulated": {"act": True, "act_max_steps": 6, "act_epsilon": 0.01, "act_mixing": "accumulated", "norm_position": "pre"},
             "pre-norm, steps learnt": {"norm_position": "pre", "step_embedding": "learned", "position_embedding": "halves", "pad_id": 5, "bos_id": 0},
         },
@@ -207,7 +207,7 @@ TINY: dict[str, Tiny] = {
         ),
         WORDS,
         {
-            "act": {"act": True, "act_max_steps": 5, "act_epsilon": 0.1},
+            "halting": {"act": True, "act_max_steps": 5, "act_epsilon": 0.1},
             "halting, accumulated": {"act": True, "act_max_steps": 6, "act_mixing": "accumulated", "norm_position": "pre"},
             "pre-norm, steps learnt": {"norm_position": "pre", "step_embedding": "learned", "position_embedding": "halves", "type_vocab_size": 1},
         },
