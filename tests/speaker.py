@@ -63,10 +63,10 @@ class Speaker(nn.Module):
         for token in batch.decoder_inputs.unbind(1):
             h = self.move(token, seen, h)
             rows.append(h)
-        side = {"attention_penalty": self.config.penalty * seen.square().sum()} if self.config.penalty else {}
+        side = {"penalty": self.config.penalty * seen.square().sum()} if self.config.penalty else {}
         return BodyOutput(torch.stack(rows, 1), aux_losses=side)
 
-    def read(self, states: Tensor) -> Tensor:
+    def to_logits(self, states: Tensor) -> Tensor:
         return self.out(states)
 
     def start(self, batch: Batch, room: int | None = None) -> RecurrentState:
@@ -134,7 +134,7 @@ def model(album: Path, **changes: Any) -> Model:
     config = replace(Config(), **changes)
     reader = TASK.build_processor(text, config, DataSettings())
     torch.manual_seed(3)
-    return assemble(ModelSpec(SYSTEM, TASK.fit(config, reader), TASK), reader).double().eval()
+    return assemble(ModelSpec(SYSTEM, TASK.fit_config(config, reader), TASK), reader).double().eval()
 
 
 def encoded(album: Path, made: Model, longest: int = 99, data: DataSettings | None = None) -> Any:

@@ -54,12 +54,12 @@ def test_it_is_listed_and_checked() -> None:
 def test_a_row_is_a_picture_with_one_of_its_captions(album: Path) -> None:
     made, some = model(album), samples(album)
     found = encoded(album, made)
-    assert len(found) == TASK.count(found) == 30 and TASK.left(found) == sum(len(s.captions) for s in some) == 75
+    assert len(found) == TASK.num_samples(found) == 30 and TASK.num_rows(found) == sum(len(s.captions) for s in some) == 75
     told: list[tuple[float, str]] = []
-    for batch in TASK.batches(found, made.config, 8):
-        assert batch.x.dtype == torch.uint8 and batch.augment_params is None and batch.target is not None
-        assert batch.image_index is not None and len(batch.x) == len(batch.image_index.unique()), "each picture once"
-        for x, target, labels in zip(batch.x[batch.image_index], batch.target, batch.labels, strict=True):  # type: ignore[arg-type]
+    for batch in TASK.eval_batches(found, made.config, 8):
+        assert batch.inputs.dtype == torch.uint8 and batch.augment_params is None and batch.decoder_inputs is not None
+        assert batch.image_index is not None and len(batch.inputs) == len(batch.image_index.unique()), "each picture once"
+        for x, target, labels in zip(batch.inputs[batch.image_index], batch.decoder_inputs, batch.labels, strict=True):  # type: ignore[arg-type]
             n = int((labels != IGNORE).sum())
             assert target[0] == made.config.bos_id and labels[n - 1] == made.config.eos_id
             assert target[1:n].tolist() == labels[: n - 1].tolist() and (target[n:] == made.config.pad_id).all()
@@ -73,13 +73,13 @@ def test_a_row_is_a_picture_with_one_of_its_captions(album: Path) -> None:
 def test_captions_that_are_too_long_are_left_out_and_their_pictures_stay(album: Path) -> None:
     made = model(album)
     whole, short = encoded(album, made), encoded(album, made, longest=4)
-    assert TASK.left(short) < TASK.left(whole) and len(short) == 30 and short.too_long
-    assert len(short.too_long) == TASK.left(whole) - TASK.left(short)
+    assert TASK.num_rows(short) < TASK.num_rows(whole) and len(short) == 30 and short.too_long
+    assert len(short.too_long) == TASK.num_rows(whole) - TASK.num_rows(short)
     assert caption_index(short).lengths.max() <= 5 and set(caption_index(short).sample_index) <= set(range(30))
-    narrow = model(album, length=5)
+    narrow = model(album, max_length=5)
     assert caption_index(encoded(album, narrow)).lengths.max() <= 5
     none = encoded(album, made, longest=1)
-    assert TASK.left(none) == 0 and len(none) == 30
+    assert TASK.num_rows(none) == 0 and len(none) == 30
 
 
 def test_grains_have_like_lengths_or_one_shape(album: Path) -> None:
@@ -98,7 +98,7 @@ def test_grains_have_like_lengths_or_one_shape(album: Path) -> None:
             range(75)
         )
     assert plan.padding_fraction() < 0.1
-    shapes = {tuple(TASK.collate(found, g, made.config, steady.shape).target.shape) for g in steady.epoch(1)}
+    shapes = {tuple(TASK.collate(found, g, made.config, steady.shape).decoder_inputs.shape) for g in steady.epoch(1)}
     assert shapes == {(8, steady.shape.max_lengths[0])} and steady.shape.max_lengths[0] <= made.config.max_length
     plain = TASK.collate(found, steady.epoch(1)[0], made.config)
     padded = TASK.collate(found, steady.epoch(1)[0], made.config, steady.shape)
@@ -111,7 +111,7 @@ def test_a_picture_is_decoded_once_for_all_its_captions(album: Path, monkeypatch
 
     seen: list[Any] = []
     real = pictured.read_image
-    monkeypatch.setattr(pictured, "read_picture", lambda source, least=0: seen.append(source) or real(source, least))
+    monkeypatch.setattr(pictured, "read_image", lambda source, min_side=0: seen.append(source) or real(source, min_side))
     made = model(album)
     found = encoded(album, made)
     plan = TASK.sampler(found, made.config, 8, 5, False)
@@ -125,20 +125,20 @@ def test_pictures_are_changed_while_learning_and_captions_are_not(album: Path) -
     found = encoded(album, made, data=DataSettings(flip=True, color_jitter=0.3))
     grain = TASK.sampler(found, made.config, 8, 5, False).epoch(0)[0]
     batch, again = (TASK.collate(found, grain, made.config) for _ in range(2))
-    assert batch.augment_params is not None and torch.equal(batch.augment_params, again.changes)  # type: ignore[arg-type]
-    assert TASK.prepare_inputs(made, batch).changes is None
+    assert batch.augment_params is not None and torch.equal(batch.augment_params, again.augment_params)  # type: ignore[arg-type]
+    assert TASK.prepare_inputs(made, batch).augment_params is None
     with pytest.raises(SettingError, match=r"data\.mixup"):
-        TASK.check(made.config, 8, DataSettings(mixup=0.2))
-    with pytest.raises(SettingError, match=r"data\.kind=characters"):
-        TASK.check(made.config, 8, DataSettings(tokenizer_type="char"))
+        TASK.check_settings(made.config, 8, DataSettings(mixup=0.2))
+    with pytest.raises(SettingError, match=r"data\.tokenizer_type=char"):
+        TASK.check_settings(made.config, 8, DataSettings(tokenizer_type="char"))
 
 
 def test_the_penalty_counts_while_learning(album: Path) -> None:
     made, plain = model(album, penalty=0.5), model(album)
     plain.body.load_state_dict(made.body.state_dict())
-    batch = next(TASK.batches(encoded(album, made), made.config, 8))
+    batch = next(TASK.eval_batches(encoded(album, made), made.config, 8))
     with torch.no_grad():
-        own = float(made.body(TASK.prepare_inputs(made, batch)).side["penalty"])
+        own = float(made.body(TASK.prepare_inputs(made, batch)).aux_losses["penalty"])
         without, count = TASK.loss(plain, batch, LossWeights(smoothing=0.1))
         assert float(TASK.loss(made, batch, LossWeights(smoothing=0.1))[0]) == pytest.approx(float(without), rel=1e-12)
         learns = float(TASK.loss(made.train(), batch, LossWeights(smoothing=0.1))[0])
@@ -187,7 +187,7 @@ def test_pictures_are_made_ready_as_what_a_captioner_sees_through_wants_them(alb
     class Through(speaker.Config):
         said: ImageProcessor | None = None
 
-        def pixels(self) -> ImageProcessor | None:
+        def image_processor(self) -> ImageProcessor | None:
             return self.said
 
     text, own = TextTokenizer.train_sentence_bpe(["a b"], 300), ImageProcessor((16, 16), mean=(0.1, 0.2, 0.3))
@@ -208,4 +208,4 @@ def test_a_tokenizer_may_be_brought(album: Path, tmp_path: Path) -> None:
     assert config.vocab_size == text.size
     TextTokenizer.train_lm_bpe(TASK.tokenizer_texts(samples(album)), 300).save(tmp_path / "other.json")
     adopted = TASK.adapt_tokenizer(TextTokenizer.load(tmp_path / "other.json"))
-    assert adopted.role("pad") is not None and adopted.role("start") == adopted.role("end") is not None
+    assert adopted.special_id("pad") is not None and adopted.special_id("start") == adopted.special_id("end") is not None

@@ -60,7 +60,7 @@ def test_neighbours_and_padding_change_nothing(name: str, eyes: str) -> None:
     for row, length in enumerate((6, 3, 5)):
         alone = Batch(batch.inputs[row : row + 1], decoder_inputs=batch.decoder_inputs[row : row + 1, :length])
         near(together[row : row + 1, :length], logits_of(body, alone), 1e-11)
-    longer = replace(batch, target=torch.nn.functional.pad(batch.decoder_inputs, (0, 2), pad_value=7), labels=None)
+    longer = replace(batch, decoder_inputs=torch.nn.functional.pad(batch.decoder_inputs, (0, 2), value=7), labels=None)
     near(logits_of(body, longer)[:, :6], together, 1e-11)
 
 
@@ -70,7 +70,7 @@ def test_a_picture_with_several_captions_is_looked_at_once(name: str, eyes: str)
     looked: list[int] = []
     body.eyes.body.register_forward_pre_hook(lambda _, given: looked.append(len(given[0].inputs)))
     repeated = logits_of(body, replace(batch, inputs=batch.inputs[owners]))
-    once = replace(batch, inputs=batch.inputs[:2], owners=owners)
+    once = replace(batch, inputs=batch.inputs[:2], image_index=owners)
     near(logits_of(body, once), repeated, 1e-11)
     assert looked == [4, 2]
     with pytest.raises(ValueError, match="picture"):
@@ -93,10 +93,10 @@ def test_rows_come_and_go_wherever_they_stand(name: str, eyes: str) -> None:
     first, second = logits_of(body, batch), logits_of(body, wide)
     with torch.no_grad():
         state = body.start(replace(batch, decoder_inputs=batch.decoder_inputs[:, :2]))
-        state.join(body.start(replace(wide, target=wide.decoder_inputs[:, :5])))
+        state.append_rows(body.start(replace(wide, decoder_inputs=wide.decoder_inputs[:, :5])))
         tokens = torch.cat([batch.decoder_inputs[:, 1], wide.decoder_inputs[:, 4]])
         near(body.step(tokens, state), torch.cat([first[:, 1], second[:, 4]]), 1e-11)
-        state.keep(torch.tensor([2, 1]))
+        state.select_rows(torch.tensor([2, 1]))
         near(
             body.step(torch.stack([wide.decoder_inputs[0, 5], batch.decoder_inputs[1, 2]]), state),
             torch.stack([second[0, 5], first[1, 2]]),
@@ -162,7 +162,7 @@ def test_fixed_shapes_find_what_growing_ones_find_and_rows_alone(
 ) -> None:
     body, batch, limits = made(name, eyes, seed=5, max_length=10), batch_of((1, 1, 1)), torch.tensor([6, 9, 7])
     right = search(body, batch, 2, limits, settings)
-    assert body.fixed and any(len(options[0].tokens) > 2 for options in right)
+    assert body.static_cache and any(len(options[0].tokens) > 2 for options in right)
     for row in range(3):
         alone = search(
             body, batch.select_rows(torch.tensor([row])), 2, limits[row : row + 1], settings, np.array([row])
@@ -231,7 +231,7 @@ def test_a_lower_map_is_looked_at_and_nothing_behind_it_is_kept(name: str, eyes:
     whole.eyes.body.load_state_dict({**whole.eyes.body.state_dict(), **kept})
     right = whole.eyes.body(Batch(batch.inputs), taps=(body.eyes.tap.index,)).hidden_states[0]
     right = right[:, 1:] if right.ndim == 3 else right.flatten(2).mT
-    near(body.eyes.places(batch.inputs), right)
+    near(body.eyes.patch_features(batch.inputs), right)
     assert set(gradients(body, logits_of(body, batch).square().sum())) == {key for key, _ in body.named_parameters()}
 
 
@@ -304,7 +304,7 @@ def test_it_learns_in_bfloat16(name: str, eyes: str) -> None:
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         body.eval()
         whole = logits_of(body, batch).float()
-        state = body.start(replace(batch, target=batch.decoder_inputs[:, :2]))  # type: ignore[index]
+        state = body.start(replace(batch, decoder_inputs=batch.decoder_inputs[:, :2]))  # type: ignore[index]
         ours = body.step(batch.decoder_inputs[:, 1], state).float()  # type: ignore[index]
     assert float((ours - whole[:, 1]).abs().max()) < 0.05 * float(whole.abs().max()) + 0.02
 
@@ -314,7 +314,7 @@ def test_it_learns_in_bfloat16(name: str, eyes: str) -> None:
 def test_a_few_pictures_are_learnt_by_heart(name: str, eyes: str) -> None:
     torch.manual_seed(1)
     body, batch = fresh(name, eyes, dropout=0.0), batch_of()
-    batch = replace(batch, x=batch.inputs.float())
+    batch = replace(batch, inputs=batch.inputs.float())
     body.train()
     optimiser = torch.optim.AdamW(body.parameters(), lr=3e-2 if name == "caption-attend" else 1e-2)
     for _ in range(150 if name == "caption-attend" else 80):
@@ -336,26 +336,26 @@ def test_a_config_remembers_what_it_sees_through(name: str, eyes: str) -> None:
     kept = json.loads(json.dumps(as_dict(config)))
     back = from_dict(type(config), kept, "model.")
     assert back == config and back.encoder_config == config.encoder_config and back.encoder_config["system"] == eyes
-    assert back.encoder_config["config"]["size"] == 32 and back.channels == 3
+    assert back.encoder_config["config"]["image_size"] == 32 and back.channels == 3
     theirs, ours = (SYSTEMS[name].build(c).state_dict() for c in (config, back))
     assert {key: part.shape for key, part in ours.items()} == {key: part.shape for key, part in theirs.items()}
-    with pytest.raises(SettingError, match=r"model\.seeing\.wdith"):
+    with pytest.raises(SettingError, match=r"model\.encoder_config\.wdith"):
         replace(config, encoder_config={"wdith": 3})
-    with pytest.raises(SettingError, match=r"model\.seeing\.name"):  # a file that says half of it
+    with pytest.raises(SettingError, match=r"model\.encoder_config\.name"):  # a file that says half of it
         replace(config, encoder_config={"name": config.encoder, "system": eyes})
 
 
 def test_another_encoder_is_said_by_its_name() -> None:
     config = config_of("caption-attend")
-    other = override(config, {"encoder": "resnet-18", "size": "64"}, "model.")
+    other = override(config, {"encoder": "resnet-18", "image_size": "64"}, "model.")
     assert (
-        other.encoder_config["config"]["widths"] == [64, 128, 256, 512] and other.encoder_config["config"]["size"] == 64
+        other.encoder_config["config"]["widths"] == [64, 128, 256, 512] and other.encoder_config["config"]["image_size"] == 64
     )
-    changed = override(config, {"encoder": "vit-tiny", "encoder_config": "patch=8,depth=3"}, "model.")
+    changed = override(config, {"encoder": "vit-tiny", "encoder_config": "patch_size=8,depth=3"}, "model.")
     assert changed.encoder_config["system"] == "vit" and changed.encoder_config["config"]["depth"] == 3
-    assert override(changed, {"size": 48}, "model.").encoder_config["config"] == {
+    assert override(changed, {"image_size": 48}, "model.").encoder_config["config"] == {
         **changed.encoder_config["config"],
-        "size": 48,
+        "image_size": 48,
     }
     with pytest.raises(UnknownNameError, match="resnet-18"):
         override(config, {"encoder": "resnet18"}, "model.")
@@ -363,13 +363,13 @@ def test_another_encoder_is_said_by_its_name() -> None:
         override(config, {"encoder": "gpt2-small"}, "model.")
     with pytest.raises(SettingError, match="'resnet'"):
         override(config_of("caption-vit"), {"encoder": "resnet-18"}, "model.")
-    with pytest.raises(SettingError, match=r"model\.patch"):
-        override(config, {"encoder": "vit-base-16", "size": 40}, "model.")
-    with pytest.raises(SettingError, match=r"model\.tap"):
-        override(config, {"tap": 4}, "model.")
-    with pytest.raises(SettingError, match=r"model\.tap"):
-        config_of("caption-attend", "hybrid", tap=0)
-    for name, value in (("width", 0), ("vocabulary", 0), ("dropout", 1.0), ("end", 23)):
+    with pytest.raises(SettingError, match=r"model\.patch_size"):
+        override(config, {"encoder": "vit-base-16", "image_size": 40}, "model.")
+    with pytest.raises(SettingError, match=r"model\.feature_level"):
+        override(config, {"feature_level": 4}, "model.")
+    with pytest.raises(SettingError, match=r"model\.feature_level"):
+        config_of("caption-attend", "hybrid", feature_level=0)
+    for name, value in (("width", 0), ("vocab_size", 0), ("dropout", 1.0), ("eos_id", 23)):
         with pytest.raises(SettingError, match=rf"model\.{name}"):
             override(config, {name: value}, "model.")
 

@@ -102,5 +102,5 @@ def test_a_run_that_was_begun_on_a_gpu_goes_on_with_its_grains(
     card = (tmp_path / "run" / "README.md").read_text("utf-8")
     told = next(line for line in card.splitlines() if line.startswith("- batches: "))
     assert re.fullmatch(r"- batches: rows of (\d sizes|one size), \d+\.\d % of them padding", told)
-    ours, right = (regard.load(tmp_path / name).state_dict() for name in ("predict", "whole"))
+    ours, right = (regard.load(tmp_path / name).state_dict() for name in ("run", "whole"))
     assert all(torch.equal(ours[key], right[key]) for key in right)

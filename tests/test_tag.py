@@ -81,13 +81,13 @@ def test_the_loss_is_the_cross_entropy_of_first_pieces_padded_and_packed_alike()
 
 
 def test_a_long_sentence_is_read_in_windows_and_every_word_answered_once() -> None:
-    model = encoder("tag", TEXTS, LABELS, length=12)
+    model = encoder("tag", TEXTS, LABELS, max_length=12)
     words = ("john", "unbelievably", "rome", "longwinded", "to", "mary") * 5
     encoded = TASK.encode([TaggedSentence(words, ())], model.tokenizer, model.config, 12)
     assert len(encoded) > 3 and TASK.num_samples(encoded) == 1
     assert max(map(len, encoded.fields["text"])) == 12
     answer = model.predict(words)
-    assert len(answer.value) == len(words) == len(answer.scores) and answer.tokens == words
+    assert len(answer.value) == len(words) == len(answer.score) and answer.tokens == words
     # each word has the tag of the window in which it has most around it
     best: dict[int, tuple[int, str]] = {}
     ids, owners = model.tokenizer.encode_words([words])[0]

@@ -163,7 +163,7 @@ class GraphLease:
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         quest = self.graphed.search
-        return quest.gathered(dict(enumerate(quest.answers(list(range(self.num_rows))))))
+        return quest.collect(dict(enumerate(quest.hypotheses(list(range(self.num_rows))))))
 
     def release(self) -> None:
         with self.cache.lock:
