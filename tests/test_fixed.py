@@ -91,7 +91,7 @@ def test_beams_share_keys_and_keep_their_own_pasts(room: int | None, prompt: int
             paths = paths[rows]
             if number == 1:  # the second source leaves
                 kept = [4, 5, 0, 1]
-                state.keep(torch.tensor(kept))
+                state.select_rows(torch.tensor(kept))
                 paths, owners, said = paths[kept], owners[kept], said[:, :4]
     assert state.layers[0].attend.k.shape[0] == 2, "keys are of sources, not of beams"
 
@@ -152,7 +152,7 @@ def test_a_model_that_nobody_holds_is_gone_with_its_recordings() -> None:
 def test_two_threads_ask_one_model() -> None:
     model = tiny("transformer")
     batch, limits = asked(2, model)
-    others = [replace(batch, x=(batch.inputs + shift) % 9 + 3) for shift in range(4)]
+    others = [replace(batch, inputs=(batch.inputs + shift) % 9 + 3) for shift in range(4)]
     right = [found(model, other, limits) for other in others]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(3):

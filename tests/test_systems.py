@@ -248,10 +248,10 @@ def wider(ids: Tensor, lengths: Tensor, more: int, vocabulary: int) -> tuple[Ten
 
 def beside(batch: Batch, more: int) -> dict[str, Any]:
     """What belongs to the tokens of a text, for so many columns more of which nothing is asked."""
-    filled = {"labels": IGNORE, "token_types": 0, "marked": False}
+    filled = {"labels": IGNORE, "token_types": 0, "global_tokens": False}
     tables = {name: getattr(batch, name) for name in filled}
     return {
-        name: torch.nn.functional.pad(table, (0, more), pad_value=filled[name])
+        name: torch.nn.functional.pad(table, (0, more), value=filled[name])
         for name, table in tables.items()
         if table is not None
     }
@@ -277,7 +277,7 @@ def test_what_stands_in_padding_changes_nothing(name: str, label: str, form: str
         labels = torch.full(target.shape, IGNORE).masked_fill(real, 0)
         near(asked(model, replace(changed, decoder_inputs=target, labels=labels)), right)
         mask = real if form == "marks" else lengths
-        near(asked(model, replace(changed, target=target, target_mask=mask, labels=labels)), right)
+        near(asked(model, replace(changed, decoder_inputs=target, decoder_mask=mask, labels=labels)), right)
 
 
 @cases

@@ -49,7 +49,7 @@ class GraphedSearch:
         self.graph: torch.cuda.CUDAGraph | None = None
         if graph:
             before = [tensor.clone() for tensor in self.tensors]
-            self.graph, _ = capture(search.step, search.open.device, warmup=2)
+            self.graph, _ = capture(search.step, search.active.device, warmup=2)
             for tensor, old in zip(self.tensors, before, strict=True):
                 tensor.copy_(old)
 

@@ -95,7 +95,7 @@ def explain_caption(
         raise RegardError("a caption shows what each of its words looked at: no place can be asked.")
     pixels, text, config = model.require_image_processor(), model.require_tokenizer(), model.config
     whole = load_image(source)
-    seen, kept = pixels.prepare(whole), pixels.kept(*whole.shape[:2])
+    seen, kept = pixels.prepare(whole), pixels.crop_fraction(*whole.shape[:2])
     said = _caption_ids(model, source, target)
     # what was broken off is as long as can be read, and its end was not said
     read, says = [config.bos_id, *said][: config.max_length], [*said, config.eos_id][: config.max_length]

@@ -93,7 +93,7 @@ def decide_mlm(model: Any, source: Any, target: str | None) -> Decision:
     answer = model.predict(source)
     text, config = model.require_tokenizer(), model.config
     marks = SpecialTokens.from_tokenizer(text, config)
-    (ids,) = text.encode_gaps([source.replace(MASK, mask_token(text))])
+    (ids,) = text.encode_masked([source.replace(MASK, mask_token(text))])
     row = [*marks.start, *ids, *marks.extract]
     batch = Batch(torch.tensor([row], device=model.device))
     places = [at for at, token in enumerate(row) if token == config.mask_id]

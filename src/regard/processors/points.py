@@ -71,7 +71,7 @@ class PointProcessor:
             raise SettingError(f"there is no frame '{self.frame}' with {self.up} upwards.")
         if self.block and self.frame == "unit_sphere":
             raise SettingError(
-                "blocks of a scene keep its metres: data.block_size goes with data.point_norm=floor or centred."
+                "blocks of a scene keep its metres: data.block_size goes with data.point_norm=floor or center."
             )
         if self.block and self.block < self.voxel:
             raise SettingError(f"a block of {self.block} is smaller than the cells of data.voxel_size={self.voxel}.")

@@ -76,7 +76,7 @@ def new_spec(request: TrainRequest) -> TrainSpec:
     if is_folder_path(name):
         name = os.path.abspath(name)
         loaded = load(name, task=request.task.name)
-        for key in ("tokenizer", "vocabulary", "kind"):
+        for key in ("tokenizer", "vocab_size", "tokenizer_type"):
             if key in request.overrides.get("data", {}):
                 raise SettingError(f"data.{key} cannot be set here: {name} brings its own tokenizer.")
         recipe = loaded.spec.system.finetune_recipes.get(request.task.name, {})

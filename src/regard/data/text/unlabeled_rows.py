@@ -47,7 +47,7 @@ def read_text_inputs(entry: str, columns: Mapping[str, str] | None, on_error: Er
     from regard.data.text.labeled import read_labeled
 
     for line, item in _report_incomplete(read_labeled(entry, columns, on_error, inputs_only=True), on_error):
-        yield line, item and ((item.text, item.other) if item.other else item.text)
+        yield line, item and ((item.text, item.text_pair) if item.text_pair else item.text)
 
 
 def read_question_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:

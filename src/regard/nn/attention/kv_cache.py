@@ -132,7 +132,7 @@ class StaticCache(KVCache):
     def get_counters(self, kernel: Any) -> Tensor:
         assert self.k is not None
         if self.kernel_counters is None or len(self.kernel_counters) != self.k.shape[0] * self.k.shape[1]:
-            self.kernel_counters = kernel.counters(self.k)
+            self.kernel_counters = kernel.make_counters(self.k)
         assert self.kernel_counters is not None
         return self.kernel_counters
 

@@ -42,13 +42,13 @@ def step_window(block: Any, x: Tensor, cache: Any, mask: AttentionMask | None, p
 
 
 def _is_supported_block(block: Any, x: Tensor, memory: StaticCache) -> bool:
-    if not is_pristine_block(block) or block.crosses or block.training:
+    if not is_pristine_block(block) or block.has_cross_attention or block.training:
         return False
     attend, feed = block.attend, block.feed
     attention = attend.inner
-    if attend.placement != "pre" or feed.placement != "pre" or feed.inner.kind not in FUSED_ACTIVATIONS:
+    if attend.placement != "pre" or feed.placement != "pre" or feed.inner.activation_name not in FUSED_ACTIVATIONS:
         return False
-    if attention.crossing:
+    if attention.is_cross:
         return False
     assert memory.k is not None and memory.v is not None
     wide = feed.inner.down.weight
@@ -73,11 +73,11 @@ def decode_block(block: Any, x: Tensor, cache: StaticCache, positions: Tensor, w
     attention, row = attend.inner, x[:, 0]
     assert cache.k is not None
     qkv = small_linear.small_linear(row, attention.qkv.weight, attention.qkv.bias, norm=_norm_args(attend.norm))
-    scale = attention.score.factor(cache.k.shape[-1])
+    scale = attention.score.resolve_scale(cache.k.shape[-1])
     mixed = step_attention(qkv, cache, positions[:, 0], scale, window)
     row = small_linear.small_linear(mixed, attention.out.weight, attention.out.bias, residual=row)
     up, down = feed.inner.up, feed.inner.down
-    inner = small_linear.small_linear(row, up.weight, up.bias, activation=feed.inner.kind, norm=_norm_args(feed.norm))
+    inner = small_linear.small_linear(row, up.weight, up.bias, activation=feed.inner.activation_name, norm=_norm_args(feed.norm))
     return small_linear.small_linear(inner, down.weight, down.bias, residual=row)[:, None]
 
 
