@@ -25,7 +25,7 @@ def made(task: str, tmp: Path, labels: tuple[str, ...] = (), pair: str = "") -> 
     from dataclasses import replace
 
     model = encoder(task, [STORY, *TEXTS], labels, vocab_size=200)
-    model.spec = replace(model.spec, pair=pair)
+    model.spec = replace(model.spec, head_options=pair)
     return model.save(tmp / task), model
 
 
@@ -71,7 +71,7 @@ def test_pairs_are_two_columns_or_a_line_with_a_tab(cli: Cli, tmp_path: Path) ->
     Path("b.txt").write_text("the cat\ta dog\n")
     for file in ("a.tsv", "b.txt"):
         (row,) = rows(cli("predict", folder, file, "--json").out)
-        assert row["scores"] == pytest.approx(model.predict(("the cat", "a dog")).scores, abs=1e-6)
+        assert row["scores"] == pytest.approx(model.predict(("the cat", "a dog")).score, abs=1e-6)
 
 
 @pytest.mark.parametrize(

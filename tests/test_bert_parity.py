@@ -154,7 +154,7 @@ def test_a_text_longer_than_the_positions_is_refused(tmp_path: Path) -> None:
 def test_the_auxiliary_loss_is_refused(tmp_path: Path) -> None:
     model = loaded(theirs("BertForSequenceClassification"), tmp_path)
     x, mask, _ = inputs()
-    with pytest.raises(RegardError, match="auxiliary"):
+    with pytest.raises(RegardError, match="lm_loss_weight"):
         model.task.loss(model, Batch(x, mask, labels=torch.tensor([0, 1, IGNORE])), LossWeights(auxiliary=0.5))
 
 

@@ -210,7 +210,7 @@ def test_a_folder_of_ours_is_read_by_them(width: int, tmp_path: Path) -> None:
     near(body.to_logits(body(Batch(pictures(3), decoder_inputs=target)).sequence), right, 1e-11)
     back, again = read(tmp_path)
     assert all(torch.equal(part, back.state_dict()[name]) for name, part in body.state_dict().items())
-    assert (again.stem_channels, again.end, again.pad, again.width, again.hidden) == (1, 2, 0, width, 20)
+    assert (again.bos_id, again.eos_id, again.pad_id, again.width, again.ffn_dim) == (1, 2, 0, width, 20)
 
 
 def test_what_would_be_computed_otherwise_is_refused_by_its_name(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_what_would_be_computed_otherwise_is_refused_by_its_name(tmp_path: Path)
     with pytest.raises(WeightsError, match="sliding"):
         reads(told("encoder", sliding=3))
     fields = reads({key: value for key, value in published.items() if not key.endswith("token_id")})
-    assert (fields["start"], fields["end"], fields["pad"]) == (1, 2, 2)
+    assert (fields["bos_id"], fields["eos_id"], fields["pad_id"]) == (1, 2, 2)
 
 
 def test_the_published_count_has_vits_pooler_beside_ours() -> None:

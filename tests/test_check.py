@@ -312,7 +312,7 @@ def test_what_reading_refuses_is_an_error_of_the_check(folder: Path, many: Pairs
 def test_texts_are_not_kept(folder: Path, many: Pairs) -> None:
     survey = PairSurvey([tsv("a.tsv", many)], None)
     survey.read(lambda what, rows: None, "data")
-    numbers = [*survey._where, *survey._sizes, *survey._hashes]
+    numbers = [*survey._sample_lines, *survey._sizes, *survey._hashes]
     assert sum(n.itemsize * len(n) for n in numbers) <= 64 * len(many)
     assert not [value for value in vars(survey).values() if isinstance(value, list) and len(value) > 10]
 
@@ -348,7 +348,7 @@ def test_json_holds_the_same(cli: Callable[..., Any], many: Pairs) -> None:
     said = json.loads(out)
     assert code == 0 and said["counts"] == {"pairs": 1501, "files": 1} and (said["errors"], said["warnings"]) == (0, 1)
     assert said["findings"][0]["kind"] == "control"
-    assert said["findings"][0]["places"] == [{"path": "a.tsv", "line": 1501, "text": "ü\\u0007"}]
+    assert said["findings"][0]["locations"] == [{"path": "a.tsv", "line": 1501, "text": "ü\\u0007"}]
     assert said["lengths"]["source_words"]["least"] == 1
 
 

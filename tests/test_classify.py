@@ -61,10 +61,10 @@ def encode(model: Any, samples: Any, pair: str = "ordered", longest: int = 99) -
 def test_texts_and_pairs_are_put_between_the_marks() -> None:
     model = headed("classify", labels=LABELS)
     one, ordered = encode(model, SAMPLES), encode(model, PAIRS)
-    assert one.sides["text"][0].tolist() == ids("SabcE") and ordered.sides["text"][0].tolist() == ids("SabcDdeE")
+    assert one.fields["text"][0].tolist() == ids("SabcE") and ordered.fields["text"][0].tolist() == ids("SabcDdeE")
     both = encode(model, PAIRS, "symmetric")
-    assert both.sides["text"][0].tolist() == ids("SabcDdeE") + ids("SdeDabcE")
-    assert both.sides["ways"][0].tolist() == [8, 8] and [int(x[0]) for x in both.sides["label"]] == [0, 2, 1]
+    assert both.fields["text"][0].tolist() == ids("SabcDdeE") + ids("SdeDabcE")
+    assert both.fields["ways"][0].tolist() == [8, 8] and [int(x[0]) for x in both.fields["label"]] == [0, 2, 1]
 
 
 def test_what_is_too_long_loses_its_middle_and_never_a_mark() -> None:
@@ -74,12 +74,12 @@ def test_what_is_too_long_loses_its_middle_and_never_a_mark() -> None:
     assert truncate_middle([list(range(9)), list(range(8))], 7) == [[0, 1, 7, 8], [0, 1, 7]]
     assert truncate_middle([[1, 2], [3]], 3) == [[1, 2], [3]]
     model = headed("classify", labels=LABELS)
-    found = encode(model, [LabeledText("abcdefgh", "", "good"), LabeledText("abcdef", "", "bad")], max_length=8)
-    assert found.sides["text"][0].tolist() == ids("SabcfghE") and found.too_long == found.samples[:1]
+    found = encode(model, [LabeledText("abcdefgh", "", "good"), LabeledText("abcdef", "", "bad")], longest=8)
+    assert found.fields["text"][0].tolist() == ids("SabcfghE") and found.too_long == found.samples[:1]
     long = model.predict("abcdefgh" * 4)
     assert long.extra["cut"] and "cut" not in model.predict("abc").extra
     # the context has 24 positions, whatever data.max_length says
-    assert len(encode(model, [LabeledText("a" * 80, "b" * 80, "good")], max_length=500).sides["text"][0]) == 24
+    assert len(encode(model, [LabeledText("a" * 80, "b" * 80, "good")], longest=500).fields["text"][0]) == 24
 
 
 def test_marks_in_a_text_are_text() -> None:
@@ -108,7 +108,7 @@ def test_an_unknown_label_is_named() -> None:
 def oracle(model: Any, encoded: Any, terms: LossWeights) -> Any:
     """The loss, sample by sample and token by token."""
     total = torch.zeros((), dtype=torch.float64)
-    for row, ways, label in zip(*(encoded.sides[name] for name in ("text", "ways", "label")), strict=True):
+    for row, ways, label in zip(*(encoded.fields[name] for name in ("text", "ways", "label")), strict=True):
         parts = [part.tolist() for part in np.split(row, np.cumsum(ways)[:-1])]
         state = sum(last_state(model, part) for part in parts)
         logs = (model.head.classes.weight @ state).log_softmax(-1)
@@ -159,8 +159,8 @@ def test_padding_and_neighbours_change_no_answer() -> None:
 def test_a_symmetric_pair_has_no_order_and_an_ordered_one_has() -> None:
     same, other = (headed("classify", labels=LABELS, pair=pair) for pair in ("symmetric", "ordered"))
     near(*(torch.tensor(same.predict(pair).score) for pair in (("abc", "de"), ("de", "abc"))), 1e-6)
-    assert not np.allclose(other.predict(("abc", "de")).scores, other.predict(("de", "abc")).scores, rtol=1e-3)
-    assert other.predict("abc\tde").score == other.predict(("abc", "de")).scores
+    assert not np.allclose(other.predict(("abc", "de")).score, other.predict(("de", "abc")).score, rtol=1e-3)
+    assert other.predict("abc\tde").score == other.predict(("abc", "de")).score
     listed = other.predict([("abc", "de"), "de\tabc"])
     assert np.allclose(listed[0].score, other.predict("abc\tde").score) and len(listed) == 2
     with pytest.raises(RegardError, match="together"):
@@ -239,7 +239,7 @@ def published(transformers: Any, system: str) -> Any:
 def alike(ours: Any, theirs: Any, asked: Any) -> bool:
     """Sums may be made in another order, where weights lie otherwise."""
     a, b = ours.predict(asked), theirs.predict(asked)
-    return a.value == b.value and np.allclose(a.scores, b.scores, rtol=1e-12)
+    return a.value == b.value and np.allclose(a.score, b.score, rtol=1e-12)
 
 
 def test_classes_without_names_have_those_that_are_meant(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_classifier_loaded_for_another_task_leaves_its_head_out_and_says_so(tm
 
 
 def test_both_orders_cannot_be_said_in_the_published_layout(tmp_path: Path) -> None:
-    model = headed("classify", labels=LABELS, head_options="symmetric")
+    model = headed("classify", labels=LABELS, pair="symmetric")
     with pytest.raises(WeightsError, match="order"):
         regard.save(model, tmp_path / "no")
     model.save(tmp_path / "run")
@@ -461,7 +461,7 @@ def test_a_document_of_65_536_tokens_is_trained_on_and_explained_whole(
     data, valid = tmp_path / "d.jsonl", tmp_path / "v.jsonl"
     for path, some in ((data, rows), (valid, rows[1:])):
         path.write_text("".join(json.dumps(row) + "\n" for row in some))
-    sizes = ("width=4", "depth=1", "heads=1", "hidden=4", "windows=8", "length=65536")
+    sizes = ("width=4", "depth=1", "heads=1", "ffn_dim=4", "attention_window=8", "max_length=65536")
     said = train(
         "classify", data, tmp_path / "run", *(f"model.{size}" for size in sizes), "data.max_length=65536", "data.tokenizer_type=wordpiece",
         "data.vocab_size=40", "train.batch_tokens=65536", "train.steps=2", "train.precision=float32", model="longformer-mini",

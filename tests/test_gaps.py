@@ -60,7 +60,7 @@ def test_every_micro_batch_has_a_seed_of_its_own_and_the_same_one_after_a_resume
 class Quoting(Translate):
     """Predicts fixed texts."""
 
-    def answer(
+    def predict(
         self, model: Any, inputs: Any, decode: DecodeSettings, first: int = 0, budget: int = 8192
     ) -> list[Prediction]:
         return [Prediction(text) for text in SAID]
@@ -84,7 +84,7 @@ def test_bleu_is_that_of_sacrebleu_with_its_own_tokenizer_unless_texts_are_token
 
 def test_a_model_in_training_mode_predicts_without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small().train()
-    monkeypatch.setattr(Translate, "answer", lambda self, model, inputs, decode: [Prediction(model.training)])
+    monkeypatch.setattr(Translate, "predict", lambda self, model, inputs, decode: [Prediction(model.training)])
     assert model.predict("a text").value is False
     assert model.training
 

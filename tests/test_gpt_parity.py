@@ -108,7 +108,7 @@ def rows(vocabulary: int = 23) -> tuple[Tensor, Tensor]:
 
 
 @systems
-@pytest.mark.parametrize("changes", [{}, {"eps": 1e-2}, {"ffn_dim": 48, "heads": 2}, {"length": 9}])
+@pytest.mark.parametrize("changes", [{}, {"norm_eps": 1e-2}, {"ffn_dim": 48, "heads": 2}, {"max_length": 9}])
 def test_logits_and_gradients_are_theirs(name: str, changes: dict[str, Any]) -> None:
     model = model_of(name, **changes)
     theirs, (x, lengths) = their(model), rows()
@@ -205,7 +205,7 @@ def test_load_reads_what_save_pretrained_wrote(name: str, dtype: torch.dtype, sh
 @systems
 @dtypes
 def test_from_pretrained_reads_what_save_wrote(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    model = model_of(name, dropout=0.3, eps=1e-4).to(dtype)
+    model = model_of(name, dropout=0.3, norm_eps=1e-4).to(dtype)
     regard.save(model, tmp_path, layout="huggingface")
     theirs, told = getattr(transformers, LM[name]).from_pretrained(tmp_path, output_loading_info=True)
     assert not any(told.values()), told
@@ -245,7 +245,7 @@ def folder(model: Model, path: Path, tensors: Mapping[str, Tensor] | None = None
 @systems
 def test_folders_as_they_were_published_are_read(name: str, tmp_path: Path) -> None:
     """Without the prefix, with the masks of old, with a copy of the tied table, and with what the config leaves out."""
-    model = model_of(name, hidden=48)
+    model = model_of(name, ffn_dim=48)
     state = {key.removeprefix("transformer."): tensor for key, tensor in their(model).state_dict().items()}
     bare = {key: tensor.clone() for key, tensor in state.items() if key != "lm_head.weight"}
     old = {f"h.{n}.attn.bias": torch.ones(1, 1, 16, 16).tril() for n in range(3)}
@@ -307,8 +307,8 @@ def test_gpt1_without_an_end_takes_unk_for_it(tmp_path: Path) -> None:
 
 
 def test_gpt1_of_another_inner_width_is_saved_under_our_own_names(tmp_path: Path) -> None:
-    model = model_of("gpt1", hidden=20)
-    with pytest.raises(WeightsError, match="hidden=20"):
+    model = model_of("gpt1", ffn_dim=20)
+    with pytest.raises(WeightsError, match="ffn_dim=20"):
         regard.save(model, tmp_path)
     x, _ = rows()
     assert torch.equal(regard.load(model.save(tmp_path)).logits(x), model.logits(x))
@@ -352,7 +352,7 @@ def test_a_folder_with_a_tokenizer_is_read_there_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("beams", [1, 3])
 def test_answers_are_those_of_generate(name: str, beams: int) -> None:
     """Each prompt alone over there, all at once here."""
-    model = model_of(name, length=24)
+    model = model_of(name, max_length=24)
     with torch.no_grad():
         for key, parameter in model.body.named_parameters():  # else a norm's bias says the same token for ever
             parameter.mul_(0.1 if key.endswith("norm.bias") else 1.0).add_(float(key.endswith("norm.weight")))

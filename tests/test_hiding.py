@@ -184,7 +184,7 @@ def test_a_text_that_is_too_short_is_drawn_again() -> None:
 def test_one_document_has_no_other_and_nothing_is_asked_about_its_pairs() -> None:
     rows = segment_pairs(PARTS[:2], 30, random())
     assert (rows[:, 4] == IGNORE).all() and (rows[:, 1] == rows[:, 2]).all()
-    with pytest.raises(DataError, match=r"model\.pairs"):
+    with pytest.raises(DataError, match=r"model\.nsp"):
         PretrainingSampler(PARTS[:2], 30, 3, 300, 1, False, True)
     PretrainingSampler(PARTS[:2], 30, 2, 300, 1, False, False)
     with pytest.raises(DataError, match="document"):

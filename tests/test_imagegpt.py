@@ -62,7 +62,7 @@ class Sorting(ImageGeneration):
     name = "classify"
     labelled = True
 
-    def bodied(self, config: Any) -> Any:
+    def adapt_config(self, config: Any) -> Any:
         return replace(config, lm_head=False)
 
     def head(self, config: Any, labels: Any) -> Any:
@@ -130,7 +130,7 @@ def rows(length: int = 16, colours: int = 11) -> Tensor:
 
 @tasks
 @pytest.mark.parametrize("length", [16, 7])
-@pytest.mark.parametrize("changes", [{}, {"eps": 1e-2}, {"ffn_dim": 48, "heads": 2}, {"size": 5, "colours": 12}])
+@pytest.mark.parametrize("changes", [{}, {"norm_eps": 1e-2}, {"ffn_dim": 48, "heads": 2}, {"image_size": 5, "num_colors": 12}])
 def test_logits_and_gradients_are_theirs(task: str, changes: dict[str, Any], length: int) -> None:
     model, x = model_of(task, **changes), rows(length)
     theirs = their(model)
@@ -175,7 +175,7 @@ def test_states_after_each_layer_are_theirs() -> None:
 def test_a_picture_is_summed_up_by_what_is_real_of_it() -> None:
     model, lengths = model_of("classify"), torch.tensor([16, 3, 9, 1])
     padded = model.body(Batch(rows(), lengths)).pooled
-    alone = [model.body(Batch(rows()[i : i + 1, :n])).summary for i, n in enumerate(lengths.tolist())]
+    alone = [model.body(Batch(rows()[i : i + 1, :n])).pooled for i, n in enumerate(lengths.tolist())]
     near(padded, torch.cat(alone))
 
 
@@ -265,7 +265,7 @@ def test_load_reads_what_save_pretrained_wrote(task: str, dtype: torch.dtype, tm
 @tasks
 @dtypes
 def test_from_pretrained_reads_what_save_wrote(task: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    model = model_of(task, dropout=0.3, eps=1e-4).to(dtype)
+    model = model_of(task, dropout=0.3, norm_eps=1e-4).to(dtype)
     model.processor = Palette(np.linspace(-1, 1, 33).reshape(11, 3), 4)
     regard.save(model, tmp_path)
     assert {t.dtype for t in load_file(tmp_path / "model.safetensors").values()} == {dtype}
@@ -277,7 +277,7 @@ def test_from_pretrained_reads_what_save_wrote(task: str, dtype: torch.dtype, tm
     same_weights(model, theirs.state_dict())
     near(model.logits(rows()), theirs.eval()(input_ids=rows()).logits, TOLERANCE[dtype])
     back = regard.load(tmp_path, dtype="stored")
-    assert back.config == model.config and np.array_equal(back.processor.colours, model.processor.colors)
+    assert back.config == model.config and np.array_equal(back.processor.colors, model.processor.colors)
     assert torch.equal(back.logits(rows()), model.logits(rows()))
 
 
@@ -320,7 +320,7 @@ def test_a_config_that_would_compute_something_else_is_refused(key: str, value: 
 
 
 def test_sizes_that_cannot_be_are_refused() -> None:
-    for name in ("image_size", "colours", "depth"):
+    for name in ("image_size", "num_colors", "depth"):
         with pytest.raises(SettingError, match=name):
             replace(SMALL, **{name: 0})
     with pytest.raises(SettingError, match="divided"):
@@ -336,7 +336,7 @@ def test_cached_steps_equal_one_pass() -> None:
     state = model.body.start(Batch(x[:, :3]))
     for place_ in range(2, 16):
         near(model.body.step(x[:, place_], state), whole[:, place_])
-    fixed = model.body.start(Batch(x[:, :5]), room=16)
+    fixed = model.body.start(Batch(x[:, :5]), max_cache_len=16)
     for place_ in range(4, 16):
         near(model.body.step(x[:, place_], fixed), whole[:, place_])
 

@@ -11,7 +11,9 @@ from torch import Tensor
 
 import plainly
 from regard.errors import RegardError
-from regard.nn.points import farthest_point, knn, knn_grid
+from regard.nn.points import farthest_point
+from regard.nn.points import knn as knn_module
+from regard.nn.points import knn_grid as knn_grid_module
 from regard.nn.points.farthest_point import farthest_point_sampling
 from regard.nn.points.knn import knn, knn_interpolation
 from regard.nn.points.knn_grid import knn_grid, limit_duplicates
@@ -92,7 +94,7 @@ def test_a_part_at_a_time_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     x = points(sum(counts), "grid").float()
     wanted = knn(x, CloudSizes(counts), 6)
     for room in (1, 50, 70, 2000):
-        monkeypatch.setattr(knn, "MAX_PAIRS", room)
+        monkeypatch.setattr(knn_module, "MAX_PAIRS", room)
         assert torch.equal(knn(x, CloudSizes(counts), 6), wanted)
 
 
@@ -125,8 +127,8 @@ def test_cells_find_what_all_pairs_find(kind: str, dtype: Any, count: int, monke
     for room in (500, 20_000):  # several rounds, parts of rounds, and rows longer than there is room
         assert torch.equal(knn_grid(x, x, count, room), wanted)
         assert torch.equal(knn_grid(x, queries, count, room), others)
-    monkeypatch.setattr(knn, "GRID_MIN_POINTS", 1)
-    monkeypatch.setattr(knn, "MAX_PAIRS", 1000)
+    monkeypatch.setattr(knn_module, "GRID_MIN_POINTS", 1)
+    monkeypatch.setattr(knn_module, "MAX_PAIRS", 1000)
     assert torch.equal(knn(x, CloudSizes((n,)), count), wanted)
     counts = (200, 3, 497)
     assert torch.equal(knn(x, CloudSizes(counts), count), plain_nearest(x, counts, count, x, counts))
@@ -153,14 +155,14 @@ def test_a_point_far_off_does_not_make_cells_wide(monkeypatch: pytest.MonkeyPatc
     x = 1e-3 * torch.rand(4000, 3, generator=torch.Generator().manual_seed(0))
     for number, far in ((7, (1e5, 0, 0)), (8, (-1e5, 3, 0)), (1500, (-1e5, 3, 1e-3)), (9, (0, 0, 1e6))):
         x[number] = torch.tensor(far)
-    wanted, compared, real = _all_pairs(x, 8), [0], knn_grid.squared
+    wanted, compared, real = _all_pairs(x, 8), [0], knn_grid_module.squared_distance
 
     def squared(a: Any, b: Any) -> Tensor:
         made = real(a, b)
         compared[0] += made.numel()
         return made
 
-    monkeypatch.setattr(knn_grid, "squared", squared)
+    monkeypatch.setattr(knn_grid_module, "squared_distance", squared)
     assert torch.equal(knn_grid(x, x, 8, 2**16), wanted)
     assert compared[0] < len(x) ** 2 / 4
 
@@ -179,14 +181,14 @@ def test_of_many_copies_only_the_first_can_be_neighbours() -> None:
 
 def test_a_large_cloud_is_never_compared_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
-    real = knn_grid.squared
+    real = knn_grid_module.squared_distance
 
     def squared(a: Any, b: Any) -> Tensor:
         made = real(a, b)
         compared.append(made.numel())
         return made
 
-    monkeypatch.setattr(knn_grid, "squared", squared)
+    monkeypatch.setattr(knn_grid_module, "squared_distance", squared)
     n = 20_000
     x = torch.rand(n, 3, generator=torch.Generator().manual_seed(0))
     found = knn(x, CloudSizes((n,)), 8)

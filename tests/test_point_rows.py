@@ -100,7 +100,7 @@ def test_a_million_points_are_thinned_in_a_moment() -> None:
 
 def test_rows_hold_places_then_colours_then_normals() -> None:
     made = cloud(20)
-    points = PointProcessor(count=0, frame="centred", features=("colours", "normals"))
+    points = PointProcessor(count=0, frame="center", features=("colors", "normals"))
     x, chosen = points.prepare(made)
     assert x.shape == (20, 9) == (20, points.width) and x.dtype == np.float32 and points.normals_column == 6
     np.testing.assert_array_equal(chosen, np.arange(20))
@@ -111,7 +111,7 @@ def test_rows_hold_places_then_colours_then_normals() -> None:
 
 
 def test_what_a_file_does_not_have_is_nothing() -> None:
-    x, _ = PointProcessor(features=("colours", "normals")).prepare(PointCloud(cloud(20).coordinates))
+    x, _ = PointProcessor(features=("colors", "normals")).prepare(PointCloud(cloud(20).coordinates))
     assert x.shape == (20, 9) and not x[:, 3:].any()
     assert PointProcessor(features=("normals",)).normals_column == 3 and PointProcessor().normals_column is None
 
@@ -119,7 +119,7 @@ def test_what_a_file_does_not_have_is_nothing() -> None:
 def test_frames_are_what_they_say() -> None:
     made = cloud(200, scale=4)
     unit, centred, floor = (
-        PointProcessor(0, frame).prepare(made)[0].astype(np.float64) for frame in ("unit", "centred", "floor")
+        PointProcessor(0, frame).prepare(made)[0].astype(np.float64) for frame in ("unit_sphere", "center", "floor")
     )
     np.testing.assert_allclose(unit.mean(axis=0), 0, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1).max(), 1, rtol=1e-6)
@@ -132,7 +132,7 @@ def test_frames_are_what_they_say() -> None:
 
 def test_one_point_and_points_in_one_place_stay_finite() -> None:
     for places in (np.array([[5, 6, 7]], np.float32), np.full((9, 3), 4, np.float32)):
-        for frame in ("unit", "centred", "floor"):
+        for frame in ("unit_sphere", "center", "floor"):
             x, _ = PointProcessor(4, frame).prepare(PointCloud(places))
             np.testing.assert_array_equal(x, 0)
 
@@ -160,7 +160,7 @@ def test_every_point_is_drawn_as_often() -> None:
 
 def test_thinned_and_cut_points_are_points_of_the_cloud() -> None:
     made = cloud(2000, scale=6)
-    points = PointProcessor(100, "floor", voxel=0.4, block=2.0, features=("colours",))
+    points = PointProcessor(100, "floor", voxel=0.4, block=2.0, features=("colors",))
     for random in (None, generator(3)):
         x, chosen = points.prepare(made, random)
         assert 5 < len(x) <= 100
@@ -176,7 +176,7 @@ def test_thinned_and_cut_points_are_points_of_the_cloud() -> None:
 
 def test_how_clouds_are_made_ready_is_kept(tmp_path: Path) -> None:
     assert not PointProcessor.exists(tmp_path)
-    points = PointProcessor(512, "floor", 0.04, 2.5, ("colours", "normals"), "y")
+    points = PointProcessor(512, "floor", 0.04, 2.5, ("colors", "normals"), "y")
     points.save(tmp_path)
     assert PointProcessor.exists(tmp_path) and PointProcessor.load(tmp_path) == points
 
@@ -202,7 +202,7 @@ def test_a_wrong_file_of_it_is_refused(text: str | None, said: str, tmp_path: Pa
 @pytest.mark.parametrize(
     "how",
     [
-        {"count": -1}, {"voxel": -0.1}, {"voxel": float("nan")}, {"block": 1.0}, {"features": ("normals", "colours")},
+        {"count": -1}, {"voxel": -0.1}, {"voxel": float("nan")}, {"block": 1.0}, {"features": ("normals", "colors")},
         {"features": ("heat",)}, {"frame": "floor", "block": 0.1, "voxel": 0.2}, {"up": "w"}, {"frame": "none"},
     ],
 )  # fmt: skip
@@ -221,7 +221,7 @@ def distances(places: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("turn", ["up", "any"])
 def test_a_turn_keeps_distances_and_normals_turn_alike(turn: Any) -> None:
-    points = PointProcessor(0, "centred", features=("colours", "normals"))
+    points = PointProcessor(0, "center", features=("colors", "normals"))
     x, _ = points.prepare(cloud(50))
     found = augment_points(x, generator(5), PointAugment(rotate=turn), points.normals_column)
     assert not np.allclose(found[:, :3], x[:, :3])
@@ -392,7 +392,7 @@ def test_votes_are_the_mean_of_what_was_said() -> None:
 def test_every_point_of_a_scene_has_the_answer_of_its_cell() -> None:
     """A model that knows the class of a place by its cell: every point gets that of the one that spoke for it."""
     made = cloud(3000, scale=5)
-    points = PointProcessor(64, "floor", voxel=0.3, block=1.5, features=("colours",))
+    points = PointProcessor(64, "floor", voxel=0.3, block=1.5, features=("colors",))
     found = split_scene(made, points)
     truth = generator(1).integers(0, 5, len(found.point_indices))
     votes = VoteAccumulator(len(found.point_indices), 5)
@@ -456,7 +456,7 @@ def test_points_come_round_until_each_was_drawn() -> None:
     assert len({tuple(sorted(look)) for look in looks}) == 8, "once all have come, others come together"
     assert all(set(a) | set(b) == set(range(40)) for a, b in zip(looks[::2], looks[1::2], strict=True))
     cloud = PointCloud(np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32))
-    points = PointProcessor(20, "unit")
+    points = PointProcessor(20, "unit_sphere")
     first, *others = points.prepare_views(cloud, 1, 8)
     assert np.array_equal(first, points.prepare(cloud)[0]) and [len(one) for one in others] == [20, 20]
 

@@ -148,22 +148,22 @@ def test_scores_tell_lengths_that_were_learnt_from_longer_ones(monkeypatch: pyte
     def answer(model: Any, inputs: Sequence[str], decode: DecodeSettings, **_: Any) -> list[Prediction]:
         return [Prediction(one, extra={"ids": text.encode([one])[0]}) for one in said]
 
-    monkeypatch.setattr(RECALL, "answer", answer)
-    scores, _ = RECALL.score(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 1.0))
+    monkeypatch.setattr(RECALL, "predict", answer)
+    scores, _ = RECALL.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 1.0))
     assert scores == {
         "exact": 50.0, "tokens": round(100 * 8 / 11, 2), "exact_inside": 50.0, "tokens_inside": 75.0,
         "exact_beyond": 50.0, "tokens_beyond": round(100 * 5 / 7, 2), "samples": 4,
     }  # fmt: skip
     encoded = RECALL.encode([*samples[:2]], text, config, 99)
     said = said[:2]
-    assert "exact_beyond" not in RECALL.score(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 1.0))[0]
+    assert "exact_beyond" not in RECALL.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 1.0))[0]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("recall") / "run"
     regard.train(
-        "recall", "facts-1#longest=3,samples=60", model="universal-tiny-halting", out=out,
+        "algorithmic", "facts-1#longest=3,samples=60", model="universal-tiny-halting", out=out,
         valid="facts-1#longest=3,part=valid,samples=12",
         settings=[
             "model.width=16", "model.heads=2", "model.ffn_dim=16", "model.num_steps=2", "train.steps=4", "train.batch_tokens=256",
@@ -229,7 +229,7 @@ def test_a_file_of_questions_is_learnt_from_too(tmp_path: Path) -> None:
     file = tmp_path / "q.tsv"
     file.write_text("".join(f"{n}\t{n}{n}\n" for n in range(40)))
     model = regard.train(
-        "recall", str(file), model="transformer-tiny", out=tmp_path / "run",
+        "algorithmic", str(file), model="transformer-tiny", out=tmp_path / "run",
         settings=["model.width=8", "model.heads=2", "model.ffn_dim=8", "train.steps=1", "train.batch_tokens=64", "data.valid_fraction=0.2"],
     )  # fmt: skip
     assert model.tokenizer is not None and model.tokenizer.size == 13 and model.spec.head_options == "up to 2"

@@ -137,7 +137,7 @@ def test_a_decoder_alone_has_as_many_parameters_as_its_parts_add_up_to(preset: s
 def test_the_recipe_of_a_preset_names_only_settings_that_exist_and_all_take_effect(preset: str) -> None:
     recipe, config = find_preset(preset)[1].recipe, find_preset(preset)[1].config
     assert set(recipe) <= set(GROUPS)
-    assert recipe.get("data", {}).get("vocabulary", config.vocab_size) == config.vocab_size
+    assert recipe.get("data", {}).get("vocab_size", config.vocab_size) == config.vocab_size
     made = resolve(recipe, {})
     for group, values in recipe.items():
         for key, value in values.items():

@@ -79,7 +79,7 @@ def _with_trained_pairing(settings: Settings, model: Model) -> Settings:
     """A head reads pairs in the way that it has learnt."""
     pair = pair_order(model.spec.head_options)
     known = pair in get_args(PairOrder)  # a tagger's says how entities are spelt
-    return replace(settings, data=override(settings.data, {"pair": pair}, "data.")) if known else settings
+    return replace(settings, data=override(settings.data, {"pair_order": pair}, "data.")) if known else settings
 
 
 def _parse_numbers(row: Mapping[str, str]) -> dict[str, Any]:

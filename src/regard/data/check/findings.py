@@ -28,7 +28,7 @@ class Location:
     """what the number counts, where it is no line"""
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if value or name != "counted"}
+        return {name: value for name, value in vars(self).items() if value or name != "unit"}
 
     def __str__(self) -> str:
         at = f", {self.unit} {self.line}" if self.unit else f":{self.line}"
@@ -93,8 +93,8 @@ class Report:
             "findings": [
                 {
                     **vars(finding),
-                    "share": round(finding.fraction, 6),
-                    "places": [p.as_dict() for p in finding.locations],
+                    "fraction": round(finding.fraction, 6),
+                    "locations": [p.as_dict() for p in finding.locations],
                 }
                 for finding in self.findings
             ],
