@@ -155,7 +155,7 @@ def test_a_bad_row_of_a_table_stands_in_its_place(cli: Cli, tmp_path: Path) -> N
 
 
 def test_blank_lines_alone_are_no_fault(cli: Cli, tmp_path: Path) -> None:
-    for task, labels in (("classify", ("a", "b")), ("tag", ("O", "B-X")), ("embed", ()), ("mask", ())):
+    for task, labels in (("classify", ("a", "b")), ("tag", ("O", "B-X")), ("embed", ()), ("mlm", ())):
         folder, _ = made(task, tmp_path, labels)
         done = cli("predict", folder, stdin="the [MASK] sat\n\n   \nthe [MASK]\n")
         assert done.code == 0 and "\n\n" in done.out, task
@@ -182,14 +182,14 @@ def test_a_gap_given_to_a_model_that_fills_none_is_told(cli: Cli, tmp_path: Path
         "mask" in cli("predict", folder, "the [MASK] sat", "a [MASK]").err
         and cli("predict", folder, "the cat").err == ""
     )
-    assert cli("predict", made("mask", tmp_path)[0], "the [MASK] sat").err == ""
+    assert cli("predict", made("mlm", tmp_path)[0], "the [MASK] sat").err == ""
 
 
 def test_searching_with_a_classifier_is_told_to_mean_little(cli: Cli, tmp_path: Path) -> None:
     Path("a.txt").write_text("the cat\n")
     folder, _ = made("classify", tmp_path, ("bad", "good"))
-    assert "was made to classify" in cli("predict", folder, "x", "--among", "a.txt").err
-    assert "was made to" not in cli("predict", made("embed", tmp_path)[0], "x", "--among", "a.txt").err
+    assert "was made to classify" in cli("predict", folder, "x", "--search", "a.txt").err
+    assert "was made to" not in cli("predict", made("embed", tmp_path)[0], "x", "--search", "a.txt").err
 
 
 # -- pictures
@@ -213,7 +213,7 @@ def test_explain_takes_choices_and_only_where_something_is_chosen(cli: Cli, tmp_
     done = cli("explain", folder, "the cat", "--choices", "sat|is", "--out", "a.json")
     assert done.code == 0 and json.loads(Path("a.json").read_text())["probabilities"][1]["value"] in ("sat", "is")
     other, _ = made("embed", tmp_path)
-    assert "a model that chooses" in cli("explain", other, "the cat", "--choices", "a|b").err
+    assert "multiple-choice" in cli("explain", other, "the cat", "--choices", "a|b").err
     assert '--choices "one answer|another"' in cli("predict", folder, "the cat").err
 
 

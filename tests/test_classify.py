@@ -345,8 +345,8 @@ def test_fine_tuning_says_what_is_new_and_learns(place: Path, tuned: str) -> Non
     model = load(place / "run")
     assert [a.value for a in model.predict(["a superb story", "it was dull"])] == ["good", "bad"]
     known = facts(place / "run")
-    assert known["labels"] == ["bad", "good"] and known["settings"]["train"]["auxiliary"] == 0.5
-    assert known["settings"]["train"]["schedule"] == "linear" and known["scores"]["accuracy"] == 100
+    assert known["labels"] == ["bad", "good"] and known["settings"]["train"]["lm_loss_weight"] == 0.5
+    assert known["settings"]["train"]["lr_schedule"] == "linear" and known["scores"]["accuracy"] == 100
     card = (place / "run" / "README.md").read_text()
     assert "| good |" in card and "confusion.png" in card and (place / "run" / "confusion.png").exists()
     assert "regard explain" in card and model.explain("a superb story").decision is not None

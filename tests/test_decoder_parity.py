@@ -179,7 +179,7 @@ def test_the_table_of_the_paper_is_resolved_as_is_said() -> None:
     assert list(heads.values()) == [64, 64, 96, 128, 80, 128, 128, 128]
     assert (sizes["gpt3-xl"].heads, sizes["gpt3-13b"].width) == (16, 5120)
     with torch.device("meta"):
-        bands = gpt3.build(sizes["gpt3-small"]).windows
+        bands = gpt3.build(sizes["gpt3-small"]).window_sizes
     assert bands == (0, 256) * 6
     with pytest.raises(SettingError, match="band"):
         gpt3.Config(local_window=-1)

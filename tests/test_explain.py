@@ -199,7 +199,7 @@ def speaker(text: TextTokenizer, length: int = 160, bands: tuple[int, ...] = ())
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     model.tokenizer = text
-    model.body.windows = bands or model.body.windows
+    model.body.window_sizes = bands or model.body.window_sizes
     return model
 
 

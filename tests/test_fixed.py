@@ -50,9 +50,9 @@ def test_fixed_shapes_find_what_growing_ones_find(settings: DecodeSettings, rows
             )
             assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in o] for o in right]
             for mine, theirs in zip(ours, right, strict=True):
-                assert [f.ended for f in mine] == [f.ended for f in theirs]
+                assert [f.has_eos for f in mine] == [f.has_eos for f in theirs]
                 for a, b in zip(mine, theirs, strict=True):
-                    assert a.score == pytest.approx(b.score, rel=1e-10) and a.logs == pytest.approx(b.logs, rel=1e-9)
+                    assert a.score == pytest.approx(b.score, rel=1e-10) and a.log_probs == pytest.approx(b.log_probs, rel=1e-9)
     assert len(_graph_caches[model.body].entries) == 1
 
 
@@ -93,7 +93,7 @@ def test_beams_share_keys_and_keep_their_own_pasts(room: int | None, prompt: int
                 kept = [4, 5, 0, 1]
                 state.select_rows(torch.tensor(kept))
                 paths, owners, said = paths[kept], owners[kept], said[:, :4]
-    assert state.layers[0].attend.k.shape[0] == 2, "keys are of sources, not of beams"
+    assert state.layers[0].self_cache.k.shape[0] == 2, "keys are of sources, not of beams"
 
 
 @pytest.mark.parametrize("vocabulary", [5, 64, 1000, 8191])
@@ -171,7 +171,7 @@ def test_a_step_that_cannot_be_recorded_is_searched_plainly_from_then_on(monkeyp
 
     monkeypatch.setattr("regard.decode.cuda_graphs.capture", fails)
     monkeypatch.setattr(
-        "regard.decode.search.recordable",
+        "regard.decode.search.can_capture",
         lambda body, _: not (body in _graph_caches and _graph_caches[body].capture_failed),
     )
     with pytest.warns(UserWarning, match="CUDA|record") as said:

@@ -90,7 +90,7 @@ def _act_steps(
     )
     return (
         ActSteps(f"Steps for the tokens of the {names[0]}", keys, _to_ints(states.act_steps), most),
-        ActSteps(f"Steps before those of the {names[1]}", queries, _to_ints(states.side["target_ponder"]), most),
+        ActSteps(f"Steps before those of the {names[1]}", queries, _to_ints(states.aux_losses["target_ponder"]), most),
     )
 
 

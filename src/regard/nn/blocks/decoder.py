@@ -33,7 +33,7 @@ class DecoderOnly(IncrementalDecoder):
         super().__init__()
         self.tokens, self.position, self.decoder = tokens, position, decoder
         self.dropout = nn.Dropout(dropout)
-        self.windows = tuple(windows) or (0,) * len(decoder.blocks)
+        self.window_sizes = tuple(windows) or (0,) * len(decoder.blocks)
 
     def embed(
         self,
@@ -58,7 +58,7 @@ class DecoderOnly(IncrementalDecoder):
         assert rule is not None
         where = self._position_ids(batch)
         x, standing = self.embed(batch.inputs, where), PositionIds(where, where)
-        sequence, tapped = self.decoder(x, mask=layer_masks(rule, self.windows), taps=taps, position_ids=standing)
+        sequence, tapped = self.decoder(x, mask=layer_masks(rule, self.window_sizes), taps=taps, position_ids=standing)
         return BodyOutput(sequence, hidden_states=tapped)
 
     def cross_entropy(
@@ -70,7 +70,7 @@ class DecoderOnly(IncrementalDecoder):
     def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
         """Read all but the last token of each prompt; rows may have different lengths. `room` is that of `fresh`."""
         prompt = self._validated_prompt(batch)
-        state = self.empty_state(prompt, max_positions, window_sizes=self.windows)
+        state = self.empty_state(prompt, max_positions, window_sizes=self.window_sizes)
         if prompt.shape[1] > 1:
             self.advance(prompt[:, :-1], state)
         if batch.prompt_lengths is not None:
