@@ -100,7 +100,7 @@ def test_one_pass_is_the_blocks_under_the_written_mask(bands: str, learned: bool
     out = model(Batch(x), taps=[0, 2])
     near(out.sequence, model.decoder.norm(states))
     near(out.hidden_states[1], states)
-    assert len(out.taps) == 2
+    assert len(out.hidden_states) == 2
 
 
 def test_a_band_is_a_token_and_those_before_it() -> None:
@@ -109,7 +109,7 @@ def test_a_band_is_a_token_and_those_before_it() -> None:
     assert table.sum(1).tolist() == [1, 2, 3, 3, 3, 3, 3] and bool(table.diagonal().all())
 
 
-@pytest.mark.parametrize(("name", "masks"), [("materialize", 0), ("banded", 1), ("all banded", 2)])
+@pytest.mark.parametrize(("name", "masks"), [("dense", 0), ("banded", 1), ("all banded", 2)])
 def test_a_mask_is_written_out_once_for_all_layers_of_a_band(
     name: str, masks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,8 +259,8 @@ def test_rows_leave_and_are_taken_several_times(bands: str, room: int | None) ->
         state.select_rows(torch.tensor(taken))
         go_on(model, state, rows, 2)
     if room is None:
-        assert state.level and state.layers[0].attend.k.shape[-2] == state.current_length == len(rows[0]) - 1
-    state.keep(torch.tensor([], dtype=torch.long))
+        assert state.aligned and state.layers[0].self_cache.k.shape[-2] == state.current_length == len(rows[0]) - 1
+    state.select_rows(torch.tensor([], dtype=torch.long))
     assert state.positions.tolist() == []
 
 
@@ -276,10 +276,10 @@ def test_rows_join_a_running_state(bands: str, room: Any) -> None:
     rows += others
     go_on(model, state, rows, 3)
     lone = copied([[8]])
-    state.join(model.start(ragged(lone), second))  # nothing of it was read yet
+    state.append_rows(model.start(ragged(lone), second))  # nothing of it was read yet
     rows += lone
     go_on(model, state, rows, 2)
-    state.keep(torch.tensor([4, 2]))
+    state.select_rows(torch.tensor([4, 2]))
     rows = [rows[4], rows[2]]
     go_on(model, state, rows, 2)
 
@@ -288,7 +288,7 @@ def test_level_rows_that_join_level_rows_need_no_mask() -> None:
     model, rows = body(), [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
     state = model.start(Batch(torch.tensor(rows[:2])))
     state.append_rows(model.start(Batch(torch.tensor(rows[2:]))))
-    assert state.level and state.turn(1).rules == [None] * 3
+    assert state.aligned and state.next_step(1).masks == [None] * 3
     go_on(model, state, rows, 3)
 
 
@@ -304,11 +304,11 @@ def test_rows_without_a_mask_step_without_one() -> None:
     """The maskless kernel is the faster one: level rows never pay for what ragged ones need."""
     model = body("banded")
     state = model.start(Batch(ids(2, 3)))
-    assert state.next_step(1).rules == [None] * 3  # the band of 3 reaches back to the beginning
+    assert state.next_step(1).masks == [None] * 3  # the band of 3 reaches back to the beginning
     model.step(torch.tensor([1, 2]), state)
-    rules = state.turn(1).rules
+    rules = state.next_step(1).masks
     assert rules[0] is None and rules[2] is None and rules[1] is not None
-    assert model.start(ragged(PROMPTS)).turn(1).rules[0] is not None
+    assert model.start(ragged(PROMPTS)).next_step(1).masks[0] is not None
 
 
 # -- fixed shapes
@@ -364,7 +364,7 @@ def test_beams_of_ragged_prompts_are_rows_of_their_own(bands: str, room: int | N
         tokens = torch.randint(V, (len(paths),), generator=random)
         for path, token in zip(paths, tokens.tolist(), strict=True):
             path.append(token)
-    assert state.layers[0].attend.k.shape[0] == 4, "keys are of prompts, not of beams"
+    assert state.layers[0].self_cache.k.shape[0] == 4, "keys are of prompts, not of beams"
 
 
 @bands
@@ -429,8 +429,8 @@ def test_noise_in_the_rows_that_are_hidden_never_becomes_a_number_that_is_none()
     state = model.start(ragged([[1, 2, 3, 4], [5]]))
     for layer in state.layers:
         attend: Any = layer.self_cache
-        attend.spare = tuple(torch.full((2, 3, 40, 4), float("nan"), dtype=torch.float64) for _ in range(2))
-        for buffer, kept in zip(attend.spare, (attend.k, attend.v), strict=True):
+        attend.buffers = tuple(torch.full((2, 3, 40, 4), float("nan"), dtype=torch.float64) for _ in range(2))
+        for buffer, kept in zip(attend.buffers, (attend.k, attend.v), strict=True):
             buffer[..., :3, :] = kept
     near(model.step(torch.tensor([4, 5]), state), last(model, [[1, 2, 3, 4], [5]]))
 

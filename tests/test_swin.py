@@ -205,7 +205,7 @@ def test_states_summary_and_taps_are_those_of_the_bare_model(size: tuple[int, in
     for tap, told in zip(
         model.body(Batch(x), taps=(0, 1, 2, 3)).hidden_states, model.config.feature_maps(), strict=True
     ):
-        assert tap.shape[1] == told.channels and tap.shape[2] == -(-size[0] // told.stride) and not told.flat
+        assert tap.shape[1] == told.channels and tap.shape[2] == -(-size[0] // told.stride) and not told.is_sequence
     assert [told.stride for told in model.config.feature_maps()] == [2, 4, 8, 16] and model.body(
         Batch(x)
     ).hidden_states == ()
@@ -283,7 +283,7 @@ def test_a_model_of_hidden_patches_is_read_without_its_decoder(tmp_path: Path) -
 def test_what_would_be_another_computation_is_refused(key: str, value: Any) -> None:
     with pytest.raises(WeightsError, match=r"size" if key == "image_size" else key):
         swin.PUBLISHED.read({**swin.PUBLISHED.write(as_dict(TINY)), key: value})
-    assert swin.PUBLISHED.read({"image_size": [48, 48], "patch_size": (2, 2)})["size"] == 48
+    assert swin.PUBLISHED.read({"image_size": [48, 48], "patch_size": (2, 2)})["image_size"] == 48
 
 
 # -- other layouts
@@ -421,7 +421,7 @@ def test_the_rest_of_a_window_is_looked_at_and_is_no_key_of_the_picture() -> Non
     with record_attention(part) as seen:
         watched = part(x, position=BoundPosition(table, GridPositionIds(5, 7)))
     (look,) = seen.records
-    near(watched, part(x, inside=BoundPosition(table, GridPositionIds(5, 7))))
+    near(watched, part(x, position=BoundPosition(table, GridPositionIds(5, 7))))
     assert look.weights.shape == (2, 2, 54, 9) and look.key_index is not None and look.query_index is not None
     assert look.key_index.shape == (1, 1, 54, 9) and look.query_index.shape == (2, 54)
     near(look.weights.sum(-1), torch.ones(2, 2, 54, dtype=torch.float64))
@@ -435,7 +435,7 @@ def test_a_body_is_watched_layer_by_layer_and_owes_its_numbers_to_the_weights() 
     x = noise(2, 3, 40, 32)
     with record_attention(body, gradients=True) as seen:
         states = body(Batch(x))
-    near(states.pooled, body(Batch(x)).summary)
+    near(states.pooled, body(Batch(x)).pooled)
     names = [
         f"stages.{stage}.blocks.{block}.attend" for stage, many in enumerate((2, 3, 2, 2)) for block in range(many)
     ]
@@ -487,8 +487,8 @@ def test_a_body_that_was_asked_first_can_learn_afterwards() -> None:
     x = noise(1, 3, 30, 44)
     with torch.inference_mode():
         first = body.eval()(Batch(x)).pooled.clone()
-    body(Batch(x)).summary.sum().backward()
-    near(first.clone(), body(Batch(x)).summary)
+    body(Batch(x)).pooled.sum().backward()
+    near(first.clone(), body(Batch(x)).pooled)
     assert all(p.grad is not None for p in body.parameters()) and shifted._make_cached.cache_info().hits > 0
 
 
@@ -498,7 +498,7 @@ def test_sixteen_bits_are_near_to_thirty_two() -> None:
     x = noise(2, 3, 48, 40).float()
     with torch.autocast("cpu", torch.bfloat16):
         found = body(Batch(x)).pooled
-    near(found.float(), body(Batch(x)).summary, 0.03)
+    near(found.float(), body(Batch(x)).pooled, 0.03)
 
 
 # -- learning
@@ -511,7 +511,7 @@ def test_a_share_of_the_pictures_goes_without_a_branch() -> None:
     assert set(out.unique().tolist()) == {0.0, torch.tensor(1.0).div(0.75).item()}
     assert bool((out == out[:, :1, :1]).all()) and abs(float((out[:, 0, 0] == 0).float().mean()) - 0.25) < 0.03
     assert part.eval()(x) is x and DropPath(0.0)(x) is x
-    with pytest.raises(ValueError, match="drop_prob"):
+    with pytest.raises(ValueError, match="share"):
         DropPath(1.0)
 
 
@@ -525,7 +525,7 @@ def test_stochastic_depth_rises_from_block_to_block_on_both_branches() -> None:
     x = noise(4, 3, 32, 32).float()
     assert not torch.equal(body(Batch(x)).pooled, body(Batch(x)).pooled)
     body.eval()
-    assert torch.equal(body(Batch(x)).summary, body(Batch(x)).summary)
+    assert torch.equal(body(Batch(x)).pooled, body(Batch(x)).pooled)
 
 
 def test_each_branch_is_left_out_by_itself() -> None:
