@@ -34,7 +34,7 @@ def decide_tag(model: Any, source: Any, target: str | None) -> Decision:
     answer = model.predict(source)
     words, names = answer.tokens, model.spec.labels
     stretches = [_find_words(words, target)] if target is not None else _entity_spans(answer)
-    stretches = stretches or [(int(np.argmin(answer.scores)),) * 2]
+    stretches = stretches or [(int(np.argmin(answer.score)),) * 2]
     encoded = encode_sample(model, TaggedSentence(tuple(words), ()))
     windows = [_word_positions(model, encoded, row) for row in range(len(encoded))]
     row = _best_window(encoded, windows, stretches[0][0])

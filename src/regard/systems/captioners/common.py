@@ -103,7 +103,7 @@ class CaptionConfig:
         return system, from_dict(system.config, self.encoder_config["config"], "model.encoder_config.")
 
     @property
-    def channels(self) -> int:
+    def in_channels(self) -> int:
         """Of a picture."""
         return int(self.encoder_config["config"]["in_channels"])
 
