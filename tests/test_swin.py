@@ -614,9 +614,9 @@ def test_what_is_no_picture_is_refused_in_words(shape: tuple[int, ...]) -> None:
 
 def test_windows_need_a_grid_and_a_table() -> None:
     part, table = attention(1)
-    with pytest.raises(ValueError, match="RelativeTable"):
+    with pytest.raises(ValueError, match="RelativePositionBias"):
         part(noise(1, 9, 8))
-    with pytest.raises(ValueError, match="OnGrid"):
+    with pytest.raises(ValueError, match="GridPositionIds"):
         part(noise(1, 9, 8), position=BoundPosition(table, PositionIds()))
     with pytest.raises(ValueError, match="shifted"):
         RelativePositionBias(2, 3, 3)
