@@ -78,12 +78,12 @@ Your own pictures: a file with {{"image": "beach.jpg", "captions": ["a dog on th
 
   {program} train caption --data photos/captions.jsonl --model caption-attend-tiny --out runs/mine
   {program} evaluate runs/mine
-  {program} run runs/mine beach.jpg
+  {program} predict runs/mine beach.jpg
   {program} explain runs/mine beach.jpg --out looked.html
 
 What the demo made is in {run}. Ask it more; colours with shapes that it has never seen together are much harder for it:
 
-  {program} run {quote_path(run)} {quote_path(data / "test" / "images")}
+  {program} predict {quote_path(run)} {quote_path(data / "test" / "images")}
   {program} evaluate {quote_path(run)} --data {quote_path(data / "test-pairs" / "captions.jsonl")}
 """
 

@@ -80,14 +80,14 @@ Your own clouds: PLY files whose points have a property 'label' (or .npz, .xyz, 
 
   {program} train segment --data scans/ --model point-tiny --set data.voxel_size=0.04 data.block_size=4 --out runs/mine
   {program} evaluate runs/mine
-  {program} run runs/mine office.ply --out seen/
+  {program} predict runs/mine office.ply --out seen/
   {program} explain runs/mine office.ply --at 1.2,0.5,0.8 --out looked.html
 
 Or a folder of clouds or meshes for each class: {program} train classify --data parts/ --model point-tiny --out runs/parts
 
 What the demo made is in {run}. Ask it more:
 
-  {program} run {quote_path(run)} {quote_path(data / "test")} --out seen/
+  {program} predict {quote_path(run)} {quote_path(data / "test")} --out seen/
 """
 
 

@@ -61,12 +61,12 @@ Your own data: a file with a sentence, a tab and its translation on each line (o
 
   {program} train translate --data pairs.tsv --model transformer-tiny --out runs/mine
   {program} evaluate runs/mine
-  {program} run runs/mine "a sentence"
+  {program} predict runs/mine "a sentence"
   {program} explain runs/mine "a sentence" --out map.html
 
 What the demo made is in {run}. Ask it more:
 
-  {program} run {quote_path(run)} "the old woman does not buy a red bicycle"
+  {program} predict {quote_path(run)} "the old woman does not buy a red bicycle"
 """
 
 

@@ -86,7 +86,7 @@ def _examples(task: Task, samples: Sequence[Any], answers: Sequence[Prediction])
 
 def _usage(name: str, task: Task, samples: Sequence[Any]) -> str:
     asked = task.usage_for(samples)
-    lines = [f"run {name} {asked}", f"evaluate {name}"]
+    lines = [f"predict {name} {asked}", f"evaluate {name}"]
     lines[1:1] = [f"explain {name} {asked} --out map.html"] * is_explainable(task)
     return "```\n" + "".join(f"regard {line}\n" for line in lines) + "```"
 
