@@ -24,7 +24,7 @@ RANDOM = np.random.default_rng(5)
 def made(task: str, points: PointProcessor | None = None, **changes: Any) -> Model:
     """A noisy model of a task, in float64."""
     chosen, system = find_task(task, "points"), find_system("point")
-    points = PointProcessor(0, "unit") if points is None else points
+    points = PointProcessor(0, "unit_sphere") if points is None else points
     config = chosen.adapt_config(replace(system.config(), **{**SIZES, "feature_dim": points.width - 3, **changes}))
     model: Model = noisy(assemble(ModelSpec(system, config, chosen, labels=LABELS[task], source="tiny"), points))
     return model

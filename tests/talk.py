@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.decode.cuda_graphs import graphed_search
+from regard.decode.protocol import Hypothesis
 from regard.decode.settings import DecodeSettings
 from regard.systems import gpt2
 from regard.types import Batch
@@ -23,34 +24,34 @@ V, END = 13, 0
 @dataclass
 class Sums:
     total: Tensor
-    at: Tensor
+    positions: Tensor
 
-    def widen(self, beams: int) -> None:
-        self.keep(torch.arange(len(self.at)).repeat_interleave(beams))
+    def expand_beams(self, beams: int) -> None:
+        self.select_rows(torch.arange(len(self.positions)).repeat_interleave(beams))
 
     def reorder(self, rows: Tensor) -> None:
         self.total.copy_(self.total[rows])
 
-    def keep(self, rows: Tensor) -> None:
-        self.total, self.at = self.total[rows], self.at[rows]
+    def select_rows(self, rows: Tensor) -> None:
+        self.total, self.positions = self.total[rows], self.positions[rows]
 
-    def join(self, other: Sums) -> None:
-        self.total, self.at = torch.cat([self.total, other.total]), torch.cat([self.at, other.at])
+    def append_rows(self, other: Sums) -> None:
+        self.total, self.positions = torch.cat([self.total, other.total]), torch.cat([self.positions, other.positions])
 
     def tensors(self) -> list[Tensor]:
-        return [self.total, self.at]
+        return [self.total, self.positions]
 
 
 class Talk(nn.Module):
     """Logits by position, last token and the whole past: one that is mixed up, or counted from elsewhere, shows."""
 
-    fixed = True
+    static_cache = True
 
     def __init__(self) -> None:
         super().__init__()
         self.table, self.echo = nn.Parameter(noise(16, V, V, seed=1)), nn.Parameter(noise(5, V, seed=2))
 
-    def start(self, batch: Batch, room: int | None = None) -> Sums:
+    def start(self, batch: Batch, max_cache_len: int | None = None) -> Sums:
         lengths = batch.prompt_lengths
         B, P = batch.prompt.shape
         at = (torch.full((B,), P) if lengths is None else lengths) - 1
@@ -100,13 +101,26 @@ PROMPTS = [[3, 4, 5, 6, 7, 8, 9, 10, 11], [5], [12, 2], [3, 3, 3, 3], [9, 1, 4, 
 LIMITS = [4, 9, 1, 12, 7]
 WAYS: list[dict[str, Any]] = [
     {},
-    {"repetition": 1.4},
-    {"sample": True, "seed": 3},
-    {"sample": True, "best": 3, "top_k": 9, "top_p": 0.9, "min_p": 0.02, "temperature": 1.5, "repetition": 1.3},
-    {"beam": 3, "best": 3},
-    {"beam": 2, "best": 2, "repetition": 0.6, "stop": "sure"},
+    {"repetition_penalty": 1.4},
+    {"do_sample": True, "seed": 3},
+    {
+        "do_sample": True,
+        "num_return_sequences": 3,
+        "top_k": 9,
+        "top_p": 0.9,
+        "min_p": 0.02,
+        "temperature": 1.5,
+        "repetition_penalty": 1.3,
+    },
+    {"num_beams": 3, "num_return_sequences": 3},
+    {"num_beams": 2, "num_return_sequences": 2, "repetition_penalty": 0.6, "early_stopping": "never"},
 ]
-STREAMS = [{}, {"repetition": 1.4}, {"sample": True, "seed": 5}, {"sample": True, "top_k": 4, "temperature": 1.3}]
+STREAMS = [
+    {},
+    {"repetition_penalty": 1.4},
+    {"do_sample": True, "seed": 5},
+    {"do_sample": True, "top_k": 4, "temperature": 1.3},
+]
 
 
 def padded(prompts: list[list[int]], filling: int = 2) -> Batch:
@@ -125,7 +139,7 @@ def asked(rows: list[int], **way: Any) -> Asked:
     return padded([PROMPTS[row] for row in rows]), END, limits, DecodeSettings(**way), np.array(rows)
 
 
-def fixed(body: Any, asked: Asked, **more: Any) -> list[list[Found]]:
+def fixed(body: Any, asked: Asked, **more: Any) -> list[list[Hypothesis]]:
     """As it is recorded, without the recording."""
     with torch.inference_mode():
         found = graphed_search(body, *asked, None, capture=False, **more)
@@ -133,7 +147,7 @@ def fixed(body: Any, asked: Asked, **more: Any) -> list[list[Found]]:
     return found
 
 
-def agree(ours: list[list[Found]], right: list[list[Found]], tolerance: float = 1e-10) -> None:
+def agree(ours: list[list[Hypothesis]], right: list[list[Hypothesis]], tolerance: float = 1e-10) -> None:
     assert [[(f.tokens, f.finish_reason) for f in options] for options in ours] == [
         [(f.tokens, f.finish_reason) for f in options] for options in right
     ]

@@ -46,14 +46,14 @@ def speaker(task: str) -> Model:
 
 
 ASKED: dict[str, Sequence[Any]] = {
-    "recall": [AlgorithmicQuestion("31415", "51413", "", 0), AlgorithmicQuestion("2", "2", "", 0)]
+    "algorithmic": [AlgorithmicQuestion("31415", "51413", "", 0), AlgorithmicQuestion("2", "2", "", 0)]
 }
 """Samples of runs whose cards ask what they have seen."""
 
 
 def questioned() -> Model:
     """One that knows some digits and nothing else."""
-    text, task = TextTokenizer.from_words([sample.source for sample in ASKED["recall"]]), TEXT_TASKS["algorithmic"]
+    text, task = TextTokenizer.from_words([sample.source for sample in ASKED["algorithmic"]]), TEXT_TASKS["algorithmic"]
     config = task.fit_config(universal.Config(width=8, heads=2, ffn_dim=8), text)
     return assemble(ModelSpec(SYSTEMS["universal"], config, task), text)
 
@@ -61,12 +61,12 @@ def questioned() -> Model:
 MADE: dict[str, Any] = {
     "lm": lambda: speaker("lm"),
     "choose": lambda: speaker("choose"),
-    "mask_id": lambda: encoder("mask", [STORY], vocab_size=300),
+    "mlm": lambda: encoder("mlm", [STORY], vocab_size=300),
     "classify": lambda: encoder("classify", [STORY], ("no", "yes"), vocab_size=300),
     "tag": lambda: encoder("tag", [STORY], ("O", "B-x"), vocab_size=300),
     "qa": lambda: encoder("qa", [STORY], vocab_size=300),
     "embed": lambda: encoder("embed", [STORY], vocab_size=300),
-    "recall": questioned,
+    "algorithmic": questioned,
     "recognise": lambda: fresh("vit", "classify"),
     "segment": lambda: fresh("dpt", "segment"),
     "depth": lambda: fresh("dpt", "depth"),
@@ -100,7 +100,7 @@ def test_a_card_names_commands_that_work(name: str, cli: Cli, tmp_path: Path, mo
     model.save("run")
     Image.linear_gradient("L").convert("RGB").resize((40, 30)).save("picture.jpg")
     write_ply("cloud.ply", cloud())
-    words = commands("predict", model.task, ASKED.get(name, ()))
+    words = commands("run", model.task, ASKED.get(name, ()))
     assert [line[0] for line in words] == ["predict", "explain", "evaluate"]
     for line in words[:-1]:
         done = cli(*line)
@@ -112,7 +112,7 @@ def test_what_nobody_can_explain_is_not_named() -> None:
     class Unknown(Task):
         name = "guess"
 
-    assert not is_explainable(Unknown()) and [line[0] for line in commands("predict", Unknown())] == [
+    assert not is_explainable(Unknown()) and [line[0] for line in commands("run", Unknown())] == [
         "predict",
         "evaluate",
     ]
