@@ -89,7 +89,7 @@ def explain_cloud(
             f"of a cloud a point is asked, --at NUMBER or --at X,Y,Z, and no class: leave '{target}' out."
         )
     points: PointProcessor = model.require_point_processor()
-    cloud: PointCloud = model.task.asked(source, points)
+    cloud: PointCloud = model.task.open_input(source, points)
     number = query_index(cloud, at)
     chosen = _read_indices(model, cloud, points, number)
     x, offsets = pack_clouds([points.normalize(points.rows(cloud, chosen))])
