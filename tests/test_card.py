@@ -34,7 +34,7 @@ from writings import STORY
 
 def captioner(name: str) -> Model:
     text, task = TextTokenizer.train_sentence_bpe([STORY], 300), IMAGE_TASKS["caption"]
-    config = config_of(name, length=6)
+    config = config_of(name, max_length=6)
     reader = task.build_processor(text, config, DataSettings())
     return assemble(ModelSpec(SYSTEMS[name], task.fit_config(config, reader), task), reader)
 

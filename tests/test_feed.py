@@ -125,7 +125,7 @@ def test_a_worker_that_is_killed_is_told_in_one_paragraph() -> None:
     grains = prefetch(Maker().grain, count(), 1)
     next(grains)
     os.kill(workers()[0], signal.SIGKILL)
-    with pytest.raises(RunError, match=r"data\.workers") as caught:
+    with pytest.raises(RunError, match=r"data\.num_workers") as caught:
         for _ in grains:
             pass
     assert "\n" not in str(caught.value)

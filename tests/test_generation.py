@@ -13,6 +13,7 @@ from regard.decode import memory_budget
 from regard.decode.cuda_graphs import GraphedSearch, _graph_caches, graphed_search
 from regard.decode.greedy import GreedyOrSample
 from regard.decode.memory_budget import BodySizes, max_cached_rows
+from regard.decode.protocol import Hypothesis
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.decode.steps import run_search, start_search
@@ -27,7 +28,7 @@ def body(request: pytest.FixtureRequest) -> Any:
 
 
 def test_a_temperature_of_zero_is_greedy(body: Any) -> None:
-    cold = search(body, *asked([0, 1, 2, 3, 4], sample=True, temperature=0, top_k=3, seed=8))
+    cold = search(body, *asked([0, 1, 2, 3, 4], do_sample=True, temperature=0, top_k=3, seed=8))
     assert cold == search(body, *asked([0, 1, 2, 3, 4]))
 
 
@@ -48,25 +49,25 @@ def test_rows_of_different_lengths_say_what_each_says_alone(body: Any, way: dict
         agree(fixed(body, asked([0, 1, 2, 3, 4], **way)), alone)
 
 
-@pytest.mark.parametrize("way", [{}, {"sample": True, "repetition": 2.0}, {"repetition": 0.5}, {"repetition": 5.0}])
+@pytest.mark.parametrize("way", [{}, {"do_sample": True, "repetition_penalty": 2.0}, {"repetition_penalty": 0.5}, {"repetition_penalty": 5.0}])
 def test_one_path_is_followed_as_plain_lists_follow_it(body: Any, way: dict[str, Any]) -> None:
     for row, (found,) in enumerate(search(body, *asked([0, 1, 2, 3, 4], **way))):
-        path, penalty = list(PROMPTS[row]), way.get("repetition", 1.0)
+        path, penalty = list(PROMPTS[row]), way.get("repetition_penalty", 1.0)
         for place, log in enumerate(found.log_probs):
             logits = follow(body, path)
             bent = logits.clone()
             for token in set(path):
                 bent[token] = bent[token] / penalty if bent[token] > 0 else bent[token] * penalty
             token = (*found.tokens, END)[place]
-            assert "sample" in way or token == int(bent.argmax())
+            assert "do_sample" in way or token == int(bent.argmax())
             assert log == pytest.approx(float(logits.log_softmax(-1)[token]), rel=1e-9), "the model's own, not the bent"
             path.append(token)
-        assert found.finish_reason == ("end" if path[-1] == END else "length") and len(found.log_probs) <= LIMITS[row]
-        assert found.finish_reason == "end" or len(found.tokens) == LIMITS[row]
+        assert found.finish_reason == ("eos" if path[-1] == END else "length") and len(found.log_probs) <= LIMITS[row]
+        assert found.finish_reason == "eos" or len(found.tokens) == LIMITS[row]
 
 
 def test_log_probabilities_of_beams_are_the_models_own_whatever_chose_them(body: Any) -> None:
-    for row, options in enumerate(search(body, *asked([0, 1, 2, 3, 4], beam=3, best=3, repetition=1.7, penalty=0.0))):
+    for row, options in enumerate(search(body, *asked([0, 1, 2, 3, 4], num_beams=3, num_return_sequences=3, repetition_penalty=1.7, length_penalty=0.0))):
         for found in options:
             path, score = list(PROMPTS[row]), 0.0
             for token, log in zip((*found.tokens, END), found.log_probs, strict=False):
@@ -79,7 +80,7 @@ def test_log_probabilities_of_beams_are_the_models_own_whatever_chose_them(body:
 
 def test_repetition_is_discouraged(body: Any) -> None:
     def repeated(penalty: float) -> int:
-        found = search(body, *asked([0, 1, 3, 4], repetition=penalty))
+        found = search(body, *asked([0, 1, 3, 4], repetition_penalty=penalty))
         return sum(len(f.tokens) - len({*f.tokens}) for (f,) in found)
 
     assert repeated(0.3) > repeated(1.0) > repeated(1e9)
@@ -89,7 +90,7 @@ def test_a_search_records_once_for_prompts_of_every_length(body: Any, monkeypatc
     made: list[int] = []
     monkeypatch.setattr(GraphedSearch, "__init__", _counted(GraphedSearch.__init__, made))
     _graph_caches.pop(body, None)
-    for way in ({}, {"sample": True, "repetition": 1.2}, {"beam": 2}):
+    for way in ({}, {"do_sample": True, "repetition_penalty": 1.2}, {"num_beams": 2}):
         made.clear()
         for length in range(1, 30, 3):
             prompts = [list(range(1, 1 + count)) for count in (length, 1 + length // 2)]
@@ -108,7 +109,7 @@ def _counted(real: Callable[..., None], made: list[int]) -> Callable[..., None]:
 
 
 def test_answers_may_fill_the_context_and_no_more() -> None:
-    body = small(max_length=40)
+    body = small(length=40)
     prompts = [[1 + place % 11 for place in range(38)], [4, 5]]
     asking = padded(prompts), V, torch.tensor([3, 39]), DecodeSettings(), np.arange(2)
     found = search(body, *asking)
@@ -123,7 +124,7 @@ def test_answers_may_fill_the_context_and_no_more() -> None:
 
 @pytest.mark.parametrize("budget", [1, 60, 150, 10**6])
 def test_many_draws_are_made_in_parts_that_change_nothing(body: Any, budget: int) -> None:
-    asking = asked([1, 4], sample=True, best=10, temperature=1.5, repetition=1.2)
+    asking = asked([1, 4], do_sample=True, num_return_sequences=10, temperature=1.5, repetition_penalty=1.2)
     right, sizes = search(body, *asking), []
     real = body.step
     try:
@@ -143,13 +144,13 @@ def test_rows_and_draws_that_take_too_much_memory_are_followed_in_parts(
 ) -> None:
     body, asking = small(), asked([0, 1, 2, 3, 4], **way)
     right, sizes, listened = search(body, *asking), [], search(body, *asking, stop_fn=enough)
-    beams, real, known = way.get("beam", 1), body.step, BodySizes.from_body(body)
+    beams, real, known = way.get("num_beams", 1), body.step, BodySizes.from_body(body)
     assert known == BodySizes(2, 12, V, 8)
     one = 4 * 2 * 12 * 8 * (9 + 12 * beams) + beams * V * memory_budget.BYTES_PER_LOGIT
     monkeypatch.setattr(memory_budget, "DEFAULT_BUDGET", one * paths + one // 2)
     body.step = lambda tokens, state: sizes.append(len(tokens)) or real(tokens, state)
     agree(search(body, *asking), right)
-    draws = 3 if way.get("best") == 3 and beams == 1 else 1
+    draws = 3 if way.get("num_return_sequences") == 3 and beams == 1 else 1
     together = min(draws, paths)
     rows = -(-5 // -(-5 // min(5, paths // together)))  # in parts of about one size
     assert max(sizes) == beams * rows * together
@@ -214,7 +215,7 @@ def test_rows_that_join_a_running_search_say_what_they_say_alone(
         quest = start_search(body, *asked([1, 3], **way), None, room)
         later = [start_search(body, *asked(rows, **way), None, room) for rows in ([0, 4], [2])]
         assert isinstance(quest, GreedyOrSample)
-        found: dict[int, list[Found]] = {}
+        found: dict[int, list[Hypothesis]] = {}
         for steps, joining in ((3, later[0]), (2, later[1])):
             for _ in range(steps):
                 quest.step()
@@ -227,7 +228,7 @@ def test_rows_that_join_a_running_search_say_what_they_say_alone(
     agree([found[number] for number in range(5)], [alone[row] for row in (1, 3, 0, 4, 2)])
 
 
-def leave(quest: GreedyOrSample, found: dict[int, list[Found]]) -> None:
+def leave(quest: GreedyOrSample, found: dict[int, list[Hypothesis]]) -> None:
     closed = torch.nonzero(~quest.active)[:, 0].tolist()
     found.update(zip(quest.rows[closed].tolist(), quest.hypotheses(closed), strict=True))
     quest.select_rows(torch.nonzero(quest.active)[:, 0])

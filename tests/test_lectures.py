@@ -120,7 +120,7 @@ def test_w02_the_slide_shows_scores_by_four_and_then_results_without_any_scale()
 
 def test_w03_nobody_sees_the_future() -> None:
     table = materialize(Causal(), 1, 1, torch.arange(4), torch.arange(4))[0, 0]
-    near(table.double(), LECTURES["W03"]["slide"]["mlm"])
+    near(table.double(), LECTURES["W03"]["slide"]["mask"])
     assert (int(table.sum()), int((~table).sum())) == (reading("W03")["visible"], reading("W03")["hidden"])
 
 

@@ -165,7 +165,7 @@ def test_of_a_picture_that_is_not_decoded_whole_it_is_told_and_its_map_has_its_s
     assert small.extra[key].shape == small.extra["picture"].shape[:2] == (60, 80)
     left = model.task.write_files("large", large, tmp_path / "out")
     if task == "segment":
-        with Image.open(left["mlm"]) as written:
+        with Image.open(left["mask"]) as written:
             assert written.size == (200, 120)
     else:
         assert np.load(left["array"]).shape == (120, 200)
@@ -280,7 +280,7 @@ def test_masks_are_written_in_the_numbers_that_were_learnt_from(
     numbers = segment.class_pixel_values(labels, told)
     answer = Prediction({}, (), (), {"mask": mask, "picture": noise((2, 3, 3)), "labels": labels, "numbers": numbers})
     left = find_task("segment", "image").write_files("a", answer, tmp_path)
-    assert np.array_equal(read_mask(left["mlm"]), np.array(wanted)[mask])
+    assert np.array_equal(read_mask(left["mask"]), np.array(wanted)[mask])
 
 
 def test_a_model_remembers_which_numbers_its_classes_have_in_masks(tmp_path: Path) -> None:

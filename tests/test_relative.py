@@ -38,22 +38,22 @@ from regard.tasks.base import LossWeights
 from regard.types import Batch
 from tiny import TINY, collate, gradients, near, noise, noisy, tiny
 
-NONE = {"positions": "none"}
+NONE = {"position_embedding": "none"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "transformer rotary": ("transformer", {"relative": "rotary"}),
-    "transformer rotary-halves": ("transformer", {"relative": "rotary-halves", **NONE}),
-    "transformer buckets": ("transformer", {"relative": "buckets", "norm": "pre", **NONE}),
-    "transformer shaw": ("transformer", {"relative": "shaw", **NONE}),
-    "decoder rotary": ("decoder", {"relative": "rotary", **NONE}),
-    "decoder buckets": ("decoder", {"relative": "buckets", **NONE}),
-    "decoder shaw": ("decoder", {"relative": "shaw"}),
-    "gpt1 rotary": ("gpt1", {"relative": "rotary", **NONE}),
-    "gpt2 rotary-halves": ("gpt2", {"relative": "rotary-halves", **NONE}),
-    "gpt2 buckets": ("gpt2", {"relative": "buckets"}),
-    "gpt2 shaw": ("gpt2", {"relative": "shaw", **NONE}),
-    "gpt3 rotary": ("gpt3", {"relative": "rotary", **NONE}),
-    "gpt3 buckets": ("gpt3", {"relative": "buckets", **NONE}),
-    "gpt3 shaw": ("gpt3", {"relative": "shaw", **NONE}),
+    "transformer rotary": ("transformer", {"relative_position": "rotary"}),
+    "transformer rotary-halves": ("transformer", {"relative_position": "rotary-halves", **NONE}),
+    "transformer buckets": ("transformer", {"relative_position": "t5", "norm_position": "pre", **NONE}),
+    "transformer shaw": ("transformer", {"relative_position": "shaw", **NONE}),
+    "decoder rotary": ("decoder", {"relative_position": "rotary", **NONE}),
+    "decoder buckets": ("decoder", {"relative_position": "t5", **NONE}),
+    "decoder shaw": ("decoder", {"relative_position": "shaw"}),
+    "gpt1 rotary": ("gpt1", {"relative_position": "rotary", **NONE}),
+    "gpt2 rotary-halves": ("gpt2", {"relative_position": "rotary-halves", **NONE}),
+    "gpt2 buckets": ("gpt2", {"relative_position": "t5"}),
+    "gpt2 shaw": ("gpt2", {"relative_position": "shaw", **NONE}),
+    "gpt3 rotary": ("gpt3", {"relative_position": "rotary", **NONE}),
+    "gpt3 buckets": ("gpt3", {"relative_position": "t5", **NONE}),
+    "gpt3 shaw": ("gpt3", {"relative_position": "shaw", **NONE}),
 }
 """Those of GPT-3 look back three tokens in every other layer."""
 cases = pytest.mark.parametrize("case", CASES)
@@ -75,7 +75,7 @@ def asked(model: Model, batch: Batch) -> Tensor:
 
 def reading(batch: Batch, ids: Tensor) -> Batch:
     """The same sources, with these tokens on the side that goes on."""
-    return Batch(ids) if batch.decoder_inputs is None else replace(batch, target=ids, labels=None)
+    return Batch(ids) if batch.decoder_inputs is None else replace(batch, decoder_inputs=ids, labels=None)
 
 
 # -- generating
@@ -98,7 +98,7 @@ def test_rows_of_different_lengths_say_step_by_step_what_each_says_alone(case: s
             if state is None:
                 state = new
             else:
-                state.join(new)
+                state.append_rows(new)
         for step in range(6):
             at = torch.tensor(lengths) - 1 + step
             ours = model.body.step(ids[torch.arange(3), at], state)
@@ -130,7 +130,7 @@ def test_beams_know_where_the_keys_of_their_pasts_stand(case: str, room: int | N
             paths = paths[rows]
             if number == 1:
                 kept = [4, 5, 0, 1]
-                state.keep(torch.tensor(kept))
+                state.select_rows(torch.tensor(kept))
                 paths, owners = paths[kept], owners[kept]
 
 
@@ -175,7 +175,7 @@ def test_search_in_fixed_shapes_finds_what_search_in_growing_ones_finds(case: st
     if batch.decoder_inputs is None:
         batch, limits = Batch(prompt, torch.tensor([1, 2, 2])), torch.tensor([9, 7, 8])
     else:
-        batch, limits = replace(batch, target=prompt, labels=None), torch.tensor([9, 7, 8])
+        batch, limits = replace(batch, decoder_inputs=prompt, labels=None), torch.tensor([9, 7, 8])
     right = search(model.body, batch, model.config.eos_id, limits, settings)
     with torch.inference_mode():
         ours = graphed_search(
@@ -236,7 +236,7 @@ def test_what_is_watched_is_what_was_done(case: str) -> None:
     own = [name for name in seen.names() if name.endswith("attend")]
     weights = torch.stack([seen.weights(name).sum(-1) for name in own if name.startswith("decoder")])
     near(weights, torch.ones_like(weights))
-    plain = tiny(CASES[case][0], **{**CASES[case][1], "relative": "none"})
+    plain = tiny(CASES[case][0], **{**CASES[case][1], "relative_position": "none"})
     plain.body.load_state_dict({k: v for k, v in model.body.state_dict().items() if ".position." not in k})
     with record_attention(plain) as before:
         plain.body(batch)
@@ -256,7 +256,7 @@ def test_what_all_blocks_share_is_made_once_in_a_pass(monkeypatch: pytest.Monkey
     for case in ("gpt2 buckets", "gpt2 rotary-halves"):
         model = model_of(case)
         model.body(Batch(torch.arange(9)[None]))
-    assert made == ["bucket", "hidden_in", "cos_sin"]
+    assert made == ["bucket", "mask_bias", "cos_sin"]
 
 
 # -- a person's words
@@ -272,7 +272,7 @@ def test_a_saved_model_answers_as_before(case: str, tmp_path: Path) -> None:
     tables = [key for key in back.body.state_dict() if ".position." in key]
     stacks, depth = (2, 5) if name == "transformer" else (1, 3)
     kind = model.config.relative_position
-    assert len(tables) == {"buckets": stacks, "shaw": 2 * depth}.get(kind, 0)
+    assert len(tables) == {"t5": stacks, "shaw": 2 * depth}.get(kind, 0)
     layout = {"rotary": "interleaved", "rotary-halves": "halves"}.get(kind)
     assert getattr(back.body.decoder.position, "layout", None) == layout
     if SYSTEMS[name].published.model_type:
@@ -284,9 +284,9 @@ def test_a_run_by_name_learns_answers_and_explains(few: Path, tmp_path: Path) ->
     run = tmp_path / "run"
     said = train_tiny(few, run, *TWELVE, "model.position_embedding=none", "model.relative_position=t5")
     model = regard.load(run)
-    assert model.config.relative_position == "buckets" and isinstance(model.body.encoder.position, T5Bias)
-    assert model.body.encoder.position.bidirectional and not model.body.decoder.position.both_ways
-    assert isinstance(model.predict("a cat", beam=2).value, str) and "12" in said
+    assert model.config.relative_position == "t5" and isinstance(model.body.encoder.position, T5Bias)
+    assert model.body.encoder.position.bidirectional and not model.body.decoder.position.bidirectional
+    assert isinstance(model.predict("a cat", num_beams=2).value, str) and "12" in said
     assert model.explain("a cat").save(tmp_path / "map.html").exists()
     assert any("position" in layer.name for layer in info(str(run)).layers)
 
@@ -299,7 +299,7 @@ def test_what_cannot_be_is_told_by_the_names_of_settings(preset: str) -> None:
         regard.build(preset, relative_position="rotery")
     assert all(
         supports_packing(gpt2.Config(relative_position=kind)) == kind.startswith("r")
-        for kind in ("rotary", "buckets", "shaw")
+        for kind in ("rotary", "t5", "shaw")
     )
     assert supports_packing(gpt2.Config()) and supports_packing(object())
 
