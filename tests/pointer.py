@@ -38,9 +38,9 @@ class Crossing(Attention):
         super().__init__(2 * len(table), len(table), context_width=4)
         self.table = table
 
-    def forward(self, x: Tensor, context: Tensor, *, seen: Any = None) -> Tensor:  # type: ignore[override]
-        if seen is not None:
-            seen(self.table[:, : x.shape[1]].expand(len(x), -1, -1, -1))
+    def forward(self, x: Tensor, context: Tensor, *, record: Any = None) -> Tensor:  # type: ignore[override]
+        if record is not None:
+            record(self.table[:, : x.shape[1]].expand(len(x), -1, -1, -1))
         return x
 
 
@@ -50,7 +50,7 @@ class Pointing(nn.Module):
     def __init__(self, says: Sequence[int], tables: Sequence[Tensor], grid: tuple[int, int], vocabulary: int) -> None:
         super().__init__()
         self.says, self.shape, self.vocabulary = list(says), grid, vocabulary
-        self.first_place = (tables[0].shape[-1] - grid[0] * grid[1]) if tables else 0
+        self.first_image_position = (tables[0].shape[-1] - grid[0] * grid[1]) if tables else 0
         self.most = 64
         self.aside = Attention(4, 2)  # over the words themselves
         self.looks = nn.ModuleList(Fixed(t) if t.ndim == 2 else Crossing(t) for t in tables)
@@ -74,7 +74,7 @@ class Pointing(nn.Module):
             logits[:, at, self.says[min(at, len(self.says) - 1)]] = sure
         return BodyOutput(logits)
 
-    def read(self, states: Tensor) -> Tensor:
+    def to_logits(self, states: Tensor) -> Tensor:
         return states
 
 
@@ -93,18 +93,18 @@ class Captioner(nn.Module):
         ids = text.encode([caption])[0]
         kind = Looking if len(tables) else Pointing
         self.body = kind([*ids, 2], [torch.from_numpy(table) for table in tables], grid, text.size)
-        self.reader = SimpleNamespace(pixels=ImageProcessor((side, side)), text=text)
-        self.config = SimpleNamespace(start=1, end=2, length=64, size=side, channels=3)
+        self.processor = SimpleNamespace(pixels=ImageProcessor((side, side)), text=text)
+        self.config = SimpleNamespace(bos_id=1, eos_id=2, max_length=64, image_size=side, in_channels=3)
         self.task, self.said = Spoken(), ids
-        self.identity, self.head, self.device = None, None, torch.device("cpu")
+        self.spec, self.head, self.device = None, None, torch.device("cpu")
 
-    def text_or_refuse(self) -> TextTokenizer:
-        return self.reader.text
+    def require_tokenizer(self) -> TextTokenizer:
+        return self.processor.text
 
-    def pixels_or_refuse(self) -> ImageProcessor:
-        return self.reader.pixels
+    def require_image_processor(self) -> ImageProcessor:
+        return self.processor.pixels
 
-    def answer(self, inputs: Any, **settings: Any) -> Prediction:
+    def predict(self, inputs: Any, **settings: Any) -> Prediction:
         return Prediction("", extra={"ids": self.said})
 
     def explain(self, source: Any, target: str | None = None, at: Any = None) -> Any:

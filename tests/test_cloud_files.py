@@ -71,20 +71,20 @@ def on_cube(places: np.ndarray) -> np.ndarray:
     ids=["plain", "one line", "one line apart", "comments", "windows", "coloured face"],
 )
 def test_an_off_file_is_read_however_it_begins(text: str, tmp_path: Path) -> None:
-    cloud = at(text, ".off", tmp_path, points=6000)
-    counts = np.bincount(on_cube(cloud.places), minlength=6)
+    cloud = at(text, ".off", tmp_path, num_points=6000)
+    counts = np.bincount(on_cube(cloud.coordinates), minlength=6)
     assert cloud.from_mesh and counts.min() > 850  # of 1,000 on each side
 
 
 def test_an_off_file_may_have_colours_and_normals(tmp_path: Path) -> None:
     rows = ["0 0 0 0 0 1 255 0 0 255", "1 0 0 0 0 1 255 0 0 255", "0 1 0 0 0 1 0 0 255 255"]
-    cloud = at("\n".join(["CNOFF", "3 1 0", *rows, "3 0 1 2"]), ".off", tmp_path, points=2000)
-    assert cloud.colours is not None and cloud.normals is not None
+    cloud = at("\n".join(["CNOFF", "3 1 0", *rows, "3 0 1 2"]), ".off", tmp_path, num_points=2000)
+    assert cloud.colors is not None and cloud.normals is not None
     # colours lie between those of the corners: blue grows with y
-    np.testing.assert_allclose(cloud.colours[:, 2], 255 * cloud.places[:, 1], atol=1)
+    np.testing.assert_allclose(cloud.colors[:, 2], 255 * cloud.coordinates[:, 1], atol=1)
     np.testing.assert_array_equal(cloud.normals, np.tile([0, 0, 1], (2000, 1)))
     lone = at("\n".join(["CNOFF", "3 0 0", *rows]), ".off", tmp_path)
-    assert len(lone) == 3 and not lone.from_mesh and lone.colours[2].tolist() == [0, 0, 255]
+    assert len(lone) == 3 and not lone.from_mesh and lone.colors[2].tolist() == [0, 0, 255]
 
 
 @pytest.mark.parametrize(
@@ -138,16 +138,16 @@ l 1 2
 
 
 def test_an_obj_file_has_slashes_negative_corners_and_what_is_not_asked_for(tmp_path: Path) -> None:
-    cloud = at(OBJ, ".obj", tmp_path, points=6000)
-    assert np.bincount(on_cube(cloud.places), minlength=6).min() > 850
+    cloud = at(OBJ, ".obj", tmp_path, num_points=6000)
+    assert np.bincount(on_cube(cloud.coordinates), minlength=6).min() > 850
 
 
 def test_vertices_of_an_obj_may_have_colours_or_a_weight(tmp_path: Path) -> None:
     text = "v 0 0 0 1 0 0\nv 1 0 0 1 0 0\nv 0 1 0 0 0 1\nf 1 2 3\n"
-    cloud = at(text, ".obj", tmp_path, points=1000)
-    np.testing.assert_allclose(cloud.colours[:, 2], 255 * cloud.places[:, 1], atol=1)
+    cloud = at(text, ".obj", tmp_path, num_points=1000)
+    np.testing.assert_allclose(cloud.colors[:, 2], 255 * cloud.coordinates[:, 1], atol=1)
     weighted = at("v 0 0 0 1.0\nv 1 0 0 1.0\nv 0 1 0 1.0\n", ".obj", tmp_path)
-    assert len(weighted) == 3 and weighted.colours is None
+    assert len(weighted) == 3 and weighted.colors is None
 
 
 @pytest.mark.parametrize(
@@ -167,19 +167,19 @@ def test_a_wrong_obj_file_is_refused_by_its_line(text: str, said: str, tmp_path:
 
 
 def test_an_stl_file_as_text_is_read(tmp_path: Path) -> None:
-    cloud = at(FACET, ".stl", tmp_path, points=300)
-    assert cloud.from_mesh and cloud.places[:, 0].min() >= 1 and (cloud.normals == [0, 0, 1]).all()
+    cloud = at(FACET, ".stl", tmp_path, num_points=300)
+    assert cloud.from_mesh and cloud.coordinates[:, 0].min() >= 1 and (cloud.normals == [0, 0, 1]).all()
 
 
 def test_points_of_a_mesh_are_spread_by_area(tmp_path: Path) -> None:
     """Two triangles of areas 1 and 3, and one that is a line: shares as of a fair die, and even inside each."""
     text = "OFF\n6 4 0\n0 0 0\n2 0 0\n0 1 0\n0 0 5\n2 0 5\n0 3 5\n3 0 1 2\n3 3 4 5\n3 0 1 1\n3 2 2 2\n"
-    cloud = at(text, ".off", tmp_path, points=40_000)
-    upper = cloud.places[:, 2] > 2
+    cloud = at(text, ".off", tmp_path, num_points=40_000)
+    upper = cloud.coordinates[:, 2] > 2
     assert abs(upper.mean() - 0.75) < 4 * np.sqrt(0.75 * 0.25 / 40_000)
-    np.testing.assert_allclose(cloud.places[:, 2], np.where(upper, 5, 0), atol=1e-6)
+    np.testing.assert_allclose(cloud.coordinates[:, 2], np.where(upper, 5, 0), atol=1e-6)
     for part, high in ((~upper, 1), (upper, 3)):
-        x, y = cloud.places[part, 0] / 2, cloud.places[part, 1] / high
+        x, y = cloud.coordinates[part, 0] / 2, cloud.coordinates[part, 1] / high
         assert (x + y <= 1 + 1e-6).all()
         for values in (x, y, 1 - x - y):  # each weight has the mean 1/3 and the variance 1/18
             assert abs(values.mean() - 1 / 3) < 4 * np.sqrt(1 / 18 / len(values))
@@ -187,9 +187,9 @@ def test_points_of_a_mesh_are_spread_by_area(tmp_path: Path) -> None:
 
 
 def test_sampling_is_a_pure_function_of_the_seed(tmp_path: Path) -> None:
-    first, again, other = (at(CUBE, ".off", tmp_path, seed=seed, points=100) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first.places, again.places)
-    assert len(first) == 100 and (first.places != other.places).any()
+    first, again, other = (at(CUBE, ".off", tmp_path, seed=seed, num_points=100) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.coordinates, again.coordinates)
+    assert len(first) == 100 and (first.coordinates != other.coordinates).any()
 
 
 def test_a_mesh_without_area_is_its_vertices(tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_a_mesh_without_area_is_its_vertices(tmp_path: Path) -> None:
 
 def test_a_corner_that_is_nowhere_takes_its_faces_away_and_no_others(tmp_path: Path) -> None:
     for word in ("nan", "inf", "1e38"):
-        cloud = at(CUBE.replace("1 1 1\n", f"1 1 {word}\n"), ".off", tmp_path, points=600)
-        assert set(on_cube(cloud.places)) == {0, 1, 2, 4} and len(cloud) == 600 and cloud.num_dropped == 0
+        cloud = at(CUBE.replace("1 1 1\n", f"1 1 {word}\n"), ".off", tmp_path, num_points=600)
+        assert set(on_cube(cloud.coordinates)) == {0, 1, 2, 4} and len(cloud) == 600 and cloud.num_dropped == 0
 
 
 def test_a_far_away_mesh_keeps_its_form(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_far_away_mesh_keeps_its_form(tmp_path: Path) -> None:
         if 2 <= number < 10 else line
         for number, line in enumerate(CUBE.splitlines())
     )  # fmt: skip
-    cloud = at(far, ".off", tmp_path, points=3000)
+    cloud = at(far, ".off", tmp_path, num_points=3000)
     assert np.bincount(on_cube(cloud.world_coordinates - [4.5e5, 5.4e6, 3e2]).astype(int), minlength=6).min() > 380
 
 
@@ -217,10 +217,10 @@ def test_a_far_away_mesh_keeps_its_form(tmp_path: Path) -> None:
 def test_meshes_that_trimesh_writes_are_read(kind: str, tmp_path: Path) -> None:
     trimesh = pytest.importorskip("trimesh")
     written = trimesh.creation.icosphere(3, 2.0).export(file_type=kind)
-    cloud = at(written, f".{kind.partition('_')[0]}", tmp_path, points=3000)
-    radii = np.linalg.norm(cloud.places, axis=1)
+    cloud = at(written, f".{kind.partition('_')[0]}", tmp_path, num_points=3000)
+    radii = np.linalg.norm(cloud.coordinates, axis=1)
     assert cloud.from_mesh and radii.min() > 1.95 and radii.max() < 2.001
-    outwards = (cloud.normals * cloud.places).sum(axis=1) / radii
+    outwards = (cloud.normals * cloud.coordinates).sum(axis=1) / radii
     assert outwards.min() > 0.98
 
 
@@ -366,7 +366,7 @@ def test_a_heading_or_a_person_says_what_columns_are(tmp_path: Path) -> None:
         ("a b c\n1 2 3\n", "line 1: 'a b c' are neither numbers nor names of columns"),
         ("x y q\n1 2 3\n", "its heading names no z"),
         ("x y z r\n1 2 3\n", "line 2: its heading names 4 columns, and 3 numbers stand in the first row"),
-        ("1 2 3 4 5 6.5\n7 8 9 1 2 3\n", "has 6 numbers a point, and those behind x, y and z are not normals or colours"),
+        ("1 2 3 4 5 6.5\n7 8 9 1 2 3\n", "has 6 numbers a point, and those behind x, y and z are not normals or colors"),
         (" ".join("1" * 12), "has 12 numbers a point, and nothing says what those behind"),
         ("x y z label\n1 2 3 0.5\n", "labels that are no whole numbers, such as 0.5 of point 1"),
         ("nan nan nan\ninf 1 2\n", "has 2 points, and each of them is nowhere"),
@@ -485,7 +485,7 @@ HUGE = GOOD.replace(b"(4, 3), }" + b" " * 12, b"(1000000000000, 3), }")
         (npy(np.zeros(4, [("x", "f4"), ("y", "f4")])), ".npy", "its fields name no z"),
         (b"hello", ".npy", "is no .npy file: it does not begin like one"),
         (zipped(points=GOOD, labels=npy(np.zeros(5))), ".npz", "has 4 points and 5 labels"),
-        (zipped(points=GOOD, colors=npy(np.zeros((4, 2)))), ".npz", r"has colours \(4, 2\), and \(4, 3\) are wanted"),
+        (zipped(points=GOOD, colors=npy(np.zeros((4, 2)))), ".npz", r"has colors \(4, 2\), and \(4, 3\) are wanted"),
         (zipped(points=GOOD, labels=npy(np.array([None] * 4))), ".npz", "'labels' holds objects of Python"),
         (zipped(points=HUGE), ".npz", r"the array 'points' (has|promises)"),
         (zipped(a=GOOD, b=GOOD), ".npz", "none of its arrays is called points, xyz or pos. It has: a, b"),

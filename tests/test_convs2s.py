@@ -89,7 +89,7 @@ def oracle(p: dict[str, Tensor], config: Config, source: list[int], target: list
     for n, (_, kernel) in enumerate(lower):
         y = block(p, f"decoder.blocks.{n}", y, kernel, kernel - 1, look)
     states = [layer(p, "decoder.out", place) for place in y]
-    if config.tie_embeddings == "one":
+    if config.tie_embeddings == "all":
         return torch.stack([p["tables.target.weight"] @ state for state in states])
     return torch.stack([layer(p, "tables.output", state) for state in states])
 
@@ -128,7 +128,7 @@ def test_the_gradient_is_slowed_and_nothing_else() -> None:
 
 
 def test_a_decoder_sees_nothing_that_comes_and_an_encoder_as_far_as_its_kernels() -> None:
-    model = tiny("convs2s", stages=("10x3x2", "14x1"))
+    model = tiny("convs2s", encoder_stages=("10x3x2", "14x1"))
     x, target = noise(1, 12).mul(5).abs().long() + 3, noise(1, 9, seed=1).mul(5).abs().long() + 3
     e = model.body.embed(x, torch.arange(12), target=False).detach().requires_grad_()
     z, _ = model.body.encoder(e)
@@ -151,7 +151,7 @@ def test_steps_say_what_one_pass_says(label: str, prompt: int) -> None:
     target = noise(len(batch.inputs), 9, seed=2).mul(6).abs().long() + 3
     with torch.no_grad():
         right = model.body.to_logits(model.body(replace(batch, decoder_inputs=target)).sequence)
-        state = model.body.start(replace(batch, target=target[:, :prompt]))
+        state = model.body.start(replace(batch, decoder_inputs=target[:, :prompt]))
         for place in range(prompt - 1, 9):
             near(model.body.step(target[:, place], state), right[:, place])
     assert state.positions.tolist() == [9] * len(batch.inputs)
@@ -164,13 +164,13 @@ def test_rows_leave_exchange_their_pasts_and_are_joined() -> None:
     with torch.no_grad():
         right = model.body.to_logits(model.body(replace(batch, decoder_inputs=target)).sequence)
         upper, lower = (
-            replace(batch.select_rows(torch.tensor(rows)), target=target[rows]) for rows in ([0, 1], [2, 3, 4])
+            replace(batch.select_rows(torch.tensor(rows)), decoder_inputs=target[rows]) for rows in ([0, 1], [2, 3, 4])
         )
-        upper = replace(upper, x=upper.inputs[:, : int(upper.mask.max())])  # type: ignore[union-attr]
-        state, other = (model.body.start(replace(part, target=part.decoder_inputs[:, :4])) for part in (upper, lower))  # type: ignore[index]
-        state.join(other)
+        upper = replace(upper, inputs=upper.inputs[:, : int(upper.mask.max())])  # type: ignore[union-attr]
+        state, other = (model.body.start(replace(part, decoder_inputs=part.decoder_inputs[:, :4])) for part in (upper, lower))  # type: ignore[index]
+        state.append_rows(other)
         near(model.body.step(target[:, 3], state), right[:, 3])
-        state.keep(torch.tensor([3, 1]))
+        state.select_rows(torch.tensor([3, 1]))
         near(model.body.step(target[[3, 1], 4], state), right[[3, 1], 4])
         state.expand_beams(2)
         rows = torch.tensor([3, 3, 1, 1])
@@ -180,7 +180,7 @@ def test_rows_leave_exchange_their_pasts_and_are_joined() -> None:
         state.reorder(torch.tensor([1, 0, 2, 2]))
         said = said[[1, 0, 2, 2]]
         paths = torch.cat([target[rows, :5], said[:, None], target[rows, 6:7]], 1)
-        wanted = model.body.to_logits(model.body(replace(batch.select_rows(rows), target=paths)).sequence)[:, -1]
+        wanted = model.body.to_logits(model.body(replace(batch.select_rows(rows), decoder_inputs=paths)).sequence)[:, -1]
         near(model.body.step(target[rows, 6], state), wanted)
 
 
@@ -237,7 +237,7 @@ def test_a_preset_has_as_many_parameters_as_its_parts_add_up_to(preset: str) -> 
     E, V, last = config.embedding_dim, config.vocab_size, config.output_dim
     layers: list[tuple[int, int]] = []
     for side, out in (("encoder", E), ("decoder", last)):
-        stages = parse_stages((config.decoder_stages if side == "decoder" else ()) or config.backbone_depths, "")
+        stages = parse_stages((config.decoder_stages if side == "decoder" else ()) or config.encoder_stages, "")
         layers.append((E, stages[0][0]))
         width = stages[0][0]
         for wide, kernel in stages:
@@ -246,8 +246,8 @@ def test_a_preset_has_as_many_parameters_as_its_parts_add_up_to(preset: str) -> 
             layers += [(wide, E), (E, wide)] if side == "decoder" else []
             width = wide
         layers.append((width, out))
-    tables = 2 * config.max_length * E + (2 if config.tie_embeddings == "three" else 1) * V * E
-    layers += [] if config.tie_embeddings == "one" else [(last, V)]
+    tables = 2 * config.max_length * E + (2 if config.tie_embeddings == "none" else 1) * V * E
+    layers += [] if config.tie_embeddings == "all" else [(last, V)]
     total = tables + sum(width * out + 2 * out for width, out in layers)
     assert total == find_preset(preset)[1].parameters
 
@@ -277,14 +277,14 @@ def test_weights_begin_as_the_paper_says() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"stages": ("512x3x9", "1024*3")}, r"model\.stages"),
-        ({"stages": ("512x0x9",)}, "'512x0x9'"),
-        ({"stages": ()}, r"model\.stages"),
+        ({"encoder_stages": ("512x3x9", "1024*3")}, r"model\.encoder_stages"),
+        ({"encoder_stages": ("512x0x9",)}, "'512x0x9'"),
+        ({"encoder_stages": ()}, r"model\.encoder_stages"),
         ({"decoder_stages": ("512",)}, r"model\.decoder_stages"),
-        ({"tie_embeddings": "all"}, r"model\.embedding"),
-        ({"embedding_dim": 0}, r"model\.embedding"),
+        ({"tie_embeddings": "all"}, r"model\.embedding_dim"),
+        ({"embedding_dim": 0}, r"model\.embedding_dim"),
         ({"dropout": 1.0}, "model.dropout"),
-        ({"eos_id": 40_000}, r"model\.end"),
+        ({"eos_id": 40_000}, r"model\.eos_id"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], said: str) -> None:
@@ -326,13 +326,13 @@ def test_it_learns_a_few_lines_by_heart_and_is_asked_by_name(pairs: Any, pairs_f
     )  # fmt: skip
     train_tiny(pairs_file, out, *settings, tiny=False, model="convs2s-tiny")
     model = regard.load(out)
-    assert model.spec.system.name == "convs2s" and model.config.stages == ("32x3x2",)
+    assert model.spec.system.name == "convs2s" and model.config.encoder_stages == ("32x3x2",)
     said = [str(answer.value) for answer in model.predict([source for source, _ in pairs[:60]])]
     right = sum(a == b for a, (_, b) in zip(said, pairs[:60], strict=True))
     assert right > 40, f"{right} of 60"
     runner = CliRunner()
     asked = runner.invoke(app, ["predict", str(out), pairs[0][0], "--set", "decode.num_beams=3", "--json"])
-    assert json.loads(asked.stdout.splitlines()[-1])["value"] == model.predict(pairs[0][0], beam=3).value
+    assert json.loads(asked.stdout.splitlines()[-1])["value"] == model.predict(pairs[0][0], num_beams=3).value
     told = runner.invoke(app, ["evaluate", str(out), "--data", str(pairs_file)])
     assert told.exit_code == 0 and "bleu" in told.stdout.lower()
     shown = runner.invoke(app, ["explain", str(out), pairs[0][0], "--out", str(tmp_path / "map.html")])

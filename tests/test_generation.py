@@ -181,7 +181,7 @@ def test_a_size_that_leaves_no_memory_for_a_recording_is_computed_plainly(monkey
     fixed(body, asked([0, 1]))
     shelf = _graph_caches[body]
     assert len(shelf.entries) == 1
-    monkeypatch.setattr("regard.decode.cuda_graphs.record", full)
+    monkeypatch.setattr("regard.decode.cuda_graphs.capture", full)
     with torch.inference_mode():
         for _ in range(2):  # the second time nobody tries
             assert graphed_search(body, *asked([0, 1, 2, 3, 4]), None) is None

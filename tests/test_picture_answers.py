@@ -93,10 +93,10 @@ def test_maps_are_never_mixed(task: str) -> None:
             for name in system.presets:
                 order = new_spec(TrainRequest(find_task(task, "image"), name, DataSources(("x",)), {}))
                 assert order.settings.data.mixup == 0, name
-                order.spec.task.check_settings(order.spec.config, 1, order.settings.data)
+                order.identity.task.check_settings(order.identity.config, 1, order.settings.data)
     order = new_spec(TrainRequest(find_task(task, "image"), "swin-mini", DataSources(("x",)), {"data": {"mixup": 0.5}}))
     with pytest.raises(SettingError, match=r"data\.mixup"):
-        order.spec.task.check_settings(order.spec.config, 1, order.settings.data)
+        order.identity.task.check_settings(order.identity.config, 1, order.settings.data)
 
 
 # -- maps
@@ -225,15 +225,15 @@ def test_a_score_of_nearness_is_not_helped_by_how_far_its_picture_is(
     said = 1 / near
     said[3, 4] = -1.0  # farther than anything is
     both = [(noise((40, 50, 3)), said, near), (noise((40, 50, 3)), 1 / far, far)]
-    monkeypatch.setattr(depth.Depth, "compared", lambda *asked: iter(both))
-    model = cast(Any, SimpleNamespace(identity=SimpleNamespace(labels=())))
+    monkeypatch.setattr(depth.Depth, "iter_predictions_and_targets", lambda *asked: iter(both))
+    model = cast(Any, SimpleNamespace(spec=SimpleNamespace(labels=())))
     scores, answers = task.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(0.0, 1.0))
     metres = answers[0].extra["metres"]
     assert metres[3, 4] == pytest.approx(9.0) and (metres < 2.5).sum() == metres.size - 1
     assert np.allclose(answers[1].extra["metres"], far)
     expected = (np.abs(metres - near) / near).mean() / 2
     assert scores["abs_rel"] == pytest.approx(float(expected), abs=1e-4)
-    metric = cast(Any, SimpleNamespace(identity=SimpleNamespace(labels=(depth.METERS_LABEL,))))
+    metric = cast(Any, SimpleNamespace(spec=SimpleNamespace(labels=(depth.METERS_LABEL,))))
     _, answers = task.evaluate(metric, encoded, DecodeSettings(), DataSettings(), LossSum(0.0, 1.0))
     assert np.array_equal(answers[0].extra["metres"], said), "metres are taken as they are said"
 

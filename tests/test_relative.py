@@ -158,10 +158,10 @@ def test_the_kernel_of_single_steps_is_handed_what_was_turned_and_no_bias(
         state = model.body.start(Batch(x[:, :4]), 12)
         for at in range(3, 9):
             near(model.body.step(x[:, at], state), right[:, at])
-    assert bool(used) == case.endswith("rotary") == (not isinstance(state.turn(1).rules[0], Dense))
+    assert bool(used) == case.endswith("rotary") == (not isinstance(state.next_step(1).masks[0], Dense))
     if not used:  # nor where the rule would allow it
         stack, y, where = model.body.decoder, noise(3, 1, 12), torch.zeros(3, 1, dtype=torch.long)
-        stack(y, rule=Causal(), memory=stack.memories(y, 4), where=where)
+        stack(y, mask=Causal(), cache=stack.make_caches(y, 4), at=where)
         assert not used
 
 
@@ -192,7 +192,7 @@ def test_what_a_recording_repeats_can_be_written(case: str) -> None:
     prompt = torch.tensor([[4, 5], [6, 7]])
     batch = reading(batch_of(case, model, rows=[0, 1]), prompt)
     with torch.inference_mode():
-        for tensor in model.body.start(batch, room=16).tensors():
+        for tensor in model.body.start(batch, 16).tensors():
             tensor.copy_(tensor.clone())
 
 
@@ -333,11 +333,11 @@ def test_who_steps_without_saying_where_is_refused(position: AttentionPosition |
     with torch.no_grad():
         right = stack(x, mask=Causal())[0]
         memory = stack.make_caches(x)
-        near(stack(x[:, :2], mask=Causal(), memory=memory)[0], right[:, :2])
+        near(stack(x[:, :2], mask=Causal(), cache=memory)[0], right[:, :2])
         if position is not None:
             with pytest.raises(ValueError, match="told"):
-                stack(x[:, 2:], memory=memory)
-        near(stack(x[:, 2:], memory=memory, where=torch.tensor([[2]]))[0], right[:, 2:])
+                stack(x[:, 2:], cache=memory)
+        near(stack(x[:, 2:], cache=memory, at=torch.tensor([[2]]))[0], right[:, 2:])
 
 
 def test_those_without_hand_nothing_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +347,7 @@ def test_those_without_hand_nothing_on(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("gpt2")
     state = model.body.start(Batch(torch.tensor([[3, 4, 5]])))
     model.body.step(torch.tensor([5]), state)
-    assert len(calls) == 6 and not any("inside" in given for given in calls) and not state.has_bias
+    assert len(calls) == 6 and not any("position" in given for given in calls) and not state.has_bias
 
 
 # -- on a device

@@ -107,7 +107,7 @@ def looped(model: Model, source: list[int], target: list[int]) -> Tensor:
     ys = [[*table[token], *fed] for token in target]
     for layer, (h, c) in enumerate(states):
         ys = run(model, f"decoder.layers.{layer}", ys, h, c)[0]
-    out = table if config.tie_embeddings == "one" else numbers(weights["tables.output.weight"])
+    out = table if config.tie_embeddings == "all" else numbers(weights["tables.output.weight"])
     return torch.stack([torch.stack(times(out, y)) for y in ys])
 
 
@@ -188,7 +188,7 @@ def test_it_is_torchs_layers_on_packed_sequences(cell: str, both_ways: bool, fee
     near(ours, right)
     pull = noise(*ours.shape, seed=4)
     mine = gradients(model.body, (ours * pull).sum())
-    whole = nn.ModuleDict({"encoder": encoder, "decoder": decoder, "tie_embeddings": tables})
+    whole = nn.ModuleDict({"encoder": encoder, "decoder": decoder, "tables": tables})
     theirs = gradients(whole, (right * pull).sum())
     for name, gradient in mine.items():
         side, _, rest = name.partition(".")

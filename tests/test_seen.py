@@ -103,7 +103,7 @@ def test_what_was_looked_at_is_drawn(run: Path, tmp_path: Path, name: str) -> No
         found.attention[0], first, atol=1e-6
     )
     assert found.save(tmp_path / name).stat().st_size > 500
-    assert all(grid.min() >= 0 and grid.sum() == pytest.approx(1) for grid in found.ways.values())
+    assert all(grid.min() >= 0 and grid.sum() == pytest.approx(1) for grid in found.method_maps.values())
     if name == "why.png":
         assert (tmp_path / "why-positions.png").exists()
         with pytest.raises(RegardError, match="layer"):
@@ -147,7 +147,7 @@ def test_mixed_pictures_have_the_mixture_of_their_losses() -> None:
     changes[:, 9], changes[:, 10] = torch.tensor([0.3, 1.0, 0.6]), torch.tensor([2.0, 0.0, 1.0])
     batch = Batch(x, labels=labels, augment_params=changes, augmentation=how)
     total, count = model.task.loss(model, batch, LossWeights(smoothing=0.1))
-    pixels = model.processor.normalise(
+    pixels = model.processor.normalize(
         torch.lerp(x[[2, 0, 1]].double(), x.double(), changes[:, 9].view(3, 1, 1, 1).double()) / 255
     )
     logits, wanted = model.logits(pixels), 0.0
@@ -208,7 +208,7 @@ def test_where_pictures_lie_is_kept_as_numbers() -> None:
 def test_a_task_has_a_form_for_what_is_read() -> None:
     assert find_task("classify").modality == "text" and find_task("classify", "image").modality == "image"
     assert find_task("segment").modality == "image"
-    with pytest.raises(RegardError, match="pictures"):
+    with pytest.raises(RegardError, match="image"):
         find_task("translate", "image")
     assert NO_AUGMENT.is_identity
 

@@ -45,8 +45,8 @@ def test_of_small_data_more_is_held_out_up_to_a_third(count: int, held: int) -> 
         found = HeldOutKeys(keys, **more)
         return sum(key in found for key in keys)
 
-    assert many(least=100) == held
-    assert many() == max(1, int(0.02 * count)) == many(least=1)
-    assert many(share=0.1, least=100) == max(1, count // 10)  # a share that was asked for is kept
-    assert many(least=20) == max(min(20, count // 3), 1, int(0.02 * count))
-    assert many(least=100, most=5) == min(5, held)
+    assert many(min_keys=100) == held
+    assert many() == max(1, int(0.02 * count)) == many(min_keys=1)
+    assert many(fraction=0.1, min_keys=100) == max(1, count // 10)  # a share that was asked for is kept
+    assert many(min_keys=20) == max(min(20, count // 3), 1, int(0.02 * count))
+    assert many(min_keys=100, max_keys=5) == min(5, held)
