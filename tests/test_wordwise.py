@@ -89,10 +89,10 @@ def test_words_have_the_probability_of_their_tokens(text: TextTokenizer) -> None
     middle = model.require_image_processor().prepare(PICTURE)[12, 12]
     sure = np.exp(3 + (middle / 255 * 2 - 1).mean())
     token = sure / (sure + text.size - 1)
-    for said, many in zip(found.told.words, tokens_of(text, SENTENCE), strict=True):
-        assert said.chance == pytest.approx(token**many, rel=1e-4)
-        assert said.likely[0][1] == pytest.approx(token, rel=1e-4) and len(said.likely) == 5
-    assert found.told.words[1].likely[0][0] == "red"
+    for said, many in zip(found.attention.words, tokens_of(text, SENTENCE), strict=True):
+        assert said.probability == pytest.approx(token**many, rel=1e-4)
+        assert said.top_k[0][1] == pytest.approx(token, rel=1e-4) and len(said.top_k) == 5
+    assert found.attention.words[1].top_k[0][0] == "red"
     assert float(found.facts["of its end"]) == pytest.approx(token, rel=5e-3)
 
 
@@ -118,9 +118,9 @@ def test_a_caption_that_was_broken_off_is_read_as_far_as_it_goes(text: TextToken
         model.config.max_length = len(model.said)  # no more can be read: the last token was said, and no end
         model.body.most = model.config.max_length
         found = model.explain(PICTURE)
-        assert [said.word for said in found.told.words] == SENTENCE.split()
+        assert [said.word for said in found.attention.words] == SENTENCE.split()
         assert (
-            np.allclose(found.told.maps(), whole.told.maps(), atol=1e-5)
+            np.allclose(found.attention.maps(), whole.attention.maps(), atol=1e-5)
             and found.facts["of its end"] == "it was broken off"
         )
 
@@ -131,12 +131,12 @@ def test_without_attention_a_word_owes_to_what_makes_it_less_likely_when_hidden(
     picture[28:37, 28:37] = 255
     model = Captioner("a red star", [], GRID, 64, text)
     found = model.explain(picture)
-    (layer,) = found.told.layers
-    assert layer.weights.shape == (1, 3, OCCLUSION_GRID, OCCLUSION_GRID) and found.told.how == "counted"
+    (layer,) = found.attention.layers
+    assert layer.weights.shape == (1, 3, OCCLUSION_GRID, OCCLUSION_GRID) and found.attention.method == "counted"
     right = np.zeros((OCCLUSION_GRID, OCCLUSION_GRID))
     right[3:5, 3:5] = 0.25  # the four places whose surroundings hold it
     assert np.allclose(layer.weights, right, atol=1e-6)
-    (layer,) = model.explain(255 - picture).told.layers  # what makes it likelier when hidden did not count
+    (layer,) = model.explain(255 - picture).attention.layers  # what makes it likelier when hidden did not count
     assert not layer.weights.any()
 
 
@@ -154,7 +154,7 @@ def test_what_named_objects_were_looked_at_is_scored(scene: ShapeScene) -> None:
     picture, boxes = render_scene(scene, 64)
     model = Captioner(caption(scene.objects), [spotted(scene, 64, (8, 8), 2)], (8, 8), 64, text)
     told = [tuple(word) for word in caption_words(scene.objects)]
-    found = score_by_kind(word_attentions(model.explain(picture).told.maps(), told, boxes, (64, 64)))
+    found = score_by_kind(word_attentions(model.explain(picture).attention.maps(), told, boxes, (64, 64)))
     assert set(found) - {ALL_KINDS} <= {"colour", "shape", "relation", "size"}
     assert found[ALL_KINDS].num_words == sum(bool(kind) for _, kind, _ in told)
     assert (

@@ -78,7 +78,7 @@ def decide_qa(model: Any, source: Any, target: str | None) -> Decision:
     chances = [(item["value"], item["probability"]) for item in answer.extra["answers"]]
     shown = said or "(the context does not say)"
     if not said:
-        chances.insert(0, (shown, answer.scores[0]))
+        chances.insert(0, (shown, answer.score[0]))
     facts = {"answer": format_confidence(shown, answer.score[0])}
     if len(encoded) > 1:
         facts["window"] = f"{row + 1} of {len(encoded)}"
