@@ -74,7 +74,7 @@ def train_or_load(spec: Demo, folder: Path, data: dict[str, str], overwrite: boo
         shutil.rmtree(folder)
     elif ours and "scores" in facts:
         print_line(
-            console, f"  an earlier demo trained {folder}; to train anew use: {demo_command(spec, folder)} --again"
+            console, f"  an earlier demo trained {folder}; to train anew use: {demo_command(spec, folder)} --overwrite"
         )
         return load(folder)
     try:

@@ -85,7 +85,7 @@ def probe(
     It learns from at `most` so many pictures of `data`, or of what the run remembers; its accuracy is told on `test`, or on
     what is held out, and drawn into `out`, a .png or .svg file."""
     if max_images < 2:
-        raise SettingError(f"a classifier cannot learn from {max_images} pictures: say --most 2 or more.")
+        raise SettingError(f"a classifier cannot learn from {max_images} pictures: say --max-images 2 or more.")
     path = None if out is None else Path(out)
     if path is not None:
         check_suffix(path, (".png", ".svg"))
@@ -152,7 +152,7 @@ def _check_memory(layers: Sequence[ProbeLayer], parts: ImageSplits) -> None:
         fewer = max(room // each - len(parts.valid) - len(parts.test), 2)
         raise RegardError(
             f"what {len(layers)} layers make of {count:,} pictures takes {each * count / 2**30:,.1f} GiB, and "
-            f"{room / 2**30:,.1f} are free for it. Learn from fewer: --most {fewer}."
+            f"{room / 2**30:,.1f} are free for it. Learn from fewer: --max-images {fewer}."
         )
 
 

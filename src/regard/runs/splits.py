@@ -121,7 +121,7 @@ def split_images(
         found["valid"], left = every.split(marks), left & ~marks
     if left.sum() > max_images:
         log(
-            f"  {IMAGE_TASK.format_count(int(left.sum()))} to learn from, of which {max_images:,} are taken by chance (--most)"
+            f"  {IMAGE_TASK.format_count(int(left.sum()))} to learn from, of which {max_images:,} are taken by chance (--max-images)"
         )
         kept = np.zeros_like(left)
         kept[reservoir_sample(np.flatnonzero(left), max_images)] = True

@@ -268,7 +268,7 @@ class Embed(Task):
         return table
 
     def rank(self, model: ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
-        raise RegardError("embed tells how near texts are, not which follows: name a file with --among to search it.")
+        raise RegardError("embed tells how near texts are, not which follows: name a file with --search to search it.")
 
     # -- how good it is
 
