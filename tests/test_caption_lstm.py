@@ -29,7 +29,7 @@ def test_show_and_tell_is_torchs_cells_that_read_the_picture_first(depth: int) -
         cell = nn.LSTMCell(7 if layer == 0 else 10, 10, dtype=torch.float64)
         cell.load_state_dict({name: getattr(body.lstm, f"{name}_l{layer}") for name, _ in cell.named_parameters()})
         cells.append(cell)
-    picture = body.eyes.summary(batch.inputs) @ body.project.weight.T + body.project.bias
+    picture = body.eyes.pooled(batch.inputs) @ body.project.weight.T + body.project.bias
     states, right = [(torch.zeros(3, 10, dtype=torch.float64),) * 2] * depth, []
     for at in range(-1, 6):
         x = picture if at < 0 else body.tokens.weight[batch.decoder_inputs[:, at]]
@@ -54,7 +54,7 @@ def test_show_and_tell_is_torchs_cells_that_read_the_picture_first(depth: int) -
 
 def test_the_picture_is_the_mean_of_its_last_map() -> None:
     body, batch = made("caption-fixed"), batch_of()
-    near(body.eyes.summary(batch.inputs), body.eyes.body.maps(batch.inputs)[-1].mean((2, 3)))
+    near(body.eyes.pooled(batch.inputs), body.eyes.body.maps(batch.inputs)[-1].mean((2, 3)))
 
 
 # -- Show, Attend and Tell
@@ -123,7 +123,7 @@ def test_show_attend_and_tell_is_what_its_equations_say_number_by_number(inner: 
     body = made("caption-attend", width=3, embedding_dim=4, attention_dim=inner, project_features=deeper, vocab_size=8)
     target = torch.tensor([[1, 5, 7], [1, 3, 3]])
     batch = Batch(batch_of((3, 3)).inputs, decoder_inputs=target)
-    places = body.eyes.places(batch.inputs)
+    places = body.eyes.patch_features(batch.inputs)
     assert places.shape == (2, 4, 12) and (body.deeper is not None) == deeper
     theirs = [attended(body, places[row], target[row].tolist()) for row in range(2)]
     right = torch.stack([said for said, _ in theirs])
@@ -138,7 +138,7 @@ def test_show_attend_and_tell_is_what_its_equations_say_number_by_number(inner: 
     body.eyes.eval()
     body.dropout.p = 0.0
     penalty = sum(((1 - looks.sum(0)) ** 2).sum() for _, looks in theirs)
-    near(body(batch).side["penalty"], penalty, 1e-12)  # type: ignore[arg-type]
+    near(body(batch).aux_losses["penalty"], penalty, 1e-12)  # type: ignore[arg-type]
 
 
 def test_its_lstm_is_torchs_with_the_gates_in_another_order() -> None:
@@ -156,7 +156,7 @@ def test_its_lstm_is_torchs_with_the_gates_in_another_order() -> None:
         cell.bias_ih.copy_(moved(body.cell["x"].bias[:, None])[:, 0])
         cell.bias_hh.zero_()
     word, z, h, c = (noise(3, size, seed=number) for number, size in enumerate((m, D, n, n)))
-    ours = body.turn(body.cell["x"](word), h, c, z)
+    ours = body.lstm_step(body.cell["x"](word), h, c, z)
     for mine, theirs in zip(ours, cell(torch.cat([word, z], 1), (h, c)), strict=True):
         near(mine, theirs)
     mixed = lstm_cell(noise(2, 8), noise(2, 2, seed=1)), lstm_cell(noise(2, 8), noise(2, 2, seed=1), "ifog")
@@ -170,16 +170,16 @@ def test_captions_of_all_lengths_are_asked_to_look_everywhere_once() -> None:
     alone = []
     for row, length in enumerate((6, 3, 5)):
         one = Batch(batch.inputs[row : row + 1], decoder_inputs=batch.decoder_inputs[row : row + 1, :length])
-        alone.append(body(one).side["penalty"])
-        near(body(replace(one, labels=batch.labels[row : row + 1, :length])).side["penalty"], alone[-1])
+        alone.append(body(one).aux_losses["penalty"])
+        near(body(replace(one, labels=batch.labels[row : row + 1, :length])).aux_losses["penalty"], alone[-1])
     right = torch.stack(alone).sum()
-    near(body(batch).side["penalty"], right)
+    near(body(batch).aux_losses["penalty"], right)
     lengths = torch.tensor([6, 3, 5])
-    near(body(replace(batch, labels=None, target_mask=lengths)).side["penalty"], right)
-    near(body(replace(batch, labels=None, target_mask=torch.arange(6) < lengths[:, None])).side["penalty"], right)
+    near(body(replace(batch, labels=None, decoder_mask=lengths)).aux_losses["penalty"], right)
+    near(body(replace(batch, labels=None, decoder_mask=torch.arange(6) < lengths[:, None])).aux_losses["penalty"], right)
     double = made("caption-attend", dropout=0.0, attention_penalty=1.4, freeze_encoder=True).train()
-    near(double(batch).side["penalty"], 2 * right)
-    assert not body.eval()(batch).side and not made("caption-attend", attention_penalty=0.0).train()(batch).side
+    near(double(batch).aux_losses["penalty"], 2 * right)
+    assert not body.eval()(batch).aux_losses and not made("caption-attend", attention_penalty=0.0).train()(batch).aux_losses
 
 
 def test_no_token_stands_before_the_first_word() -> None:
@@ -305,11 +305,11 @@ def test_a_step_on_a_grid_of_nine_places_is_the_one_of_the_lectures() -> None:
             body.cell[name].weight.copy_(given["T"][:, first:last])
         body.cell["x"].bias.copy_(given["b"])
     h, c, word = (given[name][None] for name in ("h_prev", "memory_prev", "Ey_prev"))
-    ready: ScoreContext = body.align.ready(given["z"].flatten(0, 1)[None])
+    ready: ScoreContext = body.align.prepare(given["z"].flatten(0, 1)[None])
     near(score(h[:, None], ready.keys)[0, 0], torch.tensor(RIGHT["e"], dtype=torch.float64).flatten(), 1e-12)
-    z, weights = body.look(h, ready)
+    z, weights = body.attend(h, ready)
     near(weights[0], torch.tensor(RIGHT["a"], dtype=torch.float64).flatten(), 1e-12)
     near(z[0], torch.tensor(RIGHT["c"], dtype=torch.float64), 1e-12)
-    h, c = body.turn(body.cell["x"](word), h, c, z)
+    h, c = body.lstm_step(body.cell["x"](word), h, c, z)
     near(h[0], torch.tensor(RIGHT["h"], dtype=torch.float64), 1e-12)
     near(c[0], torch.tensor(RIGHT["memory"], dtype=torch.float64), 1e-12)

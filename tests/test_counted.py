@@ -110,7 +110,7 @@ def test_long_texts_are_drawn_within_a_sheet(explained: Explanation, tmp_path: P
     assert sizes and max(sizes) < 30  # inches
     assert "word2005" in drawn and "tokens …" in drawn and "highest bar" in drawn
     text = (
-        replace(explained, decided=DecisionAttribution("good", (), (long_text(9000),)))
+        replace(explained, decision=DecisionAttribution("good", (), (long_text(9000),)))
         .save(tmp_path / "a.html")
         .read_text("utf-8")
     )
@@ -176,7 +176,7 @@ def test_what_was_left_out_of_a_text_stands_between_its_halves(explained: Explan
     assert "… 1,234 left out …" in cut.save(tmp_path / "a.svg").read_text("utf-8")
     page = cut.save(tmp_path / "a.html").read_text("utf-8")
     data = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)[0])
-    assert data["decision"]["counted"][0]["tokens"][3] == 1234
+    assert data["decided"]["counted"][0]["tokens"][3] == 1234
 
 
 @pytest.mark.slow
@@ -192,5 +192,5 @@ def test_short_texts_stand_beside_each_other(explained: Explanation, tmp_path: P
     alone = [
         replace(one, pieces=tuple(f"␣{'long' * 9}{n}" for n in range(10))) for one in explained.decision.attributions
     ]
-    long = replace(explained, decided=replace(explained.decision, counted=tuple(alone)))
+    long = replace(explained, decision=replace(explained.decision, attributions=tuple(alone)))
     assert size(long)[1] > high + 2  # one below the other

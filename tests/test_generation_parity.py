@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from regard.decode.protocol import Hypothesis
 from regard.decode.sampling import filter_logits
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
@@ -65,7 +66,7 @@ def generate(theirs: Any, x: Tensor, beams: int, penalty: float, **more: Any) ->
     )  # fmt: skip
 
 
-def same(found: list[list[Found]], out: Any, prompt: int, end: int, beams: int) -> None:
+def same(found: list[list[Hypothesis]], out: Any, prompt: int, end: int, beams: int) -> None:
     ours = [one for options in found for one in options]
     rows = [row[prompt:] for row in out.sequences.tolist()]
     assert [one.tokens for one in ours] == [tuple(row[: row.index(end)] if end in row else row) for row in rows]

@@ -96,9 +96,9 @@ def gradients(peer: Theirs, folder: Path) -> dict[str, Tensor]:
     ("changes", "sides"),
     [
         ({}, (32, 32)), ({}, (48, 48)), ({}, (16, 80)), ({}, (37, 50)), ({"image_size": 36}, (36, 36)),
-        ({"stages": (1, 1)}, (32, 24)),
-        ({"stages": (1, 1, 1, 2), "image_size": 64}, (64, 64)), ({"stages": (1,), "image_size": 28, "start": 12}, (28, 28)),
-        ({"stages": (1, 1), "patch": 2}, (32, 48)),
+        ({"backbone_depths": (1, 1)}, (32, 24)),
+        ({"backbone_depths": (1, 1, 1, 2), "image_size": 64}, (64, 64)), ({"backbone_depths": (1,), "image_size": 28, "stem_channels": 12}, (28, 28)),
+        ({"backbone_depths": (1, 1), "patch_size": 2}, (32, 48)),
     ],
 )  # fmt: skip
 def test_states_maps_classes_and_gradients_are_those_of_bit_and_vit(
@@ -133,7 +133,7 @@ def test_maps_say_what_the_taps_are() -> None:
     assert [tap.channels for tap in found] == [256, 512, 768, 768] and [tap.is_sequence for tap in found] == [
         False
     ] * 2 + [True] * 2
-    for config in (OURS, replace(OURS, stages=(1,)), replace(OURS, stages=(1, 1), patch=2)):
+    for config in (OURS, replace(OURS, backbone_depths=(1,)), replace(OURS, backbone_depths=(1, 1), patch_size=2)):
         maps = config.feature_maps()
         assert len(maps) == 4 and sorted(tap.stride for tap in maps) == [tap.stride for tap in maps]
         with torch.device("meta"):
@@ -180,7 +180,7 @@ def test_every_parameter_learns() -> None:
 
 def test_it_begins_as_resnet_and_vit_do() -> None:
     torch.manual_seed(0)
-    body = hybrid.build(replace(OURS, bos_id=32, dropout=0.5))
+    body = hybrid.build(replace(OURS, stem_channels=32, dropout=0.5))
     named = {name: p.detach() for name, p in body.named_parameters()}
     assert float(named["front.stem.conv.weight"].std()) == pytest.approx((2 / (32 * 49)) ** 0.5, rel=0.1)
     assert 0 < float(named["encoder.blocks.0.feed.inner.up.bias"].abs().max()) < 1e-5 and not named["first"].any()
@@ -191,9 +191,9 @@ def test_it_begins_as_resnet_and_vit_do() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"stages": ()}, r"model\.stages"), ({"stages": (1, 0)}, r"model\.stages"),
-        ({"norm_groups": 3}, r"model\.groups"), ({"heads": 5}, r"model\.heads"),
-        ({"patch_size": 3}, r"model\.patch"),
+        ({"backbone_depths": ()}, r"model\.backbone_depths"), ({"backbone_depths": (1, 0)}, r"model\.backbone_depths"),
+        ({"norm_groups": 3}, r"model\.norm_groups"), ({"heads": 5}, r"model\.heads"),
+        ({"patch_size": 3}, r"model\.patch_size"),
     ],
 )  # fmt: skip
 def test_sizes_that_do_not_fit_are_refused(changes: dict[str, Any], told: str) -> None:
@@ -268,7 +268,7 @@ TIMM = [
 
 
 def test_files_of_timm_are_read_too(tmp_path: Path) -> None:
-    config = replace(OURS, stages=(2, 1, 5))
+    config = replace(OURS, backbone_depths=(2, 1, 5))
     peer = noisy(Theirs(config))
     tensors, made = peer.tensors(tmp_path), {}
     for block in range(3):
@@ -284,6 +284,6 @@ def test_files_of_timm_are_read_too(tmp_path: Path) -> None:
     assert {"patch_embed.backbone.stem.norm.bias", "patch_embed.backbone.stages.0.blocks.1.conv3.weight"} <= set(made)
     assert {"patch_embed.backbone.stages.2.blocks.0.downsample.norm.weight", "blocks.2.mlp.fc2.bias"} <= set(made)
     body, head = filled(config, made)
-    near(head(body(Batch(PIXELS)).summary), peer(PIXELS)[0].logits, 1e-11)
+    near(head(body(Batch(PIXELS)).pooled), peer(PIXELS)[0].logits, 1e-11)
     with pytest.raises(WeightsError, match="expected"):
         filled(config, {**made, "blocks.7.norm1.weight": made["blocks.2.norm1.weight"]})

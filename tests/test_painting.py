@@ -143,7 +143,7 @@ def test_stripes_are_learnt(learnt: tuple[Model, list[float]]) -> None:
 
 def test_the_lower_half_of_stripes_is_drawn_right(learnt: tuple[Model, list[float]], tmp_path: Path) -> None:
     model, fresh = learnt[0], striped(6, 99)
-    answers = model.predict(fresh, sample=False)
+    answers = model.predict(fresh, do_sample=False)
     for answer, picture in zip(answers, fresh, strict=True):
         assert np.array_equal(answer.extra["pictures"][0], picture) and answer.extra["rows"] == 4
         assert answer.value == "the lower 4 of 8 rows of a picture"
@@ -151,8 +151,8 @@ def test_the_lower_half_of_stripes_is_drawn_right(learnt: tuple[Model, list[floa
         assert answer.extra["bits_per_pixel"][0] < 0.2
     Image.fromarray(fresh[0]).save(tmp_path / "it.png")
     for other in (Image.fromarray(fresh[0]), str(tmp_path / "it.png"), tmp_path / "it.png", {"picture": fresh[0]}):
-        assert np.array_equal(model.predict(other, sample=False).extra["pictures"][0], fresh[0])  # type: ignore[call-overload]
-    one = model.predict({"picture": fresh[0], "rows": 1}, sample=False)
+        assert np.array_equal(model.predict(other, do_sample=False).extra["pictures"][0], fresh[0])  # type: ignore[call-overload]
+    one = model.predict({"picture": fresh[0], "rows": 1}, do_sample=False)
     assert np.array_equal(one.extra["pictures"][0], fresh[0])
     whole = model.predict({"picture": fresh[0], "rows": 8})
     assert np.array_equal(whole.extra["pictures"][0], fresh[0]) and whole.score == (0.0,)
@@ -163,19 +163,19 @@ def test_pictures_of_another_size_and_other_colours_are_read_too(learnt: tuple[M
     large = np.kron(picture, np.ones((3, 3, 1), np.uint8))
     odd = np.clip(picture.astype(int) + 3, 0, 255).astype(np.uint8)
     for other in (large, odd):
-        assert np.array_equal(model.predict(other, sample=False).extra["pictures"][0], picture)
+        assert np.array_equal(model.predict(other, do_sample=False).extra["pictures"][0], picture)
 
 
 def test_pictures_are_drawn_from_nothing_and_are_stripes(learnt: tuple[Model, list[float]]) -> None:
     model = learnt[0]
-    answer = model.predict(None, best=12, seed=3)  # type: ignore[call-overload]
+    answer = model.predict(None, num_return_sequences=12, seed=3)  # type: ignore[call-overload]
     pictures = np.stack(answer.extra["pictures"])
-    assert pictures.shape == (12, 8, 8, 3) and pictures.dtype == np.uint8 and len(answer.scores) == 12
+    assert pictures.shape == (12, 8, 8, 3) and pictures.dtype == np.uint8 and len(answer.score) == 12
     assert answer.value == "a picture of 8 x 8 pixels" and answer.extra["given"] is None
     steady = (pictures == pictures[:, :1]).all(axis=(1, 2, 3)).mean()
     assert steady > 0.7 and len(np.unique(pictures[:, 0].reshape(12, -1), axis=0)) > 6
-    assert list(answer.scores) == sorted(answer.scores, reverse=True)
-    assert answer.extra["bits_per_pixel"] == pytest.approx([-score / math.log(2) / 64 for score in answer.scores])
+    assert list(answer.score) == sorted(answer.score, reverse=True)
+    assert answer.extra["bits_per_pixel"] == pytest.approx([-score / math.log(2) / 64 for score in answer.score])
 
 
 def test_a_drawing_depends_on_its_seed_and_not_on_its_neighbours(learnt: tuple[Model, list[float]]) -> None:
@@ -219,7 +219,7 @@ def test_a_model_comes_back_with_its_palette_and_draws_the_same(learnt: Any, tmp
     model = learnt[0]
     model.save(tmp_path)
     back = regard.load(tmp_path)
-    assert back.processor.fingerprint() == model.reader.fingerprint() and back.config == model.config
+    assert back.processor.fingerprint() == model.processor.fingerprint() and back.config == model.config
     picture = striped(1, 4)[0]
     ours, theirs = (it.predict(picture, temperature=2.0).extra["pictures"][0] for it in (back, model))
     assert np.array_equal(ours, theirs)
@@ -230,7 +230,7 @@ def test_a_model_comes_back_with_its_palette_and_draws_the_same(learnt: Any, tmp
 
 def test_what_cannot_be_drawn_is_refused(learnt: Any) -> None:
     model, picture = learnt[0], striped(1, 4)[0]
-    for settings in ({"repetition": 1.2}, {"length": 4}, {"until": "x"}):
+    for settings in ({"repetition_penalty": 1.2}, {"max_new_tokens": 4}, {"stop_strings": "x"}):
         with pytest.raises(SettingError, match="means"):
             model.predict(picture, **settings)
     for asked in ({"picture": picture, "rows": 9}, {"rows": 2}, {"picture": picture, "row": 2}):
@@ -312,7 +312,7 @@ def test_a_model_that_has_learnt_stripes_tells_them_apart(learnt: Any) -> None:
 
     def batches(count: int, seed: int) -> Iterator[Batch]:
         pictures = striped(count, seed)
-        ids = torch.from_numpy(np.stack([model.reader.ids(picture) for picture in pictures]))
+        ids = torch.from_numpy(np.stack([model.processor.ids(picture) for picture in pictures]))
         for rows in torch.arange(count).split(50):
             yield replace(shift_right(ids[rows], model.config), labels=ids[rows, 3])
 
@@ -353,8 +353,8 @@ def test_contact_sheets_show_every_pixel(tmp_path: Path) -> None:
 def test_completions_stand_between_what_was_given_and_the_truth(learnt: Any, tmp_path: Path) -> None:
     half = blank_below(striped(1, 3)[0], 3)
     assert np.array_equal(half[:3], striped(1, 3)[0][:3]) and (half[3:] == BLANK_COLOR).all()
-    answers = learnt[0].answer(striped(2, 3), best=3)
-    path = draw_completions([*answers, *learnt[0].answer(striped(1, 4))], tmp_path / "it.svg")
+    answers = learnt[0].predict(striped(2, 3), num_return_sequences=3)
+    path = draw_completions([*answers, *learnt[0].predict(striped(1, 4))], tmp_path / "it.svg")
     text = path.read_text()
     assert text.count("<image") == 15
     for head in ("given", "drawn 1", "drawn 3", "as it was"):

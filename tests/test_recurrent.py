@@ -65,7 +65,7 @@ def test_beams_exchange_their_pasts_and_rows_leave(name: str, label: str) -> Non
             paths = paths[rows]
             if number == 1:  # the second source leaves
                 kept = [4, 5, 0, 1]
-                state.keep(torch.tensor(kept))
+                state.select_rows(torch.tensor(kept))
                 paths, owners = paths[kept], owners[kept]
 
 
@@ -112,9 +112,9 @@ def test_what_is_found_depends_on_no_neighbour_and_on_no_recording(
 
 
 def same(ours: Any, right: Any) -> None:
-    assert [(found.tokens, found.ended) for found in ours] == [(found.tokens, found.ended) for found in right]
+    assert [(found.tokens, found.has_eos) for found in ours] == [(found.tokens, found.has_eos) for found in right]
     for mine, theirs in zip(ours, right, strict=True):
-        assert mine.score == pytest.approx(theirs.score, rel=1e-9) and mine.logs == pytest.approx(theirs.logs, rel=1e-8)
+        assert mine.score == pytest.approx(theirs.score, rel=1e-9) and mine.log_probs == pytest.approx(theirs.log_probs, rel=1e-8)
 
 
 @cases
@@ -125,7 +125,7 @@ def test_a_wide_beam_finds_the_likeliest_of_all_answers(name: str, label: str) -
     (found,) = search(model.body, batch, end, torch.tensor([2]), DecodeSettings(num_beams=V, length_penalty=0.0))
     first = logits(model, batch).log_softmax(-1)[0, 0]
     target = torch.tensor([[1, token] for token in range(V)])
-    second = logits(model, replace(batch, inputs=batch.inputs.expand(V, -1), target=target)).log_softmax(-1)[:, 1]
+    second = logits(model, replace(batch, inputs=batch.inputs.expand(V, -1), decoder_inputs=target)).log_softmax(-1)[:, 1]
     totals = {(): float(first[end])}
     for token in range(V):
         if token != end:
@@ -235,11 +235,11 @@ def test_an_explanation_shows_the_alignment_or_what_words_depended_on(run: Path,
     )
     if aligns:
         context, s = model.body.encode(Batch(x))
-        y = model.body.tables.of_target(read)
+        y = model.body.tables.embed_target(read)
         for at in range(read.shape[1]):
             alpha = model.body.decoder.align.weights(s[:, None], context)[0, 0]
             np.testing.assert_allclose(item.weights[0, 0, at], alpha.detach(), atol=1e-6)
-            s = model.body.decoder.turn(model.body.decoder.cell.given(y[:, at]), s, context)[0]
+            s = model.body.decoder.step(model.body.decoder.cell.given(y[:, at]), s, context)[0]
     else:
         near(torch.from_numpy(item.weights[0, 0]).double(), by_differences(model, x, read, config.eos_id), 1e-4)
         assert "fixed size" in found.facts["attention"]

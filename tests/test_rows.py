@@ -129,7 +129,7 @@ def test_a_field_of_a_table_may_be_a_book(folder: Path) -> None:
 def test_rows_that_are_complained_of_are_left_out(folder: Path) -> None:
     heard: list[str] = []
     Path("a.tsv").write_bytes(b"text\tlabel\na\tb\nc\n\xff\td\n\ne\tf\n")
-    found = rows("a.tsv", complain=lambda kind, error: heard.append(f"{kind} {error.line}"))
+    found = rows("a.tsv", on_error=lambda kind, error: heard.append(f"{kind} {error.line}"))
     assert found == [(2, {"text": "a", "label": "b"}), (5, {"text": "", "label": ""}), (6, {"text": "e", "label": "f"})]
     assert heard == ["format 3", "encoding 4"]
 

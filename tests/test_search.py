@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.decode.beam import BeamSearch
+from regard.decode.protocol import Hypothesis
 from regard.decode.sampling import filter_logits, sample, uniform_numbers
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
@@ -46,19 +47,19 @@ class Walk:
         assert torch.equal(self.source[rows], self.source), "only rows of one source may exchange their pasts"
         self.past = self.past[rows]
 
-    def widen(self, beams: int) -> None:
-        self.keep(torch.arange(len(self.source)).repeat_interleave(beams))
+    def expand_beams(self, beams: int) -> None:
+        self.select_rows(torch.arange(len(self.source)).repeat_interleave(beams))
 
-    def keep(self, rows: Tensor) -> None:
+    def select_rows(self, rows: Tensor) -> None:
         self.source, self.past = self.source[rows], self.past[rows]
 
 
 class Chain:
     """Logits by (source, position, last token), bent by the sum of the whole past: a past that is mixed up shows."""
 
-    def __init__(self, sources: int = 1, vocabulary: int = 3, seed: int = 0, sharp: float = 1.0) -> None:
-        self.table = sharp * noise(sources, 12, vocabulary, vocabulary, seed=seed)
-        self.echo = sharp * noise(sources, 3, vocabulary, seed=seed + 1000)
+    def __init__(self, sources: int = 1, vocab_size: int = 3, seed: int = 0, sharp: float = 1.0) -> None:
+        self.table = sharp * noise(sources, 12, vocab_size, vocab_size, seed=seed)
+        self.echo = sharp * noise(sources, 3, vocab_size, seed=seed + 1000)
         self.calls: list[int] = []
 
     def start(self, batch: Batch, room: int | None = None) -> Walk:
@@ -79,7 +80,9 @@ class Chain:
         return logs
 
 
-def ask(chain: Any, sources: list[int], limits: list[int], named: Any = None, **settings: Any) -> list[list[Found]]:
+def ask(
+    chain: Any, sources: list[int], limits: list[int], named: Any = None, **settings: Any
+) -> list[list[Hypothesis]]:
     prompt = torch.tensor(PROMPT).expand(len(sources), 2)
     batch = Batch(torch.tensor(sources, dtype=torch.long)[:, None], decoder_inputs=prompt)
     requests = None if named is None else np.array(named)
@@ -88,7 +91,7 @@ def ask(chain: Any, sources: list[int], limits: list[int], named: Any = None, **
 
 def divisor(length: int, penalty: float, form: str) -> float:
     """Equation 14 of Wu et al. 2016, or a plain power of the length; the end token counts."""
-    return ((5 + length) / 6) ** penalty if form == "paper" else length**penalty
+    return ((5 + length) / 6) ** penalty if form == "wu" else length**penalty
 
 
 def worth(logs: tuple[float, ...], penalty: float, form: str) -> float:
@@ -120,13 +123,13 @@ def beam_by_hand(follow: Follow, limit: int, W: int, penalty: float, form: str, 
         going = [one for one, ended in zip(longer, over, strict=True) if not ended][:W]
         if not going:
             break
-        reach = length if stop == "soon" or penalty <= 0 else limit
+        reach = length if stop == "heuristic" or penalty <= 0 else limit
         if len(done) == W and sum(going[0][1]) / divisor(reach, penalty, form) <= worth(done[-1][1], penalty, form):
             break
     return done
 
 
-def same(found: list[Found], right: list[Any], penalty: float, form: str) -> None:
+def same(found: list[Hypothesis], right: list[Any], penalty: float, form: str) -> None:
     assert [(*f.tokens, END) if f.has_eos else f.tokens for f in found] == [path for path, _ in right]
     for ours, (path, logs) in zip(found, right, strict=True):
         assert ours.has_eos == (path[-1] == END)
@@ -134,7 +137,7 @@ def same(found: list[Found], right: list[Any], penalty: float, form: str) -> Non
         assert ours.score == pytest.approx(worth(logs, penalty, form), rel=1e-12)
 
 
-PENALTIES = [(0.0, "paper"), (0.6, "paper"), (2.0, "paper"), (0.6, "power"), (1.0, "power"), (-0.5, "paper")]
+PENALTIES = [(0.0, "wu"), (0.6, "wu"), (2.0, "wu"), (0.6, "power"), (1.0, "power"), (-0.5, "wu")]
 
 
 @pytest.mark.parametrize(("penalty", "form"), PENALTIES)
@@ -143,26 +146,44 @@ def test_a_beam_wide_enough_for_everything_ranks_all_answers_there_are(seed: int
     chain = Chain(seed=seed)
     right = sorted(every_answer(chain.follow(0), 4), key=lambda one: -worth(one[1], penalty, form))
     assert len(right) == 31
-    found = ask(chain, [0], [4], beam=32, best=32, penalty=penalty, form=form, stop="sure")[0]
+    found = ask(
+        chain,
+        [0],
+        [4],
+        num_beams=32,
+        num_return_sequences=32,
+        length_penalty=penalty,
+        length_penalty_type=form,
+        early_stopping="never",
+    )[0]
     same(found, right, penalty, form)
 
 
-@pytest.mark.parametrize("stop", ["soon", "sure"])
+@pytest.mark.parametrize("stop", ["heuristic", "never"])
 @pytest.mark.parametrize(("penalty", "form"), PENALTIES)
 def test_a_narrow_beam_is_the_beam_search_of_plain_lists(penalty: float, form: str, stop: str) -> None:
     sizes = ((2, 4, 6), (3, 5, 5), (4, 3, 7), (2, 6, 1), (9, 3, 5), (2, 3, 8), (2, 8, 9), (4, 9, 8))
     for seed, (W, V, limit) in enumerate(3 * sizes):
         chain = Chain(vocab_size=V, seed=seed, sharp=0.5)
-        found = ask(chain, [0], [limit], beam=W, best=W, penalty=penalty, form=form, stop=stop)[0]
+        found = ask(
+            chain,
+            [0],
+            [limit],
+            num_beams=W,
+            num_return_sequences=W,
+            length_penalty=penalty,
+            length_penalty_type=form,
+            early_stopping=stop,
+        )[0]
         same(found, beam_by_hand(chain.follow(0), limit, W, penalty, form, stop), penalty, form)
 
 
 def test_to_be_sure_takes_longer_and_can_only_find_better() -> None:
     better = 0
     for seed in range(30):
-        chain, settings = Chain(vocab_size=4, seed=seed), {"beam": 2, "penalty": 2.0}
+        chain, settings = Chain(vocab_size=4, seed=seed), {"num_beams": 2, "length_penalty": 2.0}
         soon, calls = ask(chain, [0], [8], **settings)[0][0], len(chain.calls)
-        sure = ask(chain, [0], [8], stop="sure", **settings)[0][0]
+        sure = ask(chain, [0], [8], early_stopping="never", **settings)[0][0]
         assert sure.score >= soon.score and len(chain.calls) >= calls
         better += sure.score > soon.score
     assert better > 0
@@ -190,7 +211,7 @@ def test_greedy_takes_the_likeliest_token_each_time_until_the_end_or_the_limit()
         while len(path) < 6 and path[-1:] != (END,):
             row = chain.follow(0)((*PROMPT, *path))
             path, logs = (*path, row.index(max(row))), (*logs, max(row))
-        same(ask(chain, [0], [6])[0], [(path, logs)], 0.0, "paper")
+        same(ask(chain, [0], [6])[0], [(path, logs)], 0.0, "wu")
         ends.add(path[-1] == END)
     assert ends == {True, False}
 
@@ -198,26 +219,35 @@ def test_greedy_takes_the_likeliest_token_each_time_until_the_end_or_the_limit()
 def test_where_one_path_is_all_but_certain_every_search_takes_it() -> None:
     chain = Chain(sources=5, vocab_size=5, sharp=60.0)
     greedy = ask(chain, list(range(5)), [6] * 5)
-    beams = ask(chain, list(range(5)), [6] * 5, beam=4, penalty=0.0)
-    drawn = ask(chain, list(range(5)), [6] * 5, sample=True)
+    beams = ask(chain, list(range(5)), [6] * 5, num_beams=4, length_penalty=0.0)
+    drawn = ask(chain, list(range(5)), [6] * 5, do_sample=True)
     assert [one[0].tokens for one in greedy] == [one[0].tokens for one in beams] == [one[0].tokens for one in drawn]
 
 
 def test_the_best_come_first_and_none_comes_twice() -> None:
-    for settings in ({"beam": 6, "best": 6}, {"sample": True, "best": 6}):
+    for settings in ({"num_beams": 6, "num_return_sequences": 6}, {"do_sample": True, "num_return_sequences": 6}):
         for found in ask(Chain(sources=3, vocab_size=5), [0, 1, 2], [5, 5, 5], **settings):
             assert len(found) == 6 and [f.score for f in found] == sorted((f.score for f in found), reverse=True)
-            assert "sample" in settings or len({(f.tokens, f.has_eos) for f in found}) == 6
-    few = ask(Chain(sources=3, vocab_size=5), [0, 1, 2], [5, 5, 5], beam=6, best=2)
-    assert few == [found[:2] for found in ask(Chain(sources=3, vocab_size=5), [0, 1, 2], [5, 5, 5], beam=6, best=6)]
+            assert "do_sample" in settings or len({(f.tokens, f.has_eos) for f in found}) == 6
+    few = ask(Chain(sources=3, vocab_size=5), [0, 1, 2], [5, 5, 5], num_beams=6, num_return_sequences=2)
+    assert few == [
+        found[:2]
+        for found in ask(Chain(sources=3, vocab_size=5), [0, 1, 2], [5, 5, 5], num_beams=6, num_return_sequences=6)
+    ]
 
 
 WAYS: list[dict[str, Any]] = [
     {},
-    {"sample": True, "seed": 3},
-    {"sample": True, "best": 3, "top_k": 3, "top_p": 0.8, "temperature": 1.5},
-    {"beam": 3, "best": 3},
-    {"beam": 4, "best": 2, "stop": "sure", "penalty": 1.5, "form": "power"},
+    {"do_sample": True, "seed": 3},
+    {"do_sample": True, "num_return_sequences": 3, "top_k": 3, "top_p": 0.8, "temperature": 1.5},
+    {"num_beams": 3, "num_return_sequences": 3},
+    {
+        "num_beams": 4,
+        "num_return_sequences": 2,
+        "early_stopping": "never",
+        "length_penalty": 1.5,
+        "length_penalty_type": "power",
+    },
 ]
 
 
@@ -241,11 +271,11 @@ def test_rows_in_another_order_are_answered_in_that_order(way: dict[str, Any]) -
     assert ask(chain, order, [limits[n] for n in order], named=order, **way) == [straight[n] for n in order]
 
 
-@pytest.mark.parametrize("way", [{}, {"sample": True, "best": 2}, {"beam": 3}])
+@pytest.mark.parametrize("way", [{}, {"do_sample": True, "num_return_sequences": 2}, {"num_beams": 3}])
 def test_finished_rows_are_not_computed_any_more(way: dict[str, Any]) -> None:
     chain = Chain(sources=6, vocab_size=4, seed=2)
     answers = ask(chain, list(range(6)), [2, 9, 4, 9, 1, 7], **way)
-    if "beam" in way:
+    if "num_beams" in way:
         alone = [len(ask(chain, [n], [limit], **way) and chain.calls) for n, limit in enumerate((2, 9, 4, 9, 1, 7))]
         ask(chain, list(range(6)), [2, 9, 4, 9, 1, 7], **way)
         assert chain.calls == [3 * sum(steps > at for steps in alone) for at in range(max(alone))]
@@ -258,7 +288,7 @@ def test_finished_rows_are_not_computed_any_more(way: dict[str, Any]) -> None:
 def test_who_may_say_nothing_says_nothing_whoever_stands_beside(way: dict[str, Any]) -> None:
     """A limit of 0 leaves the empty answer: probability 1, nothing computed, not ended."""
     chain = Chain(sources=2, vocab_size=4)
-    silent = [Found((), 0.0, (), "length")]
+    silent = [Hypothesis((), 0.0, (), "length")]
     assert ask(chain, [0], [0], **way)[0][:1] == silent
     assert chain.calls == []
     mixed = ask(chain, [0, 1], [0, 5], **way)
@@ -267,16 +297,16 @@ def test_who_may_say_nothing_says_nothing_whoever_stands_beside(way: dict[str, A
 
 
 def test_no_rows_have_no_answers() -> None:
-    assert ask(Chain(), [], [])[:] == [] and ask(Chain(), [], [], beam=2) == []
+    assert ask(Chain(), [], [])[:] == [] and ask(Chain(), [], [], num_beams=2) == []
 
 
 @pytest.mark.parametrize("beam", [1, 5])
 def test_ties_are_settled_the_same_way_for_every_row(beam: int) -> None:
     chain = Chain(sources=4, vocab_size=4, sharp=0.0)
-    together = ask(chain, [0, 1, 2, 3], [3] * 4, beam=beam, best=beam, penalty=0.0)
+    together = ask(chain, [0, 1, 2, 3], [3] * 4, num_beams=beam, num_return_sequences=beam, length_penalty=0.0)
     assert (
         all(found == together[0] for found in together)
-        and together[0] == ask(chain, [2], [3], beam=beam, best=beam, penalty=0.0)[0]
+        and together[0] == ask(chain, [2], [3], num_beams=beam, num_return_sequences=beam, length_penalty=0.0)[0]
     )
     assert together[0][0].tokens == () and together[0][0].has_eos, (
         "of equal tokens the first; of equal steps the fewest"
@@ -324,7 +354,7 @@ def test_what_is_drawn_from_are_the_likeliest_tokens(settings: Narrowing) -> Non
 def test_tokens_are_drawn_as_often_as_they_are_likely(settings: Narrowing) -> None:
     chain, draws = Chain(vocab_size=7, seed=3), 20000
     way = dict(zip(("temperature", "top_k", "top_p", "min_p"), settings, strict=True))
-    drawn = ask(chain, [0] * draws, [1] * draws, sample=True, **way)
+    drawn = ask(chain, [0] * draws, [1] * draws, do_sample=True, **way)
     found = [one for (one,) in drawn]
     seen = Counter(END if one.has_eos else one.tokens[0] for one in found)
     model = chain.follow(0)(PROMPT)
@@ -339,7 +369,9 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(settings: Narrowing) -> No
 
 def test_the_second_draw_knows_nothing_of_the_first_but_its_token() -> None:
     chain, draws = Chain(vocab_size=3, seed=8), 20000
-    found = [one for options in ask(chain, [0] * 5, [2] * 5, sample=True, best=4000) for one in options]
+    found = [
+        one for options in ask(chain, [0] * 5, [2] * 5, do_sample=True, num_return_sequences=4000) for one in options
+    ]
     seen = Counter((*f.tokens, END) if f.has_eos else f.tokens for f in found)
     right = {path: math.exp(sum(logs)) for path, logs in every_answer(chain.follow(0), 2)}
     assert set(seen) == set(right) and sum(right.values()) == pytest.approx(1)
@@ -348,13 +380,20 @@ def test_the_second_draw_knows_nothing_of_the_first_but_its_token() -> None:
 
 def test_a_seed_gives_the_same_draws_and_another_seed_others() -> None:
     def drawn(seed: int, best: int = 1) -> list[list[Past]]:
-        found = ask(Chain(sources=9, vocab_size=6), list(range(9)), [6] * 9, sample=True, seed=seed, best=best)
+        found = ask(
+            Chain(sources=9, vocab_size=6),
+            list(range(9)),
+            [6] * 9,
+            do_sample=True,
+            seed=seed,
+            num_return_sequences=best,
+        )
         return [[one.tokens for one in row] for row in found]
 
     assert drawn(1) == drawn(1) != drawn(2)
     assert drawn(-1) == drawn(2**64 - 1) != drawn(1) == drawn(2**64 + 1)
     assert all(one[0] in more for one, more in zip(drawn(1), drawn(1, best=4), strict=True)), "more draws are only more"
-    equal = ask(Chain(vocab_size=6), [0] * 40, [6] * 40, sample=True)
+    equal = ask(Chain(vocab_size=6), [0] * 40, [6] * 40, do_sample=True)
     assert len({row[0].tokens for row in equal}) > 20, "equal questions are not drawn alike"
 
 
@@ -411,8 +450,8 @@ def test_a_transformer_is_searched_as_if_each_answer_were_computed_from_the_star
             with torch.no_grad():
                 return logs_of(body.to_logits(body(one).sequence[0, -1]).tolist())
 
-        same(found[row], beam_by_hand(follow, int(limits[row]), 3, 0.6, "paper", "soon"), 0.6, "paper")
-        same(greedy[row], beam_by_hand(follow, int(limits[row]), 1, 0.0, "paper", "soon"), 0.0, "paper")
+        same(found[row], beam_by_hand(follow, int(limits[row]), 3, 0.6, "wu", "heuristic"), 0.6, "wu")
+        same(greedy[row], beam_by_hand(follow, int(limits[row]), 1, 0.0, "wu", "heuristic"), 0.0, "wu")
 
 
 def test_a_search_needs_something_to_go_on_from() -> None:

@@ -223,9 +223,9 @@ def lines(name: str, *labels: Any, text: str = "text") -> str:
 )
 def test_texts_may_have_several_labels_or_none(name: str, text: str, columns: Any, tmp_path: Path) -> None:
     found = list(iterate_labeled([write(tmp_path, name, text)], columns))
-    assert [(item.reason, item.label_set) for item in found] == SEVERAL and found[0].label == "long, new"
+    assert [(item.text, item.label_set) for item in found] == SEVERAL and found[0].label == "long, new"
     asked = list(read_labeled(write(tmp_path, name, text), columns, inputs_only=True))
-    assert [item.reason for item in asked] == [text for text, _ in SEVERAL] and all(a.label_set is None for a in asked)
+    assert [item.text for item in asked] == [text for text, _ in SEVERAL] and all(a.label_set is None for a in asked)
 
 
 def test_parquet_has_lists_of_labels_and_a_list_may_hold_numbers(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_files_with_one_label_and_with_several_do_not_go_together(tmp_path: Path
         with pytest.raises(DataError, match="labels"):
             list(iterate_labeled(both))
     path = write(tmp_path, "a.csv", "text,pair,labels\na,b,x\n,b,x\na,,\n\na,b,\n")
-    assert [item.reason for item in iterate_labeled([path])] == [
+    assert [item.text if isinstance(item, LabeledText) else item.reason for item in iterate_labeled([path])] == [
         "a",
         "no text beside: b",
         "no second text beside: a",

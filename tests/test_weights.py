@@ -291,7 +291,7 @@ def test_what_an_absent_key_means_is_what_it_means_over_there() -> None:
     assert {key: getattr(marian, key, value) for key, value in PUBLISHED.fixed.items()} == PUBLISHED.fixed
     said = PUBLISHED.read(marian.to_dict())
     assert said == PUBLISHED.read({"model_type": "marian", "decoder_vocab_size": 58101})
-    assert said["vocabulary"] == 58101 and said["scaled"] is False and said["activation"] == "gelu"
+    assert said["vocab_size"] == 58101 and said["scale_embedding"] is False and said["activation"] == "gelu"
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "3", "", "\x00"])
@@ -386,7 +386,7 @@ def test_a_tokenizer_travels_with_the_model_and_a_broken_one_is_refused(tmp_path
     assert back.tokenizer is not None and back.tokenizer.encode(["a b"]) == model.tokenizer.encode(["a b"])
     ours, right = back.predict("a b", max_extra_tokens=2), model.predict("a b", max_extra_tokens=2)
     assert ours.tokens == right.tokens and ours.score == pytest.approx(right.score, rel=1e-12)
-    assert back.predict(["", "a"], longer=1)[0].value == ""
+    assert back.predict(["", "a"], max_extra_tokens=1)[0].value == ""
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(DataError, match=r"tokenizer\.json"):
         regard.load(tmp_path)
