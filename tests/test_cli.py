@@ -125,11 +125,11 @@ def test_the_version_is_the_packages(cli: Cli) -> None:
         ("--set a.b=-1 c.d=-2", "--set a.b=-1 --set c.d=-2"),
         ("--columns source=a target=b --json x", "--columns source=a --columns target=b --json x"),
         ("--data=-a.tsv b", "--data=-a.tsv b"),
-        ("run 'my run' --set 'a.b=x y'", "run 'my run' --set 'a.b=x y'"),
+        ("predict 'my run' --set 'a.b=x y'", "predict 'my run' --set 'a.b=x y'"),
         ("-- --data a b", "-- --data a b"),
         ("evaluate r --data", "evaluate r --data"),
         ("--data --valid x", "--data --valid x"),
-        ("run r --set a.b=1 hello", "run r --set a.b=1 hello"),
+        ("predict r --set a.b=1 hello", "predict r --set a.b=1 hello"),
         ("", ""),
     ],
 )
@@ -144,7 +144,7 @@ def test_files_and_folders_with_spaces_columns_a_settings_file_and_settings_that
     quoted = [f'"{a}","{b}"\n' for a, b in pairs[:40]]
     for name, some in (("my first.csv", quoted[:20]), ("my second.csv", quoted[20:])):
         Path(name).write_text("en,de\n" + "".join(some), encoding="utf-8")
-    Path("my settings.yaml").write_text("train: {steps: 99, log: 1}\ndata:\n  share: 0.1\n")
+    Path("my settings.yaml").write_text("train: {steps: 99, log_every: 1}\ndata:\n  valid_fraction: 0.1\n")
     done = cli(
         "train", "translate", "--data", "my first.csv", "my second.csv", "--columns", "source=en", "target=de",
         "--config", "my settings.yaml", "--out", "my runs/one", "--device", "cpu", "--set", *TINY, "train.steps=2",
@@ -152,7 +152,7 @@ def test_files_and_folders_with_spaces_columns_a_settings_file_and_settings_that
     assert done.code == 0 and done.err == "" and "my runs/one" in done.out
     known = facts(Path("my runs/one"))
     assert known["found"]["train"] == 36 and known["sources"]["columns"] == {"source": "en", "target": "de"}
-    assert known["settings"]["train"]["steps"] == 2 and known["settings"]["train"]["log"] == 1
+    assert known["settings"]["train"]["steps"] == 2 and known["settings"]["train"]["log_every"] == 1
 
 
 def test_the_demo_runs_from_corpus_to_pictures_and_replaces_only_its_own(
@@ -160,7 +160,7 @@ def test_the_demo_runs_from_corpus_to_pictures_and_replaces_only_its_own(
 ) -> None:
     from regard.demos.grammar import generate_corpus
 
-    monkeypatch.setattr("regard.demos.translate.corpus", lambda: generate_corpus(count=300))
+    monkeypatch.setattr("regard.demos.translate.generate_corpus", lambda: generate_corpus(count=300))
     monkeypatch.setattr("regard.demos.translate.TranslateDemo.settings", (*TINY, *TWELVE, "train.steps=2"))
     done = cli("demo", "--out", "d")
     assert done.code == 0 and "exact" in done.out and "the cat danced  →" in done.out and "regard train" in done.out
@@ -168,16 +168,16 @@ def test_the_demo_runs_from_corpus_to_pictures_and_replaces_only_its_own(
     assert len(Path("d-data/test.tsv").read_text("utf-8").splitlines()) == 30
     weights = Path("d/model.safetensors").read_bytes()
     shown = cli("demo", "--out", "d")
-    assert shown.code == 0 and "--again" in shown.out and "step " not in shown.out and "the cat danced  →" in shown.out
-    assert "step " in cli("demo", "--out", "d", "--again").out
+    assert shown.code == 0 and "--overwrite" in shown.out and "step " not in shown.out and "the cat danced  →" in shown.out
+    assert "step " in cli("demo", "--out", "d", "--overwrite").out
     assert Path("d/model.safetensors").read_bytes() == weights  # the same demo gives the same model
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("years")
-    assert cli("demo", "--out", "mine", "--again").code == 2 and Path("mine/thesis.txt").exists()
+    assert cli("demo", "--out", "mine", "--overwrite").code == 2 and Path("mine/thesis.txt").exists()
     assert cli("demo", "paint") == (2, "", "regard: unknown demo 'paint'. There is: caption, clouds, translate.\n")
 
 
-# -- run
+# -- predict
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def test_json_is_one_object_a_line(cli: Cli, trained: Trained, asked: tuple[list
     ]
     assert [row["input"] for row in rows] == texts and [row["value"] for row in rows] == answers
     full = rows[0]
-    assert sum(full["log_probabilities"]) == pytest.approx(full["scores"][0], abs=1e-4)
+    assert sum(full["log_probabilities"]) == pytest.approx(full["score"][0], abs=1e-4)
     assert len(full["log_probabilities"]) == len(full["tokens"]) + full["ended"]
 
 
@@ -242,7 +242,7 @@ def test_json_of_a_blank_line_has_the_same_keys(cli: Cli, trained: Trained) -> N
 
 def test_several_answers_come_best_first_with_their_scores(cli: Cli, trained: Trained, pairs: Pairs) -> None:
     words = (
-        "run",
+        "predict",
         trained.path,
         pairs[0][0],
         pairs[1][0],
@@ -259,10 +259,10 @@ def test_several_answers_come_best_first_with_their_scores(cli: Cli, trained: Tr
     assert all(
         float(score) == pytest.approx(o["score"], abs=1e-4) for (score, _), o in zip(lines, options, strict=True)
     )
-    assert all(row["scores"] == sorted(row["scores"], reverse=True) for row in rows)
+    assert all(row["score"] == sorted(row["score"], reverse=True) for row in rows)
 
 
-# -- evaluate, info, list, explain, convert
+# -- evaluate, info, list, explain, export
 
 
 def test_a_run_is_scored_on_what_it_remembers_as_its_card_says(cli: Cli, trained: Trained) -> None:
@@ -274,7 +274,7 @@ def test_a_run_is_scored_on_what_it_remembers_as_its_card_says(cli: Cli, trained
 
 def test_a_run_is_scored_on_other_files_and_its_answers_are_written(cli: Cli, trained: Trained, pairs: Pairs) -> None:
     write_pairs(Path("mine.tsv"), pairs[:3])
-    done = cli("evaluate", trained.path, "--data", "mine.tsv", "--answers", "answers.jsonl")
+    done = cli("evaluate", trained.path, "--data", "mine.tsv", "--predictions", "answers.jsonl")
     assert done.code == 0 and re.search(r"^sentences +3$", done.out, re.MULTILINE)
     rows = [json.loads(line) for line in Path("answers.jsonl").read_text("utf-8").splitlines()]
     model = regard.load(trained.path)
@@ -370,7 +370,7 @@ WRONG = {
     "width": (f"{TRAIN} --set train.steps=1 model.width=0", "model.width", "at least"),
     "depth": (f"{TRAIN} --set train.steps=1 model.depth=0", "model.depth", "at least"),
     "dropout": (f"{TRAIN} --set train.steps=1 model.dropout=2", "dropout", "2"),
-    "attention_score": (f"{TRAIN} --set train.steps=1 data.eval_samples=0", "data.eval_samples", "at least"),
+    "score": (f"{TRAIN} --set train.steps=1 data.eval_samples=0", "data.eval_samples", "at least"),
     "seed": (f"{TRAIN} --set train.steps=1 train.seed=-1", "train.seed", "-1"),
     "budget": (f"{TRAIN} --set train.steps=1 train.batch_tokens=4", "train.batch_tokens", "Raise"),
     "settings file": (f"{TRAIN} --config no.yaml", "no.yaml", "cannot be read"),
@@ -381,20 +381,20 @@ WRONG = {
     "out is a file": ("train translate --data good.tsv --out good.tsv", "good.tsv", "--out"),
     "out below a file": ("train translate --data good.tsv --out good.tsv/new --set train.steps=1", "good.tsv", "--out"),
     "out of another": ("train translate --data good.tsv --out norun", "norun", "not empty"),
-    "run of no run": ("run norun hello", "norun", "no run"),
-    "missing run": ("run norum hello", "norum", "'norun'"),
+    "run of no run": ("predict norun hello", "norun", "no run"),
+    "missing run": ("predict norum hello", "norum", "'norun'"),
     "evaluate no run": ("evaluate norun", "norun", "no run"),
     "evaluate missing": ("evaluate RUN --data goo.tsv", "goo.tsv", "'good.tsv'"),
     "data unnamed": ("evaluate RUN --data", "--data", "requires an argument"),
-    "best": ("run RUN hello --set decode.num_return_sequences=3", "decode.num_return_sequences=3", "decode.num_beams=3"),
-    "temperature": ("run RUN hello --set decode.temperature=-1", "decode.temperature", "at least 0"),
-    "setting of another command": ("run RUN hello --set train.steps=5", "train", "decode"),
-    "run device": ("run RUN hello --device gpu", "'gpu'", "cuda"),
+    "best": ("predict RUN hello --set decode.num_return_sequences=3", "decode.num_return_sequences=3", "decode.num_beams=3"),
+    "temperature": ("predict RUN hello --set decode.temperature=-1", "decode.temperature", "at least 0"),
+    "setting of another command": ("predict RUN hello --set train.steps=5", "train", "decode"),
+    "run device": ("predict RUN hello --device gpu", "'gpu'", "cuda"),
     "suffix": ("explain RUN hello --out map.pdf", "map.pdf", ".png"),
     "no file to explain": ("explain RUN document.txt --out map.png", "document.txt", "there is no such file"),
     "nothing to explain": ("explain RUN '  ' --out map.png", "nothing to explain", "empty"),
     "layer": ("explain RUN hello --out map.png --layer 7", "layer 7", "1 to 1"),
-    "layout": ("convert RUN new --to onnx", "'onnx'", "huggingface"),
+    "layout": ("export RUN new --to onnx", "'onnx'", "huggingface"),
     "list": ("list task", "'task'", "'tasks'"),
     "info": ("info transformer-tinny", "'transformer-tinny'", "'transformer-tiny'"),
 }  # fmt: skip
@@ -420,7 +420,7 @@ def test_wrong_input_is_told_in_one_paragraph(what: str, cli: Cli, trained: Trai
 
 
 def test_answers_have_a_place_or_are_refused_before_the_work(cli: Cli, trained: Trained) -> None:
-    done = cli("evaluate", trained.path, "--answers", "no/where.jsonl")
+    done = cli("evaluate", trained.path, "--predictions", "no/where.jsonl")
     assert (
         Path("no/where.jsonl").exists() if done.code == 0 else "no/where.jsonl" in done.err and "bleu" not in done.out
     )
@@ -433,7 +433,7 @@ def test_a_gpu_that_is_not_there_is_refused(cli: Cli, trained: Trained) -> None:
 
 
 @pytest.mark.every(2)
-@pytest.mark.parametrize("words", [("--debug", "run", "norun", "x"), ("predict", "norun", "x", "--debug")])
+@pytest.mark.parametrize("words", [("--debug", "predict", "norun", "x"), ("predict", "norun", "x", "--debug")])
 def test_debug_shows_the_traceback_wherever_it_stands(words: tuple[str, ...], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "regard", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
