@@ -100,10 +100,10 @@ def test_clouds_are_known_by_the_model_by_names_and_by_their_files(scans: Path, 
 
 def test_settings_of_clouds_mean_something_to_clouds_alone() -> None:
     for task in POINT_TASKS.values():
-        for name in ("data.num_points", "data.voxel_size", "data.rotate", "data.point_dropout", "train.batch_size"):
+        for name in ("data.num_points", "data.voxel_size", "data.rotate", "data.point_dropout"):
             assert uses_setting(task, name) and not uses_setting(find_task(task.name, "image"), name), name
         assert (
-            not uses_setting(task, "train.batch_size")
+            uses_setting(task, "train.batch_size")
             and not uses_setting(task, "decode.num_beams")
             and not uses_setting(task, "data.crop_scale")
         )
@@ -112,13 +112,13 @@ def test_settings_of_clouds_mean_something_to_clouds_alone() -> None:
 @pytest.mark.parametrize(
     "setting, said",
     [
-        ("data.num_points=-2", r"data\.points"),
-        ("data.voxel_size=-2", r"data\.voxel"),
+        ("data.num_points=-2", r"data\.num_points"),
+        ("data.voxel_size=-2", r"data\.voxel_size"),
         ("data.scale=2,1", r"data\.scale"),
-        ("data.point_dropout=1", r"data\.drop"),
+        ("data.point_dropout=1", r"data\.point_dropout"),
         ("data.point_features=weight", "features"),
         ("data.point_norm=inside", "inside"),
-        ("train.batch_size=0", r"train\.clouds"),
+        ("train.batch_size=0", r"train\.batch_size"),
     ],
 )
 def test_settings_that_cannot_be_are_told_before_anything_is_read(setting: str, said: str, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_settings_that_cannot_be_are_told_before_anything_is_read(setting: str, 
 def encoded(task: str, data: str, points: PointProcessor, **settings: Any) -> tuple[Any, Any, Any]:
     chosen: Any = find_task(task, "points")
     samples = list(chosen.iter_samples([data]))
-    config = chosen.fit(find_system("point").config(), points)
+    config = chosen.fit_config(find_system("point").config(), points)
     labels = sorted({label for sample in samples for label in chosen.labels(sample)})
     return chosen, chosen.encode(samples, points, config, 10**9, DataSettings(**settings), labels), config
 
@@ -141,21 +141,21 @@ def encoded(task: str, data: str, points: PointProcessor, **settings: Any) -> tu
 @both
 def test_a_batch_is_a_pure_function_of_its_rows(task: str) -> None:
     data = {"classify": "solids#samples=6,points=80", "segment": "rooms#samples=6,points=80"}[task]
-    points = PointProcessor(50, "centred", features=("normals",))
-    shaken = {"turn": "any", "scale": (0.8, 1.2), "jitter": 0.02, "drop": 0.3, "shift": 0.1}
+    points = PointProcessor(50, "center", features=("normals",))
+    shaken = {"rotate": "any", "scale": (0.8, 1.2), "jitter": 0.02, "point_dropout": 0.3, "shift": 0.1}
     chosen, some, config = encoded(task, data, points, **shaken)
     _, again, _ = encoded(task, data, points, **shaken)
     plan = chosen.sampler(some, config, 4, 1, False)
     _, rows_of = plan.micro_batch(3)
     one, two = chosen.collate(some, rows_of, config), chosen.collate(again, rows_of, config)
-    assert torch.equal(one.x, two.x) and torch.equal(one.labels, two.labels)
+    assert torch.equal(one.inputs, two.inputs) and torch.equal(one.labels, two.labels)
     other = chosen.collate(some, np.stack([rows_of[:, 0], rows_of[:, 1] + 1], 1), config)
-    assert one.x.shape != other.x.shape or not torch.equal(one.x, other.x)
+    assert one.inputs.shape != other.inputs.shape or not torch.equal(one.inputs, other.inputs)
     starts = one.offsets.starts
-    assert len(starts) == 5 and int(starts[-1]) == one.x.shape[1] and one.x.shape[-1] == 6
-    assert not plan.static_shape and one.offsets.longest >= int(starts.diff().max())
+    assert len(starts) == 5 and int(starts[-1]) == one.inputs.shape[1] and one.inputs.shape[-1] == 6
+    assert not plan.static_shape and one.offsets.max_length >= int(starts.diff().max())
     if task == "segment":
-        assert one.labels.shape == (one.x.shape[1],)
+        assert one.labels.shape == (one.inputs.shape[1],)
 
 
 def test_grains_have_one_shape_where_every_cloud_has_enough_points() -> None:
@@ -164,21 +164,21 @@ def test_grains_have_one_shape_where_every_cloud_has_enough_points() -> None:
         plan = chosen.sampler(some, config, 3, 1, False)
         assert plan.static_shape == steady and plan.description == "3 clouds a grain"
         batch = chosen.collate(some, plan.micro_batch(0)[1], config)
-        assert batch.x.shape == (1, 240, 3) and batch.offsets.longest == 80
+        assert batch.inputs.shape == (1, 240, 3) and batch.offsets.max_length == 80
 
 
 def test_labels_go_with_their_points_through_all_that_is_done_to_a_cloud() -> None:
     """What is read of a point lies where the point of the cloud does, and has its label."""
     chosen, some, config = encoded(
-        "segment", "rooms#samples=2,points=200", PointProcessor(60, "centred", voxel=0.1), drop=0.5
+        "segment", "rooms#samples=2,points=200", PointProcessor(60, "center", voxel=0.1), point_dropout=0.5
     )
-    (_, rows_of) = chosen.sampler(some, config, 2, 1, False).grain(0)
+    (_, rows_of) = chosen.sampler(some, config, 2, 1, False).micro_batch(0)
     batch = chosen.collate(some, rows_of, config)
     for whole, x, at in chosen.prepare_clouds(some, rows_of):
-        moved = x[:, :3] - whole.places[at]
+        moved = x[:, :3] - whole.coordinates[at]
         assert np.abs(moved - moved[0]).max() < 1e-5 and 0 < len(at) < 60
     found = zip(rows_of[:, 0], chosen.prepare_clouds(some, rows_of), strict=True)
-    right = [chosen.right(some, int(n), whole)[at] for n, (whole, _, at) in found]
+    right = [chosen.point_labels(some, int(n), whole)[at] for n, (whole, _, at) in found]
     assert torch.equal(batch.labels, torch.from_numpy(np.concatenate(right)))
 
 
@@ -190,14 +190,14 @@ def test_a_mesh_has_more_points_than_are_looked_at_and_is_asked_as_it_was_learnt
         [CloudSample(str(tmp_path / "it.obj"), "a")], points, find_system("point").config(), 1, None, ("a", "b")
     )
     whole = chosen.load_cloud(some, 0)
-    assert len(whole) == 8000 and (chosen.open_input(str(tmp_path / "it.obj"), points).places == whole.places).all()
+    assert len(whole) == 8000 and (chosen.open_input(str(tmp_path / "it.obj"), points).coordinates == whole.coordinates).all()
 
 
 def test_clouds_are_turned_about_the_axis_that_their_reader_calls_upwards() -> None:
     chosen, some, config = encoded(
-        "classify", "solids#samples=2,points=40", PointProcessor(0, "centred", up="y"), turn="up"
+        "classify", "solids#samples=2,points=40", PointProcessor(0, "center", up="y"), rotate="up"
     )
-    rows_of = chosen.sampler(some, config, 2, 1, False).grain(0)[1]
+    rows_of = chosen.sampler(some, config, 2, 1, False).micro_batch(0)[1]
     found = zip(chosen.prepare_clouds(some, rows_of), chosen.prepare_clouds(some, rows_of[:, 0]), strict=True)
     for (_, turned, _), (_, still, _) in found:
         assert np.allclose(turned[:, 1], still[:, 1], atol=1e-6) and not np.allclose(
@@ -259,7 +259,7 @@ def test_tensors_are_asked_whatever_they_are_made_of(kind: torch.dtype) -> None:
     model = made("classify")
     x = (8 * torch.rand(60, 3)).to(kind)
     asked = x.clone().requires_grad_() if kind.is_floating_point else x
-    assert model.predict(asked).scores == model.predict(x.double().numpy()).scores
+    assert model.predict(asked).score == model.predict(x.double().numpy()).score
 
 
 def test_points_that_are_nowhere_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
@@ -295,7 +295,7 @@ def test_an_answer_is_the_same_alone_and_among_others(task: str) -> None:
         alone = model.predict(item)
         assert alone.value == one.value
         if task == "classify":
-            assert np.allclose(alone.scores, one.score, atol=1e-6)
+            assert np.allclose(alone.score, one.score, atol=1e-6)
         else:
             assert (alone.extra["classes"] == one.extra["classes"]).all() and len(one.extra["sure"]) == len(item)
             assert np.allclose(alone.extra["sure"], one.extra["sure"], atol=1e-6) and one.extra["sure"].std() > 1e-3
@@ -308,7 +308,7 @@ def test_permuted_points_permute_the_answer(task: str) -> None:
     one, other = model.predict(whole), model.predict(whole.select(order))
     assert one.value == other.value
     if task == "classify":
-        assert np.allclose(one.scores, other.scores, atol=1e-6)
+        assert np.allclose(one.score, other.score, atol=1e-6)
     else:
         assert (one.extra["classes"][order] == other.extra["classes"]).all()
         assert np.allclose(one.extra["sure"][order], other.extra["sure"], atol=1e-6) and one.extra["sure"].std() > 1e-3
@@ -317,17 +317,17 @@ def test_permuted_points_permute_the_answer(task: str) -> None:
 def test_a_cloud_of_more_points_than_are_drawn_is_looked_at_until_each_was_seen(tmp_path: Path) -> None:
     """What is said is the mean of what is said of each draw; also where a folder is scored."""
     torch.manual_seed(0)  # weights whose predictions differ between draws
-    model, points = made("classify", PointProcessor(32, "unit")), PointProcessor(32, "unit")
+    model, points = made("classify", PointProcessor(32, "unit_sphere")), PointProcessor(32, "unit_sphere")
     asked = [cloud(90), cloud(20), cloud(32), cloud(33)]
     each = [points.prepare_views(one, 1, MAX_VOTES) for one in asked]
     assert [len(draws) for draws in each] == [3, 1, 1, 2]
     more = [points.prepare_views(one, 10, 10) for one in asked]
     assert [len(draws) for draws in more] == [10] * 4
-    said = [*zip(model.predict(asked), each, strict=True), *zip(model.predict(asked, votes=10), more, strict=True)]
+    said = [*zip(model.predict(asked), each, strict=True), *zip(model.predict(asked, num_votes=10), more, strict=True)]
     for answer, draws in said:
         right = [model.logits(torch.from_numpy(x).double()[None]).softmax(-1)[0].detach().numpy() for x in draws]
         assert np.allclose(answer.score, np.mean(right, axis=0), atol=1e-5)
-    apart = np.abs(np.subtract(*(model.predict(one).scores for one in (asked[0], asked[0].select(np.arange(32))))))
+    apart = np.abs(np.subtract(*(model.predict(one).score for one in (asked[0], asked[0].select(np.arange(32))))))
     assert apart.max() > 1e-3
     for number, one in enumerate(asked):
         write_ply(tmp_path / f"{number}.ply", one)
@@ -348,12 +348,12 @@ def test_logits_are_of_rows_of_clouds_or_of_packed_ones(task: str) -> None:
 
 
 def test_arrays_files_and_clouds_are_answered_alike(tmp_path: Path) -> None:
-    points = PointProcessor(0, "unit", features=("colours",))
+    points = PointProcessor(0, "unit_sphere", features=("colors",))
     model, whole = made("classify", points), cloud(50, colours=True)
     assert whole.colors is not None
     write_ply(tmp_path / "it.ply", whole)
     array = np.concatenate([whole.coordinates, whole.colors / 255], 1)
-    right = model.predict(whole).scores
+    right = model.predict(whole).score
     for item in (
         str(tmp_path / "it.ply"),
         tmp_path / "it.ply",
@@ -361,15 +361,15 @@ def test_arrays_files_and_clouds_are_answered_alike(tmp_path: Path) -> None:
         array,
         torch.tensor(array),
     ):
-        assert np.allclose(model.predict(item).scores, right, atol=1e-5), type(item)
+        assert np.allclose(model.predict(item).score, right, atol=1e-5), type(item)
     assert len(model.predict([whole, whole])) == 2
 
 
 def test_colours_that_a_cloud_does_not_have_are_zeros_and_that_is_told_once(capsys: Any) -> None:
-    model, plain = made("classify", PointProcessor(0, "unit", features=("colours",))), cloud(30)
-    black = replace(plain, colours=np.zeros((30, 3), np.uint8))
-    assert model.predict(plain).scores == model.predict(plain).scores == model.predict(black).scores
-    assert capsys.readouterr().err.count("has no colours, which this model reads: it is given zeros") == 1
+    model, plain = made("classify", PointProcessor(0, "unit_sphere", features=("colors",))), cloud(30)
+    black = replace(plain, colors=np.zeros((30, 3), np.uint8))
+    assert model.predict(plain).score == model.predict(plain).score == model.predict(black).score
+    assert capsys.readouterr().err.count("has no colors, which this model reads: it is given zeros") == 1
 
 
 @pytest.mark.parametrize(
@@ -551,7 +551,7 @@ def test_what_a_folder_brings_stays_until_something_else_is_said() -> None:
             voxel_size=0.0, block_size=0.0, up_axis="z", num_points=0, point_norm="center", point_features=("none",)
         ),
     )
-    assert said == PointProcessor(0, "centred")
+    assert said == PointProcessor(0, "center")
 
 
 def test_cells_that_leave_nothing_are_told_of(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_a_run_is_never_overwritten(few: Path, trained: Trained, tmp_path: Path)
 
 
 CHANGES: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
-    "setting": (("train.lr=0.5",), {}, r"train\.rate: 0\.003 -> 0\.5"),
+    "setting": (("train.lr=0.5",), {}, r"train\.lr: 0\.003 -> 0\.5"),
     "model setting": (("model.width=64",), {}, r"model\.width: 32 -> 64"),
     "more steps": (("train.steps=13",), {}, r"train\.steps: 12 -> 13"),
     "model": ((), {"model": "transformer-small"}, "model: transformer-tiny -> transformer-small"),
@@ -326,7 +326,7 @@ def steps(model: regard.Model, settings: TrainSettings, **more: Any) -> list[Tra
     compute = ForwardBackward(
         LossModule(model, Translate(), LossWeights()), settings, model.device, ProcessGroup(), static_shape=False
     )
-    grains = map(grain, micro_batch_indices(more.get("done", 0), settings, ProcessGroup()))
+    grains = map(grain, micro_batch_indices(more.get("start_step", 0), settings, ProcessGroup()))
     return list(train_loop(model, compute, grains, optimiser, settings, **more))
 
 
@@ -354,7 +354,7 @@ def test_dropout_is_the_same_in_the_same_grain_and_another_in_the_next() -> None
     model = doubled(dropout=0.5)
     whole = [float(step.loss) for step in steps(model, settings)]
     torch.manual_seed(77)
-    assert [float(step.loss) for step in steps(model, settings, done=1)] == whole[1:]
+    assert [float(step.loss) for step in steps(model, settings, start_step=1)] == whole[1:]
     other = [float(step.loss) for step in steps(model, replace(settings, seed=2))]
     assert all(a != b for a, b in zip(whole, other, strict=True))
 
@@ -362,7 +362,7 @@ def test_dropout_is_the_same_in_the_same_grain_and_another_in_the_next() -> None
 def test_the_rate_is_equation_3_of_the_paper() -> None:
     for name, d_model, warmup_steps in (("base", 512, 4000), ("big", 1024, 4000)):
         recipe = PRESETS[f"transformer-{name}"].recipe["train"]
-        settings = TrainSettings(lr=recipe["rate"], warmup_steps=recipe["warmup"], lr_schedule=recipe["schedule"])
+        settings = TrainSettings(lr=recipe["lr"], warmup_steps=recipe["warmup_steps"], lr_schedule=recipe["lr_schedule"])
         for step_num in (1, 7, 3999, 4000, 4001, 100_000):
             lrate = d_model**-0.5 * min(step_num**-0.5, step_num * warmup_steps**-1.5)
             assert lr_at(step_num, settings) == pytest.approx(lrate, rel=1e-12)
@@ -420,7 +420,7 @@ def test_fine_tuning_keeps_how_the_model_decodes(trained: Trained, few: Path, tm
     train_tiny(
         few, tmp_path / "fine", "train.steps=1", "data.valid_fraction=0.1", model=str(tmp_path / "three"), tiny=False
     )
-    assert facts(tmp_path / "fine")["decode"]["beam"] == 3
+    assert facts(tmp_path / "fine")["decode"]["num_beams"] == 3
 
 
 def test_a_model_to_start_from_cannot_be_given_another_width(trained: Trained, few: Path, tmp_path: Path) -> None:
