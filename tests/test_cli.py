@@ -168,7 +168,9 @@ def test_the_demo_runs_from_corpus_to_pictures_and_replaces_only_its_own(
     assert len(Path("d-data/test.tsv").read_text("utf-8").splitlines()) == 30
     weights = Path("d/model.safetensors").read_bytes()
     shown = cli("demo", "--out", "d")
-    assert shown.code == 0 and "--overwrite" in shown.out and "step " not in shown.out and "the cat danced  →" in shown.out
+    assert (
+        shown.code == 0 and "--overwrite" in shown.out and "step " not in shown.out and "the cat danced  →" in shown.out
+    )
     assert "step " in cli("demo", "--out", "d", "--overwrite").out
     assert Path("d/model.safetensors").read_bytes() == weights  # the same demo gives the same model
     Path("mine").mkdir()
@@ -295,7 +297,7 @@ def test_info_counts_what_there_is(cli: Cli, trained: Trained) -> None:
     shown = cli("info", trained.path).out
     count = sum(p.numel() for p in regard.load(trained.path).parameters())
     assert f"{count:,} parameters" in shown and f"{count * 4 / 2**20:,.1f} MiB" in shown and "width 32" in shown
-    assert "63,082,496 parameters" in cli("info", "transformer-base").out and "MFLOP" in shown
+    assert "63,082,496 parameters" in cli("info", "transformer-base").out and "GFLOP" in shown
     layers = re.findall(r"^\w+\.\S+ .* ([\d,]+)$", shown, re.MULTILINE)
     assert sum(int(number.replace(",", "")) for number in layers) == count
 

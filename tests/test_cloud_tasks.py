@@ -40,8 +40,9 @@ from tiny import near
 
 ROOM = "rooms#part=test,points=700,number=1"
 SMALL = (
-    "model.widths=8,16", "model.depths=1,1", "model.downsample=1,4", "model.num_neighbors=4,4", "model.share_planes=4", "train.epochs=0",
-    "train.steps=6", "train.eval_every=3", "train.log_every=1", "train.batch_size=4", "data.num_points=64", "train.lr=2e-3",
+    "model.widths=8,16", "model.depths=1,1", "model.downsample=1,4", "model.num_neighbors=4,4", "model.share_planes=4",
+    "train.epochs=0", "train.steps=6", "train.eval_every=3", "train.log_every=1", "train.batch_size=4",
+    "data.num_points=64", "train.lr=2e-3",
     "train.precision=float32",
 )  # fmt: skip
 both = pytest.mark.parametrize("task", POINT_TASKS)
@@ -190,7 +191,10 @@ def test_a_mesh_has_more_points_than_are_looked_at_and_is_asked_as_it_was_learnt
         [CloudSample(str(tmp_path / "it.obj"), "a")], points, find_system("point").config(), 1, None, ("a", "b")
     )
     whole = chosen.load_cloud(some, 0)
-    assert len(whole) == 8000 and (chosen.open_input(str(tmp_path / "it.obj"), points).coordinates == whole.coordinates).all()
+    assert (
+        len(whole) == 8000
+        and (chosen.open_input(str(tmp_path / "it.obj"), points).coordinates == whole.coordinates).all()
+    )
 
 
 def test_clouds_are_turned_about_the_axis_that_their_reader_calls_upwards() -> None:
@@ -561,7 +565,9 @@ def test_cells_that_leave_nothing_are_told_of(tmp_path: Path) -> None:
         regard.train(
             "segment", data=["rooms#samples=8,points=400"], valid=["rooms#part=valid,samples=2,points=400"], model="point-tiny",
             out=tmp_path / str(edge),
-            settings=[f"data.voxel_size={edge}", "data.crop_scale=0.5", "train.epochs=0", "train.steps=1", "train.batch_size=2"],
+            settings=[
+                f"data.voxel_size={edge}", "data.crop_scale=0.5", "train.epochs=0", "train.steps=1", "train.batch_size=2",
+            ],
             console=Console(file=said, width=200),
         )  # fmt: skip
     told = [line for line in said.getvalue().splitlines() if "data.voxel_size and data.block_size leave" in line]
