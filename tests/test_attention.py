@@ -309,19 +309,19 @@ def test_a_block_that_someone_changed_or_listens_to_is_not_gone_around() -> None
             handle = getattr(changed.get_submodule(path), listen)(lambda *_: None)
             assert not swift.is_pristine_block(changed), path
             handle.remove()
-            assert swift.plain(changed)
+            assert swift.is_pristine_block(changed)
     for path in ("attend.dropout", "feed", "feed.inner", ""):
         changed = block()
         changed.get_submodule(path).register_forward_hook(lambda *_: None)
-        assert not swift.plain(changed), path
+        assert not swift.is_pristine_block(changed), path
     changed = block()
     changed.feed.inner.up.forward = lambda x: x
-    assert not swift.plain(changed)
+    assert not swift.is_pristine_block(changed)
     changed = block()
     nn.utils.parametrize.register_parametrization(changed.feed.inner.up, "weight", nn.Identity())
-    assert not swift.plain(changed)
+    assert not swift.is_pristine_block(changed)
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
-    assert not swift.plain(block())
+    assert not swift.is_pristine_block(block())
     handle.remove()
     assert type(block().feed.inner) is FeedForward
 
@@ -513,7 +513,7 @@ def test_step_by_step_is_the_same_as_all_at_once(memory: KVCache) -> None:
     with torch.no_grad():
         for size in (2, 1, 3, 1):
             where, part = torch.arange(done, done + size), x[:, done : done + size]
-            out = attention(part, mask=Causal(), cache=memory, where=where)
+            out = attention(part, mask=Causal(), cache=memory, at=where)
             near(out, attention(x, mask=Causal())[:, done : done + size])
             done += size
             homes.add((memory.k.data_ptr(), memory.k.shape))  # type: ignore[attr-defined]
@@ -532,7 +532,7 @@ def test_rows_of_a_fixed_memory_may_be_at_different_places() -> None:
         for here, there, size in ((2, 4, 1), (3, 5, 2)):
             part = torch.cat([first[:, here : here + size], second[:, there : there + size]])
             where = torch.tensor([[here], [there]]) + torch.arange(size)
-            out = attention(part, rule=rule, memory=memory, where=where)
+            out = attention(part, mask=rule, cache=memory, at=where)
             near(out, torch.cat([whole[0][:, here : here + size], whole[1][:, there : there + size]]))
 
 
@@ -544,7 +544,7 @@ def test_what_is_frozen_is_computed_once() -> None:
     calls.clear()
     for step in range(3):
         out = cross(
-            x[:, step : step + 1], context if step < 2 else None, mask=rule, memory=memory, where=torch.tensor([step])
+            x[:, step : step + 1], context if step < 2 else None, mask=rule, cache=memory, at=torch.tensor([step])
         )
         near(out, right[:, step : step + 1])
     assert len(calls) == 1

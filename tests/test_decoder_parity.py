@@ -181,7 +181,7 @@ def test_the_table_of_the_paper_is_resolved_as_is_said() -> None:
     with torch.device("meta"):
         bands = gpt3.build(sizes["gpt3-small"]).window_sizes
     assert bands == (0, 256) * 6
-    with pytest.raises(SettingError, match="band"):
+    with pytest.raises(SettingError, match="local_window"):
         gpt3.Config(local_window=-1)
 
 

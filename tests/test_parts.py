@@ -260,15 +260,15 @@ def test_kept_rows_go_on_as_if_they_had_been_alone(past: Any) -> None:
     state = DecoderState([LayerCache(past()) for _ in range(2)], torch.tensor([3, 3, 3]), lengths)
     with torch.no_grad():
         stack(
-            x[:, :3], context, mask=Causal(), context_mask=Padding(lengths), memory=state.layers, where=torch.arange(3)
+            x[:, :3], context, mask=Causal(), context_mask=Padding(lengths), cache=state.layers, at=torch.arange(3)
         )
         state.select_rows(rows)
         assert torch.equal(state.context_mask, lengths[rows])
         more, where = noise(3, 2, 4, seed=2), state.positions[:, None] + torch.arange(2)
         known = Padding(state.context_mask)
-        out, _ = stack(more, None, mask=Causal(), context_rule=known, memory=state.layers, where=where)
+        out, _ = stack(more, None, mask=Causal(), context_mask=known, cache=state.layers, at=where)
         whole = torch.cat([x[rows, :3], more], 1)
-        right, _ = stack(whole, context[rows], rule=Causal(), context_rule=Padding(lengths[rows]))
+        right, _ = stack(whole, context[rows], mask=Causal(), context_mask=Padding(lengths[rows]))
     near(out, right[:, 3:])
 
 

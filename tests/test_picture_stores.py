@@ -48,22 +48,22 @@ def test_the_same_pictures_beside_other_depths_are_other_data(tmp_path: Path) ->
     for number in range(12):
         Image.new("RGB", (32, 32), (number, 0, 0)).save(tmp_path / "images" / f"{number}.png")
     for name, metres in (("near", 1.0), ("far", 5.0)):
-        labels = first("depth", prepared("depth", f"{tmp_path}/images:{tmp_path / name}", "dpt-small", size=32)).labels
+        labels = first("depth", prepared("depth", f"{tmp_path}/images:{tmp_path / name}", "dpt-small", image_size=32)).labels
         assert labels is not None and labels.unique().tolist() == [metres]
 
 
 def test_pictures_that_were_moved_are_found_where_they_are_now(tmp_path: Path) -> None:
     bitmaps(tmp_path / "old", 7)
-    first("classify", prepared("classify", str(tmp_path / "old"), "vit-tiny", size=32))
+    first("classify", prepared("classify", str(tmp_path / "old"), "vit-tiny", image_size=32))
     shutil.copytree(tmp_path / "old", tmp_path / "new")
     shutil.rmtree(tmp_path / "old")
-    first("classify", prepared("classify", str(tmp_path / "new"), "vit-tiny", size=32))
+    first("classify", prepared("classify", str(tmp_path / "new"), "vit-tiny", image_size=32))
 
 
 @pytest.mark.parametrize("table", [False, True])
 def test_colours_are_those_of_the_pictures_as_they_are_now(table: bool, tmp_path: Path) -> None:
     def look() -> list[int]:
-        made = prepared("draw", entry, "imagegpt-mini", size=8, colours=2)
+        made = prepared("draw", entry, "imagegpt-mini", image_size=8, num_colors=2)
         return [int(made.processor.picture(row)[0, 0, 0]) for row in made.train.fields["colours"]]
 
     bitmaps(tmp_path / "all", 10, 200)
@@ -86,7 +86,7 @@ def test_classes_that_were_renamed_above_the_masks_are_read_again(tmp_path: Path
     for names in ("road sky", "street sky"):
         (tmp_path / "classes.txt").write_text("\n".join(names.split()), encoding="utf-8")
         _folder_classes.cache_clear()  # as in another process
-        made = prepared("segment", f"{tmp_path}/images:{tmp_path}/masks", "dpt-small", size=32)
+        made = prepared("segment", f"{tmp_path}/images:{tmp_path}/masks", "dpt-small", image_size=32)
         assert " ".join(made.labels) == names
         labels = first("segment", made).labels
         assert labels is not None and labels.max() < 2
@@ -98,6 +98,6 @@ def test_masks_of_the_lowest_and_the_highest_number_are_of_two_classes(tmp_path:
     for number in range(12):
         Image.new("RGB", (32, 32), (number, 0, 0)).save(tmp_path / "images" / f"{number}.png")
         Image.new("L", (32, 32), 255 * (number % 2)).save(tmp_path / "masks" / f"{number}.png")
-    made = prepared("segment", f"{tmp_path}/images:{tmp_path}/masks", "dpt-small", size=32)
+    made = prepared("segment", f"{tmp_path}/images:{tmp_path}/masks", "dpt-small", image_size=32)
     labels = find_task("segment", "image").collate(made.train, np.arange(8), made.config).labels
     assert made.labels == ("0", "255") and labels is not None and labels.unique().tolist() == [0, 1]

@@ -87,7 +87,7 @@ def test_queries_and_keys_of_both_attentions_may_be_turned(name: str, layout: An
     ]
     same_with_gradients(ours, right, [x, *used])
     watched: list[Any] = []
-    near(module(x, mask=rule, inside=inside, record=lambda *look: watched.append(look)), right)
+    near(module(x, mask=rule, position=inside, record=lambda *look: watched.append(look)), right)
     assert watched
 
 
@@ -132,7 +132,7 @@ def test_matrices_that_someone_changed_or_listens_to_are_not_gone_around() -> No
     assert heard
     handle.remove()
     module.far_kv = Louder(module.far_kv)  # type: ignore[assignment]
-    changed = (module(x, rule=rule) - before).abs().sum(-1) > 0
+    changed = (module(x, mask=rule) - before).abs().sum(-1) > 0
     assert torch.equal(changed, marks)
 
 
@@ -301,5 +301,5 @@ def test_an_attention_that_nobody_watches_is_not_asked_for_weights(monkeypatch: 
     monkeypatch.setattr("regard.nn.attention.longformer.local_attention_with_weights", None)
     module(x, mask=SlidingWindow(2, 2))
     with pytest.raises(TypeError):
-        module(x, rule=SlidingWindow(2, 2), record=AttentionRecorder("x", AttentionRecords()))
+        module(x, mask=SlidingWindow(2, 2), record=AttentionRecorder("x", AttentionRecords()))
     assert isinstance(module, Attention)

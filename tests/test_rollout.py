@@ -161,8 +161,8 @@ def test_a_longformer_is_explained_as_the_matrices_of_its_looks_say(dilation: tu
     config = task.adapt_config(task.fit_config(longformer.Config(**sizes), text))
     model = noisy(assemble(ModelSpec(SYSTEMS["longformer"], config, task, labels=("good", "bad")), text), 0.3)
     found = model.explain(words)
-    assert found.decided is not None
-    counted, rolled = found.decided.counted[:2]
+    assert found.decision is not None
+    counted, rolled = found.decision.counted[:2]
     row = torch.tensor([[config.bos_id, *text.encode([words])[0], config.eos_id]])
     length, marked = row.shape[1], torch.zeros_like(row, dtype=torch.bool)
     marked[0, 0] = True  # the first token sees all and is seen by all
@@ -191,7 +191,7 @@ def test_a_longformer_is_explained_as_the_matrices_of_its_looks_say(dilation: tu
 
 def test_a_block_looks_as_its_tokens_do_in_the_mean() -> None:
     weights = looks()[0]
-    blocks = TokenBlocks.split(L, 4, apart=(0,))
+    blocks = TokenBlocks.split(L, 4, isolated=(0,))
     assert blocks.starts == (0, 1, 3, 5, 7) and not blocks.is_trivial and TokenBlocks.split(L, L).is_trivial
     view = RowAttention(0, L, blocks, (0,))
     view.add([AttentionRecord("it", weights[None])])

@@ -58,7 +58,7 @@ def test_the_sizes_of_all_presets_are_told_in_the_docs() -> None:
 @presets
 def test_the_recipe_of_a_preset_names_only_settings_that_exist(preset: str) -> None:
     recipe = find_preset(preset)[1].recipe
-    assert set(recipe) <= set(GROUPS) and recipe["train"]["images"] > 0
+    assert set(recipe) <= set(GROUPS) and recipe["train"]["batch_size"] > 0
     resolve(recipe, {})
 
 

@@ -148,7 +148,7 @@ def test_states_classes_and_gradients_are_those_of_image_classification(
     right = peer(pixels, output_hidden_states=True)
     found = body(Batch(pixels), taps=(0, 1, 2))
     assert head is not None and found.pooled is not None
-    logits = head(found.summary)
+    logits = head(found.pooled)
     near(logits, right.logits)
     assert len(found.hidden_states) == 3
     for ours, tap in zip(found.hidden_states, right.hidden_states[1:], strict=True):
@@ -203,7 +203,7 @@ def test_a_mean_is_of_the_patches_alone() -> None:
     bare = noisy(vit.build(replace(OURS, pool="mean", class_token=False)))
     found = bare(Batch(PIXELS))
     assert found.sequence.shape == (2, 9, 12) and "first" not in dict(bare.named_parameters())
-    near(found.summary, found.sequence.mean(1))
+    near(found.pooled, found.sequence.mean(1))
 
 
 @pytest.mark.parametrize("token", [True, False])
@@ -446,7 +446,7 @@ def told(**changes: Any) -> dict[str, Any]:
 
 def test_sides_may_be_given_twice() -> None:
     read = vit.PUBLISHED.read(told(image_size=[12, 12], patch_size=[4, 4]))
-    assert read["size"] == 12 and read["patch"] == 4 and read["eps"] == 1e-12
+    assert read["image_size"] == 12 and read["patch_size"] == 4 and read["norm_eps"] == 1e-12
     for changes in ({"image_size": [12, 24]}, {"patch_size": [4, 2]}):
         with pytest.raises(WeightsError, match="equal"):
             vit.PUBLISHED.read(told(**changes))
