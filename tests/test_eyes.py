@@ -25,14 +25,14 @@ from tiny import near
 
 SEEN = ("resnet", "bit", "vit", "hybrid", "swin")
 CHANGES: dict[str, dict[str, Any]] = {
-    "resnet": {"kernel": 7, "stride": 2, "pool": True}, "bit": {}, "vit": {}, "hybrid": {}, "swin": {},
+    "resnet": {"stem_kernel": 7, "stem_stride": 2, "stem_pool": True}, "bit": {}, "vit": {}, "hybrid": {}, "swin": {},
 }  # fmt: skip
 """As they can be published."""
 
 
 def learnt(system: str, folder: Path, published: bool = True, **changes: Any) -> Any:
     """A folder of a body whose numbers are all noise, with the head of another task beside it."""
-    model = fresh(system, "classify", **{**CHANGES[system], "size": 16, **changes})
+    model = fresh(system, "classify", **{**CHANGES[system], "image_size": 16, **changes})
     noisy(model.body)
     model.float()
     model.processor = replace(model.processor, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))

@@ -85,7 +85,7 @@ def test_nothing_is_asked_and_nothing_answered(model: Model) -> None:
 def score(model: Model, pairs: list[Pair], most: int | None = None) -> tuple[dict[str, Any], list[int]]:
     encoded = model.task.encode(pairs, model.tokenizer, model.config, 99)
     scores, answers = model.task.evaluate(
-        model, encoded, DecodeSettings(), regard.data.settings.Data(), LossSum(1.0, 1.0), most
+        model, encoded, DecodeSettings(), regard.data.settings.DataSettings(), LossSum(1.0, 1.0), most
     )
     return scores, [answer.extra["rank"] for answer in answers]
 
@@ -132,11 +132,11 @@ def test_a_file_is_searched_for_what_is_nearest(cli: Cli, saved: Path, model: Mo
     told = "".join(
         f"{score:7.4f}  {hit['value']}\n" for score, hit in zip(right.score, right.extra["hits"], strict=True)
     )
-    done = cli("predict", saved, "the mat", "--among", "my texts.txt", "--best", 2)
+    done = cli("predict", saved, "the mat", "--search", "my texts.txt", "--top-k", 2)
     assert (done.code, done.out) == (0, told) and "searching 13 texts of my texts.txt" in done.err
-    several = cli("predict", saved, "--among", "my texts.txt", "--best", 2, stdin="the mat\nthe cat\n")
+    several = cli("predict", saved, "--search", "my texts.txt", "--top-k", 2, stdin="the mat\nthe cat\n")
     assert several.out.startswith(f"the mat\n{told}\nthe cat\n")
-    row = json.loads(cli("predict", saved, "the mat", "--among", "my texts.txt", "--json").out)
+    row = json.loads(cli("predict", saved, "the mat", "--search", "my texts.txt", "--json").out)
     assert row["input"] == "the mat" and row["value"] == right.value and len(row["hits"]) == 5
     assert [hit["line"] for hit in row["hits"]][:2] == [1 + 2 * hit["index"] for hit in right.extra["hits"]]
 
@@ -145,9 +145,9 @@ def test_a_table_is_searched_by_its_column(cli: Cli, saved: Path, tmp_path: Path
     (tmp_path / "a.csv").write_text("id,text,more\n1,the cat,x\n2,a dog,the mat\n")
     (tmp_path / "a.jsonl").write_text('{"text": "the cat"}\n{"text": "a dog"}\n')
     for file in ("a.csv", "a.jsonl"):
-        row = json.loads(cli("predict", saved, "the cat", "--among", file, "--json").out)
+        row = json.loads(cli("predict", saved, "the cat", "--search", file, "--json").out)
         assert row["value"] == "the cat" and row["scores"][0] == pytest.approx(1)
-    other = cli("predict", saved, "the mat", "--among", "a.csv", "--columns", "text=more", "--best", 1)
+    other = cli("predict", saved, "the mat", "--search", "a.csv", "--columns", "text=more", "--top-k", 1)
     assert other.out == " 1.0000  the mat\n"
 
 
@@ -161,10 +161,10 @@ def test_vectors_are_printed_one_a_line(cli: Cli, saved: Path, model: Model) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--among", "none.txt"), "no such file"), (("--among", "empty.txt"), "is empty"),
-        (("--among", "blank.txt"), "holds no text"), (("--among", "."), "is a folder"), (("--best", "2"), "--among"),
-        (("--among", "a.csv"), "no column is named 'text'"), (("--choices", "a|b"), "--among"),
-        (("--among", "a.txt", "--columns", "text=a"), "no columns"), (("--among", "a.txt", "--choices", "a|b"), "--best"),
+        (("--search", "none.txt"), "no such file"), (("--search", "empty.txt"), "is empty"),
+        (("--search", "blank.txt"), "holds no text"), (("--search", "."), "is a folder"), (("--top-k", "2"), "--search"),
+        (("--search", "a.csv"), "no column is named 'text'"), (("--choices", "a|b"), "--search"),
+        (("--search", "a.txt", "--columns", "text=a"), "no columns"), (("--search", "a.txt", "--choices", "a|b"), "--top-k"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_search_is_said(
@@ -182,5 +182,5 @@ def test_long_searches_say_how_far_they_are(
     monkeypatch.setattr("regard.runs.terminal.PRINT_INTERVAL", -1.0)
     monkeypatch.setattr("regard.tasks.embed.BUDGET", 24)
     (tmp_path / "a.txt").write_text("\n".join(TEXTS))
-    err = cli("predict", saved, "the cat", "--among", "a.txt").err
+    err = cli("predict", saved, "the cat", "--search", "a.txt").err
     assert "of 12 texts," in err and "12 of 12" not in err

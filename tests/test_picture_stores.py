@@ -64,7 +64,7 @@ def test_pictures_that_were_moved_are_found_where_they_are_now(tmp_path: Path) -
 def test_colours_are_those_of_the_pictures_as_they_are_now(table: bool, tmp_path: Path) -> None:
     def look() -> list[int]:
         made = prepared("draw", entry, "imagegpt-mini", image_size=8, num_colors=2)
-        return [int(made.processor.picture(row)[0, 0, 0]) for row in made.train.fields["colours"]]
+        return [int(made.processor.decode(row)[0, 0, 0]) for row in made.train.fields["colors"]]
 
     bitmaps(tmp_path / "all", 10, 200)
     entry = str(tmp_path / "all")

@@ -108,7 +108,7 @@ def test_few_marked_tokens_need_no_keys_of_all_tokens(count: int, monkeypatch: p
     )
     ours = module(x, mask=rule)
     assert module.far_q in made and module.far_kv not in made
-    monkeypatch.setattr(LongformerAttention, "_gathers", lambda *_: False)
+    monkeypatch.setattr(LongformerAttention, "_prefers_folded_kv", lambda *_: False)
     right = module(x, mask=rule)
     assert module.far_kv in made
     same_with_gradients(ours, right, [x, *module.parameters()])
@@ -191,7 +191,7 @@ def test_other_rules_and_whatever_else_an_attention_may_be_given_are_refused() -
     for rule in (None, Causal(), Padding(torch.tensor([3]))):
         with pytest.raises(ValueError, match="windows"):
             module(x, mask=rule)
-    others: list[dict[str, Any]] = [{"context": x}, {"memory": DynamicCache()}, {"where": torch.arange(5)}]
+    others: list[dict[str, Any]] = [{"context": x}, {"cache": DynamicCache()}, {"at": torch.arange(5)}]
     for given in others:
         with pytest.raises(ValueError, match="rows"):
             module(x, mask=SlidingWindow(1, 1), **given)
@@ -223,7 +223,7 @@ def test_what_was_seen_is_what_was_mixed(name: str) -> None:
         )
         for row, queries in enumerate(far.query_index.tolist()):
             assert [at for at in queries if at >= 0] == band.global_tokens.tokens[row].nonzero()[:, 0].tolist()
-            own = far.weights[row] @ module.split(module.far_kv(x), 2)[1][row]
+            own = far.weights[row] @ module.split_heads(module.far_kv(x), 2)[1][row]
             assert not mixed[row][:, [at for at in queries if at >= 0]].any(), "told once"
             for number, at in enumerate(queries):
                 if at >= 0:

@@ -162,7 +162,7 @@ def test_a_longformer_is_explained_as_the_matrices_of_its_looks_say(dilation: tu
     model = noisy(assemble(ModelSpec(SYSTEMS["longformer"], config, task, labels=("good", "bad")), text), 0.3)
     found = model.explain(words)
     assert found.decision is not None
-    counted, rolled = found.decision.counted[:2]
+    counted, rolled = found.decision.attributions[:2]
     row = torch.tensor([[config.bos_id, *text.encode([words])[0], config.eos_id]])
     length, marked = row.shape[1], torch.zeros_like(row, dtype=torch.bool)
     marked[0, 0] = True  # the first token sees all and is seen by all
