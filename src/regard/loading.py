@@ -191,22 +191,22 @@ def resolve_encoder(config: Any, overrides: Mapping[str, Any]) -> dict[str, Any]
         return {**said, "encoder": str(folder)}
     if not (folder.is_dir() or os.sep in name):
         return said  # no folder, which is told where it is read
-    if "seeing" in said:
+    if "encoder_config" in said:
         raise SettingError(f"model.encoder_config cannot be set here: {folder} says itself what it is.")
     try:
         system, seen, _ = read_body(folder)
     except RegardError as error:
         raise SettingError(f"model.encoder={name} cannot be seen through. {error}") from error
-    if "size" not in said and system.name in ENCODER_SYSTEMS:
-        said["size"] = (
-            min(ImageProcessor.load(folder).with_fixed_size(seen.size).size)
+    if "image_size" not in said and system.name in ENCODER_SYSTEMS:
+        said["image_size"] = (
+            min(ImageProcessor.load(folder).with_fixed_size(seen.image_size).size)
             if ImageProcessor.exists(folder)
-            else seen.size
+            else seen.image_size
         )
     return {
         **said,
         "encoder": str(folder),
-        "seeing": {"name": str(folder), "system": system.name, "config": as_dict(seen)},
+        "encoder_config": {"name": str(folder), "system": system.name, "config": as_dict(seen)},
     }
 
 
@@ -215,14 +215,14 @@ def load_encoder_weights(model: Any) -> list[str]:
     config = model.config
     if getattr(config, "encoder_folder", None) is None:
         return []
-    _, _, tensors = read_body(config.folder)
+    _, _, tensors = read_body(config.encoder_folder)
     body = model.body.eyes.body
     wanted = body.state_dict()
     unfit = [name for name, old in wanted.items() if name not in tensors or tensors[name].shape != old.shape]
     if unfit:
         raise WeightsError(
-            f"{config.folder}: its weights are not those that its config tells of; {mismatch_error(unfit, [])}"
+            f"{config.encoder_folder}: its weights are not those that its config tells of; {mismatch_error(unfit, [])}"
         )
     body.load_state_dict({name: tensors[name] for name in wanted})
     how = "which does not learn" if config.freeze_encoder else "which learns too"
-    return [f"it sees through {config.folder}, {how}"]
+    return [f"it sees through {config.encoder_folder}, {how}"]
