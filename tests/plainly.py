@@ -118,12 +118,12 @@ def body(w: Weights, x: np.ndarray, config: Any) -> tuple[np.ndarray, np.ndarray
     names = [order]
     for stage, count in enumerate(config.num_neighbors):
         if stage:
-            kept = farthest(places, max(len(places) // config.rates[stage], 1))
+            kept = farthest(places, max(len(places) // config.downsample[stage], 1))
             rows = down(w, f"down.{stage}.step", rows, places, kept, count)
             places = places[kept]
             names.append([names[-1][i] for i in kept])
         for number in range(config.depths[stage]):
-            rows = block(w, f"down.{stage}.blocks.{number}", rows, places, count, config.form)
+            rows = block(w, f"down.{stage}.blocks.{number}", rows, places, count, config.variant)
         levels.append((places, rows))
     summary = np.mean(rows, axis=0)
     if not config.has_decoder:
@@ -136,17 +136,17 @@ def body(w: Weights, x: np.ndarray, config: Any) -> tuple[np.ndarray, np.ndarray
 
 def up(w: Weights, levels: list[tuple[np.ndarray, list[np.ndarray]]], config: Any) -> list[np.ndarray]:
     places, rows = levels[-1]
-    if config.form == "released":
+    if config.variant == "released":
         mean = relu(linear(w, "up.0.step.whole.linear", np.mean(rows, axis=0)))
         rows = [unit(w, "up.0.step.join", np.concatenate([row, mean])) for row in rows]
     else:
         rows = [unit(w, "up.0.step.join", row) for row in rows]
-    rows = block(w, "up.0.blocks.0", rows, places, config.num_neighbors[-1], config.form)
+    rows = block(w, "up.0.blocks.0", rows, places, config.num_neighbors[-1], config.variant)
     for number, level in enumerate(reversed(range(len(levels) - 1)), 1):
         fine, own = levels[level]
         coarse = [unit(w, f"up.{number}.step.coarse", row) for row in rows]
         raised = [sum(share * coarse[j] for j, share in shares(places, place).items()) for place in fine]
         rows = [unit(w, f"up.{number}.step.fine", row) + more for row, more in zip(own, raised, strict=True)]
-        rows = block(w, f"up.{number}.blocks.0", rows, fine, config.num_neighbors[level], config.form)
+        rows = block(w, f"up.{number}.blocks.0", rows, fine, config.num_neighbors[level], config.variant)
         places = fine
     return rows

@@ -37,7 +37,7 @@ SMALL = Config(
     point_order="given",
 )
 FORMS = ["released", "paper"]
-forms = pytest.mark.parametrize("variant", FORMS)
+forms = pytest.mark.parametrize("form", FORMS)
 orders = pytest.mark.parametrize("order", ["given", "sorted"])
 COUNTS = [(23,), (9, 26, 1, 4), (12, 12)]
 
@@ -66,7 +66,7 @@ def packed(counts: tuple[int, ...], longest: int = 0) -> Batch:
 def test_the_body_is_what_its_parts_say_one_point_after_another(
     form: Any, order: Any, decodes: bool, counts: Any
 ) -> None:
-    body, batch = body_of(form=form, order=order, decodes=decodes), packed(counts)
+    body, batch = body_of(variant=form, point_order=order, has_decoder=decodes), packed(counts)
     config, w = replace(SMALL, variant=form, point_order=order, has_decoder=decodes), weights_of(body)
     states = body(batch)
     alone = [plainly.body(w, own.numpy(), config) for own in batch.inputs[0].split(counts)]
@@ -77,18 +77,18 @@ def test_the_body_is_what_its_parts_say_one_point_after_another(
     starts = [0, *np.cumsum(counts)[:-1].tolist()]
     for level in range(3):
         kept = [first + i for first, (_, _, names) in zip(starts, alone, strict=True) for i in names[level]]
-        assert states.side[f"level{level}"].tolist() == kept
+        assert states.aux_losses[f"level{level}"].tolist() == kept
 
 
 @forms
 def test_clouds_of_one_batch_are_as_each_alone_and_as_rows(form: Any) -> None:
-    body, batch = body_of(form=form), packed((12, 12))
+    body, batch = body_of(variant=form), packed((12, 12))
     together = body(batch)
     rows = body(Batch(batch.inputs.view(2, 12, 5)))
-    assert torch.equal(together.sequence, rows.sequence) and torch.equal(together.summary, rows.summary)  # type: ignore[arg-type]
+    assert torch.equal(together.sequence, rows.sequence) and torch.equal(together.pooled, rows.pooled)  # type: ignore[arg-type]
     rounded = body(packed((12, 12), longest=16))  # clouds of one size, and nobody knows it
     assert torch.allclose(together.sequence, rounded.sequence, atol=1e-12)
-    assert torch.equal(rounded.side["level2"], together.side["level2"])
+    assert torch.equal(rounded.aux_losses["level2"], together.aux_losses["level2"])
 
 
 @forms
@@ -98,7 +98,7 @@ def test_lists_of_neighbours_are_made_once_for_each_level(form: Any, monkeypatch
     asked = []
     real = hierarchy.nearest
     monkeypatch.setattr(hierarchy, "nearest", lambda *args: asked.append(args[2]) or real(*args))  # type: ignore[func-returns-value]
-    body_of(form=form)(packed((23,)))
+    body_of(variant=form)(packed((23,)))
     assert sorted(asked) == [4, 5, 5, 6, 6]
 
 
@@ -109,7 +109,7 @@ def test_lists_of_neighbours_are_made_once_for_each_level(form: Any, monkeypatch
 @pytest.mark.parametrize("counts", [(30,), (9, 26, 4)])
 def test_permuted_points_permute_the_answer_and_leave_the_summary(form: Any, counts: Any) -> None:
     """Also where places lie on a grid and several points in one place: nothing but the place decides who goes first."""
-    body, batch = body_of(form=form, order="sorted"), packed(counts)
+    body, batch = body_of(variant=form, point_order="sorted"), packed(counts)
     x = batch.inputs.clone()
     x[..., :3] = x[..., :3].round()
     x[0, 1] = x[0, 0]
@@ -118,21 +118,21 @@ def test_permuted_points_permute_the_answer_and_leave_the_summary(form: Any, cou
         first + torch.randperm(count, generator=draw)
         for first, count in zip(np.cumsum([0, *counts]).tolist(), counts, strict=False)
     ])  # fmt: skip
-    a, b = body(replace(batch, x=x)), body(replace(batch, x=x[:, turned]))
+    a, b = body(replace(batch, inputs=x)), body(replace(batch, inputs=x[:, turned]))
     assert (a.sequence[:, turned] - b.sequence).abs().max() < 1e-12 * a.sequence.abs().max()
-    assert a.summary is not None and (a.summary - b.summary).abs().max() < 1e-12 * a.summary.abs().max()
-    same = x[0, a.side["level2"]] == x[:, turned][0, b.side["level2"]]
+    assert a.pooled is not None and (a.pooled - b.pooled).abs().max() < 1e-12 * a.pooled.abs().max()
+    same = x[0, a.aux_losses["level2"]] == x[:, turned][0, b.aux_losses["level2"]]
     assert bool(same.all())
 
 
 @forms
 def test_in_the_order_given_only_the_first_point_matters(form: Any) -> None:
-    body, x = body_of(form=form), cloud(30)
+    body, x = body_of(variant=form), cloud(30)
     keeps = torch.cat([torch.zeros(1, dtype=torch.long), 1 + torch.randperm(29)])
     a, b = body(Batch(x[None])), body(Batch(x[None, keeps]))
     assert (a.sequence[:, keeps] - b.sequence).abs().max() < 1e-12 * a.sequence.abs().max()
     c = body(Batch(x[None].flip(1)))
-    assert (a.summary - c.summary).abs().max() > 1e-3 * a.summary.abs().max()  # type: ignore[operator]
+    assert (a.pooled - c.pooled).abs().max() > 1e-3 * a.pooled.abs().max()  # type: ignore[operator]
 
 
 def test_rows_are_ordered_by_all_their_columns_within_their_cloud() -> None:
@@ -143,7 +143,7 @@ def test_rows_are_ordered_by_all_their_columns_within_their_cloud() -> None:
 
 def test_a_cloud_that_moves_away_says_the_same() -> None:
     """All but the first layer reads differences of places."""
-    body, x = body_of(form="released"), cloud(25)
+    body, x = body_of(variant="released"), cloud(25)
     with torch.no_grad():
         body.down[0].step.linear.weight[:, :3] = 0
     moved = x.clone()
@@ -161,16 +161,16 @@ def test_gradients_of_the_body_are_those_of_small_differences(form: Any, order: 
     tiny = {"feature_dim": 1, "widths": (2, 4), "depths": (1, 1), "downsample": (1, 3), "num_neighbors": (3, 3)}
     x = cloud(9, 1)
     for decodes in (False, True):
-        body = body_of(**tiny, form=form, order=order, decodes=decodes).train()
+        body = body_of(**tiny, variant=form, point_order=order, has_decoder=decodes).train()
         batch = Batch(x[None], offsets=Offsets(torch.tensor([0, 7, 9]), 8))
 
         def said(features: Tensor, body: PointTransformer = body, batch: Batch = batch) -> tuple[Tensor, ...]:
-            states = body(replace(batch, x=torch.cat([x[None, :, :3], features], -1)))
+            states = body(replace(batch, inputs=torch.cat([x[None, :, :3], features], -1)))
             assert states.pooled is not None
             return states.sequence, states.pooled
 
         assert torch.autograd.gradcheck(said, (x[None, :, 3:].clone().requires_grad_(),))
-    body = body_of(**tiny, form=form, order=order, decodes=False).train()
+    body = body_of(**tiny, variant=form, point_order=order, has_decoder=False).train()
     # where nothing is carried back, places have all of their gradient
     assert torch.autograd.gradcheck(lambda x: body(Batch(x)).sequence, (x[None].clone().requires_grad_(),))
 
@@ -178,7 +178,7 @@ def test_gradients_of_the_body_are_those_of_small_differences(form: Any, order: 
 @forms
 @pytest.mark.parametrize("decodes", [True, False])
 def test_the_loss_reaches_every_parameter(form: Any, decodes: bool) -> None:
-    body = body_of(form=form, decodes=decodes).train()
+    body = body_of(variant=form, has_decoder=decodes).train()
     states = body(packed((9, 26, 4)))
     assert states.pooled is not None
     (states.sequence.square().sum() + states.pooled.square().sum()).backward()
@@ -223,7 +223,7 @@ def test_a_watcher_sees_every_level(monkeypatch: pytest.MonkeyPatch) -> None:
         watched = body(batch)
     assert torch.equal(plain.sequence, watched.sequence) and len(seen.records) == len(names)
     for look, level in zip(seen.records, (0, 1, 2, 2, 2, 1, 0), strict=True):
-        kept = watched.side[f"level{level}"]
+        kept = watched.aux_losses[f"level{level}"]
         assert look.key_index is not None and look.weights.shape[2:] == look.key_index.shape[2:]
         assert look.weights.shape[2] == len(kept) and int(look.key_index.max()) < len(kept)
         assert torch.allclose(look.weights.sum(-1), torch.ones_like(look.weights.sum(-1)))
@@ -307,7 +307,7 @@ def test_presets_have_the_parameters_they_say_and_recipes_that_exist(name: str) 
     for task in point.SYSTEM.tasks:
         recipe = SYSTEMS["point"].recipe(preset, task)
         made = resolve(recipe, {})
-        assert made.train.clouds == recipe["train"]["clouds"] and made.data.jitter == recipe["data"]["jitter"]
+        assert made.train.batch_size == recipe["train"]["batch_size"] and made.data.jitter == recipe["data"]["jitter"]
 
 
 @pytest.mark.parametrize("name", point.PRESETS)
@@ -318,12 +318,12 @@ def test_a_preset_is_told_about_layer_by_layer(name: str) -> None:
 
 
 @pytest.mark.parametrize(("changes", "said"), [
-    ({"widths": (32, 64)}, r"model\.blocks"),
-    ({"downsample": (2, 4, 4, 4, 4)}, r"model\.rates"),
+    ({"widths": (32, 64)}, r"model\.depths"),
+    ({"downsample": (2, 4, 4, 4, 4)}, r"model\.downsample"),
     ({"downsample": (1, 4, 1, 4, 4)}, "after"),
-    ({"num_neighbors": (0, 8, 8, 8, 8)}, r"model\.neighbours"),
-    ({"share_planes": 3}, r"model\.shares"),
-    ({"feature_dim": -1}, r"model\.inputs"),
+    ({"num_neighbors": (0, 8, 8, 8, 8)}, r"model\.num_neighbors"),
+    ({"share_planes": 3}, r"model\.share_planes"),
+    ({"feature_dim": -1}, r"model\.feature_dim"),
     ({"dropout": 1.0}, r"model\.dropout"),
 ])  # fmt: skip
 def test_settings_that_make_no_model_are_refused(changes: dict[str, Any], said: str) -> None:

@@ -182,8 +182,8 @@ def test_a_longformer_is_explained_as_the_matrices_of_its_looks_say(dilation: tu
         joined = joined + counts @ joined
         np.testing.assert_allclose(found.maps[0].weights[layer].mean(0), mean, atol=1e-7)
     right = joined[0] - torch.eye(length)[0]
-    np.testing.assert_allclose(counted.shares, right / right.sum(), atol=1e-10)
-    np.testing.assert_allclose(rolled.shares, product[0], atol=1e-10)
+    np.testing.assert_allclose(counted.fractions, right / right.sum(), atol=1e-10)
+    np.testing.assert_allclose(rolled.fractions, product[0], atol=1e-10)
 
 
 # -- blocks

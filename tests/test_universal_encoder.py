@@ -30,10 +30,10 @@ from tiny import TINY, collate, near, noise, noisy, tiny
 NAME = "universal-encoder"
 HALTING = ("halting", "halting, accumulated")
 SIZES: dict[str, Any] = {"width": 12, "num_steps": 4, "heads": 3, "ffn_dim": 20, "vocab_size": 23, "dropout": 0.0}
-IDS: dict[str, Any] = {"bos_id": 2, "eos_id": 3, "mask": 4}
+IDS: dict[str, Any] = {"bos_id": 2, "eos_id": 3, "mask_id": 4}
 TEXT = "The unbelievably old cat sat on a mat. The dog slept in Rome, near the river."
 TEXTS = [TEXT, "who sat on what", "where did it sleep"] * 3
-STOPS: dict[str, Any] = {"halting": True, "cap": 5, "epsilon": 0.1}
+STOPS: dict[str, Any] = {"act": True, "act_max_steps": 5, "act_epsilon": 0.1}
 
 
 def test_a_fixed_number_of_steps_is_torchs_layer_again_and_again_with_its_gradients() -> None:
@@ -49,7 +49,7 @@ def test_a_fixed_number_of_steps_is_torchs_layer_again_and_again_with_its_gradie
     real = ~hidden
     near(states.sequence[real], right[real], 1e-10)
     near(states.pooled, right[:, 0], 1e-10)
-    assert states.act_steps is None and not states.side
+    assert states.act_steps is None and not states.aux_losses
     weights = noise(8, 12, seed=3)
     (states.sequence[real] * weights).sum().backward()
     (right[real] * weights).sum().backward()
@@ -91,7 +91,7 @@ def test_tokens_stop_as_a_loop_over_each_says(mixing: str) -> None:
         assert int(states.act_steps[0, i]) == steps
         spent += steps + rest
     assert len(states.act_steps.unique()) > 2, "tokens of this test think for different times"
-    assert states.side["cost"].item() == pytest.approx(0.01 * spent / 7)
+    assert states.aux_losses["cost"].item() == pytest.approx(0.01 * spent / 7)
 
 
 @pytest.mark.parametrize("label", HALTING)
@@ -103,12 +103,12 @@ def test_padding_does_not_ponder_and_changes_nothing(label: str) -> None:
         batch = collate(model, samples, [row])
         alone, length = model.body(batch), batch.inputs.shape[1]
         assert torch.equal(together.act_steps[row, :length], alone.act_steps[0])
-        assert not together.ponder[row, length:].any()
-        assert torch.equal(packed.act_steps[0, at : at + length], alone.ponder[0])
-        near(packed.pooled[row], alone.summary[0], 1e-10)
+        assert not together.act_steps[row, length:].any()
+        assert torch.equal(packed.act_steps[0, at : at + length], alone.act_steps[0])
+        near(packed.pooled[row], alone.pooled[0], 1e-10)
         at += length
-    assert not packed.act_steps[0, at:].any() and len(together.ponder.unique()) > 1
-    near(together.side["cost"], packed.side["cost"], 1e-10)
+    assert not packed.act_steps[0, at:].any() and len(together.act_steps.unique()) > 1
+    near(together.aux_losses["cost"], packed.aux_losses["cost"], 1e-10)
 
 
 # -- tasks that ask it
@@ -129,12 +129,12 @@ SAMPLES: dict[str, tuple[list[Any], tuple[str, ...]]] = {
 
 
 def asked(task: str, **changes: Any) -> Model:
-    return encoder(task, TEXTS, SAMPLES.get(task, ((), ()))[1], NAME, **{"length": 48, **STOPS, **changes})
+    return encoder(task, TEXTS, SAMPLES.get(task, ((), ()))[1], NAME, **{"max_length": 48, **STOPS, **changes})
 
 
 @pytest.mark.parametrize("task", ["classify", "tag", "qa", "embed"])
 def test_steps_cost_while_a_model_learns_and_not_when_it_is_judged(task: str) -> None:
-    model, (samples, labels) = asked(task, ponder=0.3), SAMPLES[task]
+    model, (samples, labels) = asked(task, ponder_cost=0.3), SAMPLES[task]
     encoded = model.task.encode(samples, model.require_tokenizer(), model.config, 48, DataSettings(), labels)
     batch = model.task.collate(encoded, range(len(samples)), model.config)
     judged, count = model.task.loss(model, batch)
@@ -146,14 +146,14 @@ def test_steps_cost_while_a_model_learns_and_not_when_it_is_judged(task: str) ->
     if batch.decoder_inputs is not None:
         sides.append(model.body(Batch(batch.decoder_inputs, batch.decoder_mask)))
     if batch.token_types is None or not batch.token_types.any():  # else the second text would be read as the first
-        near(cost, torch.stack([side.side["cost"] for side in sides]).mean(), 1e-9)
+        near(cost, torch.stack([side.aux_losses["cost"] for side in sides]).mean(), 1e-9)
     assert 0.3 < float(cost.detach()) < 0.3 * 6
     learnt.backward()
     assert model.body.encoder.halting.gate.weight.grad.abs().sum() > 0
 
 
 def test_hidden_words_are_found_and_their_steps_cost_too() -> None:
-    model = asked("mask")
+    model = asked("mlm")
     batch = Batch(
         torch.tensor([[2, 7, 4, 9, 3]]),
         labels=torch.tensor([8]),
@@ -162,7 +162,7 @@ def test_hidden_words_are_found_and_their_steps_cost_too() -> None:
     )
     judged, count = model.task.loss(model, batch)
     model.train()
-    near(model.task.loss(model, batch)[0] - judged, model.body(batch).side["cost"] * count, 1e-9)
+    near(model.task.loss(model, batch)[0] - judged, model.body(batch).aux_losses["cost"] * count, 1e-9)
     answer = model.eval().predict("the [MASK] sat on a mat")
     (thought,) = model.explain("the [MASK] sat on a mat").act_steps
     assert answer.extra["steps"] == list(thought.steps) and "[MASK]" in thought.pieces
@@ -188,11 +188,11 @@ def test_an_answer_tells_how_long_its_tokens_were_thought_about(task: str) -> No
     assert all(thought.max_steps == 5 for thought in told.act_steps)
     both = model.predict([ASKED[task], ASKED[task]])
     assert [one.extra["steps"] for one in both] == [answer.extra["steps"]] * 2
-    assert "steps" not in encoder(task, TEXTS, SAMPLES[task][1], NAME, length=48).predict(ASKED[task]).extra
+    assert "steps" not in encoder(task, TEXTS, SAMPLES[task][1], NAME, max_length=48).predict(ASKED[task]).extra
 
 
 def test_windows_of_a_long_text_follow_one_another_in_the_steps() -> None:
-    model = asked("tag", length=8)
+    model = asked("tag", max_length=8)
     (answer,) = model.predict([" ".join(["the old cat"] * 5)])
     encoded = model.task.encode(
         [TaggedSentence(tuple(["the", "old", "cat"] * 5), ())], model.require_tokenizer(), model.config, 8
@@ -206,7 +206,7 @@ def test_windows_of_a_long_text_follow_one_another_in_the_steps() -> None:
 
 @pytest.mark.parametrize("changes", [{}, STOPS])
 def test_each_step_is_a_layer_of_what_counted(changes: dict[str, Any]) -> None:
-    model = encoder("classify", TEXTS, ("no", "yes"), NAME, length=48, **{"steps": 3, **changes})
+    model = encoder("classify", TEXTS, ("no", "yes"), NAME, max_length=48, **{"num_steps": 3, **changes})
     found = model.explain("the old cat sat")
     assert found.decision is not None
     counted, rolled = found.decision.attributions[:2]
@@ -263,7 +263,7 @@ def test_a_run_is_read_back_and_what_was_thought_about_is_drawn(run: Path, tmp_p
         assert "Steps for the tokens of the text" in made.read_text()
 
 
-@pytest.mark.parametrize("wrong", [{"epsilon": 1.0}, {"cap": -1}, {"ponder": -0.1}, {"steps": 0}, {"types": 0}])
+@pytest.mark.parametrize("wrong", [{"act_epsilon": 1.0}, {"act_max_steps": -1}, {"ponder_cost": -0.1}, {"num_steps": 0}, {"type_vocab_size": 0}])
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
         universal_encoder.Config(**{**SIZES, **IDS, **wrong})
