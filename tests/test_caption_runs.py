@@ -57,7 +57,7 @@ def test_a_run_is_trained_saved_and_asked(name: str, album: Path, tmp_path: Path
     said = model.predict(picture)
     back = regard.load(tmp_path / "run")
     assert isinstance(said.value, str) and back.predict(picture) == said and back.config == model.config
-    assert back.config.encoder_config["system"] == "vit" and back.config.encoder_config["config"]["size"] == 32
+    assert back.config.encoder_config["system"] == "vit" and back.config.encoder_config["config"]["image_size"] == 32
     kind = json.loads((tmp_path / "run" / "config.json").read_text())["model_type"]
     assert kind == ("vision-encoder-decoder" if name == "caption-vit" else "regard")
     assert info(str(tmp_path / "run")).parameters == sum(part.numel() for part in back.parameters())
@@ -72,7 +72,7 @@ def test_a_folder_is_seen_through_and_then_no_longer_needed(
     theirs = learnt("vit" if name == "caption-vit" else "resnet", tmp_path / "eyes")
     settings = f"model.encoder={tmp_path / 'eyes'}", f"model.freeze_encoder={frozen}"
     model = train(name, album, tmp_path / "run", *settings)
-    assert model.config.encoder == str(tmp_path / "eyes") and model.reader.pixels.mean == (0.1, 0.2, 0.3)
+    assert model.config.encoder == str(tmp_path / "eyes") and model.processor.pixels.mean == (0.1, 0.2, 0.3)
     same = all(
         torch.equal(part, theirs.body.state_dict()[key]) for key, part in model.body.eyes.body.state_dict().items()
     )

@@ -215,14 +215,14 @@ def test_the_word_that_decides_is_the_word_that_counted(reader: Model, keyword: 
 
 def test_two_texts_are_told_apart_and_both_orders_of_a_symmetric_pair_are_shown() -> None:
     first, second = "the cat sat", "a dog"
-    found = encoder("classify", LABELS, head_options="ordered").explain(first, second)
+    found = encoder("classify", LABELS, pair="ordered").explain(first, second)
     one = counted(found)[0]
     words = [piece.strip("␣") for piece in one.pieces]
     assert words == ["[CLS]", "the", "cat", "sat", "[SEP]", "a", "dog", "[SEP]"] and one.second_start == 5
     assert found.maps[0].boundaries == (5,) and found.title.startswith("the cat sat ▸ a dog → ")
     assert found.decision is not None
     assert [one.title for one in counted(found)] == [name for name, _ in found.decision.probabilities[:2]]
-    both = encoder("classify", LABELS, head_options="symmetric").explain(f"{first}\t{second}")
+    both = encoder("classify", LABELS, pair="symmetric").explain(f"{first}\t{second}")
     orders = [(one.map_index, one.second_start) for one in counted(both)]
     assert orders == [(0, 5), (1, 4), (0, 5), (1, 4)]
     assert [item.name for item in both.maps] == ["text 1", "text 2", "asked"]
@@ -345,7 +345,7 @@ def test_both_ends_of_an_answer_are_explained_where_they_were_read() -> None:
 
 
 def test_a_gap_is_explained_by_its_likeliest_word_or_a_named_one() -> None:
-    model = encoder("mask")
+    model = encoder("mlm")
     source = "the cat [MASK] on the [MASK]"
     answer = model.predict(source)
     found = model.explain(source)
@@ -405,7 +405,7 @@ def test_without_room_for_gradients_attention_is_told_all_the_same(monkeypatch: 
     model = encoder("classify", LABELS)
     whole = model.explain(SENTENCES[0])
     for module in (attribution, decision):
-        monkeypatch.setattr(module, "ROOM", 1000)
+        monkeypatch.setattr(module, "MAX_BYTES", 1000)
     found = model.explain(SENTENCES[0])
     assert not counted(found) and "left out" in found.facts["gradient × attention"]
     (alone,) = counted(found, ROLLOUT)  # the same for all classes

@@ -96,8 +96,8 @@ def test_lists_of_neighbours_are_made_once_for_each_level(form: Any, monkeypatch
     from regard.nn.points import hierarchy
 
     asked = []
-    real = hierarchy.nearest
-    monkeypatch.setattr(hierarchy, "nearest", lambda *args: asked.append(args[2]) or real(*args))  # type: ignore[func-returns-value]
+    real = hierarchy.knn
+    monkeypatch.setattr(hierarchy, "knn", lambda *args: asked.append(args[2]) or real(*args))  # type: ignore[func-returns-value]
     body_of(variant=form)(packed((23,)))
     assert sorted(asked) == [4, 5, 5, 6, 6]
 
