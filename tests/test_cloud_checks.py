@@ -95,7 +95,7 @@ SPOILT: list[tuple[str, Any, dict[str, tuple[str, int]]]] = [
     ("outside", spread, {"outside": ("warning", 1), "units": ("warning", 1)}),
     ("millimetres", lambda f: put(f / "ball/z.ply", 1000 * points(906)), {"units": ("warning", 1)}),
     ("kilometres", lambda f: put(f / "ball/z.ply", points(907) / 1000), {"units": ("warning", 1)}),
-    ("coloured", lambda f: put(f / "ball/z.ply", points(908), colours=BLACK), {"colours": ("warning", 1)}),
+    ("coloured", lambda f: put(f / "ball/z.ply", points(908), colors=BLACK), {"colours": ("warning", 1)}),
     ("normals", lambda f: put(f / "ball/z.ply", points(909), normals=AXES), {"normals": ("warning", 1)}),
     ("again", lambda f: np.save(f / "cube/z.npy", points(3)), {"duplicates": ("warning", 1)}),
     ("shuffled", lambda f: put(f / "cube/z.ply", points(3)[::-1]), {"duplicates": ("warning", 1)}),

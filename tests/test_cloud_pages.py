@@ -52,7 +52,7 @@ def test_a_page_holds_the_cloud_to_a_step_of_its_longest_side(tmp_path: Path) ->
     right = RANDOM.integers(0, 3, 300)
     right[::7] = IGNORE
     cloud = classed(
-        sure=RANDOM.random(300), right=right, colours=RANDOM.integers(0, 256, (300, 3), dtype=np.uint8), origin=(1e6, 0.0, -5.0)
+        confidence=RANDOM.random(300), targets=right, colors=RANDOM.integers(0, 256, (300, 3), dtype=np.uint8), origin=(1e6, 0.0, -5.0)
     )  # fmt: skip
     data = data_of(write_cloud_page(cloud, tmp_path / "it.html", "it", "", {"a": "b"}, [0.5, None, 1.0]))
     places = np.array(data["low"]) + data["step"] * numbers(data["places"], "<u2").reshape(-1, 3)
@@ -175,9 +175,9 @@ def test_colours_of_a_still_picture_are_those_of_the_points() -> None:
 @pytest.mark.every(2)
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_clouds_are_drawn_beside_the_truth_over_the_names_of_their_classes(ending: str, tmp_path: Path) -> None:
-    cloud = classed(right=RANDOM.integers(0, 3, 300), name="one")
+    cloud = classed(targets=RANDOM.integers(0, 3, 300), name="one")
     path = draw_clouds(
-        [cloud, classed(name="two", colours=np.zeros((300, 3), np.uint8))], tmp_path / f"it.{ending}", "t"
+        [cloud, classed(name="two", colors=np.zeros((300, 3), np.uint8))], tmp_path / f"it.{ending}", "t"
     )
     if ending == "png":
         with Image.open(path) as picture:
@@ -219,7 +219,7 @@ def test_shares_are_of_points_of_the_input_and_add_up() -> None:
 
 
 def test_a_page_of_neighbours_holds_every_row_that_is_known(tmp_path: Path) -> None:
-    found = gazing(origins=np.arange(100, 160), said=RANDOM.integers(0, 3, 60), labels=LABELS)
+    found = gazing(file_index=np.arange(100, 160), predictions=RANDOM.integers(0, 3, 60), labels=LABELS)
     data = data_of(write_neighbors_page(found, tmp_path / "it.html", "it"))
     first, second = data["layers"]
     keys, most = numbers(first["keys"], "<u4").reshape(60, 5), numbers(first["most"], "<f4")

@@ -13,27 +13,32 @@ from regard.errors import SettingError
 
 def test_what_has_no_meaning_is_refused() -> None:
     alone = {
-        "beam": 0,
-        "best": 0,
+        "num_beams": 0,
+        "num_return_sequences": 0,
         "top_k": -1,
         "top_p": 0.0,
-        "longer": -1,
-        "length": -1,
+        "max_extra_tokens": -1,
+        "max_new_tokens": -1,
         "min_p": 1.5,
-        "repetition": 0.0,
+        "repetition_penalty": 0.0,
     }
-    pairs: list[dict[str, Any]] = [{"num_return_sequences": 2}, {"beam": 2, "num_return_sequences": 3}, {"sample": True, "beam": 2}, {"top_p": 1.1}]
+    pairs: list[dict[str, Any]] = [
+        {"num_return_sequences": 2},
+        {"num_beams": 2, "num_return_sequences": 3},
+        {"do_sample": True, "num_beams": 2},
+        {"top_p": 1.1},
+    ]
     strange = [{"temperature": value} for value in (-0.1, math.inf, math.nan)]
     strange += [
         {"min_p": -0.1},
-        {"repetition": math.inf},
-        {"until": ("a", "")},
-        {"num_return_sequences": 4097, "sample": True},
+        {"repetition_penalty": math.inf},
+        {"stop_strings": ("a", "")},
+        {"num_return_sequences": 4097, "do_sample": True},
     ]
     for wrong in [*pairs, *strange, *({name: value} for name, value in alone.items())]:
         with pytest.raises(SettingError, match=next(iter(wrong))):
             DecodeSettings(**wrong)
-    with pytest.raises(SettingError, match=r"decode\.best"):
+    with pytest.raises(SettingError, match=r"decode\.num_return_sequences"):
         DecodeSettings(do_sample=True, temperature=0, num_return_sequences=2)
 
 
@@ -43,13 +48,13 @@ def test_who_asks_for_samples_does_not_mean_the_beam_of_a_preset() -> None:
         num_beams=1, num_return_sequences=1, do_sample=True
     )
     assert apply_overrides(preset, {"do_sample": True, "num_return_sequences": 3}).num_return_sequences == 3
-    assert apply_overrides(preset, {"best": 3}).num_beams == 4
+    assert apply_overrides(preset, {"num_return_sequences": 3}).num_beams == 4
     drawing = DecodeSettings(do_sample=True, num_return_sequences=3, top_k=7)
-    assert apply_overrides(drawing, {"sample": True}).num_return_sequences == 3
-    assert apply_overrides(drawing, {"beam": 4}) == DecodeSettings(num_beams=4, num_return_sequences=3, top_k=7)
-    assert apply_overrides(drawing, {"sample": False}) == DecodeSettings(top_k=7)
+    assert apply_overrides(drawing, {"do_sample": True}).num_return_sequences == 3
+    assert apply_overrides(drawing, {"num_beams": 4}) == DecodeSettings(num_beams=4, num_return_sequences=3, top_k=7)
+    assert apply_overrides(drawing, {"do_sample": False}) == DecodeSettings(top_k=7)
     with pytest.raises(SettingError, match="exclude"):
-        apply_overrides(preset, {"sample": True, "beam": 4})
+        apply_overrides(preset, {"do_sample": True, "num_beams": 4})
 
 
 @pytest.mark.parametrize("word", [{"temperature": "0.5"}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}])
@@ -58,9 +63,9 @@ def test_who_says_how_to_draw_wants_to_draw(word: dict[str, Any]) -> None:
     for preset in (DecodeSettings(), DecodeSettings(num_beams=4, num_return_sequences=2)):
         made = apply_overrides(preset, word)
         assert made.do_sample and made.is_sampling and (made.num_beams, made.num_return_sequences) == (1, 1)
-    assert not apply_overrides(DecodeSettings(), {**word, "sample": "false"}).do_sample
+    assert not apply_overrides(DecodeSettings(), {**word, "do_sample": "false"}).do_sample
     with pytest.raises(SettingError, match="exclude"):
-        apply_overrides(DecodeSettings(), {**word, "beam": 4})
+        apply_overrides(DecodeSettings(), {**word, "num_beams": 4})
 
 
 def test_a_temperature_of_zero_is_greedy() -> None:
@@ -78,9 +83,9 @@ def test_texts_that_end_an_answer_are_taken_as_they_are() -> None:
     assert apply_overrides(DecodeSettings(), {"stop_strings": "\\n\\n,Q:"}).stop_strings == ("\n\n", "Q:"), (
         "as a command line writes it"
     )
-    assert apply_overrides(DecodeSettings(stop_strings=("a",)), {"stop_strings": ""}).stop_strings == () and apply_overrides(
-        DecodeSettings(stop_strings=("a",)), {}
-    ).stop_strings == ("a",)
+    assert apply_overrides(
+        DecodeSettings(stop_strings=("a",)), {"stop_strings": ""}
+    ).stop_strings == () and apply_overrides(DecodeSettings(stop_strings=("a",)), {}).stop_strings == ("a",)
     for wrong in (["a", ""], "a,,b", [3], 3):
-        with pytest.raises(SettingError, match="until"):
-            apply_overrides(DecodeSettings(), {"until": wrong})
+        with pytest.raises(SettingError, match="stop_strings"):
+            apply_overrides(DecodeSettings(), {"stop_strings": wrong})

@@ -78,7 +78,7 @@ def train(data: Any, out: Path, *settings: str, **more: Any) -> str:
     given = str(data) if data else ()
     console = Console(file=said, width=300)
     regard.train(
-        "mask", given, out=out, settings=[*SMALL, *settings] if given else (), console=console, device="cpu", **more
+        "mlm", given, out=out, settings=[*SMALL, *settings] if given else (), console=console, device="cpu", **more
     )
     return said.getvalue()
 
@@ -103,11 +103,11 @@ def passages(*texts: str) -> list[Passage]:
 
 
 def asked_model(**changes: Any) -> regard.Model:
-    return encoder("mask", [f"{word} {word} ." for word in WORDS], **changes)
+    return encoder("mlm", [f"{word} {word} ." for word in WORDS], **changes)
 
 
 def encode(model: regard.Model, texts: Iterable[str], **settings: Any) -> Encoded:
-    data = DataSettings(**{"longest": 24, **settings})
+    data = DataSettings(**{"max_length": 24, **settings})
     return TASK.encode(passages(*texts), model.require_tokenizer(), model.config, 10**9, data)
 
 
@@ -270,7 +270,7 @@ def test_a_grain_is_the_same_in_any_order_and_from_workers_and_differs_from_othe
 
 
 def test_whole_words_are_hidden_together() -> None:
-    model = encoder("mask", ["sun sea salt"], vocab_size=30)
+    model = encoder("mlm", ["sun sea salt"], vocab_size=30)
     text = model.require_tokenizer()
     encoded = encode(model, ["sunsalt sea saltsea sun " * 6, "salt sun sunsea " * 6], whole_words=True, hidden=0.3)
     batch = grain(model, encoded)

@@ -67,7 +67,7 @@ def test_a_class_that_is_unknown_is_named_with_its_picture(folder: Path) -> None
 
 def test_entries_that_are_left_out_are_no_rows() -> None:
     assert describe_empty_rows(CLASSIFY, 1, "x", 3).startswith(
-        "  1 entry is left out: hidden, no picture, or without a label"
+        "  1 entry is left out: hidden, no image, or without a label"
     )
     assert "line 3" in describe_empty_rows(find_task("classify"), 1, "x", 3)
 
@@ -94,7 +94,7 @@ def test_shares_are_drawn_up_to_100(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_taps_that_do_not_fit_the_depth_are_offered() -> None:
-    with pytest.raises(SettingError, match=r"model\.taps"):
+    with pytest.raises(SettingError, match=r"model\.out_layers"):
         replace(find_preset("dpt-small")[1].config, depth=6)
 
 
@@ -234,7 +234,7 @@ def test_tables_of_pictures_are_answered_row_by_row(
     pq.write_table(pa.table({"image": files}), tmp_path / "list.parquet")
     said = {}
     for name, code in (("list.csv", 2), ("list.parquet", 0)):
-        monkeypatch.setattr(sys, "argv", ["regard", "run", str(tmp_path / "run"), str(tmp_path / name), "--json"])
+        monkeypatch.setattr(sys, "argv", ["regard", "predict", str(tmp_path / "run"), str(tmp_path / name), "--json"])
         with pytest.raises(SystemExit) as stop:
             main()
         assert stop.value.code == code

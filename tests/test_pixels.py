@@ -306,7 +306,7 @@ def test_depth_is_metres_and_0_where_nothing_is_known(tmp_path: Path) -> None:
     for array in (metres, metres[None], metres[:, :, None].astype(np.float64)):
         np.save(tmp_path / "a.npy", array)
         assert np.allclose(read_depth(str(tmp_path / "a.npy")), wanted)
-    with pytest.raises(DataError, match=r"data\.unit"):
+    with pytest.raises(DataError, match=r"data\.depth_scale"):
         read_depth(encoded(Image.fromarray(photograph()[:, :, 0]), "PNG"))
     assert read_depth(encoded(Image.fromarray(photograph()[:, :, 0]), "PNG"), 0.1).max() <= 25.5
     with pytest.raises(DataError, match="pixels"):

@@ -183,7 +183,7 @@ def test_sixteen_bits_are_near(kind: str, length: int) -> None:
     one, x = attention(), noise(B, length, H * D) / 3
     right = one(x, mask=Causal(), position=whole(make(kind)))
     half = BoundPosition(noisy(make(kind), 7).bfloat16(), PositionIds())
-    ours = one.bfloat16()(x.bfloat16(), mask=Causal(), inside=half)
+    ours = one.bfloat16()(x.bfloat16(), mask=Causal(), position=half)
     assert ours.dtype == torch.bfloat16
     assert float((ours.double() - right).detach().norm() / right.detach().norm()) < 0.02
 
@@ -204,7 +204,7 @@ def test_what_is_dropped_adds_no_vector_of_its_distance_either() -> None:
     weights: list[Tensor] = []
     one(x, position=placed, record=lambda w: weights.append(w))
     torch.manual_seed(3)
-    ours = one(x, inside=placed)
+    ours = one(x, position=placed)
     torch.manual_seed(3)
     kept = nn.functional.dropout(weights[0], 0.5)
     rows = (torch.arange(L) - torch.arange(L)[:, None]).clamp(-3, 3) + 3
@@ -311,7 +311,7 @@ def test_turned_halves_are_those_of_llama_and_one_layout_becomes_the_other() -> 
     joined = torch.cat([to_interleaved(q, H), to_interleaved(k, H), v])
     fill([(other.qkv.weight, joined[:, :-1]), (other.qkv.bias, joined[:, -1])])
     fill([(other.out.weight, one.out.weight), (other.out.bias, one.out.bias)])
-    near(other(x, mask=Causal(), inside=BoundPosition(Rotary(D), PositionIds(at, at))), ours)
+    near(other(x, mask=Causal(), position=BoundPosition(Rotary(D), PositionIds(at, at))), ours)
     assert torch.equal(to_halves(to_interleaved(q, H), H), q) and not torch.equal(to_interleaved(q, H), q)
 
 

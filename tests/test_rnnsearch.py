@@ -71,12 +71,12 @@ class Loops:
 
     def score(self, s: Vector, h: Vector) -> Tensor:
         name = "decoder.align.score"
-        if self.config.score == "additive":
+        if self.config.attention_score == "additive":
             inner = each(
                 torch.tanh, plus(times(self.get(f"{name}.q.weight"), s), times(self.get(f"{name}.k.weight"), h))
             )
             return times(self.get(f"{name}.v.weight"), inner)[0]
-        key = h if self.config.score == "dot" else times(self.get(f"{name}.k.weight"), h)
+        key = h if self.config.attention_score == "dot" else times(self.get(f"{name}.k.weight"), h)
         return sum(by(s, key)[1:], by(s, key)[0])
 
     def looks(self, s: Vector, places: Matrix) -> Vector:
@@ -95,7 +95,7 @@ class Loops:
             two = self.affine("decoder.out", [*s, *y, *c])  # of the state before this one
             t = [torch.maximum(two[2 * k], two[2 * k + 1]) for k in range(self.config.maxout_dim)]
             s = self.cell("decoder.cell", y, s, c)
-            said.append(times(table, t) if self.config.tie_embeddings == "one" else self.affine("tables.output", t))
+            said.append(times(table, t) if self.config.tie_embeddings == "all" else self.affine("tables.output", t))
             seen.append(torch.stack(alpha))
         return torch.stack([torch.stack(row) for row in said]), torch.stack(seen)
 
@@ -103,7 +103,7 @@ class Loops:
 FORMS: list[dict[str, Any]] = [
     {},
     {"bias": False, "tie_embeddings": "source_target"},
-    {"score": "general", "embedding": 3, "tie_embeddings": "all"},
+    {"attention_score": "general", "embedding_dim": 3, "tie_embeddings": "all"},
     {"attention_score": "dot", "encoder_width": 2},
 ]
 
@@ -196,12 +196,12 @@ def test_one_look_is_the_lectures() -> None:
 def added_up(c: rnnsearch.Config) -> int:
     """Weights of the paper's equations, and of the biases it leaves out."""
     E, n, m, seen = c.embedding_dim, c.encoder_width, c.width, 2 * c.encoder_width
-    tables = {"three": 2, "two": 1, "one": 1}[c.tie_embeddings] * c.vocab_size * E
-    output = 0 if c.tie_embeddings == "one" else c.vocab_size * c.maxout_dim
+    tables = {"none": 2, "source_target": 1, "all": 1}[c.tie_embeddings] * c.vocab_size * E
+    output = 0 if c.tie_embeddings == "all" else c.vocab_size * c.maxout_dim
     encoder, decoder = 2 * 3 * (E * n + n * n), 3 * (E * m + m * m + seen * m)
     score = m * c.attention_dim + seen * c.attention_dim + c.attention_dim
     deep = 2 * c.maxout_dim * (m + E + seen)
-    biases = 2 * 3 * n + 3 * m + m + 2 * c.maxout_dim + (0 if c.tie_embeddings == "one" else c.vocab_size)
+    biases = 2 * 3 * n + 3 * m + m + 2 * c.maxout_dim + (0 if c.tie_embeddings == "all" else c.vocab_size)
     return tables + output + encoder + decoder + score + n * m + deep + (biases if c.bias else 0)
 
 

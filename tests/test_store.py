@@ -78,7 +78,7 @@ def left_in(place: Path) -> list[str]:
 
 @pytest.mark.parametrize(("vocabulary", "kind"), [(400, np.uint16), (65_536, np.uint16), (65_537, np.int32)])
 def test_rows_come_back_as_they_were(vocabulary: int, kind: type) -> None:
-    made = make("a", filled(), vocab_size=vocabulary)
+    made = make("a", filled(), vocabulary=vocabulary)
     side = made.sides["source"]
     assert holds(made) and side.values.dtype == kind and not side.values.flags.writeable
     assert side.lengths().tolist() == [len(row) for row in some_rows()]
@@ -161,7 +161,7 @@ BUILD = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from regard.data.store.cache import stored
+from regard.data.store.cache import cached_store
 
 def fill(writer):
     print("begun", flush=True)
@@ -170,7 +170,7 @@ def fill(writer):
         time.sleep(0.02)
     return {"pid": 1}
 
-found = stored("a", {"source": 400, "target": 400}, fill, print)
+found = cached_store("a", {"source": 400, "target": 400}, fill, print)
 print(len(found.sides["source"]), int(found.sides["target"].values.sum()), flush=True)
 """
 

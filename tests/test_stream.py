@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from regard.decode.cuda_graphs import _graph_caches, acquire_graph
+from regard.decode.protocol import Hypothesis
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.decode.stream import stream
@@ -32,24 +33,24 @@ def test_a_row_ends_where_someone_has_heard_enough(body: Any, way: dict[str, Any
         for full in whole[row]:
             here = next((n for n in range(1, len(full.tokens) + 1) if enough(row, list(full.tokens[:n]))), None)
             logs = full.log_probs[:here]
-            why = full.finish_reason if here is None else "until"
-            shortened.append(Found(full.tokens[:here], math.fsum(logs), logs, why))
+            why = full.finish_reason if here is None else "stop"
+            shortened.append(Hypothesis(full.tokens[:here], math.fsum(logs), logs, why))
         agree([options], [sorted(shortened, key=lambda f: -f.score)])
         reasons |= {f.finish_reason for f in options}
-    assert "until" in reasons and len(reasons) > 1
-    agree(fixed(body, asked([0, 1, 2, 3, 4], **way), until=enough), cut)
+    assert "stop" in reasons and len(reasons) > 1
+    agree(fixed(body, asked([0, 1, 2, 3, 4], **way), stop_fn=enough), cut)
 
 
 def test_beams_are_cut_when_they_are_finished(body: Any) -> None:
-    way = {"beam": 3, "best": 3}
+    way = {"num_beams": 3, "num_return_sequences": 3}
     whole, cut = (search(body, *asked([0, 1, 2, 3, 4], **way), stop_fn=until) for until in (None, enough))
     for row, (before, after) in enumerate(zip(whole, cut, strict=True)):
         for full, short in zip(before, after, strict=True):
             assert short.score == full.score and short.tokens == full.tokens[: len(short.tokens)]
-            assert (short.finish_reason == "until") == any(
+            assert (short.finish_reason == "stop") == any(
                 enough(row, list(full.tokens[:n])) for n in range(len(full.tokens) + 1)
             )
-    assert any(f.finish_reason == "until" for options in cut for f in options)
+    assert any(f.finish_reason == "stop" for options in cut for f in options)
 
 
 def test_a_beam_that_is_cut_is_read_once(body: Any) -> None:
@@ -62,7 +63,7 @@ def test_a_beam_that_is_cut_is_read_once(body: Any) -> None:
             known.append(tokens)
         return False
 
-    found = search(body, *asked([0, 1, 3], beam=2, best=2), stop_fn=listen)
+    found = search(body, *asked([0, 1, 3], num_beams=2, num_return_sequences=2), stop_fn=listen)
     assert max(len(f.tokens) for options in found for f in options) > 2
     assert {row: len(known) for row, known in lists.items()} == {
         row: sum(1 for f in options if f.tokens) for row, options in enumerate(found)
@@ -75,7 +76,7 @@ def test_who_listens_is_told_the_places_in_the_whole_batch(body: Any) -> None:
     limits[1] = limits[3] = 0
     search(body, batch, end, limits, settings, requests, stop_fn=lambda row, tokens: bool(told_of.add(row)))
     assert told_of == {0, 2, 4}
-    assert search(body, batch, end, limits, settings, requests)[1] == [Found((), 0.0, (), "length")]
+    assert search(body, batch, end, limits, settings, requests)[1] == [Hypothesis((), 0.0, (), "length")]
 
 
 # -- streams
@@ -132,7 +133,7 @@ def test_a_stream_that_nobody_reads_on_is_let_go(body: Any, monkeypatch: pytest.
 
 def test_two_streams_of_one_kind_are_read_in_turn(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plainly(monkeypatch)
-    several = [asked([row], sample=True) for row in (3, 1, 3)]
+    several = [asked([row], do_sample=True) for row in (3, 1, 3)]
     right = [search(body, *asking)[0][0].tokens for asking in several]
     for _ in range(2):  # of the second round some find recordings on the shelf
         streams = [stream(body, *asking) for asking in several]
@@ -145,8 +146,8 @@ def test_two_streams_of_one_kind_are_read_in_turn(body: Any, monkeypatch: pytest
 
 def test_what_cannot_be_streamed_is_said_at_once(body: Any) -> None:
     with pytest.raises(SettingError, match="change"):
-        stream(body, *asked([0], beam=2))
+        stream(body, *asked([0], num_beams=2))
     with pytest.raises(SettingError, match="answer"):
-        stream(body, *asked([0], sample=True, best=2))
+        stream(body, *asked([0], do_sample=True, num_return_sequences=2))
     silent = padded([[1]]), END, torch.tensor([0]), DecodeSettings()
     assert list(stream(body, *silent)) == []

@@ -33,7 +33,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"activation": "swish"},
     {"activation": "gelu", "scale_embedding": False},
     {"output_bias": True},
-    {"output_bias": True, "activation": "swish", "pad": 22, "start": 22, "end": 0},  # as they are published
+    {"output_bias": True, "activation": "swish", "pad_id": 22, "bos_id": 22, "eos_id": 0},  # as they are published
 ]
 
 
