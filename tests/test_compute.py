@@ -34,7 +34,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: in
     """What a run of so many steps does when steps take that long, on a device that is said to be CUDA."""
     chosen: list[str] = []
     compute: Any = SimpleNamespace(
-        device=torch.device("cuda"), can_capture=more.pop("recordable", True), world=ProcessGroup()
+        device=torch.device("cuda"), can_capture=more.pop("recordable", True), process_group=ProcessGroup()
     )
     compute.can_compile, compute.static_shape = more.pop("compiles", True), True
     compute.mode, fails = "", more.pop("fails", False)
@@ -71,7 +71,7 @@ def test_a_long_run_times_both_ways_and_keeps_the_faster(
     chosen, said, chooser = choose(monkeypatch, {"graph": 1.0, "compiled": compiled}, 400)
     assert chosen[:2] == ["graph", "compiled"] and chooser.forward_backward.mode == kept and not chooser.tuning
     assert len(said) == 2 and f"going on with {kept}" in said[1]
-    assert set(chooser.times) == {"graph", "compiled"} and chooser.times["compiled"] == pytest.approx(compiled)
+    assert set(chooser.seconds_per_step) == {"graph", "compiled"} and chooser.seconds_per_step["compiled"] == pytest.approx(compiled)
 
 
 def test_code_that_is_made_anew_for_every_grain_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,11 +81,11 @@ def test_code_that_is_made_anew_for_every_grain_is_given_up(monkeypatch: pytest.
     assert (
         chosen == ["plain", "compiled", "plain"]
         and not chooser.tuning
-        and chooser.times == {"plain": pytest.approx(0.1)}
+        and chooser.seconds_per_step == {"plain": pytest.approx(0.1)}
     )
     assert "going on with plain" in said[-1]
     slow = {"plain": 30.0, "compiled": 20.0}  # steps that are long by themselves are waited for
-    assert choose(monkeypatch, slow, 4000, recordable=False)[2].compute.mode == "compiled"
+    assert choose(monkeypatch, slow, 4000, recordable=False)[2].forward_backward.mode == "compiled"
 
 
 def test_shapes_that_change_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,17 +165,17 @@ def test_a_window_with_a_validation_in_it_is_no_measure(monkeypatch: pytest.Monk
     chooser.tuning = True
     for number in range(1, 40):
         chooser.step(10, disturbed=number % 10 == 0)
-    assert not chooser.times and chooser.tuning
+    assert not chooser.seconds_per_step and chooser.tuning
 
 
 def test_steps_in_which_shapes_are_recorded_are_no_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, chooser = choose(monkeypatch, {"graph": 1.0, "compiled": 2.0}, 400, shapes=10)
-    assert chooser.forward_backward.mode == "graph" and chooser.times == {
+    assert chooser.forward_backward.mode == "graph" and chooser.seconds_per_step == {
         "graph": pytest.approx(1),
         "compiled": pytest.approx(2),
     }
     compute, (one, two), _ = several()
-    monkeypatch.setattr("regard.training.execution.record", lambda work, *_, **__: (Repeated(work, work()), work()))
+    monkeypatch.setattr("regard.training.execution.capture", lambda work, *_, **__: (Repeated(work, work()), work()))
     assert compute.num_shapes == 0
     compute.set_mode("graph")
     met = []

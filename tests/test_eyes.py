@@ -59,14 +59,14 @@ def test_a_captioner_sees_what_the_folder_saw(name: str, system: str, tmp_path: 
     if name == "caption-vit" and system != "vit":
         return
     theirs = learnt(system, tmp_path / "it")
-    model, said = captioner(name, encoder=str(tmp_path / "it"), frozen="true")
+    model, said = captioner(name, encoder=str(tmp_path / "it"), freeze_encoder="true")
     assert said == [f"it sees through {tmp_path / 'it'}, which does not learn"]
     assert model.config.image_size == 16 and model.config.encoder_config["system"] == system
     x = pictures(2, 32, 32).float()
     right = theirs.body(Batch(x))
     model.body.eval()
     near(model.body.eyes.look(x), right.sequence, 1e-5)  # those that learn may take other kernels
-    near(model.body.eyes.summary(x), right.summary, 1e-5)
+    near(model.body.eyes.pooled(x), right.pooled, 1e-5)
     # a saved one says all by itself, wherever the folder has gone
     shutil.rmtree(tmp_path / "it")
     kept = from_dict(type(model.config), json.loads(json.dumps(as_dict(model.config))), "model.")
@@ -77,9 +77,9 @@ def test_a_captioner_sees_what_the_folder_saw(name: str, system: str, tmp_path: 
 
 def test_a_run_of_ours_can_be_seen_through_too(tmp_path: Path) -> None:
     """Kept under our own names, as no published layout can say its first convolution."""
-    theirs = learnt("resnet", tmp_path, False, kernel=3, stride=1)
+    theirs = learnt("resnet", tmp_path, False, stem_kernel=3, stem_stride=1)
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "regard"
-    model, _ = captioner("caption-attend", encoder=str(tmp_path), tap="2")
+    model, _ = captioner("caption-attend", encoder=str(tmp_path), feature_level="2")
     x = pictures(2, 16, 16).float()
     right = theirs.body(Batch(x), taps=(2,)).hidden_states[0].flatten(2).mT
     assert torch.equal(model.body.eval().eyes.places(x), right) and all(
@@ -91,8 +91,8 @@ def test_the_size_of_pictures_follows_from_the_folder_unless_it_is_said(tmp_path
     learnt("vit", tmp_path)
     config = captioner("caption-vit", encoder=str(tmp_path))[0].config
     assert config.image_size == 16 and config.pixels().mean == (0.1, 0.2, 0.3) and config.pixels().size == (16, 16)
-    model, _ = captioner("caption-vit", encoder=str(tmp_path), size="32")
-    assert model.config.image_size == 32 and model.config.encoder_config["config"]["size"] == 16
+    model, _ = captioner("caption-vit", encoder=str(tmp_path), image_size="32")
+    assert model.config.image_size == 32 and model.config.encoder_config["config"]["image_size"] == 16
     assert model.config.pixels().size == (32, 32) and model.config.pixels().std == (0.4, 0.5, 0.6)
     assert model.body.grid(Batch(pictures(1, 32, 32))) == (8, 8)
     replace(ImageProcessor.load(tmp_path), size=(24, 24)).save(tmp_path)
@@ -121,7 +121,7 @@ def test_what_cannot_be_seen_through_is_refused(tmp_path: Path) -> None:
     assert "'imagegpt'" in told and "resnet or bit or vit or hybrid or swin" in told
     learnt("resnet", tmp_path / "seen")
     assert "sees through vit" in refused(encoder=str(tmp_path / "seen"), name="caption-vit")
-    assert "says itself what it is" in refused(encoder=str(tmp_path / "seen"), encoder_config="stride=1")
+    assert "says itself what it is" in refused(encoder=str(tmp_path / "seen"), encoder_config="stem_stride=1")
     (tmp_path / "seen" / "model.safetensors").unlink()
     assert "model.safetensors" in refused(encoder=str(tmp_path / "seen"))
     with pytest.raises(SettingError, match="regard"):

@@ -113,9 +113,9 @@ def test_no_document_is_said_to_end_where_the_rest_of_it_is_held_out(tmp_path: P
         assert all(b.after_gap is not any(other.endswith(a.text) for other in whole) for a, b in opening)
     assert len(found.held) > 30
     follows = [
-        b.torn is False
+        b.after_gap is False
         for a, b in pairwise(found.held)
-        if not b.opens and b.line == a.line and a.text + b.text in whole[b.line - 1]
+        if not b.starts_document and b.line == a.line and a.text + b.text in whole[b.line - 1]
     ]
     assert follows and all(follows)  # what is held out together stays together
 
@@ -251,7 +251,7 @@ def test_samples_of_a_validation_begin_with_text_as_the_model_reads_it(monkeypat
 def test_prompts_of_different_lengths_together_say_what_each_says_alone() -> None:
     model = model_of(length=32)
     texts = ["abc", "", "j", "abc def ghij", "a\nb"]
-    for settings in ({"sample": False}, {"beam": 3, "sample": False}, {"repetition": 1.5, "sample": False}):
+    for settings in ({"do_sample": False}, {"num_beams": 3, "do_sample": False}, {"repetition_penalty": 1.5, "do_sample": False}):
         together = [answer.extra["ids"] for answer in model.predict(texts, max_new_tokens=9, **settings)]
         assert together == [model.predict(text, max_new_tokens=9, **settings).extra["ids"] for text in texts]
 
@@ -266,49 +266,49 @@ def test_an_empty_prompt_is_the_beginning_of_a_document() -> None:
 def test_a_prompt_longer_than_the_context_is_refused_or_cropped() -> None:
     model = model_of(length=8)
     long = "abcdefghijab"
-    with pytest.raises(RegardError, match=r"decode\.crop"):
+    with pytest.raises(RegardError, match=r"decode\.truncate_prompt"):
         model.predict(long)
     assert (
-        model.predict(long, crop=True, length=4, sample=False).value
-        == model.predict(long[-5:], length=4, sample=False).value
+        model.predict(long, truncate_prompt=True, max_new_tokens=4, do_sample=False).value
+        == model.predict(long[-5:], max_new_tokens=4, do_sample=False).value
     )
 
 
 def test_answers_end_where_the_context_does() -> None:
     model = model_of(length=8)
-    found = model.predict("abcde", length=100, sample=False, until=())
+    found = model.predict("abcde", max_new_tokens=100, do_sample=False, stop_strings=())
     assert len(found.extra["ids"]) == 4 and found.extra["why"] == "context"
-    assert len(model.predict("abcdefgh", length=100, sample=False).extra["ids"]) == 1
-    assert model.predict("abcde", length=4, sample=False).extra["ids"] == found.extra["ids"]
+    assert len(model.predict("abcdefgh", max_new_tokens=100, do_sample=False).extra["ids"]) == 1
+    assert model.predict("abcde", max_new_tokens=4, do_sample=False).extra["ids"] == found.extra["ids"]
 
 
 def test_stop_strings_cut_the_answer_before_them_and_streams_say_the_same() -> None:
     model = model_of(length=64)
-    whole = model.predict("abc", length=40, sample=False).value
+    whole = model.predict("abc", max_new_tokens=40, do_sample=False).value
     stop = whole[5:7]
-    cut = model.predict("abc", length=40, sample=False, until=[stop])
-    assert cut.value == whole[: whole.index(stop)] and cut.extra["why"] == "until"
-    assert "".join(model.stream("abc", length=40, sample=False, stop_fn=[stop])) == cut.value
-    assert "".join(model.stream("abc", length=40, sample=False)) == whole
+    cut = model.predict("abc", max_new_tokens=40, do_sample=False, stop_strings=[stop])
+    assert cut.value == whole[: whole.index(stop)] and cut.extra["why"] == "stop"
+    assert "".join(model.stream("abc", max_new_tokens=40, do_sample=False, stop_strings=[stop])) == cut.value
+    assert "".join(model.stream("abc", max_new_tokens=40, do_sample=False)) == whole
 
 
 def test_samples_follow_their_seed_and_number_alone() -> None:
     model = model_of(length=64)
-    asked: dict[str, Any] = {"length": 12, "temperature": 1.0, "seed": 5}
+    asked: dict[str, Any] = {"max_new_tokens": 12, "temperature": 1.0, "seed": 5}
     many = [option["value"] for option in model.predict("abc", num_return_sequences=6, **asked).extra["alternatives"]]
     assert len(set(many)) > 1
-    batch = model.predict(["abc", "def"], best=6, **asked)
+    batch = model.predict(["abc", "def"], num_return_sequences=6, **asked)
     assert [option["value"] for option in batch[0].extra["alternatives"]] == many
-    assert model.predict("abc", length=12, seed=6, temperature=1.0).value != model.predict("abc", **asked).value
+    assert model.predict("abc", max_new_tokens=12, seed=6, temperature=1.0).value != model.predict("abc", **asked).value
 
 
 @pytest.mark.parametrize(
     ("said", "told"),
     [
         ({"temperature": -1}, "temperature"),
-        ({"num_return_sequences": 10**6, "sample": True}, "too many"),
+        ({"num_return_sequences": 10**6, "do_sample": True}, "too many"),
         ({"stop_strings": [""]}, "empty"),
-        ({"beam": 0}, "beam"),
+        ({"num_beams": 0}, "num_beams"),
     ],
 )
 def test_bad_settings_are_refused(said: dict[str, Any], told: str) -> None:
@@ -318,7 +318,7 @@ def test_bad_settings_are_refused(said: dict[str, Any], told: str) -> None:
 
 def test_temperature_zero_is_greedy() -> None:
     model = model_of(length=32)
-    assert model.predict("abc", temperature=0, length=9).value == model.predict("abc", do_sample=False, length=9).value
+    assert model.predict("abc", temperature=0, max_new_tokens=9).value == model.predict("abc", do_sample=False, max_new_tokens=9).value
 
 
 def test_the_choice_is_the_likeliest_continuation() -> None:
@@ -371,7 +371,7 @@ def test_a_run_on_a_text_file_learns_answers_evaluates_and_goes_on(tmp_path: Pat
     assert last["loss"] < first["loss"] and last["perplexity"] == pytest.approx(math.exp(last["loss"]), abs=1e-3)
     again = regard.load(tmp_path / "run")
     assert (
-        again.predict("the cat", length=5, sample=False).value == model.predict("the cat", length=5, sample=False).value
+        again.predict("the cat", max_new_tokens=5, do_sample=False).value == model.predict("the cat", max_new_tokens=5, do_sample=False).value
     )
     scores = evaluate(tmp_path / "run").scores
     assert scores["loss"] == pytest.approx(last["loss"], abs=1e-3)
@@ -428,7 +428,7 @@ def test_a_small_text_holds_out_a_small_part_that_says_something(tmp_path: Path,
 
 def test_too_small_a_grain_and_no_text_are_refused(tmp_path: Path) -> None:
     data = write(tmp_path / "a.txt", STORY)
-    with pytest.raises(SettingError, match=r"model\.length"):
+    with pytest.raises(SettingError, match=r"model\.max_length"):
         train(data, tmp_path / "run", "data.tokenizer_type=char", "train.batch_tokens=8")
     with pytest.raises(DataError):
         train(write(tmp_path / "b.txt", " \n\n"), tmp_path / "run", "data.tokenizer_type=char")
@@ -445,8 +445,8 @@ def test_weights_that_have_learnt_go_on_slowly_and_are_asked_as_the_presets_are(
     assert order.settings.train.label_smoothing == 0 and order.settings.train.lr < 1e-4
     assert order.settings.decode.do_sample and order.settings.decode.top_k == 40
     assert regard.load(tmp_path / "published").spec.decode.do_sample
-    with pytest.raises(SettingError, match=r"data\.kind"):
-        new_spec(TrainRequest(TASK, str(tmp_path / "own"), DataSources(("a.txt",)), {"data": {"kind": "characters"}}))
+    with pytest.raises(SettingError, match=r"data\.tokenizer_type"):
+        new_spec(TrainRequest(TASK, str(tmp_path / "own"), DataSources(("a.txt",)), {"data": {"tokenizer_type": "char"}}))
 
 
 def test_steps_that_are_said_go_before_the_passes_of_a_recipe() -> None:
@@ -473,8 +473,8 @@ def test_streams_of_several_texts_draw_as_their_answers_do() -> None:
     from regard.decode.settings import apply_overrides
 
     model = model_of(length=64)
-    decode = apply_overrides(model.spec.decode, {"temperature": 1.0, "length": 12})
-    answers = [answer.value for answer in model.predict(["abc", "abc"], temperature=1.0, length=12)]
+    decode = apply_overrides(model.spec.decode, {"temperature": 1.0, "max_new_tokens": 12})
+    answers = [answer.value for answer in model.predict(["abc", "abc"], temperature=1.0, max_new_tokens=12)]
     assert answers == ["".join(TASK.stream_prediction(model, "abc", decode, first)) for first in (0, 1)]
     assert answers[0] != answers[1]
 
@@ -499,7 +499,7 @@ def test_what_cannot_work_is_refused_before_anything_is_read(tmp_path: Path) -> 
 
 
 def test_an_end_beyond_the_vocabulary_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"model\.end"):
+    with pytest.raises(SettingError, match=r"model\.eos_id"):
         regard.build("gpt2-mini", vocab_size=13)
 
 

@@ -39,11 +39,11 @@ SMALL = (
 )  # fmt: skip
 SIZES: dict[str, Any] = {"width": 12, "heads": 2, "ffn_dim": 12, "depth": 2}
 BODIES: dict[str, dict[str, Any]] = {
-    "imagegpt-mini": {"size": 6, "colours": 5, **SIZES},
-    "vit-tiny": {"size": 8, **SIZES},
-    "hybrid-tiny": {"size": 32, "start": 4, "groups": 2, "stages": (1, 1), **SIZES},
-    "resnet-tiny": {"image_size": 16, "bos_id": 4, "widths": (4, 6, 8, 10), "depths": (1, 1, 1, 1)},
-    "bit-50": {"image_size": 32, "bos_id": 8, "widths": (8, 16, 24, 32), "depths": (1, 1, 1, 1), "norm_groups": 2},
+    "imagegpt-mini": {"image_size": 6, "num_colors": 5, **SIZES},
+    "vit-tiny": {"image_size": 8, **SIZES},
+    "hybrid-tiny": {"image_size": 32, "stem_channels": 4, "norm_groups": 2, "backbone_depths": (1, 1), **SIZES},
+    "resnet-tiny": {"image_size": 16, "stem_channels": 4, "widths": (4, 6, 8, 10), "depths": (1, 1, 1, 1)},
+    "bit-50": {"image_size": 32, "stem_channels": 8, "widths": (8, 16, 24, 32), "depths": (1, 1, 1, 1), "norm_groups": 2},
     "swin-mini": {"image_size": 32, "width": 8, "depths": (1, 1, 1, 1), "heads": (1, 1, 2, 2)},
     "dpt-small": {
         "image_size": 16,
@@ -123,7 +123,7 @@ def test_a_classifier_learns_its_palette_and_ends_alike_when_it_was_stopped(plac
         "data.flip=true",
     )  # fmt: skip
     said = train("classify", place / "pictures", tmp_path / "whole", *short, model="imagegpt-mini")
-    colours = facts(tmp_path / "whole")["model"]["colours"]  # each picture has two
+    colours = facts(tmp_path / "whole")["model"]["num_colors"]  # each picture has two
     assert "learning colours" in said and 48 < colours <= 96 and f"{colours} colours in the palette" in said
     with stopped_in(4):
         train("classify", place / "pictures", tmp_path / "run", *short, model="imagegpt-mini")
@@ -168,7 +168,7 @@ def test_what_cannot_be_done_to_colours_is_refused(place: Path, tmp_path: Path) 
     for task, setting in (("classify", "data.mixup=0.2"), ("draw", "data.crop_scale=0.5"), ("draw", "data.shift=0.1")):
         with pytest.raises(SettingError, match=setting.partition("=")[0]):
             train(task, place / "pictures", tmp_path / "run", setting, model="imagegpt-mini")
-    with pytest.raises(RegardError, match=r"model\.colours"):
+    with pytest.raises(RegardError, match=r"model\.num_colors"):
         train("classify", place / "pictures", tmp_path / "run", "model.image_size=9", model=str(place / "painter"))
     assert not (tmp_path / "run").exists()
     colours, pixels = Palette(np.zeros((4, 3)), 8), ImageProcessor((8, 8))
@@ -192,7 +192,7 @@ def saved(name: str, folder: Path) -> Path:
 @pytest.mark.every(3)
 @pytest.mark.parametrize("name", BODIES)
 def test_every_body_is_asked_for_all_its_layers(name: str, place: Path, tmp_path: Path) -> None:
-    found = probe(saved(name, tmp_path), str(place / "image"), max_images=20, out=tmp_path / "it.svg")
+    found = probe(saved(name, tmp_path), str(place / "pictures"), max_images=20, out=tmp_path / "it.svg")
     blocks = [f"block {number}" for number in range(1, 1 + BODIES[name].get("depth", 0))]
     stages = [] if name.startswith(("vit", "dpt", "imagegpt")) else STAGES
     assert [known.layer for known in found.layers] == [*stages[: 2 if blocks else 4], *blocks]
@@ -223,21 +223,21 @@ def homes(parts: ImageSplits) -> list[set[str]]:
 
 
 def division(place: Path, said: list[str], **more: Any) -> ImageSplits:
-    given: dict[str, Any] = {"data": (str(place / "image"),), "valid": (), "test": (), "own": {}, "most": 100} | more
+    given: dict[str, Any] = {"data": (str(place / "pictures"),), "valid": (), "test": (), "run_metadata": {}, "max_images": 100} | more
     return split_images(**given, columns={}, log=said.append)
 
 
 def test_no_picture_is_in_two_parts_and_a_runs_own_are_never_learnt_from(place: Path, tmp_path: Path) -> None:
     said: list[str] = []
     for own in ({}, facts(place / "painter")):
-        parts = division(place, said, own=own)
+        parts = division(place, said, run_metadata=own)
         train_, valid, test = homes(parts)
         assert len(train_ | valid | test) == 60 == sum(parts.counts().values()) and min(parts.counts().values()) > 5
     assert len(test) == facts(place / "painter")["found"]["valid"] and "that the run itself held out" in said[-1]
     picture = sorted((place / "pictures" / "left").iterdir())[0]
     (tmp_path / "table.csv").write_text(f"image,label\n{picture},left\n")
     for most in (100, 7):
-        parts = division(place, said, test=(str(tmp_path / "table.csv"),), most=most)
+        parts = division(place, said, test=(str(tmp_path / "table.csv"),), max_images=most)
         assert homes(parts)[2] == {str(picture)} and str(picture) not in homes(parts)[0] | homes(parts)[1]
         assert len(parts.train) == min(most, 48)
     assert "left out of --data, as it is in --test too: 1 picture" in said[-2]
@@ -251,7 +251,7 @@ def test_a_painter_is_probed_on_the_pictures_that_it_remembers(
     place: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("regard.runs.terminal.PRINT_INTERVAL", -1.0)
-    monkeypatch.setattr("regard.runs.probe.LOOKED_AT", 10)
+    monkeypatch.setattr("regard.runs.probe.EVAL_BATCH_SIZE", 10)
     done = cli("probe", place / "painter")
     lines = done.out.splitlines()
     assert done.code == 0 and [line.split()[:2] for line in lines[1:3]] == [["block", "1"], ["block", "2"]], done
@@ -267,7 +267,7 @@ def test_painters_are_read_as_they_learnt_with_the_sign_that_begins(place: Path)
     picture = np.asarray(Image.open(sorted((place / "pictures" / "left").iterdir())[0]))
     raw = torch.from_numpy(model.processor.prepare(picture).copy()).permute(2, 0, 1)[None]
     ids = torch.from_numpy(model.processor.encode(picture))
-    x = model.task.prepare_inputs(model, Batch(raw)).x[0]  # type: ignore[attr-defined]
+    x = model.task.prepare_inputs(model, Batch(raw)).inputs[0]  # type: ignore[attr-defined]
     assert int(x[0]) == model.config.bos_id and torch.equal(x[1:], ids[:-1])
 
 
@@ -276,7 +276,7 @@ def test_painters_are_read_as_they_learnt_with_the_sign_that_begins(place: Path)
     [
         (("--data", "flat"), "no folder of a class"),
         (("--data", "one"), "one class only ('left')"),
-        (("--data", "two", "--most", "1"), "--most 2"),
+        (("--data", "two", "--max-images", "1"), "--max-images 2"),
         (("--data", "two", "--out", "it.gif"), "it.gif"),
         (("--data", "nowhere"), "no such file"),
         (("--data", "two", "--test", "one", "--valid", "other"), "the class 'middle', which --data does not have"),
@@ -298,13 +298,13 @@ def test_text_and_presets_and_forgetful_folders_are_not_probed(
     cli: Cli, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headed("classify", labels="ab").save(tmp_path / "text")
-    done = cli("probe", tmp_path / "text", "--data", place / "image")
+    done = cli("probe", tmp_path / "text", "--data", place / "pictures")
     assert done.code == 2 and "was made to classify, and reads text" in done.err
-    assert "is a preset, which has learnt nothing yet" in cli("probe", "vit-tiny", "--data", place / "image").err
+    assert "is a preset, which has learnt nothing yet" in cli("probe", "vit-tiny", "--data", place / "pictures").err
     assert "remembers no data" in cli("probe", saved("vit-tiny", tmp_path)).err
     monkeypatch.setattr("regard.runs.probe.free_memory", lambda: 10_000)
-    done = cli("probe", place / "painter", "--data", place / "image")
-    assert done.code == 2 and "--most 5." in done.err and "GiB" in done.err
+    done = cli("probe", place / "painter", "--data", place / "pictures")
+    assert done.code == 2 and "--max-images 5." in done.err and "GiB" in done.err
 
 
 def test_pictures_of_many_sizes_are_looked_at_one_by_one(place: Path, tmp_path: Path) -> None:
