@@ -240,7 +240,7 @@ def test_no_picture_is_in_two_parts_and_a_runs_own_are_never_learnt_from(place: 
         parts = division(place, said, test=(str(tmp_path / "table.csv"),), max_images=most)
         assert homes(parts)[2] == {str(picture)} and str(picture) not in homes(parts)[0] | homes(parts)[1]
         assert len(parts.train) == min(most, 48)
-    assert "left out of --data, as it is in --test too: 1 picture" in said[-2]
+    assert "left out of --data, as it is in --test too: 1 image" in said[-2]
     shutil.copytree(place / "pictures", tmp_path / "strange")
     (tmp_path / "strange" / "left").rename(tmp_path / "strange" / "middle")
     with pytest.raises(DataError, match="--data"):
@@ -256,7 +256,7 @@ def test_a_painter_is_probed_on_the_pictures_that_it_remembers(
     lines = done.out.splitlines()
     assert done.code == 0 and [line.split()[:2] for line in lines[1:3]] == [["block", "1"], ["block", "2"]], done
     assert lines[-2].endswith(("at block 1", "at block 2")) and Path(lines[-1]).stat().st_size > 5000
-    assert "of 60 pictures, " in done.err and "1 of 2 layers, " in done.err and "are rough" in done.err
+    assert "of 60 images, " in done.err and "1 of 2 layers, " in done.err and "are rough" in done.err
     found = json.loads(cli("probe", place / "painter", "--data", place / "pictures", "--json", "--out", "a.svg").out)
     assert [f"{known['accuracy']:.2f}" for known in found["layers"]] == [line.split()[2] for line in lines[1:3]]
     assert found["picture"] == "a.svg" and found["test"] == facts(place / "painter")["found"]["valid"]

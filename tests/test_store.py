@@ -330,7 +330,7 @@ def test_a_file_changed_in_place_with_the_same_size_and_time_is_noticed(pairs: P
 def test_files_are_not_parsed_again_where_nothing_has_changed(few: Path, tmp_path: Path, monkeypatch: Any) -> None:
     with stopped_in(6):
         train_tiny(few, tmp_path / "run", *TWELVE)
-    monkeypatch.setattr(scan.TrainingFiles, "_all", lambda *_: pytest.fail("they were"))
+    monkeypatch.setattr(scan.TrainingFiles, "_iter_samples", lambda *_: pytest.fail("they were"))
     assert "held out" in train_tiny((), tmp_path / "run", *TWELVE, resume=True)
 
 

@@ -364,12 +364,12 @@ def test_greedy_answers_are_those_of_generate(taught: Any, limit: int) -> None:
 @pytest.mark.every(5)
 @pytest.mark.parametrize("limit", [4, 12])
 @pytest.mark.parametrize("prompt", [1, 3])
-@pytest.mark.parametrize("stop", ["soon", "sure"])
+@pytest.mark.parametrize("stop", ["heuristic", "never"])
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0, -0.7])
 def test_beams_are_those_of_generate(taught: Any, penalty: float, stop: str, prompt: int, limit: int) -> None:
     model, _, batch, _ = taught
     if prompt > 1:
-        batch = replace(batch, target=torch.cat([batch.decoder_inputs, batch.x[:, : prompt - 1]], 1))
+        batch = replace(batch, decoder_inputs=torch.cat([batch.decoder_inputs, batch.inputs[:, : prompt - 1]], 1))
     for width in (2, 3, 5):
         settings = DecodeSettings(
             num_beams=width,
@@ -381,7 +381,7 @@ def test_beams_are_those_of_generate(taught: Any, penalty: float, stop: str, pro
         found = search(model.body, batch, END, torch.full((6,), limit), settings)
         right, scores = generate(
             taught, batch, limit, num_beams=width, num_return_sequences=width, length_penalty=penalty,
-            early_stopping={"soon": False, "sure": "never"}[stop],
+            early_stopping={"heuristic": False, "never": "never"}[stop],
         )  # fmt: skip
         ours = [answer for answers in found for answer in answers]
         assert [(answer.tokens, answer.has_eos) for answer in ours] == right
@@ -393,7 +393,7 @@ def test_the_two_ways_to_stop_differ_on_these_sources(taught: Any) -> None:
     model, _, batch, _ = taught
     soon, sure = (
         search(model.body, batch, END, torch.full((6,), 12), DecodeSettings(num_beams=2, num_return_sequences=2, length_penalty=2.0, length_penalty_type="power", early_stopping=stop))
-        for stop in ("soon", "sure")
+        for stop in ("heuristic", "never")
     )  # fmt: skip
     assert soon != sure
 
