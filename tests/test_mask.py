@@ -206,7 +206,7 @@ def test_a_row_is_two_texts_between_special_tokens_and_asks_for_what_was_hidden(
         real = batch.labels != IGNORE
         hidden = ids[batch.label_positions[real]]
         ids[batch.label_positions[real]] = batch.labels[real]
-        begins = np.cumsum([0, *plan.lengths(chosen)]) if packed else batch.inputs.shape[1] * np.arange(len(chosen))
+        begins = np.cumsum([0, *plan.row_lengths(chosen)]) if packed else batch.inputs.shape[1] * np.arange(len(chosen))
         for (a, b, c, d, follows, *_), first, at in zip(chosen.tolist(), begins.tolist(), range(99), strict=False):
             right = [config.bos_id, *stream[a:b].tolist(), config.eos_id, *stream[c:d].tolist(), config.eos_id]
             assert ids[first : first + len(right)].tolist() == right and len(right) <= 24
@@ -231,7 +231,7 @@ def test_packed_grains_have_one_shape_with_as_many_questions_in_each() -> None:
 
 @pytest.mark.parametrize("pairs", [True, False])
 def test_packed_rows_learn_what_padded_rows_learn(pairs: bool) -> None:
-    model = asked_model(pairs=pairs, pooler=pairs)
+    model = asked_model(nsp=pairs, pooler=pairs)
     encoded = encode(model, stories(12))
     plan = TASK.sampler(encoded, model.config, 144, 1, True)
     for number in range(3):
@@ -272,7 +272,9 @@ def test_a_grain_is_the_same_in_any_order_and_from_workers_and_differs_from_othe
 def test_whole_words_are_hidden_together() -> None:
     model = encoder("mlm", ["sun sea salt"], vocab_size=30)
     text = model.require_tokenizer()
-    encoded = encode(model, ["sunsalt sea saltsea sun " * 6, "salt sun sunsea " * 6], whole_words=True, hidden=0.3)
+    encoded = encode(
+        model, ["sunsalt sea saltsea sun " * 6, "salt sun sunsea " * 6], whole_word_mask=True, mask_prob=0.3
+    )
     batch = grain(model, encoded)
     assert batch.label_positions is not None and batch.labels is not None
     ids = batch.inputs.flatten().clone()
@@ -304,7 +306,7 @@ def test_the_loss_is_the_mean_of_hidden_words_plus_the_mean_of_pairs_for_each_hi
     follows = F.cross_entropy(model.head.follows(summary), batch.nsp_labels)
     assert int(count) == len(batch.labels)
     near(total / count, words + follows)
-    unknown = TASK.loss(model, replace(batch, follows=torch.full_like(batch.nsp_labels, IGNORE)))[0]
+    unknown = TASK.loss(model, replace(batch, nsp_labels=torch.full_like(batch.nsp_labels, IGNORE)))[0]
     near(unknown / count, words)
 
 
@@ -342,7 +344,7 @@ def _logits(model: regard.Model, batch: Batch) -> Tensor:
 def test_scores_are_those_of_the_hidden_words_and_pairs_of_validation() -> None:
     model = asked_model()
     encoded, data = encode(model, stories(10)), DataSettings(max_length=24)
-    sums = validation_loss(model, encoded, resolve({"train": {"precision": "float32"}, "data": {"longest": 24}}, {}))
+    sums = validation_loss(model, encoded, resolve({"train": {"precision": "float32"}, "data": {"max_length": 24}}, {}))
     scores, answers = TASK.evaluate(model, encoded, model.spec.decode, data, sums)
     hits, count, told, pairs, loss = 0, 0, 0, 0, 0.0
     for batch in TASK.eval_batches(encoded, model.config, 100, data):
@@ -369,7 +371,7 @@ def test_scores_are_those_of_the_hidden_words_and_pairs_of_validation() -> None:
 def test_validation_of_one_document_says_nothing_about_pairs() -> None:
     model = asked_model()
     encoded = encode(model, stories(1))
-    sums = validation_loss(model, encoded, resolve({"data": {"longest": 24}}, {}))
+    sums = validation_loss(model, encoded, resolve({"data": {"max_length": 24}}, {}))
     scores, _ = TASK.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), sums)
     assert scores["follows_accuracy"] == NSP_NOT_MEASURED and scores["word_loss"] == pytest.approx(sums.mean, abs=1e-3)
     assert "chance" not in TASK.format_scores(scores)
@@ -381,7 +383,7 @@ def test_samples_that_cannot_be_asked_for_words_are_shown_as_they_are() -> None:
     scores, answers = TASK.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), None)
     assert [len(answer.extra["right"]) for answer in answers] == [0, 0, 2] and scores["word_loss"] > 0
     assert TASK.format_example(encoded.samples[0], answers[0]) == "    sun [MASK] sea\n"
-    assert TASK.example_row(encoded.samples[1], answers[1]) == {"text": "? ! .", "says": "", "ffn_dim": ""}
+    assert TASK.example_row(encoded.samples[1], answers[1]) == {"text": "? ! .", "says": "", "hidden": ""}
 
 
 # -- answers
@@ -515,13 +517,13 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(corpus: Path, tmp_path: 
 def test_hidden_words_alone_need_no_pairs_no_pooler_and_no_second_document(tmp_path: Path) -> None:
     path = tmp_path / "one.txt"
     path.write_text("\n".join(stories(20)), encoding="utf-8")
-    with pytest.raises(DataError, match=r"model\.pairs"):
+    with pytest.raises(DataError, match=r"model\.nsp"):
         train(path, tmp_path / "run")
     train(
         path, tmp_path / "run", "model.nsp=false", "train.packing=on", "data.whole_word_mask=true", "data.mask_prob=0.3"
     )
     model = regard.load(tmp_path / "run")
-    assert not model.config.nsp and not hasattr(model.body, "pooler") and not model.head.pairs
+    assert not model.config.nsp and not hasattr(model.body, "pooler") and not model.head.has_nsp
     config = json.loads((tmp_path / "run/config.json").read_text())
     assert config["architectures"] == ["BertForMaskedLM"]
     assert set(rows(tmp_path / "run", "valid")[0]) == {"kind", "step", "loss", "word_loss", "perplexity", "accuracy"}
@@ -538,7 +540,7 @@ def test_a_model_is_pre_trained_further(trained: tuple[Path, str], corpus: Path,
         "train.precision=float32",
     ]
     regard.train(
-        "mask",
+        "mlm",
         str(corpus),
         model=str(trained[0]),
         out=tmp_path / "more",
@@ -572,11 +574,11 @@ def test_a_pre_trained_model_is_fine_tuned(trained: tuple[Path, str], tmp_path: 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("data.mask_prob=0", r"data\.hidden"),
-        ("data.mask_prob=1.5", r"data\.hidden"),
-        ("data.max_length=6", r"data\.longest"),
-        ("model.max_length=5", r"model\.length"),
-        ("train.batch_tokens=20", r"data\.longest"),
+        ("data.mask_prob=0", r"data\.mask_prob"),
+        ("data.mask_prob=1.5", r"data\.mask_prob"),
+        ("data.max_length=6", r"data\.max_length"),
+        ("model.max_length=5", r"model\.max_length"),
+        ("train.batch_tokens=20", r"data\.max_length"),
         ("data.tokenizer_type=byte_bpe", "tokenizer"),
     ],
 )
@@ -595,5 +597,5 @@ def test_data_for_it_is_checked_as_text_is(corpus: Path) -> None:
 
 def test_it_is_a_task_of_encoders_alone() -> None:
     assert isinstance(TASK, MaskedLM) and bert.SYSTEM.tasks[0] == "mlm"
-    with pytest.raises(SettingError, match="'mask'"):
+    with pytest.raises(SettingError, match="'mlm'"):
         regard.train("mlm", "a.txt", model="gpt2-mini", out="nowhere")
