@@ -71,7 +71,7 @@ def test_they_can_be_watched() -> None:
 def held(rows: int, places: int, first: float, mask: bool = False) -> RecurrentState:
     own = {"h": first + torch.arange(rows * 4.0).view(rows, 2, 2)}
     context = {"keys": first + torch.arange(rows * places * 3.0).view(rows, places, 3)}
-    real = {"real": torch.ones(rows, places, dtype=torch.bool)} if mask else {}
+    real = {"valid": torch.ones(rows, places, dtype=torch.bool)} if mask else {}
     return RecurrentState.from_tensors(own, {**context, **real})
 
 
@@ -93,5 +93,5 @@ def test_rows_join_with_contexts_of_other_lengths(mask: bool) -> None:
     state, other = held(2, 3, 0.0, mask), held(1, 5, 100.0)
     state.append_rows(other)
     assert state.state["h"].shape == (3, 2, 2) and state.context["keys"].shape == (3, 5, 3)
-    assert state.context["real"].sum(1).tolist() == [3, 3, 5] and not state.context["keys"][0, 3:].any()
+    assert state.context["valid"].sum(1).tolist() == [3, 3, 5] and not state.context["keys"][0, 3:].any()
     assert torch.equal(state.context["keys"][2], other.context["keys"][0])

@@ -40,13 +40,13 @@ def test_a_way_for_each_choice_stands_between_the_marks() -> None:
     found = encode(model, SAMPLES)
     first, second = text.encode(["h a"])[0], text.encode(["bed", "c"])
     ways = [[start, *first, delimiter, *choice, extract] for choice in second]
-    assert found.sides["text"][1].tolist() == ways[0] + ways[1]
-    assert found.sides["ways"][1].tolist() == list(map(len, ways)) and found.sides["label"][1].tolist() == [0]
+    assert found.fields["text"][1].tolist() == ways[0] + ways[1]
+    assert found.fields["ways"][1].tolist() == list(map(len, ways)) and found.fields["label"][1].tolist() == [0]
 
 
 def oracle(model: Any, encoded: Any, terms: LossWeights) -> Any:
     total = torch.zeros((), dtype=torch.float64)
-    for row, ways, label in zip(*(encoded.sides[name] for name in ("text", "ways", "label")), strict=True):
+    for row, ways, label in zip(*(encoded.fields[name] for name in ("text", "ways", "label")), strict=True):
         parts = [part.tolist() for part in np.split(row, np.cumsum(ways)[:-1])]
         logs = torch.stack([model.head.choice.weight[0] @ last_state(model, part) for part in parts]).log_softmax(0)
         right = int(label[0])

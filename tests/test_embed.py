@@ -130,7 +130,7 @@ def test_small_letters_where_a_folder_asks_for_them(published: Path) -> None:
     rows = [
         Embed(Pooling(lowercase=lower))._encode_texts(["The CAT"], text, config, 99)[0][0].tolist() for lower in (True, False)
     ]
-    assert rows[0] == Embed()._rows(["the cat"], text, config, 99)[0][0].tolist() != rows[1]
+    assert rows[0] == Embed()._encode_texts(["the cat"], text, config, 99)[0][0].tolist() != rows[1]
 
 
 def test_others_read_what_is_saved(model: Model, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_the_manner_of_a_folder_is_kept_from_its_files_to_those_of_a_run(
         train("embed", data, tmp_path / "run", *steps, model=str(folder))
     assert RunFolder(tmp_path / "run").exists()
     order = resume_spec(Order(TEXT_TASKS["embed"], None, DataSources(()), {}), RunFolder(tmp_path / "run"))
-    assert order.spec.task.pooling == pooling  # type: ignore[attr-defined]
+    assert order.identity.task.pooling == pooling  # type: ignore[attr-defined]
     train("embed", "", tmp_path / "run", resume=True)
     run = regard.load(tmp_path / "run")
     assert isinstance(run.task, Embed) and run.task.pooling == pooling and regard.load(run.spec.source, task="classify")
@@ -272,8 +272,8 @@ def test_a_pair_alone_has_nothing_to_learn(model: Model) -> None:
 def test_cosines_are_exact_where_the_body_is_not(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of sixteen bits, 20 times a cosine would be wrong by a tenth."""
     batch = model.task.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
-    monkeypatch.setattr(model.body, "forward", lambda rows: regard.types.BodyOutput(noise(*rows.x.shape, 12).float()))
-    monkeypatch.setattr(model.body, "pools", False)
+    monkeypatch.setattr(model.body, "forward", lambda rows: regard.types.BodyOutput(noise(*rows.inputs.shape, 12).float()))
+    monkeypatch.setattr(model.body, "has_pooler", False)
     right = model.task.loss(model, batch)[0]
     with torch.autocast("cpu", torch.bfloat16):
         assert float(model.task.loss(model, batch)[0]) == pytest.approx(float(right), rel=1e-6)
@@ -281,7 +281,7 @@ def test_cosines_are_exact_where_the_body_is_not(model: Model, monkeypatch: pyte
 
 def test_settings_without_a_meaning_are_refused(model: Model) -> None:
     batch = model.task.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
-    with pytest.raises(SettingError, match=r"train\.smoothing"):
+    with pytest.raises(SettingError, match=r"train\.label_smoothing"):
         model.task.loss(model, batch, LossWeights(smoothing=0.1))
 
 

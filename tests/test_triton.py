@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 SHORT = """
 import torch
 from regard.nn.kernels import varlen_short as short
-from regard.nn.kernels.dispatch import plain
+from regard.nn.kernels.dispatch import eager_attention
 
 def right(q, k, v, starts, others, causal, scale):
     out = []
@@ -24,7 +24,7 @@ def right(q, k, v, starts, others, causal, scale):
             out.append(torch.zeros_like(one[0]).transpose(0, 1))
         elif one.shape[2]:
             mask = torch.ones(one.shape[2], keys.shape[2]).tril().bool()[None, None] if causal else None
-            out.append(plain(one, keys, values, mask, scale)[0][0].transpose(0, 1))
+            out.append(eager_attention(one, keys, values, mask, scale)[0][0].transpose(0, 1))
     return torch.cat(out)
 
 torch.manual_seed(0)
@@ -52,7 +52,7 @@ for width in some(100, 8):
     with torch.no_grad():
         norm.weight.normal_(), norm.bias.normal_()
         x, y = torch.randn(3, 5, width), torch.randn(3, 5, width)
-        assert (joined.add_norm(x, y, norm.weight, norm.bias, norm.eps) - norm(x + y)).abs().max() < 1e-5
+        assert (joined.add_layernorm(x, y, norm.weight, norm.bias, norm.eps) - norm(x + y)).abs().max() < 1e-5
         both, normed = joined.forward(x, y, norm.weight, norm.bias, norm.eps)
         assert torch.equal(both, x + y) and (normed - norm(x + y)).abs().max() < 1e-5
 """
@@ -63,7 +63,7 @@ from regard.nn.kernels import cross_entropy as vocabulary
 from regard.nn.blocks.losses import cross_entropy
 from regard.types import IGNORE
 
-vocabulary.LANES = 16  # 128 columns at a time: several turns over a row, the last of them not full
+vocabulary.MAX_THREADS = 16  # 128 columns at a time: several turns over a row, the last of them not full
 torch.manual_seed(0)
 for V, P in some((300, 384), (3, 128), (128, 128), (601, 640)):
     for spread in (0.0, 0.1):
@@ -78,10 +78,10 @@ for V, P in some((300, 384), (3, 128), (128, 128), (601, 640)):
             right = torch.stack([cross_entropy(exact[i], labels[i], spread * (V - 1) / V)[0] for i in range(5)])
             right.sum().backward()
             before, losses = room.clone(), torch.full((7,), 9.0)
-            vocabulary.sweep(logits, labels, losses, V, spread, False)
+            vocabulary.cross_entropy_forward(logits, labels, losses, V, spread, False)
             assert torch.equal(room, before)
             again = torch.full((7,), 9.0)
-            vocabulary.sweep(logits, labels, again, V, spread, True)
+            vocabulary.cross_entropy_forward(logits, labels, again, V, spread, True)
             assert torch.equal(again.nan_to_num(), losses.nan_to_num()) and (losses.isnan() == (torch.arange(7) > 4)).all()
             assert (losses[:5] - right).abs().max() < 2e-5 * right.abs().max(), (V, spread, dtype)
             near = 1e-5 if dtype == torch.float32 else 4e-3
@@ -93,7 +93,7 @@ for V, P in some((300, 384), (3, 128), (128, 128), (601, 640)):
 STEP = """
 import torch
 from regard.nn.kernels import decode_attention as onestep
-from regard.nn.kernels.dispatch import plain
+from regard.nn.kernels.dispatch import eager_attention
 
 def right(qkv, k, v, at, scale, band):
     (B, H, room, d), rows = k.shape, torch.arange(len(at))
@@ -101,36 +101,36 @@ def right(qkv, k, v, at, scale, band):
     k[rows, :, at], v[rows, :, at] = key, value
     columns = torch.arange(room)
     may = (columns <= at[:, None]) & (columns > at[:, None] - (band or room))
-    return plain(q[:, :, None], k.nan_to_num(), v.nan_to_num(), may[:, None, None], scale)[0].flatten(1)
+    return eager_attention(q[:, :, None], k.nan_to_num(), v.nan_to_num(), may[:, None, None], scale)[0].flatten(1)
 
 torch.manual_seed(0)
-onestep.TILE = 128
+onestep.TILE_NUMEL = 128
 shares = set()
 for heads, d, programs in some((2, 16, 512), (2, 16, 1), (1, 80, 1), (1, 20, 9), (3, 32, 512)):
-    onestep.PROGRAMS = programs
+    onestep.TARGET_PROGRAMS = programs
     for band in some(0, 5, 1, 100, quick=2):
         room, at = 37, torch.tensor([0, 3, 36, 17])
         beyond = (torch.arange(room) >= at[:, None])[:, None, :, None]
         k, v = (torch.randn(4, heads, room, d).masked_fill(beyond, torch.nan) for _ in range(2))
-        qkv, counts = torch.randn(4, 3 * heads * d + 5)[:, 2:-3], onestep.counters(k)
+        qkv, counts = torch.randn(4, 3 * heads * d + 5)[:, 2:-3], onestep.make_counters(k)
         copies = k.clone(), v.clone()
         wanted = right(qkv, *copies, at, 0.3, band)
         for _ in range(2):  # the second step finds the counts as the first did
-            ours = onestep.step(qkv, k, v, at, counts, 0.3, band)
+            ours = onestep.launch(qkv, k, v, at, counts, 0.3, band)
             assert (ours - wanted).abs().max() < 1e-5 and not counts.any(), (heads, d, programs, band)
         assert all(torch.equal(x.nan_to_num(7), y.nan_to_num(7)) for x, y in zip((k, v), copies, strict=True))
-        shares.add(onestep.splits(k))
+        shares.add(onestep.num_splits(k))
 assert QUICK or shares == {1, 2, 4, 8}, shares
 
 # a row beyond the room harms nothing: it looks at what there is, and writes nothing
 k, v, qkv = torch.randn(2, 2, 8, 16), torch.randn(2, 2, 8, 16), torch.randn(2, 96)
 copies = k.clone(), v.clone()
-assert onestep.step(qkv, k, v, torch.tensor([8, -1]), onestep.counters(k), 0.3, 0).isfinite().all()
+assert onestep.launch(qkv, k, v, torch.tensor([8, -1]), onestep.make_counters(k), 0.3, 0).isfinite().all()
 assert torch.equal(k, copies[0]) and torch.equal(v, copies[1])
 
 low = [x.to(torch.bfloat16) for x in (qkv, k, v)]
 at = torch.tensor([5, 7])
-ours = onestep.step(*low, at, onestep.counters(k), 0.3, 0).float()
+ours = onestep.launch(*low, at, onestep.make_counters(k), 0.3, 0).float()
 assert (ours - right(*(x.float() for x in low), at, 0.3, 0)).abs().max() < 0.02
 """
 
@@ -147,7 +147,7 @@ def check(M, N, K, bias, residual, norm, activation, dtype=torch.float32):
     w, b, g, o = torch.randn(N, K + 4)[:, 4:] / K**0.5, torch.randn(N), torch.randn(K), torch.randn(K)
     x, r, w, b, g, o = (tensor.to(dtype) for tensor in (x, r, w, b, g, o))
     around = b if bias else None, activation, r if residual else None
-    ours = few.linear(x, w, *around, *((g, o, 1e-2) if norm else (None, None, 0.0))).float()
+    ours = few.launch(x, w, *around, *((g, o, 1e-2) if norm else (None, None, 0.0))).float()
     x, r, w, b, g, o = (tensor.float() for tensor in (x, r, w, b, g, o))
     right = forms[activation](F.linear(F.layer_norm(x, (K,), g, o, 1e-2) if norm else x, w, b if bias else None))
     right = right + r if residual else right
@@ -155,15 +155,15 @@ def check(M, N, K, bias, residual, norm, activation, dtype=torch.float32):
 
 torch.manual_seed(0)
 tiles = set()
-for few.REACH, few.TOGETHER in ((256, 1024), (16, 4)):
+for few.WARP_COLUMNS, few.TARGET_WARPS in ((256, 1024), (16, 4)):
     for i, options in enumerate(some(*itertools.product((True, False), repeat=3), quick=2)):
         check((1, 3, 8)[i % 3], 13, (40, 64)[i % 2], *options, "")
     for activation in some("gelu", "", "relu", "gelu_tanh"):
         check(2, 9, 50, True, True, True, activation)
     check(1, 5, 130, True, True, True, "gelu", torch.bfloat16)
-    tiles |= {few.tile(2, 9, 50), few.tile(1, 5, 130), few.tile(8, 13, 64)}
+    tiles |= {few.tile_config(2, 9, 50), few.tile_config(1, 5, 130), few.tile_config(8, 13, 64)}
 assert tiles == {(1, 1), (2, 1), (4, 4)}, tiles
-few.MEASURED[1, 5, 130] = (2, 4)
+few.TUNED_TILES[1, 5, 130] = (2, 4)
 check(1, 5, 130, True, True, True, "gelu")
 """
 
@@ -172,14 +172,14 @@ ENLARGED = """
 import torch
 from torch.nn import functional as F
 from regard.nn.kernels import upsample as enlarged
-enlarged.CHANNELS = 16
+enlarged.CHANNELS_PER_PROGRAM = 16
 torch.manual_seed(0)
 for channels in some(20, 16):
     for old, new in some(((3, 5), (6, 10)), ((6, 6), (1, 9)), ((9, 4), (5, 3)), ((1, 3), (5, 17)), quick=2):
         x, bias = torch.randn(2, channels, *old), torch.randn(channels)
         wanted = F.interpolate(x, new, mode="bilinear", align_corners=True)
         for given, more in ((None, 0.0), (bias, bias[:, None, None])):
-            assert (enlarged.forward(x, given, *new) - wanted - more).abs().max() < 1e-5, (channels, old, new)
+            assert (enlarged.upsample_forward(x, given, *new) - wanted - more).abs().max() < 1e-5, (channels, old, new)
 """
 
 NEARBY = """
@@ -188,36 +188,36 @@ from regard.nn.points import farthest_point_triton as farthest
 from regard.nn.points import knn_triton as nearby
 from regard.nn.points import knn as neighbours
 from regard.nn.points import farthest_point as spreading
-from regard.nn.points.packing import Packing
+from regard.nn.points.packing import CloudSizes
 
 torch.manual_seed(0)
-nearby.VISIT, nearby.ASK = 8, 16
+nearby.POINTS_PER_VISIT, nearby.QUERIES_PER_PROGRAM = 8, 16
 for counts, count in some(((15, 5, 20, 1), 3), ((1,), 4), ((17, 17), 16), ((20, 3), 5)):
-    total, packing = sum(counts), Packing(counts)
+    total, packing = sum(counts), CloudSizes(counts)
     for places in some(torch.randn(total, 3).round(), torch.zeros(total, 3), torch.randn(total, 3) + 1e4):
-        assert torch.equal(nearby.nearest(places, places, packing, packing, count), neighbours.nearest(places, packing, count))
-        kept = packing.thinned(3)
-        chosen = spreading.spread(places, packing, kept)
-        assert torch.equal(farthest.spread(places, packing, kept), chosen), counts
+        assert torch.equal(nearby.knn(places, places, packing, packing, count), neighbours.knn(places, packing, count))
+        kept = packing.downsampled(3)
+        chosen = spreading.farthest_point_sampling(places, packing, kept)
+        assert torch.equal(farthest.farthest_point_sampling(places, packing, kept), chosen), counts
         few = places[chosen]
-        assert torch.equal(nearby.nearest(few, places, kept, packing, 3), neighbours.nearest(few, kept, 3, places, packing))
-        found = nearby.nearest(places, few, packing, kept, count)
-        assert torch.equal(found, neighbours.nearest(places, packing, count, few, kept))
-places, packing = torch.randn(60, 3), Packing((60,))
+        assert torch.equal(nearby.knn(few, places, kept, packing, 3), neighbours.knn(few, kept, 3, places, packing))
+        found = nearby.knn(places, few, packing, kept, count)
+        assert torch.equal(found, neighbours.knn(places, packing, count, few, kept))
+places, packing = torch.randn(60, 3), CloudSizes((60,))
 places = places[places[:, 0].argsort()]  # each nearer than those before
-assert torch.equal(nearby.nearest(places, places, packing, packing, 8), neighbours.nearest(places, packing, 8))
+assert torch.equal(nearby.knn(places, places, packing, packing, 8), neighbours.knn(places, packing, 8))
 """
 
 OVERHANG = """
 import torch
 from regard.nn.kernels import ragged_tile as overhang
-from regard.nn.kernels.dispatch import plain
+from regard.nn.kernels.dispatch import eager_attention
 overhang.TILE, overhang.STAGES = 32, 1
 torch.manual_seed(0)
 for length in some(33, 90, 48, 64, 5, quick=2):
     qkv = torch.randn(2, length, 3, 2, 16)  # side by side, as one matrix makes them
     q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
-    found, wanted = overhang.forward(q, k, v, 0.3), plain(q, k, v, None, 0.3)[0]
+    found, wanted = overhang.forward(q, k, v, 0.3), eager_attention(q, k, v, None, 0.3)[0]
     assert found.shape == wanted.shape and (found - wanted).abs().max() < 1e-5, length
     assert found.transpose(1, 2).is_contiguous()
 """
