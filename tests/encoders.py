@@ -33,11 +33,11 @@ def encoder(
     texts: Sequence[str],
     labels: Sequence[str] = (),
     system: str = "bert",
-    vocabulary: int = 120,
+    vocab_size: int = 120,
     **changes: Any,
 ) -> Model:
     """A noisy model that reads texts like these."""
-    text = wordpieces(texts, vocabulary)
+    text = wordpieces(texts, vocab_size)
     sizes = dict(SIZES)
     if system == "universal-encoder":
         sizes["num_steps"] = sizes.pop("depth")

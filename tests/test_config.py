@@ -124,7 +124,7 @@ def test_columns_are_listed_once_and_folders_compared_by_their_names() -> None:
     told = str(UnknownFolderError("folder", Path("/a/long/way/resnet-50"), beside, "Train one."))
     assert told == "unknown folder '/a/long/way/resnet-50'. Did you mean '/a/long/way/resnet-18'? Train one."
     assert (
-        str(UnknownFolderError("predict", Path("mnie"), [Path("mine"), Path("x")]))
+        str(UnknownFolderError("run", Path("mnie"), [Path("mine"), Path("x")]))
         == "unknown run 'mnie'. Did you mean 'mine'?"
     )
 
@@ -174,9 +174,9 @@ def test_what_is_no_assignment_is_refused_as_it_was_written(text: str) -> None:
 
 
 FILES = {
-    "a.yaml": "train:\n  steps: 3e5\n  betas: [0.9, 0.98]\ndecode: {beam: 4}\n",
-    "a.yml": "# a remark\ntrain: {steps: 300000, betas: '0.9,0.98'}\ndecode:\n  beam: 4\n",
-    "a.json": '{"train": {"steps": "3e5", "betas": [0.9, 0.98]}, "decode": {"beam": 4}}',
+    "a.yaml": "train:\n  steps: 3e5\n  betas: [0.9, 0.98]\ndecode: {num_beams: 4}\n",
+    "a.yml": "# a remark\ntrain: {steps: 300000, betas: '0.9,0.98'}\ndecode:\n  num_beams: 4\n",
+    "a.json": '{"train": {"steps": "3e5", "betas": [0.9, 0.98]}, "decode": {"num_beams": 4}}',
 }
 
 
@@ -228,7 +228,7 @@ def test_a_strange_group_or_key_of_a_file_is_refused(text: str, tmp_path: Path) 
         resolve({}, collect_overrides([], tmp_path / "a.yaml"))
 
 
-@pytest.mark.parametrize("name", ["vocabulary", "pad", "start", "end"])
+@pytest.mark.parametrize("name", ["vocab_size", "pad_id", "bos_id", "eos_id"])
 def test_what_follows_from_the_tokenizer_cannot_be_set(name: str) -> None:
     with pytest.raises(SettingError, match=rf"model\.{name}"):
         check_tokenizer_settings({name: 3}, True)
@@ -236,11 +236,11 @@ def test_what_follows_from_the_tokenizer_cannot_be_set(name: str) -> None:
 
 
 def test_differences_are_named_by_their_whole_path() -> None:
-    old, new = {"train": {"rate": 0.1, "betas": [0.9, 0.98]}, "seed": 1}, {"train": {"rate": 0.2, "betas": (0.9, 0.98)}}
+    old, new = {"train": {"lr": 0.1, "betas": [0.9, 0.98]}, "seed": 1}, {"train": {"lr": 0.2, "betas": (0.9, 0.98)}}
     assert diff_settings(old, new) == ["seed: 1 -> None", "train.lr: 0.1 -> 0.2"] and diff_settings(old, old) == []
 
 
 def test_names_with_dots_at_the_top_of_a_file_mean_what_they_mean_on_a_command_line(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text("data.vocab_size: 400\ntrain: {steps: 5}\ntrain.rate: 0.1\n")
-    assert read_settings(path) == {"data": {"vocab_size": 400}, "train": {"steps": 5, "rate": 0.1}}
+    path.write_text("data.vocab_size: 400\ntrain: {steps: 5}\ntrain.lr: 0.1\n")
+    assert read_settings(path) == {"data": {"vocab_size": 400}, "train": {"steps": 5, "lr": 0.1}}

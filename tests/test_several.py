@@ -135,7 +135,7 @@ def test_a_single_class_is_one_of_several_labels_but_not_the_other_way() -> None
         losses.append(TASK.loss(model, batch)[0])
     near(*losses)
     with pytest.raises(DataError, match="several"):
-        TASK.loss(model_of(head_options=""), batch)
+        TASK.loss(model_of(pair=""), batch)
     with pytest.raises(DataError, match="'blue'"):
         TASK.encode([replace(SAMPLES[0], label_set=("red", "blue"))], model.tokenizer, model.config, 24, labels=LABELS)
 
@@ -294,7 +294,7 @@ def test_many_classes_are_told_and_drawn_alike_of_texts_and_of_pictures(many: in
     scores, answers = model.task.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
     assert ({"each", "confused"} if many > 24 else {"confusion"}) <= set(scores) and ("top5" in scores) == (many > 5)
     assert ("confusion" in scores) == (many <= 24)
-    drawn = model.task.draw(tmp_path, samples, answers)
+    drawn = model.task.save_figures(tmp_path, samples, answers)
     assert drawn == ["classes.png" if many > 24 else "confusion.png"] and (tmp_path / drawn[0]).exists()
     assert TASK.save_figures(tmp_path, [LabeledText("", "", sample.label) for sample in samples], answers) == drawn
 

@@ -45,7 +45,7 @@ def encoded_of(model: regard.Model, samples: list[QASample], longest: int = 48, 
 
 
 def test_the_label_is_the_tokens_of_the_answer() -> None:
-    model = encoder("qa", TEXTS, length=48)
+    model = encoder("qa", TEXTS, max_length=48)
     encoded = encoded_of(model, SAMPLES)
     assert len(encoded) == 3
     ids, places = model.tokenizer.encode_offsets([CONTEXT])[0]
@@ -71,7 +71,7 @@ def test_part_of_a_word_is_answered_by_the_word() -> None:
 
 
 def test_a_long_context_is_read_in_windows_and_the_answer_stands_in_those_that_hold_it() -> None:
-    model = encoder("qa", TEXTS, length=24)
+    model = encoder("qa", TEXTS, max_length=24)
     context = " ".join([CONTEXT] * 4) + " In Paris."
     sample = QASample("where", context, ("Paris",), (context.index("Paris"),), path="a", line=1)
     encoded = encoded_of(model, [sample])
@@ -101,7 +101,7 @@ def reference(model: regard.Model, encoded: Any) -> Tensor:
 
 
 def test_the_loss_is_the_same_alone_padded_and_packed_with_gradients() -> None:
-    model = encoder("qa", TEXTS, length=48)
+    model = encoder("qa", TEXTS, max_length=48)
     encoded = encoded_of(model, [*SAMPLES, span("a", "mat", "on a mat")])
     right = reference(model, encoded)
     for shape in (None, PackedSampler(TASK.lengths(encoded), 160, 0).shape):
@@ -114,7 +114,7 @@ def test_the_loss_is_the_same_alone_padded_and_packed_with_gradients() -> None:
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_the_answer_is_the_best_stretch_of_all_windows(silent: bool) -> None:
-    model = encoder("qa", TEXTS, (NO_ANSWER,) if silent else (), length=24)
+    model = encoder("qa", TEXTS, (NO_ANSWER,) if silent else (), max_length=24)
     context = " ".join([CONTEXT] * 2)
     sample = QASample("where did it sleep", context, (), (), False)
     answer = model.predict(("where did it sleep", context), length=5)
@@ -139,7 +139,7 @@ def test_the_answer_is_the_best_stretch_of_all_windows(silent: bool) -> None:
 
 
 def test_together_as_alone() -> None:
-    model = encoder("qa", TEXTS, length=24)
+    model = encoder("qa", TEXTS, max_length=24)
     items = [("who sat", CONTEXT), ("where", "in rome"), ("what", CONTEXT * 3)]
     for item, together in zip(items, model.predict(items), strict=True):
         alone = model.predict(item)
@@ -156,7 +156,7 @@ def test_what_is_no_question_is_refused(wrong: Any) -> None:
 
 
 def test_the_threshold_that_is_told_is_not_rounded_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = encoder("qa", TEXTS, (NO_ANSWER,), length=48)
+    model = encoder("qa", TEXTS, (NO_ANSWER,), max_length=48)
     samples, doubts = [span("who sat", "cat"), span("what did who say")], (1.2341, 1.2342)
     answers = [Prediction("cat", (1.0,), (), {"answers": [{"value": "cat"}], "doubt": doubt}) for doubt in doubts]
     monkeypatch.setattr(type(TASK), "_answers", lambda *_: answers)

@@ -78,7 +78,7 @@ def test_steps_are_one_layer_of_torch_again_and_again() -> None:
     states = body(Batch(x, lengths, target))
     near(states.sequence, right, 1e-10)
     near(states.cross_states[0], context[0], 1e-10)
-    assert states.act_steps is None and not states.side
+    assert states.act_steps is None and not states.aux_losses
     weights = noise(2, 4, 12, seed=3)
     (states.sequence * weights).sum().backward()
     (right * weights).sum().backward()
@@ -110,7 +110,7 @@ def test_a_later_token_sees_earlier_ones_that_have_stopped_at_every_step(label: 
         state = model.body.start(replace(batch, decoder_inputs=target[:, :1]), room)
         for at in range(8):
             near(model.body.step(target[:, at], state), whole[:, at], 1e-10)
-    steps = states.side["target_ponder"]
+    steps = states.aux_losses["target_ponder"]
     later = [(steps[:, at + 1 :] > steps[:, at : at + 1]).any() for at in range(7)]
     assert any(map(bool, later)), "some token of this test thinks for longer than one before it"
     assert len(state.layers) == model.config.max_steps
@@ -156,13 +156,13 @@ def test_padding_does_not_ponder_and_changes_nothing(label: str) -> None:
         batch = collate(model, samples, [row])
         alone, length = model.body(batch), batch.inputs.shape[1]
         assert torch.equal(together.act_steps[row, :length], alone.act_steps[0])
-        assert not together.ponder[row, length:].any()
-        assert torch.equal(packed.act_steps[0, at : at + length], alone.ponder[0])
+        assert not together.act_steps[row, length:].any()
+        assert torch.equal(packed.act_steps[0, at : at + length], alone.act_steps[0])
         near(together.sequence[row, : alone.sequence.shape[1]], alone.sequence[0], 1e-10)
         at += length
     assert not packed.act_steps[0, at:].any()
-    assert len(together.ponder.unique()) > 2
-    near(together.side["penalty"], packed.side["penalty"], 1e-10)
+    assert len(together.act_steps.unique()) > 2
+    near(together.aux_losses["penalty"], packed.aux_losses["penalty"], 1e-10)
 
 
 def test_steps_cost_while_a_model_learns_and_not_when_it_is_judged() -> None:
@@ -175,12 +175,12 @@ def test_steps_cost_while_a_model_learns_and_not_when_it_is_judged() -> None:
     near(learnt - judged, states.aux_losses["penalty"])
     asked = batch.labels != IGNORE
     free = model.body(replace(batch, labels=None))
-    spent = [states.act_steps, states.side["target_ponder"]]
-    assert torch.equal(free.side["target_ponder"], spent[1]), "labels change no state"
+    spent = [states.act_steps, states.aux_losses["target_ponder"]]
+    assert torch.equal(free.aux_losses["target_ponder"], spent[1]), "labels change no state"
     low = 0.01 * (spent[1][asked].sum() + count * spent[0].sum() / (spent[0] > 0).sum())
     high = low + 0.01 * 2 * count
-    assert low < states.side["penalty"] < high, "remainders are between 0 and 1"
-    states.side["penalty"].backward()
+    assert low < states.aux_losses["penalty"] < high, "remainders are between 0 and 1"
+    states.aux_losses["penalty"].backward()
     assert model.body.encoder.halting.gate.weight.grad.abs().sum() > 0
     assert model.body.decoder.halting.gate.weight.grad.abs().sum() > 0
 
@@ -224,7 +224,7 @@ def test_an_answer_tells_how_long_its_question_was_thought_about() -> None:
     model.body.pad = 5
     one, other = model.predict(["1 2 3", "5"], num_beams=1)
     assert len(one.extra["steps"]) == 4 and len(other.extra["steps"]) == 2
-    assert model.predict("5", beam=1).extra["steps"] == other.extra["steps"]
+    assert model.predict("5", num_beams=1).extra["steps"] == other.extra["steps"]
 
 
 @pytest.mark.parametrize(
