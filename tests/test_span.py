@@ -50,8 +50,8 @@ def test_the_label_is_the_tokens_of_the_answer() -> None:
     assert len(encoded) == 3
     ids, places = model.tokenizer.encode_offsets([CONTEXT])[0]
     for number, sample in enumerate(SAMPLES):
-        row, (first, last) = encoded.sides["text"][number].tolist(), encoded.sides["label"][number].tolist()
-        second = int(encoded.sides["second"][number][0])
+        row, (first, last) = encoded.fields["text"][number].tolist(), encoded.fields["label"][number].tolist()
+        second = int(encoded.fields["second"][number][0])
         assert (
             row[second:-1] == ids
             and row[0] == model.config.bos_id
@@ -78,10 +78,10 @@ def test_a_long_context_is_read_in_windows_and_the_answer_stands_in_those_that_h
     ids, places = model.tokenizer.encode_offsets([context])[0]
     held = 0
     for row in range(len(encoded)):
-        first, second = window_start(encoded, row), int(encoded.sides["second"][row][0])
-        window = encoded.sides["text"][row].tolist()[second:-1]
-        assert window == ids[first : first + len(window)] and len(encoded.sides["text"][row]) <= 24
-        a, b = encoded.sides["label"][row].tolist()
+        first, second = window_start(encoded, row), int(encoded.fields["second"][row][0])
+        window = encoded.fields["text"][row].tolist()[second:-1]
+        assert window == ids[first : first + len(window)] and len(encoded.fields["text"][row]) <= 24
+        a, b = encoded.fields["label"][row].tolist()
         if (a, b) != (0, 0):
             held += 1
             assert context[places[first + a - second][0] : places[first + b - second][1]] == "Paris"
@@ -92,10 +92,10 @@ def reference(model: regard.Model, encoded: Any) -> Tensor:
     """−log p of both ends, halved, of each row alone."""
     total = torch.zeros((), dtype=torch.float64)
     for row in range(len(encoded)):
-        x = torch.from_numpy(encoded.sides["text"][row].astype(np.int64))[None]
-        types = (torch.arange(x.shape[1]) >= int(encoded.sides["second"][row][0])).long()[None]
+        x = torch.from_numpy(encoded.fields["text"][row].astype(np.int64))[None]
+        types = (torch.arange(x.shape[1]) >= int(encoded.fields["second"][row][0])).long()[None]
         logs = model.logits(x, token_types=types)[0].log_softmax(0)
-        first, last = encoded.sides["label"][row].tolist()
+        first, last = encoded.fields["label"][row].tolist()
         total = total - (logs[first, 0] + logs[last, 1]) / 2
     return total
 
@@ -117,7 +117,7 @@ def test_the_answer_is_the_best_stretch_of_all_windows(silent: bool) -> None:
     model = encoder("qa", TEXTS, (NO_ANSWER,) if silent else (), max_length=24)
     context = " ".join([CONTEXT] * 2)
     sample = QASample("where did it sleep", context, (), (), False)
-    answer = model.predict(("where did it sleep", context), length=5)
+    answer = model.predict(("where did it sleep", context), max_new_tokens=5)
     encoded = TASK.encode([sample], model.tokenizer, model.config, 24)
     _, places = model.tokenizer.encode_offsets([context])[0]
     best, nothing = (-np.inf, 0, 0), np.inf
@@ -135,7 +135,7 @@ def test_the_answer_is_the_best_stretch_of_all_windows(silent: bool) -> None:
     assert answer.extra["answers"][0]["value"] == text
     assert answer.extra["doubt"] == pytest.approx(nothing - best[0])
     assert answer.value == ("" if silent and nothing > best[0] else text)
-    assert 0 < answer.scores[0] <= 1
+    assert 0 < answer.score[0] <= 1
 
 
 def test_together_as_alone() -> None:
@@ -143,7 +143,7 @@ def test_together_as_alone() -> None:
     items = [("who sat", CONTEXT), ("where", "in rome"), ("what", CONTEXT * 3)]
     for item, together in zip(items, model.predict(items), strict=True):
         alone = model.predict(item)
-        assert alone.value == together.value and alone.scores == pytest.approx(together.score)
+        assert alone.value == together.value and alone.score == pytest.approx(together.score)
     one, other = model.predict([{"question": "where", "context": "in rome"}, "where\tin rome"])
     assert one == other
 
@@ -159,7 +159,7 @@ def test_the_threshold_that_is_told_is_not_rounded_away(monkeypatch: pytest.Monk
     model = encoder("qa", TEXTS, (NO_ANSWER,), max_length=48)
     samples, doubts = [span("who sat", "cat"), span("what did who say")], (1.2341, 1.2342)
     answers = [Prediction("cat", (1.0,), (), {"answers": [{"value": "cat"}], "doubt": doubt}) for doubt in doubts]
-    monkeypatch.setattr(type(TASK), "_answers", lambda *_: answers)
+    monkeypatch.setattr(type(TASK), "_predictions", lambda *_: answers)
     scores, _ = TASK.evaluate(model, encoded_of(model, samples), DecodeSettings(), DataSettings(), None)
     assert scores["best_exact"] == 100 and doubts[0] <= scores["best_exact_threshold"] < doubts[1]
     again, _ = TASK.evaluate(
