@@ -77,7 +77,7 @@ def test_pictures_are_answered_however_they_are_given(run: Path, album: Path) ->
     assert made.predict([]) == []
 
 
-@pytest.mark.parametrize("settings", [{}, {"beam": 3, "best": 2}, {"sample": True, "seed": 4, "best": 2}])
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True, "seed": 4, "num_return_sequences": 2}])
 def test_a_picture_is_answered_as_it_is_alone(settings: dict[str, Any], album: Path) -> None:
     made = model(album)
     some = [str(album / "images" / f"n {number}.png") for number in range(5)]
@@ -85,16 +85,16 @@ def test_a_picture_is_answered_as_it_is_alone(settings: dict[str, Any], album: P
     whole = TASK.predict(made, some, decode)
     for number, path in enumerate(some):
         (alone,) = TASK.predict(made, [path], decode, first=number)
-        assert alone.value == whole[number].value and alone.scores == pytest.approx(whole[number].scores, rel=1e-9)
-    assert len(whole[0].extra["alternatives"]) == settings.get("best", 1)
+        assert alone.value == whole[number].value and alone.score == pytest.approx(whole[number].score, rel=1e-9)
+    assert len(whole[0].extra["alternatives"]) == settings.get("num_return_sequences", 1)
 
 
 def test_answers_end_where_the_model_or_a_person_says(album: Path) -> None:
-    made = model(album, length=7)
+    made = model(album, max_length=7)
     path = str(album / "images" / "n 1.png")
     made.body.out.bias.data[made.config.eos_id] = -99
-    assert len(made.predict(path).extra["ids"]) == 7 and len(made.predict(path, length=3).extra["ids"]) == 3
-    assert len(made.predict(path, length=50).extra["ids"]) == 7 and not made.predict(path).extra["ended"]
+    assert len(made.predict(path).extra["ids"]) == 7 and len(made.predict(path, max_new_tokens=3).extra["ids"]) == 3
+    assert len(made.predict(path, max_new_tokens=50).extra["ids"]) == 7 and not made.predict(path).extra["ended"]
     made.body.out.bias.data[[made.config.pad_id, made.config.bos_id]] = 99
     assert not {made.config.pad_id, made.config.bos_id} & set(made.predict(path).extra["ids"]), "they are never said"
 
@@ -133,7 +133,7 @@ def test_a_run_learns_scores_and_draws(run: Path, album: Path) -> None:
 
 
 def test_pictures_are_divided_not_captions(run: Path, album: Path) -> None:
-    assert len({TASK.key(sample) for sample in samples(album)}) == 30
+    assert len({TASK.split_key(sample) for sample in samples(album)}) == 30
     held = {row["picture"] for row in evaluate(run).rows}
     assert len(held) == facts(run)["found"]["valid"]
     learnt = TextTokenizer.train_sentence_bpe(
@@ -183,9 +183,9 @@ def test_training_starts_from_a_folder(run: Path, album: Path, tmp_path: Path) -
     made = train(album, tmp_path / "on", "train.steps=1", "train.lr=1e-9", "train.eval_every=1", model=str(run))
     assert made.require_tokenizer().fingerprint() == regard.load(run).require_tokenizer().fingerprint()
     assert facts(tmp_path / "on")["scores"]["exact"] == 100.0
-    with pytest.raises(SettingError, match=r"data\.vocabulary"):
+    with pytest.raises(SettingError, match=r"data\.vocab_size"):
         train(album, tmp_path / "no", "data.vocab_size=280", model=str(run))
-    with pytest.raises(SettingError, match=r"model\.vocabulary"):
+    with pytest.raises(SettingError, match=r"model\.vocab_size"):
         train(album, tmp_path / "no", "model.vocab_size=280")
 
 

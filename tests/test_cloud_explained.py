@@ -44,7 +44,7 @@ def test_shares_are_the_weights_of_the_attention_averaged_over_channels(task: st
     points: PointProcessor = model.require_point_processor()
     with torch.no_grad(), record_attention(model.body) as seen:
         states = model.body(Batch(torch.from_numpy(points.prepare(whole)[0])[None]))
-    levels = [states.side[f"level{n}"].numpy() for n in range(3)]
+    levels = [states.aux_losses[f"level{n}"].numpy() for n in range(3)]
     assert len(found.attention.layers) == len(seen.records) == (4 if task == "classify" else 7)
     for look, layer in zip(seen.records, found.attention.layers, strict=True):
         level = levels[layer.level]
@@ -92,7 +92,7 @@ def test_of_a_large_level_only_what_is_asked_is_kept(monkeypatch: pytest.MonkeyP
 
 
 def test_an_explanation_is_saved_as_page_picture_or_numbers(tmp_path: Path) -> None:
-    found = explained(made("classify", PointProcessor(40, "unit")), cloud(80), at=3)
+    found = explained(made("classify", PointProcessor(40, "unit_sphere")), cloud(80), at=3)
     assert found.attention is not None and len(found.attention.coordinates) == 40
     for ending in ("html", "png", "svg"):
         assert found.save(tmp_path / f"it.{ending}").stat().st_size > 1000
@@ -112,7 +112,7 @@ def test_an_explanation_is_saved_as_page_picture_or_numbers(tmp_path: Path) -> N
 def folders(tmp_path: Path) -> Path:
     """A model of each task, and clouds to ask it."""
     for task in POINT_TASKS:
-        made(task, PointProcessor(64, "unit")).float().save(tmp_path / task)
+        made(task, PointProcessor(64, "unit_sphere")).float().save(tmp_path / task)
     (tmp_path / "scans").mkdir()
     for number in range(2):
         write_ply(tmp_path / "scans" / f"room{number}.ply", read_cloud(f"rooms#part=test,points=150,number={number}"))

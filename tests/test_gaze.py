@@ -98,14 +98,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, list[np.ndarr
 
 def test_a_swin_is_explained_by_the_weights_of_the_published_one(pair: Any) -> None:
     model, right, logits = pair
-    near(model.logits(model.processor.normalise(_bytes(model))), logits, 1e-10)
+    near(model.logits(model.processor.normalize(_bytes(model))), logits, 1e-10)
     found = model.explain(PICTURE)
     assert [layer.shape[1:] for layer in found.attention] == [GRIDS[n] for n in (0, 0, 1, 1, 1, 2, 2, 3, 3)]
     for own, matrix in zip(found.attention, right, strict=True):
         near(torch.from_numpy(own).flatten(1), torch.from_numpy(matrix.mean(1)), 1e-10)
-    assert found.lattice == GRIDS[0] and found.scene is not None
+    assert found.query_grid == GRIDS[0] and found.image_attention is not None
     for number, matrix in ((0, right[0]), (1, right[1])):  # of every place
-        each = torch.from_numpy(found.scene.sights[0].each[number]).flatten(2).double()
+        each = torch.from_numpy(found.image_attention.stages[0].stored_maps[number]).flatten(2).double()
         near(each, torch.from_numpy(matrix).transpose(0, 1), 1e-6)
     row, column = 33, 20
     found = model.explain(PICTURE, at=(row, column))
@@ -114,7 +114,7 @@ def test_a_swin_is_explained_by_the_weights_of_the_published_one(pair: Any) -> N
         side = 2 * 2**stage
         place = row // side * GRIDS[stage][1] + column // side
         near(torch.from_numpy(own).flatten(1), torch.from_numpy(matrix[:, place]), 1e-10)
-    assert set(found.ways) == {"roll-out"}  # a class is not read from one place
+    assert set(found.method_maps) == {"roll-out"}  # a class is not read from one place
 
 
 def test_roll_out_goes_through_windows_and_merging(pair: Any) -> None:
@@ -128,9 +128,9 @@ def test_roll_out_goes_through_windows_and_merging(pair: Any) -> None:
             matrix = next(layer).mean(0) + np.eye(len(state))
             state = matrix / matrix.sum(1, keepdims=True) @ state
     found = model.explain(PICTURE)
-    assert found.ways["roll-out"].shape == GRIDS[0]
-    near(torch.from_numpy(found.ways["roll-out"]).flatten(), torch.from_numpy(state.mean(0)), 1e-10)
-    place = model.explain(PICTURE, at=(40, 9)).ways["roll-out"]
+    assert found.method_maps["roll-out"].shape == GRIDS[0]
+    near(torch.from_numpy(found.method_maps["roll-out"]).flatten(), torch.from_numpy(state.mean(0)), 1e-10)
+    place = model.explain(PICTURE, at=(40, 9)).method_maps["roll-out"]
     near(torch.from_numpy(place).flatten(), torch.from_numpy(state[2 * 3 + 0]), 1e-10)
 
 
@@ -170,7 +170,7 @@ def test_what_counted_is_joined_through_windows_and_merging(pair: Any, task: str
         state = state + whole @ state
     parts.append((state - before).mean(0))
     right = parts[-1] if task == "classify" else sum(parts) / len(parts)
-    found = model.explain(PICTURE).ways["gradient × attention"]
+    found = model.explain(PICTURE).method_maps["gradient × attention"]
     near(torch.from_numpy(found).flatten(), torch.from_numpy(right / right.sum()), 1e-9)
 
 
@@ -206,7 +206,7 @@ def test_an_imagegpt_is_explained_by_the_weights_of_the_published_one(tmp_path: 
     with torch.no_grad():
         said = peer(read, output_attentions=True)
     found = model.explain(PICTURE, at=(3, 1)) if task == "draw" else model.explain(PICTURE)
-    assert set(found.ways) == {"roll-out", "gradient × attention"} and found.positions.shape == (25, 25)
+    assert set(found.method_maps) == {"roll-out", "gradient × attention"} and found.position_similarity.shape == (25, 25)
     for own, right in zip(found.attention, said.attentions, strict=True):
         if task == "draw":  # what was looked at by the 16th pixel: the sign, which has no place, and 15 pixels
             near(torch.from_numpy(own).flatten(1)[:, :16], right[0, :, 16, 1:17])
@@ -219,14 +219,14 @@ def test_an_imagegpt_is_explained_by_the_weights_of_the_published_one(tmp_path: 
         logs = said.logits[0, 16, :11].log_softmax(-1)
         assert found.facts["its colour"].startswith(f"{100 * float(logs[ids[0, 16]].exp()):.1f} %")
         middle = model.explain(PICTURE)
-        assert middle.at == (2, 2) and middle.ways["roll-out"].ravel()[12:].sum() == 0
+        assert middle.query_pixel == (2, 2) and middle.method_maps["roll-out"].ravel()[12:].sum() == 0
 
 
 def test_what_made_a_colour_likely_is_the_same_with_all_that_follows_it() -> None:
     """Only what stands before a pixel is read again for the gradient: against the whole row."""
     model = made("imagegpt", "draw")
-    found = model.explain(PICTURE, at=(2, 3)).ways["gradient × attention"]
-    ids = torch.from_numpy(model.processor.ids(PICTURE))[None]
+    found = model.explain(PICTURE, at=(2, 3)).method_maps["gradient × attention"]
+    ids = torch.from_numpy(model.processor.encode(PICTURE))[None]
     x = torch.cat([torch.full((1, 1), 11), ids[:, :-1]], 1)
     with torch.enable_grad(), record_attention(model.body, gradients=True) as seen:
         logs = model.logits(x)[0, 13].log_softmax(-1)
@@ -268,23 +268,23 @@ def test_to_be_watched_changes_no_answer(system: str, task: str) -> None:
 def test_every_system_with_attention_is_laid_over_the_picture(system: str, task: str, tmp_path: Path) -> None:
     model = made(system, task)
     found = model.explain(PICTURE)
-    assert set(found.ways) == {"roll-out", "gradient × attention"}
-    for grid in found.ways.values():
+    assert set(found.method_maps) == {"roll-out", "gradient × attention"}
+    for grid in found.method_maps.values():
         assert grid.min() >= 0 and grid.sum() == pytest.approx(1)
     assert found.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     layers = len(found.attention)
     assert found.save(tmp_path / "b.svg", layer=layers, head=1).read_text().count(f"layer {layers}") >= 1
     data = json.loads(found.save(tmp_path / "a.json").read_text())
-    assert np.allclose(data["attention"][-1], found.attention[-1]) and data["layers"] == list(found.names)
+    assert np.allclose(data["attention"][-1], found.attention[-1]) and data["layers"] == list(found.layer_names)
     page = found.save(tmp_path / "a.html").read_text("utf-8")
     data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
-    assert len(data["attention"]) == len(data["each"]) == layers and data["lattice"] == list(found.lattice)
-    assert set(data["about"]) == {*found.ways, "attention"} and all(data["about"].values()), (
+    assert len(data["attention"]) == len(data["each"]) == layers and data["lattice"] == list(found.query_grid)
+    assert set(data["about"]) == {*found.method_maps, "attention"} and all(data["about"].values()), (
         "what each map means is told"
     )
     assert data["unit"] == ("pixel" if system == "imagegpt" else "place")
-    assert found.scene is not None
-    each = found.scene.sights[-1].each[-1]
+    assert found.image_attention is not None
+    each = found.image_attention.stages[-1].stored_maps[-1]
     read = np.frombuffer(base64.b64decode(data["each"][-1]["bytes"]), np.uint8).reshape(each.shape) / 255
     most = np.array(data["each"][-1]["most"]).reshape(*each.shape[:2], 1, 1)
     assert np.allclose(read * most, each, atol=each.max() / 255)
@@ -296,7 +296,7 @@ def test_every_system_with_attention_is_laid_over_the_picture(system: str, task:
 
 def test_of_maps_one_pixel_can_be_asked() -> None:
     model = made("swin", "segment")
-    one, other = (model.explain(PICTURE, at=at).ways for at in ((1, 1), (14, 14)))
+    one, other = (model.explain(PICTURE, at=at).method_maps for at in ((1, 1), (14, 14)))
     assert set(one) == {"roll-out", "gradient × attention"}
     assert one["roll-out"].argmax() != other["roll-out"].argmax()
     assert not np.allclose(one["gradient × attention"], other["gradient × attention"])
@@ -306,7 +306,7 @@ def test_convolutions_have_no_heads_and_are_explained_by_their_last_map() -> Non
     for task in ("classify", "segment", "depth"):
         model = made("resnet", task)
         found = model.requires_grad_(False).explain(PICTURE)
-        assert set(found.ways) == {"what counted"} and not found.attention
+        assert set(found.method_maps) == {"what counted"} and not found.attention
         with pytest.raises(RegardError, match="attention"):
             found.save("a.png", layer=1)
         with pytest.raises(RegardError, match="attention"):
