@@ -77,7 +77,10 @@ def test_pictures_are_answered_however_they_are_given(run: Path, album: Path) ->
     assert made.predict([]) == []
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True, "seed": 4, "num_return_sequences": 2}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True, "seed": 4, "num_return_sequences": 2}],
+)
 def test_a_picture_is_answered_as_it_is_alone(settings: dict[str, Any], album: Path) -> None:
     made = model(album)
     some = [str(album / "images" / f"n {number}.png") for number in range(5)]
@@ -281,5 +284,5 @@ def test_commands_say_what_is_wrong_in_a_sentence(run: Path, album: Path, tmp_pa
 
 def test_a_preset_is_told_of(run: Path, capsys: Any) -> None:
     assert regard_says("info", "speaker-tiny") == 0
-    assert "for a picture of 16 x 16 and 16 tokens" in capsys.readouterr().out
+    assert "a picture of 16 x 16 and 16 tokens" in capsys.readouterr().out
     assert regard_says("list", "tasks") == 0 and "caption" in capsys.readouterr().out

@@ -201,12 +201,15 @@ def test_a_model_of_texts_or_pictures_given_a_cloud_says_what_it_wants(folders: 
 
 def test_presets_and_runs_are_told_about(folders: Path, cli: Cli) -> None:
     told = cli("info", "point-tiny")
-    assert told.code == 0 and "a cloud of 1,024 points" in told.out and " 0.0 MFLOP" not in told.out
-    assert "MFLOP" in cli("info", str(folders / "segment") + "/").out
+    assert told.code == 0 and "a cloud of 1,024 points" in told.out and "\n0.00 GFLOP" not in told.out
+    assert "GFLOP" in cli("info", str(folders / "segment") + "/").out
     listed = cli("list", "tasks").out
-    assert listed.count("point clouds") == 2
+    assert listed.count("Point-cloud") == 2
     settings = cli("list", "settings").out
-    assert all(f"data.{name} " in settings for name in ("points", "voxel", "block", "turn", "jitter", "drop", "frame"))
+    assert all(
+        f"data.{name} " in settings
+        for name in ("num_points", "voxel_size", "block_size", "rotate", "jitter", "point_dropout", "point_norm")
+    )
 
 
 def test_clouds_are_checked(folders: Path) -> None:

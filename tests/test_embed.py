@@ -128,7 +128,8 @@ def test_small_letters_where_a_folder_asks_for_them(published: Path) -> None:
     text = regard.processors.tokenizer.tokenizer.TextTokenizer.load(folder)
     config = regard.load(published).config
     rows = [
-        Embed(Pooling(lowercase=lower))._encode_texts(["The CAT"], text, config, 99)[0][0].tolist() for lower in (True, False)
+        Embed(Pooling(lowercase=lower))._encode_texts(["The CAT"], text, config, 99)[0][0].tolist()
+        for lower in (True, False)
     ]
     assert rows[0] == Embed()._encode_texts(["the cat"], text, config, 99)[0][0].tolist() != rows[1]
 
@@ -272,7 +273,9 @@ def test_a_pair_alone_has_nothing_to_learn(model: Model) -> None:
 def test_cosines_are_exact_where_the_body_is_not(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of sixteen bits, 20 times a cosine would be wrong by a tenth."""
     batch = model.task.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
-    monkeypatch.setattr(model.body, "forward", lambda rows: regard.types.BodyOutput(noise(*rows.inputs.shape, 12).float()))
+    monkeypatch.setattr(
+        model.body, "forward", lambda rows: regard.types.BodyOutput(noise(*rows.inputs.shape, 12).float())
+    )
     monkeypatch.setattr(model.body, "has_pooler", False)
     right = model.task.loss(model, batch)[0]
     with torch.autocast("cpu", torch.bfloat16):
