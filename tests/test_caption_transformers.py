@@ -75,7 +75,7 @@ def test_a_captioner_is_torchs_encoder_and_decoder_on_the_places_of_a_map(
     assert batch.decoder_inputs is not None
     encoder, decoder = torchs(body, norm)
     rows, columns = height // 16, width // 16
-    x = body.eyes.body.maps(batch.inputs)[-1].permute(0, 2, 3, 1).reshape(3, rows * columns, 12)
+    x = body.eyes.body.feature_maps(batch.inputs)[-1].permute(0, 2, 3, 1).reshape(3, rows * columns, 12)
     x = x @ body.project.weight.T + body.project.bias
     if places == "learned":
         x = x + body.places.table

@@ -60,7 +60,7 @@ class Sorting(ImageGeneration):
     """Tells classes of pictures apart, as a head on the body's summary does."""
 
     name = "classify"
-    labelled = True
+    has_labels = True
 
     def adapt_config(self, config: Any) -> Any:
         return replace(config, lm_head=False)
@@ -336,7 +336,7 @@ def test_cached_steps_equal_one_pass() -> None:
     state = model.body.start(Batch(x[:, :3]))
     for place_ in range(2, 16):
         near(model.body.step(x[:, place_], state), whole[:, place_])
-    fixed = model.body.start(Batch(x[:, :5]), max_cache_len=16)
+    fixed = model.body.start(Batch(x[:, :5]), max_positions=16)
     for place_ in range(4, 16):
         near(model.body.step(x[:, place_], fixed), whole[:, place_])
 

@@ -276,7 +276,7 @@ def test_a_saved_model_answers_as_before(case: str, tmp_path: Path) -> None:
     layout = {"rotary": "interleaved", "rotary-halves": "halves"}.get(kind)
     assert getattr(back.body.decoder.position, "layout", None) == layout
     if SYSTEMS[name].published.model_type:
-        with pytest.raises(WeightsError, match=f"relative={kind}"):
+        with pytest.raises(WeightsError, match=f"relative_position={kind}"):
             regard.save(model, tmp_path / "theirs")
 
 

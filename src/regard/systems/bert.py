@@ -169,7 +169,7 @@ def unsupported_by_layout(config: Config) -> str:
         return ""
     return (
         "the published layout knows learned positions only; this model has "
-        f"positions={config.position_embedding} and relative={config.relative_position}."
+        f"position_embedding={config.position_embedding} and relative_position={config.relative_position}."
     )
 
 

@@ -142,7 +142,7 @@ def unsupported_by_layout(config: Config) -> str:
     if config.position_embedding != "learned" or config.relative_position != "none":
         return (
             "the published layout knows learned positions only; this model has "
-            f"positions={config.position_embedding} and relative={config.relative_position}."
+            f"position_embedding={config.position_embedding} and relative_position={config.relative_position}."
         )
     if config.ffn_dim == 4 * config.width:
         return ""

@@ -316,7 +316,7 @@ def unsupported_by_layout(config: Config) -> str:
         return ""
     return (
         "the published layout knows post-norm and [sin | cos] positions only; this model has "
-        f"norm={config.norm_position}, positions={config.position_embedding} and relative={config.relative_position}."
+        f"norm_position={config.norm_position}, position_embedding={config.position_embedding} and relative_position={config.relative_position}."
     )
 
 
