@@ -52,7 +52,9 @@ def test_fixed_shapes_find_what_growing_ones_find(settings: DecodeSettings, rows
             for mine, theirs in zip(ours, right, strict=True):
                 assert [f.has_eos for f in mine] == [f.has_eos for f in theirs]
                 for a, b in zip(mine, theirs, strict=True):
-                    assert a.score == pytest.approx(b.score, rel=1e-10) and a.log_probs == pytest.approx(b.log_probs, rel=1e-9)
+                    assert a.score == pytest.approx(b.score, rel=1e-10) and a.log_probs == pytest.approx(
+                        b.log_probs, rel=1e-9
+                    )
     assert len(_graph_caches[model.body].entries) == 1
 
 

@@ -43,7 +43,9 @@ class Noting(ForwardBackward):
 def seeds(done: int = 0, **more: Any) -> list[int]:
     settings = TrainSettings(**{"steps": 3, "grad_accum": 2, "precision": "float32", **more})
     model, ids = small(), torch.arange(3, 9).view(2, 3)
-    noting = Noting(LossModule(model, Translate(), LossWeights()), settings, model.device, ProcessGroup(), static_shape=False)
+    noting = Noting(
+        LossModule(model, Translate(), LossWeights()), settings, model.device, ProcessGroup(), static_shape=False
+    )
     noting.seeds = []
     batches = (Batch(ids, decoder_inputs=ids, labels=ids) for _ in micro_batch_indices(done, settings, ProcessGroup()))
     list(train_loop(model, noting, batches, torch.optim.SGD(model.parameters()), settings, done))

@@ -130,7 +130,9 @@ def rows(length: int = 16, colours: int = 11) -> Tensor:
 
 @tasks
 @pytest.mark.parametrize("length", [16, 7])
-@pytest.mark.parametrize("changes", [{}, {"norm_eps": 1e-2}, {"ffn_dim": 48, "heads": 2}, {"image_size": 5, "num_colors": 12}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm_eps": 1e-2}, {"ffn_dim": 48, "heads": 2}, {"image_size": 5, "num_colors": 12}]
+)
 def test_logits_and_gradients_are_theirs(task: str, changes: dict[str, Any], length: int) -> None:
     model, x = model_of(task, **changes), rows(length)
     theirs = their(model)

@@ -146,9 +146,7 @@ def unsupported_by_layout(config: Config) -> str:
         )
     if config.ffn_dim == 4 * config.width:
         return ""
-    return (
-        f"the published layout has feed-forward layers of four times the width; this model has ffn_dim={config.ffn_dim}."
-    )
+    return f"the published layout has feed-forward layers of four times the width; this model has ffn_dim={config.ffn_dim}."
 
 
 SYSTEM = System(

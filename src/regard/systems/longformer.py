@@ -220,7 +220,10 @@ def unsupported_by_layout(config: Config) -> str:
     if any(step != 1 for step in config.dilation):
         return f"the published layout has no dilated windows; this model has dilation={config.dilation}."
     if config.relative_position != "none":
-        return f"the published layout has no positions inside attention; this model has relative_position={config.relative_position}."
+        return (
+            "the published layout has no positions inside attention; this model has "
+            f"relative_position={config.relative_position}."
+        )
     return ""
 
 

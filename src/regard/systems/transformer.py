@@ -316,7 +316,8 @@ def unsupported_by_layout(config: Config) -> str:
         return ""
     return (
         "the published layout knows post-norm and [sin | cos] positions only; this model has "
-        f"norm_position={config.norm_position}, position_embedding={config.position_embedding} and relative_position={config.relative_position}."
+        f"norm_position={config.norm_position}, position_embedding={config.position_embedding} and "
+        f"relative_position={config.relative_position}."
     )
 
 
