@@ -324,7 +324,8 @@ def test_one_attention_of_each_block_of_the_decoder_is_seen() -> None:
 def test_it_learns_a_few_lines_by_heart_and_is_asked_by_name(pairs: Any, pairs_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings = (
-        "model.encoder_stages=32x3x2", "model.embedding_dim=32", "model.output_dim=32", "model.dropout=0", "data.vocab_size=400",
+        "model.encoder_stages=32x3x2", "model.embedding_dim=32", "model.output_dim=32", "model.dropout=0",
+        "data.vocab_size=400",
         "train.batch_tokens=512", "train.lr=1e-2", "train.warmup_steps=10", "train.ema_decay=0", "train.precision=float32",
         "train.steps=300", "train.eval_every=300", "train.log_every=100", "data.valid_fraction=0.1", "decode.num_beams=1",
     )  # fmt: skip

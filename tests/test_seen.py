@@ -52,8 +52,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("a place")
     data = paint(place / "some pictures", 120)
     train(
-        "classify", data, place / "run", *SMALL, "train.steps=90", "train.batch_size=32", "train.lr=3e-3", "train.warmup_steps=10",
-        "train.eval_every=45", "data.valid_fraction=0.2", "data.crop_scale=0.8", "data.color_jitter=0.2", "model.pool=first", model="vit-tiny",
+        "classify", data, place / "run", *SMALL, "train.steps=90", "train.batch_size=32", "train.lr=3e-3",
+        "train.warmup_steps=10", "train.eval_every=45", "data.valid_fraction=0.2", "data.crop_scale=0.8", "data.color_jitter=0.2",
+        "model.pool=first", model="vit-tiny",
     )  # fmt: skip
     return place / "run"
 
@@ -114,8 +115,8 @@ def test_what_was_looked_at_is_drawn(run: Path, tmp_path: Path, name: str) -> No
 def test_workers_change_nothing_in_pictures_that_chance_changes(tmp_path: Path) -> None:
     data = paint(tmp_path / "data", 40)
     more = (
-        *SMALL, "train.batch_size=8", "data.valid_fraction=0.2", "data.crop_scale=0.6", "data.flip=true", "data.mixup=0.3", "train.eval_every=4",
-        "train.log_every=1",
+        *SMALL, "train.batch_size=8", "data.valid_fraction=0.2", "data.crop_scale=0.6", "data.flip=true", "data.mixup=0.3",
+        "train.eval_every=4", "train.log_every=1",
     )  # fmt: skip
     found = []
     for name, steps in (("one", ("train.steps=8",)), ("two", ("train.steps=8", "data.num_workers=2"))):
@@ -236,7 +237,8 @@ def landscape(folder: Path, count: int, depth: bool) -> Path:
 TINY = (
     "model.image_size=32", "model.patch_size=8", "model.width=24", "model.depth=4", "model.heads=2", "model.ffn_dim=48",
     "model.out_layers=0,1,2,3", "model.neck_dims=8,8,16,16", "model.fusion_dim=16", "train.precision=float32", "train.epochs=0",
-    "train.batch_size=8", "data.valid_fraction=0.2", "data.num_workers=0", "train.lr=3e-3", "train.warmup_steps=5", "data.flip=true",
+    "train.batch_size=8", "data.valid_fraction=0.2", "data.num_workers=0", "train.lr=3e-3", "train.warmup_steps=5",
+    "data.flip=true",
 )  # fmt: skip
 
 
@@ -295,9 +297,9 @@ def test_pictures_are_drawn_and_completed(
 ) -> None:
     data = paint(tmp_path / "data", 24, side=16)
     train(
-        "draw", data, tmp_path / "run", "model.image_size=8", "model.num_colors=4", "model.width=16", "model.depth=1", "model.heads=2",
-        "train.steps=4", "train.batch_size=8", "train.eval_every=4", "data.valid_fraction=0.2", "train.precision=float32", "data.num_workers=0",
-        model="imagegpt-mini",
+        "draw", data, tmp_path / "run", "model.image_size=8", "model.num_colors=4", "model.width=16", "model.depth=1",
+        "model.heads=2", "train.steps=4", "train.batch_size=8", "train.eval_every=4", "data.valid_fraction=0.2", "train.precision=float32",
+        "data.num_workers=0", model="imagegpt-mini",
     )  # fmt: skip
     assert (tmp_path / "run" / "completions.png").exists()
     found = []
