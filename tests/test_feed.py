@@ -136,14 +136,14 @@ import os, sys, time
 from itertools import count
 import multiprocessing
 import torch
-from regard.data import feed as feeding
+from regard.data.batching.loader import prefetch
 from regard.types import Batch
 
 def grain(number):
     time.sleep(0.01)
     return Batch(torch.full((4, 4), number))
 
-grains = feeding.feed(grain, count(), 2)
+grains = prefetch(grain, count(), 2)
 next(grains)
 print(*(process.pid for process in multiprocessing.active_children()), flush=True)
 for batch in grains:

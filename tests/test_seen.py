@@ -53,8 +53,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = paint(place / "some pictures", 120)
     train(
         "classify", data, place / "run", *SMALL, "train.steps=90", "train.batch_size=32", "train.lr=3e-3",
-        "train.warmup_steps=10", "train.eval_every=45", "data.valid_fraction=0.2", "data.crop_scale=0.8", "data.color_jitter=0.2",
-        "model.pool=first", model="vit-tiny",
+        "train.warmup_steps=10", "train.eval_every=45", "data.valid_fraction=0.2", "data.crop_scale=0.8",
+        "data.color_jitter=0.2", "model.pool=first", model="vit-tiny",
     )  # fmt: skip
     return place / "run"
 
@@ -298,8 +298,8 @@ def test_pictures_are_drawn_and_completed(
     data = paint(tmp_path / "data", 24, side=16)
     train(
         "draw", data, tmp_path / "run", "model.image_size=8", "model.num_colors=4", "model.width=16", "model.depth=1",
-        "model.heads=2", "train.steps=4", "train.batch_size=8", "train.eval_every=4", "data.valid_fraction=0.2", "train.precision=float32",
-        "data.num_workers=0", model="imagegpt-mini",
+        "model.heads=2", "train.steps=4", "train.batch_size=8", "train.eval_every=4", "data.valid_fraction=0.2",
+        "train.precision=float32", "data.num_workers=0", model="imagegpt-mini",
     )  # fmt: skip
     assert (tmp_path / "run" / "completions.png").exists()
     found = []
