@@ -54,7 +54,7 @@ def test_show_and_tell_is_torchs_cells_that_read_the_picture_first(depth: int) -
 
 def test_the_picture_is_the_mean_of_its_last_map() -> None:
     body, batch = made("caption-fixed"), batch_of()
-    near(body.eyes.pooled(batch.inputs), body.eyes.body.feature_maps(batch.inputs)[-1].mean((2, 3)))
+    near(body.eyes.pooled(batch.inputs), body.eyes.body.maps(batch.inputs)[-1].mean((2, 3)))
 
 
 # -- Show, Attend and Tell
@@ -176,15 +176,10 @@ def test_captions_of_all_lengths_are_asked_to_look_everywhere_once() -> None:
     near(body(batch).aux_losses["penalty"], right)
     lengths = torch.tensor([6, 3, 5])
     near(body(replace(batch, labels=None, decoder_mask=lengths)).aux_losses["penalty"], right)
-    near(
-        body(replace(batch, labels=None, decoder_mask=torch.arange(6) < lengths[:, None])).aux_losses["penalty"], right
-    )
+    near(body(replace(batch, labels=None, decoder_mask=torch.arange(6) < lengths[:, None])).aux_losses["penalty"], right)
     double = made("caption-attend", dropout=0.0, attention_penalty=1.4, freeze_encoder=True).train()
     near(double(batch).aux_losses["penalty"], 2 * right)
-    assert (
-        not body.eval()(batch).aux_losses
-        and not made("caption-attend", attention_penalty=0.0).train()(batch).aux_losses
-    )
+    assert not body.eval()(batch).aux_losses and not made("caption-attend", attention_penalty=0.0).train()(batch).aux_losses
 
 
 def test_no_token_stands_before_the_first_word() -> None:
