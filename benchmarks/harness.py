@@ -55,7 +55,7 @@ def run(
             stack.enter_context(mock.patch.dict(os.environ, REGARD_CACHE=str(folder / "cache")))
             stack.enter_context(contextlib.redirect_stdout(Marked(sys.stdout)))
             # the curves of a run are not what a benchmark measures, and take half of the time of a smoke training
-            stack.enter_context(mock.patch("regard.runs.folder.RunFolder.draw"))
+            stack.enter_context(mock.patch("regard.runs.folder.RunFolder.draw_curves"))
             stack.enter_context(smoke_mode())
             smoke(folder)
 

@@ -66,7 +66,7 @@ def prepare(data: Path, out: Path) -> dict[str, str]:
 def pretrain(files: dict[str, str], run: Path, settings: list[str], device: str) -> None:
     begun = time.perf_counter()
     harness.train(
-        "mask", files["wiki.train"], valid=files["wiki.valid"], model="bert-mini", out=run, device=device,
+        "mlm", files["wiki.train"], valid=files["wiki.valid"], model="bert-mini", out=run, device=device,
         settings=[*SETTINGS, *settings],
     )  # fmt: skip
     took = time.perf_counter() - begun

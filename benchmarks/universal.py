@@ -114,7 +114,7 @@ def training(task: str, system: str, chosen: Iterable[str], many: Sizes, more: I
     own = [f"model.{size}" for size in sizes] + [f"model.max_position_offset={SHIFTS[family(task)]}", *chosen]
     own += BUDGETS[family(task)]
     data, valid = ([str(recipe) for recipe in recipes(task, part, many)] for part in ("train", "valid"))
-    return ["recall", "--model", preset, "--data", *data, "--valid", *valid, "--set", *ALIKE, *own, *more]
+    return ["algorithmic", "--model", preset, "--data", *data, "--valid", *valid, "--set", *ALIKE, *own, *more]
 
 
 def choices(system: str) -> dict[str, list[str]]:
