@@ -23,10 +23,23 @@ import synthetic
 from side_by_side import side_by_side
 
 ALIKE = (
-    "data.vocab_size=10000", "data.pretokenized=true", "data.eval_samples=200", "model.dropout=0.3", "train.steps=6000",
-    "train.batch_tokens=16384", "train.warmup_steps=1500", "train.lr_schedule=linear", "train.label_smoothing=0.1", "train.betas=0.9,0.98",
-    "train.grad_clip=1.0", "train.ema_decay=0.999", "train.eval_every=250", "decode.num_beams=5", "decode.length_penalty=0.6", "decode.length_penalty_type=wu",
-)  # fmt: skip
+    "data.vocab_size=10000",
+    "data.pretokenized=true",
+    "data.eval_samples=200",
+    "model.dropout=0.3",
+    "train.steps=6000",
+    "train.batch_tokens=16384",
+    "train.warmup_steps=1500",
+    "train.lr_schedule=linear",
+    "train.label_smoothing=0.1",
+    "train.betas=0.9,0.98",
+    "train.grad_clip=1.0",
+    "train.ema_decay=0.999",
+    "train.eval_every=250",
+    "decode.num_beams=5",
+    "decode.length_penalty=0.6",
+    "decode.length_penalty_type=wu",
+)
 
 PADDED = "train.batch_tokens=23552"
 """Grains that are filled up, three of ten positions: 54 in an epoch, as many as of the Transformer's packed ones."""
@@ -34,16 +47,30 @@ PADDED = "train.batch_tokens=23552"
 SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "rnn": (
         "rnn-tiny",
-        ("model.width=200", "model.embedding_dim=200", "model.depth=1", "model.init_range=0.08", "train.lr=2e-3", PADDED),
+        (
+            "model.width=200",
+            "model.embedding_dim=200",
+            "model.depth=1",
+            "model.init_range=0.08",
+            "train.lr=2e-3",
+            PADDED,
+        ),
     ),
     "rnnsearch": (
         "rnnsearch-tiny",
-        ("model.width=272", "model.encoder_width=144", "model.embedding_dim=144", "model.attention_dim=144", "model.maxout_dim=144",
-         "train.lr=2e-3", PADDED),
+        (
+            "model.width=272",
+            "model.encoder_width=144",
+            "model.embedding_dim=144",
+            "model.attention_dim=144",
+            "model.maxout_dim=144",
+            "train.lr=2e-3",
+            PADDED,
+        ),
     ),
     "convs2s": ("convs2s-tiny", ("train.lr=4e-3", PADDED)),
     "transformer": ("transformer-tiny", ("train.lr=4e-3",)),
-}  # fmt: skip
+}
 """The preset, and what is set beside `ALIKE`."""
 
 LOOKS = {"rnn": "#6b7686", "rnnsearch": "#c8501e", "convs2s": "#5b8c2a", "transformer": "#2b51aa"}

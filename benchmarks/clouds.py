@@ -7,7 +7,8 @@
 
 `modelnet` learns from shapes that stand upright and look one way, as they are in the data, `modelnet-turned` from shapes that
 are turned about any axis; `rooms` from rooms that are turned about the axis upwards. Which checkpoint is kept the validation
-part decides; where it is learnt from too (`--all`), it decides nothing: then `--set train.eval_every=100000` keeps the last. `test`
+part decides; where it is learnt from too (`--all`), it decides nothing: then `--set train.eval_every=100000`
+keeps the last. `test`
 reads the test part: shapes as they are with several looks at them, then once for each way of spoiling it, with one look at as
 many points of each shape as were learnt from. Noise is a share of a shape's radius, in rooms metres; missing points are chosen
 by chance, a hole is a ball about one of the points.
@@ -38,10 +39,18 @@ TRAININGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "modelnet-turned": ("classify", (*SHAPES, "data.rotate=any")),
     "rooms": (
         "segment",
-        ("data.point_features=none", "data.num_points=4096", "data.rotate=up", "data.scale=0.9,1.1", "data.jitter=0.005", "train.batch_size=8",
-         "train.epochs=15", "train.lr=4e-3"),
+        (
+            "data.point_features=none",
+            "data.num_points=4096",
+            "data.rotate=up",
+            "data.scale=0.9,1.1",
+            "data.jitter=0.005",
+            "train.batch_size=8",
+            "train.epochs=15",
+            "train.lr=4e-3",
+        ),
     ),
-}  # fmt: skip
+}
 """The task, and what is its own."""
 
 VOTES = 8

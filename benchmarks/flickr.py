@@ -20,9 +20,20 @@ import synthetic
 from scene_captions import MODELS, summed
 from side_by_side import side_by_side
 
-ALIKE = ("train.epochs=30", "train.batch_size=64", "train.lr=5e-4", "train.warmup_steps=0.05", "train.lr_schedule=cosine",
-         "train.weight_decay=0.05", "train.label_smoothing=0.1", "train.eval_every=500", "data.vocab_size=3000", "data.crop_scale=0.6",
-         "data.flip=true", "model.image_size=96")  # fmt: skip
+ALIKE = (
+    "train.epochs=30",
+    "train.batch_size=64",
+    "train.lr=5e-4",
+    "train.warmup_steps=0.05",
+    "train.lr_schedule=cosine",
+    "train.weight_decay=0.05",
+    "train.label_smoothing=0.1",
+    "train.eval_every=500",
+    "data.vocab_size=3000",
+    "data.crop_scale=0.6",
+    "data.flip=true",
+    "model.image_size=96",
+)
 RESNET = ("model.stem_channels=8", "model.widths=8,8,16,16")
 """Sizes of the encoder in the smoke mode."""
 SHOWN = 6

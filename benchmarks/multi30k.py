@@ -37,10 +37,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     for seed in asked.seeds:
         run, begun = asked.out / f"{asked.kind}-{seed}", time.perf_counter()
         harness.train(
-            "translate", files("train"), valid=files("val"), model="transformer-tiny", out=run,
-            settings=[f"data.pretokenized={'true' if ending else 'false'}", "data.eval_samples=1014", "decode.num_beams=5", "train.eval_every=500",
-                      f"train.seed={seed}", *asked.set],
-        )  # fmt: skip
+            "translate",
+            files("train"),
+            valid=files("val"),
+            model="transformer-tiny",
+            out=run,
+            settings=[
+                f"data.pretokenized={'true' if ending else 'false'}",
+                "data.eval_samples=1014",
+                "decode.num_beams=5",
+                "train.eval_every=500",
+                f"train.seed={seed}",
+                *asked.set,
+            ],
+        )
         whole = time.perf_counter() - begun
         valid = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines() if '"valid"' in line]
         before = whole - max(row["elapsed"] for row in valid)  # a little too much: the last scoring is in it

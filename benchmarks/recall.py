@@ -93,11 +93,20 @@ SYSTEMS: dict[str, tuple[str, Callable[[int], tuple[str, ...]], tuple[str, ...]]
 """The preset, its settings for a width, and what is its own of the training."""
 
 ALIKE = (
-    "data.vocab_size=2000", "data.max_length=2000", "data.eval_samples=500", "model.dropout=0.0", "train.steps=5000",
-    "train.batch_tokens=16384", "train.warmup_steps=500", "train.lr_schedule=linear", "train.label_smoothing=0.0", "train.grad_clip=1.0",
-    "train.ema_decay=0", "train.eval_every=1000",
+    "data.vocab_size=2000",
+    "data.max_length=2000",
+    "data.eval_samples=500",
+    "model.dropout=0.0",
+    "train.steps=5000",
+    "train.batch_tokens=16384",
+    "train.warmup_steps=500",
+    "train.lr_schedule=linear",
+    "train.label_smoothing=0.0",
+    "train.grad_clip=1.0",
+    "train.ema_decay=0",
+    "train.eval_every=1000",
     "decode.num_beams=1",
-)  # fmt: skip
+)
 
 LOOKS = {"rnn": "#a8b0bb", "lstm": "#6b7686", "rnnsearch": "#c8501e", "convs2s": "#5b8c2a", "transformer": "#2b51aa"}
 QUESTION = "where does {} come from ?"

@@ -32,9 +32,21 @@ MODELS = {
     "vit": "caption-vit-tiny",
 }
 COLOURS = dict(zip(MODELS, ("C0", "C1", "C2", "C3"), strict=True))
-ALIKE = ("train.epochs=60", "train.batch_size=128", "train.lr=1e-3", "train.warmup_steps=0.05", "train.lr_schedule=cosine",
-         "train.weight_decay=0.05", "train.label_smoothing=0", "train.eval_every=1000", "data.shift=0.06", "data.vocab_size=400",
-         "data.eval_samples=1000", f"model.image_size={SIDE}", "decode.num_beams=1")  # fmt: skip
+ALIKE = (
+    "train.epochs=60",
+    "train.batch_size=128",
+    "train.lr=1e-3",
+    "train.warmup_steps=0.05",
+    "train.lr_schedule=cosine",
+    "train.weight_decay=0.05",
+    "train.label_smoothing=0",
+    "train.eval_every=1000",
+    "data.shift=0.06",
+    "data.vocab_size=400",
+    "data.eval_samples=1000",
+    f"model.image_size={SIDE}",
+    "decode.num_beams=1",
+)
 TESTS = {
     "test": "all combinations seen",
     "test-pairs": "a colour and shape unseen",

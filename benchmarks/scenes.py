@@ -21,8 +21,16 @@ import numpy as np
 import synthetic
 from side_by_side import parameters, side_by_side
 
-ALIKE = ("train.batch_size=16", "train.lr=5e-4", "train.weight_decay=0.05", "train.warmup_steps=0.1", "train.lr_schedule=cosine",
-         "data.crop_scale=0.4", "data.flip=true", "data.color_jitter=0.3")  # fmt: skip
+ALIKE = (
+    "train.batch_size=16",
+    "train.lr=5e-4",
+    "train.weight_decay=0.05",
+    "train.warmup_steps=0.1",
+    "train.lr_schedule=cosine",
+    "data.crop_scale=0.4",
+    "data.flip=true",
+    "data.color_jitter=0.3",
+)
 MODELS: dict[str, tuple[str, ...]] = {
     "dpt": ("dpt-small",),
     "hybrid": ("dpt-hybrid-small",),

@@ -49,7 +49,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             harness.left_out("import torch, regard run", "they take longer than all others")
         else:
             cases["import torch"] = [sys.executable, "-c", "import torch"]
-            cases["regard predict RUN TEXT"] = [*REGARD, "predict", tiny_run(Path(place)), "the cat danced", "--device", "cpu"]
+            cases["regard predict RUN TEXT"] = [
+                *REGARD,
+                "predict",
+                tiny_run(Path(place)),
+                "the cat danced",
+                "--device",
+                "cpu",
+            ]
         for name, command in cases.items():
             seconds(command)  # the first reads from the disk
             repeats = harness.pick(cuda=9, cpu=9, smoke=1)

@@ -65,9 +65,16 @@ NAMES = {f"{task}-{system}": (task, system) for task in TASKS for system in SIZE
 SHIFTS = {"digits": 24, "facts": 48}
 """At least the tokens by which the longest questions of the test are longer than those of the training."""
 ALIKE = (
-    "model.dropout=0.0", "model.norm_position=pre", "train.warmup_steps=250", "train.lr_schedule=linear", "train.label_smoothing=0.0", "train.grad_clip=1.0",
-    "train.ema_decay=0", "data.eval_samples=300", "decode.num_beams=1",
-)  # fmt: skip
+    "model.dropout=0.0",
+    "model.norm_position=pre",
+    "train.warmup_steps=250",
+    "train.lr_schedule=linear",
+    "train.label_smoothing=0.0",
+    "train.grad_clip=1.0",
+    "train.ema_decay=0",
+    "data.eval_samples=300",
+    "decode.num_beams=1",
+)
 BUDGETS = {
     "digits": ("train.steps=3000", "train.batch_tokens=8192", "train.eval_every=1500"),
     "facts": ("train.steps=6000", "train.batch_tokens=16384", "train.eval_every=3000"),

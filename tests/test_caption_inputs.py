@@ -186,10 +186,20 @@ def test_pictures_of_one_name_from_two_folders_are_two(odd: Path) -> None:
 @pytest.mark.slow
 def test_a_captioner_that_was_interrupted_goes_on_as_if_it_was_not(odd: Path, tmp_path: Path, cli: Cli) -> None:
     small = [
-        "model.encoder=resnet-tiny", "model.image_size=32", "model.width=24", "model.embedding_dim=16", "model.attention_dim=12",
-        "data.vocab_size=300", "data.valid_fraction=0.3", "data.eval_samples=2", "data.flip=true", "train.batch_size=4", "train.eval_every=4",
-        "train.steps=8", "train.precision=float32",
-    ]  # fmt: skip
+        "model.encoder=resnet-tiny",
+        "model.image_size=32",
+        "model.width=24",
+        "model.embedding_dim=16",
+        "model.attention_dim=12",
+        "data.vocab_size=300",
+        "data.valid_fraction=0.3",
+        "data.eval_samples=2",
+        "data.flip=true",
+        "train.batch_size=4",
+        "train.eval_every=4",
+        "train.steps=8",
+        "train.precision=float32",
+    ]
     more: dict[str, Any] = {"model": "caption-attend-tiny", "settings": small, "device": "cpu"}
     regard.train("caption", str(odd), out=tmp_path / "whole", **more)
     with stopped_in(6):

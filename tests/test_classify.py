@@ -37,8 +37,11 @@ from tiny import gradients, near
 
 LABELS = ("good", "bad", "so")
 SAMPLES = [
-    LabeledText("abc", "", "good"), LabeledText("h", "", "bad"), LabeledText("deaf bed", "", "bad"), LabeledText("cab", "", "so"),
-]  # fmt: skip
+    LabeledText("abc", "", "good"),
+    LabeledText("h", "", "bad"),
+    LabeledText("deaf bed", "", "bad"),
+    LabeledText("cab", "", "so"),
+]
 PAIRS = [LabeledText("abc", "de", "good"), LabeledText("h", "gag", "so"), LabeledText("deaf", "b", "bad")]
 
 
@@ -463,10 +466,19 @@ def test_a_document_of_65_536_tokens_is_trained_on_and_explained_whole(
         path.write_text("".join(json.dumps(row) + "\n" for row in some))
     sizes = ("width=4", "depth=1", "heads=1", "ffn_dim=4", "attention_window=8", "max_length=65536")
     said = train(
-        "classify", data, tmp_path / "run", *(f"model.{size}" for size in sizes), "data.max_length=65536", "data.tokenizer_type=wordpiece",
-        "data.vocab_size=40", "train.batch_tokens=65536", "train.steps=2", "train.precision=float32", model="longformer-mini",
+        "classify",
+        data,
+        tmp_path / "run",
+        *(f"model.{size}" for size in sizes),
+        "data.max_length=65536",
+        "data.tokenizer_type=wordpiece",
+        "data.vocab_size=40",
+        "train.batch_tokens=65536",
+        "train.steps=2",
+        "train.precision=float32",
+        model="longformer-mini",
         valid=[str(valid)],
-    )  # fmt: skip
+    )
     assert "1 training texts have more than 65,536 tokens" in said
     (tmp_path / "doc.txt").write_text(str(rows[0]["text"])[: 2 * 65_534] + "\n")
     words = [

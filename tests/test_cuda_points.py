@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from regard import capabilities
 from regard.nn.kernels.cuda_graph import capture
-from regard.nn.points import knn, knn_grid
+from regard.nn.points import knn as knn_module
+from regard.nn.points import knn_grid
 from regard.nn.points.body import PointTransformer, point_head
 from regard.nn.points.farthest_point import farthest_point_sampling
 from regard.nn.points.knn import knn, knn_interpolation
@@ -65,7 +66,7 @@ def test_a_large_cloud_has_the_neighbours_that_cells_find(monkeypatch: pytest.Mo
         wanted = knn_grid.knn_grid(x, x, 16, 2**21)
         assert torch.equal(knn(x.cuda(), CloudSizes((40_000,)), 16).cpu(), wanted)
         with monkeypatch.context() as patch:  # cells on the device, too
-            patch.setattr(knn, "GRID_MIN_POINTS_CUDA", 30_000)
+            patch.setattr(knn_module, "GRID_MIN_POINTS_CUDA", 30_000)
             assert torch.equal(knn(x.cuda(), CloudSizes((40_000,)), 16).cpu(), wanted)
 
 

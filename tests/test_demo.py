@@ -26,10 +26,22 @@ pytestmark = pytest.mark.slow
 
 SMALL = {"train": (4, 12, 0, 0, 0), "valid": (2, 4, 2, 0, 0), "test": (2, 6, 0, 0, 0), "test-pairs": (0, 2, 0, 0, 0)}
 FEW = (
-    "model.image_size=48", "model.feature_level=2", "model.width=16", "model.embedding_dim=8", "model.attention_dim=8", "data.vocab_size=300",
-    "train.steps=4", "train.eval_every=2", "train.batch_size=4", "train.warmup_steps=1", "train.precision=float32", "data.eval_samples=4",
-    "decode.num_beams=1", "decode.max_new_tokens=8", "train.log_every=1",
-)  # fmt: skip
+    "model.image_size=48",
+    "model.feature_level=2",
+    "model.width=16",
+    "model.embedding_dim=8",
+    "model.attention_dim=8",
+    "data.vocab_size=300",
+    "train.steps=4",
+    "train.eval_every=2",
+    "train.batch_size=4",
+    "train.warmup_steps=1",
+    "train.precision=float32",
+    "data.eval_samples=4",
+    "decode.num_beams=1",
+    "decode.max_new_tokens=8",
+    "train.log_every=1",
+)
 
 Shown = Callable[..., str]
 

@@ -224,9 +224,20 @@ def test_dilated_windows_are_what_their_rule_says_and_only_our_layout_can_say_th
     from regard.systems import SYSTEMS, longformer
 
     config = longformer.Config(
-        width=12, depth=3, heads=3, ffn_dim=20, vocab_size=37, max_length=40, attention_window=(4, 8, 4), dilation=(1, 2, 3), undilated_layers=1,
-        pad_id=1, bos_id=0, eos_id=2, mask_id=4,
-    )  # fmt: skip
+        width=12,
+        depth=3,
+        heads=3,
+        ffn_dim=20,
+        vocab_size=37,
+        max_length=40,
+        attention_window=(4, 8, 4),
+        dilation=(1, 2, 3),
+        undilated_layers=1,
+        pad_id=1,
+        bos_id=0,
+        eos_id=2,
+        mask_id=4,
+    )
     model = noisy(assemble(ModelSpec(SYSTEMS["longformer"], config, TEXT_TASKS["embed"])))
     x, mask, _, _ = inputs()
     rules = model.body.attention_masks(Batch(x, mask))
@@ -254,9 +265,19 @@ def test_longformer_may_turn_queries_and_keys_and_only_our_layout_can_say_it(tmp
     from regard.systems import SYSTEMS, longformer
 
     config = longformer.Config(
-        width=12, depth=2, heads=3, ffn_dim=20, vocab_size=37, max_length=40, attention_window=(80,), relative_position="rotary", pad_id=1, bos_id=0,
-        eos_id=2, mask_id=4,
-    )  # fmt: skip
+        width=12,
+        depth=2,
+        heads=3,
+        ffn_dim=20,
+        vocab_size=37,
+        max_length=40,
+        attention_window=(80,),
+        relative_position="rotary",
+        pad_id=1,
+        bos_id=0,
+        eos_id=2,
+        mask_id=4,
+    )
     model = noisy(assemble(ModelSpec(SYSTEMS["longformer"], config, TEXT_TASKS["embed"])))
     x, mask, _, _ = inputs()
     sizes = {

@@ -22,9 +22,16 @@ from test_feed import wait_until_gone
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are forked, on Linux alone")
 
 SHORT = (
-    "train.steps=8", "train.eval_every=3", "train.log_every=2", "train.grad_accum=2", "train.ema_decay=0.9", "train.keep_checkpoints=2",
-    "data.valid_fraction=0.1", "data.eval_samples=1", "decode.max_extra_tokens=1",
-)  # fmt: skip
+    "train.steps=8",
+    "train.eval_every=3",
+    "train.log_every=2",
+    "train.grad_accum=2",
+    "train.ema_decay=0.9",
+    "train.keep_checkpoints=2",
+    "data.valid_fraction=0.1",
+    "data.eval_samples=1",
+    "decode.max_extra_tokens=1",
+)
 """Eight steps of two grains, three checkpoints, several passes over the data; dropout is on."""
 
 MOUNT = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=8m none "$0" && exec "$@"']

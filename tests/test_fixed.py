@@ -21,9 +21,13 @@ from regard.types import Batch
 from tiny import near, noise, tiny
 
 SETTINGS = [
-    DecodeSettings(), DecodeSettings(num_beams=2), DecodeSettings(num_beams=4, num_return_sequences=3, length_penalty=1.0), DecodeSettings(num_beams=3, early_stopping="never"),
-    DecodeSettings(do_sample=True, num_return_sequences=2, seed=3), DecodeSettings(do_sample=True, temperature=0.7, top_k=5),
-]  # fmt: skip
+    DecodeSettings(),
+    DecodeSettings(num_beams=2),
+    DecodeSettings(num_beams=4, num_return_sequences=3, length_penalty=1.0),
+    DecodeSettings(num_beams=3, early_stopping="never"),
+    DecodeSettings(do_sample=True, num_return_sequences=2, seed=3),
+    DecodeSettings(do_sample=True, temperature=0.7, top_k=5),
+]
 
 
 def asked(rows: int, model: Any) -> tuple[Batch, torch.Tensor]:

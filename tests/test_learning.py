@@ -204,7 +204,9 @@ def test_what_leaves_nothing_to_learn_is_refused_before_a_folder_is_made(
 
 def test_rates_and_frozen_parts_may_be_said_in_a_file_or_in_python(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
-    file.write_text("train:\n  lr_overrides:\n    encoder.*: 1e-5\n    tokens.*: 0.5\n  freeze: [decoder.*, '*.bias']\n")
+    file.write_text(
+        "train:\n  lr_overrides:\n    encoder.*: 1e-5\n    tokens.*: 0.5\n  freeze: [decoder.*, '*.bias']\n"
+    )
     said = ["train.lr_overrides=encoder.*=1e-5,tokens.*=0.5", "train.freeze=decoder.*,*.bias"]
     mapping = {"train.lr_overrides": {"encoder.*": 1e-5, "tokens.*": 0.5}, "train.freeze": ("decoder.*", "*.bias")}
     settings = [
@@ -252,7 +254,9 @@ def test_a_deterministic_run_is_the_same_on_the_cpu_and_leaves_the_process_as_it
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     enabled, real = [], Trainer.micro_batch
     monkeypatch.setattr(
-        Trainer, "micro_batch", lambda *args: enabled.append(torch.are_deterministic_algorithms_enabled()) or real(*args)
+        Trainer,
+        "micro_batch",
+        lambda *args: enabled.append(torch.are_deterministic_algorithms_enabled()) or real(*args),
     )
     train_tiny(few, tmp_path / "run", *TWELVE, "train.deterministic=true")
     assert enabled and all(enabled) and not torch.are_deterministic_algorithms_enabled()

@@ -43,10 +43,24 @@ from tiny import near, noisy
 
 TASK = find_task("mlm")
 SMALL = (
-    "model.width=32", "model.depth=1", "model.heads=2", "model.ffn_dim=64", "model.max_length=48", "model.dropout=0",
-    "model.attention_dropout=0", "data.vocab_size=120", "data.max_length=24", "data.valid_fraction=0.1", "train.batch_tokens=384",
-    "train.precision=float32", "train.steps=8", "train.eval_every=4", "train.log_every=2", "train.warmup_steps=5", "train.lr=5e-3",
-)  # fmt: skip
+    "model.width=32",
+    "model.depth=1",
+    "model.heads=2",
+    "model.ffn_dim=64",
+    "model.max_length=48",
+    "model.dropout=0",
+    "model.attention_dropout=0",
+    "data.vocab_size=120",
+    "data.max_length=24",
+    "data.valid_fraction=0.1",
+    "train.batch_tokens=384",
+    "train.precision=float32",
+    "train.steps=8",
+    "train.eval_every=4",
+    "train.log_every=2",
+    "train.warmup_steps=5",
+    "train.lr=5e-3",
+)
 
 WORDS = (
     "sun", "sand", "sea", "shell", "wave", "salt", "iron", "coal", "steam", "smoke", "wheel", "rail", "milk", "egg",

@@ -48,7 +48,9 @@ def test_the_nearest_are_those_of_the_largest_cosines(model: Model) -> None:
 def test_texts_that_are_searched_are_read_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     real = Embed.embed_texts
-    monkeypatch.setattr(Embed, "embed_texts", lambda self, m, texts, *more: read.append(len(texts)) or real(self, m, texts, *more))  # type: ignore[func-returns-value]  # fmt: skip
+    monkeypatch.setattr(
+        Embed, "embed_texts", lambda self, m, texts, *more: read.append(len(texts)) or real(self, m, texts, *more)
+    )  # type: ignore[func-returns-value]
     texts = ["one", "two", "two"]
     answers = model.predict([{"query": query, "among": texts} for query in ("x", "y", "two")])
     assert read == [3, 2] and answers[2].value == "two" and answers[2].score[0] == pytest.approx(1)
@@ -93,11 +95,14 @@ def score(model: Model, pairs: list[Pair], most: int | None = None) -> tuple[dic
 def placed(model: Model, monkeypatch: pytest.MonkeyPatch, table: dict[str, float]) -> None:
     """Vectors are angles."""
     name = {
-        tuple(Embed()._encode_texts([text], model.tokenizer, model.config, 99)[0][0].tolist()): at for text, at in table.items()
+        tuple(Embed()._encode_texts([text], model.tokenizer, model.config, 99)[0][0].tolist()): at
+        for text, at in table.items()
     }
     angles = lambda rows: np.array([name[tuple(np.asarray(row).tolist())] for row in rows])  # noqa: E731
     monkeypatch.setattr(
-        Embed, "_embed_rows", lambda self, model, rows, tell=None: np.stack([np.cos(angles(rows)), np.sin(angles(rows))], 1)
+        Embed,
+        "_embed_rows",
+        lambda self, model, rows, tell=None: np.stack([np.cos(angles(rows)), np.sin(angles(rows))], 1),
     )
 
 

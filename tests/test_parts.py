@@ -259,9 +259,7 @@ def test_kept_rows_go_on_as_if_they_had_been_alone(past: Any) -> None:
     context, lengths, x, rows = noise(3, 4, 4), torch.tensor([4, 2, 3]), noise(3, 5, 4, seed=1), torch.tensor([2, 0, 2])
     state = DecoderState([LayerCache(past()) for _ in range(2)], torch.tensor([3, 3, 3]), lengths)
     with torch.no_grad():
-        stack(
-            x[:, :3], context, mask=Causal(), context_mask=Padding(lengths), cache=state.layers, at=torch.arange(3)
-        )
+        stack(x[:, :3], context, mask=Causal(), context_mask=Padding(lengths), cache=state.layers, at=torch.arange(3))
         state.select_rows(rows)
         assert torch.equal(state.context_mask, lengths[rows])
         more, where = noise(3, 2, 4, seed=2), state.positions[:, None] + torch.arange(2)

@@ -48,7 +48,9 @@ def test_the_same_pictures_beside_other_depths_are_other_data(tmp_path: Path) ->
     for number in range(12):
         Image.new("RGB", (32, 32), (number, 0, 0)).save(tmp_path / "images" / f"{number}.png")
     for name, metres in (("near", 1.0), ("far", 5.0)):
-        labels = first("depth", prepared("depth", f"{tmp_path}/images:{tmp_path / name}", "dpt-small", image_size=32)).labels
+        labels = first(
+            "depth", prepared("depth", f"{tmp_path}/images:{tmp_path / name}", "dpt-small", image_size=32)
+        ).labels
         assert labels is not None and labels.unique().tolist() == [metres]
 
 

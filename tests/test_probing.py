@@ -74,9 +74,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("a place")
     data = paint(place / "pictures", 60, side=12)
     train(
-        "draw", data, place / "painter", *SMALL, "train.steps=30", "train.batch_size=16", "train.eval_every=30", "train.warmup_steps=5",
-        "train.lr=1e-2", model="imagegpt-mini",
-    )  # fmt: skip
+        "draw",
+        data,
+        place / "painter",
+        *SMALL,
+        "train.steps=30",
+        "train.batch_size=16",
+        "train.eval_every=30",
+        "train.warmup_steps=5",
+        "train.lr=1e-2",
+        model="imagegpt-mini",
+    )
     return place
 
 
@@ -88,10 +96,25 @@ def test_a_painter_becomes_a_classifier_that_others_read(place: Path, cli: Cli) 
     from transformers import AutoImageProcessor, ImageGPTForImageClassification
 
     done = cli(
-        "train", "classify", "--data", place / "pictures", "--model", place / "painter", "--out", place / "told", "--set",
-        "train.steps=60", "train.batch_size=16", "train.eval_every=60", "train.lr=1e-2", "data.valid_fraction=0.2", "data.crop_scale=0.9",
-        "data.color_jitter=0.1", "data.num_workers=0", "train.precision=float32",
-    )  # fmt: skip
+        "train",
+        "classify",
+        "--data",
+        place / "pictures",
+        "--model",
+        place / "painter",
+        "--out",
+        place / "told",
+        "--set",
+        "train.steps=60",
+        "train.batch_size=16",
+        "train.eval_every=60",
+        "train.lr=1e-2",
+        "data.valid_fraction=0.2",
+        "data.crop_scale=0.9",
+        "data.color_jitter=0.1",
+        "data.num_workers=0",
+        "train.precision=float32",
+    )
     assert done.code == 0 and "a new head for 2 classes" in done.out and "left out" in done.out, done
     assert "learning colours" not in done.out and facts(place / "told")["scores"]["accuracy"] > 80
     assert (
@@ -125,9 +148,15 @@ def test_a_painter_becomes_a_classifier_that_others_read(place: Path, cli: Cli) 
 @pytest.mark.slow
 def test_a_classifier_learns_its_palette_and_ends_alike_when_it_was_stopped(place: Path, tmp_path: Path) -> None:
     short = (
-        *SMALL, "model.image_size=12", "model.num_colors=200", "train.steps=6", "train.batch_size=8", "train.eval_every=3", "data.crop_scale=0.5",
+        *SMALL,
+        "model.image_size=12",
+        "model.num_colors=200",
+        "train.steps=6",
+        "train.batch_size=8",
+        "train.eval_every=3",
+        "data.crop_scale=0.5",
         "data.flip=true",
-    )  # fmt: skip
+    )
     said = train("classify", place / "pictures", tmp_path / "whole", *short, model="imagegpt-mini")
     colours = facts(tmp_path / "whole")["model"]["num_colors"]  # each picture has two
     assert "learning colours" in said and 48 < colours <= 96 and f"{colours} colours in the palette" in said

@@ -163,13 +163,24 @@ def test_scores_tell_lengths_that_were_learnt_from_longer_ones(monkeypatch: pyte
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("recall") / "run"
     regard.train(
-        "algorithmic", "facts-1#longest=3,samples=60", model="universal-tiny-halting", out=out,
+        "algorithmic",
+        "facts-1#longest=3,samples=60",
+        model="universal-tiny-halting",
+        out=out,
         valid="facts-1#longest=3,part=valid,samples=12",
         settings=[
-            "model.width=16", "model.heads=2", "model.ffn_dim=16", "model.num_steps=2", "train.steps=4", "train.batch_tokens=256",
-            "train.eval_every=2", "data.eval_samples=4", "train.warmup_steps=1", "train.precision=float32",
+            "model.width=16",
+            "model.heads=2",
+            "model.ffn_dim=16",
+            "model.num_steps=2",
+            "train.steps=4",
+            "train.batch_tokens=256",
+            "train.eval_every=2",
+            "data.eval_samples=4",
+            "train.warmup_steps=1",
+            "train.precision=float32",
         ],
-    )  # fmt: skip
+    )
     return out
 
 
@@ -229,9 +240,19 @@ def test_a_file_of_questions_is_learnt_from_too(tmp_path: Path) -> None:
     file = tmp_path / "q.tsv"
     file.write_text("".join(f"{n}\t{n}{n}\n" for n in range(40)))
     model = regard.train(
-        "algorithmic", str(file), model="transformer-tiny", out=tmp_path / "run",
-        settings=["model.width=8", "model.heads=2", "model.ffn_dim=8", "train.steps=1", "train.batch_tokens=64", "data.valid_fraction=0.2"],
-    )  # fmt: skip
+        "algorithmic",
+        str(file),
+        model="transformer-tiny",
+        out=tmp_path / "run",
+        settings=[
+            "model.width=8",
+            "model.heads=2",
+            "model.ffn_dim=8",
+            "train.steps=1",
+            "train.batch_tokens=64",
+            "data.valid_fraction=0.2",
+        ],
+    )
     assert model.tokenizer is not None and model.tokenizer.size == 13 and model.spec.head_options == "up to 2"
     assert isinstance(model.predict("7").value, str)
 

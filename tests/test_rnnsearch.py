@@ -20,8 +20,14 @@ from test_rnn import LENGTHS, TARGET, Matrix, Vector, X, by, each, numbers, plus
 from tiny import gradients, near, noise, noisy, tiny
 
 SIZES: dict[str, Any] = {
-    "width": 4, "encoder_width": 3, "embedding_dim": 2, "attention_dim": 5, "maxout_dim": 3, "vocab_size": 7, "source_vocab_size": 0,
-}  # fmt: skip
+    "width": 4,
+    "encoder_width": 3,
+    "embedding_dim": 2,
+    "attention_dim": 5,
+    "maxout_dim": 3,
+    "vocab_size": 7,
+    "source_vocab_size": 0,
+}
 
 # -- loops
 

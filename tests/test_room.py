@@ -49,7 +49,9 @@ def test_a_body_says_before_it_reads_what_it_will_keep(name: str, label: str) ->
 
 @pytest.mark.every(6)
 @pytest.mark.parametrize(("name", "label"), [(name, label) for name, label in ROLLING if not label])
-@pytest.mark.parametrize("way", [{}, {"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True, "num_return_sequences": 3, "seed": 4}])
+@pytest.mark.parametrize(
+    "way", [{}, {"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True, "num_return_sequences": 3, "seed": 4}]
+)
 @pytest.mark.parametrize("paths", [1, 2, 4])
 def test_rows_that_take_too_much_memory_are_followed_in_parts(
     name: str, label: str, way: dict[str, Any], paths: int, monkeypatch: pytest.MonkeyPatch

@@ -30,8 +30,10 @@ CHECKSUM = "18a22513f6361b8e7f2da1ace937fb6eb8b9b623d664e873c9d6b6519adc23f2"
 
 RED, BLUE = SceneObject("small", "red", "circle", 0, 1), SceneObject("middle", "blue", "square", 2, 0)
 STAR, SUN, CROSS = (
-    SceneObject("large", "green", "star", 1, 0), SceneObject("middle", "blue", "triangle", 1, 2), SceneObject("small", "black", "cross", 0, 0),
-)  # fmt: skip
+    SceneObject("large", "green", "star", 1, 0),
+    SceneObject("middle", "blue", "triangle", 1, 2),
+    SceneObject("small", "black", "cross", 0, 0),
+)
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,15 @@ pytestmark = pytest.mark.slow
 
 
 RUN = (
-    "train.steps=48", "train.eval_every=16", "train.log_every=4", "train.grad_accum=2", "train.ema_decay=0.9", "data.valid_fraction=0.1",
-    "data.eval_samples=2", "decode.max_extra_tokens=5",
-)  # fmt: skip
+    "train.steps=48",
+    "train.eval_every=16",
+    "train.log_every=4",
+    "train.grad_accum=2",
+    "train.ema_decay=0.9",
+    "data.valid_fraction=0.1",
+    "data.eval_samples=2",
+    "decode.max_extra_tokens=5",
+)
 """Two grains a step, and dropout (of TINY)."""
 
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "regard"]

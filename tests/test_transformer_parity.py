@@ -64,12 +64,21 @@ def marian(model: Model, table: bool = True) -> Any:
             (("attention_heads", config.heads), ("ffn_dim", config.ffn_dim))}  # fmt: skip
     theirs = transformers.MarianMTModel(
         transformers.MarianConfig(
-            vocab_size=config.vocab_size, d_model=config.width, encoder_layers=config.depth,
-            decoder_layers=config.decoder_depth, activation_function=config.activation, scale_embedding=config.scale_embedding,
-            max_position_embeddings=config.max_length, pad_token_id=config.pad_id, eos_token_id=config.eos_id, bos_token_id=None,
-            decoder_start_token_id=config.bos_id, forced_eos_token_id=None, **said,
+            vocab_size=config.vocab_size,
+            d_model=config.width,
+            encoder_layers=config.depth,
+            decoder_layers=config.decoder_depth,
+            activation_function=config.activation,
+            scale_embedding=config.scale_embedding,
+            max_position_embeddings=config.max_length,
+            pad_token_id=config.pad_id,
+            eos_token_id=config.eos_id,
+            bos_token_id=None,
+            decoder_start_token_id=config.bos_id,
+            forced_eos_token_id=None,
+            **said,
         )
-    )  # fmt: skip
+    )
     theirs = theirs.to(next(model.parameters()).dtype).eval()
     sides = [theirs.model.encoder.embed_positions, theirs.model.decoder.embed_positions] if table else []
     with torch.no_grad():
@@ -392,9 +401,21 @@ def test_beams_are_those_of_generate(taught: Any, penalty: float, stop: str, pro
 def test_the_two_ways_to_stop_differ_on_these_sources(taught: Any) -> None:
     model, _, batch, _ = taught
     soon, sure = (
-        search(model.body, batch, END, torch.full((6,), 12), DecodeSettings(num_beams=2, num_return_sequences=2, length_penalty=2.0, length_penalty_type="power", early_stopping=stop))
+        search(
+            model.body,
+            batch,
+            END,
+            torch.full((6,), 12),
+            DecodeSettings(
+                num_beams=2,
+                num_return_sequences=2,
+                length_penalty=2.0,
+                length_penalty_type="power",
+                early_stopping=stop,
+            ),
+        )
         for stop in ("heuristic", "never")
-    )  # fmt: skip
+    )
     assert soon != sure
 
 

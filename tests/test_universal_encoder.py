@@ -241,10 +241,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     (place / "data.tsv").write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows * 8))
     train(
-        "classify", place / "data.tsv", place / "run", "model.width=16", "model.heads=2", "model.ffn_dim=32", "model.num_steps=2",
-        "model.max_length=16", "data.vocab_size=100", "train.steps=4", "train.eval_every=2", "train.batch_tokens=256",
-        "train.precision=float32", model="universal-encoder-mini-halting",
-    )  # fmt: skip
+        "classify",
+        place / "data.tsv",
+        place / "run",
+        "model.width=16",
+        "model.heads=2",
+        "model.ffn_dim=32",
+        "model.num_steps=2",
+        "model.max_length=16",
+        "data.vocab_size=100",
+        "train.steps=4",
+        "train.eval_every=2",
+        "train.batch_tokens=256",
+        "train.precision=float32",
+        model="universal-encoder-mini-halting",
+    )
     return place / "run"
 
 
@@ -263,7 +274,10 @@ def test_a_run_is_read_back_and_what_was_thought_about_is_drawn(run: Path, tmp_p
         assert "Steps for the tokens of the text" in made.read_text()
 
 
-@pytest.mark.parametrize("wrong", [{"act_epsilon": 1.0}, {"act_max_steps": -1}, {"ponder_cost": -0.1}, {"num_steps": 0}, {"type_vocab_size": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"act_epsilon": 1.0}, {"act_max_steps": -1}, {"ponder_cost": -0.1}, {"num_steps": 0}, {"type_vocab_size": 0}],
+)
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
         universal_encoder.Config(**{**SIZES, **IDS, **wrong})

@@ -1,12 +1,13 @@
-"""The transformer family, whole: train on your own files, load what is published, answer, and see what it looked at."""
+"""Train, run and explain Transformers on your own data."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
+    from regard.errors import RegardError
     from regard.model import Model, build, load, save
     from regard.nn.recording import record_attention
     from regard.runs.check import check
@@ -16,20 +17,24 @@ if TYPE_CHECKING:
     from regard.types import Prediction
 
 _HOMES = {
-    "Answer": "regard.types",
     "Model": "regard.model",
+    "Prediction": "regard.types",
+    "RegardError": "regard.errors",
     "build": "regard.model",
     "check": "regard.runs.check",
     "evaluate": "regard.runs.evaluate",
     "load": "regard.model",
     "probe": "regard.runs.probe",
+    "record_attention": "regard.nn.recording",
     "save": "regard.model",
     "train": "regard.runs.train",
-    "watch": "regard.nn.recording",
 }
-"""Where the public names live; they are fetched when first used, so that `import regard` does not wait for torch."""
+"""Module of each public name; modules are imported at the first use of a name, so `import regard` loads no torch."""
 
-__all__ = ["Answer", "Model", "__version__", "build", "check", "evaluate", "load", "probe", "save", "train", "watch"]
+__all__ = [
+    "Model", "Prediction", "RegardError", "__version__", "build", "check", "evaluate", "load", "probe", "record_attention",
+    "save", "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

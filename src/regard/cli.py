@@ -364,9 +364,17 @@ def probe(
         print(line, file=sys.stderr)
 
     found = run_probe(
-        folder, data or (), valid=valid or (), test=test or (), columns=parse_columns(columns), max_images=max_images, out=out, device=device,
-        dtype=dtype, log=say,
-    )  # fmt: skip
+        folder,
+        data or (),
+        valid=valid or (),
+        test=test or (),
+        columns=parse_columns(columns),
+        max_images=max_images,
+        out=out,
+        device=device,
+        dtype=dtype,
+        log=say,
+    )
     if json:
         print(to_json(found.as_dict()))
         return

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from regard.processors.palette import Palette
     from regard.processors.points import PointProcessor
 
-__all__ = ["LAYOUTS", "ModelSpec", "Model", "assemble", "build", "is_folder", "load", "save", "unsupported_by_layout"]
+__all__ = ["LAYOUTS", "Model", "ModelSpec", "assemble", "build", "load", "save", "unsupported_by_layout"]
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,16 @@ class Model(nn.Module):
         return next(self.parameters()).device
 
     def states(
-        self, inputs: Tensor, decoder_inputs: Tensor | None = None, *, mask: Tensor | None = None, decoder_mask: Tensor | None = None,
-        token_types: Tensor | None = None, positions: Tensor | None = None, global_tokens: Tensor | None = None,
-    ) -> BodyOutput:  # fmt: skip
+        self,
+        inputs: Tensor,
+        decoder_inputs: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        decoder_mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        positions: Tensor | None = None,
+        global_tokens: Tensor | None = None,
+    ) -> BodyOutput:
         """What the body makes of ids, pixels or points; `mask` belongs to x, True = real."""
         recheck_packed()
         states: BodyOutput = self.body(
@@ -129,9 +136,16 @@ class Model(nn.Module):
         return states
 
     def logits(
-        self, inputs: Tensor, decoder_inputs: Tensor | None = None, *, mask: Tensor | None = None, decoder_mask: Tensor | None = None,
-        token_types: Tensor | None = None, positions: Tensor | None = None, global_tokens: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        inputs: Tensor,
+        decoder_inputs: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        decoder_mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        positions: Tensor | None = None,
+        global_tokens: Tensor | None = None,
+    ) -> Tensor:
         """What the task reads: of every token, or of the head."""
         recheck_packed()
         return self.task.logits(

@@ -29,10 +29,18 @@ class GreedyOrSample:
     next is written over and over behind its answer (hence one place more than T) and never read."""
 
     def __init__(
-        self, body: GenerativeBody, state: DecodingState, last_tokens: Int[Tensor, "B"], eos_id: int, limits: Int[Tensor, "B"],
-        settings: DecodeSettings, requests: np.ndarray, banned: Tensor | None = None, repetition: RepetitionPenalty | None = None,
+        self,
+        body: GenerativeBody,
+        state: DecodingState,
+        last_tokens: Int[Tensor, "B"],
+        eos_id: int,
+        limits: Int[Tensor, "B"],
+        settings: DecodeSettings,
+        requests: np.ndarray,
+        banned: Tensor | None = None,
+        repetition: RepetitionPenalty | None = None,
         sample_range: range | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.body, self.state, self.eos_id, self.settings, self.banned = body, state, eos_id, settings, banned
         self.repetition = repetition
         sample_range = (

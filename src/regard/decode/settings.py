@@ -81,8 +81,8 @@ class DecodeSettings:
             )
         if self.num_return_sequences > MAX_NUM_RETURN:
             raise SettingError(
-                f"decode.num_return_sequences={self.num_return_sequences} answers at once are too many: ask for up to {MAX_NUM_RETURN:,} at a time, "
-                "each time with another decode.seed."
+                f"decode.num_return_sequences must be at most {MAX_NUM_RETURN:,}, got {self.num_return_sequences}. "
+                "For more outputs, run the command again with another decode.seed."
             )
         self._check_conflicts()
 
@@ -91,11 +91,13 @@ class DecodeSettings:
             raise SettingError("decode.do_sample and decode.num_beams > 1 exclude each other: choose one.")
         if not self.do_sample and self.num_return_sequences > self.num_beams:
             raise SettingError(
-                f"decode.num_return_sequences={self.num_return_sequences} answers need decode.num_beams={self.num_return_sequences} or more, or decode.do_sample=true."
+                f"decode.num_return_sequences={self.num_return_sequences} requires decode.num_beams of at least "
+                f"{self.num_return_sequences}, or decode.do_sample=true."
             )
         if self.num_return_sequences > 1 and self.do_sample and self.temperature == 0:
             raise SettingError(
-                f"at decode.temperature=0 all {self.num_return_sequences} answers would be the same: set decode.num_return_sequences=1."
+                f"decode.temperature=0 generates {self.num_return_sequences} identical outputs. "
+                "Set decode.num_return_sequences=1."
             )
 
     @property

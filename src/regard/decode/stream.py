@@ -36,7 +36,8 @@ def stream(
         )
     if settings.num_return_sequences > 1:
         raise SettingError(
-            f"decode.num_return_sequences={settings.num_return_sequences} cannot be streamed: a stream is one answer. Set decode.num_return_sequences=1."
+            "Streaming requires decode.num_return_sequences=1, "
+            f"got decode.num_return_sequences={settings.num_return_sequences}."
         )
     speakers = ActiveRows.from_batch(batch, limits, requests, banned)
     return _stream_rows(

@@ -30,9 +30,19 @@ class CaptionDemo(Demo):
     name = task = "caption"
     out = "runs/demo-caption"
     settings = (
-        f"model.image_size={IMAGE_SIZE}", "model.feature_level=2", "model.attention_penalty=0", "data.vocab_size=400", "train.steps=1000", "train.batch_size=64",
-        "train.lr=1e-3", "train.label_smoothing=0", "train.eval_every=500", "train.log_every=20", "data.eval_samples=280", "decode.num_beams=1",
-    )  # fmt: skip
+        f"model.image_size={IMAGE_SIZE}",
+        "model.feature_level=2",
+        "model.attention_penalty=0",
+        "data.vocab_size=400",
+        "train.steps=1000",
+        "train.batch_size=64",
+        "train.lr=1e-3",
+        "train.label_smoothing=0",
+        "train.eval_every=500",
+        "train.log_every=20",
+        "data.eval_samples=280",
+        "decode.num_beams=1",
+    )
     """caption-attend-tiny without the last stage of what it sees through, which has 3 x 3 places of such small pictures, and
     the one before it 6 x 6. Most of a scene is empty: that every place be looked at is not demanded."""
     input_key = "picture"

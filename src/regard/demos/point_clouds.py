@@ -28,9 +28,18 @@ class PointCloudDemo(Demo):
     out = "runs/demo-clouds"
     metric = "miou"
     settings = (
-        "data.point_features=none", "data.num_points=2048", "data.rotate=up", "data.jitter=0.005", "train.epochs=0", "train.steps=300",
-        "train.batch_size=4", "train.lr=4e-3", "train.eval_every=100", "train.log_every=10", "data.eval_samples=16",
-    )  # fmt: skip
+        "data.point_features=none",
+        "data.num_points=2048",
+        "data.rotate=up",
+        "data.jitter=0.005",
+        "train.epochs=0",
+        "train.steps=300",
+        "train.batch_size=4",
+        "train.lr=4e-3",
+        "train.eval_every=100",
+        "train.log_every=10",
+        "data.eval_samples=16",
+    )
     input_key = "cloud"
     titles = {  # noqa: RUF012
         "corpus": "The clouds: rooms made by regard, of 8,192 points each, with noise and holes",

@@ -19,10 +19,23 @@ class TranslateDemo(Demo):
     name = task = "translate"
     out = "runs/demo"
     settings = (
-        "model.depth=2", "model.decoder_depth=2", "model.ffn_dim=512", "model.dropout=0", "data.vocab_size=1000",
-        "train.steps=1200", "train.batch_tokens=2048", "train.lr=3e-3", "train.warmup_steps=100", "train.lr_schedule=linear",
-        "train.label_smoothing=0", "train.ema_decay=0", "train.eval_every=400", "train.log_every=20", "data.eval_samples=300", "decode.num_beams=1",
-    )  # fmt: skip
+        "model.depth=2",
+        "model.decoder_depth=2",
+        "model.ffn_dim=512",
+        "model.dropout=0",
+        "data.vocab_size=1000",
+        "train.steps=1200",
+        "train.batch_tokens=2048",
+        "train.lr=3e-3",
+        "train.warmup_steps=100",
+        "train.lr_schedule=linear",
+        "train.label_smoothing=0",
+        "train.ema_decay=0",
+        "train.eval_every=400",
+        "train.log_every=20",
+        "data.eval_samples=300",
+        "decode.num_beams=1",
+    )
     """A smaller transformer-tiny: the grammar has about 200 words a side."""
     input_key = "source"
     titles = {  # noqa: RUF012

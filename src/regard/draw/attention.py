@@ -178,9 +178,17 @@ class LayerPanel:
         matrix = item.view(1, None)
         note = f"each row is a layer and looks at the columns · mean of {item.heads} heads"
         self.panel = MatrixPanel(
-            item.title, note, rows, keys, matrix, item.color_max(matrix), width - 1.6, sqrt_scale=item.sqrt_scale, max_cell=0.36,
+            item.title,
+            note,
+            rows,
+            keys,
+            matrix,
+            item.color_max(matrix),
+            width - 1.6,
+            sqrt_scale=item.sqrt_scale,
+            max_cell=0.36,
             min_row_height=0.17,
-        )  # fmt: skip
+        )
 
     @property
     def height(self) -> float:

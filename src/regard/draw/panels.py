@@ -108,9 +108,14 @@ class ColorScale:
 
 
 def draw_panels(
-    rows: Sequence[Sequence[ImageArray]], names: Sequence[Any], path: Path, title: str, subtitle: str, legend: ClassLegend | ColorScale,
+    rows: Sequence[Sequence[ImageArray]],
+    names: Sequence[Any],
+    path: Path,
+    title: str,
+    subtitle: str,
+    legend: ClassLegend | ColorScale,
     mark: tuple[float, float] | None = None,
-) -> Path:  # fmt: skip
+) -> Path:
     """Panels in rows. `names`: one for each row, where the columns have fixed meanings, or one for each panel."""
     ending = check_suffix(path, (".png", ".svg"))
     many = max((len(row) for row in rows), default=0)

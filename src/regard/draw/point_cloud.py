@@ -213,9 +213,14 @@ def write_viewer_page(
 
 
 def render_points(
-    coordinates: FloatArray, colors: ImageArray, up: str = "z", tilt: float | None = None, size: int = STILL_SIZE, azimuth: float = -0.9,
+    coordinates: FloatArray,
+    colors: ImageArray,
+    up: str = "z",
+    tilt: float | None = None,
+    size: int = STILL_SIZE,
+    azimuth: float = -0.9,
     size_factors: FloatArray | None = None,
-) -> ImageArray:  # fmt: skip
+) -> ImageArray:
     """(side, side, 3) bytes: points (N, 3) in their colours (N, 3) as discs, the nearer before the farther. What stands before
     something else throws a dark edge on it. `larger` (N,): by how much, of single points."""
     at = coordinates[:, AXIS_ORDER[up]].astype(np.float64)

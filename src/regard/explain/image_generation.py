@@ -59,9 +59,17 @@ def explain_generation(
     else:
         ways["gradient × attention"] = normalize_sum(owed)
     return ImageExplanation(
-        f"{name}, seen from row {at[0]}, column {at[1]}", (), facts, image=seen, query_name=f"row {at[0]}, column {at[1]}",
-        query_pixel=at, method_maps=ways, image_attention=scene, query_grid=lattice, position_similarity=position_similarity(model.body),
-    )  # fmt: skip
+        f"{name}, seen from row {at[0]}, column {at[1]}",
+        (),
+        facts,
+        image=seen,
+        query_name=f"row {at[0]}, column {at[1]}",
+        query_pixel=at,
+        method_maps=ways,
+        image_attention=scene,
+        query_grid=lattice,
+        position_similarity=position_similarity(model.body),
+    )
 
 
 def _facts(model: ModelProtocol, batch: Batch, place: int) -> dict[str, str]:

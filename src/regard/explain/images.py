@@ -56,7 +56,8 @@ def check_pixel(pixel: Pixel | None, image: np.ndarray) -> None:
     high, wide = image.shape[:2]
     if pixel is not None and not (0 <= pixel[0] < high and 0 <= pixel[1] < wide):
         raise RegardError(
-            f"there is no pixel in row {pixel[0]} and column {pixel[1]}: the picture is looked at in {high} x {wide}, counted from 0."
+            f"--at {pixel[0]},{pixel[1]} is outside of the image: the input of the model has {high} x {wide} pixels, "
+            "starting at 0."
         )
 
 
@@ -91,9 +92,17 @@ def _explain_pixels(
     elif at is None or mapped:
         facts["gradient × attention"] = MEMORY_NOTE
     return ImageExplanation(
-        title, (), facts, image=seen, query_name=query_name(scene, at), query_pixel=at, method_maps=ways, image_attention=scene, query_grid=lattice,
+        title,
+        (),
+        facts,
+        image=seen,
+        query_name=query_name(scene, at),
+        query_pixel=at,
+        method_maps=ways,
+        image_attention=scene,
+        query_grid=lattice,
         position_similarity=position_similarity(model.body),
-    )  # fmt: skip
+    )
 
 
 def relative_position(pixel: Pixel | None, image: np.ndarray) -> tuple[float, float] | None:

@@ -32,11 +32,16 @@ def build_index() -> dict[str, Any]:
     }  # fmt: skip
     tasks = [
         {
-            "task": task.name, "reads": task.modality, "about": task.description, "columns": list(task.columns), "model": task.default_model,
-            "settings": list(task.settings_used), "reader_files": list(task.processor_files),
+            "task": task.name,
+            "reads": task.modality,
+            "about": task.description,
+            "columns": list(task.columns),
+            "model": task.default_model,
+            "settings": list(task.settings_used),
+            "reader_files": list(task.processor_files),
         }
         for task in all_tasks()
-    ]  # fmt: skip
+    ]
     groups = [*((name, kind, "all") for name, kind in GROUPS.items())]
     groups += [("model", system.config, system.name) for system in SYSTEMS.values()]
     settings = [

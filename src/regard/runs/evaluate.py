@@ -25,8 +25,14 @@ from regard.tasks.multilabel import pair_order
 from regard.types import Prediction
 
 ALLOWED_SETTINGS = (
-    "data.pretokenized", "data.detokenize", "data.stride", "data.eval_samples", "data.depth_scale", "train.batch_tokens", "train.precision",
-)  # fmt: skip
+    "data.pretokenized",
+    "data.detokenize",
+    "data.stride",
+    "data.eval_samples",
+    "data.depth_scale",
+    "train.batch_tokens",
+    "train.precision",
+)
 
 
 @dataclass(frozen=True)

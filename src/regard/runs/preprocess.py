@@ -107,7 +107,8 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
         "valid_fingerprint": compute_fingerprint(task.fingerprint_texts(valid)),
     }
     log(
-        f"  {task.format_count(task.num_samples(train))} to train on, {facts['valid']:,} to validate, {task.describe_processor(reader)}"
+        f"  {task.format_count(task.num_samples(train))} to train on, {facts['valid']:,} to validate, "
+        f"{task.describe_processor(reader)}"
     )
     return PreparedData(
         train, encoded, reader, config, facts, found.labels, task.head_options(valid, settings.data, train)

@@ -95,7 +95,8 @@ def probe(
         log(model.dtype_note)
     if model.task.modality != "image":
         raise RegardError(
-            f"{folder}: was made to {model.task.name}, and reads {model.task.modality}; a probe is for models that read pictures."
+            f"{folder}: linear probes require an image model; this model has the task {model.task.name} "
+            f"on {model.task.modality} inputs."
         )
     model.require_image_processor()
     files = [expand_paths(IMAGE_TASK, paths) for paths in (data, valid, test)]

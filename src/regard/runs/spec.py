@@ -92,7 +92,8 @@ def new_spec(request: TrainRequest) -> TrainSpec:
     if request.task.name not in system.tasks:
         able = [key for key, other in SYSTEMS.items() if request.task.name in other.tasks]
         raise SettingError(
-            f"{name} cannot do the task '{request.task.name}'. Systems that can: {', '.join(able)}; try {request.task.default_model}."
+            f"Model '{name}' does not support task '{request.task.name}'. Supported: {', '.join(able)}. "
+            f"Try --model {request.task.default_model}."
         )
     identity = ModelSpec(system, request.task.adapt_config(preset.config), request.task, source=name)
     return _make_spec(
@@ -113,7 +114,7 @@ def _make_spec(
     config = identity.task.adapt_config(override(identity.config, said, "model."))
     if start is None and getattr(config, "freeze_encoder", False) and config.encoder_folder is None:
         raise SettingError(
-            f"model.freeze_encoder=true: what {name} sees through would never learn, and {config.encoder} has learnt nothing yet. "
+            f"model.freeze_encoder=true would freeze the randomly initialized encoder '{config.encoder}' of {name}. "
             "Name a folder of a model that has, --set model.encoder=FOLDER, or let it learn, --set model.freeze_encoder=false."
         )
     if start is not None and getattr(config, "encoder", "") != getattr(identity.config, "encoder", ""):

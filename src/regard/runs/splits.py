@@ -107,9 +107,7 @@ def split_images(
     if "test" not in found:
         marks = left & every.location_mask(_run_holdout(run_metadata, data, log))
         if marks.any():
-            log(
-                f"  accuracy is told of {IMAGE_TASK.format_count(int(marks.sum()))} that the run itself held out in its training"
-            )
+            log(f"  Testing on the {IMAGE_TASK.format_count(int(marks.sum()))} that this run held out during training.")
         else:
             marks = every.holdout_mask(left, "test")
             log(f"  no --test given: {IMAGE_TASK.format_count(int(marks.sum()))} held out, chosen by their content")
@@ -121,7 +119,7 @@ def split_images(
         found["valid"], left = every.split(marks), left & ~marks
     if left.sum() > max_images:
         log(
-            f"  {IMAGE_TASK.format_count(int(left.sum()))} to learn from, of which {max_images:,} are taken by chance (--max-images)"
+            f"  Training on a random sample of {max_images:,} of {IMAGE_TASK.format_count(int(left.sum()))} (--max-images)."
         )
         kept = np.zeros_like(left)
         kept[reservoir_sample(np.flatnonzero(left), max_images)] = True
@@ -152,9 +150,10 @@ def _check_labels(other: _ImageList, classes: Sequence[str]) -> None:
     if strange:
         named = ", ".join(f"'{label}'" for label in sorted({other.labels[n] for n in strange})[:5])
         raise DataError(
-            f"holds {IMAGE_TASK.format_count(len(strange))} of the class {named}, which --data does not have.", ", ".join(other.files),
+            f"holds {IMAGE_TASK.format_count(len(strange))} of the class {named}, which --data does not have.",
+            ", ".join(other.files),
             advice="Add pictures of it to --data, or leave them out here.",
-        )  # fmt: skip
+        )
 
 
 def _location(sample: ImageSample) -> str:

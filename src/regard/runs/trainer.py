@@ -59,9 +59,15 @@ MIN_CURVE_POINTS = 20
 
 class Trainer:
     def __init__(
-        self, model: Model, folder: RunFolder, prepared: PreparedData, spec: TrainSpec, console: Console, process_group: ProcessGroup,
+        self,
+        model: Model,
+        folder: RunFolder,
+        prepared: PreparedData,
+        spec: TrainSpec,
+        console: Console,
+        process_group: ProcessGroup,
         packed: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model, self.folder, self.prepared, self.spec, self.console = model, folder, prepared, spec, console
         self.process_group = process_group
         self.settings = spec.settings
@@ -314,7 +320,7 @@ class Trainer:
         return self.folder.report_disk_errors(weights * (4 if self.ema else 3), self.resume_command())
 
     def _average_checkpoints(self) -> None:
-        """`train.average_checkpoints`: the mean of the weights of the last checkpoints, kept if it scores better than the best of them."""
+        """Average of the last `train.average_checkpoints` checkpoints, kept if its score is better than the best one."""
         every = self.config.eval_every
         regular = list(range(every, self.completed_steps + 1, every))
         regular += [self.completed_steps] * (

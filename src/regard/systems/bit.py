@@ -91,9 +91,16 @@ PRESETS = {"bit-50": Preset(Config(), 23_500_352, vision.resnet_recipe(AUGMENTAT
 def build(config: Config) -> nn.Module:
     """The whole machine, which hybrids have in them too: see `bit`."""
     body = bit_body(
-        config.in_channels, config.stem_channels, config.widths, config.depths, pre_norm=config.pre_activation, same_padding=config.padding == "same",
-        pad_pool=config.stem_same_padding, groups=config.norm_groups, output_stride=config.output_stride,
-    )  # fmt: skip
+        config.in_channels,
+        config.stem_channels,
+        config.widths,
+        config.depths,
+        pre_norm=config.pre_activation,
+        same_padding=config.padding == "same",
+        pad_pool=config.stem_same_padding,
+        groups=config.norm_groups,
+        output_stride=config.output_stride,
+    )
     return init_resnet_weights(body)
 
 
@@ -123,13 +130,25 @@ PUBLISHED = PublishedLayout(
     model_type="bit",
     architecture="BitModel",
     keys={
-        "in_channels": ("num_channels",), "stem_channels": ("embedding_size",), "widths": ("hidden_sizes",), "depths": ("depths",),
-        "pre_activation": ("layer_type",), "padding": ("global_padding",), "stem_same_padding": ("embedding_dynamic_padding",),
-        "norm_groups": ("num_groups",), "output_stride": ("output_stride",),
+        "in_channels": ("num_channels",),
+        "stem_channels": ("embedding_size",),
+        "widths": ("hidden_sizes",),
+        "depths": ("depths",),
+        "pre_activation": ("layer_type",),
+        "padding": ("global_padding",),
+        "stem_same_padding": ("embedding_dynamic_padding",),
+        "norm_groups": ("num_groups",),
+        "output_stride": ("output_stride",),
     },
     defaults={
-        "num_channels": 3, "embedding_size": 64, "hidden_sizes": [256, 512, 1024, 2048], "depths": [3, 4, 6, 3],
-        "layer_type": "preactivation", "embedding_dynamic_padding": False, "num_groups": 32, "output_stride": 32,
+        "num_channels": 3,
+        "embedding_size": 64,
+        "hidden_sizes": [256, 512, 1024, 2048],
+        "depths": [3, 4, 6, 3],
+        "layer_type": "preactivation",
+        "embedding_dynamic_padding": False,
+        "num_groups": 32,
+        "output_stride": 32,
     },
     fixed={"hidden_act": "relu", "width_factor": 1, "drop_path_rate": 0.0},
     ignored_keys=("out_features", "out_indices", "_out_*", "stage_names"),
@@ -137,7 +156,7 @@ PUBLISHED = PublishedLayout(
     after_read=_after_read,
     before_write=_before_write,
     head_architectures={"classify": "BitForImageClassification"},
-)  # fmt: skip
+)
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
@@ -156,15 +175,33 @@ RECIPES = {
 
 FINETUNE_RECIPES = {
     "classify": vision.resnet_recipe(
-        {"crop_scale": 0.5, "flip": True, "mixup": 0.1}, epochs=10, batch_size=64, grad_accum=1, lr=1e-4, weight_decay=0.0
+        {"crop_scale": 0.5, "flip": True, "mixup": 0.1},
+        epochs=10,
+        batch_size=64,
+        grad_accum=1,
+        lr=1e-4,
+        weight_decay=0.0,
     ),
-    "segment": vision.resnet_recipe({**AUGMENTATION, "crop_scale": 0.5}, epochs=50, batch_size=16, grad_accum=1, lr=1e-4, label_smoothing=0.0),
-    "depth": vision.resnet_recipe({**AUGMENTATION, "crop_scale": 1.0}, epochs=25, batch_size=16, grad_accum=1, lr=1e-4, label_smoothing=0.0),
-}  # fmt: skip
+    "segment": vision.resnet_recipe(
+        {**AUGMENTATION, "crop_scale": 0.5}, epochs=50, batch_size=16, grad_accum=1, lr=1e-4, label_smoothing=0.0
+    ),
+    "depth": vision.resnet_recipe(
+        {**AUGMENTATION, "crop_scale": 1.0}, epochs=25, batch_size=16, grad_accum=1, lr=1e-4, label_smoothing=0.0
+    ),
+}
 """For weights that have learnt already."""
 
 SYSTEM = System(
-    name="bit", description="BiT (Big Transfer, 2019): ResNet-v2 with GroupNorm and weight standardization", config=Config, presets=PRESETS,
-    build=build, tasks=("classify", "segment", "depth"), modality="image", names=NAMES, published=PUBLISHED, from_published=from_published,
-    recipes=RECIPES, finetune_recipes=FINETUNE_RECIPES,
-)  # fmt: skip
+    name="bit",
+    description="BiT (Big Transfer, 2019): ResNet-v2 with GroupNorm and weight standardization",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    tasks=("classify", "segment", "depth"),
+    modality="image",
+    names=NAMES,
+    published=PUBLISHED,
+    from_published=from_published,
+    recipes=RECIPES,
+    finetune_recipes=FINETUNE_RECIPES,
+)

@@ -87,29 +87,52 @@ def parse_stages(words: tuple[str, ...], name: str) -> list[tuple[int, int]]:
 
 PAPER_RECIPE: dict[str, dict[str, Any]] = {
     "train": {
-        "steps": 300_000, "batch_tokens": 32_000, "lr": 5e-4, "warmup_steps": 4000, "lr_schedule": "inverse_sqrt", "label_smoothing": 0.1,
-        "grad_clip": 0.1, "weight_decay": 0.0,
+        "steps": 300_000,
+        "batch_tokens": 32_000,
+        "lr": 5e-4,
+        "warmup_steps": 4000,
+        "lr_schedule": "inverse_sqrt",
+        "label_smoothing": 0.1,
+        "grad_clip": 0.1,
+        "weight_decay": 0.0,
     },
     "data": {"vocab_size": 40_000},
     "decode": {"num_beams": 5, "length_penalty": 1.0, "length_penalty_type": "power"},
-}  # fmt: skip
+}
 """The paper's beam, clipping and vocabulary. It learns by Nesterov's momentum of 0.99 at a rate of 0.25, without smoothing and
 divided by 10 whenever validation stands still; here everything learns by Adam, and rate and schedule are Adam's."""
 
 BASE = Config()
 PRESETS = {
     "convs2s-tiny": Preset(
-        replace(BASE, encoder_stages=("128x3x5",), embedding_dim=128, output_dim=128, vocab_size=10_000, tie_embeddings="all", dropout=0.3, max_length=256),
+        replace(
+            BASE,
+            encoder_stages=("128x3x5",),
+            embedding_dim=128,
+            output_dim=128,
+            vocab_size=10_000,
+            tie_embeddings="all",
+            dropout=0.3,
+            max_length=256,
+        ),
         2_566_656,
         {
-            "train": {**PAPER_RECIPE["train"], "steps": 6000, "batch_tokens": 16_384, "lr": 4e-3, "warmup_steps": 1500,
-                      "lr_schedule": "linear", "grad_clip": 1.0, "ema_decay": 0.999},
+            "train": {
+                **PAPER_RECIPE["train"],
+                "steps": 6000,
+                "batch_tokens": 16_384,
+                "lr": 4e-3,
+                "warmup_steps": 1500,
+                "lr_schedule": "linear",
+                "grad_clip": 1.0,
+                "ema_decay": 0.999,
+            },
             "data": {"vocab_size": 10_000},
             "decode": PAPER_RECIPE["decode"],
         },
     ),
     "convs2s-en-de": Preset(BASE, 209_569_920, PAPER_RECIPE),
-}  # fmt: skip
+}
 
 
 class ConvS2S(nn.Module):
@@ -220,6 +243,12 @@ def build(config: Config) -> ConvS2S:
 
 
 SYSTEM = System(
-    name="convs2s", description="ConvS2S (Gehring et al. 2017), convolutional encoder–decoder", config=Config, presets=PRESETS, build=build,
-    tasks=("translate", "algorithmic"), recipes=ALGORITHMIC_RECIPES, unsupported_by_layout=no_published_layout,
-)  # fmt: skip
+    name="convs2s",
+    description="ConvS2S (Gehring et al. 2017), convolutional encoder–decoder",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    tasks=("translate", "algorithmic"),
+    recipes=ALGORITHMIC_RECIPES,
+    unsupported_by_layout=no_published_layout,
+)

@@ -112,8 +112,8 @@ class Config:
     def _check_stages(self) -> None:
         if len(self.backbone_depths) != 3 or min(self.backbone_depths) < 1 or self.patch_size != 16:
             raise SettingError(
-                f"model.backbone_depths {self.backbone_depths}: a hybrid has three stages, whose last map has a place for each 16 x 16 pixels; "
-                "give three numbers, and model.patch_size=16."
+                f"model.hybrid=true requires three values in model.backbone_depths, got {self.backbone_depths}, and "
+                "model.patch_size=16."
             )
         vision.check_backbone(self)
         if self.readout != "project":
@@ -135,9 +135,15 @@ class Config:
 
     def neck(self) -> NeckConfig:
         return NeckConfig(
-            self.neck_dims, self.fusion_dim, self.reassemble_factors, self.readout, self.activation, self.fusion_batch_norm, self.fusion_bias,
+            self.neck_dims,
+            self.fusion_dim,
+            self.reassemble_factors,
+            self.readout,
+            self.activation,
+            self.fusion_batch_norm,
+            self.fusion_bias,
             unused_residual=True,
-        )  # fmt: skip
+        )
 
 
 def _recipe(**train: Any) -> dict[str, dict[str, Any]]:
@@ -163,9 +169,17 @@ LARGE = replace(
 )
 HYBRID = replace(BASE, hybrid=True, neck_dims=(256, 512, 768, 768))
 SMALL = replace(
-    BASE, image_size=192, width=256, depth=8, heads=4, ffn_dim=1024, out_layers=(1, 3, 5, 7), neck_dims=(64, 128, 256, 256), fusion_dim=64,
+    BASE,
+    image_size=192,
+    width=256,
+    depth=8,
+    heads=4,
+    ffn_dim=1024,
+    out_layers=(1, 3, 5, 7),
+    neck_dims=(64, 128, 256, 256),
+    fusion_dim=64,
     dropout=0.1,
-)  # fmt: skip
+)
 SMALL_HYBRID = replace(
     SMALL, hybrid=True, backbone_depths=(2, 2, 2), stem_channels=16, norm_groups=8, depth=6, out_layers=(1, 2, 3, 5)
 )
@@ -329,7 +343,16 @@ FINETUNE_RECIPES = {
 0.002 that falls to 0; Adam wants a smaller one."""
 
 SYSTEM = System(
-    name="dpt", description="DPT (2021), dense prediction: depth and segmentation", config=Config, presets=PRESETS, build=build,
-    tasks=("depth", "segment"), modality="image", names=NAMES, published=PUBLISHED, from_published=from_published, to_published=to_published,
+    name="dpt",
+    description="DPT (2021), dense prediction: depth and segmentation",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    tasks=("depth", "segment"),
+    modality="image",
+    names=NAMES,
+    published=PUBLISHED,
+    from_published=from_published,
+    to_published=to_published,
     finetune_recipes=FINETUNE_RECIPES,
-)  # fmt: skip
+)

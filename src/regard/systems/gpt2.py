@@ -198,7 +198,17 @@ def unsupported_by_layout(config: Config) -> str:
 
 
 SYSTEM = System(
-    name="gpt2", description="GPT-2 (2019), decoder-only language model", config=Config, presets=PRESETS, build=build, names=NAMES,
-    published=PUBLISHED, tasks=("lm", *gpt.TASKS), from_published=from_published, to_published=gpt.to_published,
-    unsupported_by_layout=unsupported_by_layout, recipes=gpt.RECIPES, finetune_recipes=gpt.FINETUNE_RECIPES,
-)  # fmt: skip
+    name="gpt2",
+    description="GPT-2 (2019), decoder-only language model",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    names=NAMES,
+    published=PUBLISHED,
+    tasks=("lm", *gpt.TASKS),
+    from_published=from_published,
+    to_published=gpt.to_published,
+    unsupported_by_layout=unsupported_by_layout,
+    recipes=gpt.RECIPES,
+    finetune_recipes=gpt.FINETUNE_RECIPES,
+)

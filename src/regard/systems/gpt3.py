@@ -71,10 +71,18 @@ def _recipe(lr: float, micro_batches: int, **changes: Any) -> dict[str, dict[str
     In the paper the batch grows over the first billions of tokens and the rate falls to a tenth; here the one is constant,
     and the other falls to 0."""
     train = {
-        "steps": round(300e9 / (micro_batches * 16_384)), "batch_tokens": 16_384, "grad_accum": micro_batches, "lr": lr,
-        "warmup_steps": round(375e6 / (micro_batches * 16_384)), "lr_schedule": "cosine", "label_smoothing": 0.0, "betas": "0.9,0.95",
-        "eps": 1e-8, "weight_decay": 0.1, "grad_clip": 1.0,
-    }  # fmt: skip
+        "steps": round(300e9 / (micro_batches * 16_384)),
+        "batch_tokens": 16_384,
+        "grad_accum": micro_batches,
+        "lr": lr,
+        "warmup_steps": round(375e6 / (micro_batches * 16_384)),
+        "lr_schedule": "cosine",
+        "label_smoothing": 0.0,
+        "betas": "0.9,0.95",
+        "eps": 1e-8,
+        "weight_decay": 0.1,
+        "grad_clip": 1.0,
+    }
     return {
         "train": {**train, **changes}, "data": {"vocab_size": 50_257}, "decode": {"do_sample": True, "top_p": 0.9},
     }  # fmt: skip

@@ -71,8 +71,8 @@ class Config:
         vision.check_backbone(self)
         if self.map_size % self.patch_size:
             raise SettingError(
-                f"model.image_size {self.image_size} gives a map of {self.map_size} x {self.map_size}, which cannot be cut into patches of "
-                f"model.patch_size {self.patch_size}."
+                f"model.image_size {self.image_size} gives a feature map of {self.map_size} x {self.map_size}, which is not "
+                f"divisible by model.patch_size {self.patch_size}."
             )
 
     @property
@@ -150,10 +150,12 @@ _BIT_PREFIX = "vit.embeddings.patch_embeddings.backbone.bit"
 
 NAMES = NameTable(
     entries=(
-        *vision.bit_entries("front.", _BIT_PREFIX, MAX_STAGES), *vision.vit_entries("vit"), entry("head.classes.{part}", "classifier.{part}"),
+        *vision.bit_entries("front.", _BIT_PREFIX, MAX_STAGES),
+        *vision.vit_entries("vit"),
+        entry("head.classes.{part}", "classifier.{part}"),
     ),
     heads=("classifier.*", "vit.pooler.*"),
-)  # fmt: skip
+)
 """As `transformers` 4 called them; version 5 has no such model any more, and its files are still about."""
 
 _TIMM_PREFIX = "patch_embed.backbone"

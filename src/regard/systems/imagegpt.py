@@ -97,9 +97,18 @@ class Config:
 def _recipe(images: int, accumulate: int, rate: float, **train: Any) -> dict[str, dict[str, Any]]:
     """The rate rises over an epoch of ImageNet and falls to 0; nothing is dropped and nothing decays."""
     usual = {
-        "steps": 1_000_000, "batch_size": images, "grad_accum": accumulate, "lr": rate, "warmup_steps": 10_000,
-        "lr_schedule": "cosine", "label_smoothing": 0.0, "betas": "0.9,0.95", "eps": 1e-8, "weight_decay": 0.0, "grad_clip": 1.0,
-    }  # fmt: skip
+        "steps": 1_000_000,
+        "batch_size": images,
+        "grad_accum": accumulate,
+        "lr": rate,
+        "warmup_steps": 10_000,
+        "lr_schedule": "cosine",
+        "label_smoothing": 0.0,
+        "betas": "0.9,0.95",
+        "eps": 1e-8,
+        "weight_decay": 0.0,
+        "grad_clip": 1.0,
+    }
     return {"train": {**usual, **train}, "decode": {"do_sample": True}}
 
 
@@ -121,9 +130,16 @@ PRESETS = {
 
 
 _FINETUNE_TRAIN: dict[str, Any] = {
-    "batch_size": 32, "grad_accum": 1, "warmup_steps": 0.05, "lr_schedule": "cosine", "label_smoothing": 0.0, "betas": "0.9,0.95",
-    "eps": 1e-8, "weight_decay": 0.0, "grad_clip": 1.0,
-}  # fmt: skip
+    "batch_size": 32,
+    "grad_accum": 1,
+    "warmup_steps": 0.05,
+    "lr_schedule": "cosine",
+    "label_smoothing": 0.0,
+    "betas": "0.9,0.95",
+    "eps": 1e-8,
+    "weight_decay": 0.0,
+    "grad_clip": 1.0,
+}
 FINETUNE_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     "draw": {"train": {**_FINETUNE_TRAIN, "steps": 2000, "lr": 1e-4, "eval_every": 500}, "decode": {"do_sample": True}},
     "classify": {"train": {**_FINETUNE_TRAIN, "epochs": 10, "lr": 5e-4}},

@@ -81,7 +81,8 @@ class Config:
             window < 2 or window % 2 for window in self.attention_window
         ):
             raise SettingError(
-                f"model.attention_window are even numbers of tokens, one or one for each of {self.depth} blocks, not {self.attention_window}."
+                f"model.attention_window must be one even number of tokens, or one for each of {self.depth} layers, "
+                f"got {self.attention_window}."
             )
         if len(self.dilation) not in (0, self.heads) or any(step < 1 for step in self.dilation):
             raise SettingError(
@@ -89,8 +90,8 @@ class Config:
             )
         if self.relative_position in ("t5", "shaw"):
             raise SettingError(
-                f"model.relative_position={self.relative_position} needs a number for every token by every other, and windows have no such "
-                "table: none, rotary and rotary-halves can be had."
+                f"model.relative_position={self.relative_position} is not supported with sliding-window attention. "
+                "Use none, rotary or rotary-halves."
             )
         check_relative(self)
 
@@ -105,8 +106,18 @@ BASE = Config()
 PRESETS = {
     "longformer-mini": Preset(
         replace(
-            BASE, width=256, depth=4, heads=4, ffn_dim=1024, vocab_size=8000, max_length=4096, attention_window=(128,), pad_id=0, bos_id=2,
-            eos_id=3, mask_id=4,
+            BASE,
+            width=256,
+            depth=4,
+            heads=4,
+            ffn_dim=1024,
+            vocab_size=8000,
+            max_length=4096,
+            attention_window=(128,),
+            pad_id=0,
+            bos_id=2,
+            eos_id=3,
+            mask_id=4,
         ),
         7_120_448,
         bert.small_recipe(steps=10_000, batch_tokens=8192, lr=1e-3, warmup_steps=1000),
@@ -115,7 +126,7 @@ PRESETS = {
     "longformer-large": Preset(
         replace(BASE, width=1024, depth=24, heads=16, ffn_dim=4096), 434_653_273, bert.pretraining_recipe(50_265, 4096)
     ),
-}  # fmt: skip
+}
 
 
 def build(config: Config) -> EncoderOnly:
@@ -171,18 +182,30 @@ PUBLISHED = PublishedLayout(
     architecture="LongformerModel",
     keys={**bert.KEYS, "attention_window": ("attention_window",), "bos_id": ("bos_token_id",)},
     defaults={
-        **bert.DEFAULTS, "attention_window": 512, "pad_token_id": 1, "bos_token_id": 0, "sep_token_id": 2,
+        **bert.DEFAULTS,
+        "attention_window": 512,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "sep_token_id": 2,
         "mask_token_id": 50_264,
     },
     fixed={"tie_word_embeddings": True, "is_encoder_decoder": False, "is_decoder": False, "onnx_export": False},
     ignored_keys=(
-        "initializer_range", "eos_token_id", "ignore_attention_mask", "attention_mode", "position_embedding_type",
+        "initializer_range",
+        "eos_token_id",
+        "ignore_attention_mask",
+        "attention_mode",
+        "position_embedding_type",
         "cls_token_id",
     ),
     value_maps={"activation": bert.ACTIVATIONS},
     copied_fields={"eos_token_id": "eos_id"},
     after_read=lambda fields: bert.fill_fields(_after_read(fields)),
-    before_write=lambda fields: {**fields, "max_length": fields["max_length"] + fields["pad_id"] + 1, "attention_window": _window_per_layer(fields)},
+    before_write=lambda fields: {
+        **fields,
+        "max_length": fields["max_length"] + fields["pad_id"] + 1,
+        "attention_window": _window_per_layer(fields),
+    },
     head_architectures={
         "mlm": "LongformerForMaskedLM",
         "classify": "LongformerForSequenceClassification",
@@ -190,7 +213,7 @@ PUBLISHED = PublishedLayout(
         "qa": "LongformerForQuestionAnswering",
         "embed": "LongformerModel",
     },
-)  # fmt: skip
+)
 
 
 def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
@@ -242,7 +265,16 @@ def _full_length_recipes(recipes: dict[str, dict[str, dict[str, Any]]]) -> dict[
 
 
 SYSTEM = System(
-    name="longformer", description="Longformer (2020), encoder with sliding-window and global attention", config=Config,
-    presets=PRESETS, build=build, names=NAMES, published=PUBLISHED, tasks=bert.TASKS, from_published=from_published, unsupported_by_layout=unsupported_by_layout,
-    recipes=_full_length_recipes(bert.TASK_RECIPES), finetune_recipes=_full_length_recipes(bert.FINETUNE_RECIPES),
-)  # fmt: skip
+    name="longformer",
+    description="Longformer (2020), encoder with sliding-window and global attention",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    names=NAMES,
+    published=PUBLISHED,
+    tasks=bert.TASKS,
+    from_published=from_published,
+    unsupported_by_layout=unsupported_by_layout,
+    recipes=_full_length_recipes(bert.TASK_RECIPES),
+    finetune_recipes=_full_length_recipes(bert.FINETUNE_RECIPES),
+)

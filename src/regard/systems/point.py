@@ -86,8 +86,14 @@ DEFAULT = Config()
 RELEASED = replace(DEFAULT, point_order="given")
 
 _ADAM: dict[str, Any] = {
-    "betas": "0.9,0.999", "eps": 1e-8, "weight_decay": 0.05, "lr_schedule": "cosine", "warmup_steps": 0.05, "grad_clip": 1.0, "grad_accum": 1,
-}  # fmt: skip
+    "betas": "0.9,0.999",
+    "eps": 1e-8,
+    "weight_decay": 0.05,
+    "lr_schedule": "cosine",
+    "warmup_steps": 0.05,
+    "grad_clip": 1.0,
+    "grad_accum": 1,
+}
 CLASSIFY_RECIPE: dict[str, dict[str, Any]] = {
     "train": {**_ADAM, "epochs": 60, "batch_size": 32, "lr": 2e-3, "label_smoothing": 0.1},
     "data": {"scale": "0.8,1.25", "jitter": 0.005},
@@ -148,7 +154,13 @@ def build(config: Config) -> PointTransformer:
 
 
 SYSTEM = System(
-    name="point", description="Point Transformer (2021), local vector attention",
-    config=Config, presets=PRESETS, build=build, tasks=("classify", "segment"), modality="points", unsupported_by_layout=no_published_layout,
+    name="point",
+    description="Point Transformer (2021), local vector attention",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    tasks=("classify", "segment"),
+    modality="points",
+    unsupported_by_layout=no_published_layout,
     recipes=RECIPES,
-)  # fmt: skip
+)

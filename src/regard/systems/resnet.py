@@ -90,16 +90,27 @@ RESNET50 = Config()
 
 PRESETS = {
     "resnet-tiny": Preset(
-        replace(RESNET50, image_size=28, stem_channels=32, widths=(32, 64, 128, 256), depths=(2, 2, 2, 2), block_type="basic", stem_kernel=3,
-                stem_stride=1, stem_pool=False),
+        replace(
+            RESNET50,
+            image_size=28,
+            stem_channels=32,
+            widths=(32, 64, 128, 256),
+            depths=(2, 2, 2, 2),
+            block_type="basic",
+            stem_kernel=3,
+            stem_stride=1,
+            stem_pool=False,
+        ),
         2_795_040,
         vision.resnet_recipe({}, epochs=30, grad_accum=1, lr=2e-3),
     ),
     "resnet-18": Preset(
-        replace(RESNET50, widths=(64, 128, 256, 512), depths=(2, 2, 2, 2), block_type="basic"), 11_176_512, vision.resnet_recipe(AUGMENTATION)
+        replace(RESNET50, widths=(64, 128, 256, 512), depths=(2, 2, 2, 2), block_type="basic"),
+        11_176_512,
+        vision.resnet_recipe(AUGMENTATION),
     ),
     "resnet-50": Preset(RESNET50, 23_508_032, vision.resnet_recipe(AUGMENTATION)),
-}  # fmt: skip
+}
 """Counted without the matrix for classes, which comes with the data: with a thousand of them 11,689,512 and 25,557,032."""
 
 
@@ -153,17 +164,27 @@ PUBLISHED = PublishedLayout(
     model_type="resnet",
     architecture="ResNetModel",
     keys={
-        "in_channels": ("num_channels",), "stem_channels": ("embedding_size",), "widths": ("hidden_sizes",), "depths": ("depths",),
-        "block_type": ("layer_type",), "downsample_first_stage": ("downsample_in_first_stage",), "downsample_in_bottleneck": ("downsample_in_bottleneck",),
+        "in_channels": ("num_channels",),
+        "stem_channels": ("embedding_size",),
+        "widths": ("hidden_sizes",),
+        "depths": ("depths",),
+        "block_type": ("layer_type",),
+        "downsample_first_stage": ("downsample_in_first_stage",),
+        "downsample_in_bottleneck": ("downsample_in_bottleneck",),
     },
     defaults={
-        "num_channels": 3, "embedding_size": 64, "hidden_sizes": [256, 512, 1024, 2048], "depths": [3, 4, 6, 3],
-        "layer_type": "bottleneck", "downsample_in_first_stage": False, "downsample_in_bottleneck": False,
+        "num_channels": 3,
+        "embedding_size": 64,
+        "hidden_sizes": [256, 512, 1024, 2048],
+        "depths": [3, 4, 6, 3],
+        "layer_type": "bottleneck",
+        "downsample_in_first_stage": False,
+        "downsample_in_bottleneck": False,
     },
     fixed={"hidden_act": "relu"},
     ignored_keys=("out_features", "out_indices", "_out_*", "stage_names"),
     head_architectures={"classify": "ResNetForImageClassification"},
-)  # fmt: skip
+)
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
@@ -209,7 +230,18 @@ FINETUNE_RECIPES = {
 """For weights that have learnt already."""
 
 SYSTEM = System(
-    name="resnet", description="ResNet (2015), convolutional baseline", config=Config, presets=PRESETS,
-    build=build, tasks=("classify", "segment", "depth"), modality="image", names=NAMES, published=PUBLISHED, from_published=from_published,
-    to_published=lambda config, tensors: vision.add_batch_counts(tensors), unsupported_by_layout=unsupported_by_layout, recipes=RECIPES, finetune_recipes=FINETUNE_RECIPES,
-)  # fmt: skip
+    name="resnet",
+    description="ResNet (2015), convolutional baseline",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    tasks=("classify", "segment", "depth"),
+    modality="image",
+    names=NAMES,
+    published=PUBLISHED,
+    from_published=from_published,
+    to_published=lambda config, tensors: vision.add_batch_counts(tensors),
+    unsupported_by_layout=unsupported_by_layout,
+    recipes=RECIPES,
+    finetune_recipes=FINETUNE_RECIPES,
+)

@@ -54,32 +54,52 @@ class Config(RecurrentConfig):
         super().__post_init__()
         if self.attention_score == "dot" and self.width != 2 * self.encoder_width:
             raise SettingError(
-                f"model.attention_score=dot multiplies states of model.width {self.width} with those of both directions of the encoder, "
-                f"2 x {self.encoder_width}: set model.encoder_width to half of model.width, or take model.attention_score=general."
+                f"model.attention_score=dot requires model.width = 2 x model.encoder_width, got {self.width} and "
+                f"2 x {self.encoder_width}. Set model.encoder_width={self.width // 2}, or model.attention_score=general."
             )
 
 
 PAPER_RECIPE: dict[str, dict[str, Any]] = {
     "train": {
-        "steps": 750_000, "batch_tokens": 4096, "lr": 5e-4, "warmup_steps": 1000, "lr_schedule": "linear", "label_smoothing": 0.0,
-        "betas": "0.9,0.999", "eps": 1e-8, "grad_clip": 1.0, "weight_decay": 0.0,
+        "steps": 750_000,
+        "batch_tokens": 4096,
+        "lr": 5e-4,
+        "warmup_steps": 1000,
+        "lr_schedule": "linear",
+        "label_smoothing": 0.0,
+        "betas": "0.9,0.999",
+        "eps": 1e-8,
+        "grad_clip": 1.0,
+        "weight_decay": 0.0,
     },
     "data": {"vocab_size": 30_000, "max_length": 50},
     "decode": {"num_beams": 12, "length_penalty": 0.0},
-}  # fmt: skip
+}
 """80 pairs at a time of up to 50 words, gradients of norm 1 at most. The paper learns by Adadelta; here all learn by Adam."""
 
 BASE = Config()
 PRESETS = {
     "rnnsearch-tiny": Preset(
         replace(
-            BASE, width=256, encoder_width=128, embedding_dim=128, attention_dim=128, maxout_dim=128, dropout=0.2, vocab_size=10_000,
+            BASE,
+            width=256,
+            encoder_width=128,
+            embedding_dim=128,
+            attention_dim=128,
+            maxout_dim=128,
+            dropout=0.2,
+            vocab_size=10_000,
             tie_embeddings="all",
         ),
         2_232_448,
         {
             "train": {
-                **PAPER_RECIPE["train"], "steps": 6000, "batch_tokens": 8192, "lr": 2e-3, "warmup_steps": 300, "label_smoothing": 0.1,
+                **PAPER_RECIPE["train"],
+                "steps": 6000,
+                "batch_tokens": 8192,
+                "lr": 2e-3,
+                "warmup_steps": 300,
+                "label_smoothing": 0.1,
                 "ema_decay": 0.999,
             },
             "data": {"vocab_size": 10_000},
@@ -88,7 +108,7 @@ PRESETS = {
     ),
     # 80,401,000 of the paper's equations, and 41,000 biases that they leave out
     "rnnsearch-50": Preset(BASE, 80_442_000, PAPER_RECIPE),
-}  # fmt: skip
+}
 
 
 class AttentionDecoder(nn.Module):
@@ -223,6 +243,12 @@ def _init_weights(body: RNNSearch) -> RNNSearch:
 
 
 SYSTEM = System(
-    name="rnnsearch", description="RNNsearch (Bahdanau et al. 2014), first attention model", config=Config,
-    presets=PRESETS, build=build, tasks=("translate", "algorithmic"), recipes=ALGORITHMIC_RECIPES, unsupported_by_layout=no_published_layout,
-)  # fmt: skip
+    name="rnnsearch",
+    description="RNNsearch (Bahdanau et al. 2014), first attention model",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    tasks=("translate", "algorithmic"),
+    recipes=ALGORITHMIC_RECIPES,
+    unsupported_by_layout=no_published_layout,
+)

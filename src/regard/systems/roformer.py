@@ -79,13 +79,23 @@ BASE = Config()
 PRESETS = {
     "roformer-mini": Preset(
         replace(
-            BASE, width=256, depth=4, heads=4, ffn_dim=1024, embedding_dim=256, vocab_size=8000, max_length=512, bos_id=2, eos_id=3, mask_id=4
+            BASE,
+            width=256,
+            depth=4,
+            heads=4,
+            ffn_dim=1024,
+            embedding_dim=256,
+            vocab_size=8000,
+            max_length=512,
+            bos_id=2,
+            eos_id=3,
+            mask_id=4,
         ),
         5_282_368,
         bert.small_recipe(steps=10_000, batch_tokens=8192, lr=1e-3, warmup_steps=1000),
     ),
     "roformer-base": Preset(BASE, 124_099_664, bert.pretraining_recipe(50_000, 1536)),
-}  # fmt: skip
+}
 """The published count of the base, 124,197,968, has the table of sines and cosines in it, 1536 x 64, which is computed here."""
 
 
@@ -102,9 +112,10 @@ def build(config: Config) -> EncoderOnly:
             project=None if width == config.width else Linear(width, config.width),
         ),
         encoder=Stack(
-            bert.encoder_blocks(config), position=Rotary(config.width // config.heads, "interleaved", rotate_values=config.rotary_value)
+            bert.encoder_blocks(config),
+            position=Rotary(config.width // config.heads, "interleaved", rotate_values=config.rotary_value),
         ),
-    )  # fmt: skip
+    )
     return init_encoder_weights(body)
 
 
@@ -167,7 +178,16 @@ def to_published(config: Config, tensors: Tensors) -> Tensors:
 
 
 SYSTEM = System(
-    name="roformer", description="RoFormer (2021), encoder with rotary position embedding (RoPE)", config=Config, presets=PRESETS,
-    build=build, names=NAMES, published=PUBLISHED, tasks=bert.TASKS, from_published=from_published, to_published=to_published,
-    recipes=bert.TASK_RECIPES, finetune_recipes=bert.FINETUNE_RECIPES,
-)  # fmt: skip
+    name="roformer",
+    description="RoFormer (2021), encoder with rotary position embedding (RoPE)",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    names=NAMES,
+    published=PUBLISHED,
+    tasks=bert.TASKS,
+    from_published=from_published,
+    to_published=to_published,
+    recipes=bert.TASK_RECIPES,
+    finetune_recipes=bert.FINETUNE_RECIPES,
+)

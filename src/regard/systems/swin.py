@@ -266,8 +266,9 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
         tensors = _convert_original(tensors)
     tensors = add_prefix(tensors, "swin.", ("classifier.*", "decoder.*"))
     return config, {
-        name: _pad_bias_table(tensor, config.window_size) if name.endswith("bias_table") else tensor for name, tensor in tensors.items()
-    }  # fmt: skip
+        name: _pad_bias_table(tensor, config.window_size) if name.endswith("bias_table") else tensor
+        for name, tensor in tensors.items()
+    }
 
 
 ORIGINAL_NAMES = {
@@ -310,7 +311,16 @@ def _pad_bias_table(table: Tensor, window: int) -> Tensor:
 
 
 SYSTEM = System(
-    name="swin", description="Swin Transformer (2021), shifted windows, four stages", config=Config, presets=PRESETS, build=build,
-    names=NAMES, published=PUBLISHED, tasks=("classify", "segment", "depth"), modality="image", from_published=from_published,
-    recipes=DENSE_RECIPES, finetune_recipes=DENSE_RECIPES,
-)  # fmt: skip
+    name="swin",
+    description="Swin Transformer (2021), shifted windows, four stages",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    names=NAMES,
+    published=PUBLISHED,
+    tasks=("classify", "segment", "depth"),
+    modality="image",
+    from_published=from_published,
+    recipes=DENSE_RECIPES,
+    finetune_recipes=DENSE_RECIPES,
+)

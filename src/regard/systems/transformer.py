@@ -78,18 +78,26 @@ class Config:
             raise SettingError(f"model.max_position_offset must be at least 0, not {self.max_position_offset}.")
         if self.max_position_offset and self.position_embedding == "none":
             raise SettingError(
-                "model.max_position_offset moves positions that are added, and model.position_embedding=none adds none: leave it out."
+                "model.max_position_offset requires absolute positions; model.position_embedding is none."
             )
 
 
 PAPER_RECIPE = {
     "train": {
-        "steps": 100_000, "batch_tokens": 50_000, "lr": 512**-0.5 * 4000**-0.5, "warmup_steps": 4000, "lr_schedule": "inverse_sqrt",
-        "label_smoothing": 0.1, "betas": "0.9,0.98", "eps": 1e-9, "grad_clip": 0.0, "weight_decay": 0.0,
+        "steps": 100_000,
+        "batch_tokens": 50_000,
+        "lr": 512**-0.5 * 4000**-0.5,
+        "warmup_steps": 4000,
+        "lr_schedule": "inverse_sqrt",
+        "label_smoothing": 0.1,
+        "betas": "0.9,0.98",
+        "eps": 1e-9,
+        "grad_clip": 0.0,
+        "weight_decay": 0.0,
     },
     "data": {"vocab_size": 37_000},
     "decode": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "wu"},
-}  # fmt: skip
+}
 
 
 def recipe(**train: Any) -> dict[str, dict[str, Any]]:
@@ -187,11 +195,18 @@ def build(config: Config) -> Transformer:
         """The encoder looks both ways, the decoder back."""
         blocks = [
             transformer_block(
-                config.width, config.heads, config.ffn_dim, cross=cross, norm=config.norm_position, activation=config.activation,
-                dropout=config.dropout, attention_dropout=config.attention_dropout, feed_dropout=config.ffn_dropout,
+                config.width,
+                config.heads,
+                config.ffn_dim,
+                cross=cross,
+                norm=config.norm_position,
+                activation=config.activation,
+                dropout=config.dropout,
+                attention_dropout=config.attention_dropout,
+                feed_dropout=config.ffn_dropout,
             )
             for _ in range(depth)
-        ]  # fmt: skip
+        ]
         last = LayerNorm(config.width) if config.norm_position == "pre" else None
         return Stack(blocks, last, make_position(config, depth, bidirectional=not cross))
 
@@ -322,7 +337,16 @@ def unsupported_by_layout(config: Config) -> str:
 
 
 SYSTEM = System(
-    name="transformer", description="Transformer (Vaswani et al. 2017), encoder–decoder", config=Config, presets=PRESETS, build=build,
-    names=NAMES, published=PUBLISHED, tasks=("translate", "algorithmic"), recipes=ALGORITHMIC_RECIPES, from_published=from_published, to_published=to_published,
+    name="transformer",
+    description="Transformer (Vaswani et al. 2017), encoder–decoder",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    names=NAMES,
+    published=PUBLISHED,
+    tasks=("translate", "algorithmic"),
+    recipes=ALGORITHMIC_RECIPES,
+    from_published=from_published,
+    to_published=to_published,
     unsupported_by_layout=unsupported_by_layout,
-)  # fmt: skip
+)

@@ -161,9 +161,13 @@ class UniversalTransformer(CrossDecoder):
             sides = sides.shift_positions(batch, self.shift)
         read = self.encode(batch, sides, taps)
         ran = self.decoder(
-            self.embed(target, sides.decoder_positions), self.position(sides.decoder_positions), read.states, mask=sides.decoder_mask,
-            context_mask=sides.cross_mask, valid=self._valid_targets(batch),
-        )  # fmt: skip
+            self.embed(target, sides.decoder_positions),
+            self.position(sides.decoder_positions),
+            read.states,
+            mask=sides.decoder_mask,
+            context_mask=sides.cross_mask,
+            valid=self._valid_targets(batch),
+        )
         states = BodyOutput(ran.states, hidden_states=read.taps, cross_states=read.states)
         if read.act is None or ran.act is None:
             return states
@@ -229,6 +233,12 @@ def build(config: Config) -> UniversalTransformer:
 
 
 SYSTEM = System(
-    name="universal", description="Universal Transformer (2018), shared block, optional adaptive computation time", config=Config,
-    presets=PRESETS, build=build, tasks=("translate", "algorithmic"), recipes=ALGORITHMIC_RECIPES, unsupported_by_layout=no_published_layout,
-)  # fmt: skip
+    name="universal",
+    description="Universal Transformer (2018), shared block, optional adaptive computation time",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    tasks=("translate", "algorithmic"),
+    recipes=ALGORITHMIC_RECIPES,
+    unsupported_by_layout=no_published_layout,
+)

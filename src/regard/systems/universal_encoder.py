@@ -107,13 +107,24 @@ PRESETS = {
         MINI, 2_912_576, bert.small_recipe(steps=10_000, batch_tokens=8192, lr=5e-4, warmup_steps=1000)
     ),
     "universal-encoder-mini-halting": Preset(
-        replace(MINI, act=True), 2_912_833, bert.small_recipe(steps=10_000, batch_tokens=8192, lr=5e-4, warmup_steps=1000)
+        replace(MINI, act=True),
+        2_912_833,
+        bert.small_recipe(steps=10_000, batch_tokens=8192, lr=5e-4, warmup_steps=1000),
     ),
     "universal-encoder-base": Preset(
-        replace(BASE, width=1024, heads=16, ffn_dim=4096, norm_position="pre", position_embedding="halves", step_embedding="learned"),
-        44_943_162, bert.pretraining_recipe(),
+        replace(
+            BASE,
+            width=1024,
+            heads=16,
+            ffn_dim=4096,
+            norm_position="pre",
+            position_embedding="halves",
+            step_embedding="learned",
+        ),
+        44_943_162,
+        bert.pretraining_recipe(),
     ),
-}  # fmt: skip
+}
 
 
 class UniversalEncoder(nn.Module):

@@ -12,8 +12,8 @@ from regard.lazy import LazyTable
 from regard.tasks.base import Task
 
 __all__ = [
-    "POINT_TASKS",
     "IMAGE_TASKS",
+    "POINT_TASKS",
     "TEXT_TASKS",
     "Task",
     "all_tasks",

@@ -215,8 +215,8 @@ class Task(ProcessorMixin):
         return sample
 
     def length_limit(self, config: Any, train: Any) -> tuple[int, str]:
-        """Tokens that a side may have beside `data.max_length`, and the setting that says so: a sample must fit into a grain, with
-        its special tokens on all sides."""
+        """Maximum tokens per side besides `data.max_length`, and the setting that limits them: a sample and its special
+        tokens must fit into a micro-batch."""
         return int(train.batch_tokens) // len(self.fields) - 1, "train.batch_tokens"
 
     def label_source(self, data: Sequence[str]) -> str:

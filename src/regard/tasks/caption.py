@@ -110,9 +110,16 @@ class Caption(ImageTask):
     table_suffixes = CAPTION_SUFFIXES
     processor_files = ("preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")
     settings_used = (
-        *ImageTask.settings_used, *IMAGE_AUGMENT_SETTINGS, "data.vocab_size", "data.tokenizer", "data.max_length", "data.pretokenized", "train.label_smoothing",
-        *SEARCH_SETTINGS, *GENERATION_SETTINGS,
-    )  # fmt: skip
+        *ImageTask.settings_used,
+        *IMAGE_AUGMENT_SETTINGS,
+        "data.vocab_size",
+        "data.tokenizer",
+        "data.max_length",
+        "data.pretokenized",
+        "train.label_smoothing",
+        *SEARCH_SETTINGS,
+        *GENERATION_SETTINGS,
+    )
 
     # -- samples
 
@@ -174,7 +181,7 @@ class Caption(ImageTask):
         )
 
     def build_processor(self, text: TextTokenizer, config: Any, data: DataSettings) -> CaptionProcessor:
-        """Pictures are made ready as what the captioner sees through was taught to (`config.image_processor()`), where it says so."""
+        """Image processor of the encoder (`config.image_processor()`) if the encoder has one, else the default."""
         pixels = (
             config.image_processor() if hasattr(config, "image_processor") else None
         ) or super().default_processor(config, data)
@@ -208,9 +215,14 @@ class Caption(ImageTask):
         return CaptionContext(seeing.pixels, seeing.augment)
 
     def encode(
-        self, samples: Sequence[CaptionedImage], processor: CaptionProcessor, config: Any, max_length: int, data: DataSettings | None = None,
+        self,
+        samples: Sequence[CaptionedImage],
+        processor: CaptionProcessor,
+        config: Any,
+        max_length: int,
+        data: DataSettings | None = None,
         labels: Sequence[str] = (),
-    ) -> Encoded:  # fmt: skip
+    ) -> Encoded:
         """Of each picture its place, start + caption + end of all its captions in one row, and where each ends."""
         room = min(max_length, config.max_length - 1)
         coded = iter(processor.text.encode(list(self.tokenizer_texts(samples))))

@@ -63,9 +63,14 @@ class Choose(SequenceHeadTask):
         return build_head("choice", config, 1)
 
     def encode(
-        self, samples: Sequence[ChoiceSample], processor: TextTokenizer, config: Any, max_length: int, data: DataSettings | None = None,
+        self,
+        samples: Sequence[ChoiceSample],
+        processor: TextTokenizer,
+        config: Any,
+        max_length: int,
+        data: DataSettings | None = None,
         labels: Sequence[str] = (),
-    ) -> Encoded:  # fmt: skip
+    ) -> Encoded:
         """A way for each choice: `[start] context and question [delimiter] choice [extract]`."""
         marks, limit = SpecialTokens.from_tokenizer(processor, config), min(max_length, config.max_length)
         told = processor.encode([sample.prompt for sample in samples])

@@ -104,9 +104,14 @@ class Classify(SequenceHeadTask):
         return build_head("classes", config, len(labels)) if labels else None
 
     def encode(
-        self, samples: Sequence[LabeledText], processor: TextTokenizer, config: Any, max_length: int, data: DataSettings | None = None,
+        self,
+        samples: Sequence[LabeledText],
+        processor: TextTokenizer,
+        config: Any,
+        max_length: int,
+        data: DataSettings | None = None,
         labels: Sequence[str] = (),
-    ) -> Encoded:  # fmt: skip
+    ) -> Encoded:
         """One way for a text or an ordered pair, both orders of a symmetric one."""
         if len(labels) < 2:
             raise DataError(

@@ -76,7 +76,9 @@ class DensePredictionTask(ImageTask):
 
     def adapt_processor(self, processor: Any, config: Any, data: DataSettings) -> ImageProcessor:
         """At `data.image_size` where it is said."""
-        pixels: ImageProcessor = processor.with_size(data.image_size[0], data.image_size[1]) if data.image_size else processor
+        pixels: ImageProcessor = (
+            processor.with_size(data.image_size[0], data.image_size[1]) if data.image_size else processor
+        )
         return pixels.with_fixed_size(config.image_size)
 
     def fingerprint_texts(self, samples: Any) -> Iterator[str]:
@@ -125,9 +127,10 @@ class DensePredictionTask(ImageTask):
             raise broken
         first = decode_source(sources[0])
         raise DataError(
-            f"{self.all_unknown_message}, here and in all of the {len(encoded):,} {part} maps: nothing can be learnt from them.",
-            first if isinstance(first, str) else None, advice=f"See what they hold with 'regard check {self.name}'.",
-        )  # fmt: skip
+            f"{self.all_unknown_message}, here and in all {len(encoded):,} {part} maps: there is nothing to train on.",
+            first if isinstance(first, str) else None,
+            advice=f"See what they hold with 'regard check {self.name}'.",
+        )
 
     def build_batch(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
         x, changes = self.load_images(encoded, rows)

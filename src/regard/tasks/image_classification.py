@@ -63,8 +63,8 @@ class ImageClassification(ClassificationMixin, ImageTask):
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
         if data.mixup and hasattr(config, "num_colors"):
             raise SettingError(
-                "data.mixup mixes pictures, and this model reads colours of a palette, which has none between those of two: "
-                "leave it out. data.crop_scale, data.shift, data.flip and data.color_jitter change pictures before they become colours."
+                "data.mixup is not supported by models with a color palette, because palette colors cannot be averaged. "
+                "Supported: data.crop_scale, data.shift, data.flip and data.color_jitter."
             )
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:

@@ -275,6 +275,6 @@ def check_image_processor(processor: Any, config: Any) -> None:
         )
     if isinstance(processor, Palette) and (len(processor), processor.side) != (config.num_colors, config.image_size):
         raise RegardError(
-            f"the palette is of {len(processor)} colours for pictures of side {processor.side}, the model of {config.num_colors} for "
-            f"side {config.image_size}: they do not belong together. A folder brings both; leave model.num_colors and model.image_size out."
+            f"Palette ({len(processor)} colors, {processor.side} px) does not match the model ({config.num_colors} colors, "
+            f"{config.image_size} px). Remove model.num_colors and model.image_size: the checkpoint defines both."
         )

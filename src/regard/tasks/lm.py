@@ -117,7 +117,8 @@ class LanguageModeling(Task):
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
         if config.max_length > tokens:
             raise SettingError(
-                f"train.batch_tokens={tokens} has no room for one window of model.max_length={config.max_length}. Raise it, or lower that."
+                f"train.batch_tokens={tokens} is smaller than the context (model.max_length={config.max_length}). "
+                "Raise train.batch_tokens or lower model.max_length."
             )
         if data.stride > config.max_length:
             raise SettingError(
@@ -135,9 +136,14 @@ class LanguageModeling(Task):
         return replace(config, vocab_size=processor.size, eos_id=end)
 
     def encode(
-        self, samples: Sequence[Passage], processor: TextTokenizer, config: Any, max_length: int, data: DataSettings | None = None,
+        self,
+        samples: Sequence[Passage],
+        processor: TextTokenizer,
+        config: Any,
+        max_length: int,
+        data: DataSettings | None = None,
         labels: Sequence[str] = (),
-    ) -> Encoded:  # fmt: skip
+    ) -> Encoded:
         """Nothing is too long. The end token of a document is the one that the next begins with."""
         clean = DETOKENIZERS["none" if data is None else data.detokenize]
         rows = processor.encode([clean(sample.text) for sample in samples])
@@ -154,7 +160,8 @@ class LanguageModeling(Task):
     def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         if config.max_length > tokens:
             raise SettingError(
-                f"train.batch_tokens={tokens} has no room for one window of model.max_length={config.max_length}. Raise it, or lower that."
+                f"train.batch_tokens={tokens} is smaller than the context (model.max_length={config.max_length}). "
+                "Raise train.batch_tokens or lower model.max_length."
             )
         return make_window_sampler(document_spans(encoded), config.max_length, tokens, seed, packed)
 

@@ -153,9 +153,14 @@ class MaskedLM(Task):
         return MaskingContext(min(max_length, data.max_length, config.max_length), hide)
 
     def encode(
-        self, samples: Sequence[Passage], processor: TextTokenizer, config: Any, max_length: int, data: DataSettings | None = None,
+        self,
+        samples: Sequence[Passage],
+        processor: TextTokenizer,
+        config: Any,
+        max_length: int,
+        data: DataSettings | None = None,
         labels: Sequence[str] = (),
-    ) -> Encoded:  # fmt: skip
+    ) -> Encoded:
         """Tokens without any special one; nothing is too long."""
         clean = DETOKENIZERS["none" if data is None else data.detokenize]
         rows = processor.encode([clean(sample.text) for sample in samples])

@@ -1,7 +1,7 @@
 """segment, asked of bodies that read points: a cloud in, the class of each of its points out.
 
-A large scene is learnt from in columns about points that chance chooses (`data.block_size`), and answered in columns that overlap:
-every point has the mean of what all columns said of it, and those that were thinned out (`data.voxel_size`) that of their cell.
+Training uses vertical blocks of a scene around random points (`data.block_size`). Prediction uses overlapping blocks: the
+scores of a point are averaged over its blocks, and points removed by `data.voxel_size` have the scores of their voxel.
 """
 
 from __future__ import annotations
@@ -97,9 +97,14 @@ class PointSegmentation(PointCloudTask):
         return point_head(config, len(labels)) if labels else None
 
     def encode(
-        self, samples: Sequence[CloudSample], processor: PointProcessor, config: Any, max_length: int, data: DataSettings | None = None,
+        self,
+        samples: Sequence[CloudSample],
+        processor: PointProcessor,
+        config: Any,
+        max_length: int,
+        data: DataSettings | None = None,
         labels: Sequence[str] = (),
-    ) -> Encoded:  # fmt: skip
+    ) -> Encoded:
         if len(labels) < 2:
             raise DataError("there are fewer than two classes in the clouds: nothing can be told apart.")
         rows = [self.source_row(sample) for sample in samples]
@@ -125,8 +130,9 @@ class PointSegmentation(PointCloudTask):
             raise broken
         raise DataError(
             f"no point has a class, here and in all of the {len(encoded):,} {part} clouds: nothing can be learnt from them.",
-            decode_cloud_source(encoded.fields["cloud"][0]).source or None, advice=f"See what they hold with 'regard check {self.name}'.",
-        )  # fmt: skip
+            decode_cloud_source(encoded.fields["cloud"][0]).source or None,
+            advice=f"See what they hold with 'regard check {self.name}'.",
+        )
 
     # -- batches
 

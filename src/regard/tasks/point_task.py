@@ -86,9 +86,16 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
     fit_message = "looking at what is known of the points"
     processor_files: ClassVar[tuple[str, ...]] = (FILE,)
     settings_used: ClassVar[tuple[str, ...]] = (
-        "train.batch_size", "data.num_points", "data.point_norm", "data.voxel_size", "data.block_size", "data.up_axis", "data.point_features", *POINT_AUGMENT_SETTINGS,
+        "train.batch_size",
+        "data.num_points",
+        "data.point_norm",
+        "data.voxel_size",
+        "data.block_size",
+        "data.up_axis",
+        "data.point_features",
+        *POINT_AUGMENT_SETTINGS,
         "train.label_smoothing",
-    )  # fmt: skip
+    )
     default_points: ClassVar[int]
     """points that are drawn of a cloud where a person says nothing"""
     default_frame: ClassVar[str]
@@ -364,8 +371,8 @@ def check_point_processor(processor: PointProcessor, config: Any) -> None:
     """Refuse clouds that are made ready for a model of another kind."""
     if processor.width - 3 != config.feature_dim:
         raise RegardError(
-            f"the model reads {config.feature_dim} numbers beside the places of points, and by its {FILE} there are "
-            f"{processor.width - 3}: they do not belong together. A folder brings both; leave model.feature_dim and data.point_features out."
+            f"The model has {config.feature_dim} extra features per point, and {FILE} defines {processor.width - 3}. "
+            "Remove model.feature_dim and data.point_features: the checkpoint defines both."
         )
 
 

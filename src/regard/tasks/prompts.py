@@ -24,8 +24,8 @@ def prompt_ids(prompt: str, text: TextTokenizer, config: Any, decode: DecodeSett
         keep = max(config.max_length + 1 - (decode.max_new_tokens or DEFAULT_NEW_TOKENS), config.max_length // 2)
         return ids[-keep:]
     raise RegardError(
-        f"the prompt has {len(ids):,} tokens, and the model reads {config.max_length:,}. Shorten it, or set decode.truncate_prompt=true to "
-        "keep its end."
+        f"The prompt has {len(ids):,} tokens; the context of the model has {config.max_length:,}. Shorten the prompt, "
+        "or set decode.truncate_prompt=true to keep the end of the prompt."
     )
 
 

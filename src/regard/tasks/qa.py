@@ -94,9 +94,14 @@ class QuestionAnswering(TokenHeadTask):
         return ClassifierHead("ends", config.width, 2, 0.0)
 
     def encode(
-        self, samples: Sequence[QASample], processor: TextTokenizer, config: Any, max_length: int, data: DataSettings | None = None,
+        self,
+        samples: Sequence[QASample],
+        processor: TextTokenizer,
+        config: Any,
+        max_length: int,
+        data: DataSettings | None = None,
         labels: Sequence[str] = (),
-    ) -> Encoded:  # fmt: skip
+    ) -> Encoded:
         """`[CLS] question [SEP] context [SEP]`; a long context in windows. The label is the first and the last token of the
         answer in its row, or 0 and 0 where this window does not hold it."""
         marks, limit = SpecialTokens.from_tokenizer(processor, config), min(max_length, config.max_length)

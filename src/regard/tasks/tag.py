@@ -93,9 +93,14 @@ class Tag(TokenHeadTask):
         return ClassifierHead("tags", config.width, len(labels), config.head_dropout) if labels else None
 
     def encode(
-        self, samples: Sequence[TaggedSentence], processor: TextTokenizer, config: Any, max_length: int, data: DataSettings | None = None,
+        self,
+        samples: Sequence[TaggedSentence],
+        processor: TextTokenizer,
+        config: Any,
+        max_length: int,
+        data: DataSettings | None = None,
         labels: Sequence[str] = (),
-    ) -> Encoded:  # fmt: skip
+    ) -> Encoded:
         """The first token of each word is asked for its tag; without `labels` those are what is asked for."""
         if data is not None and len(labels) < 2:
             raise DataError("there is one tag only: nothing can be told apart." if labels else "there are no tags.")

@@ -55,8 +55,14 @@ class ForwardBackward:
     """Adds the gradients of a grain to those that are there and returns the (sum, count) of its loss."""
 
     def __init__(
-        self, loss: nn.Module, settings: TrainSettings, device: torch.device, process_group: ProcessGroup, static_shape: bool, bucketed: bool = False
-    ) -> None:  # fmt: skip
+        self,
+        loss: nn.Module,
+        settings: TrainSettings,
+        device: torch.device,
+        process_group: ProcessGroup,
+        static_shape: bool,
+        bucketed: bool = False,
+    ) -> None:
         """`steady`: all grains have one shape; `few`: they have several, each of many grains."""
         self.module: nn.Module = process_group.wrap(loss)
         self.settings, self.device, self.process_group = settings, device, process_group

@@ -69,9 +69,15 @@ def micro_batch_indices(start_step: int, settings: TrainSettings, process_group:
 
 
 def train_loop(
-    model: nn.Module, forward_backward: ForwardBackward, micro_batches: Iterator[Batch], optimizer: torch.optim.Optimizer, settings: TrainSettings,
-    start_step: int = 0, ema: WeightEMA | None = None, guard: NonFiniteGuard | None = None,
-) -> Iterator[TrainStep]:  # fmt: skip
+    model: nn.Module,
+    forward_backward: ForwardBackward,
+    micro_batches: Iterator[Batch],
+    optimizer: torch.optim.Optimizer,
+    settings: TrainSettings,
+    start_step: int = 0,
+    ema: WeightEMA | None = None,
+    guard: NonFiniteGuard | None = None,
+) -> Iterator[TrainStep]:
     """Steps done + 1 … settings.steps. `grains` yields the batches of `numbers(done, …)` in their order."""
     parameters, world = forward_backward.parameters, forward_backward.process_group
     parts = world.micro_batches(settings.grad_accum)

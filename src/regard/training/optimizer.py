@@ -55,11 +55,11 @@ def _match_parameters(named: Iterable[str], pattern: str, setting: str) -> list[
 
 
 def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
-    """Adam with decoupled decay, of matrices only: gains, biases and vectors are left alone, and what a part names so itself
-    (`undecayed`): places of a picture and the class token are vectors too, however many lie in one tensor.
+    """AdamW with weight decay on matrices only: gains, biases, vectors and parameters listed in `no_weight_decay` of a
+    module (position embeddings, class tokens) have none.
 
-    A parameter has the rate of the first pattern of `train.lr_overrides` that its name matches, else `train.lr`, or the share of it
-    that a part names itself (`slower`)."""
+    The learning rate of a parameter is given by the first matching pattern of `train.lr_overrides`, otherwise `train.lr`
+    times the factor in `lr_scales` of its module."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     rates: dict[str, float] = {}
     for pattern, rate in settings.lr_overrides.items():

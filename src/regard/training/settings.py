@@ -98,7 +98,8 @@ class TrainSettings:
             )
         if min(self.average_checkpoints, self.patience, self.save_minutes, self.epochs, self.lm_loss_weight) < 0:
             raise SettingError(
-                "train.average_checkpoints, train.patience, train.save_minutes, train.epochs and train.lm_loss_weight must be at least 0."
+                "train.average_checkpoints, train.patience, train.save_minutes, train.epochs and train.lm_loss_weight "
+                "must be at least 0."
             )
         for pattern, rate in self.lr_overrides.items():
             if rate < 0:

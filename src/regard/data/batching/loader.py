@@ -90,10 +90,16 @@ def _start_loader(grain: MakeBatch, numbers: Iterable[int], workers: int, pin: b
     with _blocked_signals(signal.SIGINT, signal.SIGTERM), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         loader: DataLoader[Batch | _WorkerError] = DataLoader(
-            _MicroBatchDataset(grain), batch_size=None, sampler=numbers, num_workers=workers, pin_memory=pin, collate_fn=_identity,
-            worker_init_fn=lambda _: _init_worker(parent), multiprocessing_context=capabilities.fork_context(),
+            _MicroBatchDataset(grain),
+            batch_size=None,
+            sampler=numbers,
+            num_workers=workers,
+            pin_memory=pin,
+            collate_fn=_identity,
+            worker_init_fn=lambda _: _init_worker(parent),
+            multiprocessing_context=capabilities.fork_context(),
             generator=torch.Generator(),  # of its own: workers draw nothing, and the run's draws stay where they are
-        )  # fmt: skip
+        )
         before = signal.getsignal(signal.SIGCHLD)
         source = iter(loader)
         if signal.getsignal(signal.SIGCHLD) is not before:

@@ -42,7 +42,8 @@ class ClassCounts:
         for name, here, share, there, its in rows[:MAX_ROWS]:
             behind = f"{there:>12,}{format_percent(its):>9}" if self.valid else ""
             lines.append(
-                f"{truncate_name(name):26}{format_bar(share / most):{BAR_WIDTH + 1}}{here:>10,}{format_percent(share):>9}{behind}"
+                f"{truncate_name(name):26}{format_bar(share / most):{BAR_WIDTH + 1}}{here:>10,}"
+                f"{format_percent(share):>9}{behind}"
             )
         if len(rows) > MAX_ROWS:
             rest = rows[MAX_ROWS:]

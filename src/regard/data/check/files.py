@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from regard.data.check.class_counts import ClassCounts, ClassReport
 from regard.data.check.findings import Finding
-from regard.data.check.labeled import MAX_CLASSES, class_findings, unknown_class_findings
+from regard.data.check.labeled import MAX_CLASSES as MAX_COUNTED_CLASSES
+from regard.data.check.labeled import class_findings, unknown_class_findings
 from regard.data.check.pairs import LeakSpecs, named_splits
 from regard.data.images.masks import ClassMap
 
@@ -83,7 +84,8 @@ def part_class_findings(
         yield Finding("error", "one_class", what, 1, 0.0, (), "Nothing can be told apart.")
     absent = [label for label, count in counts.items() if not count]
     if absent:
-        what = f"{prefix}classes that occur in no {sample_unit} ({', '.join(absent[:MAX_CLASSES])}{', …' if len(absent) > MAX_CLASSES else ''})"
+        listed = ", ".join([*absent[:MAX_CLASSES], *["…"] * (len(absent) > MAX_CLASSES)])
+        what = f"{prefix}classes without samples: no {sample_unit} contains {listed}"
         advice = "Nothing can be learnt of them." if not prefix else "Nothing is said about how well they are found."
         yield Finding("warning", "absent", what, len(absent), 0.0, (), advice)
 
@@ -101,5 +103,7 @@ def class_summary(train: Any, valid: Any) -> tuple[list[Finding], tuple[ClassCou
         finding for name, survey in named_splits(train, valid) for finding in class_findings(name, "classify", survey)
     ]
     findings += unknown_class_findings("classify", train, valid)
-    spreads = (ClassCounts("classes", train.classes, valid.classes),) if 1 < len(train.classes) <= MAX_CLASSES else ()
+    spreads = (
+        (ClassCounts("classes", train.classes, valid.classes),) if 1 < len(train.classes) <= MAX_COUNTED_CLASSES else ()
+    )
     return findings, spreads

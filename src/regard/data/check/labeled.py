@@ -216,9 +216,14 @@ def unknown_class_findings(task: str, train: TableSurvey, valid: TableSurvey) ->
     strange = {label: count for label, count in valid.classes.items() if label not in train.classes}
     if strange and task == "classify":
         yield Finding(
-            "error", "unknown", f"validation: classes that are not trained on ({format_counts(strange)})", len(strange), 0.0, (),
+            "error",
+            "unknown",
+            f"validation: classes that are not trained on ({format_counts(strange)})",
+            len(strange),
+            0.0,
+            (),
             "Add rows of them to the training data, or leave them out.",
-        )  # fmt: skip
+        )
 
 
 def format_counts(counts: Mapping[str, int], limit: int = 12) -> str:

@@ -118,9 +118,14 @@ def split_counts(train: S, valid: S, count: Callable[[S], dict[str, int]]) -> di
 
 
 def sample_finding(
-    survey: DatasetSurvey[Any], indices: Sequence[int] | Indices, notes: Mapping[int, str] | None, severity: Severity, kind: str,
-    message: str, advice: str,
-) -> Finding:  # fmt: skip
+    survey: DatasetSurvey[Any],
+    indices: Sequence[int] | Indices,
+    notes: Mapping[int, str] | None,
+    severity: Severity,
+    kind: str,
+    message: str,
+    advice: str,
+) -> Finding:
     """A finding about the samples of these numbers; `said` stands behind each that is shown."""
     many = len(indices)
     return Finding(severity, kind, message, many, many / survey.rows, survey.locations(indices, notes), advice)

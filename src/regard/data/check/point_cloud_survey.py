@@ -85,10 +85,17 @@ class CloudSurvey(FileSurvey[CloudSample, CloudStats]):
         size = float(np.ptp(cloud.coordinates, axis=0).max())
         there = {"colours": cloud.colors is not None, "normals": cloud.normals is not None and not cloud.from_mesh}
         return CloudStats(
-            len(cloud), cloud.num_dropped, size, degenerate_shape(cloud.coordinates), count_outliers(cloud.coordinates),
-            tuple(name for name, so in there.items() if so), _point_set_hash(cloud), None if labels is None else count_labels(labels),
-            answer, classes_from_cloud(cloud),
-        )  # fmt: skip
+            len(cloud),
+            cloud.num_dropped,
+            size,
+            degenerate_shape(cloud.coordinates),
+            count_outliers(cloud.coordinates),
+            tuple(name for name, so in there.items() if so),
+            _point_set_hash(cloud),
+            None if labels is None else count_labels(labels),
+            answer,
+            classes_from_cloud(cloud),
+        )
 
     def _add_sample(self, number: int, sample: CloudSample, seen: CloudStats) -> None:
         said = f"{seen.num_points:,} points"

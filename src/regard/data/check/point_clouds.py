@@ -172,7 +172,7 @@ def _scale_findings(prefix: str, survey: CloudSurvey, train: CloudSurvey) -> Ite
     odd = np.flatnonzero((sizes > MAX_SCALE_RATIO * middle) | ((sizes < middle / MAX_SCALE_RATIO) & (sizes > 0)))
     if len(odd):
         said = {int(n): f"{sizes[n]:.4g} long" for n in odd[:MAX_LOCATIONS]}
-        what = f"{prefix}clouds {MAX_SCALE_RATIO:g} times as large or as small as usual (half of them are below {middle:.4g} long)"
+        what = f"{prefix}point clouds {MAX_SCALE_RATIO:g} times larger or smaller than the median size {middle:.4g}"
         advice = "Are all in one unit? Metres and millimetres differ so. The frame 'unit' makes all of one size."
         yield sample_finding(survey, odd, said, "warning", "units", what, advice)
 

@@ -228,7 +228,7 @@ def length_findings(prefix: str, survey: QASurvey, max_length: int) -> Iterable[
     sums = tokens[:, 0] + tokens[:, 2] + NUM_SPECIAL_TOKENS
     over = np.flatnonzero(sums > max_length)
     if len(over):
-        what = f"{prefix}questions with contexts that do not fit into data.max_length={max_length:,} tokens, {TOKEN_ESTIMATE_NOTE}"
+        what = f"{prefix}contexts longer than data.max_length={max_length:,} tokens, {TOKEN_ESTIMATE_NOTE}"
         advice = "They are read in windows that overlap. Raise data.max_length if the model's context is longer."
         said = {int(n): f"about {sums[n]:,} tokens" for n in over[:MAX_LOCATIONS]}
         yield sample_finding(survey, over, said, "note", "long", what, advice)

@@ -139,11 +139,14 @@ def text_duplicate_findings(prefix: str, survey: TextSurvey) -> Iterable[Finding
         first = list(dict.fromkeys(hashes[twice].tolist()))[:MAX_LOCATIONS]
         here, there = survey.find_lines(first, occurrence=2), survey.find_lines(first)
         yield Finding(
-            "warning" if share > HIGH_FRACTION else "note", "repeated",
-            f"{prefix}lines of {MIN_LINE_LENGTH} letters and more that repeat an earlier one{_sampling_note(survey)}; share of the text",
-            len(twice) * survey.lines.sampling_step, share, _join_locations(here, there, "as in"),
+            "warning" if share > HIGH_FRACTION else "note",
+            "repeated",
+            f"{prefix}duplicate lines of at least {MIN_LINE_LENGTH} letters{_sampling_note(survey)}; fraction of the text",
+            len(twice) * survey.lines.sampling_step,
+            share,
+            _join_locations(here, there, "as in"),
             "Headers and notices that stand everywhere are better removed.",
-        )  # fmt: skip
+        )
 
 
 _LEAK_ADVICE = "Remove them from one of the two: the loss would be too low."
@@ -165,11 +168,14 @@ def line_leak_findings(train: TextSurvey, valid: TextSurvey) -> Iterable[Finding
     first = list(dict.fromkeys(hashes[known].tolist()))[:MAX_LOCATIONS]
     here, there = valid.find_lines(first), train.find_lines(first)
     yield Finding(
-        "error" if share > HIGH_FRACTION else "warning" if share > MIN_REPEATED_FRACTION else "note", "leak_lines",
-        f"validation: lines of {MIN_LINE_LENGTH} letters and more that are also trained on{_sampling_note(valid)}; share of the text",
-        int(known.sum()) * valid.lines.sampling_step, share, _join_locations(here, there, "trained on in"),
+        "error" if share > HIGH_FRACTION else "warning" if share > MIN_REPEATED_FRACTION else "note",
+        "leak_lines",
+        f"train/validation leak: lines of at least {MIN_LINE_LENGTH} letters{_sampling_note(valid)}; fraction of the text",
+        int(known.sum()) * valid.lines.sampling_step,
+        share,
+        _join_locations(here, there, "trained on in"),
         "Some are alike by chance. If they are more, validate on text that is not trained on.",
-    )  # fmt: skip
+    )
 
 
 def _text_fraction(survey: TextSurvey, characters: int) -> float:

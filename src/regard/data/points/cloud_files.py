@@ -56,9 +56,13 @@ OBJ_PROBE_BYTES = 1 << 16
 
 
 def read_cloud(
-    source: str | bytes, seed: int = 0, num_points: int = DEFAULT_POINTS, columns: Columns | None = None, location: Location | None = None,
+    source: str | bytes,
+    seed: int = 0,
+    num_points: int = DEFAULT_POINTS,
+    columns: Columns | None = None,
+    location: Location | None = None,
     name: str = "",
-) -> PointCloud:  # fmt: skip
+) -> PointCloud:
     """The cloud of a file, of its bytes, or of the name of one that is made (`solids#part=test,number=3`).
 
     Of a mesh so many `points` are drawn, a pure function of the `seed`. `columns` says what is called how in the file, as

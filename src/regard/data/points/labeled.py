@@ -43,9 +43,16 @@ from regard.data.text.tables import (
 from regard.errors import DataError, RegardError, UnknownNameError
 
 __all__ = [
-    "PointCloud", "CloudSample", "read_unlabeled_clouds", "read_clouds", "is_cloud_data", "iterate_clouds", "iterate_labeled_clouds",
-    "read_labeled_clouds", "read_cloud",
-]  # fmt: skip
+    "CloudSample",
+    "PointCloud",
+    "is_cloud_data",
+    "iterate_clouds",
+    "iterate_labeled_clouds",
+    "read_cloud",
+    "read_clouds",
+    "read_labeled_clouds",
+    "read_unlabeled_clouds",
+]
 
 CLOUD_FOLDERS = ("clouds", "points", "scans", "meshes")
 """What a folder is called that holds the clouds of a table beside it."""

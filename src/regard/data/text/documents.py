@@ -222,9 +222,8 @@ def _text_files_below(folder: str) -> list[str]:
                 (found if known else others).append(os.path.join(place, name))
     if not found:
         some = ", ".join(os.path.relpath(path, folder) for path in sorted(others)[:8])
-        held = f"is a folder without a file of text; it holds: {some}{', …' if len(others) > 8 else ''}."
-        advice = f"In folders files are read that end in {' '.join((*TEXT_SUFFIXES, *TABLE_SUFFIXES))}; others can be named by a pattern, "
-        raise DataError(
-            held if others else "is a folder without a file.", folder, advice=f"{advice}as in '{folder}/*.py'."
-        )
+        held = f"no text file in this folder; found: {some}{', …' if len(others) > 8 else ''}."
+        known = " ".join((*TEXT_SUFFIXES, *TABLE_SUFFIXES))
+        advice = f"Supported in folders: {known}. Name other files by a glob, for example '{folder}/*.py'."
+        raise DataError(held if others else "the folder is empty.", folder, advice=advice)
     return sorted(found)

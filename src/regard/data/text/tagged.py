@@ -69,8 +69,11 @@ def iterate_tagged(
 
 
 def read_tagged(
-    entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error, tags: TagOptions | None = TagOptions()  # noqa: B008
-) -> Iterator[TaggedSentence | SkippedRow]:  # fmt: skip
+    entry: str,
+    columns: Mapping[str, str] | None = None,
+    on_error: ErrorHandler = raise_error,
+    tags: TagOptions | None = TagOptions(),  # noqa: B008
+) -> Iterator[TaggedSentence | SkippedRow]:
     """Those of one file.
 
     In CoNLL's form the word stands first and the tag last, unless `columns` has other places for them. Tables, JSON and
@@ -92,10 +95,10 @@ def read_tagged(
         return _read_conll(entry, path, columns, on_error, tags)
     if kind not in (*TAB_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES, ".csv"):
         raise DataError(
-            f"the suffix '{kind}' says nothing about its form." if kind else "has no suffix that tells its form.",
+            f"unsupported file type '{kind}'." if kind else "the file name has no extension.",
             path,
-            advice=f"Known are {' '.join(CONLL_SUFFIXES)} .txt .tsv (a word a line), .csv .tsv .jsonl (a sentence a line), each also "
-            "with .gz, and .parquet.",
+            advice=f"Supported: {' '.join(CONLL_SUFFIXES)} .txt .tsv (one word per line), .csv .tsv .jsonl "
+            "(one sentence per line), .parquet; text files also with .gz.",
         )
     return (_read_words if tags is None else _read_table)(entry, path, columns, on_error, tags or TagOptions())
 

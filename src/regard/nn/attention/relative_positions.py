@@ -298,8 +298,8 @@ def check_relative(config: Any) -> None:
     head_width = config.width // config.heads
     if config.relative_position.startswith("rotary") and head_width % 2:
         raise SettingError(
-            f"model.relative_position={config.relative_position} turns channels in pairs, and model.width {config.width} among model.heads "
-            f"{config.heads} are {head_width} channels a head: take an even number."
+            f"model.relative_position={config.relative_position} requires an even number of channels per head; "
+            f"model.width {config.width} / model.heads {config.heads} is {head_width}."
         )
 
 

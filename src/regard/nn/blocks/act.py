@@ -71,9 +71,13 @@ class Halting(nn.Module):
             return F.linear(x.to(kind), self.gate.weight.to(kind), self.gate.bias.to(kind))[..., 0].sigmoid()
 
     def forward(
-        self, x: Float[Tensor, "B L D"], add_coordinates: StepFunction, transition: StepFunction, valid: Bool[Tensor, "B L"] | None = None,
+        self,
+        x: Float[Tensor, "B L D"],
+        add_coordinates: StepFunction,
+        transition: StepFunction,
+        valid: Bool[Tensor, "B L"] | None = None,
         run_all_steps: bool = False,
-    ) -> ACTOutput:  # fmt: skip
+    ) -> ACTOutput:
         """`place` adds the coordinates of a step, `change` is the step itself. Padding is transformed like all others, but
         nobody waits for it. `whole`: all steps up to the cap, as a memory of them needs."""
         running = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if valid is None else valid

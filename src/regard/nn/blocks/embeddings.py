@@ -18,9 +18,14 @@ class SharedEmbeddings(nn.Module):
     their embeddings. `one`: the output matrix is the same again. The one accessor of tied weights is `read`."""
 
     def __init__(
-        self, vocab_size: int, embedding_width: int, output_width: int, sharing: EmbeddingSharing = "none", source_vocab_size: int = 0,
+        self,
+        vocab_size: int,
+        embedding_width: int,
+        output_width: int,
+        sharing: EmbeddingSharing = "none",
+        source_vocab_size: int = 0,
         bias: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`output`: width of the states that are read. `source`: tokens of the source where it has more than the target.
         `bias`: on the logits of an output matrix of its own."""
         super().__init__()

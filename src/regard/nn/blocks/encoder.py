@@ -37,9 +37,15 @@ class EncoderEmbedding(nn.Module):
     narrower than the states (RoFormer allows it)."""
 
     def __init__(
-        self, tokens: TokenEmbedding, position: AbsolutePosition | None, types: nn.Embedding | None, norm: LayerNorm, dropout: float,
-        position_offset: int = 0, project: Linear | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        tokens: TokenEmbedding,
+        position: AbsolutePosition | None,
+        types: nn.Embedding | None,
+        norm: LayerNorm,
+        dropout: float,
+        position_offset: int = 0,
+        project: Linear | None = None,
+    ) -> None:
         super().__init__()
         self.tokens, self.position, self.types, self.norm = tokens, position, types, norm
         self.dropout = nn.Dropout(dropout)

@@ -40,9 +40,13 @@ class UniversalStack(nn.Module):
     has_bias = False
 
     def __init__(
-        self, block: TransformerBlock, steps: int, step_embedding: SinusoidalPosition | LearnedPosition, norm: nn.Module | None = None,
+        self,
+        block: TransformerBlock,
+        steps: int,
+        step_embedding: SinusoidalPosition | LearnedPosition,
+        norm: nn.Module | None = None,
         halting: Halting | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.block, self.steps, self.times = block, steps, step_embedding
         if halting is not None:
@@ -56,11 +60,18 @@ class UniversalStack(nn.Module):
         return self.halting.max_steps if self.has_act else self.steps
 
     def forward(
-        self, x: Float[Tensor, "B L D"], position_embeddings: Float[Tensor, "..."], context: Float[Tensor, "B K D"] | None = None, *,
-        mask: AttentionMask | Sequence[AttentionMask | None] | None = None, context_mask: AttentionMask | None = None,
-        cache: Sequence[LayerCache] | None = None, at: Int[Tensor, "..."] | None = None, taps: Collection[int] = (),
+        self,
+        x: Float[Tensor, "B L D"],
+        position_embeddings: Float[Tensor, "..."],
+        context: Float[Tensor, "B K D"] | None = None,
+        *,
+        mask: AttentionMask | Sequence[AttentionMask | None] | None = None,
+        context_mask: AttentionMask | None = None,
+        cache: Sequence[LayerCache] | None = None,
+        at: Int[Tensor, "..."] | None = None,
+        taps: Collection[int] = (),
         valid: Bool[Tensor, "B L"] | None = None,
-    ) -> UniversalOutput:  # fmt: skip
+    ) -> UniversalOutput:
         """`taps` are steps, from 0 on. `real`: positions that are not padding, which have a say in when it is enough."""
         tapped: list[Tensor] = []
         rules = mask if isinstance(mask, Sequence) else [mask] * self.depth

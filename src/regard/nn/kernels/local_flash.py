@@ -63,14 +63,37 @@ def flash_forward(
 
 
 def flash_backward(
-    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, rng_state: Tensor, layout: SegmentLayout, scale: float,
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    rng_state: Tensor,
+    layout: SegmentLayout,
+    scale: float,
     dropout: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     unused = torch.empty(0, device=q.device)
     gradients: tuple[Tensor, Tensor, Tensor] = capabilities.flash_backward(
-        grad_out, q, k, v, out, lse, layout.starts, layout.starts, layout.max_length, layout.max_length, dropout, False, rng_state, unused,
-        scale=scale, window_size_left=layout.left, window_size_right=layout.right,
-    )  # fmt: skip
+        grad_out,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        layout.starts,
+        layout.starts,
+        layout.max_length,
+        layout.max_length,
+        dropout,
+        False,
+        rng_state,
+        unused,
+        scale=scale,
+        window_size_left=layout.left,
+        window_size_right=layout.right,
+    )
     return gradients
 
 

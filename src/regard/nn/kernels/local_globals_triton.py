@@ -136,9 +136,20 @@ def merge_global_(
     sizes: Any = {"width": width, "block": BLOCK, "tile": MARKS, "dropped": dropout_mask is not None, "num_warps": 4}
     with _device_context(q):
         _merge_kernel[(triton.cdiv(L, BLOCK), B, H)](
-            q, global_keys.gather(k).contiguous(), global_keys.gather(v).contiguous(), out, lse, q if dropout_mask is None else dropout_mask,
-            global_keys.bounds, L, H, global_keys.positions.shape[1], *q.stride()[:3], scale, **sizes,
-        )  # fmt: skip
+            q,
+            global_keys.gather(k).contiguous(),
+            global_keys.gather(v).contiguous(),
+            out,
+            lse,
+            q if dropout_mask is None else dropout_mask,
+            global_keys.bounds,
+            L,
+            H,
+            global_keys.positions.shape[1],
+            *q.stride()[:3],
+            scale,
+            **sizes,
+        )
 
 
 def add_global_gradients_(
@@ -158,9 +169,24 @@ def add_global_gradients_(
         parts = [torch.empty(spans, B, H, MARKS, width, device=q.device, dtype=torch.float32) for _ in found]
         with _device_context(q):
             _backward_kernel[(spans, B, H)](
-                grad_out, q, far_k, far_v, *saved, q if dropout_mask is None else dropout_mask, global_keys.bounds, gradients[0], *parts, begin, L, H, G,
-                *q.stride()[:3], scale, dropped=dropout_mask is not None, **sizes,
-            )  # fmt: skip
+                grad_out,
+                q,
+                far_k,
+                far_v,
+                *saved,
+                q if dropout_mask is None else dropout_mask,
+                global_keys.bounds,
+                gradients[0],
+                *parts,
+                begin,
+                L,
+                H,
+                G,
+                *q.stride()[:3],
+                scale,
+                dropped=dropout_mask is not None,
+                **sizes,
+            )
         for one, part in zip(found, parts, strict=True):
             one.append(part.sum(0))
     for gradient, one in zip(gradients[1:], found, strict=True):

@@ -66,9 +66,22 @@ def upsample_forward(x: Tensor, bias: Tensor | None, high: int, wide: int) -> Te
     )
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton launches on the current one
         _upsample_kernel[grid](
-            x, x if bias is None else bias, out, height, width, high, wide, float(down), float(across), channels,
-            added=bias is not None, lines=LINES_PER_PROGRAM, pixels=PIXELS_PER_PROGRAM, block=CHANNELS_PER_PROGRAM, num_warps=NUM_WARPS,
-        )  # fmt: skip
+            x,
+            x if bias is None else bias,
+            out,
+            height,
+            width,
+            high,
+            wide,
+            float(down),
+            float(across),
+            channels,
+            added=bias is not None,
+            lines=LINES_PER_PROGRAM,
+            pixels=PIXELS_PER_PROGRAM,
+            block=CHANNELS_PER_PROGRAM,
+            num_warps=NUM_WARPS,
+        )
     return out
 
 

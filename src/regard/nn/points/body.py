@@ -131,9 +131,14 @@ class PointTransformer(nn.Module):
     too few neighbours, half a minute each time"""
 
     def __init__(
-        self, inputs: int, down: Sequence[PointStage], up: Sequence[PointStage], strides: Sequence[int], num_neighbors: Sequence[int],
+        self,
+        inputs: int,
+        down: Sequence[PointStage],
+        up: Sequence[PointStage],
+        strides: Sequence[int],
+        num_neighbors: Sequence[int],
         sort: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         if len(strides) != len(down) - 1 or len(num_neighbors) != len(down) or len(up) not in (0, len(down)):
             raise ValueError(

@@ -83,9 +83,19 @@ def knn(points: Tensor, queries: Tensor, sizes: CloudSizes, query_sizes: CloudSi
     grid = (triton.cdiv(query_sizes.max_size, QUERIES_PER_PROGRAM), len(sizes.counts))
     with torch.cuda.device(device) if points.is_cuda else nullcontext():  # Triton launches on the current one
         _knn_kernel[grid](
-            points, queries, sizes.starts(device), query_sizes.starts(device), out, VISIT_STRIDE, count=k,
-            room=triton.next_power_of_2(k), ask=QUERIES_PER_PROGRAM, visit=POINTS_PER_VISIT, num_warps=1, enable_fp_fusion=False,
-        )  # fmt: skip
+            points,
+            queries,
+            sizes.starts(device),
+            query_sizes.starts(device),
+            out,
+            VISIT_STRIDE,
+            count=k,
+            room=triton.next_power_of_2(k),
+            ask=QUERIES_PER_PROGRAM,
+            visit=POINTS_PER_VISIT,
+            num_warps=1,
+            enable_fp_fusion=False,
+        )
     return out
 
 

@@ -301,9 +301,16 @@ class BiTFactory:
 
 
 def bit_body(
-    channels: int, stem_width: int, widths: Sequence[int], depths: Sequence[int], pre_norm: bool, same_padding: bool, pad_pool: bool,
-    groups: int = 32, output_stride: int = 32,
-) -> ConvBody:  # fmt: skip
+    channels: int,
+    stem_width: int,
+    widths: Sequence[int],
+    depths: Sequence[int],
+    pre_norm: bool,
+    same_padding: bool,
+    pad_pool: bool,
+    groups: int = 32,
+    output_stride: int = 32,
+) -> ConvBody:
     """BiT's body. `fits`: the pool of the stem is padded as TensorFlow does; `stride`: a map is never coarser than that: later
     stages widen the reach of their filters instead (not where norms go `before`: there only the stride is left out).
 

@@ -101,9 +101,16 @@ class VisionTransformer(nn.Module):
     no_weight_decay = ("first",)
 
     def __init__(
-        self, patches: PatchEmbedding, position: GridPosition, encoder: Stack, *, class_token: bool = True, pool: Pool = "first",
-        dropout: float = 0.0, stem: ConvBody | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        patches: PatchEmbedding,
+        position: GridPosition,
+        encoder: Stack,
+        *,
+        class_token: bool = True,
+        pool: Pool = "first",
+        dropout: float = 0.0,
+        stem: ConvBody | None = None,
+    ) -> None:
         super().__init__()
         if position.num_prefix_tokens != int(class_token):
             raise ValueError(

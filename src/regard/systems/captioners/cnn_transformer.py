@@ -66,9 +66,17 @@ class Config(CaptionConfig):
 
 
 TINY = Config(
-    encoder="resnet-tiny", encoder_config={"stem_stride": 2}, image_size=96, vocab_size=2000, width=160, depth=2, decoder_depth=2, heads=4,
-    ffn_dim=640, dropout=0.2,
-)  # fmt: skip
+    encoder="resnet-tiny",
+    encoder_config={"stem_stride": 2},
+    image_size=96,
+    vocab_size=2000,
+    width=160,
+    depth=2,
+    decoder_depth=2,
+    heads=4,
+    ffn_dim=640,
+    dropout=0.2,
+)
 PRESETS = {
     "caption-transformer-tiny": Preset(TINY, 4_606_400, recipe(2000)),
     "caption-transformer-base": Preset(
@@ -121,11 +129,17 @@ def build(config: Config) -> CaptionTransformer:
     def stack(depth: int, cross: bool) -> Stack:
         blocks = [
             transformer_block(
-                config.width, config.heads, config.ffn_dim, cross=cross, norm=config.norm_position, activation=config.activation,
-                dropout=config.dropout, attention_dropout=config.attention_dropout,
+                config.width,
+                config.heads,
+                config.ffn_dim,
+                cross=cross,
+                norm=config.norm_position,
+                activation=config.activation,
+                dropout=config.dropout,
+                attention_dropout=config.attention_dropout,
             )
             for _ in range(depth)
-        ]  # fmt: skip
+        ]
         return Stack(blocks, LayerNorm(config.width) if config.norm_position == "pre" else None)
 
     return CaptionTransformer(
@@ -134,6 +148,13 @@ def build(config: Config) -> CaptionTransformer:
 
 
 SYSTEM = System(
-    name="caption-transformer", description="CNN + Transformer captioning", config=Config, presets=PRESETS,
-    build=build, tasks=("caption",), modality="image", unsupported_by_layout=no_published_layout, finetune_recipes=FINETUNE_RECIPES,
-)  # fmt: skip
+    name="caption-transformer",
+    description="CNN + Transformer captioning",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    tasks=("caption",),
+    modality="image",
+    unsupported_by_layout=no_published_layout,
+    finetune_recipes=FINETUNE_RECIPES,
+)

@@ -1,8 +1,7 @@
-"""What all captioners share: the body that they see through, and how a config remembers it.
+"""Parts that all captioning models share: the image encoder, and its description in the config.
 
-`model.encoder` names a preset of a system that sees, which is made anew and learns with the rest, or a folder with one that has
-learnt already. `model.encoder_config` then says in full what that body is, so that a saved captioner is loaded by itself, wherever that
-folder has gone.
+`model.encoder` is a preset (randomly initialized and trained with the decoder) or the folder of a pretrained image model.
+`model.encoder_config` contains the full config of the encoder, so that a saved captioning model loads without that folder.
 """
 
 from __future__ import annotations
@@ -204,9 +203,19 @@ class CaptionDecoder(CaptionMixin, CrossDecoder):
 def recipe(vocabulary: int, **train: Any) -> dict[str, dict[str, Any]]:
     """For some thousand pictures with a few captions each, all of it from nothing."""
     usual = {
-        "steps": 4000, "batch_size": 64, "grad_accum": 1, "lr": 1e-3, "warmup_steps": 0.05, "lr_schedule": "cosine", "weight_decay": 0.05,
-        "betas": "0.9,0.98", "eps": 1e-8, "grad_clip": 1.0, "label_smoothing": 0.1, "eval_every": 500,
-    }  # fmt: skip
+        "steps": 4000,
+        "batch_size": 64,
+        "grad_accum": 1,
+        "lr": 1e-3,
+        "warmup_steps": 0.05,
+        "lr_schedule": "cosine",
+        "weight_decay": 0.05,
+        "betas": "0.9,0.98",
+        "eps": 1e-8,
+        "grad_clip": 1.0,
+        "label_smoothing": 0.1,
+        "eval_every": 500,
+    }
     return {
         "train": {**usual, **train}, "data": {"vocab_size": vocabulary}, "decode": {"num_beams": 3, "length_penalty": 0.6},
     }  # fmt: skip

@@ -124,6 +124,13 @@ def build(config: Config) -> ShowTell:
 
 
 SYSTEM = System(
-    name="caption-fixed", description="Show and Tell (2015), CNN + LSTM captioning", config=Config,
-    presets=PRESETS, build=build, tasks=("caption",), modality="image", unsupported_by_layout=no_published_layout, finetune_recipes=FINETUNE_RECIPES,
-)  # fmt: skip
+    name="caption-fixed",
+    description="Show and Tell (2015), CNN + LSTM captioning",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    tasks=("caption",),
+    modality="image",
+    unsupported_by_layout=no_published_layout,
+    finetune_recipes=FINETUNE_RECIPES,
+)

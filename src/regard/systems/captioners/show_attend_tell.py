@@ -225,6 +225,13 @@ def init_weights(body: ShowAttendTell, std: float) -> ShowAttendTell:
 
 
 SYSTEM = System(
-    name="caption-attend", description="Show, Attend and Tell (2015), captioning with attention", config=Config,
-    presets=PRESETS, build=build, tasks=("caption",), modality="image", unsupported_by_layout=no_published_layout, finetune_recipes=FINETUNE_RECIPES,
-)  # fmt: skip
+    name="caption-attend",
+    description="Show, Attend and Tell (2015), captioning with attention",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    tasks=("caption",),
+    modality="image",
+    unsupported_by_layout=no_published_layout,
+    finetune_recipes=FINETUNE_RECIPES,
+)

@@ -72,9 +72,19 @@ class Config(CaptionConfig):
 
 BASE = Config(vocab_size=50_257, max_length=1024, pad_id=50_256, bos_id=50_256, eos_id=50_256)
 TINY = Config(
-    encoder="vit-tiny", encoder_config={"patch_size": 12, "depth": 6, "dropout": 0.1}, image_size=96, vocab_size=2000, max_length=64, width=192,
-    depth=2, heads=3, ffn_dim=768, dropout=0.2, attention_dropout=0.0, embedding_dropout=0.2,
-)  # fmt: skip
+    encoder="vit-tiny",
+    encoder_config={"patch_size": 12, "depth": 6, "dropout": 0.1},
+    image_size=96,
+    vocab_size=2000,
+    max_length=64,
+    width=192,
+    depth=2,
+    heads=3,
+    ffn_dim=768,
+    dropout=0.2,
+    attention_dropout=0.0,
+    embedding_dropout=0.2,
+)
 PRESETS = {
     "caption-vit-tiny": Preset(TINY, 4_348_992, recipe(2000)),
     "caption-vit-base": Preset(
@@ -192,9 +202,13 @@ def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     start = first(fields["bos_id"], spoken.get("decoder_start_token_id"), spoken.get("bos_token_id"), end)
     return {
         **{name: decoder[name] for name in (*DECODER_FIELDS, "vocab_size")},
-        "encoder": "vit", "encoder_config": {"name": "vit", "system": "vit", "config": dict(config.__dict__)}, "image_size": config.image_size,
-        "bos_id": start, "eos_id": end, "pad_id": first(fields["pad_id"], end),
-    }  # fmt: skip
+        "encoder": "vit",
+        "encoder_config": {"name": "vit", "system": "vit", "config": dict(config.__dict__)},
+        "image_size": config.image_size,
+        "bos_id": start,
+        "eos_id": end,
+        "pad_id": first(fields["pad_id"], end),
+    }
 
 
 def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +230,10 @@ PUBLISHED = PublishedLayout(
     model_type="vision-encoder-decoder",
     architecture="VisionEncoderDecoderModel",
     keys={
-        "encoder_config": ("encoder",), "width": ("decoder",), "bos_id": ("decoder_start_token_id",), "pad_id": ("pad_token_id",),
+        "encoder_config": ("encoder",),
+        "width": ("decoder",),
+        "bos_id": ("decoder_start_token_id",),
+        "pad_id": ("pad_token_id",),
         "eos_id": ("eos_token_id",),
     },
     defaults={},
@@ -225,7 +242,7 @@ PUBLISHED = PublishedLayout(
     after_read=_after_read,
     before_write=_before_write,
     extra_keys={"tie_word_embeddings": False},
-)  # fmt: skip
+)
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
@@ -240,7 +257,16 @@ def unsupported_by_layout(config: Config) -> str:
 
 
 SYSTEM = System(
-    name="caption-vit", description="ViT + GPT-2 captioning", config=Config, presets=PRESETS,
-    build=build, tasks=("caption",), modality="image", names=NAMES, published=PUBLISHED, from_published=from_published, unsupported_by_layout=unsupported_by_layout,
+    name="caption-vit",
+    description="ViT + GPT-2 captioning",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    tasks=("caption",),
+    modality="image",
+    names=NAMES,
+    published=PUBLISHED,
+    from_published=from_published,
+    unsupported_by_layout=unsupported_by_layout,
     finetune_recipes=FINETUNE_RECIPES,
-)  # fmt: skip
+)

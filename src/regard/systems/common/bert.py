@@ -167,10 +167,16 @@ FINETUNE_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     **TASK_RECIPES,
     "mlm": {
         "train": {
-            "steps": 2000, "batch_tokens": 8192, "grad_accum": 1, "lr": 5e-5, "warmup_steps": 100, "lr_schedule": "linear", **_ADAM,
+            "steps": 2000,
+            "batch_tokens": 8192,
+            "grad_accum": 1,
+            "lr": 5e-5,
+            "warmup_steps": 100,
+            "lr_schedule": "linear",
+            **_ADAM,
             "eval_every": 250,
         },
         "data": {"max_length": 512},
     },
-}  # fmt: skip
+}
 """For weights that have learnt already."""

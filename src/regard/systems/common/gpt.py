@@ -23,9 +23,20 @@ FIXED_HEAD_KEYS: dict[str, dict[str, Any]] = {
 """What a published head of choices must be: one matrix on the state of a token."""
 
 PAPER_TRAIN: dict[str, Any] = {
-    "epochs": 3, "batch_tokens": 1024, "lr": 6.25e-5, "warmup_steps": 0.002, "lr_schedule": "linear", "label_smoothing": 0.0,
-    "lm_loss_weight": 0.5, "betas": "0.9,0.999", "eps": 1e-8, "weight_decay": 0.01, "grad_clip": 1.0, "grad_accum": 1, "eval_every": 500,
-}  # fmt: skip
+    "epochs": 3,
+    "batch_tokens": 1024,
+    "lr": 6.25e-5,
+    "warmup_steps": 0.002,
+    "lr_schedule": "linear",
+    "label_smoothing": 0.0,
+    "lm_loss_weight": 0.5,
+    "betas": "0.9,0.999",
+    "eps": 1e-8,
+    "weight_decay": 0.01,
+    "grad_clip": 1.0,
+    "grad_accum": 1,
+    "eval_every": 500,
+}
 """Three epochs at 6.25e-5, linear after a warm-up of 0.2 %. A batch of 32 texts is 1024 tokens where they have 32 each."""
 
 RECIPES: dict[str, dict[str, dict[str, Any]]] = {
@@ -38,12 +49,21 @@ FINETUNE_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     **RECIPES,
     "lm": {
         "train": {
-            "steps": 2000, "batch_tokens": 8192, "lr": 5e-5, "warmup_steps": 100, "lr_schedule": "cosine", "label_smoothing": 0.0,
-            "betas": "0.9,0.95", "eps": 1e-8, "weight_decay": 0.1, "grad_clip": 1.0, "eval_every": 250,
+            "steps": 2000,
+            "batch_tokens": 8192,
+            "lr": 5e-5,
+            "warmup_steps": 100,
+            "lr_schedule": "cosine",
+            "label_smoothing": 0.0,
+            "betas": "0.9,0.95",
+            "eps": 1e-8,
+            "weight_decay": 0.1,
+            "grad_clip": 1.0,
+            "eval_every": 250,
         },
         "decode": {"do_sample": True, "top_k": 40},
     },
-}  # fmt: skip
+}
 """Text of another kind is learnt slowly by weights that know much: a high rate would make them forget it."""
 
 

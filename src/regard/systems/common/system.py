@@ -80,10 +80,16 @@ class System:
 ALGORITHMIC_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     "algorithmic": {
         "train": {
-            "steps": 6000, "batch_tokens": 8192, "lr": 1e-3, "warmup_steps": 500, "lr_schedule": "linear", "label_smoothing": 0.0, "grad_clip": 1.0,
+            "steps": 6000,
+            "batch_tokens": 8192,
+            "lr": 1e-3,
+            "warmup_steps": 500,
+            "lr_schedule": "linear",
+            "label_smoothing": 0.0,
+            "grad_clip": 1.0,
             "ema_decay": 0.0,
         },
         "decode": {"num_beams": 1, "length_penalty": 0.0},
     },
-}  # fmt: skip
+}
 """Recipe for data/synthetic/algorithmic.py: an answer is right or wrong, so nothing is smoothed or searched."""

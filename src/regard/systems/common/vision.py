@@ -107,9 +107,18 @@ def require_square(fields: dict[str, Any]) -> dict[str, Any]:
 def imagenet_recipe(**train: Any) -> dict[str, dict[str, Any]]:
     """ViT's on ImageNet: 4096 pictures a step, 300 passes at 3e-3, the rate falling as a cosine after 10,000 steps."""
     usual = {
-        "epochs": 300, "batch_size": 256, "grad_accum": 16, "lr": 3e-3, "warmup_steps": 10_000, "lr_schedule": "cosine", "weight_decay": 0.3,
-        "betas": "0.9,0.999", "eps": 1e-8, "grad_clip": 1.0, "label_smoothing": 0.0,
-    }  # fmt: skip
+        "epochs": 300,
+        "batch_size": 256,
+        "grad_accum": 16,
+        "lr": 3e-3,
+        "warmup_steps": 10_000,
+        "lr_schedule": "cosine",
+        "weight_decay": 0.3,
+        "betas": "0.9,0.999",
+        "eps": 1e-8,
+        "grad_clip": 1.0,
+        "label_smoothing": 0.0,
+    }
     return {"train": {**usual, **train}}
 
 
@@ -143,9 +152,15 @@ def check_backbone(config: Any) -> None:
 def build_backbone(config: Any) -> ConvBody:
     """The convolutions of a hybrid: norms behind them, maps padded as TensorFlow does."""
     made = bit_body(
-        config.in_channels, config.stem_channels, config.widths, config.backbone_depths, pre_norm=False, same_padding=True, pad_pool=True,
+        config.in_channels,
+        config.stem_channels,
+        config.widths,
+        config.backbone_depths,
+        pre_norm=False,
+        same_padding=True,
+        pad_pool=True,
         groups=config.norm_groups,
-    )  # fmt: skip
+    )
     init_resnet_weights(made)
     return made
 
@@ -174,11 +189,21 @@ def backbone_config(
 ) -> dict[str, Any]:
     """How a published config tells of a hybrid's convolutions, of which the stages `taps` are read."""
     return {
-        "model_type": "bit", "layer_type": "bottleneck", "global_padding": "SAME", "embedding_dynamic_padding": True,
-        "hidden_act": "relu", "output_stride": 32, "width_factor": 1, "drop_path_rate": 0.0, "num_channels": channels,
-        "depths": list(depths), "embedding_size": start, "num_groups": groups, "hidden_sizes": list(stage_widths(start, depths)),
+        "model_type": "bit",
+        "layer_type": "bottleneck",
+        "global_padding": "SAME",
+        "embedding_dynamic_padding": True,
+        "hidden_act": "relu",
+        "output_stride": 32,
+        "width_factor": 1,
+        "drop_path_rate": 0.0,
+        "num_channels": channels,
+        "depths": list(depths),
+        "embedding_size": start,
+        "num_groups": groups,
+        "hidden_sizes": list(stage_widths(start, depths)),
         "out_features": [f"stage{tap}" for tap in taps],
-    }  # fmt: skip
+    }
 
 
 _BACKBONE_DEFAULTS: dict[str, Any] = {
@@ -217,9 +242,18 @@ def read_backbone_config(config: dict[str, Any] | None, channels: int, all_stage
 def resnet_recipe(data: dict[str, Any], **train: Any) -> dict[str, dict[str, Any]]:
     """Of ResNets: the papers' 90 epochs, with Adam instead of momentum, and a rate that falls smoothly."""
     usual = {
-        "epochs": 90, "batch_size": 128, "grad_accum": 8, "lr": 2e-3, "warmup_steps": 0.05, "lr_schedule": "cosine", "weight_decay": 0.05,
-        "betas": "0.9,0.999", "eps": 1e-8, "grad_clip": 1.0, "label_smoothing": 0.1,
-    }  # fmt: skip
+        "epochs": 90,
+        "batch_size": 128,
+        "grad_accum": 8,
+        "lr": 2e-3,
+        "warmup_steps": 0.05,
+        "lr_schedule": "cosine",
+        "weight_decay": 0.05,
+        "betas": "0.9,0.999",
+        "eps": 1e-8,
+        "grad_clip": 1.0,
+        "label_smoothing": 0.1,
+    }
     return {"train": {**usual, **train}, "data": data}
 
 
