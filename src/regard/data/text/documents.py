@@ -223,7 +223,7 @@ def _text_files_below(folder: str) -> list[str]:
     if not found:
         some = ", ".join(os.path.relpath(path, folder) for path in sorted(others)[:8])
         held = f"no text file in this folder; found: {some}{', …' if len(others) > 8 else ''}."
-        known = " ".join((*TEXT_SUFFIXES, *TABLE_SUFFIXES))
-        advice = f"Supported in folders: {known}. Name other files by a glob, for example '{folder}/*.py'."
+        suffixes = " ".join((*TEXT_SUFFIXES, *TABLE_SUFFIXES))
+        advice = f"Supported in folders: {suffixes}. Name other files by a glob, for example '{folder}/*.py'."
         raise DataError(held if others else "the folder is empty.", folder, advice=advice)
     return sorted(found)
