@@ -167,9 +167,7 @@ def test_rows_leave_exchange_their_pasts_and_are_joined() -> None:
             replace(batch.select_rows(torch.tensor(rows)), decoder_inputs=target[rows]) for rows in ([0, 1], [2, 3, 4])
         )
         upper = replace(upper, inputs=upper.inputs[:, : int(upper.mask.max())])  # type: ignore[union-attr]
-        state, other = (
-            model.body.start(replace(part, decoder_inputs=part.decoder_inputs[:, :4])) for part in (upper, lower)
-        )  # type: ignore[index]
+        state, other = (model.body.start(replace(part, decoder_inputs=part.decoder_inputs[:, :4])) for part in (upper, lower))  # type: ignore[index]
         state.append_rows(other)
         near(model.body.step(target[:, 3], state), right[:, 3])
         state.select_rows(torch.tensor([3, 1]))
@@ -182,9 +180,7 @@ def test_rows_leave_exchange_their_pasts_and_are_joined() -> None:
         state.reorder(torch.tensor([1, 0, 2, 2]))
         said = said[[1, 0, 2, 2]]
         paths = torch.cat([target[rows, :5], said[:, None], target[rows, 6:7]], 1)
-        wanted = model.body.to_logits(model.body(replace(batch.select_rows(rows), decoder_inputs=paths)).sequence)[
-            :, -1
-        ]
+        wanted = model.body.to_logits(model.body(replace(batch.select_rows(rows), decoder_inputs=paths)).sequence)[:, -1]
         near(model.body.step(target[rows, 6], state), wanted)
 
 
