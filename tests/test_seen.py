@@ -255,7 +255,7 @@ def test_pixels_are_told_apart(tmp_path: Path) -> None:
     assert set(answer.value) <= {"sky", "ground"} and answer.extra["mask"].shape == (32, 32)
     assert model.explain(str(data / "images" / "0.png")).save(tmp_path / "why.png").exists()
     left = model.task.write_files("one", answer, tmp_path)
-    assert np.array_equal(np.asarray(Image.open(left["mlm"])), answer.extra["mask"]) and Path(left["picture"]).exists()
+    assert np.array_equal(np.asarray(Image.open(left["mask"])), answer.extra["mask"]) and Path(left["picture"]).exists()
 
 
 def test_answers_that_are_pictures_are_left_as_files(
