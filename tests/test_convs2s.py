@@ -167,7 +167,10 @@ def test_rows_leave_exchange_their_pasts_and_are_joined() -> None:
             replace(batch.select_rows(torch.tensor(rows)), decoder_inputs=target[rows]) for rows in ([0, 1], [2, 3, 4])
         )
         upper = replace(upper, inputs=upper.inputs[:, : int(upper.mask.max())])  # type: ignore[union-attr]
-        state, other = (model.body.start(replace(part, decoder_inputs=part.decoder_inputs[:, :4])) for part in (upper, lower))  # type: ignore[index]
+        state, other = (
+            model.body.start(replace(part, decoder_inputs=part.decoder_inputs[:, :4]))  # type: ignore[index]
+            for part in (upper, lower)
+        )
         state.append_rows(other)
         near(model.body.step(target[:, 3], state), right[:, 3])
         state.select_rows(torch.tensor([3, 1]))
