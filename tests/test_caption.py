@@ -77,7 +77,10 @@ def test_pictures_are_answered_however_they_are_given(run: Path, album: Path) ->
     assert made.predict([]) == []
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True, "seed": 4, "num_return_sequences": 2}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True, "seed": 4, "num_return_sequences": 2}],
+)
 def test_a_picture_is_answered_as_it_is_alone(settings: dict[str, Any], album: Path) -> None:
     made = model(album)
     some = [str(album / "images" / f"n {number}.png") for number in range(5)]

@@ -273,7 +273,9 @@ def test_a_pair_alone_has_nothing_to_learn(model: Model) -> None:
 def test_cosines_are_exact_where_the_body_is_not(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of sixteen bits, 20 times a cosine would be wrong by a tenth."""
     batch = model.task.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
-    monkeypatch.setattr(model.body, "forward", lambda rows: regard.types.BodyOutput(noise(*rows.inputs.shape, 12).float()))
+    monkeypatch.setattr(
+        model.body, "forward", lambda rows: regard.types.BodyOutput(noise(*rows.inputs.shape, 12).float())
+    )
     monkeypatch.setattr(model.body, "has_pooler", False)
     right = model.task.loss(model, batch)[0]
     with torch.autocast("cpu", torch.bfloat16):

@@ -206,7 +206,10 @@ def test_an_imagegpt_is_explained_by_the_weights_of_the_published_one(tmp_path: 
     with torch.no_grad():
         said = peer(read, output_attentions=True)
     found = model.explain(PICTURE, at=(3, 1)) if task == "draw" else model.explain(PICTURE)
-    assert set(found.method_maps) == {"roll-out", "gradient × attention"} and found.position_similarity.shape == (25, 25)
+    assert set(found.method_maps) == {"roll-out", "gradient × attention"} and found.position_similarity.shape == (
+        25,
+        25,
+    )
     for own, right in zip(found.attention, said.attentions, strict=True):
         if task == "draw":  # what was looked at by the 16th pixel: the sign, which has no place, and 15 pixels
             near(torch.from_numpy(own).flatten(1)[:, :16], right[0, :, 16, 1:17])
