@@ -26,10 +26,9 @@ from regard.tasks.special_tokens import SPECIAL_TOKENS
 from tiny import gradients, near, noisy
 
 SAMPLES = [
-    ChoiceSample("abc", "", ("de", "f", "gag"), 1),
-    ChoiceSample("h", "a", ("bed", "c"), 0),
+    ChoiceSample("abc", "", ("de", "f", "gag"), 1), ChoiceSample("h", "a", ("bed", "c"), 0),
     ChoiceSample("deaf", "", ("b", "c", "a"), 2),
-]
+]  # fmt: skip
 
 
 def encode(model: Any, samples: Any) -> Any:

@@ -296,17 +296,9 @@ def test_a_run_learns_what_belongs_together_and_is_searched(tmp_path: Path) -> N
     said = [(f"{a} {b} {c}", f"what {a} {c} {b}?") for a, b, c in words]
     data = tmp_path / "pairs.tsv"
     data.write_text("".join(f"{a}\t{b}\n" for a, b in said))
-    small = (
-        "model.width=32",
-        "model.depth=1",
-        "model.heads=2",
-        "model.ffn_dim=32",
-        "model.dropout=0",
-        "model.attention_dropout=0",
-        "data.vocab_size=90",
-        "data.valid_fraction=0.2",
-        "train.precision=float32",
-    )
+    small = ("model.width=32", "model.depth=1", "model.heads=2", "model.ffn_dim=32", "model.dropout=0",
+             "model.attention_dropout=0", "data.vocab_size=90", "data.valid_fraction=0.2",
+             "train.precision=float32")  # fmt: skip
     quick = ("train.lr=1e-2", "train.steps=60", "train.eval_every=30", "train.log_every=30", "train.batch_tokens=512")
     told = train("embed", data, tmp_path / "run", *small, *quick)
     scores = evaluate(tmp_path / "run").scores
