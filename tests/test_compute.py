@@ -34,7 +34,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: in
     """What a run of so many steps does when steps take that long, on a device that is said to be CUDA."""
     chosen: list[str] = []
     compute: Any = SimpleNamespace(
-        device=torch.device("cuda"), can_capture=more.pop("recordable", True), process_group=ProcessGroup()
+        device=torch.device("cuda"), can_capture=more.pop("recordable", True), world=ProcessGroup()
     )
     compute.can_compile, compute.static_shape = more.pop("compiles", True), True
     compute.mode, fails = "", more.pop("fails", False)
