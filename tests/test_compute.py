@@ -34,7 +34,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: in
     """What a run of so many steps does when steps take that long, on a device that is said to be CUDA."""
     chosen: list[str] = []
     compute: Any = SimpleNamespace(
-        device=torch.device("cuda"), can_capture=more.pop("recordable", True), world=ProcessGroup()
+        device=torch.device("cuda"), can_capture=more.pop("recordable", True), process_group=ProcessGroup()
     )
     compute.can_compile, compute.static_shape = more.pop("compiles", True), True
     compute.mode, fails = "", more.pop("fails", False)
@@ -71,9 +71,7 @@ def test_a_long_run_times_both_ways_and_keeps_the_faster(
     chosen, said, chooser = choose(monkeypatch, {"graph": 1.0, "compiled": compiled}, 400)
     assert chosen[:2] == ["graph", "compiled"] and chooser.forward_backward.mode == kept and not chooser.tuning
     assert len(said) == 2 and f"going on with {kept}" in said[1]
-    assert set(chooser.seconds_per_step) == {"graph", "compiled"} and chooser.seconds_per_step[
-        "compiled"
-    ] == pytest.approx(compiled)
+    assert set(chooser.seconds_per_step) == {"graph", "compiled"} and chooser.seconds_per_step["compiled"] == pytest.approx(compiled)
 
 
 def test_code_that_is_made_anew_for_every_grain_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
