@@ -65,7 +65,7 @@ def test_a_captioner_sees_what_the_folder_saw(name: str, system: str, tmp_path: 
     x = pictures(2, 32, 32).float()
     right = theirs.body(Batch(x))
     model.body.eval()
-    near(model.body.eyes.look(x), right.sequence, 1e-5)  # those that learn may take other kernels
+    near(model.body.eyes.features(x), right.sequence, 1e-5)  # those that learn may take other kernels
     near(model.body.eyes.pooled(x), right.pooled, 1e-5)
     # a saved one says all by itself, wherever the folder has gone
     shutil.rmtree(tmp_path / "it")
@@ -90,10 +90,10 @@ def test_a_run_of_ours_can_be_seen_through_too(tmp_path: Path) -> None:
 def test_the_size_of_pictures_follows_from_the_folder_unless_it_is_said(tmp_path: Path) -> None:
     learnt("vit", tmp_path)
     config = captioner("caption-vit", encoder=str(tmp_path))[0].config
-    assert config.image_size == 16 and config.pixels().mean == (0.1, 0.2, 0.3) and config.pixels().size == (16, 16)
+    assert config.image_size == 16 and config.image_processor().mean == (0.1, 0.2, 0.3) and config.image_processor().size == (16, 16)
     model, _ = captioner("caption-vit", encoder=str(tmp_path), image_size="32")
     assert model.config.image_size == 32 and model.config.encoder_config["config"]["image_size"] == 16
-    assert model.config.pixels().size == (32, 32) and model.config.pixels().std == (0.4, 0.5, 0.6)
+    assert model.config.image_processor().size == (32, 32) and model.config.image_processor().std == (0.4, 0.5, 0.6)
     assert model.body.grid(Batch(pictures(1, 32, 32))) == (8, 8)
     replace(ImageProcessor.load(tmp_path), size=(24, 24)).save(tmp_path)
     assert captioner("caption-vit", encoder=str(tmp_path))[0].config.image_size == 24
