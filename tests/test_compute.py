@@ -71,7 +71,9 @@ def test_a_long_run_times_both_ways_and_keeps_the_faster(
     chosen, said, chooser = choose(monkeypatch, {"graph": 1.0, "compiled": compiled}, 400)
     assert chosen[:2] == ["graph", "compiled"] and chooser.forward_backward.mode == kept and not chooser.tuning
     assert len(said) == 2 and f"going on with {kept}" in said[1]
-    assert set(chooser.seconds_per_step) == {"graph", "compiled"} and chooser.seconds_per_step["compiled"] == pytest.approx(compiled)
+    assert set(chooser.seconds_per_step) == {"graph", "compiled"} and chooser.seconds_per_step[
+        "compiled"
+    ] == pytest.approx(compiled)
 
 
 def test_code_that_is_made_anew_for_every_grain_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -281,7 +281,8 @@ def test_longformer_may_turn_queries_and_keys_and_only_our_layout_can_say_it(tmp
     model = noisy(assemble(ModelSpec(SYSTEMS["longformer"], config, TEXT_TASKS["embed"])))
     x, mask, _, _ = inputs()
     sizes = {
-        name: getattr(config, name) for name in ("width", "depth", "heads", "ffn_dim", "vocab_size", "max_length", "norm_eps")
+        name: getattr(config, name)
+        for name in ("width", "depth", "heads", "ffn_dim", "vocab_size", "max_length", "norm_eps")
     }
     tokens = {"pad_id": 1, "bos_id": 0, "eos_id": 2, "mask_id": 4, "type_vocab_size": 1, "pooler": False}
     like = SYSTEMS["bert"].config(**sizes, **tokens, relative_position="rotary")

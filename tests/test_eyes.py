@@ -90,7 +90,11 @@ def test_a_run_of_ours_can_be_seen_through_too(tmp_path: Path) -> None:
 def test_the_size_of_pictures_follows_from_the_folder_unless_it_is_said(tmp_path: Path) -> None:
     learnt("vit", tmp_path)
     config = captioner("caption-vit", encoder=str(tmp_path))[0].config
-    assert config.image_size == 16 and config.image_processor().mean == (0.1, 0.2, 0.3) and config.image_processor().size == (16, 16)
+    assert (
+        config.image_size == 16
+        and config.image_processor().mean == (0.1, 0.2, 0.3)
+        and config.image_processor().size == (16, 16)
+    )
     model, _ = captioner("caption-vit", encoder=str(tmp_path), image_size="32")
     assert model.config.image_size == 32 and model.config.encoder_config["config"]["image_size"] == 16
     assert model.config.image_processor().size == (32, 32) and model.config.image_processor().std == (0.4, 0.5, 0.6)

@@ -251,7 +251,11 @@ def test_samples_of_a_validation_begin_with_text_as_the_model_reads_it(monkeypat
 def test_prompts_of_different_lengths_together_say_what_each_says_alone() -> None:
     model = model_of(length=32)
     texts = ["abc", "", "j", "abc def ghij", "a\nb"]
-    for settings in ({"do_sample": False}, {"num_beams": 3, "do_sample": False}, {"repetition_penalty": 1.5, "do_sample": False}):
+    for settings in (
+        {"do_sample": False},
+        {"num_beams": 3, "do_sample": False},
+        {"repetition_penalty": 1.5, "do_sample": False},
+    ):
         together = [answer.extra["ids"] for answer in model.predict(texts, max_new_tokens=9, **settings)]
         assert together == [model.predict(text, max_new_tokens=9, **settings).extra["ids"] for text in texts]
 
@@ -318,7 +322,10 @@ def test_bad_settings_are_refused(said: dict[str, Any], told: str) -> None:
 
 def test_temperature_zero_is_greedy() -> None:
     model = model_of(length=32)
-    assert model.predict("abc", temperature=0, max_new_tokens=9).value == model.predict("abc", do_sample=False, max_new_tokens=9).value
+    assert (
+        model.predict("abc", temperature=0, max_new_tokens=9).value
+        == model.predict("abc", do_sample=False, max_new_tokens=9).value
+    )
 
 
 def test_the_choice_is_the_likeliest_continuation() -> None:
@@ -371,7 +378,8 @@ def test_a_run_on_a_text_file_learns_answers_evaluates_and_goes_on(tmp_path: Pat
     assert last["loss"] < first["loss"] and last["perplexity"] == pytest.approx(math.exp(last["loss"]), abs=1e-3)
     again = regard.load(tmp_path / "run")
     assert (
-        again.predict("the cat", max_new_tokens=5, do_sample=False).value == model.predict("the cat", max_new_tokens=5, do_sample=False).value
+        again.predict("the cat", max_new_tokens=5, do_sample=False).value
+        == model.predict("the cat", max_new_tokens=5, do_sample=False).value
     )
     scores = evaluate(tmp_path / "run").scores
     assert scores["loss"] == pytest.approx(last["loss"], abs=1e-3)
@@ -446,7 +454,9 @@ def test_weights_that_have_learnt_go_on_slowly_and_are_asked_as_the_presets_are(
     assert order.settings.decode.do_sample and order.settings.decode.top_k == 40
     assert regard.load(tmp_path / "published").spec.decode.do_sample
     with pytest.raises(SettingError, match=r"data\.tokenizer_type"):
-        new_spec(TrainRequest(TASK, str(tmp_path / "own"), DataSources(("a.txt",)), {"data": {"tokenizer_type": "char"}}))
+        new_spec(
+            TrainRequest(TASK, str(tmp_path / "own"), DataSources(("a.txt",)), {"data": {"tokenizer_type": "char"}})
+        )
 
 
 def test_steps_that_are_said_go_before_the_passes_of_a_recipe() -> None:

@@ -43,7 +43,13 @@ BODIES: dict[str, dict[str, Any]] = {
     "vit-tiny": {"image_size": 8, **SIZES},
     "hybrid-tiny": {"image_size": 32, "stem_channels": 4, "norm_groups": 2, "backbone_depths": (1, 1), **SIZES},
     "resnet-tiny": {"image_size": 16, "stem_channels": 4, "widths": (4, 6, 8, 10), "depths": (1, 1, 1, 1)},
-    "bit-50": {"image_size": 32, "stem_channels": 8, "widths": (8, 16, 24, 32), "depths": (1, 1, 1, 1), "norm_groups": 2},
+    "bit-50": {
+        "image_size": 32,
+        "stem_channels": 8,
+        "widths": (8, 16, 24, 32),
+        "depths": (1, 1, 1, 1),
+        "norm_groups": 2,
+    },
     "swin-mini": {"image_size": 32, "width": 8, "depths": (1, 1, 1, 1), "heads": (1, 1, 2, 2)},
     "dpt-small": {
         "image_size": 16,
@@ -252,7 +258,13 @@ def homes(parts: ImageSplits) -> list[set[str]]:
 
 
 def division(place: Path, said: list[str], **more: Any) -> ImageSplits:
-    given: dict[str, Any] = {"data": (str(place / "pictures"),), "valid": (), "test": (), "run_metadata": {}, "max_images": 100} | more
+    given: dict[str, Any] = {
+        "data": (str(place / "pictures"),),
+        "valid": (),
+        "test": (),
+        "run_metadata": {},
+        "max_images": 100,
+    } | more
     return split_images(**given, columns={}, log=said.append)
 
 
