@@ -52,7 +52,8 @@ def test_a_page_holds_the_cloud_to_a_step_of_its_longest_side(tmp_path: Path) ->
     right = RANDOM.integers(0, 3, 300)
     right[::7] = IGNORE
     cloud = classed(
-        confidence=RANDOM.random(300), targets=right, colors=RANDOM.integers(0, 256, (300, 3), dtype=np.uint8), origin=(1e6, 0.0, -5.0)
+        confidence=RANDOM.random(300), targets=right, colors=RANDOM.integers(0, 256, (300, 3), dtype=np.uint8),
+        origin=(1e6, 0.0, -5.0),
     )  # fmt: skip
     data = data_of(write_cloud_page(cloud, tmp_path / "it.html", "it", "", {"a": "b"}, [0.5, None, 1.0]))
     places = np.array(data["low"]) + data["step"] * numbers(data["places"], "<u2").reshape(-1, 3)

@@ -386,7 +386,7 @@ def test_training_pairs_are_never_all_in_memory(pairs: Pairs, tmp_path: Path, mo
         real(self, **parts)
 
     monkeypatch.setattr(StoreWriter, "add", counted)
-    monkeypatch.setattr(preprocess, "CHUNK", 500)
+    monkeypatch.setattr(preprocess, "ENCODE_BATCH", 500)
     monkeypatch.setattr("regard.runs.preprocess.PreparedData.__post_init__", lambda _: count(), raising=False)
     train_tiny(data, tmp_path / "run", *ONE, "data.valid_fraction=0.01", "data.vocab_size=300")
     found = facts(tmp_path / "run")["found"]
