@@ -54,7 +54,7 @@ def test_show_and_tell_is_torchs_cells_that_read_the_picture_first(depth: int) -
 
 def test_the_picture_is_the_mean_of_its_last_map() -> None:
     body, batch = made("caption-fixed"), batch_of()
-    near(body.eyes.pooled(batch.inputs), body.eyes.body.maps(batch.inputs)[-1].mean((2, 3)))
+    near(body.eyes.pooled(batch.inputs), body.eyes.body.feature_maps(batch.inputs)[-1].mean((2, 3)))
 
 
 # -- Show, Attend and Tell

@@ -229,7 +229,7 @@ def test_json_is_one_object_a_line(cli: Cli, trained: Trained, asked: tuple[list
     ]
     assert [row["input"] for row in rows] == texts and [row["value"] for row in rows] == answers
     full = rows[0]
-    assert sum(full["log_probabilities"]) == pytest.approx(full["score"][0], abs=1e-4)
+    assert sum(full["log_probabilities"]) == pytest.approx(full["scores"][0], abs=1e-4)
     assert len(full["log_probabilities"]) == len(full["tokens"]) + full["ended"]
 
 
@@ -259,7 +259,7 @@ def test_several_answers_come_best_first_with_their_scores(cli: Cli, trained: Tr
     assert all(
         float(score) == pytest.approx(o["score"], abs=1e-4) for (score, _), o in zip(lines, options, strict=True)
     )
-    assert all(row["score"] == sorted(row["score"], reverse=True) for row in rows)
+    assert all(row["scores"] == sorted(row["scores"], reverse=True) for row in rows)
 
 
 # -- evaluate, info, list, explain, export

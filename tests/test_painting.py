@@ -312,7 +312,7 @@ def test_a_model_that_has_learnt_stripes_tells_them_apart(learnt: Any) -> None:
 
     def batches(count: int, seed: int) -> Iterator[Batch]:
         pictures = striped(count, seed)
-        ids = torch.from_numpy(np.stack([model.processor.ids(picture) for picture in pictures]))
+        ids = torch.from_numpy(np.stack([model.processor.encode(picture) for picture in pictures]))
         for rows in torch.arange(count).split(50):
             yield replace(shift_right(ids[rows], model.config), labels=ids[rows, 3])
 
