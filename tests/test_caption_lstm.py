@@ -176,10 +176,15 @@ def test_captions_of_all_lengths_are_asked_to_look_everywhere_once() -> None:
     near(body(batch).aux_losses["penalty"], right)
     lengths = torch.tensor([6, 3, 5])
     near(body(replace(batch, labels=None, decoder_mask=lengths)).aux_losses["penalty"], right)
-    near(body(replace(batch, labels=None, decoder_mask=torch.arange(6) < lengths[:, None])).aux_losses["penalty"], right)
+    near(
+        body(replace(batch, labels=None, decoder_mask=torch.arange(6) < lengths[:, None])).aux_losses["penalty"], right
+    )
     double = made("caption-attend", dropout=0.0, attention_penalty=1.4, freeze_encoder=True).train()
     near(double(batch).aux_losses["penalty"], 2 * right)
-    assert not body.eval()(batch).aux_losses and not made("caption-attend", attention_penalty=0.0).train()(batch).aux_losses
+    assert (
+        not body.eval()(batch).aux_losses
+        and not made("caption-attend", attention_penalty=0.0).train()(batch).aux_losses
+    )
 
 
 def test_no_token_stands_before_the_first_word() -> None:

@@ -168,7 +168,9 @@ def test_the_demo_runs_from_corpus_to_pictures_and_replaces_only_its_own(
     assert len(Path("d-data/test.tsv").read_text("utf-8").splitlines()) == 30
     weights = Path("d/model.safetensors").read_bytes()
     shown = cli("demo", "--out", "d")
-    assert shown.code == 0 and "--overwrite" in shown.out and "step " not in shown.out and "the cat danced  →" in shown.out
+    assert (
+        shown.code == 0 and "--overwrite" in shown.out and "step " not in shown.out and "the cat danced  →" in shown.out
+    )
     assert "step " in cli("demo", "--out", "d", "--overwrite").out
     assert Path("d/model.safetensors").read_bytes() == weights  # the same demo gives the same model
     Path("mine").mkdir()

@@ -191,7 +191,10 @@ def test_a_mesh_has_more_points_than_are_looked_at_and_is_asked_as_it_was_learnt
         [CloudSample(str(tmp_path / "it.obj"), "a")], points, find_system("point").config(), 1, None, ("a", "b")
     )
     whole = chosen.load_cloud(some, 0)
-    assert len(whole) == 8000 and (chosen.open_input(str(tmp_path / "it.obj"), points).coordinates == whole.coordinates).all()
+    assert (
+        len(whole) == 8000
+        and (chosen.open_input(str(tmp_path / "it.obj"), points).coordinates == whole.coordinates).all()
+    )
 
 
 def test_clouds_are_turned_about_the_axis_that_their_reader_calls_upwards() -> None:

@@ -97,7 +97,8 @@ def gradients(peer: Theirs, folder: Path) -> dict[str, Tensor]:
     [
         ({}, (32, 32)), ({}, (48, 48)), ({}, (16, 80)), ({}, (37, 50)), ({"image_size": 36}, (36, 36)),
         ({"backbone_depths": (1, 1)}, (32, 24)),
-        ({"backbone_depths": (1, 1, 1, 2), "image_size": 64}, (64, 64)), ({"backbone_depths": (1,), "image_size": 28, "stem_channels": 12}, (28, 28)),
+        ({"backbone_depths": (1, 1, 1, 2), "image_size": 64}, (64, 64)),
+        ({"backbone_depths": (1,), "image_size": 28, "stem_channels": 12}, (28, 28)),
         ({"backbone_depths": (1, 1), "patch_size": 2}, (32, 48)),
     ],
 )  # fmt: skip

@@ -114,7 +114,9 @@ def test_what_is_found_depends_on_no_neighbour_and_on_no_recording(
 def same(ours: Any, right: Any) -> None:
     assert [(found.tokens, found.has_eos) for found in ours] == [(found.tokens, found.has_eos) for found in right]
     for mine, theirs in zip(ours, right, strict=True):
-        assert mine.score == pytest.approx(theirs.score, rel=1e-9) and mine.log_probs == pytest.approx(theirs.log_probs, rel=1e-8)
+        assert mine.score == pytest.approx(theirs.score, rel=1e-9) and mine.log_probs == pytest.approx(
+            theirs.log_probs, rel=1e-8
+        )
 
 
 @cases
@@ -125,7 +127,9 @@ def test_a_wide_beam_finds_the_likeliest_of_all_answers(name: str, label: str) -
     (found,) = search(model.body, batch, end, torch.tensor([2]), DecodeSettings(num_beams=V, length_penalty=0.0))
     first = logits(model, batch).log_softmax(-1)[0, 0]
     target = torch.tensor([[1, token] for token in range(V)])
-    second = logits(model, replace(batch, inputs=batch.inputs.expand(V, -1), decoder_inputs=target)).log_softmax(-1)[:, 1]
+    second = logits(model, replace(batch, inputs=batch.inputs.expand(V, -1), decoder_inputs=target)).log_softmax(-1)[
+        :, 1
+    ]
     totals = {(): float(first[end])}
     for token in range(V):
         if token != end:

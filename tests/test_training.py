@@ -362,7 +362,9 @@ def test_dropout_is_the_same_in_the_same_grain_and_another_in_the_next() -> None
 def test_the_rate_is_equation_3_of_the_paper() -> None:
     for name, d_model, warmup_steps in (("base", 512, 4000), ("big", 1024, 4000)):
         recipe = PRESETS[f"transformer-{name}"].recipe["train"]
-        settings = TrainSettings(lr=recipe["lr"], warmup_steps=recipe["warmup_steps"], lr_schedule=recipe["lr_schedule"])
+        settings = TrainSettings(
+            lr=recipe["lr"], warmup_steps=recipe["warmup_steps"], lr_schedule=recipe["lr_schedule"]
+        )
         for step_num in (1, 7, 3999, 4000, 4001, 100_000):
             lrate = d_model**-0.5 * min(step_num**-0.5, step_num * warmup_steps**-1.5)
             assert lr_at(step_num, settings) == pytest.approx(lrate, rel=1e-12)

@@ -76,7 +76,9 @@ class DensePredictionTask(ImageTask):
 
     def adapt_processor(self, processor: Any, config: Any, data: DataSettings) -> ImageProcessor:
         """At `data.image_size` where it is said."""
-        pixels: ImageProcessor = processor.with_size(data.image_size[0], data.image_size[1]) if data.image_size else processor
+        pixels: ImageProcessor = (
+            processor.with_size(data.image_size[0], data.image_size[1]) if data.image_size else processor
+        )
         return pixels.with_fixed_size(config.image_size)
 
     def fingerprint_texts(self, samples: Any) -> Iterator[str]:

@@ -77,7 +77,9 @@ def decode_block(block: Any, x: Tensor, cache: StaticCache, positions: Tensor, w
     mixed = step_attention(qkv, cache, positions[:, 0], scale, window)
     row = small_linear.small_linear(mixed, attention.out.weight, attention.out.bias, residual=row)
     up, down = feed.inner.up, feed.inner.down
-    inner = small_linear.small_linear(row, up.weight, up.bias, activation=feed.inner.activation_name, norm=_norm_args(feed.norm))
+    inner = small_linear.small_linear(
+        row, up.weight, up.bias, activation=feed.inner.activation_name, norm=_norm_args(feed.norm)
+    )
     return small_linear.small_linear(inner, down.weight, down.bias, residual=row)[:, None]
 
 
