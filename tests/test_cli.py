@@ -304,7 +304,7 @@ def test_info_counts_what_there_is(cli: Cli, trained: Trained) -> None:
 
 def test_lists_name_all_that_can_be_asked_for(cli: Cli) -> None:
     assert "transformer-big" in cli("list").out and "translate" in cli("list", "tasks").out
-    assert cli("list", "systems").out.splitlines()[1].startswith("transformer ")
+    assert cli("list", "models").out.splitlines()[1].startswith("transformer ")
     settings = cli("list", "settings").out
     for group, kind in GROUPS.items():
         for name in kind.__dataclass_fields__:

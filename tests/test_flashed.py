@@ -129,8 +129,8 @@ BESIDE = """
 import torch
 from regard.nn.kernels import local_globals_triton as beside
 from regard.nn.kernels import local_globals as columns
-from regard.nn.kernels.local_pattern import Band
-from regard.nn.attention.masks import Global, Window
+from regard.nn.kernels.local_pattern import LocalPattern
+from regard.nn.attention.masks import GlobalTokens, SlidingWindow
 
 torch.manual_seed(0)
 beside.BLOCK, beside.SPAN = 16, 32
@@ -141,17 +141,17 @@ for B, L, H, d, many, dtype in ((2, 45, 2, 16, 3, single), (1, 70, 1, 32, 20, si
         marks[0, torch.randperm(L)[:many]] = True
         marks[-1, 0] = True
         starts = torch.tensor([at for b in range(B) for at in (b * L, b * L + L - 7)] + [B * L], dtype=torch.int32)
-        far = columns.columns(Band(Window(3, 5), Global(marks)), starts, L)
+        far = columns.make_global_keys(LocalPattern(SlidingWindow(3, 5), GlobalTokens(marks)), starts, L)
         x, out, lse = torch.randn(B, L, 3, H, d).to(dtype), torch.randn(B * L, H, d).to(dtype), torch.randn(H, B * L)
-        low, kept = x.unbind(2), far.kept(x[:, :, 0], dropout)
+        low, kept = x.unbind(2), far.dropout_mask(x[:, :, 0], dropout)
         high, wide = x.float().unbind(2), None if kept is None else kept.float()
         ours, right = (out.clone(), lse.clone()), (out.float().clone(), lse.clone())
-        beside.join_(*low, far, *ours, 0.3, kept)
-        columns.join_(*high, far, *right, 0.3, wide)
+        beside.merge_global_(*low, far, *ours, 0.3, kept)
+        columns.merge_global_(*high, far, *right, 0.3, wide)
         told, before = torch.randn(B, L, H, d).to(dtype), [torch.randn(B, L, H, d).to(dtype) for _ in range(3)]
         after, exact = tuple(y.clone() for y in before), tuple(y.float().clone() for y in before)
-        beside.pull_(told, *low, far, ours, 0.3, kept, after)
-        columns.pull_(told.float(), *high, far, (ours[0].float(), ours[1]), 0.3, wide, exact)
+        beside.add_global_gradients_(told, *low, far, ours, 0.3, kept, after)
+        columns.add_global_gradients_(told.float(), *high, far, (ours[0].float(), ours[1]), 0.3, wide, exact)
         for mine, theirs in zip((*ours, *after), (*right, *exact), strict=True):
             assert (mine - theirs).abs().max() < (2e-5 if dtype == torch.float32 else 0.01), (B, L, many, dtype, dropout)
         assert all((y.float() - z).abs().max() > 0.1 for y, z in zip(after, before, strict=True))
@@ -203,7 +203,7 @@ def on_gpu(rule: AttentionMask) -> LocalPattern:
             return part.cuda()
         if isinstance(part, AttentionMask | Offsets) and id(part) not in known:
             inside = {item.name: getattr(part, item.name) for item in dataclasses.fields(part)}
-            known[id(part)] = type(part)(**{name: moved(value) for name, value in inside.items() if name != "kept"})
+            known[id(part)] = type(part)(**{name: moved(value) for name, value in inside.items() if name != "cache"})
         return known.get(id(part), part)
 
     return band_of(moved(rule))
