@@ -14,9 +14,23 @@ from tiny import noise
 
 EYES: dict[str, tuple[str, dict[str, Any]]] = {
     "resnet": ("resnet-tiny", {"stem_channels": 4, "widths": [4, 8, 8, 12], "depths": [1, 1, 1, 1], "stem_stride": 2}),
-    "bit": ("bit-50", {"stem_channels": 8, "widths": [32, 32, 32, 32], "depths": [1, 1, 1, 1], "norm_groups": 4, "output_stride": 8}),
+    "bit": (
+        "bit-50",
+        {"stem_channels": 8, "widths": [32, 32, 32, 32], "depths": [1, 1, 1, 1], "norm_groups": 4, "output_stride": 8},
+    ),
     "vit": ("vit-tiny", {"patch_size": 8, "width": 12, "depth": 2, "heads": 3, "ffn_dim": 20}),
-    "hybrid": ("hybrid-tiny", {"backbone_depths": [1, 1], "stem_channels": 8, "norm_groups": 4, "width": 12, "depth": 2, "heads": 3, "ffn_dim": 20}),
+    "hybrid": (
+        "hybrid-tiny",
+        {
+            "backbone_depths": [1, 1],
+            "stem_channels": 8,
+            "norm_groups": 4,
+            "width": 12,
+            "depth": 2,
+            "heads": 3,
+            "ffn_dim": 20,
+        },
+    ),
     "swin": ("swin-mini", {"width": 8, "depths": [2, 1, 1, 1], "heads": [2, 1, 4, 8], "window_size": 3}),
 }
 """A preset and what is changed of it."""

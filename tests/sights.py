@@ -17,9 +17,24 @@ from tiny import noisy
 
 SIZES: dict[str, dict[str, Any]] = {
     "vit": {"image_size": 16, "patch_size": 4, "width": 12, "depth": 2, "heads": 3, "ffn_dim": 20},
-    "hybrid": {"image_size": 16, "backbone_depths": (1, 1), "stem_channels": 8, "norm_groups": 4, "width": 12, "depth": 2, "heads": 3, "ffn_dim": 20},
+    "hybrid": {
+        "image_size": 16,
+        "backbone_depths": (1, 1),
+        "stem_channels": 8,
+        "norm_groups": 4,
+        "width": 12,
+        "depth": 2,
+        "heads": 3,
+        "ffn_dim": 20,
+    },
     "resnet": {
-        "image_size": 16, "stem_channels": 4, "widths": (4, 8, 8, 12), "depths": (1, 1, 1, 1), "block_type": "basic", "stem_kernel": 3, "stem_stride": 1,
+        "image_size": 16,
+        "stem_channels": 4,
+        "widths": (4, 8, 8, 12),
+        "depths": (1, 1, 1, 1),
+        "block_type": "basic",
+        "stem_kernel": 3,
+        "stem_stride": 1,
     },
     "bit": {"image_size": 16, "stem_channels": 8, "widths": (32, 32, 32, 32), "depths": (1, 1, 1, 1), "norm_groups": 4},
     "dpt": {

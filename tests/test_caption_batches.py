@@ -54,11 +54,15 @@ def test_it_is_listed_and_checked() -> None:
 def test_a_row_is_a_picture_with_one_of_its_captions(album: Path) -> None:
     made, some = model(album), samples(album)
     found = encoded(album, made)
-    assert len(found) == TASK.num_samples(found) == 30 and TASK.num_rows(found) == sum(len(s.captions) for s in some) == 75
+    assert (
+        len(found) == TASK.num_samples(found) == 30 and TASK.num_rows(found) == sum(len(s.captions) for s in some) == 75
+    )
     told: list[tuple[float, str]] = []
     for batch in TASK.eval_batches(found, made.config, 8):
         assert batch.inputs.dtype == torch.uint8 and batch.augment_params is None and batch.decoder_inputs is not None
-        assert batch.image_index is not None and len(batch.inputs) == len(batch.image_index.unique()), "each picture once"
+        assert batch.image_index is not None and len(batch.inputs) == len(batch.image_index.unique()), (
+            "each picture once"
+        )
         for x, target, labels in zip(batch.inputs[batch.image_index], batch.decoder_inputs, batch.labels, strict=True):  # type: ignore[arg-type]
             n = int((labels != IGNORE).sum())
             assert target[0] == made.config.bos_id and labels[n - 1] == made.config.eos_id
@@ -111,7 +115,9 @@ def test_a_picture_is_decoded_once_for_all_its_captions(album: Path, monkeypatch
 
     seen: list[Any] = []
     real = pictured.read_image
-    monkeypatch.setattr(pictured, "read_image", lambda source, min_side=0: seen.append(source) or real(source, min_side))
+    monkeypatch.setattr(
+        pictured, "read_image", lambda source, min_side=0: seen.append(source) or real(source, min_side)
+    )
     made = model(album)
     found = encoded(album, made)
     plan = TASK.sampler(found, made.config, 8, 5, False)
@@ -208,4 +214,6 @@ def test_a_tokenizer_may_be_brought(album: Path, tmp_path: Path) -> None:
     assert config.vocab_size == text.size
     TextTokenizer.train_lm_bpe(TASK.tokenizer_texts(samples(album)), 300).save(tmp_path / "other.json")
     adopted = TASK.adapt_tokenizer(TextTokenizer.load(tmp_path / "other.json"))
-    assert adopted.special_id("pad") is not None and adopted.special_id("start") == adopted.special_id("end") is not None
+    assert (
+        adopted.special_id("pad") is not None and adopted.special_id("start") == adopted.special_id("end") is not None
+    )

@@ -349,7 +349,8 @@ def test_another_encoder_is_said_by_its_name() -> None:
     config = config_of("caption-attend")
     other = override(config, {"encoder": "resnet-18", "image_size": "64"}, "model.")
     assert (
-        other.encoder_config["config"]["widths"] == [64, 128, 256, 512] and other.encoder_config["config"]["image_size"] == 64
+        other.encoder_config["config"]["widths"] == [64, 128, 256, 512]
+        and other.encoder_config["config"]["image_size"] == 64
     )
     changed = override(config, {"encoder": "vit-tiny", "encoder_config": "patch_size=8,depth=3"}, "model.")
     assert changed.encoder_config["system"] == "vit" and changed.encoder_config["config"]["depth"] == 3

@@ -183,7 +183,9 @@ def test_rows_leave_exchange_their_pasts_and_are_joined() -> None:
         state.reorder(torch.tensor([1, 0, 2, 2]))
         said = said[[1, 0, 2, 2]]
         paths = torch.cat([target[rows, :5], said[:, None], target[rows, 6:7]], 1)
-        wanted = model.body.to_logits(model.body(replace(batch.select_rows(rows), decoder_inputs=paths)).sequence)[:, -1]
+        wanted = model.body.to_logits(model.body(replace(batch.select_rows(rows), decoder_inputs=paths)).sequence)[
+            :, -1
+        ]
         near(model.body.step(target[rows, 6], state), wanted)
 
 

@@ -49,7 +49,10 @@ def test_rows_of_different_lengths_say_what_each_says_alone(body: Any, way: dict
         agree(fixed(body, asked([0, 1, 2, 3, 4], **way)), alone)
 
 
-@pytest.mark.parametrize("way", [{}, {"do_sample": True, "repetition_penalty": 2.0}, {"repetition_penalty": 0.5}, {"repetition_penalty": 5.0}])
+@pytest.mark.parametrize(
+    "way",
+    [{}, {"do_sample": True, "repetition_penalty": 2.0}, {"repetition_penalty": 0.5}, {"repetition_penalty": 5.0}],
+)
 def test_one_path_is_followed_as_plain_lists_follow_it(body: Any, way: dict[str, Any]) -> None:
     for row, (found,) in enumerate(search(body, *asked([0, 1, 2, 3, 4], **way))):
         path, penalty = list(PROMPTS[row]), way.get("repetition_penalty", 1.0)
@@ -67,7 +70,12 @@ def test_one_path_is_followed_as_plain_lists_follow_it(body: Any, way: dict[str,
 
 
 def test_log_probabilities_of_beams_are_the_models_own_whatever_chose_them(body: Any) -> None:
-    for row, options in enumerate(search(body, *asked([0, 1, 2, 3, 4], num_beams=3, num_return_sequences=3, repetition_penalty=1.7, length_penalty=0.0))):
+    for row, options in enumerate(
+        search(
+            body,
+            *asked([0, 1, 2, 3, 4], num_beams=3, num_return_sequences=3, repetition_penalty=1.7, length_penalty=0.0),
+        )
+    ):
         for found in options:
             path, score = list(PROMPTS[row]), 0.0
             for token, log in zip((*found.tokens, END), found.log_probs, strict=False):

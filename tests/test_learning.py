@@ -204,7 +204,9 @@ def test_what_leaves_nothing_to_learn_is_refused_before_a_folder_is_made(
 
 def test_rates_and_frozen_parts_may_be_said_in_a_file_or_in_python(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
-    file.write_text("train:\n  lr_overrides:\n    encoder.*: 1e-5\n    tokens.*: 0.5\n  freeze: [decoder.*, '*.bias']\n")
+    file.write_text(
+        "train:\n  lr_overrides:\n    encoder.*: 1e-5\n    tokens.*: 0.5\n  freeze: [decoder.*, '*.bias']\n"
+    )
     said = ["train.lr_overrides=encoder.*=1e-5,tokens.*=0.5", "train.freeze=decoder.*,*.bias"]
     mapping = {"train.lr_overrides": {"encoder.*": 1e-5, "tokens.*": 0.5}, "train.freeze": ("decoder.*", "*.bias")}
     settings = [

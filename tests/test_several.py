@@ -149,7 +149,8 @@ def test_each_label_is_counted_by_hand() -> None:
     assert each.micro.f1 == pytest.approx(2 * 1 / (3 + 2)) and each.macro_f1 == pytest.approx((2 / 3 + 0) / 2)
     told = confusion_summary("xyz", np.array([[5, 1, 2], [0, 3, 0], [4, 0, 1]]))
     assert [line.split() for line in told.splitlines()[2:]] == [
-        ["|", "z", "|", "x", "|", "4", "|", "5", "|"], ["|", "x", "|", "z", "|", "2", "|", "8", "|"],
+        ["|", "z", "|", "x", "|", "4", "|", "5", "|"],
+        ["|", "x", "|", "z", "|", "2", "|", "8", "|"],
         ["|", "x", "|", "y", "|", "1", "|", "8", "|"],
     ]
 

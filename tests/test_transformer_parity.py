@@ -401,9 +401,21 @@ def test_beams_are_those_of_generate(taught: Any, penalty: float, stop: str, pro
 def test_the_two_ways_to_stop_differ_on_these_sources(taught: Any) -> None:
     model, _, batch, _ = taught
     soon, sure = (
-        search(model.body, batch, END, torch.full((6,), 12), DecodeSettings(num_beams=2, num_return_sequences=2, length_penalty=2.0, length_penalty_type="power", early_stopping=stop))
+        search(
+            model.body,
+            batch,
+            END,
+            torch.full((6,), 12),
+            DecodeSettings(
+                num_beams=2,
+                num_return_sequences=2,
+                length_penalty=2.0,
+                length_penalty_type="power",
+                early_stopping=stop,
+            ),
+        )
         for stop in ("heuristic", "never")
-    )  # fmt: skip
+    )
     assert soon != sure
 
 

@@ -247,8 +247,20 @@ TINY: dict[str, Tiny] = {
         PAIRS,
         {
             "halting": {"act": True, "act_max_steps": 5, "act_epsilon": 0.1},
-            "halting, accumulated": {"act": True, "act_max_steps": 6, "act_epsilon": 0.01, "act_mixing": "accumulated", "norm_position": "pre"},
-            "pre-norm, steps learnt": {"norm_position": "pre", "step_embedding": "learned", "position_embedding": "halves", "pad_id": 5, "bos_id": 0},
+            "halting, accumulated": {
+                "act": True,
+                "act_max_steps": 6,
+                "act_epsilon": 0.01,
+                "act_mixing": "accumulated",
+                "norm_position": "pre",
+            },
+            "pre-norm, steps learnt": {
+                "norm_position": "pre",
+                "step_embedding": "learned",
+                "position_embedding": "halves",
+                "pad_id": 5,
+                "bos_id": 0,
+            },
         },
     ),
     "universal-encoder": Tiny(
@@ -267,8 +279,18 @@ TINY: dict[str, Tiny] = {
         WORDS,
         {
             "halting": {"act": True, "act_max_steps": 5, "act_epsilon": 0.1},
-            "halting, accumulated": {"act": True, "act_max_steps": 6, "act_mixing": "accumulated", "norm_position": "pre"},
-            "pre-norm, steps learnt": {"norm_position": "pre", "step_embedding": "learned", "position_embedding": "halves", "type_vocab_size": 1},
+            "halting, accumulated": {
+                "act": True,
+                "act_max_steps": 6,
+                "act_mixing": "accumulated",
+                "norm_position": "pre",
+            },
+            "pre-norm, steps learnt": {
+                "norm_position": "pre",
+                "step_embedding": "learned",
+                "position_embedding": "halves",
+                "type_vocab_size": 1,
+            },
         },
         **ASKED,
     ),

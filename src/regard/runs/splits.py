@@ -119,7 +119,7 @@ def split_images(
         found["valid"], left = every.split(marks), left & ~marks
     if left.sum() > max_images:
         log(
-            f"  {IMAGE_TASK.format_count(int(left.sum()))} to learn from, of which {max_images:,} are taken by chance (--max-images)"
+            f"  Training on a random sample of {max_images:,} of {IMAGE_TASK.format_count(int(left.sum()))} (--max-images)."
         )
         kept = np.zeros_like(left)
         kept[reservoir_sample(np.flatnonzero(left), max_images)] = True

@@ -141,7 +141,9 @@ class RelativePositionBias(AttentionPosition):
 
     def window_grid(self, position_ids: PositionIds) -> WindowGrid:
         if not isinstance(position_ids, GridPositionIds):
-            raise ValueError("windows are cut from a grid, whose height and width must be told: GridPositionIds(height, width)")
+            raise ValueError(
+                "windows are cut from a grid, whose height and width must be told: GridPositionIds(height, width)"
+            )
         return WindowGrid.create(position_ids.height, position_ids.width, self.window, self.shift)
 
     def bias(
@@ -167,7 +169,9 @@ class ShiftedWindowAttention(Attention):
         position: BoundPosition | None = None,
     ) -> Float[Tensor, "B L D"]:  # fmt: skip
         if position is None or not isinstance(position.position, RelativePositionBias):
-            raise ValueError("this attention needs a position that says which windows there are: a RelativePositionBias")
+            raise ValueError(
+                "this attention needs a position that says which windows there are: a RelativePositionBias"
+            )
         if context is not None or cache is not None or at is not None or mask is not None:
             raise ValueError("this attention reads whole grids, and windows are its only rule")
         tiles = position.position.window_grid(position.position_ids)
