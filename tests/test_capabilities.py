@@ -22,8 +22,8 @@ from regard.nn.recurrent.rnn import run_layer
 OPERATORS = {
     "packed_linear_float32": ("packed_linear",),
     "packed_linear_bfloat16": ("pack_linear_weight",),
-    "cpu_bfloat16": ("cpu_multiplies",),
-    "cpu_float16": ("cpu_multiplies",),
+    "cpu_bfloat16": ("cpu_supports_matmul",),
+    "cpu_float16": ("cpu_supports_matmul",),
     "autocast_lstm": ("autocast_lstm",),
     "triton": ("triton_copy",),
     "cuda_graphs": ("capture_graph",),
@@ -36,7 +36,7 @@ OPERATORS = {
     "file_locks": ("lock_file",),
     "end_with_parent": ("end_with_parent",),
     "malloc_thresholds": ("set_malloc_thresholds",),
-    "memory_table": ("memory_table",),
+    "memory_table": ("read_meminfo",),
 }
 """The functions of capabilities.py that a capability consists of."""
 
@@ -211,7 +211,7 @@ def test_the_command_line_mentions_the_dtype_and_takes_one(half: Path, monkeypat
     from regard.cli import app
 
     monkeypatch.setitem(capabilities._results, "cpu_bfloat16", False)
-    for words, noted in ((["run"], True), (["predict", "--dtype", "bfloat16"], False)):
+    for words, noted in ((["predict"], True), (["predict", "--dtype", "bfloat16"], False)):
         done = CliRunner().invoke(app, [words[0], str(half), "text", *words[1:]])
         assert ("float32" in done.stderr) == noted
     done = CliRunner().invoke(app, ["predict", str(half), "text", "--dtype", "bf16"])

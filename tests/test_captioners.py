@@ -336,7 +336,7 @@ def test_a_config_remembers_what_it_sees_through(name: str, eyes: str) -> None:
     kept = json.loads(json.dumps(as_dict(config)))
     back = from_dict(type(config), kept, "model.")
     assert back == config and back.encoder_config == config.encoder_config and back.encoder_config["system"] == eyes
-    assert back.encoder_config["config"]["image_size"] == 32 and back.channels == 3
+    assert back.encoder_config["config"]["image_size"] == 32 and back.in_channels == 3
     theirs, ours = (SYSTEMS[name].build(c).state_dict() for c in (config, back))
     assert {key: part.shape for key, part in ours.items()} == {key: part.shape for key, part in theirs.items()}
     with pytest.raises(SettingError, match=r"model\.encoder_config\.wdith"):

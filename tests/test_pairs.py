@@ -353,38 +353,38 @@ def test_two_percent_are_held_out_in_file_order() -> None:
     assert sorted(train + valid, key=lambda pair: pair.line) == pairs
     assert [p.line for p in valid] == sorted(p.line for p in valid)
     assert [p.line for p in train] == sorted(p.line for p in train)
-    assert len(hold_out(pairs, source_of, share=0.29)[1]) == 290
-    assert len(hold_out(pairs, source_of, share=0.5, most=7)[1]) == 7
+    assert len(hold_out(pairs, source_of, fraction=0.29)[1]) == 290
+    assert len(hold_out(pairs, source_of, fraction=0.5, max_keys=7)[1]) == 7
     assert hold_out(pairs, source_of, salt="other")[1] != valid
 
 
 def test_the_same_sentence_never_falls_on_both_sides() -> None:
     pairs = [Pair(f"sentence {n % 100}", str(n), "a.tsv", n) for n in range(1000)]
-    train, valid = hold_out(pairs, source_of, share=0.1)
+    train, valid = hold_out(pairs, source_of, fraction=0.1)
     assert len({pair.source for pair in valid}) == 10 and len(valid) == 100
     assert not {pair.source for pair in valid} & {pair.source for pair in train}
 
 
 def test_order_does_not_change_what_is_held_out_and_growth_changes_little() -> None:
     pairs = numbered(1000)
-    held = set(hold_out(pairs, source_of, share=0.1)[1])
+    held = set(hold_out(pairs, source_of, fraction=0.1)[1])
     random.Random(0).shuffle(pairs)
-    assert set(hold_out(pairs, source_of, share=0.1)[1]) == held
-    grown = set(hold_out(numbered(1100), source_of, share=0.1)[1])
+    assert set(hold_out(pairs, source_of, fraction=0.1)[1]) == held
+    grown = set(hold_out(numbered(1100), source_of, fraction=0.1)[1])
     assert len(held & grown) >= 90
 
 
 def test_something_stays_on_either_side() -> None:
     train, valid = hold_out(numbered(2), source_of)
     assert len(train) == len(valid) == 1
-    assert len(hold_out(numbered(3), source_of, share=0.99)[0]) == 1
+    assert len(hold_out(numbered(3), source_of, fraction=0.99)[0]) == 1
 
 
 def test_too_little_data_cannot_be_held_out() -> None:
     with pytest.raises(DataError, match="--valid"):
         hold_out(numbered(1) * 5, source_of)
     with pytest.raises(SettingError, match="between 0 and 1"):
-        hold_out(numbered(5), source_of, share=1.0)
+        hold_out(numbered(5), source_of, fraction=1.0)
 
 
 def test_a_fingerprint_notices_content_order_and_borders() -> None:

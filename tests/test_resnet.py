@@ -82,9 +82,9 @@ def agree(system: System, body: ConvBody, peer: Any, x: Tensor, tolerance: float
     summary = right.pooler_output.flatten(1)
     near(ours.sequence, right.last_hidden_state.flatten(2).mT, tolerance)
     near(ours.pooled, summary, tolerance)
-    for found, wanted in zip(ours.taps, right.hidden_states[1:], strict=True):
+    for found, wanted in zip(ours.hidden_states, right.hidden_states[1:], strict=True):
         near(found, wanted, tolerance)
-    weighed(ours.sequence, ours.pooled, *ours.taps).backward()
+    weighed(ours.sequence, ours.pooled, *ours.hidden_states).backward()
     weighed(right.last_hidden_state.flatten(2).mT, summary, *right.hidden_states[1:]).backward()
     written = system.names.write({name: p.grad for name, p in body.named_parameters() if p.grad is not None})
     expected = {f"{system.name}.{name}": p.grad for name, p in peer.named_parameters()}
@@ -308,13 +308,13 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("resnet", {"widths": (8, 8, 8)}, r"model\.widths"),
     ("resnet", {"widths": (8, 8, 8, 3)}, "least"),
     ("resnet", {"depths": (1, 1, 0, 1)}, "model.depths"),
-    ("resnet", {"kernel": 4}, "must be odd"),
-    ("resnet", {"stride": 0}, "model.stem_stride"),
+    ("resnet", {"stem_kernel": 4}, "must be odd"),
+    ("resnet", {"stem_stride": 0}, "model.stem_stride"),
     ("resnet", {"head_dropout": 1.0}, "head_dropout"),
     ("bit", {"widths": (16, 40, 64, 70)}, "multiples"),
-    ("bit", {"start": 6}, r"model\.groups"),
-    ("bit", {"groups": 16}, r"model\.groups"),
-    ("bit", {"stride": 12}, "16"),
+    ("bit", {"stem_channels": 6}, r"model\.norm_groups"),
+    ("bit", {"norm_groups": 16}, r"model\.norm_groups"),
+    ("bit", {"output_stride": 12}, "16"),
     ("bit", {"depths": (1, 1, 1)}, r"model\.depths"),
     ("bit", {"image_size": 0}, "model.image_size"),
     ("bit", {"head_dropout": -0.1}, "head_dropout"),
@@ -359,16 +359,16 @@ def test_a_published_config_that_says_nothing_means_the_default(system: System) 
 class Classes(Task):
     """Stands in where pictures are not classified yet."""
 
-    name, reads, labelled = "classify", "pictures", True
+    name, modality, has_labels = "classify", "image", True
 
-    def reader(self, folder: Path) -> Any:
+    def load_processor(self, folder: Path) -> Any:
         return None
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        return ClassifierHead("classes", config.features, len(labels), config.head_dropout) if labels else None
+        return ClassifierHead("classes", config.num_features, len(labels), config.head_dropout) if labels else None
 
     def logits(self, model: Any, batch: Batch) -> Tensor:
-        return model.head(model.body(batch).summary)
+        return model.head(model.body(batch).pooled)
 
 
 @pytest.fixture
@@ -420,7 +420,7 @@ def test_bare_bodies_and_backbones_are_read(system: System, kind: str, tmp_path:
 
 @pytest.mark.usefixtures("listed")
 def test_a_stem_for_small_pictures_is_kept_under_our_names(tmp_path: Path) -> None:
-    model = regard.build("resnet-tiny", widths=(4, 8, 8, 12), bos_id=4).double()
+    model = regard.build("resnet-tiny", widths=(4, 8, 8, 12), stem_channels=4).double()
     with torch.no_grad():
         for buffer in model.buffers():
             buffer.copy_(noise(*buffer.shape).abs() + 0.5)
@@ -434,7 +434,7 @@ def test_a_stem_for_small_pictures_is_kept_under_our_names(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("listed")
 def test_gathered_statistics_are_among_the_weights_and_survive_a_checkpoint(tmp_path: Path) -> None:
-    model = regard.build("resnet-tiny", widths=(4, 8, 8, 12), bos_id=4)
+    model = regard.build("resnet-tiny", widths=(4, 8, 8, 12), stem_channels=4)
     model.body(Batch(torch.randn(4, 3, 28, 28)))
     weights = {name: tensor.clone() for name, tensor in model.weights().items()}
     assert {"stem.norm.running_mean", "stages.3.0.shortcut.norm.running_var"} <= set(weights)
@@ -456,10 +456,10 @@ def test_gathered_statistics_are_among_the_weights_and_survive_a_checkpoint(tmp_
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_stripes_are_learnt_to_be_told_from_columns(system: System, precision: torch.dtype) -> None:
     torch.manual_seed(1)
-    config = replace(OURS[system.name], channels=1)
+    config = replace(OURS[system.name], in_channels=1)
     if system is resnet.SYSTEM:
         config = replace(config, block_type="basic", stem_kernel=3, stem_stride=1, stem_pool=False)
-    body, head = system.build(config), nn.Linear(config.features, 2)
+    body, head = system.build(config), nn.Linear(config.num_features, 2)
     optimiser = torch.optim.AdamW([*body.parameters(), *head.parameters()], lr=4e-3, weight_decay=0.05)
     waves = torch.sin(torch.arange(16) * 1.3 + torch.rand(64, 1) * 6)[:, None, None].expand(-1, 1, 16, 16)
     labels = torch.arange(64) % 2
@@ -468,12 +468,12 @@ def test_stripes_are_learnt_to_be_told_from_columns(system: System, precision: t
     for step in range(40):
         rows = torch.arange(64).roll(16 * step)[:32]
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):
-            loss = F.cross_entropy(head(body(Batch(x[rows])).summary).float(), labels[rows])
+            loss = F.cross_entropy(head(body(Batch(x[rows])).pooled).float(), labels[rows])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         falling.step()
     assert all(p.grad is not None for p in body.parameters())
     with torch.no_grad():  # batch norms have gathered enough to be asked
-        found = head(body.eval()(Batch(x)).summary)
+        found = head(body.eval()(Batch(x)).pooled)
     assert loss.detach() < 0.3 and (found.argmax(-1) == labels).float().mean() > 0.9

@@ -69,7 +69,7 @@ def test_a_gradient_that_is_no_number_is_noticed_too() -> None:
     watchman.record(torch.tensor(1.0), 6)
     watchman.record(torch.tensor(float("inf")), 7)
     watchman.record(torch.tensor(float("nan")), 8)
-    with pytest.raises(RunError, match="micro_batch"):
+    with pytest.raises(RunError, match="grain"):
         watchman.check(2, ProcessGroup())
 
 
@@ -108,8 +108,8 @@ def test_padding_is_never_said(trained: Trained) -> None:
     table = model.body.tokens.table.weight
     with torch.no_grad():
         table[model.config.pad_id] = 50 * table[3:].mean(0)
-    for settings in ({"beam": 1}, {"beam": 3}, {"sample": True, "beam": 1}):
-        assert model.config.pad_id not in model.predict("the cat danced", longer=3, **settings).extra["ids"]
+    for settings in ({"num_beams": 1}, {"num_beams": 3}, {"do_sample": True, "num_beams": 1}):
+        assert model.config.pad_id not in model.predict("the cat danced", max_extra_tokens=3, **settings).extra["ids"]
 
 
 def test_draws_go_on_where_the_last_chunk_ended(trained: Trained) -> None:
@@ -128,12 +128,12 @@ def test_a_saved_model_is_no_run_to_resume(tmp_path: Path) -> None:
 
 
 def test_a_folder_brings_its_own_tokenizer(trained: Trained, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"data\.vocabulary"):
+    with pytest.raises(SettingError, match=r"data\.vocab_size"):
         train("translate", ["x.tsv"], model=str(trained.path), out=tmp_path / "new", settings=["data.vocab_size=300"])
 
 
 def test_evaluation_takes_only_what_it_can_use(trained: Trained) -> None:
-    with pytest.raises(SettingError, match=r"data\.share"):
+    with pytest.raises(SettingError, match=r"data\.valid_fraction"):
         evaluate(trained.path, settings=["data.valid_fraction=0.5"])
 
 

@@ -99,22 +99,22 @@ ANSWERS: dict[str, tuple[tuple[str, ...], str]] = {
     "demo translat": (CHECKED, "unknown demo 'translat'. Did you mean 'translate'?"),
     "train translat --out x": (CHECKED, "unknown task 'translat'. Did you mean 'translate'?"),
     "train translate --out x --model gpt3-smal": (CHECKED, "unknown preset 'gpt3-smal'. Did you mean 'gpt3-small'"),
-    "train translate --out x --set train.rat=1": (CHECKED, "unknown setting 'train.rat'. Did you mean 'train.lr'"),
+    "train translate --out x --set train.packin=1": (CHECKED, "unknown setting 'train.packin'. Did you mean 'train.packing'"),
     "train translate --out x --set train.steps=x": (CHECKED, "setting 'train.steps' must be a whole number"),
     "train translate --out x --set model.widht=8": (CHECKED, "unknown setting 'model.widht'. Did you mean 'model.width'?"),
-    "train lm --out x --model gpt2-small --set model.hed=8": (CHECKED, "unknown task 'lm'."),
-    "train language --out x --model gpt2-small --set model.hed=8": (CHECKED, "unknown setting 'model.hed'."),
+    "train language --out x --model gpt2-small --set model.hed=8": (CHECKED, "unknown task 'language'."),
+    "train lm --out x --model gpt2-small --set model.hed=8": (CHECKED, "unknown setting 'model.hed'."),
     "train translate --out x --resume --set decode.bem=8": (CHECKED, "unknown setting 'decode.bem'."),
     "check translat --data x": (CHECKED, "unknown task 'translat'. Did you mean 'translate'?"),
     "check translate --data x --set data.shar=1": (CHECKED, "unknown setting 'data.shar'."),
-    "run none a": (CHECKED, "unknown folder 'none'."),
-    "run gpt2-small a": (CHECKED, "gpt2-small is a preset"),
-    "run none a --set decode.bem=2": (CHECKED, "unknown setting 'decode.bem'. Did you mean 'decode.num_beams'"),
+    "predict none a": (CHECKED, "unknown folder 'none'."),
+    "predict gpt2-small a": (CHECKED, "gpt2-small is a preset"),
+    "predict none a --set decode.bem=2": (CHECKED, "unknown setting 'decode.bem'. Did you mean 'decode.num_beams'"),
     "evaluate none": (CHECKED, "unknown folder 'none'."),
     "explain none a": (CHECKED, "unknown folder 'none'."),
     "probe none": (CHECKED, "unknown folder 'none'."),
-    "convert none there --to hugingface": (CHECKED, "unknown layout 'hugingface'. Did you mean 'huggingface'?"),
-    "convert none there": (CHECKED, "unknown folder 'none'."),
+    "export none there --to hugingface": (CHECKED, "unknown layout 'hugingface'. Did you mean 'huggingface'?"),
+    "export none there": (CHECKED, "unknown folder 'none'."),
 }  # fmt: skip
 """What each command may load, and a part of its answer."""
 
@@ -133,7 +133,7 @@ def test_lists_help_and_typos_are_answered_without_torch(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["list tasks", "list settings", "info gpt2-smal", "train translate --out x --set train.rat=1"]
+    "words", ["list tasks", "list settings", "info gpt2-smal", "train translate --out x --set train.packin=1"]
 )
 def test_a_list_or_a_typo_takes_half_a_second(words: str) -> None:
     """Of CPU time; the best of a few, as other processes share the caches of the machine."""
@@ -201,8 +201,8 @@ EXPLAIN = (
 def test_a_command_loads_only_what_it_uses_and_a_prediction_starts_fast(whole: Path, few: Path, folder: Path) -> None:
     settings = [word for value in (*TINY, *TWELVE, "train.steps=2") for word in ("--set", value)]
     commands: dict[str, tuple[list[str], tuple[str, ...], tuple[str, ...]]] = {
-        "run": ([str(whole), "the cat danced"], RUN, SLOW),
-        "convert": ([str(whole), "converted"], RUN, SLOW),
+        "predict": ([str(whole), "the cat danced"], RUN, SLOW),
+        "export": ([str(whole), "converted"], RUN, SLOW),
         "check": (["translate", "--data", str(few)], EVALUATE, SLOW),
         "evaluate": ([str(whole), "--data", str(few), "--set", "data.eval_samples=2"], EVALUATE, SLOW[:-1]),
         # torch.optim imports torch._dynamo, and torch.utils.flop_counter, by which info counts operations, imports triton

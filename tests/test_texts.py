@@ -215,16 +215,14 @@ def test_a_long_document_is_divided_at_line_ends(folder: Path) -> None:
     lines = "".join(f"line {n} of many\n" for n in range(1, 5001))
     found = read(write("a.txt", lines))
     assert all(isinstance(item, Passage) for item in found)
-    assert "".join(item.reason for item in found) == lines
+    assert "".join(item.text for item in found) == lines
     assert len(lines) / MIN_PASSAGE_CHARS < len(found) < len(lines) / (MIN_PASSAGE_CHARS - 20)
     assert [item.starts_document for item in found] == [True] + [False] * (len(found) - 1)
     for item in found:
-        assert item.reason.startswith(f"line {item.line} of") and item.reason.endswith("many\n")
-        assert len(item.reason) <= MIN_PASSAGE_CHARS or item is found[-1]
+        assert item.text.startswith(f"line {item.line} of") and item.text.endswith("many\n")
+        assert len(item.text) <= MIN_PASSAGE_CHARS or item is found[-1]
     row = read(write("a.jsonl", "\n" + json.dumps({"text": lines})))
-    assert [item.reason for item in row[1:]] == [item.reason for item in found] and {item.line for item in row[1:]} == {
-        2
-    }
+    assert [item.text for item in row[1:]] == [item.text for item in found] and {item.line for item in row[1:]} == {2}
 
 
 def test_a_document_of_one_passage_is_whole_and_little_is_never_left_over() -> None:
