@@ -28,14 +28,14 @@ WIDTH, HEADS = 512, 8
 
 
 def ways(length: int) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {"fused": {"rule": Causal()}}
+    found: dict[str, dict[str, Any]] = {"fused": {"mask": Causal()}}
     if length <= harness.pick(cuda=16_384, cpu=4096, smoke=32):
-        found["plain"] = {"rule": Causal(), "seen": AttentionRecorder("x", AttentionRecords())}
+        found["plain"] = {"mask": Causal(), "record": AttentionRecorder("x", AttentionRecords())}
     if harness.device() == "cuda":
         many = Offsets(torch.arange(0, length + 1, 128, device="cuda"), 128)
         one = Offsets(torch.tensor([0, length], device="cuda"), length)
-        found["packed"] = {"rule": Causal() & PackedDocuments(many, many)}
-        found["window"] = {"rule": Causal() & PackedDocuments(one, one) & SlidingWindow(256, 0)}
+        found["packed"] = {"mask": Causal() & PackedDocuments(many, many)}
+        found["window"] = {"mask": Causal() & PackedDocuments(one, one) & SlidingWindow(256, 0)}
     return found
 
 
@@ -47,8 +47,8 @@ def measure(length: int, given: dict[str, Any]) -> dict[str, float]:
 
     def once() -> None:
         attention(x, **given).sum().backward()
-        if "seen" in given:
-            given["seen"].into.looks.clear()
+        if "record" in given:
+            given["record"].records.records.clear()
 
     once()
     if cuda:

@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     measuring.add_argument("--text", nargs="*", default=[])
     measuring.add_argument("--sizes", type=int, nargs="+", default=[500, 1500, 5000])
     measuring.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    measuring.add_argument("--set", nargs="*", default=[], help="of the language model; tuning.rate=… of fine-tuning")
+    measuring.add_argument("--set", nargs="*", default=[], help="of the language model; tuning.lr=… of fine-tuning")
     drawing = verbs.add_parser("draw")
     drawing.add_argument("source", type=Path)
     drawing.add_argument("target", type=Path)
@@ -160,7 +160,7 @@ def smoke(folder: Path) -> None:
     )
     sizes = ["--sizes", "8", "--seeds", "1"]
     main(
-        ["measure", str(data), str(folder / "out"), *sizes, "--set", *tiny, "train.batch_tokens=256", "tuning.passes=1"]
+        ["measure", str(data), str(folder / "out"), *sizes, "--set", *tiny, "train.batch_tokens=256", "tuning.epochs=1"]
     )
     main(["draw", str(figures), str(folder / "auxiliary.png")])
 

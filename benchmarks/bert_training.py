@@ -115,7 +115,7 @@ def ours(clock: Clock, asked: argparse.Namespace, kind: str, way: ExecutionMode)
         seconds = clock.row(lambda: next(steps))
     finally:
         grains.close()
-    return {"tokens": np.mean([plan.tokens(number) for number in range(clock.steps)]).item(), "seconds": seconds}
+    return {"tokens": np.mean([plan.num_tokens(number) for number in range(clock.steps)]).item(), "seconds": seconds}
 
 
 def theirs(clock: Clock, asked: argparse.Namespace, kind: str) -> dict[str, float]:
@@ -135,8 +135,8 @@ def theirs(clock: Clock, asked: argparse.Namespace, kind: str) -> dict[str, floa
     optimiser = torch.optim.AdamW(peer.parameters(), lr=1e-4, fused=True)
     called = torch.compile(peer) if clock.device == "cuda" else peer
     plan = own.task.sampler(encoded, config, asked.rows * config.max_length, 1, False)
-    rows = np.random.default_rng(2).permutation(plan.rows(0))
-    rows = rows[plan.lengths(rows) == config.max_length] if kind == "full" else rows
+    rows = np.random.default_rng(2).permutation(plan.epoch_rows(0))
+    rows = rows[plan.row_lengths(rows) == config.max_length] if kind == "full" else rows
     rows = np.concatenate([rows, np.ones((len(rows), 2), dtype=np.int64)], axis=1)
     batches = [padded(own, encoded, rows[at : at + asked.rows]) for at in range(0, 4 * asked.rows, asked.rows)]
     turns = itertools.cycle([{name: value.to(clock.device) for name, value in batch.items()} for batch in batches])
@@ -161,20 +161,20 @@ def padded(own: Any, encoded: Encoded, rows: np.ndarray) -> dict[str, torch.Tens
     assert (
         batch.labels is not None
         and batch.label_positions is not None
-        and batch.types is not None
-        and batch.follows is not None
+        and batch.token_types is not None
+        and batch.nsp_labels is not None
     )
-    B, L = batch.x.shape
+    B, L = batch.inputs.shape
     labels = torch.full((B * L,), -100)
     labels[batch.label_positions] = batch.labels
 
     def wide(table: torch.Tensor, value: int) -> torch.Tensor:
-        return torch.nn.functional.pad(table.view(B, L), (0, length - L), pad_value=value)
+        return torch.nn.functional.pad(table.view(B, L), (0, length - L), value=value)
 
-    found = {"input_ids": wide(batch.x, 0), "token_type_ids": wide(batch.types, 0), "labels": wide(labels, -100)}
+    found = {"input_ids": wide(batch.inputs, 0), "token_type_ids": wide(batch.token_types, 0), "labels": wide(labels, -100)}
     if batch.mask is not None:  # without one their attention has its fastest kernel
         found["attention_mask"] = (torch.arange(length) < batch.mask[:, None]).long()
-    return {**found, "next_sentence_label": batch.follows}
+    return {**found, "next_sentence_label": batch.nsp_labels}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -169,7 +169,7 @@ def share(
 
     random = np.random.default_rng([1, round(1000 * much)])
     spoilt = [(spoil(points, much, random), right) for points, right in clouds]
-    more = {} if name == "rooms" else {"votes": votes}
+    more = {} if name == "rooms" else {"num_votes": votes}
     answers = model.predict([points.astype(np.float32) for (points, _), _ in spoilt], **more)
     if name != "rooms":
         return 100 * float(np.mean([a.value == right for a, (_, right) in zip(answers, spoilt, strict=True)]))

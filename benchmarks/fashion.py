@@ -111,7 +111,7 @@ def summed(run: Path) -> dict[str, Any]:
     told, kept = info(str(run)), json.loads((run / "regard.json").read_text())
     rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     train = kept["settings"]["train"]
-    images = max(row["step"] for row in rows if row["kind"] == "train") * train["images"] * train["accumulate"]
+    images = max(row["step"] for row in rows if row["kind"] == "train") * train["batch_size"] * train["grad_accum"]
     return {
         "valid": max(row["accuracy"] for row in rows if row["kind"] == "valid"), "parameters": told.parameters,
         "MFLOP": round(told.flops / 1e6, 1), "images": images, "PFLOP": round(3 * told.flops * images / 1e15, 9),

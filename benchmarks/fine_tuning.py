@@ -1,6 +1,6 @@
 """Fine-tuning all-MiniLM-L6-v2 beside the same fine-tuning with `transformers`, in the same run.
 
-    python benchmarks/fine_tuning.py classify|tag|span MODEL DATA OUT [--seeds 1 2 3] [--sides ours theirs] [--device cuda]
+    python benchmarks/fine_tuning.py classify|tag|qa MODEL DATA OUT [--seeds 1 2 3] [--sides ours theirs] [--device cuda]
 
 MODEL is the folder of the weights, DATA holds sst2/, conll2003/ and squad-small/ with their packed files. A part of the
 training file is set aside to select on (SST-2: every fiftieth sentence; SQuAD: four articles; CoNLL has its own); the test

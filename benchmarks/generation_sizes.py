@@ -3,7 +3,7 @@
     python benchmarks/generation_sizes.py measure FIGURES.json
     python benchmarks/generation_sizes.py draw FIGURES.json generation.png
 
-Greedy, random weights, through the public `answer`; bfloat16 on CUDA, float32 on a CPU. Rows: 128 tokens given. Context: so
+Greedy, random weights, through the public `predict`; bfloat16 on CUDA, float32 on a CPU. Rows: 128 tokens given. Context: so
 many tokens given that the last one said stands at that place; time of a step and memory beyond the weights.
 """
 

@@ -1,4 +1,4 @@
-"""Greedy generation with GPT-2 of 124 million parameters through the public `answer`, beside its peers in the same run.
+"""Greedy generation with GPT-2 of 124 million parameters through the public `predict`, beside its peers in the same run.
 
     python benchmarks/gpt2_generation.py [case ...] [--repeat 5] [--rounds 3]
 
@@ -68,7 +68,7 @@ def ours(dtype: torch.dtype, size: Size) -> Action:
 
     def answer(batch: int, given: int = size.given, said: int = size.said) -> int:
         texts = [" ".join(f"t{(i * 37 + b) % (vocabulary - 1)}" for i in range(given)) for b in range(batch)]
-        answers = model.predict(texts, length=said, sample=False)
+        answers = model.predict(texts, max_new_tokens=said, do_sample=False)
         return sum(len(answer.extra["ids"]) for answer in answers)
 
     assert answer(2) == 2 * size.said
@@ -82,8 +82,8 @@ def peer_model(size: Size) -> Any:
     torch.manual_seed(0)
     own = size.config
     config = GPT2Config(
-        vocab_size=own.vocabulary, n_positions=own.length, n_embd=own.width, n_layer=own.depth, n_head=own.heads,
-        n_inner=own.hidden, bos_token_id=own.end, eos_token_id=own.end, attn_implementation="sdpa",
+        vocab_size=own.vocab_size, n_positions=own.max_length, n_embd=own.width, n_layer=own.depth, n_head=own.heads,
+        n_inner=own.ffn_dim, bos_token_id=own.eos_id, eos_token_id=own.eos_id, attn_implementation="sdpa",
     )  # fmt: skip
     return GPT2LMHeadModel(config)
 
@@ -131,8 +131,8 @@ def ctranslate2(size: Size) -> Action:
         norm(layer.ffn.layer_norm, f"{name}.ln_2")
         linear(layer.ffn.linear_0, f"{name}.mlp.c_fc")
         linear(layer.ffn.linear_1, f"{name}.mlp.c_proj")
-    spec.register_vocabulary([f"t{i}" for i in range(own.vocabulary)])
-    spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = f"t{own.vocabulary - 1}"
+    spec.register_vocabulary([f"t{i}" for i in range(own.vocab_size)])
+    spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = f"t{own.vocab_size - 1}"
     spec.validate()
     spec.optimize(quantization="float32")
     with tempfile.TemporaryDirectory() as folder:
@@ -140,7 +140,7 @@ def ctranslate2(size: Size) -> Action:
         generator = ct2.Generator(folder, compute_type="float32", intra_threads=torch.get_num_threads())
 
     def generate(batch: int) -> int:
-        texts = [[f"t{(i * 37 + b) % (own.vocabulary - 1)}" for i in range(size.given)] for b in range(batch)]
+        texts = [[f"t{(i * 37 + b) % (own.vocab_size - 1)}" for i in range(size.given)] for b in range(batch)]
         found = generator.generate_batch(
             texts, max_length=size.said, min_length=size.said, beam_size=1, include_prompt_in_result=False, end_token=[]
         )

@@ -88,9 +88,9 @@ def transformers(device: str, size: Size) -> Step:
 
     own = size.config
     config = GPT2Config(
-        vocab_size=own.vocabulary, n_positions=size.length, n_embd=own.width, n_layer=own.depth, n_head=own.heads,
-        n_inner=own.hidden, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="sdpa", bos_token_id=own.end,
-        eos_token_id=own.end,
+        vocab_size=own.vocab_size, n_positions=size.length, n_embd=own.width, n_layer=own.depth, n_head=own.heads,
+        n_inner=own.ffn_dim, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="sdpa", bos_token_id=own.eos_id,
+        eos_token_id=own.eos_id,
     )  # fmt: skip
     return peer(device, GPT2LMHeadModel(config), lambda f, x: f(input_ids=x, labels=x, use_cache=False).loss, size)
 

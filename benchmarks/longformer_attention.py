@@ -50,9 +50,9 @@ class Asked(LongformerAttention):
 
     way: Any = None
 
-    def near(self, x: Tensor, band: LocalPattern, seen: Any, inside: Any = None) -> Tensor:
+    def local_attention(self, x: Tensor, pattern: LocalPattern, record: Any, position: Any = None) -> Tensor:
         q, k, v = self.project(x)
-        return local_dispatch.local_attention(q, k, v, band, self.score.resolve_scale(q.shape[-1]), kernel=self.way)
+        return local_dispatch.local_attention(q, k, v, pattern, self.score.resolve_scale(q.shape[-1]), kernel=self.way)
 
 
 def ours(way: str, length: int) -> tuple[torch.nn.Module, Callable[[Any, Tensor], Tensor]]:
@@ -61,7 +61,7 @@ def ours(way: str, length: int) -> tuple[torch.nn.Module, Callable[[Any, Tensor]
     marks = torch.zeros(1, length, dtype=torch.bool, device=harness.device())
     marks[:, 0] = True
     rule = SlidingWindow(reach, reach) | GlobalTokens(marks, max_count=1)
-    return module, lambda module, x: module(x, rule=rule)
+    return module, lambda module, x: module(x, mask=rule)
 
 
 def theirs(length: int) -> tuple[torch.nn.Module, Callable[[Any, Tensor], Tensor]]:

@@ -20,8 +20,8 @@ def peer_model(size: dict[str, int]) -> Any:
 
     torch.manual_seed(0)
     return MarianMTModel(MarianConfig(
-        vocab_size=size["vocabulary"], d_model=size["width"], encoder_layers=size["depth"], decoder_layers=size["depth"],
-        encoder_attention_heads=size["heads"], decoder_attention_heads=size["heads"], encoder_ffn_dim=size["hidden"],
-        decoder_ffn_dim=size["hidden"], dropout=0.0, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
+        vocab_size=size["vocab_size"], d_model=size["width"], encoder_layers=size["depth"], decoder_layers=size["depth"],
+        encoder_attention_heads=size["heads"], decoder_attention_heads=size["heads"], encoder_ffn_dim=size["ffn_dim"],
+        decoder_ffn_dim=size["ffn_dim"], dropout=0.0, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
         forced_eos_token_id=None, max_position_embeddings=512, attn_implementation="sdpa", activation_function="relu",
     ))  # fmt: skip

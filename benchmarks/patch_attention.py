@@ -47,7 +47,7 @@ def measured(attention: torch.nn.Module, length: int, clock: Clock, rule: Any) -
     x = torch.randn(count, length, WIDTH, device=clock.device, dtype=kind, requires_grad=True)
 
     def work() -> None:
-        (attention(x) if rule is None else attention(x, rule=rule)).float().square().mean().backward()
+        (attention(x) if rule is None else attention(x, mask=rule)).float().square().mean().backward()
 
     if cuda:
         work()  # gradients of the weights and the space of the libraries are not the picture's

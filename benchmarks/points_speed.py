@@ -102,11 +102,11 @@ def work(case: str, count: int, device: str) -> tuple[Callable[[], Any], dict[st
         if harness.is_smoke()
         else {}
     )
-    config = PRESETS["point-base"].config.__class__(inputs=3, order="sorted", **tiny)
+    config = PRESETS["point-base"].config.__class__(feature_dim=3, point_order="sorted", **tiny)
     low = torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
     if case == "search":
         rows, offsets = x.to(device), Offsets(torch.tensor([0, count], device=device), count)
-        return lambda: build_hierarchy(rows, offsets, config.rates[1:], config.num_neighbors, True, True), {}
+        return lambda: build_hierarchy(rows, offsets, config.downsample[1:], config.num_neighbors, True, True), {}
     if case == "point":
         body, head = build(config).to(device), point_head(config, CLASSES).to(device)
         batch = Batch(x[None].to(device))

@@ -214,7 +214,7 @@ def told(model: Any, pairs: list[tuple[str, str]]) -> Any:
     samples = [Pair(source, target, "", 0) for source, target in pairs]
     encoded = model.task.encode(samples, model.require_tokenizer(), model.config, 10**9)
     batch = model.task.collate(encoded, range(len(pairs)), model.config)
-    assert batch.x.shape[1] == len(pairs[0][0].split()) + 1, "a word is not one token"
+    assert batch.inputs.shape[1] == len(pairs[0][0].split()) + 1, "a word is not one token"
     return batch
 
 
@@ -249,10 +249,10 @@ def graph(model: Any, distance: int, known: int, count: int) -> dict[str, float]
     draw, rows = random.Random(distance), []
     for _ in range(count):
         batch = told(model, [sample(draw, distance, known)])
-        with opened(model.body, batch.x) as leaves:
+        with opened(model.body, batch.inputs) as leaves:
             logits = model.body.to_logits(model.body(batch).sequence)
         value = logits[0, 0].log_softmax(-1)[batch.labels[0, 0]]
-        at = batch.x.shape[1] - 2 - distance  # the end token stands behind the question mark
+        at = batch.inputs.shape[1] - 2 - distance  # the end token stands behind the question mark
         norms = [float(gradient.norm()) for gradient in torch.autograd.grad(value, leaves, retain_graph=True)]
         rows.append({"gradient": norms[at], "share": norms[at] / max(norms)})
     middle = {key: statistics.median(row[key] for row in rows) for key in rows[0]}

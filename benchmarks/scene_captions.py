@@ -99,12 +99,12 @@ def looked(run: Path, places: dict[str, Path]) -> dict[str, Any]:
 
     model = regard.load(run, device=pick_device("auto"))
     first = next(samples(places["valid"], 1))
-    seen = model.explain(*first[:2]).told
-    if seen.how == BY_OCCLUSION:
+    seen = model.explain(*first[:2]).attention
+    if seen.method == BY_OCCLUSION:
         return {}
     heads: list[Which] = [(n, h + 1) for n, layer in enumerate(seen.layers, 1) for h in range(len(layer.weights))]
     tried = regions(model, samples(places["valid"], CHOICES), heads)
-    best = max(heads, key=lambda which: tried[which][ALL_KINDS].share)
+    best = max(heads, key=lambda which: tried[which][ALL_KINDS].inside_fraction)
     found = regions(model, samples(places["test"], LOOKS), [(None, None), best])
     told = {"mean": found[None, None], f"layer {best[0]}, head {best[1]}": found[best]}
     return {which: {kind: asdict(score) for kind, score in scores.items()} for which, scores in told.items()}
@@ -123,7 +123,7 @@ def regions(model: Any, given: Any, which: Sequence[Which]) -> dict[Which, Any]:
 
     found: dict[Which, list[Any]] = {one: [] for one in which}
     for picture, caption, words, boxes in given:
-        told = model.explain(picture, caption).told
+        told = model.explain(picture, caption).attention
         for one, kept in found.items():
             kept += word_attentions(told.maps(*one), words, boxes, (SIDE, SIDE))
     return {one: score_by_kind(kept) for one, kept in found.items()}
@@ -151,7 +151,7 @@ def figure(out: Path, picture: Path) -> None:
         (_, best) = looks
         at = [kind + (number - (len(attending) - 1) / 2) * 0.25 for kind in range(len(kinds))]
         share, hit, even = (
-            [100 * looks[best][kind][what] for kind in kinds] for what in ("share", "hit", "even_share")
+            [100 * looks[best][kind][what] for kind in kinds] for what in ("inside_fraction", "hit_rate", "uniform_fraction")
         )
         axes[3].bar(at, share, 0.22, color=COLOURS[name], label=f"{MODELS[name]}: {best}")
         axes[3].plot(at, hit, "k_", ms=9, label=None if number else "place looked at most")

@@ -13,7 +13,7 @@ from pathlib import Path
 import harness
 
 PAIRS = [("the cat danced", "die Katze tanzte"), ("a dog slept", "ein Hund schlief"), ("a horse ran", "ein Pferd lief")]
-SIZES = ("width=32", "heads=2", "hidden=64", "depth=1", "decoder_depth=1")
+SIZES = ("width=32", "heads=2", "ffn_dim=64", "depth=1", "decoder_depth=1")
 REGARD = [sys.executable, "-m", "regard"]
 
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     with tempfile.TemporaryDirectory() as place:
         if harness.is_smoke():
-            harness.left_out("import torch, regard run", "they take longer than all others")
+            harness.left_out("import torch, regard predict", "they take longer than all others")
         else:
             cases["import torch"] = [sys.executable, "-c", "import torch"]
             cases["regard predict RUN TEXT"] = [

@@ -1,4 +1,4 @@
-"""Beam search (4 beams) through the public `answer`, beside `transformers` and, on the CPU, CTranslate2 in the same run.
+"""Beam search (4 beams) through the public `predict`, beside `transformers` and, on the CPU, CTranslate2 in the same run.
 
     python benchmarks/translation_beam.py [case ...] [--repeat 5]
 
@@ -38,7 +38,7 @@ class Size:
     batches: tuple[int, ...]
 
     def words(self, count: int, batch: int) -> list[list[str]]:
-        return [[f"t{3 + (i * 37 + b) % (self.model['vocabulary'] - 4)}" for i in range(count)] for b in range(batch)]
+        return [[f"t{3 + (i * 37 + b) % (self.model['vocab_size'] - 4)}" for i in range(count)] for b in range(batch)]
 
 
 SIZES = {
@@ -62,14 +62,14 @@ def ours(size: Size) -> Action:
         model.body.tokens.table.weight[model.config.eos_id] = (
             0.0  # never among the likeliest: every answer has full length
         )
-    backend = Tokenizer(models.WordLevel({f"t{i}": i for i in range(size.model["vocabulary"])}, unk_token="t0"))
+    backend = Tokenizer(models.WordLevel({f"t{i}": i for i in range(size.model["vocab_size"])}, unk_token="t0"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     model.tokenizer = TextTokenizer(backend)
     model = model.to(harness.device(), dtype()).eval()
 
     def answer(batch: int) -> int:
         texts = [" ".join(words) for words in size.words(size.source - 1, batch)]
-        answers = model.predict(texts, beam=BEAMS, longer=size.said - size.source, penalty=0.0)
+        answers = model.predict(texts, num_beams=BEAMS, max_extra_tokens=size.said - size.source, length_penalty=0.0)
         return sum(len(answer.extra["ids"]) for answer in answers)
 
     assert answer(2) == 2 * size.said
@@ -80,7 +80,7 @@ def peer(size: Size) -> Action:
     model = marian.peer_model(size.model).eval().to(harness.device(), dtype())
 
     def generate(batch: int) -> int:
-        x = torch.randint(2, size.model["vocabulary"], (batch, size.source), device=model.device)
+        x = torch.randint(2, size.model["vocab_size"], (batch, size.source), device=model.device)
         model.generate(input_ids=x, attention_mask=torch.ones_like(x), num_beams=BEAMS, max_new_tokens=size.said,
                        min_new_tokens=size.said, do_sample=False)  # fmt: skip
         return batch * size.said
@@ -94,7 +94,7 @@ def ctranslate2(size: Size, kind: str = "float32") -> Action:
     from ctranslate2.specs import common_spec, transformer_spec
 
     weights = {name: tensor.detach().numpy() for name, tensor in marian.peer_model(size.model).state_dict().items()}
-    depth, heads, vocabulary = (size.model[name] for name in ("depth", "heads", "vocabulary"))
+    depth, heads, vocabulary = (size.model[name] for name in ("depth", "heads", "vocab_size"))
     spec = transformer_spec.TransformerSpec.from_config(
         (depth, depth), heads, pre_norm=False, activation=common_spec.Activation.RELU
     )

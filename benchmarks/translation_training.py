@@ -69,9 +69,9 @@ SIZES = {
 def work(size: Size) -> float:
     """Matrix operations of one source and one target token, forward and backward: 6 for each weight that is used."""
     own = size.model
-    square, feed = own["width"] ** 2, 2 * own["width"] * own["hidden"]
+    square, feed = own["width"] ** 2, 2 * own["width"] * own["ffn_dim"]
     encoder, decoder = own["depth"] * (4 * square + feed), own["depth"] * (8 * square + feed)
-    return 6.0 * (encoder + decoder + own["width"] * own["vocabulary"])
+    return 6.0 * (encoder + decoder + own["width"] * own["vocab_size"])
 
 
 def trained(device: str, model: torch.nn.Module, loss_of: Any, tokens: int) -> Step:
@@ -94,7 +94,7 @@ def peer(device: str, size: Size, full: bool) -> Step:
     """Marian of transformers on padded rows or, if `full`, on rows without padding; compiled on CUDA."""
     model = marian.peer_model(size.model).to(device).train()
     called = torch.compile(model) if device == "cuda" else model  # on the CPU compiling did not pay
-    x = torch.randint(2, size.model["vocabulary"], (size.pairs, size.longest), device=device)
+    x = torch.randint(2, size.model["vocab_size"], (size.pairs, size.longest), device=device)
     given: dict[str, torch.Tensor] = {"input_ids": x, "labels": x}
     if not full:
         mask = (torch.arange(size.longest) < torch.from_numpy(size.lengths(size.pairs))[:, None]).to(device)
@@ -106,10 +106,10 @@ def torch_nn(device: str, size: Size) -> Step:
     """torch.nn.Transformer of that size on full rows."""
     own, nn = size.model, torch.nn
     core = nn.Transformer(
-        own["width"], own["heads"], own["depth"], own["depth"], own["hidden"], dropout=0.0, batch_first=True
+        own["width"], own["heads"], own["depth"], own["depth"], own["ffn_dim"], dropout=0.0, batch_first=True
     )
-    model = nn.ModuleDict({"core": core, "tokens": nn.Embedding(own["vocabulary"], own["width"])}).to(device).train()
-    x = torch.randint(2, own["vocabulary"], (size.pairs, size.longest), device=device)
+    model = nn.ModuleDict({"core": core, "tokens": nn.Embedding(own["vocab_size"], own["width"])}).to(device).train()
+    x = torch.randint(2, own["vocab_size"], (size.pairs, size.longest), device=device)
     causal = nn.Transformer.generate_square_subsequent_mask(size.longest, device=device)
 
     def loss() -> torch.Tensor:
@@ -125,7 +125,7 @@ def ours(device: str, way: ExecutionMode, size: Size, share: float = 1.0) -> Ste
 
     A step has as many real tokens as the peer's padded batch, or `share` times as many."""
     draw = np.random.default_rng(0)
-    lengths, vocabulary = size.lengths(40 * size.pairs), size.model["vocabulary"]
+    lengths, vocabulary = size.lengths(40 * size.pairs), size.model["vocab_size"]
     rows = [draw.integers(3, vocabulary, length, dtype=np.int32) for length in lengths]
     targets = [np.concatenate([[1], row]) for row in rows]
     encoded = Encoded([], {"source": rows, "target": targets}, [])
@@ -153,8 +153,8 @@ def ours(device: str, way: ExecutionMode, size: Size, share: float = 1.0) -> Ste
     steps = zip(
         train_loop(model, compute, grains, make_optimizer(model, settings), settings), itertools.count(), strict=False
     )
-    print(f"{way}: {plan.padding():.2%} padding", flush=True)
-    return lambda: plan.tokens(next(steps)[1])
+    print(f"{way}: {plan.padding_fraction():.2%} padding", flush=True)
+    return lambda: plan.num_tokens(next(steps)[1])
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -42,14 +42,14 @@ from universal_figure import DIGITS, FACTS, LONGEST, figure
 from regard.data.synthetic.algorithmic import AlgorithmicQuestion, AlgorithmicRecipe, generate_questions
 
 SIZES: dict[str, tuple[str, ...]] = {
-    "plain": ("transformer-tiny", "width=128", "heads=4", "hidden=512", "depth=4", "decoder_depth=4"),
-    "fixed": ("universal-tiny", "width=256", "heads=4", "hidden=1024", "steps=6"),
-    "halting": ("universal-tiny-halting", "width=256", "heads=4", "hidden=1024", "cap=8"),
+    "plain": ("transformer-tiny", "width=128", "heads=4", "ffn_dim=512", "depth=4", "decoder_depth=4"),
+    "fixed": ("universal-tiny", "width=256", "heads=4", "ffn_dim=1024", "num_steps=6"),
+    "halting": ("universal-tiny-halting", "width=256", "heads=4", "ffn_dim=1024", "act_max_steps=8"),
 }
 """The preset, and its sizes."""
 SMALL: dict[str, tuple[str, ...]] = {
-    "plain": ("transformer-tiny", "depth=1", "decoder_depth=1"), "fixed": ("universal-tiny", "steps=2"),
-    "halting": ("universal-tiny-halting", "cap=2"),
+    "plain": ("transformer-tiny", "depth=1", "decoder_depth=1"), "fixed": ("universal-tiny", "num_steps=2"),
+    "halting": ("universal-tiny-halting", "act_max_steps=2"),
 }  # fmt: skip
 """The same in the smoke mode."""
 RATES = (1e-3, 2e-3)
@@ -252,7 +252,7 @@ def pondered(run: Path, samples: Sequence[AlgorithmicQuestion]) -> dict[str, Any
             states = model.body(batch)
             read = [row[row > 0].tolist() for row in states.act_steps.cpu()]
             says = (batch.labels != IGNORE).cpu()
-            said = [row[real].tolist() for row, real in zip(states.side["target_ponder"].cpu(), says, strict=True)]
+            said = [row[real].tolist() for row, real in zip(states.aux_losses["target_ponder"].cpu(), says, strict=True)]
             for sample, reading, saying in zip((samples[n] for n in some), read, said, strict=True):
                 note(kept, sample, reading, saying)
     return {key: round(statistics.mean(values), 4) for key, values in sorted(kept.items())}

@@ -56,7 +56,7 @@ SIZES = {
     "smoke": {
         "vit": Size("vit-base-16", 2, TINY),
         "swin": Size("swin-mini", 2, {"width": 8, "depths": (1, 1, 1, 1), "heads": (1, 1, 2, 2)}),
-        "dpt": Size("dpt-small", 2, {**TINY, "taps": (0, 1, 2, 3), "laid": (8, 8, 16, 16), "fusion_dim": 8}),
+        "dpt": Size("dpt-small", 2, {**TINY, "out_layers": (0, 1, 2, 3), "neck_dims": (8, 8, 16, 16), "fusion_dim": 8}),
     },
 }
 """By mode (harness.mode) and system."""
@@ -69,8 +69,8 @@ def ours(system: str, size: Size) -> Side:
     for module in made.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        if hasattr(module, "share") and type(module).__name__ == "DropPath":
-            module.share = 0.0
+        if hasattr(module, "drop_prob") and type(module).__name__ == "DropPath":
+            module.drop_prob = 0.0
     return made, lambda called, x: called(x)
 
 
@@ -80,12 +80,12 @@ def torchvision_side(system: str, size: Size) -> Side:
     c = size.config
     if system == "swin":
         model = torchvision.models.SwinTransformer(
-            [c.patch, c.patch], c.width, list(c.depths), list(c.heads), [c.window, c.window], c.ratio,
+            [c.patch_size, c.patch_size], c.width, list(c.depths), list(c.heads), [c.window_size, c.window_size], c.mlp_ratio,
             stochastic_depth_prob=0.0, num_classes=CLASSES,
         )  # fmt: skip
     else:
         model = torchvision.models.VisionTransformer(
-            c.size, c.patch, c.depth, c.heads, c.width, c.hidden, num_classes=CLASSES
+            c.image_size, c.patch_size, c.depth, c.heads, c.width, c.ffn_dim, num_classes=CLASSES
         )
     return model, lambda called, x: called(x)
 
@@ -96,13 +96,13 @@ def timm_side(system: str, size: Size) -> Side:
     c = size.config
     if system == "swin":
         model = timm.create_model(
-            "swin_tiny_patch4_window7_224", img_size=c.size, patch_size=c.patch, window_size=c.window, embed_dim=c.width,
+            "swin_tiny_patch4_window7_224", img_size=c.image_size, patch_size=c.patch_size, window_size=c.window_size, embed_dim=c.width,
             depths=c.depths, num_heads=c.heads, drop_path_rate=0.0,
         )  # fmt: skip
     else:
         model = timm.create_model(
-            "vit_base_patch16_224", img_size=c.size, patch_size=c.patch, embed_dim=c.width, depth=c.depth, num_heads=c.heads,
-            mlp_ratio=c.hidden / c.width,
+            "vit_base_patch16_224", img_size=c.image_size, patch_size=c.patch_size, embed_dim=c.width, depth=c.depth, num_heads=c.heads,
+            mlp_ratio=c.ffn_dim / c.width,
         )  # fmt: skip
     return model, lambda called, x: called(x)
 
@@ -111,20 +111,20 @@ def transformers_side(system: str, size: Size) -> Side:
     import transformers as t
 
     c = size.config
-    sides = {"image_size": c.size, "patch_size": c.patch}
+    sides = {"image_size": c.image_size, "patch_size": c.patch_size}
     if system == "swin":
         model: Any = t.SwinForImageClassification(
             t.SwinConfig(
-                **sides, embed_dim=c.width, depths=list(c.depths), num_heads=list(c.heads), window_size=c.window,
+                **sides, embed_dim=c.width, depths=list(c.depths), num_heads=list(c.heads), window_size=c.window_size,
                 drop_path_rate=0.0, num_labels=CLASSES,
             )
         )  # fmt: skip
         return model, lambda called, x: called(pixel_values=x).logits
     sides |= {"hidden_size": c.width, "num_hidden_layers": c.depth, "num_attention_heads": c.heads}
-    sides |= {"intermediate_size": c.hidden}
+    sides |= {"intermediate_size": c.ffn_dim}
     if system == "dpt":
         config = t.DPTConfig(
-            **sides, backbone_out_indices=list(c.taps), neck_hidden_sizes=list(c.laid), fusion_hidden_size=c.fusion,
+            **sides, backbone_out_indices=list(c.out_layers), neck_hidden_sizes=list(c.neck_dims), fusion_hidden_size=c.fusion_dim,
         )  # fmt: skip
         return t.DPTForDepthEstimation(config), lambda called, x: called(pixel_values=x).predicted_depth
     model = t.ViTForImageClassification(t.ViTConfig(**sides, num_labels=CLASSES, attn_implementation="sdpa"))

@@ -28,10 +28,10 @@ from regard.nn.recording import record_attention
 from regard.types import Batch
 
 
-def bare(attention: Attention, x: Tensor, context: None = None, *, rule: Any = None, **_: Any) -> Tensor:
+def bare(attention: Attention, x: Tensor, context: None = None, *, mask: Any = None, **_: Any) -> Tensor:
     """Self-attention as it would be written without a thought of watchers."""
     q, k, v = attention.project(x)
-    return attention.out(attention.attend(q, k, v, rule).transpose(1, 2).flatten(2))
+    return attention.out(attention.attend(q, k, v, mask).transpose(1, 2).flatten(2))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
