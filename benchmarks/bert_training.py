@@ -171,7 +171,11 @@ def padded(own: Any, encoded: Encoded, rows: np.ndarray) -> dict[str, torch.Tens
     def wide(table: torch.Tensor, value: int) -> torch.Tensor:
         return torch.nn.functional.pad(table.view(B, L), (0, length - L), value=value)
 
-    found = {"input_ids": wide(batch.inputs, 0), "token_type_ids": wide(batch.token_types, 0), "labels": wide(labels, -100)}
+    found = {
+        "input_ids": wide(batch.inputs, 0),
+        "token_type_ids": wide(batch.token_types, 0),
+        "labels": wide(labels, -100),
+    }
     if batch.mask is not None:  # without one their attention has its fastest kernel
         found["attention_mask"] = (torch.arange(length) < batch.mask[:, None]).long()
     return {**found, "next_sentence_label": batch.nsp_labels}

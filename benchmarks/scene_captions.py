@@ -151,7 +151,8 @@ def figure(out: Path, picture: Path) -> None:
         (_, best) = looks
         at = [kind + (number - (len(attending) - 1) / 2) * 0.25 for kind in range(len(kinds))]
         share, hit, even = (
-            [100 * looks[best][kind][what] for kind in kinds] for what in ("inside_fraction", "hit_rate", "uniform_fraction")
+            [100 * looks[best][kind][what] for kind in kinds]
+            for what in ("inside_fraction", "hit_rate", "uniform_fraction")
         )
         axes[3].bar(at, share, 0.22, color=COLOURS[name], label=f"{MODELS[name]}: {best}")
         axes[3].plot(at, hit, "k_", ms=9, label=None if number else "place looked at most")

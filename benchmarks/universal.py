@@ -252,7 +252,9 @@ def pondered(run: Path, samples: Sequence[AlgorithmicQuestion]) -> dict[str, Any
             states = model.body(batch)
             read = [row[row > 0].tolist() for row in states.act_steps.cpu()]
             says = (batch.labels != IGNORE).cpu()
-            said = [row[real].tolist() for row, real in zip(states.aux_losses["target_ponder"].cpu(), says, strict=True)]
+            said = [
+                row[real].tolist() for row, real in zip(states.aux_losses["target_ponder"].cpu(), says, strict=True)
+            ]
             for sample, reading, saying in zip((samples[n] for n in some), read, said, strict=True):
                 note(kept, sample, reading, saying)
     return {key: round(statistics.mean(values), 4) for key, values in sorted(kept.items())}

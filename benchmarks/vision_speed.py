@@ -96,12 +96,14 @@ def timm_side(system: str, size: Size) -> Side:
     c = size.config
     if system == "swin":
         model = timm.create_model(
-            "swin_tiny_patch4_window7_224", img_size=c.image_size, patch_size=c.patch_size, window_size=c.window_size, embed_dim=c.width,
+            "swin_tiny_patch4_window7_224", img_size=c.image_size, patch_size=c.patch_size, window_size=c.window_size,
+            embed_dim=c.width,
             depths=c.depths, num_heads=c.heads, drop_path_rate=0.0,
         )  # fmt: skip
     else:
         model = timm.create_model(
-            "vit_base_patch16_224", img_size=c.image_size, patch_size=c.patch_size, embed_dim=c.width, depth=c.depth, num_heads=c.heads,
+            "vit_base_patch16_224", img_size=c.image_size, patch_size=c.patch_size, embed_dim=c.width, depth=c.depth,
+            num_heads=c.heads,
             mlp_ratio=c.ffn_dim / c.width,
         )  # fmt: skip
     return model, lambda called, x: called(x)
@@ -124,7 +126,8 @@ def transformers_side(system: str, size: Size) -> Side:
     sides |= {"intermediate_size": c.ffn_dim}
     if system == "dpt":
         config = t.DPTConfig(
-            **sides, backbone_out_indices=list(c.out_layers), neck_hidden_sizes=list(c.neck_dims), fusion_hidden_size=c.fusion_dim,
+            **sides, backbone_out_indices=list(c.out_layers), neck_hidden_sizes=list(c.neck_dims),
+            fusion_hidden_size=c.fusion_dim,
         )  # fmt: skip
         return t.DPTForDepthEstimation(config), lambda called, x: called(pixel_values=x).predicted_depth
     model = t.ViTForImageClassification(t.ViTConfig(**sides, num_labels=CLASSES, attn_implementation="sdpa"))
