@@ -60,7 +60,7 @@ def test_a_point_is_asked_by_its_number_or_by_where_it_is() -> None:
     whole = PointCloud(np.array([[0, 0, 0], [1, 0, 0], [0, 2, 0]], np.float32), origin=np.array([100.0, 0, 0]))
     assert query_index(whole, 2) == query_index(whole, np.int64(2)) == 2 and query_index(whole, (101.2, 0.1, 0)) == 1
     assert query_index(whole, None) == 0, "the one in the middle"
-    for at, said in ((3, "counted"), ((1, 2), "not \\(1, 2\\)")):
+    for at, said in ((3, "between 0 and 2, got 3"), ((1, 2), "got \\(1, 2\\)")):
         with pytest.raises(RegardError, match=said):
             query_index(whole, at)
     assert parse_position("512", "points") == 512 and parse_position("1.5,-2,3e-1", "points") == (1.5, -2.0, 0.3)
@@ -75,7 +75,7 @@ def test_layers_are_named_by_their_level_and_the_way() -> None:
         "block 5",
     )
     assert (
-        level_and_block("up.0.blocks.0.attend", 5) == (4, "on the way back")
+        level_and_block("up.0.blocks.0.attend", 5) == (4, "decoder block")
         and level_and_block("up.4.blocks.0", 5)[0] == 0
     )
 
@@ -98,7 +98,7 @@ def test_an_explanation_is_saved_as_page_picture_or_numbers(tmp_path: Path) -> N
         assert found.save(tmp_path / f"it.{ending}").stat().st_size > 1000
     said = json.loads(found.save(tmp_path / "it.json").read_text())
     assert len(said["layers"]) == 4 and abs(sum(row["share"] for row in said["layers"][0]["looked"]) - 1) < 1e-4
-    for wrong, words in (({"layer": 9}, "layer"), ({"head": 1}, "choose")):
+    for wrong, words in (({"layer": 9}, "Layer.*got 9"), ({"head": 1}, "--head")):
         with pytest.raises(RegardError, match=words):
             found.save(tmp_path / "no.png", **wrong)
     with pytest.raises(RegardError, match="'ball'"):
@@ -170,7 +170,7 @@ def test_clouds_are_explained_on_the_command_line(folders: Path, cli: Cli) -> No
         ),
         (
             ("explain", "classify", "scans/room0.ply", "box"),
-            "a point is asked, --at NUMBER or --at X,Y,Z, and no class",
+            "start from a point (--at INDEX or --at X,Y,Z), not from a class",
         ),
         (
             ("train", "depth", "--data", "scans", "--model", "point-tiny", "--out", "r"),

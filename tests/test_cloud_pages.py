@@ -88,10 +88,7 @@ def test_of_more_points_than_a_page_holds_some_are_shown_and_all_are_counted(tmp
     cloud = classed(MAX_PAGE_POINTS + 50)
     page = write_cloud_page(cloud, tmp_path / "it.html", "it")
     data = data_of(page)
-    assert (
-        len(numbers(data["said"], "<u2")) == MAX_PAGE_POINTS
-        and "200,050, of which 200,000 are shown" in page.read_text()
-    )
+    assert len(numbers(data["said"], "<u2")) == MAX_PAGE_POINTS and "200,050 (200,000 shown)" in page.read_text()
     assert data["shares"] == [
         [int(n), float(f"{cloud.predicted_fractions[n]:.6g}")]
         for n in np.argsort(-cloud.predicted_fractions, kind="stable")
@@ -120,9 +117,9 @@ def test_a_class_that_was_missed_wholly_is_named_too(tmp_path: Path) -> None:
     )
     data = data_of(write_cloud_page(cloud, tmp_path / "it.html", "it"))
     assert data["shares"] == [[0, 1.0], [2, 0.0]], "what is in neither is not listed"
-    assert data["truths"] == [0.25, 0.0, 0.75] and data["mistakes"] == "60 of 100 points shown"
+    assert data["truths"] == [0.25, 0.0, 0.75] and data["mistakes"] == "60 errors in 100 points shown"
     text = draw_clouds([cloud], tmp_path / "it.svg").read_text()
-    assert "lamp" in text and "nowhere" not in text and "answer and truth together" in text
+    assert "lamp" in text and "nowhere" not in text and "prediction and label together" in text
     assert data_of(write_cloud_page(classed(), tmp_path / "it.html", "it"))["truths"] is None
 
 
@@ -184,7 +181,7 @@ def test_clouds_are_drawn_beside_the_truth_over_the_names_of_their_classes(endin
         with Image.open(path) as picture:
             assert picture.size[0] > 1000
     else:
-        assert all(word in path.read_text() for word in ("one: answer", "two: answer", "truth", *LABELS))
+        assert all(word in path.read_text() for word in ("one: prediction", "two: prediction", "label", *LABELS))
 
 
 # -- what a point looked at
@@ -244,10 +241,8 @@ def test_what_was_looked_at_is_drawn_layer_by_layer(tmp_path: Path) -> None:
 
 def test_colours_of_each_panel_end_at_its_own_largest_share(tmp_path: Path) -> None:
     text = draw_neighbors(gazing(), tmp_path / "it.svg").read_text()
-    assert (
-        "level 2, block 1 · largest share 80 %" in text and "share of each picture, which is written above it" in text
-    )
+    assert "level 2, block 1 · max 80 %" in text and "given above each image" in text
     alone = NeighborAttention("level 1, block 1", "block 1", 0, np.zeros((1, 1), np.int64), np.ones((1, 1)))
     one = CloudAttention(np.ones((1, 3), np.float32), (np.arange(1),), (alone,), 0)
-    assert "block 1 · largest share 100 %" in draw_neighbors(one, tmp_path / "it.svg").read_text()
+    assert "block 1 · max 100 %" in draw_neighbors(one, tmp_path / "it.svg").read_text()
     assert write_neighbors_page(one, tmp_path / "it.html", "it").exists()

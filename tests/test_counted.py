@@ -59,8 +59,8 @@ def explained() -> Explanation:
     raw /= raw.sum(-1, keepdims=True)
     layers, asked = ("layer 1", "layer 2"), raw[None, :, :, 0].swapaxes(1, 2)
     maps = (
-        AttentionMap("text", "What each token looked at", words, words, raw, boundaries=(6,)),
-        AttentionMap("asked", "What [CLS] looked at", layers, words, asked, row_kind="layers"),
+        AttentionMap("text", "Self-attention", words, words, raw, boundaries=(6,)),
+        AttentionMap("asked", "Attention from [CLS] by layer", layers, words, asked, row_kind="layers"),
     )
     counted = [
         TokenAttribution("good", way, pieces, row, special, numbers, 6, (0,))
@@ -75,11 +75,16 @@ def test_the_picture_says_the_answers_the_texts_and_both_legends(explained: Expl
     assert explained.decision is not None
     for name, chance in explained.decision.probabilities:
         assert name in drawn and f"{100 * chance:.1f} %" in drawn
-    for words in ("of all that counted", "of all that reached it", "What [CLS] looked at", "Every layer and head"):
+    for words in (
+        "of total attribution",
+        "of total rollout weight",
+        "Attention from [CLS] by layer",
+        "All layers and heads",
+    ):
         assert words in drawn
     assert drawn.count(">sleeping<") >= 2 + 3  # in each text, and in the maps
     alone = explained.save(tmp_path / "b.svg", layer=1, head=2).read_text("utf-8")
-    assert "layer 1 of 2, head 2 of 3" in alone and "of all that counted" not in alone
+    assert "layer 1 of 2, head 2 of 3" in alone and "of total attribution" not in alone
     assert explained.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -148,10 +153,10 @@ def test_special_tokens_have_no_colour_and_a_word_has_one() -> None:
     )
     assert one.word_fractions == pytest.approx([0, 0.13, 0.13, 0.04]) and one.max_fraction == pytest.approx(0.13)
     assert one.top_words(1)[0][1] == pytest.approx(one.max_fraction)  # what is told is what is drawn
-    assert "special tokens took 83 %, hatched" in one.note()
+    assert "special tokens: 83 % (hatched)" in one.note()
 
 
-@pytest.mark.parametrize(("shares", "said"), [((0.0, 1.0), "100 % of all"), ((0.96, 0.04), "4 % of all")])
+@pytest.mark.parametrize(("shares", "said"), [((0.0, 1.0), "100 % of total"), ((0.96, 0.04), "4 % of total")])
 def test_the_end_of_a_scale_is_a_plain_number(
     explained: Explanation, tmp_path: Path, shares: tuple[float, float], said: str
 ) -> None:
@@ -171,9 +176,9 @@ def test_what_was_left_out_of_a_text_stands_between_its_halves(explained: Explan
     one = TokenAttribution(
         "x", GRADIENT, pieces, shares, special, (0, 1, 2, 3, 4), output_positions=(0,), truncations=((3, 1234),)
     )
-    assert "1,234 tokens left out" in one.note()
+    assert "1,234 tokens removed" in one.note()
     cut = replace(explained, decision=DecisionAttribution("x", (), (one,)))
-    assert "… 1,234 left out …" in cut.save(tmp_path / "a.svg").read_text("utf-8")
+    assert "… 1,234 removed …" in cut.save(tmp_path / "a.svg").read_text("utf-8")
     page = cut.save(tmp_path / "a.html").read_text("utf-8")
     data = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)[0])
     assert data["decided"]["counted"][0]["tokens"][3] == 1234

@@ -84,7 +84,7 @@ def test_one_layer_and_head_is_another_picture_than_their_mean(tmp_path: Path) -
     one = draw_heatmaps(translation(), tmp_path / "one.svg", title="t", layer=2, head=3).read_text("utf-8")
     mean = draw_heatmaps(translation(), tmp_path / "mean.svg", title="t", layer=2).read_text("utf-8")
     assert "layer 2 of 4, head 3 of 4" in one
-    assert "layer 2 of 4, mean of 4 heads" in mean
+    assert "layer 2 of 4, average over 4 heads" in mean
 
 
 def test_the_large_panel_says_the_weights_of_the_last_cross_layer(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_layers_and_heads_count_from_one(tmp_path: Path) -> None:
     item = attention("cross", TARGET, SOURCE)
     assert np.array_equal(item.view(1, 4), item.weights[0, 3])
     assert np.allclose(item.view(None, 2), item.weights[:, 1].mean(axis=0))
-    for layer, head, words in ((0, 1, "layer"), (5, None, "layer"), (1, 9, "head")):
+    for layer, head, words in ((0, 1, "Layer.*got 0"), (5, None, "Layer.*got 5"), (1, 9, "Head.*got 9")):
         with pytest.raises(RegardError, match=words):
             draw_heatmaps([item], tmp_path / "a.png", title="t", layer=layer, head=head)
 
@@ -138,7 +138,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_broken_weights_are_refused() -> None:
-    with pytest.raises(ValueError, match="tokens"):
+    with pytest.raises(ValueError, match="shape"):
         AttentionMap("cross", "", ("a",), ("b",), np.ones((1, 1, 2, 1)))
     with pytest.raises(RegardError, match="diverged"):
         AttentionMap("cross", "", ("a",), ("b",), np.full((1, 1, 1, 1), np.nan))
@@ -214,7 +214,7 @@ def test_the_numbers_of_a_reading_are_those_of_its_product() -> None:
     assert reading.perplexity == pytest.approx(math.exp(1.0))
     assert reading.bits_per_byte == pytest.approx(3.0 / math.log(2) / 40)
     assert reading.tokens[2].surprisal == pytest.approx(1 / math.log(2)) and reading.uniform_surprisal == 4
-    assert reading.facts()["tokens"] == "3 after 1 that were given"
+    assert reading.facts()["tokens"] == "3 after a prompt of 1"
     with pytest.raises(RegardError, match="empty"):
         TextLikelihood((), 16, 0)
     with pytest.raises(RegardError, match="diverged"):
@@ -237,7 +237,7 @@ def test_the_text_is_drawn_above_the_maps_and_not_beside_a_chosen_head(tmp_path:
     maps = [attention("decoder", SOURCE, SOURCE)]
     reading = expected(*SOURCE)
     with_text = draw_heatmaps(maps, tmp_path / "a.svg", title="t", likelihood=reading).read_text("utf-8")
-    assert "an even guess among 16" in with_text and "perplexity" in with_text
+    assert "uniform over 16 tokens" in with_text and "perplexity" in with_text
     chosen = draw_heatmaps(maps, tmp_path / "b.svg", title="t", layer=1, likelihood=reading).read_text("utf-8")
     assert chosen == draw_heatmaps(maps, tmp_path / "c.svg", title="t", layer=1).read_text("utf-8")
     certain, beyond = (f"fill: {colour}" for colour in (WARM_LIGHT[0], WARM_LIGHT[-1]))
@@ -253,7 +253,7 @@ def test_colours_are_not_stretched_to_a_column_that_gathers_many_keys(tmp_path: 
     assert spread.color_max(even) == pytest.approx(0.2)  # what is even is no peak
     even[0, 0, 0, 3] = 0.9
     assert spread.color_max(even) == pytest.approx(0.9)
-    assert "0.2 of the row's attention" in draw_heatmaps([many], tmp_path / "a.svg", title="t").read_text("utf-8")
+    assert "attention weight (max 0.2)" in draw_heatmaps([many], tmp_path / "a.svg", title="t").read_text("utf-8")
     stored = embedded(write_attention_page([many], tmp_path / "a.html", title="t"))["maps"]
     assert isinstance(stored, list) and stored[0]["gathered"] is True
 
@@ -268,7 +268,7 @@ def test_any_token_can_be_drawn_and_of_a_long_text_the_end(tmp_path: Path) -> No
         assert path.stat().st_size > 10_000
     strip = SurprisalStrip(expected(*(f"␣word{at}" for at in range(2000))), 8.0)
     assert len({token.line for token in strip.boxes}) == MAX_LINES and strip.boxes[-1].index == 1999
-    assert f"the first {strip.boxes[0].index:,} are left out" in strip._subtitle()
+    assert f"first {strip.boxes[0].index:,} tokens not shown" in strip._subtitle()
 
 
 def test_the_page_carries_what_was_expected_and_only_where_there_is_a_text(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_pictures_are_written_and_one_head_is_another_picture(given: Explanation
     assert whole.startswith(b"\x89PNG") and one.startswith(b"\x89PNG") and whole != one
     drawn = given.save(tmp_path / "map.svg").read_text("utf-8")
     assert drawn.startswith("<?xml") and all(piece in drawn for piece in maps(given)["cross"].keys if piece.isalpha())
-    with pytest.raises(RegardError, match="head"):
+    with pytest.raises(RegardError, match="Head"):
         given.save(tmp_path / "none.png", head=3)
     assert not (tmp_path / "none.png").exists()
 
@@ -286,7 +286,7 @@ def test_of_a_long_text_the_last_tokens_are_shown_and_all_before_is_one_column(p
         len(found.queries) == MAX_MAP_TOKENS and found.has_rest_column and found.keys == ("55 before", *found.queries)
     )
     np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
-    assert f"the last {MAX_MAP_TOKENS} tokens" in found.title
+    assert f"last {MAX_MAP_TOKENS} tokens" in found.title
     assert long.likelihood is not None and len(long.likelihood.tokens) == 150 and long.likelihood.first_row == -54
     assert long.likelihood.tokens[54].piece == found.queries[0]
 
@@ -325,8 +325,8 @@ def test_a_text_becomes_picture_and_page(poet: regard.Model, tmp_path: Path) -> 
         found.save(tmp_path / "a.svg").read_text("utf-8"),
         found.save(tmp_path / "b.svg", 1, 2).read_text("utf-8"),
     )
-    assert "an even guess among" in whole and "layer 2 of 2, mean of 2 heads" in whole
-    assert "an even guess among" not in one and "layer 1 of 2, head 2 of 2" in one
+    assert "uniform over" in whole and "layer 2 of 2, average over 2 heads" in whole
+    assert "uniform over" not in one and "layer 1 of 2, head 2 of 2" in one
     text = found.save(tmp_path / "a.html").read_text("utf-8")
     data = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])
     assert [token["rank"] for token in data["reading"]["tokens"]] == [guess.rank for guess in found.likelihood.tokens]

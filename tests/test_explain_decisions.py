@@ -237,7 +237,7 @@ def test_a_class_can_be_named_in_the_stead_of_the_one_that_was_said() -> None:
     assert [one.title for one in counted(named)] == [other, usual.decision.prediction]
     assert np.array_equal(counted(named)[1].fractions, counted(usual)[0].fractions)
     assert (
-        named.title == f"{usual.title} (what counted for {other})"
+        named.title == f"{usual.title} (attribution for {other})"
         and named.decision is not None
         and named.decision.prediction == usual.decision.prediction
     )
@@ -351,7 +351,7 @@ def test_a_gap_is_explained_by_its_likeliest_word_or_a_named_one() -> None:
     found = model.explain(source)
     assert [one.output_positions for one in counted(found)] == [(3,), (6,)]
     assert [one.title for one in counted(found)] == [
-        f"{gap[0]['word']}, gap {number}" for number, gap in enumerate(answer.extra["gaps"], start=1)
+        f"{gap[0]['word']}, mask {number}" for number, gap in enumerate(answer.extra["gaps"], start=1)
     ]
     assert not any(counted(found)[0].special[1:-1])  # a gap stands for a word
     row, token = [2, *ids(model, "the cat [MASK] on the [MASK]"), 3], ids(model, "moon")[0]
@@ -384,7 +384,7 @@ def test_the_likeness_of_two_texts_is_shared_among_the_words_of_both() -> None:
 
     np.testing.assert_allclose(first.fractions, shares_of(model, row, range(5), value), atol=1e-10)
     vectors = [np.array(answer.value) for answer in model.predict(["the cat sat", "a dog"])]
-    assert found.facts["cosine"] == f"{vectors[0] @ vectors[1]:.4f}"
+    assert found.facts["cosine similarity"] == f"{vectors[0] @ vectors[1]:.4f}"
     alone = model.explain("the cat sat")
     assert not counted(alone) and len(counted(alone, ROLLOUT)) == 1
 
@@ -407,7 +407,7 @@ def test_without_room_for_gradients_attention_is_told_all_the_same(monkeypatch: 
     for module in (attribution, decision):
         monkeypatch.setattr(module, "MAX_BYTES", 1000)
     found = model.explain(SENTENCES[0])
-    assert not counted(found) and "left out" in found.facts["gradient × attention"]
+    assert not counted(found) and "not computed" in found.facts["gradient × attention"]
     (alone,) = counted(found, ROLLOUT)  # the same for all classes
     for other in counted(whole, ROLLOUT):
         np.testing.assert_allclose(alone.fractions, other.fractions, atol=1e-12)

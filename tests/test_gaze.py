@@ -18,6 +18,7 @@ import regard
 from regard.errors import RegardError
 from regard.explain.attribution import logit_margin
 from regard.explain.grid_attention import GridAttention, ImageAttention, TokenGrid, query_grid_size, unmerge_patches
+from regard.explain.image_explanation import METHOD_TITLES
 from regard.model import Model
 from regard.nn.recording import record_attention
 from regard.processors.image import ImageProcessor
@@ -220,7 +221,7 @@ def test_an_imagegpt_is_explained_by_the_weights_of_the_published_one(tmp_path: 
             assert np.allclose(own.sum((1, 2)), 1)
     if task == "draw":
         logs = said.logits[0, 16, :11].log_softmax(-1)
-        assert found.facts["its colour"].startswith(f"{100 * float(logs[ids[0, 16]].exp()):.1f} %")
+        assert found.facts["pixel color"].startswith(f"probability {100 * float(logs[ids[0, 16]].exp()):.1f} %")
         middle = model.explain(PICTURE)
         assert middle.query_pixel == (2, 2) and middle.method_maps["roll-out"].ravel()[12:].sum() == 0
 
@@ -282,10 +283,10 @@ def test_every_system_with_attention_is_laid_over_the_picture(system: str, task:
     page = found.save(tmp_path / "a.html").read_text("utf-8")
     data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
     assert len(data["attention"]) == len(data["each"]) == layers and data["lattice"] == list(found.query_grid)
-    assert set(data["about"]) == {*found.method_maps, "attention"} and all(data["about"].values()), (
-        "what each map means is told"
-    )
-    assert data["unit"] == ("pixel" if system == "imagegpt" else "place")
+    assert set(data["about"]) == {*map(METHOD_TITLES.get, found.method_maps), "attention"} and all(
+        data["about"].values()
+    ), "what each map means is told"
+    assert data["unit"] == ("pixel" if system == "imagegpt" else "patch")
     assert found.image_attention is not None
     each = found.image_attention.stages[-1].stored_maps[-1]
     read = np.frombuffer(base64.b64decode(data["each"][-1]["bytes"]), np.uint8).reshape(each.shape) / 255
@@ -293,7 +294,7 @@ def test_every_system_with_attention_is_laid_over_the_picture(system: str, task:
     assert np.allclose(read * most, each, atol=each.max() / 255)
     with pytest.raises(RegardError, match=f"{layers + 1}"):
         found.save(tmp_path / "a.png", layer=layers + 1)
-    with pytest.raises(RegardError, match="head"):
+    with pytest.raises(RegardError, match="Head"):
         found.save(tmp_path / "a.png", head=9)
 
 
@@ -309,7 +310,7 @@ def test_convolutions_have_no_heads_and_are_explained_by_their_last_map() -> Non
     for task in ("classify", "segment", "depth"):
         model = made("resnet", task)
         found = model.requires_grad_(False).explain(PICTURE)
-        assert set(found.method_maps) == {"what counted"} and not found.attention
+        assert set(found.method_maps) == {"grad-cam"} and not found.attention
         with pytest.raises(RegardError, match="attention"):
             found.save("a.png", layer=1)
         with pytest.raises(RegardError, match="attention"):
@@ -360,7 +361,7 @@ def test_what_cannot_be_asked_is_said() -> None:
     model = made("swin", "classify")
     with pytest.raises(RegardError, match="16"):
         model.explain(PICTURE, at=(16, 0))
-    with pytest.raises(RegardError, match="classes"):
+    with pytest.raises(RegardError, match="classifier"):
         made("imagegpt", "draw").explain(PICTURE, "cat")
     with pytest.raises(RegardError, match="--at"):
         parse_position("5")

@@ -215,7 +215,7 @@ def test_what_was_thought_about_is_drawn(run: Path, tmp_path: Path, ending: str)
     assert source.max_steps == 4 and answer.pieces[-1] == "</s>"
     maps = {item.name: item for item in told.maps}
     assert maps["encoder"].layers == max(source.steps) and maps["cross"].layers == max(answer.steps)
-    assert "question" in maps["encoder"].title
+    assert "question" in maps["cross"].title
     path = told.save(tmp_path / f"map.{ending}")
     if ending == "html":
         assert '"thoughts":[{' in path.read_text()

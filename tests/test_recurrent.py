@@ -252,9 +252,9 @@ def test_an_explanation_shows_the_alignment_or_what_words_depended_on(run: Path,
         path = found.save(tmp_path / f"map.{suffix}")
         assert path.stat().st_size > 5000
     drawn, page = (tmp_path / "map.svg").read_text("utf-8"), (tmp_path / "map.html").read_text("utf-8")
-    verb = "looks at" if aligns else "depends on"
-    assert f"each row {verb} the columns" in drawn and "Every layer" not in drawn
-    assert ("What the model looked at" if aligns else "What the words depended on") in page
+    subtitle = "Rows: output tokens. Columns: source tokens." if aligns else "This model has no attention"
+    assert subtitle in drawn and "All layers" not in drawn
+    assert ("<h1>Attention</h1>" if aligns else "Input saliency (gradient norm)") in page
 
 
 def by_differences(model: Model, x: Tensor, read: Tensor, end: int) -> Tensor:

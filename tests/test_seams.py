@@ -15,7 +15,7 @@ def test_the_seam_stands_where_the_middle_was_left_out(pair: bool) -> None:
     model = encoder("classify", [STORY, WORDS], ("bad", "good"), vocab_size=200)
     text = model.require_tokenizer()
     found = model.explain(WORDS, "the cat is a cat" if pair else None)
-    assert found.decision is not None and "cut" in found.facts
+    assert found.decision is not None and "truncated" in found.facts
     (whole,) = text.encode([WORDS])
     for one in found.decision.attributions:
         ((at, lost),) = one.truncations
@@ -41,7 +41,7 @@ def test_the_title_says_which_class_was_asked_about() -> None:
     model = encoder("classify", [STORY], ("bad", "good"), vocab_size=200)
     said = model.predict("the cat").value
     other = {"bad": "good", "good": "bad"}[str(said)]
-    assert model.explain("the cat", other).title == f"the cat → {said} (what counted for {other})"
+    assert model.explain("the cat", other).title == f"the cat → {said} (attribution for {other})"
     assert model.explain("the cat", said).title == f"the cat → {said}"
 
 

@@ -273,6 +273,6 @@ def test_the_lengths_of_documents_are_drawn(folder: Path) -> None:
     report = check(objects("a.jsonl", [*story(1), "\n".join(story(2))]))
     picture = draw_lengths(report.lengths, Path("one.svg"))
     said = picture.read_text()
-    assert "Lengths of documents" in said and "documents 4,001" in said and "longest" not in said
+    assert "Sequence lengths: documents" in said and "4,001 documents" in said and "max_length" not in said
     one = draw_lengths(check(save("b.txt", story(1))).lengths, Path("two.png"))
     assert one.read_bytes().startswith(b"\x89PNG")

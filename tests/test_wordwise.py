@@ -80,7 +80,7 @@ def test_each_word_has_the_weights_with_which_it_was_said(text: TextTokenizer, a
     assert np.allclose(found.maps(), np.mean(means, 0))
     assert np.allclose(found.maps(3), means[2]) and np.allclose(found.maps(3, 2), found.layers[2].weights[1])
     assert np.allclose(found.maps(None, 1), np.mean([layer.weights[0] for layer in found.layers], 0))
-    assert ("looked at, but no place" in explained(text, given).facts) == bool(aside)
+    assert ("attention outside the image grid" in explained(text, given).facts) == bool(aside)
 
 
 def test_words_have_the_probability_of_their_tokens(text: TextTokenizer) -> None:
@@ -93,21 +93,21 @@ def test_words_have_the_probability_of_their_tokens(text: TextTokenizer) -> None
         assert said.probability == pytest.approx(token**many, rel=1e-4)
         assert said.top_k[0][1] == pytest.approx(token, rel=1e-4) and len(said.top_k) == 5
     assert found.attention.words[1].top_k[0][0] == "red"
-    assert float(found.facts["of its end"]) == pytest.approx(token, rel=5e-3)
+    assert float(found.facts["end token probability"]) == pytest.approx(token, rel=5e-3)
 
 
 def test_a_caption_that_is_given_is_read(text: TextTokenizer) -> None:
     found = explained(text, tables(text, (2,)), target=" the cat")
     assert [said.word for said in found.attention.words] == ["the", "cat"]
-    assert found.title == "a picture → the cat"
+    assert found.title == "image → the cat"
     for wrong, told in (("  ", "empty"), ("cat " * 80, "63")):
         with pytest.raises(RegardError, match=told):
             explained(text, tables(text, (2,)), target=wrong)
     model = Captioner(SENTENCE, tables(text, (2,)), GRID, 24, text)
-    with pytest.raises(RegardError, match="asked"):
+    with pytest.raises(RegardError, match="position"):
         model.explain(PICTURE, at=(1, 1))
     model.said = []
-    with pytest.raises(RegardError, match="says"):
+    with pytest.raises(RegardError, match="empty caption"):
         model.explain(PICTURE)
 
 
@@ -121,7 +121,7 @@ def test_a_caption_that_was_broken_off_is_read_as_far_as_it_goes(text: TextToken
         assert [said.word for said in found.attention.words] == SENTENCE.split()
         assert (
             np.allclose(found.attention.maps(), whole.attention.maps(), atol=1e-5)
-            and found.facts["of its end"] == "it was broken off"
+            and "truncated" in found.facts["end token probability"]
         )
 
 
@@ -132,7 +132,10 @@ def test_without_attention_a_word_owes_to_what_makes_it_less_likely_when_hidden(
     model = Captioner("a red star", [], GRID, 64, text)
     found = model.explain(picture)
     (layer,) = found.attention.layers
-    assert layer.weights.shape == (1, 3, OCCLUSION_GRID, OCCLUSION_GRID) and found.attention.method == "counted"
+    assert (
+        layer.weights.shape == (1, 3, OCCLUSION_GRID, OCCLUSION_GRID)
+        and found.attention.method == "occlusion sensitivity"
+    )
     right = np.zeros((OCCLUSION_GRID, OCCLUSION_GRID))
     right[3:5, 3:5] = 0.25  # the four places whose surroundings hold it
     assert np.allclose(layer.weights, right, atol=1e-6)
@@ -199,7 +202,7 @@ def test_even_looks_are_not_bright_and_the_sheet_says_so(tmp_path: Path) -> None
             picture, words, (CaptionLayer("one", np.broadcast_to(weights, (1, len(words), 4, 4))),)
         )
         sheet = draw_caption_attention(saying, tmp_path / "sheet.svg").read_text()
-        assert ("nearly alike" in sheet) is said and "in each picture by itself" in sheet
+        assert ("nearly uniform" in sheet) is said and "scaled per image" in sheet
 
 
 # -- sheets, pages and numbers
@@ -270,13 +273,13 @@ def test_numbers_are_those_that_are_drawn(text: TextTokenizer, tmp_path: Path) -
 def test_layers_and_heads_that_are_not_there_are_refused(text: TextTokenizer, tmp_path: Path) -> None:
     found = explained(text, tables(text, (2,), (3,)))
     for layer, head, told in (
-        (3, None, "layer"),
-        (1, 3, "head"),
-        (None, 3, "head"),
+        (3, None, "Layer"),
+        (1, 3, "Head"),
+        (None, 3, "Head"),
     ):
         with pytest.raises(RegardError, match=told):
             found.save(tmp_path / "sheet.png", layer, head)
-    with pytest.raises(RegardError, match="written"):
+    with pytest.raises(RegardError, match="file type"):
         found.save(tmp_path / "sheet.gif")
     with pytest.raises(RegardError, match="word"):
         CaptionAttention(PICTURE, (), ())

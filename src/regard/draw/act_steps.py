@@ -28,13 +28,13 @@ class ActSteps:
 
     def __post_init__(self) -> None:
         if len(self.pieces) != len(self.steps) or not self.pieces:
-            raise ValueError(f"'{self.title}': {len(self.pieces)} tokens with {len(self.steps)} numbers of steps")
+            raise ValueError(
+                f"'{self.title}': expected one step count per token, got {len(self.steps)} for {len(self.pieces)}"
+            )
 
     def note(self) -> str:
         mean = sum(self.steps) / len(self.steps)
-        return (
-            f"{mean:.1f} steps of {self.max_steps} on average, {min(self.steps)} at least and {max(self.steps)} at most"
-        )
+        return f"{mean:.1f} of {self.max_steps} steps on average (min {min(self.steps)}, max {max(self.steps)})."
 
 
 class ActStepsStrip:
@@ -63,7 +63,7 @@ class ActStepsStrip:
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
         sheet.text(left, top, wrap_text(self.act_steps.title, self.width, 11, 1), size=11, weight="bold")
         left_out = len(self.texts) - len(self.boxes)
-        note = self.act_steps.note() + (f" · the last {left_out:,} are left out" if left_out else "")
+        note = self.act_steps.note() + (f" The last {left_out:,} tokens are not shown." if left_out else "")
         sheet.text(left, top + 0.25, wrap_text(note, self.width, 8.5, 1), size=8.5, color=MUTED)
         axes = sheet.axes(left, top + HEADING, self.width, self.text_height)
         axes.set_xlim(0, self.width)
@@ -71,7 +71,7 @@ class ActStepsStrip:
         axes.axis("off")
         self._draw_tokens(axes)
         most = self.act_steps.max_steps
-        names = ("0", f"{most / 2:g}", f"{most} steps, which is all that there may be")
+        names = ("0", f"{most / 2:g}", f"{most} steps (maximum)")
         sheet.colorbar(
             left, top + HEADING + self.text_height + 0.16, min(2.4, self.width / 3), colormap(WARM_LIGHT), most, names
         )

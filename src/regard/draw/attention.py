@@ -151,13 +151,12 @@ class MatrixPanel:
 
 def make_panel(item: AttentionMap, layer: int, head: int | None, max_size: float) -> MatrixPanel:
     shown = f" · layer {layer} of {item.layers}, " + (
-        f"head {head} of {item.heads}" if head else f"mean of {item.heads} heads" if item.heads > 1 else "its one head"
+        f"head {head} of {item.heads}" if head else f"average over {item.heads} heads" if item.heads > 1 else "1 head"
     )
-    verb = "depends on" if item.is_gradient else "looks at"
     matrix = item.view(layer, head)
     return MatrixPanel(
         title=item.title,
-        subtitle=f"each row {verb} the columns" + ("" if item.is_single else shown),
+        subtitle=item.description if item.is_single else item.description.removesuffix(".") + shown,
         rows=tuple(label(token) for token in item.queries),
         columns=tuple(label(token) for token in item.keys),
         matrix=matrix,
@@ -176,19 +175,11 @@ class LayerPanel:
         self.width = width
         rows, keys = tuple(label(token) for token in item.queries), tuple(label(token) for token in item.keys)
         matrix = item.view(1, None)
-        note = f"each row is a layer and looks at the columns · mean of {item.heads} heads"
+        note = f"{item.description} Average over {item.heads} heads." if item.heads > 1 else item.description
         self.panel = MatrixPanel(
-            item.title,
-            note,
-            rows,
-            keys,
-            matrix,
-            item.color_max(matrix),
-            width - 1.6,
-            sqrt_scale=item.sqrt_scale,
-            max_cell=0.36,
-            min_row_height=0.17,
-        )
+            item.title, note, rows, keys, matrix, item.color_max(matrix), width - 1.6,
+            sqrt_scale=item.sqrt_scale, max_cell=0.36, min_row_height=0.17,
+        )  # fmt: skip
 
     @property
     def height(self) -> float:
@@ -234,7 +225,7 @@ def _draw_overview(
     heading, below = 0.95, 0.2  # room above each mosaic for three lines and the numbers, and for a gap beneath it
     fitting = (main.height - len(maps) * (heading + below)) / sum(shapes)
     side = max(2.2, 0.17 * max(item.heads for item in maps), min(fitting, MAX_MOSAIC_WIDTH))
-    names = [item.title if len(maps) > 1 else "Every layer and head" for item in maps]
+    names = [item.title if len(maps) > 1 else "All layers and heads" for item in maps]
     titles = [wrap_text(text, side + 0.2, 9, max_lines=3) for text in names]
     above = heading - 0.17 * (2 - max(text.count("\n") for text in titles))
     mosaics = above * len(maps) + side * sum(shapes) + below * (len(maps) - 1)
@@ -253,7 +244,7 @@ def _draw_overview(
         sheet.text(left - 0.18, down, name, size=9, weight="bold")
         draw_mosaic(sheet.axes(left, down + above, side, side * shape), item)
         down += above + side * shape + below
-    note = wrap_text("Darker is more, by the square root of the weight; one scale for each map.", side + 0.2, 7.5, 3)
+    note = wrap_text("Color: √weight, scaled per map.", side + 0.2, 7.5, 3)
     sheet.text(left - 0.18, down, note, size=7.5, color=MUTED)
     return sheet
 
@@ -281,8 +272,8 @@ def draw_panel(sheet: Sheet, panel: MatrixPanel, left: float, top: float, width:
     if panel.cell >= 0.34:
         _draw_values(axes, panel)
     half = f"{most / 4:.2g}" if panel.sqrt_scale else f"{most / 2:.2g}"
-    unit = "of what the row depends on" if panel.is_gradient else "of the row's attention"
-    names = ("0", half, f"{most:.2g} {unit}" + (", by the square root" if panel.sqrt_scale else ""))
+    unit = "fraction of the gradient norm" if panel.is_gradient else "attention weight"
+    names = ("0", half, f"{unit} (max {most:.2g})" + (", √ scale" if panel.sqrt_scale else ""))
     sheet.colorbar(left + panel.left, top + matrix_top + high + 0.22, min(wide, 2.4), colormap(LIGHT), most, names)
 
 
@@ -333,7 +324,7 @@ def draw_mosaic(axes: Axes, item: AttentionMap) -> None:
     axes.set_xticks(heads + 0.5, [str(number + 1) for number in heads], size=size)
     axes.set_yticks(-(layers + 0.5) * tall, [str(number + 1) for number in layers], size=size)
     axes.tick_params(length=0, pad=2)
-    axes.set_xlabel("heads across, layers down", size=7.5, loc="left", labelpad=3)
+    axes.set_xlabel("columns: heads, rows: layers", size=7.5, loc="left", labelpad=3)
     axes.xaxis.set_label_position("top")
     for side in axes.spines.values():
         side.set_visible(False)

@@ -32,19 +32,21 @@ class AttentionMap:
     row_kind: Literal["tokens", "layers"] = "tokens"
     """what the rows are; where they are layers, there is one layer only"""
     is_gradient: bool = False
-    """whether rows say how far they depend on the columns, by gradients: of systems that do not look"""
+    """whether the weights are gradient norms, for models without attention"""
+    description: str = "Rows: queries. Columns: keys."
+    """subtitle of the map"""
 
     def __post_init__(self) -> None:
         shape = self.weights.shape
         if len(shape) != 4 or shape[2:] != (len(self.queries), len(self.keys)):
             wanted = f"(layers, heads, {len(self.queries)}, {len(self.keys)})"
-            raise ValueError(f"attention map '{self.name}': weights are {shape}, the tokens ask for {wanted}")
+            raise ValueError(f"attention map '{self.name}': expected weights of shape {wanted}, got {shape}")
         if 0 in shape:
-            raise RegardError(f"attention map '{self.name}' is empty: there are no tokens, layers or heads to draw.")
+            raise RegardError(f"Attention map '{self.name}' is empty: no tokens, layers or heads to draw.")
         if not np.isfinite(self.weights).all():
             raise RegardError(
-                f"attention map '{self.name}' holds values that are not numbers (NaN or infinite): "
-                "the model has diverged, and there is nothing true to draw."
+                f"Attention map '{self.name}' contains NaN or infinite values: the model has diverged. "
+                "No figure was drawn."
             )
 
     @property
@@ -70,9 +72,9 @@ class AttentionMap:
 
     def view(self, layer: int | None, head: int | None) -> NDArray[np.float64]:
         """One (query, key) matrix. Layers and heads count from 1, as every picture labels them; None is the mean."""
-        for what, number, many in (("layer", layer, self.layers), ("head", head, self.heads)):
+        for what, number, many in (("Layer", layer, self.layers), ("Head", head, self.heads)):
             if number is not None and not 1 <= number <= many:
-                raise RegardError(f"attention map '{self.name}' has no {what} {number}: choose from 1 to {many}.")
+                raise RegardError(f"{what} of attention map '{self.name}' must be between 1 and {many}, got {number}.")
         layers = slice(None) if layer is None else slice(layer - 1, layer)
         heads = slice(None) if head is None else slice(head - 1, head)
         mean: NDArray[np.float64] = self.weights[layers, heads].mean(axis=(0, 1), dtype=np.float64)
@@ -82,5 +84,5 @@ class AttentionMap:
 def sort_cross_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
     """The order of interest: attention across two texts before attention within one."""
     if not maps:
-        raise RegardError("there is no attention map to draw.")
+        raise RegardError("No attention map to draw.")
     return tuple(sorted(maps, key=lambda item: item.name != "cross"))

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from regard.errors import RegardError
 
 GRADIENT: Final = "gradient × attention"
-ROLLOUT: Final = "attention rolled out"
+ROLLOUT: Final = "attention rollout"
 
-PROBABILITIES_TITLE: Final = "How likely each answer was"
+PROBABILITIES_TITLE: Final = "Class probabilities"
 
 CHUNK_TOKENS: Final = 24
 """Tokens that are shown or left out together."""
@@ -45,15 +45,18 @@ class TokenAttribution:
     """the map of the same tokens"""
     truncations: tuple[tuple[int, int], ...] = ()
     """tokens before which others were left out because the text was too long, and how many"""
+    target_kind: str = ""
+    """kind of the explained output, for example `class`"""
 
     def __post_init__(self) -> None:
         many = {len(self.pieces), len(self.fractions), len(self.special), len(self.words)}
         if len(many) > 1 or not self.pieces:
-            raise ValueError(f"'{self.title}': pieces, shares, marks and words of {sorted(many)} tokens")
+            raise ValueError(
+                f"'{self.title}': pieces, fractions, special and words must have one length, got {sorted(many)}"
+            )
         if not np.isfinite(self.fractions).all():
             raise RegardError(
-                "what counted for the answer are no numbers (NaN or infinite): the model has diverged, and there is "
-                "nothing true to draw."
+                "Attribution contains NaN or infinite values: the model has diverged. No figure was drawn."
             )
 
     @cached_property
@@ -75,12 +78,27 @@ class TokenAttribution:
 
     @property
     def heading(self) -> str:
-        """Gradients are of one answer; what attention brought is there whatever was answered."""
-        return f"What counted for ‘{self.title}’" if self.method == GRADIENT else f"What reached {self.output_names}"
+        """The name of the method and of the explained output. Rollout is independent of the prediction."""
+        if self.method == GRADIENT:
+            return f"Attribution for {self.target_kind} ‘{self.title}’ (gradient × attention)".replace("  ", " ")
+        return f"Attention rollout to {self.output_names}"
+
+    @property
+    def description(self) -> str:
+        """One sentence about the method, with the paper."""
+        if self.method == GRADIENT:
+            return (
+                f"How much each token contributed to this {self.target_kind or 'output'}: attention weighted by its "
+                "gradient, accumulated over layers (Chefer et al. 2021)."
+            )
+        return (
+            f"How much of each input token is mixed into {self.output_names} after all layers "
+            f"(Abnar & Zuidema 2020). Independent of the {self.target_kind or 'prediction'}."
+        )
 
     @property
     def unit(self) -> str:
-        return "of all that counted" if self.method == GRADIENT else "of all that reached it"
+        return "of total attribution" if self.method == GRADIENT else "of total rollout weight"
 
     @property
     def output_names(self) -> str:
@@ -105,14 +123,14 @@ class TokenAttribution:
         return [(self.word_at(self.words.index(int(word))), float(sums[word])) for word in best if sums[word] > 0]
 
     def note(self) -> str:
-        """Where it was read, and what counted most."""
-        asked = f"{self.method}, read at {self.output_names}" if self.method == GRADIENT else self.method
-        special = f"special tokens took {percent(self.special_fraction)}, hatched" if any(self.special) else ""
+        """Output position, truncation, special tokens, and the words with the largest fractions."""
+        output = f"output position: {self.output_names}" if self.method == GRADIENT and self.output_positions else ""
+        special = f"special tokens: {percent(self.special_fraction)} (hatched)" if any(self.special) else ""
         best = ", ".join(f"{word} {percent(share)}" for word, share in self.top_words(3))
         lost = sum(many for _, many in self.truncations)
-        cut = f"too long: {lost:,} token{'s'[: lost > 1]} left out" if lost else ""
+        cut = f"truncated: {lost:,} token{'s'[: lost > 1]} removed" if lost else ""
         return " · ".join(
-            part for part in (asked, cut, special, f"most: {best}" if best else "no word counted") if part
+            part for part in (output, cut, special, f"top tokens: {best}" if best else "no token contributed") if part
         )
 
     def top_passages(self, max_tokens: int) -> list[tuple[int, int]]:

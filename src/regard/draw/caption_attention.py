@@ -33,7 +33,7 @@ MIN_IMAGE_SIDE: Final = 320
 """Pixels that a small picture is enlarged to, so that light falls smoothly on it."""
 MIN_UNIFORM_MULTIPLE: Final = 4
 """The brightest light is so many even shares at least: what is looked at evenly looks so."""
-UNIFORM_NOTE: Final = "; dim: all places nearly alike"
+UNIFORM_NOTE: Final = "; dim: nearly uniform"
 MIN_BRIGHTNESS: Final = 0.38
 """How much of a picture is seen where nothing was looked at."""
 LIGHT_COLOR: Final = (255, 178, 92)
@@ -62,15 +62,15 @@ class CaptionAttention:
     image: ImageArray
     words: tuple[CaptionWord, ...]
     layers: tuple[CaptionLayer, ...]
-    method: str = "was looked at"
-    """shares of what they are: of what was looked at"""
+    method: str = "attention"
+    """name of the weights"""
 
     def __post_init__(self) -> None:
         if not self.words or not self.layers:
-            raise RegardError("there is no word to draw, or nothing that was looked at.")
+            raise RegardError("No words or no attention layers to draw.")
         shapes = {layer.weights.shape[1:] for layer in self.layers}
         if len(shapes) > 1 or next(iter(shapes))[0] != len(self.words):
-            raise ValueError(f"{len(self.words)} words cannot have looked over {shapes}")
+            raise ValueError(f"expected the maps of {len(self.words)} words in every layer, got shapes {shapes}")
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -80,19 +80,19 @@ class CaptionAttention:
     def maps(self, layer: int | None = None, head: int | None = None) -> Weights:
         """(words, rows, columns) of one layer and head, counted from 1; None: the mean of all."""
         if layer is not None and not 1 <= layer <= len(self.layers):
-            raise RegardError(f"there is no layer {layer}: there are {len(self.layers)}, counted from 1.")
+            raise RegardError(f"Layer must be between 1 and {len(self.layers)}, got {layer}.")
         chosen = self.layers if layer is None else (self.layers[layer - 1],)
         most = min(len(one.weights) for one in chosen)
         if head is not None and not 1 <= head <= most:
-            raise RegardError(f"there is no head {head}: there are {most}, counted from 1.")
+            raise RegardError(f"Head must be between 1 and {most}, got {head}.")
         means = [one.weights.mean(0) if head is None else one.weights[head - 1] for one in chosen]
         return np.mean(means, axis=0)
 
     def describe_selection(self, layer: int | None, head: int | None) -> str:
         """Which layers and heads these are, in words; nothing where there is but one."""
         many, heads = len(self.layers), len(self.layers[(layer or 1) - 1].weights)
-        first = f"mean of {many} layers" if layer is None else f"layer {layer} of {many}"
-        second = f"mean of {heads} heads" if head is None else f"head {head} of {heads}"
+        first = f"average over {many} layers" if layer is None else f"layer {layer} of {many}"
+        second = f"average over {heads} heads" if head is None else f"head {head} of {heads}"
         return ", ".join([*([first] if many > 1 else []), *([second] if heads > 1 else [])])
 
 
@@ -147,7 +147,7 @@ def draw_caption_attention(
     width = max(across * (side + GAP) - GAP, 4.6)
     lines = wrap_text(title, width, 13, 3)
     under = "\n".join(
-        text for text in (attention.describe_selection(layer, head), wrap_text(subtitle, width, 8.5, 2)) if text
+        text for text in (attention.describe_selection(layer, head), wrap_text(subtitle, width, 8.5, 3)) if text
     )
     top = MARGIN + 0.24 * (lines.count("\n") + 1) * bool(lines) + 0.17 * (under.count("\n") + 1) * bool(under)
     rows = -(-many // across)
@@ -161,7 +161,7 @@ def draw_caption_attention(
             own = picture if said is None else spotlight(picture, maps[number - 1], brightness_max(maps[number - 1]))
             _draw_word(sheet, own, (left, down, side, tall), said)
         even = any(brightness_max(own) > own.max() for own in maps)
-        told = f"what {attention.method} most is brightest, in each picture by itself" + UNIFORM_NOTE * even
+        told = f"Brightness: {attention.method}, scaled per image" + UNIFORM_NOTE * even
         _draw_scale(sheet, top + rows * (HEAD_HEIGHT + tall + GAP) + 0.06, told)
         return sheet.save(path, ending)
 
@@ -172,7 +172,7 @@ def _draw_word(
     left, top, side, tall = at
     chance = "" if said is None else _percent(said.probability)
     room = int((side - (len(chance) + 1) * CHAR_WIDTH_PER_POINT * 8) / (CHAR_WIDTH_PER_POINT * 10.5))
-    word = "the picture" if said is None else label(said.word, max(room, 3))
+    word = "image" if said is None else label(said.word, max(room, 3))
     axes = sheet.axes(left, top, side, HEAD_HEIGHT + tall)
     axes.set_axis_off()
     quiet = said is None

@@ -30,12 +30,12 @@ class CaptionSample(NamedTuple):
 
 
 def draw_captions(
-    samples: Sequence[CaptionSample], path: Path, title: str = "What was said, and what a person said"
+    samples: Sequence[CaptionSample], path: Path, title: str = "Generated and reference captions"
 ) -> Path:
     """Into a .png or .svg file."""
     ending = check_suffix(path, (".png", ".svg"))
     if not samples:
-        raise RegardError("there is no picture to draw.")
+        raise RegardError("No images to draw.")
     many, rows, top = min(len(samples), COLUMNS), -(-len(samples) // COLUMNS), MARGIN + 0.4
     width = max(2 * MARGIN + many * (IMAGE_WIDTH + GAP) - GAP, 5.0)
     with figure_style():
@@ -58,7 +58,7 @@ def _draw_sample(sheet: Sheet, one: CaptionSample, left: float, top: float) -> N
     axes.set_yticks([])
     for edge in axes.spines.values():
         edge.set(edgecolor=LINE, linewidth=0.6)
-    said = wrap_text(one.prediction, IMAGE_WIDTH, 8.5, MAX_LINES) if one.prediction.strip() else "(nothing)"
+    said = wrap_text(one.prediction, IMAGE_WIDTH, 8.5, MAX_LINES) if one.prediction.strip() else "(empty)"
     sheet.text(left, top + IMAGE_HEIGHT + 0.08, said, size=8.5, color=ACCENT, weight="bold")
     down = 0.08 + 0.165 * (said.count("\n") + 1) + 0.04
     sheet.text(

@@ -42,7 +42,9 @@ def draw_class_counts(class_counts: Sequence[ClassCounts], path: Path) -> Path:
         for (spread, rows), high in zip(tables, highs, strict=True):
             sheet.text(MARGIN, top - 0.1, spread.title[:1].upper() + spread.title[1:], size=13, weight="bold")
             if len(rows) > MAX_CLASSES:
-                sheet.text(MARGIN, top + 0.18, f"the {MAX_CLASSES} most frequent of {len(rows):,}", size=9, color=MUTED)
+                sheet.text(
+                    MARGIN, top + 0.18, f"{MAX_CLASSES} most frequent of {len(rows):,} classes", size=9, color=MUTED
+                )
             _draw_bars(sheet.axes(left, top + 0.5, PLOT_WIDTH, high), rows[:MAX_CLASSES])
             beside = sheet.axes(left + PLOT_WIDTH, top + 0.5, COLUMN_WIDTH * (1 + both), high)
             _draw_numbers(beside, rows[:MAX_CLASSES], spread, both)

@@ -8,12 +8,12 @@ const upright = { x: 0, y: 1, z: 2 }[data.up], highest = data.sides[upright] || 
 const ramps = { height: ramp(data.ramps.height), certainty: ramp(data.ramps.certainty) };
 
 const WAYS = {
-  class: { title: "What it was taken for", of: (n) => palette[said[n]] },
-  truth: { title: "What it is", of: (n) => right[n] === NONE ? grey : palette[right[n]] },
-  wrong: { title: "Where it is wrong", of: (n) => right[n] === NONE ? grey : right[n] === said[n] ? fine : fault, large: (n) => right[n] !== NONE && right[n] !== said[n] ? 1.4 : 1 },
-  colours: { title: "Its own colours", of: (n) => [own[3 * n], own[3 * n + 1], own[3 * n + 2]] },
+  class: { title: "Prediction", of: (n) => palette[said[n]] },
+  truth: { title: "Label", of: (n) => right[n] === NONE ? grey : palette[right[n]] },
+  wrong: { title: "Errors", of: (n) => right[n] === NONE ? grey : right[n] === said[n] ? fine : fault, large: (n) => right[n] !== NONE && right[n] !== said[n] ? 1.4 : 1 },
+  colours: { title: "Original color", of: (n) => [own[3 * n], own[3 * n + 1], own[3 * n + 2]] },
   height: { title: "Height", of: (n) => ramps.height(packed[3 * n + upright] / 65535 / highest), ends: () => { const low = data.low[upright]; return [low, low + 65535 * data.step * highest].map((value) => Number(value.toPrecision(3))); } },
-  certainty: { title: "How sure it was", of: (n) => ramps.certainty(sure[n] / 255), ends: () => ["0 %", "100 %"] },
+  certainty: { title: "Confidence", of: (n) => ramps.certainty(sure[n] / 255), ends: () => ["0 %", "100 %"] },
 };
 const listed = data.shares.map(([number]) => number);
 const kindOf = (n) => state.way === "truth" ? right[n] : said[n];
@@ -40,12 +40,12 @@ function show() {
     button.setAttribute("aria-pressed", !hidden.has(number));
     button.style.setProperty("--share", `${100 * share}%`); button.querySelector("small").textContent = percent(share);
   }
-  find("#of").textContent = state.way === "truth" ? "in truth" : data.truths ? "in the answer" : "";
+  find("#of").textContent = state.way === "truth" ? "(label)" : data.truths ? "(prediction)" : "";
   const left = listed.filter((number) => !hidden.has(number)).length;
-  find("#shown").textContent = left < listed.length ? `${left} of ${listed.length} classes are shown` : state.way === "wrong" ? data.mistakes : "";
+  find("#shown").textContent = left < listed.length ? `${left} of ${listed.length} classes shown` : state.way === "wrong" ? data.mistakes : "";
   paint();
 }
-for (const name of data.ways) option(find("#ways"), name, () => { state.way = name; show(); }).dataset.way = name;
+for (const name of data.ways) option(find("#ways"), WAYS[name].title, () => { state.way = name; show(); }).dataset.way = name;
 find("#ways").hidden = data.ways.length < 2;
 
 const group = made("div", "group"), list = made("ol", "classes");
@@ -53,16 +53,16 @@ const name = made("span", "name", "Classes "), of = made("small");
 of.id = "of"; name.append(of); group.append(name, list);
 for (const number of listed) {
   const item = made("li"), button = option(item, "", () => { hidden.has(number) ? hidden.delete(number) : hidden.add(number); show(); });
-  button.dataset.number = number; button.title = "show or hide";
+  button.dataset.number = number; button.title = "Show or hide";
   button.style.setProperty("--own", `rgb(${palette[number]})`);
   button.append(made("i"), made("b", "", data.labels[number]), made("small"), made("u"));
   button.ondblclick = () => { hidden.clear(); for (const other of listed) if (other !== number) hidden.add(other); show(); };
   list.append(item);
 }
 const whole = made("div", "buttons whole");
-option(whole, "all", () => { hidden.clear(); show(); });
-option(whole, "none", () => { for (const number of listed) hidden.add(number); show(); });
-group.append(whole, made("p", "hint", "A click shows or hides a class, a double click shows it alone."));
+option(whole, "All", () => { hidden.clear(); show(); });
+option(whole, "None", () => { for (const number of listed) hidden.add(number); show(); });
+group.append(whole, made("p", "hint", "Click to show or hide a class, double-click to show only this class."));
 find("#choose").append(group);
 
 let ringed = -1;
@@ -70,7 +70,7 @@ stage.pointed = (n, event) => {
   if (n !== ringed) { ringed = n; stage.draw(); }
   if (n < 0) return told(event, []);
   const lines = [data.labels[said[n]] + (sure ? ` · ${percent(sure[n] / 255)}` : "")];
-  if (right) lines.push(right[n] === NONE ? "what it is is not known" : right[n] === said[n] ? "which is right" : `is: ${data.labels[right[n]]}`);
+  if (right) lines.push(right[n] === NONE ? "no label" : right[n] === said[n] ? "correct" : `label: ${data.labels[right[n]]}`);
   told(event, [...lines, coordinates(n)]);
 };
 stage.after = (pen, at) => {
@@ -80,7 +80,7 @@ stage.after = (pen, at) => {
 };
 for (const [number, share] of data.shares) {
   const item = made("li");
-  item.append(made("b", "", data.labels[number]), made("span", "", ` ${percent(share)} of the points${data.truths ? `, in truth ${percent(data.truths[number])}` : ""}${data.overlap ? `, overlap with the truth ${data.overlap[number] === null ? "–" : percent(data.overlap[number])}` : ""}`));
+  item.append(made("b", "", data.labels[number]), made("span", "", ` ${percent(share)} of the points${data.truths ? `, label ${percent(data.truths[number])}` : ""}${data.overlap ? `, IoU ${data.overlap[number] === null ? "–" : percent(data.overlap[number])}` : ""}`));
   find("#words ol").append(item);
 }
 show();

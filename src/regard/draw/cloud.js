@@ -7,29 +7,29 @@ const made = (tag, className, text) => Object.assign(document.createElement(tag)
 const clamp = (value, low, top) => Math.min(Math.max(value, low), top);
 const bytes = (text) => { const signs = atob(text), found = new Uint8Array(signs.length); for (let n = 0; n < signs.length; n++) found[n] = signs.charCodeAt(n); return found; };
 const numbers = (text, kind) => new kind(bytes(text).buffer);
-const rgb = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-const PLAIN = 64; // the fourth number of a colour: how large a point is, so much is plain; 0 is hidden
+const rgb = (color) => [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
+const PLAIN = 64; // the fourth number of a color: how large a point is, so much is plain; 0 is hidden
 const FOCAL = 3, NEAR = 0.02, REACH = 14, BEFORE = 0.15;
 
-// Colours between evenly spaced stops; shares go from 0 to 1.
+// Colors between evenly spaced stops; shares go from 0 to 1.
 function ramp(stops) {
-  const colours = stops.map(rgb);
+  const colors = stops.map(rgb);
   return (share) => {
-    const at = clamp(share, 0, 1) * (colours.length - 1), low = Math.min(Math.floor(at), colours.length - 2), part = at - low;
-    return colours[low].map((value, channel) => value + part * (colours[low + 1][channel] - value));
+    const at = clamp(share, 0, 1) * (colors.length - 1), low = Math.min(Math.floor(at), colors.length - 2), part = at - low;
+    return colors[low].map((value, channel) => value + part * (colors[low + 1][channel] - value));
   };
 }
 
 const VERTEX = `#version 300 es
-in vec3 place; in vec4 colour;
-uniform mat3 turned; uniform vec3 centre; uniform vec3 lens; uniform float size; uniform vec2 depths;
+in vec3 place; in vec4 color;
+uniform mat3 turned; uniform vec3 center; uniform vec3 lens; uniform float size; uniform vec2 depths;
 out vec3 shade;
 void main() {
-  vec3 seen = turned * (place - centre); seen.z += lens.z;
-  float part = colour.a * 255.0 / ${PLAIN}.0;
-  shade = colour.rgb;
+  vec3 seen = turned * (place - center); seen.z += lens.z;
+  float part = color.a * 255.0 / ${PLAIN}.0;
+  shade = color.rgb;
   if (part == 0.0 || seen.z <= depths.x) { gl_Position = vec4(2, 2, 2, 1); gl_PointSize = 1.0; return; }
-  float z = part > 1.2 ? max(seen.z - ${BEFORE}, depths.x) : seen.z; // what is meant is not covered by its neighbours
+  float z = part > 1.2 ? max(seen.z - ${BEFORE}, depths.x) : seen.z; // selected points are in front of their neighbors
   float deep = ((depths.y + depths.x) * z - 2.0 * depths.x * depths.y) / (depths.y - depths.x) / z;
   gl_Position = vec4(lens.xy * seen.xy, deep * seen.z, seen.z);
   gl_PointSize = clamp(size * part / seen.z, 1.5, 60.0);
@@ -41,7 +41,7 @@ const WHOLE = `#version 300 es
 void main() { gl_Position = vec4(vec2(gl_VertexID & 1, gl_VertexID >> 1) * 4.0 - 1.0, 0, 1); }`;
 // What stands before something else throws a dark edge on it: without normals this is what tells depth.
 const EDGES = `#version 300 es
-precision highp float; uniform sampler2D colours, deep; uniform vec2 depths; uniform vec3 paper; uniform int wide; out vec4 seen;
+precision highp float; uniform sampler2D colors, deep; uniform vec2 depths; uniform vec3 paper; uniform int wide; out vec4 seen;
 float far(ivec2 at) {
   float z = texelFetch(deep, clamp(at, ivec2(0), textureSize(deep, 0) - 1), 0).r;
   return z == 1.0 ? 0.0 : log2(2.0 * depths.x * depths.y / (depths.y + depths.x - (2.0 * z - 1.0) * (depths.y - depths.x)));
@@ -55,7 +55,7 @@ void main() {
     ivec2 there = at + wide * steps[n];
     if (texelFetch(deep, clamp(there, ivec2(0), textureSize(deep, 0) - 1), 0).r < 1.0) sum += max(0.0, own - far(there));
   }
-  seen = vec4(texelFetch(colours, at, 0).rgb * (0.35 + 0.65 * exp(-9.0 * sum)), 1);
+  seen = vec4(texelFetch(colors, at, 0).rgb * (0.35 + 0.65 * exp(-9.0 * sum)), 1);
 }`;
 
 // Draws by WebGL 2; what it needs is made once.
@@ -64,7 +64,7 @@ class Glass {
     const gl = this.gl = canvas.getContext("webgl2", { antialias: false, alpha: false, preserveDrawingBuffer: true });
     if (!gl) throw new Error("no WebGL");
     this.points = this.program(VERTEX, FRAGMENT); this.edges = this.program(WHOLE, EDGES);
-    this.buffers = ["place", "colour"].map((name) => {
+    this.buffers = ["place", "color"].map((name) => {
       const at = gl.getAttribLocation(this.points, name), buffer = gl.createBuffer();
       gl.bindBuffer(gl.ARRAY_BUFFER, buffer); gl.enableVertexAttribArray(at);
       if (name === "place") { gl.bufferData(gl.ARRAY_BUFFER, places, gl.STATIC_DRAW); gl.vertexAttribPointer(at, 3, gl.FLOAT, false, 0, 0); }
@@ -98,18 +98,18 @@ class Glass {
     });
     gl.viewport(0, 0, wide, high);
   }
-  paint(colours) { const gl = this.gl; gl.bindBuffer(gl.ARRAY_BUFFER, this.buffers[1]); gl.bufferData(gl.ARRAY_BUFFER, colours, gl.DYNAMIC_DRAW); }
+  paint(colors) { const gl = this.gl; gl.bindBuffer(gl.ARRAY_BUFFER, this.buffers[1]); gl.bufferData(gl.ARRAY_BUFFER, colors, gl.DYNAMIC_DRAW); }
   draw(view, paper) {
     const gl = this.gl, put = (program, name) => gl.getUniformLocation(program, name);
     gl.bindFramebuffer(gl.FRAMEBUFFER, this.frame); gl.useProgram(this.points);
     gl.enable(gl.DEPTH_TEST); gl.clearColor(0, 0, 0, 1); gl.clear(gl.COLOR_BUFFER_BIT | gl.DEPTH_BUFFER_BIT);
     const [r, u, f] = view.axes;
     gl.uniformMatrix3fv(put(this.points, "turned"), false, [r[0], u[0], f[0], r[1], u[1], f[1], r[2], u[2], f[2]]);
-    gl.uniform3fv(put(this.points, "centre"), view.centre); gl.uniform3f(put(this.points, "lens"), FOCAL / view.ratio, FOCAL, view.far);
+    gl.uniform3fv(put(this.points, "center"), view.center); gl.uniform3f(put(this.points, "lens"), FOCAL / view.ratio, FOCAL, view.far);
     gl.uniform1f(put(this.points, "size"), view.size); gl.uniform2f(put(this.points, "depths"), ...view.depths);
     gl.drawArrays(gl.POINTS, 0, this.many);
     gl.bindFramebuffer(gl.FRAMEBUFFER, null); gl.useProgram(this.edges); gl.disable(gl.DEPTH_TEST);
-    this.maps.forEach((map, n) => { gl.activeTexture(gl.TEXTURE0 + n); gl.bindTexture(gl.TEXTURE_2D, map); gl.uniform1i(put(this.edges, ["colours", "deep"][n]), n); });
+    this.maps.forEach((map, n) => { gl.activeTexture(gl.TEXTURE0 + n); gl.bindTexture(gl.TEXTURE_2D, map); gl.uniform1i(put(this.edges, ["colors", "deep"][n]), n); });
     gl.activeTexture(gl.TEXTURE0);
     gl.uniform2f(put(this.edges, "depths"), ...view.depths); gl.uniform3fv(put(this.edges, "paper"), paper.map((value) => value / 255));
     gl.uniform1i(put(this.edges, "wide"), Math.max(1, Math.round(view.dots)));
@@ -121,17 +121,17 @@ class Glass {
 class Pencil {
   constructor(canvas, places) { this.pen = canvas.getContext("2d"); this.places = places; }
   resize(wide, high) { this.sheet = this.pen.createImageData(wide, high); this.deep = new Float32Array(wide * high); }
-  paint(colours) { this.colours = colours; }
+  paint(colors) { this.colors = colors; }
   draw(view, paper) {
     const { width, height, data: out } = this.sheet, deep = this.deep.fill(Infinity), ink = new Uint32Array(out.buffer);
     ink.fill(0xff000000 | paper[2] << 16 | paper[1] << 8 | paper[0]);
     for (let n = 0; n < this.places.length / 3; n++) {
-      const large = this.colours[4 * n + 3] / PLAIN;
+      const large = this.colors[4 * n + 3] / PLAIN;
       if (!large) continue;
       const at = view.seen(n), x = at[0], y = at[1], z = at[2], order = z - (large > 1.2 ? BEFORE : 0);
       if (z <= view.depths[0]) continue;
       const side = clamp(view.size * large / z, 1, 40) | 0 || 1, left = Math.round(x * width - side / 2), top = Math.round(y * height - side / 2);
-      const dark = 1 - 0.5 * clamp((z - view.far) / 2 + 0.3, 0, 1), from = 4 * n, c = this.colours;
+      const dark = 1 - 0.5 * clamp((z - view.far) / 2 + 0.3, 0, 1), from = 4 * n, c = this.colors;
       const own = 0xff000000 | (c[from + 2] * dark) << 16 | (c[from + 1] * dark) << 8 | (c[from] * dark);
       for (let row = Math.max(top, 0); row < Math.min(top + side, height); row++)
         for (let column = Math.max(left, 0); column < Math.min(left + side, width); column++) {
@@ -160,7 +160,7 @@ class Stage {
   // From where it is looked at: what is meant (all points, unless it is said) fills its part of the view.
   frame(near = 0) {
     const least = Math.max(this.least, near);
-    this.far = 3.3; this.centre = this.meant ? [0, 1, 2].map((axis) => this.places[3 * this.meant[0] + axis]) : [0, 0, 0];
+    this.far = 3.3; this.center = this.meant ? [0, 1, 2].map((axis) => this.places[3 * this.meant[0] + axis]) : [0, 0, 0];
     const many = this.meant ? this.meant.length : this.many, step = Math.ceil(many / 5000);
     for (let times = 0; times < 4 && this.wide; times++) {
       const view = this.view(), low = [Infinity, Infinity], top = [-Infinity, -Infinity];
@@ -181,26 +181,26 @@ class Stage {
     this.now();
   }
   view() {
-    const { turn, tilt, far, centre } = this, flat = Math.cos(tilt);
+    const { turn, tilt, far, center } = this, flat = Math.cos(tilt);
     const f = [-flat * Math.cos(turn), -flat * Math.sin(turn), -Math.sin(tilt)], r = [-Math.sin(turn), Math.cos(turn), 0];
     const u = [r[1] * f[2] - r[2] * f[1], r[2] * f[0] - r[0] * f[2], r[0] * f[1] - r[1] * f[0]];
     const ratio = this.wide / this.high, narrow = Math.min(ratio, 1), p = this.places;
-    const size = 1.1 * this.grain * this.spacing * FOCAL * this.canvas.height / 2 * narrow, view = { axes: [r, u, f], centre, far, ratio, size, dots: this.dots, depths: [NEAR, far + REACH] };
+    const size = 1.1 * this.grain * this.spacing * FOCAL * this.canvas.height / 2 * narrow, view = { axes: [r, u, f], center, far, ratio, size, dots: this.dots, depths: [NEAR, far + REACH] };
     if (narrow < 1) view.far = far / narrow, view.size = size / narrow, view.depths = [NEAR, view.far + REACH];
     // Shares of the width and the height, and the distance, always in the same three numbers.
     const found = new Float64Array(3);
     view.seen = (n) => {
-      const x = p[3 * n] - centre[0], y = p[3 * n + 1] - centre[1], z = p[3 * n + 2] - centre[2], deep = f[0] * x + f[1] * y + f[2] * z + view.far;
+      const x = p[3 * n] - center[0], y = p[3 * n + 1] - center[1], z = p[3 * n + 2] - center[2], deep = f[0] * x + f[1] * y + f[2] * z + view.far;
       found[0] = 0.5 + FOCAL / ratio * (r[0] * x + r[1] * y + r[2] * z) / deep / 2; found[1] = 0.5 - FOCAL * (u[0] * x + u[1] * y + u[2] * z) / deep / 2; found[2] = deep;
       return found;
     };
     return view;
   }
-  paint(colours) { this.colours = colours; this.hand.paint(colours); this.draw(); }
+  paint(colors) { this.colors = colors; this.hand.paint(colors); this.draw(); }
   draw() { if (!this.dirty) { this.dirty = true; requestAnimationFrame(() => this.now()); } }
   now() {
     this.dirty = false;
-    if (!this.colours || !this.wide) return;
+    if (!this.colors || !this.wide) return;
     const paper = getComputedStyle(this.box).backgroundColor.match(/[\d.]+/g).slice(0, 3).map(Number);
     this.hand.draw(this.view(), paper);
     const pen = this.over.getContext("2d");
@@ -210,10 +210,10 @@ class Stage {
   }
   // The point nearest to the eye among those under a place of the screen, or else the one nearest to it.
   nearest(x, y, allowed = () => true) {
-    const view = this.view(), { places: p, colours, wide, high } = this;
+    const view = this.view(), { places: p, colors, wide, high } = this;
     let best = -1, least = Infinity;
     for (let n = 0; n < this.many; n++) {
-      if (!colours[4 * n + 3] || !allowed(n)) continue;
+      if (!colors[4 * n + 3] || !allowed(n)) continue;
       const at = view.seen(n), across = at[0] * wide - x, down = at[1] * high - y, deep = at[2], reach = clamp(view.size / this.dots / deep / 2, 2, 12);
       if (deep <= view.depths[0] || Math.abs(across) > 24 || Math.abs(down) > 24) continue;
       const off = Math.hypot(across, down);
@@ -226,7 +226,7 @@ class Stage {
   zoom(times) { this.far = clamp(this.far * times, 0.25, 14); this.draw(); }
   move(x, y) {
     const [r, u] = this.view().axes, step = 2 * this.view().far / FOCAL / this.high;
-    this.centre = this.centre.map((value, axis) => value - step * (x * r[axis] - y * u[axis])); this.draw();
+    this.center = this.center.map((value, axis) => value - step * (x * r[axis] - y * u[axis])); this.draw();
   }
   spin(x, y) { this.turn -= 0.0085 * x; this.tilt = clamp(this.tilt + 0.0085 * y, -1.55, 1.55); this.draw(); }
   listen() {
@@ -277,7 +277,7 @@ const percent = (share) => { const whole = 100 * share; return (whole >= 9.95 ||
 // Rings that are seen on light and on dark ground.
 function ring(pen, x, y, radius) {
   const style = getComputedStyle(document.documentElement);
-  for (const [colour, wide] of [["--card", 4], ["--ink", 1.8]]) { pen.strokeStyle = style.getPropertyValue(colour); pen.lineWidth = wide; pen.beginPath(); pen.arc(x, y, radius, 0, 7); pen.stroke(); }
+  for (const [color, wide] of [["--card", 4], ["--ink", 1.8]]) { pen.strokeStyle = style.getPropertyValue(color); pen.lineWidth = wide; pen.beginPath(); pen.arc(x, y, radius, 0, 7); pen.stroke(); }
 }
 const tip = find("#tip");
 function told(event, lines) {

@@ -19,7 +19,7 @@ MAX_CLASSES: Final = 24
 
 
 def draw_confusion(names: Sequence[str], counts: np.ndarray[Any, Any], path: Path) -> Path:
-    """Rows are what a sample is, columns what was said; shades are shares of the row. Into a .png or .svg file."""
+    """Rows: true class, columns: predicted class, color: fraction of the row. Write a .png or .svg file."""
     from matplotlib.colors import LinearSegmentedColormap
 
     ending = check_suffix(path, (".png", ".svg"))
@@ -28,14 +28,15 @@ def draw_confusion(names: Sequence[str], counts: np.ndarray[Any, Any], path: Pat
     cell = min(0.9, max(0.32, 5.0 / many))
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     with figure_style():
-        title = f"{int(np.trace(counts)):,} of {int(counts.sum()):,} right"
+        right, total = int(np.trace(counts)), int(counts.sum())
+        score = f"Accuracy {100 * right / max(total, 1):.1f} % ({right:,} of {total:,})"
         width = max(MARGIN + wide + cell * many + max(MARGIN, wide * 0.7), 4.0)
-        about = "rows: what it is; columns: what was said; the darker, the larger the share of its row"
+        about = f"{score}. Rows: true class, columns: predicted class, color: fraction of the row."
         about = wrap_text(about, width - MARGIN, 8.5, 3)
         # names of columns lean, and so are less high than wide
         left, top = MARGIN + wide, MARGIN + 0.43 + 0.17 * (1 + about.count("\n")) + 0.75 * wide
         sheet = Sheet(width, top + cell * many + MARGIN)
-        sheet.text(MARGIN, MARGIN - 0.1, title, size=13, weight="bold")
+        sheet.text(MARGIN, MARGIN - 0.1, "Confusion matrix", size=13, weight="bold")
         sheet.text(MARGIN, MARGIN + 0.2, about, size=8.5, color=MUTED)
         axes = sheet.axes(left, top, cell * many, cell * many)
         shades = LinearSegmentedColormap.from_list("regard", list(LIGHT))

@@ -64,7 +64,7 @@ def draw_contact_sheet(
     ending = check_suffix(path, (".png", ".svg"))
     many = max((len(line.images) for line in rows), default=0)
     if not many:
-        raise RegardError("there is no picture to draw.")
+        raise RegardError("No images to draw.")
     names = [label(line.name, max_width=28) if line.name else "" for line in rows]
     beside = max(map(display_width, names)) * CHAR_WIDTH + 0.15 if any(names) else 0.0
     side = min(MAX_SIDE, max(MIN_SIDE, MAX_WIDTH / many - GAP))

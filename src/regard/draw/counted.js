@@ -67,8 +67,9 @@ function fillWhy() {
   const ways = distinct("way").filter((way) => decided.counted.some((other) => other.title === why.title && other.way === way));
   options(find("#ways"), ways, why.way, (way) => pick({ way }));
   find("#why-name").textContent = one.heading;
+  find("#why .about").textContent = one.description;
   find("#why .how").textContent = one.note;
-  find("#why .most").textContent = `${counts(one.most)} ${one.unit}, a word as a whole`;
+  find("#why .most").textContent = `${counts(one.most)} ${one.unit} (per word)`;
   find("#why .profile").hidden = !one.profile;
   fillTokens(one);
 }
@@ -82,9 +83,9 @@ function paintProfile(one, colour) {
   context.fillRect(0, high - 1, wide, 1);
   context.fillStyle = `rgb(${colour})`;
   one.profile.forEach((value, at) => context.fillRect(at * step, high - 1 - (value / most) * (high - 4), Math.max(step - 1, 1), (value / most) * (high - 4)));
-  canvas.setAttribute("aria-label", `how much each of ${one.profile.length} stretches of the text counted; the highest ${counts(most)}`);
+  canvas.setAttribute("aria-label", `${one.profile.length} segments of the text; maximum ${counts(most)}`);
   find("#why .profile figcaption").textContent =
-    `The whole text, ${one.stretch.toLocaleString("en")} tokens a bar; the highest has ${counts(most)}. Below: the passages that counted most.`;
+    `Whole text, ${one.stretch.toLocaleString("en")} tokens per bar; maximum ${counts(most)}. Below: the passages with the largest values.`;
 }
 
 function paintWhy() {
@@ -110,7 +111,7 @@ function overCounted(span, point) {
   const rank = shown.filter((other) => other[1] > token[1]).length + 1;
   const bare = (text) => visible(text.replace(/^␣+(?=[^␣])/, ""));
   const lines = [made("b", "", bare(token[0])), made("span", "big", counts(token[1]))];
-  lines.push(rank === 1 ? "counted most" : `${nth(rank)} of ${shown.length.toLocaleString("en")} tokens`);
+  lines.push(`rank ${rank.toLocaleString("en")} of ${shown.length.toLocaleString("en")} tokens`);
   if (word.length > 1) {
     lines.push(document.createElement("br"), `${bare(word.map((part) => part[0]).join(""))}: ${counts(word.reduce((sum, part) => sum + part[1], 0))}`);
   }

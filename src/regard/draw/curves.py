@@ -26,7 +26,7 @@ WIDTH: Final = 12.0
 LOSS_HEIGHT: Final = 3.8
 METRIC_HEIGHT: Final = 1.7
 PANEL_GAP: Final = 0.85  # inches between panels, for ticks and titles
-TRAIN_LABEL: Final = "training (dropout, smoothing and penalties as set)"
+TRAIN_LABEL: Final = "training loss (with dropout and label smoothing)"
 _NON_METRIC_KEYS: Final = frozenset({"kind", "step", "loss", "seconds", "elapsed", "merged"})
 
 
@@ -97,7 +97,7 @@ def _draw_loss(axes: Axes, train: Series, valid: Series, last: float) -> float |
         axes.plot(train[0], _moving_average(train[1]), color=ACCENT, linewidth=1.8, marker=marker, label=TRAIN_LABEL)
     best = None
     if len(valid[0]):
-        axes.plot(*valid, color=WARM, linewidth=1.6, marker="o", markersize=4, label="validation", zorder=3)
+        axes.plot(*valid, color=WARM, linewidth=1.6, marker="o", markersize=4, label="validation loss", zorder=3)
         at = int(valid[1].argmin())
         best = float(valid[0][at])
         _mark_best(axes, best, float(valid[1][at]))
@@ -150,4 +150,4 @@ def _style_axes(axes: Axes, name: str, last: float, ticks: int) -> None:
 def _mark_empty(axes: Axes) -> None:
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.text(0.5, 0.5, "nothing logged yet", transform=axes.transAxes, ha="center", va="center", color=MUTED, size=9)
+    axes.text(0.5, 0.5, "no data yet", transform=axes.transAxes, ha="center", va="center", color=MUTED, size=9)

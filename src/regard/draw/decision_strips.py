@@ -106,7 +106,7 @@ class AttributionStrip:
                 if at == self.attribution.second_start and texts[-1]:
                     texts.append([])
                 if at in lost:
-                    texts[-1].append(f"{SPACE_SYMBOL}… {lost[at]:,} left out …")
+                    texts[-1].append(f"{SPACE_SYMBOL}… {lost[at]:,} removed …")
                 texts[-1].append(at)
             last = end
         return texts
@@ -128,11 +128,16 @@ class AttributionStrip:
 
     @property
     def note(self) -> str:
-        return wrap_text(self.attribution.note(), self.width, 8.5, 2)
+        parts = (self.attribution.description, self.attribution.note())
+        return "\n".join(wrap_text(part, self.width, 8.5, 3) for part in parts)
+
+    @property
+    def heading(self) -> str:
+        return wrap_text(self.attribution.heading, self.width, 11, 2)
 
     @property
     def heading_height(self) -> float:
-        return HEADING + 0.16 * self.note.count("\n")
+        return HEADING + 0.16 * self.note.count("\n") + 0.2 * self.heading.count("\n")
 
     @property
     def height(self) -> float:
@@ -147,8 +152,8 @@ class AttributionStrip:
         return WARM_LIGHT if self.attribution.method == GRADIENT else COOL_LIGHT
 
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
-        sheet.text(left, top, wrap_text(self.attribution.heading, self.width, 11, 1), size=11, weight="bold")
-        sheet.text(left, top + 0.25, self.note, size=8.5, color=MUTED)
+        sheet.text(left, top, self.heading, size=11, weight="bold")
+        sheet.text(left, top + 0.25 + 0.2 * self.heading.count("\n"), self.note, size=8.5, color=MUTED)
         down = top + self.heading_height
         if self.is_truncated:
             self._draw_profile(sheet, left, down)
@@ -162,7 +167,7 @@ class AttributionStrip:
         names = (
             "0",
             percent(most / 2).removesuffix(" %"),
-            f"{percent(most)} {self.attribution.unit}, a word as a whole",
+            f"{percent(most)} {self.attribution.unit} (per word)",
         )
         sheet.colorbar(
             left, down + self.text_height + 0.16, min(2.4, self.width / 3), colormap(self.colors), most, names
@@ -194,7 +199,7 @@ class AttributionStrip:
             axes.text(left, middle, text, ha="left", va="center_baseline", **ink)
 
     def _draw_profile(self, sheet: Sheet, left: float, top: float) -> None:
-        """How much each stretch of the whole text counted; those that are written out below are underlined."""
+        """The sum of every segment of the text; segments shown below are underlined."""
         many, values = len(self.attribution.pieces), self.attribution.profile(PROFILE_BINS)
         size = -(-many // PROFILE_BINS)
         axes = sheet.axes(left, top, self.width, PROFILE_HEIGHT)
@@ -216,7 +221,7 @@ class AttributionStrip:
         last.set_horizontalalignment("right")
         axes.tick_params(length=0, pad=7)
         axes.text(
-            many, most * 1.05, f"highest bar: {percent(most)} in {size:,} tokens; underlined: written out below",
+            many, most * 1.05, f"maximum: {percent(most)} in {size:,} tokens; underlined: shown below",
             size=7.5, color=MUTED, ha="right", va="bottom",
         )  # fmt: skip
 

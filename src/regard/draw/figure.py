@@ -30,11 +30,11 @@ _FONTS: Final = (
 
 
 def check_suffix(path: Path, suffixes: Sequence[str]) -> str:
-    """The path's ending without its dot, refused unless it is one of `endings`."""
+    """Return the file extension without the dot. Raise if the extension is not one of `suffixes`."""
     if path.suffix.lower() not in suffixes:
         raise RegardError(
-            f"cannot draw into '{path}': this picture is written as {' or '.join(suffixes)} "
-            "(supported are .png and .svg for pictures, .html for the interactive page)."
+            f"Unsupported file type '{path}': use {' or '.join(suffixes)} here "
+            "(.png and .svg for figures, .html for the interactive page)."
         )
     return path.suffix.lower()[1:]
 
@@ -47,7 +47,7 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
         write(beside)
         os.replace(beside, path)
     except OSError as error:
-        raise RegardError(f"cannot write '{path}': {error.strerror or error}.") from error
+        raise RegardError(f"Cannot write '{path}': {error.strerror or error}.") from error
     finally:
         with suppress(OSError):
             beside.unlink()

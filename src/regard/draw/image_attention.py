@@ -53,7 +53,7 @@ def write_image_page(
         "positions": None if positions is None else data_uri(position_similarity_image(positions)),
         "glow": list(HEAT_COLORS),
         "about": {name: (descriptions or {}).get(name, "") for name in (*methods, "attention")},
-        "unit": "pixel" if layers and layers[0].weights.shape[-2:] == image.shape[:2] else "place",
+        "unit": "cell" if not layers else "pixel" if layers[0].weights.shape[-2:] == image.shape[:2] else "patch",
     }
     return write_page(path, title, facts, data, {}, "gaze.html")
 
@@ -98,7 +98,7 @@ def position_similarity_image(similarity: np.ndarray, gap: int = 2) -> np.ndarra
 
 
 def draw_position_similarity(similarity: np.ndarray, path: Path) -> Path:
-    """How alike the learned position of each place is to those of all others."""
+    """Draw the cosine similarity of the position embeddings, one tile per position."""
     from regard.draw.figure import figure_style
 
     ending = check_suffix(path, (".png", ".svg"))
@@ -109,6 +109,6 @@ def draw_position_similarity(similarity: np.ndarray, path: Path) -> Path:
         axes = figure.add_axes((0.03, 0.02, 0.94, 0.88))
         axes.imshow(position_similarity_image(similarity), interpolation="nearest")
         axes.axis("off")
-        figure.text(0.03, 0.955, "How alike learned positions are", weight="bold", size=11)
-        figure.text(0.03, 0.925, "each small map: one place against all others; bright is alike", size=8)
+        figure.text(0.03, 0.955, "Cosine similarity of position embeddings", weight="bold", size=11)
+        figure.text(0.03, 0.925, "Each tile compares one position with all others. Bright: similar.", size=8)
         return write_atomic(path, lambda to: figure.savefig(to, format=ending))

@@ -28,16 +28,16 @@ def draw_lengths(lengths: Lengths, path: Path) -> Path:
     """Draw estimated tokens, the unit of data.max_length, into a .png or .svg file."""
     ending = check_suffix(path, (".png", ".svg"))
     pairs, over = len(lengths.names) == 2, int((lengths.tokens.max(axis=1) > lengths.max_length).sum())
-    said = f"{lengths.unit} {len(lengths.tokens):,}"
+    said = f"{len(lengths.tokens):,} {lengths.unit}"
     if lengths.max_length:
-        said += f", longer than data.max_length = {lengths.max_length:,}: {over:,}"
+        said += f", {over:,} longer than data.max_length={lengths.max_length:,}"
     of = " and ".join(lengths.names) if pairs else lengths.unit
     if pairs:
-        said += f", uneven: {len(lengths.outliers):,}"
+        said += f", {len(lengths.outliers):,} outlier{'' if len(lengths.outliers) == 1 else 's'}"
     with figure_style():
         sheet = Sheet(WIDTH, MARGIN + 0.95 + PLOT_HEIGHT + 0.75)
-        sheet.text(MARGIN, MARGIN - 0.1, f"Lengths of {of}", size=15, weight="bold")
-        sheet.text(MARGIN, MARGIN + 0.25, f"{said}; in tokens, estimated from bytes and words", size=9, color=MUTED)
+        sheet.text(MARGIN, MARGIN - 0.1, f"Sequence lengths: {of}", size=15, weight="bold")
+        sheet.text(MARGIN, MARGIN + 0.25, f"{said}. Tokens are estimated from bytes and words.", size=9, color=MUTED)
         left, top = MARGIN + 0.5, MARGIN + 0.95
         _draw_histograms(sheet.axes(left, top, 5.2, PLOT_HEIGHT), lengths)
         right = left + 5.2 + 0.85
@@ -64,7 +64,7 @@ def _axis_start(edges: NDArray[np.floating[Any]], lengths: Lengths) -> float:
 
 
 def _draw_histograms(axes: Axes, lengths: Lengths) -> None:
-    _style_axes(axes, "how many have which length")
+    _style_axes(axes, "Histogram")
     edges, grows = _bin_edges(lengths, 48)
     limit, most = lengths.max_length, edges[-1]
     near = most > limit / 2 and limit > 0  # a limit far away would press everything into a corner
@@ -81,17 +81,17 @@ def _draw_histograms(axes: Axes, lengths: Lengths) -> None:
         axes.set_xscale("log")
     axes.set_xlim(_axis_start(edges, lengths), 1.02 * (max(most, limit) if near else most))
     _format_ticks(axes)
-    axes.set_xlabel("tokens, estimated", size=8.5, labelpad=4)
-    axes.set_ylabel(f"{lengths.unit}, logarithmic", size=8.5)
+    axes.set_xlabel("tokens (estimated)", size=8.5, labelpad=4)
+    axes.set_ylabel(f"{lengths.unit} (log scale)", size=8.5)
     if near:
-        axes.axvline(limit, color=INK, linewidth=1.2, linestyle=DASH_PATTERN, label=f"data.max_length = {limit:,}")
+        axes.axvline(limit, color=INK, linewidth=1.2, linestyle=DASH_PATTERN, label=f"data.max_length={limit:,}")
     axes.legend(loc="upper right", fontsize=8.5, labelcolor=INK, facecolor="white", edgecolor="none", framealpha=0.9)
 
 
 def _draw_pair_density(axes: Axes, lengths: Lengths) -> None:
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
 
-    _style_axes(axes, "one side against the other")
+    _style_axes(axes, "Source vs. target")
     source, target = lengths.tokens[:, 0], lengths.tokens[:, 1]
     edges, grows = _bin_edges(lengths, 80)
     density = np.histogram2d(source, target, bins=[edges, edges])[0].T
@@ -106,11 +106,9 @@ def _draw_pair_density(axes: Axes, lengths: Lengths) -> None:
     if len(shown):
         axes.plot(
             source[shown], target[shown], "o", markersize=6.5, markerfacecolor="none", markeredgecolor=WARM,
-            markeredgewidth=1.3, label="uneven pairs", zorder=4,
+            markeredgewidth=1.3, label="outliers", zorder=4,
         )  # fmt: skip
-    axes.plot(
-        line, slope * line, color=MUTED, linewidth=1, linestyle=DASH_PATTERN, label=f"usual ratio, 1 to {slope:.2g}"
-    )
+    axes.plot(line, slope * line, color=MUTED, linewidth=1, linestyle=DASH_PATTERN, label=f"median ratio {slope:.2g}")
     if edges[-1] > lengths.max_length:
         axes.axvline(lengths.max_length, color=INK, linewidth=1.1, linestyle=DASH_PATTERN, label="data.max_length")
         axes.axhline(lengths.max_length, color=INK, linewidth=1.1, linestyle=DASH_PATTERN)
@@ -120,27 +118,27 @@ def _draw_pair_density(axes: Axes, lengths: Lengths) -> None:
     for limits in (axes.set_xlim, axes.set_ylim):
         limits(_axis_start(edges, lengths), (1.1 if grows else 1.02) * edges[-1])
     _format_ticks(axes)
-    axes.set_xlabel("source tokens, estimated", size=8.5, labelpad=4)
-    axes.set_ylabel("target tokens, estimated", size=8.5)
+    axes.set_xlabel("source tokens (estimated)", size=8.5, labelpad=4)
+    axes.set_ylabel("target tokens (estimated)", size=8.5)
     axes.legend(loc="lower right", fontsize=8.5, labelcolor=INK, facecolor="white", edgecolor="none", framealpha=0.9)
 
 
 def _draw_cumulative(axes: Axes, lengths: Lengths) -> None:
     """How much of the text is in samples up to a length: a few long ones may be nearly all of it."""
-    _style_axes(axes, "how much of the text is in those up to a length")
+    _style_axes(axes, "Cumulative tokens")
     values = np.sort(lengths.tokens[:, 0])
     share = 100 * np.cumsum(values) / max(int(values.sum()), 1)
     half = int(values[np.searchsorted(share, 50.0)])
     edges, grows = _bin_edges(lengths, 48)  # the scale of the other panel
     shown = np.unique(np.linspace(0, len(values) - 1, 1000).astype(int))
     axes.step([values[0], *values[shown]], [0.0, *share[shown]], where="post", color=ACCENT, linewidth=1.6)
-    axes.axvline(half, color=MUTED, linewidth=1, linestyle=DASH_PATTERN, label=f"half of it: up to {half:,} tokens")
+    axes.axvline(half, color=MUTED, linewidth=1, linestyle=DASH_PATTERN, label=f"half of all tokens: ≤ {half:,}")
     if grows:
         axes.set_xscale("log")
     axes.set_xlim(_axis_start(edges, lengths), 1.02 * edges[-1])
     axes.set_ylim(0, 102)
     _format_ticks(axes)
-    axes.set_xlabel("tokens, estimated", size=8.5, labelpad=4)
+    axes.set_xlabel("tokens (estimated)", size=8.5, labelpad=4)
     axes.set_ylabel("% of all tokens", size=8.5)
     axes.legend(loc="lower right", fontsize=8.5, labelcolor=INK, facecolor="white", edgecolor="none", framealpha=0.9)
 

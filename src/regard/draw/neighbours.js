@@ -46,8 +46,8 @@ function show(near = null) {
   if (near !== null) stage.frame(near);
   if (near === 0) { stage.usual = clamp(0.08 + 0.2 * stage.far, 0.2, 0.6); sized(); } // about as large near and far
   stage.paint(colours);
-  find("#heading").textContent = `What point ${numbersOf(from)} looked at`;
-  find("#shown").textContent = `${layer.name}: ${counted(now.length, "neighbour")} among ${counted(levels[layer.level].length, "point")}` + (from === state.chosen ? "" : "; the nearest to the chosen one that is there");
+  find("#heading").textContent = `Attention of point ${numbersOf(from)}`;
+  find("#shown").textContent = `${layer.name}: ${counted(now.length, "neighbor")} among ${counted(levels[layer.level].length, "point")}` + (from === state.chosen ? "" : "; nearest available point to the selected point");
   for (const button of document.querySelectorAll("#layers button")) button.setAttribute("aria-pressed", +button.dataset.layer === state.layer);
   for (const button of find("#ways").children) button.setAttribute("aria-pressed", button.dataset.on === String(state.classes));
   kinds.hidden = !state.classes;
@@ -73,7 +73,7 @@ levels.forEach((points, level) => {
   names.append(made("small", "level", counted(points.length, "point")), row);
 });
 const near = made("div", "group"), list = made("ol", "chances");
-list.id = "near"; near.append(made("span", "name", "Looked at most"), list);
+list.id = "near"; near.append(made("span", "name", "Top neighbors"), list);
 // The classes that are seen, those of most points first.
 const kinds = made("div", "group"), swatches = made("ol", "classes plain");
 if (said) {
@@ -85,7 +85,7 @@ if (said) {
     swatches.append(item);
   }
 }
-kinds.append(made("span", "name", "Classes of the points"), swatches);
+kinds.append(made("span", "name", "Classes"), swatches);
 find("#choose").append(box, kinds, near, made("p", "hint", data.hint));
 find("#scale").hidden = false; find("#scale .first").textContent = "0"; find("#scale .ramp").style.background = `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map((share) => `rgb(${shade(share)})`).join(", ")})`;
 
@@ -93,7 +93,7 @@ stage.chose = (n) => { if (n >= 0 && data.choosing) { state.chosen = n; show(sta
 stage.pointed = (n, event) => {
   if (n < 0) return told(event, []);
   const share = now.find(([point]) => point === n);
-  told(event, [`point ${numbersOf(n)}` + (said ? ` · ${data.labels[said[n]]}` : ""), ...(share ? [`${percent(share[1])} of what was looked at`] : []), coordinates(n)]);
+  told(event, [`point ${numbersOf(n)}` + (said ? ` · ${data.labels[said[n]]}` : ""), ...(share ? [`attention ${percent(share[1])}`] : []), coordinates(n)]);
 };
 stage.after = (pen, at) => {
   if (from < 0) return;
@@ -108,5 +108,5 @@ stage.after = (pen, at) => {
   if (ringed >= 0) ring(pen, ...at(ringed).slice(0, 2), 6);
 };
 dark.addEventListener("change", () => show());
-if (said) for (const [name, on] of [["plain", false], ["classes", true]]) option(find("#ways"), name, () => { state.classes = on; show(); }).dataset.on = on;
+if (said) for (const [name, on] of [["Attention", false], ["Classes", true]]) option(find("#ways"), name, () => { state.classes = on; show(); }).dataset.on = on;
 stage.part = 0.55; stage.least = 0.7; show(0);

@@ -122,7 +122,7 @@ def resize_grid(grid: MapArray, shape: tuple[int, int], smooth: bool, extent: tu
 def _to_rgb(picture: ImageArray, beside: MapArray) -> ImageArray:
     picture = np.repeat(picture[..., None], 3, 2) if picture.ndim == 2 else picture
     if picture.shape[:2] != beside.shape:
-        raise RegardError(f"an answer for {beside.shape} pixels cannot be laid over a picture of {picture.shape[:2]}.")
+        raise RegardError(f"A map of {beside.shape} pixels does not match an image of {picture.shape[:2]} pixels.")
     return picture
 
 
@@ -180,7 +180,7 @@ def draw_segmentations(
     legend = ClassLegend(
         class_names,
         _class_fractions(samples, len(class_names)),
-        "pixels of answer and truth together" if both else "pixels",
+        "pixels, prediction and label together" if both else "pixels",
     )
     return draw_panels(rows, [sample.name for sample in samples], path, title, subtitle, legend)
 
@@ -215,7 +215,7 @@ def draw_heatmap_overlays(
     title: str = "",
     subtitle: str = "",
     columns: int = 4,
-    unit: str | None = "of the weight",
+    unit: str | None = "of total weight",
     mark: tuple[float, float] | None = None,
 ) -> Path:
     """What was looked at, of one picture by several heads or of several pictures, in rows of so many, on one scale, or where
@@ -229,13 +229,13 @@ def draw_heatmap_overlays(
     ]
     rows = [seen[at : at + columns] for at in range(0, len(seen), columns)]
     heads = [
-        sample.name if unit else f"{sample.name} · {100 * own:.2g} %"
+        sample.name if unit else f"{sample.name} · {100 * own:.3g} %"
         for sample, own in zip(samples, mosts, strict=True)
     ]
     names = [heads[at : at + columns] for at in range(0, len(seen), columns)]
-    ends = f"{50 * most:.2g}", f"{100 * most:.2g} % {unit or ''}"
+    ends = f"{50 * most:.3g}", f"{100 * most:.3g} % {unit or ''}"
     if not unit and len(samples) > 1:
-        ends = "", "brightest place: the share that is written above its picture"
+        ends = "", "maximum, given above each image"
     # as it is seen on a grey picture, where nothing glows at 0
     glowing = overlay_heatmap(np.full((1, 256, 3), 212, np.uint8), np.linspace(0, 1, 256)[None], 1.0)
     return draw_panels(rows, names, path, title, subtitle, ColorScale(glowing, ("0", *ends)), mark)

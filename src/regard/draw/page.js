@@ -35,7 +35,7 @@ function buttons(box, many, current, pick) {
     box.replaceChildren(...Array.from({ length: many + 1 }, (_, at) => {
       const button = document.createElement("button");
       button.type = "button";
-      button.textContent = at === MEAN ? "mean" : at;
+      button.textContent = at === MEAN ? "average" : at;
       button.addEventListener("click", () => pick(at));
       return button;
     }));
@@ -52,10 +52,10 @@ function showTabs() {
 
 function shownName() {
   const { layer, head } = state, map = chosen();
-  const one = layer === MEAN ? `mean of ${map.layers} layers` : `layer ${layer} of ${map.layers}`;
+  const one = layer === MEAN ? `average over ${map.layers} layers` : `layer ${layer} of ${map.layers}`;
   const first = map.by === "layers" ? "all layers" : one;
   if (map.heads === 1) return first;
-  return `${first}, ${head === MEAN ? `mean of ${map.heads} heads` : `head ${head} of ${map.heads}`}`;
+  return `${first}, ${head === MEAN ? `average over ${map.heads} heads` : `head ${head} of ${map.heads}`}`;
 }
 
 function showWords() {
@@ -65,7 +65,7 @@ function showWords() {
     const shares = [...seen.weights.slice(row * across, (row + 1) * across)].map((weight, key) => ({ weight, key }));
     const strongest = shares.sort((a, b) => b.weight - a.weight).slice(0, 3).filter((one) => one.weight >= 0.01);
     name.textContent = label;
-    rest.textContent = " → " + (strongest.map((one) => `${map.columns[one.key]} ${percent(one.weight)}`).join(", ") || "nothing");
+    rest.textContent = " → " + (strongest.map((one) => `${map.columns[one.key]} ${percent(one.weight)}`).join(", ") || "none");
     line.append(name, rest);
     return line;
   }));
@@ -81,7 +81,7 @@ function showRing() {
   ring.style.height = `${down * high - gap}px`;
 }
 
-// Unless the person says otherwise: what is more than an even spread, and no more than four arcs for each query.
+// Default: weights above uniform, and at most four arcs per query.
 function bound() {
   if (state.least !== null) return state.least;
   const { queries, keys } = chosen();
@@ -106,7 +106,7 @@ function showView() {
   seen.grid = drawGrid(map, seen.weights, seen.most);
   find("#grid canvas").setAttribute("aria-label", `${map.title}: ${map.rows.length} rows by ${map.columns.length} columns, ${shownName()}`);
   find("#deck .ramp").style.background = `linear-gradient(90deg, ${stopsOf(data).join(", ")})`;
-  find("#most").textContent = `${percent(seen.most)} of ${map.depends ? "what a row depends on" : "a row’s attention"}${map.rooted ? ", by the square root" : ""}`;
+  find("#most").textContent = `${map.depends ? "fraction of the gradient norm" : "attention weight"} (max ${percent(seen.most)})${map.rooted ? ", √ scale" : ""}`;
 }
 
 function show(everything) {
@@ -120,8 +120,7 @@ function show(everything) {
   find("#layers").parentElement.hidden = map.by === "layers";
   find("#heads").parentElement.hidden = map.heads === 1;
   find("#sideways").hidden = map.heads === 1;
-  const row = `Each row ${map.depends ? "depends on" : "looks at"} the columns.`;
-  const how = state.view === "grid" ? row : "Point at a token to see its arcs alone.";
+  const how = state.view === "grid" ? map.description : "Hover over a token to show only its arcs.";
   find("#shown").textContent = single ? how : `${shownName()[0].toUpperCase()}${shownName().slice(1)}. ${how}`;
   buttons(find("#layers"), map.layers, state.layer, (layer) => choose({ layer }));
   buttons(find("#heads"), map.heads, state.head, (head) => choose({ head }));
@@ -176,7 +175,7 @@ function overGrid(event) {
   const share = document.createElement("span");
   share.className = "big";
   share.textContent = `${(seen.weights[row * map.columns.length + column] * 100).toFixed(1)} %`;
-  tip(event, [bold(map.rows[row]), map.depends ? " depended on " : " looked at ", bold(map.columns[column]), share]);
+  tip(event, [bold(map.rows[row]), " → ", bold(map.columns[column]), share]);
 }
 
 // The tile under the pointer; a number in the margin stands for the mean of its row or column.
@@ -189,7 +188,7 @@ function tileAt(event) {
 
 function overTiles(event) {
   const { layer, head } = tileAt(event);
-  tip(event, [`${layer === MEAN ? "mean of layers" : `layer ${layer}`}, ${head === MEAN ? "mean of heads" : `head ${head}`}`]);
+  tip(event, [`${layer === MEAN ? "average over layers" : `layer ${layer}`}, ${head === MEAN ? "average over heads" : `head ${head}`}`]);
 }
 
 const TURNS = { ArrowLeft: ["head", -1], ArrowRight: ["head", 1], ArrowUp: ["layer", -1], ArrowDown: ["layer", 1] };
@@ -230,7 +229,7 @@ function start() {
   find("#tabs").hidden = maps.length === 1;
   find("#tabs").append(...maps.map((map, at) => {
     const tab = document.createElement("button");
-    Object.assign(tab, { type: "button", role: "tab", textContent: map.name[0].toUpperCase() + map.name.slice(1) });
+    Object.assign(tab, { type: "button", role: "tab", textContent: map.by === "layers" ? "By layer" : map.name[0].toUpperCase() + map.name.slice(1) });
     tab.setAttribute("aria-controls", "deck");
     tab.addEventListener("click", () => choose({ map: at }));
     return tab;

@@ -80,6 +80,7 @@ def _page_data(
             {
                 "name": item.name,
                 "title": item.title,
+                "description": item.description,
                 "queries": item.queries,
                 "keys": item.keys,
                 "gathered": item.has_rest_column,
@@ -165,6 +166,7 @@ def _attribution_data(one: TokenAttribution) -> dict[str, object]:
         "title": one.title,
         "way": one.method,
         "heading": one.heading,
+        "description": one.description,
         "note": one.note(),
         "unit": one.unit,
         "most": round_digits(one.max_fraction),

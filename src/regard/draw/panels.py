@@ -10,7 +10,7 @@ import numpy as np
 
 from regard.draw.class_colors import UNKNOWN_COLOR, ImageArray, MapArray, class_colors
 from regard.draw.colormap import INK, LINE, MUTED
-from regard.draw.figure import CHAR_WIDTH_PER_POINT, Sheet, check_suffix, figure_style
+from regard.draw.figure import CHAR_WIDTH_PER_POINT, Sheet, check_suffix, figure_style, wrap_text
 from regard.draw.token_label import display_width, label
 from regard.errors import RegardError
 
@@ -33,12 +33,14 @@ class ClassLegend:
     """The classes that are seen, those that cover most first, in columns."""
 
     def __init__(self, names: Sequence[str], fractions: MapArray, unit: str = "pixels") -> None:
-        """`of`: what these are shares of."""
+        """`unit`: noun for the total of the fractions."""
         order = [int(at) for at in np.argsort(-fractions, kind="stable") if fractions[at] > 0]
         colours = class_colors(len(names))
         self.items = [(label(names[at], 24), colours[at], float(fractions[at])) for at in order[:MAX_LEGEND_CLASSES]]
-        more = f"; {len(order) - MAX_LEGEND_CLASSES} others cover less" if len(order) > MAX_LEGEND_CLASSES else ""
-        self.note = f"shares of all {unit}{more}"
+        more = (
+            f"; {len(order) - MAX_LEGEND_CLASSES} smaller classes not listed" if len(order) > MAX_LEGEND_CLASSES else ""
+        )
+        self.note = f"fraction of {unit}{more}"
         self.entry_width = (
             max((display_width(name) for name, _, _ in self.items), default=1) * CHAR_WIDTH_PER_POINT * 8.5
             + SWATCH_SIZE
@@ -104,23 +106,18 @@ class ColorScale:
             axes.add_patch(
                 Rectangle((left, top - 0.01), SWATCH_SIZE, SWATCH_SIZE, facecolor=grey, edgecolor=MUTED, linewidth=0.4)
             )
-            axes.text(left + SWATCH_SIZE + 0.08, top + 0.06, "not known", size=8, color=MUTED, va="center")
+            axes.text(left + SWATCH_SIZE + 0.08, top + 0.06, "unknown", size=8, color=MUTED, va="center")
 
 
 def draw_panels(
-    rows: Sequence[Sequence[ImageArray]],
-    names: Sequence[Any],
-    path: Path,
-    title: str,
-    subtitle: str,
-    legend: ClassLegend | ColorScale,
-    mark: tuple[float, float] | None = None,
-) -> Path:
+    rows: Sequence[Sequence[ImageArray]], names: Sequence[Any], path: Path, title: str, subtitle: str,
+    legend: ClassLegend | ColorScale, mark: tuple[float, float] | None = None,
+) -> Path:  # fmt: skip
     """Panels in rows. `names`: one for each row, where the columns have fixed meanings, or one for each panel."""
     ending = check_suffix(path, (".png", ".svg"))
     many = max((len(row) for row in rows), default=0)
     if not many:
-        raise RegardError("there is no picture to draw.")
+        raise RegardError("No images to draw.")
     side = max(MIN_PANEL_WIDTH, min(MAX_PANEL_WIDTH, (MAX_WIDTH + GAP) / many - GAP))
     heights = [side * max(panel.shape[0] / panel.shape[1] for panel in row) for row in rows]
     width = max(many * (side + GAP) - GAP, 3.4)
@@ -128,7 +125,8 @@ def draw_panels(
     above = [
         HEAD_HEIGHT if any(heads(row, column) for column in range(len(rows[row]))) else 0.0 for row in range(len(rows))
     ]
-    top = MARGIN + (0.24 if title else 0.0) + (0.22 if subtitle else 0.0)
+    subtitle = wrap_text(subtitle, width, 8.5, 4)
+    top = MARGIN + (0.24 if title else 0.0) + (0.22 + 0.17 * subtitle.count("\n") if subtitle else 0.0)
     height = sum(heights) + sum(above) + GAP * len(rows) + legend.height(width) + 0.08
     with figure_style():
         sheet = Sheet(2 * MARGIN + width, top + height + MARGIN - 0.1)
@@ -156,7 +154,7 @@ def draw_panels(
         return sheet.save(path, ending)
 
 
-COLUMN_NAMES: Final = ("picture", "answer", "truth")
+COLUMN_NAMES: Final = ("image", "prediction", "label")
 
 
 def _panel_title(names: Any, row: int, column: int) -> str:

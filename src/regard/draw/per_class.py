@@ -45,9 +45,15 @@ def draw_per_label(scores: Sequence[LabelScore], overall: LabelScore, unit: str,
     top, high = MARGIN + 0.95, ROW_HEIGHT * (len(rows) + 0.35)
     with figure_style():
         sheet = Sheet(left + PLOT_WIDTH + 0.85 + COUNT_WIDTH + 0.75 + MARGIN, top + high + 0.15 + MARGIN)
-        sheet.text(MARGIN, MARGIN - 0.1, f"F1 {100 * overall.f1:.2f}", size=15, weight="bold")
-        rest = f", the {MAX_LABELS} most frequent of {len(scores):,}" if len(scores) > MAX_LABELS else ""
-        sheet.text(MARGIN, MARGIN + 0.25, f"of {overall.support:,} {unit}{rest}", size=9, color=MUTED)
+        sheet.text(MARGIN, MARGIN - 0.1, "Per-class F1", size=15, weight="bold")
+        rest = f". {MAX_LABELS} most frequent of {len(scores):,} classes" if len(scores) > MAX_LABELS else ""
+        sheet.text(
+            MARGIN,
+            MARGIN + 0.25,
+            f"Overall {100 * overall.f1:.2f} ({overall.support:,} {unit}){rest}",
+            size=9,
+            color=MUTED,
+        )
         places = [-0.35 * (number > 0) - number for number in range(len(rows))]  # the first stands a little apart
         axes = _style_axes(sheet.axes(left, top, PLOT_WIDTH, high), places)
         axes.set_yticks(places, names, size=9.5, color=INK)
@@ -95,7 +101,7 @@ def _draw_legend(axes: Axes) -> None:
         for shape, size, fill in (PRECISION_MARKER, RECALL_MARKER)
     ]
     axes.legend(
-        [Patch(color=LIGHT[4]), *marks], ["F1", "precision", "algorithmic"], loc="lower left", bbox_to_anchor=(-0.01, 1.0),
+        [Patch(color=LIGHT[4]), *marks], ["F1", "precision", "recall"], loc="lower left", bbox_to_anchor=(-0.01, 1.0),
         ncols=3, fontsize=8.5, labelcolor=MUTED, frameon=False, handlelength=1.0, handletextpad=0.5, columnspacing=1.4,
         borderaxespad=0.3, borderpad=0.0,
     )  # fmt: skip

@@ -33,8 +33,8 @@ BACKGROUND_GRAY: Final = 245
 POINT_GRAY: Final = 130.0
 QUERY_COLOR: Final = (0, 150, 255)
 """The colour of the point that is asked."""
-CLICK_HINT: Final = "Click on a point to see what it looked at; of coarser layers the nearest that is there is taken."
-QUERY_ONLY_HINT: Final = "Of clouds this large what was looked at is kept of the point that was asked alone."
+CLICK_HINT: Final = "Click a point to show its attention. Coarser levels use the nearest available point."
+QUERY_ONLY_HINT: Final = "This point cloud is large, so attention is stored only for the query point."
 
 
 class NeighborAttention(NamedTuple):
@@ -132,15 +132,15 @@ def draw_neighbors(
     """Where the point lies that is asked, and what was around it once for each layer, or for one (counted from 1): what was
     looked at glows, the rest is faded."""
     chosen = attention.layers if layer is None else (attention.layers[layer - 1],)
-    panels, names = [_render_overview(attention)], ["the point that is asked"]
+    panels, names = [_render_overview(attention)], ["query point"]
     for one in chosen:
         shares = attention.point_weights(one)
         most = float(shares.max())
         panels.append(_render_neighborhood(attention, one, shares / (most or 1.0)))
-        names.append(f"{one.name} · largest share {percent(most)}")
+        names.append(f"{one.name} · max {percent(most)}")
     rows = [panels[at : at + COLUMNS] for at in range(0, len(panels), COLUMNS)]
     heads = [names[at : at + COLUMNS] for at in range(0, len(names), COLUMNS)]
-    meaning = "largest share of each picture, which is written above it; blue: the point that looks"
+    meaning = "maximum, given above each image; blue: query point"
     scale = ColorScale(_weight_colors(np.linspace(0, 1, 256)[None]), ("0", "", meaning))
     return draw_panels(rows, heads, path, title, subtitle, scale)
 

@@ -179,7 +179,7 @@ def write_cloud_page(
         "ramps": {"height": HEIGHT_COLORS, "certainty": CONFIDENCE_COLORS},
         "blank": to_hex(UNKNOWN_COLOR),
         "faults": ERROR_COLORS,
-        "mistakes": f"{wrong:,} of {pluralize(len(cloud.coordinates), 'point')} shown",
+        "mistakes": f"{pluralize(wrong, 'error')} in {pluralize(len(cloud.coordinates), 'point')} shown",
         "overlap": [None if value is None else round_digits(value) for value in class_iou] or None,
     }
     told = {"points": format_count(total, len(cloud.coordinates)), **(facts or {})}
@@ -192,7 +192,7 @@ def pluralize(count: int, noun: str) -> str:
 
 
 def format_count(total: int, shown: int) -> str:
-    return f"{total:,}" if total == shown else f"{total:,}, of which {shown:,} are shown"
+    return f"{total:,}" if total == shown else f"{total:,} ({shown:,} shown)"
 
 
 def write_viewer_page(
@@ -213,14 +213,9 @@ def write_viewer_page(
 
 
 def render_points(
-    coordinates: FloatArray,
-    colors: ImageArray,
-    up: str = "z",
-    tilt: float | None = None,
-    size: int = STILL_SIZE,
-    azimuth: float = -0.9,
-    size_factors: FloatArray | None = None,
-) -> ImageArray:
+    coordinates: FloatArray, colors: ImageArray, up: str = "z", tilt: float | None = None, size: int = STILL_SIZE,
+    azimuth: float = -0.9, size_factors: FloatArray | None = None,
+) -> ImageArray:  # fmt: skip
     """(side, side, 3) bytes: points (N, 3) in their colours (N, 3) as discs, the nearer before the farther. What stands before
     something else throws a dark edge on it. `larger` (N,): by how much, of single points."""
     at = coordinates[:, AXIS_ORDER[up]].astype(np.float64)
@@ -288,19 +283,19 @@ def draw_clouds(clouds: Sequence[PredictedCloud], path: Path, title: str = "", s
         cloud = whole.subsample(MAX_STILL_POINTS)
         palette = np.array([*class_colors(len(cloud.labels)), UNKNOWN_COLOR], dtype=np.uint8)
         panels = {
-            "answer": render_points(cloud.coordinates, palette[cloud.predictions], cloud.up),
-            "from above": render_points(cloud.coordinates, palette[cloud.predictions], cloud.up, tilt=1.35),
+            "prediction": render_points(cloud.coordinates, palette[cloud.predictions], cloud.up),
+            "top view": render_points(cloud.coordinates, palette[cloud.predictions], cloud.up, tilt=1.35),
         }
         if cloud.targets is not None:
-            panels["truth"] = render_points(
+            panels["label"] = render_points(
                 cloud.coordinates, palette[np.where(cloud.targets < 0, -1, cloud.targets)], cloud.up
             )
         elif cloud.colors is not None:
-            panels["its own colours"] = render_points(cloud.coordinates, cloud.colors, cloud.up)
+            panels["original color"] = render_points(cloud.coordinates, cloud.colors, cloud.up)
         rows.append(list(panels.values()))
-        first = f"{cloud.name}: answer" if cloud.name else "answer"
+        first = f"{cloud.name}: prediction" if cloud.name else "prediction"
         names.append([first, *([*panels][1:] if not number else [""] * (len(panels) - 1))])
     truths = [cloud.target_fractions for cloud in clouds if cloud.target_fractions is not None]
     shares = np.mean([*(cloud.predicted_fractions for cloud in clouds), *truths], axis=0)
-    of = "points of answer and truth together" if truths else "points"
+    of = "points, prediction and label together" if truths else "points"
     return draw_panels(rows, names, path, title, subtitle, ClassLegend(clouds[0].labels, shares, of))

@@ -28,7 +28,7 @@ def draw_layer_scores(
     and the first is 1."""
     ending = check_suffix(path, (".png", ".svg"))
     if not curves or not all(curves.values()):
-        raise RegardError("there is no layer to draw.")
+        raise RegardError("No layers to draw.")
     with figure_style():
         top = MARGIN + (0.4 if title else 0.0) + (0.3 if subtitle else 0.0) + 0.1
         sheet = Sheet(MARGIN + 0.5 + PLOT_WIDTH + MARGIN, top + PLOT_HEIGHT + 0.6)
@@ -58,7 +58,7 @@ def draw_layer_scores(
         step = -(-deepest // (10 if len(kinds) > 1 else 24))
         axes.set_xticks(range(1, deepest + 1, step), said[::step] or None)
         axes.set_xlabel(kinds[0] if len(kinds) == 1 else "", size=8.5, labelpad=4)
-        axes.set_ylabel("accuracy, %", size=8.5)
+        axes.set_ylabel("accuracy (%)", size=8.5)
         axes.grid(axis="y", color=LINE, linewidth=0.6)
         axes.set_axisbelow(True)
         for side in ("top", "right", "left"):

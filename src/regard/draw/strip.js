@@ -9,11 +9,6 @@ function running(piece) {
   return /^␣*$/.test(piece) ? piece : piece.replaceAll("␣", " ");
 }
 
-function nth(number) {
-  const last = number % 10, teen = Math.floor(number / 10) % 10 === 1;
-  return number.toLocaleString("en") + (teen ? "th" : { 1: "st", 2: "nd", 3: "rd" }[last] || "th");
-}
-
 function chanceOf(chance) {
   if (chance >= 0.0005 || chance === 0) return percent(chance);
   return `${chance >= 1e-7 ? Number((chance * 100).toPrecision(2)) : (chance * 100).toExponential(0)} %`;
@@ -26,7 +21,7 @@ function made(name, className, text) {
 }
 
 function place(token) {
-  return token.rank === 1 ? "the likeliest" : `${nth(token.rank)} likeliest`;
+  return `rank ${token.rank.toLocaleString("en")}`;
 }
 
 function fillStrip() {
@@ -41,7 +36,7 @@ function fillStrip() {
     span.setAttribute("aria-label", `${visible(token.piece)}: ${chanceOf(token.chance)}, ${place(token)}`);
     return ENDS.test(token.piece) ? [span, document.createElement("br")] : [span];
   }));
-  const even = `${reading.evenly.toFixed(1)} bits: an even guess among ${reading.vocabulary.toLocaleString("en")}`;
+  const even = `uniform over ${reading.vocabulary.toLocaleString("en")} tokens: ${reading.evenly.toFixed(1)} bits`;
   find("#text .even").textContent = even;
 }
 

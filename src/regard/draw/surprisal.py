@@ -44,12 +44,9 @@ class TextLikelihood:
 
     def __post_init__(self) -> None:
         if not self.tokens[self.prompt_length :]:
-            raise RegardError("there is nothing to explain: the text is empty.")
+            raise RegardError("Nothing to explain: the text is empty.")
         if not all(math.isfinite(guess.log_prob) for guess in self.tokens):
-            raise RegardError(
-                "the probabilities of the text are not numbers (NaN or infinite): the model has diverged, and there is "
-                "nothing true to draw."
-            )
+            raise RegardError("Token probabilities are NaN or infinite: the model has diverged. No figure was drawn.")
 
     @property
     def uniform_surprisal(self) -> float:
@@ -73,7 +70,7 @@ class TextLikelihood:
     def facts(self) -> dict[str, str]:
         many = len(self.tokens) - self.prompt_length
         return {
-            "tokens": f"{many:,} after {self.prompt_length:,} that were given" if self.prompt_length else f"{many:,}",
+            "tokens": f"{many:,} after a prompt of {self.prompt_length:,}" if self.prompt_length else f"{many:,}",
             "log-probability": f"{self.log_prob:,.2f}",
             "perplexity": f"{self.perplexity:,.2f}",
             "bits per byte": f"{self.bits_per_byte:.3f}",

@@ -17,7 +17,7 @@ function startThoughts() {
     box.append(made("h2", "", thought.title), made("p", "", thought.note), tokens);
     return box;
   }));
-  if (thoughts.length) find("#steps .most").textContent = `${thoughts[0].most} steps, which is all that there may be`;
+  if (thoughts.length) find("#steps .most").textContent = `${thoughts[0].most} steps (maximum)`;
 }
 
 function paintThoughts() {

@@ -26,6 +26,8 @@ MAX_TOKEN_WIDTH: Final = 40
 
 SPACE_SYMBOL, NEWLINE_SYMBOLS = "␣", ("⏎", "↵")
 
+DESCRIPTION: Final = "−log₂ p(token | previous tokens). Higher means less expected."
+
 
 @dataclass(frozen=True)
 class TokenBox:
@@ -107,28 +109,33 @@ class SurprisalStrip:
 
     @property
     def height(self) -> float:
-        return HEADING + self.text_height + LEGEND
+        return self.heading_height + self.text_height + LEGEND
+
+    @property
+    def heading_height(self) -> float:
+        return HEADING + 0.16
 
     @property
     def is_short(self) -> bool:
         return False  # what was expected is read along a whole line
 
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
-        sheet.text(left, top, "How surprising each token was, given those before it", size=11, weight="bold")
-        sheet.text(left, top + 0.25, wrap_text(self._subtitle(), self.width, 8.5, 1), size=8.5, color=MUTED)
-        axes = sheet.axes(left, top + HEADING, self.width, self.text_height)
+        sheet.text(left, top, "Token surprisal (bits)", size=11, weight="bold")
+        note = "\n".join((DESCRIPTION, wrap_text(self._subtitle(), self.width, 8.5, 1)))
+        sheet.text(left, top + 0.25, note, size=8.5, color=MUTED)
+        axes = sheet.axes(left, top + self.heading_height, self.width, self.text_height)
         axes.set_xlim(0, self.width)
         axes.set_ylim(self.text_height, 0)
         axes.axis("off")
         self._draw_tokens(axes)
         most = self.likelihood.uniform_surprisal
-        names = ("0", f"{most / 2:.1f}", f"{most:.1f} bits: an even guess among {self.likelihood.vocab_size:,}")
-        below = top + HEADING + self.text_height + 0.16
+        names = ("0", f"{most / 2:.1f}", f"uniform over {self.likelihood.vocab_size:,} tokens: {most:.1f} bits")
+        below = top + self.heading_height + self.text_height + 0.16
         sheet.colorbar(left, below, 2.4, colormap(WARM_LIGHT), most, names)
 
     def _subtitle(self) -> str:
         missing = self.boxes[0].index
-        cut = (f"the first {missing:,} are left out",) if missing else ()
+        cut = (f"first {missing:,} tokens not shown",) if missing else ()
         return " · ".join([*cut, *(f"{name} {value}" for name, value in self.likelihood.facts().items())])
 
     def _draw_tokens(self, axes: Axes) -> None:

@@ -214,11 +214,11 @@ function drawArcs(map, weights, most, least) {
     ...map.columns.map((label, at) => arcToken(label, at, "key", right + pad, place(1, at), right, widths[1], size, height / counts[1])),
   ];
   const sides = [
-    element("text", { class: "side", x: left - pad, y: 14, "text-anchor": "end" }, map.depends ? "depends …" : "looks …"),
-    element("text", { class: "side", x: right + pad, y: 14 }, map.depends ? "… on" : "… at"),
+    element("text", { class: "side", x: left - pad, y: 14, "text-anchor": "end" }, map.depends ? "Output" : "Query"),
+    element("text", { class: "side", x: right + pad, y: 14 }, map.depends ? "Input" : "Key"),
   ];
   const middle = { class: "none", x: (left + right) / 2, y: top + height / 2, "text-anchor": "middle" };
-  if (!paths.length) sides.push(element("text", middle, "nothing so strong"));
+  if (!paths.length) sides.push(element("text", middle, "no weight above the limit"));
   svg.setAttribute("width", width);
   svg.setAttribute("height", top + height + 6);
   svg.replaceChildren(...sides, ...paths, ...tokens);
@@ -282,6 +282,6 @@ function drawOverview(map) {
   }
   for (let head = 0; head < map.heads; head++) context.fillText(head + 1, gutter + (head + 0.5) * wide, gutter / 2);
   for (let layer = 0; layer < map.layers; layer++) context.fillText(layer + 1, gutter / 2, gutter + (layer + 0.5) * high);
-  canvas.setAttribute("aria-label", `${map.layers} layers by ${map.heads} heads in small; the buttons choose among them`);
+  canvas.setAttribute("aria-label", `Overview of ${map.layers} layers by ${map.heads} heads; the buttons select a layer and a head`);
   return { gutter, gap, wide, high };
 }

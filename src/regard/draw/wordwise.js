@@ -80,23 +80,23 @@ function paint(canvas, width, grid) {
 
 function shownName() {
   const { layer, head } = state, many = layers.length, heads = headsOf(layer);
-  const first = layer === MEAN ? `mean of ${many} layers` : layers[layer - 1].name;
-  const second = head === MEAN ? `mean of ${heads} heads` : `head ${head} of ${heads}`;
+  const first = layer === MEAN ? `average over ${many} layers` : layers[layer - 1].name;
+  const second = head === MEAN ? `average over ${heads} heads` : `head ${head} of ${heads}`;
   return [...(many > 1 ? [first] : []), ...(heads > 1 ? [second] : [])].join(", ");
 }
 
 function strongest(grid) {
   const at = grid.indexOf(Math.max(...grid));
-  return `most in row ${Math.floor(at / columns) + 1} of ${rows}, column ${at % columns + 1} of ${columns}: ${percent(grid[at])}`;
+  return `maximum in row ${Math.floor(at / columns) + 1} of ${rows}, column ${at % columns + 1} of ${columns}: ${percent(grid[at])}`;
 }
 
 function showWord() {
   const { word, view } = state, said = data.words[word], grid = map(word);
   paint(find("#large"), WIDEST, view === "light" ? grid : null);
-  find("#large").setAttribute("aria-label", `the picture in the light of ‘${said.word}’, ${strongest(grid)}`);
+  find("#large").setAttribute("aria-label", `${data.how} for ‘${said.word}’, ${strongest(grid)}`);
   find("#heading").textContent = said.word;
   find("#shown").textContent = [`Probability ${percent(said.chance)}`, shownName()].filter(Boolean).join("; ");
-  find("#most").textContent = `${percent(bright(grid))} of what ${data.how}`;
+  find("#most").textContent = `${percent(bright(grid))} of total ${data.how}`;
   find("#at").value = word + 1;
   find("#count").textContent = `${word + 1} of ${data.words.length}`;
   find("#likely").replaceChildren(...said.likely.map(([name, chance]) => {
@@ -123,7 +123,7 @@ function choices(box, many, current, pick) {
   box.parentElement.hidden = many < 2;
   if (box.childElementCount !== many + 1) {
     box.replaceChildren(...Array.from({ length: many + 1 }, (_, at) => {
-      const button = made("button", "", at === MEAN ? "mean" : at);
+      const button = made("button", "", at === MEAN ? "average" : at);
       button.type = "button";
       button.addEventListener("click", () => pick(at));
       return button;
@@ -150,7 +150,7 @@ function play(on) {
   const last = data.words.length - 1;
   if (on && state.word === last) go(0);
   state.timer = on ? setInterval(() => (state.word < last ? go(state.word + 1) : play(false)), still.matches ? 2 * TEMPO : TEMPO) : null;
-  find("#play").textContent = on ? "pause" : "play";
+  find("#play").textContent = on ? "Pause" : "Play";
   find("#play").setAttribute("aria-pressed", Boolean(on));
 }
 
@@ -184,6 +184,7 @@ function readHash() {
 
 function start() {
   find("#turns").hidden = headsOf(MEAN) < 2;
+  find("#views").firstElementChild.textContent = data.how[0].toUpperCase() + data.how.slice(1);
   data.words.forEach((said, word) => {
     const button = made("button", "", said.word), frame = made("button"), name = made("span");
     button.type = frame.type = "button";

@@ -58,16 +58,20 @@ def is_explainable(task: Task) -> bool:
 
 
 def explain(model: ModelProtocol, source: Any, target: str | None = None, at: Any = None) -> Explanation:
-    """`at`: of whom it is asked what it looked at, a pixel (row, column) of a picture or a point of a cloud."""
+    """Explain one input. `at`: the query, a pixel (row, column) of an image or a point of a point cloud."""
     name, reads = model.task.name, model.task.modality
     if reads != "text" and is_explainable(model.task):
         return (IMAGE_EXPLAINERS if reads == "image" else CLOUD_EXPLAINERS)[name](model, source, target, at)
     if at is not None:
-        raise RegardError("a place is asked of pictures and clouds only: texts show what every token looked at.")
+        raise RegardError(
+            "A position (--at) is supported only for images and point clouds. Text explanations show every token."
+        )
     if model.task.modality == "text" and name in TEXT_DECISIONS:
         from regard.explain.decision import explain_decision
 
         return explain_decision(model, lambda: TEXT_DECISIONS[name](model, source, target))
     if name not in TEXT_EXPLAINERS:
-        raise RegardError(f"'{name}' cannot be explained yet; {', '.join([*TEXT_EXPLAINERS, *TEXT_DECISIONS])} can.")
+        raise RegardError(
+            f"Task '{name}' does not support explanations. Supported: {', '.join([*TEXT_EXPLAINERS, *TEXT_DECISIONS])}."
+        )
     return TEXT_EXPLAINERS[name](model, source, target)

@@ -38,6 +38,8 @@ class OutputScore:
     """the tokens whose last states it was read from"""
     score_fn: Callable[[Tensor], Tensor] | None
     """itself, of all that the task reads; None: no number, and only the attention of these tokens is told"""
+    kind: str = ""
+    """kind of the explained output for titles, for example `class`"""
 
 
 def logit_margin(logits: Tensor, index: int) -> Tensor:

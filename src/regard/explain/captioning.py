@@ -73,18 +73,19 @@ class CaptionExplanation(Explanation):
         from regard.draw.caption_attention import draw_caption_attention, write_caption_page
 
         if path.suffix.lower() in (".html", ".htm"):
-            title = (
-                "What the model looked at, word by word"
-                if self.attention.method == BY_ATTENTION
-                else "What counted, word by word"
-            )
-            return write_caption_page(self.attention, path, title, self.title, self.facts)
+            return write_caption_page(self.attention, path, self.heading, self.title, self.facts)
         about = "; ".join(f"{name}: {value}" for name, value in self.facts.items())
-        return draw_caption_attention(self.attention, path, self.title, about, layer, head)
+        return draw_caption_attention(self.attention, path, f"{self.heading}: {self.title}", about, layer, head)
+
+    @property
+    def heading(self) -> str:
+        """The name of the method."""
+        return "Attention per word" if self.attention.method == BY_ATTENTION else "Occlusion sensitivity per word"
 
 
-BY_ATTENTION = "was looked at"
-BY_OCCLUSION = "counted"
+BY_ATTENTION = "attention"
+BY_OCCLUSION = "occlusion sensitivity"
+OCCLUSION_NOTE = "Decrease of each word's probability when a region is hidden (Zeiler & Fergus 2014)."
 
 
 def explain_caption(
@@ -92,31 +93,35 @@ def explain_caption(
 ) -> CaptionExplanation:
     """Caption the picture (unless `target` is given), then read the caption once more with all attentions watched."""
     if at is not None:
-        raise RegardError("a caption shows what each of its words looked at: no place can be asked.")
+        raise RegardError("A position (--at) is not supported for captions. Caption explanations show every word.")
     pixels, text, config = model.require_image_processor(), model.require_tokenizer(), model.config
     whole = load_image(source)
     seen, kept = pixels.prepare(whole), pixels.crop_fraction(*whole.shape[:2])
     said = _caption_ids(model, source, target)
-    # what was broken off is as long as can be read, and its end was not said
+    # a caption truncated at the maximum length has no end token
     read, says = [config.bos_id, *said][: config.max_length], [*said, config.eos_id][: config.max_length]
     batch = Batch(image_batch(model, seen).inputs, decoder_inputs=torch.tensor([read], device=model.device))
     looks, logs = record_forward(model, batch)
     own = logs[torch.arange(len(says)), torch.tensor(says)]
     groups = _word_ranges(text, said)
     words = tuple(_caption_word(text, said, group, own, logs) for group in groups)
-    facts = {"probability of the whole caption": f"{float(own.double().sum().exp()):.3g}"}
-    facts["of its end"] = f"{float(own[-1].exp()):.3g}" if len(says) > len(said) else "it was broken off"
+    facts = {"caption probability": f"{float(own.double().sum().exp()):.3g}"}
+    facts["end token probability"] = (
+        f"{float(own[-1].exp()):.3g}"
+        if len(says) > len(said)
+        else "none: the caption was truncated at the maximum length"
+    )
     if kept < CROP_NOTE_THRESHOLD:
-        facts["seen of the picture"] = f"its middle, {100 * kept:.0f} %"
+        facts["center crop"] = f"{100 * kept:.0f} % of the image"
     layers, how = grid_layers(model.body, batch, looks, groups), BY_ATTENTION
     if layers:
         aside = 1 - float(np.mean([layer.weights.sum((2, 3)).mean() for layer in layers]))
-        if aside > 1e-3:  # a class token has no place in the picture
-            facts["looked at, but no place"] = f"{100 * aside:.1f} %"
+        if aside > 1e-3:  # a class token has no position in the image
+            facts["attention outside the image grid"] = f"{100 * aside:.1f} %"
     else:
         layers, how = (CaptionLayer("hidden", _occlusion_maps(model, batch, said, groups)),), BY_OCCLUSION
-        facts["without attention"] = "what counted is how much less likely each word is where that place is hidden"
-    name = Path(source).name if isinstance(source, str | Path) else "a picture"
+        facts["occlusion sensitivity"] = OCCLUSION_NOTE
+    name = Path(source).name if isinstance(source, str | Path) else "image"
     title = f"{name} → {text.decode([said])[0]}"
     return CaptionExplanation(title, (), facts, caption_attention=CaptionAttention(seen, words, layers, how))
 
@@ -126,16 +131,14 @@ def _caption_ids(model: ModelProtocol, source: Any, target: str | None) -> list[
     if target is None:
         said = [int(token) for token in model.predict(source, num_return_sequences=1).extra["ids"]]
         if not said:
-            raise RegardError(
-                "the model says nothing of this picture, so that no word can be explained. Give it a caption."
-            )
+            raise RegardError("The model generated an empty caption for this image. Pass a caption to explain.")
         return said
     said = model.require_tokenizer().encode([target.strip()])[0]
     if not said:
-        raise RegardError("there is nothing to explain: the caption is empty.")
+        raise RegardError("Nothing to explain: the caption is empty.")
     if len(said) >= model.config.max_length:
         raise RegardError(
-            f"the caption has {len(said)} tokens, and this model says at most {model.config.max_length - 1}."
+            f"The caption has {len(said)} tokens, but the maximum of this model is {model.config.max_length - 1}."
         )
     return said
 

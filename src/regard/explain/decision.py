@@ -102,11 +102,11 @@ def explain_decision(model: ModelProtocol, decide: Callable[[], Decision]) -> Ex
     maps.append(_output_map(decision, views[decision.scores[0].row], text))
     facts = decision.facts | {"tokens": " + ".join(f"{len(row.ids):,}" for row in decision.rows)}
     if (room := attribution_bytes(model.body, decision.batch)) > MAX_BYTES:
-        facts["gradient × attention"] = f"left out: it would take {room / 2**30:,.0f} GiB"
+        facts["gradient × attention"] = f"not computed: needs {room / 2**30:,.0f} GiB of memory"
     if hasattr(model.body, "repeats"):
-        facts["layers"] = "the steps of one block, whose weights are the same at each"
+        facts["layers"] = "steps of one block with shared weights"
     if steps is not None:
-        facts["roll-out"] = "through all steps, also those after a token had stopped"
+        facts["attention rollout"] = "over all steps, including steps after a token has halted"
     decided = DecisionAttribution(
         decision.prediction, decision.probabilities, tuple(counted), decision.probabilities_title
     )
@@ -115,10 +115,10 @@ def explain_decision(model: ModelProtocol, decide: Callable[[], Decision]) -> Ex
 
 
 def _act_steps(decision: Decision, text: TextTokenizer, steps: Sequence[list[int]], most: int) -> Iterator[ActSteps]:
-    """How many steps each token of each row took, of systems whose tokens stop by themselves."""
+    """Number of steps per token of each row, for models with adaptive computation time."""
     for row, own in zip(decision.rows, steps, strict=True):
         name = f": {label(row.name, 40)}" if len(decision.rows) > 1 else ""
-        yield ActSteps(f"Steps for the tokens of the text{name}", tuple(text.display_tokens(row.ids)), tuple(own), most)
+        yield ActSteps(f"Ponder steps per token (ACT){name}", tuple(text.display_tokens(row.ids)), tuple(own), most)
 
 
 def _row_attention(decision: Decision, number: int, most: int) -> RowAttention:
@@ -143,6 +143,7 @@ def _token_attribution(
     begins[[at for at, _ in row.truncations]] = True  # no word reaches over what was left out
     return TokenAttribution(
         title=score.name,
+        target_kind=score.kind,
         method=way,
         pieces=tuple(_pieces(text, row)),
         fractions=values / total if total > 0 else values,
@@ -173,7 +174,7 @@ def _pieces(text: TextTokenizer, row: TokenRow) -> list[str]:
 def _attention_map(decision: Decision, view: RowAttention, text: TextTokenizer) -> AttentionMap:
     row, several = decision.rows[view.row], len(decision.rows) > 1
     names = view.blocks.names(text.display_tokens(row.ids))
-    title = "What each token looked at"
+    title = "Self-attention"
     if not view.blocks.is_trivial:
         title += f", in {len(view.blocks)} blocks of up to {int(view.blocks.sizes.max()):,} tokens"
     if several:
@@ -186,16 +187,16 @@ def _attention_map(decision: Decision, view: RowAttention, text: TextTokenizer) 
 
 
 def _output_map(decision: Decision, view: RowAttention, text: TextTokenizer) -> AttentionMap:
-    """The layers one below the other: what the tokens that were asked looked at."""
+    """Attention from the output positions, one row per layer."""
     row = decision.rows[view.row]
     pieces = text.display_tokens(row.ids)
     keys = view.blocks.names(pieces)
     names = [pieces[at] if row.ids[at] in text.special_ids else f"‘{pieces[at]}’" for at in view.query_positions]
-    title = f"What {describe_tokens(names)} looked at, layer by layer"
+    title = f"Attention from {describe_tokens(names)} by layer"
     weights = np.stack(view.query_maps, axis=1)[None]
     return AttentionMap(
         "asked", title, tuple(f"layer {n + 1}" for n in range(len(view.query_maps))), keys, weights, row_kind="layers",
-        sqrt_scale=not view.blocks.is_trivial,
+        sqrt_scale=not view.blocks.is_trivial, description="Rows: layers. Columns: keys.",
     )  # fmt: skip
 
 
@@ -213,7 +214,7 @@ def encode_sample(
 
 def check_not_empty(texts: Sequence[str]) -> None:
     if not any(text.strip() for text in texts):
-        raise RegardError("there is nothing to explain: the text is empty.")
+        raise RegardError("Nothing to explain: the text is empty.")
 
 
 def join_titles(*texts: str) -> str:
@@ -224,5 +225,9 @@ def format_confidence(prediction: str, probability: float) -> str:
     return f"{label(prediction, 40)} {100 * probability:.1f} %"
 
 
-def truncation_fact(encoded: Encoded, part: str = "its middle") -> dict[str, str]:
-    return {"cut": f"the text is too long for the model: {part} was left out"} if encoded.too_long else {}
+def truncation_fact(encoded: Encoded, part: str = "middle") -> dict[str, str]:
+    return (
+        {"truncated": f"the text exceeds the maximum length of the model; the {part} was removed"}
+        if encoded.too_long
+        else {}
+    )

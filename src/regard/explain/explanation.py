@@ -68,9 +68,9 @@ class Explanation:
         if path.suffix.lower() in (".html", ".htm"):
             from regard.draw.page import write_attention_page
 
-            title = "What the model looked at" if self.decision is None else "What counted for the answer"
+            title = "Attention" if self.decision is None else "Attribution"
             if any(item.is_gradient for item in self.maps):
-                title = "What the words depended on"
+                title = "Input saliency (gradient norm)"
             return write_attention_page(
                 self.maps, path, title=title, note=self.title, facts=self.facts, likelihood=self.likelihood,
                 decision=self.decision, act_steps=self.act_steps,

@@ -54,7 +54,7 @@ def word_attentions(
     """Of maps (words, rows, columns) of a caption, and for each of its words the text, what it tells (nothing, where it names
     nothing), and the numbers of the objects that it names."""
     if len(maps) != len(words):
-        raise ValueError(f"{len(maps)} maps cannot be those of {len(words)} words")
+        raise ValueError(f"expected {len(words)} maps, one per word, got {len(maps)}")
     return [
         WordAttention(kind, weights, [boxes[number] for number in things], image_size)
         for weights, (_, kind, things) in zip(maps, words, strict=True)

@@ -10,15 +10,27 @@ from regard.errors import RegardError
 from regard.explain.explanation import Explanation
 from regard.explain.grid_attention import GridArray, ImageAttention
 
-METHOD_DESCRIPTIONS = {
-    "roll-out": "What the answer is made of: attention followed back through all layers. A state is taken to be half what it "
-    "was, half what it looked at.",
-    "gradient × attention": "What counted for the answer: attention, weighed by how much the answer would change with it.",
-    "what counted": "What counted for the answer: the last map of the body, weighed by how much the answer would change with "
-    "it (Grad-CAM).",
-    "attention": "What one layer looked at: how its attention was spread over the picture, by each head or in the mean.",
+METHOD_TITLES = {
+    "roll-out": "Attention rollout",
+    "gradient × attention": "Attribution (gradient × attention)",
+    "grad-cam": "Grad-CAM",
 }
-"""What each way of looking means, for those who see it for the first time."""
+METHOD_DESCRIPTIONS = {
+    "Attention rollout": "Attention multiplied through all layers, with residual connections counted as one half "
+    "(Abnar & Zuidema 2020).",
+    "Attribution (gradient × attention)": "Regions that increase the predicted score: attention weighted by its gradient "
+    "(Chefer et al. 2021).",
+    "Grad-CAM": "Last feature map weighted by the gradient of the predicted score (Selvaraju et al. 2017).",
+    "attention": "Attention of one layer over the image, per head or averaged.",
+}
+"""One sentence per method; `attention` is the attention map."""
+PANEL_TITLES = METHOD_TITLES | {"gradient × attention": "Gradient × attention"}
+"""Short enough for the width of a panel."""
+PAPERS = {
+    "roll-out": "attention rollout: Abnar & Zuidema 2020",
+    "gradient × attention": "gradient × attention: Chefer et al. 2021",
+    "grad-cam": "Grad-CAM: Selvaraju et al. 2017",
+}
 
 
 @dataclass(frozen=True)
@@ -94,7 +106,8 @@ class ImageExplanation(Explanation):
             draw_position_similarity(self.position_similarity, place)
         about = "; ".join(f"{k}: {v}" for k, v in self.facts.items())
         if self.attention:
-            about += f"; looked from: {self.query_name}" + ("; mean of the heads" if layer is head is None else "")
+            about += f"; query: {self.query_name}" + ("; average over heads" if layer is head is None else "")
+        about = "; ".join([about, *(PAPERS[name] for name in self.method_maps)])
         return draw_heatmap_overlays(panels, path, self.title, about, unit=None, mark=self._relative_query)
 
     @property
@@ -119,7 +132,7 @@ class ImageExplanation(Explanation):
                 zip(self.layer_names, self.attention, self.extents, strict=True)
             )
         ]
-        ways = {name: OverlayMap(name, grid, first) for name, grid in self.method_maps.items()}
+        ways = {METHOD_TITLES[name]: OverlayMap(name, grid, first) for name, grid in self.method_maps.items()}
         return write_image_page(
             self.image, layers, ways, path, self.title, self.facts, query=(self.query_name, self._relative_query),
             query_grid=self.query_grid, positions=self.position_similarity, descriptions=METHOD_DESCRIPTIONS,
@@ -132,7 +145,7 @@ class ImageExplanation(Explanation):
             return AttentionOverlay(self.image, grid, name, covers)
 
         first = self.extents[0] if self.extents else (1.0, 1.0)
-        panels = [panel(name, grid, first) for name, grid in self.method_maps.items()]
+        panels = [panel(PANEL_TITLES[name], grid, first) for name, grid in self.method_maps.items()]
         self._check_layer_head(layer, head)
         for number, (name, own, covers) in enumerate(
             zip(self.layer_names, self.attention, self.extents, strict=True), 1
@@ -150,11 +163,11 @@ class ImageExplanation(Explanation):
     def _check_layer_head(self, layer: int | None, head: int | None) -> None:
         if not self.attention:
             if layer is not None or head is not None:
-                raise RegardError("this model has no attention: there are no layers and heads to choose from.")
+                raise RegardError("This model has no attention, so layers and heads cannot be selected.")
             return
         many = len(self.attention)
         if layer is not None and not 1 <= layer <= many:
-            raise RegardError(f"there is no layer {layer}: there are {many}, counted from 1.")
+            raise RegardError(f"Layer must be between 1 and {many}, got {layer}.")
         heads = len(self.attention[layer - 1]) if layer is not None else max(map(len, self.attention))
         if head is not None and not 1 <= head <= heads:
-            raise RegardError(f"there is no head {head}: there are {heads}, counted from 1.")
+            raise RegardError(f"Head must be between 1 and {heads}, got {head}.")

@@ -34,13 +34,13 @@ def explain_generation(
 ) -> ImageExplanation:
     """`at` is the pixel that is asked; None: the one in the middle."""
     if target is not None:
-        raise RegardError(f"a model that draws tells no classes: '{target}' means nothing to it.")
+        raise RegardError(f"Class '{target}' cannot be explained: this is an image generator, not a classifier.")
     palette = require_palette(model)
     ids = torch.from_numpy(palette.encode(load_image(source)))[None]
     seen = palette.decode(ids[0].numpy())
     at = (palette.side // 2, palette.side // 2) if at is None else at
     check_pixel(at, seen)
-    name = Path(source).name if isinstance(source, str) else "a picture"
+    name = Path(source).name if isinstance(source, str) else "image"
     batch = shift_right(ids, model.config).to(model.device)
     training = model.training
     model.eval()
@@ -59,17 +59,10 @@ def explain_generation(
     else:
         ways["gradient × attention"] = normalize_sum(owed)
     return ImageExplanation(
-        f"{name}, seen from row {at[0]}, column {at[1]}",
-        (),
-        facts,
-        image=seen,
-        query_name=f"row {at[0]}, column {at[1]}",
-        query_pixel=at,
-        method_maps=ways,
-        image_attention=scene,
-        query_grid=lattice,
-        position_similarity=position_similarity(model.body),
-    )
+        f"{name}, pixel at row {at[0]}, column {at[1]}", (), facts, image=seen,
+        query_name=f"row {at[0]}, column {at[1]}", query_pixel=at, method_maps=ways, image_attention=scene,
+        query_grid=lattice, position_similarity=position_similarity(model.body),
+    )  # fmt: skip
 
 
 def _facts(model: ModelProtocol, batch: Batch, place: int) -> dict[str, str]:
@@ -79,8 +72,8 @@ def _facts(model: ModelProtocol, batch: Batch, place: int) -> dict[str, str]:
     own = logs.gather(1, batch.labels[0][:, None])[:, 0]
     rank = int((logs[place] > own[place]).sum()) + 1
     return {
-        "its colour": f"{100 * float(own[place].exp()):.1f} % likely, no. {rank} of {logs.shape[1]} colours",
-        "bits a pixel": f"{-float(own.mean()) / math.log(2):.3f}",
+        "pixel color": f"probability {100 * float(own[place].exp()):.1f} %, rank {rank} of {logs.shape[1]} colors",
+        "bits per pixel": f"{-float(own.mean()) / math.log(2):.3f}",
     }
 
 

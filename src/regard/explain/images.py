@@ -31,8 +31,8 @@ from regard.types import Batch
 Pixel = tuple[int, int]
 """Row and column."""
 
-ALL_POSITIONS = "the mean of all places"
-MEMORY_NOTE = "left out: its weights take too much memory"
+ALL_POSITIONS = "average over all positions"
+MEMORY_NOTE = "not computed: needs too much memory"
 
 
 def explain_image(
@@ -42,7 +42,7 @@ def explain_image(
     which it is asked what it looked at; of maps also, what counted for its answer."""
     pixels = model.require_image_processor()
     seen = pixels.prepare(load_image(source))
-    name = Path(source).name if isinstance(source, str) else "a picture"
+    name = Path(source).name if isinstance(source, str) else "image"
     check_pixel(at, seen)
     training = model.training
     model.eval()
@@ -56,8 +56,8 @@ def check_pixel(pixel: Pixel | None, image: np.ndarray) -> None:
     high, wide = image.shape[:2]
     if pixel is not None and not (0 <= pixel[0] < high and 0 <= pixel[1] < wide):
         raise RegardError(
-            f"--at {pixel[0]},{pixel[1]} is outside of the image: the input of the model has {high} x {wide} pixels, "
-            "starting at 0."
+            f"Pixel (row {pixel[0]}, column {pixel[1]}) is outside the image: the preprocessed image has {high} rows and "
+            f"{wide} columns, counted from 0."
         )
 
 
@@ -78,10 +78,8 @@ def _explain_pixels(
     floors = token_grids(model, batch)
     if not floors:
         if at is not None:
-            raise RegardError("this model has no attention, so that no place of a picture looks at others.")
-        return ImageExplanation(
-            title, (), facts, image=seen, method_maps={"what counted": _grad_cam(model, batch, which)}
-        )
+            raise RegardError("This model has no attention, so a position (--at) is not supported.")
+        return ImageExplanation(title, (), facts, image=seen, method_maps={"grad-cam": _grad_cam(model, batch, which)})
     mapped = model.task.name != "classify"
     lattice, scene = make_image_attention(model, floors, relative_position(at, seen), mapped)
     # a class is not read from one place
@@ -92,17 +90,9 @@ def _explain_pixels(
     elif at is None or mapped:
         facts["gradient × attention"] = MEMORY_NOTE
     return ImageExplanation(
-        title,
-        (),
-        facts,
-        image=seen,
-        query_name=query_name(scene, at),
-        query_pixel=at,
-        method_maps=ways,
-        image_attention=scene,
-        query_grid=lattice,
-        position_similarity=position_similarity(model.body),
-    )
+        title, (), facts, image=seen, query_name=query_name(scene, at), query_pixel=at, method_maps=ways,
+        image_attention=scene, query_grid=lattice, position_similarity=position_similarity(model.body),
+    )  # fmt: skip
 
 
 def relative_position(pixel: Pixel | None, image: np.ndarray) -> tuple[float, float] | None:
@@ -128,7 +118,7 @@ def make_image_attention(
 def query_name(attention: ImageAttention, pixel: Pixel | None) -> str:
     if pixel is not None:
         return f"row {pixel[0]}, column {pixel[1]}"
-    return ALL_POSITIONS if len(attention.stages[0].query_tokens) > 1 else "the class token"
+    return ALL_POSITIONS if len(attention.stages[0].query_tokens) > 1 else "class token"
 
 
 def _target_class(
@@ -137,22 +127,22 @@ def _target_class(
     """The number of the class, what was said, and facts about it; of maps of depth there are no classes."""
     labels = model.spec.labels
     if model.task.name == "depth":
-        unit = METERS_LABEL if METERS_LABEL in labels else "of nearness"
+        unit = "m" if METERS_LABEL in labels else "(relative inverse depth)"
         if at is None:
-            return 0, "depth", {"asked about": f"the mean of the map, {float(logits[0].mean()):.4g} {unit}"}
-        return 0, "depth", {"asked about": f"the depth there, {float(logits[0][at]):.4g} {unit}"}
+            return 0, "depth", {"explained value": f"average of the depth map, {float(logits[0].mean()):.4g} {unit}"}
+        return 0, "depth", {"explained value": f"depth at this pixel, {float(logits[0][at]):.4g} {unit}"}
     chances = (model.task.probabilities(model, logits) if model.task.name == "classify" else logits.softmax(1))[0]
     if chances.ndim > 1:
         chances = chances.flatten(1).mean(1) if at is None else chances[:, at[0], at[1]]
     best = int(chances.argmax())
     if target is not None and target not in labels:
-        raise RegardError(f"'{target}' is none of its classes: {', '.join(labels)}.")
+        raise RegardError(f"Unknown class '{target}'. Known classes: {', '.join(labels)}.")
     which = labels.index(target) if target is not None else best
-    where = " over all pixels" if logits.ndim > 2 and at is None else ""
+    where = " (average over all pixels)" if logits.ndim > 2 and at is None else ""
     facts = {
         labels[n]: f"{100 * float(chances[n]):.1f} %{where}" for n in chances.argsort(descending=True)[:3].tolist()
     }
-    return which, labels[best] + (f" (asked about {target})" if which != best else ""), facts
+    return which, labels[best] + (f" (explained class: {target})" if which != best else ""), facts
 
 
 def _score_fn(which: int, at: Pixel | None = None) -> Callable[[Tensor], Tensor]:

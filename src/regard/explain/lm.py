@@ -24,7 +24,7 @@ MAX_MAP_TOKENS = 96
 TOP_K = 5
 """Alternatives that are named at each place."""
 
-MAP_TITLE = "What each token looked at: itself and those before it"
+MAP_TITLE = "Causal self-attention"
 
 
 def explain_lm(model: ModelProtocol, source: str, target: str | None = None) -> Explanation:
@@ -35,10 +35,10 @@ def explain_lm(model: ModelProtocol, source: str, target: str | None = None) -> 
     given, said = text.encode([source, target or ""])
     ids = [*given, *said]
     if not ids:
-        raise RegardError("there is nothing to explain: the text is empty.")
+        raise RegardError("Nothing to explain: the text is empty.")
     if len(ids) > config.max_length:
         raise RegardError(
-            f"the text has {len(ids):,} tokens, and the model reads {config.max_length:,} at once: explain a part of it."
+            f"The text has {len(ids):,} tokens, but the context of the model has {config.max_length:,}. Pass a shorter text."
         )
     # where the context is full, the last token is expected and not read
     read = [config.eos_id, *ids][: config.max_length]
@@ -54,7 +54,7 @@ def explain_lm(model: ModelProtocol, source: str, target: str | None = None) -> 
     )
     pieces = display_pieces(text, read)
     before, rows = f"{first:,} before" if first > 1 else pieces[0], pieces[first:]
-    title = f"{MAP_TITLE} (the last {len(rows)} tokens)" if first > 1 else MAP_TITLE
+    title = f"{MAP_TITLE} (last {len(rows)} tokens)" if first > 1 else MAP_TITLE
     maps = (
         AttentionMap("text", title, tuple(rows), (before, *rows), stack_layers(seen, seen.names(), first), first > 1),
     )

@@ -32,8 +32,8 @@ PointQuery = int | tuple[float, ...]
 """A point by its number in the file, or the nearest to a place."""
 
 PAGE_NOTE = (
-    "In colour are the points that the chosen one, in the ring, looked at; the colours end at the largest share. "
-    "Shares are the mean of all channels of the attention."
+    "Attention over the k nearest neighbors, averaged over channels. The ring marks the query point. "
+    "The color scale ends at the largest weight."
 )
 
 
@@ -73,20 +73,24 @@ class CloudExplanation(Explanation):
         if path.suffix.lower() in (".html", ".htm"):
             return write_neighbors_page(self.attention, path, self.title, PAGE_NOTE, self.facts)
         if head is not None:
-            raise RegardError("what points looked at is the mean of all channels: there are no heads to choose from.")
+            raise RegardError(
+                "Attention between points is averaged over channels, so heads cannot be selected. Remove --head."
+            )
         if layer is not None and not 1 <= layer <= len(self.attention.layers):
-            raise RegardError(f"there is no layer {layer}: there are {len(self.attention.layers)}, counted from 1.")
+            raise RegardError(f"Layer must be between 1 and {len(self.attention.layers)}, got {layer}.")
         about = "; ".join(f"{name}: {value}" for name, value in self.facts.items())
-        return draw_neighbors(self.attention, path, self.title, about, layer)
+        about += "; attention over the k nearest neighbors, averaged over channels"
+        return draw_neighbors(self.attention, path, f"Attention of a point: {self.title}", about, layer)
 
 
 def explain_cloud(
     model: ModelProtocol, source: Any, target: str | None = None, at: PointQuery | None = None
 ) -> CloudExplanation:
-    """`at`: the point of which it is asked what it looked at, by its number or where it is; None: the one in the middle."""
+    """`at`: the query point, by its index or its coordinates; None: the point nearest to the center."""
     if target is not None:
         raise RegardError(
-            f"of a cloud a point is asked, --at NUMBER or --at X,Y,Z, and no class: leave '{target}' out."
+            "Point-cloud explanations start from a point (--at INDEX or --at X,Y,Z), not from a class. "
+            f"Remove '{target}'."
         )
     points: PointProcessor = model.require_point_processor()
     cloud: PointCloud = model.task.open_input(source, points)
@@ -108,18 +112,20 @@ def explain_cloud(
     each = model.task.name == "segment"
     best = int((chances[asked] if each else chances[0]).argmax())
     sure = float((chances[asked] if each else chances[0])[best])
-    name = Path(source).name if isinstance(source, str) else "a cloud"
+    name = Path(source).name if isinstance(source, str) else "point cloud"
     layers = layer_attention(seen.records, levels, _stored_queries(levels, cloud.coordinates[chosen], asked))
     where = ", ".join(f"{value:.4g}" for value in cloud.coordinates[number].astype(np.float64) + cloud.origin)
     if isinstance(at, tuple) and (far := _distance(cloud, number, at)) > FAR_FRACTION * float(
         np.ptp(cloud.coordinates, axis=0).max()
     ):
-        warn_once(f"{name}: nothing is there: point {number}, {far:.3g} away, is the nearest")
-    instead = f", for which point {chosen[asked]} was read" if chosen[asked] != number else ""
+        warn_once(
+            f"warning: {name}: no point at these coordinates; using the nearest point {number} at distance {far:.3g}"
+        )
+    instead = f" (nearest point used: {chosen[asked]})" if chosen[asked] != number else ""
     facts = {
-        "asked": f"point {number} at {where}{instead}",
-        "taken for" if each else "the cloud is": f"{labels[best]}, {100 * sure:.1f} %",
-        "points": f"{len(chosen):,} of {len(cloud):,} were read" if len(chosen) < len(cloud) else f"{len(cloud):,}",
+        "query": f"point {number} at {where}{instead}",
+        "prediction": f"{labels[best]}, {100 * sure:.1f} %",
+        "points": f"{len(chosen):,} of {len(cloud):,} used" if len(chosen) < len(cloud) else f"{len(cloud):,}",
     }
     gazing = CloudAttention(
         cloud.coordinates[chosen], levels, layers, asked, chosen, chances.argmax(1) if each else None, labels if each else (),
@@ -132,10 +138,10 @@ def query_index(cloud: PointCloud, query: PointQuery | None) -> int:
     """The number of the point that is meant."""
     if isinstance(query, int | np.integer):
         if not 0 <= query < len(cloud):
-            raise RegardError(f"there is no point {query}: the cloud has {len(cloud):,}, counted from 0.")
+            raise RegardError(f"Point index must be between 0 and {len(cloud) - 1:,}, got {query}.")
         return int(query)
     if query is not None and len(query) != 3:
-        raise RegardError(f"a point is its number, or where it is (x, y, z), not {query}.")
+        raise RegardError(f"A point must be an index or coordinates (x, y, z), got {query}.")
     wanted = cloud.coordinates.mean(0) if query is None else np.asarray(query, dtype=np.float64) - cloud.origin
     return int(((cloud.coordinates - wanted) ** 2).sum(1).argmin())
 
@@ -194,4 +200,4 @@ def level_and_block(name: str, levels: int) -> tuple[int, str]:
     way, stage, block = re.fullmatch(r"(down|up)\.(\d+)\.blocks\.(\d+)\b.*", name).groups()  # type: ignore[union-attr]
     if way == "down":
         return int(stage), f"block {int(block) + 1}"
-    return levels - 1 - int(stage), "on the way back" if block == "0" else f"on the way back, {int(block) + 1}"
+    return levels - 1 - int(stage), "decoder block" if block == "0" else f"decoder block {int(block) + 1}"

@@ -56,7 +56,7 @@ def decide_classify(model: Any, source: Any, target: str | None) -> Decision:
         model, sample, DataSettings(pair_order="symmetric" if pairing == "symmetric" else "ordered"), labels
     )
     orders = [texts, texts[::-1]]
-    rows = _mark_truncations(model, _encoded_rows(encoded, ("as given", "the other way round")), orders)
+    rows = _mark_truncations(model, _encoded_rows(encoded, ("given order", "reverse order")), orders)
     chances = sorted(answer.extra["probabilities"].items(), key=lambda pair: -pair[1])
     wanted = [*([] if named is None else [named]), *(name for name, _ in chances if name != named)]
     several = isinstance(answer.value, list)
@@ -64,20 +64,23 @@ def decide_classify(model: Any, source: Any, target: str | None) -> Decision:
     count = 2 if not several else min(max(len(answer.value), 1), MAX_LABELS)
     scores = []
     for name in wanted[:count]:
-        # a label is told by its own number, classes by how far they are ahead of each other
+        # labels are explained by their own logit, classes by their margin over the average logit
         of = functools.partial(_class_logit if several else _class_margin, labels.index(name))
         for number, row in enumerate(rows):
             shown = name if len(rows) == 1 else f"{name}, {row.name}"
-            scores.append(OutputScore(shown, number, _output_positions(model, row), of))
+            scores.append(
+                OutputScore(shown, number, _output_positions(model, row), of, "label" if several else "class")
+            )
     return Decision(
         title=f"{join_titles(*texts)} → {label(said, 72)}"
-        + (f" (what counted for {label(named, 40)})" if named not in (None, said) else ""),
+        + (f" (attribution for {label(named, 40)})" if named not in (None, said) else ""),
         prediction=said,
         probabilities=tuple(chances),
         rows=rows,
         batch=model.task.collate(encoded, [0], model.config).to(model.device),
         scores=tuple(scores),
-        facts={"answer": format_confidence(said, chances[0][1]) if not several else said} | truncation_fact(encoded),
+        facts={"prediction": format_confidence(said, chances[0][1]) if not several else said}
+        | truncation_fact(encoded),
     )
 
 
@@ -89,7 +92,7 @@ def decide_choice(model: Any, source: Any, target: str | None) -> Decision:
     encoded = encode_sample(model, ChoiceSample(told, "", tuple(choices)))
     rows = _mark_truncations(model, _encoded_rows(encoded, choices), [[told, choice] for choice in choices])
     scores = [
-        OutputScore(row.name, n, _output_positions(model, row), functools.partial(_class_margin, n))
+        OutputScore(row.name, n, _output_positions(model, row), functools.partial(_class_margin, n), "choice")
         for n, row in enumerate(rows)
     ]
     chances = tuple((item["value"], item["probability"]) for item in answer.extra["choices"])
@@ -100,12 +103,13 @@ def decide_choice(model: Any, source: Any, target: str | None) -> Decision:
         rows=rows,
         batch=model.task.collate(encoded, [0], model.config).to(model.device),
         scores=tuple(scores),
-        facts={"answer": format_confidence(*chances[0])} | truncation_fact(encoded),
+        facts={"prediction": format_confidence(*chances[0])} | truncation_fact(encoded),
+        probabilities_title="Choice probabilities",
     )
 
 
 def decide_embed(model: Any, source: Any, target: str | None) -> Decision:
-    """Of two texts what made them alike; of one what reached its vector."""
+    """Attribution of the cosine similarity of two texts, or rollout of the embedding of one text."""
     texts = [source] if target is None else [source, target]
     for text in texts:
         check_not_empty([text])
@@ -118,18 +122,18 @@ def decide_embed(model: Any, source: Any, target: str | None) -> Decision:
     facts = {}
     if len(texts) > 1:
         first, second = (np.array(answer.value) for answer in model.predict(texts))
-        facts["cosine"] = f"{first @ second / np.linalg.norm(first) / np.linalg.norm(second):.4f}"
-        scores = [OutputScore(f"likeness, in the {name}", n, places[n], _cosine) for n, name in enumerate(names)]
+        facts["cosine similarity"] = f"{first @ second / np.linalg.norm(first) / np.linalg.norm(second):.4f}"
+        scores = [OutputScore(f"cosine similarity, {name}", n, places[n], _cosine) for n, name in enumerate(names)]
     else:
-        scores = [OutputScore("the vector", 0, places[0], None)]
+        scores = [OutputScore("embedding", 0, places[0], None)]
     return Decision(
-        title=join_titles(*texts) + (f": cosine {facts['cosine']}" if facts else ""),
+        title=join_titles(*texts) + (f": cosine similarity {facts['cosine similarity']}" if facts else ""),
         prediction="",
         probabilities=(),
         rows=tuple(_truncated_row(model, row, name, text) for row, name, text in zip(ids, names, texts, strict=False)),
         batch=Batch(x, mask).to(model.device),
         scores=tuple(scores),
-        facts=facts | truncation_fact(encoded, "its end"),
+        facts=facts | truncation_fact(encoded, "end"),
     )
 
 

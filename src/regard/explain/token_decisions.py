@@ -53,7 +53,7 @@ def decide_tag(model: Any, source: Any, target: str | None) -> Decision:
     return _window_decision(
         model, encoded, row, scores,
         title=f"{join_titles(' '.join(words))} → {', '.join(said)}", said=chances[0][0], chances=tuple(chances),
-        asked=f"How likely each tag of ‘{words[stretches[0][0]]}’ was",
+        asked=f"Tag probabilities for ‘{words[stretches[0][0]]}’",
     )  # fmt: skip
 
 
@@ -72,19 +72,20 @@ def decide_qa(model: Any, source: Any, target: str | None) -> Decision:
         logits = model.task.token_logits(model, encoded)
         row = min(range(len(encoded)), key=lambda number: float(logits[number][0].sum()))
     scores = [
-        OutputScore(f"where the answer {how}", 0, (place,), functools.partial(_span_margin, place, which))
-        for which, (how, place) in enumerate(zip(("begins", "ends"), ends[row], strict=True))
+        OutputScore(f"{how} of the answer", 0, (place,), functools.partial(_span_margin, place, which))
+        for which, (how, place) in enumerate(zip(("start", "end"), ends[row], strict=True))
     ]
     chances = [(item["value"], item["probability"]) for item in answer.extra["answers"]]
-    shown = said or "(the context does not say)"
+    shown = said or "(no answer in the context)"
     if not said:
         chances.insert(0, (shown, answer.score[0]))
-    facts = {"answer": format_confidence(shown, answer.score[0])}
+    facts = {"prediction": format_confidence(shown, answer.score[0])}
     if len(encoded) > 1:
         facts["window"] = f"{row + 1} of {len(encoded)}"
     return _window_decision(
         model, encoded, row, scores,
         title=f"{join_titles(question)} → {label(shown, 72)}", said=shown, chances=tuple(chances), facts=facts,
+        asked="Answer probabilities",
     )  # fmt: skip
 
 
@@ -104,8 +105,8 @@ def decide_mlm(model: Any, source: Any, target: str | None) -> Decision:
     best = likeliest if target is None else [_single_token_id(text, target)] * len(places)
     scores = []
     for number, (place, token) in enumerate(zip(places, best, strict=True)):
-        name = token_word(text, token) + (f", gap {number + 1}" if len(places) > 1 else "")
-        scores.append(OutputScore(name, 0, (place,), functools.partial(_position_margin, (place,), (token,))))
+        name = token_word(text, token) + (f", mask {number + 1}" if len(places) > 1 else "")
+        scores.append(OutputScore(name, 0, (place,), functools.partial(_position_margin, (place,), (token,)), "token"))
     chances = tuple((item["word"], item["probability"]) for item in answer.extra["gaps"][0])
     return Decision(
         title=f"{join_titles(source)} → {label(str(answer.value), 72)}",
@@ -114,7 +115,7 @@ def decide_mlm(model: Any, source: Any, target: str | None) -> Decision:
         rows=(TokenRow(tuple(row)),),
         batch=batch,
         scores=tuple(scores[:MAX_TARGETS]),
-        probabilities_title=f"How likely each word was in the {'first ' if len(places) > 1 else ''}gap",
+        probabilities_title=f"Token probabilities at the {'first ' if len(places) > 1 else ''}mask token",
     )
 
 
@@ -153,7 +154,7 @@ def _find_words(words: Sequence[str], target: str) -> tuple[int, int]:
         for first in range(len(words) - len(wanted) + 1):
             if wanted and [same(word) for word in words[first : first + len(wanted)]] == list(map(same, wanted)):
                 return first, first + len(wanted) - 1
-    raise RegardError(f"'{target}' is not among the words: {' '.join(words)}. Name one of them, or none.")
+    raise RegardError(f"'{target}' does not occur in the text: {' '.join(words)}. Pass a word of the text, or no word.")
 
 
 def _word_positions(model: Any, encoded: Encoded, row: int) -> dict[int, int]:
@@ -184,5 +185,7 @@ def _split_question(item: Any) -> tuple[str, str]:
 def _single_token_id(text: Any, word: str) -> int:
     (ids,) = text.encode([word])
     if len(ids) != 1:
-        raise RegardError(f"'{word}' is {len(ids)} tokens: a gap holds one. Name a word that is a token, or none.")
+        raise RegardError(
+            f"'{word}' has {len(ids)} tokens, but a mask token represents one. Pass a word of one token, or no word."
+        )
     return int(ids[0])

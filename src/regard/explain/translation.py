@@ -17,14 +17,20 @@ from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch
 
 TITLES = {
-    "cross": "What each word of the translation looked at in the source",
-    "encoder": "What the words of the source looked at among themselves",
-    "decoder": "What each word of the translation looked at in what was said before",
-    "depends": "No attention here: how far each word depended on the source",
+    "cross": "Cross-attention (target → source)",
+    "encoder": "Encoder self-attention",
+    "decoder": "Decoder self-attention (causal)",
+    "depends": "Source saliency (gradient norm)",
+}
+DESCRIPTIONS = {
+    "cross": "Rows: output tokens. Columns: source tokens.",
+    "encoder": "Rows: queries. Columns: keys.",
+    "decoder": "Rows: queries. Columns: keys.",
+    "depends": "This model has no attention; rows sum to 1.",
 }
 NO_ATTENTION_NOTE = (
-    "none: this system sees the source only as one state of fixed size. Shown is how much the probability of each word would "
-    "change with each word of the source (the length of the gradient, rows sum to 1)."
+    "none: this model encodes the source as one vector of fixed size. Shown instead: norm of the gradient of each output "
+    "log-probability with respect to each input embedding; rows sum to 1."
 )
 
 
@@ -33,11 +39,11 @@ def explain_translation(model: ModelProtocol, source: str, target: str | None = 
 
     A row of the cross map is the moment at which that word is said: the decoder has read all before it."""
     if not source.strip():
-        raise RegardError("there is nothing to explain: the input is empty.")
+        raise RegardError("Nothing to explain: the input is empty.")
     text, config = model.require_tokenizer(), model.config
     answer = model.predict(source, num_return_sequences=1) if target is None else None
     answered = target if answer is None else str(answer.value)
-    # the tokens that were said, which need not be those that the text would be split into
+    # the generated tokens may differ from the tokenization of the generated text
     said = text.encode([str(answered)])[0] if answer is None else list(answer.extra["ids"])
     x = torch.tensor(model.task.source_ids(text, [source], config), device=model.device)
     read = torch.tensor([[config.bos_id, *said]], device=model.device)
@@ -51,32 +57,31 @@ def explain_translation(model: ModelProtocol, source: str, target: str | None = 
     maps = []
     for kind in (kind for kind in labels if kind in kinds.values()):
         weights = stack_passes(seen, [name for name in kinds if kinds[name] == kind], len(labels[kind][0]))
-        maps.append(AttentionMap(kind, _title(kind, model), *labels[kind], weights))
+        title, description = _title(TITLES[kind], model), _title(DESCRIPTIONS[kind], model)
+        maps.append(AttentionMap(kind, title, *labels[kind], weights, description=description))
     facts = {"probability of each token": _format_probabilities(queries, sure)}
     if not maps:
         weights = input_gradient_map(model, batch, says)[None, None]
-        maps.append(AttentionMap("depends", _title("depends", model), queries, keys, weights, is_gradient=True))
+        title, description = _title(TITLES["depends"], model), DESCRIPTIONS["depends"]
+        maps.append(AttentionMap("depends", title, queries, keys, weights, is_gradient=True, description=description))
         facts = {"attention": NO_ATTENTION_NOTE, **facts}
     if hasattr(model.body, "act_steps"):
-        facts = {"layers": "the steps of one block, whose weights are the same at each", **facts}
+        facts = {"layers": "steps of one block with shared weights", **facts}
     thoughts = _act_steps(model, batch, keys, queries)
     return Explanation(title=f"{source} → {answered}", maps=tuple(maps), facts=facts, act_steps=thoughts)
 
 
-def _title(kind: str, model: ModelProtocol) -> str:
-    """What is translated is a source, what is answered a question."""
-    title = TITLES[kind]
-    return (
-        title.replace("translation", "answer").replace("source", "question")
-        if model.task.name == "algorithmic"
-        else title
-    )
+def _title(text: str, model: ModelProtocol) -> str:
+    """The text with the names of the two sides: source and target, or question and answer."""
+    if model.task.name != "algorithmic":
+        return text
+    return text.replace("target", "answer").replace("source", "question").replace("Source", "Question")
 
 
 def _act_steps(
     model: ModelProtocol, batch: Batch, keys: tuple[str, ...], queries: tuple[str, ...]
 ) -> tuple[ActSteps, ...]:
-    """How many steps each token took, of systems whose tokens stop by themselves."""
+    """Number of steps per token, for models with adaptive computation time."""
     if not getattr(model.config, "act", False):
         return ()
     training = model.training
@@ -89,8 +94,13 @@ def _act_steps(
         ("question", "answer") if model.task.name == "algorithmic" else ("source", "translation"),
     )
     return (
-        ActSteps(f"Steps for the tokens of the {names[0]}", keys, _to_ints(states.act_steps), most),
-        ActSteps(f"Steps before those of the {names[1]}", queries, _to_ints(states.aux_losses["target_ponder"]), most),
+        ActSteps(f"Ponder steps per token (ACT): {names[0]}", keys, _to_ints(states.act_steps), most),
+        ActSteps(
+            f"Ponder steps per token (ACT): before each token of the {names[1]}",
+            queries,
+            _to_ints(states.aux_losses["target_ponder"]),
+            most,
+        ),
     )
 
 
