@@ -149,7 +149,7 @@ def test_an_override_changes_a_copy_and_keeps_the_rest() -> None:
 def test_every_setting_is_documented(kind: type[Any]) -> None:
     docs = describe(kind)
     assert list(docs) == [item.name for item in fields(kind)]
-    assert all(text and text == " ".join(text.split()) and not text.endswith(".") for text in docs.values())
+    assert all(text and text == " ".join(text.split()) and text.endswith(".") for text in docs.values())
 
 
 def test_documentation_is_the_text_under_the_field_and_is_inherited() -> None:

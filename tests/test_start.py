@@ -59,9 +59,8 @@ def start(*commands: list[str]) -> list[dict[str, Any]]:
 def foreign(report: dict[str, Any], allowed: tuple[str, ...]) -> list[str]:
     """Modules of the package that are loaded and match no pattern."""
     own = [name for name in report["modules"] if name.partition(".")[0] == "regard"]
-    packages = tuple(
-        ".".join(parts[:end]) for parts in (name.split(".") for name in allowed) for end in range(1, len(parts))
-    )
+    literal = [name.partition(".*")[0].split(".") for name in allowed]
+    packages = tuple(".".join(parts[:end]) for parts in literal for end in range(1, len(parts) + 1))
     return [name for name in own if not any(fnmatch.fnmatchcase(name, pattern) for pattern in (*allowed, *packages))]
 
 
@@ -76,7 +75,7 @@ def within(package: str, names: str) -> list[str]:
 
 # -- commands without torch
 
-LISTS = ("regard", "regard.cli", "regard.errors", "regard.cli_args", "regard.index")
+LISTS = ("regard", "regard.cli", "regard.errors", "regard.cli_args", "regard.foreign_names", "regard.index")
 CHECKED = (
     *LISTS, "regard.config", "regard.files", "regard.folders", "regard.lazy", "regard.runs", "regard.runs.settings",
     "regard.demos", "regard.*.settings", "regard.data", "regard.decode", "regard.training",
