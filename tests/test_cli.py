@@ -388,7 +388,7 @@ WRONG = {
     "evaluate no run": ("evaluate norun", "norun", "no run"),
     "evaluate missing": ("evaluate RUN --data goo.tsv", "goo.tsv", "'good.tsv'"),
     "data unnamed": ("evaluate RUN --data", "--data", "requires an argument"),
-    "best": ("predict RUN hello --set decode.num_return_sequences=3", "decode.num_return_sequences=3", "decode.num_beams=3"),
+    "best": ("predict RUN hello --set decode.num_return_sequences=3", "decode.num_return_sequences=3", "decode.num_beams"),
     "temperature": ("predict RUN hello --set decode.temperature=-1", "decode.temperature", "at least 0"),
     "setting of another command": ("predict RUN hello --set train.steps=5", "train", "decode"),
     "run device": ("predict RUN hello --device gpu", "'gpu'", "cuda"),

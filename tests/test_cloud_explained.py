@@ -174,7 +174,7 @@ def test_clouds_are_explained_on_the_command_line(folders: Path, cli: Cli) -> No
         ),
         (
             ("train", "depth", "--data", "scans", "--model", "point-tiny", "--out", "r"),
-            "point-tiny cannot do the task 'depth'",
+            "'point-tiny' does not support task 'depth'",
         ),
         (("train", "classify", "--data", "rooms", "--out", "r"), "is made for the task segment, not for classify"),
         (("train", "segment", "--data", "solids#many=3", "--out", "r"), "unknown setting of solids 'many'"),

@@ -310,7 +310,7 @@ def test_samples_follow_their_seed_and_number_alone() -> None:
     ("said", "told"),
     [
         ({"temperature": -1}, "temperature"),
-        ({"num_return_sequences": 10**6, "do_sample": True}, "too many"),
+        ({"num_return_sequences": 10**6, "do_sample": True}, "at most"),
         ({"stop_strings": [""]}, "empty"),
         ({"num_beams": 0}, "num_beams"),
     ],
@@ -503,7 +503,7 @@ def test_a_tokenizer_without_an_end_is_given_one(tmp_path: Path) -> None:
 
 
 def test_what_cannot_work_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    for setting, told in (("data.stride=17", "tokens"), ("train.batch_tokens=8", "window")):
+    for setting, told in (("data.stride=17", "tokens"), ("train.batch_tokens=8", "context")):
         with pytest.raises(SettingError, match=told):
             train(str(tmp_path / "a.txt"), tmp_path / "run", setting)  # there is no such file
 

@@ -103,7 +103,7 @@ def test_pictures_beside_an_explanation_are_named(tmp_path: Path) -> None:
         "x",
         (),
         image=np.zeros((4, 4, 3), np.uint8),
-        method_maps={"a": np.ones((2, 2)) / 4},
+        method_maps={"roll-out": np.ones((2, 2)) / 4},
         position_similarity=np.eye(4),
     )
     path = gaze.save(tmp_path / "why it.png")
@@ -160,13 +160,13 @@ def test_depths_of_which_nothing_is_known_are_said_to_be_so(folder: Path, tmp_pa
     ]
     sizes += ["train.epochs=0", "data.valid_fraction=0.3"]
     data = f"{folder}/a:{tmp_path}/depth"
-    told = r"depth/\d+\.png: every depth is 0, .* all of the 5 training maps: nothing can be learnt .* 'regard check depth'"
+    told = r"depth/\d+\.png: every depth is 0, .* all 5 training maps.* 'regard check depth'"
     with pytest.raises(DataError, match=told):
         regard.train("depth", data=data, model="vit-tiny", out=tmp_path / "run", settings=sizes)
     assert not (tmp_path / "run").exists()
     shutil.copytree(tmp_path / "depth", tmp_path / "known")
     Image.fromarray(np.full((8, 9), 900, np.uint16)).save(tmp_path / "known" / "10.png")
-    told, known = "all of the 6 validation maps", f"{folder}/a:{tmp_path}/known"
+    told, known = "all 6 validation maps", f"{folder}/a:{tmp_path}/known"
     with pytest.raises(DataError, match=told):
         regard.train("depth", data=known, valid=data, model="vit-tiny", out=tmp_path / "run", settings=sizes)
     (named,) = (finding for finding in check("depth", known).findings if finding.kind == "depth_unknown")

@@ -209,7 +209,7 @@ def test_what_cannot_be_done_to_colours_is_refused(place: Path, tmp_path: Path) 
     colours, pixels = Palette(np.zeros((4, 3)), 8), ImageProcessor((8, 8))
     painter, seer = (regard.build(name, device="meta").config for name in ("imagegpt-mini", "vit-tiny"))
     for reader, config in ((pixels, painter), (colours, seer), (colours, painter)):
-        with pytest.raises(RegardError, match="together"):
+        with pytest.raises(RegardError, match=r"together|Palette"):
             check_image_processor(reader, config)
 
 
@@ -274,7 +274,7 @@ def test_no_picture_is_in_two_parts_and_a_runs_own_are_never_learnt_from(place: 
         parts = division(place, said, run_metadata=own)
         train_, valid, test = homes(parts)
         assert len(train_ | valid | test) == 60 == sum(parts.counts().values()) and min(parts.counts().values()) > 5
-    assert len(test) == facts(place / "painter")["found"]["valid"] and "that the run itself held out" in said[-1]
+    assert len(test) == facts(place / "painter")["found"]["valid"] and "held out" in said[-1]
     picture = sorted((place / "pictures" / "left").iterdir())[0]
     (tmp_path / "table.csv").write_text(f"image,label\n{picture},left\n")
     for most in (100, 7):
@@ -340,7 +340,7 @@ def test_text_and_presets_and_forgetful_folders_are_not_probed(
 ) -> None:
     headed("classify", labels="ab").save(tmp_path / "text")
     done = cli("probe", tmp_path / "text", "--data", place / "pictures")
-    assert done.code == 2 and "was made to classify, and reads text" in done.err
+    assert done.code == 2 and "text inputs" in done.err
     assert "is a preset, which has learnt nothing yet" in cli("probe", "vit-tiny", "--data", place / "pictures").err
     assert "remembers no data" in cli("probe", saved("vit-tiny", tmp_path)).err
     monkeypatch.setattr("regard.runs.probe.free_memory", lambda: 10_000)

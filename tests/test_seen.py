@@ -107,7 +107,7 @@ def test_what_was_looked_at_is_drawn(run: Path, tmp_path: Path, name: str) -> No
     assert all(grid.min() >= 0 and grid.sum() == pytest.approx(1) for grid in found.method_maps.values())
     if name == "why.png":
         assert (tmp_path / "why-positions.png").exists()
-        with pytest.raises(RegardError, match="layer"):
+        with pytest.raises(RegardError, match=r"[Ll]ayer"):
             found.save(tmp_path / name, layer=3)
 
 

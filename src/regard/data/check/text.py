@@ -170,7 +170,8 @@ def line_leak_findings(train: TextSurvey, valid: TextSurvey) -> Iterable[Finding
     yield Finding(
         "error" if share > HIGH_FRACTION else "warning" if share > MIN_REPEATED_FRACTION else "note",
         "leak_lines",
-        f"train/validation leak: lines of at least {MIN_LINE_LENGTH} letters{_sampling_note(valid)}; fraction of the text",
+        f"validation: lines of at least {MIN_LINE_LENGTH} letters that are also in the training data{_sampling_note(valid)}; "
+        "fraction of the text",
         int(known.sum()) * valid.lines.sampling_step,
         share,
         _join_locations(here, there, "trained on in"),
