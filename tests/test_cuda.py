@@ -140,9 +140,9 @@ def test_an_attention_that_drops_takes_packed_rows_too() -> None:
     attention = Attention(32, 4, dropout=0.1).cuda().bfloat16()
     x = torch.randn(1, 64, 32, device="cuda", dtype=torch.bfloat16)
     rule = PackedDocuments(on_cuda(STARTS), on_cuda(STARTS))
-    assert attention(x, rule=rule).shape == x.shape
-    assert not torch.equal(attention(x, rule=rule), attention(x, rule=rule))
-    assert torch.equal(attention.eval()(x, rule=rule), attention(x, rule=rule))
+    assert attention(x, mask=rule).shape == x.shape
+    assert not torch.equal(attention(x, mask=rule), attention(x, mask=rule))
+    assert torch.equal(attention.eval()(x, mask=rule), attention(x, mask=rule))
 
 
 # -- training: recorded, compiled and plain steps learn the same; determined runs go on bit for bit
@@ -368,7 +368,7 @@ def test_a_linear_layer_of_few_rows_is_the_operators_around_it(
 ) -> None:
     from regard.nn.kernels import small_linear
 
-    monkeypatch.setattr(small_linear, "overlaps", lambda device: early)
+    monkeypatch.setattr(small_linear, "supports_pdl", lambda device: early)
     monkeypatch.setattr(small_linear, "MAX_OVERLAP_ROWS", 10**9)
     (M, N, K), F = sizes, torch.nn.functional
     x, weight = random(M, K + 8, dtype=dtype)[:, 8:], random(N, K, dtype=dtype) / K**0.5
@@ -411,7 +411,7 @@ def test_kernels_that_begin_early_wait_for_what_they_read(monkeypatch: pytest.Mo
 
     def seen(early: bool) -> torch.Tensor:
         for module in (small_linear, decode_attention):
-            monkeypatch.setattr(module, "overlaps", lambda device: early)
+            monkeypatch.setattr(module, "supports_pdl", lambda device: early)
         with torch.inference_mode():
             graph, out = capture(work, x.device)
         kept.copy_(past)
@@ -433,15 +433,15 @@ def test_steps_of_fixed_memories_say_what_one_pass_says(name: str, rows: int) ->
     """Few rows take the kernels that join whole blocks, many take the one of attention; rows stand at different places."""
     torch.manual_seed(0)
     changes = {"depth": 3, "width": 128, "heads": 2, "ffn_dim": 256, "vocab_size": 501, "eos_id": 500}
-    model = regard.build(name, **changes, **({"band": 16} if name == "gpt3-mini" else {})).eval()
+    model = regard.build(name, **changes, **({"local_window": 16} if name == "gpt3-mini" else {})).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     whole, body = copy.deepcopy(model).double().body, model.cuda().body
     x = torch.randint(0, 500, (rows, 60))
     lengths = torch.randint(1, 30, (rows,))
     with torch.inference_mode():
-        right = whole.read(whole(Batch(x)).sequence)
-        state = body.start(Batch(x[:, :30].cuda(), lengths.cuda()), room=96)
+        right = whole.to_logits(whole(Batch(x)).sequence)
+        state = body.start(Batch(x[:, :30].cuda(), lengths.cuda()), max_positions=96)
         for step in range(30):
             at = lengths - 1 + step
             ours = body.step(x.gather(1, at[:, None])[:, 0].cuda(), state).cpu().double()
@@ -465,7 +465,7 @@ def test_recorded_generation_says_what_plain_generation_says(settings: dict[str,
         torch.nn.init.normal_(parameter, std=0.2)
     model.tokenizer = TextTokenizer.from_characters(["".join(chr(97 + i) for i in range(59))])
     texts = ["abc", "d", "", "thequick", "xyz" * 5]
-    right = [answer.extra["ids"] for answer in model.predict(texts, length=20, **settings)]
+    right = [answer.extra["ids"] for answer in model.predict(texts, max_new_tokens=20, **settings)]
     there = model.cuda()
     assert [answer.extra["ids"] for answer in there.predict(texts, length=20, **settings)] == right
     if not settings.get("sample"):  # draws are numbered by the place of a text in its list

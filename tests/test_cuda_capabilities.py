@@ -27,7 +27,7 @@ def results(data: Path, out: Path) -> tuple[list[float], list[str], list[float]]
     )
     train_tiny(data, out, *settings, device="cuda")
     model, text = regard.load(out, device="cuda", dtype=torch.bfloat16), data.read_text("utf-8").split("\t")[0]
-    predicted = [model.predict(text, beam=1).value, model.predict(text, beam=2).value]
+    predicted = [model.predict(text, num_beams=1).value, model.predict(text, num_beams=2).value]
     torch.manual_seed(0)
     sight = regard.build("dpt-small", device="cuda").bfloat16().eval()
     with torch.inference_mode():

@@ -45,8 +45,8 @@ def made(task: str, name: str, **changes: Any) -> Model:
         if float(parameter.detach().abs().sum()) == 0:  # nothing passes through a gate that is shut
             torch.nn.init.normal_(parameter, std=0.02)
     for part in model.modules():  # chance is drawn otherwise in a recording
-        if hasattr(part, "share"):
-            part.share = 0.0
+        if hasattr(part, "drop_prob"):
+            part.drop_prob = 0.0
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
     return model
@@ -151,13 +151,13 @@ def test_a_few_keys_that_hang_over_count_as_all_others(rows: int, length: int, d
     qkv = torch.randn(rows, length, 3, 4, 64, device="cuda", dtype=dtype)
     q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
     with torch.no_grad():
-        assert overhang.serves(q, k) == (rows > 8 and length != 640)
+        assert overhang.supports(q, k) == (rows > 8 and length != 640)
         found = dispatch.sdpa(q, k, v, Full(), None, 0.125, 0.0)
         wanted = dispatch.eager_attention(q.double(), k.double(), v.double(), None, 0.125)[0]
         compiled = torch.compile(lambda *given: dispatch.sdpa(*given, Full(), None, 0.125, 0.0))(q, k, v)
     assert (found.double() - wanted).norm() <= 5e-3 * wanted.norm()
     assert torch.equal(compiled, found)
-    assert not overhang.serves(q, k)  # gradients may be wanted here
+    assert not overhang.supports(q, k)  # gradients may be wanted here
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -166,7 +166,7 @@ def test_a_sum_and_its_norm_come_from_one_operator(dtype: torch.dtype) -> None:
     joined = pytest.importorskip("regard.nn.kernels.add_layernorm")
     x, y = (torch.randn(4, 65, 128, device="cuda", dtype=dtype) for _ in range(2))
     gain, bias = (torch.randn(128, device="cuda", dtype=dtype) for _ in range(2))
-    both, normed = joined.added(x, y, gain, bias, 1e-5)
+    both, normed = joined.add_layernorm_with_sum(x, y, gain, bias, 1e-5)
     wanted = F.layer_norm((x + y).double(), (128,), gain.double(), bias.double(), 1e-5)
     assert torch.equal(both, x + y) and (normed.double() - wanted).norm() <= 5e-3 * wanted.norm()
 

@@ -29,7 +29,7 @@ cases = pytest.mark.parametrize(("name", "label"), universal)
 @pytest.mark.parametrize("packed", [False, True])
 @cases
 def test_recorded_steps_are_plain_ones(name: str, label: str, packed: bool, precision: str) -> None:
-    still = {"shift": 0} if name == "universal" else {}
+    still = {"max_position_offset": 0} if name == "universal" else {}
     model = without_chance(tiny(name, label, **still).float()).cuda().train()
     batch = collate(model, TINY[name].samples, packed=packed)
     settings, results = TrainSettings(precision=precision), []  # type: ignore[arg-type]
@@ -66,8 +66,8 @@ def test_the_device_thinks_as_long_as_the_cpu_and_comes_to_the_same(name: str, l
 
 
 def pondered(ours: Any, right: Any) -> list[tuple[Any, Any]]:
-    found = [(ours.ponder, right.ponder)] if right.ponder is not None else []
-    return found + [(ours.side[key], right.side[key]) for key in right.side if key == "target_ponder"]
+    found = [(ours.act_steps, right.act_steps)] if right.act_steps is not None else []
+    return found + [(ours.aux_losses[key], right.aux_losses[key]) for key in right.aux_losses if key == "target_ponder"]
 
 
 @pytest.mark.parametrize("label", [label for name, label in universal if name == "universal"])
