@@ -452,10 +452,10 @@ def test_steps_of_fixed_memories_say_what_one_pass_says(name: str, rows: int) ->
 @pytest.mark.parametrize(
     "settings",
     [
-        {"sample": False},
-        {"sample": True, "top_k": 5, "seed": 3},
-        {"beam": 3, "sample": False},
-        {"repetition": 1.3, "sample": False},
+        {"do_sample": False},
+        {"do_sample": True, "top_k": 5, "seed": 3},
+        {"num_beams": 3, "do_sample": False},
+        {"repetition_penalty": 1.3, "do_sample": False},
     ],
 )
 def test_recorded_generation_says_what_plain_generation_says(settings: dict[str, Any]) -> None:
@@ -467,8 +467,8 @@ def test_recorded_generation_says_what_plain_generation_says(settings: dict[str,
     texts = ["abc", "d", "", "thequick", "xyz" * 5]
     right = [answer.extra["ids"] for answer in model.predict(texts, max_new_tokens=20, **settings)]
     there = model.cuda()
-    assert [answer.extra["ids"] for answer in there.predict(texts, length=20, **settings)] == right
-    if not settings.get("sample"):  # draws are numbered by the place of a text in its list
-        assert [there.predict(text, length=20, **settings).extra["ids"] for text in texts] == right
-    if settings.get("beam", 1) == 1:
-        assert "".join(there.stream("abc", length=20, **settings)) == there.predict("abc", length=20, **settings).value
+    assert [answer.extra["ids"] for answer in there.predict(texts, max_new_tokens=20, **settings)] == right
+    if not settings.get("do_sample"):  # draws are numbered by the place of a text in its list
+        assert [there.predict(text, max_new_tokens=20, **settings).extra["ids"] for text in texts] == right
+    if settings.get("num_beams", 1) == 1:
+        assert "".join(there.stream("abc", max_new_tokens=20, **settings)) == there.predict("abc", length=20, **settings).value
