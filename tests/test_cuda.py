@@ -471,4 +471,7 @@ def test_recorded_generation_says_what_plain_generation_says(settings: dict[str,
     if not settings.get("do_sample"):  # draws are numbered by the place of a text in its list
         assert [there.predict(text, max_new_tokens=20, **settings).extra["ids"] for text in texts] == right
     if settings.get("num_beams", 1) == 1:
-        assert "".join(there.stream("abc", max_new_tokens=20, **settings)) == there.predict("abc", length=20, **settings).value
+        assert (
+            "".join(there.stream("abc", max_new_tokens=20, **settings))
+            == there.predict("abc", max_new_tokens=20, **settings).value
+        )
