@@ -145,7 +145,7 @@ def by_length(answers: Path) -> list[tuple[float, float, int]]:
     for least, most in BINS:
         part = [row for row in rows if least <= len(row["source"].split()) <= most]
         if part:
-            said, meant = [row["answer"] for row in part], [row["reference"] for row in part]
+            said, meant = [row["prediction"] for row in part], [row["reference"] for row in part]
             bleu = BLEU(tokenize="none", force=True).corpus_score(said, [meant]).score
             found.append((sum(len(row["source"].split()) for row in part) / len(part), bleu, len(part)))
     return found

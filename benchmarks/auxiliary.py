@@ -77,7 +77,7 @@ def tune(start: Path, samples: Sequence[LabeledText], dev: str, run: Path, setti
     begun = time.perf_counter()
     harness.train("classify", str(path), valid=dev, model=str(start), out=run, settings=settings)
     facts = json.loads((run / "regard.json").read_text())
-    found = {name: facts["scores"][name] for name in ("accuracy", "macro_f1", "matthews")}
+    found = {name: facts["scores"][name] for name in ("accuracy", "macro_f1", "mcc")}
     return {**found, "loss": facts["best"]["loss"], "seconds": round(time.perf_counter() - begun, 1)}
 
 

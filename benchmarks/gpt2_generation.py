@@ -69,7 +69,7 @@ def ours(dtype: torch.dtype, size: Size) -> Action:
     def answer(batch: int, given: int = size.given, said: int = size.said) -> int:
         texts = [" ".join(f"t{(i * 37 + b) % (vocabulary - 1)}" for i in range(given)) for b in range(batch)]
         answers = model.predict(texts, max_new_tokens=said, do_sample=False)
-        return sum(len(answer.extra["ids"]) for answer in answers)
+        return sum(len(answer.extra["token_ids"]) for answer in answers)
 
     assert answer(2) == 2 * size.said
     return answer

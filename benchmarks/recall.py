@@ -191,7 +191,7 @@ def train(names: list[str], out: Path, width: int, together: int, more: list[str
 
 def summed(run: Path) -> dict[str, Any]:
     rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    best = max(row["exact"] for row in rows if row["kind"] == "valid")
+    best = max(row["exact_match"] for row in rows if row["kind"] == "valid")
     return {"valid": best, "parameters": parameters(run)}
 
 
@@ -199,7 +199,7 @@ def test(names: list[str], out: Path) -> None:
     from regard.runs.evaluate import evaluate
 
     for name in names:
-        found = {N: evaluate(out / name, [str(out / f"test-{N}.tsv")]).scores["exact"] for N in tested(out)}
+        found = {N: evaluate(out / name, [str(out / f"test-{N}.tsv")]).scores["exact_match"] for N in tested(out)}
         print(name, json.dumps(found), flush=True)
         (out / f"{name}.test.json").write_text(json.dumps(found))
 
@@ -292,7 +292,7 @@ def measure(names: list[str], out: Path, device: str, count: int, rows: int) -> 
 # -- the figure
 
 PANELS = {
-    "exact": ("Recall", "right answers, %", "linear"),
+    "exact_match": ("Recall", "right answers, %", "linear"),
     "path": ("Shortest path of the gradient", "operations from answer to fact", "log"),
     "chain": ("What must wait", "matrix products in the longest chain", "log"),
     "gradient": ("What is left of the gradient", "norm of d log p(answer) / d fact", "log"),
@@ -327,12 +327,14 @@ def figure(out: Path) -> None:
 
 
 def read(out: Path, name: str, key: str) -> list[tuple[int, float]]:
-    told = out / f"{name}.test.json" if key == "exact" else out / f"{name}.measure.json"
+    told = out / f"{name}.test.json" if key == "exact_match" else out / f"{name}.measure.json"
     if not told.exists():
         return []
     kept = json.loads(told.read_text())
     return (
-        [(int(N), share) for N, share in kept.items()] if key == "exact" else [(r["N"], r[key]) for r in kept["found"]]
+        [(int(N), share) for N, share in kept.items()]
+        if key == "exact_match"
+        else [(r["N"], r[key]) for r in kept["found"]]
     )
 
 

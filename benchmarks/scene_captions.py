@@ -75,16 +75,16 @@ def test(name: str, places: dict[str, Path], out: Path) -> None:
     told = out / f"{name}.test.json"
     if not (out / f"{name}.json").exists() or told.exists():
         return
-    found: dict[str, Any] = {"exact": {}}
+    found: dict[str, Any] = {"exact_match": {}}
     for part in TESTS:
         right, many = Counter[int](), Counter[int]()
         for row in evaluate(out / name, [str(places[part])]).rows:
             said = scenes.parse_caption(row["reference"])
             assert said is not None
             many[len(said.objects)] += 1
-            right[len(said.objects)] += row["answer"] == row["reference"]
-        found["exact"][part] = {n: 100 * right[n] / many[n] for n in sorted(many)}
-        found["exact"][part]["all"] = 100 * right.total() / many.total()
+            right[len(said.objects)] += row["prediction"] == row["reference"]
+        found["exact_match"][part] = {n: 100 * right[n] / many[n] for n in sorted(many)}
+        found["exact_match"][part]["all"] = 100 * right.total() / many.total()
     found["looked"] = looked(out / name, places)
     told.write_text(json.dumps(found))
     print(name, told.read_text(), flush=True)
@@ -139,7 +139,7 @@ def figure(out: Path, picture: Path) -> None:
     shown, axes = plt.subplots(1, 4, figsize=(17, 3.6), layout="constrained", width_ratios=(1, 1, 1, 1.5))
     for place, (part, title) in zip(axes, TESTS.items(), strict=False):
         for name, found in told.items():
-            counts = {int(n): value for n, value in found["exact"][part].items() if n != "all"}
+            counts = {int(n): value for n, value in found["exact_match"][part].items() if n != "all"}
             place.plot(list(counts), list(counts.values()), marker="o", color=COLOURS[name], label=MODELS[name])
         place.set(title=title, xlabel="objects", ylim=(0, 102), xticks=range(1, scenes.MAX_OBJECTS + 1))
         place.grid(axis="y", alpha=0.3)

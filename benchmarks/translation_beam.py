@@ -70,7 +70,7 @@ def ours(size: Size) -> Action:
     def answer(batch: int) -> int:
         texts = [" ".join(words) for words in size.words(size.source - 1, batch)]
         answers = model.predict(texts, num_beams=BEAMS, max_extra_tokens=size.said - size.source, length_penalty=0.0)
-        return sum(len(answer.extra["ids"]) for answer in answers)
+        return sum(len(answer.extra["token_ids"]) for answer in answers)
 
     assert answer(2) == 2 * size.said
     return answer

@@ -190,7 +190,7 @@ def summed(run: Path) -> dict[str, Any]:
     best = json.loads((run / "regard.json").read_text())["best"]
     return {
         "parameters": parameters(run),
-        "valid": best["exact"],
+        "valid": best["exact_match"],
         "loss": best["loss"],
         "seconds_per_1000": pace([row for row in rows if row["kind"] == "train"]),
     }
@@ -224,7 +224,9 @@ def test(names: Sequence[str], out: Path, many: Sizes) -> None:
         for recipe in recipes(NAMES[name][0], "test", many):
             entry = str(recipe)
             scores = evaluate(out / name, [entry]).scores
-            found[recipe.kind] = {key: value for key, value in scores.items() if key.startswith(("exact", "tokens"))}
+            found[recipe.kind] = {
+                key: value for key, value in scores.items() if key.startswith(("exact_match", "token_accuracy"))
+            }
             found[recipe.kind]["samples"] = scores["samples"]
             if NAMES[name][1] == "halting":
                 found[recipe.kind]["ponder"] = pondered(out / name, list(generate_questions(entry)))

@@ -286,7 +286,7 @@ def burst(few: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, st
 def rows(run: Path, kind: str = "") -> list[dict[str, Any]]:
     """The log without what depends on the clock."""
     found = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
-    timed = ("tokens_per_s", "seconds", "elapsed", "waiting")
+    timed = ("tokens_per_s", "seconds", "elapsed", "data_wait")
     return [{k: v for k, v in row.items() if k not in timed} for row in found if row["kind"].startswith(kind)]
 
 

@@ -105,7 +105,7 @@ class Captioner(nn.Module):
         return self.processor.pixels
 
     def predict(self, inputs: Any, **settings: Any) -> Prediction:
-        return Prediction("", extra={"ids": self.said})
+        return Prediction("", extra={"token_ids": self.said})
 
     def explain(self, source: Any, target: str | None = None, at: Any = None) -> Any:
         return explain(self, source, target, at)

@@ -61,7 +61,7 @@ def test_a_classifier_answers_every_form_of_table_it_is_trained_on(
     assert [row["input"] for row in rows(done.out)] == TEXTS
     right = model.predict(TEXTS)
     for row, answer in zip(rows(done.out), right, strict=True):
-        assert row["value"] == answer.value and row["scores"] == pytest.approx(answer.score, abs=1e-6)
+        assert row["value"] == answer.value and row["score"] == pytest.approx(answer.score, abs=1e-6)
     assert len(cli("predict", folder, name, *(("--columns", *columns) if columns else ())).out.splitlines()) == 3
 
 
@@ -71,7 +71,7 @@ def test_pairs_are_two_columns_or_a_line_with_a_tab(cli: Cli, tmp_path: Path) ->
     Path("b.txt").write_text("the cat\ta dog\n")
     for file in ("a.tsv", "b.txt"):
         (row,) = rows(cli("predict", folder, file, "--json").out)
-        assert row["scores"] == pytest.approx(model.predict(("the cat", "a dog")).score, abs=1e-6)
+        assert row["score"] == pytest.approx(model.predict(("the cat", "a dog")).score, abs=1e-6)
 
 
 @pytest.mark.parametrize(

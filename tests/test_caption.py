@@ -72,8 +72,8 @@ def test_pictures_are_answered_however_they_are_given(run: Path, album: Path) ->
     assert all(answer == answers[0] for answer in answers)
     assert [answer.value for answer in made.predict(given[:3])] == [answers[0].value] * 3
     answer = answers[0]
-    assert "red" in answer.value and answer.extra["ended"] and answer.tokens
-    assert len(answer.extra["ids"]) + 1 == len(answer.extra["log_probabilities"])
+    assert "red" in answer.value and answer.extra["finish_reason"] == "eos" and answer.tokens
+    assert len(answer.extra["token_ids"]) + 1 == len(answer.extra["logprobs"])
     assert made.predict([]) == []
 
 
@@ -96,10 +96,18 @@ def test_answers_end_where_the_model_or_a_person_says(album: Path) -> None:
     made = model(album, max_length=7)
     path = str(album / "images" / "n 1.png")
     made.body.out.bias.data[made.config.eos_id] = -99
-    assert len(made.predict(path).extra["ids"]) == 7 and len(made.predict(path, max_new_tokens=3).extra["ids"]) == 3
-    assert len(made.predict(path, max_new_tokens=50).extra["ids"]) == 7 and not made.predict(path).extra["ended"]
+    assert (
+        len(made.predict(path).extra["token_ids"]) == 7
+        and len(made.predict(path, max_new_tokens=3).extra["token_ids"]) == 3
+    )
+    assert (
+        len(made.predict(path, max_new_tokens=50).extra["token_ids"]) == 7
+        and made.predict(path).extra["finish_reason"] == "length"
+    )
     made.body.out.bias.data[[made.config.pad_id, made.config.bos_id]] = 99
-    assert not {made.config.pad_id, made.config.bos_id} & set(made.predict(path).extra["ids"]), "they are never said"
+    assert not {made.config.pad_id, made.config.bos_id} & set(made.predict(path).extra["token_ids"]), (
+        "they are never said"
+    )
 
 
 def test_cached_steps_say_what_one_pass_says(album: Path) -> None:
@@ -120,11 +128,15 @@ def test_cached_steps_say_what_one_pass_says(album: Path) -> None:
 def test_a_run_learns_scores_and_draws(run: Path, album: Path) -> None:
     found = facts(run)
     assert (
-        found["scores"]["exact"] == 100.0
+        found["scores"]["exact_match"] == 100.0
         and found["scores"]["cider"] > 100
-        and found["scores"]["samples"] == found["found"]["valid"]
+        and found["scores"]["samples"] == found["data_stats"]["valid"]
     )
-    assert found["found"]["train"] + found["found"]["valid"] == 30 and set(found["best"]) >= {"cider", "bleu4", "loss"}
+    assert found["data_stats"]["train"] + found["data_stats"]["valid"] == 30 and set(found["best"]) >= {
+        "cider",
+        "bleu4",
+        "loss",
+    }
     names = {path.name for path in run.iterdir()}
     assert {"captions.png", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json", "README.md"} <= names
     with Image.open(run / "captions.png") as drawn:
@@ -137,8 +149,8 @@ def test_a_run_learns_scores_and_draws(run: Path, album: Path) -> None:
 
 def test_pictures_are_divided_not_captions(run: Path, album: Path) -> None:
     assert len({TASK.split_key(sample) for sample in samples(album)}) == 30
-    held = {row["picture"] for row in evaluate(run).rows}
-    assert len(held) == facts(run)["found"]["valid"]
+    held = {row["image"] for row in evaluate(run).rows}
+    assert len(held) == facts(run)["data_stats"]["valid"]
     learnt = TextTokenizer.train_sentence_bpe(
         TASK.tokenizer_texts(sample for sample in samples(album) if sample.source not in held), 300
     )
@@ -157,7 +169,7 @@ def test_a_run_is_evaluated_on_other_files_too(run: Path, album: Path, tmp_path:
         scores["samples"] == 1
         and "cider" not in scores
         and TASK.selection_metric(scores) == "bleu4"
-        and scores["exact"] == 100.0
+        and scores["exact_match"] == 100.0
     )
     long = tmp_path / "long.csv"
     long.write_text(f"image,caption\n{album}/images/n 0.png,{'red ' * 40}\n{album}/images/n 1.png,a green thing\n")
@@ -185,7 +197,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(album: Path, tmp_pat
 def test_training_starts_from_a_folder(run: Path, album: Path, tmp_path: Path) -> None:
     made = train(album, tmp_path / "on", "train.steps=1", "train.lr=1e-9", "train.eval_every=1", model=str(run))
     assert made.require_tokenizer().fingerprint() == regard.load(run).require_tokenizer().fingerprint()
-    assert facts(tmp_path / "on")["scores"]["exact"] == 100.0
+    assert facts(tmp_path / "on")["scores"]["exact_match"] == 100.0
     with pytest.raises(SettingError, match=r"data\.vocab_size"):
         train(album, tmp_path / "no", "data.vocab_size=280", model=str(run))
     with pytest.raises(SettingError, match=r"model\.vocab_size"):
@@ -209,7 +221,7 @@ def test_one_bad_picture_ends_no_training(album: Path, tmp_path: Path, capfd: An
     import shutil
 
     mine = Path(shutil.copytree(album, tmp_path / "mine"))
-    held = {row["picture"] for row in evaluate_rows(mine, tmp_path)}
+    held = {row["image"] for row in evaluate_rows(mine, tmp_path)}
     bad = next(path for path in sorted((mine / "images").iterdir()) if str(path) not in held)
     bad.write_bytes(bad.read_bytes()[:30])
     train(mine, tmp_path / "run", "data.valid_fraction=0.2", valid=str(tmp_path / "held.jsonl"))
@@ -223,7 +235,7 @@ def evaluate_rows(mine: Path, tmp_path: Path) -> list[dict[str, str]]:
     for row in rows:
         row["image"] = str(mine / "images" / row["image"])
     (tmp_path / "held.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return [{"picture": row["image"]} for row in rows]
+    return [{"image": row["image"]} for row in rows]
 
 
 # -- the command line
@@ -252,7 +264,7 @@ def test_pictures_folders_and_tables_are_run(run: Path, album: Path, tmp_path: P
         == 0
     )
     row = json.loads(capsys.readouterr().out)
-    assert row["input"] == picture and len(row["alternatives"]) == 2 and row["log_probabilities"]
+    assert row["input"] == picture and len(row["alternatives"]) == 2 and row["logprobs"]
     (tmp_path / "bad one.jpg").write_text("no picture")
     assert regard_says("predict", str(run), str(tmp_path / "bad one.jpg"), picture) == 2
     out, err = capsys.readouterr()

@@ -154,7 +154,7 @@ def test_odd_pictures_are_learnt_from_answered_scored_and_explained(odd: Path, t
         assert done.code == 0 and done.out.startswith(f"{odd / name}\t"), done.err
     assert cli("evaluate", str(out), "--data", str(odd)).code == 0
     for name in ("one.png", "thin.png", "cmyk.jpg"):
-        assert cli("explain", str(out), str(odd / name), "--out", str(tmp_path / "map.html")).code == 0
+        assert cli("explain", str(out), str(odd / name), "--out", str(tmp_path / "explanation.html")).code == 0
 
 
 def test_rows_that_lack_something_are_named(odd: Path, tmp_path: Path, cli: Cli) -> None:

@@ -105,7 +105,7 @@ def test_a_card_names_commands_that_work(name: str, cli: Cli, tmp_path: Path, mo
     for line in words[:-1]:
         done = cli(*line)
         assert done.code == 0, (line, done.err)
-    assert Path("map.html").exists()
+    assert Path("explanation.html").exists()
 
 
 def test_what_nobody_can_explain_is_not_named() -> None:
@@ -124,5 +124,5 @@ def test_the_card_of_a_run_names_them(
     monkeypatch.chdir(tmp_path)
     card = (trained.path / "README.md").read_text("utf-8")
     words = commands(str(trained.path), regard.load(trained.path).task)
-    assert all(f"regard {line[0]} {trained.path}" in card for line in words)
+    assert all(f"regard {line[0]} {trained.path.name}" in card for line in words)
     assert [cli(*line).code for line in words] == [0, 0, 0]

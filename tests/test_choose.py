@@ -189,7 +189,7 @@ def test_a_run_learns_to_choose_and_is_scored_again(tmp_path: Path) -> None:
     settings = (*SMALL, *QUICK, "train.epochs=30", "train.eval_every=100")
     said = train("choose", data, tmp_path / "run", *settings, model="gpt2-mini")
     known = facts(tmp_path / "run")
-    assert "questions to train on" in said and known["scores"]["accuracy"] > known["scores"]["by_chance"] + 20
+    assert "questions to train on" in said and known["scores"]["accuracy"] > known["scores"]["chance_accuracy"] + 20
     assert evaluate(tmp_path / "run").scores["accuracy"] == known["scores"]["accuracy"]
     model = load(tmp_path / "run")
     assert model.predict({"context": "a hen came", "question": "who?", "choices": ["cow", "hen"]}).value == "hen"
@@ -213,7 +213,11 @@ def test_many_places_are_told_one_by_one(tmp_path: Path) -> None:
     ]
     encoded = model.task.encode(samples, model.tokenizer, model.config, 24)
     scores, answers = model.task.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
-    assert "confusion" not in scores and "choice 25" in scores["each"] and "choice 25" in scores["confused"]
+    assert (
+        "confusion_matrix" not in scores
+        and "choice 25" in scores["per_class"]
+        and "choice 25" in scores["most_confused"]
+    )
     assert (
         model.task.save_figures(tmp_path, samples, answers) == ["choices.png"] and (tmp_path / "choices.png").exists()
     )

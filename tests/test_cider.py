@@ -97,7 +97,7 @@ def test_scores_are_of_all_references_and_of_plain_words() -> None:
     scores = caption_scores(
         ["A dog !", "Two cats sit ."], [["a cat", "the dog", "a dog"], ["two cats sit"]], DataSettings()
     )
-    assert scores["exact"] == 100.0 and scores["bleu1"] == scores["bleu4"] == 100.0 and scores["samples"] == 2
+    assert scores["exact_match"] == 100.0 and scores["bleu1"] == scores["bleu4"] == 100.0 and scores["samples"] == 2
     assert str(scores["signature"]).startswith("nrefs:var|case:mixed|eff:yes|tok:none")
-    assert caption_scores(["A dog !"], [["a dog"]], DataSettings(pretokenized=True))["exact"] == 0.0
+    assert caption_scores(["A dog !"], [["a dog"]], DataSettings(pretokenized=True))["exact_match"] == 0.0
     assert "cider" not in caption_scores(["a"], [["a"]], DataSettings())

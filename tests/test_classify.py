@@ -80,7 +80,7 @@ def test_what_is_too_long_loses_its_middle_and_never_a_mark() -> None:
     found = encode(model, [LabeledText("abcdefgh", "", "good"), LabeledText("abcdef", "", "bad")], longest=8)
     assert found.fields["text"][0].tolist() == ids("SabcfghE") and found.too_long == found.samples[:1]
     long = model.predict("abcdefgh" * 4)
-    assert long.extra["cut"] and "cut" not in model.predict("abc").extra
+    assert long.extra["truncated"] and "truncated" not in model.predict("abc").extra
     # the context has 24 positions, whatever data.max_length says
     assert len(encode(model, [LabeledText("a" * 80, "b" * 80, "good")], longest=500).fields["text"][0]) == 24
 
@@ -181,10 +181,10 @@ def test_measures_are_those_that_are_taught() -> None:
     # F1: a 2·3/(4+5), b 2·2/(4+3), c 2·1/(2+2); a class that never occurs and is never said does not count
     assert math.isclose(found["accuracy"], 0.6) and math.isclose(found["macro_f1"], (6 / 9 + 4 / 7 + 2 / 4) / 3)
     # (6·10 − (4·5 + 4·3 + 2·2)) / √((100 − 36)(100 − 38))
-    assert math.isclose(found["matthews"], (60 - 36) / math.sqrt(64 * 62))
+    assert math.isclose(found["mcc"], (60 - 36) / math.sqrt(64 * 62))
     two = confusion_scores(np.array([[90, 4], [1, 5]]))  # (TP·TN − FP·FN) / √((TP+FP)(TP+FN)(TN+FP)(TN+FN))
-    assert math.isclose(two["matthews"], (5 * 90 - 4 * 1) / math.sqrt(9 * 6 * 94 * 91))
-    assert confusion_scores(np.array([[3, 0], [2, 0]]))["matthews"] == 0
+    assert math.isclose(two["mcc"], (5 * 90 - 4 * 1) / math.sqrt(9 * 6 * 94 * 91))
+    assert confusion_scores(np.array([[3, 0], [2, 0]]))["mcc"] == 0
 
 
 def test_a_warm_up_below_one_is_a_share_of_all_steps() -> None:
@@ -342,8 +342,8 @@ def tuned(place: Path) -> str:
 
 def test_fine_tuning_says_what_is_new_and_learns(place: Path, tuned: str) -> None:
     assert (
-        "  3 new tokens, a new head for 2 classes of 32 parameters" in tuned
-        and "64 texts to train on, 16 to validate, 293 tokens" in tuned
+        "  3 new tokens, new head for 2 classes (32 parameters)" in tuned
+        and "64 training texts, 16 validation texts, 293 tokens" in tuned
     )
     model = load(place / "run")
     assert [a.value for a in model.predict(["a superb story", "it was dull"])] == ["good", "bad"]
@@ -373,7 +373,7 @@ def test_the_body_begins_as_the_folder_has_it(place: Path, tuned: str) -> None:
     fresh = regard.model.assemble(replace(after.spec), after.tokenizer)
     rows_before, made = before.config.vocab_size, fresh.body.tokens.table.weight[-3:].clone()
     said = load_initial_weights(fresh, place / "lm", {})
-    assert said == ["3 new tokens, a new head for 2 classes of 32 parameters"]
+    assert said == ["3 new tokens, new head for 2 classes (32 parameters)"]
     ours, theirs = fresh.body.state_dict(), before.body.state_dict()
     for name, tensor in theirs.items():
         assert torch.equal(ours[name][: len(tensor)], tensor), name
@@ -384,7 +384,7 @@ def test_the_body_begins_as_the_folder_has_it(place: Path, tuned: str) -> None:
     )
     named = regard.model.assemble(replace(after.spec, labels=("good", "bad")), after.tokenizer)
     assert load_initial_weights(named, place / "run", {}) == [
-        "left out, as it has other classes: the head for bad, good", "a new head for 2 classes of 32 parameters",
+        "left out, as it has other classes: the head for bad, good", "new head for 2 classes (32 parameters)",
     ]  # fmt: skip
 
 
@@ -408,7 +408,7 @@ def test_pairs_are_learnt_in_either_way_from_nothing(tmp_path: Path) -> None:
     said = train("classify", path, tmp_path / "run", *settings, model="gpt2-mini")
     assert "new tokens" not in said
     model = load(tmp_path / "run")
-    assert model.spec.head_options == "symmetric" and facts(tmp_path / "run")["pair"] == "symmetric"
+    assert model.spec.head_options == "symmetric" and facts(tmp_path / "run")["head_options"] == "symmetric"
     assert model.predict("fine\tpoor").value in ("same", "other")
     near(*(torch.tensor(model.predict(pair).score) for pair in (("fine", "poor"), ("poor", "fine"))), 1e-5)
     scores = evaluate(tmp_path / "run").scores
@@ -430,10 +430,10 @@ def test_long_texts_are_counted_and_cut_in_training(place: Path, tmp_path: Path)
     )
     place_of = f"the first at {path}, line 32"
     assert (
-        f"1 training texts have more than 48 tokens on a side (model.max_length) and are cut in their middle, {place_of}"
+        f"1 training texts have more than 48 tokens (model.max_length) and are truncated in their middle; {place_of}"
         in said
     )
-    assert "31 texts to train on" in said
+    assert "31 training texts" in said
 
 
 def test_others_find_the_marks_around_a_text_by_themselves(tmp_path: Path) -> None:
@@ -508,16 +508,16 @@ def test_many_classes_are_told_one_by_one(tmp_path: Path) -> None:
     samples = [LabeledText("abcdefgh"[number % 8 :], "", label) for number, label in enumerate(labels)]
     encoded = model.task.encode(samples, model.tokenizer, model.config, 24, labels=labels)
     scores, answers = model.task.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
-    assert "confusion" not in scores and scores["confused"].splitlines()[0].split()[1::2] == [
+    assert "confusion_matrix" not in scores and scores["most_confused"].splitlines()[0].split()[1::2] == [
         "is",
         "said",
         "times",
         "of",
     ]
-    table = [line.split() for line in scores["each"].splitlines()[2:]]
+    table = [line.split() for line in scores["per_class"].splitlines()[2:]]
     assert {line[1] for line in table} == {*labels, "all"} and float(table[-1][3]) == scores["accuracy"]
     wrong = sum(sample.label != answer.value for sample, answer in zip(samples, answers, strict=True))
-    assert sum(int(line.split()[5]) for line in scores["confused"].splitlines()[2:]) == min(wrong, 12)
+    assert sum(int(line.split()[5]) for line in scores["most_confused"].splitlines()[2:]) == min(wrong, 12)
     assert (
         model.task.save_figures(tmp_path, samples, answers) == ["classes.png"] and (tmp_path / "classes.png").exists()
     )

@@ -151,7 +151,7 @@ def test_files_and_folders_with_spaces_columns_a_settings_file_and_settings_that
     )  # fmt: skip
     assert done.code == 0 and done.err == "" and "my runs/one" in done.out
     known = facts(Path("my runs/one"))
-    assert known["found"]["train"] == 36 and known["sources"]["columns"] == {"source": "en", "target": "de"}
+    assert known["data_stats"]["train"] == 36 and known["sources"]["columns"] == {"source": "en", "target": "de"}
     assert known["settings"]["train"]["steps"] == 2 and known["settings"]["train"]["log_every"] == 1
 
 
@@ -163,7 +163,9 @@ def test_the_demo_runs_from_corpus_to_pictures_and_replaces_only_its_own(
     monkeypatch.setattr("regard.demos.translate.generate_corpus", lambda: generate_corpus(count=300))
     monkeypatch.setattr("regard.demos.translate.TranslateDemo.settings", (*TINY, *TWELVE, "train.steps=2"))
     done = cli("demo", "--out", "d")
-    assert done.code == 0 and "exact" in done.out and "the cat danced  →" in done.out and "regard train" in done.out
+    assert (
+        done.code == 0 and "exact_match" in done.out and "the cat danced  →" in done.out and "regard train" in done.out
+    )
     assert {"attention-cat.html", "attention-cat.png", "attention-moved.html"} <= {p.name for p in Path("d").iterdir()}
     assert len(Path("d-data/test.tsv").read_text("utf-8").splitlines()) == 30
     weights = Path("d/model.safetensors").read_bytes()
@@ -176,7 +178,11 @@ def test_the_demo_runs_from_corpus_to_pictures_and_replaces_only_its_own(
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("years")
     assert cli("demo", "--out", "mine", "--overwrite").code == 2 and Path("mine/thesis.txt").exists()
-    assert cli("demo", "paint") == (2, "", "regard: unknown demo 'paint'. There is: caption, clouds, translate.\n")
+    assert cli("demo", "paint") == (
+        2,
+        "",
+        "regard: error: Unknown demo 'paint'. Available: caption, clouds, translate.\n",
+    )
 
 
 # -- predict
@@ -231,8 +237,8 @@ def test_json_is_one_object_a_line(cli: Cli, trained: Trained, asked: tuple[list
     ]
     assert [row["input"] for row in rows] == texts and [row["value"] for row in rows] == answers
     full = rows[0]
-    assert sum(full["log_probabilities"]) == pytest.approx(full["scores"][0], abs=1e-4)
-    assert len(full["log_probabilities"]) == len(full["tokens"]) + full["ended"]
+    assert sum(full["logprobs"]) == pytest.approx(full["score"][0], abs=1e-4)
+    assert len(full["logprobs"]) == len(full["tokens"]) + (full["finish_reason"] == "eos")
 
 
 def test_json_of_a_blank_line_has_the_same_keys(cli: Cli, trained: Trained) -> None:
@@ -261,7 +267,7 @@ def test_several_answers_come_best_first_with_their_scores(cli: Cli, trained: Tr
     assert all(
         float(score) == pytest.approx(o["score"], abs=1e-4) for (score, _), o in zip(lines, options, strict=True)
     )
-    assert all(row["scores"] == sorted(row["scores"], reverse=True) for row in rows)
+    assert all(row["score"] == sorted(row["score"], reverse=True) for row in rows)
 
 
 # -- evaluate, info, list, explain, export
@@ -277,11 +283,11 @@ def test_a_run_is_scored_on_what_it_remembers_as_its_card_says(cli: Cli, trained
 def test_a_run_is_scored_on_other_files_and_its_answers_are_written(cli: Cli, trained: Trained, pairs: Pairs) -> None:
     write_pairs(Path("mine.tsv"), pairs[:3])
     done = cli("evaluate", trained.path, "--data", "mine.tsv", "--predictions", "answers.jsonl")
-    assert done.code == 0 and re.search(r"^sentences +3$", done.out, re.MULTILINE)
+    assert done.code == 0 and re.search(r"^samples +3$", done.out, re.MULTILINE)
     rows = [json.loads(line) for line in Path("answers.jsonl").read_text("utf-8").splitlines()]
     model = regard.load(trained.path)
     assert [(row["source"], row["reference"]) for row in rows] == pairs[:3]
-    assert [row["answer"] for row in rows] == [model.predict(source).value for source, _ in pairs[:3]]
+    assert [row["prediction"] for row in rows] == [model.predict(source).value for source, _ in pairs[:3]]
 
 
 def test_a_run_finds_its_data_from_any_folder(cli: Cli, pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,9 +335,9 @@ def test_a_file_is_explained_whole_and_so_is_standard_input(cli: Cli, trained: T
         assert cli("explain", trained.path, *words, "--out", "b.json", stdin="a horse\nran\n").code == 0
         assert Path("b.json").read_text() == wanted
     done = cli("explain", trained.path, "letter", "--out", "b.json")
-    assert done.out.startswith("a horse ran → ") and done.err == "reading the file letter\n"
+    assert done.out.startswith("a horse ran → ") and done.err == "Reading file letter\n"
     for words, said in (
-        (("-", "-"), "once only"),
+        (("-", "-"), "only once"),
         (("blank.txt",), "blank.txt: is empty: there is nothing to explain"),
     ):
         done = cli("explain", trained.path, *words, "--out", "c.json")
@@ -359,7 +365,7 @@ WRONG = {
     "folder as data": ("train translate --data norun --out new", "norun", "letter.txt"),
     "task": ("train translat --data good.tsv --out new", "'translat'", "'translate'"),
     "preset": (f"{TRAIN} --model transformer-tinny", "'transformer-tinny'", "'transformer-tiny'"),
-    "folder to start from": (f"{TRAIN} --model norun", "norun", "no run"),
+    "folder to start from": (f"{TRAIN} --model norun", "norun", "neither a run"),
     "missing folder to start from": (f"{TRAIN} --model ./nowhere", "nowhere", "folder"),
     "setting": (f"{TRAIN} --set train.step=3", "'train.step'", "'train.steps'"),
     "model setting": (f"{TRAIN} --set model.widht=3", "model.widht", "'model.width'"),
@@ -379,13 +385,13 @@ WRONG = {
     "device": (f"{TRAIN} --device gpu", "'gpu'", "cuda"),
     "columns": (f"{TRAIN} --columns sorce=0 target=1", "'sorce'", "'source'"),
     "column": ("train translate --data head.csv --columns source=em target=de --out new", "'em'", "'en'"),
-    "no data": ("train translate --out new", "no data", "--data"),
+    "no data": ("train translate --out new", "No training data", "--data"),
     "out is a file": ("train translate --data good.tsv --out good.tsv", "good.tsv", "--out"),
     "out below a file": ("train translate --data good.tsv --out good.tsv/new --set train.steps=1", "good.tsv", "--out"),
     "out of another": ("train translate --data good.tsv --out norun", "norun", "not empty"),
-    "run of no run": ("predict norun hello", "norun", "no run"),
+    "run of no run": ("predict norun hello", "norun", "neither a run"),
     "missing run": ("predict norum hello", "norum", "'norun'"),
-    "evaluate no run": ("evaluate norun", "norun", "no run"),
+    "evaluate no run": ("evaluate norun", "norun", "neither a run"),
     "evaluate missing": ("evaluate RUN --data goo.tsv", "goo.tsv", "'good.tsv'"),
     "data unnamed": ("evaluate RUN --data", "--data", "requires an argument"),
     "best": ("predict RUN hello --set decode.num_return_sequences=3", "decode.num_return_sequences=3", "decode.num_beams"),
@@ -431,7 +437,7 @@ def test_answers_have_a_place_or_are_refused_before_the_work(cli: Cli, trained: 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_refused(cli: Cli, trained: Trained) -> None:
     done = cli("predict", trained.path, "hello", "--device", "cuda")
-    assert done.code == 2 and "no cuda device" in done.err and "cpu" in done.err
+    assert done.code == 2 and "No cuda device" in done.err and "cpu" in done.err
 
 
 @pytest.mark.every(2)

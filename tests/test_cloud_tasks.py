@@ -307,8 +307,13 @@ def test_an_answer_is_the_same_alone_and_among_others(task: str) -> None:
         if task == "classify":
             assert np.allclose(alone.score, one.score, atol=1e-6)
         else:
-            assert (alone.extra["classes"] == one.extra["classes"]).all() and len(one.extra["sure"]) == len(item)
-            assert np.allclose(alone.extra["sure"], one.extra["sure"], atol=1e-6) and one.extra["sure"].std() > 1e-3
+            assert (alone.extra["classes"] == one.extra["classes"]).all() and len(one.extra["probabilities"]) == len(
+                item
+            )
+            assert (
+                np.allclose(alone.extra["probabilities"], one.extra["probabilities"], atol=1e-6)
+                and one.extra["probabilities"].std() > 1e-3
+            )
 
 
 @both
@@ -321,7 +326,10 @@ def test_permuted_points_permute_the_answer(task: str) -> None:
         assert np.allclose(one.score, other.score, atol=1e-6)
     else:
         assert (one.extra["classes"][order] == other.extra["classes"]).all()
-        assert np.allclose(one.extra["sure"][order], other.extra["sure"], atol=1e-6) and one.extra["sure"].std() > 1e-3
+        assert (
+            np.allclose(one.extra["probabilities"][order], other.extra["probabilities"], atol=1e-6)
+            and one.extra["probabilities"].std() > 1e-3
+        )
 
 
 def test_a_cloud_of_more_points_than_are_drawn_is_looked_at_until_each_was_seen(tmp_path: Path) -> None:
@@ -406,7 +414,7 @@ def test_every_point_of_a_scene_has_a_class_however_it_is_cut_up() -> None:
     ):
         model = made("segment", points)
         answer = model.predict(scene)
-        said, sure = answer.extra["classes"], answer.extra["sure"]
+        said, sure = answer.extra["classes"], answer.extra["probabilities"]
         assert len(said) == len(sure) == len(scene) and said.min() >= 0 and said.max() < 5
         assert abs(sum(answer.value.values()) - 1) < 1e-3 and float(sure.min()) >= 0.2 - 1e-6
 

@@ -112,7 +112,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_one(kind: type[Any]) -
 
 
 def test_without_a_near_name_all_are_listed() -> None:
-    assert suggest("zzz", ["b", "a", "a"]) == "There is: a, b." and suggest("zzz", []) == "There is none."
+    assert suggest("zzz", ["b", "a", "a"]) == "Available: a, b." and suggest("zzz", []) == "There is none."
     assert suggest("trian", ["train", "data"]) == "Did you mean 'train'?"
 
 

@@ -341,7 +341,7 @@ def test_it_learns_a_few_lines_by_heart_and_is_asked_by_name(pairs: Any, pairs_f
     assert json.loads(asked.stdout.splitlines()[-1])["value"] == model.predict(pairs[0][0], num_beams=3).value
     told = runner.invoke(app, ["evaluate", str(out), "--data", str(pairs_file)])
     assert told.exit_code == 0 and "bleu" in told.stdout.lower()
-    shown = runner.invoke(app, ["explain", str(out), pairs[0][0], "--out", str(tmp_path / "map.html")])
-    assert shown.exit_code == 0 and (tmp_path / "map.html").stat().st_size > 10_000
+    shown = runner.invoke(app, ["explain", str(out), pairs[0][0], "--out", str(tmp_path / "explanation.html")])
+    assert shown.exit_code == 0 and (tmp_path / "explanation.html").stat().st_size > 10_000
     (cross,) = model.explain(pairs[0][0]).maps
     assert cross.weights.shape[:2] == (2, 1)

@@ -126,7 +126,7 @@ def test_long_texts_are_drawn_within_a_sheet(explained: Explanation, tmp_path: P
 
 def test_the_numbers_are_saved_as_json(explained: Explanation, tmp_path: Path) -> None:
     found = json.loads(explained.save(tmp_path / "a.json").read_text("utf-8"))
-    assert explained.decision is not None and found["answer"] == "good"
+    assert explained.decision is not None and found["prediction"] == "good"
     assert found["probabilities"] == [{"value": name, "probability": p} for name, p in explained.decision.probabilities]
     assert np.array(found["attention"]["text"]["weights"]).shape == explained.maps[0].weights.shape
     for saved, one in zip(found["counted"], explained.decision.attributions, strict=True):

@@ -465,11 +465,11 @@ def test_recorded_generation_says_what_plain_generation_says(settings: dict[str,
         torch.nn.init.normal_(parameter, std=0.2)
     model.tokenizer = TextTokenizer.from_characters(["".join(chr(97 + i) for i in range(59))])
     texts = ["abc", "d", "", "thequick", "xyz" * 5]
-    right = [answer.extra["ids"] for answer in model.predict(texts, max_new_tokens=20, **settings)]
+    right = [answer.extra["token_ids"] for answer in model.predict(texts, max_new_tokens=20, **settings)]
     there = model.cuda()
-    assert [answer.extra["ids"] for answer in there.predict(texts, max_new_tokens=20, **settings)] == right
+    assert [answer.extra["token_ids"] for answer in there.predict(texts, max_new_tokens=20, **settings)] == right
     if not settings.get("do_sample"):  # draws are numbered by the place of a text in its list
-        assert [there.predict(text, max_new_tokens=20, **settings).extra["ids"] for text in texts] == right
+        assert [there.predict(text, max_new_tokens=20, **settings).extra["token_ids"] for text in texts] == right
     if settings.get("num_beams", 1) == 1:
         assert (
             "".join(there.stream("abc", max_new_tokens=20, **settings))

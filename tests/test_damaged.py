@@ -23,8 +23,13 @@ from regard.runs.train import train
 from regard.training.checkpoint import Checkpoint, file_checksum, latest_checkpoint, save_checkpoint
 from regard.training.checkpoint import read_checkpoint as look
 
-GROUPS = {"model": {"w": torch.arange(5.0)}, "optimiser": {"w/step": torch.tensor(3.0)}}
-FACTS = {"best": {"bleu": 12.5, "loss": 1e-05, "step": 4}, "pending": [0.25], "way": "", "world": 1}
+GROUPS = {"model": {"w": torch.arange(5.0)}, "optimizer": {"w/step": torch.tensor(3.0)}}
+FACTS = {
+    "best": {"bleu": 12.5, "loss": 1e-05, "step": 4},
+    "pending_losses": [0.25],
+    "compute_mode": "",
+    "world_size": 1,
+}
 
 
 @pytest.fixture
@@ -93,7 +98,7 @@ def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before(seed: int, 
     chance = random.Random(seed)
     harm(halved / "checkpoints/step-00000006" / chance.choice(["state.json", "state.safetensors"]), chance)
     said = train_tiny((), halved, *TWELVE, resume=True)
-    assert "step-00000006 is not whole" in said and "passed over" in said and "going on after step 4" in said
+    assert "step-00000006 is not whole" in said and "passed over" in said and "Resuming after step 4" in said
     same_tensors(halved / "model.safetensors", whole / "model.safetensors")
     assert rows(halved) == rows(whole)
 
@@ -186,7 +191,7 @@ def test_a_shard_that_is_a_pickle_is_refused(trained: Trained, mark: Path, tmp_p
 def test_a_checkpoint_that_is_a_pickle_is_passed_over(halved: Path, whole: Path, mark: Path) -> None:
     torch.save({"x": Bomb(mark)}, halved / "checkpoints/step-00000006/state.safetensors")
     said = train_tiny((), halved, *TWELVE, resume=True)
-    assert "step-00000006 is not whole" in said and "going on after step 4" in said and not mark.exists()
+    assert "step-00000006 is not whole" in said and "Resuming after step 4" in said and not mark.exists()
     assert rows(halved) == rows(whole)
 
 

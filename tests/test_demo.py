@@ -71,10 +71,10 @@ def test_the_captioners_demo_runs_from_scenes_to_pictures_and_is_shown_again(sho
     run, data = Path("runs/demo-caption"), Path("runs/demo-caption-data")
     pictures = ["test-00000", "test-00002", "test-00004", "test-00006"]  # from all over them
     assert all(f"{data}/test/images/{name}.png  →" in told for name in pictures)
-    assert "also in the validation data" not in told and "exact" in told and "\n5  What it looked at" in told
+    assert "also in the validation data" not in told and "exact_match" in told and "\n5  What it looked at" in told
     assert (run / "attention.html").exists() and (run / "attention.png").exists()
     kept = json.loads((run / "demo.json").read_text())
-    assert kept["test"]["samples"] == 8 and list(kept["seconds"]) == ["corpus", "train", "score", "answer", "explain"]
+    assert kept["test"]["samples"] == 8 and list(kept["seconds"]) == ["corpus", "train", "score", "predict", "explain"]
     looked = kept["looked"]["all"]
     assert f"    all      {100 * looked['share']:4.1f} %   {100 * looked['even_share']:4.1f} %\n" in told
     assert f"theirs for {100 * looked['hit']:.1f} % of these words; by chance for" in told
@@ -104,7 +104,7 @@ def test_a_demo_that_was_broken_off_goes_on_in_a_folder_with_spaces(
         meanwhile.setattr(ProgressReporter, "advance", stopped)
         show(out="my runs/one")
     told = show(out="my runs/one")
-    assert "going on after step 1\n" in told
+    assert "Resuming after step 1\n" in told
     commands = [shlex.split(line) for line in told.splitlines() if line.startswith("  regard ")]
     assert ["regard", "run", "my runs/one", "my runs/one-data/test/images"] in commands
     assert ["regard", "evaluate", "my runs/one", "--data", "my runs/one-data/test-pairs/captions.jsonl"] in commands

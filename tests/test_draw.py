@@ -31,7 +31,7 @@ UGLY = ("", "  ", "漢字", "\x00", "\ud800")
 HOSTILE = ("</script><script>alert(1)", "$x_{", "'\"&amp;", "😀", "line\nbreak", "<!-- \u2028", *UGLY)
 
 Row = dict[str, float | str | int]
-TRAIN: list[Row] = [{"kind": "train", "step": s, "loss": 9 / s + 2, "rate": 1e-3 / s} for s in range(1, 200)]
+TRAIN: list[Row] = [{"kind": "train", "step": s, "loss": 9 / s + 2, "lr": 1e-3 / s} for s in range(1, 200)]
 VALID: list[Row] = [
     {"kind": "valid", "step": s, "loss": 8 / s + 3 + s / 500, "bleu": s / 8, "seconds": 1.0} for s in range(20, 200, 20)
 ]
@@ -310,7 +310,7 @@ def test_equal_steps_of_weight_are_equal_steps_of_lightness(stops: tuple[str, ..
     "rows",
     [
         [],
-        [{"kind": "train", "step": 1, "loss": 3.0, "rate": 1e-3}],
+        [{"kind": "train", "step": 1, "loss": 3.0, "lr": 1e-3}],
         [{"kind": "valid", "step": 0, "loss": 3.0, "bleu": 1}],
         [{"kind": "train", "step": 5, "loss": float("nan")}, {"kind": "valid", "step": 5, "bleu": float("inf")}],
         [{"kind": "valid", "step": 5, "loss": float("nan"), "$x_{": 2.0}, {"kind": "other"}, {"kind": "train"}],

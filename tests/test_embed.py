@@ -113,7 +113,7 @@ def test_neighbours_change_nothing(model: Model, published: Path, monkeypatch: p
 
 def test_long_texts_are_cut_at_their_end_and_that_is_said(model: Model, published: Path) -> None:
     long, short = "the cat sat on the mat " * 9, "the cat"
-    assert [answer.extra for answer in model.predict([long, short])] == [{"cut": True}, {}]
+    assert [answer.extra for answer in model.predict([long, short])] == [{"truncated": True}, {}]
     brief = with_pooling(model, Pooling(max_length=7))
     right = said_by_others(published, [long], longest=7)
     near(values([brief.predict(long)]), right / right.norm())
@@ -304,7 +304,7 @@ def test_a_run_learns_what_belongs_together_and_is_searched(tmp_path: Path) -> N
     scores = evaluate(tmp_path / "run").scores
     assert "mrr" in told and scores["mrr"] > 80 and scores["accuracy"] > 60, scores
     model = regard.load(tmp_path / "run")
-    found = model.predict({"query": said[7][0], "among": [b for _, b in said], "best": 3})
+    found = model.predict({"query": said[7][0], "corpus": [b for _, b in said], "top_k": 3})
     assert said[7][1] in [hit["value"] for hit in found.extra["hits"]]
     peer = transformers.AutoModel.from_pretrained(tmp_path / "run").eval()
     rows = transformers.AutoTokenizer.from_pretrained(tmp_path / "run")([said[7][0]], return_tensors="pt")

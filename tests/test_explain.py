@@ -157,7 +157,7 @@ def test_an_empty_text_is_refused_and_an_empty_translation_is_its_end_alone(mode
 
 
 def test_the_page_holds_the_same_numbers_and_words(given: Explanation, tmp_path: Path) -> None:
-    text = given.save(tmp_path / "deep" / "map.html").read_text("utf-8")
+    text = given.save(tmp_path / "deep" / "explanation.html").read_text("utf-8")
     data = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])
     for item in data["maps"]:
         mine = maps(given)[item["name"]]

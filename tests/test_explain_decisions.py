@@ -351,7 +351,7 @@ def test_a_gap_is_explained_by_its_likeliest_word_or_a_named_one() -> None:
     found = model.explain(source)
     assert [one.output_positions for one in counted(found)] == [(3,), (6,)]
     assert [one.title for one in counted(found)] == [
-        f"{gap[0]['word']}, mask {number}" for number, gap in enumerate(answer.extra["gaps"], start=1)
+        f"{gap[0]['word']}, mask {number}" for number, gap in enumerate(answer.extra["masks"], start=1)
     ]
     assert not any(counted(found)[0].special[1:-1])  # a gap stands for a word
     row, token = [2, *ids(model, "the cat [MASK] on the [MASK]"), 3], ids(model, "moon")[0]

@@ -256,15 +256,15 @@ def test_prompts_of_different_lengths_together_say_what_each_says_alone() -> Non
         {"num_beams": 3, "do_sample": False},
         {"repetition_penalty": 1.5, "do_sample": False},
     ):
-        together = [answer.extra["ids"] for answer in model.predict(texts, max_new_tokens=9, **settings)]
-        assert together == [model.predict(text, max_new_tokens=9, **settings).extra["ids"] for text in texts]
+        together = [answer.extra["token_ids"] for answer in model.predict(texts, max_new_tokens=9, **settings)]
+        assert together == [model.predict(text, max_new_tokens=9, **settings).extra["token_ids"] for text in texts]
 
 
 def test_an_empty_prompt_is_the_beginning_of_a_document() -> None:
     model = model_of()
     first = int(model.logits(torch.tensor([[model.config.eos_id]]))[0, -1].argmax())
     assert first != model.config.eos_id
-    assert model.predict("", max_new_tokens=1, do_sample=False).extra["ids"] == [first]
+    assert model.predict("", max_new_tokens=1, do_sample=False).extra["token_ids"] == [first]
 
 
 def test_a_prompt_longer_than_the_context_is_refused_or_cropped() -> None:
@@ -281,9 +281,9 @@ def test_a_prompt_longer_than_the_context_is_refused_or_cropped() -> None:
 def test_answers_end_where_the_context_does() -> None:
     model = model_of(length=8)
     found = model.predict("abcde", max_new_tokens=100, do_sample=False, stop_strings=())
-    assert len(found.extra["ids"]) == 4 and found.extra["why"] == "context"
-    assert len(model.predict("abcdefgh", max_new_tokens=100, do_sample=False).extra["ids"]) == 1
-    assert model.predict("abcde", max_new_tokens=4, do_sample=False).extra["ids"] == found.extra["ids"]
+    assert len(found.extra["token_ids"]) == 4 and found.extra["finish_reason"] == "context"
+    assert len(model.predict("abcdefgh", max_new_tokens=100, do_sample=False).extra["token_ids"]) == 1
+    assert model.predict("abcde", max_new_tokens=4, do_sample=False).extra["token_ids"] == found.extra["token_ids"]
 
 
 def test_stop_strings_cut_the_answer_before_them_and_streams_say_the_same() -> None:
@@ -291,7 +291,7 @@ def test_stop_strings_cut_the_answer_before_them_and_streams_say_the_same() -> N
     whole = model.predict("abc", max_new_tokens=40, do_sample=False).value
     stop = whole[5:7]
     cut = model.predict("abc", max_new_tokens=40, do_sample=False, stop_strings=[stop])
-    assert cut.value == whole[: whole.index(stop)] and cut.extra["why"] == "stop"
+    assert cut.value == whole[: whole.index(stop)] and cut.extra["finish_reason"] == "stop"
     assert "".join(model.stream("abc", max_new_tokens=40, do_sample=False, stop_strings=[stop])) == cut.value
     assert "".join(model.stream("abc", max_new_tokens=40, do_sample=False)) == whole
 
@@ -339,7 +339,7 @@ def test_the_choice_is_the_likeliest_continuation() -> None:
     best = max(logs, key=lambda choice: logs[choice])
     assert found.value == best and sum(found.score) == pytest.approx(1.0)
     for option in found.extra["choices"]:
-        assert option["log_probability"] == pytest.approx(logs[option["value"]], rel=1e-9)
+        assert option["logprob"] == pytest.approx(logs[option["value"]], rel=1e-9)
     for wrong in ([], ["a"], ["a", ""]):
         with pytest.raises(SettingError, match="texts"):
             model.rank("abc", wrong)

@@ -59,12 +59,17 @@ def test_the_mean_of_the_last_checkpoints_is_what_is_saved_where_it_is_better(
     ranked(monkeypatch, 4, 3, 2, 1, 0.5)
     run = tmp_path / "run"
     said = train_tiny(few, run, *TWELVE, *LAST, *more)
-    assert "the mean of the last 3 checkpoints" in said and "and is kept" in said
+    assert "Average of the last 3 checkpoints" in said and "and is kept" in said
     assert checkpoints(run) == ["step-00000008", "step-00000012", "step-00000014"]
-    kept, mean = regard.load(run).body.state_dict(), mean_of(run, "average:body." if more else "model:", 8, 12, 14)
+    kept, mean = regard.load(run).body.state_dict(), mean_of(run, "ema:body." if more else "model:", 8, 12, 14)
     assert kept.keys() == mean.keys()
     assert all(torch.allclose(kept[name].double(), mean[name], rtol=1e-6, atol=1e-9) for name in mean)
-    assert facts(run)["best"]["merged"] == 3 and [row["step"] for row in rows(run, "valid")] == [4, 8, 12, 14]
+    assert facts(run)["best"]["averaged_checkpoints"] == 3 and [row["step"] for row in rows(run, "valid")] == [
+        4,
+        8,
+        12,
+        14,
+    ]
 
 
 def test_where_the_mean_is_no_better_the_best_is_kept(
@@ -72,10 +77,10 @@ def test_where_the_mean_is_no_better_the_best_is_kept(
 ) -> None:
     ranked(monkeypatch, 4, 3, 1, 2, 1.5)
     run = tmp_path / "run"
-    assert "which is no better" in train_tiny(few, run, *TWELVE, *LAST)
+    assert "not kept" in train_tiny(few, run, *TWELVE, *LAST)
     best = load_file(run / "checkpoints/step-00000012/state.safetensors")
     assert all(torch.equal(best[f"model:{name}"], held) for name, held in regard.load(run).body.state_dict().items())
-    assert facts(run)["best"]["step"] == 12 and "merged" not in facts(run)["best"]
+    assert facts(run)["best"]["step"] == 12 and "averaged_checkpoints" not in facts(run)["best"]
 
 
 @pytest.mark.slow
@@ -108,10 +113,10 @@ def tired(few: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, st
 
 def test_patience_ends_the_run_and_a_resumed_one_has_nothing_left_to_do(tired: tuple[Path, str]) -> None:
     run, said = tired
-    assert "no better score in 2 validations: stopping after step 6" in said
+    assert "No improvement in 2 validations (train.patience): stopped after step 6" in said
     assert [row["step"] for row in rows(run, "valid")] == [2, 4, 6] and facts(run)["best"]["step"] == 2
     before = rows(run), facts(run)
-    assert "the run is finished: 6 steps" in train_tiny((), run, tiny=False, resume=True)
+    assert "The run is finished after step 6" in train_tiny((), run, tiny=False, resume=True)
     assert (rows(run), facts(run)) == before and checkpoints(run)[-1] == "step-00000006"
 
 
@@ -232,9 +237,9 @@ def losses(run: Path) -> list[float]:
 def test_packed_rows_train_what_padded_rows_do(few: Path, tmp_path: Path) -> None:
     padded = train_tiny(few, tmp_path / "padded", *TWELVE, *LARGE)
     packed = train_tiny(few, tmp_path / "packed", *TWELVE, *LARGE, "train.packing=on")
-    assert "6 passes" in padded and "6 passes" in packed and "packed rows" in packed
+    assert "6.0 epochs" in padded and "6.0 epochs" in packed and "packed rows" in packed
     assert losses(tmp_path / "packed") == pytest.approx(losses(tmp_path / "padded"), rel=1e-5)
-    norms = [[row["norm"] for row in rows(tmp_path / name, "train")] for name in ("packed", "padded")]
+    norms = [[row["grad_norm"] for row in rows(tmp_path / name, "train")] for name in ("packed", "padded")]
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
@@ -308,7 +313,7 @@ def test_a_checkpoint_is_saved_when_the_last_one_is_old(few: Path, tmp_path: Pat
 def test_a_finished_run_is_not_scored_again(whole: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(whole, tmp_path / "copy"))
     said = train_tiny((), copy, tiny=False, resume=True)
-    assert "the run is finished" in said and "scoring" not in said
+    assert "The run is finished" in said and "scoring" not in said
 
 
 def test_validation_data_that_is_trained_on_is_told(few: Path, tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_passages_out_of_the_middle_of_documents_are_validated_in_pairs(corpus: 
     follows = torch.cat([batch.nsp_labels for batch in TASK.eval_batches(encoded, model.config, 384)])
     assert {*follows.tolist()} == {0, 1}
     scores, _ = TASK.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), None)
-    assert 0 <= scores["follows_accuracy"] <= 100
+    assert 0 <= scores["nsp_accuracy"] <= 100
     alone = TASK.encode(held[:1], model.require_tokenizer(), model.config, 10**9, DataSettings(max_length=24))
     scores, _ = TASK.evaluate(model, alone, model.spec.decode, DataSettings(max_length=24), None)
     assert "one document" in TASK.format_scores(scores)
@@ -370,11 +370,11 @@ def test_scores_are_those_of_the_hidden_words_and_pairs_of_validation() -> None:
         told, pairs = told + int((said == batch.nsp_labels).sum()), pairs + len(batch.nsp_labels)
         loss += float(F.cross_entropy(logits, batch.labels, reduction="sum").detach())
     assert scores["accuracy"] == round(100 * hits / count, 2) and sums.count == count
-    assert scores["follows_accuracy"] == round(100 * told / pairs, 2)
-    assert scores["word_loss"] == round(loss / count, 4)
-    assert len(answers) == 3 and all(answer.extra["gaps"] for answer in answers)
+    assert scores["nsp_accuracy"] == round(100 * told / pairs, 2)
+    assert scores["mlm_loss"] == round(loss / count, 4)
+    assert len(answers) == 3 and all(answer.extra["masks"] for answer in answers)
     shown = TASK.format_example(encoded.samples[0], answers[0])
-    assert "[MASK]" in shown and answers[0].extra["right"][0] in shown
+    assert "[MASK]" in shown and answers[0].extra["references"][0] in shown
     assert "50 by chance" in TASK.format_scores(scores) and set(TASK.example_row(None, answers[0])) == {
         "text",
         "says",
@@ -387,7 +387,7 @@ def test_validation_of_one_document_says_nothing_about_pairs() -> None:
     encoded = encode(model, stories(1))
     sums = validation_loss(model, encoded, resolve({"data": {"max_length": 24}}, {}))
     scores, _ = TASK.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), sums)
-    assert scores["follows_accuracy"] == NSP_NOT_MEASURED and scores["word_loss"] == pytest.approx(sums.mean, abs=1e-3)
+    assert scores["nsp_accuracy"] == NSP_NOT_MEASURED and scores["mlm_loss"] == pytest.approx(sums.mean, abs=1e-3)
     assert "chance" not in TASK.format_scores(scores)
 
 
@@ -395,7 +395,7 @@ def test_samples_that_cannot_be_asked_for_words_are_shown_as_they_are() -> None:
     model = asked_model()
     encoded = encode(model, ["sun [MASK] sea", "? ! .", "sun sand " * 30])
     scores, answers = TASK.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), None)
-    assert [len(answer.extra["right"]) for answer in answers] == [0, 0, 2] and scores["word_loss"] > 0
+    assert [len(answer.extra["references"]) for answer in answers] == [0, 0, 2] and scores["mlm_loss"] > 0
     assert TASK.format_example(encoded.samples[0], answers[0]) == "    sun [MASK] sea\n"
     assert TASK.example_row(encoded.samples[1], answers[1]) == {"text": "? ! .", "says": "", "hidden": ""}
 
@@ -412,18 +412,18 @@ def test_gaps_are_filled_with_the_likeliest_words() -> None:
         ids = [model.config.bos_id, *text.encode_masked([item])[0], model.config.eos_id]
         chances = model.logits(torch.tensor([ids]))[0].detach().softmax(-1)
         places = [place for place, token in enumerate(ids) if token == model.config.mask_id]
-        assert len(answer.extra["gaps"]) == len(places) == item.count("[MASK]")
-        for place, gap in zip(places, answer.extra["gaps"], strict=True):
+        assert len(answer.extra["masks"]) == len(places) == item.count("[MASK]")
+        for place, gap in zip(places, answer.extra["masks"], strict=True):
             best = [i for i in chances[place].argsort(descending=True).tolist() if i not in text.special_ids][:5]
             assert [word["word"] for word in gap] == [text.id_to_token(i).removeprefix("##") for i in best]
             begins = [not text.id_to_token(i).startswith("##") or place == 1 for i in best]  # a row begins with a word
             assert [word["begins"] for word in gap] == begins
             near(torch.tensor([word["probability"] for word in gap]).double(), chances[place][best], 1e-6)
         said = item
-        for gap in answer.extra["gaps"]:
+        for gap in answer.extra["masks"]:
             before, _, after = said.partition("[MASK]")
             said = (before if gap[0]["begins"] else before.rstrip()) + gap[0]["word"] + after
-        assert answer.value == said and answer.score[0] == answer.extra["gaps"][0][0]["probability"]
+        assert answer.value == said and answer.score[0] == answer.extra["masks"][0][0]["probability"]
     assert model.predict(given[0]).value == answers[0].value
     assert "| gap |" in TASK.format_prediction(given[1], answers[1]) and answers[1].value in TASK.format_prediction(
         given[1], answers[1]
@@ -477,10 +477,10 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_folder_of_documents_is_learnt(trained: tuple[Path, str]) -> None:
     out, said = trained
     valid = rows(out, "valid")
-    assert valid[-1]["word_loss"] < 0.5 * rows(out, "train")[0]["loss"] and valid[-1]["perplexity"] < 3
-    assert valid[-1]["follows_accuracy"] > 65 and valid[-1]["accuracy"] > 70
+    assert valid[-1]["mlm_loss"] < 0.5 * rows(out, "train")[0]["loss"] and valid[-1]["perplexity"] < 3
+    assert valid[-1]["nsp_accuracy"] > 65 and valid[-1]["accuracy"] > 70
     assert "rows of two texts up to 24 tokens" in said and "told apart (50 by chance)" in said
-    assert "[MASK]" in (out / "samples.txt").read_text() and "word_loss" in (out / "README.md").read_text()
+    assert "[MASK]" in (out / "samples.txt").read_text() and "mlm_loss" in (out / "README.md").read_text()
 
 
 def test_a_run_answers_on_the_command_line_and_is_evaluated(
@@ -492,7 +492,7 @@ def test_a_run_answers_on_the_command_line_and_is_evaluated(
     row = json.loads(cli("predict", out, "coal [MASK] coal .", "--json")[1])
     assert row["value"] == "coal coal coal ." and row["gaps"][0][0]["probability"] > 0.3
     scores = evaluate(out).scores
-    assert scores["word_loss"] == json.loads((out / "regard.json").read_text())["scores"]["word_loss"]
+    assert scores["mlm_loss"] == json.loads((out / "regard.json").read_text())["scores"]["mlm_loss"]
     assert evaluate(out, [str(corpus)]).scores["accuracy"] > 50
     code, _, wrong = cli("predict", out, "sun sand")
     assert code == 2 and "there is no gap in 'sun sand'" in wrong
@@ -540,7 +540,7 @@ def test_hidden_words_alone_need_no_pairs_no_pooler_and_no_second_document(tmp_p
     assert not model.config.nsp and not hasattr(model.body, "pooler") and not model.head.has_nsp
     config = json.loads((tmp_path / "run/config.json").read_text())
     assert config["architectures"] == ["BertForMaskedLM"]
-    assert set(rows(tmp_path / "run", "valid")[0]) == {"kind", "step", "loss", "word_loss", "perplexity", "accuracy"}
+    assert set(rows(tmp_path / "run", "valid")[0]) == {"kind", "step", "loss", "mlm_loss", "perplexity", "accuracy"}
 
 
 def test_a_model_is_pre_trained_further(trained: tuple[Path, str], corpus: Path, tmp_path: Path) -> None:
@@ -562,7 +562,7 @@ def test_a_model_is_pre_trained_further(trained: tuple[Path, str], corpus: Path,
         console=console,
         device="cpu",
     )
-    before, after = rows(trained[0], "valid")[-1]["word_loss"], rows(tmp_path / "more", "valid")[0]["word_loss"]
+    before, after = rows(trained[0], "valid")[-1]["mlm_loss"], rows(tmp_path / "more", "valid")[0]["mlm_loss"]
     assert after < before + 1 and "new" not in said.getvalue()  # it begins where the other ended
 
 

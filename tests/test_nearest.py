@@ -36,13 +36,13 @@ def model() -> Model:
 def test_the_nearest_are_those_of_the_largest_cosines(model: Model) -> None:
     texts = [*TEXTS, TEXTS[3], TEXTS[0]]  # some twice
     query = "a cat on a mat"
-    answer = model.predict({"query": query, "among": texts, "best": 4})
+    answer = model.predict({"query": query, "corpus": texts, "top_k": 4})
     cosines = np.array([a.value for a in model.predict(TEXTS)]) @ np.array(model.predict(query).value)
     order = np.argsort(-cosines, kind="stable")[:4]
     assert [(hit["value"], hit["index"]) for hit in answer.extra["hits"]] == [(TEXTS[i], i) for i in order]
     assert answer.score == pytest.approx(cosines[order], abs=1e-12) and answer.value == TEXTS[order[0]]
-    assert len(model.predict({"query": query, "among": texts}).score) == 5
-    assert len(model.predict({"query": query, "among": texts, "best": 999}).score) == len(set(texts))
+    assert len(model.predict({"query": query, "corpus": texts}).score) == 5
+    assert len(model.predict({"query": query, "corpus": texts, "top_k": 999}).score) == len(set(texts))
 
 
 def test_texts_that_are_searched_are_read_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_texts_that_are_searched_are_read_once(model: Model, monkeypatch: pytest
         Embed, "embed_texts", lambda self, m, texts, *more: read.append(len(texts)) or real(self, m, texts, *more)
     )  # type: ignore[func-returns-value]
     texts = ["one", "two", "two"]
-    answers = model.predict([{"query": query, "among": texts} for query in ("x", "y", "two")])
+    answers = model.predict([{"query": query, "corpus": texts} for query in ("x", "y", "two")])
     assert read == [3, 2] and answers[2].value == "two" and answers[2].score[0] == pytest.approx(1)
 
 
@@ -67,9 +67,9 @@ def test_ties_go_by_order_and_length_says_nothing(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ([3], "wanted"), ({"query": "a"}, '"among"'), ({"query": "a", "among": []}, "search"),
-        ({"query": "a", "among": "b"}, "texts"), ({"query": "a", "among": ["b"], "best": 0}, "1 or more"),
-        ({"query": "a", "among": ["b", 2]}, "not 2"), ({"query": "a", "among": ["b"], "k": 1}, '"best"'),
+        ([3], "wanted"), ({"query": "a"}, '"corpus"'), ({"query": "a", "corpus": []}, "search"),
+        ({"query": "a", "corpus": "b"}, "texts"), ({"query": "a", "corpus": ["b"], "top_k": 0}, "1 or more"),
+        ({"query": "a", "corpus": ["b", 2]}, "not 2"), ({"query": "a", "corpus": ["b"], "k": 1}, '"top_k"'),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_said(model: Model, asked: Any, words: str) -> None:
@@ -133,12 +133,12 @@ def saved(model: Model, tmp_path: Path) -> Path:
 
 def test_a_file_is_searched_for_what_is_nearest(cli: Cli, saved: Path, model: Model, tmp_path: Path) -> None:
     (tmp_path / "my texts.txt").write_text("\n\n".join([*TEXTS, TEXTS[0]]) + "\n")
-    right = model.predict({"query": "the mat", "among": TEXTS, "best": 2})
+    right = model.predict({"query": "the mat", "corpus": TEXTS, "top_k": 2})
     told = "".join(
         f"{score:7.4f}  {hit['value']}\n" for score, hit in zip(right.score, right.extra["hits"], strict=True)
     )
     done = cli("predict", saved, "the mat", "--search", "my texts.txt", "--top-k", 2)
-    assert (done.code, done.out) == (0, told) and "searching 13 texts of my texts.txt" in done.err
+    assert (done.code, done.out) == (0, told) and "Searching 13 texts in my texts.txt" in done.err
     several = cli("predict", saved, "--search", "my texts.txt", "--top-k", 2, stdin="the mat\nthe cat\n")
     assert several.out.startswith(f"the mat\n{told}\nthe cat\n")
     row = json.loads(cli("predict", saved, "the mat", "--search", "my texts.txt", "--json").out)
@@ -151,7 +151,7 @@ def test_a_table_is_searched_by_its_column(cli: Cli, saved: Path, tmp_path: Path
     (tmp_path / "a.jsonl").write_text('{"text": "the cat"}\n{"text": "a dog"}\n')
     for file in ("a.csv", "a.jsonl"):
         row = json.loads(cli("predict", saved, "the cat", "--search", file, "--json").out)
-        assert row["value"] == "the cat" and row["scores"][0] == pytest.approx(1)
+        assert row["value"] == "the cat" and row["score"][0] == pytest.approx(1)
     other = cli("predict", saved, "the mat", "--search", "a.csv", "--columns", "text=more", "--top-k", 1)
     assert other.out == " 1.0000  the mat\n"
 
@@ -167,7 +167,7 @@ def test_vectors_are_printed_one_a_line(cli: Cli, saved: Path, model: Model) -> 
     ("words", "said"),
     [
         (("--search", "none.txt"), "no such file"), (("--search", "empty.txt"), "is empty"),
-        (("--search", "blank.txt"), "holds no text"), (("--search", "."), "is a folder"), (("--top-k", "2"), "--search"),
+        (("--search", "blank.txt"), "contains no text"), (("--search", "."), "is a folder"), (("--top-k", "2"), "--search"),
         (("--search", "a.csv"), "no column is named 'text'"), (("--choices", "a|b"), "--search"),
         (("--search", "a.txt", "--columns", "text=a"), "no columns"), (("--search", "a.txt", "--choices", "a|b"), "--top-k"),
     ],

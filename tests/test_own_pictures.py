@@ -137,7 +137,7 @@ def test_long_steps_are_told_of_without_a_terminal(monkeypatch: pytest.MonkeyPat
         window.add(TrainStep(number, torch.tensor(0.5), torch.tensor(1.0), 0.1))
     window.start_time -= 30.0  # ten seconds a step
     ProgressReporter(9, 0).advance(window.steps[-1], *window.current_speed(9))
-    assert capsys.readouterr().out == "step       3/9  loss  0.5000  rate 1.00e-01          4 tokens/s  left 0:01:00\n"
+    assert capsys.readouterr().out == "step       3/9  loss  0.5000  lr 1.00e-01          4 tok/s  ETA 0:01:00\n"
     assert len(window.steps) == 3, "a glance leaves the window as it is"
 
 
@@ -240,8 +240,8 @@ def test_tables_of_pictures_are_answered_row_by_row(
         assert stop.value.code == code
         said[name] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [Path(str(row["input"])).name for row in said["list.parquet"]] == ["list-1", "list-2"]
-    told = [row["scores"] for row in said["list.csv"] if row["scores"]]
-    assert told == [row["scores"] for row in said["list.parquet"]]
+    told = [row["score"] for row in said["list.csv"] if row["score"]]
+    assert told == [row["score"] for row in said["list.parquet"]]
 
 
 SIZES = (

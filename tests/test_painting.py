@@ -145,17 +145,17 @@ def test_the_lower_half_of_stripes_is_drawn_right(learnt: tuple[Model, list[floa
     model, fresh = learnt[0], striped(6, 99)
     answers = model.predict(fresh, do_sample=False)
     for answer, picture in zip(answers, fresh, strict=True):
-        assert np.array_equal(answer.extra["pictures"][0], picture) and answer.extra["rows"] == 4
+        assert np.array_equal(answer.extra["images"][0], picture) and answer.extra["rows"] == 4
         assert answer.value == "the lower 4 of 8 rows of a picture"
         assert answer.extra["bits_per_pixel"] == pytest.approx([-answer.score[0] / math.log(2) / 32])
         assert answer.extra["bits_per_pixel"][0] < 0.2
     Image.fromarray(fresh[0]).save(tmp_path / "it.png")
-    for other in (Image.fromarray(fresh[0]), str(tmp_path / "it.png"), tmp_path / "it.png", {"picture": fresh[0]}):
-        assert np.array_equal(model.predict(other, do_sample=False).extra["pictures"][0], fresh[0])  # type: ignore[call-overload]
-    one = model.predict({"picture": fresh[0], "rows": 1}, do_sample=False)
-    assert np.array_equal(one.extra["pictures"][0], fresh[0])
-    whole = model.predict({"picture": fresh[0], "rows": 8})
-    assert np.array_equal(whole.extra["pictures"][0], fresh[0]) and whole.score == (0.0,)
+    for other in (Image.fromarray(fresh[0]), str(tmp_path / "it.png"), tmp_path / "it.png", {"image": fresh[0]}):
+        assert np.array_equal(model.predict(other, do_sample=False).extra["images"][0], fresh[0])  # type: ignore[call-overload]
+    one = model.predict({"image": fresh[0], "rows": 1}, do_sample=False)
+    assert np.array_equal(one.extra["images"][0], fresh[0])
+    whole = model.predict({"image": fresh[0], "rows": 8})
+    assert np.array_equal(whole.extra["images"][0], fresh[0]) and whole.score == (0.0,)
 
 
 def test_pictures_of_another_size_and_other_colours_are_read_too(learnt: tuple[Model, list[float]]) -> None:
@@ -163,13 +163,13 @@ def test_pictures_of_another_size_and_other_colours_are_read_too(learnt: tuple[M
     large = np.kron(picture, np.ones((3, 3, 1), np.uint8))
     odd = np.clip(picture.astype(int) + 3, 0, 255).astype(np.uint8)
     for other in (large, odd):
-        assert np.array_equal(model.predict(other, do_sample=False).extra["pictures"][0], picture)
+        assert np.array_equal(model.predict(other, do_sample=False).extra["images"][0], picture)
 
 
 def test_pictures_are_drawn_from_nothing_and_are_stripes(learnt: tuple[Model, list[float]]) -> None:
     model = learnt[0]
     answer = model.predict(None, num_return_sequences=12, seed=3)  # type: ignore[call-overload]
-    pictures = np.stack(answer.extra["pictures"])
+    pictures = np.stack(answer.extra["images"])
     assert pictures.shape == (12, 8, 8, 3) and pictures.dtype == np.uint8 and len(answer.score) == 12
     assert answer.value == "a picture of 8 x 8 pixels" and answer.extra["given"] is None
     steady = (pictures == pictures[:, :1]).all(axis=(1, 2, 3)).mean()
@@ -182,10 +182,10 @@ def test_a_drawing_depends_on_its_seed_and_not_on_its_neighbours(learnt: tuple[M
     model, fresh = learnt[0], striped(3, 8)
 
     def drawn(inputs: list[Any], **settings: Any) -> list[Any]:
-        return [answer.extra["pictures"][0] for answer in model.predict(inputs, **settings)]
+        return [answer.extra["images"][0] for answer in model.predict(inputs, **settings)]
 
     hot: dict[str, Any] = {"temperature": 3.0, "seed": 1}
-    together = drawn([None, fresh[0], {"picture": fresh[1], "rows": 2}], **hot)
+    together = drawn([None, fresh[0], {"image": fresh[1], "rows": 2}], **hot)
     assert np.array_equal(drawn([None], **hot)[0], together[0])
     assert np.array_equal(drawn([None, fresh[0]], **hot)[1], together[1])
     assert not np.array_equal(drawn([None], **{**hot, "seed": 2})[0], together[0])
@@ -209,7 +209,7 @@ def test_the_score_is_bits_of_a_pixel(learnt: tuple[Model, list[float]], encoded
         assert np.asarray(Image.open(tmp_path / name).convert("RGB")).std() > 10
     assert TASK.save_figures(tmp_path, [], []) == []
     row = TASK.example_row(rows.samples[0], answers[0])
-    assert row["picture"].endswith(".png") and float(row["bits a pixel"]) >= 0
+    assert row["image"].endswith(".png") and float(row["bits_per_pixel"]) >= 0
 
 
 # -- a folder
@@ -221,7 +221,7 @@ def test_a_model_comes_back_with_its_palette_and_draws_the_same(learnt: Any, tmp
     back = regard.load(tmp_path)
     assert back.processor.fingerprint() == model.processor.fingerprint() and back.config == model.config
     picture = striped(1, 4)[0]
-    ours, theirs = (it.predict(picture, temperature=2.0).extra["pictures"][0] for it in (back, model))
+    ours, theirs = (it.predict(picture, temperature=2.0).extra["images"][0] for it in (back, model))
     assert np.array_equal(ours, theirs)
     (tmp_path / "preprocessor_config.json").unlink()
     with pytest.raises(RegardError, match="palette"):
@@ -233,7 +233,7 @@ def test_what_cannot_be_drawn_is_refused(learnt: Any) -> None:
     for settings in ({"repetition_penalty": 1.2}, {"max_new_tokens": 4}, {"stop_strings": "x"}):
         with pytest.raises(SettingError, match="means"):
             model.predict(picture, **settings)
-    for asked in ({"picture": picture, "rows": 9}, {"rows": 2}, {"picture": picture, "row": 2}):
+    for asked in ({"image": picture, "rows": 9}, {"rows": 2}, {"image": picture, "row": 2}):
         with pytest.raises(RegardError, match="rows"):
             model.predict(asked)
     with pytest.raises(RegardError):

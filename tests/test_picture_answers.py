@@ -161,15 +161,15 @@ def test_of_a_picture_that_is_not_decoded_whole_it_is_told_and_its_map_has_its_s
     said = capsys.readouterr().err
     assert said.endswith(told) and said.count("\n") == 1, "once"
     key = "mask" if task == "segment" else "depth"
-    assert large.extra[key].shape == (120, 200) and large.extra["picture"].shape == (60, 100, 3)
-    assert small.extra[key].shape == small.extra["picture"].shape[:2] == (60, 80)
+    assert large.extra[key].shape == (120, 200) and large.extra["image"].shape == (60, 100, 3)
+    assert small.extra[key].shape == small.extra["image"].shape[:2] == (60, 80)
     left = model.task.write_files("large", large, tmp_path / "out")
     if task == "segment":
         with Image.open(left["mask"]) as written:
             assert written.size == (200, 120)
     else:
         assert np.load(left["array"]).shape == (120, 200)
-    assert Path(left["picture"]).exists()
+    assert Path(left["image"]).exists()
     monkeypatch.setattr(dense_prediction, "free_memory", lambda: 16 * 120 * 200 - 1)
     assert model.predict(str(tmp_path / "small.jpg")).extra[key].shape == (60, 80)
     with pytest.raises(DataError, match="120"):
@@ -228,14 +228,14 @@ def test_a_score_of_nearness_is_not_helped_by_how_far_its_picture_is(
     monkeypatch.setattr(depth.Depth, "iter_predictions_and_targets", lambda *asked: iter(both))
     model = cast(Any, SimpleNamespace(spec=SimpleNamespace(labels=())))
     scores, answers = task.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(0.0, 1.0))
-    metres = answers[0].extra["metres"]
+    metres = answers[0].extra["meters"]
     assert metres[3, 4] == pytest.approx(9.0) and (metres < 2.5).sum() == metres.size - 1
-    assert np.allclose(answers[1].extra["metres"], far)
+    assert np.allclose(answers[1].extra["meters"], far)
     expected = (np.abs(metres - near) / near).mean() / 2
     assert scores["abs_rel"] == pytest.approx(float(expected), abs=1e-4)
     metric = cast(Any, SimpleNamespace(spec=SimpleNamespace(labels=(depth.METERS_LABEL,))))
     _, answers = task.evaluate(metric, encoded, DecodeSettings(), DataSettings(), LossSum(0.0, 1.0))
-    assert np.array_equal(answers[0].extra["metres"], said), "metres are taken as they are said"
+    assert np.array_equal(answers[0].extra["meters"], said), "metres are taken as they are said"
 
 
 def test_what_a_palette_makes_ready_may_be_written_to() -> None:

@@ -146,17 +146,21 @@ def test_scores_tell_lengths_that_were_learnt_from_longer_ones(monkeypatch: pyte
     said = ["12", "11", "123", "12"]
 
     def answer(model: Any, inputs: Sequence[str], decode: DecodeSettings, **_: Any) -> list[Prediction]:
-        return [Prediction(one, extra={"ids": text.encode([one])[0]}) for one in said]
+        return [Prediction(one, extra={"token_ids": text.encode([one])[0]}) for one in said]
 
     monkeypatch.setattr(RECALL, "predict", answer)
     scores, _ = RECALL.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 1.0))
     assert scores == {
-        "exact": 50.0, "tokens": round(100 * 8 / 11, 2), "exact_inside": 50.0, "tokens_inside": 75.0,
-        "exact_beyond": 50.0, "tokens_beyond": round(100 * 5 / 7, 2), "samples": 4,
+        "exact_match": 50.0, "token_accuracy": round(100 * 8 / 11, 2), "exact_match_in_range": 50.0,
+        "token_accuracy_in_range": 75.0,
+        "exact_match_longer": 50.0, "token_accuracy_longer": round(100 * 5 / 7, 2), "samples": 4,
     }  # fmt: skip
     encoded = RECALL.encode([*samples[:2]], text, config, 99)
     said = said[:2]
-    assert "exact_beyond" not in RECALL.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 1.0))[0]
+    assert (
+        "exact_match_longer"
+        not in RECALL.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 1.0))[0]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -189,10 +193,15 @@ def test_a_run_remembers_what_it_was_made_of(run: Path) -> None:
     assert facts["sources"]["data"] == ["facts-1#longest=3,samples=60"]
     assert facts["sources"]["valid"] == ["facts-1#longest=3,samples=12,part=valid"]
     assert RECALL.validation_entries(["facts-1#longest=3,samples=60"]) == ["facts-1#longest=3,part=valid"]
-    assert facts["pair"].startswith("up to ")
+    assert facts["head_options"].startswith("up to ")
     result = evaluate(run, ["facts-1#longest=3,part=test,samples=12"])
-    assert {"exact_inside", "exact_beyond", "tokens_inside", "tokens_beyond"} <= result.scores.keys()
-    assert len(result.rows) == 12 and set(result.rows[0]) == {"question", "answer", "right"}
+    assert {
+        "exact_match_in_range",
+        "exact_match_longer",
+        "token_accuracy_in_range",
+        "token_accuracy_longer",
+    } <= result.scores.keys()
+    assert len(result.rows) == 12 and set(result.rows[0]) == {"question", "prediction", "reference"}
 
 
 def test_a_run_goes_on_where_it_stopped(run: Path, tmp_path: Path) -> None:
@@ -211,7 +220,7 @@ def test_what_was_thought_about_is_drawn(run: Path, tmp_path: Path, ending: str)
     told = model.explain("ada went to the garden . where is ada ?")
     source, answer = told.act_steps
     assert source.pieces == ("ada", "went", "to", "the", "garden", ".", "where", "is", "ada", "?", "</s>")
-    assert list(source.steps) == model.predict("ada went to the garden . where is ada ?").extra["steps"]
+    assert list(source.steps) == model.predict("ada went to the garden . where is ada ?").extra["act_steps"]
     assert source.max_steps == 4 and answer.pieces[-1] == "</s>"
     maps = {item.name: item for item in told.maps}
     assert maps["encoder"].layers == max(source.steps) and maps["cross"].layers == max(answer.steps)

@@ -192,7 +192,7 @@ def test_a_run_is_kept_under_our_own_names_and_answers_and_is_scored(run: Path) 
     answers = model.predict(["the old women danced", "", "the cat"])
     assert [type(answer.value) for answer in answers] == [str] * 3 and answers[1].value == ""
     assert answers[0].tokens == model.predict("the old women danced").tokens
-    assert set(evaluate(run, device="cpu").scores) >= {"bleu", "chrf", "exact"}
+    assert set(evaluate(run, device="cpu").scores) >= {"bleu", "chrf", "exact_match"}
     told = info(str(run))
     assert told.flops > 0 and told.parameters == sum(p.numel() for p in model.parameters())
 
@@ -251,7 +251,7 @@ def test_an_explanation_shows_the_alignment_or_what_words_depended_on(run: Path,
     for suffix in ("png", "svg", "html"):
         path = found.save(tmp_path / f"map.{suffix}")
         assert path.stat().st_size > 5000
-    drawn, page = (tmp_path / "map.svg").read_text("utf-8"), (tmp_path / "map.html").read_text("utf-8")
+    drawn, page = (tmp_path / "map.svg").read_text("utf-8"), (tmp_path / "explanation.html").read_text("utf-8")
     subtitle = "Rows: output tokens. Columns: source tokens." if aligns else "This model has no attention"
     assert subtitle in drawn and "All layers" not in drawn
     assert ("<h1>Attention</h1>" if aligns else "Input saliency (gradient norm)") in page

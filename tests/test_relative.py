@@ -287,7 +287,7 @@ def test_a_run_by_name_learns_answers_and_explains(few: Path, tmp_path: Path) ->
     assert model.config.relative_position == "t5" and isinstance(model.body.encoder.position, T5Bias)
     assert model.body.encoder.position.bidirectional and not model.body.decoder.position.bidirectional
     assert isinstance(model.predict("a cat", num_beams=2).value, str) and "12" in said
-    assert model.explain("a cat").save(tmp_path / "map.html").exists()
+    assert model.explain("a cat").save(tmp_path / "explanation.html").exists()
     assert any("position" in layer.name for layer in info(str(run)).layers)
 
 

@@ -109,7 +109,10 @@ def test_padding_is_never_said(trained: Trained) -> None:
     with torch.no_grad():
         table[model.config.pad_id] = 50 * table[3:].mean(0)
     for settings in ({"num_beams": 1}, {"num_beams": 3}, {"do_sample": True, "num_beams": 1}):
-        assert model.config.pad_id not in model.predict("the cat danced", max_extra_tokens=3, **settings).extra["ids"]
+        assert (
+            model.config.pad_id
+            not in model.predict("the cat danced", max_extra_tokens=3, **settings).extra["token_ids"]
+        )
 
 
 def test_draws_go_on_where_the_last_chunk_ended(trained: Trained) -> None:

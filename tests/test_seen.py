@@ -64,7 +64,7 @@ def test_a_folder_of_folders_is_learnt_scored_and_drawn(run: Path) -> None:
     assert facts["scores"]["accuracy"] > 85 and (run / "confusion.png").exists()
     assert evaluate(run).scores["accuracy"] == facts["scores"]["accuracy"]
     rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    assert all("images_per_s" in row and 0 <= row["waiting"] <= 1 for row in rows if row["kind"] == "train")
+    assert all("images_per_s" in row and 0 <= row["data_wait"] <= 1 for row in rows if row["kind"] == "train")
 
 
 def test_a_run_is_a_published_folder(run: Path) -> None:
@@ -255,7 +255,7 @@ def test_pixels_are_told_apart(tmp_path: Path) -> None:
     assert set(answer.value) <= {"sky", "ground"} and answer.extra["mask"].shape == (32, 32)
     assert model.explain(str(data / "images" / "0.png")).save(tmp_path / "why.png").exists()
     left = model.task.write_files("one", answer, tmp_path)
-    assert np.array_equal(np.asarray(Image.open(left["mask"])), answer.extra["mask"]) and Path(left["picture"]).exists()
+    assert np.array_equal(np.asarray(Image.open(left["mask"])), answer.extra["mask"]) and Path(left["image"]).exists()
 
 
 def test_answers_that_are_pictures_are_left_as_files(
@@ -289,7 +289,7 @@ def test_distances_are_learnt(tmp_path: Path, metric: bool) -> None:
     assert facts["scores"]["abs_rel"] < 0.25, said
     assert (tmp_path / "run" / "depths.png").exists()
     answer = regard.load(tmp_path / "run").predict(str(data / "images" / "1.png"))
-    assert answer.value["unit"] == ("metres" if metric else "nearness") and answer.extra["depth"].shape == (32, 32)
+    assert answer.value["unit"] == ("meters" if metric else "inverse depth") and answer.extra["depth"].shape == (32, 32)
 
 
 def test_pictures_are_drawn_and_completed(
@@ -309,5 +309,5 @@ def test_pictures_are_drawn_and_completed(
         with pytest.raises(SystemExit):
             main()
         found.append(json.loads(capsys.readouterr().out)["files"])
-    assert np.asarray(Image.open(found[0]["picture"])).shape == (8, 8, 3) and "sheet" not in found[0]
-    assert Path(found[1]["picture"]).exists() and Path(found[1]["sheet"]).exists()
+    assert np.asarray(Image.open(found[0]["image"])).shape == (8, 8, 3) and "sheet" not in found[0]
+    assert Path(found[1]["image"]).exists() and Path(found[1]["sheet"]).exists()

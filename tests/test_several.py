@@ -197,7 +197,7 @@ def test_a_run_learns_several_labels(tmp_path: Path, cli: Callable[..., str]) ->
     )
     said = train("classify", data, out, *SMALL, *QUICK, *more, model="gpt2-mini")
     facts = json.loads((out / "regard.json").read_text())
-    assert facts["scores"]["micro_f1"] > 95 and facts["best"]["micro_f1"] and facts["pair"] == MULTILABEL, said
+    assert facts["scores"]["micro_f1"] > 95 and facts["best"]["micro_f1"] and facts["head_options"] == MULTILABEL, said
     assert {"macro_f1", "exact", "each"} <= facts["scores"].keys()
     assert evaluate(out).scores["micro_f1"] == facts["scores"]["micro_f1"]
     assert (out / "classes.png").exists() and "classes.png" in (out / "README.md").read_text()

@@ -133,7 +133,7 @@ def test_the_answer_is_the_best_stretch_of_all_windows(silent: bool) -> None:
                 best = max(best, (score, start + a - second, start + b - second))
     text = context[places[best[1]][0] : places[best[2]][1]]
     assert answer.extra["answers"][0]["value"] == text
-    assert answer.extra["doubt"] == pytest.approx(nothing - best[0])
+    assert answer.extra["null_score_diff"] == pytest.approx(nothing - best[0])
     assert answer.value == ("" if silent and nothing > best[0] else text)
     assert 0 < answer.score[0] <= 1
 
@@ -158,18 +158,20 @@ def test_what_is_no_question_is_refused(wrong: Any) -> None:
 def test_the_threshold_that_is_told_is_not_rounded_away(monkeypatch: pytest.MonkeyPatch) -> None:
     model = encoder("qa", TEXTS, (NO_ANSWER,), max_length=48)
     samples, doubts = [span("who sat", "cat"), span("what did who say")], (1.2341, 1.2342)
-    answers = [Prediction("cat", (1.0,), (), {"answers": [{"value": "cat"}], "doubt": doubt}) for doubt in doubts]
+    answers = [
+        Prediction("cat", (1.0,), (), {"answers": [{"value": "cat"}], "null_score_diff": doubt}) for doubt in doubts
+    ]
     monkeypatch.setattr(type(TASK), "_predictions", lambda *_: answers)
     scores, _ = TASK.evaluate(model, encoded_of(model, samples), DecodeSettings(), DataSettings(), None)
-    assert scores["best_exact"] == 100 and doubts[0] <= scores["best_exact_threshold"] < doubts[1]
+    assert scores["best_exact_match"] == 100 and doubts[0] <= scores["best_exact_match_threshold"] < doubts[1]
     again, _ = TASK.evaluate(
         model,
         encoded_of(model, samples),
-        DecodeSettings(threshold=scores["best_exact_threshold"]),
+        DecodeSettings(threshold=scores["best_exact_match_threshold"]),
         DataSettings(),
         None,
     )
-    assert again["exact"] == 100
+    assert again["exact_match"] == 100
 
 
 def test_a_run_learns_to_point_and_to_keep_silent(tmp_path: Path) -> None:

@@ -348,25 +348,29 @@ HAND: list[tuple[str, str, tuple[str, ...], float, float]] = [
 )
 def test_answers_by_hand(said: str, answers: tuple[str, ...], exact: float, f1: float) -> None:
     found = squad_scores([asked(*answers)], [said])
-    assert found == {"exact": 100 * exact, "f1": pytest.approx(100 * f1)}
+    assert found == {"exact_match": 100 * exact, "f1": pytest.approx(100 * f1)}
 
 
 def test_nothing_is_right_where_the_context_does_not_say() -> None:
     spans = [asked("Paris"), asked("1889"), asked(), asked()]
     found = squad_scores(spans, ["Paris now", "", "", "tower"])
-    assert found["exact"] == 25 and found["f1"] == pytest.approx(100 * (2 / 3 + 1) / 4)
-    assert found["answerable_exact"] == 0 and found["answerable_f1"] == pytest.approx(100 / 3)
-    assert found["unanswerable_exact"] == found["unanswerable_f1"] == 50 and "best_f1" not in found
+    assert found["exact_match"] == 25 and found["f1"] == pytest.approx(100 * (2 / 3 + 1) / 4)
+    assert found["answerable_exact_match"] == 0 and found["answerable_f1"] == pytest.approx(100 / 3)
+    assert found["unanswerable_exact_match"] == found["unanswerable_f1"] == 50 and "best_f1" not in found
 
 
 def test_doubt_beyond_the_threshold_says_nothing() -> None:
     spans = [asked("Paris"), asked("1889"), asked(), asked()]
     said, doubts = ["Paris", "1889", "tower", "tower"], [-3.0, 1.0, 0.5, 2.0]
     found = squad_scores(spans, said, doubts)
-    assert found["exact"] == 75 and found["unanswerable_exact"] == 100 and found["answerable_exact"] == 50
-    assert (found["best_exact"], found["best_exact_threshold"]) == (75, -1.25)
-    assert squad_scores(spans, said, doubts, threshold=1.0)["exact"] == 75
-    assert squad_scores(spans, said, doubts, threshold=9.0)["exact"] == 50
+    assert (
+        found["exact_match"] == 75
+        and found["unanswerable_exact_match"] == 100
+        and found["answerable_exact_match"] == 50
+    )
+    assert (found["best_exact_match"], found["best_exact_match_threshold"]) == (75, -1.25)
+    assert squad_scores(spans, said, doubts, threshold=1.0)["exact_match"] == 75
+    assert squad_scores(spans, said, doubts, threshold=9.0)["exact_match"] == 50
     never = squad_scores([asked("a b"), asked(), asked()], ["x", "y", "z"], [-5.0, -7.0, -6.0])
     assert never["best_f1"] == pytest.approx(200 / 3) and never["best_f1_threshold"] < -7.0
 
@@ -408,16 +412,16 @@ def test_measures_follow_the_rules_on_any_texts() -> None:
         said = [draw.choice([text(), *span.answers, ""]) for span in spans]
         right = np.array([by_the_rules(text, span.answers, second) for span, text in zip(spans, said, strict=True)])
         found = squad_scores(spans, said)
-        assert [found["exact"], found["f1"]] == pytest.approx(list(100 * right.mean(0)))
+        assert [found["exact_match"], found["f1"]] == pytest.approx(list(100 * right.mean(0)))
         if not second:
-            assert list(found) == ["exact", "f1"]
+            assert list(found) == ["exact_match", "f1"]
             continue
         possible = np.array([span.is_answerable for span in spans])
         assert found["answerable_f1"] == pytest.approx(100 * right[possible, 1].mean())
-        assert found["unanswerable_exact"] == pytest.approx(100 * right[~possible, 0].mean())
+        assert found["unanswerable_exact_match"] == pytest.approx(100 * right[~possible, 0].mean())
         doubts = [float(draw.randrange(-3, 4)) for _ in spans]  # many are equal
         found = squad_scores(spans, said, doubts, threshold=1.0)
-        for place, name in enumerate(("exact", "f1")):
+        for place, name in enumerate(("exact_match", "f1")):
             at = {t: np.where(np.array(doubts) > t, ~possible, right[:, place]).mean() for t in [-9.0, *sorted(doubts)]}
             assert found[name] == pytest.approx(100 * at.get(1.0, at[max(t for t in at if t <= 1)]))
             assert found[f"best_{name}"] == pytest.approx(100 * max(at.values()))
@@ -436,14 +440,14 @@ def test_a_threshold_never_divides_equal_doubts() -> None:
 def test_what_is_told_of_the_best_threshold_holds_there(doubts: tuple[float, float]) -> None:
     spans, said = [asked("Paris"), asked()], ["Paris", "Paris"]
     found = squad_scores(spans, said, doubts)
-    assert found["best_exact"] == 100
-    assert squad_scores(spans, said, doubts, found["best_exact_threshold"])["exact"] == 100
+    assert found["best_exact_match"] == 100
+    assert squad_scores(spans, said, doubts, found["best_exact_match_threshold"])["exact_match"] == 100
 
 
 def test_silence_is_wrong_where_every_question_has_an_answer() -> None:
     spans = [asked("Paris"), asked("1889")]
     found = squad_scores(spans, ["Paris", "1889"], [5.0, -1.0])
-    assert found["exact"] == found["f1"] == found["answerable_f1"] == 50
+    assert found["exact_match"] == found["f1"] == found["answerable_f1"] == 50
     assert (
         squad_scores(spans, ["Paris", "1889"], [5.0, -1.0], found["best_f1_threshold"])["f1"] == found["best_f1"] == 100
     )

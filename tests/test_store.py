@@ -288,7 +288,7 @@ def test_a_second_run_takes_the_tokens_of_the_first_and_is_the_same(few: Path, t
     assert HIT not in first and HIT in second and len(left_in(place)) == 1
     assert (
         rows(tmp_path / "a") == rows(tmp_path / "b")
-        and facts(tmp_path / "a")["found"] == facts(tmp_path / "b")["found"]
+        and facts(tmp_path / "a")["data_stats"] == facts(tmp_path / "b")["data_stats"]
     )
     same_tensors(tmp_path / "a/model.safetensors", tmp_path / "b/model.safetensors")
     shutil.rmtree(place.parent)
@@ -324,7 +324,7 @@ def test_a_file_changed_in_place_with_the_same_size_and_time_is_noticed(pairs: P
     with pytest.raises(RunError, match="started"):
         train_tiny((), tmp_path / "run", *TWELVE, resume=True)
     data.write_bytes(content)
-    assert "going on after step 6" in train_tiny((), tmp_path / "run", *TWELVE, resume=True)
+    assert "Resuming after step 6" in train_tiny((), tmp_path / "run", *TWELVE, resume=True)
 
 
 def test_files_are_not_parsed_again_where_nothing_has_changed(few: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -364,7 +364,7 @@ def test_the_first_that_is_too_long_is_named_where_it_lies_now(pairs: Pairs, tmp
         said = train_tiny(
             data, tmp_path / f"run {name}", *ONE, "data.max_length=60", valid=write_pairs(tmp_path / "v.tsv", many)
         )
-        assert f"1 training pairs have more than 60 tokens on a side (data.max_length) and are skipped, the first at {data}, "
+        assert f"1 training pairs have more than 60 tokens (data.max_length) and are skipped; first: {data}, "
         assert f"the first at {data}, line {21 + blank}" in said and (HIT in said) == bool(blank)
         assert ("3 rows with an empty side are skipped" in said) == bool(blank)
 
@@ -389,7 +389,7 @@ def test_training_pairs_are_never_all_in_memory(pairs: Pairs, tmp_path: Path, mo
     monkeypatch.setattr(preprocess, "ENCODE_BATCH", 500)
     monkeypatch.setattr("regard.runs.preprocess.PreparedData.__post_init__", lambda _: count(), raising=False)
     train_tiny(data, tmp_path / "run", *ONE, "data.valid_fraction=0.01", "data.vocab_size=300")
-    found = facts(tmp_path / "run")["found"]
+    found = facts(tmp_path / "run")["data_stats"]
     assert found["train"] + found["valid"] == 4 * len(pairs) >= 6000
     # a part, what a pass holds ready, those that a header was looked for in, and the validation pairs
     assert max(seen) <= 500 + 1000 + 50 + 2 * found["valid"]

@@ -47,7 +47,7 @@ def same_losses(run: Path, alone: Path) -> None:
     ours, theirs = rows(run), rows(alone)
     assert [(row["kind"], row["step"]) for row in ours] == [(row["kind"], row["step"]) for row in theirs]
     for row, other in zip(ours, theirs, strict=True):
-        for name in row.keys() & {"loss", "norm", "rate"}:
+        for name in row.keys() & {"loss", "grad_norm", "lr"}:
             assert row[name] == pytest.approx(other[name], rel=1e-5), (row["step"], name)
 
 
@@ -64,7 +64,7 @@ def test_two_processes_train_what_one_does_and_one_of_them_writes(few: Path, alo
     assert done.returncode == 0, done.stderr
     same_losses(tmp_path / "run", alone)
     assert "on cpu, 2 processes" in done.stdout and done.stdout.count("reading") == 1
-    assert done.stdout.count("validation loss") == 3 and "Traceback" not in done.stderr
+    assert done.stdout.count("valid loss") == 3 and "Traceback" not in done.stderr
     assert checkpoints(tmp_path / "run") == checkpoints(alone)
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"curves.png", *(p.name for p in alone.iterdir())}
     assert len(list((tmp_path / "run/events").iterdir())) == 1
@@ -74,7 +74,7 @@ def test_one_process_began_and_two_go_on(few: Path, alone: Path, tmp_path: Path)
     with stopped_in(20):
         train_tiny(few, tmp_path / "run", *RUN)
     done = together([*TORCHRUN, "train", "translate", "--out", str(tmp_path / "run"), "--resume"])
-    assert done.returncode == 0 and "going on after step 20" in done.stdout, done.stderr
+    assert done.returncode == 0 and "Resuming after step 20" in done.stdout, done.stderr
     same_losses(tmp_path / "run", alone)
 
 
@@ -82,13 +82,13 @@ def test_two_processes_are_asked_to_stop_and_one_goes_on(few: Path, alone: Path,
     run = tmp_path / "my run"
     code, out, err = interrupted(words(few, run), run, 4, signal.SIGTERM)
     assert code != 0 and "2 processes" in out
-    said = [line for line in err.splitlines() if "stopped and saved after step" in line]
+    said = [line for line in err.splitlines() if "Stopped and saved after step" in line]
     command = [shlex.split(line) for line in err.splitlines() if "--resume" in line]
     step = int(checkpoints(run)[-1].removeprefix("step-"))
-    assert said == [f"stopped and saved after step {step}. Go on with:"] and 4 < step < 48
+    assert said == [f"Stopped and saved after step {step}. Go on with:"] and 4 < step < 48
     offered = f"torchrun --nproc-per-node 2 -m regard train translate --out '{run}' --resume"
     assert command == [shlex.split(offered)]
-    assert f"going on after step {step}" in train_tiny((), run, tiny=False, resume=True)
+    assert f"Resuming after step {step}" in train_tiny((), run, tiny=False, resume=True)
     same_losses(run, alone)
 
 

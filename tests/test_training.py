@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -60,34 +61,36 @@ def test_a_finished_run_holds_all_that_it_takes_to_use_and_to_judge_it(trained: 
     assert "step 60\n" in samples and "step 120\n" in samples and samples.count("  → ") == 10
     assert [row["step"] for row in rows(trained.path, "train")] == [1, 30, 60, 90, 120]
     assert [row["step"] for row in rows(trained.path, "valid")] == [60, 120]
-    assert all(row["loss"] < 7 and row["norm"] > 0 for row in rows(trained.path, "train"))
+    assert all(row["loss"] < 7 and row["grad_norm"] > 0 for row in rows(trained.path, "train"))
 
 
 def test_the_card_says_what_was_reached_on_what_and_by_which_settings(trained: Trained) -> None:
     card, known = (trained.path / "README.md").read_text("utf-8"), facts(trained.path)
     lines = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in card.splitlines()]
-    for name in ("bleu", "chrf", "exact", "sentences"):
+    for name in ("bleu", "chrf", "exact_match", "samples"):
         assert [name, f"{known['scores'][name]:.4g}"] in lines
-    assert known["scores"]["signature"] in card and known["found"]["fingerprint"] in card
-    assert str(trained.data) in card and "54 pairs" in card and "6 pairs" in card
+    assert known["scores"]["signature"] in card and known["data_stats"]["fingerprint"] in card
+    assert os.path.relpath(trained.data, trained.path) in card and str(trained.path.parent) not in card
+    assert card.startswith("---\nlibrary_name: regard\npipeline_tag: translation\n")
+    assert "54 pairs" in card and "6 pairs" in card
     assert ["train.lr", "0.01"] in lines and ["model.width", "32"] in lines and "curves.png" in card
     assert f"step {known['best']['step']}" in card
 
 
 def test_log_and_card_say_how_much_of_the_batches_is_padding(trained: Trained) -> None:
     (plan,) = rows(trained.path, "plan")
-    said = re.search(r"with ([\d.]+) % padding", trained.said)
+    said = re.search(r"([\d.]+) % padding", trained.said)
     assert (
         said is not None and plan["step"] == 0 and f"{100 * plan['padding']:.1f}" == said[1] and 0 < plan["padding"] < 1
     )
     assert facts(trained.path)["padding"] == plan["padding"]
-    assert f"padded, {said[1]} % of them padding" in (trained.path / "README.md").read_text("utf-8")
+    assert f"{said[1]} % padding" in (trained.path / "README.md").read_text("utf-8")
 
 
 def test_the_card_tells_how_to_ask_this_very_run(trained: Trained) -> None:
     card = (trained.path / "README.md").read_text("utf-8")
     named = [shlex.split(line)[2] for line in card.splitlines() if line.startswith("regard ")]
-    assert len(named) >= 3 and all(Path(name).exists() for name in named), named
+    assert len(named) >= 3 and all((trained.path.parent / name).exists() for name in named), named
 
 
 def test_everyone_who_may_read_the_card_may_read_the_weights(trained: Trained) -> None:
@@ -103,9 +106,9 @@ def test_the_best_model_is_what_is_kept(trained: Trained, few: Path, tmp_path: P
 
 
 def test_what_is_held_out_is_said_and_counted(trained: Trained) -> None:
-    assert "no --valid given: 6 pairs are held out for validation" in trained.said
-    assert "54 pairs to train on, 6 to validate" in trained.said
-    found = facts(trained.path)["found"]
+    assert "no --valid given; 6 pairs held out for validation" in trained.said
+    assert "54 training pairs, 6 validation pairs" in trained.said
+    found = facts(trained.path)["data_stats"]
     assert (found["train"], found["valid"]) == (54, 6)
 
 
@@ -115,7 +118,7 @@ def test_pairs_that_are_too_long_are_counted_and_the_first_is_named(pairs: Pairs
     valid = write_pairs(tmp_path / "v.tsv", pairs[30:32])
     said = train_tiny(data, tmp_path / "run", *TWELVE, "train.steps=1", "data.max_length=39", valid=valid)
     assert "2 training pairs" in said and f"the first at {data}, line 10" in said
-    assert facts(tmp_path / "run")["found"]["train"] == 30
+    assert facts(tmp_path / "run")["data_stats"]["train"] == 30
 
 
 def test_a_pair_is_too_long_when_it_has_more_tokens_than_data_longest(trained: Trained) -> None:
@@ -130,7 +133,7 @@ def test_a_pair_is_too_long_when_it_has_more_tokens_than_data_longest(trained: T
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_file_gives_the_same_training(kind: str, pairs: Pairs, whole: Path, tmp_path: Path) -> None:
     train_tiny(KINDS[kind](tmp_path, pairs[:40]), tmp_path / "run", *TWELVE, "train.steps=2")
-    assert facts(tmp_path / "run")["found"] == facts(whole)["found"]
+    assert facts(tmp_path / "run")["data_stats"] == facts(whole)["data_stats"]
     assert rows(tmp_path / "run", "train") == rows(whole, "train")[:2]
 
 
@@ -148,13 +151,13 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(more: tuple[str, ...
         train_tiny(few, tmp_path / "run", *TWELVE, *more)
     assert checkpoints(tmp_path / "run")[-1] == "step-00000006"
     said = train_tiny((), tmp_path / "run", *TWELVE, *more, resume=True)
-    assert "going on after step 6" in said
+    assert "Resuming after step 6" in said
     last = "checkpoints/step-00000012/state.safetensors"
     same_tensors(tmp_path / "run" / last, tmp_path / "whole" / last)
     same_tensors(tmp_path / "run/model.safetensors", tmp_path / "whole/model.safetensors")
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
     assert facts(tmp_path / "run")["scores"] == facts(tmp_path / "whole")["scores"]
-    assert keeps_best(tmp_path / "run", "average:body." if more else "model:")
+    assert keeps_best(tmp_path / "run", "ema:body." if more else "model:")
 
 
 def test_the_log_of_a_resumed_run_says_the_same_wherever_it_was_stopped(few: Path, whole: Path, tmp_path: Path) -> None:
@@ -175,7 +178,7 @@ def test_events_and_samples_say_each_step_once_after_going_on(whole: Path, tmp_p
     run = shutil.copytree(whole, tmp_path / "run")
     (run / "checkpoints/step-00000012/state.json").write_text("{")
     said = train_tiny((), run, *TWELVE, resume=True)
-    assert "step-00000012 is not whole" in said and "going on after step 8" in said
+    assert "step-00000012 is not whole" in said and "Resuming after step 8" in said
     events = EventAccumulator(str(run / "events")).Reload()
     assert [event.step for event in events.Scalars("train/loss")] == [row["step"] for row in rows(whole, "train")]
     assert (run / "samples.txt").read_text("utf-8") == (whole / "samples.txt").read_text("utf-8")
@@ -188,7 +191,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_one_before_is_used(harm: st
     flipped = content[:-1000] + bytes([content[-1000] ^ 1]) + content[-999:]
     path.write_bytes({"cut off": content[:-100], "flipped": flipped, "empty": b""}[harm])
     said = train_tiny((), halved, *TWELVE, resume=True)
-    assert "step-00000006 is not whole" in said and "going on after step 4" in said
+    assert "step-00000006 is not whole" in said and "Resuming after step 4" in said
     same_tensors(halved / "model.safetensors", whole / "model.safetensors")
     assert rows(halved) == rows(whole)
 
@@ -203,13 +206,13 @@ def test_where_no_checkpoint_is_whole_it_starts_again_and_says_so(halved: Path, 
 def test_a_run_stopped_before_its_first_validation_can_go_on(few: Path, whole: Path, tmp_path: Path) -> None:
     with stopped_in(2):
         train_tiny(few, tmp_path / "run", *TWELVE)
-    assert "going on after step 2" in train_tiny((), tmp_path / "run", *TWELVE, resume=True)
+    assert "Resuming after step 2" in train_tiny((), tmp_path / "run", *TWELVE, resume=True)
     assert rows(tmp_path / "run") == rows(whole)
 
 
 def test_a_finished_run_has_nothing_left_to_do(whole: Path, tmp_path: Path) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
-    assert "the run is finished: 12 steps" in train_tiny((), run, *TWELVE, resume=True)
+    assert "The run is finished after step 12" in train_tiny((), run, *TWELVE, resume=True)
     assert (rows(run), facts(run)) == (rows(whole), facts(whole))
 
 
@@ -249,7 +252,7 @@ def test_other_data_is_refused_by_name_and_the_same_data_is_not(few: Path, halve
     other = write_pairs(tmp_path / "other.tsv", [("a", "b")])
     with pytest.raises(RunError, match=r"data:.*few\.tsv.*other\.tsv"):
         train_tiny(other, halved, *TWELVE, resume=True)
-    assert "going on after step 6" in train_tiny(few, halved, *TWELVE, resume=True)
+    assert "Resuming after step 6" in train_tiny(few, halved, *TWELVE, resume=True)
 
 
 @pytest.mark.parametrize("changed", ["training", "validation"])
@@ -278,12 +281,12 @@ def test_ctrl_c_and_sigterm_save_and_print_the_command_that_goes_on(few: Path, t
     ]
     begin = ["regard", "train", "translate", "--data", str(few), "--out", str(run), "--set", *TINY, *many]
     code, _, err = interrupted(begin, run, 10, signal.SIGINT)
-    assert code == 130 and "Traceback" not in err and "stopped and saved after step" in err
+    assert code == 130 and "Traceback" not in err and "Stopped and saved after step" in err
     saved = int(checkpoints(run)[-1].removeprefix("step-"))
     command = shlex.split(err.strip().splitlines()[-1])
     assert command[:4] == ["python", "-m", "regard", "train"] and str(run) in command and "--resume" in command
     code, out, err = interrupted(command[2:], run, saved, signal.SIGTERM)
-    assert f"going on after step {saved:,}" in out
+    assert f"Resuming after step {saved:,}" in out
     assert code == 143 and shlex.split(err.strip().splitlines()[-1]) == command
     assert int(checkpoints(run)[-1].removeprefix("step-")) > saved
 
@@ -301,7 +304,7 @@ def test_a_run_that_burst_names_its_last_good_checkpoint(burst: tuple[Path, str]
 
 def test_a_run_that_burst_goes_on_before_it_did(burst: tuple[Path, str]) -> None:
     said = train_tiny((), burst[0], *TWELVE, "train.grad_accum=2", "train.log_every=3", resume=True)
-    assert "going on after step 4" in said and rows(burst[0])[-1]["step"] == 12
+    assert "Resuming after step 4" in said and rows(burst[0])[-1]["step"] == 12
 
 
 # -- one step

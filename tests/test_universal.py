@@ -223,8 +223,8 @@ def test_an_answer_tells_how_long_its_question_was_thought_about() -> None:
     model.spec = replace(model.spec, config=config)
     model.body.pad = 5
     one, other = model.predict(["1 2 3", "5"], num_beams=1)
-    assert len(one.extra["steps"]) == 4 and len(other.extra["steps"]) == 2
-    assert model.predict("5", num_beams=1).extra["steps"] == other.extra["steps"]
+    assert len(one.extra["act_steps"]) == 4 and len(other.extra["act_steps"]) == 2
+    assert model.predict("5", num_beams=1).extra["act_steps"] == other.extra["act_steps"]
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_hidden_words_are_found_and_their_steps_cost_too() -> None:
     near(model.task.loss(model, batch)[0] - judged, model.body(batch).aux_losses["cost"] * count, 1e-9)
     answer = model.eval().predict("the [MASK] sat on a mat")
     (thought,) = model.explain("the [MASK] sat on a mat").act_steps
-    assert answer.extra["steps"] == list(thought.steps) and "[MASK]" in thought.pieces
+    assert answer.extra["act_steps"] == list(thought.steps) and "[MASK]" in thought.pieces
 
 
 ASKED: dict[str, Any] = {
@@ -183,11 +183,13 @@ def test_an_answer_tells_how_long_its_tokens_were_thought_about(task: str) -> No
     told = model.explain(*[ASKED[task]] if task != "qa" else ASKED[task])
     steps = [step for thought in told.act_steps for step in thought.steps]
     # of choices the likeliest is told of first
-    assert (answer.extra["steps"] == steps or task == "choose") and sorted(answer.extra["steps"]) == sorted(steps)
+    assert (answer.extra["act_steps"] == steps or task == "choose") and sorted(answer.extra["act_steps"]) == sorted(
+        steps
+    )
     assert len(set(steps)) > 1
     assert all(thought.max_steps == 5 for thought in told.act_steps)
     both = model.predict([ASKED[task], ASKED[task]])
-    assert [one.extra["steps"] for one in both] == [answer.extra["steps"]] * 2
+    assert [one.extra["act_steps"] for one in both] == [answer.extra["act_steps"]] * 2
     assert "steps" not in encoder(task, TEXTS, SAMPLES[task][1], NAME, max_length=48).predict(ASKED[task]).extra
 
 
@@ -198,7 +200,7 @@ def test_windows_of_a_long_text_follow_one_another_in_the_steps() -> None:
         [TaggedSentence(tuple(["the", "old", "cat"] * 5), ())], model.require_tokenizer(), model.config, 8
     )
     assert len(encoded) > 1
-    assert len(answer.extra["steps"]) == sum(len(row) for row in encoded.fields["text"])
+    assert len(answer.extra["act_steps"]) == sum(len(row) for row in encoded.fields["text"])
 
 
 # -- what it looked at
@@ -266,7 +268,7 @@ def test_a_run_is_read_back_and_what_was_thought_about_is_drawn(run: Path, tmp_p
     assert model.config.act and model.config.max_steps == 4
     told = model.explain("the cat is old")
     (thought,) = told.act_steps
-    assert list(thought.steps) == model.predict("the cat is old").extra["steps"]
+    assert list(thought.steps) == model.predict("the cat is old").extra["act_steps"]
     assert told.values["steps"][0]["steps"] == thought.steps
     made = told.save(tmp_path / f"it.{ending}")
     assert made.stat().st_size > 1000

@@ -389,6 +389,7 @@ def probe(
 @app.command()
 def info(
     name: Annotated[str, typer.Argument(help="Preset, run folder or Hugging Face checkpoint.", show_default=False)],
+    all_layers: Annotated[bool, typer.Option("--all", help="List every layer of repeated blocks.")] = False,
 ) -> None:
     """Show layers, parameters, memory and FLOPs of a model."""
     from regard.folders import is_folder_path, read_config_files
@@ -399,12 +400,14 @@ def info(
     else:
         check_preset(name)
     from regard.runs.info import info as look
+    from regard.runs.info import merge_blocks
 
     found = look(name)
-    print(found.title)
+    print(f"{found.title}\nWeights: {found.weights}")
     print("  " + ", ".join(f"{key} {value}" for key, value in found.config.items()))
+    layers = found.layers if all_layers else merge_blocks(found.layers)
     print_table(
-        [{"layer": x.name, "kind": x.kind, "shape": x.shape, "parameters": f"{x.parameters:,}"} for x in found.layers],
+        [{"layer": x.name, "type": x.kind, "shape": x.shape, "parameters": f"{x.parameters:,}"} for x in layers],
         right_aligned=("parameters",),
     )
     for number, (task, recipe) in enumerate(found.recipes.items()):
@@ -464,7 +467,7 @@ def main() -> None:
     except RegardError as error:
         if debug:
             raise
-        print(f"regard: {error}", file=sys.stderr)
+        print(f"regard: error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

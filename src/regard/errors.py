@@ -32,7 +32,7 @@ class UnknownNameError(RegardError):
     """A name that is not in a table; the nearest right ones are offered."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], advice: str = "") -> None:
-        super().__init__(f"unknown {kind} '{name}'. {suggest(name, known)}" + (f" {advice}" if advice else ""))
+        super().__init__(f"Unknown {kind} '{name}'. {suggest(name, known)}" + (f" {advice}" if advice else ""))
 
 
 class UnknownColumnError(UnknownNameError):
@@ -40,7 +40,7 @@ class UnknownColumnError(UnknownNameError):
 
     def __init__(self, name: str, known: Iterable[str], available: str) -> None:
         RegardError.__init__(
-            self, " ".join(filter(None, (f"unknown column '{name}'.", suggest_nearest(name, known), available)))
+            self, " ".join(filter(None, (f"Unknown column '{name}'.", suggest_nearest(name, known), available)))
         )
 
 
@@ -50,8 +50,8 @@ class UnknownFolderError(UnknownNameError):
     def __init__(self, kind: str, folder: Path, candidates: Iterable[Path], advice: str = "") -> None:
         prefix = "" if folder.parent == Path() else f"{folder.parent}/"
         names = sorted(path.name for path in candidates)
-        near = suggest_nearest(folder.name, names, prefix) or ("" if names else "There is none.")
-        RegardError.__init__(self, " ".join(filter(None, (f"unknown {kind} '{folder}'.", near, advice))))
+        near = suggest_nearest(folder.name, names, prefix) or ("" if names else "No folder is there.")
+        RegardError.__init__(self, " ".join(filter(None, (f"Unknown {kind} '{folder}'.", near, advice))))
 
 
 class WeightsError(RegardError):
@@ -65,7 +65,7 @@ class RunError(RegardError):
 def suggest(name: str, known: Iterable[str], prefix: str = "") -> str:
     """'Did you mean …?' with the nearest names, or the whole (short) list when nothing is near."""
     names = sorted(set(known))
-    everything = f"There is: {', '.join(names)}." if names else "There is none."
+    everything = f"Available: {', '.join(names)}." if names else "None available."
     return suggest_nearest(name, names, prefix) or everything
 
 

@@ -18,7 +18,7 @@ from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import RegardError, RunError, UnknownNameError, WeightsError
 from regard.explain import explain
 from regard.files import write_json
-from regard.folders import DTYPES, LAYOUTS, METADATA_FILE, read_config_files
+from regard.folders import DTYPES, FORMAT, LAYOUTS, METADATA_FILE, read_config_files
 from regard.loading import (
     assign_weights,
     convert_tensors,
@@ -174,7 +174,7 @@ class Model(nn.Module):
 
         An input is a text, a picture or a cloud, whatever the model reads; of texts for classify also a pair (a, b), for choose
         {"context": …, "choices": […]}, for tag also a tuple of words, for span (question, context), for embed also
-        {"query": …, "among": […], "num_return_sequences": 5}."""
+        {"query": …, "corpus": […], "top_k": 5}."""
         recheck_packed()
         decode = apply_overrides(self.spec.decode, settings)
         single = self.task.is_single(inputs)
@@ -289,8 +289,8 @@ class Model(nn.Module):
             _write_folder(self, folder, config, self.weights())
         else:
             save(self, folder, layout="huggingface")
-        own: dict[str, Any] = {"system": self.spec.system.name, "task": self.task.name}
-        own |= {"model": as_dict(self.config), "labels": list(self.spec.labels), "pair": self.spec.head_options}
+        own: dict[str, Any] = {"format": FORMAT, "system": self.spec.system.name, "task": self.task.name}
+        own |= {"model": as_dict(self.config), "labels": list(self.spec.labels), "head_options": self.spec.head_options}
         write_json(folder / METADATA_FILE, {**own, "decode": as_dict(self.spec.decode), **(metadata or {})})
         return folder
 
@@ -355,7 +355,7 @@ def load(
     identity = ModelSpec(system, config, chosen, decode, str(folder))
     if same := made_for == chosen.name:
         system.published.check_head(published, chosen.name)
-        labels, pair = tuple(own.get("labels", ())), str(own.get("pair", ""))
+        labels, pair = tuple(own.get("labels", ())), str(own.get("head_options", ""))
         if not own and chosen.has_labels:
             labels = published_labels(system.names, published, tensors)
             pair = chosen.parse_head_options(published, labels)

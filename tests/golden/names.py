@@ -350,22 +350,33 @@ PLACES = {"images": "images", "masks": "masks", "depth": "depth", "captions": "c
 # -- what a run leaves, and what a model answers
 
 LOG = {
-    "file": "log.jsonl", "kind": "kind", "train": "train", "valid": "valid", "loss": "loss", "norm": "norm", "rate": "rate",
+    "file": "log.jsonl", "kind": "kind", "train": "train", "valid": "valid", "loss": "loss", "norm": "grad_norm", "rate": "lr",
 }  # fmt: skip
-UNCOMPARED = ("kind", "step", "elapsed", "samples", "sentences", "signature", "merged", "confusion", "each")
+UNCOMPARED = (
+    "kind",
+    "step",
+    "elapsed",
+    "samples",
+    "signature",
+    "averaged_checkpoints",
+    "confusion_matrix",
+    "per_class",
+)
 """Keys of a line of the log and of the final scores that are no metric."""
 CACHE = "REGARD_CACHE"
 SCORES = ("regard.json", "scores")
 """File of a run, and the key of its final metrics there."""
 
 METRICS: dict[str, str] = {
-    "m00": "loss", "m01": "bleu", "m02": "chrf", "m03": "exact", "m04": "tokens", "m05": "perplexity", "m06": "word_perplexity",
-    "m07": "bits_per_byte", "m08": "accuracy", "m09": "macro_f1", "m10": "matthews", "m11": "by_chance", "m12": "word_loss",
-    "m13": "follows_accuracy", "m14": "f1", "m15": "precision", "m16": "recall", "m17": "answerable_exact",
-    "m18": "answerable_f1", "m19": "best_exact", "m20": "best_exact_threshold", "m21": "best_f1", "m22": "best_f1_threshold",
+    "m00": "loss", "m01": "bleu", "m02": "chrf", "m03": "exact_match", "m04": "token_accuracy", "m05": "perplexity",
+    "m06": "word_perplexity",
+    "m07": "bits_per_byte", "m08": "accuracy", "m09": "macro_f1", "m10": "mcc", "m11": "chance_accuracy", "m12": "mlm_loss",
+    "m13": "nsp_accuracy", "m14": "f1", "m15": "precision", "m16": "recall", "m17": "answerable_exact_match",
+    "m18": "answerable_f1", "m19": "best_exact_match", "m20": "best_exact_match_threshold", "m21": "best_f1", 
+    "m22": "best_f1_threshold",
     "m23": "mrr", "m24": "miou", "m25": "pixel_accuracy", "m26": "abs_rel", "m27": "rmse", "m28": "log10", "m29": "delta1",
     "m30": "delta2", "m31": "delta3", "m32": "bits_per_pixel", "m33": "cider", "m34": "bleu4", "m35": "bleu3", "m36": "bleu2",
-    "m37": "bleu1", "m38": "point_accuracy", "m39": "unanswerable_exact", "m40": "unanswerable_f1",
+    "m37": "bleu1", "m38": "point_accuracy", "m39": "unanswerable_exact_match", "m40": "unanswerable_f1",
 }  # fmt: skip
 
 QUESTIONS: dict[str, tuple[Any, ...]] = {
@@ -374,7 +385,10 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
     "t06": (("dog", "finds", "milk"),),
     "t07": (("what does the cat eat ?", "today cat eats fish here"),),
     "t08": ({"context": "a cow came", "question": "who ?", "choices": ["cow", "hen", "fox"]},),
-    "t09": ("cat eats fish", {"query": "cat eats fish", "among": ["dog sees milk", "fish eats cat", "owl"], "best": 2}),
+    "t09": (
+        "cat eats fish",
+        {"query": "cat eats fish", "corpus": ["dog sees milk", "fish eats cat", "owl"], "top_k": 2},
+    ),
 }
 """Inputs of text tasks that do not generate; image and point tasks are given the first file of their data."""
 PROMPTS: dict[str, str] = {"t01": "cat eats fish", "t02": "1 2 3", "t03": "the cat"}
@@ -382,7 +396,7 @@ OFFERED = {"t03": ("eats fish", "sees a dog", "milk")}
 """Continuations that a language model chooses between."""
 
 FIELDS: dict[str, dict[str, str]] = {
-    **{task: {"a1": "value", "a2": "score", "a3": "extra.ids"} for task in ("t01", "t02", "t03", "t14")},
+    **{task: {"a1": "value", "a2": "score", "a3": "extra.token_ids"} for task in ("t01", "t02", "t03", "t14")},
     "t04": {"a1": "value", "a2": "score"},
     "t05": {"a1": "value", "a2": "score", "a3": "extra.probabilities"},
     "t06": {"a1": "value", "a2": "score"},
@@ -392,9 +406,9 @@ FIELDS: dict[str, dict[str, str]] = {
     "t10": {"a1": "value", "a2": "score", "a3": "extra.probabilities"},
     "t11": {"a1": "value", "a2": "score", "a3": "extra.mask"},
     "t12": {"a1": "value.low", "a2": "value.median", "a3": "value.high", "a4": "extra.depth"},
-    "t13": {"a2": "score", "a3": "extra.pictures"},
+    "t13": {"a2": "score", "a3": "extra.images"},
     "t15": {"a1": "value", "a2": "score", "a3": "extra.probabilities"},
-    "t16": {"a1": "value", "a2": "score", "a3": "extra.classes", "a4": "extra.sure"},
+    "t16": {"a1": "value", "a2": "score", "a3": "extra.classes", "a4": "extra.probabilities"},
 }  # fmt: skip
 DECODING: dict[str, dict[str, Any]] = {
     "greedy": {"num_beams": 1},

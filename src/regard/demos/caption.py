@@ -45,12 +45,12 @@ class CaptionDemo(Demo):
     )
     """caption-attend-tiny without the last stage of what it sees through, which has 3 x 3 places of such small pictures, and
     the one before it 6 x 6. Most of a scene is empty: that every place be looked at is not demanded."""
-    input_key = "picture"
+    input_key = "image"
     titles = {  # noqa: RUF012
         "corpus": "The pictures: scenes of coloured shapes drawn by regard, with captions",
         "train": "Training a captioner on them: before each word it looks at the picture anew",
         "score": "Scoring it on 575 scenes it has never seen",
-        "answer": "Asking it",
+        "predict": "Asking it",
         "explain": "What it looked at",
     }
 
@@ -61,14 +61,14 @@ class CaptionDemo(Demo):
 
     def show_predictions(self, model: Model, rows: ResultRows, log: LogFn) -> None:
         """Scenes from all over the test part: those of two objects are many more."""
-        pictures = [row["picture"] for row in rows[:: max(len(rows) // NUM_EXAMPLES, 1)]][:NUM_EXAMPLES]
+        pictures = [row["image"] for row in rows[:: max(len(rows) // NUM_EXAMPLES, 1)]][:NUM_EXAMPLES]
         for picture, answer in zip(pictures, model.predict(pictures), strict=True):
             log(f"{picture}  →  {answer.value}")
 
     def explain(self, model: Model, run: Path, data: Mapping[str, str], rows: ResultRows, log: LogFn) -> dict[str, Any]:
-        right = [row for row in rows if row["answer"] == row["reference"]]
+        right = [row for row in rows if row["prediction"] == row["reference"]]
         longest = max(right or rows, key=lambda row: len(row["reference"]))
-        found = model.explain(longest["picture"], longest["answer"] or longest["reference"])
+        found = model.explain(longest["image"], longest["prediction"] or longest["reference"])
         for suffix in ("html", "png"):
             log(f"{found.save(run / f'attention.{suffix}')}")
         looked = score_by_kind(measure_attention(model, Path(data["test"])))

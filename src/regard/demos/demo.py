@@ -19,7 +19,7 @@ class Demo(ABC):
     name: ClassVar[str]
     """by which it is asked for"""
     task: ClassVar[str]
-    metric: ClassVar[str] = "exact"
+    metric: ClassVar[str] = "exact_match"
     """the score of the test that it is judged by"""
     out: ClassVar[str]
     """the folder of the run, where none is named"""

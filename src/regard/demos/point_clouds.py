@@ -45,7 +45,7 @@ class PointCloudDemo(Demo):
         "corpus": "The clouds: rooms made by regard, of 8,192 points each, with noise and holes",
         "train": "Training a Point Transformer on them: every point looks at its nearest neighbours",
         "score": f"Scoring it on all points of {ROOM_COUNTS['test']} rooms it has never seen",
-        "answer": "Asking it",
+        "predict": "Asking it",
         "explain": "What a point looked at",
     }
 

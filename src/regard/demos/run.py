@@ -50,7 +50,7 @@ def demo(
     result = evaluate(folder, [data["test"]], device="cpu")
     say(", ".join(f"{k} {v}" for k, v in result.scores.items() if k != "signature" and "\n" not in str(v)))
     show_mistakes(shown, result.rows, say)
-    stage("answer")
+    stage("predict")
     shown.show_predictions(model, result.rows, say)
     stage("explain")
     found = shown.explain(model, folder, data, result.rows, say)
@@ -95,7 +95,7 @@ def demo_command(spec: Demo, folder: Path) -> str:
 
 
 def show_mistakes(spec: Demo, rows: ResultRows, log: LogFn) -> None:
-    wrong = [row for row in rows if "reference" in row and row["answer"] != row["reference"]]
+    wrong = [row for row in rows if "reference" in row and row["prediction"] != row["reference"]]
     if wrong:
         log(f"{len(wrong)} of {len(rows)} differ, for example:")
-        log(f"  {wrong[0][spec.input_key]}\n    → {wrong[0]['answer']}\n    = {wrong[0]['reference']}")
+        log(f"  {wrong[0][spec.input_key]}\n    → {wrong[0]['prediction']}\n    = {wrong[0]['reference']}")

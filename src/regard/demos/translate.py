@@ -42,7 +42,7 @@ class TranslateDemo(Demo):
         "corpus": "The corpus: an English–German grammar written for regard",
         "train": "Training a Transformer on it",
         "score": "Scoring it on 2,000 sentences with word combinations it has never seen",
-        "answer": "Asking it",
+        "predict": "Asking it",
         "explain": "What it looked at",
     }
 

@@ -27,7 +27,7 @@ LOSS_HEIGHT: Final = 3.8
 METRIC_HEIGHT: Final = 1.7
 PANEL_GAP: Final = 0.85  # inches between panels, for ticks and titles
 TRAIN_LABEL: Final = "training loss (with dropout and label smoothing)"
-_NON_METRIC_KEYS: Final = frozenset({"kind", "step", "loss", "seconds", "elapsed", "merged"})
+_NON_METRIC_KEYS: Final = frozenset({"kind", "step", "loss", "seconds", "elapsed", "averaged_checkpoints"})
 
 
 def draw_training_curves(rows: Sequence[LogRow], path: Path, title: str = "") -> Path:
@@ -39,7 +39,7 @@ def draw_training_curves(rows: Sequence[LogRow], path: Path, title: str = "") ->
     metrics = [name for name in names if name not in _NON_METRIC_KEYS]
     losses = _series(train, "loss"), _series(valid, "loss")
     small = [(name, _series(valid, name), WARM) for name in metrics]
-    small.append(("learning rate", _series(train, "rate"), MUTED))
+    small.append(("learning rate", _series(train, "lr"), MUTED))
     last = max([1.0, *(float(steps[-1]) for steps, _ in (*losses, *(item[1] for item in small)) if len(steps))])
     across = len(small) if len(small) <= 4 else min((4, 3), key=lambda many: -len(small) % many)
     left, top, gap = MARGIN + 0.4, MARGIN + (0.65 if title else 0.2), 0.75

@@ -129,7 +129,7 @@ def explain_caption(
 def _caption_ids(model: ModelProtocol, source: Any, target: str | None) -> list[int]:
     """What is said, which need not be what the text would be split into."""
     if target is None:
-        said = [int(token) for token in model.predict(source, num_return_sequences=1).extra["ids"]]
+        said = [int(token) for token in model.predict(source, num_return_sequences=1).extra["token_ids"]]
         if not said:
             raise RegardError("The model generated an empty caption for this image. Pass a caption to explain.")
         return said

@@ -37,19 +37,19 @@ class Explanation:
             ]
         if self.decision is not None:
             chances = [{"value": value, "probability": chance} for value, chance in self.decision.probabilities]
-            found |= {"answer": self.decision.prediction, "probabilities": chances}
+            found |= {"prediction": self.decision.prediction, "probabilities": chances}
             found["counted"] = [
                 {
                     "for": one.title,
                     "by": one.method,
-                    "asked": one.output_positions,
+                    "positions": one.output_positions,
                     "tokens": one.pieces,
                     "shares": one.fractions,
                 }
                 for one in self.decision.attributions
             ]
         if self.act_steps:
-            found["steps"] = [{"of": one.title, "tokens": one.pieces, "steps": one.steps} for one in self.act_steps]
+            found["steps"] = [{"title": one.title, "tokens": one.pieces, "steps": one.steps} for one in self.act_steps]
         return found
 
     def extra_paths(self, path: Path) -> tuple[Path, ...]:

@@ -81,7 +81,7 @@ class ImageExplanation(Explanation):
         found |= self.method_maps
         if self.image_attention is not None:
             found |= {
-                "asked": self.query_name,
+                "query": self.query_name,
                 "at": self.query_pixel,
                 "layers": self.layer_names,
                 "attention": self.attention,

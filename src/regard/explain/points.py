@@ -53,7 +53,7 @@ class CloudExplanation(Explanation):
             if self.attention.file_index is not None
             else np.arange(len(self.attention.coordinates))
         )
-        found["asked"] = int(origins[self.attention.query_point])
+        found["query_point"] = int(origins[self.attention.query_point])
         found["layers"] = []
         for layer in self.attention.layers:
             shares = self.attention.point_weights(layer)

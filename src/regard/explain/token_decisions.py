@@ -107,7 +107,7 @@ def decide_mlm(model: Any, source: Any, target: str | None) -> Decision:
     for number, (place, token) in enumerate(zip(places, best, strict=True)):
         name = token_word(text, token) + (f", mask {number + 1}" if len(places) > 1 else "")
         scores.append(OutputScore(name, 0, (place,), functools.partial(_position_margin, (place,), (token,)), "token"))
-    chances = tuple((item["word"], item["probability"]) for item in answer.extra["gaps"][0])
+    chances = tuple((item["word"], item["probability"]) for item in answer.extra["masks"][0])
     return Decision(
         title=f"{join_titles(source)} → {label(str(answer.value), 72)}",
         prediction=chances[0][0],

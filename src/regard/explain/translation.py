@@ -44,7 +44,7 @@ def explain_translation(model: ModelProtocol, source: str, target: str | None = 
     answer = model.predict(source, num_return_sequences=1) if target is None else None
     answered = target if answer is None else str(answer.value)
     # the generated tokens may differ from the tokenization of the generated text
-    said = text.encode([str(answered)])[0] if answer is None else list(answer.extra["ids"])
+    said = text.encode([str(answered)])[0] if answer is None else list(answer.extra["token_ids"])
     x = torch.tensor(model.task.source_ids(text, [source], config), device=model.device)
     read = torch.tensor([[config.bos_id, *said]], device=model.device)
     batch, says = Batch(x, decoder_inputs=read), [*said, config.eos_id]

@@ -1,7 +1,8 @@
-"""The model card: what the run is, what it reached, on what, and how to use it."""
+"""The model card (README.md) of a run."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,64 +22,103 @@ from regard.types import Prediction
 def write_card(
     folder: RunFolder, samples: Sequence[Any], predictions: Sequence[Prediction], figures: Sequence[str] = ()
 ) -> None:
+    """Write README.md of a run: metadata of the Hugging Face Hub, scores, data, examples, usage and settings."""
     facts = folder.read_metadata()
     task = find_task(facts["task"], find_system(facts["system"]).modality)
     parts = [
-        f"# {folder.path.name}\n\nA `{Path(facts['preset']).name}` "
-        f"trained by `regard` {facts['regard']} for the task `{facts['task']}`.",
-        "## Scores on the validation data\n\n" + _scores(facts, small_sample_warning(task, facts["found"]["valid"])),
-        "![training curves](curves.png)",
+        _front_matter(facts, task),
+        f"# {folder.path.name}\n\nA `{Path(facts['preset']).name}` model for the task `{facts['task']}`, "
+        f"trained with regard {facts['regard_version']}.",
+        "## Evaluation\n\n" + _scores(facts, small_sample_warning(task, facts["data_stats"]["valid"])),
+        "## Training curves\n\n![Training curves](curves.png)",
         *(f"![{Path(name).stem}]({name})" for name in figures),
-        "## Data\n\n" + _data(facts, task),
-        "## Examples\n\n" + _examples(task, samples, predictions),
-        "## Use\n\n" + _usage(shlex.quote(str(folder.path)), task, samples),
-        "## Settings\n\n" + _settings(facts["settings"], task),
+        "## Data\n\n" + _data(facts, task, folder.path),
+        "## Examples\n\n" + _examples(task, samples, predictions, folder.path),
+        "## Usage\n\n"
+        + _usage(shlex.quote(folder.path.name if folder.path.is_absolute() else str(folder.path)), task, samples),
+        "## Settings\n\n" + _settings(facts["settings"], task, folder.path),
     ]
     write_text(folder.path / "README.md", "\n\n".join(parts) + "\n")
 
 
+PIPELINE_TAGS = {
+    ("translate", "text"): "translation", ("algorithmic", "text"): "text2text-generation", ("lm", "text"): "text-generation",
+    ("mlm", "text"): "fill-mask", ("classify", "text"): "text-classification", ("tag", "text"): "token-classification",
+    ("qa", "text"): "question-answering", ("choose", "text"): "multiple-choice", ("embed", "text"): "sentence-similarity",
+    ("classify", "image"): "image-classification", ("segment", "image"): "image-segmentation",
+    ("depth", "image"): "depth-estimation", ("draw", "image"): "unconditional-image-generation",
+    ("caption", "image"): "image-to-text",
+}  # fmt: skip
+"""Pipeline tags of the Hugging Face Hub; the Hub has none for point clouds."""
+
+
+def _front_matter(facts: dict[str, Any], task: Task) -> str:
+    """YAML metadata of the Hugging Face Hub."""
+    numbers = [name for name, value in facts["scores"].items() if isinstance(value, float)]
+    tag = PIPELINE_TAGS.get((task.name, task.modality))
+    lines = [
+        "library_name: regard",
+        *([f"pipeline_tag: {tag}"] if tag else []),
+        f"tags:\n- {facts['system']}",
+        *(["metrics:\n" + "\n".join(f"- {name}" for name in numbers)] if numbers else []),
+    ]
+    return "---\n" + "\n".join(lines) + "\n---"
+
+
 TABLE_TITLES = {
-    "confusion": "How often each class was taken for each",
-    "each": "One by one",
-    "confused": "Most often taken for another",
+    "confusion_matrix": "Confusion matrix",
+    "per_class": "Per class",
+    "most_confused": "Most confused classes",
 }
-"""What stands above tables among the scores."""
+"""Titles of the tables among the scores."""
 
 
 def _scores(facts: dict[str, Any], few: str) -> str:
     scores = dict(facts["scores"])
     signature = scores.pop("signature", "")
     tables = {name: scores.pop(name) for name, value in list(scores.items()) if "\n" in str(value)}
-    rows = [{"measure": name, "value": value} for name, value in scores.items()]
-    rows.append({"measure": f"loss (step {facts['best']['step']})", "value": round(facts["best"]["loss"], 4)})
+    rows = [{"metric": name, "value": value} for name, value in scores.items()]
+    rows.append({"metric": f"loss (step {facts['best']['step']})", "value": round(facts["best"]["loss"], 4)})
     return (
-        markdown_table(rows)
+        "Scores of the best checkpoint on the validation data:\n\n"
+        + markdown_table(rows)
         + (f"\n\n{few[0].upper()}{few[1:]}." if few else "")
         + (f"\n\nsacreBLEU signature: `{signature}`" if signature else "")
         + "".join(f"\n\n{TABLE_TITLES.get(name, name)}:\n\n{value}" for name, value in tables.items())
     )
 
 
-def _data(facts: dict[str, Any], task: Task) -> str:
-    sources, found, unit = facts["sources"], facts["found"], task.unit
-    valid = ", ".join(f"`{p}`" for p in sources["valid"]) or "a share of the training files, held out by content"
-    told = (
-        f"- training: {', '.join(f'`{p}`' for p in sources['data'])}: {found['train']:,} {unit} "
-        f"(fingerprint `{found['fingerprint']}`)\n- validation: {valid}: {found['valid']:,} {unit}"
+def _relative(path: str, folder: Path) -> str:
+    """A path relative to the folder of the run, without the absolute path of the author's machine.
+
+    The sides of parallel files (SRC:TGT) are made relative one by one."""
+    parts = path.split(":") if all(os.path.isabs(part) for part in path.split(":")) else [path]
+    return ":".join(os.path.relpath(part, folder.absolute()) if os.path.isabs(part) else part for part in parts)
+
+
+def _data(facts: dict[str, Any], task: Task, folder: Path) -> str:
+    sources, found, unit = facts["sources"], facts["data_stats"], task.unit
+    fraction = facts["settings"]["data"]["valid_fraction"]
+    valid = ", ".join(f"`{_relative(p, folder)}`" for p in sources["valid"])
+    valid = valid or f"{100 * fraction:g} % of the training data, split by content hash"
+    text = (
+        f"- Training: {', '.join(f'`{_relative(p, folder)}`' for p in sources['data'])} "
+        f"({found['train']:,} {unit}, fingerprint `{found['fingerprint']}`)\n"
+        f"- Validation: {valid} ({found['valid']:,} {unit})"
     )
     if task.modality != "text":
-        return told
-    return (
-        f"{told}\n- batches: "
-        + (facts.get("rows") or ("packed rows" if facts.get("packed") else "rows of similar length, padded"))
-        + (f", {100 * facts['padding']:.1f} % of them padding" if "padding" in facts else "")
-    )
+        return text
+    rows = facts.get("rows") or ("packed rows" if facts.get("packed") else "padded rows of similar length")
+    return f"{text}\n- Batches: {rows}" + (f", {100 * facts['padding']:.1f} % padding" if "padding" in facts else "")
 
 
-def _examples(task: Task, samples: Sequence[Any], answers: Sequence[Prediction]) -> str:
+def _examples(task: Task, samples: Sequence[Any], answers: Sequence[Prediction], folder: Path) -> str:
     shown = [task.example_row(sample, answer) for sample, answer in list(zip(samples, answers, strict=False))[:8]]
     rows = [
-        {n: shorten_lines(v.replace("\n", " "), MAX_LINE_CHARS) if isinstance(v, str) else v for n, v in row.items()}
+        {
+            n: shorten_lines(_relative(v, folder).replace("\n", " "), MAX_LINE_CHARS) if isinstance(v, str) else v
+            for n, v in row.items()
+        }
         for row in shown
     ]
     return markdown_table(rows)
@@ -87,14 +127,14 @@ def _examples(task: Task, samples: Sequence[Any], answers: Sequence[Prediction])
 def _usage(name: str, task: Task, samples: Sequence[Any]) -> str:
     asked = task.usage_for(samples)
     lines = [f"predict {name} {asked}", f"evaluate {name}"]
-    lines[1:1] = [f"explain {name} {asked} --out map.html"] * is_explainable(task)
+    lines[1:1] = [f"explain {name} {asked} --out explanation.html"] * is_explainable(task)
     return "```\n" + "".join(f"regard {line}\n" for line in lines) + "```"
 
 
-def _settings(settings: dict[str, Any], task: Task) -> str:
-    """Those that mean something to the task: a run of pictures has no vocabulary."""
+def _settings(settings: dict[str, Any], task: Task, folder: Path) -> str:
+    """Table of the settings that have an effect on the task."""
     rows = [
-        {"setting": f"{group}.{name}", "value": value}
+        {"setting": f"{group}.{name}", "value": _relative(value, folder) if isinstance(value, str) else value}
         for group, values in settings.items()
         for name, value in values.items()
         if uses_setting(task, f"{group}.{name}")

@@ -65,11 +65,11 @@ def check(
     if task not in TEXT_CHECKS and task not in IMAGE_CHECKS:
         raise UnknownNameError("task", task, [*TEXT_CHECKS, *IMAGE_CHECKS], TASK_ADVICE)
     if not data:
-        raise SettingError("there is no data. Name files with --data.")
+        raise SettingError("No data given. Add --data FILES.")
     said = collect_overrides(settings)
     for named in (f"{group}.{key}" for group, values in said.items() for key in values):
         if not named.startswith("data."):
-            raise SettingError(f"{named} has nothing to do with a check, which takes data.* only.")
+            raise SettingError(f"'regard check' only accepts data.* settings, got {named}.")
     made = override(DataSettings(), said.get("data", {}), "data.")
     picture = None if out is None else _figure_path(Path(out))
     with _progress() as advance:
@@ -93,7 +93,7 @@ def check(
             )
         )
     if not drawn:
-        print(f"{out}: nothing is drawn, as there are neither lengths nor classes to compare", file=sys.stderr)
+        print(f"note: {out} was not written: the data has neither lengths nor classes to plot.", file=sys.stderr)
     return replace(report, figures=tuple(map(str, drawn)))
 
 

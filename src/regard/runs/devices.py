@@ -14,15 +14,15 @@ def pick_device(name: str) -> torch.device:
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     kind = name.partition(":")[0]
     if kind not in available:
-        raise SettingError(f"unknown device '{name}'. There is: auto, cpu, cuda, mps.")
+        raise SettingError(f"Unknown device '{name}'. Available: auto, cpu, cuda, mps.")
     if not available[kind]:
-        raise SettingError(f"there is no {kind} device on this machine. Use --device auto or cpu.")
+        raise SettingError(f"No {kind} device on this machine. Use --device auto or cpu.")
     world = process_group_from_env()
     found = torch.device("cuda", world.local_rank) if name == "cuda" and world.size > 1 else torch.device(name)
     if found.type == "cuda" and found.index is not None:
         if found.index >= torch.cuda.device_count():
             raise SettingError(
-                f"there is no {found}: this machine has {torch.cuda.device_count()} CUDA devices, from 0."
+                f"No device {found}: this machine has {torch.cuda.device_count()} CUDA devices (numbered from 0)."
             )
         torch.cuda.set_device(found)  # what is recorded or launched without a word goes to the current device
     return found

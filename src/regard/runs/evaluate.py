@@ -53,7 +53,9 @@ def evaluate(
     said = collect_overrides(settings)
     for named in (f"{group}.{key}" for group, values in said.items() for key in values):
         if not named.startswith("decode.") and named not in ALLOWED_SETTINGS:
-            raise SettingError(f"{named} cannot be set here: evaluation takes decode.*, {', '.join(ALLOWED_SETTINGS)}.")
+            raise SettingError(
+                f"{named} has no effect on evaluation. Supported: decode.*, {', '.join(ALLOWED_SETTINGS)}."
+            )
     made = resolve(own.get("settings", {"decode": own.get("decode", {})}), said)
     model = load(folder, device=pick_device(device), dtype=dtype)
     decode = apply_overrides(model.spec.decode, said.get("decode", {}))
@@ -61,20 +63,23 @@ def evaluate(
         samples = read_samples(model.task, data, columns or own.get("sources", {}).get("columns", {}), log)
     elif "sources" in own:
         samples = validation_samples(model.task, DataSources.from_dict(own["sources"]), made, log)
-        if compute_fingerprint(model.task.fingerprint_texts(samples)) != own["found"]["valid_fingerprint"]:
-            raise RunError(f"{folder}: its validation data is not what it was in training. Name files with --data.")
+        if compute_fingerprint(model.task.fingerprint_texts(samples)) != own["data_stats"]["valid_fingerprint"]:
+            raise RunError(
+                f"{folder}: the validation data of this run has changed since training. Pass files with --data."
+            )
     else:
-        raise RunError(f"{folder}: remembers no data, as it is no run of regard. Name files with --data.")
+        raise RunError(f"{folder} is not a run of regard and names no data. Pass files with --data.")
     for note in filter(None, (*model.notes, model.dtype_note)):
-        log(f"  {note}")
+        log(note)
     task, reader = model.task, model.require_processor()
-    log(f"  {small_sample_warning(task, len(samples)) or task.format_count(len(samples))}")
+    few = small_sample_warning(task, len(samples))
+    log(f"warning: {few}." if few else task.format_count(len(samples)))
     made = _with_trained_pairing(made, model)
     encoded = task.encode(samples, reader, model.config, 10**9, made.data, model.spec.labels)
     if encoded.too_long:
-        fate = f"cut {task.truncation_side}" if task.truncates else "the loss is without them"
+        fate = f"truncated {task.truncation_side}" if task.truncates else "excluded from the loss"
         what = f"{len(encoded.too_long):,} {task.row_unit or task.unit}"
-        log(f"  {what} are longer than {model.config.max_length:,} tokens: {fate}")
+        log(f"warning: {what} have more than {model.config.max_length:,} tokens and are {fate}.")
     sums = validation_loss(model, encoded, made)
     scores, answers = task.evaluate(model, encoded, decode, made.data, sums)
     rows = [task.example_row(*both) for both in zip(encoded.samples, answers, strict=False)]

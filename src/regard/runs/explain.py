@@ -25,9 +25,11 @@ def read_texts(task: Task, inputs: Sequence[str]) -> list[str]:
     What looks like the name of a file is one, so that a misspelt one is not explained. Pictures and clouds are
     read by their task."""
     if len(inputs) > 2:
-        raise RegardError(f"explain takes one text, or two that belong together; {len(inputs)} were given. Quote them.")
+        raise RegardError(
+            f"'regard explain' takes one or two inputs, got {len(inputs)}. Quote texts that contain spaces."
+        )
     if list(inputs).count(STDIN_ARGUMENT) > 1:
-        raise RegardError("standard input (-) can be read once only: name a file for the other text.")
+        raise RegardError("Standard input (-) can be used only once. Pass a file for the second text.")
     return list(inputs) if task.modality != "text" else [_read_text(text) for text in inputs]
 
 
@@ -39,7 +41,7 @@ def parse_position(at: str | None, modality: str = "image") -> Any:
         return _parse_point(at)
     row, comma, column = at.partition(",")
     if not comma or not row.strip().isdecimal() or not column.strip().isdecimal():
-        raise RegardError(f"--at takes the row and the column of a pixel, as in 12,30, not '{at}'.")
+        raise RegardError(f"--at: expected ROW,COLUMN of a pixel such as 12,30, got '{at}'.")
     return int(row), int(column)
 
 
@@ -48,7 +50,7 @@ def _parse_point(at: str) -> int | tuple[float, ...]:
         return int(at) if at.strip().isdecimal() else _parse_coordinates(at)
     except ValueError as error:
         raise RegardError(
-            f"--at takes the number of a point, as in 512, or where it is, as in 1.5,0.2,0.9, not '{at}'."
+            f"--at: expected the INDEX of a point such as 512, or X,Y,Z such as 1.5,0.2,0.9, got '{at}'."
         ) from error
 
 
@@ -66,7 +68,7 @@ def _read_text(text: str) -> str:
         return text
     path = existing_file(text)
     if not Path(text).suffix:  # it could have been meant as a text
-        print(f"reading the file {text}", file=sys.stderr)
+        print(f"Reading file {text}", file=sys.stderr)
     return _check_text("".join(part for _, part in read_blocks(path, raise_error)), text)
 
 
@@ -74,8 +76,8 @@ def _check_text(text: str, where: str) -> str:
     try:
         text.encode()  # a byte that is not UTF-8 arrives as half of a character
     except UnicodeEncodeError as error:
-        raise DataError("is not UTF-8.", where, advice="Convert it with iconv.") from error
+        raise DataError("is not UTF-8.", where, advice="Convert the file with iconv.") from error
     text = text.strip("\r\n")
     if not text.strip():
-        raise DataError("is empty: there is nothing to explain.", where)
+        raise DataError("is empty.", where)
     return text

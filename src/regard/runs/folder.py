@@ -1,4 +1,4 @@
-"""The run folder: a published-style checkpoint plus what is ours: regard.json, log.jsonl, events, curves, samples."""
+"""The run folder: a model folder with regard.json, log.jsonl, TensorBoard events, curves and samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard import capabilities
 from regard.draw.curves import draw_training_curves
 from regard.errors import RegardError, RunError
 from regard.files import write_text
-from regard.folders import METADATA_FILE
+from regard.folders import METADATA_FILE, check_format
 from regard.index import processor_files
 from regard.runs.tensorboard import EventWriter
 from regard.training.checkpoint import latest_checkpoint
@@ -25,7 +25,7 @@ from regard.training.checkpoint import latest_checkpoint
 LOCK_FILE = ".lock"
 
 PROCESSOR_FILES = processor_files()
-"""What turns samples into tensors."""
+"""Files of tokenizers and other processors."""
 
 INITIAL_FILES = {
     LOCK_FILE,
@@ -33,10 +33,10 @@ INITIAL_FILES = {
     *PROCESSOR_FILES,
     *(f".{name}.writing" for name in PROCESSOR_FILES),
 }
-"""What a run leaves that was killed before it had begun; its lock says that these are ours."""
+"""Files of a run that was killed before its first step; the lock file identifies the run."""
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-"""What is wrong when a disk takes nothing more."""
+"""Errors of a full or read-only disk."""
 
 
 class RunFolder:
@@ -52,32 +52,32 @@ class RunFolder:
         return (self.path / METADATA_FILE).exists()
 
     def check_available(self) -> None:
-        """A run is never overwritten, nor is a folder that holds something else."""
+        """Refuse a folder that contains a run or other files."""
         if self.exists():
             if not self._owns_lock:
                 self._check_unlocked()
-            raise RunError(f"{self.path}: there is a run already. Go on with it by --resume, or choose another --out.")
+            raise RunError(f"{self.path} already contains a run. Continue it with --resume, or choose another --out.")
         if self.path.is_file():
-            raise RunError(f"{self.path}: is a file. Choose another --out.")
+            raise RunError(f"{self.path} is a file. Choose another --out.")
         above = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
         if not os.access(above, os.W_OK | os.X_OK):
-            raise RunError(f"{self.path}: cannot be made, because {above} may not be written. Choose another --out.")
+            raise RunError(f"{self.path} cannot be created: {above} is not writable. Choose another --out.")
         inside = {path.name for path in self.path.iterdir()} if self.path.exists() else set()
         if inside - {LOCK_FILE} and not (LOCK_FILE in inside and inside <= INITIAL_FILES):
-            raise RunError(f"{self.path}: is not empty and is no run. Choose another --out.")
+            raise RunError(f"{self.path} is not empty and contains no run. Choose another --out.")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """No other process trains into this folder meanwhile. The lock ends with the process, however that ends."""
+        """Exclusive lock of the folder; it is released when the process ends for any reason."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = (self.path / LOCK_FILE).open("a+b", buffering=0)
         except OSError as error:
-            raise RunError(f"{self.path}: cannot be written ({error.strerror}). Choose another --out.") from error
+            raise RunError(f"{self.path} is not writable ({error.strerror}). Choose another --out.") from error
         with file:
             if not self._try_lock(file, alone=True):
                 raise self._lock_error(file)
-            with suppress(OSError):  # a full disk: the lock holds, only nobody can tell whose it is
+            with suppress(OSError):  # on a full disk the lock works, only its owner is unknown
                 file.truncate(0)
                 file.write(f"{os.getpid()} on {socket.gethostname()}".encode())
             self._owns_lock = True
@@ -85,11 +85,11 @@ class RunFolder:
                 yield
             finally:
                 self._owns_lock = False
-                with suppress(PermissionError):  # Windows removes no open file; a later run locks it again
+                with suppress(PermissionError):  # Windows cannot delete an open file; a later run locks it again
                     (self.path / LOCK_FILE).unlink(missing_ok=True)
 
     def _try_lock(self, file: IO[bytes], alone: bool) -> bool:
-        """Whether the lock is ours, and its file still where it was: it goes with the run that held it."""
+        """True if the lock was acquired and its file still exists at its path."""
         if not capabilities.is_available("file_locks"):
             return True
         try:
@@ -104,7 +104,7 @@ class RunFolder:
         file.seek(0)
         owner = file.read().decode(errors="replace").strip() or "unknown"
         return RunError(
-            f"{self.path}: another run is training into it (process {owner}). Wait for it, or choose another --out."
+            f"{self.path} is in use by another run (process {owner}). Wait until that run ends, or choose another --out."
         )
 
     def _check_unlocked(self) -> None:
@@ -114,7 +114,7 @@ class RunFolder:
 
     @contextmanager
     def report_disk_errors(self, checkpoint_bytes: int, resume_command: str) -> Iterator[None]:
-        """A disk that takes nothing more is told in one paragraph, wherever it was noticed."""
+        """Context that turns errors of a full or read-only disk into one RunError with the needed space."""
         try:
             yield
         except (OSError, RegardError) as error:
@@ -122,24 +122,25 @@ class RunFolder:
             if not isinstance(cause, OSError) or cause.errno not in DISK_ERRORS:
                 raise
             saved, _ = latest_checkpoint(self.checkpoints)
-            last = f"The last good checkpoint is {saved.path.name}." if saved else "There is no checkpoint yet."
+            last = f"Last complete checkpoint: {saved.path.name}." if saved else "No checkpoint was written yet."
             free = shutil.disk_usage(self.path).free
-            go_on = f"go on with:\n  {resume_command}" if self.exists() else "start again."
+            resume = f"resume with:\n  {resume_command}" if self.exists() else "start again."
             raise RunError(
                 f"{self.path}: {cause.strerror or cause}. A checkpoint of this run needs {checkpoint_bytes / 2**20:.1f} MiB; "
-                f"{free / 2**20:.1f} MiB are free. {last} Make room and {go_on}"
+                f"{free / 2**20:.1f} MiB are free. {last} Free disk space and {resume}"
             ) from error
 
     def read_metadata(self) -> dict[str, Any]:
-        """What regard.json says."""
+        """Contents of regard.json."""
         if not self.exists():
-            raise RunError(f"{self.path}: is no run: it has no {METADATA_FILE}.")
+            raise RunError(f"{self.path} is not a run folder: no {METADATA_FILE} found.")
         try:
             found = json.loads((self.path / METADATA_FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise RunError(f"{self.path}: its {METADATA_FILE} cannot be read ({error}).") from error
+            raise RunError(f"{self.path}: cannot read {METADATA_FILE} ({error}).") from error
         if not isinstance(found, dict):
-            raise RunError(f"{self.path}: its {METADATA_FILE} is not a JSON object.")
+            raise RunError(f"{self.path}: {METADATA_FILE} is not a JSON object.")
+        check_format(self.path, found)
         return found
 
     def log(self, row: dict[str, Any]) -> None:
@@ -150,7 +151,7 @@ class RunFolder:
         self._event_writer(int(row["step"])).add(int(row["step"]), named)
 
     def read_log(self) -> list[dict[str, Any]]:
-        """The log so far; a last line that a kill cut in two is left out."""
+        """Rows of the log; an incomplete last line is left out."""
         rows = []
         if self.log_file.exists():
             for line in self.log_file.read_text(encoding="utf-8").splitlines():
@@ -161,13 +162,12 @@ class RunFolder:
         return rows
 
     def truncate_log(self, step: int) -> None:
-        """Forget what the log says after `step`: it will be said again."""
+        """Remove log rows and samples after `step`: the resumed run writes them again."""
         kept = [row for row in self.read_log() if row["step"] <= step]
         write_text(self.log_file, "".join(json.dumps(row) + "\n" for row in kept))
         if self.samples_file.exists():
-            text = self.samples_file.read_text(
-                encoding="utf-8", errors="replace"
-            )  # a kill may have cut a letter in two
+            # a kill may have cut a UTF-8 character
+            text = self.samples_file.read_text(encoding="utf-8", errors="replace")
             text = text[: text.rfind("\n\n") + 2]
             parts = [re.match(r"step (\d+)\n", part) for part in re.split(r"^(?=step \d+\n)", text, flags=re.MULTILINE)]
             write_text(self.samples_file, "".join(part.string for part in parts if part and int(part[1]) <= step))

@@ -1,8 +1,8 @@
-"""`info`: a model layer by layer."""
+"""`info`: layers, parameters, memory and FLOPs of a model."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,10 +15,10 @@ from regard.model import Model, build, load
 from regard.systems.common.system import Preset, System
 
 FLOP_TOKENS = 32
-"""Tokens a side for which the operations of a forward pass are counted."""
+"""Tokens per sequence of the forward pass for which FLOPs are counted."""
 
 FLOP_POINTS = 1024
-"""Points of a cloud, the same."""
+"""Points per point cloud of the same forward pass."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,15 @@ class ModelInfo:
     bytes: int
     flops: int
     flops_input: str
-    """words about what the operations were counted for"""
+    """input of the counted forward pass"""
     recipes: dict[str, dict[str, dict[str, Any]]]
-    """the settings that a preset brings, by task; those of further tasks where they differ from the first one's"""
+    """default settings of a preset by task; for all tasks but the first, only the differences"""
+    weights: str
+    """`random weights` or `pretrained: FOLDER`"""
 
 
 def info(name: str) -> ModelInfo:
-    """Of a preset (built without memory) or a folder."""
+    """Layers and sizes of a preset (built without memory) or a model folder."""
     model = load(name, dtype="stored") if is_folder_path(name) else build(name, device="meta")
     parts = [*model.body.named_modules(), *(() if model.head is None else model.head.named_modules(prefix="head"))]
     layers = [_layer_info(path, module) for path, module in parts if _has_parameters(module)]
@@ -61,7 +63,43 @@ def info(name: str) -> ModelInfo:
         _count_flops(model),
         _describe_input(model),
         recipes,
+        f"pretrained: {name}" if is_folder_path(name) else "random weights",
     )
+
+
+def merge_blocks(layers: list[LayerInfo]) -> list[LayerInfo]:
+    """Layers with consecutive equal blocks merged into `blocks.0.attention (×12)`, with the parameters of all blocks."""
+    blocks: dict[tuple[str, int], list[tuple[str, str, str]]] = {}
+    for layer in layers:
+        for prefix, number, rest in _block_splits(layer.name):
+            blocks.setdefault((prefix, number), []).append((rest, layer.kind, layer.shape))
+    groups: dict[str, list[LayerInfo]] = {}
+    for layer in layers:
+        name = layer.name
+        for prefix, number, rest in _block_splits(name):  # the outermost repeated block
+            first = number
+            while blocks.get((prefix, first - 1)) == blocks[prefix, number]:
+                first -= 1
+            if first < number or blocks.get((prefix, number + 1)) == blocks[prefix, number]:
+                name = f"{prefix}.{first}.{rest}".rstrip(".")
+                break
+        groups.setdefault(name, []).append(layer)
+    return [
+        replace(
+            equal[0],
+            name=name + (f" (×{len(equal)})" if len(equal) > 1 else ""),
+            parameters=sum(layer.parameters for layer in equal),
+        )
+        for name, equal in groups.items()
+    ]
+
+
+def _block_splits(name: str) -> list[tuple[str, int, str]]:
+    """Prefix, number and rest of a layer name at each numeric component, outermost first."""
+    parts = name.split(".")
+    return [
+        (".".join(parts[:at]), int(part), ".".join(parts[at + 1 :])) for at, part in enumerate(parts) if part.isdigit()
+    ]
 
 
 def _recipes(system: System, preset: Preset) -> dict[str, dict[str, dict[str, Any]]]:
@@ -87,27 +125,28 @@ def _layer_info(path: str, module: nn.Module) -> LayerInfo:
 
 
 def _count_flops(model: Model) -> int:
-    """Multiplications and additions of matrix products in one forward pass, counted on shapes alone; of clouds with numbers,
-    for who is near to whom is no matter of shapes."""
+    """FLOPs of the matrix products of one forward pass, counted on the meta device.
+
+    Point clouds need real coordinates: neighborhoods do not follow from shapes."""
     x = _dummy_input(model)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model = model.to("meta") if model.task.modality != "points" else model.to_empty(device="cpu").eval()
         if _captions_images(model):
             model.logits(x, torch.zeros((1, model.config.max_length), dtype=torch.long, device="meta"))
         elif model.head is None and model.task.modality != "text" and model.task.name != "draw":
-            model.states(x)  # without classes there is no head yet
+            model.states(x)  # a model without classes has no head
         else:
             model.logits(x, x if "target" in model.task.fields else None)
     return int(counter.get_total_flops())
 
 
 def _captions_images(model: Model) -> bool:
-    """Whether it says something of pictures."""
+    """True for a captioner."""
     return model.task.modality == "image" and model.task.has_text
 
 
 def _dummy_input(model: Model) -> Tensor:
-    """Tokens, colours of a palette in their place, a picture of the size that it was made for, or a cloud."""
+    """Input of the counted forward pass: tokens, palette colors, an image of the config's size, or a point cloud."""
     config = model.config
     if model.task.modality == "text":
         return torch.zeros((1, FLOP_TOKENS), dtype=torch.long, device="meta")
@@ -122,6 +161,6 @@ def _describe_input(model: Model) -> str:
     if model.task.modality == "text":
         return f"{FLOP_TOKENS} tokens" + (" on each side" if "target" in model.task.fields else "")
     if model.task.modality == "points":
-        return f"a cloud of {FLOP_POINTS:,} points"
+        return f"point cloud of {FLOP_POINTS:,} points"
     more = f" and {model.config.max_length} tokens" if _captions_images(model) else ""
-    return f"a picture of {model.config.image_size} x {model.config.image_size}{more}"
+    return f"image of {model.config.image_size} × {model.config.image_size} pixels{more}"

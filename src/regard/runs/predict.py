@@ -1,6 +1,6 @@
-"""`run`: what a model answers to arguments, files or standard input, printed in their order, one answer for each.
+"""`predict`: predictions for arguments, files or standard input, printed in input order.
 
-Nothing stands for what could not be answered, so that answers stay beside their inputs; why is said on standard error."""
+A failed input prints an empty line, so that outputs stay aligned with inputs; the error goes to standard error."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from regard.systems import find_by_model_type
 from regard.types import Prediction
 
 MAX_LOCATIONS = 5
-"""Lines that are named where several have the same fault."""
+"""Maximum number of listed locations of one error."""
 
 
 class PredictionWriter:
-    """Prints answers, and says on standard error what became of the inputs."""
+    """Prints predictions; errors and counts go to standard error."""
 
     def __init__(self, model: Model, inputs: Sequence[str], as_json: bool, folder: Path | None = None) -> None:
-        """`folder`: where answers that are pictures or clouds are left."""
-        self.model, self.as_json, self.folder = model, as_json, folder or Path("answers")
+        """`folder`: output folder of predictions that are files."""
+        self.model, self.as_json, self.folder = model, as_json, folder or Path("predictions")
         self.written_names: set[str] = set()
         self.interactive = not inputs and sys.stdin.isatty()
-        """a person types, and waits for an answer to each line"""
+        """True if a user types the inputs in a terminal"""
         self.single_input = len(inputs) == 1
         self.total = self.truncated = self.failed = 0
         self.error_locations: dict[str, list[str]] = {}
-        """where else each problem was met"""
+        """further locations of each error"""
         self.mask_warned = False
 
     def write(self, item: PredictInput, prediction: Prediction, in_batch: bool) -> None:
-        """`several`: others are answered beside it."""
+        """`in_batch`: other inputs are predicted in the same call."""
         self.total += 1
-        self.truncated += bool(prediction.extra.get("cut"))
+        self.truncated += bool(prediction.extra.get("truncated"))
         if self.model.task.has_file_output:
             return self._write_files(item, prediction)
         if self.as_json:
             row = {
                 "input": item.to_json(),
                 "value": prediction.value,
-                "scores": prediction.score,
+                "score": prediction.score,
                 "tokens": prediction.tokens,
             }
             _print_json({**row, **prediction.extra})
@@ -82,13 +82,13 @@ class PredictionWriter:
             print(self.model.task.format_prediction(one.title, answer), *files.values(), sep="\t", flush=True)
 
     def write_missing(self, item: PredictInput, error: RegardError | None) -> None:
-        """A blank input, or one that has a problem."""
+        """Output of an empty input, or of an input with an error."""
         if error is not None and self.single_input and not item.location:
             raise error
         self.total += 1
-        row: dict[str, Any] = {"input": item.to_json(), "value": None, "scores": []}
+        row: dict[str, Any] = {"input": item.to_json(), "value": None, "score": []}
         if self.as_json:
-            _print_json(row if error is None else {**row, "problem": str(error)})
+            _print_json(row if error is None else {**row, "error": str(error)})
         else:
             print(flush=True)
         if error is not None:
@@ -101,10 +101,10 @@ class PredictionWriter:
             self.error_locations[str(problem)].append(where)
             return
         self.error_locations[str(problem)] = []
-        print(f"regard: {where}{': ' if where else ''}{problem}", file=sys.stderr)
+        print(f"regard: error: {where}{': ' if where else ''}{problem}", file=sys.stderr)
 
     def warn_mask_token(self, item: PredictInput) -> None:
-        """Once, where a gap is given to a model that fills none."""
+        """Warn once if an input contains the mask token and the task is not mlm."""
         model = self.model
         if (
             self.mask_warned
@@ -120,41 +120,44 @@ class PredictionWriter:
         if mask_token(model.tokenizer) in item.value:
             self.mask_warned = True
             print(
-                f"{mask_token(model.tokenizer)} is read as it is: this model was made to {model.task.name}, and fills no gaps. "
-                "One that was trained for the task mask does.",
+                f"warning: {mask_token(model.tokenizer)} is not predicted: this model has the task '{model.task.name}'. "
+                "Filling masks needs a model trained for the task 'mlm'.",
                 file=sys.stderr,
             )
 
     def close(self) -> int:
-        """How many were not answered."""
+        """Print repeated errors and counts. Returns the number of failed inputs."""
         for places in filter(None, self.error_locations.values()):
             named = "; ".join(filter(None, places[:MAX_LOCATIONS]))
             more = f" and {len(places) - MAX_LOCATIONS:,} more" if len(places) > MAX_LOCATIONS else ""
             print(
-                f"regard: the same at {named}{more}" if named else f"regard: {len(places)} times more", file=sys.stderr
+                f"regard: error: same error at {named}{more}"
+                if named
+                else f"regard: error: same error {len(places)} more times",
+                file=sys.stderr,
             )
         if self.failed and self.total > 1:
-            print(f"{format_count(self.failed, self.total)} not answered", file=sys.stderr)
+            print(f"{format_count(self.failed, self.total)} failed.", file=sys.stderr)
         if self.truncated:
             where = self.model.task.truncation_side
             print(
-                f"{format_count(self.truncated, self.total)} longer than this model reads, and cut {where}",
+                f"warning: {format_count(self.truncated, self.total)} truncated {where} to the maximum length of the model.",
                 file=sys.stderr,
             )
         return 0 if self.interactive else self.failed
 
 
 def format_count(count: int, total: int) -> str:
-    return f"{count:,} of {total:,} inputs {'was' if count == 1 else 'were'}"
+    return f"{count:,} of {total:,} inputs"
 
 
 def predict(
     model: Model, inputs: Sequence[str], decode: DecodeSettings, as_json: bool, chunk_size: int,
     columns: Mapping[str, str] | None = None, folder: Path | None = None,
 ) -> int:  # fmt: skip
-    """Print what is answered; `chunk` inputs are answered together, but one at a time to a person who types.
+    """Print predictions in chunks of `chunk_size` inputs, or one at a time for a user in a terminal.
 
-    Returns how many could not be answered."""
+    Returns the number of failed inputs."""
     if folder is not None:
         _check_folder(model, folder)
     asked, said = read_inputs(model.task, inputs, columns), PredictionWriter(model, inputs, as_json, folder)
@@ -184,13 +187,11 @@ def predict(
 def _check_folder(model: Model, folder: Path) -> None:
     if not model.task.has_file_output:
         raise RegardError(
-            f"--out is a folder for answers that are pictures or clouds, and those of the task {model.task.name} are words: "
-            "write them to a file with > FILE."
+            f"--out is only for predictions that are files; task '{model.task.name}' prints text. "
+            "Redirect the output with > FILE."
         )
     if folder.is_file() or (folder.suffix and not folder.is_dir()):
-        raise RegardError(
-            f"--out {folder} is a file, and a folder is wanted: an answer is several files. Say --out {folder.stem}/."
-        )
+        raise RegardError(f"--out: expected a folder, got the file {folder}. Use --out {folder.stem}/.")
 
 
 def _stream(model: Model, asked: Iterator[PredictInput], decode: DecodeSettings) -> int:
@@ -207,7 +208,7 @@ def _stream(model: Model, asked: Iterator[PredictInput], decode: DecodeSettings)
 def _predict_or_errors(
     model: Model, values: list[Any], decode: DecodeSettings, first: int
 ) -> list[Prediction | RegardError]:
-    """The answers, or why there is none; what cannot be answered together is divided until the ones at fault are alone."""
+    """Prediction or error for each value; a failing batch is split in halves until the failing inputs are isolated."""
     if not values:
         return []
     try:
@@ -222,14 +223,14 @@ def _predict_or_errors(
 
 
 def choose(model: Model, inputs: Sequence[str], choices: Sequence[str], as_json: bool) -> int:
-    """Print which of some texts follows each input best."""
+    """Print the choices for each input, ranked by probability."""
     said = PredictionWriter(model, inputs, as_json)
     for one in read_inputs(model.task, inputs):
         if one.value is None and one.error is not None:
             said.write_missing(one, one.error)
             continue
         if one.value is not None and not isinstance(one.value, str):
-            raise RegardError(f"{one.location}: has choices of its own. Leave --choices out.")
+            raise RegardError(f"{one.location}: the row already has choices. Remove --choices.")
         try:
             answer = model.rank(one.value or "", choices)
         except RegardError as error:
@@ -240,14 +241,14 @@ def choose(model: Model, inputs: Sequence[str], choices: Sequence[str], as_json:
             continue
         for option in answer.extra["choices"]:
             print(f"{option['probability']:7.4f}  {option['value']}", flush=True)
-        said.total, said.truncated = said.total + 1, said.truncated + bool(answer.extra.get("cut"))
+        said.total, said.truncated = said.total + 1, said.truncated + bool(answer.extra.get("truncated"))
     return said.close()
 
 
 def search(
     model: Model, inputs: Sequence[str], texts: Mapping[int, str], top_k: int | None, as_json: bool, chunk_size: int
 ) -> int:
-    """Print which of the texts that were `searched` are nearest to each input. Their vectors are made once."""
+    """Print the `top_k` texts most similar to each input; the texts are embedded once."""
     from regard.tasks.embed import TOP_K, Embed
 
     task = model.task
@@ -255,8 +256,8 @@ def search(
     own = _trained_task(model.spec.source)
     if own != task.name:
         print(
-            f"{model.spec.source} was made to {own}, not to embed: how near its texts are means little. Train it: "
-            f"regard train embed --data PAIRS --model {model.spec.source} --out RUN",
+            f"warning: {model.spec.source} has the task '{own}', not 'embed': its similarities are not meaningful. "
+            f"Train an embedding model: regard train embed --data PAIRS --model {model.spec.source} --out RUN",
             file=sys.stderr,
         )
     among, numbers = task.build_index(model, list(texts.values()), ProgressPrinter("texts")), list(texts)
@@ -289,19 +290,19 @@ def _trained_task(folder: str) -> str:
 
 
 def read_search_texts(file: str, columns: Mapping[str, str]) -> dict[int, str]:
-    """The texts of a file by their lines: one a line, or the column `text` of a table. Blank ones are left out."""
+    """Texts of a file by line number: one per line, or the column 'text' of a table, without empty texts."""
     path = existing_file(file)
     if file_format(path) in TABLE_SUFFIXES:
         rows = iterate_rows(file, ("text",), columns or None)
         found = {line: str(row["text"]).strip() for line, row in rows}
     elif columns:
-        raise DataError("has one text a line, and no columns.", path, advice="Leave --columns out.")
+        raise DataError("a text file has no columns.", path, advice="Remove --columns.")
     else:
         found = {line: text.strip() for line, text in read_lines(path)}
     found = {line: text for line, text in found.items() if text}
     if not found:
-        raise DataError("holds no text.", path, advice="Write one text a line, or give a table with a column 'text'.")
-    print(f"searching {len(found):,} text{'s'[: len(found) > 1]} of {file}", file=sys.stderr)
+        raise DataError("contains no text.", path, advice="Use one text per line, or a table with a column 'text'.")
+    print(f"Searching {len(found):,} text{'s'[: len(found) > 1]} in {file}", file=sys.stderr)
     return found
 
 

@@ -1,4 +1,4 @@
-"""What `run` is given: arguments, lines of files, rows of tables, pictures, clouds, or lines of standard input."""
+"""Inputs of `predict`: arguments, lines of files, rows of tables, images, point clouds, or standard input."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read_inputs(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | 
 
     A blank line is one with nothing to ask, but to tasks that answer it themselves."""
     if columns and not any(_is_file(task, entry) or _is_table(task, entry) for entry in inputs):
-        raise RegardError("--columns names columns of a file, and none is given.")
+        raise RegardError("--columns requires an input file.")
     if task.allows_empty_prompt and not inputs:
         yield PredictInput("")
     elif isinstance(task, FileSampleTask):
@@ -76,15 +76,15 @@ def read_inputs(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | 
         for entry in inputs:
             if not _is_file(task, entry):
                 if os.path.isdir(entry):
-                    print(f"{entry} is a folder; its name is read as a text", file=sys.stderr)
+                    print(f"note: {entry} is a folder; its name is used as text.", file=sys.stderr)
                 yield _text_input(task, entry)
             elif columns or file_format(entry) in task.table_suffixes:
                 yield from _row_inputs(task, entry, columns)
             elif kind := _non_text_kind(entry):
-                raise RegardError(f"{entry} is a {kind}, and this model reads text.")
+                raise RegardError(f"{entry}: expected text, got {'an' if kind == 'image' else 'a'} {kind}.")
             else:
                 if not Path(entry).suffix:  # it could have been meant as a text
-                    print(f"reading the lines of the file {entry}", file=sys.stderr)
+                    print(f"Reading the lines of file {entry}", file=sys.stderr)
                 yield from _line_inputs(task, entry)
 
 
@@ -95,12 +95,12 @@ def _stdin_paths(task: FileSampleTask) -> Iterator[str]:
             entry = line.strip()
             if not number and entry and not os.path.exists(entry) and POINT_FILE_START.match(entry):
                 raise RegardError(
-                    f"standard input is read as paths, one a line, and '{entry:.40}' is how a file begins: name that file."
+                    f"Standard input: expected one path per line, got the content of a file ('{entry:.40}'). Pass the path."
                 )
             yield entry
     except UnicodeDecodeError as error:
         raise RegardError(
-            f"standard input is read as paths of {task.unit}, one a line, and this is no text: name the file instead."
+            f"Standard input: expected one path per line, got binary data. Pass the paths of {task.unit} as arguments."
         ) from error
 
 
@@ -118,7 +118,7 @@ def expand_files(task: FileSampleTask, inputs: Iterator[str] | Sequence[str]) ->
             continue
         found = [item.path for item in walk_files(entry, task.suffixes) if item.matches]
         if not found:
-            raise DataError(f"holds no {task.unit.removesuffix('s')}.", entry)
+            raise DataError(f"contains no {task.unit}.", entry)
         yield from found
 
 
@@ -159,7 +159,7 @@ def _non_text_kind(entry: str) -> str:
     from regard.data.points.labeled import CLOUD_ONLY_SUFFIXES
 
     ending = file_format(entry)
-    return "point cloud" if ending in CLOUD_ONLY_SUFFIXES else "picture" if ending in IMAGE_SUFFIXES else ""
+    return "point cloud" if ending in CLOUD_ONLY_SUFFIXES else "image" if ending in IMAGE_SUFFIXES else ""
 
 
 def _text_input(task: Task, text: str, place: str = "") -> PredictInput:
@@ -168,13 +168,13 @@ def _text_input(task: Task, text: str, place: str = "") -> PredictInput:
 
 def _stdin_inputs(task: Task) -> Iterator[PredictInput]:
     if sys.stdin.isatty():
-        print("type one text a line; Ctrl-D ends", file=sys.stderr)
+        print("Type one text per line; Ctrl-D ends.", file=sys.stderr)
     for number, line in enumerate(sys.stdin, start=1):
         try:
             line.encode()  # a byte that is not UTF-8 arrives as half of a character
         except UnicodeEncodeError:
             yield PredictInput(
-                None, STDIN_NAME, DataError("is not UTF-8.", STDIN_NAME, number, "Convert it with iconv.")
+                None, STDIN_NAME, DataError("is not UTF-8.", STDIN_NAME, number, "Convert the file with iconv.")
             )
             continue
         yield _text_input(task, line.rstrip("\r\n"), f"{STDIN_NAME}, line {number}")

@@ -63,14 +63,15 @@ def validation_samples(task: Task, sources: DataSources, settings: Settings, log
     if sources.valid:
         return read_samples(task, sources.valid, dict(sources.columns), log)
     held = list(TrainingFiles(task, sources, settings.data.valid_fraction, log).scan().held)
-    log(f"  on what was held out in training: {task.format_count(len(held))}")
+    log(f"Evaluating on the {task.format_count(len(held))} held out during training.")
     return held
 
 
 def _holdout_samples(task: Task, found: ScanResult, say: LogFn) -> list[Any]:
     held = len(found.held)
-    be = "is" if held == 1 else "are"
-    say(f"  no --valid given: {task.format_count(held)} {be} held out for validation, chosen by their content")
+    say(
+        f"note: no --valid given; {task.format_count(held)} held out for validation (data.valid_fraction, by content hash)."
+    )
     return list(found.held)
 
 
@@ -89,7 +90,7 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
         else task.adapt_processor(reader, config, settings.data)
     )
     if reader is None and not task.has_text:
-        log(f"  {task.fit_message}")
+        log(task.fit_message)
         reader = task.fit_processor(files.samples(found, "read"), config, settings.data)
         config = task.fit_config(config, reader)
     if reader is None:
@@ -106,10 +107,8 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
         "fingerprint": found.fingerprint,
         "valid_fingerprint": compute_fingerprint(task.fingerprint_texts(valid)),
     }
-    log(
-        f"  {task.format_count(task.num_samples(train))} to train on, {facts['valid']:,} to validate, "
-        f"{task.describe_processor(reader)}"
-    )
+    log(f"Data      {facts['train']:,} training {task.unit}, {facts['valid']:,} validation {task.unit}")
+    log(f"{'Tokenizer' if task.modality == 'text' else 'Input    '} {task.describe_processor(reader)}")
     return PreparedData(
         train, encoded, reader, config, facts, found.labels, task.head_options(valid, settings.data, train)
     )
@@ -120,7 +119,7 @@ def _make_tokenizer(
 ) -> TextTokenizer:
     if settings.data.tokenizer:
         text = files.task.adapt_tokenizer(TextTokenizer.load(settings.data.tokenizer))
-        say(f"  tokenizer {settings.data.tokenizer} with {text.size:,} tokens")
+        say(f"Tokenizer {settings.data.tokenizer}")
         return text
     # Which texts and how many tokens decide it, and the library's version might.
     made = (
@@ -133,9 +132,9 @@ def _make_tokenizer(
     more = list(files.task.tokenizer_texts(valid)) if files.task.has_closed_vocabulary(settings.data) else []
     key = cache_key("tokenizer", tokenizers.__version__, found.fingerprint, compute_fingerprint(more), *made)
     if (kept := load_note(key)) is not None:
-        say("  tokenizer from the cache: it was trained on these texts before")
+        say("Tokenizer loaded from the cache (trained earlier on the same texts)")
         return TextTokenizer(tokenizers.Tokenizer.from_str(kept))
-    say("  making a tokenizer of these texts")
+    say("Training a tokenizer")
     texts = files.task.tokenizer_texts(files.samples(found, "read"))
     text = files.task.train_tokenizer(chain(texts, more), settings.data)
     save_note(key, text.backend.to_str())
@@ -156,7 +155,7 @@ class LengthLimit:
     def from_settings(cls, settings: Settings, task: Task, config: Any) -> LengthLimit:
         if task.truncates:
             limit = min((settings.data.max_length, "data.max_length"), (config.max_length, "model.max_length"))
-            return cls(*limit, task.unit, f"are cut {task.truncation_side}")
+            return cls(*limit, task.unit, f"are truncated {task.truncation_side}")
         if not task.has_length_limit:
             return cls(10**9, "", task.unit)
         most = min((settings.data.max_length, "data.max_length"), task.length_limit(config, settings.train))
@@ -165,12 +164,12 @@ class LengthLimit:
     def report(self, name: str, remaining: int, examples: Sequence[Any], skipped: int, log: LogFn) -> None:
         """Say how many were too long and where the first is; where nothing is left, refuse."""
         if skipped:
-            place = "".join(f", the first at {sample.path}, line {sample.line}" for sample in examples)
-            most = f"more than {self.max_length:,} tokens on a side ({self.setting})"
-            log(f"  {skipped:,} {name} {self.unit} have {most} and {self.action}{place}")
+            place = "".join(f"; first: {sample.path}, line {sample.line}" for sample in examples)
+            most = f"more than {self.max_length:,} tokens ({self.setting})"
+            log(f"warning: {skipped:,} {name} {self.unit} have {most} and {self.action}{place}")
         if not remaining:
             raise DataError(
-                f"no {name} {self.unit} are left: all have more than {self.max_length:,} tokens on a side.",
+                f"No {name} {self.unit} left: all have more than {self.max_length:,} tokens.",
                 advice=f"Raise {self.setting}.",
             )
 

@@ -72,7 +72,7 @@ class ProbeReport:
 
     def as_dict(self) -> dict[str, Any]:
         found = {"layers": [asdict(known) for known in self.layers], "best": asdict(self.best)}
-        return {**found, "classes": list(self.classes), **self.counts, "picture": self.figure and str(self.figure)}
+        return {**found, "classes": list(self.classes), **self.counts, "figure": self.figure and str(self.figure)}
 
 
 def probe(
@@ -85,7 +85,7 @@ def probe(
     It learns from at `most` so many pictures of `data`, or of what the run remembers; its accuracy is told on `test`, or on
     what is held out, and drawn into `out`, a .png or .svg file."""
     if max_images < 2:
-        raise SettingError(f"a classifier cannot learn from {max_images} pictures: say --max-images 2 or more.")
+        raise SettingError(f"--max-images must be at least 2, got {max_images}.")
     path = None if out is None else Path(out)
     if path is not None:
         check_suffix(path, (".png", ".svg"))
@@ -102,10 +102,11 @@ def probe(
     files = [expand_paths(IMAGE_TASK, paths) for paths in (data, valid, test)]
     parts = _make_splits(str(folder), files, columns or {}, own, max_images, log)
     log(
-        f"  {', '.join(f'{count:,} to {what}' for count, what in zip(parts.counts().values(), SPLIT_PURPOSES, strict=True))}"
+        f"Images    {parts.counts()['train']:,} for training, {parts.counts()['valid']:,} for selecting the penalty, "
+        f"{parts.counts()['test']:,} for the accuracy"
     )
     if few := small_sample_warning(IMAGE_TASK, len(parts.test)):
-        log(f"  {few}. Give more by --test")
+        log(f"warning: {few}. Add images with --test.")
     layers = probe_layers(model.config)
     _check_memory(layers, parts)
     looks = _ImageBatches(model, layers, parts)
@@ -123,9 +124,6 @@ def probe(
     return made
 
 
-SPLIT_PURPOSES = ("learn from", "choose the penalty by", "tell the accuracy of")
-
-
 def _make_splits(
     folder: str,
     files: Sequence[tuple[str, ...]],
@@ -138,7 +136,7 @@ def _make_splits(
     if data:
         return split_images(data, valid, test, columns, own, most, say)
     if "sources" not in own:
-        raise SettingError(f"{folder}: remembers no data, as it is no run of regard. Name pictures with --data.")
+        raise SettingError(f"{folder} is not a run of regard and names no data. Pass images with --data.")
     kept = own["sources"]
     return split_images(
         tuple(kept["data"]), valid, test or tuple(kept["valid"]), columns or kept["columns"], own, most, say
@@ -152,8 +150,8 @@ def _check_memory(layers: Sequence[ProbeLayer], parts: ImageSplits) -> None:
     if each * count > room:
         fewer = max(room // each - len(parts.valid) - len(parts.test), 2)
         raise RegardError(
-            f"what {len(layers)} layers make of {count:,} pictures takes {each * count / 2**30:,.1f} GiB, and "
-            f"{room / 2**30:,.1f} are free for it. Learn from fewer: --max-images {fewer}."
+            f"The features of {len(layers)} layers for {count:,} images need {each * count / 2**30:,.1f} GiB; "
+            f"{room / 2**30:,.1f} GiB are available. Use fewer images: --max-images {fewer}."
         )
 
 
@@ -197,10 +195,10 @@ class _ImageBatches:
 def _draw(made: ProbeReport, name: str, path: Path) -> None:
     counts = made.counts
     about = (
-        f"a linear classifier of {len(made.classes)} classes on the states of each, learnt from {counts['train']:,} "
+        f"Accuracy of a linear classifier ({len(made.classes)} classes) on the hidden states of each layer; "
+        f"{counts['train']:,} training images, {counts['test']:,} test images."
     )
-    about += f"pictures; its accuracy on {counts['test']:,} others"
     values = [known.accuracy for known in made.layers]
     draw_layer_scores(
-        {"accuracy": values}, path, f"What the layers of {name} know", about, [x.layer for x in made.layers]
+        {"accuracy": values}, path, f"Linear probe accuracy: {name}", about, [x.layer for x in made.layers]
     )

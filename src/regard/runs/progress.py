@@ -1,4 +1,4 @@
-"""What a person sees while a model trains: one aligned line with the time left, and a line at each validation."""
+"""Progress of a training run in the terminal: a progress bar or plain lines, and one line per validation."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ from regard.runs.terminal import format_duration
 from regard.training.loop import TrainStep
 
 PLAIN_LINE_SECONDS = 15.0
-"""Without a terminal a plain line is printed this often."""
+"""Interval of plain lines without a terminal."""
 
 
 MIN_WAIT_FRACTION = 0.05
-"""Share of time spent on waiting for data that is worth a word."""
+"""Fraction of the time spent waiting for data from which it is printed."""
 
 MAX_LINE_CHARS = 200
-"""Characters of a line about a sample; the file of samples has it whole."""
+"""Maximum length of a printed example; samples.txt contains the complete text."""
 
 REFRESH_SECONDS = 2.0
-"""On a terminal the loss is refreshed at least this often."""
+"""Interval at which the bar shows a new loss."""
 
 
 class PipeSafeConsole(Console):
-    """A console that nobody need listen to: when a pipe is closed, what is said is lost, and the work goes on."""
+    """Console that ignores a closed pipe: the run continues without output."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
         with open(os.devnull, "w") as nowhere, suppress(OSError, ValueError):
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())  # or the interpreter would complain when it ends
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())  # avoids an error message at interpreter exit
 
 
 class ProgressReporter:
     def __init__(self, steps: int, completed_steps: int, console: Console | None = None, unit: str = "tokens") -> None:
         self.unit = unit
+        self.speed_unit = "tok/s" if unit == "tokens" else f"{unit}/s"
         self.console = console or PipeSafeConsole()
         self.steps = steps
         self.last_line = time.monotonic()
@@ -50,12 +51,12 @@ class ProgressReporter:
         if self.console.is_terminal:
             self.bar = Progress(
                 TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=16),
-                TextColumn("loss {task.fields[loss]:>7}"), TextColumn("rate {task.fields[rate]:>8}"),
-                TextColumn("{task.fields[speed]:>9,.0f} " + f"{unit}/s" + "{task.fields[waiting]}"), TextColumn("left"),
+                TextColumn("loss {task.fields[loss]:>7}"), TextColumn("lr {task.fields[lr]:>8}"),
+                TextColumn("{task.fields[speed]:>9,.0f} " + self.speed_unit + "{task.fields[data_wait]}"), TextColumn("ETA"),
                 TimeRemainingColumn(compact=True), console=self.console, refresh_per_second=4,
             )  # fmt: skip
             self.bar_task = self.bar.add_task(
-                "train", total=steps, completed=completed_steps, loss="–", rate="–", speed=0.0, waiting=""
+                "train", total=steps, completed=completed_steps, loss="–", lr="–", speed=0.0, data_wait=""
             )
 
     def __enter__(self) -> ProgressReporter:
@@ -73,58 +74,57 @@ class ProgressReporter:
         print_line(self.console, text)
 
     def advance(self, step: TrainStep, speed: float, eta: float) -> None:
-        """Between two lines of the log, which are far from each other where steps take long."""
+        """Update the bar between two log rows, or print a plain line after PLAIN_LINE_SECONDS."""
         if self.bar is None:
             if time.monotonic() - self.last_line > PLAIN_LINE_SECONDS:
                 self._log_line(step.step, float(step.loss), step.lr, speed, "", eta)
             return
         self.bar.update(self.bar_task, completed=step.step)
-        if time.monotonic() - self.last_line > REFRESH_SECONDS:  # reading the loss waits for the device: not every step
+        if time.monotonic() - self.last_line > REFRESH_SECONDS:  # reading the loss synchronizes the device
             self.last_line = time.monotonic()
-            self.bar.update(self.bar_task, loss=f"{float(step.loss):.4f}", rate=f"{step.lr:.2e}", speed=speed)
+            self.bar.update(self.bar_task, loss=f"{float(step.loss):.4f}", lr=f"{step.lr:.2e}", speed=speed)
 
     def log_step(self, row: dict[str, Any], eta: float, force: bool = False) -> None:
-        """Without a terminal a line now and then, and one that is `due`."""
+        """Show a log row: in the bar, or as a plain line after PLAIN_LINE_SECONDS or with `force`."""
         speed = row[f"{self.unit}_per_s"]
-        # time in which the device had nothing to do, where there is some
-        waiting = f", waiting {100 * row['waiting']:.0f} %" if row["waiting"] > MIN_WAIT_FRACTION else ""
+        wait = f"  data wait {100 * row['data_wait']:.0f} %" if row["data_wait"] > MIN_WAIT_FRACTION else ""
         if self.bar is not None:
-            shown = {"loss": f"{row['loss']:.4f}", "rate": f"{row['rate']:.2e}", "speed": speed, "waiting": waiting}
+            shown = {"loss": f"{row['loss']:.4f}", "lr": f"{row['lr']:.2e}", "speed": speed, "data_wait": wait}
             self.bar.update(self.bar_task, **shown)
         elif force or time.monotonic() - self.last_line > PLAIN_LINE_SECONDS:
-            self._log_line(row["step"], row["loss"], row["rate"], speed, waiting, eta)
+            self._log_line(row["step"], row["loss"], row["lr"], speed, wait, eta)
 
-    def _log_line(self, step: int, loss: float, rate: float, speed: float, waiting: str, left: float) -> None:
+    def _log_line(self, step: int, loss: float, lr: float, speed: float, wait: str, eta: float) -> None:
         self.last_line = time.monotonic()
         self.log(
-            f"step {step:>7,}/{self.steps:,}  loss {loss:7.4f}  rate {rate:8.2e}  "
-            f"{speed:>9,.0f} {self.unit}/s{waiting}  left {format_duration(left)}"
+            f"step {step:>7,}/{self.steps:,}  loss {loss:7.4f}  lr {lr:8.2e}  "
+            f"{speed:>9,.0f} {self.speed_unit}{wait}  ETA {format_duration(eta)}"
         )
 
     def log_validation(self, row: dict[str, Any], scores: str, is_best: bool) -> None:
-        mark = "  best so far" if is_best else ""
-        self.log(f"step {row['step']:>7,}  validation loss {row['loss']:7.4f}  {scores}{mark}")
+        mark = "  * best" if is_best else ""
+        self.log(f"step {row['step']:>7,}  valid loss {row['loss']:7.4f}  {scores}{mark}")
 
 
 def print_line(console: Console, text: str) -> None:
-    """A plain line: no colours guessed, no markup read, no words broken."""
+    """Print a line without highlighting, markup or wrapping."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def shorten_lines(text: str, max_chars: int = MAX_LINE_CHARS) -> str:
-    """Lines that are no longer than a glance takes."""
+    """The lines of a text, each cut to `max_chars` characters."""
     return "\n".join(
         line if len(line) <= max_chars else line[: max_chars - 2] + " …" for line in text.rstrip("\n").splitlines()
     )
 
 
 def quiet_console() -> Console:
-    """For the processes of a run that do not speak."""
+    """Console without output, for all processes of a distributed run except the first."""
     return Console(quiet=True)
 
 
 def program_command() -> str:
-    """How this program can be called again: it may stand in a virtual environment that is not on the path."""
+    """The command that starts this program; its virtual environment may not be on the path."""
     called = Path(sys.argv[0])
     if called.name != "regard":
         return "python -m regard" if called.name == "__main__.py" else "regard"

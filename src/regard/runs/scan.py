@@ -87,8 +87,8 @@ class TrainingFiles:
         self._paths = [path for entry in sources.data for path in task.paths(entry)]
         for path in self._paths:
             if os.path.exists(path) and not os.path.isdir(path) and not stat.S_ISREG(os.stat(path).st_mode):
-                advice = "Training reads its data several times: write it to a file first."
-                raise DataError("is not a file but a stream.", path, advice=advice)
+                advice = "Training reads the data several times; write the stream to a file first."
+                raise DataError("expected a regular file, got a stream.", path, advice=advice)
         self.key, self._stamps = "", self._read_stamps()
 
     def scan(self) -> ScanResult:
@@ -111,8 +111,8 @@ class TrainingFiles:
             self.log(describe_empty_rows(self.task, found.empty, path, line))
         if found.shared:
             self.log(
-                f"  {found.shared:,} training {self.task.unit} are also in the validation data: scores will be too good "
-                f"('regard check {self.task.name}' lists them)"
+                f"warning: {found.shared:,} training {self.task.unit} are also in the validation data: scores are too high. "
+                f"'regard check {self.task.name}' lists these {self.task.unit}."
             )
         return found
 
@@ -134,8 +134,8 @@ class TrainingFiles:
             yield joined
         if str(total) != result.fingerprint:
             delete_note(self.key)
-            advice = "Start again when it is whole."
-            raise DataError("the training data changed while it was read.", ", ".join(self._paths), advice=advice)
+            advice = "Start again when the files are complete."
+            raise DataError("The training data changed during reading.", ", ".join(self._paths), advice=advice)
 
     def location_key(self) -> str:
         """A name for where pictures or clouds lie, and for when they were written: what is stored of them is their paths, or
@@ -223,11 +223,11 @@ def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
 
 def describe_empty_rows(task: Task, count: int, path: str, line: int) -> str:
     if task.modality != "text":
-        lacking = f", or without a {task.columns[1].removesuffix('s')}" if len(task.columns) > 1 else ""
-        some = "1 entry is" if count == 1 else f"{count:,} entries are"
-        return f"  {some} left out: hidden, no {task.unit.removesuffix('s')}{lacking} ('regard check {task.name}' names them)"
-    side = "an empty side" if len(task.columns) > 1 else "no text"
-    return f"  {count:,} rows with {side} are skipped, the first at {path}, line {line}"
+        lacking = f" or without {task.columns[1].removesuffix('s')}" if len(task.columns) > 1 else ""
+        some = "1 entry" if count == 1 else f"{count:,} entries"
+        return f"note: {some} skipped: hidden, no {task.unit.removesuffix('s')}{lacking}. 'regard check {task.name}' lists all."
+    side = "an empty field" if len(task.columns) > 1 else "no text"
+    return f"note: {count:,} rows with {side} skipped; first: {path}, line {line}"
 
 
 def _digest(path: str) -> str:
@@ -261,4 +261,4 @@ def log_progress(items: Iterable[T], action: str, log: LogFn) -> Iterator[T]:
         now = time.monotonic()
         if now - told > _LOG_INTERVAL:
             told = now
-            log(f"  {count:,} {action}, {count / (now - begun):,.0f} a second")
+            log(f"  {count:,} {action}, {count / (now - begun):,.0f} per second")

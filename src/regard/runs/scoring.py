@@ -28,8 +28,8 @@ def validation_loss(model: Model, encoded: Encoded, settings: Settings) -> LossS
             part, number = model.task.loss(model, batch.to(model.device))
             total, count = total + float(part), count + float(number)
     if not count:
-        advice = f"See what is missing with 'regard check {model.task.name}', or give more of it: --valid PATH."
-        raise DataError("no answer is known to anything in the validation data.", advice=advice)
+        advice = f"'regard check {model.task.name}' lists missing labels; add validation data with --valid PATH."
+        raise DataError("No validation sample has a usable label.", advice=advice)
     return LossSum(total, count)
 
 
@@ -40,6 +40,6 @@ def small_sample_warning(task: Task, num_samples: int) -> str:
     worth = (
         ""
         if task.lower_is_better or task.has_file_output
-        else f": one answer is worth {100 / max(num_samples, 1):.1f} points of 100"
+        else f": each sample counts {100 / max(num_samples, 1):.1f} points"
     )
-    return f"scores of {task.format_count(num_samples)} are rough{worth}"
+    return f"scores on {task.format_count(num_samples)} are imprecise{worth}"

@@ -65,7 +65,7 @@ def collect_overrides(
         said.setdefault(group, {})
     for group in said:
         if group not in (*GROUPS, "model"):
-            raise SettingError(f"unknown group of settings '{group}'. {suggest(str(group), (*GROUPS, 'model'))}")
+            raise SettingError(f"Unknown settings group '{group}'. {suggest(str(group), (*GROUPS, 'model'))}")
     return said
 
 
@@ -101,7 +101,7 @@ def resolve(recipe: Mapping[str, Mapping[str, Any]], overrides: Mapping[str, Map
         usual, asked = override(kind(), recipe.get(name, {}), f"{name}."), overrides.get(name, {})
         made[name] = apply_overrides(usual, asked) if name == "decode" else override(usual, asked, f"{name}.")
     if {"steps", "epochs"} <= overrides.get("train", {}).keys() and made["train"].epochs:
-        raise SettingError("train.steps and train.epochs both say how long: say one of them.")
+        raise SettingError("train.steps and train.epochs exclude each other. Set one of them.")
     if "steps" in overrides.get("train", {}):  # in place of a recipe's passes
         made["train"] = replace(made["train"], epochs=0.0)
     return Settings(**made, model={**recipe.get("model", {}), **overrides.get("model", {})})

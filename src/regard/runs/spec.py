@@ -1,4 +1,4 @@
-"""What is to be trained: a preset, a folder to start from, or a run that goes on."""
+"""Specification of a training run: from a preset, from a checkpoint folder, or resumed."""
 
 from __future__ import annotations
 
@@ -65,13 +65,19 @@ class TrainSpec:
 
     @property
     def weights_folder(self) -> Path | None:
-        """The same, or that of a part of the model alone."""
+        """`init_folder`, or the folder with the weights of the image encoder alone."""
         return self.init_folder or getattr(self.identity.config, "encoder_folder", None)
+
+    def weights_note(self) -> str:
+        """Origin of the initial weights, for the first lines of the log."""
+        if self.init_folder is not None:
+            return f"pretrained: {self.init_folder}"
+        return "random weights" + (f", pretrained image encoder: {self.weights_folder}" if self.weights_folder else "")
 
 
 def new_spec(request: TrainRequest) -> TrainSpec:
     if not request.sources.data:
-        raise SettingError("there is no data. Name files with --data.")
+        raise SettingError("No training data given. Add --data FILES.")
     name = request.model or request.task.default_model
     if is_folder_path(name):
         name = os.path.abspath(name)
@@ -115,10 +121,12 @@ def _make_spec(
     if start is None and getattr(config, "freeze_encoder", False) and config.encoder_folder is None:
         raise SettingError(
             f"model.freeze_encoder=true would freeze the randomly initialized encoder '{config.encoder}' of {name}. "
-            "Name a folder of a model that has, --set model.encoder=FOLDER, or let it learn, --set model.freeze_encoder=false."
+            "Use pretrained weights (--set model.encoder=FOLDER) or train the encoder (--set model.freeze_encoder=false)."
         )
     if start is not None and getattr(config, "encoder", "") != getattr(identity.config, "encoder", ""):
-        raise SettingError(f"model.encoder cannot be set here: {name} brings what it sees through.")
+        raise SettingError(
+            f"model.encoder cannot be changed: {name} contains its own image encoder. Remove model.encoder."
+        )
     # as the config reads them: "32" on a command line and 32 in a file are the same
     settings = replace(settings, model={key: getattr(config, key) for key in settings.model})
     return TrainSpec(replace(identity, config=config, decode=settings.decode), reader, settings, sources, name, start)
@@ -127,8 +135,10 @@ def _make_spec(
 def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
     """What the run was started with. Anything said now that differs from it is refused by name."""
     old = folder.read_metadata()
-    if not {"sources", "settings", "preset", "found"} <= old.keys():
-        raise RunError(f"{folder.path}: is a saved model, not a run that can go on. Start from it with --model.")
+    if not {"sources", "settings", "preset", "data_stats"} <= old.keys():
+        raise RunError(
+            f"{folder.path} is a saved model without training state and cannot be resumed. Use it as --model."
+        )
     kept = DataSources.from_dict(old["sources"])
     system = find_system(old["system"])
     settings = resolve(old["settings"], request.overrides)
@@ -145,10 +155,10 @@ def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
         now, before = getattr(request.sources, name), getattr(kept, name)
         changed += [f"{name}: {_format_values(before)} -> {_format_values(now)}"] * (bool(now) and now != before)
     if changed:
-        longer = " To train longer, start a new run from it with --model." if "train.steps" in changed[0] else ""
+        longer = " To train longer, start a new run with --model." if "train.steps" in changed[0] else ""
         raise RunError(
-            f"{folder.path}: the run was started otherwise ({'; '.join(changed)}). Leave that out, or choose another "
-            f"--out.{longer}"
+            f"{folder.path}: a resumed run cannot change these settings ({'; '.join(changed)}). Remove them, or choose "
+            f"another --out.{longer}"
         )
     decode = from_dict(DecodeSettings, old["decode"], "decode.")
     start = Path(old["preset"]) if is_folder_path(old["preset"]) else None
@@ -180,7 +190,9 @@ def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str,
             theirs[name] = torch.cat([old.to(new.dtype), new[before:]])
         if name not in theirs or theirs[name].shape != ours[name].shape:
             said = ", ".join(f"model.{key}={value}" for key, value in overrides.items())
-            raise SettingError(f"{folder} has other sizes than {said} asks for ({name}). Leave settings of size out.")
+            raise SettingError(
+                f"{folder}: {name} does not have the size set by {said}. Remove these settings: the folder defines the sizes."
+            )
     new_model.body.load_state_dict(theirs)
     made = [f"{now - before} new tokens"] * (before < now)
     left = [note for note in loaded.notes if note.startswith("left out")]
@@ -195,13 +207,13 @@ def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str,
         else:
             made += [_describe_new_head(new_model)]
         if not same and not loaded.has_new_head:
-            left += [f"left out, as it has other classes: the head for {', '.join(loaded.spec.labels)}"]
-    return left + [", ".join(made)] * bool(made)
+            left += [f"Not used: the head of {folder} for other classes ({', '.join(loaded.spec.labels)})."]
+    return left + [f"Random weights: {', '.join(made)}."] * bool(made)
 
 
 def _describe_new_head(model: Model) -> str:
     many, size = len(model.spec.labels), sum(value.numel() for value in model.head.parameters())
-    return f"a new head{f' for {many} classes' if many else ''} of {size:,} parameters"
+    return f"new head{f' for {many} classes' if many else ''} ({size:,} parameters)"
 
 
 def expand_paths(task: Task, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:

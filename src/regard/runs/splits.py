@@ -94,7 +94,7 @@ def split_images(
     every = _list_images(data, columns, log)
     classes = sort_labels(set(every.labels))
     if len(classes) < 2:
-        raise DataError(f"there is one class only ('{classes[0]}'): nothing can be told apart.", ", ".join(data))
+        raise DataError(f"expected at least 2 classes, got 1 ('{classes[0]}').", ", ".join(data))
     others = {name: _list_images(files, columns, log) for name, files in (("valid", valid), ("test", test)) if files}
     left = np.ones(len(every.keys), bool)
     for name, other in others.items():
@@ -102,32 +102,32 @@ def split_images(
         shared = left & every.location_mask(set(other.locations))
         left &= ~shared
         if shared.any():
-            log(f"  left out of --data, as it is in --{name} too: {IMAGE_TASK.format_count(int(shared.sum()))}")
+            log(
+                f"note: {IMAGE_TASK.format_count(int(shared.sum()))} of --data also in --{name}; not used for training."
+            )
     found = {name: other.split() for name, other in others.items()}
     if "test" not in found:
         marks = left & every.location_mask(_run_holdout(run_metadata, data, log))
         if marks.any():
-            log(f"  Testing on the {IMAGE_TASK.format_count(int(marks.sum()))} that this run held out during training.")
+            log(f"Testing on the {IMAGE_TASK.format_count(int(marks.sum()))} that this run held out during training.")
         else:
             marks = every.holdout_mask(left, "test")
-            log(f"  no --test given: {IMAGE_TASK.format_count(int(marks.sum()))} held out, chosen by their content")
+            log(f"note: no --test given; {IMAGE_TASK.format_count(int(marks.sum()))} held out (by content hash).")
             if _trained_on(run_metadata, data):
-                log("  the run has learnt from these files: what it knows of pictures that it never saw may be less")
+                log("warning: the model was trained on these files: accuracy on unseen images may be lower.")
         found["test"], left = every.split(marks), left & ~marks
     if "valid" not in found:
         marks = every.holdout_mask(left, "valid")
         found["valid"], left = every.split(marks), left & ~marks
     if left.sum() > max_images:
         log(
-            f"  Training on a random sample of {max_images:,} of {IMAGE_TASK.format_count(int(left.sum()))} (--max-images)."
+            f"Training on a random sample of {max_images:,} of {IMAGE_TASK.format_count(int(left.sum()))} (--max-images)."
         )
         kept = np.zeros_like(left)
         kept[reservoir_sample(np.flatnonzero(left), max_images)] = True
         left = kept
     if not left.any():
-        raise DataError(
-            "no picture is left to learn from.", ", ".join(data), advice="Give others by --valid or --test."
-        )
+        raise DataError("no training images left.", ", ".join(data), advice="Pass other images with --valid or --test.")
     return ImageSplits(every.split(left), found["valid"], found["test"], classes)
 
 
@@ -150,9 +150,9 @@ def _check_labels(other: _ImageList, classes: Sequence[str]) -> None:
     if strange:
         named = ", ".join(f"'{label}'" for label in sorted({other.labels[n] for n in strange})[:5])
         raise DataError(
-            f"holds {IMAGE_TASK.format_count(len(strange))} of the class {named}, which --data does not have.",
+            f"{IMAGE_TASK.format_count(len(strange))} of class {named}, which is not in --data.",
             ", ".join(other.files),
-            advice="Add pictures of it to --data, or leave them out here.",
+            advice="Add images of this class to --data, or remove them here.",
         )
 
 

@@ -6,11 +6,11 @@ import sys
 import time
 
 PRINT_INTERVAL = 10.0
-"""Seconds between two lines about a long work."""
+"""Seconds between two lines."""
 
 
 class ProgressPrinter:
-    """Every ten seconds a line on standard error says how much of a long work is done."""
+    """Prints one line of progress to standard error every PRINT_INTERVAL seconds."""
 
     def __init__(self, unit: str) -> None:
         self.unit, self.start_time = unit, time.monotonic()
@@ -23,7 +23,7 @@ class ProgressPrinter:
             speed = done / (now - self.start_time)
             left = format_duration((total - done) / speed)
             print(
-                f"  {done:,} of {total:,} {self.unit}, {speed:,.{0 if speed >= 10 else 1}f} a second, left {left}",
+                f"  {done:,} of {total:,} {self.unit}, {speed:,.{0 if speed >= 10 else 1}f} per second, ETA {left}",
                 file=sys.stderr,
             )
 

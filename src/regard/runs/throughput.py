@@ -44,9 +44,9 @@ class ThroughputMeter:
             pace if self.seconds_per_step == 0.0 else 0.7 * self.seconds_per_step + 0.3 * pace
         )  # one slow moment is no forecast
         row = {
-            "kind": "train", "step": last.step, "loss": loss, "rate": last.lr, "norm": float(last.grad_norm),
+            "kind": "train", "step": last.step, "loss": loss, "lr": last.lr, "grad_norm": float(last.grad_norm),
             f"{self.unit}_per_s": self.tokens / seconds, "seconds": seconds,
-            "waiting": min((waited - self.last_wait) / seconds, 1.0),
+            "data_wait": min((waited - self.last_wait) / seconds, 1.0),
         }  # fmt: skip
         self.completed_steps, self.steps, self.losses = last.step, [], []
         self.tokens, self.start_time, self.last_wait = 0, time.perf_counter(), waited

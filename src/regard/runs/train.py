@@ -1,4 +1,4 @@
-"""`train`: from a person's files to a run folder, in one call."""
+"""`train`: from data files to a run folder, in one call."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def train(
     config: str | os.PathLike[str] | None = None, device: str = "auto", resume: bool = False,
     console: Console | None = None,
 ) -> Model:  # fmt: skip
-    """Train `model` (a preset or a folder) on files and leave a run in `out`. Returns the best model.
+    """Train `model` (a preset or a checkpoint folder) on files and write a run folder `out`. Returns the best model.
 
-    With `resume` an existing run goes on as it was started: it remembers its data, model and settings. Under `torchrun`
-    the processes share the grains of each step, and the first of them speaks and writes."""
+    With `resume` an existing run continues with the data, model and settings of its regard.json. Under `torchrun` the
+    micro-batches of each step are divided among the processes; only the first process prints and writes."""
     folder = RunFolder(out)
     paths = [data] if isinstance(data, str | os.PathLike) else data
     found = resolve_task(task, model, [os.fspath(path) for path in paths], columns, folder if resume else None)
@@ -61,7 +61,7 @@ def train(
     first = process_group_from_env().is_main
     console = (console or PipeSafeConsole()) if first else quiet_console()
     for setting in unused_settings(found, asked.overrides):
-        print_line(console, f"{setting} means nothing to {found.name} of {found.modality}, and changes nothing")
+        print_line(console, f"note: {setting} has no effect for task '{found.name}' ({found.unit}).")
     going_on = resume and folder.exists()
     if first and not going_on:
         _check_new_run(folder, sources, resume, console)
@@ -69,16 +69,16 @@ def train(
         if first and going_on:
             stack.enter_context(folder.lock())
         world = stack.enter_context(init_distributed(where))
-        if not first:  # the first process makes the folder, the tokenizer and the tokens; the others find them there
+        if not first:  # the first process creates the folder, the tokenizer and the token store
             world.barrier()
         order = resume_spec(asked, folder) if going_on or not first else new_spec(asked)
         world.check_divides(order.settings.train.grad_accum)
         if order.settings.train.deterministic:
             stack.enter_context(deterministic_algorithms())
-        print_line(console, f"reading {format_paths(order.sources.data)}")
+        print_line(console, f"Reading {format_paths(order.sources.data)}")
         prepared = prepare(order, lambda line: print_line(console, line))
         if few := small_sample_warning(found, prepared.stats["valid"]):
-            print_line(console, f"  {few}. Give more by --valid, or set data.valid_fraction")
+            print_line(console, f"warning: {few}. Add validation data with --valid, or raise data.valid_fraction.")
         begun = folder.read_metadata().get("packed") if going_on or not first else None
         packed = _use_packing(order, prepared, where, console, begun)
         torch.manual_seed(order.settings.train.seed)
@@ -88,31 +88,35 @@ def train(
         fresh = assemble(identity, prepared.processor)
         made = _init_weights(fresh, order)
         for line in made if not going_on else ():
-            print_line(console, f"  {line}")
+            print_line(console, f"note: {line}")
         trainer = Trainer(fresh.to(where), folder, prepared, order, console, world, packed)
         stack.callback(folder.close)
         stack.enter_context(trainer.report_disk_errors())
         if going_on:
             trainer.resume()
-        elif first:  # nothing is left behind by what could not even begin
+        elif first:  # no folder is left behind if preparation fails
             stack.enter_context(folder.lock())
             folder.check_available()
             trainer.write_initial_files()
         if first:
             world.barrier()
         best = trainer.run()
-        world.barrier()  # the others load what the first has finished
+        world.barrier()  # the other processes load the model that the first process has written
         return best or load(folder.path, device=where)
 
 
 def _init_weights(fresh: Model, order: TrainSpec) -> list[str]:
-    """Weights of the folders that the run starts from come into the model; what is to be said of that."""
+    """Load the initial weights into the model; returns notes about new and unused parts."""
     if order.init_folder is not None and order.init_folder.is_dir():
         return load_initial_weights(fresh, order.init_folder, order.settings.model)
     if order.weights_folder is not None:
         return load_encoder_weights(fresh) if order.weights_folder.is_dir() else []
-    preset = order.settings.model.get("encoder")  # whoever names one may think that it has learnt
-    return [f"it sees through {preset}, made anew: what has learnt is a folder"] if preset else []
+    preset = order.settings.model.get("encoder")  # a user may expect pretrained weights
+    return (
+        [f"The image encoder {preset} has random weights; for pretrained weights set model.encoder=FOLDER."]
+        if preset
+        else []
+    )
 
 
 def _check_new_run(folder: RunFolder, sources: DataSources, resume: bool, console: Console) -> None:
@@ -120,15 +124,15 @@ def _check_new_run(folder: RunFolder, sources: DataSources, resume: bool, consol
     if resume and not sources.data:
         runs = [path for path in folder.path.parent.glob("*") if RunFolder(path).exists()]
         raise UnknownFolderError(
-            "run", folder.path, runs, "With --resume and without --data a run goes on, and there is none."
+            "run", folder.path, runs, "--resume without --data needs an existing run. To start a new run, add --data."
         )
     if resume:
-        print_line(console, f"{folder.path}: there is no run to resume; starting at step 0")
+        print_line(console, f"note: {folder.path} contains no run to resume; starting at step 0.")
 
 
 @contextmanager
 def deterministic_algorithms() -> Iterator[None]:
-    """Deterministic algorithms inside of the context; the caller's choice of algorithms after it."""
+    """Context with deterministic algorithms; the previous choice is restored at exit."""
     before, only_warns = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -142,7 +146,7 @@ def deterministic_algorithms() -> Iterator[None]:
 
 
 def format_paths(paths: Sequence[str]) -> str:
-    """Some files by their names; of a folder with thousands the first."""
+    """The first five paths, and the number of the others."""
     more = f" and {len(paths) - 5:,} more" if len(paths) > 5 else ""
     return ", ".join(paths[:5]) + more
 
@@ -150,27 +154,29 @@ def format_paths(paths: Sequence[str]) -> str:
 def _use_packing(
     order: TrainSpec, prepared: PreparedData, where: torch.device, console: Console, begun: bool | None
 ) -> bool:
-    """Whether samples are packed, or filled up to few sizes: where that is faster, unless a person said otherwise.
+    """True if samples are packed, or padded to a few fixed shapes: where that is faster, unless train.packing is set.
 
-    A run that goes on does as it has `begun`, wherever: a grain means the same samples to its end."""
+    A resumed run keeps the choice of its start (`begun`), because a micro-batch must contain the same samples."""
     settings: TrainSettings = order.settings.train
     alone = not getattr(
         prepared.config, "packs", True
-    )  # it reads rows of one text each, filled up to few sizes instead
+    )  # recurrent systems process padded rows of a few fixed shapes instead
     if alone and settings.packing == "on":
         raise SettingError(
-            "train.packing=on: this system goes from token to token and reads padded rows. Leave it at auto."
+            "train.packing=on: this model processes one token after another and needs padded rows. Use train.packing=auto."
         )
     kernel = uses_autocast(where, settings) and has_varlen_kernel() and supports_packing(prepared.config)
     able = where.type == "cuda" and (alone or kernel)
     packed = settings.packing == "on" or (settings.packing == "auto" and able)
     packed = packed if begun is None else begun
-    if packed:  # full windows of long texts need no packing
+    if packed:  # full windows of long texts have no padding
         task = order.identity.task
         packed = (
             task.sampler(prepared.train, prepared.config, task.batch_budget(settings), settings.seed, True).shape
             is not None
         )
     if packed and not able and not alone:
-        print_line(console, f"  {where} has no kernel for packed rows here: masks are written out, which is slow")
+        print_line(
+            console, f"warning: {where} has no kernel for packed rows; attention uses explicit masks, which is slow."
+        )
     return packed

@@ -1,4 +1,4 @@
-"""One run from its first step to its card."""
+"""One training run, from the first step to the model card."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from regard import __version__
 from regard.data.batching.loader import TimedIterator, prefetch, uses_workers
 from regard.errors import Interrupted, RunError
 from regard.files import write_json
+from regard.folders import FORMAT
 from regard.model import Model, load
 from regard.runs.card import write_card
 from regard.runs.folder import RunFolder
@@ -52,9 +53,9 @@ from regard.training.settings import TrainSettings
 from regard.types import Batch
 
 CONSTANT_SCORES = ("sentences", "samples", "signature")
-"""Scores that are the same each time."""
+"""Keys of the scores that are equal in all validations."""
 MIN_CURVE_POINTS = 20
-"""Points that the curve of a short run has at least."""
+"""Minimum number of logged steps of a short run."""
 
 
 class Trainer:
@@ -94,51 +95,56 @@ class Trainer:
         try:
             self.task.save_processor(self.prepared.processor, self.prepared.config, self.folder.path)
             write_json(self.folder.path / "regard.json", self._metadata())
-        except OSError:  # a tokenizer alone is no run, and would be in the way of one
+        except OSError:  # files of an incomplete run would block the folder
             for name in self.task.processor_files:
                 (self.folder.path / name).unlink(missing_ok=True)
             raise
 
     def resume(self) -> None:
-        """Take up the newest whole checkpoint, with the same settings and data."""
+        """Load the newest complete checkpoint; settings and data must be unchanged."""
         old = self.folder.read_metadata()
         for name, key in (("training", "fingerprint"), ("validation", "valid_fingerprint")):
-            if old["found"][key] != self.prepared.stats[key]:
+            if old["data_stats"][key] != self.prepared.stats[key]:
                 count = {"training": "train", "validation": "valid"}[name]
-                before, now = old["found"][count], self.prepared.stats[count]
+                before, now = old["data_stats"][count], self.prepared.stats[count]
                 unit = self.task.unit
-                changed = f"{before:,} {unit} then, {now:,} now" if before != now else f"{now:,} {unit}, but others"
+                changed = (
+                    f"{before:,} {unit} before, {now:,} now" if before != now else f"{now:,} {unit}, other content"
+                )
                 raise RunError(
-                    f"{self.folder.path}: the {name} data is not what the run was started with ({changed}). Put it back as it "
-                    f"was, or start a new run from this one: --model {shlex.quote(str(self.folder.path))} and another --out."
+                    f"{self.folder.path}: the {name} data has changed since the run was started ({changed}). Restore the "
+                    f"data, or start a new run from this model: --model {shlex.quote(str(self.folder.path))} --out NEW."
                 )
         saved, problems = latest_checkpoint(self.folder.checkpoints)
         for problem in problems:
-            self._log(f"  {problem}")
+            self._log(f"warning: {problem}")
         if saved is None:
             if self.spec.weights_folder is not None and not self.spec.weights_folder.is_dir():
                 raise RunError(
-                    f"{self.spec.weights_folder}: the folder that the run starts from is not there any more."
+                    f"{self.spec.weights_folder}: the folder with the initial weights of this run no longer exists."
                 )
-            self._log("  there is no whole checkpoint; starting at step 0")
+            self._log("note: no complete checkpoint found; starting at step 0.")
         else:
             groups = saved.tensors()
             self.model.load_weights(groups["model"])
-            restore_optimizer(self.model, self.optimizer, groups.get("optimiser", {}))
+            restore_optimizer(self.model, self.optimizer, groups.get("optimizer", {}))
             if self.ema is not None:
-                self.ema.restore(groups["average"])
-            self.best, self.pending_losses = saved.metadata.get("best", {}), saved.metadata.get("pending", [])
-            self.stale_evals, self.compute_mode = saved.metadata.get("stale", 0), saved.metadata.get("way", "")
+                self.ema.restore(groups["ema"])
+            self.best, self.pending_losses = saved.metadata.get("best", {}), saved.metadata.get("pending_losses", [])
+            self.stale_evals, self.compute_mode = (
+                saved.metadata.get("stale_evals", 0),
+                saved.metadata.get("compute_mode", ""),
+            )
             self.completed_steps = self.saved_step = saved.step
-            over = self._is_finished()
-            self._log(f"  {'the run is finished:' if over else 'going on after step'} {saved.step:,}{' steps' * over}")
+            state = "The run is finished" if self._is_finished() else "Resuming"
+            self._log(f"{state} after step {saved.step:,}.")
         if self.process_group.is_main:
             remove_partial(self.folder.checkpoints)
             prune_checkpoints(self.folder.checkpoints, self.completed_steps, self._num_checkpoints, self._is_eval_step)
             self.folder.truncate_log(self.completed_steps)
 
     def run(self) -> Model | None:
-        """Train to the end. The first process returns the best model, the others nothing."""
+        """Train to the end. Returns the best model in the first process, None in the others."""
         done = self.completed_steps
         loss = LossModule(self.model, self.task, LossWeights(self.config.label_smoothing, self.config.lm_loss_weight))
         compute = ForwardBackward(
@@ -152,13 +158,13 @@ class Trainer:
         )
         if not self._is_finished():
             self._train_steps(compute)
-        elif (self.folder.path / "README.md").exists():  # the card is the last thing written: nothing is left to do
+        elif (self.folder.path / "README.md").exists():  # the card is written last: the run is complete
             return None
         if not self.process_group.is_main:
             return None
         if self.completed_steps > done:
             self._log(
-                f"trained {self.completed_steps - done:,} steps in {format_duration(time.perf_counter() - self.start_time)}"
+                f"Trained {self.completed_steps - done:,} steps in {format_duration(time.perf_counter() - self.start_time)}."
             )
         with self.signals.defer(self._raise_interrupted):
             return self._finish()
@@ -191,7 +197,7 @@ class Trainer:
                 grains.close()
 
     def micro_batch(self, number: int) -> Batch:
-        """The batch of a grain, a pure function of its number."""
+        """The micro-batch with this number; it depends only on the number."""
         _, rows = self.sampler.micro_batch(number)
         return self.task.collate(self.prepared.train, rows, self.model.config, self.sampler.shape_of(rows))
 
@@ -209,13 +215,13 @@ class Trainer:
         return asked if asked >= 0 else 2 * (self.model.device.type == "cuda")
 
     def _after_step(self, step: TrainStep, reporter: ProgressReporter) -> None:
-        """What is due after a step: a line of the log, a validation, a checkpoint."""
+        """Log, validate and save if the step requires it."""
         window = self.meter
         window.add(step)
         reporter.advance(step, *window.current_speed(self.config.steps))
         last = step.step == self.config.steps
         often = self.config.log_every
-        if often == TrainSettings.log_every:  # it was not set
+        if often == TrainSettings.log_every:  # the default
             often = min(often, max(self.config.steps // MIN_CURVE_POINTS, 1))
         if step.step % often == 0 or last or step.step == 1:
             row = window.log_row()
@@ -232,13 +238,11 @@ class Trainer:
                 self.process_group.barrier()
         elif self.process_group.is_main and time.perf_counter() - self.save_time > 60 * self.config.save_minutes:
             with window.pause():
-                if (
-                    int(self.nonfinite_guard.first_micro_batch) < 0
-                ):  # as far as this process knows; the others are not asked for it
+                if int(self.nonfinite_guard.first_micro_batch) < 0:  # checked in this process only
                     self._save(step.step)
 
     def _should_stop(self) -> bool:
-        """Signals leave by an exception, patience by itself."""
+        """True if patience is exhausted. A signal saves the run and raises Interrupted."""
         if number := self.process_group.all_reduce_max(self.signals.number):
             self._save_and_exit(number)
         if not self.config.patience or not self._is_eval_step(self.completed_steps):
@@ -246,7 +250,8 @@ class Trainer:
         tired = bool(self.process_group.all_reduce_max(int(self._out_of_patience())))
         if tired:
             self._log(
-                f"no better score in {self.config.patience} validations: stopping after step {self.completed_steps:,}"
+                f"No improvement in {self.config.patience} validations (train.patience): stopped after step "
+                f"{self.completed_steps:,}."
             )
         return tired
 
@@ -279,7 +284,7 @@ class Trainer:
             file.write(f"step {step}\n" + "\n".join(some) + "\n")
 
     def _evaluate(self, step: int, **more: Any) -> tuple[dict[str, Any], list[Any], bool]:
-        """Loss on all validation samples, score on some; the best model so far is what the run folder holds."""
+        """Loss on all validation samples and metrics on data.eval_samples; a better model is saved to the run folder."""
         self.model.eval()
         valid, data = self.prepared.valid, self.settings.data
         sums = validation_loss(self.model, valid, self.settings)
@@ -300,12 +305,13 @@ class Trainer:
     def _save(self, step: int) -> None:
         if self.saved_step == step or not self.process_group.is_main:
             return
-        groups = {"model": self.model.weights(), "optimiser": optimizer_tensors(self.model, self.optimizer)}
+        groups = {"model": self.model.weights(), "optimizer": optimizer_tensors(self.model, self.optimizer)}
         if self.ema is not None:
-            groups["average"] = self.ema.tensors
+            groups["ema"] = self.ema.tensors
         facts = {
-            "best": self.best, "pending": [float(loss) for loss in self.meter.losses], "stale": self.stale_evals,
-            "way": self.compute_mode, "world": self.process_group.size, "torch": torch.__version__, "regard": __version__,
+            "best": self.best, "pending_losses": [float(loss) for loss in self.meter.losses], "stale_evals": self.stale_evals,
+            "compute_mode": self.compute_mode, "world_size": self.process_group.size, "torch": torch.__version__,
+            "regard_version": __version__,
         }  # fmt: skip
         save_checkpoint(self.folder.checkpoints, step, groups, facts, self._num_checkpoints, self._is_eval_step)
         self.saved_step = step
@@ -315,7 +321,7 @@ class Trainer:
         return max(self.config.keep_checkpoints, self.config.average_checkpoints)
 
     def report_disk_errors(self) -> AbstractContextManager[None]:
-        """Around whatever is written. A checkpoint holds the weights, two averages of their gradients, perhaps their own."""
+        """Context for all writes. A checkpoint contains the weights, two optimizer moments and optionally the EMA."""
         weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
         return self.folder.report_disk_errors(weights * (4 if self.ema else 3), self.resume_command())
 
@@ -327,18 +333,18 @@ class Trainer:
             self.completed_steps % every != 0 and self.completed_steps == self.config.steps
         )
         steps = regular[-self.config.average_checkpoints :]
-        if self.config.average_checkpoints < 2 or len(steps) < 2 or self.best.get("merged"):
+        if self.config.average_checkpoints < 2 or len(steps) < 2 or self.best.get("averaged_checkpoints"):
             return
         mean = average_checkpoints(self.folder.checkpoints, steps)
         if mean is None:
-            self._log("  a checkpoint is missing: their weights are not averaged")
+            self._log("warning: a checkpoint is missing; train.average_checkpoints is skipped.")
             return
         stale = self.stale_evals
         with swap_weights(self.model, mean):
             row, _, better = self._evaluate(self.completed_steps, merged=len(steps))
         self.stale_evals = stale
-        kept, metric = "and is kept" if better else "which is no better", self.task.selection_metric(row)
-        self._log(f"the mean of the last {len(steps)} checkpoints has {metric} {row[metric]}, {kept}")
+        kept, metric = "kept" if better else "no improvement, not kept", self.task.selection_metric(row)
+        self._log(f"Average of the last {len(steps)} checkpoints: {metric} {row[metric]} ({kept}).")
 
     def _finish(self) -> Model:
         self._average_checkpoints()
@@ -347,7 +353,7 @@ class Trainer:
         decode = self.settings.decode
         how = f", beam {decode.num_beams}" if decode.num_beams > 1 else "" if decode.do_sample else ", greedy"
         how = how if self.task.generates else ""
-        self._log(f"scoring the best model (step {self.best['step']:,}) on all validation {self.task.unit}{how}")
+        self._log(f"Evaluating the best model (step {self.best['step']:,}) on all validation {self.task.unit}{how}.")
         valid = self.prepared.valid
         sums = validation_loss(best, valid, self.settings)
         scores, answers = self.task.evaluate(best, valid, self.settings.decode, self.settings.data, sums)
@@ -357,20 +363,21 @@ class Trainer:
         pictures = self.task.save_figures(self.folder.path, valid.samples, answers)
         write_card(self.folder, valid.samples, answers, pictures)
         shown = ", ".join(f"{k} {v}" for k, v in scores.items() if not isinstance(v, str))
-        self._log(f"validation: {shown}\nthe run is in {self.folder.path}")
+        self._log(f"Validation: {shown}\nRun folder: {self.folder.path}")
         return best
 
     def _metadata(self) -> dict[str, Any]:
         identity = self.model.spec
         return {
-            "regard": __version__,
+            "format": FORMAT,
+            "regard_version": __version__,
             "system": identity.system.name,
             "task": self.task.name,
             "preset": self.spec.preset,
             "model": {**identity.config.__dict__},
             "decode": {**identity.decode.__dict__},
             "sources": self.spec.sources.as_dict(),
-            "found": self.prepared.stats,
+            "data_stats": self.prepared.stats,
             "packed": self.sampler.shape is not None,
             "rows": self.sampler.description.rstrip(","),
             "padding": self.padding,
@@ -381,32 +388,34 @@ class Trainer:
 
     @cached_property
     def padding(self) -> float:
-        """The share of padding in the batches of an epoch."""
+        """Fraction of padding in the batches of an epoch."""
         return round(self.sampler.padding_fraction(), 6)
 
     def _log_summary(self) -> None:
         count = sum(p.numel() for p in self.model.parameters())
-        where, config, passes = self.model.device, self.config, self._num_epochs()
+        where, config, epochs = self.model.device, self.config, self._num_epochs()
         precision = "bfloat16 autocast" if uses_autocast(where, config) else "float32"
         frozen = f" ({self.num_frozen:,} frozen)" if self.num_frozen else ""
         together = f", {self.process_group.size} processes" if self.process_group.size > 1 else ""
-        often = f"{passes:,.{int(passes < 1)}f}"
-        often += " pass" if often == "1" else " passes"
-        rows = self.sampler.description or ("packed rows" if self.sampler.shape is not None else "rows")
+        rows = self.sampler.description or ("packed" if self.sampler.shape is not None else "padded")
+        rows = f"{rows}, {100 * self.padding:.1f} % padding" if self.task.modality == "text" else rows
+        batch = self.task.batch_budget(config) * config.grad_accum
+        remaining = f"steps {self.completed_steps + 1:,} to " if 0 < self.completed_steps < config.steps else ""
+        self._log(f"Model     {self.spec.preset}, {count:,} parameters{frozen}, {self.spec.weights_note()}")
+        self._log(f"Device    {where}{together}, {precision}")
         self._log(
-            f"{self.spec.preset}: {count:,} parameters{frozen} on {where}{together}, {precision}; "
-            f"steps {self.completed_steps:,} to {config.steps:,}, {often} over the data, "
-            f"{rows}" + (f" with {100 * self.padding:.1f} % padding" if self.task.modality == "text" else "")
+            f"Training  {remaining}{config.steps:,} steps ({epochs:,.1f} epoch{'s' * (f'{epochs:.1f}' != '1.0')}), "
+            f"batch {batch:,} {self.task.batch_unit}, lr {config.lr:g}, {rows}"
         )
         if self._num_workers() and not uses_workers(self._num_workers()):
-            self._log("  data.num_workers has no effect: worker processes need fork, which this platform does not have")
-        if passes > 200:
-            few = max(round(100 * config.steps / passes, -2), 100)
-            self._log(f"  that is many passes for so little data; 100 would be train.steps={few:.0f}")
+            self._log("note: data.num_workers has no effect: worker processes need fork, which this platform lacks.")
+        if epochs > 200:
+            few = max(round(100 * config.steps / epochs, -2), 100)
+            self._log(f"warning: {epochs:,.0f} epochs on little data; 100 epochs are train.steps={few:.0f}.")
         if config.num_warmup_steps >= config.steps:
             self._log(
-                f"  train.warmup_steps={config.warmup_steps:,} is not over before train.steps={config.steps:,}: the rate never "
-                f"reaches train.lr={config.lr:g}. For a short run set train.warmup_steps={max(config.steps // 10, 1)}."
+                f"warning: train.warmup_steps={config.warmup_steps:,} is not less than train.steps={config.steps:,}: the "
+                f"learning rate does not reach train.lr={config.lr:g}. Set train.warmup_steps={max(config.steps // 10, 1)}."
             )
 
     def _num_epochs(self) -> float:
@@ -416,11 +425,11 @@ class Trainer:
         self._check_finite()
         self._save(self.completed_steps)
         self.folder.close()
-        self.process_group.barrier()  # nobody leaves while the first process writes: the others' end would end it too
+        self.process_group.barrier()  # all processes wait until the first process has written the checkpoint
         self._raise_interrupted(number)
 
     def _raise_interrupted(self, number: int) -> None:
-        again = f"stopped and saved after step {self.completed_steps:,}. Go on with:\n  {self.resume_command()}"
+        again = f"Stopped and saved after step {self.completed_steps:,}. Resume with:\n  {self.resume_command()}"
         raise Interrupted(again if self.process_group.is_main else "", number)
 
     def _check_finite(self) -> None:
@@ -428,7 +437,9 @@ class Trainer:
             self.nonfinite_guard.check(self.config.grad_accum, self.process_group)
         except RunError as error:
             saved, _ = latest_checkpoint(self.folder.checkpoints)
-            raise RunError(f"{error} The last good checkpoint is {saved.path.name if saved else 'none'}.") from error
+            raise RunError(
+                f"{error} The last checkpoint before the error: {saved.path.name if saved else 'none'}."
+            ) from error
 
     def resume_command(self) -> str:
         command = program_command()

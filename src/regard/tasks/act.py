@@ -43,7 +43,8 @@ def act_steps(model: ModelProtocol, batch: Batch) -> list[list[int]] | None:
 def with_act_steps(
     task: Task, model: ModelProtocol, encoded: Encoded, predictions: Sequence[Prediction]
 ) -> list[Prediction]:
-    """The answers, each with the steps of all tokens that were read for it (`extra["steps"]`): those of the text with the marks
+    """The answers, each with the steps of all tokens that were read for it (`extra["act_steps"]`):
+    those of the text with the marks
     around it, of several ways or windows one after another."""
     if not getattr(model.config, "act", False) or not len(encoded):
         return list(predictions)
@@ -60,5 +61,5 @@ def with_act_steps(
         owner = int(encoded.fields["owner"][row][0]) if "owner" in encoded.fields else row
         told[owner] += rows[row]
     return [
-        replace(answer, extra={**answer.extra, "steps": own}) for answer, own in zip(predictions, told, strict=True)
+        replace(answer, extra={**answer.extra, "act_steps": own}) for answer, own in zip(predictions, told, strict=True)
     ]

@@ -29,7 +29,7 @@ class Algorithmic(SyntheticTask, Translate):
     name = "algorithmic"
     description = "Algorithmic tasks: copy, reverse, sort, add, facts (bAbI style)."
     unit = "questions"
-    metric = "exact"
+    metric = "exact_match"
     sample_type = AlgorithmicQuestion
     default_model = "universal-tiny"
     usage = '"a question"'
@@ -96,7 +96,7 @@ class Algorithmic(SyntheticTask, Translate):
         samples, text = encoded.samples[:max_samples], model.require_tokenizer()
         answers = self.predict(model, [sample.source for sample in samples], decode)
         meant = text.encode([sample.target for sample in samples])
-        said = [list(answer.extra["ids"]) for answer in answers]
+        said = [list(answer.extra["token_ids"]) for answer in answers]
         right = np.array([ours == theirs for ours, theirs in zip(said, meant, strict=True)])
         hits = np.array([sum(a == b for a, b in zip(*both, strict=False)) for both in zip(said, meant, strict=True)])
         sizes = np.array([max(len(ours), len(theirs)) for ours, theirs in zip(said, meant, strict=True)])
@@ -104,17 +104,19 @@ class Algorithmic(SyntheticTask, Translate):
             samples, row_lengths(encoded.fields["source"])[: len(samples)] - 1, str(model.spec.head_options)
         )
         scores: dict[str, float | str] = {}
-        for name, chosen in (("", np.ones(len(samples), bool)), ("_inside", ~beyond), ("_beyond", beyond)):
+        for name, chosen in (("", np.ones(len(samples), bool)), ("_in_range", ~beyond), ("_longer", beyond)):
             if chosen.any() and not (name and not beyond.any()):
-                scores[f"exact{name}"] = round(100 * float(right[chosen].mean()), 2)
-                scores[f"tokens{name}"] = round(100 * float(hits[chosen].sum() / max(sizes[chosen].sum(), 1)), 2)
+                scores[f"exact_match{name}"] = round(100 * float(right[chosen].mean()), 2)
+                scores[f"token_accuracy{name}"] = round(
+                    100 * float(hits[chosen].sum() / max(sizes[chosen].sum(), 1)), 2
+                )
         return {**scores, "samples": len(samples)}, answers
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
         return f"{Task.format_scores(self, scores)}  (greedy, {scores['samples']:,} {self.unit})"
 
     def example_row(self, sample: Pair, prediction: Prediction) -> dict[str, str]:
-        return {"question": sample.source, "answer": str(prediction.value), "right": sample.target}
+        return {"question": sample.source, "prediction": str(prediction.value), "reference": sample.target}
 
 
 def _beyond_trained_length(samples: Sequence[AlgorithmicQuestion], lengths: np.ndarray, pair: str) -> np.ndarray:

@@ -100,7 +100,7 @@ class Caption(ImageTask):
     columns = ("image", "captions")
     metric = "cider"
     sample_type = CaptionedImage
-    fields = ("picture", "captions", "ends")
+    fields = ("image", "captions", "ends")
     count_fields = ("ends",)
     default_model = "caption-attend-tiny"
     generates = True
@@ -233,7 +233,7 @@ class Caption(ImageTask):
             rows = [[config.bos_id, *ids, config.eos_id] for ids in found]
             captions.append(np.array([token for row in rows for token in row], dtype=np.int32))
             ends.append(np.cumsum([len(row) for row in rows], dtype=np.int32))
-        sides = {"picture": [encode_source(sample) for sample in samples], "captions": captions, "ends": ends}
+        sides = {"image": [encode_source(sample) for sample in samples], "captions": captions, "ends": ends}
         return Encoded(list(samples), sides, too_long, self.batch_context(processor, config, max_length, data))
 
     def num_rows(self, encoded: Encoded) -> int:
@@ -360,7 +360,7 @@ class Caption(ImageTask):
         return f"{source}\t{prediction.value}"
 
     def example_row(self, sample: CaptionedImage, prediction: Prediction) -> dict[str, str]:
-        return {"picture": sample_location(sample), "answer": str(prediction.value), "reference": sample.captions[0]}
+        return {"image": sample_location(sample), "prediction": str(prediction.value), "reference": sample.captions[0]}
 
     def format_example(self, sample: CaptionedImage, prediction: Prediction) -> str:
         return f"    {sample_location(sample)}\n    → {prediction.value}\n    = {sample.captions[0]}\n"
@@ -405,7 +405,7 @@ def caption_scores(
         signature = str(bleu.get_signature()) if order == 4 else signature
     scores["chrf"] = round(CHRF().corpus_score(predictions, _reference_streams(references)).score, 2)
     same = sum(row in rows for row, rows in zip(ours, theirs, strict=True))
-    scores["exact"] = round(100 * same / max(len(predictions), 1), 2)
+    scores["exact_match"] = round(100 * same / max(len(predictions), 1), 2)
     return {
         **scores,
         "samples": len(predictions),

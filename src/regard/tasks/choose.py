@@ -125,7 +125,7 @@ class Choose(SequenceHeadTask):
             order = np.argsort(-chances, kind="stable").tolist()
             listed = [{"value": sample.choices[i], "probability": float(chances[i])} for i in order]
             extra: dict[str, Any] = {"prompt": sample.prompt, "choices": listed, "index": order[0]}
-            extra |= {"cut": True} if id(sample) in cut else {}
+            extra |= {"truncated": True} if id(sample) in cut else {}
             answers.append(Prediction(sample.choices[order[0]], tuple(float(chances[i]) for i in order), (), extra))
         return answers
 
@@ -145,7 +145,7 @@ class Choose(SequenceHeadTask):
         chance = [1 / len(sample.choices) for sample in some.samples]
         scores: dict[str, float | str] = {
             "accuracy": round(100 * float(np.mean(right)), 2),
-            "by_chance": round(100 * float(np.mean(chance)), 2),
+            "chance_accuracy": round(100 * float(np.mean(chance)), 2),
             "samples": len(answers),
         }
         places = max(len(sample.choices) for sample in some.samples)
@@ -171,8 +171,8 @@ class Choose(SequenceHeadTask):
 
     def example_row(self, sample: ChoiceSample, prediction: Prediction) -> dict[str, str]:
         return {
-            "told": sample.prompt,
-            "answer": str(prediction.value),
+            "context": sample.prompt,
+            "prediction": str(prediction.value),
             "reference": sample.choices[sample.label],
             "probability": f"{prediction.score[0]:.3f}",
         }

@@ -184,7 +184,7 @@ class Classify(SequenceHeadTask):
         answers = []
         for sample, chances in zip(encoded.samples, self.predict_probabilities(model, encoded), strict=True):
             said = {label: float(chance) for label, chance in zip(labels, chances, strict=True)}
-            extra: dict[str, Any] = {"probabilities": said} | ({"cut": True} if id(sample) in cut else {})
+            extra: dict[str, Any] = {"probabilities": said} | ({"truncated": True} if id(sample) in cut else {})
             value = labels_above_threshold(said, decode.threshold) if several else labels[int(chances.argmax())]
             answers.append(Prediction(value, tuple(said.values()), (), extra))
         return answers
@@ -239,7 +239,7 @@ class Classify(SequenceHeadTask):
         texts = {"text": sample.text, "pair": sample.text_pair} if sample.text_pair else {"text": sample.text}
         said = predicted_labels(prediction)
         sure = ", ".join(f"{prediction.extra['probabilities'][label]:.3f}" for label in said)
-        return {**texts, "answer": ", ".join(said), "reference": ", ".join(sample.labels), "probability": sure}
+        return {**texts, "prediction": ", ".join(said), "reference": ", ".join(sample.labels), "probability": sure}
 
 
 def _parse_input(item: Any, pairing: str) -> LabeledText:
@@ -277,9 +277,9 @@ def multilabel_scores(
     """F1 over all labels together, the mean over labels, and the share of samples that have all labels right."""
     each = multilabel_metrics(targets, predictions)
     exact = [set(labels) == set(predicted_labels(answer)) for labels, answer in zip(targets, predictions, strict=True)]
-    shares = {"micro_f1": each.micro.f1, "macro_f1": each.macro_f1, "exact": float(np.mean(exact))}
+    shares = {"micro_f1": each.micro.f1, "macro_f1": each.macro_f1, "exact_match": float(np.mean(exact))}
     scores: dict[str, float | str] = {name: round(100 * share, 2) for name, share in shares.items()}
-    return scores | {"samples": len(predictions)} | ({"each": each.table()} if with_tables else {})
+    return scores | {"samples": len(predictions)} | ({"per_class": each.table()} if with_tables else {})
 
 
 def classification_scores(
@@ -310,8 +310,8 @@ def _single_label_metrics(right: Sequence[str], said: Sequence[str], unit: str) 
 def class_report(labels: Sequence[str], counts: np.ndarray, metrics: ClassMetrics) -> dict[str, float | str]:
     """How often each class was taken for each; of very many each by itself, and the most frequent confusions."""
     if len(labels) <= MAX_CLASSES:
-        return {"confusion": confusion_table(labels, counts)}
-    told: dict[str, float | str] = {"each": metrics.table(), "confused": confusion_summary(labels, counts)}
+        return {"confusion_matrix": confusion_table(labels, counts)}
+    told: dict[str, float | str] = {"per_class": metrics.table(), "most_confused": confusion_summary(labels, counts)}
     return {name: value for name, value in told.items() if value}
 
 
@@ -335,7 +335,7 @@ def confusion_scores(counts: np.ndarray) -> dict[str, float]:
     return {
         "accuracy": float(hits.sum()) / max(total, 1.0),
         "macro_f1": float(f1.mean()) if len(f1) else 0.0,
-        "matthews": float(together / np.sqrt(spread)) if spread > 0 else 0.0,
+        "mcc": float(together / np.sqrt(spread)) if spread > 0 else 0.0,
     }
 
 

@@ -41,7 +41,7 @@ BYTES_PER_PIXEL = 16
 
 
 class DensePredictionTask(ImageTask):
-    fields: ClassVar[tuple[str, ...]] = ("picture", "beside")
+    fields: ClassVar[tuple[str, ...]] = ("image", "beside")
     max_inputs = MAX_MAPS
     settings_used: ClassVar[tuple[str, ...]] = (*ImageTask.settings_used, *IMAGE_AUGMENT_SETTINGS, "data.image_size")
     target_attr: ClassVar[str]
@@ -91,7 +91,7 @@ class DensePredictionTask(ImageTask):
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         sides = {
-            "picture": [encode_source(sample) for sample in samples],
+            "image": [encode_source(sample) for sample in samples],
             "beside": [encode_source(self._target_file(sample)) for sample in samples],
         }
         return Encoded(list(samples), sides, [], self.batch_context(processor, config, max_length, data, labels))
@@ -196,7 +196,7 @@ class DensePredictionTask(ImageTask):
 
         def asked() -> Iterator[tuple[np.ndarray, Size]]:
             for number in range(count):
-                picture, size = load_image_and_size(decode_source(encoded.fields["picture"][number]))
+                picture, size = load_image_and_size(decode_source(encoded.fields["image"][number]))
                 right.append(self.read_target(decode_source(encoded.fields["beside"][number]), encoded.batch_context))
                 high, wide = right[-1].shape
                 if (high, wide) != size and not abs(high * size[1] / (wide * size[0]) - 1) < self.aspect_tolerance:

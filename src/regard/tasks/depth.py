@@ -25,7 +25,7 @@ from regard.tasks.metrics.segmentation_depth import DepthMetrics, align_depth
 from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch, Prediction
 
-METERS_LABEL = "metres"
+METERS_LABEL = "meters"
 """Stands among the labels of a model that tells distances; others tell nearness, up to a scale and a shift."""
 INITIAL_DEPTH = 2.0
 """Metres that an untaught head says."""
@@ -97,17 +97,17 @@ class Depth(DensePredictionTask):
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
         """Of each picture the nearest, the middle and the farthest; `extra["depth"]` is the map itself, at the size of the
-        file; `extra["picture"]` is smaller where not all of that is decoded."""
+        file; `extra["image"]` is smaller where not all of that is decoded."""
         return [
             self._make_prediction(model, picture, said)
             for picture, said in self.predict_maps(model, map(load_image_and_size, inputs))
         ]
 
     def _make_prediction(self, model: ModelProtocol, picture: np.ndarray, said: np.ndarray) -> Prediction:
-        unit = "metres" if METERS_LABEL in model.spec.labels else "nearness"
+        unit = "meters" if METERS_LABEL in model.spec.labels else "inverse depth"
         low, middle, high = (round(float(value), 4) for value in np.percentile(said, (1, 50, 99)))
         value = {"unit": unit, "low": low, "median": middle, "high": high}
-        return Prediction(value, (), (), {"depth": said.astype(np.float32), "picture": picture, "unit": unit})
+        return Prediction(value, (), (), {"depth": said.astype(np.float32), "image": picture, "unit": unit})
 
     def evaluate(
         self,
@@ -129,7 +129,7 @@ class Depth(DensePredictionTask):
             metres = said if metric else align_depth(said, right, farthest)
             distances.add(metres, right)
             answer = self._make_prediction(model, picture, said)
-            more = {**answer.extra, "metres": metres, "right": right} if len(answers) < MAX_FIGURE_SAMPLES else {}
+            more = {**answer.extra, "meters": metres, "reference": right} if len(answers) < MAX_FIGURE_SAMPLES else {}
             answers.append(replace(answer, extra=more))
         scores: dict[str, float | str] = {name: round(value, 4) for name, value in distances.scores().items()}
         return {**scores, "samples": count}, answers
@@ -148,10 +148,10 @@ class Depth(DensePredictionTask):
 
         rows = [
             DepthSample(
-                answer.extra["picture"], answer.extra["metres"], answer.extra["right"], Path(sample.source).name
+                answer.extra["image"], answer.extra["meters"], answer.extra["reference"], Path(sample.source).name
             )
             for sample, answer in zip(samples, predictions, strict=False)
-            if "right" in answer.extra
+            if "reference" in answer.extra
         ]
         return [draw_depths(rows, folder / "depths.png").name] if rows else []
 
@@ -163,8 +163,8 @@ class Depth(DensePredictionTask):
         from regard.draw.overlay import DepthSample, draw_depths
 
         depth, relative = prediction.extra["depth"], prediction.extra["unit"] != METERS_LABEL
-        sample = DepthSample(prediction.extra["picture"], depth, name=name)
-        found = {"picture": str(draw_depths([sample], folder / f"{name}.seen.png", relative=relative))}
+        sample = DepthSample(prediction.extra["image"], depth, name=name)
+        found = {"image": str(draw_depths([sample], folder / f"{name}.seen.png", relative=relative))}
         array = write_atomic(folder / f"{name}.npy", lambda to: _save_array(to, depth))
         found["array"] = str(array)
         if not relative:
@@ -180,7 +180,7 @@ class Depth(DensePredictionTask):
 
     def example_row(self, sample: ImageSample, prediction: Prediction) -> dict[str, str]:
         value = prediction.value
-        return {"picture": sample.source, "answer": f"{value['low']} to {value['high']} {value['unit']}"}
+        return {"image": sample.source, "prediction": f"{value['low']} to {value['high']} {value['unit']}"}
 
 
 def _save_array(path: Path, values: np.ndarray) -> None:

@@ -202,19 +202,19 @@ class Embed(Task):
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """Of a text its vector; of {"query": text, "among": texts, "best": 5} the nearest of the texts, as `nearest` says.
+        """Of a text its vector; of {"query": text, "corpus": texts, "top_k": 5} the nearest of the texts, as `nearest` says.
 
         The vectors of one list of texts are made once, however many queries name it."""
         shelves: dict[int, TextIndex] = {}
         found = self.embed_texts(model, [_query_text(item) for item in inputs])
         answers = []
         for item, vector, cut in zip(inputs, *found, strict=True):
-            extra = {"cut": True} if cut else {}
+            extra = {"truncated": True} if cut else {}
             if isinstance(item, Mapping):
-                texts = item["among"]
+                texts = item["corpus"]
                 if id(texts) not in shelves:
                     shelves[id(texts)] = self.build_index(model, texts)
-                hits = shelves[id(texts)].search(vector[None], item.get("best", TOP_K))[0]
+                hits = shelves[id(texts)].search(vector[None], item.get("top_k", TOP_K))[0]
                 answers.append(_search_prediction(hits, extra))
             else:
                 answers.append(Prediction(vector.tolist(), extra=extra))
@@ -238,7 +238,7 @@ class Embed(Task):
         found = self.embed_texts(model, queries)
         hits = index.search(found.vectors, top_k)
         return [
-            _search_prediction(some, {"cut": True} if cut else {})
+            _search_prediction(some, {"truncated": True} if cut else {})
             for some, cut in zip(hits, found.truncated, strict=True)
         ]
 
@@ -306,7 +306,7 @@ class Embed(Task):
 
     def example_row(self, sample: Pair, prediction: Prediction) -> dict[str, str]:
         rank = str(prediction.extra["rank"])
-        return {"source": sample.source, "answer": str(prediction.value), "reference": sample.target, "rank": rank}
+        return {"source": sample.source, "prediction": str(prediction.value), "reference": sample.target, "rank": rank}
 
 
 def _text_ids(firsts: Sequence[np.ndarray], seconds: Sequence[np.ndarray]) -> np.ndarray:
@@ -339,8 +339,8 @@ def _with_global_token(batch: Batch, config: Any) -> Batch:
 def _query_text(item: Any) -> Any:
     if not isinstance(item, Mapping):
         return item
-    if not {"query", "among"} <= item.keys() <= {"query", "among", "best"}:
-        raise RegardError('a text is wanted, or {"query": "…", "among": ["…", "…"]}, perhaps with "best": 5.')
+    if not {"query", "corpus"} <= item.keys() <= {"query", "corpus", "top_k"}:
+        raise RegardError('a text is wanted, or {"query": "…", "corpus": ["…", "…"]}, perhaps with "top_k": 5.')
     return item["query"]
 
 

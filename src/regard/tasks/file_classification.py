@@ -139,4 +139,4 @@ class ClassificationMixin(FileSampleTask):
         said = predicted_labels(prediction)
         sure = ", ".join(f"{prediction.extra['probabilities'][label]:.3f}" for label in said)
         given = {self.fields[0]: sample_location(sample)}
-        return {**given, "answer": ", ".join(said), "reference": sample.label, "probability": sure}
+        return {**given, "prediction": ", ".join(said), "reference": sample.label, "probability": sure}

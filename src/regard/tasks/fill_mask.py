@@ -42,7 +42,7 @@ def mask_token(text: TextTokenizer) -> str:
 
 
 def fill_masks(model: ModelProtocol, inputs: Sequence[str]) -> list[Prediction]:
-    """Of each text its likeliest words in the gaps, each by itself; `extra["gaps"]` has the best few of each gap."""
+    """Of each text its likeliest words in the gaps, each by itself; `extra["masks"]` has the best few of each gap."""
     text, config = model.require_tokenizer(), model.config
     gap = mask_token(text)
     asked = [item.replace(MASK, gap) for item in inputs]
@@ -72,7 +72,7 @@ def fill_masks(model: ModelProtocol, inputs: Sequence[str]) -> list[Prediction]:
             mine = (at[:, 0] == number).cpu()
             answers[row] = _make_prediction(text, asked[row], rows[row], tokens[mine.numpy()], sure.cpu()[mine].numpy())
             if states.act_steps is not None:
-                answers[row].extra["steps"] = states.act_steps[number, : len(rows[row])].tolist()
+                answers[row].extra["act_steps"] = states.act_steps[number, : len(rows[row])].tolist()
     return answers
 
 
@@ -96,7 +96,7 @@ def _make_prediction(
         # what goes on with a word stands close to it
         said = (said if starts[places[number]] else said.rstrip()) + gaps[number][0]["word"] + part
     scores = tuple(float(chance) for chance in sure[:, 0])
-    return Prediction(said, scores, tuple(text.display_tokens(filled[places].tolist())), {"gaps": gaps})
+    return Prediction(said, scores, tuple(text.display_tokens(filled[places].tolist())), {"masks": gaps})
 
 
 def token_word(text: TextTokenizer, token: int) -> str:

@@ -38,7 +38,7 @@ class ImageClassification(ClassificationMixin, ImageTask):
     description = "Image classification, single- or multi-label."
     columns = ("image", "label")
     default_model = "vit-tiny"
-    fields = ("picture", "label")
+    fields = ("image", "label")
     settings_used = (
         *ImageTask.settings_used,
         *IMAGE_AUGMENT_SETTINGS,

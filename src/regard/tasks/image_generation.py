@@ -148,9 +148,9 @@ class ImageGeneration(ImageTask):
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
         """An input is a picture (an array, Pillow's, or the path of a file), of which the upper half is given;
-        {"picture": …, "rows": 20} says how much of it; None asks for a picture from nothing.
+        {"image": …, "rows": 20} says how much of it; None asks for a picture from nothing.
 
-        `extra["pictures"]` are arrays (size, size, 3), the likeliest first."""
+        `extra["images"]` are arrays (size, size, 3), the likeliest first."""
         _check_decode(decode)
         palette, config = require_palette(model), model.config
         begun = [_parse_prompt(item, palette) for item in inputs]
@@ -179,7 +179,7 @@ class ImageGeneration(ImageTask):
         value = f"a picture of {size} x {size} pixels"
         if begun.image is not None:
             value = f"the lower {size - begun.rows} of {size} rows of a picture"
-        extra = {"pictures": pictures, "given": begun.image, "rows": begun.rows, "bits_per_pixel": bits}
+        extra = {"images": pictures, "given": begun.image, "rows": begun.rows, "bits_per_pixel": bits}
         return Prediction(value, tuple(option.score for option in options), (), extra)
 
     def fast_decode(self, decode: DecodeSettings) -> DecodeSettings:
@@ -195,7 +195,7 @@ class ImageGeneration(ImageTask):
         max_samples: int | None = None,
     ) -> EvalResult:
         """Bits that the colour of a pixel takes, and some pictures: halves that are gone on with and, when all is scored, as
-        many from nothing (`extra["whole"]`)."""
+        many from nothing (`extra["unconditional"]`)."""
         palette, colours = require_palette(model), encoded.fields["colors"]
         # from all over the data: those of a folder stand class by class
         count = min(MAX_FIGURE_SAMPLES, len(encoded))
@@ -203,11 +203,11 @@ class ImageGeneration(ImageTask):
         shown = [palette.decode(colours[number]) for number in chosen]
         answers = self.predict(model, shown, decode)
         for answer, number in zip(answers, chosen, strict=True):
-            answer.extra["of"] = sample_location(encoded.samples[number]) if encoded.samples else ""
+            answer.extra["source"] = sample_location(encoded.samples[number]) if encoded.samples else ""
         if max_samples is None:
             whole = self.predict(model, [None] * len(shown), replace(decode, num_return_sequences=1), first=len(shown))
             for answer, drawn in zip(answers, whole, strict=True):
-                answer.extra["whole"] = drawn.extra["pictures"][0]
+                answer.extra["unconditional"] = drawn.extra["images"][0]
         return {"bits_per_pixel": round(sums.mean / math.log(2), 4)}, answers
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
@@ -220,7 +220,7 @@ class ImageGeneration(ImageTask):
         halves = [answer for answer in predictions if answer.extra["given"] is not None]
         if halves:
             made.append(draw_completions(halves, folder / "completions.png").name)
-        whole = [answer.extra["whole"] for answer in predictions if "whole" in answer.extra]
+        whole = [answer.extra["unconditional"] for answer in predictions if "unconditional" in answer.extra]
         if whole:
             title = "Drawn from nothing"
             made.append(draw_contact_sheet(image_rows([*map(LabeledImage, whole)]), folder / "drawn.png", title).name)
@@ -228,11 +228,11 @@ class ImageGeneration(ImageTask):
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
         """Each picture pixel by pixel, and of a completion the sheet with what was given."""
-        many = len(prediction.extra["pictures"])
+        many = len(prediction.extra["images"])
         names = [f"{name}.drawn.png" if many == 1 else f"{name}.drawn-{n}.png" for n in range(1, many + 1)]
         found = {
-            f"picture {n}" if many > 1 else "picture": str(save_image(picture, folder / file))
-            for n, (picture, file) in enumerate(zip(prediction.extra["pictures"], names, strict=True), 1)
+            f"picture {n}" if many > 1 else "image": str(save_image(picture, folder / file))
+            for n, (picture, file) in enumerate(zip(prediction.extra["images"], names, strict=True), 1)
         }
         if prediction.extra["given"] is not None:
             found["sheet"] = str(draw_completions([prediction], folder / f"{name}.completed.png"))
@@ -244,19 +244,19 @@ class ImageGeneration(ImageTask):
 
     def example_row(self, sample: ImageSample, prediction: Prediction) -> dict[str, str]:
         bits = prediction.extra["bits_per_pixel"][0]
-        where = prediction.extra.get("of") or sample_location(sample)
-        return {"picture": where, "drawn": str(prediction.value), "bits a pixel": f"{bits:.3f}"}
+        where = prediction.extra.get("source") or sample_location(sample)
+        return {"image": where, "prediction": str(prediction.value), "bits_per_pixel": f"{bits:.3f}"}
 
 
 def draw_completions(predictions: Sequence[Prediction], path: Path, title: str = "The lower part is drawn") -> Path:
     """A row for each answer: what was given, what was drawn, and the picture as it was."""
-    most = max(len(answer.extra["pictures"]) for answer in predictions)
+    most = max(len(answer.extra["images"]) for answer in predictions)
     lines = []
     for answer in predictions:
-        truth, rows, drawn = answer.extra["given"], answer.extra["rows"], answer.extra["pictures"]
+        truth, rows, drawn = answer.extra["given"], answer.extra["rows"], answer.extra["images"]
         blank = [np.full_like(truth, 255)] * (most - len(drawn))
         lines.append(SheetRow([LabeledImage(picture) for picture in (blank_below(truth, rows), *drawn, *blank, truth)]))
-    heads = ["given", *(["drawn"] if most == 1 else [f"drawn {i + 1}" for i in range(most)]), "as it was"]
+    heads = ["given", *(["prediction"] if most == 1 else [f"drawn {i + 1}" for i in range(most)]), "as it was"]
     return draw_contact_sheet(lines, path, title, column_titles=heads)
 
 
@@ -283,11 +283,11 @@ def _parse_prompt(item: Any, palette: Palette) -> ImagePrompt:
     size = palette.side
     rows = size // 2
     if isinstance(item, Mapping):
-        if strange := set(item) - {"picture", "rows"}:
+        if strange := set(item) - {"image", "rows"}:
             raise RegardError(f"'{strange.pop()}' is not known of a picture: there is picture, rows.")
-        rows, item = item.get("rows", rows), item.get("picture")
+        rows, item = item.get("rows", rows), item.get("image")
         if item is None or not isinstance(rows, int) or not 0 <= rows <= size:
-            raise RegardError(f"of a picture 0 to {size} rows are given: {{'picture': …, 'rows': {size // 2}}}.")
+            raise RegardError(f"of a picture 0 to {size} rows are given: {{'image': …, 'rows': {size // 2}}}.")
     return ImagePrompt(palette.prepare(load_image(item)), rows)
 
 

@@ -86,7 +86,7 @@ class ImageTask(FileSampleTask):
     usage = "picture.jpg"
     suffixes = IMAGE_SUFFIXES
     processor_files: ClassVar[tuple[str, ...]] = ("preprocessor_config.json",)
-    fields: ClassVar[tuple[str, ...]] = ("picture",)
+    fields: ClassVar[tuple[str, ...]] = ("image",)
     settings_used: ClassVar[tuple[str, ...]] = ("train.batch_size",)
 
     # -- samples
@@ -158,9 +158,9 @@ class ImageTask(FileSampleTask):
 
     def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         """The album is opened here, before workers are made: so they share it."""
-        if ("picture", True) not in encoded.batch_context.caches:
+        if ("image", True) not in encoded.batch_context.caches:
             height, width = encoded.batch_context.train_pixels.size
-            encoded.batch_context.caches["picture", True] = ImageCache(len(encoded), (height, width, 3))
+            encoded.batch_context.caches["image", True] = ImageCache(len(encoded), (height, width, 3))
         return Uniform(len(encoded), tokens, seed)
 
     def eval_batch_size(self, context: Any) -> int:
@@ -179,13 +179,13 @@ class ImageTask(FileSampleTask):
         how: ImageBatchContext = encoded.batch_context
         learnt = rows.ndim == 2
         pixels = how.train_pixels if learnt else how.pixels
-        numbers, side = sample_ids(rows), encoded.fields["picture"]
+        numbers, side = sample_ids(rows), encoded.fields["image"]
 
         def read(number: int) -> np.ndarray:
             # what is scored is decoded as what is asked; to learn from, a file may be decoded smaller, which is other pixels
             return pixels.prepare(read_image(decode_source(side[number]), pixels.min_side if learnt else 0))
 
-        found = self.load_cached(encoded, "picture", numbers, read, learnt, (*pixels.size, 3))
+        found = self.load_cached(encoded, "image", numbers, read, learnt, (*pixels.size, 3))
         x = torch.from_numpy(np.stack(found)).permute(0, 3, 1, 2).contiguous()
         if not learnt or how.augment.is_identity:
             return x, None

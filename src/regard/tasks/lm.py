@@ -229,11 +229,11 @@ class LanguageModeling(Task):
         why = [finish_reason(option, given, model.config) for option in options]
         extra = {
             "prompt": prompt,
-            "ids": list(best.tokens),
-            "why": why[0],
-            "log_probabilities": np.round(best.log_probs, 6).tolist(),
+            "token_ids": list(best.tokens),
+            "finish_reason": why[0],
+            "logprobs": np.round(best.log_probs, 6).tolist(),
             "alternatives": [
-                {"value": value, "score": option.score, "why": because}
+                {"value": value, "score": option.score, "finish_reason": because}
                 for value, option, because in zip(values, options, why, strict=True)
             ],
         }
@@ -275,8 +275,7 @@ class LanguageModeling(Task):
         chances = torch.tensor(sums, dtype=torch.float64).softmax(0).tolist()
         order = sorted(range(len(choices)), key=lambda i: -sums[i])
         listed = [
-            {"value": choices[i], "probability": chances[i], "log_probability": sums[i], "tokens": counts[i]}
-            for i in order
+            {"value": choices[i], "probability": chances[i], "logprob": sums[i], "tokens": counts[i]} for i in order
         ]
         return Prediction(
             choices[order[0]], tuple(chances[i] for i in order), (), {"prompt": prompt, "choices": listed}
@@ -318,7 +317,7 @@ class LanguageModeling(Task):
         return f"{source}{prediction.value}"
 
     def example_row(self, sample: Passage, prediction: Prediction) -> dict[str, str]:
-        return {"text": str(prediction.extra.get("prompt", "")), "goes on": str(prediction.value)}
+        return {"text": str(prediction.extra.get("prompt", "")), "prediction": str(prediction.value)}
 
     def format_example(self, sample: Passage, prediction: Prediction) -> str:
         lines = f"{prediction.extra.get('prompt', '')}▸{prediction.value}".splitlines()

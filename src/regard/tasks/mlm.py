@@ -238,18 +238,18 @@ class MaskedLM(Task):
                 measured += self._batch_scores(model, batch.to(model.device))
         loss, hits, words, right, many = measured.tolist()
         scores: dict[str, float | str] = {
-            "word_loss": round(loss / max(words, 1), 4),
+            "mlm_loss": round(loss / max(words, 1), 4),
             "perplexity": round(_safe_exp(loss / max(words, 1)), 2),
             "accuracy": round(100 * hits / max(words, 1), 2),
         }
         if many or uses_nsp(model.config):
-            scores["follows_accuracy"] = round(100 * right / many, 2) if many else NSP_NOT_MEASURED
+            scores["nsp_accuracy"] = round(100 * right / many, 2) if many else NSP_NOT_MEASURED
         clean = DETOKENIZERS[data.detokenize]
         shown = [_mask_words(clean(sample.text), model) for sample in encoded.samples[:SHOWN]]
         said = iter(fill_masks(model, [asked for asked, right in shown if right]))
-        answers = [next(said) if right else Prediction(asked, extra={"gaps": []}) for asked, right in shown]
+        answers = [next(said) if right else Prediction(asked, extra={"masks": []}) for asked, right in shown]
         return scores, [
-            replace(answer, extra={**answer.extra, "asked": asked, "right": right})
+            replace(answer, extra={**answer.extra, "masked_text": asked, "references": right})
             for answer, (asked, right) in zip(answers, shown, strict=True)
         ]
 
@@ -267,32 +267,32 @@ class MaskedLM(Task):
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
         words = f"of hidden words perplexity {scores['perplexity']:8.2f}, {scores['accuracy']:5.2f} % found"
-        follows = scores.get("follows_accuracy")
+        follows = scores.get("nsp_accuracy")
         if isinstance(follows, str):
             return f"{words}  pairs told apart: {follows}"
         return words if follows is None else f"{words}  {follows:5.2f} % of pairs told apart (50 by chance)"
 
     def format_prediction(self, source: str, prediction: Prediction) -> str:
         """The text as it was filled, and a row of words for each gap."""
-        if not prediction.extra["gaps"]:
+        if not prediction.extra["masks"]:
             return str(prediction.value)
         rows = [
             {"gap": number, "words": format_candidates(gap)}
-            for number, gap in enumerate(prediction.extra["gaps"], start=1)
+            for number, gap in enumerate(prediction.extra["masks"], start=1)
         ]
         return f"{prediction.value}\n{markdown_table(rows)}"
 
     def example_row(self, sample: Passage, prediction: Prediction) -> dict[str, str]:
-        words = [gap[0]["word"] for gap in prediction.extra["gaps"]]
+        words = [gap[0]["word"] for gap in prediction.extra["masks"]]
         return {
-            "text": str(prediction.extra.get("asked", "")),
-            "says": ", ".join(words),
-            "hidden": ", ".join(prediction.extra.get("right", ())),
+            "text": str(prediction.extra.get("masked_text", "")),
+            "prediction": ", ".join(words),
+            "reference": ", ".join(prediction.extra.get("references", ())),
         }
 
     def format_example(self, sample: Passage, prediction: Prediction) -> str:
-        lines = [f"    {' '.join(str(prediction.extra['asked']).split())}\n"]
-        for right, gap in zip(prediction.extra["right"], prediction.extra["gaps"], strict=True):
+        lines = [f"    {' '.join(str(prediction.extra['masked_text']).split())}\n"]
+        for right, gap in zip(prediction.extra["references"], prediction.extra["masks"], strict=True):
             lines.append(f"    {right}: {format_candidates(gap)}\n")
         return "".join(lines)
 

@@ -169,7 +169,7 @@ class PointSegmentation(PointCloudTask):
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
         """Of each cloud the share of each class that is seen; `extra["classes"]` are those of all its points (N,), in the order
-        of the file, `extra["sure"]` their probabilities."""
+        of the file, `extra["probabilities"]` their probabilities."""
         points = model.require_point_processor()
         return [self._make_prediction(model, self.open_input(item, points), item) for item in inputs]
 
@@ -192,13 +192,15 @@ class PointSegmentation(PointCloudTask):
         labels = model.spec.labels
         said, sure = self.predict_points(model, cloud)
         found = class_fractions(said, labels)
-        known: dict[str, Any] = {"labels": labels, "numbers": class_pixel_values(labels, model.spec.head_options)}
+        known: dict[str, Any] = {"labels": labels, "class_values": class_pixel_values(labels, model.spec.head_options)}
         known["up"] = model.require_point_processor().up
         source = item if isinstance(item, str) else ""
         known["file"] = Path(source).name
         if cloud.labels is not None and (right := point_label_ids_or_none(cloud, source, labels)) is not None:
-            known["right"] = right
-        return Prediction(found, tuple(found.values()), (), {"classes": said, "sure": sure, "cloud": cloud, **known})
+            known["reference"] = right
+        return Prediction(
+            found, tuple(found.values()), (), {"classes": said, "probabilities": sure, "cloud": cloud, **known}
+        )
 
     def evaluate(
         self,
@@ -220,7 +222,7 @@ class PointSegmentation(PointCloudTask):
             right = self.point_labels(encoded, number, cloud)
             overlap.add(answer.extra["classes"], right)
             answers.append(
-                replace(answer, extra={**answer.extra, "right": right} if number < MAX_FIGURE_SAMPLES else {})
+                replace(answer, extra={**answer.extra, "reference": right} if number < MAX_FIGURE_SAMPLES else {})
             )
         return overlap.report(labels, count, max_samples is None, "point"), answers
 
@@ -242,14 +244,14 @@ class PointSegmentation(PointCloudTask):
         from regard.draw.class_colors import class_colors
         from regard.draw.point_cloud import write_cloud_page
 
-        labels, numbers, said = (prediction.extra[key] for key in ("labels", "numbers", "classes"))
+        labels, numbers, said = (prediction.extra[key] for key in ("labels", "class_values", "classes"))
         colours = np.array(class_colors(len(labels)), dtype=np.uint8)
         kept = folder / f"{name}.labelled.ply"
         plain = numbers.tolist() == list(range(len(labels)))
         write_ply(kept, prediction.extra["cloud"], numbers[said], colours[said], labels if plain else ())
         facts, overlap = {}, SegmentationMetrics(len(labels), IGNORE)
-        if "right" in prediction.extra:
-            overlap.add(said, prediction.extra["right"])
+        if "reference" in prediction.extra:
+            overlap.add(said, prediction.extra["reference"])
             facts = {
                 "point accuracy": f"{100 * overlap.accuracy():.1f} %",
                 "mean overlap": f"{100 * overlap.mean_iou():.1f} %",
@@ -269,7 +271,7 @@ class PointSegmentation(PointCloudTask):
         return format_fractions(source, prediction)
 
     def example_row(self, sample: CloudSample, prediction: Prediction) -> dict[str, str]:
-        return {"cloud": sample_location(sample), "answer": format_top_fractions(prediction)}
+        return {"cloud": sample_location(sample), "prediction": format_top_fractions(prediction)}
 
 
 PAGE_NOTE = "What each point of the cloud was taken for. Point at one to see how sure that is."
@@ -280,7 +282,8 @@ def _figure_data(found: Mapping[str, Any], name: str) -> Any:
 
     cloud: PointCloud = found["cloud"]
     return PredictedCloud(
-        cloud.coordinates, found["classes"], tuple(found["labels"]), found["sure"], found.get("right"), cloud.colors, name,
+        cloud.coordinates, found["classes"], tuple(found["labels"]), found["probabilities"], found.get("reference"),
+        cloud.colors, name,
         found["up"], tuple(map(float, cloud.origin)),
     )  # fmt: skip
 

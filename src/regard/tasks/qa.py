@@ -183,7 +183,7 @@ class QuestionAnswering(TokenHeadTask):
         """Shares of 100 by SQuAD's rules; where contexts may not say, with the threshold that would have been best."""
         answers = self._predictions(model, encoded, decode, max_samples)
         said = [str(answer.extra["answers"][0]["value"]) for answer in answers]
-        doubts = [float(answer.extra["doubt"]) for answer in answers]
+        doubts = [float(answer.extra["null_score_diff"]) for answer in answers]
         threshold = no_answer_threshold(model, decode)
         found = squad_scores(
             encoded.samples[:max_samples], said, None if threshold is None else doubts, threshold or 0.0
@@ -193,7 +193,7 @@ class QuestionAnswering(TokenHeadTask):
         }
         scores["samples"] = len(answers)
         if max_samples is None:
-            scores["each"] = question_word_table(encoded.samples, answers)
+            scores["per_class"] = question_word_table(encoded.samples, answers)
         return scores, answers
 
     def save_figures(self, folder: Path, samples: Sequence[QASample], predictions: Sequence[Prediction]) -> list[str]:
@@ -208,7 +208,7 @@ class QuestionAnswering(TokenHeadTask):
     def example_row(self, sample: QASample, prediction: Prediction) -> dict[str, str]:
         return {
             "question": sample.question,
-            "answer": str(prediction.value) or "(nothing)",
+            "prediction": str(prediction.value) or "(nothing)",
             "reference": " | ".join(dict.fromkeys(sample.answers)) or "(nothing)",
             "probability": f"{prediction.score[0]:.3f}",
         }
@@ -285,7 +285,7 @@ def _make_prediction(
         {"value": sample.context[first:last], "start": first, "end": last, "probability": float(chance)}
         for (first, last), chance in zip(order, chances, strict=False)
     ] or [{"value": "", "start": 0, "end": 0, "probability": 0.0}]
-    extra: dict[str, Any] = {"question": sample.question, "doubt": doubt}
+    extra: dict[str, Any] = {"question": sample.question, "null_score_diff": doubt}
     extra["answers"] = listed[:MAX_LISTED]
     if threshold is not None and doubt > threshold:
         return Prediction("", (float(chances[-1]),), (), extra)

@@ -138,7 +138,7 @@ class Segment(DensePredictionTask):
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
         """Of each picture the share of each class that is seen; `extra["mask"]` is the map itself, as bytes, at the size of the
-        file; `extra["picture"]` is smaller where not all of that is decoded."""
+        file; `extra["image"]` is smaller where not all of that is decoded."""
         return [
             self._make_prediction(model, picture, said)
             for picture, said in self.predict_maps(model, map(load_image_and_size, inputs))
@@ -160,8 +160,8 @@ class Segment(DensePredictionTask):
     def _make_prediction(self, model: ModelProtocol, picture: np.ndarray, mask: np.ndarray) -> Prediction:
         labels = model.spec.labels
         found = class_fractions(mask, labels)
-        known = {"labels": labels, "numbers": class_pixel_values(labels, model.spec.head_options)}
-        return Prediction(found, tuple(found.values()), (), {"mask": mask, "picture": picture, **known})
+        known = {"labels": labels, "class_values": class_pixel_values(labels, model.spec.head_options)}
+        return Prediction(found, tuple(found.values()), (), {"mask": mask, "image": picture, **known})
 
     def evaluate(
         self,
@@ -181,7 +181,7 @@ class Segment(DensePredictionTask):
             answer = self._make_prediction(model, picture, said)
             overlap.add(answer.extra["mask"], right)
             answers.append(
-                replace(answer, extra={**answer.extra, "right": right} if len(answers) < MAX_FIGURE_SAMPLES else {})
+                replace(answer, extra={**answer.extra, "reference": right} if len(answers) < MAX_FIGURE_SAMPLES else {})
             )
         return overlap.report(labels, count, max_samples is None), answers
 
@@ -193,12 +193,12 @@ class Segment(DensePredictionTask):
         shown = [
             (sample, answer.extra)
             for sample, answer in zip(samples, predictions, strict=False)
-            if "right" in answer.extra
+            if "reference" in answer.extra
         ]
         if not shown:
             return []
         rows = [
-            SegmentationSample(one["picture"], one["mask"], one["right"], Path(of.source).name) for of, one in shown
+            SegmentationSample(one["image"], one["mask"], one["reference"], Path(of.source).name) for of, one in shown
         ]
         return [draw_segmentations(rows, shown[0][1]["labels"], folder / "masks.png", ignore_index=VOID).name]
 
@@ -212,22 +212,22 @@ class Segment(DensePredictionTask):
 
         mask, labels = prediction.extra["mask"], prediction.extra["labels"]
         seen = draw_segmentations(
-            [SegmentationSample(prediction.extra["picture"], mask, name=name)], labels, folder / f"{name}.classes.png"
+            [SegmentationSample(prediction.extra["image"], mask, name=name)], labels, folder / f"{name}.classes.png"
         )
-        numbers = prediction.extra["numbers"]
+        numbers = prediction.extra["class_values"]
         image = Image.fromarray(numbers[mask])
         if numbers.dtype == np.uint8:  # a palette gives numbers their colours
             colours = np.zeros((int(numbers.max()) + 1, 3), np.uint8)
             colours[numbers] = class_colors(len(labels))
             image.putpalette(colours.ravel().tolist())
         kept = write_atomic(folder / f"{name}.mask.png", lambda to: image.save(to, format="PNG"))
-        return {"picture": str(seen), "mask": str(kept)}
+        return {"image": str(seen), "mask": str(kept)}
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
         return format_fractions(source, prediction)
 
     def example_row(self, sample: ImageSample, prediction: Prediction) -> dict[str, str]:
-        return {"picture": sample.source, "answer": format_top_fractions(prediction)}
+        return {"image": sample.source, "prediction": format_top_fractions(prediction)}
 
 
 VOID_VALUES = frozenset((255, 65535))

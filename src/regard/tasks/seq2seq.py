@@ -31,9 +31,9 @@ def text_prediction(text: TextTokenizer, hypotheses: Sequence[Hypothesis]) -> Pr
     values = text.decode([option.tokens for option in hypotheses])
     best = hypotheses[0]
     extra = {
-        "ids": list(best.tokens),
-        "ended": best.has_eos,
-        "log_probabilities": [round(value, 6) for value in best.log_probs],
+        "token_ids": list(best.tokens),
+        "finish_reason": "eos" if best.has_eos else "length",
+        "logprobs": [round(value, 6) for value in best.log_probs],
         "alternatives": [
             {"value": value, "score": option.score} for value, option in zip(values, hypotheses, strict=True)
         ],

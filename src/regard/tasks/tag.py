@@ -177,7 +177,7 @@ class Tag(TokenHeadTask):
         scores = {"f1": scores["accuracy"], **scores} if plain else scores
         scores["samples"] = len(answers)
         if max_samples is None:
-            scores["each"] = found.table()
+            scores["per_class"] = found.table()
         return scores, answers
 
     def save_figures(
@@ -197,7 +197,7 @@ class Tag(TokenHeadTask):
     def example_row(self, sample: TaggedSentence, prediction: Prediction) -> dict[str, str]:
         spells = "entities" in prediction.extra
         return {
-            "answer": _format_tags(sample.words, prediction.value, spells),
+            "prediction": _format_tags(sample.words, prediction.value, spells),
             "reference": _format_tags(sample.words, sample.tags, spells),
         }
 

@@ -165,7 +165,7 @@ class Translate(Task):
             for number, (i, options) in enumerate(zip(rows, found, strict=True)):
                 answers[i] = text_prediction(text, options)
                 if steps is not None:
-                    answers[i].extra["steps"] = steps[number][: lengths[i]]
+                    answers[i].extra["act_steps"] = steps[number][: lengths[i]]
         return answers
 
     def evaluate(
@@ -188,17 +188,17 @@ class Translate(Task):
         scores: dict[str, float | str] = {
             "bleu": round(bleu.corpus_score(said, [meant]).score, 2),
             "chrf": round(CHRF().corpus_score(said, [meant]).score, 2),
-            "exact": round(100 * sum(a == b for a, b in zip(said, meant, strict=True)) / len(meant), 2),
-            "sentences": len(meant),
+            "exact_match": round(100 * sum(a == b for a, b in zip(said, meant, strict=True)) / len(meant), 2),
+            "samples": len(meant),
             "signature": str(bleu.get_signature()),
         }
         return scores, answers
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
-        return f"{super().format_scores(scores)}  (greedy, {scores['sentences']:,} sentences)"
+        return f"{super().format_scores(scores)}  (greedy, {scores['samples']:,} sentences)"
 
     def example_row(self, sample: Pair, prediction: Prediction) -> dict[str, str]:
-        return {"source": sample.source, "answer": str(prediction.value), "reference": sample.target}
+        return {"source": sample.source, "prediction": str(prediction.value), "reference": sample.target}
 
     def format_example(self, sample: Pair, prediction: Prediction) -> str:
         return f"    {sample.source}\n    → {prediction.value}\n    = {sample.target}\n"

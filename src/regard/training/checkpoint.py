@@ -31,7 +31,7 @@ class Checkpoint:
     metadata: dict[str, Any]
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """`{"model": …, "optimiser": …, "average": …}` by name."""
+        """`{"model": …, "optimizer": …, "average": …}` by name."""
         grouped: dict[str, dict[str, Tensor]] = {}
         for name, tensor in read_safetensors(self.path / "state.safetensors").items():
             group, _, rest = name.partition(":")

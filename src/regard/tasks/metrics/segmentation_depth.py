@@ -59,7 +59,7 @@ class SegmentationMetrics:
         scores: dict[str, float | str] = {name: round(100 * value, 2) for name, value in self.scores(unit).items()}
         scores["samples"] = count
         each = [{"class": n, "IoU": "" if v is None else f"{100 * v:.2f}"} for n, v in self.iou_by_name(labels).items()]
-        return scores | ({"each": markdown_table(each)} if with_classes else {})
+        return scores | ({"per_class": markdown_table(each)} if with_classes else {})
 
     def iou_by_name(self, names: Sequence[str]) -> dict[str, float | None]:
         """The overlap of each class by its name."""

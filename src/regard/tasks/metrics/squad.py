@@ -90,7 +90,7 @@ def squad_scores(
         if of.any():
             told |= {f"{name}_{key}": value for key, value in _mean_scores(*(part[of] for part in believed)).items()}
     if no_answer_scores is not None:
-        for key, scores in zip(("exact", "f1"), raw, strict=True):
+        for key, scores in zip(("exact_match", "f1"), raw, strict=True):
             best, where = best_threshold(scores, no_answer_scores, possible)
             told |= {f"best_{key}": 100 * best, f"best_{key}_threshold": where}
     return told
@@ -185,7 +185,7 @@ def _best_over_references(
 
 
 def _mean_scores(exact: FloatArray, f1: FloatArray) -> dict[str, float]:
-    return {"exact": 100 * float(exact.mean()), "f1": 100 * float(f1.mean())}
+    return {"exact_match": 100 * float(exact.mean()), "f1": 100 * float(f1.mean())}
 
 
 def _check_lengths(spans: Sequence[QASample], said: Sequence[str], doubts: Sequence[float] | None) -> None:
