@@ -65,11 +65,11 @@ def check(
     if task not in TEXT_CHECKS and task not in IMAGE_CHECKS:
         raise UnknownNameError("task", task, [*TEXT_CHECKS, *IMAGE_CHECKS], TASK_ADVICE)
     if not data:
-        raise SettingError("No data given. Add --data FILES.")
+        raise SettingError("No data given. Pass files with --data.")
     said = collect_overrides(settings)
     for named in (f"{group}.{key}" for group, values in said.items() for key in values):
         if not named.startswith("data."):
-            raise SettingError(f"'regard check' only accepts data.* settings, got {named}.")
+            raise SettingError(f"'regard check' only accepts data.* settings, not {named}.")
     made = override(DataSettings(), said.get("data", {}), "data.")
     picture = None if out is None else _figure_path(Path(out))
     with _progress() as advance:
@@ -93,7 +93,7 @@ def check(
             )
         )
     if not drawn:
-        print(f"note: {out} was not written: the data has neither lengths nor classes to plot.", file=sys.stderr)
+        print(f"note: no chart written to {out}: this data has no lengths or classes to plot.", file=sys.stderr)
     return replace(report, figures=tuple(map(str, drawn)))
 
 
@@ -120,5 +120,5 @@ def _progress() -> Iterator[ProgressCallback]:
         return
     from rich.console import Console
 
-    with Console(stderr=True).status("reading") as status:
-        yield lambda what, rows: status.update(f"{what}: {rows:,} rows")
+    with Console(stderr=True).status("reading data") as status:
+        yield lambda what, rows: status.update(f"{what}: {rows:,} samples")

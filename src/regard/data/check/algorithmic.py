@@ -51,7 +51,7 @@ def check_algorithmic(
 
 
 def _generate(entry: str, advance: ProgressCallback) -> list[AlgorithmicQuestion]:
-    advance(entry, 0)
+    advance(f"generating {entry}", 0)
     return list(generate_questions(entry))
 
 
@@ -65,8 +65,8 @@ def _length_findings(train: Sequence[AlgorithmicQuestion], longest: int) -> list
     over = [q for q, sizes in zip(train, _token_counts(train), strict=True) if sizes.max() > longest]
     if not over:
         return []
-    what = f"questions with more than data.max_length={longest:,} tokens on a side"
-    advice = "Training skips them. Make them shorter, or raise data.max_length."
+    what = f"questions with a side longer than data.max_length={longest:,} tokens"
+    advice = "Training skips these questions. Generate shorter questions, or raise data.max_length."
     return [Finding("warning", "long", what, len(over), len(over) / len(train), _locations(over), advice)]
 
 
@@ -75,7 +75,8 @@ def _leak_findings(train: Sequence[AlgorithmicQuestion], judged: Sequence[Algori
     shared = [question for question in judged if question.source in known]
     if not shared:
         return []
-    what, advice = "validation: questions that are also trained on", "Give both the same seed, which keeps them apart."
+    what = "validation: questions also present in the training data"
+    advice = "Use the training seed and part=valid for validation: splits with the same seed do not overlap."
     return [Finding("error", "leak", what, len(shared), len(shared) / len(judged), _locations(shared), advice)]
 
 

@@ -44,6 +44,7 @@ from regard.data.check.pair_survey import ProgressCallback, hash_text, no_progre
 from regard.data.check.pairs import (
     COMMON_FINDINGS,
     HIGH_FRACTION,
+    LEAK_ADVICE,
     TOKEN_ESTIMATE_NOTE,
     FindingSpecs,
     LeakSpecs,
@@ -66,18 +67,20 @@ Columns = Mapping[str, str] | None
 
 _FINDINGS: FindingSpecs = {
     **{kind: IMAGE_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header", "missing", "broken")},
-    "empty": ("rows without a picture, or with a blank caption", "They are skipped.", "warning", True),
+    "empty": ("rows without an image, or with an empty caption", "Training skips these rows.", "warning", True),
     **{kind: IMAGE_FINDINGS[kind] for kind in ("tiny", "stripe", "huge", "blank", "animated", "turned", "clear")},
     **{kind: COMMON_FINDINGS[kind] for kind in ("mojibake", "lost", "control", "markup")},
-    "again": ("pictures that have one caption twice", "Remove one, unless it is to count more.", "warning", False),
+    "again": (
+        "images with the same caption twice",
+        "Remove the duplicate, unless a higher weight is intended.",
+        "warning",
+        False,
+    ),
 }
 
 _LEAKS: LeakSpecs = (
-    ("leak", "pictures that are also trained on", "error", "Remove them from one of the two: the score would be too good."),
-    (
-        "leak", "pictures that are also trained on, with other captions", "error",
-        "Remove them from one of the two: the score would be too good.",
-    ),
+    ("leak", "images also present in the training data", "error", LEAK_ADVICE),
+    ("leak", "images also present in the training data, with other captions", "error", LEAK_ADVICE),
 )  # fmt: skip
 
 MAX_LENGTH_RATIO = 4
@@ -176,12 +179,12 @@ def check_captions(
 ) -> SizedReport:
     """Look at pictures and their captions, and at those of validation against them."""
     train, held = CaptionSurvey(expand_patterns(data), columns), CaptionSurvey(expand_patterns(valid), columns)
-    train.read(progress, "training pictures")
-    held.read(progress, "validation pictures")
+    train.read(progress, "training images")
+    held.read(progress, "validation images")
     findings: list[Finding] = []
     for name, survey in named_splits(train, held):
         findings += tally_findings(name, survey.tallies, survey.rows, _FINDINGS)
-        findings += [*mode_findings(name, survey), *sample_count_findings(name, "pictures", survey, bool(held.entries))]
+        findings += [*mode_findings(name, survey), *sample_count_findings(name, "images", survey, bool(held.entries))]
         findings += [
             *_duplicate_findings(name, survey),
             *_caption_findings(name, survey),
@@ -201,12 +204,12 @@ def check_captions(
 
 
 def _duplicate_findings(prefix: str, survey: CaptionSurvey) -> Iterable[Finding]:
-    findings, once = find_duplicates(prefix, "pictures", survey)
+    findings, once = find_duplicates(prefix, "images", survey)
     yield from findings
     others, said = find_conflicts(survey, once)
     if len(others):
-        what = f"{prefix}pictures that are there again under another name, with other captions"
-        advice = "Gather their captions under one: training and validation are divided by pictures."
+        what = f"{prefix}images repeated under another name, with other captions"
+        advice = "Collect all captions under one name: the validation split is made by image."
         yield sample_finding(survey, others, said, "warning", "scattered", what, advice)
 
 
@@ -228,17 +231,20 @@ def _caption_findings(prefix: str, survey: CaptionSurvey) -> Iterable[Finding]:
         return
     owner, said = survey.image_index, survey.caption_hashes
     each = np.bincount(owner, minlength=len(survey))
-    spread = {f"{many} of a picture": int(count) for many, count in enumerate(np.bincount(each)) if count}
-    yield Finding("note", "captions", f"{prefix}captions ({format_counts(spread)} times)", len(owner), 0.0)
+    spread = {
+        f"{many} caption{'' if many == 1 else 's'}": int(count) for many, count in enumerate(np.bincount(each)) if count
+    }
+    what = f"{prefix}captions (number of images with {format_counts(spread)})"
+    yield Finding("note", "captions", what, len(owner), 0.0)
     rare = sum(many == 1 for many in survey.word_counts.values())
-    what = f"{prefix}different words, of which {rare:,} occur once"
+    what = f"{prefix}different words ({rare:,} of the words occur once)"
     yield Finding("note", "words", what, len(survey.word_counts), 0.0)
     kinds, place = np.unique(said, return_inverse=True)
     pairs = np.unique(np.stack([place, owner], axis=1), axis=0)  # a picture that says it twice counts once
     shared = np.flatnonzero(np.bincount(pairs[:, 0], minlength=len(kinds))[place] > 1)
     if len(shared):
-        advice = "They say little about their pictures: short ones may, long ones seldom."
-        what = f"{prefix}captions that several pictures have, but for case and punctuation"
+        advice = "Shared captions are not specific to an image. Short captions are often shared, long captions rarely."
+        what = f"{prefix}captions shared by several images, ignoring case and punctuation"
         yield _CaptionSubset(survey, shared).finding("note", "warning", "shared", what, advice)
 
 
@@ -251,23 +257,23 @@ def _length_findings(prefix: str, survey: CaptionSurvey, longest: int) -> Iterab
         np.flatnonzero(mark) for mark in (words < 2, words > MAX_LENGTH_RATIO * max(usual, 5), tokens > longest)
     )
     if len(short) and usual >= 2:
-        advice = "A caption is a sentence. Are these classes? 'regard train classify' learns those."
+        advice = "Captions should be sentences. If the words are class names, use 'regard train classify'."
         yield _CaptionSubset(survey, short).finding(
             "warning", "error", "short", f"{prefix}captions of one word", advice
         )
     if len(odd):
-        what = f"{prefix}captions of more than {MAX_LENGTH_RATIO} times the usual length ({usual:.0f} words)"
-        advice = "See whether they belong there."
+        what = f"{prefix}captions longer than {MAX_LENGTH_RATIO} times the median ({usual:.0f} words)"
+        advice = "Check whether the captions are correct."
         yield _CaptionSubset(survey, odd).finding("warning", "warning", "odd", what, advice)
     if len(long):
-        what = f"{prefix}captions with more than data.max_length={longest:,} tokens, {TOKEN_ESTIMATE_NOTE}"
-        advice = "Training skips them, as it does those that are longer than model.max_length."
+        what = f"{prefix}captions longer than data.max_length={longest:,} tokens {TOKEN_ESTIMATE_NOTE}"
+        advice = "Training skips these captions, and captions longer than model.max_length."
         yield _CaptionSubset(survey, long).finding("warning", "warning", "long", what, advice)
 
 
 def _caption_leak_findings(train: CaptionSurvey, held: CaptionSurvey) -> Iterable[Finding]:
     known = np.flatnonzero(np.isin(held.caption_hashes, train.caption_hashes))
     if len(known):
-        what = "validation: captions that are also trained on, but for case and punctuation"
-        advice = "Short ones may occur twice. Are the pictures those of training, in another form?"
+        what = "validation: captions also present in the training data, ignoring case and punctuation"
+        advice = "Short captions may repeat by chance. Are validation images modified copies of training images?"
         yield _CaptionSubset(held, known).finding("note", "warning", "leak_caption", what, advice)

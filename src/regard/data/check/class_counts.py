@@ -37,8 +37,8 @@ class ClassCounts:
     def lines(self) -> list[str]:
         rows = self.rows()
         most = max((row[2] for row in rows), default=0.0) or 1.0
-        head = f"{self.title:26}{'':{BAR_WIDTH + 1}}{'training':>10}{'share':>9}"
-        lines = [head + (f"{'validation':>12}{'share':>9}" if self.valid else "")]
+        head = f"{self.title:26}{'':{BAR_WIDTH + 1}}{'training':>10}{'percent':>9}"
+        lines = [head + (f"{'validation':>12}{'percent':>9}" if self.valid else "")]
         for name, here, share, there, its in rows[:MAX_ROWS]:
             behind = f"{there:>12,}{format_percent(its):>9}" if self.valid else ""
             lines.append(

@@ -23,6 +23,8 @@ from regard.data.check.pair_survey import PairSurvey, ProgressCallback, no_progr
 from regard.data.check.pairs import (
     COMMON_FINDINGS,
     HIGH_FRACTION,
+    LEAK_ADVICE,
+    NEAR_LEAK_ADVICE,
     TOKEN_ESTIMATE_NOTE,
     LeakSpecs,
     count_files,
@@ -42,11 +44,11 @@ from regard.data.text.pairs import Pair
 from regard.data.text.tables import SkippedRow
 
 LEAKS: LeakSpecs = (
-    ("leak", "pairs that are also trained on", "error", "Remove them from one of the two: the score would be too good."),
-    ("leak_text", "first texts that are also trained on", "warning", "Better remove them from training."),
+    ("leak", "pairs also present in the training data", "error", LEAK_ADVICE),
+    ("leak_text", "first texts also present in the training data", "warning", NEAR_LEAK_ADVICE),
     (
-        "leak_near", "first texts that are also trained on but for case and punctuation", "warning",
-        "Better remove them from training.",
+        "leak_near", "first texts also present in the training data, ignoring case and punctuation", "warning",
+        NEAR_LEAK_ADVICE,
     ),
 )  # fmt: skip
 
@@ -85,7 +87,7 @@ def _copy_findings(prefix: str, survey: PairSurvey) -> Iterable[Finding]:
     if copies := len(survey.copies):
         yield sample_finding(
             survey, survey.copies, None, "error" if copies / survey.rows > HIGH_FRACTION else "warning", "copies",
-            f"{prefix}pairs of a text with itself", "They teach nothing: remove them.",
+            f"{prefix}pairs of two identical texts", "Remove the pairs: identical texts give no training signal.",
         )  # fmt: skip
 
 
@@ -96,6 +98,7 @@ def _length_findings(prefix: str, survey: PairSurvey, longest: int) -> Iterable[
         said = {int(n): f"about {tokens[n].max():,} tokens" for n in over[:MAX_LOCATIONS]}
         yield sample_finding(
             survey, over, said, "warning", "long",
-            f"{prefix}pairs with more than data.max_length={longest:,} tokens on a side, {TOKEN_ESTIMATE_NOTE}",
-            "Their beginnings are read, up to what the model reads. Split them, or raise data.max_length.",
+            f"{prefix}pairs with a text longer than data.max_length={longest:,} tokens {TOKEN_ESTIMATE_NOTE}",
+            "Texts are truncated at the end, to data.max_length and to the model's maximum length. "
+            "Split the texts, or raise data.max_length.",
         )  # fmt: skip

@@ -23,7 +23,10 @@ def check_documents(
     report = check_texts(data, valid, columns, settings, progress)
     if report.counts["documents"] != 1:
         return replace(report, task="mlm")
-    what = "document, from which nobody learns whether a text follows another (BERT)"
-    advice = "Give each document a file, or a row of JSONL or Parquet, of its own; or train with --set model.nsp=false"
+    what = "too few documents for next-sentence prediction (BERT), at least two required"
+    advice = (
+        "Save each document in a separate file, or in a separate row of JSONL or Parquet; "
+        "or train with --set model.nsp=false."
+    )
     single = Finding("warning", "single", what, 1, 0.0, (), advice)
     return replace(report, task="mlm", findings=(*report.findings, single))

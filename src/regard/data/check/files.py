@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.check.class_counts import ClassCounts, ClassReport
-from regard.data.check.findings import Finding
+from regard.data.check.findings import Finding, quantile_title
 from regard.data.check.labeled import MAX_CLASSES as MAX_COUNTED_CLASSES
 from regard.data.check.labeled import class_findings, unknown_class_findings
-from regard.data.check.pairs import LeakSpecs, named_splits
+from regard.data.check.pairs import LEAK_ADVICE, LeakSpecs, named_splits
 from regard.data.images.masks import ClassMap
 
 QUANTILES = {"least": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q99": 0.99, "most": 1.0}
@@ -23,8 +23,11 @@ MAX_CLASSES = 12
 
 def leak_specs(unit: str) -> LeakSpecs:
     return (
-        ("leak", f"{unit} that are also trained on", "error", "Remove them from one of the two: the score would be too good."),
-        ("leak_answer", f"{unit} that are also trained on, with another answer", "warning", "See which is right."),
+        ("leak", f"{unit} also present in the training data", "error", LEAK_ADVICE),
+        (
+            "leak_answer", f"{unit} also present in the training data, with different labels", "warning",
+            "Check which labels are correct.",
+        ),
     )  # fmt: skip
 
 
@@ -52,7 +55,7 @@ class SizedReport(ClassReport):
         text, rows = super().__str__(), self.size_quantiles()
         if not rows:
             return text
-        shown = "".join(f"{name[1:] + ' %' if name[0] == 'q' else name:>11}" for name in QUANTILES)
+        shown = "".join(f"{quantile_title(name):>11}" for name in QUANTILES)
         table = [
             f"{self.size_title:26}{shown}",
             *(f"{name:26}" + "".join(f"{_format_number(n):>11}" for n in row.values()) for name, row in rows.items()),
@@ -80,18 +83,18 @@ def part_class_findings(
     more = ", …" if len(most) > MAX_CLASSES else ""
     yield Finding("note", "classes", f"{prefix}classes ({shares}{more})", len(counts), 0.0)
     if sum(count > 0 for count in counts.values()) < 2:
-        what = f"{prefix}{unit} have one class only"
-        yield Finding("error", "one_class", what, 1, 0.0, (), "Nothing can be told apart.")
+        what, advice = f"{prefix}too few classes in the {unit}", "Segmentation needs at least two classes."
+        yield Finding("error", "one_class", what, 1, 0.0, (), advice)
     absent = [label for label, count in counts.items() if not count]
     if absent:
         listed = ", ".join([*absent[:MAX_CLASSES], *["…"] * (len(absent) > MAX_CLASSES)])
         what = f"{prefix}classes without samples: no {sample_unit} contains {listed}"
-        advice = "Nothing can be learnt of them." if not prefix else "Nothing is said about how well they are found."
+        advice = f"These classes cannot be {'evaluated' if prefix else 'trained'}."
         yield Finding("warning", "absent", what, len(absent), 0.0, (), advice)
 
 
 def void_finding(message: str, fraction: float) -> Finding:
-    advice = "Nothing is learnt there." if fraction > 0.5 else ""
+    advice = "Training ignores this part of the data." if fraction > 0.5 else ""
     return Finding(
         "warning" if fraction > 0.5 else "note", "void", f"{message}: {100 * fraction:.1f} %", 0, fraction, (), advice
     )

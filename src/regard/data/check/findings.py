@@ -114,11 +114,12 @@ class Report:
                 lines += [*_format_finding(finding), ""]
         if len(self.lengths.words):
             lines += [*_length_table(self.lengths), ""]
-        lines += [f"picture: {path}" for path in self.figures]
+        lines += [f"chart: {path}" for path in self.figures]
         many = {severity: len(self.by_severity(severity)) for severity in SEVERITIES}
-        verdict = "something must be fixed" if many["error"] else "nothing must be fixed"
-        found = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in many.items() if count)
-        return "\n".join([*lines, f"{verdict}: {found}" if found else f"{verdict}: no flaw was found"])
+        found = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in many.items() if count]
+        if found and not many["error"]:
+            found.insert(0, "no errors")
+        return "\n".join([*lines, f"Found {', '.join(found)}." if found else "No problems found."])
 
 
 def _format_finding(finding: Finding) -> list[str]:
@@ -134,6 +135,11 @@ def _format_finding(finding: Finding) -> list[str]:
 
 
 _QUANTILES = {"least": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q99": 0.99, "most": 1.0}
+
+
+def quantile_title(name: str) -> str:
+    """Column title of a quantile in a printed table."""
+    return {"least": "min", "most": "max"}.get(name, f"{name[1:]} %" if name[0] == "q" else name)
 
 
 def _display_name(name: str) -> str:
@@ -163,9 +169,7 @@ def _length_table(lengths: Lengths) -> list[str]:
     rows = _quantiles(lengths)
     wide = max(8, *(len(f"{max(row):,}") + 1 for _, row in rows.values()))
     first = max(26, *(len(name) + 1 for name in rows))
-    head = f"{'lengths':{first}}{'0 to 99 %':18}" + "".join(
-        f"{name[1:] + ' %' if name[0] == 'q' else name:>{wide}}" for name in _QUANTILES
-    )
+    head = f"{'lengths':{first}}{'up to 99 %':18}" + "".join(f"{quantile_title(name):>{wide}}" for name in _QUANTILES)
     return [
         head,
         *(

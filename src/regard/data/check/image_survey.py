@@ -107,7 +107,7 @@ class MaskSurvey(ImageSurvey):
     def _add_sample(self, number: int, sample: ImageSample, seen: ImageStats) -> None:
         shape, counts = seen.target
         if shape != (seen.facts.height, seen.facts.width):
-            said = f"{shape[1]} × {shape[0]}, and its picture {seen.facts.width} × {seen.facts.height}"
+            said = f"{shape[1]} × {shape[0]}, image {seen.facts.width} × {seen.facts.height}"
             self._tally_sample("mask_size", sample, said)
         if self.known_classes is not None and (strange := self.known_classes.unknown_values(counts)):
             self._tally_sample(
@@ -146,10 +146,12 @@ class DepthSurvey(ImageSurvey):
         facts = seen.facts
         if (height, width) != (facts.height, facts.width):
             apart = abs(height * facts.width / (width * facts.height) - 1)
-            said = f"{width} × {height}, and its picture {facts.width} × {facts.height}"
+            said = f"{width} × {height}, image {facts.width} × {facts.height}"
             self._tally_sample("depth_shape" if apart > 0.02 else "depth_size", sample, said)
         if not known:
-            self._tally_sample("depth_unknown", sample, f"in {os.path.basename(sample.depth)}" if sample.depth else "")
+            self._tally_sample(
+                "depth_unknown", sample, f"depth map {os.path.basename(sample.depth)}" if sample.depth else ""
+            )
         self.known_pixels, self.total_pixels = self.known_pixels + known, self.total_pixels + size
         for kept, value in zip(self._depth_quantiles, points, strict=False):
             kept.append(value)

@@ -65,28 +65,36 @@ Columns = Mapping[str, str] | None
 
 IMAGE_FINDINGS: FindingSpecs = {
     **{kind: COMMON_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header")},
-    "missing": ("rows that name a file that is not there", "Put the paths right: training refuses the table.", "error", False),
-    "partner": ("files without a partner", "Add what is missing, or remove them: training stops there.", "error", False),
-    "broken": ("files that cannot be decoded", "Repair or remove them: training would stop there.", "error", False),
-    "empty": ("pictures or rows to which something is missing", "They are skipped.", "warning", True),
-    "skipped": ("files that are hidden, or no pictures by their names", "They are left out.", "note", False),
-    "mask_size": ("masks of another size than their picture", "Make them from the same file again.", "error", False),
+    "missing": ("rows with a missing file", "Fix the paths: training rejects the table.", "error", False),
+    "partner": (
+        "files without a matching image, mask or depth map",
+        "Add the missing files, or remove the unmatched files: training stops at unmatched files.", "error", False,
+    ),
+    "broken": ("files with a decoding error", "Repair or remove the files: training would stop there.", "error", False),
+    "empty": ("images or rows with missing data", "Training skips these images and rows.", "warning", True),
+    "skipped": ("hidden files, and files without an image extension", "Training ignores these files.", "note", False),
+    "mask_size": ("masks with a different size than the image", "Recreate the masks from the image.", "error", False),
     "unknown_values": (
-        "masks with numbers that no class has", "Name them in classes.txt beside the masks, perhaps as void.", "error", False,
+        "masks with values not assigned to a class",
+        "Add the values to classes.txt next to the masks, for example as void.", "error", False,
     ),
-    "depth_shape": ("depth maps whose sides have another ratio than their picture's", "They lie askew.", "error", False),
-    "depth_size": ("depth maps of another size than their picture", "Both are resized to what the model reads.", "note", False),
-    "depth_unknown": ("depth maps in which nothing is known", "They teach nothing: remove them.", "warning", True),
-    "tiny": ("pictures with a side of less than 8 pixels", "There is nothing to see in them: remove them.", "warning", True),
-    "stripe": ("pictures of which one side is ten times the other", "Little is left where they are cut.", "warning", False),
-    "huge": (
-        "pictures of more than 25 megapixels", "Decoding them takes long, each time anew: make them smaller once.", "warning",
-        False,
+    "depth_shape": (
+        "depth maps with a different aspect ratio than the image", "The depth maps would be misaligned.", "error", False,
     ),
-    "blank": ("pictures of one colour only", "See whether something went wrong with them.", "warning", True),
-    "animated": ("pictures that move", "Their first frame is taken.", "note", False),
-    "turned": ("pictures whose camera lay on its side", "They are put upright, as it noted.", "note", False),
-    "clear": ("pictures that can be seen through", "They are laid on white.", "note", False),
+    "depth_size": (
+        "depth maps with a different size than the image", "Image and depth map are resized to the model's input size.",
+        "note", False,
+    ),
+    "depth_unknown": (
+        "depth maps without a known depth", "Remove the depth maps: training ignores unknown pixels.", "warning", True,
+    ),
+    "tiny": ("images with a side below 8 pixels", "Remove the images: the resolution is too low.", "warning", True),
+    "stripe": ("images with an aspect ratio above 10:1", "Cropping keeps only a small part.", "warning", False),
+    "huge": ("images above 25 megapixels", "Decoding is slow in every epoch: downscale the files.", "warning", False),
+    "blank": ("images with a single color", "Check whether the files are damaged.", "warning", True),
+    "animated": ("animated images", "Only the first frame is used.", "note", False),
+    "turned": ("images with EXIF rotation", "The images are rotated automatically.", "note", False),
+    "clear": ("images with transparency", "The images are composited on white.", "note", False),
 }  # fmt: skip
 
 NEAR, FAR = 0.1, 500.0
@@ -136,8 +144,8 @@ def check_segmentation(
     if known is None and there.names and held.entries:
         strange = {str(value): held.pixel_counts[value] for value in there.unknown_values(held.pixel_counts)}
         if strange:
-            what = f"validation: numbers in masks that are not trained on (pixels: {format_counts(strange)})"
-            advice = "Add pictures with them to the training data, or name the classes in classes.txt."
+            what = f"validation: mask values absent from the training data (pixels: {format_counts(strange)})"
+            advice = "Add images with these values to the training data, or name the classes in classes.txt."
             findings.append(Finding("error", "unknown", what, len(strange), 0.0, (), advice))
     counts = [
         {name: survey.pixel_counts[value] for name, value in zip(there.names, there.values, strict=True)}
@@ -165,14 +173,14 @@ def check_depth(
 
 def _common_findings(train: ImageSurvey, held: ImageSurvey, advance: ProgressCallback) -> list[Finding]:
     """What is said of pictures whatever belongs to them."""
-    train.read(advance, "training pictures")
-    held.read(advance, "validation pictures")
+    train.read(advance, "training images")
+    held.read(advance, "validation images")
     findings: list[Finding] = []
     for name, survey in named_splits(train, held):
         findings += tally_findings(name, survey.tallies, survey.rows, IMAGE_FINDINGS)
-        findings += [*mode_findings(name, survey), *sample_count_findings(name, "pictures", survey, bool(held.entries))]
-        findings += duplicate_findings(name, "pictures", survey, "another answer")
-    return [*findings, *leak_findings(train, held, leak_specs("pictures"))]
+        findings += [*mode_findings(name, survey), *sample_count_findings(name, "images", survey, bool(held.entries))]
+        findings += duplicate_findings(name, "images", survey)
+    return [*findings, *leak_findings(train, held, leak_specs("images"))]
 
 
 def _report(
@@ -184,7 +192,7 @@ def _report(
         return {"pictures": len(survey), "entries": len(survey.entries), **told}
 
     none = np.zeros((0, 1), dtype=np.int64)
-    lengths = Lengths(none, none, none, 0, np.zeros(0, dtype=np.int64), ("picture",), "pictures")
+    lengths = Lengths(none, none, none, 0, np.zeros(0, dtype=np.int64), ("image",), "images")
     return SizedReport(
         task,
         split_counts(train, held, count),
@@ -205,7 +213,7 @@ def mode_findings(prefix: str, survey: ImageSurvey) -> Iterable[Finding]:
         yield Finding(
             "note",
             "modes",
-            f"{prefix}kinds of pixels ({format_counts(dict(survey.modes.most_common()))})",
+            f"{prefix}pixel modes ({format_counts(dict(survey.modes.most_common()))})",
             len(survey.modes),
             0.0,
         )
@@ -215,7 +223,10 @@ def _infer_classes(survey: MaskSurvey, findings: list[Finding]) -> ClassMap:
     """The classes that masks show by themselves."""
     if len(survey.pixel_counts) <= VOID:
         return infer_classes(survey.pixel_counts)
-    what, advice = "numbers in masks, too many to be classes", "Are these masks? Photographs and depth have so many."
+    what, advice = (
+        "different mask values, too many for classes",
+        "Are these files masks, and not photographs or depth maps?",
+    )
     findings.append(Finding("error", "many_classes", what, len(survey.pixel_counts), 0.0, (), advice))
     return ClassMap((), ())
 
@@ -225,21 +236,23 @@ def _mask_findings(prefix: str, survey: MaskSurvey, there: ClassMap) -> Iterable
     total = sum(survey.pixel_counts.values())
     if there.names and there.void and total:
         void = sum(survey.pixel_counts[value] for value in there.void) / total
-        yield void_finding(f"{prefix}share of the pixels that is void ({', '.join(map(str, there.void))})", void)
+        yield void_finding(f"{prefix}void pixels ({', '.join(map(str, there.void))})", void)
 
 
 def _depth_findings(prefix: str, survey: DepthSurvey) -> Iterable[Finding]:
     if not survey.total_pixels:
         return
     known = survey.known_pixels / survey.total_pixels
-    what = f"{prefix}share of the pixels whose depth is known: {100 * known:.1f} %"
-    advice = "Nothing is learnt of the others." if known < 0.5 else ""
+    what = f"{prefix}pixels with known depth: {100 * known:.1f} %"
+    advice = "Training ignores all other pixels." if known < 0.5 else ""
     yield Finding("warning" if known < 0.5 else "note", "known", what, 0, known, (), advice)
     metres = survey.depth_quantiles
     if not len(metres):
         return
     near, middle, far = float(metres[:, 0].min()), float(np.median(metres[:, 1])), float(metres[:, 2].max())
     odd = not NEAR <= middle <= FAR
-    what = f"{prefix}depths from {near:.3g} to {far:.3g} metres, half of them below {middle:.3g}"
-    advice = "Is the unit right? Whole numbers are taken for millimetres, others for metres." if odd else ""
+    what = f"{prefix}depths from {near:.3g} to {far:.3g} meters, median {middle:.3g}"
+    advice = (
+        "Is the unit correct? Integers are read as millimeters, floats as meters. Set data.depth_scale." if odd else ""
+    )
     yield Finding("warning" if odd else "note", "range", what, 0, 0.0, (), advice)

@@ -44,6 +44,8 @@ from regard.data.check.pair_survey import DatasetSurvey, ProgressCallback, no_pr
 from regard.data.check.pairs import (
     COMMON_FINDINGS,
     HIGH_FRACTION,
+    LEAK_ADVICE,
+    NEAR_LEAK_ADVICE,
     TOKEN_ESTIMATE_NOTE,
     FindingSpecs,
     LeakSpecs,
@@ -115,14 +117,20 @@ def _check(
 
 _FINDINGS: FindingSpecs = {
     **{kind: COMMON_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header")},
-    "empty": ("rows in which something is blank", "They are skipped.", "warning", True),
+    "empty": ("rows with an empty field", "Training skips these rows.", "warning", True),
     **{kind: COMMON_FINDINGS[kind] for kind in ("mojibake", "lost", "control", "markup")},
 }
 
 _LEAKS: LeakSpecs = (
-    ("leak", "rows that are also trained on", "error", "Remove them from one of the two: the score would be too good."),
-    ("leak_text", "rows that are also trained on, with another label", "warning", "See which label is right."),
-    ("leak_near", "rows that are also trained on but for case and punctuation", "warning", "Better remove them from training."),
+    ("leak", "rows also present in the training data", "error", LEAK_ADVICE),
+    (
+        "leak_text", "rows also present in the training data, with another label", "warning",
+        "Check which label is correct.",
+    ),
+    (
+        "leak_near", "rows also present in the training data, ignoring case and punctuation", "warning",
+        NEAR_LEAK_ADVICE,
+    ),
 )  # fmt: skip
 
 
@@ -132,17 +140,19 @@ def sample_count_findings(prefix: str, unit: str, survey: DatasetSurvey[Any], ha
         yield Finding(
             "error",
             "few",
-            f"{prefix}there are no usable {unit}",
+            f"{prefix}no usable {unit}",
             0,
             0.0,
             (),
-            f"Name files that hold {unit}; what is skipped stands above.",
+            f"Pass files with {unit}. Skipped files and rows are listed above.",
         )
     elif not prefix and different < 2 and not has_valid:
-        advice = "Add data, or give validation data of its own with --valid."
-        yield Finding("error", "few", f"{unit} alike, of which none can be held out", many, 0.0, (), advice)
+        what = f"{unit} with identical content, so no validation split is possible"
+        advice = "Add data, or pass separate validation data with --valid."
+        yield Finding("error", "few", what, many, 0.0, (), advice)
     elif not prefix and many < MIN_SAMPLES:
-        yield Finding("warning", "few", f"{unit} are few", many, 0.0, (), "Hundreds are a start, better thousands.")
+        advice = f"Aim for several hundred {unit}, better several thousand."
+        yield Finding("warning", "few", f"small dataset, number of {unit}", many, 0.0, (), advice)
 
 
 def class_findings(prefix: str, task: str, survey: TableSurvey) -> Iterable[Finding]:
@@ -151,35 +161,36 @@ def class_findings(prefix: str, task: str, survey: TableSurvey) -> Iterable[Find
     if not many:
         return
     choose = task == "choose"
-    what = "places of the right choice, from 0" if choose else "classes"
+    what = "positions of the correct choice, counted from 0" if choose else "classes"
     yield Finding("note", "classes", f"{prefix}{what} ({format_counts(counts)})", len(counts), 0.0)
     if survey.num_multilabel:
         labels = sum(counts.values())
-        what = f"{prefix}labels, {labels / many:.2f} to a row in the mean ({survey.num_unlabeled:,} rows have none)"
+        what = f"{prefix}labels, {labels / many:.2f} per row on average ({survey.num_unlabeled:,} rows without a label)"
         yield Finding("note", "several", what, labels, 0.0)
     if choose:
         counts = counts if len(counts) > 1 else {**counts, "others": 0}
     elif len(counts) == 1:
-        yield Finding(
-            "error", "one_class", f"{prefix}there is one class only", 1, 0.0, (), "Nothing can be told apart."
-        )
+        advice = "Classification needs at least two classes."
+        yield Finding("error", "one_class", f"{prefix}too few classes", 1, 0.0, (), advice)
         return
     elif len(counts) > max(many // 2, 20):
-        advice = "Is the right column taken for the label? Say --columns label=NAME."
-        yield Finding("error", "many_classes", f"{prefix}classes, nearly as many as rows", len(counts), 0.0, (), advice)
+        what = f"{prefix}too many classes (more than half the number of samples)"
+        advice = "Is the label column correct? Select the label column with --columns label=NAME."
+        yield Finding("error", "many_classes", what, len(counts), 0.0, (), advice)
         return
     first, most = next(iter(counts.items()))
     if most / many > MAX_CLASS_FRACTION:
-        said = f"{prefix}{'right choices stand in place' if choose else 'rows have the class'} '{first}'"
-        advice = f"Always saying that is right {100 * most / many:.0f} times in 100: accuracy says little."
-        yield Finding("warning", "imbalance", said, most, most / many, (), advice)
+        said = "position imbalance, correct choice at position" if choose else "class imbalance, samples of class"
+        advice = f"Predicting only '{first}' scores {100 * most / many:.0f} % accuracy."
+        advice += "" if choose else " Check macro-F1."
+        yield Finding("warning", "imbalance", f"{prefix}{said} '{first}'", most, most / many, (), advice)
     rare = {label: count for label, count in counts.items() if count < MIN_CLASS_SAMPLES}
     if rare and not choose:
-        advice = "A class is learnt from examples. Add some, or join it with another."
+        advice = "Add samples, or merge rare classes with other classes."
         yield Finding(
             "warning",
             "rare",
-            f"{prefix}classes of fewer than {MIN_CLASS_SAMPLES} rows ({format_counts(rare)})",
+            f"{prefix}classes with fewer than {MIN_CLASS_SAMPLES} samples ({format_counts(rare)})",
             len(rare),
             0.0,
             (),
@@ -188,8 +199,8 @@ def class_findings(prefix: str, task: str, survey: TableSurvey) -> Iterable[Find
 
 
 def duplicate_findings(
-    prefix: str, unit: str, survey: DatasetSurvey[Any], conflict: str = "another label",
-    advice: str = "One of the two is wrong, or the classes overlap.",
+    prefix: str, unit: str, survey: DatasetSurvey[Any], conflict: str = "different labels",
+    advice: str = "Correct the wrong labels, or merge overlapping classes.",
 ) -> Iterable[Finding]:  # fmt: skip
     """Rows that are there twice, and the same texts with another label."""
     findings, once = find_duplicates(prefix, unit, survey)
@@ -198,7 +209,7 @@ def duplicate_findings(
     if len(others):
         yield sample_finding(
             survey, others, said, "error" if len(others) / survey.rows > HIGH_FRACTION else "warning", "contradiction",
-            f"{prefix}{unit} that have {conflict} elsewhere", advice,
+            f"{prefix}identical {unit} with {conflict}", advice,
         )  # fmt: skip
 
 
@@ -206,8 +217,10 @@ def length_findings(prefix: str, unit: str, survey: TableSurvey, max_length: int
     tokens = survey.sizes("tokens").sum(axis=1) + NUM_SPECIAL_TOKENS
     over = np.flatnonzero(tokens > max_length)
     if len(over):
-        what = f"{prefix}{unit} with more than data.max_length={max_length:,} tokens, {TOKEN_ESTIMATE_NOTE}"
-        advice = "They are cut in their middle. Raise data.max_length if the model's context is longer."
+        what = f"{prefix}{unit} longer than data.max_length={max_length:,} tokens {TOKEN_ESTIMATE_NOTE}"
+        advice = (
+            f"Training truncates long {unit} in the middle. If the model's context is longer, raise data.max_length."
+        )
         said = {int(n): f"about {tokens[n]:,} tokens" for n in over[:MAX_LOCATIONS]}
         yield sample_finding(survey, over, said, "warning", "long", what, advice)
 
@@ -218,11 +231,11 @@ def unknown_class_findings(task: str, train: TableSurvey, valid: TableSurvey) ->
         yield Finding(
             "error",
             "unknown",
-            f"validation: classes that are not trained on ({format_counts(strange)})",
+            f"validation: classes absent from the training data ({format_counts(strange)})",
             len(strange),
             0.0,
             (),
-            "Add rows of them to the training data, or leave them out.",
+            "Add samples of these classes to the training data, or remove these classes from the validation data.",
         )
 
 

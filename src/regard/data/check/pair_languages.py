@@ -35,9 +35,9 @@ def language_findings(
         inside = int((survey.entry_index == number).sum())
         against = "the other files" if own else "the training data"
         yield Finding(
-            "error", "turned", f"{prefix}pairs of a file that has source and target the other way round than {against}", inside,
+            "error", "turned", f"{prefix}pairs in a file with source and target swapped relative to {against}", inside,
             inside / survey.rows, (Location(survey.entries[number]),),
-            "Exchange its columns, or choose them with --columns.",
+            "Swap the columns of the file, or name the columns with --columns.",
         )  # fmt: skip
     if len(train) < MIN_PAIRS or not len(survey):
         return
@@ -46,7 +46,7 @@ def language_findings(
     usual = float(np.median(distance))
     if usual < DISTANCE or (distance > 0).mean() < ORDERLY:
         if own:
-            what = "source and target cannot be told apart by their letters: exchanged rows would not be found"
+            what = "source and target language cannot be distinguished by characters, so swapped rows are not detected"
             yield Finding("note", "alike", what, 0, 0.0)
         return
     yield from _row_findings(prefix, survey, leaning, MARGIN * usual)
@@ -64,8 +64,8 @@ def _row_findings(prefix: str, survey: PairSurvey, leaning: NDArray[np.float64],
         share = len(swapped) / survey.rows
         yield Finding(
             "error" if share > HIGH_FRACTION else "warning", "swapped",
-            f"{prefix}rows that seem to have source and target exchanged", len(swapped), share,
-            survey.locations(swapped), "Exchange or remove them.",
+            f"{prefix}rows with source and target probably swapped", len(swapped), share,
+            survey.locations(swapped), "Swap the sides, or remove the rows.",
         )  # fmt: skip
     alike = np.abs(leaning).min(axis=1) > 2 * margin
     alike &= (np.abs(evidence).min(axis=1) > STRONG_EVIDENCE) & (np.sign(leaning[:, 0]) == np.sign(leaning[:, 1]))
@@ -73,6 +73,6 @@ def _row_findings(prefix: str, survey: PairSurvey, leaning: NDArray[np.float64],
     both = np.flatnonzero(alike)
     if len(both):
         yield Finding(
-            "warning", "one_language", f"{prefix}rows that seem to have one language on both sides", len(both),
-            len(both) / survey.rows, survey.locations(both), "See whether they were translated at all.",
+            "warning", "one_language", f"{prefix}rows with probably the same language on both sides", len(both),
+            len(both) / survey.rows, survey.locations(both), "Check whether the rows are translated.",
         )  # fmt: skip

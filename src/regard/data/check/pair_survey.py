@@ -232,7 +232,7 @@ class PairSurvey(DatasetSurvey[Pair]):
                     profile.source_scores(*sides, leave_one_out=leave_one_out), axis=1
                 )
                 done += len(chunk)
-                progress(f"weighing the letters of {name}", done)
+                progress(f"comparing languages in {name}", done)
         return found
 
     def _read_entry(self, entry: str, complain: ErrorHandler) -> Iterator[Pair | SkippedRow]:
@@ -262,7 +262,9 @@ class PairSurvey(DatasetSurvey[Pair]):
 def reject_pipes(paths: Iterable[str]) -> None:
     for path in map(os.path.expanduser, paths):
         if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
-            raise DataError("is a pipe, and a check reads its files more than once.", path, advice="Save it first.")
+            raise DataError(
+                "is a pipe, but a check reads files more than once.", path, advice="Save the data to a file."
+            )
 
 
 def hash_text(text: str) -> int:

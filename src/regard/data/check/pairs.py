@@ -51,7 +51,9 @@ FILE_FINDINGS = ("unreadable", "header", "counts")
 MAX_LENGTH_RATIO = 3.0
 """times longer or shorter than usual, in words and in characters, before the length of a side is odd"""
 
-TOKEN_ESTIMATE_NOTE = "by an estimate (a token for four bytes, at least one for a word)"
+TOKEN_ESTIMATE_NOTE = "(estimate: 4 bytes per token, at least one token per word)"
+LEAK_ADVICE = "Remove the duplicates from one of the two sets; otherwise, validation scores are too high."
+NEAR_LEAK_ADVICE = "Consider removing the duplicates from the training data."
 
 Indices = NDArray[np.int64]
 S = TypeVar("S", bound=DatasetSurvey[Any])
@@ -63,27 +65,27 @@ LeakSpecs = tuple[tuple[str, str, Severity, str], ...]
 """Of each kind of hash a word for programs, what is said of those that both sets have, how bad it is, and what to do."""
 
 COMMON_FINDINGS: FindingSpecs = {
-    "unreadable": ("files that cannot be read to their end", "Training would stop there as well.", "error", False),
+    "unreadable": ("files with a read error", "Training would stop at the same error.", "error", False),
     "encoding": (
-        "lines that are not UTF-8", "Convert the file with iconv from the encoding that it has, or remove them.", "error",
-        False,
+        "lines with invalid UTF-8", "Convert the file from its encoding to UTF-8 with iconv, or remove the lines.",
+        "error", False,
     ),
-    "format": ("rows that cannot be read", "Put them right or remove them: training refuses the file.", "error", False),
-    "header": ("files that seem to begin with a header", "Name the columns with --columns, or remove the row.", "error", False),
+    "format": ("invalid rows", "Fix or remove the rows: training rejects the file.", "error", False),
+    "header": ("files with a probable header", "Name the columns with --columns, or remove the header.", "error", False),
     "counts": (
         "pairs of parallel files with different numbers of lines",
-        "Find the line from which on they do not belong together; what follows it was not checked.", "error", False,
+        "Find the first misaligned line. Lines after the end of the shorter file were not checked.", "error", False,
     ),
-    "empty": ("rows with a blank side", "They are skipped.", "warning", True),
+    "empty": ("rows with an empty side", "Training skips these rows.", "warning", True),
     "mojibake": (
-        "rows with UTF-8 that was read as another encoding, such as Ã¼ for ü",
-        "Make the file again, or repair it (the Python package ftfy does that).", "warning", True,
+        "rows with UTF-8 decoded as another encoding, such as Ã¼ for ü",
+        "Recreate the file, or repair the text, for example with the Python package ftfy.", "warning", True,
     ),
-    "lost": ("rows with U+FFFD, where a character was lost", "Make the file again from its source.", "warning", True),
-    "control": ("rows with control characters", "Remove them, unless they are meant.", "warning", False),
+    "lost": ("rows with U+FFFD, which replaces lost characters", "Recreate the file from its source.", "warning", True),
+    "control": ("rows with control characters", "Remove the control characters, unless intended.", "warning", False),
     "markup": (
-        "rows with entities or tags of HTML, such as &amp;",
-        "Unescape them, unless a tokenizer wrote them and is to be undone later.", "note", False,
+        "rows with HTML entities or tags, such as &amp;",
+        "Unescape the entities, unless the text is tokenizer output to be detokenized later.", "note", False,
     ),
 }  # fmt: skip
 
@@ -142,8 +144,8 @@ def row_findings(prefix: str, survey: PairSurvey) -> Iterable[Finding]:
     if copies := len(survey.copies):
         yield sample_finding(
             survey, survey.copies, None, "warning" if copies / survey.rows > 0.01 else "note", "copies",
-            f"{prefix}targets that are their own source",
-            "Names and numbers may be; sentences teach the model to copy instead of translating.",
+            f"{prefix}targets identical to the source",
+            "Identical names and numbers are normal; identical sentences train the model to copy instead of translate.",
         )  # fmt: skip
 
 
@@ -164,13 +166,14 @@ def pair_count_findings(prefix: str, survey: PairSurvey, has_valid: bool) -> Ite
     sources = len(np.unique(survey.hashes(1)))
     many = len(survey)
     if not many:
-        yield Finding("error", "few", f"{prefix}there is no usable pair", 0, 0.0, (), "Each row needs two texts.")
+        yield Finding("error", "few", f"{prefix}no usable pairs", 0, 0.0, (), "Each row needs two texts.")
     elif not prefix and sources < 2 and not has_valid:
-        advice = "Add data, or give validation data of its own with --valid."
-        yield Finding("error", "few", "pairs of one source, of which none can be held out", many, 0.0, (), advice)
+        what = "pairs with one common source, so no validation split is possible"
+        advice = "Add data, or pass separate validation data with --valid."
+        yield Finding("error", "few", what, many, 0.0, (), advice)
     elif not prefix and many < MIN_PAIRS:
-        advice = "A model learns so few by heart. Thousands are a start, better more."
-        yield Finding("warning", "few", "pairs are few", many, 0.0, (), advice)
+        advice = "The model will memorize the pairs. Aim for several thousand pairs or more."
+        yield Finding("warning", "few", "small dataset, number of pairs", many, 0.0, (), advice)
 
 
 class SortedHashes:
@@ -196,8 +199,10 @@ def find_duplicates(prefix: str, unit: str, survey: DatasetSurvey[Any]) -> tuple
     once = np.setdiff1d(np.arange(len(whole)), again)
     if not len(again):
         return [], once
-    said = {int(n): f"as in {survey.location_name(order.first_index(whole[n]), int(n))}" for n in again[:MAX_LOCATIONS]}
-    what, advice = f"{prefix}{unit} that repeat an earlier one", "Remove them unless they are to count more."
+    said = {
+        int(n): f"same as {survey.location_name(order.first_index(whole[n]), int(n))}" for n in again[:MAX_LOCATIONS]
+    }
+    what, advice = f"{prefix}duplicate {unit}", "Remove the duplicates, unless a higher weight is intended."
     return [sample_finding(survey, again, said, "warning", "duplicates", what, advice)], once
 
 
@@ -207,7 +212,7 @@ def find_conflicts(survey: DatasetSurvey[Any], unique: Indices) -> tuple[Indices
     order = SortedHashes(asked[unique])
     others = unique[order.duplicates()]
     return others, {
-        int(n): f"otherwise in {survey.location_name(int(unique[order.first_index(asked[n])]), int(n))}"
+        int(n): f"also in {survey.location_name(int(unique[order.first_index(asked[n])]), int(n))}"
         for n in others[:MAX_LOCATIONS]
     }
 
@@ -220,7 +225,8 @@ def pair_duplicate_findings(prefix: str, survey: PairSurvey) -> Iterable[Finding
         many = len(np.unique(survey.hashes(1)[others]))
         yield Finding(
             "note", "ambiguous", f"{prefix}sources with several different targets", many, many / survey.rows,
-            survey.locations(others, said), "That is natural in some data; the model learns a mixture.",
+            survey.locations(others, said),
+            "Several targets per source are normal in some data; the model is trained on all targets.",
         )  # fmt: skip
 
 
@@ -231,20 +237,20 @@ def length_findings(prefix: str, survey: PairSurvey, max_length: int) -> Iterabl
         said = {int(n): f"about {tokens[n].max():,} tokens" for n in over[:MAX_LOCATIONS]}
         yield sample_finding(
             survey, over, said, "warning", "long",
-            f"{prefix}pairs with more than data.max_length={max_length:,} tokens on a side, {TOKEN_ESTIMATE_NOTE}",
-            "Training skips them. Split them, or raise data.max_length.",
+            f"{prefix}pairs with a side longer than data.max_length={max_length:,} tokens {TOKEN_ESTIMATE_NOTE}",
+            "Training skips these pairs. Split the texts, or raise data.max_length.",
         )  # fmt: skip
     odd = length_ratio_outliers(survey)
     if len(odd):
         words, letters = survey.sizes(0), survey.sizes(1)
         said = {
-            int(n): f"{words[n][0]:,} to {words[n][1]:,} words, {letters[n][0]:,} to {letters[n][1]:,} characters"
+            int(n): f"{words[n][0]:,} vs. {words[n][1]:,} words, {letters[n][0]:,} vs. {letters[n][1]:,} characters"
             for n in odd[:MAX_LOCATIONS]
         }
         yield sample_finding(
             survey, odd, said, "warning", "ratio",
-            f"{prefix}pairs with sides of very different length, {MAX_LENGTH_RATIO:g} times other than usual",
-            "See whether they belong together.",
+            f"{prefix}pairs with a length mismatch (source/target ratio more than {MAX_LENGTH_RATIO:g}× off the median)",
+            "Check whether the pairs are aligned.",
         )  # fmt: skip
 
 
@@ -276,17 +282,17 @@ def leak_findings(train: S, valid: S, specs: LeakSpecs) -> Iterable[Finding]:
         found, left = left[known], left[~known]
         if len(found):
             said = {
-                int(n): f"trained on in {train.location_name(ours.first_index(theirs[n]))}"
+                int(n): f"in training data: {train.location_name(ours.first_index(theirs[n]))}"
                 for n in found[:MAX_LOCATIONS]
             }
             yield sample_finding(valid, found, said, severity, name, f"validation: {what}", advice)
 
 
 _LEAKS: LeakSpecs = (
-    ("leak", "pairs that are also trained on", "error", "Remove them from one of the two: the score would be too good."),
-    ("leak_source", "sources that are also trained on, with another target", "warning", "Better remove them from training."),
+    ("leak", "pairs also present in the training data", "error", LEAK_ADVICE),
+    ("leak_source", "sources also present in the training data, with another target", "warning", NEAR_LEAK_ADVICE),
     (
-        "leak_near", "sources that are also trained on but for case and punctuation", "warning",
-        "Better remove them from training.",
+        "leak_near", "sources also present in the training data, ignoring case and punctuation", "warning",
+        NEAR_LEAK_ADVICE,
     ),
 )  # fmt: skip

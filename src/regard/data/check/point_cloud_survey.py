@@ -130,7 +130,7 @@ class CloudSurvey(FileSurvey[CloudSample, CloudStats]):
             shown = ", ".join(map(str, strange[:8]))
             self._tally_sample("unknown_values", sample, f"{shown}{', …' if len(strange) > 8 else ''}")
         if max(seen.label_counts) < 0:
-            self._tally_sample("unlabelled", sample, "every label is below 0")
+            self._tally_sample("unlabelled", sample, "all labels are negative")
 
 
 def degenerate_shape(coordinates: NDArray[np.float32]) -> str:

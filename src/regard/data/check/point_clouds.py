@@ -66,30 +66,36 @@ MAX_SCALE_RATIO = 30.0
 
 CLOUD_FINDINGS: FindingSpecs = {
     **{kind: COMMON_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header")},
-    "missing": ("rows that name a file that is not there", "Put the paths right: training refuses the table.", "error", False),
-    "broken": ("files that cannot be read", "Repair or remove them: training would stop there.", "error", False),
+    "missing": ("rows with a missing file", "Fix the paths: training rejects the table.", "error", False),
+    "broken": ("unreadable files", "Repair or remove the files: training would stop there.", "error", False),
     "unlabelled": (
-        "clouds whose points have no labels", "Say which column has them: --columns label=NAME. Else remove them.", "error",
-        False,
+        "point clouds without point labels", "Select the label column with --columns label=NAME, or remove the files.",
+        "error", False,
     ),
     "unknown_values": (
-        "clouds with labels that no class has", "Name them in classes.txt beside the clouds, perhaps as void.", "error", False,
+        "point clouds with labels not assigned to a class",
+        "Add the labels to classes.txt next to the point clouds, for example as void.", "error", False,
     ),
-    "empty": ("clouds or rows to which something is missing", "They are skipped.", "warning", True),
-    "skipped": ("files that are hidden, or no clouds by their names", "They are left out.", "note", False),
-    "sparse": ("clouds of fewer than 64 points", "There is little to see in them: remove them.", "warning", True),
+    "empty": ("point clouds or rows with missing data", "Training skips these files and rows.", "warning", True),
+    "skipped": (
+        "hidden files, and files without a point cloud extension", "Training ignores these files.", "note", False,
+    ),
+    "sparse": (
+        "point clouds with fewer than 64 points", "Remove the files: few points do not show a shape.", "warning", True,
+    ),
     "huge": (
-        "clouds of more than five million points", "Reading them takes seconds, each time anew: thin them once.", "warning",
-        False,
+        "point clouds with more than 5 million points",
+        "Reading takes seconds per file in every epoch: downsample the files once.", "warning", False,
     ),
-    "nowhere": ("clouds with points that are NaN or infinite", "These points are left out.", "warning", False),
+    "nowhere": ("point clouds with NaN or infinite coordinates", "Training ignores these points.", "warning", False),
     "outside": (
-        "clouds with points far outside the rest",
-        "See whether they are meant: in the frame 'unit' they press all others together.", "warning", False,
+        "point clouds with outliers",
+        "Check whether the outliers are intended: with data.point_norm=unit_sphere, outliers shrink all other points.",
+        "warning", False,
     ),
-    "place": ("clouds with all points in one place", "There is nothing to see in them: remove them.", "warning", True),
-    "line": ("clouds with all points on one line", "See whether the right columns are read.", "warning", True),
-    "plane": ("clouds with all points in one plane", "See whether the right columns are read.", "warning", False),
+    "place": ("point clouds with all points at one position", "Remove the files: a position has no shape.", "warning", True),
+    "line": ("point clouds with all points on one line", "Are the coordinate columns correct?", "warning", True),
+    "plane": ("point clouds with all points in one plane", "Are the coordinate columns correct?", "warning", False),
 }  # fmt: skip
 
 
@@ -129,8 +135,8 @@ def check_labeled_clouds(
             for value in there.unknown_values(v for v in held.label_counts if v >= 0)
         }
         if strange:
-            what = f"validation: labels that are not trained on (points: {format_counts(strange)})"
-            advice = "Add clouds with them to the training data, or name the classes in classes.txt."
+            what = f"validation: labels absent from the training data (points: {format_counts(strange)})"
+            advice = "Add point clouds with these labels to the training data, or name the classes in classes.txt."
             findings.append(Finding("error", "unknown", what, len(strange), 0.0, (), advice))
     counts = [
         {name: survey.label_counts[value] for name, value in zip(there.names, there.values, strict=True)}
@@ -151,15 +157,15 @@ def _entries(data: Sequence[str], valid: Sequence[str]) -> tuple[list[str], list
 
 def _common_findings(train: CloudSurvey, held: CloudSurvey, advance: ProgressCallback) -> list[Finding]:
     """What is said of clouds whatever belongs to them."""
-    train.read(advance, "training clouds")
-    held.read(advance, "validation clouds")
+    train.read(advance, "training point clouds")
+    held.read(advance, "validation point clouds")
     findings: list[Finding] = []
     for name, survey in named_splits(train, held):
         findings += tally_findings(name, survey.tallies, survey.rows, CLOUD_FINDINGS)
         findings += [*_scale_findings(name, survey, train), *_attribute_findings(name, survey)]
-        findings += sample_count_findings(name, "clouds", survey, bool(held.entries))
-        findings += duplicate_findings(name, "clouds", survey, "another answer")
-    return [*findings, *leak_findings(train, held, leak_specs("clouds"))]
+        findings += sample_count_findings(name, "point clouds", survey, bool(held.entries))
+        findings += duplicate_findings(name, "point clouds", survey)
+    return [*findings, *leak_findings(train, held, leak_specs("point clouds"))]
 
 
 def _scale_findings(prefix: str, survey: CloudSurvey, train: CloudSurvey) -> Iterable[Finding]:
@@ -171,21 +177,22 @@ def _scale_findings(prefix: str, survey: CloudSurvey, train: CloudSurvey) -> Ite
     sizes = survey.extents
     odd = np.flatnonzero((sizes > MAX_SCALE_RATIO * middle) | ((sizes < middle / MAX_SCALE_RATIO) & (sizes > 0)))
     if len(odd):
-        said = {int(n): f"{sizes[n]:.4g} long" for n in odd[:MAX_LOCATIONS]}
+        said = {int(n): f"longest side {sizes[n]:.4g}" for n in odd[:MAX_LOCATIONS]}
         what = f"{prefix}point clouds {MAX_SCALE_RATIO:g} times larger or smaller than the median size {middle:.4g}"
-        advice = "Are all in one unit? Metres and millimetres differ so. The frame 'unit' makes all of one size."
+        advice = (
+            "Do all files use the same unit, such as meters or millimeters? "
+            "data.point_norm=unit_sphere scales all point clouds to one size."
+        )
         yield sample_finding(survey, odd, said, "warning", "units", what, advice)
 
 
 def _attribute_findings(prefix: str, survey: CloudSurvey) -> Iterable[Finding]:
-    for what in ("colours", "normals"):
-        some = survey.attribute_counts[what]
+    for kind, name, value in (("colours", "colors", "zero (black)"), ("normals", "normals", "zero")):
+        some = survey.attribute_counts[kind]
         if 0 < some < len(survey):
-            advice = "A model that reads them would see black, or nothing, in the others." if what == "colours" else (
-                "A model that reads them would see nothing in the others."
-            )  # fmt: skip
-            told_of = f"{prefix}clouds with {what}, while the others have none"
-            yield Finding("warning", what, told_of, some, some / max(survey.rows, 1), (), advice)
+            what = f"{prefix}only some point clouds have {name}"
+            advice = f"For a model with {name} as input, the {name} of all other point clouds are {value}."
+            yield Finding("warning", kind, what, some, some / max(survey.rows, 1), (), advice)
 
 
 def _report(
@@ -197,10 +204,10 @@ def _report(
         return {"clouds": len(survey), "entries": len(survey.entries), **said}
 
     none = np.zeros((0, 1), dtype=np.int64)
-    lengths = Lengths(none, none, none, 0, np.zeros(0, dtype=np.int64), ("cloud",), "clouds")
+    lengths = Lengths(none, none, none, 0, np.zeros(0, dtype=np.int64), ("point cloud",), "point clouds")
     return SizedReport(
         task, split_counts(train, held, count), tuple(findings), lengths, class_counts=spreads,
-        measurements={"points": train.point_totals, "longest side": train.extents}, size_title="clouds",
+        measurements={"points": train.point_totals, "longest side": train.extents}, size_title="point clouds",
     )  # fmt: skip
 
 
@@ -210,16 +217,16 @@ def _infer_classes(survey: CloudSurvey, findings: list[Finding]) -> ClassMap:
     if len(there) <= VOID:
         return infer_cloud_classes(there)
     what, advice = (
-        "numbers among the labels, too many to be classes",
-        "Is the right column taken? --columns label=NAME.",
+        "different label values, too many for classes",
+        "Is the label column correct? Select the label column with --columns label=NAME.",
     )
     findings.append(Finding("error", "many_classes", what, len(there), 0.0, (), advice))
     return ClassMap((), ())
 
 
 def _label_findings(prefix: str, survey: CloudSurvey, there: ClassMap) -> Iterable[Finding]:
-    yield from part_class_findings(prefix, "points", "cloud", survey.label_counts, there)
+    yield from part_class_findings(prefix, "points", "point cloud", survey.label_counts, there)
     total = sum(survey.label_counts.values())
     unknown = sum(many for value, many in survey.label_counts.items() if value < 0 or value in there.void)
     if there.names and unknown:
-        yield void_finding(f"{prefix}share of the points that has no class", unknown / total)
+        yield void_finding(f"{prefix}points without a class", unknown / total)

@@ -45,6 +45,7 @@ from regard.data.check.pair_survey import ProgressCallback, hash_text, no_progre
 from regard.data.check.pairs import (
     COMMON_FINDINGS,
     HIGH_FRACTION,
+    LEAK_ADVICE,
     TOKEN_ESTIMATE_NOTE,
     FindingSpecs,
     LeakSpecs,
@@ -70,20 +71,20 @@ NUM_SPECIAL_TOKENS = 3
 _FINDINGS: FindingSpecs = {
     **{kind: COMMON_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header")},
     "answer": (
-        "questions with an answer that does not stand in the context",
-        "An answer is learnt by its place. Put them right or remove them: training refuses the file.", "error", False,
+        "questions with an answer missing from the context",
+        "Answers must be spans of the context. Fix or remove the questions: training rejects the file.", "error", False,
     ),
-    "empty": ("rows without a question or a context", "They are skipped.", "warning", True),
+    "empty": ("rows without a question or a context", "Training skips these rows.", "warning", True),
     **{kind: COMMON_FINDINGS[kind] for kind in ("mojibake", "lost", "control", "markup")},
 }  # fmt: skip
 
-_CONFLICT_ADVICE = "One of the two is wrong; or give one question both answers."
-_SPLIT_ADVICE = "Better keep an article whole on one side: the score is to tell how well new texts are read."
+_CONFLICT_ADVICE = "Remove the wrong answers, or list all answers under one question."
+_SPLIT_ADVICE = "Keep all questions about an article in one set, so that scores measure performance on new texts."
 _LEAKS: LeakSpecs = (
-    ("leak", "questions that are also trained on", "error", "Remove them from one of the two: the score would be too good."),
-    ("leak_question", "questions that are also trained on, with other answers", "error", "Remove them from one of the two."),
-    ("leak_context", "questions about contexts that are also trained on", "warning", _SPLIT_ADVICE),
-    ("leak_article", "questions about articles that are also trained on", "note", _SPLIT_ADVICE),
+    ("leak", "questions also present in the training data", "error", LEAK_ADVICE),
+    ("leak_question", "questions also present in the training data, with different answers", "error", LEAK_ADVICE),
+    ("leak_context", "questions about contexts also present in the training data", "warning", _SPLIT_ADVICE),
+    ("leak_article", "questions about articles also present in the training data", "note", _SPLIT_ADVICE),
 )  # fmt: skip
 
 
@@ -178,7 +179,7 @@ def check_qa(
         ]
         findings += [
             *answerability_findings(name, survey),
-            *duplicate_findings(name, "questions", survey, "other answers", _CONFLICT_ADVICE),
+            *duplicate_findings(name, "questions", survey, "different answers", _CONFLICT_ADVICE),
         ]
         findings += length_findings(name, survey, settings.max_length)
     findings += leak_findings(train, held, _LEAKS)
@@ -199,10 +200,11 @@ def relocation_findings(prefix: str, survey: QASurvey) -> Iterable[Finding]:
     moved = survey.relocated()
     if len(moved):
         severity: Severity = "error" if len(moved) / survey.rows > HIGH_FRACTION else "warning"
-        what = (
-            f"{prefix}questions with answers elsewhere than they were said to stand ({survey.num_relocated:,} answers)"
+        what = f"{prefix}questions with wrong answer offsets ({survey.num_relocated:,} answers)"
+        advice = (
+            "The nearest occurrence of the answer is used. Offsets must count characters (not bytes) from 0 "
+            "in the unmodified context."
         )
-        advice = "The nearest place is taken. Places count characters from 0, not bytes, in the context as it is."
         yield sample_finding(survey, moved, None, severity, "mended", what, advice)
 
 
@@ -214,11 +216,14 @@ def answerability_findings(prefix: str, survey: QASurvey) -> Iterable[Finding]:
     share = len(unsaid) / many
     yield Finding("note", "unanswerable", f"{prefix}questions without an answer", len(unsaid), share)
     if share == 1:
-        advice = "Is the right column taken for the answer? Say --columns answer=NAME."
+        advice = "Is the answer column correct? Select the answer column with --columns answer=NAME."
         yield Finding("error", "one_class", f"{prefix}no question has an answer", 0, 0.0, (), advice)
     elif max(share, 1 - share) > MAX_CLASS_FRACTION:
-        said = f"{prefix}questions have {'no' if share > MAX_CLASS_FRACTION else 'an'} answer"
-        advice = "Look at the scores of both: that of all says little of the fewer."
+        said = f"{prefix}imbalance, questions {'without' if share > MAX_CLASS_FRACTION else 'with'} an answer"
+        advice = (
+            "Check the scores of answerable and unanswerable questions separately: "
+            "the overall score hides the smaller group."
+        )
         most = max(len(unsaid), many - len(unsaid))
         yield Finding("warning", "imbalance", said, most, most / many, (), advice)
 
@@ -228,8 +233,10 @@ def length_findings(prefix: str, survey: QASurvey, max_length: int) -> Iterable[
     sums = tokens[:, 0] + tokens[:, 2] + NUM_SPECIAL_TOKENS
     over = np.flatnonzero(sums > max_length)
     if len(over):
-        what = f"{prefix}contexts longer than data.max_length={max_length:,} tokens, {TOKEN_ESTIMATE_NOTE}"
-        advice = "They are read in windows that overlap. Raise data.max_length if the model's context is longer."
+        what = f"{prefix}contexts longer than data.max_length={max_length:,} tokens {TOKEN_ESTIMATE_NOTE}"
+        advice = (
+            "Long contexts are split into overlapping windows. If the model's context is longer, raise data.max_length."
+        )
         said = {int(n): f"about {sums[n]:,} tokens" for n in over[:MAX_LOCATIONS]}
         yield sample_finding(survey, over, said, "note", "long", what, advice)
     wordy = np.flatnonzero(words > MAX_ANSWER_WORDS)
@@ -237,6 +244,6 @@ def length_findings(prefix: str, survey: QASurvey, max_length: int) -> Iterable[
         said = {int(n): f"{words[n]:,} words" for n in wordy[:MAX_LOCATIONS]}
         what, advice = (
             f"{prefix}questions with an answer of more than {MAX_ANSWER_WORDS} words",
-            "See that they are not whole sentences.",
+            "Check that the answers are not whole sentences.",
         )
         yield sample_finding(survey, wordy, said, "warning", "long_answer", what, advice)

@@ -55,6 +55,7 @@ from regard.data.check.pair_survey import ProgressCallback, hash_text, no_progre
 from regard.data.check.pairs import (
     COMMON_FINDINGS,
     HIGH_FRACTION,
+    NEAR_LEAK_ADVICE,
     TOKEN_ESTIMATE_NOTE,
     FindingSpecs,
     LeakSpecs,
@@ -79,16 +80,22 @@ NUM_SPECIAL_TOKENS = 2
 
 _FINDINGS: FindingSpecs = {
     **{kind: COMMON_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header")},
-    "empty": ("rows without words or without tags", "They are skipped.", "warning", True),
+    "empty": ("rows without words or without tags", "Training skips these rows.", "warning", True),
     **{kind: COMMON_FINDINGS[kind] for kind in ("mojibake", "lost", "control")},
 }
 
 _LEAKS: LeakSpecs = (
-    ("leak", "sentences that are also trained on", "warning", "Better remove them from training, unless they are short."),
-    ("leak_text", "sentences that are also trained on, with other tags", "warning", "See which tags are right."),
     (
-        "leak_near", "sentences that are also trained on but for case and punctuation", "warning",
-        "Better remove them from training.",
+        "leak", "sentences also present in the training data", "warning",
+        "Consider removing all but the short duplicates from the training data.",
+    ),
+    (
+        "leak_text", "sentences also present in the training data, with different tags", "warning",
+        "Check which tags are correct.",
+    ),
+    (
+        "leak_near", "sentences also present in the training data, ignoring case and punctuation", "warning",
+        NEAR_LEAK_ADVICE,
     ),
 )  # fmt: skip
 
@@ -159,7 +166,7 @@ class TagSurvey(RowSurvey[TaggedSentence]):
 def _first_invalid_tag(sample: TaggedSentence, scheme: TagScheme) -> str:
     right = convert_tags(sample.tags, scheme)
     place = next(at for at, tag in enumerate(sample.tags) if tag != right[at])
-    return f"'{excerpt(sample.words[place], width=24)}' is {sample.tags[place]}, and should be {right[place]}"
+    return f"'{excerpt(sample.words[place], width=24)}' is tagged {sample.tags[place]}, expected {right[place]}"
 
 
 def check_tags(
@@ -179,7 +186,7 @@ def check_tags(
             *class_findings(name, survey),
         ]
         findings += [
-            *duplicate_findings(name, "sentences", survey, "other tags"),
+            *duplicate_findings(name, "sentences", survey, "different tags"),
             *length_findings(name, survey, settings.max_length),
         ]
     findings += unknown_tag_findings(train, held)
@@ -213,11 +220,15 @@ def scheme_findings(prefix: str, survey: TagSurvey) -> Iterable[Finding]:
         return
     signs = survey.scheme_detector
     what = (
-        f"{prefix}tags are spelt in {signs.scheme}"
+        f"{prefix}tags use the {signs.scheme} scheme"
         if survey.has_entities
         else f"{prefix}tags are classes of single words"
     )
-    advice = "Entities are read alike in all schemes." if survey.has_entities else "See whether entities are meant."
+    advice = (
+        "Entities are parsed the same way in every scheme."
+        if survey.has_entities
+        else "Check whether the tags should mark entities."
+    )
     if signs.ambiguity:
         yield Finding("warning", "scheme", f"{what}, but {signs.ambiguity}", 0, 0.0, (), advice)
     else:
@@ -225,8 +236,8 @@ def scheme_findings(prefix: str, survey: TagSurvey) -> Iterable[Finding]:
     odd, said = survey.invalid_samples()
     if len(odd):
         severity: Severity = "error" if len(odd) / survey.rows > HIGH_FRACTION else "warning"
-        what = f"{prefix}sentences with tags that {signs.scheme} does not allow ({signs.num_invalid:,} tags)"
-        advice = "They are repaired: an entity begins wherever none can go on."
+        what = f"{prefix}sentences with invalid {signs.scheme} tags ({signs.num_invalid:,} tags)"
+        advice = "Invalid tags are repaired: a tag without an entity to continue starts a new entity."
         yield sample_finding(survey, odd, said, severity, "repaired", what, advice)
 
 
@@ -236,36 +247,34 @@ def class_findings(prefix: str, survey: TagSurvey) -> Iterable[Finding]:
     many, words = sum(counts.values()), sum(survey.scheme_detector.tag_counts.values())
     if not words:
         return
-    unit, what = ("entities", "kinds of entities") if survey.has_entities else ("words", "tags")
+    unit, what = ("entities", "entity types") if survey.has_entities else ("words", "tags")
     if survey.has_entities:
         outside = survey.scheme_detector.tag_counts[OUTSIDE]
-        yield Finding("note", "outside", f"{prefix}words that belong to no entity", outside, outside / words)
+        yield Finding("note", "outside", f"{prefix}words tagged O (outside of entities)", outside, outside / words)
         if MAX_OUTSIDE_FRACTION < outside / words < 1:
-            advice = (
-                "A model may say nothing at all and be nearly always right. See that entities are not left untagged."
-            )
-            yield Finding(
-                "warning", "imbalance", f"{prefix}hardly a word belongs to an entity", words - outside, 0.0, (), advice
-            )
+            what = f"{prefix}class imbalance, words inside of entities"
+            advice = "A model predicting only O is nearly always correct. Check for untagged entities."
+            yield Finding("warning", "imbalance", what, words - outside, 0.0, (), advice)
     if not counts or (len(counts) == 1 and not survey.has_entities):
-        said = "no word belongs to an entity" if survey.has_entities else "there is one tag only"
-        yield Finding("error", "one_class", f"{prefix}{said}", 0, 0.0, (), "Nothing can be told apart.")
+        said = "no entities" if survey.has_entities else "only one tag"
+        advice = f"Training needs at least {'one entity' if survey.has_entities else 'two different tags'}."
+        yield Finding("error", "one_class", f"{prefix}{said}", 0, 0.0, (), advice)
         return
     yield Finding("note", "classes", f"{prefix}{what} ({format_counts(counts)})", len(counts), 0.0)
     if len(counts) > max(many // 2, 20):
-        advice = "Is the right column taken for the tags? Say --columns tags=NAME, or its place from 0."
-        yield Finding(
-            "error", "many_classes", f"{prefix}{what}, nearly as many as {unit}", len(counts), 0.0, (), advice
-        )
+        said = f"{prefix}too many {what} (more than half the number of {unit})"
+        advice = "Is the tag column correct? Select the tag column with --columns tags=NAME, or by index from 0."
+        yield Finding("error", "many_classes", said, len(counts), 0.0, (), advice)
         return
     first, most = next(iter(counts.items()))
     if len(counts) > 1 and most / many > MAX_CLASS_FRACTION:
-        advice = "Look at the score of each kind: that of all says little of the others."
-        yield Finding("warning", "imbalance", f"{prefix}{unit} are '{first}'", most, most / many, (), advice)
+        said = f"{prefix}class imbalance, {unit} {'of type' if survey.has_entities else 'tagged'} '{first}'"
+        advice = "Check the score of each class: the overall score hides rare classes."
+        yield Finding("warning", "imbalance", said, most, most / many, (), advice)
     rare = {label: count for label, count in counts.items() if count < MIN_CLASS_SAMPLES}
     if rare and not prefix:
         said = f"{prefix}{what} with fewer than {MIN_CLASS_SAMPLES} {unit} ({format_counts(rare)})"
-        advice = "A kind is learnt from examples. Add some, or join it with another."
+        advice = f"Add {unit}, or merge rare {what} with other {what}."
         yield Finding("warning", "rare", said, len(rare), 0.0, (), advice)
 
 
@@ -273,8 +282,11 @@ def length_findings(prefix: str, survey: TagSurvey, max_length: int) -> Iterable
     tokens = survey.sizes("tokens")[:, 0] + NUM_SPECIAL_TOKENS
     over = np.flatnonzero(tokens > max_length)
     if len(over):
-        what = f"{prefix}sentences with more than data.max_length={max_length:,} tokens, {TOKEN_ESTIMATE_NOTE}"
-        advice = "Is a blank line missing? They are read in windows that overlap, unless data.max_length is raised."
+        what = f"{prefix}sentences longer than data.max_length={max_length:,} tokens {TOKEN_ESTIMATE_NOTE}"
+        advice = (
+            "Is a blank line between two sentences missing? Long sentences are split into overlapping windows, "
+            "unless data.max_length is raised."
+        )
         said = {int(n): f"about {tokens[n]:,} tokens" for n in over[:MAX_LOCATIONS]}
         yield sample_finding(survey, over, said, "warning", "long", what, advice)
 
@@ -282,8 +294,9 @@ def length_findings(prefix: str, survey: TagSurvey, max_length: int) -> Iterable
 def unknown_tag_findings(train: TagSurvey, valid: TagSurvey) -> Iterable[Finding]:
     strange = {label: count for label, count in valid.classes.items() if label not in train.classes}
     if strange:
-        what = "kinds of entities" if valid.has_entities else "tags"
-        yield Finding(
-            "error", "unknown", f"validation: {what} that are not trained on ({format_counts(strange)})", len(strange), 0.0, (),
-            "Add sentences with them to the training data, or leave them out.",
-        )  # fmt: skip
+        unit = "entity types" if valid.has_entities else "tags"
+        what = f"validation: {unit} absent from the training data ({format_counts(strange)})"
+        advice = (
+            f"Add sentences with these {unit} to the training data, or remove these {unit} from the validation data."
+        )
+        yield Finding("error", "unknown", what, len(strange), 0.0, (), advice)

@@ -55,25 +55,25 @@ MIN_REPEATED_FRACTION = 0.01
 _FILE_FINDINGS: FindingSpecs = {"unreadable": COMMON_FINDINGS["unreadable"]}
 _DOCUMENT_FINDINGS: FindingSpecs = {
     "format": COMMON_FINDINGS["format"],
-    "empty": ("blank documents", "They are skipped.", "warning", True),
+    "empty": ("empty documents", "Training skips these documents.", "warning", True),
 }
 _LINE_FINDINGS: FindingSpecs = {
     "encoding": COMMON_FINDINGS["encoding"],
     "mojibake": (
-        "lines with UTF-8 that was read as another encoding, such as Ã¼ for ü",
-        "Make the file again, or repair it (the Python package ftfy does that).", "warning", True,
+        "lines with UTF-8 decoded as another encoding, such as Ã¼ for ü",
+        "Recreate the file, or repair the text, for example with the Python package ftfy.", "warning", True,
     ),
-    "lost": ("lines with U+FFFD, where a character was lost", "Make the file again from its source.", "warning", True),
-    "control": ("lines with control characters", "Remove them, unless they are meant.", "warning", False),
+    "lost": ("lines with U+FFFD, which replaces lost characters", "Recreate the file from its source.", "warning", True),
+    "control": ("lines with control characters", "Remove the control characters, unless intended.", "warning", False),
     "markup": (
-        "lines with entities or tags of HTML, such as &amp;", "Unescape them, unless the model is to write them.", "note",
-        False,
+        "lines with HTML entities or tags, such as &amp;",
+        "Unescape the entities, unless the model should generate HTML.", "note", False,
     ),
 }  # fmt: skip
 _PASSAGE_FINDINGS: FindingSpecs = {
     "solid": (
-        f"stretches of more than {MAX_UNBROKEN_LENGTH:,} characters without a blank",
-        "See whether that is text: pictures and programs are sometimes written so.", "warning", False,
+        f"sections of more than {MAX_UNBROKEN_LENGTH:,} characters without a space",
+        "Check whether these sections are text: encoded images and programs look similar.", "warning", False,
     ),
 }  # fmt: skip
 
@@ -121,13 +121,16 @@ def _counts(survey: TextSurvey) -> dict[str, int]:
 def text_size_findings(prefix: str, survey: TextSurvey, has_valid: bool) -> Iterable[Finding]:
     many = survey.total("characters")
     if not many:
-        yield Finding("error", "few", f"{prefix}there is no text", 0, 0.0, (), "A document needs more than blanks.")
+        yield Finding(
+            "error", "few", f"{prefix}no text found", 0, 0.0, (), "A document must contain more than whitespace."
+        )
     elif not prefix and not survey.can_hold_out and not has_valid:
-        advice = "Add text, or give validation data of its own with --valid."
-        yield Finding("error", "few", "characters in one passage, of which none can be held out", many, 0.0, (), advice)
+        what = "characters in a single passage, so no validation split is possible"
+        advice = "Add text, or pass separate validation data with --valid."
+        yield Finding("error", "few", what, many, 0.0, (), advice)
     elif not prefix and many < MIN_CHARACTERS:
-        advice = "A model learns so little by heart. Millions are a start, better more."
-        yield Finding("warning", "few", "characters are few", many, 0.0, (), advice)
+        advice = "The model will memorize the text. Aim for several million characters or more."
+        yield Finding("warning", "few", "small dataset, number of characters", many, 0.0, (), advice)
 
 
 def text_duplicate_findings(prefix: str, survey: TextSurvey) -> Iterable[Finding]:
@@ -141,18 +144,24 @@ def text_duplicate_findings(prefix: str, survey: TextSurvey) -> Iterable[Finding
         yield Finding(
             "warning" if share > HIGH_FRACTION else "note",
             "repeated",
-            f"{prefix}duplicate lines of at least {MIN_LINE_LENGTH} letters{_sampling_note(survey)}; fraction of the text",
+            f"{prefix}duplicate lines of at least {MIN_LINE_LENGTH} characters{_sampling_note(survey)}, "
+            "with percentage of all text",
             len(twice) * survey.lines.sampling_step,
             share,
-            _join_locations(here, there, "as in"),
-            "Headers and notices that stand everywhere are better removed.",
+            _join_locations(here, there, "same as"),
+            "Consider removing repeated headers and notices.",
         )
 
 
-_LEAK_ADVICE = "Remove them from one of the two: the loss would be too low."
+_LEAK_ADVICE = "Remove the duplicates from one of the two sets; otherwise, the validation loss is too low."
 _LEAKS: LeakSpecs = (
-    ("leak", "documents that are also trained on", "error", _LEAK_ADVICE),
-    ("leak_near", "documents that are also trained on but for case, blanks and punctuation", "warning", _LEAK_ADVICE),
+    ("leak", "documents also present in the training data", "error", _LEAK_ADVICE),
+    (
+        "leak_near",
+        "documents also present in the training data, ignoring case, whitespace and punctuation",
+        "warning",
+        _LEAK_ADVICE,
+    ),
 )
 
 
@@ -170,12 +179,12 @@ def line_leak_findings(train: TextSurvey, valid: TextSurvey) -> Iterable[Finding
     yield Finding(
         "error" if share > HIGH_FRACTION else "warning" if share > MIN_REPEATED_FRACTION else "note",
         "leak_lines",
-        f"validation: lines of at least {MIN_LINE_LENGTH} letters that are also in the training data{_sampling_note(valid)}; "
-        "fraction of the text",
+        f"validation: lines of at least {MIN_LINE_LENGTH} characters also present in the training data"
+        f"{_sampling_note(valid)}, with percentage of all text",
         int(known.sum()) * valid.lines.sampling_step,
         share,
-        _join_locations(here, there, "trained on in"),
-        "Some are alike by chance. If they are more, validate on text that is not trained on.",
+        _join_locations(here, there, "in training data:"),
+        "A few identical lines are coincidence. If there are many, validate on text outside the training data.",
     )
 
 
@@ -184,7 +193,7 @@ def _text_fraction(survey: TextSurvey, characters: int) -> float:
 
 
 def _sampling_note(survey: TextSurvey) -> str:
-    return f", by a sample of one in {survey.lines.sampling_step}" if survey.lines.sampling_step > 1 else ""
+    return f", estimated from 1 in {survey.lines.sampling_step} lines" if survey.lines.sampling_step > 1 else ""
 
 
 def _join_locations(here: Mapping[int, Location], there: Mapping[int, Location], word: str) -> tuple[Location, ...]:
