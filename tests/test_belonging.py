@@ -85,7 +85,7 @@ def test_flaws_are_counted_and_named(tmp_path: Path) -> None:
         "duplicates": once, "copies": once, "empty": once, "long": once, "leak": ("error", 1), "leak_text": once,
         "leak_near": once,
     }  # fmt: skip
-    assert report.errors[0].locations[0].line == 2 and "beginnings" in str(report)
+    assert report.errors[0].locations[0].line == 2 and "truncated at the end" in str(report)
 
 
 def test_many_copies_must_be_put_right(tmp_path: Path) -> None:

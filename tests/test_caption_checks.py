@@ -57,8 +57,11 @@ def test_clean_captions_have_only_their_numbers_told(tmp_path: Path) -> None:
     report = looked(write(tmp_path, clean(tmp_path)))
     assert found(report) == {} and report.counts == {"pictures": 104, "captions": 208, "files": 1}
     said = str(report)
-    assert "captions (2 of a picture: 104 times): 208" in said and "different words, of which 0 occur once: 23" in said
-    assert "caption words" in said and "height" in said and said.splitlines()[-1].startswith("nothing must be fixed")
+    assert (
+        "captions (number of images with 2 captions: 104): 208" in said
+        and "different words (0 of the words occur once): 23" in said
+    )
+    assert "caption words" in said and "height" in said and said.splitlines()[-1].startswith("Found no errors")
     assert report.as_dict()["lengths"]["caption_words"]["median"] == 9
 
 

@@ -76,7 +76,7 @@ def test_a_check_draws_into_the_file_that_was_named_or_says_why_not(folder: Path
     report = check("classify", str(folder), out=folder.parent / "seen it.png")
     assert report.figures == (str(folder.parent / "seen it.png"),)
     assert check("draw", str(folder), out=folder.parent / "none.png").figures == ()
-    assert "nothing is drawn" in capsys.readouterr().err
+    assert "no chart written" in capsys.readouterr().err
 
 
 def test_shares_are_drawn_up_to_100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_depths_of_which_nothing_is_known_are_said_to_be_so(folder: Path, tmp_pa
         regard.train("depth", data=known, valid=data, model="vit-tiny", out=tmp_path / "run", settings=sizes)
     (named,) = (finding for finding in check("depth", known).findings if finding.kind == "depth_unknown")
     assert named.severity == "error" and named.count == 5
-    assert "/a/0.png  in 0.png" in str(named.locations[0]) and all(
+    assert "/a/0.png  depth map 0.png" in str(named.locations[0]) and all(
         "10.png" not in str(place) for place in named.locations
     )
 

@@ -43,7 +43,7 @@ def test_clean_pictures_have_only_their_classes_told(tmp_path: Path) -> None:
     assert found(report) == {} and report.counts == {"pictures": 104, "entries": 1, "classes": 2}
     assert report.class_counts[0].train == {"cat": 52, "dog": 52}
     said = str(report)
-    assert "classes (cat: 52, dog: 52)" in said and said.splitlines()[-1].startswith("nothing must be fixed")
+    assert "classes (cat: 52, dog: 52)" in said and said.splitlines()[-1].startswith("Found no errors")
     assert report.size_quantiles()["width"] == dict.fromkeys(("least", "q25", "median", "q75", "q99", "most"), 16)
     assert "height" in said and report.as_dict()["sizes"]["height"]["median"] == 12
 
@@ -109,7 +109,7 @@ def test_places_count_past_files_that_are_broken(tmp_path: Path) -> None:
     report = classify(tmp_path)
     place = next(finding for finding in report.findings if finding.kind == "contradiction").locations[0]
     other = os.path.join(tmp_path, "cat", "003.png")
-    assert place.text == f"dog/zz.png → dog  (otherwise in {other})" and place.path == str(tmp_path)
+    assert place.text == f"dog/zz.png → dog  (also in {other})" and place.path == str(tmp_path)
     broken = next(finding for finding in report.findings if finding.kind == "broken").locations[0]
     assert broken.path == str(tmp_path / "cat/000.png") and broken.text == "is empty."
 
@@ -179,7 +179,7 @@ def test_clean_masks_have_their_classes_and_void_told(tmp_path: Path) -> None:
     masked(tmp_path, values=(0, 1, 2, 255))
     report = segment(tmp_path)
     assert found(report) == {"void": ("note", 0)} and report.counts["classes"] == 3
-    assert "void (255): 2" in str(report) and set(report.class_counts[0].train) == {"0", "1", "2"}
+    assert "void pixels (255): 2" in str(report) and set(report.class_counts[0].train) == {"0", "1", "2"}
     assert sum(report.class_counts[0].train.values()) < 104 * 12 * 16
     (tmp_path / "classes.txt").write_text("sky\nroad\ntree\n255 x\n")
     assert "unknown_values" in found(segment(tmp_path))
@@ -203,9 +203,7 @@ def test_masks_that_do_not_fit_are_found(tmp_path: Path) -> None:
         "contradiction": ("warning", 1),
     }  # fmt: skip
     places = {finding.kind: finding.locations for finding in report.findings if finding.locations}
-    assert (
-        places["mask_size"][0].text == "12 × 16, and its picture 16 × 12" and "005.png" in places["mask_size"][0].path
-    )
+    assert places["mask_size"][0].text == "12 × 16, image 16 × 12" and "005.png" in places["mask_size"][0].path
     assert places["unknown_values"][0].text == "9, 44"
     assert places["broken"][0].text == "is empty." and "is coloured" in places["broken"][1].text
 
@@ -239,9 +237,9 @@ def deep(folder: Path, scale: int = 3000, known: float = 0.9) -> Path:
 def test_depth_is_told_with_its_range_and_what_is_unknown(tmp_path: Path) -> None:
     report = check_depth([str(deep(tmp_path / "a"))], [], None, DataSettings())
     assert found(report) == {"known": ("note", 0), "range": ("note", 0)}
-    assert "whose depth is known: 89.9 %" in str(report) and "metres" in str(report)
+    assert "pixels with known depth: 89.9 %" in str(report) and "meters" in str(report)
     odd = check_depth([str(tmp_path / "a")], [], None, DataSettings(depth_scale=1.0))
-    assert found(odd)["range"] == ("warning", 0) and "Is the unit right?" in str(odd)
+    assert found(odd)["range"] == ("warning", 0) and "Is the unit correct?" in str(odd)
     assert found(check_depth([str(deep(tmp_path / "b", known=0.3))], [], None, DataSettings()))["known"] == (
         "warning",
         0,

@@ -184,8 +184,8 @@ def test_a_run_learns_several_labels(tmp_path: Path, cli: Callable[..., str]) ->
     assert report.as_dict()["spreads"]["classes"]["training"] == {
         label: sum(label in row["labels"] for row in rows) for label in words
     }
-    assert f"labels, {many / 160:.2f} to a row in the mean" in str(report)
-    assert f"{sum(not row['labels'] for row in rows):,} rows have none" in str(report)
+    assert f"labels, {many / 160:.2f} per row on average" in str(report)
+    assert f"{sum(not row['labels'] for row in rows):,} rows without a label" in str(report)
     out = tmp_path / "run"
     more = (
         "model.width=32",

@@ -71,7 +71,7 @@ def test_places_name_the_first_and_the_other(tmp_path: Path) -> None:
     rows = clean()
     report = check("classify", table(tmp_path, [*rows, (rows[3][0], "0")]))
     place = next(finding for finding in report.findings if finding.kind == "contradiction").locations[0]
-    assert place.line == 202 and "otherwise in line 5" in place.text and "→ 0" in place.text
+    assert place.line == 202 and "also in line 5" in place.text and "→ 0" in place.text
 
 
 def test_leaks_and_unknown_classes_of_the_validation_set(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def test_real_sentences() -> None:
     report = check_tags([str(REAL / "dev.conll.gz")], [], None, DataSettings())
     assert report.counts == {"sentences": 3250, "files": 1, "words": 51362, "entities": 5942}
     assert report.class_counts[0].train == {"PER": 1842, "LOC": 1837, "ORG": 1341, "MISC": 922}
-    assert "tags are spelt in IOB1\n" in str(report) and not report.errors
+    assert "tags use the IOB1 scheme\n" in str(report) and not report.errors
 
 
 # -- what a check finds
@@ -237,12 +237,12 @@ def test_clean_sentences_have_only_their_tags_told(tmp_path: Path) -> None:
     assert kinds(report) == {} and report.counts["entities"] == 200
     text = str(report)
     for said in (
-        "tags are spelt in IOB2",
-        "kinds of entities (B: 100, A: 100)",
-        "words that belong to no entity: 400 (50.0 %)",
+        "tags use the IOB2 scheme",
+        "entity types (B: 100, A: 100)",
+        "words tagged O (outside of entities): 400 (50.0 %)",
     ):
         assert said in text
-    assert text.index("sentence words") < text.index("entities by kind") < text.index("nothing must be fixed")
+    assert text.index("sentence words") < text.index("entities by kind") < text.index("Found no errors")
     assert report.lengths.words.tolist() == [[4]] * 200 and report.lengths.names == ("sentence",)
     assert report.as_dict()["spreads"]["entities by kind"]["training"] == {"A": 100, "B": 100}
 
@@ -293,7 +293,7 @@ def test_what_was_spoilt_is_found_and_nothing_else(
 def test_the_tag_that_was_repaired_is_named(tmp_path: Path) -> None:
     report = checked(tmp_path, [*clean(), "some O\nother I-A\n"])
     place = next(finding for finding in report.findings if finding.kind == "repaired").locations[0]
-    assert place.line == 1001 and place.text == "some other/I-A  ('other' is I-A, and should be B-A)"
+    assert place.line == 1001 and place.text == "some other/I-A  ('other' is tagged I-A, expected B-A)"
 
 
 def test_plain_tags_are_checked_as_classes(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_leaks_and_unknown_kinds_of_the_validation_set(tmp_path: Path) -> None:
     assert kinds(report) == {
         "leak": ("warning", 1), "leak_text": ("warning", 1), "leak_near": ("warning", 1), "unknown": ("error", 1),
     }  # fmt: skip
-    assert "validation: kinds of entities that are not trained on (C: 1)" in str(report)
+    assert "validation: entity types absent from the training data (C: 1)" in str(report)
     assert kinds(checked(tmp_path, rows, rows[:50])) == {"leak": ("error", 50)}
 
 
@@ -326,7 +326,7 @@ def test_classes_of_texts_and_places_of_choices_are_spread_too(tmp_path: Path) -
     assert isinstance(report, ClassReport) and report.class_counts == (
         ClassCounts("classes", {"bad": 50, "good": 150}),
     )
-    assert "75.0 %" in str(report) and str(report).endswith("nothing must be fixed: 1 note")
+    assert "75.0 %" in str(report) and str(report).endswith("Found no errors, 1 note.")
     asked = [{"context": f"{n}", "choices": ["a", "b"], "label": n % 2} for n in range(120)]
     report = check_multiple_choice(
         [write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, asked)))], [], None, DataSettings()

@@ -76,7 +76,7 @@ def only(report: Report, *kinds: str) -> Finding:
 
 def test_clean_text_has_no_finding_and_is_counted(folder: Path) -> None:
     report = check(save("a b.txt.gz", [*story(1), "", "Ende, schön."]))
-    assert not report.findings and str(report).endswith("nothing must be fixed: no flaw was found")
+    assert not report.findings and str(report).endswith("No problems found.")
     text = "".join(f"{line}\n" for line in [*story(1), "", "Ende, schön."])
     assert report.counts == {
         "documents": 1, "files": 1, "lines": 4001, "words": len(text.split()), "characters": len(text),
@@ -134,9 +134,9 @@ def test_blank_documents_are_a_warning_and_many_an_error(folder: Path) -> None:
 
 def test_too_little_text(folder: Path) -> None:
     none = check(save("a.txt", " \n"))
-    assert found(none)["few"].severity == "error" and "there is no text" in str(none)
+    assert found(none)["few"].severity == "error" and "no text found" in str(none)
     short = save("b.txt", "A short text.")
-    assert "none can be held out" in only(check(short), "few").message and check(short).errors
+    assert "no validation split" in only(check(short), "few").message and check(short).errors
     assert only(check(short, valid=(save("v.txt", "Another."),)), "few").severity == "warning"
     assert only(check(save("c.txt", story(1)[:500])), "few").severity == "warning"
 
@@ -173,9 +173,9 @@ def test_repeated_documents_are_named_with_the_first(folder: Path) -> None:
     texts = [*story(1), long, story(1)[7], long]
     twice = found(check(objects("a.jsonl", texts)))["duplicates"]
     assert (twice.severity, twice.count, [place.line for place in twice.locations]) == ("warning", 2, [4002, 4003])
-    assert "(as in line 8)" in twice.locations[0].text and "(as in line 4001)" in twice.locations[1].text
+    assert "(same as line 8)" in twice.locations[0].text and "(same as line 4001)" in twice.locations[1].text
     save("set/a.txt", story(1)), save("set/b.txt", story(1))
-    assert "(as in set/a.txt:1)" in found(check("set"))["duplicates"].locations[0].text
+    assert "(same as set/a.txt:1)" in found(check("set"))["duplicates"].locations[0].text
 
 
 def test_repeated_lines_are_weighed_by_their_share(folder: Path) -> None:
@@ -183,7 +183,7 @@ def test_repeated_lines_are_weighed_by_their_share(folder: Path) -> None:
     assert not check(save("a.txt", [*story(1), *[notice] * 20])).findings
     some = only(check(save("b.txt", [*story(1), *[notice, notice.upper()] * 100])), "repeated")
     assert some.severity == "note" and some.count == 199 and 0.02 < some.fraction < 0.06
-    assert some.locations[0].line == 4002 and "(as in line 4001)" in some.locations[0].text
+    assert some.locations[0].line == 4002 and "(same as line 4001)" in some.locations[0].text
     assert only(check(save("c.txt", [*story(1), *story(1)[:1000]])), "repeated").severity == "warning"
     assert not check(save("d.txt", [*story(1), *["- " * 40] * 900])).findings  # no letters, no line
 
@@ -200,9 +200,9 @@ def test_documents_that_are_trained_on_are_told_apart_by_how_alike_they_are(fold
     only(report, "validation leak", "validation leak_near", "validation leak_lines")
     exact, alike = found(report)["validation leak"], found(report)["validation leak_near"]
     assert (exact.severity, exact.count, exact.locations[0].line) == ("error", 1, 401)
-    assert "trained on in a.jsonl:4" in exact.locations[0].text
+    assert "in training data: a.jsonl:4" in exact.locations[0].text
     assert (alike.severity, alike.count, alike.locations[0].line) == ("warning", 1, 402)
-    assert "trained on in a.jsonl:4001" in alike.locations[0].text
+    assert "in training data: a.jsonl:4001" in alike.locations[0].text
 
 
 def test_passages_that_are_trained_on_are_found_wherever_they_stand(folder: Path) -> None:
@@ -212,7 +212,7 @@ def test_passages_that_are_trained_on_are_found_wherever_they_stand(folder: Path
     for lines, severity in (([train[5]], "note"), (train[77:100], "warning"), (train[77:400], "error")):
         leak = only(check(data, valid=(save("v.txt", [*valid, *lines]),)), "validation leak_lines")
         assert leak.severity == severity and leak.count == len(lines) and leak.locations[0].line == 1001
-        assert f"trained on in a.txt:{train.index(lines[0]) + 1}" in leak.locations[0].text
+        assert f"in training data: a.txt:{train.index(lines[0]) + 1}" in leak.locations[0].text
     loud = [line.upper() for line in train[:500]]
     assert only(check(data, valid=(save("v.txt", [*valid, *loud]),)), "validation leak_lines").count == 500
 
@@ -221,7 +221,7 @@ def test_a_sample_of_lines_speaks_for_all(folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(text_survey, "MAX_LINE_HASHES", 1000)
     data, valid = save("a.txt", story(1, 20_000)), save("v.txt", [*story(2, 2000), *story(1, 2000)])
     leak = only(check(data, valid=(valid,)), "validation leak_lines")
-    assert "by a sample of one in 32" in leak.message and leak.count == pytest.approx(2000, rel=0.3)
+    assert "estimated from 1 in 32 lines" in leak.message and leak.count == pytest.approx(2000, rel=0.3)
     assert leak.fraction == pytest.approx(0.5, rel=0.3)
 
 
