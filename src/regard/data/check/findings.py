@@ -169,7 +169,9 @@ def _length_table(lengths: Lengths) -> list[str]:
     rows = _quantiles(lengths)
     wide = max(8, *(len(f"{max(row):,}") + 1 for _, row in rows.values()))
     first = max(26, *(len(name) + 1 for name in rows))
-    head = f"{'lengths':{first}}{'up to 99 %':18}" + "".join(f"{quantile_title(name):>{wide}}" for name in _QUANTILES)
+    head = f"{'lengths':{first}}{'histogram (≤ 99 %)':18}" + "".join(
+        f"{quantile_title(name):>{wide}}" for name in _QUANTILES
+    )
     return [
         head,
         *(

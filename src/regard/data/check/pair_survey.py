@@ -1,6 +1,6 @@
-"""Reading data for a check: every row is looked at, and what is kept of it is a few numbers and hashes, no text.
+"""Surveys of datasets for `regard check`: every row is read, and a few numbers and hashes per row are kept, no text.
 
-`Surveyed` is what all kinds of data have in common, `Survey` is that of pairs.
+`DatasetSurvey` is the base class for all kinds of data, `PairSurvey` the survey of text pairs.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from regard.data.text.tables import SkippedRow
 from regard.errors import DataError
 
 ProgressCallback = Callable[[str, int], None]
-"""Told what is being done, and how many rows of it are done."""
+"""Called with the name of the current stage and the number of processed samples."""
 
 CHUNK = 4096
-"""pairs whose letters are counted together"""
+"""pairs per update of the trigram counts"""
 MIN_FILE_PAIRS = 20
-"""pairs that a file needs before it is said to have its sides exchanged"""
+"""minimum number of pairs in a file to detect swapped sides"""
 SWAPPED_SIMILARITY = -0.5
-"""likeness to the files before it below which a file has its sides exchanged: en–de gives −0.9 from 30 pairs on, two
-samples of one language ±0.2"""
+"""similarity to the previous files below which the sides of a file count as swapped: English–German pairs give −0.9
+from 30 pairs on, two samples of one language ±0.2"""
 BYTES_PER_TOKEN = 4
-"""of UTF-8, in byte-pair tokens: 3.4 to 4.8 were measured on English and German"""
+"""UTF-8 bytes per byte-pair token: 3.4 to 4.8 were measured on English and German"""
 
 
 def no_progress(what: str, rows: int) -> None:
-    """An `Advance` for when nobody listens."""
+    """Ignore progress."""
 
 
 class Tally:
-    """How often something was seen, and the first places."""
+    """Number of occurrences, and the first locations."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -56,7 +56,7 @@ class Tally:
 
 
 class LocatedSample(Protocol):
-    """What is read one by one; where it stands is all that is asked of it here."""
+    """A sample with a file and a line."""
 
     @property
     def path(self) -> str: ...
@@ -68,10 +68,10 @@ T = TypeVar("T", bound=LocatedSample)
 
 
 class DatasetSurvey(ABC, Generic[T]):
-    """What was seen of one set of files: tallies, and of each usable sample its place and hashes."""
+    """Survey of one set of files: tallies, and location and hashes of each usable sample."""
 
     skip_kinds: tuple[str, ...] = ("empty", "encoding", "format")
-    """kinds of flaws for which a whole row is no sample"""
+    """kinds of findings that exclude the whole row"""
 
     def __init__(self, entries: Sequence[str], columns: Mapping[str, str] | None, hashes: int) -> None:
         self.entries, self.columns = list(entries), columns
@@ -81,7 +81,7 @@ class DatasetSurvey(ABC, Generic[T]):
 
     @abstractmethod
     def _read_entry(self, entry: str, complain: ErrorHandler) -> Iterator[T | SkippedRow]:
-        """What an entry holds. What is raised by this call ends the check; what is raised by the iterator is noted."""
+        """Samples and skipped rows of an entry. Errors of this call end the check; errors of the iterator become findings."""
 
     @abstractmethod
     def _preview(self, sample: T) -> str:
@@ -92,18 +92,18 @@ class DatasetSurvey(ABC, Generic[T]):
 
     @property
     def rows(self) -> int:
-        """Samples, and rows that could be none."""
+        """Number of samples and excluded rows."""
         return len(self) + sum(self.tallies[kind].count for kind in self.skip_kinds if kind in self.tallies)
 
     def hashes(self, kind: int) -> NDArray[np.uint64]:
-        """Of whole samples (0); what the others are of, each kind of data says."""
+        """Hashes of whole samples (0); subclasses define the other kinds."""
         return np.array(self._hashes[kind], dtype=np.uint64)
 
     def tally(self, kind: str) -> Tally:
         return self.tallies.setdefault(kind, Tally())
 
     def locations(self, indices: Iterable[int], notes: Mapping[int, str] | None = None) -> tuple[Location, ...]:
-        """Where the first few of these samples stand, read once more for their text; `said` stands behind it."""
+        """Locations of the first few of these samples, read again for a preview, which is followed by the note."""
         first = sorted(int(number) for number in indices)[:MAX_LOCATIONS]
         found: list[Location] = []
         for number, sample in enumerate(self._indexed_samples() if first else ()):
@@ -115,21 +115,21 @@ class DatasetSurvey(ABC, Generic[T]):
         return tuple(found)
 
     def location_name(self, index: int, reference: int | None = None) -> str:
-        """The name of one sample's place, without its text; short where it stands in the same file as the other."""
+        """Location of a sample without a preview; only the line if the reference sample is in the same file."""
         entry, line = self._sample_lines[0][index], self._sample_lines[1][index]
         if reference is not None and entry == self._sample_lines[0][reference]:
             return f"line {line}"
         return str(self._location(self.entries[entry], line))
 
     def _location(self, path: str, line: int, text: str = "", side: int = 0) -> Location:
-        """A place; where the sides of a sample stand in files of their own, the one that holds this side."""
+        """Location of a sample; with parallel files, the file of this side."""
         return Location(path, line, text)
 
     def _entry_files(self, entry: str) -> Sequence[str]:
         return (entry,)
 
     def _indexed_samples(self) -> Iterator[T]:
-        """All samples in the order in which they are counted."""
+        """All samples in the order of their indices."""
         return self._readable_samples()
 
     def _readable_samples(self) -> Iterator[T]:
@@ -137,7 +137,7 @@ class DatasetSurvey(ABC, Generic[T]):
             yield from self._entry_samples(entry)
 
     def _entry_samples(self, entry: str, note: bool = False) -> Iterator[T]:
-        """What of an entry can be read, the same at every reading; what else there is, is noted at the first."""
+        """Readable samples of an entry, the same in every pass; with `note`, all other rows become findings."""
         reject_pipes(self._entry_files(entry))
 
         def complain(kind: str, error: DataError) -> None:
@@ -151,12 +151,14 @@ class DatasetSurvey(ABC, Generic[T]):
                     yield item
                 elif note:
                     self.tally("empty").add(self._location(item.path, item.line, item.reason))
-        except DataError as error:  # what cannot be read past, such as a damaged archive
-            told = f"{error.problem} {error.advice}".rstrip()  # there is one of them, and it says what to do
+        except DataError as error:  # reading cannot continue, for example in a damaged archive
+            told = (
+                f"{error.problem} {error.advice}".rstrip()
+            )  # the only error of this kind, so the advice fits into the location
             complain("unreadable", DataError(told, error.path, error.line))
 
     def _tally_quality_issues(self, sample: T, texts: Iterable[str]) -> None:
-        """Each kind once for a sample, where it is first seen."""
+        """Count each kind of issue once per sample, at the first occurrence."""
         marks: dict[str, Location] = {}
         for side, text in enumerate(texts):
             for kind, place in find_quality_issues(text):
@@ -173,7 +175,7 @@ class DatasetSurvey(ABC, Generic[T]):
 
 
 class PairSurvey(DatasetSurvey[Pair]):
-    """Of each usable pair also its lengths; and which way round the files are.
+    """Survey of text pairs: also the lengths of each pair, and the files with swapped sides.
 
     Hashes are of the pairs (0), of the sources (1), of the sources without case and punctuation (2).
     """
@@ -181,15 +183,15 @@ class PairSurvey(DatasetSurvey[Pair]):
     def __init__(self, entries: Sequence[str], columns: Mapping[str, str] | None) -> None:
         super().__init__(entries, columns, hashes=3)
         self.swapped_entries: list[bool] = []
-        """of each entry, whether its sides are exchanged against those before it"""
+        """for each entry: sides swapped relative to the previous entries"""
         self.profile = TrigramProfile.empty()
         self.copies = array("Q")
-        """the numbers of pairs whose target is their source"""
+        """indices of pairs with identical source and target"""
         self._sizes = tuple(array("I") for _ in range(6))
 
     @property
     def entry_index(self) -> NDArray[np.int64]:
-        """The number of the entry that each pair stands in."""
+        """Index of the entry of each pair."""
         return np.array(self._sample_lines[0], dtype=np.int64)
 
     def sizes(self, kind: int) -> NDArray[np.int64]:
@@ -197,7 +199,7 @@ class PairSurvey(DatasetSurvey[Pair]):
         return np.stack([np.array(self._sizes[2 * kind + side], dtype=np.int64) for side in (0, 1)], axis=1)
 
     def read(self, progress: ProgressCallback, name: str, reference: TrigramProfile | None = None) -> None:
-        """Look at every row. `known` is the profile of other data, whose sides decide which way round is right."""
+        """Read every row. The sides of the reference profile, if given, define the correct order of source and target."""
         for number, entry in enumerate(self.entries):
             own = TrigramProfile.empty()
             for chunk in chunked(self._entry_samples(entry, note=True), CHUNK):
@@ -211,7 +213,7 @@ class PairSurvey(DatasetSurvey[Pair]):
         if reference is None and self.swapped_entries and 2 * int(self.swapped_pairs().sum()) > len(self):
             self.swapped_entries = [
                 not turned for turned in self.swapped_entries
-            ]  # most pairs decide which way round is right
+            ]  # the majority of pairs defines the correct order
             self.profile = self.profile.swap_sides()
 
     def swapped_pairs(self) -> NDArray[np.bool_]:
@@ -220,7 +222,7 @@ class PairSurvey(DatasetSurvey[Pair]):
     def source_scores(
         self, profile: TrigramProfile, leave_one_out: bool, progress: ProgressCallback, name: str
     ) -> NDArray[np.float64]:
-        """(N, 2): how much each source and target reads like a source, with files that are turned turned back."""
+        """(N, 2) language scores of source and target, higher for the source language; swapped files are swapped back."""
         found = np.zeros((len(self), 2))
         done = 0
         for number, entry in enumerate(self.entries):
@@ -278,10 +280,10 @@ def text_sizes(text: str) -> tuple[int, int, int]:
 
 
 def estimate_tokens(words: int, num_bytes: int) -> int:
-    """The tokens of so many words in so many bytes: at least one for each word."""
+    """Estimated number of tokens: at least one per word."""
     return max(words, -(-num_bytes // BYTES_PER_TOKEN))
 
 
 def error_location(error: DataError) -> Location:
-    """An error as a place and what is wrong there."""
+    """Location of an error, with the problem as text."""
     return Location("" if error.path is None else str(error.path), error.line, error.problem)
