@@ -428,7 +428,7 @@ def test_long_texts_are_counted_and_cut_in_training(place: Path, tmp_path: Path)
     said = train(
         "classify", path, tmp_path / "run", *settings, model=str(place / "lm"), valid=str(place / "labels.tsv")
     )
-    place_of = f"the first at {path}, line 32"
+    place_of = f"first: {path}, line 32"
     assert (
         f"1 training texts have more than 48 tokens (model.max_length) and are truncated in their middle; {place_of}"
         in said

@@ -70,7 +70,7 @@ def test_a_long_run_times_both_ways_and_keeps_the_faster(
 ) -> None:
     chosen, said, chooser = choose(monkeypatch, {"graph": 1.0, "compiled": compiled}, 400)
     assert chosen[:2] == ["graph", "compiled"] and chooser.forward_backward.mode == kept and not chooser.tuning
-    assert len(said) == 2 and f"going on with {kept}" in said[1]
+    assert len(said) == 2 and f"continuing with {MODE_NAMES[kept]}" in said[1]
     assert set(chooser.seconds_per_step) == {"graph", "compiled"} and chooser.seconds_per_step[
         "compiled"
     ] == pytest.approx(compiled)
@@ -85,7 +85,7 @@ def test_code_that_is_made_anew_for_every_grain_is_given_up(monkeypatch: pytest.
         and not chooser.tuning
         and chooser.seconds_per_step == {"plain": pytest.approx(0.1)}
     )
-    assert "going on with plain" in said[-1]
+    assert "continuing with eager execution" in said[-1]
     slow = {"plain": 30.0, "compiled": 20.0}  # steps that are long by themselves are waited for
     assert choose(monkeypatch, slow, 4000, recordable=False)[2].forward_backward.mode == "compiled"
 
@@ -159,7 +159,8 @@ def test_a_way_that_fails_is_said_and_the_step_is_computed_plainly(monkeypatch: 
 
     (right, _), (ours, said) = gradients(False), gradients(True)
     assert all(torch.equal(a, b) for a, b in zip(ours, right, strict=True))
-    assert said[1:] == ["  torch.compile failed (no compiler); going on with plain"] and "compiling" in said[0]
+    assert said[1:] == ["warning: torch.compile failed (no compiler); continuing with eager execution."]
+    assert "Compiling" in said[0]
 
 
 def test_a_window_with_a_validation_in_it_is_no_measure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before(seed: int, 
     chance = random.Random(seed)
     harm(halved / "checkpoints/step-00000006" / chance.choice(["state.json", "state.safetensors"]), chance)
     said = train_tiny((), halved, *TWELVE, resume=True)
-    assert "step-00000006 is not whole" in said and "passed over" in said and "Resuming after step 4" in said
+    assert "step-00000006 is damaged" in said and "skipped" in said and "Resuming after step 4" in said
     same_tensors(halved / "model.safetensors", whole / "model.safetensors")
     assert rows(halved) == rows(whole)
 
@@ -108,7 +108,7 @@ def test_where_all_are_damaged_it_starts_at_0_and_says_so(halved: Path, whole: P
     for path in sorted((halved / "checkpoints").iterdir()):
         harm(path / "state.safetensors", chance)
     said = train_tiny((), halved, *TWELVE, resume=True)
-    assert "step-00000004 is not whole" in said and "step-00000006 is not whole" in said
+    assert "step-00000004 is damaged" in said and "step-00000006 is not whole" in said
     assert "there is no whole checkpoint; starting at step 0" in said
     last = "checkpoints/step-00000012/state.safetensors"
     same_tensors(halved / last, whole / last)
@@ -191,7 +191,7 @@ def test_a_shard_that_is_a_pickle_is_refused(trained: Trained, mark: Path, tmp_p
 def test_a_checkpoint_that_is_a_pickle_is_passed_over(halved: Path, whole: Path, mark: Path) -> None:
     torch.save({"x": Bomb(mark)}, halved / "checkpoints/step-00000006/state.safetensors")
     said = train_tiny((), halved, *TWELVE, resume=True)
-    assert "step-00000006 is not whole" in said and "Resuming after step 4" in said and not mark.exists()
+    assert "step-00000006 is damaged" in said and "Resuming after step 4" in said and not mark.exists()
     assert rows(halved) == rows(whole)
 
 

@@ -117,7 +117,7 @@ def test_pairs_that_are_too_long_are_counted_and_the_first_is_named(pairs: Pairs
     data = write_pairs(tmp_path / "d.tsv", [*pairs[:9], (long, "x"), ("x", long), *pairs[9:30]])
     valid = write_pairs(tmp_path / "v.tsv", pairs[30:32])
     said = train_tiny(data, tmp_path / "run", *TWELVE, "train.steps=1", "data.max_length=39", valid=valid)
-    assert "2 training pairs" in said and f"the first at {data}, line 10" in said
+    assert "2 training pairs" in said and f"first: {data}, line 10" in said
     assert facts(tmp_path / "run")["data_stats"]["train"] == 30
 
 
@@ -178,7 +178,7 @@ def test_events_and_samples_say_each_step_once_after_going_on(whole: Path, tmp_p
     run = shutil.copytree(whole, tmp_path / "run")
     (run / "checkpoints/step-00000012/state.json").write_text("{")
     said = train_tiny((), run, *TWELVE, resume=True)
-    assert "step-00000012 is not whole" in said and "Resuming after step 8" in said
+    assert "step-00000012 is damaged" in said and "Resuming after step 8" in said
     events = EventAccumulator(str(run / "events")).Reload()
     assert [event.step for event in events.Scalars("train/loss")] == [row["step"] for row in rows(whole, "train")]
     assert (run / "samples.txt").read_text("utf-8") == (whole / "samples.txt").read_text("utf-8")
@@ -191,7 +191,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_one_before_is_used(harm: st
     flipped = content[:-1000] + bytes([content[-1000] ^ 1]) + content[-999:]
     path.write_bytes({"cut off": content[:-100], "flipped": flipped, "empty": b""}[harm])
     said = train_tiny((), halved, *TWELVE, resume=True)
-    assert "step-00000006 is not whole" in said and "Resuming after step 4" in said
+    assert "step-00000006 is damaged" in said and "Resuming after step 4" in said
     same_tensors(halved / "model.safetensors", whole / "model.safetensors")
     assert rows(halved) == rows(whole)
 

@@ -33,7 +33,7 @@ def check_values(cls: type[Any], values: Mapping[str, Any], prefix: str = "") ->
     hints = field_types(cls)
     for key in values:
         if key not in hints:
-            raise SettingError(f"unknown setting '{prefix}{key}'. {suggest(str(key), hints, prefix)}")
+            raise SettingError(f"Unknown setting '{prefix}{key}'. {suggest(str(key), hints, prefix)}")
     return {key: coerce(value, hints[key], prefix + key) for key, value in values.items()}
 
 
@@ -54,7 +54,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
         name, sign, value = text.partition("=")
         group, dot, key = name.strip().partition(".")
         if not (sign and dot and group and key):
-            raise SettingError(f"'{text}' is no setting. Write it as group.name=value, for example train.steps=1000.")
+            raise SettingError(f"'{text}' is not a setting. Use group.name=value, for example train.steps=1000.")
         grouped.setdefault(group, {})[key] = value.strip()
     return grouped
 
@@ -67,15 +67,15 @@ def read_settings(path: str | Path) -> dict[str, dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path}: cannot be read as a settings file ({error}).") from error
+        raise SettingError(f"{path}: cannot read the settings file ({error}).") from error
     try:
         values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (json.JSONDecodeError, yaml.YAMLError) as error:
-        raise SettingError(f"{path}: is not valid {'JSON' if path.suffix == '.json' else 'YAML'} ({error}).") from error
+        raise SettingError(f"{path}: not valid {'JSON' if path.suffix == '.json' else 'YAML'} ({error}).") from error
     if isinstance(values, dict):
         values = _group_dotted_keys(values)
     if not isinstance(values, dict) or not all(isinstance(held, dict) for held in values.values()):
-        raise SettingError(f"{path}: must hold groups of settings, for example 'train:' with 'steps: 1000' under it.")
+        raise SettingError(f"{path}: expected groups of settings, for example 'train:' with 'steps: 1000' below.")
     return values
 
 
@@ -131,7 +131,7 @@ def coerce(value: Any, hint: Any, name: str) -> Any:
     if origin is typing.Literal:
         if value in arguments:
             return value
-        raise SettingError(f"setting '{name}' cannot be '{value}'. {suggest(str(value), map(str, arguments))}")
+        raise SettingError(f"Setting '{name}' cannot be '{value}'. {suggest(str(value), map(str, arguments))}")
     if origin is tuple:
         if not isinstance(value, str | list | tuple):
             raise _type_error(name, value, hint)
@@ -151,7 +151,7 @@ def _parse_mapping(value: Any, hint: Any, name: str) -> list[tuple[Any, Any]]:
         return list(value.items())
     entries = [part.rpartition("=") for part in str(value).split(",") if part.strip()]
     if not isinstance(value, str) or any(not (sign and key.strip()) for key, sign, _ in entries):
-        raise SettingError(f"setting '{name}' is written as pattern=value,pattern=value; '{value}' is not.")
+        raise SettingError(f"Setting '{name}': expected pattern=value,pattern=value, got '{value}'.")
     return [(key.strip(), text.strip()) for key, _, text in entries]
 
 
@@ -197,5 +197,5 @@ def _parse_int(value: str | int | float) -> int:
 
 
 def _type_error(name: str, value: Any, hint: Any) -> SettingError:
-    kind = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(hint, str(hint))
-    return SettingError(f"setting '{name}' must be {kind}; '{value}' is not.")
+    kind = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}.get(hint, str(hint))
+    return SettingError(f"Setting '{name}' must be {kind}, got '{value}'.")

@@ -90,9 +90,9 @@ class Batch:
         if self.offsets is not None or self.decoder_offsets is not None:
             raise ValueError("a packed batch has one row")
         if self.label_positions is not None:
-            raise ValueError("what is asked of a batch is counted through all its rows")
+            raise ValueError("rows of a batch with label_positions cannot be selected: positions count across all rows")
         if self.image_index is not None:
-            raise ValueError("rows that share a picture are taken together")
+            raise ValueError("rows of a batch with image_index cannot be selected: rows share images")
         taken = self.map(lambda tensor: tensor[rows])
         # positions that are the same for all rows have no axis of rows
         return taken if self.positions is None or self.positions.ndim > 1 else replace(taken, positions=self.positions)

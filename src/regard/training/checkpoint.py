@@ -31,7 +31,7 @@ class Checkpoint:
     metadata: dict[str, Any]
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """`{"model": …, "optimizer": …, "average": …}` by name."""
+        """Tensors by name in the groups `model`, `optimizer` and, if enabled, `ema`."""
         grouped: dict[str, dict[str, Tensor]] = {}
         for name, tensor in read_safetensors(self.path / "state.safetensors").items():
             group, _, rest = name.partition(":")
@@ -60,7 +60,7 @@ def save_checkpoint(
         fsync(aside)
     except (OSError, WeightsError) as error:
         shutil.rmtree(aside, ignore_errors=True)
-        raise RunError(f"{final}: the checkpoint could not be written ({error}). Earlier ones are untouched.") from (
+        raise RunError(f"{final}: the checkpoint could not be written ({error}). Earlier checkpoints are unchanged.") from (
             error if isinstance(error, OSError) else error.__cause__
         )
     if final.exists():  # there is a whole one at every moment
@@ -126,10 +126,10 @@ def read_checkpoint(path: Path) -> Checkpoint | str:
             facts.pop("seal") != _metadata_checksum(facts)
             or file_checksum(path / "state.safetensors") != facts["checksum"]
         ):
-            raise WeightsError("its checksum does not fit")
+            raise WeightsError("checksum mismatch")
         return Checkpoint(path, int(facts["step"]), facts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, WeightsError) as error:
-        return f"{path.name} is not whole ({error}) and is passed over"
+        return f"{path.name} is damaged ({error}) and is skipped"
 
 
 def latest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -159,5 +159,5 @@ def _check_disk_space(folder: Path, needed: int) -> None:
     if free < needed * 1.05 + 2**20:
         raise RunError(
             f"{folder}: a checkpoint needs {needed / 2**20:.1f} MiB and {free / 2**20:.1f} MiB are free. Nothing was "
-            "written; earlier checkpoints are untouched."
+            "written; earlier checkpoints are unchanged."
         ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))

@@ -37,9 +37,8 @@ class ProcessGroup:
         if accumulate % self.size:
             able = [n for n in range(1, accumulate + 1) if accumulate % n == 0]
             raise SettingError(
-                f"{self.size} processes cannot share the {accumulate} grains of a step equally. With "
-                f"train.grad_accum={accumulate} there can be {', '.join(map(str, able))}; or set train.grad_accum to a "
-                f"multiple of {self.size} (and train.batch_tokens so much lower, for the same batch)."
+                f"train.grad_accum={accumulate} is not divisible by {self.size} processes. Use {', '.join(map(str, able))} processes, or "
+                f"set train.grad_accum to a multiple of {self.size} and reduce train.batch_tokens in proportion."
             )
 
     def micro_batches(self, accumulate: int) -> range:
@@ -77,7 +76,7 @@ def _all_reduce(values: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
     try:
         dist.all_reduce(values, op=how)
     except RuntimeError as error:
-        raise RunError("another of the processes that train together has ended. Its own words say why.") from error
+        raise RunError("Another process of this distributed run has ended. See the error message of that process.") from error
     return values
 
 

@@ -27,7 +27,7 @@ from regard.types import Batch
 ExecutionMode = Literal["plain", "graph", "compiled"]
 LossSum = tuple[Tensor, Tensor]
 
-MODE_NAMES = {"plain": "computing", "graph": "recording a CUDA graph", "compiled": "torch.compile"}
+MODE_NAMES = {"plain": "eager execution", "graph": "CUDA graph capture", "compiled": "torch.compile"}
 
 WARMUP_STEPS, TIMED_STEPS = 4, 12
 """Steps before the clock starts, and while it runs, when ways are compared."""
@@ -104,7 +104,7 @@ class ForwardBackward:
         except (RuntimeError, OSError) as error:  # a compiler that is not there, an operator that cannot be recorded
             reason = first_line(error)  # the error itself would hold on to the memory of what failed
         lower: ExecutionMode = "graph" if self.mode == "compiled" and self.can_capture else "plain"
-        self.log(f"  {MODE_NAMES[self.mode]} failed ({reason}); going on with {lower}")
+        self.log(f"warning: {MODE_NAMES[self.mode]} failed ({reason}); continuing with {MODE_NAMES[lower]}.")
         if (
             not isinstance(self.run, GraphedForwardBackward) or not self.run.accumulates
         ):  # what half of a grain left there
@@ -180,7 +180,7 @@ class GraphedForwardBackward:
     def _ensure_captured(self, key: ShapeKey, batch: Batch) -> bool:
         """Whether this shape has a recording now. Where others have one already, what fails is computed plainly."""
         if self.forward_backward.static_shape and self.graphs:  # it would write gradients that the first does not know
-            raise ValueError(f"all grains were to have one shape, and this one has {key}")
+            raise ValueError(f"expected micro-batches of one shape, got another shape: {key}")
         if not self.forward_backward.static_shape and (
             key not in self.seen_shapes or len(self.graphs) >= self.max_graphs
         ):
@@ -193,7 +193,7 @@ class GraphedForwardBackward:
             if not self.graphs:
                 raise
             self.max_graphs = len(self.graphs)
-            self.forward_backward.log(f"  no more than {self.max_graphs} shapes are recorded ({first_line(error)})")
+            self.forward_backward.log(f"note: CUDA graphs are limited to {self.max_graphs} shapes ({first_line(error)}).")
         return key in self.graphs
 
     def _forward_backward(self, batch: Batch) -> LossSum:
@@ -280,17 +280,15 @@ class CompileTuner:
         self.tuning = settings.compile == "auto" and cuda and not previous_mode and forward_backward.can_compile
         way = asked.get(settings.compile, self.base_mode)
         if way == "compiled" and not forward_backward.can_compile:
-            why = (
-                "on this system" if forward_backward.static_shape else "on this system with samples of differing sizes"
-            )
-            log(f"  train.compile=on: torch.compile has nothing to gain {why}, which is computed without it")
+            why = "for this model" if forward_backward.static_shape else "for this model with inputs of varying shapes"
+            log(f"note: train.compile=on has no effect: torch.compile is not faster {why}.")
             way = self.base_mode
         if (
             previous_mode in MODE_NAMES and settings.compile == "auto" and cuda
         ):  # what was found before the run was interrupted
             way = previous_mode  # type: ignore[assignment]
         if way == "compiled":
-            log("  compiling: the first step takes a minute or so")
+            log("Compiling: the first step takes about a minute.")
         forward_backward.set_mode(way)
 
     def step(self, steps_left: int, disturbed: bool = False) -> None:
@@ -301,7 +299,7 @@ class CompileTuner:
         if self.compile_tried and self._compile_timed_out():
             self.tuning = False
             self.forward_backward.set_mode(self.base_mode)
-            self.log(f"  torch.compile goes on making code; going on with {self.forward_backward.mode}, without it")
+            self.log(f"note: torch.compile keeps recompiling; continuing with {MODE_NAMES[self.forward_backward.mode]}.")
             return
         if disturbed or self.forward_backward.num_shapes != self.num_shapes:
             self.steps_timed, self.num_shapes = 0, self.forward_backward.num_shapes
@@ -327,7 +325,7 @@ class CompileTuner:
         worth = self.forward_backward.process_group.all_reduce_max(int(left * pace > MIN_SECONDS_TO_COMPILE))
         if not self.compile_tried and worth:
             self.compile_tried, self.compile_start = True, time.perf_counter()
-            self.log(f"  {1000 * pace:.1f} ms a step; trying torch.compile, which takes a minute")
+            self.log(f"{1000 * pace:.1f} ms per step; trying torch.compile, which takes about a minute.")
             self.forward_backward.set_mode("compiled")
             return
         self.tuning = False
@@ -336,4 +334,4 @@ class CompileTuner:
             self.forward_backward.set_mode(self.base_mode)
         if len(self.seconds_per_step) > 1:
             listed = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in self.seconds_per_step.items())
-            self.log(f"  a step: {listed}; going on with {self.forward_backward.mode}")
+            self.log(f"Time per step: {listed}; continuing with {MODE_NAMES[self.forward_backward.mode]}.")

@@ -35,7 +35,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> int:
         for name in _match_parameters(named, pattern, "train.freeze"):
             named[name].requires_grad_(False)
     if not any(parameter.requires_grad for parameter in named.values()):
-        raise SettingError(f"train.freeze={','.join(patterns)} leaves nothing to learn.")
+        raise SettingError(f"train.freeze={','.join(patterns)} freezes all parameters.")
     return sum(parameter.numel() for parameter in named.values() if not parameter.requires_grad)
 
 
@@ -47,9 +47,9 @@ def _match_parameters(named: Iterable[str], pattern: str, setting: str) -> list[
         near = difflib.get_close_matches(pattern, [*names, *(f"{name.partition('.')[0]}.*" for name in names)], 1, 0.6)
         groups = ", ".join(dict.fromkeys(name.partition(".")[0] for name in names))
         raise SettingError(
-            f"{setting}: no parameter is named like '{pattern}'. "
+            f"{setting}: no parameter name matches '{pattern}'. "
             + (f"Did you mean '{near[0]}'? " if near else "")
-            + f"Names begin with {groups}; 'regard info' with the preset lists them all."
+            + f"Parameter names start with {groups}; 'regard info PRESET --all' lists all layers."
         )
     return [name for name in named if name.removeprefix("body.") in found]
 

@@ -82,16 +82,16 @@ class TrainSettings:
         positive |= {"log_every": self.log_every, "keep_checkpoints": self.keep_checkpoints}
         for name, value in positive.items():
             if value < 1:
-                raise SettingError(f"train.{name} must be at least 1, not {value}.")
+                raise SettingError(f"train.{name} must be at least 1, got {value}.")
         if self.batch_size < 1 and self.batch_size != -1:
             raise SettingError(f"train.batch_size must be at least 1, or -1 for the default, got {self.batch_size}.")
         if self.seed < 0:
-            raise SettingError(f"train.seed must be at least 0, not {self.seed}.")
+            raise SettingError(f"train.seed must be at least 0, got {self.seed}.")
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
-            raise SettingError(f"train.betas must be two numbers in [0, 1), not {self.betas}.")
+            raise SettingError(f"train.betas must be two numbers in [0, 1), got {self.betas}.")
         for name, part in {"label_smoothing": self.label_smoothing, "ema_decay": self.ema_decay}.items():
             if not 0 <= part < 1:
-                raise SettingError(f"train.{name} must be in [0, 1), not {part}.")
+                raise SettingError(f"train.{name} must be in [0, 1), got {part}.")
         if self.lr <= 0 or self.warmup_steps < 0 or self.grad_clip < 0 or self.weight_decay < 0:
             raise SettingError(
                 "train.lr must be above 0; train.warmup_steps, train.grad_clip and train.weight_decay at least 0."
@@ -103,4 +103,4 @@ class TrainSettings:
             )
         for pattern, rate in self.lr_overrides.items():
             if rate < 0:
-                raise SettingError(f"train.lr_overrides: the rate of {pattern} must be at least 0, not {rate}.")
+                raise SettingError(f"train.lr_overrides: the learning rate of {pattern} must be at least 0, got {rate}.")
