@@ -41,7 +41,7 @@ class FoundFile:
         return os.path.splitext(self.name)[0]
 
 
-def walk_files(folder: str, suffixes: Sequence[str], what: str = "picture") -> Iterator[FoundFile]:
+def walk_files(folder: str, suffixes: Sequence[str], what: str = "image") -> Iterator[FoundFile]:
     """Every file, those that do not fit too; of a hidden folder only itself. Links to folders are followed, never upwards."""
     yield from _walk_folder(folder, (), suffixes, what, ())
 
@@ -53,7 +53,7 @@ def _walk_folder(
         own = os.stat(folder)
         names = sorted(os.listdir(folder))
     except OSError as error:
-        raise DataError(f"is a folder that cannot be read: {error.strerror or error}.", folder) from error
+        raise DataError(f"cannot read the folder: {error.strerror or error}.", folder) from error
     here = (own.st_dev, own.st_ino)
     if here in above:
         return
@@ -68,7 +68,8 @@ def _walk_folder(
         elif name.lower().endswith(tuple(endings)) and name.lower() not in README_FILES:
             yield FoundFile(path, way, True)
         else:
-            yield FoundFile(path, way, False, f"no {what}: {'/'.join(way)}")
+            article = "an" if what[0] in "aeiou" else "a"
+            yield FoundFile(path, way, False, f"not {article} {what}: {'/'.join(way)}")
 
 
 def find_subfolder(folder: str, names: Sequence[str]) -> str | None:
@@ -89,9 +90,8 @@ def match_files(images: str, targets: str, suffixes: Sequence[str]) -> tuple[Fil
     there: dict[str, str] = {}
     for found in walk_files(targets, suffixes):
         if found.matches and there.setdefault(found.stem, found.path) != found.path:
-            raise DataError(
-                f"has the name of '{there[found.stem]}' but for the ending.", found.path, advice="Remove one of them."
-            )
+            problem = f"same file name as '{there[found.stem]}' except for the extension."
+            raise DataError(problem, found.path, advice="Remove one of the two files.")
     stems = [found.stem for found in files if found.matches]
     more = "" if any(stem in there for stem in stems) else _common_suffix(stems, there)
     pairs: FilePairs = [(found, there.pop(found.stem + more, None) if found.matches else None) for found in files]

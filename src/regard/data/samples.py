@@ -18,15 +18,23 @@ def iterate_all(
     """The samples of every file or pattern of files, in the order given; an error where there is none."""
     entries = expand_patterns(data)
     if not entries:
-        raise DataError("no data was given.", advice="Name at least one file.")
-    found = empty = 0
+        raise DataError("No data given.", advice="Pass at least one file.")
+    found = skipped = 0
+    first_reason = ""
     for entry in entries:
         for item in read(entry):
-            found, empty = (found, empty + 1) if isinstance(item, SkippedRow) else (found + 1, empty)
+            if isinstance(item, SkippedRow):
+                skipped += 1
+                first_reason = first_reason or item.reason
+            else:
+                found += 1
             yield item
     if not found:
-        blank = f"in all {empty} rows something is blank" if empty else "there is no row"
-        raise DataError(f"no {unit} were found: {blank}.", ", ".join(entries), advice=advice)
+        reason = "the data contains no rows or files"
+        if skipped:
+            reason = f"all {skipped} entries were skipped" if skipped > 1 else "the only entry was skipped"
+            reason += f" (first: {first_reason})" if first_reason else ""
+        raise DataError(f"no {unit} found: {reason}.", ", ".join(entries), advice=advice)
 
 
 def drop_trailing_blanks(path: str, rows: Iterable[tuple[int, S | SkippedRow | None]]) -> Iterator[S | SkippedRow]:

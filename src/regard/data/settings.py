@@ -86,21 +86,17 @@ class DataSettings:
     def __post_init__(self) -> None:
         for name in ("vocab_size", "max_length", "eval_samples"):
             if getattr(self, name) < 1:
-                raise SettingError(f"data.{name} must be at least 1, not {getattr(self, name)}.")
+                raise SettingError(f"data.{name} must be at least 1, got {getattr(self, name)}.")
         if self.num_points < -1:
-            raise SettingError(
-                f"data.num_points must be at least 0, or -1 for a sensible number, not {self.num_points}."
-            )
+            raise SettingError(f"data.num_points must be at least 0, or -1 for the default, got {self.num_points}.")
         for name in ("voxel_size", "block_size"):
             if getattr(self, name) < 0 and getattr(self, name) != -1:
-                raise SettingError(f"data.{name} must be at least 0, not {getattr(self, name)}.")
+                raise SettingError(f"data.{name} must be at least 0, or -1 for the default, got {getattr(self, name)}.")
         if self.num_workers < -1:
-            raise SettingError(
-                f"data.num_workers must be at least 0, or -1 for a sensible number, not {self.num_workers}."
-            )
+            raise SettingError(f"data.num_workers must be at least 0, or -1 for the default, got {self.num_workers}.")
         if self.stride < 0:
-            raise SettingError(f"data.stride must be at least 0, not {self.stride}.")
+            raise SettingError(f"data.stride must be at least 0, got {self.stride}.")
         if not 0 < self.mask_prob < 1:
-            raise SettingError(f"data.mask_prob must lie between 0 and 1, not {self.mask_prob}.")
+            raise SettingError(f"data.mask_prob must be between 0 and 1, got {self.mask_prob}.")
         if not 0 < self.valid_fraction < 1:
-            raise SettingError(f"data.valid_fraction must lie between 0 and 1, not {self.valid_fraction}.")
+            raise SettingError(f"data.valid_fraction must be between 0 and 1, got {self.valid_fraction}.")

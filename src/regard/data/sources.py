@@ -15,7 +15,7 @@ from regard.errors import DataError
 _WILDCARD = re.compile(r"\*\*/|\*+|\?|\[!?\]?[^\]]*\]")
 """The signs of a pattern: any folders, any letters, one letter, one letter of a set."""
 _PATTERN_HINT = (
-    "Patterns know * ? [abc] and **/ for folders at any depth; quote them, so that the shell leaves them alone."
+    "Patterns support * ? [abc] and **/ (folders at any depth). Quote patterns so that the shell does not expand them."
 )
 
 WildcardMatch = tuple[str, ...]
@@ -36,7 +36,7 @@ def split_parallel(entry: str) -> tuple[str, str] | None:
     splits = [(entry[:place], entry[place + 1 :]) for place in places]
     source, target = max(splits, key=lambda sides: sum(bool(_find_matches(side)) for side in sides))
     if not source or not target:
-        raise DataError("has only one side.", entry, advice="Two parallel files are given as SRC:TGT.")
+        raise DataError("one side of the colon is empty.", entry, advice="Pass two parallel files as SRC:TGT.")
     return source, target
 
 
@@ -59,12 +59,13 @@ def _expand_entry(entry: str) -> list[str]:
     for these, those, other in ((source, target, sides[1]), (target, source, sides[0])):
         for match, name in sorted(these.items()):
             if match not in those:
-                stood = f" with {', '.join(map(repr, match))} in place of the signs" if match else ""
+                matched = f" with {', '.join(map(repr, match))} for the wildcards" if match else ""
                 raise DataError(
-                    f"has no partner: '{other}' matches no file{stood}. Files on the left of the colon: {len(source)}, "
-                    f"on the right: {len(target)}.", name,
-                    advice="Two patterns are matched by what their signs stand for, which must be the same on both sides.",
-                )  # fmt: skip
+                    f"no matching file: '{other}' matches no file{matched}. "
+                    f"Files left of the colon: {len(source)}, right of the colon: {len(target)}.",
+                    name,
+                    advice="Wildcards must match the same text on both sides of the colon.",
+                )
     return [f"{name}:{target[match]}" for match, name in sorted(source.items(), key=lambda item: item[1])]
 
 

@@ -42,8 +42,8 @@ def prefetch(make_batch: MakeBatch, indices: Iterable[int], workers: int = 0, pi
             raise
         reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
         raise RunError(
-            f"batches no longer arrive from the processes that prepare them ({reason[0].rstrip('. ')}): often the memory of "
-            "the machine, or its shared memory, is full. Set data.num_workers=0, and go on with --resume."
+            f"A data-loader process died ({reason[0].rstrip('. ')}), probably out of memory or shared memory. "
+            "Set data.num_workers=0 and continue with --resume."
         ) from error
     finally:
         # Now, and not when the last traceback that knows of them goes.

@@ -90,13 +90,12 @@ class PretrainingSampler(BatchSampler):
     ) -> None:
         segments = segments[segments[:, 1] - segments[:, 0] > paired]
         if not len(segments):
-            raise DataError("there is no text to learn from: no document has two tokens.", advice="Add text.")
+            raise DataError("No text to train on: no document has two tokens.", advice="Add text.")
         if paired and count_documents(segments) < 2:
             raise DataError(
-                "whether one text follows another cannot be learnt from a single document: the text that does not follow is "
-                "one of another document.",
-                advice="Give each document a file, or a row of JSONL or Parquet, of its own; or do without: "
-                "--set model.nsp=false",
+                "Next-sentence prediction needs at least two documents, because negatives come from other documents.",
+                advice="Put each document in a separate file, or in a separate row of JSONL or Parquet; "
+                "or disable next-sentence prediction: --set model.nsp=false",
             )
         self.segments, self.max_text_tokens, self.num_special, self.paired = (
             segments,
@@ -106,7 +105,7 @@ class PretrainingSampler(BatchSampler):
         )
         longest = min(length, int((segments[:, 1] - segments[:, 0]).max()) + num_special)
         super().__init__(np.array([longest]), tokens, seed)
-        self.description = f"{'packed ' * packed}rows of {'two texts' if paired else 'texts'} up to {length:,} tokens,"
+        self.description = f"{'packed ' * packed}rows of {'text pairs' if paired else 'texts'} up to {length:,} tokens,"
         self.packed_sampler: PackedSampler | None = None
         if packed:  # some epoch may have a longer one
             self.packed_sampler = PackedSampler(

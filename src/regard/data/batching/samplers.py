@@ -46,18 +46,20 @@ class BatchSampler:
         sides = np.asarray(lengths, dtype=np.int64)
         sides = sides[:, None] if sides.ndim == 1 else sides
         if sides.ndim != 2 or (sides < 0).any():
-            raise ValueError(f"lengths are (N,) or (N, sides) and not negative, not {sides.shape}")
-        if budget < 1 or seed < 0:
-            raise SettingError(f"budget {budget}, seed {seed}: a budget must be positive, a seed not negative.")
+            raise ValueError(f"lengths must be non-negative and have shape (N,) or (N, sides), got shape {sides.shape}")
+        if budget < 1:
+            raise SettingError(f"The size of a micro-batch must be at least 1, got {budget}.")
+        if seed < 0:
+            raise SettingError(f"The seed must be at least 0, got {seed}.")
         if not len(sides):
-            raise DataError("there are no samples to plan.", advice="Is every row of the data blank or left out?")
+            raise DataError("No samples to batch.", advice="Check whether every row of the data is empty or skipped.")
         self.side_lengths, self.total_lengths, self.budget, self.seed = sides, sides.sum(1), budget, seed
         longest = int(self.total_lengths.argmax())
         if self.total_lengths[longest] > budget:
             problem = (
-                f"sample {longest} has a length of {self.total_lengths[longest]}, and a grain has room for {budget}."
+                f"Sample {longest} has {self.total_lengths[longest]} tokens, but a micro-batch has at most {budget}."
             )
-            raise DataError(problem, advice="Raise the budget, or cut or leave out samples as long as this.")
+            raise DataError(problem, advice="Raise the batch size, or truncate or remove samples of this length.")
         self._epoch_starts = [0]  # the number of the first grain of each epoch counted so far
         self._last_epoch: tuple[int, list[Indices]] | None = None
 
@@ -82,7 +84,7 @@ class BatchSampler:
         A jump ahead works through the epochs between, because each has its own number of grains; they are then known.
         """
         if index < 0:
-            raise IndexError(f"grains count from 0: {index}")
+            raise IndexError(f"micro-batch index must be at least 0, got {index}")
         while self._epoch_starts[-1] <= index:
             self._epoch_starts.append(self._epoch_starts[-1] + len(self._cached_epoch(len(self._epoch_starts) - 1)))
         epoch = bisect_right(self._epoch_starts, index) - 1
@@ -112,7 +114,7 @@ class LengthBucketed(BatchSampler):
     def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int, noise: float = 0.1) -> None:
         super().__init__(lengths, budget, seed)
         if noise < 0:
-            raise SettingError(f"noise {noise} of the lengths cannot be negative.")
+            raise SettingError(f"Length noise must be at least 0, got {noise}.")
         self.noise = noise
 
     def epoch(self, number: int) -> list[Indices]:
@@ -245,7 +247,9 @@ class FixedShape(BatchSampler):
             self.bucket_index[members] = number
         self.shape = max(self.bucket_shapes, key=lambda block: sum(block.max_lengths))
         self.description = (
-            f"rows of {len(self.bucket_shapes)} sizes" if len(self.bucket_shapes) > 1 else "rows of one size"
+            f"rows padded to {len(self.bucket_shapes)} sizes"
+            if len(self.bucket_shapes) > 1
+            else "rows padded to one size"
         )
 
     def epoch(self, number: int) -> list[Indices]:
@@ -276,10 +280,12 @@ class Uniform(BatchSampler):
 
     static_shape = True
 
-    def __init__(self, count: int, batch_size: int, seed: int, unit: str = "pictures") -> None:
+    def __init__(self, count: int, batch_size: int, seed: int, unit: str = "images") -> None:
         super().__init__(np.ones(count, dtype=np.int64), batch_size, seed)
         self.batch_size = min(batch_size, count)
-        self.description = f"{self.batch_size} {unit.removesuffix('s') if self.batch_size == 1 else unit} a grain"
+        self.description = (
+            f"{self.batch_size} {unit.removesuffix('s') if self.batch_size == 1 else unit} per micro-batch"
+        )
 
     def epoch(self, number: int) -> list[Indices]:
         random = self._rng(number)

@@ -38,7 +38,8 @@ class HeldOutKeys:
     ) -> None:
         if not 0 < fraction < 1 or max_keys < 1:
             raise SettingError(
-                f"cannot hold out {fraction} of the data, at most {max_keys}: a share lies between 0 and 1."
+                "Held-out data needs a fraction between 0 and 1 and a maximum of at least 1 sample, "
+                f"got fraction {fraction} and maximum {max_keys}."
             )
         self.salt = salt
         hashes = map(self._hash, keys)
@@ -50,8 +51,8 @@ class HeldOutKeys:
             enough = enough or (int(fraction * len(lowest) + 1e-9) >= max_keys and len(lowest) > max_keys)
             lowest = lowest[:max_keys] if enough else lowest
         if len(lowest) < 2 and not enough:
-            advice = "Add data, or give validation data of its own: --valid PATH."
-            raise DataError(f"{len(lowest)} different samples are too few to hold some out.", advice=advice)
+            problem = f"Holding out samples needs at least 2 distinct samples, got {len(lowest)}."
+            raise DataError(problem, advice="Add data, or pass separate validation data: --valid PATH.")
         wanted = int(fraction * len(lowest) + 1e-9)
         if fraction == VALID_FRACTION:
             wanted = max(wanted, min(min_keys, len(lowest) // 10), min(min_keys, SMALL_VALID_KEYS, len(lowest) // 3))

@@ -26,7 +26,7 @@ def make_window_sampler(documents: TokenRanges, length: int, tokens: int, seed: 
     packed. What is planned for packed rows in the first way is planned so for others too: a run may go on with either."""
     documents = documents[documents[:, 1] > documents[:, 0]]
     if not len(documents):
-        raise DataError("there is no text to learn from: no document has two tokens.", advice="Add text.")
+        raise DataError("No text to train on: no document has two tokens.", advice="Add text.")
     if expected_padding(documents, length) <= (MAX_PADDING_PACKED if packed else MAX_PADDING):
         return FixedWindows(documents, length, tokens, seed)
     return VariableWindows(documents, length, tokens, seed, packed)
@@ -83,7 +83,7 @@ class FixedWindows(WindowSampler):
         super().__init__(documents, length, tokens, seed)
         fewest = int((-(-(documents[:, 1] - documents[:, 0]) // length)).sum())
         self.batch_size = max(min(tokens // length, fewest), 1)
-        self.description = f"windows of {length:,} tokens, cut anew in each pass,"
+        self.description = f"windows of {length:,} tokens, cut at new positions in each epoch,"
 
     def epoch(self, number: int) -> list[Indices]:
         """What does not fill a grain is left out: other windows in each epoch."""
@@ -106,7 +106,8 @@ class VariableWindows(WindowSampler):
     def __init__(self, documents: TokenRanges, length: int, tokens: int, seed: int, packed: bool) -> None:
         super().__init__(documents, length, tokens, seed)
         self.description = (
-            f"{'packed ' * packed}rows of documents and of windows up to {length:,} tokens, cut anew in each pass,"
+            f"{'packed ' * packed}rows of documents and windows up to {length:,} tokens, "
+            "cut at new positions in each epoch,"
         )
         self.packed_sampler: PackedSampler | None = None
         if packed:

@@ -42,7 +42,7 @@ class ImageStats:
 class ImageSurvey(FileSurvey[ImageSample, ImageStats]):
     """Of each usable picture also its sides; and how often each kind of pixels occurs."""
 
-    skip_prefixes = ("hidden: ", "no picture: ")
+    skip_prefixes = ("hidden: ", "not an image: ")
 
     def __init__(self, entries: Sequence[str], columns: Mapping[str, str] | None, reader: ReadEntry) -> None:
         super().__init__(entries, columns, reader)

@@ -52,7 +52,7 @@ class CloudSurvey(FileSurvey[CloudSample, CloudStats]):
     """Of each usable cloud also its points and its size; how many have colours and normals; and where points have classes, how
     many of each number there are."""
 
-    skip_prefixes = ("hidden: ", "no cloud: ")
+    skip_prefixes = ("hidden: ", "not a point cloud: ")
 
     def __init__(
         self, entries: Sequence[str], columns: Mapping[str, str] | None, read: EntryReader, is_labeled: bool,

@@ -47,7 +47,10 @@ CAPTION_COLUMNS: dict[str, tuple[str, ...]] = {
     "split": ("split",),
 }
 """What columns are usually called, the surest first."""
-ADVICE = 'Each row needs a picture and a caption: {"image": "a.jpg", "captions": ["…"]} a line, or a table of image, caption.'
+ADVICE = (
+    'Each row needs an image and a caption: one object {"image": "a.jpg", "captions": ["…"]} per line, '
+    "or a table with the columns image and caption."
+)
 CAPTION_FILE_STEMS = ("captions", "metadata")
 """What the file is called that speaks of the pictures of a folder."""
 CAPTION_SUFFIXES = (*JSON_SUFFIXES, ".csv", *TAB_SUFFIXES, *PARQUET_SUFFIXES)
@@ -129,10 +132,11 @@ def find_caption_file(entry: str) -> tuple[Path, tuple[str, ...]]:
         if len(found) == 1:
             return found[0], parts
         files = found or files
-    advice = f"It holds: {format_list(file.name for file in files)}. Name the one that has them."
+    found_names = f"Found: {format_list(file.name for file in files)}."
     if not files:
-        advice = f"None of its files ends in {', '.join(CAPTION_SUFFIXES)}: name the file that has them."
-    raise DataError("is a folder without a file of captions, such as captions.jsonl.", folder, advice=advice)
+        found_names = f"No file has one of the extensions {', '.join(CAPTION_SUFFIXES)}."
+    problem = "expected one caption file in this folder, such as captions.jsonl."
+    raise DataError(problem, folder, advice=f"{found_names} Pass the caption file by name.")
 
 
 # -- files -> rows
@@ -155,9 +159,10 @@ def _read_rows(
 def _coco_rows(path: Path, whole: Mapping[str, Any], complain: ErrorHandler, wanted: ColumnNames) -> RowIterator:
     """Captions in the order of the annotations, counted from 1, and then pictures that have none; these alone are asked."""
     form = '{"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [{"image_id": 1, "caption": "…"}]}'
+    hint = f"Expected COCO format: {form}."
     images, said = whole.get("images"), whole.get("annotations", [])
     if not isinstance(images, list) or not isinstance(said, list):
-        raise DataError("has no list of images.", path, advice=f"COCO's form is {form}.")
+        raise DataError("missing or invalid list 'images' or 'annotations'.", path, advice=hint)
     said = said if wanted == REQUIRED_COLUMNS else []
     known: dict[Any, RawRow] = {}
     told: set[Any] = set()
@@ -168,20 +173,20 @@ def _coco_rows(path: Path, whole: Mapping[str, Any], complain: ErrorHandler, wan
             else {}
         )
         if not isinstance(name.get("image"), str):
-            complain("format", DataError(f"image {number} has no file_name.", path, advice=f"COCO's form is {form}."))
+            complain("format", DataError(f"image {number} has no file_name.", path, advice=hint))
             continue
         key = image.get("id", image.get("imgid", number))
         if not isinstance(key, str | int | float) or key in known:
-            problem = f"image {number} has no id of its own ({key!r:.40})."
-            complain("format", DataError(problem, path, advice=f"COCO's form is {form}."))
+            problem = f"image {number} has an invalid or duplicate id ({key!r:.40})."
+            complain("format", DataError(problem, path, advice=hint))
             continue
         row = {"image": os.path.join(str(image.get("filepath") or ""), name["image"]), "split": image.get("split", "")}
         known[key] = {**row, "captions": image.get("sentences", "")}
     for number, one in enumerate(said, start=1):
         key = one.get("image_id") if isinstance(one, dict) else None
         if not isinstance(key, str | int | float) or key not in known or "caption" not in one:
-            problem = f"annotation {number} has no caption, or is of no image that is listed (image_id {key!r:.40})."
-            complain("format", DataError(problem, path, advice=f"COCO's form is {form}."))
+            problem = f"annotation {number} has no caption or an unknown image_id ({key!r:.40})."
+            complain("format", DataError(problem, path, advice=hint))
             continue
         told.add(key)
         yield number, {**known[key], "captions": one["caption"], "whole": True}
@@ -207,9 +212,11 @@ def _table_rows(
         missing = [name for name in wanted if name not in chosen]
         if len(missing) == 1 or (missing and len(names) != 2):
             commas = (
-                " Name it .csv if commas separate its columns." if len(names) == 1 and "," in next(iter(names)) else ""
+                " If commas separate the columns, rename the file to .csv."
+                if len(names) == 1 and "," in next(iter(names))
+                else ""
             )
-            advice = f"Say which it is: --columns {missing[0]}=NAME, of: {format_list(names)}.{commas}"
+            advice = f"Pass --columns {missing[0]}=NAME (available: {format_list(names)}).{commas}"
             raise DataError(f"no column is named '{missing[0]}'.", path, 1, advice)
     chosen = {name: column for name, column in chosen.items() if name in (*wanted, "split")}
     return iterate_rows(str(path), wanted, chosen or None, complain, optional=("split",))
@@ -287,14 +294,14 @@ def _parse_row(
     kept = [text for text in captions if text]
     shown = image if isinstance(image, str) else image.name or f"row {line}"
     if not image:
-        return "", kept, SkippedRow(str(path), line, f"no image beside: {kept[0][:60]}") if kept else None
+        return "", kept, SkippedRow(str(path), line, f"missing image for: {kept[0][:60]}") if kept else None
     if kept and len(kept) == len(captions):
         return image, kept, None
-    return image, kept, SkippedRow(str(path), line, f"no caption beside: {shown[:60]}")
+    return image, kept, SkippedRow(str(path), line, f"missing caption for: {shown[:60]}")
 
 
 def _make_sample(path: Path, told: _ImageCaptions, folders: Sequence[str]) -> CaptionedImage:
-    source, content = resolve_file(str(path), told.error_line, told.image, "picture", folders)
+    source, content = resolve_file(str(path), told.error_line, told.image, "image", folders)
     return CaptionedImage(source, path=str(path), line=told.line, content=content, captions=tuple(told.captions))
 
 
@@ -310,12 +317,10 @@ def _check_splits(path: Path, parts: Sequence[str], splits: Mapping[str, int]) -
     there = {name: many for name, many in splits.items() if name}
     for part in parts:
         if part not in there:
-            has = (
-                f"It has: {format_list(there)}."
-                if there
-                else "No row says what part it belongs to, in a column 'split'."
+            splits_found = (
+                f"Available splits: {format_list(there)}." if there else "No row has a value in the column 'split'."
             )
-            raise DataError(f"has no part '{part}'.", path, advice=has)
+            raise DataError(f"unknown split '{part}'.", path, advice=splits_found)
 
 
 def _require_split(path: Path, splits: Mapping[str, int]) -> None:
@@ -325,5 +330,5 @@ def _require_split(path: Path, splits: Mapping[str, int]) -> None:
         told = ", ".join(f"{name} {many:,}" for name, many in there.items())
         first = next((name for name in there if name.startswith("train")), next(iter(there)))
         other = next(name for name in there if name != first)
-        problem = f"holds parts of the data ({told}), which are named each by itself: '{path}#{first}'."
-        raise DataError(problem, path, advice=f"Say --data '{path}#{first}' --valid '{path}#{other}'.")
+        advice = f"Select one split for each option: --data '{path}#{first}' --valid '{path}#{other}'."
+        raise DataError(f"the file contains several splits ({told}).", path, advice=advice)

@@ -41,9 +41,9 @@ _SWAPS_AXES = tuple(_EXIF_TRANSPOSE[number] for number in (5, 6, 7, 8))
 """those that exchange height and width"""
 
 _OTHER_FORMATS = {
-    b"%PDF-": "a PDF", b"<svg": "an SVG drawing", b"<?xml": "XML (an SVG drawing?)", b"<!DOC": "a page of HTML",
-    b"<html": "a page of HTML", b"%!PS": "PostScript", b"PK\x03\x04": "a zip archive", b"\x1f\x8b": "gzipped",
-    b"version https://git-lfs": "a pointer of git-lfs, and its content was not fetched", b"\x93NUMPY": "an array of NumPy",
+    b"%PDF-": "a PDF", b"<svg": "an SVG drawing", b"<?xml": "XML (an SVG drawing?)", b"<!DOC": "an HTML page",
+    b"<html": "an HTML page", b"%!PS": "PostScript", b"PK\x03\x04": "a zip archive", b"\x1f\x8b": "a gzip file",
+    b"version https://git-lfs": "a Git LFS pointer (run: git lfs pull)", b"\x93NUMPY": "a NumPy array",
     b"\x89HDF": "an HDF5 file",
 }  # fmt: skip
 """What a file may be instead of a picture, by its first bytes."""
@@ -95,7 +95,7 @@ def image_to_array(image: Image.Image) -> NDArray[np.uint8]:
     try:
         return _to_rgb(image if turn is None else image.transpose(turn))
     except _ImageError as error:
-        raise DataError(error.args[0], getattr(image, "filename", None) or "a picture", advice=error.args[1]) from error
+        raise DataError(error.args[0], getattr(image, "filename", None) or "image", advice=error.args[1]) from error
 
 
 def inspect_image(
@@ -112,14 +112,14 @@ def read_mask(
     """(H, W) numbers of classes: the grey values or the palette's numbers, or what `colours` says of each colour."""
     with _open_image(source, location, 0) as (image, facts):
         if facts.format == "JPEG":
-            raise _ImageError("is a JPEG, which blurs numbers of classes into others.", "Masks are kept as PNG.")
+            raise _ImageError("JPEG masks are not supported: compression changes class ids.", "Save the mask as PNG.")
         if image.mode in ("L", "P", "1", "LA", "PA") and not colors:
             # a pair of number and transparency; of one bit 0 and 1
             return np.array(image.getchannel(0) if len(image.getbands()) > 1 else image).astype(np.uint8)
         if image.mode.startswith("I"):
             return _to_smallest_uint(np.array(image))
         if image.mode in ("F", "CMYK", "YCbCr", "LAB", "HSV"):
-            raise _ImageError(f"is no mask of classes: its pixels are {image.mode}.", "Masks are PNG of 8 or 16 bits.")
+            raise _ImageError(f"unsupported pixel mode {image.mode} for a mask.", "Save the mask as 8- or 16-bit PNG.")
         return _colors_to_classes(np.array(image.convert("RGB")), colors)
 
 
@@ -131,9 +131,12 @@ def read_depth(source: str | bytes, unit: float | None = None, location: Locatio
     if found is None:
         with _open_image(source, location, 0) as (image, _):
             if image.mode != "F" and not image.mode.startswith("I") and (image.mode != "L" or unit is None):
-                kind = "8 bits a pixel" if image.mode == "L" else f"pixels of the kind {image.mode}"
-                say = " With 8 bits, say what one step is worth: data.depth_scale=METRES." if image.mode == "L" else ""
-                raise _ImageError(f"is no map of depth: it has {kind}.", f"Depth has 16 bits a pixel, or floats.{say}")
+                kind = "8 bits per pixel" if image.mode == "L" else f"pixel mode {image.mode}"
+                scale = " For 8 bits, set data.depth_scale=METERS (meters per unit)." if image.mode == "L" else ""
+                raise _ImageError(
+                    f"expected a depth map with 16 bits per pixel or floats, got {kind}.",
+                    f"Save depth as 16-bit PNG or as floats.{scale}",
+                )
             found = np.array(image)
     step = unit if unit is not None else METERS_PER_MM if np.issubdtype(found.dtype, np.integer) else 1.0
     metres = found.astype(np.float32) * np.float32(step)
@@ -182,7 +185,7 @@ def _open_image(
     source: str | bytes, place: Location | None, least: int, curious: bool = False
 ) -> Iterator[tuple[Image.Image, ImageInfo]]:
     """The decoded picture, upright. Whatever is wrong while it is open is said of the file."""
-    path, line = place or (source if isinstance(source, str) else "a picture", None)
+    path, line = place or (source if isinstance(source, str) else "image", None)
     with _open_stream(source, path, line) as stream, _suppress_warnings():
         try:
             with _identify(stream) as image:
@@ -190,12 +193,12 @@ def _open_image(
         except _ImageError as error:
             raise DataError(error.args[0], path, line, error.args[1]) from error
         except MemoryError as error:
-            raise DataError("is too large for the memory that is free.", path, line) from error
+            raise DataError("the image does not fit into free memory.", path, line) from error
         except Exception as error:  # decoders raise whatever the bytes lead them to
             cut = isinstance(error, EOFError) or "truncated" in str(error).lower()
             reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
-            problem = f"is cut off: {reason}." if cut else f"is damaged and cannot be decoded ({reason})."
-            raise DataError(problem, path, line, "Copy or download it again, or remove it.") from error
+            problem = f"truncated file: {reason}." if cut else f"damaged image: cannot be decoded ({reason})."
+            raise DataError(problem, path, line, "Copy or download the file again, or remove it.") from error
 
 
 def _open_stream(source: str | bytes, path: str, line: int | None) -> IO[bytes]:
@@ -203,8 +206,8 @@ def _open_stream(source: str | bytes, path: str, line: int | None) -> IO[bytes]:
         return io.BytesIO(source)
     name = os.path.expanduser(source)
     if not os.path.isfile(name):  # a pipe would be waited for without end
-        there = "is a folder, and a picture is wanted." if os.path.isdir(name) else "is no file."
-        raise DataError(there if os.path.exists(name) else "there is no such file.", path, line)
+        there = "expected an image file, got a folder." if os.path.isdir(name) else "not a regular file."
+        raise DataError(there if os.path.exists(name) else "file not found.", path, line)
     try:
         return open(name, "rb")
     except OSError as error:
@@ -230,24 +233,24 @@ def _identify(stream: IO[bytes]) -> Image.Image:
 
 def _too_large_error(pixels: int) -> _ImageError:
     return _ImageError(
-        f"has {pixels / 1e6:,.0f} megapixels, and at most {MAX_PIXELS / 1e6:,.0f} are decoded.",
-        "Make it smaller, or keep it as a JPEG, which can be decoded at a part of its size.",
+        f"the image has {pixels / 1e6:,.0f} megapixels; the maximum is {MAX_PIXELS / 1e6:,.0f}.",
+        "Resize the image, or save it as JPEG, which can be decoded at a reduced size.",
     )
 
 
 def _unidentified_message(first: bytes) -> tuple[str, str]:
     """What is said of a file that is no picture to Pillow, by its first bytes."""
     if not first:
-        return "is empty.", "Copy or download it again, or remove it."
+        return "the file is empty.", "Copy or download the file again, or remove it."
     for magic, kind in _IMAGE_MAGIC.items():
         if first.startswith(magic):
-            return f"begins like a {kind} picture and is damaged.", "Copy or download it again, or remove it."
+            return f"damaged {kind} image.", "Copy or download the file again, or remove it."
     if first[4:8] == b"ftyp" and first[8:12] in (b"heic", b"heix", b"mif1", b"msf1"):
-        return "is a HEIC photograph, which is not read here.", "Convert it to JPEG."
+        return "HEIC images are not supported.", "Convert the image to JPEG."
     small = first.lstrip(b"\xef\xbb\xbf \r\n\t").lower()
     kind = next((kind for magic, kind in _OTHER_FORMATS.items() if small.startswith(magic.lower())), "")
-    told = f"is no picture: it is {kind}." if kind else "is no picture of a known kind."
-    return told, "JPEG, PNG, WebP, TIFF, GIF, BMP, PPM, AVIF and JPEG 2000 are read."
+    problem = f"expected an image, got {kind}." if kind else "unknown image format."
+    return problem, "Supported: JPEG, PNG, WebP, TIFF, GIF, BMP, PPM, AVIF and JPEG 2000."
 
 
 def _decode(image: Image.Image, least: int, curious: bool) -> tuple[Image.Image, ImageInfo]:
@@ -299,8 +302,8 @@ def _to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
     most = 65535.0 if whole else 1.0 if high <= 1 else 255.0
     if not (low >= 0 and high <= most):  # nor with a value that is none
         raise _ImageError(
-            f"has grey values from {low:g} to {high:g}, which say nothing about how bright it is.",
-            "Keep it with 8 or 16 bits a pixel, or as floats from 0 to 1.",
+            f"gray values from {low:g} to {high:g} are not supported: the brightness range is unknown.",
+            "Save the image with 8 or 16 bits per pixel, or as floats from 0 to 1.",
         )
     return np.rint(values.astype(np.float64) * (255.0 / most)).astype(np.uint8)
 
@@ -319,7 +322,7 @@ def _min_alpha(image: Image.Image) -> int:
 def _to_smallest_uint(values: NDArray[Any]) -> NDArray[np.uint8] | NDArray[np.uint16]:
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > 65535:
-        raise _ImageError(f"holds numbers from {low} to {high}.", "Classes are numbered from 0 to 65,535 at most.")
+        raise _ImageError(f"invalid class ids: values range from {low} to {high}.", "Use class ids from 0 to 65,535.")
     return values.astype(np.uint8) if high < 256 else values.astype(np.uint16)
 
 
@@ -330,8 +333,8 @@ def _colors_to_classes(
         if (pixels == pixels[:, :, :1]).all():
             return np.ascontiguousarray(pixels[:, :, 0])
         raise _ImageError(
-            "is coloured, and nothing says which colour is which class.",
-            'Say it in a classes.json beside the masks: {"classes": ["road", …], "colours": [[128, 64, 128], …]}.',
+            "the mask is a color image, but no file assigns colors to classes.",
+            'Add classes.json to the mask folder: {"classes": ["road", …], "colors": [[128, 64, 128], …]}.',
         )
     codes = pixels.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], dtype=np.uint32)
     known = sorted((r << 16 | g << 8 | b, value) for (r, g, b), value in colours.items())
@@ -342,15 +345,15 @@ def _colors_to_classes(
         first = pixels[strange][0].tolist()
         share = 100 * float(strange.mean())
         raise _ImageError(
-            f"has colours that no class has, such as {first} ({share:.2g} % of it).",
-            "Add them to the file of classes. Masks that were kept as JPEG, or made smaller with a blur, have such colours.",
+            f"the mask contains colors of no class, such as {first} ({share:.2g} % of the pixels).",
+            "Add the colors to classes.json or classes.txt. JPEG compression and smooth resizing add such colors.",
         )
     return _to_smallest_uint(values[at].astype(np.int64))
 
 
 def _read_npy(source: str | bytes, place: Location | None) -> NDArray[Any] | None:
     """What a file of NumPy holds; None where it is none."""
-    path, line = place or (source if isinstance(source, str) else "an array", None)
+    path, line = place or (source if isinstance(source, str) else "array", None)
     with _open_stream(source, path, line) as stream:
         if stream.read(6) != b"\x93NUMPY":
             return None
@@ -359,10 +362,10 @@ def _read_npy(source: str | bytes, place: Location | None) -> NDArray[Any] | Non
             found: NDArray[Any] = np.load(stream, allow_pickle=False)
         except (ValueError, EOFError, OSError, MemoryError, SyntaxError) as error:
             reason = str(error).partition("\n")[0].rstrip(".")
-            raise DataError(f"is a damaged array ({reason}).", path, line, "Write it again.") from error
+            raise DataError(f"damaged NumPy array ({reason}).", path, line, "Save the array again.") from error
     if found.ndim == 3:
         found = found.squeeze()
     if found.ndim != 2 or found.dtype.kind not in "fiu" or not found.size:
-        told = f"holds an array {found.shape} of {found.dtype}, and depth is one number a pixel."
-        raise DataError(told, path, line, "Save it as (height, width).")
+        problem = f"expected one depth value per pixel, got an array of shape {found.shape} and type {found.dtype}."
+        raise DataError(problem, path, line, "Save the array with shape (height, width).")
     return found

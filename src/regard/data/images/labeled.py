@@ -38,10 +38,10 @@ TARGET_FOLDERS = {
 TARGET_TASKS = {"mask": "segment", "depth": "depth"}
 """What is learnt from those."""
 ADVICE = {
-    "label": "A folder for each class is wanted, or a table with the columns image and label.",
-    "mask": "Two folders images:masks are wanted, or a table with the columns image and mask.",
-    "depth": "Two folders images:depth are wanted, or a table with the columns image and depth.",
-    "": "A folder of pictures is wanted, or a table with the column image.",
+    "label": "Pass a folder with one subfolder per class, or a table with the columns image and label.",
+    "mask": "Pass two folders as images:masks, or a table with the columns image and mask.",
+    "depth": "Pass two folders as images:depth, or a table with the columns image and depth.",
+    "": "Pass a folder of images, or a table with the column image.",
 }
 
 ImageIterator = Iterator["ImageSample | SkippedRow"]
@@ -124,7 +124,7 @@ ReadEntry = Callable[[str, Mapping[str, str] | None, ErrorHandler], ImageIterato
 def _iterate_entries(
     data: Sequence[str], columns: Mapping[str, str] | None, read: ReadEntry, beside: str
 ) -> ImageIterator:
-    return iterate_all(data, lambda entry: read(entry, columns, raise_error), "pictures", ADVICE[beside])
+    return iterate_all(data, lambda entry: read(entry, columns, raise_error), "images", ADVICE[beside])
 
 
 def _read_entry(entry: str, beside: str, columns: Mapping[str, str] | None, complain: ErrorHandler) -> ImageIterator:
@@ -141,11 +141,11 @@ def paired_folders(entry: str, target: str) -> tuple[str, str] | None:
     sides = split_parallel(entry)
     if sides is not None:
         if target not in TARGET_FOLDERS:
-            raise DataError("names two folders, and one is wanted.", entry, advice=ADVICE[target])
+            raise DataError("expected one folder, got two.", entry, advice=ADVICE[target])
         first, second = (os.path.expanduser(side) for side in sides)
         for side in (first, second):
             if not os.path.isdir(side):
-                raise DataError("is no folder." if os.path.exists(side) else "there is no such folder.", side)
+                raise DataError("not a folder." if os.path.exists(side) else "folder not found.", side)
         return first, second
     folder = os.path.expanduser(entry)
     if target not in TARGET_FOLDERS or not os.path.isdir(folder):
@@ -153,8 +153,9 @@ def paired_folders(entry: str, target: str) -> tuple[str, str] | None:
     found = find_subfolder(folder, IMAGE_FOLDERS), find_subfolder(folder, TARGET_FOLDERS[target])
     if None in found:
         there = sorted(name for name in os.listdir(folder) if os.path.isdir(os.path.join(folder, name)))
-        wanted = f"It has no folder '{IMAGE_FOLDERS[0]}' beside one '{TARGET_FOLDERS[target][0]}', but: {format_list(there)}."
-        raise DataError("is one folder, and two are wanted.", entry, advice=f"{wanted} {ADVICE[target]}")
+        expected = f"'{IMAGE_FOLDERS[0]}' and '{TARGET_FOLDERS[target][0]}'"
+        problem = f"expected the subfolders {expected}, found: {format_list(there)}."
+        raise DataError(problem, entry, advice=ADVICE[target])
     return found  # type: ignore[return-value]  # neither is None
 
 
@@ -163,7 +164,7 @@ def paired_folders(entry: str, target: str) -> tuple[str, str] | None:
 
 def _read_folder(entry: str) -> ImageIterator:
     folder = os.path.expanduser(entry)
-    _check_layout(entry, folder, "pictures")
+    _check_layout(entry, folder, "images")
     for number, found in enumerate(walk_files(folder, IMAGE_SUFFIXES), start=1):
         yield ImageSample(found.path, "", entry, number) if found.matches else SkippedRow(entry, number, found.reason)
 
@@ -180,12 +181,10 @@ def _read_class_folders(entry: str) -> ImageIterator:
             yield ImageSample(found.path, label, entry, number)
             continue
         outside += found.matches
-        yield SkippedRow(
-            entry, number, f"no class: it lies beside the folders: {found.name}" if found.matches else found.reason
-        )
+        yield SkippedRow(entry, number, f"not in a class folder: {found.name}" if found.matches else found.reason)
     if outside and not seen:
-        advice = "The class of a picture is the folder that it lies in. Make one for each, or name a table of classes."
-        raise DataError(f"holds {outside:,} pictures and no folder of a class.", entry, advice=advice)
+        advice = "Create one folder per class (the folder name is the label), or pass a table with the labels."
+        raise DataError(f"no class folders, only {outside:,} image{'s'[: outside > 1]}.", entry, advice=advice)
 
 
 def _check_layout(entry: str, folder: str, wanted: str) -> None:
@@ -208,13 +207,14 @@ def _reject_paired_folders(entry: str, names: Sequence[str], wanted: str) -> Non
         or called - {*IMAGE_FOLDERS, *(word for words in TARGET_FOLDERS.values() for word in words)}
     ):
         return
-    instead = "Name a folder that has one for each class, or a table with the columns image and label."
-    if wanted == "pictures":
-        instead = f"Name the pictures alone: {os.path.join(entry, pictures)}."
+    instead = "For classify, pass one folder per class, or a table with the columns image and label."
+    if wanted == "images":
+        instead = f"Pass the image folder: {os.path.join(entry, pictures)}."
     raise DataError(
-        f"looks like data for the task {' or '.join(there)}, pictures beside what belongs to them ({format_list(names)}), and "
-        f"{wanted} are wanted.", entry, advice=instead,
-    )  # fmt: skip
+        f"expected {wanted}, found data for the task {' or '.join(there)} ({format_list(names)}).",
+        entry,
+        advice=instead,
+    )
 
 
 def reject_split_folders(entry: str, names: Sequence[str]) -> None:
@@ -223,8 +223,10 @@ def reject_split_folders(entry: str, names: Sequence[str]) -> None:
         held = [name for name in names if not name.lower().startswith("train")]
         valid = f" --valid {os.path.join(entry, held[0])}" if held and len(names) > 1 else ""
         first = next((name for name in names if name.lower().startswith("train")), names[0])
-        advice = f"Name each by itself: --data {os.path.join(entry, first)}{valid}."
-        raise DataError(f"holds parts of the data ({format_list(names)}), not classes.", entry, advice=advice)
+        advice = f"Pass each split separately: --data {os.path.join(entry, first)}{valid}."
+        raise DataError(
+            f"expected class folders, found splits of the data ({format_list(names)}).", entry, advice=advice
+        )
 
 
 def _read_paired_folders(entry: str, images: str, others: str, beside: str, complain: ErrorHandler) -> ImageIterator:
@@ -233,13 +235,13 @@ def _read_paired_folders(entry: str, images: str, others: str, beside: str, comp
         if not found.matches:
             yield SkippedRow(entry, number, found.reason)
         elif other is None:
-            some = "1 picture has" if left == 1 else f"{left:,} pictures have"
-            advice = f"{some} none. What belongs together has one name but for the ending."
-            complain("partner", DataError(f"has no {beside} in '{others}'.", found.path, advice=advice))
+            some = "1 image has" if left == 1 else f"{left:,} images have"
+            advice = f"{some} no {beside}. File names of image and {beside} must match, except for the extension."
+            complain("partner", DataError(f"no matching {beside} in '{others}'.", found.path, advice=advice))
         else:
             yield _with_target(ImageSample(found.path, "", entry, number), beside, other)
     for path in over:
-        complain("partner", DataError(f"is the {beside} of no picture in '{images}'.", path))
+        complain("partner", DataError(f"no matching image in '{images}' for this {beside}.", path))
 
 
 def _with_target(picture: ImageSample, beside: str, path: str, content: bytes = b"") -> ImageSample:
@@ -270,11 +272,11 @@ def _make_sample(entry: str, line: int, row: Mapping[str, Any], beside: str) -> 
         return None
     missing = [name for name, value in (("image", image), (beside, other)) if not value]
     if missing:
-        return SkippedRow(entry, line, f"no {missing[0]} beside: {str(image or other)[:60]}")
-    source, content = resolve_file(entry, line, image, "picture")
+        return SkippedRow(entry, line, f"missing {missing[0]} for: {str(image or other)[:60]}")
+    source, content = resolve_file(entry, line, image, "image")
     if beside not in TARGET_FOLDERS:
         if isinstance(other, EmbeddedFile):
-            raise DataError("the class is no text.", entry, line, "Say which column it is: --columns label=NAME.")
+            raise DataError("the label is binary data, not text.", entry, line, "Pass --columns label=NAME.")
         return ImageSample(source, other if beside else "", entry, line, content)
     return _with_target(
         ImageSample(source, "", entry, line, content), beside, *resolve_file(entry, line, other, beside)
@@ -290,15 +292,15 @@ def resolve_file(
     if isinstance(value, EmbeddedFile):
         return value.name, value.content
     if value.startswith(("http://", "https://", "s3://", "gs://")):
-        raise DataError(f"'{value[:80]}' is an address.", entry, line, "Download it, and write the path of the file.")
+        raise DataError(f"URLs are not supported: '{value[:80]}'.", entry, line, "Download the file and use its path.")
     for folder in _search_folders(entry) if folders is None else folders:
         path = os.path.join(folder, os.path.expanduser(value))
         if os.path.isfile(path):
             return path, b""
-    advice = "Paths begin where the table lies, or in a folder 'images' beside it."
+    advice = "Paths are relative to the folder of the table, or to a folder 'images' there."
     if line == 1:
-        advice += " If the first row names the columns, say which: --columns image=NAME."
-    raise DataError(f"there is no {what} '{value[:80]}'.", entry, line, advice)
+        advice += " If the first row is a header, pass --columns image=NAME."
+    raise DataError(f"{what} '{value[:80]}' not found.", entry, line, advice)
 
 
 def _search_folders(entry: str) -> Iterator[str]:

@@ -49,11 +49,11 @@ class ClassMap:
 
     def __post_init__(self) -> None:
         if len(self.names) > VOID:
-            raise DataError(f"there are {len(self.names):,} classes, and {VOID} are the most.")
+            raise DataError(f"too many classes: {len(self.names):,} (maximum {VOID}).")
         for what, all_of in (("name", self.names), ("number", self.values)):
             twice = next((one for one in all_of if all_of.count(one) > 1), None)
             if twice is not None:
-                raise DataError(f"two classes have the {what} '{twice}'.")
+                raise DataError(f"two classes have the same {what}: '{twice}'.")
 
     @property
     def colors(self) -> dict[Color, int] | None:
@@ -68,8 +68,9 @@ class ClassMap:
         found = table[mask]
         if found.min(initial=0) < 0:
             strange = sorted(set(np.unique(mask[found < 0]).tolist()))
-            told = f"holds {', '.join(map(str, strange[:5]))}{', …' if len(strange) > 5 else ''}, which no class has."
-            raise DataError(told, path or None, advice="Name them in classes.txt beside the masks, as void if need be.")
+            listed = f"{', '.join(map(str, strange[:5]))}{', …' if len(strange) > 5 else ''}"
+            advice = "Add these values to classes.txt in the mask folder; name a class void to ignore it."
+            raise DataError(f"the mask contains values of no class: {listed}.", path or None, advice=advice)
         return found.astype(np.uint8)
 
     def unknown_values(self, values: Iterable[int]) -> list[int]:
@@ -113,7 +114,7 @@ def read_classes(path: str | Path) -> ClassMap:
     except DataError as error:
         raise error if error.path else DataError(error.problem, path) from error
     if not found.names:
-        raise DataError("names no class.", path)
+        raise DataError("no classes defined.", path)
     return found
 
 
@@ -122,12 +123,12 @@ def _build_class_map(named: Sequence[tuple[int, str]], colours: Sequence[Color],
     unlearnt = {value for value, name in named if name.lower() in VOID_NAMES} | set(void)
     kept = [(value, name) for value, name in named if value not in unlearnt]
     if any(not 0 <= value <= 65535 for value, _ in named):
-        raise DataError("a class has a number above 65,535.")
+        raise DataError("class ids must be between 0 and 65,535.")
     if colours and len(colours) != len(named):
-        raise DataError(f"there are {len(colours)} colours for {len(named)} classes.")
+        raise DataError(f"expected one color per class, got {len(colours)} colors for {len(named)} classes.")
     painted = tuple((colour, value) for colour, (value, _) in zip(colours, named, strict=bool(colours)))
     if len(dict(painted)) < len(painted):
-        raise DataError("two classes are painted with one colour.")
+        raise DataError("two classes have the same color.")
     return ClassMap(
         tuple(name for _, name in kept), tuple(value for value, _ in kept), tuple(sorted(unlearnt)), painted
     )
@@ -150,7 +151,7 @@ def _read_text(path: Path) -> ClassMap:
 def _parse_color(value: Sequence[int]) -> Color:
     red, green, blue = (int(part) for part in value)
     if not all(0 <= part <= 255 for part in (red, green, blue)):
-        raise DataError(f"[{red}, {green}, {blue}] is no colour: its parts go from 0 to 255.")
+        raise DataError(f"invalid color [{red}, {green}, {blue}]: values must be between 0 and 255.")
     return red, green, blue
 
 
@@ -158,16 +159,16 @@ def _read_json(path: Path) -> ClassMap:
     try:
         said = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
-        raise DataError(f"is not JSON: {error}.", path) from error
+        raise DataError(f"invalid JSON: {error}.", path) from error
     if isinstance(said, dict) and "classes" not in said and all(str(key).isdigit() for key in said):
         said = {"classes": said}
     if isinstance(said, list):
         said = {"classes": said}
     if not isinstance(said, dict) or "classes" not in said:
-        raise DataError("names no classes.", path, advice='Write them as {"classes": ["road", …], "void": 255}.')
+        raise DataError("missing key 'classes'.", path, advice='Expected: {"classes": ["road", …], "void": 255}.')
     for key in said:
         if key not in JSON_KEYS:
-            raise UnknownNameError("key", str(key), JSON_KEYS, f"It stands in {path}.")
+            raise UnknownNameError("key", str(key), JSON_KEYS, f"File: {path}.")
     try:
         classes = said["classes"]
         pairs = sorted((int(key), str(name)) for key, name in classes.items()) if isinstance(classes, dict) else None
@@ -179,7 +180,7 @@ def _read_json(path: Path) -> ClassMap:
             named, [_parse_color(colour) for colour in colours], _parse_void(said.get("void"), named)
         )
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise DataError(f"says something else than classes, void and colours ({error}).", path) from error
+        raise DataError(f"invalid value for classes, void or colors ({error}).", path) from error
 
 
 def _parse_void(said: Any, named: Sequence[tuple[int, str]]) -> list[int]:

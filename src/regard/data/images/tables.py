@@ -74,7 +74,7 @@ def _parquet_rows(
     from pyarrow import parquet
 
     if os.path.getsize(path) == 0:
-        raise DataError("is empty.", path)
+        raise DataError("the file is empty.", path)
     number = 0
     try:
         with parquet.ParquetFile(path, buffer_size=1 << 20) as file:
@@ -99,19 +99,19 @@ def _parquet_rows(
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         where = f" after row {number:,}" if number else ""
         reason = str(error).strip().partition("\n")[0].rstrip(".")
-        advice = "Copy or download it again."
-        raise DataError(f"is no Parquet file, or a damaged one{where} ({reason}).", path, advice=advice) from error
+        advice = "Copy or download the file again."
+        raise DataError(f"not a Parquet file, or damaged{where} ({reason}).", path, advice=advice) from error
 
 
 def _check_columns(path: Path, schema: Any, names: Sequence[str], chosen: Mapping[str, str] | None) -> dict[str, str]:
     there = [item.name for item in schema]
     if chosen is None:
-        said, what = " ".join(f"{name}=NAME" for name in names), "clouds" if names[0] == "cloud" else "pictures"
-        advice = f"Say which to use: --columns {said}, of: {format_list(there)}."
-        raise DataError(f"no columns have names that {what} and what belongs to them have.", path, advice=advice)
+        hint = " ".join(f"{name}=NAME" for name in names)
+        advice = f"Pass --columns {hint} (available: {format_list(there)})."
+        raise DataError(f"no columns found for {' and '.join(names)}.", path, advice=advice)
     for name in chosen.values():
         if name not in there:
-            raise UnknownColumnError(name, map(shorten, there), f"{path} has: {format_list(there)}.")
+            raise UnknownColumnError(name, map(shorten, there), f"Columns in {path}: {format_list(there)}.")
     return dict(chosen)
 
 
@@ -137,5 +137,5 @@ def cell_value(path: Path, row: int, value: Any, column: str) -> Any:
         return value.strip()
     if isinstance(value, int | float):  # True too
         return json.dumps(value)
-    advice = "A path, the bytes of a file, or a class is wanted."
-    raise DataError(f"'{column}' holds a {type(value).__name__}.", path, row, advice)
+    advice = "Expected a path, the bytes of a file, or a class."
+    raise DataError(f"unsupported value in '{column}' ({type(value).__name__}).", path, row, advice)

@@ -199,7 +199,7 @@ def _subfolder_names(folder: str) -> list[str]:
 def _read_folder(entry: str, own: tuple[tuple[str, str], ...]) -> CloudIterator:
     folder = os.path.expanduser(entry)
     reject_split_folders(entry, _subfolder_names(folder))
-    for number, found in enumerate(walk_files(folder, CLOUD_SUFFIXES, "cloud"), start=1):
+    for number, found in enumerate(walk_files(folder, CLOUD_SUFFIXES, "point cloud"), start=1):
         yield (
             CloudSample(found.path, "", entry, number, columns=own)
             if found.matches
@@ -212,7 +212,7 @@ def _read_class_folders(entry: str, own: tuple[tuple[str, str], ...]) -> CloudIt
     folder = os.path.expanduser(entry)
     reject_split_folders(entry, _subfolder_names(folder))
     seen, outside = False, 0
-    for number, found in enumerate(walk_files(folder, CLOUD_SUFFIXES, "cloud"), start=1):
+    for number, found in enumerate(walk_files(folder, CLOUD_SUFFIXES, "point cloud"), start=1):
         label = found.parts[0] if len(found.parts) > 1 else ""
         if found.matches and label:
             seen = True

@@ -63,7 +63,7 @@ def cached_store(key: str, sides: Mapping[str, int], fill: FillStore, log: Log, 
         place = cache_folder("tokens")
         found = _open_locked(place / key)
         if found is not None:
-            log(f"  {noun} from the cache ({place / key})")
+            log(f"  Loaded {noun} from the cache ({place / key}).")
             return found
         place.mkdir(parents=True, exist_ok=True)
         _remove_stale(place)
@@ -71,8 +71,8 @@ def cached_store(key: str, sides: Mapping[str, int], fill: FillStore, log: Log, 
     except OSError as error:
         instead = _fallback_folder(place, error)
         log(
-            f"  {place} cannot be written ({error.strerror or error}): the tokens are kept in {instead} until this run "
-            f"ends. REGARD_CACHE=FOLDER names another place for them."
+            f"  warning: cannot write to {place} ({error.strerror or error}); the {noun} are kept in {instead} "
+            "until this run ends. To use another cache folder, set REGARD_CACHE=FOLDER."
         )
     return _build_temporary(instead, sides, fill)
 
@@ -89,8 +89,8 @@ def _fallback_folder(place: Path, error: OSError) -> str:
 
 def _disk_full_error(place: str | Path, error: OSError) -> DataError:
     return DataError(
-        f"the tokens of the training data find no room in {place}: {error.strerror or error}.",
-        advice="Make room there, or name a folder that has some: REGARD_CACHE=FOLDER.",
+        f"Cannot write the token cache to {place}: {error.strerror or error}.",
+        advice="Free disk space, or set REGARD_CACHE to another folder.",
     )
 
 
@@ -101,7 +101,7 @@ def _max_cache_bytes() -> float:
     except ValueError:
         most = -1.0
     if not most >= 0:
-        raise SettingError(f"REGARD_CACHE_GB is a number of gigabytes, at least 0; '{said}' is not.")
+        raise SettingError(f"REGARD_CACHE_GB must be a number of gigabytes, at least 0, got '{said}'.")
     return most * 1e9
 
 
@@ -125,7 +125,7 @@ def _build_store(final: Path, sides: Mapping[str, int], fill: FillStore, most: f
     _evict(final, most)
     store = _open_locked(final)
     if store is None:
-        raise OSError(errno.EIO, "what was written cannot be read again")
+        raise OSError(errno.EIO, "the new cache entry cannot be read")
     return store
 
 

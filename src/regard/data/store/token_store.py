@@ -81,7 +81,7 @@ class StoreWriter:
             values = np.concatenate(rows)
             kind = self.dtypes[side]
             if len(values) and not 0 <= int(values.min()) <= int(values.max()) <= np.iinfo(kind).max:
-                raise ValueError(f"a number of {side} does not fit into {kind}")
+                raise ValueError(f"a value of {side} does not fit into {kind}")
             ends = self._ends[side] + np.cumsum([len(row) for row in rows], dtype="<i8")
             self._write(f"{side}.values", values.astype(kind))
             self._write(f"{side}.starts", ends)
@@ -113,7 +113,7 @@ def map_store(manifest: Mapping[str, Any], files: Mapping[str, BinaryIO], owner:
         values = _memory_map(files[f"{side}.values"], np.dtype(kind))
         starts = _memory_map(files[f"{side}.starts"], np.dtype("<i8"))
         if len(starts) != manifest["rows"] + 1 or starts[0] != 0 or starts[-1] != len(values):
-            raise CorruptStore(f"the rows of {side} do not end where its values do")
+            raise CorruptStore(f"{side}: row offsets do not match the number of values")
         sides[side] = RaggedRows(values, starts, owner)
     return TokenStore(sides, manifest["facts"])
 
@@ -148,10 +148,10 @@ def open_store(folder: Path, owner: object = None) -> TokenStore:
 
 def _verify_file(name: str, file: BinaryIO, entry: Mapping[str, Any], summed: bool) -> None:
     if os.fstat(file.fileno()).st_size != entry["size"]:
-        raise CorruptStore(f"{name} has not the size that it was written with")
+        raise CorruptStore(f"{name}: size does not match the cache record")
     if summed:
         total = blake2b(digest_size=16)
         while part := file.read(2**20):
             total.update(part)
         if total.hexdigest() != entry["checksum"]:
-            raise CorruptStore(f"{name} has not the content that it was written with")
+            raise CorruptStore(f"{name}: checksum does not match the cache record")

@@ -51,7 +51,7 @@ class ColumnSpec:
 
     @property
     def choose_hint(self) -> str:
-        return "Say which to use: --columns " + " ".join(f"{name}=NAME" for name in self.required)
+        return "Pass --columns " + " ".join(f"{name}=NAME" for name in self.required)
 
     @property
     def position_hint(self) -> str:
@@ -60,12 +60,16 @@ class ColumnSpec:
     @property
     def parallel_hint(self) -> str:
         """Advice that only pairs need."""
-        return " Two parallel files are given as SRC:TGT." if self.required == SIDES else ""
+        return " Pass two parallel files as SRC:TGT." if self.required == SIDES else ""
 
-    def count_message(self, found: int, what: str = "") -> str:
-        some = "no column" if not found else "1 column" if found == 1 else f"{found} columns"
-        wish = f"{len(self.required)} {'is' if len(self.required) == 1 else 'are'} wanted"
-        return f"{some}{what} {'was' if found == 1 else 'were'} found, and {wish}."
+    def count_message(self, found: int, kind: str = "") -> str:
+        return count_columns(len(self.required), found, kind)
+
+
+def count_columns(expected: int, found: int, kind: str = "", at_least: bool = False) -> str:
+    """Message about a wrong number of columns; `kind` qualifies the columns, as in "text "."""
+    minimum = "at least " if at_least else ""
+    return f"expected {minimum}{expected} {kind}column{'s'[: expected != 1]}, got {found}."
 
 
 def shorten(name: str) -> str:
@@ -74,4 +78,4 @@ def shorten(name: str) -> str:
 
 def format_list(names: Iterable[str]) -> str:
     shown = [shorten(name) for name in names]
-    return ", ".join(shown[:12]) + (", …" if len(shown) > 12 else "") if shown else "nothing"
+    return ", ".join(shown[:12]) + (", …" if len(shown) > 12 else "") if shown else "none"

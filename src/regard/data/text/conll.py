@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.text.columns import format_list, shorten
+from regard.data.text.columns import count_columns, format_list, shorten
 from regard.data.text.files import ErrorHandler, read_lines
 from regard.data.text.tables import file_format
 from regard.data.text.tag_schemes import OUTSIDE, parse_tag
@@ -116,16 +116,16 @@ def _detect_layout(path: Path, line: int, text: str, columns: Mapping[str, str] 
     if len(cells) == 1 and asked:
         return ConllLayout(False, 1, 0, 0, cells[0].lower() in WORD_COLUMNS)
     if len(cells) < 2:
-        advice = "Each line holds a word and its tag, separated by a tab or blanks; a blank line ends a sentence."
-        raise DataError("1 column was found, and 2 are wanted.", path, line, advice)
+        advice = "Each line needs a word and a tag, separated by a tab or spaces; an empty line ends a sentence."
+        raise DataError(count_columns(2, 1, at_least=True), path, line, advice)
     small = [cell.lower() for cell in cells]
     named = [name for name in chosen.values() if not (name.isascii() and name.isdigit())]
     usual = _find_column(small, WORD_COLUMNS), _find_column(small, TAG_COLUMNS)
     header = bool(named) or None not in usual
     for name in named:
         if name not in cells:
-            found = f"{path}, line {line}, has: {format_list(cells)}"
-            raise UnknownColumnError(name, map(shorten, cells), f"{found}. Places count from 0: words=0 tags=1.")
+            found = f"Columns in {path}, line {line}: {format_list(cells)}."
+            raise UnknownColumnError(name, map(shorten, cells), f"{found} Positions start at 0: words=0 tags=1.")
     word, tag = (
         CONLLU_COLUMNS if file_format(path) == ".conllu" and len(cells) > max(CONLLU_COLUMNS) else (0, len(cells) - 1)
     )
@@ -137,7 +137,8 @@ def _detect_layout(path: Path, line: int, text: str, columns: Mapping[str, str] 
     }
     for place in places.values():
         if place >= len(cells):
-            raise DataError(f"there is no column {place}.", path, line, f"They count from 0, to {len(cells) - 1} here.")
+            advice = f"Column positions range from 0 to {len(cells) - 1}."
+            raise DataError(f"column {place} does not exist.", path, line, advice)
     return ConllLayout(tabs, 0 if "tags" in chosen else len(cells), places["words"], places["tags"], header)
 
 
@@ -151,12 +152,11 @@ def _parse_word(path: Path, line: int, text: str, layout: ConllLayout, asked: bo
         return None
     wanted = layout.num_columns or max(layout.word_column, layout.tag_column) + 1
     if len(cells) != wanted and (layout.num_columns or len(cells) < wanted):
-        found = "1 column was found" if len(cells) == 1 else f"{len(cells)} columns were found"
-        by = "tabs" if layout.tab_separated else "blanks"
-        advice = f"The first line separates its columns by {by}: look for a missing or an extra one."
-        raise DataError(f"{found}, and {wanted} are wanted.", path, line, advice)
+        by = "tabs" if layout.tab_separated else "spaces"
+        advice = f"In the first line, {by} separate the columns. Check for a missing or an extra separator."
+        raise DataError(count_columns(wanted, len(cells), at_least=not layout.num_columns), path, line, advice)
     word, tag = cells[layout.word_column], cells[layout.tag_column]
     if not word.strip() or not (tag.strip() or asked):
-        missing = "tag is blank beside the word" if word.strip() else "word is blank beside the tag"
-        raise DataError(f"the {missing} '{(word.strip() or tag.strip())[:40]}'.", path, line)
+        there, missing = ("word", "tag") if word.strip() else ("tag", "word")
+        raise DataError(f"{there} '{(word.strip() or tag.strip())[:40]}' has no {missing}.", path, line)
     return Word(line, word, tag)

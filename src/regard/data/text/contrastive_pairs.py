@@ -44,8 +44,8 @@ def _find_pair_columns(entry: str) -> dict[str, str] | None:
     if label := next((name for name in LABEL_COLUMNS if name in found), None):
         said = " ".join(f"{ours}={theirs}" for ours, theirs in chosen.items())
         raise DataError(
-            f"has a column '{found[label]}': of pairs that do not belong together embed would learn that they do.",
+            f"column '{found[label]}' looks like a similarity label, but embed treats every row as a positive pair.",
             entry,
-            advice=f"Keep the rows that belong together, and say --columns {said}.",
+            advice=f"Keep only the positive rows and pass --columns {said}.",
         )
     return None if sides == SIDES else chosen

@@ -54,7 +54,7 @@ def iterate_texts(data: Sequence[str], columns: Mapping[str, str] | None = None)
     """
     files = text_files(data)
     if not files:
-        raise DataError("no data was given.", advice="Name at least one file or folder.")
+        raise DataError("No data given.", advice="Pass at least one file or folder.")
     check_columns(files, columns)
     found = empty = number = 0
     size = passage_size(files)
@@ -67,8 +67,10 @@ def iterate_texts(data: Sequence[str], columns: Mapping[str, str] | None = None)
                 empty += 1
                 yield item
     if not found:
-        blank = f"all {empty} documents are blank" if empty > 1 else "it is blank" if empty else "there is no row"
-        raise DataError(f"no text was found: {blank}.", ", ".join(files))
+        reason = "the data contains no rows"
+        if empty:
+            reason = f"all {empty} documents are empty" if empty > 1 else "the document is empty"
+        raise DataError(f"no text found: {reason}.", ", ".join(files))
 
 
 def text_files(data: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
@@ -98,7 +100,7 @@ def check_columns(files: Sequence[str], columns: Mapping[str, str] | None) -> No
     """Refuse a choice of columns where no file has any, or of another than the text."""
     ColumnSpec(TEXT_COLUMNS, columns)
     if columns and not any(file_format(path) in TABLE_SUFFIXES for path in files):
-        raise DataError("is plain text, which has no columns.", files[0], advice="Leave --columns out.")
+        raise DataError("plain text has no columns.", files[0], advice="Remove --columns.")
 
 
 def iterate_passages(
@@ -224,6 +226,6 @@ def _text_files_below(folder: str) -> list[str]:
         some = ", ".join(os.path.relpath(path, folder) for path in sorted(others)[:8])
         held = f"no text file in this folder; found: {some}{', …' if len(others) > 8 else ''}."
         suffixes = " ".join((*TEXT_SUFFIXES, *TABLE_SUFFIXES))
-        advice = f"Supported in folders: {suffixes}. Name other files by a glob, for example '{folder}/*.py'."
+        advice = f"Supported in folders: {suffixes}. Select other files with a pattern, for example '{folder}/*.py'."
         raise DataError(held if others else "the folder is empty.", folder, advice=advice)
     return sorted(found)

@@ -26,13 +26,13 @@ BLOCK_BYTES = 1 << 18
 """bytes that are decoded together"""
 
 _BINARY_MAGIC = {
-    b"PK\x03\x04": "a zip archive (as .xlsx, .docx and .npz are)",
+    b"PK\x03\x04": "a zip archive (such as .xlsx, .docx or .npz)",
     b"PAR1\x15": "a Parquet file",
     b"ARROW1": "an Arrow file",
     b"%PDF-": "a PDF",
-    b"\x89PNG": "a picture (PNG)",
-    b"\xff\xd8\xff": "a picture (JPEG)",
-    b"GIF8": "a picture (GIF)",
+    b"\x89PNG": "an image (PNG)",
+    b"\xff\xd8\xff": "an image (JPEG)",
+    b"GIF8": "an image (GIF)",
     b"BZh91AY&SY": "compressed with bzip2",
     b"\xfd7zXZ": "compressed with xz",
     b"\x28\xb5\x2f\xfd": "compressed with zstd",
@@ -99,35 +99,35 @@ def existing_file(path: str | Path) -> Path:
     path = Path(os.path.expanduser(path))
     # os.path, because Path.exists raises on names too long and on folders that may not be entered.
     if os.path.isdir(path):
-        raise DataError("is a folder, and a file is wanted.", path, advice=_folder_hint(path))
+        raise DataError("expected a file, got a folder.", path, advice=_folder_hint(path))
     if os.path.exists(path):
         return path
     if os.path.islink(path):
-        raise DataError(f"is a link to '{os.readlink(path)}', which does not exist.", path)
+        raise DataError(f"broken link: '{os.readlink(path)}' does not exist.", path)
     if not os.path.isdir(path.parent):
-        raise DataError(f"there is no such file, nor the folder '{path.parent}'.", path)
-    raise DataError("there is no such file.", path, advice=_nearest_name_hint(path))
+        raise DataError(f"file not found; the folder '{path.parent}' does not exist.", path)
+    raise DataError("file not found.", path, advice=_nearest_name_hint(path))
 
 
 def _folder_hint(folder: Path) -> str:
     names = [name for name in _list_folder(folder) if os.path.isfile(folder / name)]
     if not names:
-        return "It holds no file."
-    return f"It holds: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}."
+        return "The folder contains no files."
+    return f"Files in the folder: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}."
 
 
 def _nearest_name_hint(path: Path) -> str:
     names = _list_folder(path.parent)
     advice = suggest(path.name, names)
     # Without a near name `suggest` lists every one, which says little in a folder of thousands.
-    return advice if len(names) <= 20 or advice.startswith("Did") else f"Nothing in '{path.parent}' is named like it."
+    return advice if len(names) <= 20 or advice.startswith("Did") else f"No file in '{path.parent}' has a similar name."
 
 
 def _list_folder(folder: Path) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except PermissionError as error:
-        raise DataError("is a folder that may not be read.", folder) from error
+        raise DataError("cannot list the folder: permission denied.", folder) from error
 
 
 @contextmanager
@@ -158,14 +158,16 @@ def _decode_lines(
 
 def _decode_line(path: Path, raw: bytes, number: int, offset: int, zipped: bool, complain: ErrorHandler) -> str:
     if b"\0" in raw:
-        advice = f"If it is UTF-16 or UTF-32, convert it, as in: {_iconv_command(path, zipped, 'UTF-16')}"
-        complain("encoding", DataError("is not text: it holds NUL bytes.", path, number, advice))
+        advice = f"If the encoding is UTF-16 or UTF-32, convert the file: {_iconv_command(path, zipped, 'UTF-16')}"
+        complain("encoding", DataError("not a text file: contains NUL bytes.", path, number, advice))
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        place = f"byte offset {offset + error.start}{' of the unzipped text' if zipped else ''}"
-        problem = f"is not UTF-8: byte 0x{raw[error.start]:02x} at {place}."
-        advice = f"Convert it from the encoding that it has, as in: {_iconv_command(path, zipped, 'WINDOWS-1252')}"
+        place = f"byte offset {offset + error.start}{' after unzipping' if zipped else ''}"
+        problem = f"invalid UTF-8: byte 0x{raw[error.start]:02x} at {place}."
+        advice = (
+            f"Convert the file from its actual encoding, for example: {_iconv_command(path, zipped, 'WINDOWS-1252')}"
+        )
         complain("encoding", DataError(problem, path, number, advice))
         return raw.decode("utf-8", "replace")
 
@@ -211,22 +213,27 @@ def _raw_lines(path: Path, stream: Iterable[bytes]) -> Iterator[tuple[int, bytes
     except _GZIP_ERRORS as error:
         raise _gzip_error(path, number + 1, error) from error
     if not number:
-        raise DataError("is empty.", path)
+        raise DataError("the file is empty.", path)
 
 
 def _gzip_error(path: Path, line: int, error: Exception) -> DataError:
-    return DataError(f"is a damaged gzip file ({error}).", path, line, "Copy or download it again; gzip -t tests it.")
+    advice = "Copy or download the file again. To test a gzip file, use gzip -t."
+    return DataError(f"damaged gzip file ({error}).", path, line, advice)
 
 
 def _reject_binary(path: Path, first: bytes, zipped: bool) -> None:
     """Name what a file is, where its first bytes say so."""
     for magic, kind in _BINARY_MAGIC.items():
         if first.startswith(magic):
-            rename = "Name it .parquet." if "Parquet" in kind else "Export or unpack it as plain text or gzip."
-            raise DataError(f"is not text: it is {kind}.", path, advice=rename)
+            rename = (
+                "Rename the file to .parquet."
+                if "Parquet" in kind
+                else "Export or unpack the file as plain text or gzip."
+            )
+            raise DataError(f"not a text file: the content is {kind}.", path, advice=rename)
     if first.startswith(_UTF16):
-        advice = f"Convert it: {_iconv_command(path, zipped, 'UTF-16')}"
-        raise DataError("is UTF-16, and UTF-8 is wanted.", path, 1, advice)
+        advice = f"Convert the file: {_iconv_command(path, zipped, 'UTF-16')}"
+        raise DataError("expected UTF-8, got UTF-16.", path, 1, advice)
 
 
 def _iconv_command(path: Path, zipped: bool, encoding: str) -> str:

@@ -82,7 +82,7 @@ def iterate_labeled(
 def iterate_questions(
     data: Sequence[str], columns: Mapping[str, str] | None = None
 ) -> Iterator[ChoiceSample | SkippedRow]:
-    advice = "Each row needs a context, choices and the label of the right one."
+    advice = "Each row needs a context, choices and the label of the correct choice."
     return iterate_all(data, lambda entry: read_questions(entry, columns), "questions", advice)
 
 
@@ -99,7 +99,8 @@ def read_labeled(
     text is removed, nothing else. Where the labels are `asked` for, none need be there, and none is read."""
     ColumnSpec(("text", "label"), columns, ("pair", "labels"))  # a wrong choice is refused before names are looked for
     if columns is not None and {"label", "labels"} <= columns.keys():
-        raise DataError("label and labels were both named.", entry, advice="labels=NAME is for texts with several.")
+        advice = "Use labels=NAME for texts with several labels."
+        raise DataError("--columns accepts either label or labels, not both.", entry, advice=advice)
     if inputs_only:
         needed, chosen = _input_columns(entry, columns)
     else:
@@ -151,9 +152,11 @@ def _check_consistent_labels(items: Iterator[LabeledText | SkippedRow]) -> Itera
         if isinstance(item, LabeledText):
             first = first or item
             if (item.label_set is None) != (first.label_set is None):
-                here, there = ("one label", "several") if item.label_set is None else ("several labels", "one")
-                advice = "Name the column labels in all files, as a list or with | between them, or label in all."
-                raise DataError(f"a text has {here} here, and {there} in {first.path}.", item.path, item.line, advice)
+                formats = ("one label", "several labels")
+                here, there = formats if item.label_set is None else formats[::-1]
+                problem = f"mixed label formats: {here} here, {there} in {first.path}."
+                advice = "Use the column label in all files, or labels in all files (a list, or labels separated by |)."
+                raise DataError(problem, item.path, item.line, advice)
         yield item
 
 
@@ -192,7 +195,7 @@ def _add_text_column(entry: str, chosen: Mapping[str, str], names: Mapping[str, 
         if text and name not in chosen.values() and name.lower() not in NON_TEXT_COLUMNS
     ]
     if len(others) != 1:
-        advice = f"Say which it is: --columns text=NAME, and pair=NAME for a second one, of: {format_list(names)}."
+        advice = f"Pass --columns text=NAME, and pair=NAME for a second text (available: {format_list(names)})."
         raise DataError("no column is named 'text'.", entry, 1, advice)
     return _renamed_columns({**chosen, "text": others[0]})
 
@@ -244,7 +247,7 @@ def _make_labeled(path: str, line: int, row: Mapping[str, Any], asked: bool = Fa
     missing = [name for name, value in (("text", text), ("label", asked or label)) if not value]
     missing += ["second text"] * ("pair" in row and not other)
     if missing:
-        return SkippedRow(path, line, f"no {' and no '.join(missing)} beside: {(text or other or label)[:60]}")
+        return SkippedRow(path, line, f"missing {' and '.join(missing)} for: {(text or other or label)[:60]}")
     return LabeledText(text, other, label, path, line)
 
 
@@ -257,7 +260,7 @@ def _make_multilabel(path: str, line: int, row: Mapping[str, Any]) -> LabeledTex
         return None
     missing = ["text"] * (not text) + ["second text"] * ("pair" in row and not other)
     if missing:
-        return SkippedRow(path, line, f"no {' and no '.join(missing)} beside: {(text or other or found[0])[:60]}")
+        return SkippedRow(path, line, f"missing {' and '.join(missing)} for: {(text or other or found[0])[:60]}")
     return LabeledText(text, other, ", ".join(sorted(found)), path, line, found)
 
 
@@ -285,13 +288,12 @@ def _question_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[li
         wanted += sorted((name.lower() for name in single), key=lambda name: int(name[6:]))
         chosen |= {name.lower(): name for name in single if name.lower() not in chosen}
         if wanted[2] != "choice0":
-            raise DataError(
-                f"its choices begin with '{wanted[2]}'.", entry, 1, "Count them from choice0, as labels do."
-            )
+            advice = "Number the choice columns from choice0, because labels also start at 0."
+            raise DataError(f"expected 'choice0' as the first choice column, got '{wanted[2]}'.", entry, 1, advice)
     if chosen and not _uses_positions(chosen, names):
-        for name, form in (("context", ""), (wanted[2], ": a list, or columns choice0, choice1, …")):
+        for name, form in (("context", ""), (wanted[2], " (a list), and none is named choice0, choice1, …")):
             if name not in chosen:
-                advice = f"Say which it is: --columns {name}=NAME, of: {format_list(names)}."
+                advice = f"Pass --columns {name}=NAME (available: {format_list(names)})."
                 raise DataError(f"no column is named '{name}'{form}.", entry, 1, advice)
     return [*wanted, *asked], _renamed_columns(chosen) if chosen else None
 
@@ -308,7 +310,7 @@ def _make_question(
     question = row.get("question", "").strip()
     given = row.get("choices", [value for name, value in row.items() if CHOICE_COLUMN.fullmatch(name)])
     if isinstance(given, str) and given.strip():
-        raise DataError("'choices' is one text, not a list.", path, line, 'Write it as ["…", "…"].')
+        raise DataError("expected a list in 'choices', got one text.", path, line, 'Write choices as ["…", "…"].')
     choices = [choice.strip() for choice in given]
     while choices and not choices[-1] and "choices" not in row:
         choices.pop()  # a table has as many columns as its longest row
@@ -316,14 +318,14 @@ def _make_question(
         return None
     if not (context or question) or not (label or asked) or not choices:
         missing = "context" if not (context or question) else "label" if not (label or asked) else "choices"
-        return SkippedRow(path, line, f"no {missing} beside: {(context or question or label)[:60]}")
+        return SkippedRow(path, line, f"missing {missing} for: {(context or question or label)[:60]}")
     if len(choices) < 2:
-        raise DataError("has one choice only.", path, line, "A question needs two or more.")
+        raise DataError("expected at least 2 choices, got 1.", path, line)
     if not all(choices):
-        raise DataError(f"choice {choices.index('')} is blank.", path, line)
+        raise DataError(f"choice {choices.index('')} is empty.", path, line)
     if len(set(choices)) < len(choices):
         twice = next(choice for choice in choices if choices.count(choice) > 1)
-        raise DataError(f"the choice '{twice[:40]}' stands there twice.", path, line)
+        raise DataError(f"choice '{twice[:40]}' is listed more than once.", path, line)
     right = -1 if asked else _correct_choice(path, line, label, choices, by_text)
     return ChoiceSample(context, question, tuple(choices), right, path, line)
 
@@ -336,5 +338,6 @@ def _correct_choice(path: str, line: int, label: str, choices: Sequence[str], by
         if label in table:
             return table[label]
     if label.lstrip("-").isdigit():
-        raise DataError(f"the label {label} is out of range.", path, line, f"It counts from 0 to {len(choices) - 1}.")
-    raise DataError(f"the label '{label[:40]}' is none of the {len(choices)} choices, and no number.", path, line)
+        raise DataError(f"label must be between 0 and {len(choices) - 1}, got {label}.", path, line)
+    problem = f"label '{label[:40]}' does not match any of the {len(choices)} choices."
+    raise DataError(problem, path, line, "Use the number (from 0), the letter or the text of a choice.")

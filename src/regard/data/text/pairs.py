@@ -54,15 +54,15 @@ def iterate_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None)
     """The same one by one, for files that are larger than memory."""
     entries = expand_patterns(data)
     if not entries:
-        raise DataError("no data was given.", advice="Name at least one file, or two parallel ones as SRC:TGT.")
+        raise DataError("No data given.", advice="Pass at least one file, or two parallel files as SRC:TGT.")
     pairs = empty = 0
     for entry in entries:
         for item in iterate_entry_pairs(entry, columns):
             pairs, empty = (pairs + 1, empty) if isinstance(item, Pair) else (pairs, empty + 1)
             yield item
     if not pairs:
-        found = f"all {empty} rows have a blank side" if empty else "there is no row of text"
-        raise DataError(f"no pairs were found: {found}.", ", ".join(entries), advice="Each row needs two texts.")
+        reason = f"one side is empty in all rows ({empty})" if empty else "the data contains no rows"
+        raise DataError(f"no pairs found: {reason}.", ", ".join(entries), advice="Each row needs two texts.")
 
 
 def iterate_entry_pairs(
@@ -91,7 +91,7 @@ def _filter_pairs(path: str, rows: Iterable[PairRow]) -> Iterator[Pair | Skipped
         if source and target:
             yield Pair(source, target, path, line)
         else:
-            yield SkippedRow(path, line, f"no {'target' if source else 'source'} beside: {(source or target)[:60]}")
+            yield SkippedRow(path, line, f"missing {'target' if source else 'source'} for: {(source or target)[:60]}")
 
 
 def _zip_files(source: Path, target: Path, complain: ErrorHandler) -> Iterator[PairRow]:
@@ -104,9 +104,9 @@ def _zip_files(source: Path, target: Path, complain: ErrorHandler) -> Iterator[P
         shorter, longer = (source, target) if here is None else (target, source)
         count = line + sum(1 for _ in (right if here is None else left))
         error = DataError(
-            f"is the first line without a partner: '{longer}' has {count} lines, and '{shorter}' has {line - 1}.",
+            f"no matching line in '{shorter}' from here on: '{longer}' has {count} lines, '{shorter}' has {line - 1}.",
             longer,
             line,
-            "Parallel files need the same number of lines, line by line.",
+            "Parallel files must have the same number of lines, with matching texts on the same line.",
         )
         return complain("counts", error)

@@ -23,7 +23,7 @@ def parquet_rows(path: Path, spec: ColumnSpec) -> Iterator[tuple[int, dict[str, 
     """Each row with its number, from 1, and its values; a null is a blank text."""
     arrow, parquet = _import_pyarrow(path)
     if os.path.getsize(path) == 0:
-        raise DataError("is empty.", path)
+        raise DataError("the file is empty.", path)
     number = 0
     try:
         # a row group is read a megabyte at a time, not as a whole
@@ -45,8 +45,8 @@ def parquet_rows(path: Path, spec: ColumnSpec) -> Iterator[tuple[int, dict[str, 
             raise DataError(f"cannot be read: {error.strerror}.", path) from error
         where = f" after row {number:,}" if number else ""
         reason = str(error).strip().partition("\n")[0].rstrip(".")
-        advice = "Copy or download it again."
-        raise DataError(f"is no Parquet file, or a damaged one{where} ({reason}).", path, advice=advice) from error
+        advice = "Copy or download the file again."
+        raise DataError(f"not a Parquet file, or damaged{where} ({reason}).", path, advice=advice) from error
 
 
 def parquet_columns(path: Path) -> dict[str, bool]:
@@ -65,7 +65,7 @@ def _import_pyarrow(path: Path) -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError as error:
         raise RegardError(
-            f"{path}: Parquet files are read by pyarrow, which is not installed. Install it: pip install 'regard[parquet]'"
+            f"{path}: reading Parquet files requires pyarrow, which is not installed. Run: pip install pyarrow"
         ) from error
     return pyarrow, pyarrow.parquet
 
@@ -91,19 +91,21 @@ def _choose_columns(path: Path, schema: Any, wanted: ColumnSpec) -> tuple[str, d
     if wanted.overrides is None and not set(wanted.required) <= kinds.keys():
         if len(texts) == len(wanted.required) and not outer:  # a struct's fields are often in the order of the alphabet
             return outer, dict(zip(wanted.required, texts, strict=True))
-        found = f"the languages of '{outer}' are not named {' and '.join(wanted.required)}."
+        found = f"column '{outer}' has no fields named {' and '.join(wanted.required)}."
         raise DataError(
-            found if outer else wanted.count_message(len(texts), " of text"),
+            found if outer else wanted.count_message(len(texts), "text "),
             path,
-            advice=f"{wanted.choose_hint}, of: {format_list(texts)}.",
+            advice=f"{wanted.choose_hint} (available: {format_list(texts)}).",
         )
     for name in wanted.required_columns.values():
         if name not in kinds:
-            raise UnknownColumnError(name, map(shorten, kinds), f"{path} has: {format_list(kinds)}.")
+            raise UnknownColumnError(name, map(shorten, kinds), f"Columns in {path}: {format_list(kinds)}.")
     for name, column in wanted.present_columns(kinds).items():
         if not _is_supported(kinds[column], number=name in wanted.numeric, several=name.endswith("s")):
-            advice = f"{wanted.choose_hint}, of: {format_list(texts)}." if texts else "No column of it does."
-            raise DataError(f"the column '{column}' holds {kinds[column]}, not text.", path, advice=advice)
+            advice = (
+                f"{wanted.choose_hint} (available: {format_list(texts)})." if texts else "The file has no text columns."
+            )
+            raise DataError(f"expected text in column '{column}', got {kinds[column]}.", path, advice=advice)
     return outer, wanted.present_columns(kinds)
 
 
@@ -139,8 +141,10 @@ def _to_texts(path: Path, column: Any, name: str, before: int) -> list[Any]:
             try:
                 column[row].as_py()
             except UnicodeDecodeError as error:
-                problem = f"'{name}' of row {before + row + 1} is not UTF-8 (byte 0x{error.object[error.start]:02x})."
-                raise DataError(problem, path, advice="Write the file again from text.") from error
+                problem = (
+                    f"invalid UTF-8 in '{name}' of row {before + row + 1} (byte 0x{error.object[error.start]:02x})."
+                )
+                raise DataError(problem, path, advice="Export the file again from UTF-8 text.") from error
         raise
 
 

@@ -144,7 +144,7 @@ def _squad_rows(path: Path, whole: Mapping[str, Any], complain: ErrorHandler) ->
                 context, asked = paragraph["context"], paragraph["qas"]
                 asked = [dict(one) for one in asked]
             except (TypeError, KeyError, ValueError) as error:
-                missing = f"has no {error}" if isinstance(error, KeyError) else "is not as SQuAD writes it"
+                missing = f"has no key {error}" if isinstance(error, KeyError) else "is not in SQuAD format"
                 complain("format", DataError(f"{where} {missing}.", path, advice=_SQUAD_HINT))
                 continue
             for row in asked:
@@ -154,7 +154,8 @@ def _squad_rows(path: Path, whole: Mapping[str, Any], complain: ErrorHandler) ->
 
 
 _SQUAD_HINT = (
-    'SQuAD\'s form is {"data": [{"title": …, "paragraphs": [{"context": …, "qas": [{"question": …, "answers": …}]}]}]}.'
+    'Expected SQuAD format: {"data": [{"title": …, "paragraphs": '
+    '[{"context": …, "qas": [{"question": …, "answers": …}]}]}]}.'
 )
 _SQUAD_KEYS = {"question": "question", "answer": "answers", "id": "id", "impossible": "is_impossible"}
 
@@ -165,9 +166,8 @@ def _squad_articles(
     """Each article's name for people, its title, and its paragraphs."""
     articles = whole.get("data")
     if not isinstance(articles, list):
-        raise DataError(
-            "has no list 'data'.", path, advice=f"{_SQUAD_HINT} Rows are written an object a line, as .jsonl."
-        )
+        advice = f"{_SQUAD_HINT} For one question per line, use .jsonl."
+        raise DataError("missing list 'data'.", path, advice=advice)
     for place, article in enumerate(articles, start=1):
         title = article.get("title", "") if isinstance(article, dict) else ""
         named = f"article {place}" + (f" ('{title}')" if title else "")
@@ -191,7 +191,7 @@ def _table_rows(
                 chosen[wanted] = found
         for wanted in REQUIRED_COLUMNS:
             if wanted not in chosen:
-                advice = f"Say which it is: --columns {wanted}=NAME, of: {format_list(names)}."
+                advice = f"Pass --columns {wanted}=NAME (available: {format_list(names)})."
                 raise DataError(f"no column is named '{wanted}'.", path, 1, advice)
     return iterate_rows(entry, REQUIRED_COLUMNS, chosen, complain, optional=COLUMNS[2:], numeric=("start", "id"))
 
@@ -211,15 +211,16 @@ def _make_sample(path: Path, entry: str, line: int, row: RawRow) -> QASample | S
         return None
     if not question or not context.strip():
         missing, beside = ("question", context) if context.strip() else ("context", question)
-        return SkippedRow(entry, line, f"no {missing} beside: {beside.strip()[:60]}")
+        return SkippedRow(entry, line, f"missing {missing} for: {beside.strip()[:60]}")
     found = []
     for text, start in told:
         answer = locate_answer(context, text, start)
         if answer is None:
-            name = f"question {row['number']} " if "number" in row else ""
-            name += f"('{texts['id']}') " if texts["id"] else ""
-            problem = f"{name}has an answer that does not stand in its context: '{text[:60]}'."
-            raise AnswerNotFound(problem, path, where, "Put it right, or remove the question.")
+            name = f" {row['number']}" if "number" in row else ""
+            name += f" ('{texts['id']}')" if texts["id"] else ""
+            name = f"question{name}: " if name else ""
+            problem = f"{name}answer not found in the context: '{text[:60]}'."
+            raise AnswerNotFound(problem, path, where, "Fix the answer, or remove the question.")
         found.append(answer)
     return QASample(
         question, context, tuple(answer.text for answer in found), tuple(answer.start for answer in found), bool(found),
@@ -234,14 +235,18 @@ def _parse_answers(path: Path, line: int | None, value: Any, start: Any) -> list
     if isinstance(value, list):
         starts = start if isinstance(start, list) else [start] * len(value) if len(value) == 1 else [None] * len(value)
         if len(starts) != len(value):
-            raise DataError(f"has {len(value)} answers and {len(starts)} places of them.", path, line)
+            raise DataError(
+                f"the number of answer starts ({len(starts)}) must equal the number of answers ({len(value)}).",
+                path,
+                line,
+            )
         return [told for item, at in zip(value, starts, strict=True) for told in _parse_answers(path, line, item, at)]
     if isinstance(start, list):
         start = start[0] if len(start) == 1 else None
     if value is None or value == "":
         return []
     if not isinstance(value, str):
-        raise DataError(f"the answer is not text but {value!r:.40}.", path, line, "Write it in quotes.")
+        raise DataError(f"expected text as the answer, got {value!r:.40}.", path, line, "Write the answer in quotes.")
     return [(value, _parse_start(path, line, start))] if value.strip() else []
 
 
@@ -254,7 +259,7 @@ def _parse_start(path: Path, line: int | None, start: Any) -> int | None:
     except (TypeError, ValueError, OverflowError):  # 1e400 is infinite
         number = None
     if number is None or (isinstance(start, float) and start != number):
-        raise DataError(f"the answer begins at {start!r:.40}, which is no whole number.", path, line)
+        raise DataError(f"answer start must be an integer, got {start!r:.40}.", path, line)
     return number if number >= 0 else None
 
 

@@ -39,7 +39,7 @@ def read_json_document(path: Path, keys: Sequence[str] = ("data",)) -> Any:
         return json.loads("".join(text for _, text in read_blocks(path)))
     except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None)
-        raise DataError(f"is not JSON: {error}.", path, line, "jq . shows where it breaks.") from error
+        raise DataError(f"invalid JSON: {error}.", path, line, "To find the error, run: jq . FILE") from error
 
 
 def select_fields(
@@ -51,7 +51,7 @@ def select_fields(
     for wanted, names in aliases.items():
         if wanted in overrides:
             if overrides[wanted] not in record:
-                has = f"{path}, line {line}, has: {format_list(record)}."
+                has = f"Keys in {path}, line {line}: {format_list(record)}."
                 raise UnknownColumnError(overrides[wanted], map(shorten, record), has)
             found[wanted] = record[overrides[wanted]]
         elif (name := next((small[name] for name in names if name in small), None)) is not None:
@@ -68,16 +68,16 @@ def select_columns(
     before: set[str] = set()
     for line, record in records:
         if not isinstance(record, dict):
-            problem = f"is a JSON {type(record).__name__}, and an object is wanted."
+            problem = f"expected a JSON object, got {type(record).__name__}."
             on_error("format", DataError(problem, path, line))
             continue
         row = select_fields(path, line, record, aliases, overrides or {}) if record else {}
         missing = [name for name in required if name not in row]
         if record and missing:
-            advice = f"Say which it is: --columns {missing[0]}=NAME."
+            advice = f"Pass --columns {missing[0]}=NAME."
             if missing[0] in before:
-                advice = "Rows before it have one: write it, or remove the row."
-            problem = f"has no key '{missing[0]}'; it has: {format_list(record)}."
+                advice = "Earlier rows have this key. Add the key, or remove the row."
+            problem = f"missing key '{missing[0]}' (keys: {format_list(record)})."
             on_error("format", DataError(problem, path, line, advice))
             continue
         before.update(row)
@@ -115,5 +115,5 @@ def _read_parquet(path: Path) -> RecordIterator:
     except (ArrowException, OSError, UnicodeDecodeError) as error:
         where = f" after row {number:,}" if number else ""
         reason = str(error).strip().partition("\n")[0].rstrip(".")
-        problem = f"is no Parquet file, or a damaged one{where} ({reason})."
-        raise DataError(problem, path, advice="Copy or download it again.") from error
+        problem = f"not a Parquet file, or damaged{where} ({reason})."
+        raise DataError(problem, path, advice="Copy or download the file again.") from error

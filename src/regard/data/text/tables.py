@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regard.data.text.columns import ColumnSpec, format_list, shorten
+from regard.data.text.columns import ColumnSpec, count_columns, format_list, shorten
 from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines
 from regard.data.text.parquet import parquet_columns, parquet_rows
 from regard.errors import DataError, RegardError, UnknownColumnError
@@ -71,9 +71,9 @@ def iterate_rows(
         rows = drop_invalid(lambda hear: _select_cells(path, _read_csv(path, hear), wanted, hear), on_error)
     else:
         raise DataError(
-            f"the suffix '{kind}' says nothing about its columns." if kind else "has no suffix that tells its format.",
+            f"unsupported file type '{kind}'." if kind else "the file name has no extension.",
             path,
-            advice="Known are .tsv .tab .txt (tabs), .csv (commas) and .jsonl .ndjson .json (an object a line), "
+            advice="Supported: .tsv .tab .txt (tabs), .csv (commas), .jsonl .ndjson .json (one object per line), "
             f"each also with .gz, and .parquet .pq.{wanted.parallel_hint}",
         )
     return rows if columns is not None else _check_no_header(path, rows, wanted, on_error)
@@ -150,7 +150,7 @@ def _reject_header(path: Path, first: list[Row], wanted: ColumnSpec, complain: E
         said = " ".join(f"{name}={cell}" for name, cell in zip(wanted.required, names, strict=True))
         complain("header", DataError(
             f"the first row ({', '.join(names)}) looks like a header.", path, 1,
-            f"Say --columns {said}, or {wanted.position_hint} if it is a row like the others.",
+            f"For a header, pass --columns {said}; for a data row, pass --columns {wanted.position_hint}.",
         ))  # fmt: skip
 
 
@@ -170,8 +170,8 @@ def _read_csv(path: Path, complain: ErrorHandler) -> CellIterator:
         except StopIteration:
             return
         except csv.Error as error:
-            advice = 'A field that holds a quote, a comma or a line end is written "…", and a quote inside it "".'
-            problem = f"the record that starts here is not CSV: {error}."
+            advice = 'Quote fields that contain a quote, a comma or a line break ("…"); write a quote inside as "".'
+            problem = f"invalid CSV in the record that starts here: {error}."
             complain("format", DataError(problem, path, start, advice))
             cells = []
         yield start, cells
@@ -192,9 +192,8 @@ def _select_cells(path: Path, rows: CellIterator, wanted: ColumnSpec, complain: 
             if header:
                 continue
         if len(cells) != width:
-            found = "1 column was found" if len(cells) == 1 else f"{len(cells)} columns were found"
-            advice = "Each row needs as many as the first: look for a missing or an extra separator."
-            complain("format", DataError(f"{found}, and {width} are wanted.", path, line, advice))
+            advice = "All rows need as many columns as the first row. Check for a missing or an extra separator."
+            complain("format", DataError(count_columns(width, len(cells)), path, line, advice))
             cells = [""] * width
         yield line, {name: cells[place] for name, place in places.items()}
 
@@ -204,18 +203,17 @@ def _columns_by_order(path: Path, line: int, names: list[str], wanted: ColumnSpe
     lowered = [name.lower() for name in names]
     if set(wanted.required) <= set(lowered):
         return _column_positions(path, line, lowered, wanted.present_columns(lowered)), True
-    by_place = f"without a header, by position from 0: --columns {wanted.position_hint}."
+    by_position = f"Without a header, pass positions from 0: --columns {wanted.position_hint}."
     if len(wanted.required) == 1:  # nothing tells a header from a first row, where a row is any text
-        advice = f"{wanted.choose_hint}, of: {format_list(names)}; {by_place}"
+        advice = f"{wanted.choose_hint} (available: {format_list(names)}). {by_position}"
         raise DataError(f"no column is named '{wanted.required[0]}'.", path, line, advice)
     if len(names) == len(wanted.required):
         return {name: place for place, name in enumerate(wanted.required)}, False
     if len(names) == 1:
-        advice = f"A .csv file separates columns by commas, others by tabs.{wanted.parallel_hint}"
+        advice = f"Commas separate columns in .csv files, tabs in other tables.{wanted.parallel_hint}"
         raise DataError(wanted.count_message(1), path, line, advice)
-    raise DataError(
-        wanted.count_message(len(names)), path, line, f"{wanted.choose_hint}, of: {format_list(names)}; {by_place}"
-    )
+    advice = f"{wanted.choose_hint} (available: {format_list(names)}). {by_position}"
+    raise DataError(wanted.count_message(len(names)), path, line, advice)
 
 
 def _columns_by_name(path: Path, line: int, names: list[str], wanted: ColumnSpec) -> tuple[dict[str, int], bool]:
@@ -224,13 +222,12 @@ def _columns_by_name(path: Path, line: int, names: list[str], wanted: ColumnSpec
     if not set(needed.values()) <= set(names) and all(name.isascii() and name.isdigit() for name in needed.values()):
         for place in map(int, needed.values()):
             if place >= len(names):
-                raise DataError(
-                    f"there is no column {place}.", path, line, f"Columns count from 0, to {len(names) - 1} here."
-                )
+                advice = f"Column positions range from 0 to {len(names) - 1}."
+                raise DataError(f"column {place} does not exist.", path, line, advice)
         return {name: int(place) for name, place in needed.items()}, False
     for name in needed.values():
         if name not in names:
-            found = f"--columns holds for every file, and the header, {path}, line {line}, has: {format_list(names)}."
+            found = f"--columns applies to every file. Header of {path}, line {line}: {format_list(names)}."
             raise UnknownColumnError(name, map(shorten, names), found)
     return _column_positions(path, line, names, wanted.present_columns(names)), True
 
@@ -238,7 +235,7 @@ def _columns_by_name(path: Path, line: int, names: list[str], wanted: ColumnSpec
 def _column_positions(path: Path, line: int, names: list[str], called: dict[str, str]) -> dict[str, int]:
     for name in called.values():
         if names.count(name) > 1:
-            raise DataError(f"the header names '{name}' more than once.", path, line, "Rename one of them.")
+            raise DataError(f"duplicate column '{name}' in the header.", path, line, "Rename one of the columns.")
     return {name: names.index(column) for name, column in called.items()}
 
 
@@ -263,11 +260,11 @@ def _select_values(path: Path, line: int, text: str, wanted: ColumnSpec, first: 
     for name in wanted.required_columns.values():
         if name in record:
             continue
-        found = f"has: {format_list(record)}"
+        keys = format_list(record)
         if wanted.overrides is not None and first:
-            raise UnknownColumnError(name, map(shorten, record), f"{path}, line {line}, {found}.")
+            raise UnknownColumnError(name, map(shorten, record), f"Keys in {path}, line {line}: {keys}.")
         advice = f"{wanted.choose_hint}." if wanted.overrides is None else ""
-        raise DataError(f"has no key '{name}'; it {found}.", path, line, advice)
+        raise DataError(f"missing key '{name}' (keys: {keys}).", path, line, advice)
     return {
         name: text_value(path, line, column, record[column], name in wanted.numeric, name.endswith("s"))
         for name, column in wanted.present_columns(record).items()
@@ -276,15 +273,16 @@ def _select_values(path: Path, line: int, text: str, wanted: ColumnSpec, first: 
 
 def parse_json_object(path: Path, line: int, text: str) -> dict[str, Any]:
     """The object that a line of JSON holds."""
-    whole = "Each line holds one whole JSON object"
+    hint = "Write one JSON object per line"
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
         program = "'.[]'" if text.lstrip().startswith("[") else "."
-        advice = f"{whole}; jq -c {program} writes a file so."
-        raise DataError(f"is not JSON: {error}.", path, line, advice) from error
+        advice = f"{hint}; to convert a file, run: jq -c {program} FILE"
+        raise DataError(f"invalid JSON: {error}.", path, line, advice) from error
     if not isinstance(record, dict):
-        raise DataError(f"is a JSON {type(record).__name__}.", path, line, f"{whole}; jq -c '.[]' unpacks a list.")
+        advice = f"{hint}; to unpack a list, run: jq -c '.[]' FILE"
+        raise DataError(f"expected a JSON object, got {type(record).__name__}.", path, line, advice)
     return record
 
 
@@ -297,11 +295,12 @@ def text_value(path: Path, line: int, name: str, value: object, allow_numbers: b
     if allow_numbers and isinstance(value, int | float):
         return json.dumps(value)
     if not isinstance(value, str):
-        raise DataError(f"'{name}' is not text but {json.dumps(value)[:40]}.", path, line, "Write it in quotes.")
+        problem = f"expected text in '{name}', got {json.dumps(value)[:40]}."
+        raise DataError(problem, path, line, "Write the value in quotes.")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
         code = f"\\u{ord(value[error.start]):04x}"
-        advice = "A character beyond U+FFFF is written as two such escapes, or as itself."
-        raise DataError(f"'{name}' holds {code}, half of a character.", path, line, advice) from error
+        advice = "Write a character beyond U+FFFF as two \\u escapes, or as the character itself."
+        raise DataError(f"'{name}' contains {code}, half of a surrogate pair.", path, line, advice) from error
     return value

@@ -61,7 +61,7 @@ def extract_entities(tags: Sequence[str]) -> list[Entity]:
     for place, tag in enumerate(tags):
         parts = parse_tag(tag)
         if parts is None:
-            raise RegardError(f"the tag '{tag}' spells no entity: O is wanted, or a letter and a kind such as B-PER.")
+            raise RegardError(f"Invalid entity tag '{tag}': expected O, or a letter and a type such as B-PER.")
         letter, its = _EQUIVALENT_LETTERS.get(parts[0], parts[0]), parts[1]
         if first >= 0 and not (before in "BI" and letter in "IE" and its == kind):
             found.append(Entity(kind, first, place - 1))
@@ -160,15 +160,15 @@ class SchemeDetector:
             spells = [tag for tag in self.tag_counts if len(tag) > 1 and parse_tag(tag) is not None]
             if spells:
                 other = next(tag for tag in self.tag_counts if parse_tag(tag) is None)
-                return f"'{spells[0]}' spells an entity, and '{other}' does not: taken for classes of single words"
+                return f"'{spells[0]}' is an entity tag and '{other}' is not: all tags are treated as classes of words"
             if 2 * len(strange) > len(self.tag_counts):
-                return f"'{strange[0]}' seems to spell an entity in a way that is not read: taken for a class"
+                return f"'{strange[0]}' resembles an entity tag in an unsupported format: treated as a class of words"
             return ""
         if not self.type_counts:
-            return "no word belongs to an entity"
+            return "no word is part of an entity"
         other = min((name for name in SCHEME_LETTERS if name != scheme), key=lambda name: flaws[name])
         if flaws[other] == flaws[scheme]:
-            return f"nothing tells it from {other}"
+            return f"the tags match {other} equally well"
         if MIN_ERROR_RATIO * flaws[scheme] > flaws[other]:
-            return f"{flaws[scheme]:,} tags are not as it writes them, and {flaws[other]:,} not as {other} does"
+            return f"{flaws[scheme]:,} tags do not match {scheme}, and {flaws[other]:,} do not match {other}"
         return ""

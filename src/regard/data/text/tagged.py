@@ -31,7 +31,7 @@ COLUMNS = ("words", "tags")
 CONLL_SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio", ".bioes")
 _PROBE_LINES = 50
 """lines by which a table is told from CoNLL's form"""
-_TAG_NAMES_HINT = "Write the tags by their names, such as B-PER."
+_TAG_NAMES_HINT = "Write tags as names, such as B-PER."
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def iterate_tagged(
     data: Sequence[str], columns: Mapping[str, str] | None = None, tags: TagOptions = TagOptions()  # noqa: B008
 ) -> Iterator[TaggedSentence | SkippedRow]:  # fmt: skip
     """Those of every file or pattern of files, in the order given."""
-    advice = "Each sentence needs words and a tag for each of them."
+    advice = "Each sentence needs words, and one tag per word."
     return iterate_all(data, lambda entry: read_tagged(entry, columns, tags=tags), "sentences", advice)
 
 
@@ -88,10 +88,12 @@ def read_tagged(
     ):
         if whole is not None:
             raise DataError(
-                f"does not look like CoNLL's form: one word is wanted, and '{whole[1][:60].strip()}' stands there.", path,
-                whole[0], "It has a word a line with its tag beside it, and a blank line between sentences. A table of whole "
-                "sentences has a tag for each of their words: columns words and tags.",
-            )  # fmt: skip
+                f"not CoNLL format: expected one word per line, found '{whole[1][:60].strip()}'.",
+                path,
+                whole[0],
+                "CoNLL files have one word and its tag per line, and an empty line between sentences. "
+                "Tables with one sentence per row need the columns words and tags, with one tag per word.",
+            )
         return _read_conll(entry, path, columns, on_error, tags)
     if kind not in (*TAB_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES, ".csv"):
         raise DataError(
@@ -170,16 +172,18 @@ class _TagValidator:
             if spells and len(tag) == 1:
                 continue  # O, or a letter that may be either
             if self.scheme != "auto" and not spells:
-                advice = f"In {self.scheme} it is O, or a letter and a kind such as B-PER."
-                raise DataError(f"the tag '{tag[:40]}' is none of {self.scheme}.", self.path, line, advice)
+                advice = f"{self.scheme} tags are O, or a letter and an entity type such as B-PER."
+                raise DataError(f"invalid {self.scheme} tag '{tag[:40]}'.", self.path, line, advice)
             if (opposite := not spells) in self.first_seen:
                 where, other = self.first_seen[opposite]
                 entity, single = (tag, other) if spells else (other, tag)
                 raise DataError(
-                    f"the tag '{tag[:40]}' is of another scheme than '{other[:40]}' of line {where}.", self.path, line,
-                    f"'{entity[:40]}' spells an entity, '{single[:40]}' does not. Entities are written as O, B-PER, I-PER "
-                    "(also E-, S-, L-, U-).",
-                )  # fmt: skip
+                    f"inconsistent tag schemes: '{tag[:40]}' here, '{other[:40]}' on line {where}.",
+                    self.path,
+                    line,
+                    f"'{entity[:40]}' is an entity tag, '{single[:40]}' is not. "
+                    "Entity tags are O, B-PER, I-PER (also E-, S-, L-, U-).",
+                )
             self.first_seen.setdefault(spells, (line, tag))
 
 
@@ -243,7 +247,7 @@ def _resolve_columns(
         if file_format(path) in (*TAB_SUFFIXES, ".csv") and not said:
             return None  # without a header, by order
         missing = next(name for name in needed if name not in said)
-        advice = f"Say which they are: --columns words=NAME tags=NAME, of: {format_list(names)}."
+        advice = f"Pass --columns words=NAME tags=NAME (available: {format_list(names)})."
         raise DataError(f"no column is named '{missing}'.", path, 1, advice)
     return said
 
@@ -256,14 +260,14 @@ def _make_sentence(
         return None
     if not words or not tags:
         missing, there = ("words", tags) if tags else ("tags", words)
-        return SkippedRow(path, line, f"no {missing} beside: {' '.join(there)[:60]}")
+        return SkippedRow(path, line, f"missing {missing} for: {' '.join(there)[:60]}")
     if len(words) != len(tags):
         counts = f"{len(words)} word{'s'[: len(words) > 1]} and {len(tags)} tag{'s'[: len(tags) > 1]}"
-        raise DataError(f"has {counts}: {' '.join(words)[:40]} …", path, line, "Every word needs one tag.")
+        raise DataError(f"{counts}: {' '.join(words)[:40]} …", path, line, "Each word needs exactly one tag.")
     for name, items in (("word", words), ("tag", tags)):
         blank = next((place for place, item in enumerate(items) if not item.strip()), None)
         if blank is not None:
-            raise DataError(f"{name} {blank} is blank (they count from 0).", path, line)
+            raise DataError(f"{name} {blank} is empty (counting from 0).", path, line)
     if names:
         tags = [_tag_name(path, line, tag, names) for tag in tags]
     return TaggedSentence(tuple(words), tuple(tags), path, line)
@@ -279,8 +283,8 @@ def _tag_name(path: str, line: int, tag: str, names: Sequence[str]) -> str:
     if not tag.isdigit():
         return tag
     if int(tag) >= len(names):
-        advice = f"There are {len(names)}: {format_list(names)}."
-        raise DataError(f"the tag {tag} is the number of none of the names.", path, line, advice)
+        advice = f"Tag names: {format_list(names)}."
+        raise DataError(f"tag number must be between 0 and {len(names) - 1}, got {tag}.", path, line, advice)
     return names[int(tag)]
 
 
@@ -309,7 +313,7 @@ def _reject_numeric_tags(path: Path, column: str) -> None:
             return
     else:
         return
-    raise DataError(f"the tags of '{column}' are numbers ({number}), not names.", path, line, _TAG_NAMES_HINT)
+    raise DataError(f"expected tag names in '{column}', got numbers ({number}).", path, line, _TAG_NAMES_HINT)
 
 
 def _first_numeric_tag(path: Path, column: str) -> tuple[int | None, int | None]:

@@ -77,6 +77,6 @@ def _report_incomplete(items: Iterable[Any], complain: ErrorHandler) -> InputIte
     """Samples by their lines. Of rows in which only something is blank it is complained."""
     for item in items:
         if isinstance(item, SkippedRow) and item.reason:
-            complain("format", DataError(f"has {item.reason}.", item.path, item.line))
+            complain("format", DataError(f"{item.reason}.", item.path, item.line))
         else:
             yield item.line, None if isinstance(item, SkippedRow) else item
