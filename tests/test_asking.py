@@ -139,7 +139,7 @@ def test_one_bad_line_is_named_and_the_others_are_answered(cli: Cli, tmp_path: P
     assert done.code == 2 and len(lines) == 7
     assert [bool(line) for line in lines] == [True, False, False, True, False, True, False]
     assert lines[0] == lines[3] == lines[5] == model.task.format_prediction(pair, model.predict(("the cat", "a dog")))
-    assert "a.txt, line 2: " in done.err and "a.txt, line 5: is not UTF-8" in done.err
+    assert "a.txt, line 2: " in done.err and "a.txt, line 5: invalid UTF-8" in done.err
     assert "the same at a.txt, line 7" in done.err and "3 of 7 inputs were not answered" in done.err
     found = rows(cli("predict", folder, "a.txt", "--json").out)
     assert [row["value"] is None for row in found] == [not line for line in lines]
@@ -151,7 +151,7 @@ def test_a_bad_row_of_a_table_stands_in_its_place(cli: Cli, tmp_path: Path) -> N
     Path("a.csv").write_text("text,label\nthe cat,x\nthe dog\n\nthe mat,x\n")
     done = cli("predict", folder, "a.csv")
     assert done.code == 2 and [bool(line) for line in done.out.splitlines()] == [True, False, False, True]
-    assert "a.csv, line 3: 1 column was found" in done.err
+    assert "a.csv, line 3: expected 2 columns, got 1" in done.err
 
 
 def test_blank_lines_alone_are_no_fault(cli: Cli, tmp_path: Path) -> None:

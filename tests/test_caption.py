@@ -268,24 +268,24 @@ def test_pictures_folders_and_tables_are_run(run: Path, album: Path, tmp_path: P
     (tmp_path / "bad one.jpg").write_text("no picture")
     assert regard_says("predict", str(run), str(tmp_path / "bad one.jpg"), picture) == 2
     out, err = capsys.readouterr()
-    assert out.startswith("\n") and out.count("\t") == 1 and "bad one.jpg: is no picture" in err
+    assert out.startswith("\n") and out.count("\t") == 1 and "bad one.jpg: unknown image format" in err
     assert regard_says("predict", str(run), str(tmp_path / "none.jpg")) == 2
-    assert "there is no such file" in capsys.readouterr().err
+    assert "file not found" in capsys.readouterr().err
 
 
 def test_commands_say_what_is_wrong_in_a_sentence(run: Path, album: Path, tmp_path: Path, capsys: Any) -> None:
     wrong: list[tuple[list[str], str]] = [
         (["train", "captoin", "--data", str(album)], "unknown task 'captoin'. Did you mean 'caption'"),
-        (["train", "caption", "--data", str(album / "nothing.jsonl"), "--model", "speaker-tiny"], "no such file"),
+        (["train", "caption", "--data", str(album / "nothing.jsonl"), "--model", "speaker-tiny"], "file not found"),
         (["train", "caption", "--data", str(album), "--model", "speaker-tin"], "Did you mean 'speaker-tiny'"),
         (["train", "caption", "--data", str(album), "--model", "vit-tiny"], "'vit-tiny' does not support task 'caption'"),
         (["train", "caption", "--data", str(album), "--model", "speaker-tiny", "--set", "data.mixup=1"], "cannot be mixed"),
         (["train", "classify", "--data", str(album), "--model", "speaker-tiny"],
          "'speaker-tiny' does not support task 'classify'"),
-        (["check", "caption", "--data", f"{album}#train"], "has no part 'train'"),
-        (["train", "caption", "--data", f"{album}#train", "--model", "speaker-tiny"], "No row says what part"),
-        (["evaluate", str(run), "--data", str(album / "images")], "folder without a file of captions"),
-        (["explain", str(run), "x"], "x: there is no such file"),
+        (["check", "caption", "--data", f"{album}#train"], "unknown split 'train'"),
+        (["train", "caption", "--data", f"{album}#train", "--model", "speaker-tiny"], "No row has a value in the column 'split'"),
+        (["evaluate", str(run), "--data", str(album / "images")], "expected one caption file"),
+        (["explain", str(run), "x"], "x: file not found"),
     ]  # fmt: skip
     for words, right in wrong:
         out = ["--out", str(tmp_path / "no")] if words[0] == "train" else []

@@ -143,4 +143,4 @@ def test_documents_count_captions_and_parts_are_looked_at_by_themselves(tmp_path
     assert report.counts["pictures"] == 8 and report.counts["validation_pictures"] == 4
     assert [Path(path).name for path in report.figures] == ["lengths.png"]
     assert "parts of the data" in str(check("caption", folder)) and "#train" in str(check("caption", folder))
-    assert "has no part 'dve'. It has: train, dev." in str(check("caption", f"{folder}#dve"))
+    assert "unknown split 'dve'. Available splits: train, dev." in str(check("caption", f"{folder}#dve"))

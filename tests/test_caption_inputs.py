@@ -81,11 +81,11 @@ def test_a_part_is_answered_and_without_one_all_are(place: Path, model: str, cli
     for part, count in (("", 3), ("#val", 2), ("#train", 1), ("#train+val", 3)):
         assert len(answered(cli("predict", model, f"{place}/k.json{part}", "--json"))) == count, part
     done = cli("predict", model, f"{place}/k.json#trian")
-    assert done.code == 2 and "has no part 'trian'. It has: train, val." in done.err and not done.out
+    assert done.code == 2 and "unknown split 'trian'. Available splits: train, val." in done.err and not done.out
     (place / "captions.json").write_text(json.dumps(whole))
     assert len(answered(cli("predict", model, f"{place}#val", "--json"))) == 2
     done = cli("predict", model, f"{place}/none.json#val")
-    assert done.code == 2 and "none.json: there is no such file" in done.err
+    assert done.code == 2 and "none.json: file not found" in done.err
 
 
 def test_what_is_said_of_a_picture_need_not_be_there(place: Path, model: str, cli: Cli) -> None:
@@ -115,7 +115,7 @@ def test_a_bad_row_stands_in_its_place_and_ends_nothing(place: Path, model: str,
     done = cli("predict", model, str(place / "x.jsonl"), "--json")
     values = [json.loads(line)["value"] for line in done.out.split("\n")[:-1]]
     assert done.code == 2 and [value is None for value in values] == [True, False, False, False, True]
-    assert "line 1: there is no picture 'gone.png'" in done.err and "broken.jpg" in done.err
+    assert "line 1: image 'gone.png' not found" in done.err and "broken.jpg" in done.err
     for entry in (place / "images", place / "images" / "*"):
         done = cli("predict", model, str(entry), "--json")
         assert done.code == 2 and done.out.count('"value": null') == 1 and "1 of 4 inputs was not answered" in done.err
@@ -161,13 +161,13 @@ def test_rows_that_lack_something_are_named(odd: Path, tmp_path: Path, cli: Cli)
     good = (odd / "captions.jsonl").read_text()
     path = lines(odd / "x.jsonl", good, {"image": "n0.png", "captions": []}, {"image": "n1.png", "captions": [""]})
     left = [(item.line, item.reason) for item in read_captions(str(path)) if isinstance(item, SkippedRow)]
-    assert left == [(22, "no caption beside: n0.png"), (23, "no caption beside: n1.png")]
+    assert left == [(22, "missing caption for: n0.png"), (23, "missing caption for: n1.png")]
     assert "2 entries are left out" in "".join(cli(*trained(path, tmp_path / "left"))[1:])
     with pytest.raises(DataError, match="line 22"):
         list(read_captions(str(lines(odd / "y.jsonl", good, {"image": "n0.png"}))))
     wrong = {
-        "gone.jsonl": ({"image": "gone.png", "caption": "x"}, "line 22: there is no picture 'gone.png'"),
-        "nested.jsonl": ({"image": "n0.png", "captions": [["x"]]}, "line 22: 'captions' is not text"),
+        "gone.jsonl": ({"image": "gone.png", "caption": "x"}, "line 22: image 'gone.png' not found"),
+        "nested.jsonl": ({"image": "n0.png", "captions": [["x"]]}, "line 22: expected text in 'captions'"),
     }
     for name, (row, right) in wrong.items():
         done = cli(*trained(lines(odd / name, good, row), tmp_path / "no"))

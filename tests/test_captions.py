@@ -137,13 +137,13 @@ def test_a_folder_is_known_by_its_file_and_a_part_by_its_name(place: Path) -> No
     (place / "odd#name.jsonl").write_text((place / "captions.jsonl").read_text())
     assert parse_splits(f"{place}/odd#name.jsonl") == (f"{place}/odd#name.jsonl", ())
     lines(place / "plain.jsonl", *each())
-    with pytest.raises(DataError, match="part"):
+    with pytest.raises(DataError, match="split"):
         samples(f"{place}/plain.jsonl#train")
     (place / "captions.jsonl").unlink()
     with pytest.raises(DataError, match=r"plain\.jsonl"):
         samples(place)
     (place / "bare").mkdir()
-    with pytest.raises(DataError, match="files"):
+    with pytest.raises(DataError, match="caption file"):
         samples(place / "bare")
 
 
@@ -156,12 +156,12 @@ def test_blanks_are_left_out_and_named(place: Path) -> None:
     found = list(read_captions(str(path)))
     told = [(item.line, item.reason) for item in found if isinstance(item, SkippedRow)]
     right = [
-        (1, "no caption beside: a.png"),
-        (2, "no caption beside: b c.png"),
+        (1, "missing caption for: a.png"),
+        (2, "missing caption for: b c.png"),
         (3, ""),
-        (4, "no image beside: of nothing"),
+        (4, "missing image for: of nothing"),
     ]
-    assert told == [*right, (5, "no caption beside: d.png"), (7, ""), (8, "no caption beside: a.png")]
+    assert told == [*right, (5, "missing caption for: d.png"), (7, ""), (8, "missing caption for: a.png")]
     assert [(item.line, item.captions) for item in found if isinstance(item, CaptionedImage)] == [
         (1, ("one two",)),
         (6, ("sky",)),

@@ -140,7 +140,7 @@ def test_a_file_that_cannot_be_read_is_a_finding_and_the_others_are_read(folder:
     report = check("translate", [tsv("a.tsv", many), "b.tsv.gz", "c.tsv"])
     bad = found(report)["unreadable"]
     assert bad.severity == "error" and bad.count == 2
-    assert "damaged gzip" in bad.locations[0].text and bad.locations[1].text == "is empty."
+    assert "damaged gzip" in bad.locations[0].text and bad.locations[1].text == "the file is empty."
 
 
 def test_a_header_is_seen(folder: Path, many: Pairs) -> None:
@@ -358,8 +358,8 @@ def test_json_holds_the_same(cli: Callable[..., Any], many: Pairs) -> None:
     ("words", "said"),
     [
         (["translte", "--data", "a.tsv"], "unknown task 'translte'. Did you mean 'translate'?"),
-        (["translate"], "No data given. Pass files with --data."),
-        (["translate", "--data", "b.tsv"], "b.tsv: there is no such file. Did you mean 'a.tsv'?"),
+        (["translate"], "there is no data. Name files with --data."),
+        (["translate", "--data", "b.tsv"], "b.tsv: file not found. Did you mean 'a.tsv'?"),
         (["translate", "--data", "*.jsonl"], "*.jsonl: no file matches this pattern."),
         (["translate", "--data", "a.tsv", "--columns", "sorce=en"], "Did you mean 'source'?"),
         (["translate", "--data", "a.tsv", "--columns", "source=en", "target=de"], "unknown column 'en'"),

@@ -357,7 +357,7 @@ def test_a_converted_model_is_smaller_luggage_with_the_same_answers(cli: Cli, tr
 TRAIN = "train translate --data good.tsv --out new"
 WRONG = {
     "missing file": ("train translate --data goo.tsv --out new", "goo.tsv", "'good.tsv'"),
-    "missing validation": (f"{TRAIN} --valid vald.tsv", "vald.tsv", "no such file"),
+    "missing validation": (f"{TRAIN} --valid vald.tsv", "vald.tsv", "file not found"),
     "ragged row": ("train translate --data ragged.tsv --out new", "ragged.tsv, line 2", "1 column"),
     "encoding": ("train translate --data latin.tsv --out new", "latin.tsv, line 2", "iconv"),
     "empty file": ("train translate --data empty.tsv --out new", "empty.tsv", "empty"),
@@ -399,7 +399,7 @@ WRONG = {
     "setting of another command": ("predict RUN hello --set train.steps=5", "train", "decode"),
     "run device": ("predict RUN hello --device gpu", "'gpu'", "cuda"),
     "suffix": ("explain RUN hello --out map.pdf", "map.pdf", ".png"),
-    "no file to explain": ("explain RUN document.txt --out map.png", "document.txt", "there is no such file"),
+    "no file to explain": ("explain RUN document.txt --out map.png", "document.txt", "file not found"),
     "nothing to explain": ("explain RUN '  ' --out map.png", "Nothing to explain", "empty"),
     "layer": ("explain RUN hello --out map.png --layer 7", "got 7", "between 1 and 1"),
     "layout": ("export RUN new --to onnx", "'onnx'", "huggingface"),

@@ -208,12 +208,12 @@ SPELLINGS: list[tuple[str, tuple[str, ...], str, int, str]] = [
     ("plain", ("NN VB", "DT NN S B"), "plain", 0, ""),
     ("letters", ("B I O", "B O"), "IOB2", 0, ""),
     ("one slip", (*["B-X I-X O"] * 20, "O I-X I-X"), "IOB2", 1, ""),
-    ("many slips", ("B-X O", "B-X I-X", "I-X O"), "IOB2", 1, "1 tags are not as it writes them, and 2 not as IOB1 does"),
-    ("no entity", ("O O O",), "IOB2", 0, "no word belongs to an entity"),
-    ("as many", ("B-X O", "I-X O"), "IOB2", 1, "nothing tells it from IOB1"),
+    ("many slips", ("B-X O", "B-X I-X", "I-X O"), "IOB2", 1, "(IOB2: 1, IOB1: 2)"),
+    ("no entity", ("O O O",), "IOB2", 0, "no word is part of an entity"),
+    ("as many", ("B-X O", "I-X O"), "IOB2", 1, "match IOB1 equally well"),
     ("E without B", (*["B-X E-X O S-X"] * 9, "O E-X O"), "BIOES", 1, ""),
-    ("behind", ("PER-B PER-I O",), "plain", 0, "'PER-B' seems to spell an entity in a way that is not read"),
-    ("two forms", ("B-X O", "NN VB"), "plain", 0, "'B-X' spells an entity, and 'NN' does not"),
+    ("behind", ("PER-B PER-I O",), "plain", 0, "'PER-B' resembles an entity tag in an unsupported format"),
+    ("two forms", ("B-X O", "NN VB"), "plain", 0, "'B-X' is an entity tag and 'NN' is not"),
 ]  # fmt: skip
 
 

@@ -314,12 +314,12 @@ def test_pictures_beside_their_maps_are_not_taken_for_classes(
         (tmp_path / "data" / name).mkdir(parents=True)
         for number in range(3):
             Image.new("RGB", (9, 8), (20 * number, 99, 255)).save(tmp_path / "data" / name / f"{number}.png")
-    told = rf"looks like data for the task {task}, pictures beside .* \({', '.join(sorted(names))}\), and classes are wanted"
+    told = rf"expected classes, found data for the task {task} \({', '.join(sorted(names))}\)"
     with pytest.raises(DataError, match=told):
         regard.train("classify", data=str(tmp_path / "data"), model="vit-tiny", out=tmp_path / "run")
     with pytest.raises(DataError, match=told):
         split_images((str(tmp_path / "data"),), (), (), {}, {}, 10, print)
-    assert "looks like data for the task" in str(check("classify", str(tmp_path / "data")))
+    assert "found data for the task" in str(check("classify", str(tmp_path / "data")))
     with pytest.raises(DataError, match=f"/{names[0]}"):
         list(iterate_unlabeled([str(tmp_path / "data")]))
     shutil.copytree(tmp_path / "data" / names[0], tmp_path / "data" / "table")  # a class, and so are the others then

@@ -38,8 +38,8 @@ def test_columns_are_found_by_name_by_choice_or_by_being_the_only_two(folder: Pa
     several = save(folder / "c.pq", {"en.text": ENGLISH, "by": ["x", "y", "z"], "de": GERMAN})
     assert texts(several, source="en.text", target="de") == BOTH
     assert texts(several, source="de", target="de") == [(word, word) for word in GERMAN]
-    assert "3 columns of text were found, and 2 are wanted. Say which" in complaint(several)
-    assert "1 column of text was found" in complaint(save(folder / "d.pq", {"a": ["x"], "b": [1]}))
+    assert "expected 2 text columns, got 3. Pass --columns" in complaint(several)
+    assert "expected 2 text columns, got 1" in complaint(save(folder / "d.pq", {"a": ["x"], "b": [1]}))
 
 
 @pytest.mark.parametrize("kind", ["large_string", "dictionary", "string_view"])
@@ -55,8 +55,8 @@ def test_languages_under_translation_are_picked_by_name(folder: Path) -> None:
     nested = [{"de": german, "en": english} for english, german in BOTH]
     path = save(folder / "a.parquet", {"id": [1, 2, 3], "translation": nested})
     assert texts(path, source="en", target="de") == BOTH
-    assert "'translation' are not named source and target. Say which" in complaint(path)
-    assert "of: de, en" in complaint(path)
+    assert "'translation' has no fields named source and target. Pass --columns" in complaint(path)
+    assert "(available: de, en)" in complaint(path)
     assert "Did you mean 'de'" in complaint(path, kind=UnknownNameError, source="en", target="dee")
     path = save(folder / "b.parquet", {"translation": [*nested[:2], None, {"en": "x", "de": None}]})
     found = read_pairs([path], {"source": "en", "target": "de"})
@@ -76,9 +76,9 @@ def test_rows_keep_their_number_over_row_groups_and_nulls_are_blank(folder: Path
 def test_a_wrong_column_is_named(folder: Path) -> None:
     path = save(folder / "a.parquet", {"english": ENGLISH, "count": [1, 2, 3], "german": GERMAN})
     said = complaint(path, kind=UnknownNameError, source="englsh", target="german")
-    assert "Did you mean 'english'?" in said and f"{path} has: english, count, german." in said
+    assert "Did you mean 'english'?" in said and f"Columns in {path}: english, count, german." in said
     said = complaint(path, source="english", target="count")
-    assert said.startswith(f"{path}: the column 'count' holds int64, not text. Say which")
+    assert said.startswith(f"{path}: expected text in column 'count', got int64. Pass --columns")
 
 
 def test_a_damaged_file_is_refused(folder: Path) -> None:
@@ -87,29 +87,29 @@ def test_a_damaged_file_is_refused(folder: Path) -> None:
     for content in (whole[: len(whole) // 2], b"no such thing", whole[:4] + b"\xff" * 4000 + whole[4004:]):
         path.write_bytes(content)
         said = complaint(str(path))
-        assert said.startswith(f"{path}: is no Parquet file, or a damaged one") and "Copy or download it again." in said
+        assert said.startswith(f"{path}: not a Parquet file, or damaged") and "Copy or download the file again." in said
     path.write_bytes(b"")
-    assert complaint(str(path)) == f"{path}: is empty."
+    assert complaint(str(path)) == f"{path}: the file is empty."
     nothing = arrow.array([], arrow.string())
-    assert "no row of text" in complaint(save(folder / "b.pq", {"source": nothing, "target": nothing}))
+    assert "contains no rows" in complaint(save(folder / "b.pq", {"source": nothing, "target": nothing}))
 
 
 def test_bytes_that_are_no_text_are_named_by_their_row(folder: Path) -> None:
     raw = arrow.array([b"cat", b"M\xe4dchen"], arrow.binary())
     column = arrow.Array.from_buffers(arrow.string(), 2, raw.buffers())
     path = save(folder / "a.parquet", {"source": ["a", "b"], "target": column})
-    assert complaint(path).startswith(f"{path}: 'target' of row 2 is not UTF-8 (byte 0xe4).")
+    assert complaint(path).startswith(f"{path}: invalid UTF-8 in 'target' of row 2 (byte 0xe4).")
 
 
 def test_without_pyarrow_it_is_said_how_to_install_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(folder / "a.parquet", {"source": ENGLISH, "target": GERMAN})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert "pip install 'regard[parquet]'" in complaint(path, kind=RegardError)
+    assert "pip install pyarrow" in complaint(path, kind=RegardError)
 
 
 def test_a_parquet_file_by_another_name_is_recognised(folder: Path) -> None:
     path = save(folder / "a.tsv", {"source": ENGLISH, "target": GERMAN})
-    assert "it is a Parquet file. Name it .parquet." in complaint(path)
+    assert "the content is a Parquet file. Rename the file to .parquet." in complaint(path)
 
 
 # Patterns
@@ -154,12 +154,12 @@ def test_two_patterns_are_matched_by_what_their_signs_stand_for(folder: Path) ->
     assert expand_patterns(f"{folder}/[ab].en:{folder}/[ab].de")[0] == f"{folder}/a.en:{folder}/a.de"
     touch("c.en")
     said = complaint("*.en:*.de")
-    assert said.startswith("c.en: has no partner: '*.de' matches no file with 'c'")
-    assert "Files on the left of the colon: 3, on the right: 2." in said
-    assert "has no partner" in complaint("a.en:*.de")
+    assert said.startswith("c.en: no matching file: '*.de' matches no file with 'c'")
+    assert "Files left of the colon: 3, right of the colon: 2." in said
+    assert "no matching file" in complaint("a.en:*.de")
     assert expand_patterns("a.en:a.d?") == ["a.en:a.de"]
     Path("c.en").rename("d.de")
-    assert complaint("*.en:*.de").startswith("d.de: has no partner: '*.en' matches no file with 'd'")
+    assert complaint("*.en:*.de").startswith("d.de: no matching file: '*.en' matches no file with 'd'")
 
 
 def test_a_run_remembers_the_files_and_not_the_pattern(folder: Path) -> None:

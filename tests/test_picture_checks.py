@@ -111,7 +111,7 @@ def test_places_count_past_files_that_are_broken(tmp_path: Path) -> None:
     other = os.path.join(tmp_path, "cat", "003.png")
     assert place.text == f"dog/zz.png → dog  (also in {other})" and place.path == str(tmp_path)
     broken = next(finding for finding in report.findings if finding.kind == "broken").locations[0]
-    assert broken.path == str(tmp_path / "cat/000.png") and broken.text == "is empty."
+    assert broken.path == str(tmp_path / "cat/000.png") and broken.text == "the file is empty."
 
 
 def test_reading_again_for_places_counts_nothing_twice(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_masks_that_do_not_fit_are_found(tmp_path: Path) -> None:
     places = {finding.kind: finding.locations for finding in report.findings if finding.locations}
     assert places["mask_size"][0].text == "12 × 16, image 16 × 12" and "005.png" in places["mask_size"][0].path
     assert places["unknown_values"][0].text == "9, 44"
-    assert places["broken"][0].text == "is empty." and "is coloured" in places["broken"][1].text
+    assert places["broken"][0].text == "the file is empty." and "the mask is a color image" in places["broken"][1].text
 
 
 def test_numbers_that_only_validation_has_are_found(tmp_path: Path) -> None:

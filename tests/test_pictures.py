@@ -67,8 +67,8 @@ def test_what_is_hidden_or_no_picture_is_left_out_and_counted(tmp_path: Path) ->
     found = list(iterate_images([str(tmp_path)]))
     assert [item.label for item in kept(found)] == ["cat", "dog"]
     assert left(found) == [
-        "hidden: .trash", "no picture: README.md", "hidden: cat/.DS_Store", "hidden: cat/Thumbs.db",
-        "no picture: cat/notes.txt", "no picture: dog/noending", "no class: it lies beside the folders: lost.png",
+        "hidden: .trash", "not an image: README.md", "hidden: cat/.DS_Store", "hidden: cat/Thumbs.db",
+        "not an image: cat/notes.txt", "not an image: dog/noending", "not in a class folder: lost.png",
     ]  # fmt: skip
     assert [os.path.basename(item.source) for item in kept(iterate_unlabeled([str(tmp_path)]))] == [
         "a.png",
@@ -79,16 +79,16 @@ def test_what_is_hidden_or_no_picture_is_left_out_and_counted(tmp_path: Path) ->
 
 def test_folders_that_cannot_mean_classes_are_refused(tmp_path: Path) -> None:
     draw(tmp_path / "flat/a.png")
-    with pytest.raises(DataError, match="pictures"):
+    with pytest.raises(DataError, match="class folders"):
         list(iterate_images([str(tmp_path / "flat")]))
     for name in ("train/cat/a.png", "val/cat/b.png"):
         draw(tmp_path / "parts" / name)
     with pytest.raises(DataError, match="--valid"):
         list(iterate_images([str(tmp_path / "parts")]))
     (tmp_path / "none/cat").mkdir(parents=True)
-    with pytest.raises(DataError, match="pictures"):
+    with pytest.raises(DataError, match="no images"):
         list(iterate_images([str(tmp_path / "none")]))
-    with pytest.raises(DataError, match="folders"):
+    with pytest.raises(DataError, match="one folder"):
         list(iterate_images([f"{tmp_path / 'flat'}:{tmp_path / 'none'}"]))
 
 
@@ -139,7 +139,7 @@ def test_a_path_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None
     heard: list[tuple[str, int | None]] = []
     found = list(read_images(str(tmp_path / "t.csv"), None, lambda kind, error: heard.append((kind, error.line))))
     assert heard == [("missing", 3), ("missing", 4)]
-    assert len(kept(found)) == 1 and left(found) == ["no image beside: y", "no label beside: a.png"]
+    assert len(kept(found)) == 1 and left(found) == ["missing image for: y", "missing label for: a.png"]
     (tmp_path / "u.csv").write_text("bild,art\na.png,x\n")
     with pytest.raises(DataError, match="line 1"):
         list(iterate_images([str(tmp_path / "u.csv")]))
@@ -161,7 +161,7 @@ def test_parquet_holds_paths_or_bytes_or_both(tmp_path: Path) -> None:
     paths = parquet(tmp_path / "paths.parquet", image=["a.png", "b.png", None], label=[0, 1, 1])
     found = list(iterate_images([paths]))
     assert [(item.source, item.label) for item in kept(found)] == [(str(one), "0"), (str(two), "1")]
-    assert left(found) == ["no image beside: 1"]
+    assert left(found) == ["missing image for: 1"]
     raw = parquet(tmp_path / "raw.parquet", image=[one.read_bytes(), two.read_bytes()], label=["x", "y"])
     found = kept(iterate_images([raw]))
     assert [(item.source, item.label, item.line) for item in found] == [("", "x", 1), ("", "y", 2)]
@@ -224,7 +224,7 @@ def test_what_has_no_partner_is_named(tmp_path: Path) -> None:
     entry = pairs(tmp_path)
     draw(tmp_path / "images/4.jpg")
     (tmp_path / "masks/x/2.png").rename(tmp_path / "masks/x/9.png")
-    with pytest.raises(DataError, match="pictures"):
+    with pytest.raises(DataError, match="2 images"):
         list(iterate_segmented([entry]))
     heard: list[str] = []
     found = list(
@@ -290,12 +290,12 @@ def test_a_small_file_names_the_classes(name: str, text: str, wanted: ClassMap, 
         ("classes.txt", "sky\nsky\n", "'sky'"),
         ("classes.txt", "# nothing\n", "class"),
         ("classes.txt", "1 2 300 sky\n", "300"),
-        ("classes.txt", "1 2 3 sky\n1 2 3 road\n", "colour"),
+        ("classes.txt", "1 2 3 sky\n1 2 3 road\n", "color"),
         ("classes.txt", "70000 sky\n1 road\n", "65,535"),
         ("classes.json", "{", "JSON"),
         ("classes.json", '{"names": []}', "classes"),
         ("classes.json", '{"classes": ["a"], "colours": [[1,2,3],[4,5,6]]}', "classes"),
-        ("classes.json", '{"classes": ["a"], "void": "b"}', "else"),
+        ("classes.json", '{"classes": ["a"], "void": "b"}', "void"),
         ("classes.json", '{"classes": ["a"], "viod": 3}', "'viod'"),
         ("classes.json", json.dumps([str(n) for n in range(300)]), "300"),
     ],

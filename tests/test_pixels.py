@@ -148,11 +148,11 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
     ("content", "said"),
     [
         (b"", "is empty"),
-        (b"%PDF-1.7 ...", "it is a PDF"),
-        (b"<!DOCTYPE html><title>404</title>", "a page of HTML"),
+        (b"%PDF-1.7 ...", "got a PDF"),
+        (b"<!DOCTYPE html><title>404</title>", "an HTML page"),
         (b"\n <svg xmlns='x'></svg>", "an SVG drawing"),
-        (b"version https://git-lfs.github.com/spec/v1\noid", "git-lfs"),
-        (b"\0\0\0\x20ftypheic\0\0\0\0", "HEIC.*Convert it to JPEG"),
+        (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS"),
+        (b"\0\0\0\x20ftypheic\0\0\0\0", "HEIC.*Convert the image to JPEG"),
         (b"\x89PNG\r\n\x1a\nnothing", "PNG"),
         (b"\0\1\2\3 some bytes", "supported|known"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "PostScript"),
@@ -289,7 +289,7 @@ def test_coloured_masks_need_a_table_of_colours() -> None:
         read_mask(content)
     with pytest.raises(DataError, match="255"):
         read_mask(content, {colour: value for colour, value in table.items() if value < 100})
-    with pytest.raises(DataError, match="blurs"):
+    with pytest.raises(DataError, match="JPEG masks"):
         read_mask(encoded(image, "JPEG"))
 
 
@@ -309,7 +309,7 @@ def test_depth_is_metres_and_0_where_nothing_is_known(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data\.depth_scale"):
         read_depth(encoded(Image.fromarray(photograph()[:, :, 0]), "PNG"))
     assert read_depth(encoded(Image.fromarray(photograph()[:, :, 0]), "PNG"), 0.1).max() <= 25.5
-    with pytest.raises(DataError, match="pixels"):
+    with pytest.raises(DataError, match="pixel mode RGB"):
         read_depth(encoded(Image.fromarray(photograph()), "PNG"), 1.0)
 
 

@@ -135,7 +135,7 @@ def test_a_sample_larger_than_the_budget_is_named() -> None:
 def test_a_plan_of_nothing_is_refused() -> None:
     with pytest.raises(DataError, match="samples"):
         LengthBucketed(np.zeros(0), 20, 0)
-    with pytest.raises(SettingError, match="budget"):
+    with pytest.raises(SettingError, match="at least 1"):
         LengthBucketed(np.ones(3), 0, 0)
     with pytest.raises(ValueError, match="negative"):
         LengthBucketed(np.array([1, -1]), 9, 0)

@@ -319,8 +319,8 @@ def test_painters_are_read_as_they_learnt_with_the_sign_that_begins(place: Path)
         (("--data", "one"), "got 1 ('left')"),
         (("--data", "two", "--max-images", "1"), "--max-images must"),
         (("--data", "two", "--out", "it.gif"), "it.gif"),
-        (("--data", "nowhere"), "no such file"),
-        (("--data", "two", "--test", "one", "--valid", "other"), "class 'middle', which is not in --data"),
+        (("--data", "nowhere"), "not found"),
+        (("--data", "two", "--test", "one", "--valid", "other"), "the class 'middle', which --data does not have"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_probe_is_said(

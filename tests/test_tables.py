@@ -88,7 +88,7 @@ def test_what_is_blank_is_left_out_by_its_place(tmp_path: Path) -> None:
     path = write(tmp_path, "a.tsv", "text\tpair\tlabel\na\tb\tx\n\tb\tx\na\t\tx\na\tb\t \n\n\n")
     found = list(iterate_labeled([path]))
     assert [item.reason for item in found if isinstance(item, SkippedRow)] == [
-        "no text beside: b", "no second text beside: a", "no label beside: a",
+        "missing text for: b", "missing second text for: a", "missing label for: a",
     ]  # fmt: skip
     assert [item.line for item in found] == [2, 3, 4, 5]
 
@@ -96,7 +96,7 @@ def test_what_is_blank_is_left_out_by_its_place(tmp_path: Path) -> None:
 def test_a_file_without_a_row_says_what_a_row_needs(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="found"):
         list(iterate_labeled([write(tmp_path, "a.tsv", "text\tlabel\n")]))
-    with pytest.raises(DataError, match="blank"):
+    with pytest.raises(DataError, match="skipped"):
         list(iterate_labeled([write(tmp_path, "a.tsv", "text\tlabel\n\tx\n")]))
     with pytest.raises(DataError, match="given"):
         list(iterate_labeled([]))
@@ -195,7 +195,7 @@ def test_choices_are_counted_from_nought(tmp_path: Path) -> None:
 def test_a_question_that_lacks_something_is_left_out(tmp_path: Path) -> None:
     path = objects(tmp_path, {**ASKED, "label": None}, {**ASKED, "choices": []}, ASKED)
     assert [item.reason for item in iterate_questions([path]) if isinstance(item, SkippedRow)] == [
-        "no label beside: It rains.", "no choices beside: It rains.",
+        "missing label for: It rains.", "missing choices for: It rains.",
     ]  # fmt: skip
 
 
@@ -237,7 +237,7 @@ def test_a_column_label_of_texts_goes_before_labels_unless_they_are_named(tmp_pa
     path = write(tmp_path, "a.csv", "text,label,labels\na,x,y|z\n")
     assert plain(iterate_labeled([path])) == [("a", "", "x")]
     assert next(iterate_labeled([path], {"labels": "labels"})).label_set == ("y", "z")
-    with pytest.raises(DataError, match="named"):
+    with pytest.raises(DataError, match="not both"):
         list(iterate_labeled([path], {"labels": "labels", "label": "label"}))
 
 
@@ -249,8 +249,8 @@ def test_files_with_one_label_and_with_several_do_not_go_together(tmp_path: Path
     path = write(tmp_path, "a.csv", "text,pair,labels\na,b,x\n,b,x\na,,\n\na,b,\n")
     assert [item.text if isinstance(item, LabeledText) else item.reason for item in iterate_labeled([path])] == [
         "a",
-        "no text beside: b",
-        "no second text beside: a",
+        "missing text for: b",
+        "missing second text for: a",
         "",
         "a",
     ]

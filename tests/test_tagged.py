@@ -148,19 +148,19 @@ def test_blanks_that_keep_a_word_together_do_not_divide_it(tmp_path: Path) -> No
 
 
 BAD: list[tuple[str, str, str, str]] = [
-    ("one column", "a.conll", "a O\nb\nc O\n\nd O\n", "line 2: 1 column was found, and 2 are wanted. The first line .* blanks"),
-    ("too many", "a.conll", "a O\nb c O\n\nd O\n", "line 2: 3 columns were found, and 2 are wanted"),
-    ("blanks for a tab", "a.tsv", "a\tO\nb O\n\nd\tO\n", "line 2: 1 column was found.*separates its columns by tabs"),
-    ("no word", "a.tsv", "a\tO\n\tO\n\nd\tO\n", "line 2: the word is blank beside the tag 'O'"),
-    ("no tag", "a.tsv", "a\tO\nb\t\n\nd\tO\n", "line 2: the tag is blank beside the word 'b'"),
-    ("another scheme", "a.conll", "a B-X\n\nb NN\n\nd O\n", "line 3: the tag 'NN' is of another scheme than 'B-X' of line 1"),
+    ("one column", "a.conll", "a O\nb\nc O\n\nd O\n", "line 2: expected 2 columns, got 1. In the first line, spaces"),
+    ("too many", "a.conll", "a O\nb c O\n\nd O\n", "line 2: expected 2 columns, got 3"),
+    ("blanks for a tab", "a.tsv", "a\tO\nb O\n\nd\tO\n", "line 2: expected 2 columns, got 1.*tabs separate"),
+    ("no word", "a.tsv", "a\tO\n\tO\n\nd\tO\n", "line 2: tag 'O' has no word"),
+    ("no tag", "a.tsv", "a\tO\nb\t\n\nd\tO\n", "line 2: word 'b' has no tag"),
+    ("another scheme", "a.conll", "a B-X\n\nb NN\n\nd O\n", "line 3: inconsistent tag schemes: 'NN' here, 'B-X' on line 1"),
     ("uneven", "a.jsonl", '{"words": ["a", "b"], "tags": ["O"]}\n{"words": ["d"], "tags": ["O"]}\n',
-     "line 1: has 2 words and 1 tag: a b .* Every word needs one tag"),
+     "line 1: expected one tag per word, got 2 words and 1 tag: a b"),
     ("blank word", "a.jsonl", '{"words": ["a", "\u00a0"], "tags": ["O", "O"]}\n{"words": ["d"], "tags": ["O"]}\n',
-     "line 1: word 1 is blank"),
+     "line 1: word 1 is empty"),
     ("a number", "a.jsonl", '{"words": ["a", 1], "tags": ["O", "O"]}\n{"words": ["d"], "tags": ["O"]}\n',
-     "line 1: 'words' is not text but 1"),
-    ("not UTF-8", "a.conll", "a O\nb\udcff O\n\nd O\n", "line 2: is not UTF-8"),
+     "line 1: expected text in 'words', got 1"),
+    ("not UTF-8", "a.conll", "a O\nb\udcff O\n\nd O\n", "line 2: invalid UTF-8"),
 ]  # fmt: skip
 
 
@@ -187,8 +187,8 @@ def test_rows_that_lack_something_are_left_out(tmp_path: Path) -> None:
     path = write(tmp_path, "a.csv", "words,tags\na b,\n,O O\n\nx,O\n\n")
     found = list(iterate_tagged([path]))
     assert [item.reason for item in found if isinstance(item, SkippedRow)] == [
-        "no tags beside: a b",
-        "no words beside: O O",
+        "missing tags for: a b",
+        "missing words for: O O",
         "",
     ]
     with pytest.raises(DataError, match="sentences"):

@@ -86,20 +86,20 @@ def test_blank_documents_are_left_out_and_named(folder: Path) -> None:
         Passage("c", "c.txt", 1, True),
         SkippedRow("d.txt", 1),
     ]
-    assert complaint("a.txt", "b.txt") == "a.txt, b.txt: no text was found: all 2 documents are blank."
-    assert complaint("a.txt") == "a.txt: no text was found: it is blank."
-    assert "no data was given" in complaint()
+    assert complaint("a.txt", "b.txt") == "a.txt, b.txt: no text found: all 2 documents are empty."
+    assert complaint("a.txt") == "a.txt: no text found: the document is empty."
+    assert "No data given" in complaint()
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"one\ntw\xf6\n", "a.txt, line 2: is not UTF-8: byte 0xf6 at byte offset 6. Convert it"),
-        (b"one\ntwo \xe2\x82", "a.txt, line 2: is not UTF-8: byte 0xe2 at byte offset 8."),
-        (b"one\n\ntw\0\n", "a.txt, line 3: is not text: it holds NUL bytes."),
-        ("text".encode("utf-16"), "is UTF-16, and UTF-8 is wanted"),
-        (b"PK\x03\x04\x14\x00\x06", "is not text: it is a zip archive"),
-        (gzip.compress(b"one\n" * 1000, mtime=0)[:-9], "is a damaged gzip file"),
+        (b"one\ntw\xf6\n", "a.txt, line 2: invalid UTF-8: byte 0xf6 at byte offset 6. Convert the file"),
+        (b"one\ntwo \xe2\x82", "a.txt, line 2: invalid UTF-8: byte 0xe2 at byte offset 8."),
+        (b"one\n\ntw\0\n", "a.txt, line 3: not a text file: contains NUL bytes."),
+        ("text".encode("utf-16"), "expected UTF-8, got UTF-16"),
+        (b"PK\x03\x04\x14\x00\x06", "not a text file: the content is a zip archive"),
+        (gzip.compress(b"one\n" * 1000, mtime=0)[:-9], "damaged gzip file"),
     ],
 )
 def test_what_is_not_text_is_named_with_its_place(folder: Path, content: bytes, said: str) -> None:
@@ -111,13 +111,13 @@ def test_places_of_errors_are_right_far_into_a_file(folder: Path, monkeypatch: p
     monkeypatch.setattr(files, "BLOCK_BYTES", 100)
     content = b"\xef\xbb\xbf" + b"a line of text\n" * 500 + b"x" * 333 + b"\xff" + b"y" * 50
     write("a.txt", content), write("a.txt.gz", content)
-    assert f"a.txt, line 501: is not UTF-8: byte 0xff at byte offset {content.index(255)}." in complaint("a.txt")
-    assert f"byte offset {content.index(255)} of the unzipped text." in complaint("a.txt.gz")
+    assert f"a.txt, line 501: invalid UTF-8: byte 0xff at byte offset {content.index(255)}." in complaint("a.txt")
+    assert f"byte offset {content.index(255)} after unzipping." in complaint("a.txt.gz")
 
 
 def test_a_missing_file_is_answered_with_the_nearest_name(folder: Path) -> None:
     write("train.txt", "a"), write("train.jsonl", "a")
-    assert "trian.txt: there is no such file. Did you mean 'train.txt'" in complaint("trian.txt")
+    assert "trian.txt: file not found. Did you mean 'train.txt'" in complaint("trian.txt")
     assert "Did you mean 'train.jsonl'" in complaint("trian.jsonl")
     assert "no file matches this pattern" in complaint("*.md")
 
@@ -180,7 +180,7 @@ def test_parquet_uses_text_or_its_only_column_of_text(folder: Path) -> None:
     assert documents(save("b.pq", id=[1, 2], content=["c", "d"])) == ["c", "d"]
     two = save("c.pq", title=["e"], content=["f"])
     assert (
-        "2 columns of text were found, and 1 is wanted. Say which to use: --columns text=NAME, of: title, content"
+        "expected 1 text column, got 2. Pass --columns text=NAME (available: title, content)"
         in (complaint(two))
     )
     assert documents(two, text="content") == ["f"]
@@ -188,17 +188,17 @@ def test_parquet_uses_text_or_its_only_column_of_text(folder: Path) -> None:
 
 def test_columns_that_are_not_there_are_refused(folder: Path) -> None:
     write("a.jsonl", '{"body": "x", "id": 5}\n'), write("a.csv", "body,id\nx,5\n"), write("a.txt", "x")
-    assert "a.jsonl, line 1: has no key 'text'; it has: body, id. Say which to use: --columns text=NAME." in (
+    assert "a.jsonl, line 1: missing key 'text' (keys: body, id). Pass --columns text=NAME." in (
         complaint("a.jsonl")
     )
     assert "Did you mean 'body'?" in complaint("a.jsonl", kind=UnknownNameError, text="bdy")
     assert "Did you mean 'body'?" in complaint("a.csv", kind=UnknownNameError, text="bdy")
     assert "no column is named 'text'" in complaint("a.csv")
-    assert "'id' is not text but 5" in complaint("a.jsonl", text="id")
+    assert "expected text in 'id', got 5" in complaint("a.jsonl", text="id")
     assert "unknown column choice 'txt'. Did you mean 'text'?" in complaint("a.csv", kind=UnknownNameError, txt="body")
-    assert complaint("a.txt", text="body") == "a.txt: is plain text, which has no columns. Leave --columns out."
+    assert complaint("a.txt", text="body") == "a.txt: plain text has no columns. Remove --columns."
     assert documents("a.txt", "a.csv", text="body") == ["x", "x"]
-    assert "a.json, line 1: is not JSON" in complaint(write("a.json", "[\n]\n"))
+    assert "a.json, line 1: invalid JSON" in complaint(write("a.json", "[\n]\n"))
 
 
 # -- passages

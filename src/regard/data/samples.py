@@ -33,7 +33,7 @@ def iterate_all(
         reason = "the data contains no rows or files"
         if skipped:
             reason = f"all {skipped} entries were skipped" if skipped > 1 else "the only entry was skipped"
-            reason += f" (first: {first_reason})" if first_reason else ""
+            reason += f" ({'first: ' * (skipped > 1)}{first_reason})" if first_reason else ""
         raise DataError(f"no {unit} found: {reason}.", ", ".join(entries), advice=advice)
 
 

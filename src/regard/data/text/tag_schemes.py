@@ -170,5 +170,5 @@ class SchemeDetector:
         if flaws[other] == flaws[scheme]:
             return f"the tags match {other} equally well"
         if MIN_ERROR_RATIO * flaws[scheme] > flaws[other]:
-            return f"{flaws[scheme]:,} tags do not match {scheme}, and {flaws[other]:,} do not match {other}"
+            return f"the numbers of invalid tags are close ({scheme}: {flaws[scheme]:,}, {other}: {flaws[other]:,})"
         return ""

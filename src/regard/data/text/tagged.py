@@ -263,7 +263,7 @@ def _make_sentence(
         return SkippedRow(path, line, f"missing {missing} for: {' '.join(there)[:60]}")
     if len(words) != len(tags):
         counts = f"{len(words)} word{'s'[: len(words) > 1]} and {len(tags)} tag{'s'[: len(tags) > 1]}"
-        raise DataError(f"{counts}: {' '.join(words)[:40]} …", path, line, "Each word needs exactly one tag.")
+        raise DataError(f"expected one tag per word, got {counts}: {' '.join(words)[:40]} …", path, line)
     for name, items in (("word", words), ("tag", tags)):
         blank = next((place for place, item in enumerate(items) if not item.strip()), None)
         if blank is not None:
