@@ -115,9 +115,9 @@ def graphed_search(
     body: Any, batch: Batch, eos_id: int, limits: Tensor, settings: DecodeSettings, requests: np.ndarray, banned: Tensor | None,
     copies: range | None = None, stop_fn: StopFn | None = None, capture: bool = True,
 ) -> list[list[Hypothesis]] | None:  # fmt: skip
-    """None where a step cannot be recorded.
+    """Search with a captured CUDA graph; None if a step cannot be captured.
 
-    Without `graph` each step is computed plainly, in the same fixed shapes: for devices that cannot record."""
+    `capture=False` computes each step without a graph, in the same fixed shapes, for devices without CUDA graphs."""
     with _graph_cache(body).lock:
         loan = acquire_graph(body, batch, eos_id, limits, settings, requests, banned, copies, capture)
         if loan is None:
@@ -143,9 +143,9 @@ class GraphLease:
     """steps at most"""
 
     def iterate(self, stop_fn: StopFn | None = None, streaming: bool = False) -> Iterator[dict[int, list[int]]]:
-        """A few steps and then a look, with what was heard since the last; nothing where nobody listens.
+        """Run a few steps at a time and yield the new tokens of each row; yield {} without `stop_fn` and `streaming`.
 
-        `soon`: someone waits for the first word."""
+        `streaming`: poll after the first step, so that the first token is yielded early."""
         quest = self.graphed.search
         heard = (
             StopMonitor(quest, stop_fn, self.num_rows)
@@ -174,7 +174,7 @@ def acquire_graph(
     body: Any, batch: Batch, eos_id: int, limits: Tensor, settings: DecodeSettings, requests: np.ndarray, banned: Tensor | None,
     copies: range | None = None, capture: bool = True,
 ) -> GraphLease | None:  # fmt: skip
-    """A recorded search that has begun; None where a step cannot be recorded."""
+    """Start a search with a captured step; None if a step cannot be captured."""
     count, most, shelf = len(limits), int(limits.max()), _graph_cache(body)
     key: GraphKey | None = None
     with shelf.lock:
@@ -196,7 +196,9 @@ def acquire_graph(
             if key is None:  # the prompts could not be read, which has nothing to do with recording
                 raise
             shelf.capture_failed = True
-            warnings.warn(f"steps of this model cannot be recorded ({error}): generation is slower.", stacklevel=2)
+            warnings.warn(
+                f"CUDA graph capture failed for this model ({error}); generation is slower without it.", stacklevel=2
+            )
             return None
     return GraphLease(shelf, key, recording, many * count, most)
 

@@ -125,7 +125,7 @@ class GreedyOrSample:
     def append_rows(self, other: GreedyOrSample) -> np.ndarray:
         """Rows of another quest, begun later with the same settings, go on beside these; returns their numbers here."""
         if (self.settings, self.eos_id, self.num_samples) != (other.settings, other.eos_id, other.num_samples):
-            raise ValueError("quests that join must have the same settings")
+            raise ValueError("Merged searches must have the same settings, eos_id and number of samples.")
         self.state.append_rows(other.state)
         for name in ("last_tokens", "limits", "lengths", "active", "stopped"):
             setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))

@@ -44,8 +44,8 @@ class Hypothesis:
     score: float
     log_probs: tuple[float, ...]
     finish_reason: FinishReason
-    """what ended it: the end token, a stop string (`until`), or that it may not be longer, as was asked or as the context
-    is full (which who set the limits knows: search says length)"""
+    """`eos` (end token), `stop` (`stop_fn` returned True), `length` (limit reached), or `context` (context full). Search
+    itself reports `length` for both limits; the caller that sets the limits distinguishes `context`."""
 
     @property
     def has_eos(self) -> bool:
@@ -78,4 +78,4 @@ def mask_banned(logits: Tensor, banned: Tensor | None) -> Tensor:
 
 def check_not_nan(score: float) -> None:
     if score != score:
-        raise RegardError("the model's logits are not numbers (NaN): its weights are broken or its training diverged.")
+        raise RegardError("The logits are NaN: the weights are damaged, or training diverged.")

@@ -74,7 +74,7 @@ class ActiveRows:
     ) -> ActiveRows:
         prompt, lengths = batch.prompt, batch.prompt_lengths
         if prompt.ndim != 2 or prompt.shape[1] == 0 or (lengths is not None and bool((lengths < 1).any())):
-            raise ValueError("search goes on from a prompt, and a prompt has at least one token")
+            raise ValueError("Each prompt must have at least one token.")
         requests = np.arange(len(limits)) if requests is None else requests
         rows = torch.nonzero(limits > 0)[:, 0]
         if len(rows) < len(limits):

@@ -42,7 +42,7 @@ class DecodeSettings:
     threshold: float | None = None
     """classify: minimum probability of a label (none: 0.5). qa: margin by which no answer must win."""
     num_votes: int = 1
-    """Random point subsets averaged in point-cloud classify. 1: enough to cover the cloud, at most 8."""
+    """Random point subsets averaged in point-cloud classify. 1: enough to cover all points, at most 8."""
     repetition_penalty: float = 1.0
     """Repetition penalty. 1: off; 1.2 is common."""
     seed: int = 0
@@ -66,18 +66,21 @@ class DecodeSettings:
             ("max_new_tokens", 0),
         ):
             if getattr(self, name) < least:
-                raise SettingError(f"decode.{name} must be at least {least}, not {getattr(self, name)}.")
+                raise SettingError(f"decode.{name} must be at least {least}, got {getattr(self, name)}.")
         if not 0 <= self.temperature < float("inf"):
-            raise SettingError(f"decode.temperature must be at least 0 (0 is greedy), not {self.temperature}.")
+            raise SettingError(f"decode.temperature must be finite and at least 0 (0: greedy), got {self.temperature}.")
         if not 0 < self.top_p <= 1:
-            raise SettingError(f"decode.top_p must be in (0, 1], not {self.top_p}.")
+            raise SettingError(f"decode.top_p must be in (0, 1], got {self.top_p}.")
         if not 0 <= self.min_p <= 1:
-            raise SettingError(f"decode.min_p must be in [0, 1], not {self.min_p}.")
+            raise SettingError(f"decode.min_p must be in [0, 1], got {self.min_p}.")
         if not 0 < self.repetition_penalty < float("inf"):
-            raise SettingError("decode.repetition_penalty must be above 0; 1 is no penalty, 1.2 a usual one.")
+            raise SettingError(
+                f"decode.repetition_penalty must be greater than 0 and finite, got {self.repetition_penalty}. "
+                "1 turns the penalty off; 1.2 is common."
+            )
         if "" in self.stop_strings:
             raise SettingError(
-                "decode.stop_strings holds an empty text, at which every answer would end: leave it out."
+                "decode.stop_strings contains an empty string, which would stop every output at once. Remove it."
             )
         if self.num_return_sequences > MAX_NUM_RETURN:
             raise SettingError(
@@ -88,7 +91,10 @@ class DecodeSettings:
 
     def _check_conflicts(self) -> None:
         if self.do_sample and self.num_beams > 1:
-            raise SettingError("decode.do_sample and decode.num_beams > 1 exclude each other: choose one.")
+            raise SettingError(
+                f"decode.do_sample cannot be combined with beam search (decode.num_beams={self.num_beams}). "
+                "Set decode.num_beams=1 or decode.do_sample=false."
+            )
         if not self.do_sample and self.num_return_sequences > self.num_beams:
             raise SettingError(
                 f"decode.num_return_sequences={self.num_return_sequences} requires decode.num_beams of at least "
@@ -147,5 +153,5 @@ def _parse_stop_strings(value: str | list[Any] | tuple[Any, ...]) -> tuple[str, 
         value = value.replace("\\n", "\n").replace("\\t", "\t").split(",") if value else ()
     for text in value:
         if not isinstance(text, str):
-            raise SettingError(f"setting 'decode.stop_strings' must hold texts; '{text}' is not.")
+            raise SettingError(f"decode.stop_strings must be strings, got {text!r}.")
     return tuple(value)

@@ -31,8 +31,8 @@ def stream(
     Whoever closes the generator early, or lets it go, frees what it held."""
     if settings.num_beams > 1:
         raise SettingError(
-            f"decode.num_beams={settings.num_beams} cannot be streamed: a beam may change its mind about what it said. "
-            "Set decode.num_beams=1."
+            f"Streaming requires decode.num_beams=1, got decode.num_beams={settings.num_beams}: beam search revises earlier "
+            "tokens."
         )
     if settings.num_return_sequences > 1:
         raise SettingError(

@@ -39,7 +39,7 @@ def record_attention(
     places = named_attentions(model)
     unknown = set(layers or ()) - set(places)
     if unknown:
-        raise ValueError(f"no attention is called {sorted(unknown)}; there is {sorted(places)}")
+        raise ValueError(f"Unknown attention layers {sorted(unknown)}. Available: {sorted(places)}.")
     handles = []
     try:
         for name in places if layers is None else layers:

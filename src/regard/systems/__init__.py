@@ -59,5 +59,5 @@ def find_by_model_type(model_type: str) -> System:
         return SYSTEMS[owner]
     types = {system.published.model_type: system for system in SYSTEMS.values() if system.published.model_type}
     if model_type not in types:
-        raise UnknownNameError("published model type", model_type, types)
+        raise UnknownNameError("model_type", model_type, types)
     return types[model_type]

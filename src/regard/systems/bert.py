@@ -168,8 +168,8 @@ def unsupported_by_layout(config: Config) -> str:
     if config.position_embedding == "learned" and config.relative_position == "none":
         return ""
     return (
-        "the published layout knows learned positions only; this model has "
-        f"position_embedding={config.position_embedding} and relative_position={config.relative_position}."
+        "Hugging Face format for BERT supports learned positions only; this model has "
+        f"model.position_embedding={config.position_embedding} and model.relative_position={config.relative_position}."
     )
 
 

@@ -50,20 +50,20 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("image_size", "in_channels", "norm_groups"):
             if getattr(self, name) < 1:
-                raise SettingError(f"model.{name} must be at least 1, not {getattr(self, name)}.")
+                raise SettingError(f"model.{name} must be at least 1, got {getattr(self, name)}.")
         for name in ("widths", "depths"):
             found = getattr(self, name)
             if len(found) != STAGES or min(found) < 1:
-                raise SettingError(f"model.{name} are {STAGES} numbers of at least 1, one a stage, not {found}.")
+                raise SettingError(f"model.{name} must be {STAGES} numbers of at least 1, one per stage, got {found}.")
         if any(width % 8 for width in self.widths):
-            raise SettingError(f"model.widths must be multiples of 8, not {self.widths}.")
+            raise SettingError(f"model.widths must be multiples of 8, got {self.widths}.")
         for width in (self.stem_channels, *self.widths, *map(bottleneck_width, self.widths)):
             if width < 1 or width % self.norm_groups:
-                raise SettingError(f"{width} channels cannot be divided among model.norm_groups {self.norm_groups}.")
+                raise SettingError(f"model.norm_groups={self.norm_groups} does not divide a layer of {width} channels.")
         if self.output_stride < 4 or self.output_stride.bit_count() > 1:
-            raise SettingError(f"model.output_stride must be 4, 8, 16 or 32, not {self.output_stride}.")
+            raise SettingError(f"model.output_stride must be 4, 8, 16 or 32, got {self.output_stride}.")
         if not 0 <= self.head_dropout < 1:
-            raise SettingError(f"model.head_dropout must be in [0, 1), not {self.head_dropout}.")
+            raise SettingError(f"model.head_dropout must be in [0, 1), got {self.head_dropout}.")
 
     @property
     def num_features(self) -> int:
@@ -118,7 +118,7 @@ def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     """There, how zeros are put is nothing, or a word in letters of either size."""
     told = fields["padding"]
     if told is not None and str(told).lower() != "same":
-        raise WeightsError(f"config.json: global_padding={told!r} is not supported; null and 'SAME' are.")
+        raise WeightsError(f"config.json: global_padding={told!r} is not supported. Supported: null, 'SAME'.")
     return {**fields, "padding": "even" if told is None else "same"}
 
 

@@ -77,11 +77,11 @@ def parse_stages(words: tuple[str, ...], name: str) -> list[tuple[int, int]]:
         width, kernel, count = (int(size or 1) for size in sizes.groups()) if sizes else (0, 0, 0)
         if min(width, kernel, count) < 1:
             raise SettingError(
-                f"{name}: '{word}' is no stage. Write width x kernel x count in whole numbers, as 512x3x9."
+                f"{name}: '{word}' is not a valid stage. Use WIDTHxKERNELxCOUNT with integers of at least 1, e.g. 512x3x9."
             )
         found += [(width, kernel)] * count
     if not found:
-        raise SettingError(f"{name} must name at least one stage, for example 512x3x9.")
+        raise SettingError(f"{name} must contain at least one stage, e.g. 512x3x9.")
     return found
 
 
@@ -162,7 +162,9 @@ class ConvS2S(nn.Module):
     def encode(self, batch: Batch, taps: Collection[int] = ()) -> tuple[ScoreContext, tuple[Tensor, ...]]:
         """What a decoder looks at: states as keys, states and embeddings as values."""
         if batch.offsets is not None or batch.document_ids is not None:
-            raise ValueError("a convolution reads padded rows: it would read from one sentence into the next")
+            raise ValueError(
+                "Packed batches are not supported: convolutions would mix neighboring sentences. Use padded rows."
+            )
         length = batch.inputs.shape[1]
         where = torch.arange(length, device=batch.inputs.device) if batch.positions is None else batch.positions
         real = None if batch.mask is None else valid_mask(batch.mask, length)

@@ -82,10 +82,10 @@ class Config:
     def __post_init__(self) -> None:
         check_vit_config(self)
         if self.fusion_dim < 2:
-            raise SettingError(f"model.fusion_dim must be at least 2, not {self.fusion_dim}.")
+            raise SettingError(f"model.fusion_dim must be at least 2, got {self.fusion_dim}.")
         if self.image_size % self.patch_size:
             raise SettingError(
-                f"model.image_size {self.image_size} is no multiple of model.patch_size {self.patch_size}."
+                f"model.image_size={self.image_size} is not divisible by model.patch_size={self.patch_size}."
             )
         self._check_feature_maps()
         if self.hybrid:
@@ -94,20 +94,21 @@ class Config:
     def _check_feature_maps(self) -> None:
         if not len(self.out_layers) == len(self.neck_dims) == len(self.reassemble_factors) == 4:
             raise SettingError(
-                "model.out_layers, model.neck_dims and model.reassemble_factors are four numbers each, one for each map."
+                "model.out_layers, model.neck_dims and model.reassemble_factors must have four values each, one per "
+                "feature map."
             )
         read = self.out_layers[2:] if self.hybrid else self.out_layers
         if list(read) != sorted(set(read)) or not 0 <= read[0] <= read[-1] < self.depth:
             spread = ",".join(str(self.depth * part // 4 - 1) for part in range(1, 5))
             advice = f" For model.depth={self.depth} set model.out_layers={spread}." if self.depth >= 4 else ""
             raise SettingError(
-                f"model.out_layers {read} must rise, and lie among the blocks 0 to {self.depth - 1}.{advice}"
+                f"model.out_layers must be increasing layer indices from 0 to {self.depth - 1}, got {read}.{advice}"
             )
         if min(self.neck_dims) < 1 or min(self.reassemble_factors) <= 0:
-            raise SettingError("model.neck_dims and model.reassemble_factors must be above 0.")
+            raise SettingError("model.neck_dims and model.reassemble_factors must be greater than 0.")
         for factor in self.reassemble_factors:
             if (factor if factor > 1 else 1 / factor) % 1:
-                raise SettingError(f"model.reassemble_factors: {factor} is neither a whole number nor one part of one.")
+                raise SettingError(f"model.reassemble_factors must be integers n or fractions 1/n, got {factor}.")
 
     def _check_stages(self) -> None:
         if len(self.backbone_depths) != 3 or min(self.backbone_depths) < 1 or self.patch_size != 16:
@@ -117,7 +118,7 @@ class Config:
             )
         vision.check_backbone(self)
         if self.readout != "project":
-            raise SettingError(f"model.readout={self.readout}: a hybrid projects the class token.")
+            raise SettingError(f"model.hybrid=true requires model.readout=project, got {self.readout}.")
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -267,7 +268,7 @@ def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     if found["hybrid"]:
         return {**found, **vision.read_backbone_config(told, found["in_channels"], all_stages=True)}
     if told:
-        raise WeightsError(f"config.json: a backbone of the kind '{told.get('model_type')}' is not supported for DPT.")
+        raise WeightsError(f"config.json: backbone '{told.get('model_type')}' is not supported for DPT.")
     return found
 
 

@@ -141,12 +141,15 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 def unsupported_by_layout(config: Config) -> str:
     if config.position_embedding != "learned" or config.relative_position != "none":
         return (
-            "the published layout knows learned positions only; this model has "
-            f"position_embedding={config.position_embedding} and relative_position={config.relative_position}."
+            "Hugging Face format for GPT-1 supports learned positions only; this model has "
+            f"model.position_embedding={config.position_embedding} and model.relative_position={config.relative_position}."
         )
     if config.ffn_dim == 4 * config.width:
         return ""
-    return f"the published layout has feed-forward layers of four times the width; this model has ffn_dim={config.ffn_dim}."
+    return (
+        f"Hugging Face format for GPT-1 requires model.ffn_dim = 4 x model.width ({4 * config.width}); "
+        f"this model has model.ffn_dim={config.ffn_dim}."
+    )
 
 
 SYSTEM = System(

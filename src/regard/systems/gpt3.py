@@ -62,7 +62,7 @@ class Config:
         check_sizes(self, sizes, ("dropout", "attention_dropout", "embedding_dropout"))
         check_relative(self)
         if self.local_window < 0:
-            raise SettingError(f"model.local_window must be at least 0, not {self.local_window}.")
+            raise SettingError(f"model.local_window must be at least 0, got {self.local_window}.")
 
 
 def _recipe(lr: float, micro_batches: int, **changes: Any) -> dict[str, dict[str, Any]]:

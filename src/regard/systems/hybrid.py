@@ -66,13 +66,13 @@ class Config:
         check_vit_config(self)
         if not 1 <= len(self.backbone_depths) <= MAX_STAGES or min(self.backbone_depths) < 1:
             raise SettingError(
-                f"model.backbone_depths must be 1 to {MAX_STAGES} numbers of at least 1, not {self.backbone_depths}."
+                f"model.backbone_depths must be 1 to {MAX_STAGES} numbers of at least 1, got {self.backbone_depths}."
             )
         vision.check_backbone(self)
         if self.map_size % self.patch_size:
             raise SettingError(
-                f"model.image_size {self.image_size} gives a feature map of {self.map_size} x {self.map_size}, which is not "
-                f"divisible by model.patch_size {self.patch_size}."
+                f"model.image_size={self.image_size} gives a feature map of {self.map_size} x {self.map_size}, which is not "
+                f"divisible by model.patch_size={self.patch_size}."
             )
 
     @property

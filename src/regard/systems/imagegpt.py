@@ -247,7 +247,7 @@ def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     size = math.isqrt(fields["image_size"])
     if size**2 != fields["image_size"]:
         raise WeightsError(
-            f"config.json: n_positions={fields['image_size']} is no square; only square pictures are supported."
+            f"config.json: n_positions={fields['image_size']} is not a square number; only square images are supported."
         )
     hidden = fields["ffn_dim"] or 4 * fields["width"]
     return {**fields, "image_size": size, "num_colors": fields["num_colors"] - 1, "ffn_dim": hidden}

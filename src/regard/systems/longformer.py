@@ -70,9 +70,9 @@ class Config:
     """Id of the mask token."""
 
     between: ClassVar[int] = 2
-    """ends that stand between two texts"""
+    """Number of separator tokens between two texts."""
     head_activation: ClassVar[str] = "tanh"
-    """of the layer that a head has for summaries"""
+    """Activation of the dense layer in the classification head."""
 
     def __post_init__(self) -> None:
         sizes = ("width", "depth", "heads", "ffn_dim", "vocab_size", "max_length", "type_vocab_size")
@@ -86,7 +86,7 @@ class Config:
             )
         if len(self.dilation) not in (0, self.heads) or any(step < 1 for step in self.dilation):
             raise SettingError(
-                f"model.dilation has a number of at least 1 for each of {self.heads} heads, not {self.dilation}."
+                f"model.dilation must be one number of at least 1 for each of {self.heads} heads, got {self.dilation}."
             )
         if self.relative_position in ("t5", "shaw"):
             raise SettingError(
@@ -241,11 +241,14 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 def unsupported_by_layout(config: Config) -> str:
     if any(step != 1 for step in config.dilation):
-        return f"the published layout has no dilated windows; this model has dilation={config.dilation}."
+        return (
+            "Hugging Face format for Longformer does not support dilated windows; this model has "
+            f"model.dilation={config.dilation}."
+        )
     if config.relative_position != "none":
         return (
-            "the published layout has no positions inside attention; this model has "
-            f"relative_position={config.relative_position}."
+            "Hugging Face format for Longformer does not support relative positions; this model has "
+            f"model.relative_position={config.relative_position}."
         )
     return ""
 

@@ -54,22 +54,23 @@ class Config:
             found = getattr(self, name)
             if len(found) != stages or not found or min(found) < 1:
                 raise SettingError(
-                    f"model.{name} are numbers of at least 1, one for each of {stages} stages, not {found}."
+                    f"model.{name} must be numbers of at least 1, one for each of {stages} stages, got {found}."
                 )
         if self.downsample[0] != 1 or min(self.downsample[1:], default=2) < 2:
             raise SettingError(
-                f"model.downsample are 1 at the first stage, which keeps all, and at least 2 after it, not {self.downsample}."
+                "model.downsample must be 1 for the first stage (all points) and at least 2 for later stages, "
+                f"got {self.downsample}."
             )
         if self.feature_dim < 0:
-            raise SettingError(f"model.feature_dim must be at least 0, not {self.feature_dim}.")
+            raise SettingError(f"model.feature_dim must be at least 0, got {self.feature_dim}.")
         if self.variant == "released" and (
             self.share_planes < 1 or any(width % self.share_planes for width in self.widths)
         ):
             raise SettingError(
-                f"model.share_planes {self.share_planes} must divide each of model.widths {self.widths}."
+                f"model.share_planes={self.share_planes} must divide each of model.widths={self.widths}."
             )
         if not 0 <= self.dropout < 1:
-            raise SettingError(f"model.dropout must be in [0, 1), not {self.dropout}.")
+            raise SettingError(f"model.dropout must be in [0, 1), got {self.dropout}.")
 
     @property
     def width(self) -> int:

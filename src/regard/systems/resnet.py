@@ -61,16 +61,18 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("image_size", "in_channels", "stem_channels", "stem_kernel", "stem_stride"):
             if getattr(self, name) < 1:
-                raise SettingError(f"model.{name} must be at least 1, not {getattr(self, name)}.")
+                raise SettingError(f"model.{name} must be at least 1, got {getattr(self, name)}.")
         if self.stem_kernel % 2 == 0:
-            raise SettingError(f"model.stem_kernel must be odd, so that a filter has a middle, not {self.stem_kernel}.")
+            raise SettingError(f"model.stem_kernel must be odd, got {self.stem_kernel}.")
         least = 4 if self.block_type == "bottleneck" else 1
         for name, small in (("widths", least), ("depths", 1)):
             found = getattr(self, name)
             if len(found) != STAGES or min(found) < small:
-                raise SettingError(f"model.{name} are {STAGES} numbers of at least {small}, one a stage, not {found}.")
+                raise SettingError(
+                    f"model.{name} must be {STAGES} numbers of at least {small}, one per stage, got {found}."
+                )
         if not 0 <= self.head_dropout < 1:
-            raise SettingError(f"model.head_dropout must be in [0, 1), not {self.head_dropout}.")
+            raise SettingError(f"model.head_dropout must be in [0, 1), got {self.head_dropout}.")
 
     @property
     def num_features(self) -> int:
@@ -196,8 +198,9 @@ def unsupported_by_layout(config: Config) -> str:
     if (config.stem_kernel, config.stem_stride, config.stem_pool) == (7, 2, True):
         return ""
     return (
-        "the published layout begins with a convolution of 7 x 7 at every second pixel and a pool; this model has "
-        f"kernel={config.stem_kernel}, stride={config.stem_stride} and pool={config.stem_pool}."
+        "Hugging Face format for ResNet requires model.stem_kernel=7, model.stem_stride=2 and model.stem_pool=true; this "
+        f"model has model.stem_kernel={config.stem_kernel}, model.stem_stride={config.stem_stride} and "
+        f"model.stem_pool={config.stem_pool}."
     )
 
 

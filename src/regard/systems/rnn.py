@@ -62,9 +62,9 @@ class Config(RecurrentConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.init_range < 0:
-            raise SettingError(f"model.init_range must be at least 0, not {self.init_range}.")
+            raise SettingError(f"model.init_range must be at least 0, got {self.init_range}.")
         if self.bidirectional and self.width % 2:
-            raise SettingError(f"model.bidirectional halves model.width, and {self.width} is odd: take an even number.")
+            raise SettingError(f"model.bidirectional=true requires an even model.width, got {self.width}.")
 
 
 PAPER_RECIPE: dict[str, dict[str, Any]] = {
@@ -137,7 +137,9 @@ class RNNEncoderDecoder(nn.Module):
     def encode(self, batch: Batch) -> RecurrentTensors:
         """What the decoder begins with: the last states of all layers, and what it is fed."""
         if batch.offsets is not None or batch.decoder_offsets is not None:
-            raise ValueError("a recurrent net reads padded rows: it would go on from one document to the next")
+            raise ValueError(
+                "Packed batches are not supported: the recurrent state would carry over between documents. Use padded rows."
+            )
         order = ReadingOrder.from_mask(
             None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1]), self.reversed
         )

@@ -164,7 +164,9 @@ class RNNSearch(nn.Module):
     def encode(self, batch: Batch) -> tuple[ScoreContext, Float[Tensor, "B D"]]:
         """The source made ready to be looked at, and the state that the decoder begins with."""
         if batch.offsets is not None or batch.decoder_offsets is not None:
-            raise ValueError("a recurrent net reads padded rows: it would go on from one document to the next")
+            raise ValueError(
+                "Packed batches are not supported: the recurrent state would carry over between documents. Use padded rows."
+            )
         real = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])
         states, back = self.encoder(self.dropout(self.tables.embed_source(batch.inputs)), real)
         return self.decoder.align.prepare(states, real), self.decoder.initial_state(back)

@@ -163,7 +163,7 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     if POSITION_TABLE in tensors and not torch.allclose(
         tensors[POSITION_TABLE].double(), _sinusoid_table(config, len(tensors[POSITION_TABLE])), atol=1e-2
     ):
-        raise WeightsError(f"{POSITION_TABLE} holds positions that are not the sines and cosines of the paper.")
+        raise WeightsError(f"{POSITION_TABLE} does not contain the sinusoidal positions of the paper.")
     tensors = resolve_tied(tensors, "roformer.embeddings.word_embeddings.weight", NAMES.tied[:1])
     return config, bert.resolve_tied_bias(tensors)
 

@@ -69,21 +69,25 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("image_size", "patch_size", "in_channels", "width", "window_size"):
             if getattr(self, name) < 1:
-                raise SettingError(f"model.{name} must be at least 1, not {getattr(self, name)}.")
+                raise SettingError(f"model.{name} must be at least 1, got {getattr(self, name)}.")
         for name in ("depths", "heads"):
             found = getattr(self, name)
             if len(found) != STAGES or min(found) < 1:
-                raise SettingError(f"model.{name} are {STAGES} numbers of at least 1, one for each stage, not {found}.")
+                raise SettingError(f"model.{name} must be {STAGES} numbers of at least 1, one per stage, got {found}.")
         for width, heads in zip(self.widths, self.heads, strict=True):
             if width % heads:
                 raise SettingError(
-                    f"model.width {self.width} makes a stage of width {width}, which model.heads {self.heads} do not divide."
+                    f"model.width={self.width} gives a stage of width {width}, which is not divisible by its number of "
+                    f"heads ({heads}; model.heads={self.heads})."
                 )
         for name in ("dropout", "attention_dropout", "drop_path", "head_dropout"):
             if not 0 <= getattr(self, name) < 1:
-                raise SettingError(f"model.{name} must be in [0, 1), not {getattr(self, name)}.")
+                raise SettingError(f"model.{name} must be in [0, 1), got {getattr(self, name)}.")
         if int(self.mlp_ratio * self.width) < 1:
-            raise SettingError(f"model.mlp_ratio {self.mlp_ratio} leaves no inner width to the feed-forward layers.")
+            raise SettingError(
+                f"model.mlp_ratio={self.mlp_ratio} is too small: the feed-forward size (model.mlp_ratio x model.width) must "
+                "be at least 1."
+            )
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -256,7 +260,7 @@ def _square_side(name: str, found: Any) -> Any:
     if not isinstance(found, list | tuple):
         return found
     if len(set(found)) != 1:
-        raise WeightsError(f"config.json: the {name} {found} is not supported; only squares are.")
+        raise WeightsError(f"config.json: {name}={found} is not supported; both sides must be equal.")
     return found[0]
 
 

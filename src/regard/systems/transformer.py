@@ -75,7 +75,7 @@ class Config:
         check_sizes(self, sizes, ("dropout", "attention_dropout", "ffn_dropout"))
         check_relative(self)
         if self.max_position_offset < 0:
-            raise SettingError(f"model.max_position_offset must be at least 0, not {self.max_position_offset}.")
+            raise SettingError(f"model.max_position_offset must be at least 0, got {self.max_position_offset}.")
         if self.max_position_offset and self.position_embedding == "none":
             raise SettingError(
                 "model.max_position_offset requires absolute positions; model.position_embedding is none."
@@ -182,7 +182,7 @@ class Transformer(CrossDecoder):
 
         With `room`, memory is made for that many positions at once and keeps its shape."""
         if batch.offsets is not None:
-            raise ValueError("generation starts from padded sources")
+            raise ValueError("Generation does not support packed batches. Use padded rows.")
         prompt, (context, _) = require_prompt(batch), self.encode(batch, Seq2SeqInputs.from_batch(batch))
         real = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])[:, None]
         return self.prefill(context, real, prompt, max_positions)
@@ -300,11 +300,11 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     tensors = resolve_tied(tensors, SHARED_EMBEDDING, NAMES.tied)
     for name in NAMES.drop:
         if name in tensors and not _is_sinusoid_table(tensors[name], config):
-            raise WeightsError(f"{name} holds positions that are not the sines and cosines of the paper.")
+            raise WeightsError(f"{name} does not contain the sinusoidal positions of the paper.")
     bias = tensors.pop("final_logits_bias", None)
     if bias is not None and bias.numel() != config.vocab_size:
         raise WeightsError(
-            f"final_logits_bias (tokens.bias) has {bias.numel()} numbers for {config.vocab_size} tokens."
+            f"final_logits_bias (tokens.bias) has {bias.numel()} values, but the vocabulary has {config.vocab_size} tokens."
         )
     if bias is None or not (config.output_bias or bias.any()):
         return config, tensors
@@ -330,9 +330,9 @@ def unsupported_by_layout(config: Config) -> str:
     if config.norm_position == "post" and config.position_embedding == "halves" and config.relative_position == "none":
         return ""
     return (
-        "the published layout knows post-norm and [sin | cos] positions only; this model has "
-        f"norm_position={config.norm_position}, position_embedding={config.position_embedding} and "
-        f"relative_position={config.relative_position}."
+        "Hugging Face format for the Transformer (Marian) supports post-norm with sinusoidal positions [sin | cos] only; "
+        f"this model has model.norm_position={config.norm_position}, "
+        f"model.position_embedding={config.position_embedding} and model.relative_position={config.relative_position}."
     )
 
 

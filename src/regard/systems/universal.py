@@ -81,7 +81,7 @@ class Config:
         check_sizes(self, sizes, ("dropout", "attention_dropout", "ffn_dropout"))
         check_universal(self)
         if self.max_position_offset < 0:
-            raise SettingError(f"model.max_position_offset must be at least 0, not {self.max_position_offset}.")
+            raise SettingError(f"model.max_position_offset must be at least 0, got {self.max_position_offset}.")
 
     @property
     def max_steps(self) -> int:
@@ -201,7 +201,7 @@ class UniversalTransformer(CrossDecoder):
 
         With `room`, memory is made for that many positions at once and keeps its shape."""
         if batch.offsets is not None:
-            raise ValueError("generation starts from padded sources")
+            raise ValueError("Generation does not support packed batches. Use padded rows.")
         prompt, context = require_prompt(batch), self.encode(batch, Seq2SeqInputs.from_batch(batch)).states
         real = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])[:, None]
         return self.prefill(context, real, prompt, max_positions)

@@ -65,11 +65,11 @@ class Config:
         check_vit_config(self)
         if self.pool == "first" and not self.class_token:
             raise SettingError(
-                "model.pool=first reads the class token, and model.class_token is off: set model.pool=mean."
+                "model.pool=first requires model.class_token=true. Set model.class_token=true or model.pool=mean."
             )
         if self.image_size % self.patch_size:
             raise SettingError(
-                f"model.image_size {self.image_size} is no multiple of model.patch_size {self.patch_size}."
+                f"model.image_size={self.image_size} is not divisible by model.patch_size={self.patch_size}."
             )
 
     @property
@@ -162,7 +162,10 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 def unsupported_by_layout(config: Config) -> str:
     if config.class_token and config.pool == "first":
         return ""
-    return f"the published layout reads the class token only; this model has token={config.class_token} and pool={config.pool}."
+    return (
+        "Hugging Face format for ViT requires model.class_token=true and model.pool=first; this model has "
+        f"model.class_token={config.class_token} and model.pool={config.pool}."
+    )
 
 
 SYSTEM = System(

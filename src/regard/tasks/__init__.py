@@ -82,5 +82,5 @@ def find_task(name: str, modality: str | None = None) -> Task:
             return tables[kind][name]
     known = dict.fromkeys(name for table in tables.values() for name in table)
     if name in known:
-        raise SettingError(f"the task '{name}' cannot be asked of a model that reads {modality}.")
+        raise SettingError(f"Task '{name}' does not support models with {modality} input.")
     raise UnknownNameError("task", name, known, index.TASK_ADVICE)

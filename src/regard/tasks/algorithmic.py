@@ -67,7 +67,8 @@ class Algorithmic(SyntheticTask, Translate):
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
         if data.tokenizer_type == "wordpiece":
             raise SettingError(
-                "data.tokenizer_type=wordpiece is not for recall: its tokens are whole words, or characters."
+                "data.tokenizer_type=wordpiece is not supported by task 'algorithmic'. The tokens of this task are whole "
+                "words, or single characters with data.tokenizer_type=char."
             )
 
     def train_tokenizer(self, texts: Iterable[str], data: DataSettings) -> TextTokenizer:

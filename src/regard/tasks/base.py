@@ -124,7 +124,7 @@ class Task(ProcessorMixin):
     """whether classes keep the order in which the data names them; else they are put in order"""
     truncates: ClassVar[bool] = False
     """whether what is too long is cut, and not skipped"""
-    truncation_side: ClassVar[str] = "in their middle"
+    truncation_side: ClassVar[str] = "in the middle"
     """where it is cut"""
     allows_empty_prompt: ClassVar[bool] = False
     """whether there is an answer to nothing: "" then"""
@@ -334,11 +334,11 @@ class Task(ProcessorMixin):
     def stream_prediction(
         self, model: ModelProtocol, prompt: str, decode: DecodeSettings, first: int = 0
     ) -> Iterator[str]:
-        raise RegardError(f"{self.name} answers as a whole, not word by word.")
+        raise RegardError(f"Task '{self.name}' does not support streaming.")
 
     def rank(self, model: ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
         """Which of some texts follows best."""
-        raise RegardError(f"{self.name} cannot choose between texts: language and choose can.")
+        raise RegardError(f"Task '{self.name}' cannot rank choices. Use a model trained for task 'lm' or 'choose'.")
 
     def evaluate(
         self,

@@ -148,11 +148,11 @@ class Caption(ImageTask):
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
         if data.mixup:
             raise SettingError(
-                "data.mixup mixes pictures and their classes, and captions cannot be mixed: leave it out."
+                "data.mixup is not supported by task 'caption', because captions cannot be mixed. Remove data.mixup."
             )
         if data.tokenizer_type != "byte_bpe":
             raise SettingError(
-                f"data.tokenizer_type={data.tokenizer_type} is not for captions: their tokenizer is of bytes. Leave it out."
+                f"data.tokenizer_type={data.tokenizer_type} is not supported by task 'caption'. Use byte_bpe (the default)."
             )
 
     # -- the reader
@@ -198,7 +198,7 @@ class Caption(ImageTask):
         return replace(config, vocab_size=processor.text.size, **ids)
 
     def describe_processor(self, processor: Any) -> str:
-        return f"{super().describe_processor(processor.pixels)}, {processor.text.size:,} tokens in the vocabulary"
+        return f"{super().describe_processor(processor.pixels)}, vocabulary of {processor.text.size:,} tokens"
 
     def row_encoding(self, processor: CaptionProcessor) -> tuple[int, str]:
         return max(2**16, processor.text.size), processor.text.fingerprint()
@@ -247,7 +247,7 @@ class Caption(ImageTask):
         if packed:
             longest = min(-(-int(lengths.max()) // 8) * 8, config.max_length)
             plan.shape = BatchShape((longest,), (longest,), plan.batch_size)
-        plan.description = f"{plan.batch_size} captions a grain, each beside its picture"
+        plan.description = f"{plan.batch_size} caption{'s'[: plan.batch_size != 1]} with images per micro-batch"
         return plan
 
     def eval_batches(
@@ -354,7 +354,7 @@ class Caption(ImageTask):
         return self.metric if self.metric in scores else "bleu4"
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
-        return f"{super().format_scores(scores)}  (greedy, {scores['samples']:,} pictures)"
+        return f"{super().format_scores(scores)}  (greedy, {scores['samples']:,} images)"
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
         return f"{source}\t{prediction.value}"

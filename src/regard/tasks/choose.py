@@ -199,22 +199,22 @@ def _choice_confusion(samples: Sequence[ChoiceSample], answers: Sequence[Predict
 def _parse_input(item: Any) -> ChoiceSample:
     if isinstance(item, ChoiceSample):
         return item
-    wanted = 'a question is {"context": "…", "choices": ["…", "…"]}, perhaps with "question"'
+    wanted = 'Expected {"context": "…", "choices": ["…", "…"]} with an optional "question"'
     if isinstance(item, str):
         try:
             item = json.loads(item)
         except ValueError:
             item = None
     if not isinstance(item, Mapping) or not {"context", "choices"} <= item.keys() <= {*QUESTION_COLUMNS, "answer"}:
-        raise RegardError(f'{wanted}; or a context, and what to choose from: --choices "one answer|another".')
+        raise RegardError(f'{wanted}, or a context with --choices "one answer|another".')
     context, question = item["context"], item.get("question", "")
     if not isinstance(context, str) or not isinstance(question, str):
-        raise RegardError(f"{wanted}: context and question are texts.")
+        raise RegardError(f"{wanted}; context and question must be strings.")
     return _make_question(context, question, item["choices"])
 
 
 def _make_question(context: str, question: str, choices: Any) -> ChoiceSample:
     listed = [choices] if isinstance(choices, str) else list(choices)
     if len(listed) < 2 or not all(isinstance(choice, str) and choice.strip() for choice in listed):
-        raise RegardError("a choice needs two or more texts, none of them empty.")
+        raise RegardError("At least two non-empty choices are required.")
     return ChoiceSample(context.strip(), question.strip(), tuple(choice.strip() for choice in listed))

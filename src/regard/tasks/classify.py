@@ -94,7 +94,8 @@ class Classify(SequenceHeadTask):
     def parse_head_options(self, published_config: Mapping[str, Any], labels: Sequence[str]) -> str:
         return parse_problem_type(
             published_config, labels,
-            "Its body can be trained for them: regard.save(regard.load(FOLDER, task='embed'), BODY) keeps that alone.",
+            "To train a classifier on the same encoder, save the encoder without the head: "
+            "regard.save(regard.load(FOLDER, task='embed'), NEW_FOLDER).",
         )  # fmt: skip
 
     def export_head_options(self, head_options: str) -> dict[str, Any]:
@@ -115,9 +116,9 @@ class Classify(SequenceHeadTask):
         """One way for a text or an ordered pair, both orders of a symmetric one."""
         if len(labels) < 2:
             raise DataError(
-                f"there is one class only ('{labels[0]}'): nothing can be told apart."
+                f"Only one class found ('{labels[0]}'). Classification needs at least two."
                 if labels
-                else "there are no classes."
+                else "No classes found. Classification needs at least two."
             )
         return self._encode(
             samples, processor, config, max_length, data is not None and data.pair_order == "symmetric", labels
@@ -249,11 +250,11 @@ def _parse_input(item: Any, pairing: str) -> LabeledText:
     else:
         parts = list(item)
     if len(parts) > 2 or not all(isinstance(part, str) for part in parts):
-        raise RegardError(f"a text or a pair (a, b) of texts is wanted, not {item!r:.60}.")
+        raise RegardError(f"Expected a text or a pair (a, b) of texts, got {item!r:.60}.")
     if pairing and len(parts) < 2:
         raise RegardError(
-            "this model looks at two texts together. On a command line, in a line of a file and in a pipe a tab stands between "
-            "them (bash: $'one text\\tthe other'); a table has columns text and pair; in Python they are (a, b)."
+            "This model classifies text pairs. Separate the two texts with a tab on the command line, in a file or in a pipe "
+            "(bash: $'one text\\tthe other'), use the table columns 'text' and 'pair', or pass (a, b) in Python."
         )
     return LabeledText(parts[0].strip(), parts[1].strip() if len(parts) > 1 else "", "")
 

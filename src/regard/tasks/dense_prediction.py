@@ -71,7 +71,8 @@ class DensePredictionTask(ImageTask):
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
         if data.mixup:
             raise SettingError(
-                f"data.mixup mixes two pictures and their classes, and {self.name} has a map beside each: leave it out."
+                f"data.mixup is not supported by task '{self.name}', because the target maps cannot be mixed. "
+                "Remove data.mixup."
             )
 
     def adapt_processor(self, processor: Any, config: Any, data: DataSettings) -> ImageProcessor:
@@ -127,9 +128,9 @@ class DensePredictionTask(ImageTask):
             raise broken
         first = decode_source(sources[0])
         raise DataError(
-            f"{self.all_unknown_message}, here and in all {len(encoded):,} {part} maps: there is nothing to train on.",
+            f"{self.all_unknown_message}, in this map and in all {len(encoded):,} {part} maps; no target is left.",
             first if isinstance(first, str) else None,
-            advice=f"See what they hold with 'regard check {self.name}'.",
+            advice=f"Inspect the maps with 'regard check {self.name}'.",
         )
 
     def build_batch(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
@@ -201,7 +202,7 @@ class DensePredictionTask(ImageTask):
                 high, wide = right[-1].shape
                 if (high, wide) != size and not abs(high * size[1] / (wide * size[0]) - 1) < self.aspect_tolerance:
                     raise DataError(
-                        f"is {high} x {wide}, and its picture {size[0]} x {size[1]}.",
+                        f"the target map is {high} x {wide}, but the image is {size[0]} x {size[1]}.",
                         getattr(encoded.samples[number], self.target_attr) if encoded.samples else None,
                     )
                 yield picture, (high, wide)
@@ -214,6 +215,6 @@ def _check_memory(size: Size) -> None:
     """A file that is decoded at an eighth of its size has a map of 64 times as many numbers."""
     if BYTES_PER_PIXEL * size[0] * size[1] > free_memory():
         raise DataError(
-            f"a map of {size[0]:,} x {size[1]:,} pixels does not fit into the memory that is free.",
-            advice="Make the picture smaller.",
+            f"Not enough free memory for a map of {size[0]:,} x {size[1]:,} pixels.",
+            advice="Use a smaller image.",
         )

@@ -50,7 +50,7 @@ class Depth(DensePredictionTask):
     default_model = "dpt-small"
     target_attr, map_dtype, unknown_value = "depth", np.float32, 0.0
     aspect_tolerance = 0.02
-    all_unknown_message = "every depth is 0, which means that it is not known"
+    all_unknown_message = "every depth is 0 (unknown)"
     settings_used = (*DensePredictionTask.settings_used, "data.metric_depth", "data.depth_scale")
 
     def iter_samples(
@@ -65,8 +65,8 @@ class Depth(DensePredictionTask):
         if METERS_LABEL not in labels:
             return ""
         return (
-            "the published layout tells how near pixels are, and this model metres. One that is trained with "
-            "--set data.metric_depth=false can be written."
+            "Hugging Face format stores relative depth only; this model predicts meters. To export a depth model, train "
+            "with --set data.metric_depth=false."
         )
 
     def adapt_config(self, config: Any) -> Any:

@@ -75,7 +75,7 @@ class Embed(Task):
     fields = ("first", "second")
     default_model = "bert-mini"
     usage = '"a text"'
-    generates, truncates, truncation_side = False, True, "at their end"
+    generates, truncates, truncation_side = False, True, "at the end"
     settings_used = (*TEXT_SETTINGS, *ENCODING_SETTINGS)
 
     def __init__(self, pooling: Pooling | None = None) -> None:
@@ -167,7 +167,7 @@ class Embed(Task):
         assert batch.labels is not None and batch.decoder_inputs is not None
         if terms.smoothing or terms.auxiliary:
             raise SettingError(
-                "train.label_smoothing and train.lm_loss_weight mean nothing to embed: it has no classes. Set them to 0."
+                "Task 'embed' does not use train.label_smoothing or train.lm_loss_weight. Set both to 0."
             )
         first = self._run_body(model, batch.inputs, batch.mask, batch.offsets)
         second = self._run_body(model, batch.decoder_inputs, batch.decoder_mask, batch.decoder_offsets)
@@ -225,7 +225,7 @@ class Embed(Task):
     ) -> TextIndex:
         """Texts that are to be searched, with their vectors."""
         if isinstance(texts, str) or not texts:
-            raise RegardError("there is nothing to search: a list of texts is wanted.")
+            raise RegardError("Search requires a non-empty list of texts.")
         distinct = list(dict.fromkeys(texts))
         made = self.embed_texts(model, distinct, on_progress).vectors
         place = {text: number for number, text in enumerate(distinct)}
@@ -247,7 +247,7 @@ class Embed(Task):
     ) -> Embeddings:
         for item in texts:
             if not isinstance(item, str):
-                raise RegardError(f"a text is wanted, not {item!r:.60}.")
+                raise RegardError(f"Expected a text, got {item!r:.60}.")
         rows, cut = self._encode_texts(texts, model.require_tokenizer(), model.config, model.config.max_length)
         return Embeddings(self._embed_rows(model, rows, on_progress), cut)
 
@@ -268,7 +268,9 @@ class Embed(Task):
         return table
 
     def rank(self, model: ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
-        raise RegardError("embed tells how near texts are, not which follows: name a file with --search to search it.")
+        raise RegardError(
+            "Task 'embed' cannot rank choices. To find the most similar texts in a file, pass --search FILE."
+        )
 
     # -- how good it is
 
@@ -339,8 +341,8 @@ def _with_global_token(batch: Batch, config: Any) -> Batch:
 def _query_text(item: Any) -> Any:
     if not isinstance(item, Mapping):
         return item
-    if not {"query", "corpus"} <= item.keys() <= {"query", "corpus", "top_k"}:
-        raise RegardError('a text is wanted, or {"query": "…", "corpus": ["…", "…"]}, perhaps with "top_k": 5.')
+    if not {"query", "among"} <= item.keys() <= {"query", "among", "best"}:
+        raise RegardError('Expected a text or {"query": "…", "among": ["…", "…"]} with an optional "best": 5.')
     return item["query"]
 
 

@@ -49,8 +49,8 @@ class ClassificationMixin(FileSampleTask):
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         if len(labels) < 2:
-            only = f"there is one class only ('{labels[0]}')" if labels else "there are no classes"
-            raise DataError(f"{only}: nothing can be told apart.")
+            found = f"Only one class found ('{labels[0]}')" if labels else "No classes found"
+            raise DataError(f"{found}. Classification needs at least two.")
         right = label_ids(samples, [sample.label for sample in samples], labels)
         sides = {
             self.fields[0]: [self.source_row(sample) for sample in samples],

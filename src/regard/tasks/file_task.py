@@ -76,10 +76,10 @@ class FileSampleTask(Task):
                 self.build_batch(encoded, rows[place : place + 1], config)
                 fine.append(place)
             except DataError as error:
-                warn_once(f"  left out: {error}")
+                warn_once(f"  warning: skipped: {error}")
                 wrong = error
         if 2 * len(fine) < len(rows):
-            advice = f"'regard check {self.name}' lists them all."
+            advice = f"List all unreadable {self.unit} with 'regard check {self.name}'."
             raise DataError(
                 f"{len(rows) - len(fine)} of {len(rows)} {self.unit} cannot be read: {wrong}", advice=advice
             )
@@ -88,13 +88,16 @@ class FileSampleTask(Task):
 
     def require_head(self, model: ModelProtocol) -> Any:
         if model.head is None:
-            raise RegardError(f"this model has no head to {self.name} yet: train it for classes of your own.")
+            raise RegardError(
+                f"{model.spec.source or 'This model'} has no head for task '{self.name}'. Fine-tune the model first: "
+                f"regard train {self.name} --data FILES --model {model.spec.source or 'FOLDER'} --out RUN"
+            )
         return model.head
 
     def validate_data(self, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]) -> None:
         """Validation samples are all read once before the first step, so that none stops it later; most are kept."""
         if len(valid) >= LARGE_VALIDATION:
-            log(f"  looking through {len(valid):,} validation {self.unit}")
+            log(f"  Reading {len(valid):,} validation {self.unit} …")
         for _ in self.eval_batches(valid, config, EVAL_BATCH_SIZE):
             pass
 

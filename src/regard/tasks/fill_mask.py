@@ -37,7 +37,7 @@ def mask_token(text: TextTokenizer) -> str:
     """How a gap is written."""
     mask = text.special_id("mask")
     if mask is None:
-        raise RegardError("the tokenizer has no token that stands for a gap: the model cannot be asked for words.")
+        raise RegardError("The tokenizer has no mask token, so the model cannot predict masked words.")
     return text.id_to_token(mask)
 
 
@@ -48,12 +48,13 @@ def fill_masks(model: ModelProtocol, inputs: Sequence[str]) -> list[Prediction]:
     asked = [item.replace(MASK, gap) for item in inputs]
     for item in asked:
         if gap not in item:
-            raise RegardError(f"there is no gap in {item!r:.80}. Write {gap} for each word that is to be found.")
+            raise RegardError(f"No {gap} in {item!r:.80}. Write {gap} in place of each word to predict.")
     marks = SpecialTokens.from_tokenizer(text, config)
     rows = [[*marks.start, *ids, *marks.extract] for ids in text.encode_masked(asked)]
     if (most := max(map(len, rows), default=0)) > config.max_length:
         raise RegardError(
-            f"a text has {most:,} tokens, and the model reads {config.max_length:,}. Give less around the gap."
+            f"Input has {most:,} tokens, but the model supports at most {config.max_length:,}. Shorten the text around "
+            f"{gap}."
         )
     answers: list[Prediction] = [Prediction("")] * len(rows)
     lengths = np.array([len(row) for row in rows], dtype=np.int64)

@@ -85,7 +85,9 @@ class ImageGeneration(ImageTask):
         usual = DataSettings()
         for name in ("crop_scale", "shift", "flip", "color_jitter", "random_erasing", "mixup"):
             if getattr(data, name) != getattr(usual, name):
-                raise SettingError(f"data.{name} means nothing to draw: pictures are learnt as they are. Leave it out.")
+                raise SettingError(
+                    f"data.{name} is not used by task 'draw': images are not augmented. Remove data.{name}."
+                )
 
     # -- pictures as rows of colours
 
@@ -176,10 +178,10 @@ class ImageGeneration(ImageTask):
         pictures = [palette.decode([*given, *option.tokens]) for option in options]
         said = max(config.max_length - len(given), 1)
         bits = [-option.score / math.log(2) / said for option in options]
-        value = f"a picture of {size} x {size} pixels"
+        value = f"image of {size} x {size} pixels"
         if begun.image is not None:
-            value = f"the lower {size - begun.rows} of {size} rows of a picture"
-        extra = {"images": pictures, "given": begun.image, "rows": begun.rows, "bits_per_pixel": bits}
+            value = f"lower {size - begun.rows} of {size} rows of an image"
+        extra = {"pictures": pictures, "given": begun.image, "rows": begun.rows, "bits_per_pixel": bits}
         return Prediction(value, tuple(option.score for option in options), (), extra)
 
     def fast_decode(self, decode: DecodeSettings) -> DecodeSettings:
@@ -211,7 +213,7 @@ class ImageGeneration(ImageTask):
         return {"bits_per_pixel": round(sums.mean / math.log(2), 4)}, answers
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
-        return f"bits a pixel {scores['bits_per_pixel']:6.3f}"
+        return f"bits/pixel {scores['bits_per_pixel']:6.3f}"
 
     def save_figures(
         self, folder: Path, samples: Sequence[ImageSample], predictions: Sequence[Prediction]
@@ -222,7 +224,7 @@ class ImageGeneration(ImageTask):
             made.append(draw_completions(halves, folder / "completions.png").name)
         whole = [answer.extra["unconditional"] for answer in predictions if "unconditional" in answer.extra]
         if whole:
-            title = "Drawn from nothing"
+            title = "Unconditional samples"
             made.append(draw_contact_sheet(image_rows([*map(LabeledImage, whole)]), folder / "drawn.png", title).name)
         return made
 
@@ -240,7 +242,7 @@ class ImageGeneration(ImageTask):
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
         bits = ", ".join(f"{value:.3f}" for value in prediction.extra["bits_per_pixel"])
-        return f"{source or 'from nothing'}\t{prediction.value}, {bits} bits a pixel"
+        return f"{source or 'unconditional'}\t{prediction.value}, {bits} bits/pixel"
 
     def example_row(self, sample: ImageSample, prediction: Prediction) -> dict[str, str]:
         bits = prediction.extra["bits_per_pixel"][0]
@@ -248,7 +250,9 @@ class ImageGeneration(ImageTask):
         return {"image": where, "prediction": str(prediction.value), "bits_per_pixel": f"{bits:.3f}"}
 
 
-def draw_completions(predictions: Sequence[Prediction], path: Path, title: str = "The lower part is drawn") -> Path:
+def draw_completions(
+    predictions: Sequence[Prediction], path: Path, title: str = "Completions (lower part generated)"
+) -> Path:
     """A row for each answer: what was given, what was drawn, and the picture as it was."""
     most = max(len(answer.extra["images"]) for answer in predictions)
     lines = []
@@ -256,7 +260,7 @@ def draw_completions(predictions: Sequence[Prediction], path: Path, title: str =
         truth, rows, drawn = answer.extra["given"], answer.extra["rows"], answer.extra["images"]
         blank = [np.full_like(truth, 255)] * (most - len(drawn))
         lines.append(SheetRow([LabeledImage(picture) for picture in (blank_below(truth, rows), *drawn, *blank, truth)]))
-    heads = ["given", *(["prediction"] if most == 1 else [f"drawn {i + 1}" for i in range(most)]), "as it was"]
+    heads = ["prompt", *(["generated"] if most == 1 else [f"generated {i + 1}" for i in range(most)]), "original"]
     return draw_contact_sheet(lines, path, title, column_titles=heads)
 
 
@@ -270,8 +274,8 @@ def require_palette(model: Any) -> Palette:
     """What a model's pictures are painted with."""
     if not isinstance(model.processor, Palette):
         raise RegardError(
-            f"{model.spec.source or 'this model'} has no palette, so its colours are only numbers; logits(ids) and "
-            f"states(ids) work without one. Put a {FILE} with clusters into its folder to ask it."
+            f"{model.spec.source or 'This model'} has no color palette, so images cannot be converted to color ids. Add a "
+            f"{FILE} with the key 'clusters' to the model folder, or pass color ids to logits() or states()."
         )
     check_image_processor(model.processor, model.config)
     return model.processor
@@ -283,11 +287,13 @@ def _parse_prompt(item: Any, palette: Palette) -> ImagePrompt:
     size = palette.side
     rows = size // 2
     if isinstance(item, Mapping):
-        if strange := set(item) - {"image", "rows"}:
-            raise RegardError(f"'{strange.pop()}' is not known of a picture: there is picture, rows.")
-        rows, item = item.get("rows", rows), item.get("image")
+        if strange := set(item) - {"picture", "rows"}:
+            raise RegardError(f"Unknown key '{strange.pop()}' in an image prompt. Available: picture, rows.")
+        rows, item = item.get("rows", rows), item.get("picture")
         if item is None or not isinstance(rows, int) or not 0 <= rows <= size:
-            raise RegardError(f"of a picture 0 to {size} rows are given: {{'image': …, 'rows': {size // 2}}}.")
+            raise RegardError(
+                f"An image prompt requires a picture and 0 to {size} rows, e.g. {{'picture': …, 'rows': {size // 2}}}."
+            )
     return ImagePrompt(palette.prepare(load_image(item)), rows)
 
 
@@ -301,4 +307,7 @@ def _check_decode(decode: DecodeSettings) -> None:
     usual = DecodeSettings()
     for name in ("repetition_penalty", "max_new_tokens", "stop_strings"):
         if getattr(decode, name) != getattr(usual, name):
-            raise SettingError(f"decode.{name} means nothing to draw: a picture has all its pixels. Leave it out.")
+            raise SettingError(
+                f"decode.{name} is not used by task 'draw': every image has the same number of pixels. "
+                f"Remove decode.{name}."
+            )

@@ -130,8 +130,8 @@ class ImageTask(FileSampleTask):
 
     def describe_processor(self, processor: ImageProcessor | Palette) -> str:
         height, width = processor.size
-        colours = f", {len(processor):,} colours in the palette" if isinstance(processor, Palette) else ""
-        return f"looked at in {height} x {width} pixels{colours}"
+        palette = f", palette of {len(processor):,} colors" if isinstance(processor, Palette) else ""
+        return f"image size {height} x {width} pixels{palette}"
 
     def batch_budget(self, train: Any) -> int:
         return train.batch_size if train.batch_size > 0 else 128
@@ -244,9 +244,9 @@ def load_image_and_size(item: Any) -> tuple[np.ndarray, Size]:
     picture, facts = inspect_image(item if isinstance(item, bytes) else os.fspath(item), full=False)
     if facts.downscaled:
         warn_once(
-            f"{'a picture' if isinstance(item, bytes) else os.fspath(item)}: has {facts.height:,} x {facts.width:,} pixels, "
-            f"and more than {MAX_PIXELS // 10**6} million are not decoded: it is looked at in {picture.shape[0]:,} x "
-            f"{picture.shape[1]:,}"
+            f"warning: {'image' if isinstance(item, bytes) else os.fspath(item)}: {facts.height:,} x {facts.width:,} pixels "
+            f"exceed the limit of {MAX_PIXELS // 10**6} million pixels; decoded at {picture.shape[0]:,} x "
+            f"{picture.shape[1]:,}."
         )
     return picture, (facts.height, facts.width)
 
@@ -255,7 +255,7 @@ def _in_memory_image(item: Any) -> np.ndarray | None:
     """What is in memory already."""
     if isinstance(item, np.ndarray):
         if item.dtype != np.uint8 or item.ndim != 3 or item.shape[2] != 3:
-            raise RegardError(f"an array of bytes (H, W, 3) is wanted, not {item.dtype} {item.shape}.")
+            raise RegardError(f"Expected a uint8 array of shape (H, W, 3), got {item.dtype} {item.shape}.")
         return item
     return image_to_array(item) if hasattr(item, "convert") else None
 
@@ -268,11 +268,9 @@ def read_sample_image(sample: ImageSample, min_size: int) -> np.ndarray:
 def check_image_processor(processor: Any, config: Any) -> None:
     """Refuse pictures that are made ready for a model of another kind."""
     if isinstance(processor, Palette) != hasattr(config, "num_colors"):
-        kinds = ("colours of a palette", "pixels")
-        reads, made = kinds if hasattr(config, "num_colors") else kinds[::-1]
-        raise RegardError(
-            f"the model reads {reads}, and by its {FILE} pictures become {made}: they do not belong together."
-        )
+        kinds = ("palette colors", "pixels")
+        expected, found = kinds if hasattr(config, "num_colors") else kinds[::-1]
+        raise RegardError(f"{FILE} does not match the model: the model expects {expected}, the file produces {found}.")
     if isinstance(processor, Palette) and (len(processor), processor.side) != (config.num_colors, config.image_size):
         raise RegardError(
             f"Palette ({len(processor)} colors, {processor.side} px) does not match the model ({config.num_colors} colors, "

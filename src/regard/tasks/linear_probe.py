@@ -101,7 +101,7 @@ def extract_features(body: Any, batches: Iterable[Batch], layers: Sequence[Probe
     finally:
         body.train(training)
     if not labels:
-        raise DataError("there are no labelled pictures to look at.")
+        raise DataError("No labeled images found.")
     joined = []
     for parts in found:  # one layer at a time, so that no more than one is there twice
         joined.append(torch.cat(parts))
@@ -126,7 +126,7 @@ def probe(
     """A classifier for each layer. The test part is looked at once a layer, by the one that was chosen. `told` hears how many
     layers of all are done."""
     if bool((train.labels == train.labels[0]).all()):
-        raise DataError("there is one class only: nothing can be told apart.")
+        raise DataError("Only one class found. A linear probe needs at least two.")
     # one that nothing is learnt of may be asked for
     count = max(int(part.labels.max()) for part in (train, valid, test) if part is not None) + 1
     found: list[ProbeResult] = []

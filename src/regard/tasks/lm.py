@@ -122,7 +122,7 @@ class LanguageModeling(Task):
             )
         if data.stride > config.max_length:
             raise SettingError(
-                f"data.stride={data.stride} would leave tokens out: the context has {config.max_length}."
+                f"data.stride={data.stride} must not exceed the context length (model.max_length={config.max_length})."
             )
 
     def adapt_tokenizer(self, text: TextTokenizer) -> TextTokenizer:
@@ -132,7 +132,9 @@ class LanguageModeling(Task):
     def fit_config(self, config: Any, processor: TextTokenizer) -> Any:
         end = processor.token_to_id(END_OF_TEXT)
         if end is None:
-            raise DataError(f"the tokenizer has no {END_OF_TEXT}, which begins and ends documents.")
+            raise DataError(
+                f"The tokenizer has no token {END_OF_TEXT}, which is required at the start and end of each document."
+            )
         return replace(config, vocab_size=processor.size, eos_id=end)
 
     def encode(
@@ -187,7 +189,9 @@ class LanguageModeling(Task):
     ) -> Iterator[Batch]:
         stride = config.max_length if data is None else data.stride or config.max_length
         if stride > config.max_length:
-            raise SettingError(f"data.stride={stride} would leave tokens out: the context has {config.max_length}.")
+            raise SettingError(
+                f"data.stride={stride} must not exceed the context length (model.max_length={config.max_length})."
+            )
         windows = sliding_windows(document_spans(encoded), config.max_length, stride)
         for part in chunked(windows, max(tokens // config.max_length, 1)):
             yield self.collate(encoded, np.array([(*window, 0) for window in part]), config)
@@ -259,12 +263,15 @@ class LanguageModeling(Task):
         """The likeliest of some continuations, as GPT-2 was asked without being trained for it: by the probability of all
         tokens of each after the prompt. `scores` are the probabilities among the choices."""
         if len(choices) < 2 or not all(choices):
-            raise SettingError("a choice needs two or more texts, none of them empty.")
+            raise SettingError("At least two non-empty choices are required.")
         text, config = model.require_tokenizer(), model.config
         given = text.encode([prompt])[0] or [config.eos_id]
         rows = [[*given, *row] for row in text.encode(list(choices))]
         if (most := max(map(len, rows))) > config.max_length:
-            raise RegardError(f"the prompt with a choice has {most} tokens, and the model reads {config.max_length}.")
+            raise RegardError(
+                f"The prompt with a choice has {most} tokens, but the model supports at most {config.max_length}. "
+                "Shorten the prompt."
+            )
         x = pad(rows, config.eos_id)[0].to(model.device)
         with torch.inference_mode():
             logits = model.body.to_logits(model.body(Batch(x)).sequence)
@@ -308,8 +315,8 @@ class LanguageModeling(Task):
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
         return (
-            f"perplexity {scores['perplexity']:8.2f}  of a word {scores['word_perplexity']:9,.1f}  "
-            f"bits a byte {scores['bits_per_byte']:6.3f}"
+            f"perplexity {scores['perplexity']:8.2f}  word perplexity {scores['word_perplexity']:9,.1f}  "
+            f"bits/byte {scores['bits_per_byte']:6.3f}"
         )
 
     def format_prediction(self, source: str, prediction: Prediction) -> str:

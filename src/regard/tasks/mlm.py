@@ -49,7 +49,7 @@ BATCH_TOKENS = 16_384
 SHOWN, BEGINNING = 3, 120
 """Samples whose words are asked for while training, and how many of their characters are given."""
 
-NSP_NOT_MEASURED = "not measured, as the validation data is of one document"
+NSP_NOT_MEASURED = "not measured, because the validation data is a single document"
 """Said of pairs where no text of another document can stand in the place of the successor."""
 
 MIN_LENGTH = 8
@@ -117,12 +117,11 @@ class MaskedLM(Task):
         name, longest = min((data.max_length, "data.max_length"), (config.max_length, "model.max_length"))[::-1]
         if longest > tokens:
             raise SettingError(
-                f"train.batch_tokens={tokens} has no room for one row of {name}={longest}. Raise it, or lower that."
+                f"train.batch_tokens={tokens} is smaller than the maximum row length ({name}={longest}). "
+                f"Raise train.batch_tokens or lower {name}."
             )
         if longest < MIN_LENGTH:
-            raise SettingError(
-                f"{name}={longest} is too short a row to hide words in: at least {MIN_LENGTH} are needed."
-            )
+            raise SettingError(f"{name} must be at least {MIN_LENGTH} for masked language modeling, got {longest}.")
 
     def adapt_config(self, config: Any) -> Any:
         """Only the question whether a text follows reads a summary."""
@@ -266,11 +265,11 @@ class MaskedLM(Task):
         return [float(value) for value in found] + [0.0] * (5 - len(found))
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
-        words = f"of hidden words perplexity {scores['perplexity']:8.2f}, {scores['accuracy']:5.2f} % found"
-        follows = scores.get("nsp_accuracy")
+        words = f"MLM perplexity {scores['perplexity']:8.2f}, accuracy {scores['accuracy']:5.2f} %"
+        follows = scores.get("follows_accuracy")
         if isinstance(follows, str):
-            return f"{words}  pairs told apart: {follows}"
-        return words if follows is None else f"{words}  {follows:5.2f} % of pairs told apart (50 by chance)"
+            return f"{words}  NSP accuracy: {follows}"
+        return words if follows is None else f"{words}  NSP accuracy {follows:5.2f} % (chance: 50 %)"
 
     def format_prediction(self, source: str, prediction: Prediction) -> str:
         """The text as it was filled, and a row of words for each gap."""

@@ -38,8 +38,10 @@ def parse_problem_type(published: Mapping[str, Any], labels: Sequence[str], advi
     """What a published config says of its head; one that tells a number and no class is refused."""
     problem = published.get("problem_type")
     if problem == "regression" or len(labels) == 1:
-        why = "problem_type is regression" if problem == "regression" else "its head has one output"
-        raise WeightsError(f"config.json: {why}: it tells a number, and classify tells classes. {advice}".rstrip())
+        why = "problem_type=regression" if problem == "regression" else "a head with one output"
+        raise WeightsError(
+            f"config.json: {why} is not supported by task 'classify', which predicts classes, not numbers. {advice}".rstrip()
+        )
     return MULTILABEL if problem == PUBLISHED_PROBLEM_TYPE else ""
 
 
@@ -69,8 +71,8 @@ def match_label_format(model: ModelProtocol, labels: Tensor) -> Tensor:
         return labels
     if labels.ndim == 2:
         raise DataError(
-            "samples have several labels here, and this model tells one class of each.",
-            advice="Evaluate it on a column label with one class a row, or train one on these.",
+            "The samples have several labels each, but this model predicts a single class.",
+            advice="Evaluate on data with one label per row, or train a multi-label model on this data.",
         )
     classes = F.one_hot(labels.clamp(min=0), len(model.spec.labels))
     return torch.where((labels == IGNORE)[:, None], IGNORE, classes)

@@ -36,7 +36,7 @@ class TextIndex:
     def search(self, queries: np.ndarray, top_k: int) -> list[list[SearchHit]]:
         """Of each vector (Q, D) the nearest texts, the nearest first."""
         if top_k < 1:
-            raise RegardError(f"the nearest {top_k} texts cannot be found: ask for 1 or more.")
+            raise RegardError(f"The number of texts to return (top_k) must be at least 1, got {top_k}.")
         most = min(top_k, int((~self.is_duplicate).sum()))
         found: list[list[SearchHit]] = []
         for cosines in self.iter_cosines(queries):

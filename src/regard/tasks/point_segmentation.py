@@ -55,7 +55,7 @@ MAX_FIGURE_SAMPLES = 3
 
 class PointSegmentation(PointCloudTask):
     name = "segment"
-    description = "Point-cloud segmentation: clouds with labels per point."
+    description = "Point-cloud segmentation: point clouds with labels per point."
     columns = ("cloud",)
     metric = "miou"
     has_labels = True
@@ -106,7 +106,7 @@ class PointSegmentation(PointCloudTask):
         labels: Sequence[str] = (),
     ) -> Encoded:
         if len(labels) < 2:
-            raise DataError("there are fewer than two classes in the clouds: nothing can be told apart.")
+            raise DataError("Fewer than two classes found in the point clouds. Segmentation needs at least two.")
         rows = [self.source_row(sample) for sample in samples]
         return Encoded(
             list(samples), {"cloud": rows}, [], self.batch_context(processor, config, max_length, data, labels)
@@ -129,9 +129,9 @@ class PointSegmentation(PointCloudTask):
         if broken is not None:
             raise broken
         raise DataError(
-            f"no point has a class, here and in all of the {len(encoded):,} {part} clouds: nothing can be learnt from them.",
+            f"no point has a label, in this file and in all {len(encoded):,} {part} point clouds.",
             decode_cloud_source(encoded.fields["cloud"][0]).source or None,
-            advice=f"See what they hold with 'regard check {self.name}'.",
+            advice=f"Inspect the point clouds with 'regard check {self.name}'.",
         )
 
     # -- batches
@@ -254,7 +254,7 @@ class PointSegmentation(PointCloudTask):
             overlap.add(said, prediction.extra["reference"])
             facts = {
                 "point accuracy": f"{100 * overlap.accuracy():.1f} %",
-                "mean overlap": f"{100 * overlap.mean_iou():.1f} %",
+                "mIoU": f"{100 * overlap.mean_iou():.1f} %",
             }
         each = list(overlap.iou_by_name(labels).values()) if facts else []
         page = write_cloud_page(
@@ -274,7 +274,7 @@ class PointSegmentation(PointCloudTask):
         return {"cloud": sample_location(sample), "prediction": format_top_fractions(prediction)}
 
 
-PAGE_NOTE = "What each point of the cloud was taken for. Point at one to see how sure that is."
+PAGE_NOTE = "Predicted class of each point. Hover over a point for its confidence."
 
 
 def _figure_data(found: Mapping[str, Any], name: str) -> Any:
@@ -311,8 +311,8 @@ def _folder_classes(folder: str) -> ClassMap | None:
 def _require_labels(cloud: PointCloud, source: str) -> np.ndarray:
     if cloud.labels is None:
         raise DataError(
-            "its points have no classes.", source or None,
-            advice="A PLY has them in a property 'label', a table of points in a column: --columns label=NAME.",
+            "the points have no labels.", source or None,
+            advice="In a PLY file, labels are the property 'label'; for a table of points, pass --columns label=NAME.",
         )  # fmt: skip
     return cloud.labels
 
@@ -328,8 +328,9 @@ def point_label_ids(cloud: PointCloud, source: str, labels: Sequence[str]) -> np
     if (right == UNKNOWN_CLASS).any():
         name = known.names[int(places[(right == UNKNOWN_CLASS).argmax()])]
         raise DataError(
-            f"has points of the class '{name}', which the model does not know.", source or None,
-            advice=f"It knows: {', '.join(labels)}. Name classes as in the training data, or call void what is not asked.",
+            f"class '{name}' is unknown to this model.", source or None,
+            advice=f"Known classes: {', '.join(labels)}. Rename the class as in the training data, or rename it to 'void' "
+            "to ignore its points.",
         )  # fmt: skip
     return right
 

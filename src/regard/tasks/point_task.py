@@ -83,7 +83,7 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
     usage = "cloud.ply"
     default_model = "point-tiny"
     suffixes = CLOUD_SUFFIXES
-    fit_message = "looking at what is known of the points"
+    fit_message = "Detecting the features of the points (colors, normals) …"
     processor_files: ClassVar[tuple[str, ...]] = (FILE,)
     settings_used: ClassVar[tuple[str, ...]] = (
         "train.batch_size",
@@ -168,9 +168,9 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
         return replace(config, feature_dim=processor.width - 3)
 
     def describe_processor(self, processor: PointProcessor) -> str:
-        many = f"up to {processor.count:,} points" if processor.count else "all points"
-        beside = f" with {' and '.join(processor.features)}" if processor.features else ""
-        return f"{many} of each are read{beside}"
+        count = f"up to {processor.count:,} points" if processor.count else "all points"
+        features = f" with {' and '.join(processor.features)}" if processor.features else ""
+        return f"{count} per point cloud{features}"
 
     def batch_budget(self, train: Any) -> int:
         return train.batch_size if train.batch_size > 0 else 16
@@ -212,7 +212,7 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
             if room > how.cache.max_bytes:
                 return False
         if len(encoded) >= LARGE_VALIDATION:
-            warn_once(f"  reading {len(encoded):,} clouds")
+            warn_once(f"  Reading {len(encoded):,} point clouds …")
         whole = points.count > 0 and not points.voxel and not points.block and not how.augment.point_dropout
         for number in range(len(encoded)):
             try:
@@ -230,11 +230,14 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
             clouds = [self.load_cloud(valid, number) for number in range(min(MAX_INSPECTED, len(valid)))]
             left = int(np.median([len(points.without_limit().prepare(cloud)[0]) for cloud in clouds]))
             wide = float(np.median([np.ptp(cloud.coordinates, axis=0).max() for cloud in clouds]))
-            few = ": too few to see a shape. Is the unit another one?" if left < MIN_POINTS else ""
             points_left = "1 point" if left == 1 else f"{left:,} points"
-            log(
-                f"  clouds are {wide:.3g} wide, and data.voxel_size and data.block_size leave {points_left} of one{few}"
-            )
+            result = f"after voxel subsampling and blocking, a typical point cloud ({wide:.3g} units wide) has"
+            if left < MIN_POINTS:
+                log(
+                    f"  warning: {result} only {points_left}. Are data.voxel_size and data.block_size in the right unit?"
+                )
+            else:
+                log(f"  note: {result} {points_left}.")
 
     def eval_batches(
         self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
@@ -288,11 +291,10 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
             if isinstance(source, str) and parse_cloud_recipe(source) is None:
                 existing_file(source)  # else the nearest name is told
             cloud = read_cloud(source, num_points=mesh_sample_count(points))
-        where = os.fspath(item) if isinstance(item, str | os.PathLike) else "a cloud"
+        where = os.fspath(item) if isinstance(item, str | os.PathLike) else "point cloud"
         if cloud.num_dropped:
-            warn_once(
-                f"{where}: {cloud.num_dropped:,} points are nowhere (NaN or infinite): the answer is without them"
-            )
+            points_dropped = "1 point" if cloud.num_dropped == 1 else f"{cloud.num_dropped:,} points"
+            warn_once(f"warning: {where}: ignored {points_dropped} with NaN or infinite coordinates.")
         warn_missing_features(cloud, points, where)
         return cloud
 
@@ -301,7 +303,9 @@ def warn_missing_features(cloud: PointCloud, points: PointProcessor, source: str
     """What a model reads and a cloud has not."""
     for name in points.features:
         if getattr(cloud, name) is None:
-            warn_once(f"{source}: has no {name}, which this model reads: it is given zeros for them")
+            warn_once(
+                f"warning: {source}: the point cloud has no {name}, which this model uses; zeros are used instead."
+            )
 
 
 def mesh_sample_count(points: PointProcessor) -> int:
@@ -357,21 +361,21 @@ def cloud_from_array(rows: np.ndarray, points: PointProcessor) -> PointCloud:
         wanted = (
             "(N, 3)" if points.width == 3 else f"(N, 3), or (N, {points.width}) with {' and '.join(points.features)}"
         )
-        raise RegardError(f"an array {wanted} is wanted, not {rows.dtype} {rows.shape}.")
+        raise RegardError(f"Expected an array of shape {wanted}, got {rows.dtype} {rows.shape}.")
     parts: dict[str, Any] = {}
     if rows.shape[1] > 3:
         parts = {name: rows[:, 3 + 3 * at : 6 + 3 * at] for at, name in enumerate(points.features)}
     try:
         return normalize_cloud(RawCloud(rows[:, :3], **parts))
     except CloudFormatError as error:
-        raise error.to_data_error("a cloud") from error
+        raise error.to_data_error("point cloud") from error
 
 
 def check_point_processor(processor: PointProcessor, config: Any) -> None:
     """Refuse clouds that are made ready for a model of another kind."""
     if processor.width - 3 != config.feature_dim:
         raise RegardError(
-            f"The model has {config.feature_dim} extra features per point, and {FILE} defines {processor.width - 3}. "
+            f"The model has {config.feature_dim} extra features per point, but {FILE} defines {processor.width - 3}. "
             "Remove model.feature_dim and data.point_features: the checkpoint defines both."
         )
 

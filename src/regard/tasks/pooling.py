@@ -92,20 +92,20 @@ def read_pooling(folder: Path) -> Pooling:
     kinds = [str(module.get("type", "")).rpartition(".")[2] if isinstance(module, dict) else "?" for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise WeightsError(
-            f"{folder / MODULES}: a vector is made by {', '.join(kinds)}; regard knows Transformer, Pooling and "
-            "perhaps Normalize. Take the file away for the mean of the states, at length 1."
+            f"{folder / MODULES}: the modules {', '.join(kinds)} are not supported. Supported: Transformer, Pooling and an "
+            "optional Normalize. Remove the file to use mean pooling with L2 normalization."
         )
     path = folder / str(modules[1].get("path") or POOLING) / "config.json"
     reads = _read_json(folder / READS, dict) if (folder / READS).exists() else {}
     said = _read_json(folder / SAID, dict) if (folder / SAID).exists() else {}
     if said.get("default_prompt_name"):
         raise WeightsError(
-            f"{folder / SAID}: puts the prompt '{said['default_prompt_name']}' before every text. regard does not: take "
-            "default_prompt_name away and write the prompt into the texts."
+            f"{folder / SAID}: default_prompt_name='{said['default_prompt_name']}' is not supported. Remove "
+            "default_prompt_name and add the prompt to the texts."
         )
     longest = reads.get("max_seq_length")
     if longest is not None and (not isinstance(longest, int) or longest < 3):
-        raise WeightsError(f"{folder / READS}: max_seq_length={longest!r} is no number of tokens.")
+        raise WeightsError(f"{folder / READS}: max_seq_length must be an integer of at least 3, got {longest!r}.")
     return Pooling(_read_mode(path), len(kinds) > 2, longest, bool(reads.get("do_lower_case")))
 
 
@@ -130,7 +130,7 @@ def _read_mode(path: Path) -> Mode:
     modes = [named] if isinstance(named, str) else list(named)
     if len(modes) != 1 or modes[0] not in get_args(Mode):
         raise WeightsError(
-            f"{path}: pools by {' and '.join(map(str, modes))}; regard knows {', '.join(get_args(Mode))}."
+            f"{path}: pooling by {' and '.join(map(str, modes))} is not supported. Supported: {', '.join(get_args(Mode))}."
         )
     return cast(Mode, modes[0])
 
@@ -141,5 +141,5 @@ def _read_json(path: Path, kind: type) -> Any:
     except (OSError, ValueError) as error:
         raise WeightsError(f"{path}: cannot be read ({error}).") from error
     if not isinstance(found, kind):
-        raise WeightsError(f"{path}: is not a JSON {'list' if kind is list else 'object'}.")
+        raise WeightsError(f"{path}: expected a JSON {'list' if kind is list else 'object'}.")
     return found

@@ -51,7 +51,7 @@ class ProcessorMixin:
         """The reader of a fresh model, where nothing of it is learnt from the data; None where something is."""
         return None
 
-    fit_message: ClassVar[str] = "learning colours from these pictures"
+    fit_message: ClassVar[str] = "Computing a color palette from the training images …"
     """what is said while that is done"""
 
     def fit_processor(self, samples: Iterable[Any], config: Any, data: DataSettings) -> Any:
@@ -76,7 +76,7 @@ class ProcessorMixin:
         return text
 
     def describe_processor(self, processor: Any) -> str:
-        return f"{processor.size:,} tokens in the vocabulary"
+        return f"vocabulary of {processor.size:,} tokens"
 
     def row_encoding(self, processor: Any) -> tuple[int, str]:
         """How many numbers the rows of encoded samples are made of, and what of the reader they depend on."""

@@ -202,7 +202,7 @@ class QuestionAnswering(TokenHeadTask):
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
         """The answer with its probability, and what else might be one."""
         others = [item for item in prediction.extra["answers"] if item["value"] != prediction.value]
-        lines = [f"{prediction.score[0]:7.4f}  {prediction.value or '(the context does not say)'}"]
+        lines = [f"{prediction.score[0]:7.4f}  {prediction.value or '(no answer in the context)'}"]
         return "\n".join([*lines, *(f"{item['probability']:7.4f}    {item['value']}" for item in others[:3])])
 
     def example_row(self, sample: QASample, prediction: Prediction) -> dict[str, str]:
@@ -296,7 +296,7 @@ def _parse_input(item: Any) -> QASample:
     if isinstance(item, QASample):
         return item
     wanted = (
-        'a question is {"question": "…", "context": "…"}, as such or as JSON, (question, context) or "one<tab>other"'
+        'Expected {"question": "…", "context": "…"} (a dict or JSON), (question, context), or "question<tab>context"'
     )
     if isinstance(item, str):
         question, tab, context = item.partition("\t")
@@ -312,5 +312,5 @@ def _parse_input(item: Any) -> QASample:
     if not isinstance(item, Sequence) or len(item) != 2 or not all(isinstance(part, str) for part in item):
         raise RegardError(f"{wanted}.")
     if not item[0].strip() or not item[1].strip():
-        raise RegardError("a question and its context must not be empty.")
+        raise RegardError("The question and the context must not be empty.")
     return QASample(item[0].strip(), item[1], (), (), False)

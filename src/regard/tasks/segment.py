@@ -92,13 +92,13 @@ class Segment(DensePredictionTask):
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
         if len(labels) < 2:
-            raise DataError("there are fewer than two classes in the masks: nothing can be told apart.")
+            raise DataError("Fewer than two classes found in the masks. Segmentation needs at least two.")
         for known, mask in {mask_classes(sample.mask): sample.mask for sample in samples if sample.mask}.items():
             # their pixels would count as void, and nobody would notice
             if known is not None and (strange := [name for name in known.names if name not in labels]):
                 raise DataError(
-                    f"by the file of classes beside it '{strange[0]}' is a class, which the model does not know.", mask,
-                    advice="Name classes as in the training data, or call void what is not to be learnt.",
+                    f"class '{strange[0]}' of the class file next to this mask is unknown to this model.", mask,
+                    advice="Rename the class as in the training data, or map it to 'void' in the class file to ignore it.",
                 )  # fmt: skip
         return super().encode(samples, processor, config, max_length, data, labels)
 

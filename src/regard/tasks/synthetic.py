@@ -18,7 +18,7 @@ class SyntheticTask(Task):
     def expand_entries(self, data: Sequence[str]) -> list[str]:
         made = [self.recipe(entry) for entry in data]
         if any(made) and not all(made):
-            raise DataError("names of what is made and files do not go together.", ", ".join(data))
+            raise DataError("names of synthetic datasets cannot be combined with files.", ", ".join(data))
         return [str(recipe) for recipe in made] if any(made) else super().expand_entries(data)
 
     def absolute_path(self, entry: str) -> str:

@@ -103,7 +103,8 @@ class Tag(TokenHeadTask):
     ) -> Encoded:
         """The first token of each word is asked for its tag; without `labels` those are what is asked for."""
         if data is not None and len(labels) < 2:
-            raise DataError("there is one tag only: nothing can be told apart." if labels else "there are no tags.")
+            found = "Only one tag found" if labels else "No tags found"
+            raise DataError(f"{found}. Token classification needs at least two.")
         marks, limit = SpecialTokens.from_tokenizer(processor, config), min(max_length, config.max_length)
         room, stride = marks.max_text_tokens(limit, 1), 0 if data is None else data.stride
         scheme = _detect_scheme(labels) if data is None or data.tag_scheme == "auto" else data.tag_scheme
@@ -290,5 +291,5 @@ def _format_tags(words: Sequence[str], tags: Sequence[str], spells: bool) -> str
 def _parse_input(item: Any) -> TaggedSentence:
     words = WORD_PATTERN.findall(item) if isinstance(item, str) else list(item)
     if not words or not all(isinstance(word, str) and word.strip() for word in words):
-        raise RegardError(f"a sentence is wanted, as a text or as a list of its words, not {item!r:.60}.")
+        raise RegardError(f"Expected a sentence as a text or a list of words, got {item!r:.60}.")
     return TaggedSentence(tuple(words), ())

@@ -256,7 +256,10 @@ class SequenceHeadTask(Task):
         total, count = self.sample_loss(self.sample_logits(model, found), found, batch.labels, terms.smoothing)
         if terms.auxiliary:
             if is_encoder(model.config):
-                raise SettingError("train.lm_loss_weight is for decoders: an encoder says no next word. Set it to 0.")
+                raise SettingError(
+                    "train.lm_loss_weight requires a decoder, because encoders do not predict the next token. "
+                    "Set train.lm_loss_weight=0."
+                )
             asked = batch.labels.view(len(batch.labels), -1)[:, 0] != IGNORE
             total = total + terms.auxiliary * auxiliary_lm_loss(model.body, found, asked).to(total.dtype)
         return add_act_cost(model, (total, count), found.body_output)
@@ -287,7 +290,7 @@ class SequenceHeadTask(Task):
         head: nn.Module | None = model.head
         if head is None:
             raise RegardError(
-                f"{model.spec.source or 'this model'} has not learnt to {self.name}: it knows no classes. Train it: "
+                f"{model.spec.source or 'This model'} has no head for task '{self.name}'. Fine-tune the model first: "
                 f"regard train {self.name} --data FILE --model {model.spec.source or 'FOLDER'} --out RUN"
             )
         return head
@@ -307,8 +310,8 @@ def special_token_ids(text: TextTokenizer) -> dict[str, int]:
     found = {name: text.special_id(role) for name, role in SPECIAL_ID_FIELDS.items()}
     if missing := [SPECIAL_ID_FIELDS[name] for name, number in found.items() if number is None]:
         raise DataError(
-            f"the tokenizer has no token for: {', '.join(missing)}. An encoder needs them.",
-            advice="Leave data.tokenizer out, or set data.tokenizer_type=wordpiece, so that one is made that has them.",
+            f"The tokenizer lacks special tokens that an encoder requires: {', '.join(missing)}.",
+            advice="Remove data.tokenizer, or set data.tokenizer_type=wordpiece, to train a tokenizer with these tokens.",
         )
     return {name: number for name, number in found.items() if number is not None}
 
@@ -351,11 +354,11 @@ def label_ids(samples: Sequence[Any], names: Sequence[str], labels: Sequence[str
             f"'{name}' ({len(found):,} time{'s'[: len(found) > 1]})" for name, found in list(strange.items())[:5]
         )
         more = f" and {len(strange) - 5} others" if len(strange) > 5 else ""
-        advice = f"It knows: {', '.join(list(labels)[:20])}{', …' if len(labels) > 20 else ''}. "
-        advice += "Add samples of it to what is trained on, or leave it out here."
+        advice = f"Known labels: {', '.join(list(labels)[:20])}{', …' if len(labels) > 20 else ''}. "
+        advice += "Add samples of the unknown label to the training data, or remove such samples from this data."
         inside = os.path.isdir(first.path)  # a folder of pictures, which has no lines
         raise DataError(
-            f"the model is not trained on the label {shown}{more}, which stands here first.",
+            f"first occurrence of a label unknown to this model: {shown}{more}.",
             first.source if inside else first.path,
             None if inside else first.line,
             advice,

@@ -82,7 +82,10 @@ class Translate(Task):
         }
         missing = [token for token in (PAD, START, END) if processor.token_to_id(token) is None]
         if missing:
-            raise DataError(f"the tokenizer has no {', '.join(missing)}: a translation needs them to begin and to end.")
+            raise DataError(
+                f"The tokenizer lacks special tokens that translation requires: {', '.join(missing)}. "
+                "Remove data.tokenizer to train a tokenizer with these tokens."
+            )
         return replace(config, vocab_size=processor.size, **ids)
 
     def encode(

@@ -144,8 +144,8 @@ class TokenHeadTask(Task):
     def require_head(self, model: ModelProtocol) -> Any:
         if model.head is None:
             raise RegardError(
-                f"{model.spec.source or 'this model'} has not learnt to {self.name}. Train it: regard train {self.name} "
-                f"--data FILE --model {model.spec.source or 'FOLDER'} --out RUN"
+                f"{model.spec.source or 'This model'} has no head for task '{self.name}'. Fine-tune the model first: "
+                f"regard train {self.name} --data FILE --model {model.spec.source or 'FOLDER'} --out RUN"
             )
         return model.head
 

@@ -43,7 +43,7 @@ class Attention(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         if width % heads:
-            raise ValueError(f"width {width} cannot be divided among {heads} heads")
+            raise ValueError(f"width ({width}) must be divisible by heads ({heads}).")
         self.width, self.heads, self.dropout, self.score = width, heads, dropout, score or DotProductScore()
         if context_width is None:
             self.qkv = Linear(width, 3 * width, bias)
@@ -158,8 +158,8 @@ class Attention(nn.Module):
         cache: KVCache | None = None, at: Int[Tensor, "..."] | None = None, record: AttentionRecorder | None = None,
         position: BoundPosition | None = None,
     ) -> Float[Tensor, "B Q D"]:  # fmt: skip
-        """`where`: the columns of x in its row, when it does not start at 0 (with a memory).
-        `inside`: a position that acts here, of a self-attention."""
+        """`at`: the columns of x in the KV cache, if x does not start at column 0.
+        `position`: a relative position for self-attention."""
         if (
             isinstance(cache, StaticCache)
             and record is None
@@ -169,20 +169,20 @@ class Attention(nn.Module):
                 return self._decode_step(x, cache, at, band, position)
         if self.is_cross:
             if position is not None:
-                raise ValueError("a position acts inside self-attention: distances to a context mean nothing")
+                raise ValueError("Relative positions are not supported in cross-attention.")
             q, at = self.query(x), None  # positions of x mean nothing among the keys of the context
         elif context is None:
             q, own_k, own_v = self.project(x)
             if position is not None:
                 q, own_k, own_v = position.rotate(q, own_k, own_v)
         else:
-            raise ValueError("this is a self-attention: it has no matrices for a context")
+            raise ValueError("This module is self-attention; a context is not supported.")
 
         def make() -> tuple[Tensor, Tensor]:
             if not self.is_cross:
                 return own_k, own_v
             if context is None:
-                raise ValueError("cross-attention needs a context, or a memory that holds one")
+                raise ValueError("Cross-attention requires a context, or a KV cache that contains the keys of one.")
             return self.keys(context)
 
         k, v = make() if cache is None else cache.extend(make, at)

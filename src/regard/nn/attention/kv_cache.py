@@ -106,7 +106,7 @@ def _write(buffer: Tensor, where: Tensor, new: Tensor) -> None:
 def _concat_padded(x: Tensor | None, y: Tensor | None) -> Tensor | None:
     """Rows of both (B, H, K, d), the narrower filled up with 0."""
     if x is None or y is None:
-        assert x is None and y is None, "keys of nothing have a shape too"
+        assert x is None and y is None, "both caches must be allocated, or neither"
         return None
     room = max(x.shape[-2], y.shape[-2])
     return torch.cat([F.pad(part, (0, 0, 0, room - part.shape[-2])) for part in (x, y)])

@@ -44,13 +44,15 @@ class LongformerAttention(Attention):
     ) -> Float[Tensor, "B L D"]:  # fmt: skip
         band = parse_pattern(mask)
         if band is None:
-            raise ValueError("this attention needs a rule of windows: (Window(…) | Global(…)) & …")
+            raise ValueError(
+                "Sliding-window attention requires a window mask: (SlidingWindow(…) | GlobalTokens(…)) & …"
+            )
         if context is not None or cache is not None or at is not None:
-            raise ValueError("this attention reads whole rows from their beginning, and places are not its own")
+            raise ValueError("Sliding-window attention supports full sequences only, without context, cache or at.")
         if position is not None and (position.position.has_bias or position.position.adds_values):
             raise ValueError(
-                f"{type(position.position).__name__} has a number for every query and key, and windows have no such table: "
-                "Rotary can be used here"
+                f"{type(position.position).__name__} is not supported with sliding-window attention, because it adds a bias "
+                "per query and key. Use Rotary."
             )
         mixed = self.local_attention(x, band, record, position).transpose(1, 2).flatten(2)
         real = band.valid_tokens(x.shape[1])

@@ -74,7 +74,7 @@ class SlidingWindow(AttentionMask):
     def __post_init__(self) -> None:
         widths = (self.dilation,) if isinstance(self.dilation, int) else self.dilation
         if self.left < 0 or self.right < 0 or min(widths, default=0) < 1:
-            raise ValueError(f"a window reaches 0 or more steps of 1 or more: {self}")
+            raise ValueError(f"left and right must be at least 0 and dilation at least 1, got {self}.")
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         if self.dilation == 1:
@@ -95,14 +95,15 @@ class SlidingWindow(AttentionMask):
 
 @dataclass(frozen=True, eq=False)
 class Padding(AttentionMask):
-    """Only keys that are not padding: the first `tokens[b]` of each row, or those marked True in `tokens` (B, K)."""
+    """Masks padding: keys after the first `valid[b]` of each row, or keys that are False in `valid` (B, K)."""
 
     valid: Tensor
 
     def __post_init__(self) -> None:
         if (self.valid.dtype == torch.bool) != (self.valid.ndim == 2) or self.valid.is_floating_point():
             raise ValueError(
-                f"a mask is marks (B, L) of dtype bool or lengths (B,), not {self.valid.dtype} {tuple(self.valid.shape)}"
+                "Expected a bool mask of shape (B, L) or integer lengths of shape (B,), got "
+                f"{self.valid.dtype} {tuple(self.valid.shape)}."
             )
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:

@@ -80,8 +80,8 @@ def make_absolute_position(config: Any) -> AbsolutePosition:
 
 
 def check_length(max_length: int | None, length: int) -> None:
-    """`most`: positions that there are; None: any number."""
+    """Raise an error if `length` exceeds `max_length`, the number of positions (None: unlimited)."""
     if max_length is not None and length > max_length:
         raise RegardError(
-            f"the context has {max_length} positions, and position {length} was asked for. Give fewer tokens, or ask for fewer."
+            f"The model has {max_length} positions, but {length} are needed. Shorten the input, or generate fewer tokens."
         )

@@ -111,12 +111,12 @@ class Rotary(AttentionPosition):
     ) -> None:
         super().__init__()
         if head_width % 2:
-            raise ValueError(f"a head of width {head_width} has no pairs to turn: rotary positions need an even one")
+            raise ValueError(f"Rotary positions require an even head width, got {head_width}.")
         self.head_width, self.layout, self.base, self.rotates_values = head_width, layout, base, rotate_values
 
     def check(self, heads: int, head_width: int) -> None:
         if head_width != self.head_width:
-            raise ValueError(f"rotary positions of width {self.head_width} in heads of width {head_width}")
+            raise ValueError(f"Rotary has head width {self.head_width}, but the attention has head width {head_width}.")
 
     def rotate(
         self,
@@ -174,14 +174,14 @@ class T5Bias(AttentionPosition):
         self.buckets_per_side = buckets // 2 if bidirectional else buckets
         if buckets % (4 if bidirectional else 2) or not 0 < self.buckets_per_side // 2 < max_distance:
             raise ValueError(
-                f"{buckets} buckets cannot hold distances up to {max_distance}: take 32 and 128, as T5 does"
+                f"buckets={buckets} and max_distance={max_distance} do not match. T5 uses buckets=32, max_distance=128."
             )
         self.table = nn.Embedding(buckets, heads)
         nn.init.normal_(self.table.weight, std=0.02)
 
     def check(self, heads: int, head_width: int) -> None:
         if heads != self.heads:
-            raise ValueError(f"buckets for {self.heads} heads in an attention of {heads}")
+            raise ValueError(f"T5Bias has {self.heads} heads, but the attention has {heads}.")
 
     def bucket(self, distance: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
         """The first half have one distance each, the others equal shares of its logarithm."""
@@ -216,7 +216,7 @@ class Shaw(AttentionPosition):
     def __init__(self, head_width: int, max_distance: int = 16, values: bool = True) -> None:
         super().__init__()
         if max_distance < 1:
-            raise ValueError(f"distances are told apart up to 1 or more, not {max_distance}")
+            raise ValueError(f"max_distance must be at least 1, got {max_distance}.")
         self.head_width, self.max_distance, self.adds_values = head_width, max_distance, values
         self.keys = nn.Embedding(2 * max_distance + 1, head_width)
         if values:
@@ -227,7 +227,7 @@ class Shaw(AttentionPosition):
 
     def check(self, heads: int, head_width: int) -> None:
         if head_width != self.head_width:
-            raise ValueError(f"vectors of width {self.head_width} for distances in heads of width {head_width}")
+            raise ValueError(f"Shaw has head width {self.head_width}, but the attention has head width {head_width}.")
 
     def table_index(
         self, shape: Sequence[int], device: torch.device, position_ids: PositionIds
@@ -299,7 +299,7 @@ def check_relative(config: Any) -> None:
     if config.relative_position.startswith("rotary") and head_width % 2:
         raise SettingError(
             f"model.relative_position={config.relative_position} requires an even number of channels per head; "
-            f"model.width {config.width} / model.heads {config.heads} is {head_width}."
+            f"model.width={config.width} / model.heads={config.heads} is {head_width}."
         )
 
 

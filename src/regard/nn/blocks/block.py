@@ -188,7 +188,7 @@ class Stack(nn.Module):
     ) -> list[BoundPosition]:
         if standing is None:
             if where is None and memory is not None and memory[0].self_cache.has_past:
-                raise ValueError("positions inside attention must be told where the next tokens of a memory stand")
+                raise ValueError("Relative positions with a filled KV cache require position_ids.")
             standing = PositionIds(where)
         return [BoundPosition(own, standing) for own in self.positions() if own is not None]
 
@@ -210,7 +210,9 @@ def _head_shape(block: nn.Module) -> tuple[int, int]:
     """How many heads a block has and how wide they are; a position acts inside our own attention only."""
     attention = block.attend.inner if isinstance(block, TransformerBlock) else None
     if not isinstance(attention, Attention) or attention.is_cross:
-        raise ValueError(f"a position acts inside the self-attention of a Block, and {type(block).__name__} has none")
+        raise ValueError(
+            f"Relative positions require the self-attention of a TransformerBlock, got {type(block).__name__}."
+        )
     return attention.heads, attention.width // attention.heads
 
 

@@ -20,7 +20,7 @@ from regard.types import Batch, BodyOutput
 
 
 class DecoderOnly(IncrementalDecoder):
-    """`bands`: how far back each block looks; a band of w is a token and the w - 1 before it, 0 is all (none given: all)."""
+    """Decoder-only Transformer. `windows`: attention window per block; w: the token and the w - 1 before; 0 or empty: all."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class DecoderOnly(IncrementalDecoder):
         return self.dropout(x)
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
-        """The states over `batch.x`. Padding at the end of a row needs no mask: nobody who is asked looks ahead to it."""
+        """Hidden states of `batch.inputs`. Right padding needs no mask: no token attends to later positions."""
         rule = and_masks(
             Causal(),
             None if batch.document_ids is None else SameDocument(batch.document_ids),
@@ -64,11 +64,12 @@ class DecoderOnly(IncrementalDecoder):
     def cross_entropy(
         self, x: Float[Tensor, "*rows D"], labels: Int[Tensor, "*rows"], smoothing: float = 0.0
     ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-        """(sum, count) of the loss of `read(x)`, which need not be kept to learn from it."""
+        """Sum of the loss and number of labels, without storing the logits."""
         return self.tokens.cross_entropy(x, labels, smoothing)
 
     def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
-        """Read all but the last token of each prompt; rows may have different lengths. `room` is that of `fresh`."""
+        """Process all but the last token of each prompt; rows may have different lengths. `max_positions`: see
+        `empty_state`."""
         prompt = self._validated_prompt(batch)
         state = self.empty_state(prompt, max_positions, window_sizes=self.window_sizes)
         if prompt.shape[1] > 1:
@@ -91,15 +92,19 @@ class DecoderOnly(IncrementalDecoder):
         """(B, P) the prompts, not wider than the positions that there are."""
         prompt, lengths = batch.prompt, batch.prompt_lengths
         if batch.offsets is not None or batch.document_ids is not None or batch.positions is not None:
-            raise ValueError("generation starts from padded rows of one document each, at position 0")
+            raise ValueError(
+                "Generation requires padded rows with one document each; offsets, document_ids and positions are not supported."
+            )
         if batch.mask is not None and batch.mask.ndim == 2 and lengths is not None:
             if not torch.equal(batch.mask, valid_mask(lengths, prompt.shape[1])):
-                raise ValueError("the padding of a prompt stands at its end")
+                raise ValueError("Prompts must be padded on the right.")
         shortest, longest = prompt.shape[1], prompt.shape[1]
         if lengths is not None and len(lengths):
             shortest, longest = map(int, lengths.aminmax())
         if shortest < 1 or longest > prompt.shape[1]:
-            raise RegardError(f"a prompt has 1 to {prompt.shape[1]} tokens here, not {shortest} to {longest}.")
+            raise RegardError(
+                f"Prompt lengths must be between 1 and {prompt.shape[1]} tokens, got {shortest} to {longest}."
+            )
         check_length(self.position.max_length, longest)
         return prompt[:, : self.position.max_length]
 
@@ -118,8 +123,8 @@ def gpt_blocks(config: Any, norm: NormPlacement) -> list[TransformerBlock]:
 def init_gpt_weights(
     body: DecoderOnly, std: float = 0.02, position_std: float = 0.02, scale_residual: bool = False
 ) -> DecoderOnly:
-    """As GPTs begin: all matrices N(0, std), biases 0. `narrow`: what is added to the states is divided by the square root
-    of how often that happens, so that deep stacks begin with states of the same size as flat ones."""
+    """Initialize as GPT models: matrices N(0, std), biases 0. `scale_residual`: divide the std of residual projections by
+    the square root of their number, so that the scale of the states does not grow with depth."""
     for module in body.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=std)

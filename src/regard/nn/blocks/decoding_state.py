@@ -233,7 +233,7 @@ class DecoderState:
     def append_rows(self, other: DecoderState) -> None:
         """The rows of another state of the same body stand below these, wherever they are; not those of beams."""
         if self.beam_ancestors is not None or other.beam_ancestors is not None:
-            raise ValueError("states of beams do not join: their columns are shared by all rows")
+            raise ValueError("States of beam search cannot be merged, because all rows share the cache columns.")
         masks = [state._full_context_mask() for state in (self, other)]
         for mine, theirs in zip(self.layers, other.layers, strict=True):
             mine.self_cache.append_rows(theirs.self_cache)

@@ -30,7 +30,9 @@ class SharedEmbeddings(nn.Module):
         `bias`: on the logits of an output matrix of its own."""
         super().__init__()
         if sharing == "all" and embedding_width != output_width:
-            raise ValueError(f"one table is as wide as what it reads, not {embedding_width} and {output_width}")
+            raise ValueError(
+                f"sharing='all' requires embedding_width ({embedding_width}) to equal output_width ({output_width})."
+            )
         self.target = nn.Embedding(vocab_size, embedding_width)
         self.source = nn.Embedding(source_vocab_size or vocab_size, embedding_width) if sharing == "none" else None
         self.output = None if sharing == "all" else Linear(output_width, vocab_size, bias)
@@ -55,15 +57,15 @@ def check_embeddings(config: Any, output: str) -> None:
     """In the words of settings; `output` names the field that is the width of what is read."""
     if config.tie_embeddings == "all" and config.embedding_dim != getattr(config, output):
         raise SettingError(
-            f"model.tie_embeddings=all reads states by the embeddings: model.{output} {getattr(config, output)} must be "
-            f"model.embedding_dim {config.embedding_dim} then. Set one of them, or model.tie_embeddings=source_target."
+            f"model.tie_embeddings=all requires model.{output} ({getattr(config, output)}) to equal model.embedding_dim "
+            f"({config.embedding_dim}). Change one of these sizes, or set model.tie_embeddings=source_target."
         )
     if config.source_vocab_size and config.tie_embeddings != "none":
         raise SettingError(
-            "model.source_vocab_size is of a table of the source's own: it needs model.tie_embeddings=none."
+            "model.source_vocab_size requires a separate source embedding. Set model.tie_embeddings=none."
         )
     if config.source_vocab_size and config.source_vocab_size < config.vocab_size:
         raise SettingError(
-            f"model.source_vocab_size {config.source_vocab_size} is less than model.vocab_size {config.vocab_size}: one "
-            "tokenizer writes both sides, so that any of its tokens may stand in a source."
+            f"model.source_vocab_size ({config.source_vocab_size}) must be at least model.vocab_size ({config.vocab_size}), "
+            "because source and target share one tokenizer."
         )

@@ -83,7 +83,7 @@ class EncoderEmbedding(nn.Module):
             return places + self.position_offset
         if most is not None and length > most:
             raise RegardError(
-                f"the model reads {most} tokens, and {length} were given: its positions are learned. Give fewer."
+                f"The input has {length} tokens, but the model has {most} learned positions. Shorten the input."
             )
         if self.position_offset and batch.mask is not None:
             real = valid_mask(batch.mask, length)

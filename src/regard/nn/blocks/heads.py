@@ -1,4 +1,4 @@
-"""States -> what is said about them: the heads of tasks that do not generate."""
+"""Heads of tasks that do not generate text: classification, masked language modeling, pretraining."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from regard.nn.kernels.linear import Linear, linear
 
 
 class ClassifierHead(nn.Module):
-    """Dropout, perhaps one more layer, and a matrix under the `name` of what it tells; drawn from N(0, std)."""
+    """Dropout, an optional dense layer, and a linear layer registered as `name`; weights are drawn from N(0, std)."""
 
     def __init__(
         self, name: str, width: int, outputs: int, dropout: float, bias: bool = True, activation: str | None = None,
         std: float = 0.02,
     ) -> None:  # fmt: skip
-        """`inner`: the non-linearity of the one more layer, where there is one."""
+        """`activation`: activation of an additional dense layer; None: no such layer."""
         super().__init__()
         self.dropout, self.name, self.activation = nn.Dropout(dropout), name, activation
         if activation is not None:
@@ -39,12 +39,13 @@ class ClassifierHead(nn.Module):
 
 
 class MLMHead(nn.Module):
-    """Which token stood where one is hidden: a layer, a norm, and the matrix of the embeddings, with a bias of its own."""
+    """Masked-language-modeling head: dense layer, activation, LayerNorm, and the token embeddings as output matrix with a
+    separate bias."""
 
     def __init__(
         self, width: int, embedding_width: int, vocab_size: int, activation: str = "gelu", eps: float = 1e-12
     ) -> None:
-        """`table` is the width of the embeddings."""
+        """`embedding_width`: width of the token embeddings, which are also the output matrix."""
         super().__init__()
         self.dense, self.norm = Linear(width, embedding_width), LayerNorm(embedding_width, eps)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
@@ -58,13 +59,13 @@ class MLMHead(nn.Module):
     def cross_entropy(
         self, x: Float[Tensor, "*rows D"], tokens: TokenEmbedding, labels: Int[Tensor, "*rows"], smoothing: float = 0.0
     ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-        """(sum, count) of the loss of the same, which need not be kept to learn from it."""
+        """Sum of the loss and number of labels, without storing the logits."""
         x = self.norm(self.activation(self.dense(x)))
         return linear_cross_entropy(x, tokens.table.weight, self.bias, labels, smoothing)
 
 
 class PretrainingHead(nn.Module):
-    """The head that BERT is pre-trained with: hidden words, and with `pairs` whether the second text follows the first."""
+    """Pretraining head of BERT: masked language modeling and, with `nsp`, next-sentence prediction."""
 
     def __init__(self, mlm: MLMHead, width: int, nsp: bool) -> None:
         super().__init__()

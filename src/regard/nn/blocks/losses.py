@@ -247,7 +247,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 
 def _backward_autograd(ctx: Any, told: Tensor | None, *second: Tensor | None) -> tuple[Tensor | None, ...]:
     if told is None or any(gradient is not None for gradient in second):
-        raise RuntimeError("the fused loss has no second derivative: take cross_entropy of the logits")
+        raise RuntimeError("The fused loss does not support second derivatives. Use cross_entropy of the logits.")
     made = [
         (gradient.to(told.dtype) * told).to(gradient.dtype) if asked else None  # told in sixteen bits would be another
         for gradient, asked in zip(ctx.saved_tensors, ctx.wanted, strict=True)

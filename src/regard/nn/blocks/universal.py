@@ -113,9 +113,9 @@ def check_universal(config: Any) -> None:
     """Refuse steps that cannot be taken."""
     for name in ("act_max_steps", "ponder_cost"):
         if getattr(config, name) < 0:
-            raise SettingError(f"model.{name} must be at least 0, not {getattr(config, name)}.")
+            raise SettingError(f"model.{name} must be at least 0, got {getattr(config, name)}.")
     if not 0 < config.act_epsilon < 1:
-        raise SettingError(f"model.act_epsilon must lie between 0 and 1, not {config.act_epsilon}.")
+        raise SettingError(f"model.act_epsilon must be between 0 and 1, got {config.act_epsilon}.")
 
 
 def max_steps(config: Any) -> int:

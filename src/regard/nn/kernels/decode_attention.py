@@ -189,6 +189,8 @@ def decode_attention(
     if counts is None:
         counts = make_counters(k) if num_splits(k) > 1 else torch.empty(0, device=k.device, dtype=torch.int32)
     elif counts.numel() < k.shape[0] * k.shape[1]:
-        raise ValueError(f"{counts.numel()} counts are too few for {k.shape[0]} rows of {k.shape[1]} heads")
+        raise ValueError(
+            f"counts has {counts.numel()} elements, expected at least {k.shape[0] * k.shape[1]} (rows x heads)."
+        )
     result: Tensor = _op(qkv, k, v, at, counts, scale, window)
     return result

@@ -350,12 +350,12 @@ def varlen(
 ) -> Tensor:
     """Documents packed into one row, each attended on its own: padding is not computed. q, k, v: (1, H, T, d).
 
-    `few`: by the kernel for documents of few tokens. Rows (B, H, L, d) under a band are B documents."""
+    `use_short_kernel`: use the kernel for short documents. With a sliding window, rows (B, H, L, d) are B documents."""
     form = match_packed(mask)
     if form is None and (band := match_sliding_window(q, k, mask)):
         return _sliding_window(q, k, v, band, scale, dropout)
     if form is None:
-        raise ValueError("varlen needs a rule of packed documents, or a band")
+        raise ValueError("varlen requires a PackedDocuments or sliding-window mask.")
     packed, window = form
     rows = tuple(x[0].transpose(0, 1) for x in (q, k, v))
     starts = packed.queries.starts.int(), packed.keys.starts.int()

@@ -40,7 +40,7 @@ def supports(pattern: LocalPattern, rows: int) -> bool:
 def segment_layout(pattern: LocalPattern, rows: int, length: int, device: torch.device) -> SegmentLayout:
     window, stretches = pattern.window, pattern.segments()
     if not supports(pattern, rows):
-        raise ValueError("flash attention knows windows of rows and of packed documents only")
+        raise ValueError("Flash attention supports windows with dilation 1, over whole rows or packed documents, only.")
     if isinstance(stretches, Offsets):
         return SegmentLayout(stretches.starts.int(), stretches.max_length, window.left, window.right)
     begins = torch.arange(0, (rows + 1) * length, length, dtype=torch.int32, device=device)

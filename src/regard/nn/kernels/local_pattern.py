@@ -64,7 +64,7 @@ class LocalPattern:
         wide = self.window.dilation
         widths = (wide,) * heads if isinstance(wide, int) else wide
         if len(widths) != heads:
-            raise ValueError(f"the window has steps for {len(widths)} heads, and there are {heads}")
+            raise ValueError(f"The window has dilations for {len(widths)} heads, but the attention has {heads}.")
         for width, run in groupby(range(heads), key=widths.__getitem__):
             lane = list(run)
             yield slice(lane[0], lane[-1] + 1), replace(self.window, dilation=width)

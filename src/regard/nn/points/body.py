@@ -142,7 +142,9 @@ class PointTransformer(nn.Module):
         super().__init__()
         if len(strides) != len(down) - 1 or len(num_neighbors) != len(down) or len(up) not in (0, len(down)):
             raise ValueError(
-                "each stage but the first has a rate, and each its number of neighbours; all lead back, or none"
+                "Expected one stride for each stage after the first, one number of neighbors per stage, and up stages for "
+                f"all stages or none; got {len(down)} stages, {len(strides)} strides, {len(num_neighbors)} numbers of "
+                f"neighbors and {len(up)} up stages."
             )
         self.inputs, self.sorts_points = inputs, sort
         self.strides, self.num_neighbors = tuple(strides), tuple(num_neighbors)
@@ -187,13 +189,15 @@ class PointTransformer(nn.Module):
         x, offsets = batch.inputs, batch.offsets
         if x.ndim != 3 or x.shape[-1] != 3 + self.inputs or (offsets is not None and len(x) != 1):
             raise RegardError(
-                f"the model reads points of {3 + self.inputs} numbers (x, y, z and {self.inputs} more), as (clouds, points, "
-                f"{3 + self.inputs}) or all clouds in one row with their offsets; what was given is {tuple(x.shape)}."
+                f"Expected points with {3 + self.inputs} values (x, y, z and {self.inputs} features) of shape (batch, "
+                f"points, {3 + self.inputs}), or (1, points, {3 + self.inputs}) with offsets, got {tuple(x.shape)}."
             )
         if batch.mask is not None:
-            raise ValueError("clouds are not padded: those of different sizes stand one after another, with offsets")
+            raise ValueError(
+                "Padding masks are not supported for point clouds. Concatenate point clouds of different sizes and pass offsets."
+            )
         if not x.shape[0] * x.shape[1]:
-            raise RegardError("a cloud without points was given. Leave empty clouds out.")
+            raise RegardError("The batch contains a point cloud without points. Remove empty point clouds.")
         if offsets is None:
             starts = torch.arange(len(x) + 1, device=x.device) * x.shape[1]
             offsets = Offsets(starts, x.shape[1])

@@ -32,7 +32,7 @@ def farthest_point_sampling(
     """Rows of `places`, cloud after cloud, in the order in which they were chosen."""
     for count, most in zip(sample_sizes.counts, sizes.counts, strict=True):
         if not 0 < count <= most:
-            raise ValueError(f"{count} points cannot be chosen of {most}")
+            raise ValueError(f"The sample size must be between 1 and {most} points, got {count}.")
     choose = _fps_op if torch.compiler.is_compiling() else torch.no_grad()(_fps)  # the operator is for compiled graphs
     return choose(to_search_dtype(points), list(sizes.counts), list(sample_sizes.counts))
 

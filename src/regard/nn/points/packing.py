@@ -36,11 +36,11 @@ class CloudSizes:
         counts = tuple(after - before for before, after in itertools.pairwise(starts))
         if not counts or starts[0] != 0 or starts[-1] != num_points:
             raise ValueError(
-                f"clouds begin at {starts[:3]}… and end at {starts[-1:]}, and {num_points} points were given"
+                f"Offsets {starts[:3]} … {starts[-1:]} of the point clouds do not match {num_points} points."
             )
         for number, count in enumerate(counts):
             if count < 1:
-                raise RegardError(f"cloud {number} of the batch has no points. Leave empty clouds out.")
+                raise RegardError(f"Point cloud {number} of the batch has no points. Remove empty point clouds.")
         return cls(counts)
 
     @property

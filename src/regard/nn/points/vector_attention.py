@@ -36,7 +36,7 @@ class BatchNormRows(BatchNorm):
         taught = self.training and self.weight.requires_grad
         if taught and x.numel() == x.shape[-1]:
             raise RegardError(
-                "batch norm learns from several points, and was given one. Give larger clouds, or more of them at a time."
+                "BatchNorm requires more than one point in training, got 1. Use larger point clouds or a larger batch."
             )
         # as one map of many places, whose channels lie together: of a table the kernel for CPUs goes along the columns
         places = x.reshape(1, -1, 1, x.shape[-1]).permute(0, 3, 1, 2)
@@ -96,7 +96,7 @@ class VectorAttention(nn.Module):
     ) -> None:
         super().__init__()
         if width % channels_per_weight:
-            raise ValueError(f"width {width} cannot be shared by {channels_per_weight}")
+            raise ValueError(f"width ({width}) must be divisible by channels_per_weight ({channels_per_weight}).")
         self.width, self.channels_per_weight, self.reverses_difference = width, channels_per_weight, reverse_difference
         self.q, self.kv = Linear(width, width, bias), Linear(width, 2 * width, bias)
         self.place, self.score = position_net, score_net

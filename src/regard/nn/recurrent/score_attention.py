@@ -55,7 +55,9 @@ class MultiplicativeScore(nn.Module):
     def __init__(self, query_width: int, key_width: int, general: bool) -> None:
         super().__init__()
         if not general and query_width != key_width:
-            raise ValueError(f"a dot product wants equal widths, not {query_width} and {key_width}")
+            raise ValueError(
+                f"Dot-product attention requires query_width ({query_width}) to equal key_width ({key_width})."
+            )
         self.inner = query_width
         self.k = Linear(key_width, query_width, False) if general else nn.Identity()
 

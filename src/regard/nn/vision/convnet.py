@@ -48,8 +48,8 @@ class BatchNorm(nn.Module):
         taught = self.training and self.weight.requires_grad
         if taught and x.numel() == x.shape[1]:
             raise RegardError(
-                "batch norm learns from several pictures or places, and was given one place of one picture. Give larger "
-                "pictures, or more of them at a time."
+                "BatchNorm requires more than one value per channel in training, got one position of one image. Use larger "
+                "images or a larger batch."
             )
         return F.batch_norm(
             x, self.running_mean, self.running_var, self.weight, self.bias, taught, self.momentum, self.eps
@@ -168,8 +168,7 @@ class Stem(nn.Module):
     def forward(self, x: Tensor) -> OutputMap:
         if x.ndim != 4 or x.shape[1] != self.conv.in_channels:
             raise RegardError(
-                f"the model reads pictures of {self.conv.in_channels} channels, as (pictures, channels, height, width); "
-                f"it was given {tuple(x.shape)}."
+                f"Expected images of shape (batch, {self.conv.in_channels}, height, width), got {tuple(x.shape)}."
             )
         x = self.conv(x)
         if self.padding:

@@ -114,7 +114,7 @@ class Reassemble(nn.Module):
         super().__init__()
         if readout != "ignore" and not tap.has_class_token:
             raise SettingError(
-                f"model.readout={readout} reads a class token, and this body has none. Set it to ignore."
+                f"model.readout={readout} requires a class token, which this model does not have. Set model.readout=ignore."
             )
         self.tap, self.readout = tap, readout
         if readout == "project":
@@ -201,7 +201,8 @@ class DenseHead(nn.Module):
         sizes = (len(taps), len(neck.channels), len(neck.factors))
         if len(set(sizes)) > 1:
             raise SettingError(
-                f"{sizes[0]} maps need as many channels and factors in the neck, not {sizes[1]} and {sizes[2]}."
+                f"The neck must have one channel count and one factor for each of {sizes[0]} feature maps, got {sizes[1]} "
+                f"and {sizes[2]}."
             )
         self.feature_taps, self.neck = tuple(taps), neck
         norm = classifies if neck.norm is None else neck.norm
@@ -318,7 +319,7 @@ def default_neck(config: Any) -> NeckConfig:
         return config.neck()
     maps: tuple[FeatureTap, ...] = config.feature_maps()
     if not 1 <= len(maps) <= 4:
-        raise SettingError(f"dense heads read up to four maps, and this body offers {len(maps)}.")
+        raise SettingError(f"Dense heads support 1 to 4 feature maps; this model has {len(maps)}.")
     flat = [max(8, tap.channels // share) for tap, share in zip(maps, (4, 2, 1, 1)[-len(maps) :], strict=True)]
     width = min(256, max(32, 16 * round(maps[-1].channels / 48)))
     token = all(tap.has_class_token for tap in maps if tap.is_sequence)

@@ -41,11 +41,11 @@ class PatchEmbedding(nn.Module):
         """How many patches there are, down and across."""
         (_, channels, height, width), side = x.shape, self.patch
         if channels != self.channels:
-            raise ValueError(f"pictures of {self.channels} channels are wanted, not of {channels}")
+            raise ValueError(f"Expected images with {self.channels} channels, got {channels}.")
         if height % side or width % side or not height * width:
             raise ValueError(
-                f"a picture of {height} x {width} cannot be cut into patches of {side} x {side}: "
-                f"its sides must be multiples of {side}"
+                f"Image size {height} x {width} is not divisible by the patch size {side}. Resize the image to multiples of "
+                f"{side}."
             )
         return height // side, width // side
 
@@ -114,7 +114,8 @@ class VisionTransformer(nn.Module):
         super().__init__()
         if position.num_prefix_tokens != int(class_token):
             raise ValueError(
-                f"{position.num_prefix_tokens} positions before the patches, and {int(class_token)} tokens"
+                f"The position table has {position.num_prefix_tokens} positions before the patches, but the model has "
+                f"{int(class_token)} class tokens."
             )
         self.has_class_token, self.pool = class_token, pool
         if class_token:
@@ -162,7 +163,8 @@ class VisionTransformer(nn.Module):
         for tap in taps:
             if not -stages <= tap < depth:
                 raise ValueError(
-                    f"there is no tap {tap}: the body has {depth} blocks and {stages} stages of convolutions"
+                    f"Tap {tap} does not exist: the model has {depth} blocks (0 to {depth - 1}) and {stages} convolutional "
+                    f"stages (-1 to -{stages})."
                 )
 
 
@@ -196,9 +198,9 @@ def check_vit_config(config: Any) -> None:
     """What no body of patches can be built with."""
     for name in ("image_size", "patch_size", "in_channels", "width", "depth", "heads", "ffn_dim"):
         if getattr(config, name) < 1:
-            raise SettingError(f"model.{name} must be at least 1, not {getattr(config, name)}.")
+            raise SettingError(f"model.{name} must be at least 1, got {getattr(config, name)}.")
     if config.width % config.heads:
-        raise SettingError(f"model.width {config.width} cannot be divided among model.heads {config.heads}.")
+        raise SettingError(f"model.width={config.width} is not divisible by model.heads={config.heads}.")
     for name in ("dropout", "attention_dropout", "head_dropout"):
         if not 0 <= getattr(config, name) < 1:
-            raise SettingError(f"model.{name} must be in [0, 1), not {getattr(config, name)}.")
+            raise SettingError(f"model.{name} must be in [0, 1), got {getattr(config, name)}.")

@@ -130,19 +130,19 @@ class RelativePositionBias(AttentionPosition):
     def __init__(self, heads: int, window: int, shift: int = 0) -> None:
         super().__init__()
         if not 0 <= shift < window:
-            raise ValueError(f"windows of {window} are shifted by less than that, not by {shift}")
+            raise ValueError(f"shift must be between 0 and window - 1 ({window - 1}), got {shift}.")
         self.heads, self.window, self.shift = heads, window, shift
         self.table = nn.Embedding((2 * window - 1) ** 2, heads)
         nn.init.trunc_normal_(self.table.weight, std=0.02)
 
     def check(self, heads: int, head_width: int) -> None:
         if heads != self.heads:
-            raise ValueError(f"a table for {self.heads} heads in an attention of {heads}")
+            raise ValueError(f"RelativePositionBias has {self.heads} heads, but the attention has {heads}.")
 
     def window_grid(self, position_ids: PositionIds) -> WindowGrid:
         if not isinstance(position_ids, GridPositionIds):
             raise ValueError(
-                "windows are cut from a grid, whose height and width must be told: GridPositionIds(height, width)"
+                "Shifted-window attention requires the grid size as position_ids: GridPositionIds(height, width)."
             )
         return WindowGrid.create(position_ids.height, position_ids.width, self.window, self.shift)
 
@@ -170,10 +170,10 @@ class ShiftedWindowAttention(Attention):
     ) -> Float[Tensor, "B L D"]:  # fmt: skip
         if position is None or not isinstance(position.position, RelativePositionBias):
             raise ValueError(
-                "this attention needs a position that says which windows there are: a RelativePositionBias"
+                "Shifted-window attention requires a RelativePositionBias as position, which defines the windows."
             )
         if context is not None or cache is not None or at is not None or mask is not None:
-            raise ValueError("this attention reads whole grids, and windows are its only rule")
+            raise ValueError("Shifted-window attention does not support context, cache, at or mask.")
         tiles = position.position.window_grid(position.position_ids)
         if not x.is_meta and torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))  # the matrix wants it so: half as much is moved
@@ -221,7 +221,7 @@ class DropPath(nn.Module):
     def __init__(self, drop_prob: float) -> None:
         super().__init__()
         if not 0 <= drop_prob < 1:
-            raise ValueError(f"a share in [0, 1) is left out, not {drop_prob}")
+            raise ValueError(f"drop_prob must be in [0, 1), got {drop_prob}.")
         self.drop_prob = drop_prob
 
     def forward(self, x: Float[Tensor, "B *rest"]) -> Float[Tensor, "B *rest"]:
@@ -290,8 +290,7 @@ class SwinBody(nn.Module):
         what is no multiple of a patch."""
         if x.ndim != 4 or x.shape[1] != self.patches.channels or not x.shape[2] * x.shape[3]:
             raise RegardError(
-                f"the model reads pictures of {self.patches.channels} channels, as (pictures, channels, height, width); "
-                f"it was given {tuple(x.shape)}."
+                f"Expected images of shape (batch, {self.patches.channels}, height, width), got {tuple(x.shape)}."
             )
         below, right = (-n % self.patches.patch for n in x.shape[2:])
         x = F.pad(x, (0, right, 0, below)) if below or right else x

@@ -61,7 +61,8 @@ class Config(CaptionConfig):
         super().__post_init__()
         if self.image_positions == "sines" and self.width % 2:
             raise SettingError(
-                f"model.image_positions=sines needs an even model.width, not {self.width}: half of it is for rows."
+                f"model.image_positions=sines requires an even model.width, got {self.width}: half of the channels encode "
+                "rows, half encode columns."
             )
 
 

@@ -33,7 +33,7 @@ from regard.types import Batch, BodyOutput
 ENCODER_SYSTEMS: LazyTable[System] = LazyTable(
     {name: SYSTEMS.paths[name] for name in ("resnet", "bit", "vit", "hybrid", "swin")}
 )
-"""Systems that captioners can see through."""
+"""Systems that can be image encoders of captioning models."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class CaptionConfig:
     """Id of the end token."""
 
     encoder_systems: ClassVar[tuple[str, ...]] = tuple(ENCODER_SYSTEMS)
-    """systems that it can see through"""
+    """Systems that can be the image encoder."""
     size_fields: ClassVar[tuple[str, ...]] = ()
-    """further fields that are sizes"""
+    """Further fields that must be at least 1."""
     fraction_fields: ClassVar[tuple[str, ...]] = ("dropout",)
-    """fields that are shares of something dropped"""
+    """Fields that are dropout probabilities, in [0, 1)."""
 
     def __post_init__(self) -> None:
         if os.sep in self.encoder:
@@ -85,7 +85,7 @@ class CaptionConfig:
         system = known.get("system")
         if system not in self.encoder_systems:
             raise SettingError(
-                f"model.encoder={self.encoder} is of the system '{system}', and this captioner sees through "
+                f"model.encoder={self.encoder} is a {system} model; this captioner supports "
                 f"{' or '.join(self.encoder_systems)}.{_compatible_captioners(str(system), self.encoder_systems)}"
             )
         config = dict(known["config"])
@@ -120,7 +120,8 @@ class CaptionConfig:
         if not 0 <= number < len(taps) or taps[number].index < 0:
             able = [str(n) for n, tap in enumerate(taps) if tap.index >= 0]
             raise SettingError(
-                f"model.feature_level={number}: {self.encoder} offers {', '.join(able)}, from fine to coarse, or none."
+                f"model.feature_level={number} is not available for model.encoder={self.encoder}. Available: "
+                f"{', '.join(able)} (from fine to coarse), or none (the last states)."
             )
         return taps[number], False
 
@@ -143,20 +144,24 @@ class CaptionConfig:
 
 def _preset_encoder(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     if os.sep in name:
-        raise SettingError(f"model.encoder={name} is a folder, which 'regard train' and regard.build read.")
+        raise SettingError(
+            f"model.encoder={name} is a folder. Folders work with 'regard train' and regard.build(), not here."
+        )
     owner = index.presets().get(name, "")
     for system in (ENCODER_SYSTEMS[owner],) if owner in ENCODER_SYSTEMS else ENCODER_SYSTEMS.values():
         if name in system.presets:
             config = override(system.presets[name].config, changes, "model.encoder_config.")
             return {"name": name, "system": system.name, "config": as_dict(config)}
     known = [preset for system in ENCODER_SYSTEMS.values() for preset in system.presets]
-    raise UnknownNameError("encoder", name, known, "Name one of these presets, or a folder of such a model.")
+    raise UnknownNameError(
+        "encoder", name, known, "Use one of these presets, or the folder of a pretrained image model."
+    )
 
 
 def _compatible_captioners(system: str, sees: Sequence[str]) -> str:
     """Which captioners could."""
     able = "caption-fixed, caption-attend and caption-transformer"
-    return f" With it: {able}." if system in ENCODER_SYSTEMS and system not in sees else ""
+    return f" For {system}, use {able}." if system in ENCODER_SYSTEMS and system not in sees else ""
 
 
 def _to_json(value: Any) -> Any:

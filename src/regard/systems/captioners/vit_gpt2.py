@@ -181,7 +181,7 @@ def _part_config(config: Any, kind: str, side: str) -> dict[str, Any]:
     """One of the two configs, without what is nothing to it."""
     found = config.get("model_type") if isinstance(config, dict) else config
     if found != kind:
-        raise WeightsError(f"config.json: {side}.model_type={found!r} is not supported; only {kind!r} is.")
+        raise WeightsError(f"config.json: {side}.model_type={found!r} is not supported. Supported: {kind!r}.")
     if kind == "vit":
         return {
             key: value for key, value in config.items() if not matches((*IGNORED_PART_KEYS, *DECODER_ONLY_KEYS), key)
@@ -253,7 +253,10 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 def unsupported_by_layout(config: Config) -> str:
     if config.encoder_config["config"]["class_token"]:
         return ""
-    return "the published layout has a class token; this model sees without one (model.encoder_config token=False)."
+    return (
+        "Hugging Face format for ViT + GPT-2 requires a class token; the image encoder of this model has none "
+        "(model.encoder_config: class_token=False)."
+    )
 
 
 SYSTEM = System(

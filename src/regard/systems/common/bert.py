@@ -83,8 +83,8 @@ def check_rotary_width(config: Any) -> None:
     """Channels are turned in pairs."""
     if config.width // config.heads % 2:
         raise SettingError(
-            f"model.width {config.width} among model.heads {config.heads} are {config.width // config.heads} channels a head: "
-            "rotary positions turn them in pairs, and need an even number."
+            "Rotary positions require an even number of channels per head; "
+            f"model.width={config.width} / model.heads={config.heads} is {config.width // config.heads}."
         )
 
 

@@ -11,7 +11,7 @@ from regard.systems.common.system import check_sizes
 
 @dataclass(frozen=True)
 class Seq2SeqConfig:
-    """Fields of each of them."""
+    """Fields common to the recurrent and convolutional encoder–decoder models."""
 
     vocab_size: int = 30_000
     """Vocabulary size; set by the tokenizer."""
@@ -25,11 +25,11 @@ class Seq2SeqConfig:
     """Id of the end token."""
 
     packs: ClassVar[bool] = False
-    """it would go on from one sentence of a packed row into the next"""
+    """Packing is not supported: the state would carry over from one sentence of a packed row to the next."""
     size_fields: ClassVar[tuple[str, ...]] = ()
-    """further fields that are sizes"""
+    """Further fields that must be at least 1."""
     output_width_field: ClassVar[str] = "width"
-    """the field that is the width of what tokens are read from"""
+    """Field with the input width of the output layer."""
 
     def __post_init__(self) -> None:
         check_sizes(self, (*self.size_fields, "vocab_size"), ("dropout",))

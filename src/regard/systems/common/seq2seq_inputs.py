@@ -14,16 +14,16 @@ from regard.types import Batch, Offsets
 def require_decoder_inputs(batch: Batch) -> Tensor:
     """(B, T) what is read as a whole."""
     if batch.decoder_inputs is None:
-        raise ValueError("the decoder needs a target to read")
+        raise ValueError("The decoder requires batch.decoder_inputs.")
     return batch.decoder_inputs
 
 
 def require_prompt(batch: Batch) -> Tensor:
     """(B, P) what is gone on from: all rows are equally long so far."""
     if batch.decoder_inputs is None:
-        raise ValueError("generation needs a prompt to start from")
+        raise ValueError("Generation requires a prompt (batch.decoder_inputs).")
     if batch.decoder_mask is not None:
-        raise ValueError("generation starts from prompts of one length")
+        raise ValueError("Generation requires prompts of equal length, without batch.decoder_mask.")
     return batch.decoder_inputs
 
 
@@ -33,17 +33,17 @@ class Seq2SeqInputs:
 
     positions: Tensor
     mask: AttentionMask | None
-    """of the source among itself"""
+    """Self-attention mask of the encoder."""
     decoder_positions: Tensor
     decoder_mask: AttentionMask | None
     cross_mask: AttentionMask | None
-    """of the target into the source"""
+    """Cross-attention mask from target to source."""
 
     @classmethod
     def from_batch(cls, batch: Batch) -> Seq2SeqInputs:
         target = require_decoder_inputs(batch)
         if (batch.offsets is None) != (batch.decoder_offsets is None):
-            raise ValueError("a packed batch is packed on both sides")
+            raise ValueError("Packed batches require both batch.offsets and batch.decoder_offsets.")
         real = None if batch.mask is None else Padding(batch.mask)
         rule: AttentionMask | None = None
         own: AttentionMask | None = None
@@ -58,7 +58,7 @@ class Seq2SeqInputs:
         )
 
     def shift_positions(self, batch: Batch, max_shift: int) -> Seq2SeqInputs:
-        """All positions of a sample, on both sides, begin at one place of chance up to `most`."""
+        """Add one random offset per sample, from 0 to `max_shift`, to the positions of source and target."""
         rows = len(batch.inputs) if batch.offsets is None else len(batch.offsets.starts)
         begins = torch.randint(max_shift + 1, (rows,), device=batch.inputs.device)
 

@@ -16,14 +16,16 @@ def check_sizes(config: Any, size_fields: Sequence[str], fraction_fields: Sequen
     """What no system can be built with: sizes below 1, a width that heads cannot share, dropping everything."""
     for name in size_fields:
         if getattr(config, name) < 1:
-            raise SettingError(f"model.{name} must be at least 1, not {getattr(config, name)}.")
+            raise SettingError(f"model.{name} must be at least 1, got {getattr(config, name)}.")
     if not 0 <= getattr(config, "eos_id", 0) < config.vocab_size:
-        raise SettingError(f"model.eos_id {config.eos_id} is no token of a vocabulary of {config.vocab_size}.")
+        raise SettingError(
+            f"model.eos_id must be between 0 and model.vocab_size - 1 ({config.vocab_size - 1}), got {config.eos_id}."
+        )
     if config.width % getattr(config, "heads", 1):
-        raise SettingError(f"model.width {config.width} cannot be divided among model.heads {config.heads}.")
+        raise SettingError(f"model.width={config.width} is not divisible by model.heads={config.heads}.")
     for name in fraction_fields:
         if not 0 <= getattr(config, name) < 1:
-            raise SettingError(f"model.{name} must be in [0, 1), not {getattr(config, name)}.")
+            raise SettingError(f"model.{name} must be in [0, 1), got {getattr(config, name)}.")
 
 
 EMPTY_NAMES = NameTable(())
@@ -33,8 +35,8 @@ NO_LAYOUT = PublishedLayout(model_type="", architecture="", keys={}, defaults={}
 
 def no_published_layout(config: Any) -> str:
     return (
-        "there is no published layout for this system. model.save(folder) and 'regard train' write it under our own names, "
-        "which regard.load reads."
+        "This system has no Hugging Face equivalent. Save the model in regard's native format with model.save(folder), "
+        "as 'regard train' does; regard.load() reads that format."
     )
 
 
@@ -57,19 +59,19 @@ class System:
     build: Callable[[Any], nn.Module]
     tasks: tuple[str, ...]
     modality: str = "text"
-    """what its body reads: text, pictures or points"""
+    """Input of the body: text, image or points."""
     names: NameTable = EMPTY_NAMES
     published: PublishedLayout = NO_LAYOUT
     from_published: Callable[[Any, Tensors], tuple[Any, Tensors]] = lambda config, tensors: (config, tensors)
-    """what the published tensors themselves say about the config, before they are read"""
+    """Adapts the config and the tensors of a Hugging Face checkpoint before loading."""
     to_published: Callable[[Any, Tensors], Tensors] = lambda config, tensors: tensors
-    """constants that the published layout wants to find in the file"""
+    """Adds constant tensors that Hugging Face checkpoints contain."""
     unsupported_by_layout: Callable[[Any], str] = lambda config: ""
-    """what the published layout cannot say of this config; empty when it can say all"""
+    """Reason why Hugging Face format does not support this config; empty if supported."""
     recipes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    """by task: settings that go before those of the preset"""
+    """Settings by task; they override the recipe of the preset."""
     finetune_recipes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    """by task: settings for weights that have learnt already, where no preset speaks for them"""
+    """Settings by task for pretrained weights without a preset."""
 
     def recipe(self, preset: Preset, task: str) -> dict[str, dict[str, Any]]:
         """The default settings of a preset that is asked for this task."""

@@ -145,7 +145,7 @@ def stage_widths(start: int, stages: Sequence[int]) -> tuple[int, ...]:
 def check_backbone(config: Any) -> None:
     if config.stem_channels < 1 or config.norm_groups < 1 or config.stem_channels % config.norm_groups:
         raise SettingError(
-            f"model.stem_channels {config.stem_channels} cannot be divided among model.norm_groups {config.norm_groups}."
+            f"model.stem_channels={config.stem_channels} is not divisible by model.norm_groups={config.norm_groups}."
         )
 
 
@@ -235,7 +235,9 @@ def read_backbone_config(config: dict[str, Any] | None, channels: int, all_stage
     told["out_features"] = told.get("out_features") or right["out_features"]
     for key, value in right.items():
         if told[key] != value:
-            raise WeightsError(f"config.json: backbone_config.{key}={told[key]!r} is not supported; only {value!r} is.")
+            raise WeightsError(
+                f"config.json: backbone_config.{key}={told[key]!r} is not supported. Supported: {value!r}."
+            )
     return found
 
 

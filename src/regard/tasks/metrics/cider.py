@@ -48,7 +48,7 @@ class NGrams(NamedTuple):
 def cider(predictions: Sequence[Words], reference_sets: Sequence[Sequence[Words]]) -> NDArray[np.float64]:
     """Of each picture the agreement of what was `said`, in words, with its references: 0 to 10."""
     if len(predictions) != len(reference_sets) or not all(reference_sets):
-        raise ValueError("every picture has an answer and at least one reference")
+        raise ValueError("Every image must have a prediction and at least one reference.")
     many = np.array([len(references) for references in reference_sets], dtype=np.int64)
     picture = np.concatenate([np.arange(len(predictions)), np.repeat(np.arange(len(predictions)), many)])
     sentences = [*predictions, *(reference for references in reference_sets for reference in references)]

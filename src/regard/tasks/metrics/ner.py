@@ -96,7 +96,9 @@ def tagging_metrics(targets: Tags, predictions: Tags, scheme: TagScheme) -> Tagg
     """Compare what was said with what is right; both may be spelt in any scheme, unless it is `plain`."""
     for number, (ours, theirs) in enumerate(zip(targets, predictions, strict=True)):
         if len(ours) != len(theirs):
-            raise RegardError(f"sentence {number} has {len(ours)} tags, and {len(theirs)} were said of it.")
+            raise RegardError(
+                f"Sentence {number}: {len(theirs)} predicted tags do not match {len(ours)} reference tags."
+            )
     if scheme == "plain":
         return _compare_spans(
             _iter_spans(targets, single=True), _iter_spans(predictions, single=True), targets, predictions, plain=True

@@ -26,12 +26,14 @@ class SegmentationMetrics:
     def add(self, predicted: np.ndarray, target: np.ndarray) -> None:
         """Maps of one or of several pictures, of the same shape."""
         if predicted.shape != target.shape:
-            raise ValueError(f"what is said of {predicted.shape} cannot be compared with {target.shape}")
+            raise ValueError(f"Prediction shape {predicted.shape} does not match target shape {target.shape}.")
         classes, asked = len(self.counts), target != self.ignore_index
         predicted, target = predicted[asked].astype(np.int64), target[asked].astype(np.int64)
-        for name, values in (("said", predicted), ("right", target)):
+        for name, values in (("Predicted", predicted), ("Target", target)):
             if values.size and not 0 <= values.min() <= values.max() < classes:
-                raise ValueError(f"what is {name} goes from {values.min()} to {values.max()}, of {classes} classes")
+                raise ValueError(
+                    f"{name} class ids must be in [0, {classes - 1}], got {values.min()} to {values.max()}."
+                )
         self.counts += np.bincount(classes * target + predicted, minlength=classes**2).reshape(classes, classes)
 
     def class_iou(self) -> np.ndarray:
@@ -93,7 +95,7 @@ class DepthMetrics:
     def add(self, predicted: np.ndarray, target: np.ndarray, valid: np.ndarray | None = None) -> None:
         """Depths of one picture (H, W), in the same unit. Without `known` all that is above 0 is."""
         if predicted.shape != target.shape:
-            raise ValueError(f"what is said of {predicted.shape} cannot be compared with {target.shape}")
+            raise ValueError(f"Prediction shape {predicted.shape} does not match target shape {target.shape}.")
         asked = valid_depth(target, valid)
         if not asked.any():
             return

@@ -190,8 +190,8 @@ def _mean_scores(exact: FloatArray, f1: FloatArray) -> dict[str, float]:
 
 def _check_lengths(spans: Sequence[QASample], said: Sequence[str], doubts: Sequence[float] | None) -> None:
     if not spans:
-        raise RegardError("there are no questions to be measured by.")
+        raise RegardError("No questions to evaluate.")
     if len(said) != len(spans) or (doubts is not None and len(doubts) != len(spans)):
-        raise RegardError(f"there are {len(spans)} questions, and {len(said)} answers were said.")
+        raise RegardError(f"{len(said)} predictions do not match {len(spans)} questions.")
     if doubts is not None and np.isnan(np.asarray(doubts, dtype=np.float64)).any():
-        raise RegardError("how much an answer is doubted is not a number (NaN): the model has diverged.")
+        raise RegardError("The no-answer score is NaN. The model has probably diverged in training.")
