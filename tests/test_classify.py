@@ -166,7 +166,7 @@ def test_a_symmetric_pair_has_no_order_and_an_ordered_one_has() -> None:
     assert other.predict("abc\tde").score == other.predict(("abc", "de")).score
     listed = other.predict([("abc", "de"), "de\tabc"])
     assert np.allclose(listed[0].score, other.predict("abc\tde").score) and len(listed) == 2
-    with pytest.raises(RegardError, match="together"):
+    with pytest.raises(RegardError, match="text pairs"):
         other.predict("abc")
     with pytest.raises(RegardError, match="pair"):
         other.predict([("a", "b", "c")])

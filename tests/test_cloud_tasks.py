@@ -276,7 +276,7 @@ def test_points_that_are_nowhere_are_told_of(capsys: pytest.CaptureFixture[str])
     x = np.random.default_rng(0).random((60, 3))
     x[[3, 7]] = np.nan
     assert len(made("segment").predict(x).extra["classes"]) == 58
-    assert "a cloud: 2 points are nowhere" in capsys.readouterr().err
+    assert "point cloud: ignored 2 points with NaN" in capsys.readouterr().err
 
 
 def test_where_a_cloud_lies_is_kept_with_what_is_called_how_in_it() -> None:
@@ -387,13 +387,13 @@ def test_colours_that_a_cloud_does_not_have_are_zeros_and_that_is_told_once(caps
     model, plain = made("classify", PointProcessor(0, "unit_sphere", features=("colors",))), cloud(30)
     black = replace(plain, colors=np.zeros((30, 3), np.uint8))
     assert model.predict(plain).score == model.predict(plain).score == model.predict(black).score
-    assert capsys.readouterr().err.count("has no colors, which this model reads: it is given zeros") == 1
+    assert capsys.readouterr().err.count("has no colors, which this model uses; zeros are used instead") == 1
 
 
 @pytest.mark.parametrize(
     "item, said",
     [
-        (np.zeros((4, 5)), "wanted"),
+        (np.zeros((4, 5)), "Expected an array of shape"),
         (np.full((4, 3), np.nan), "nowhere"),
         (np.zeros((0, 3)), "points"),
         ("nothing.ply", "file"),
@@ -490,7 +490,7 @@ def test_a_run_learns_from_clouds_that_are_made(task: str, runs: dict[str, Path]
     )
     assert evaluate(run, device="cpu").scores == {"loss": pytest.approx(facts(run)["best"]["loss"], abs=1e-4), **scores}
     said = (run / "said.txt").read_text()
-    assert "up to 64 points of each are read with" in said and "4 clouds per micro-batch" in said
+    assert "up to 64 points per point cloud with" in said and "4 clouds a grain" in said
 
 
 @both
@@ -584,7 +584,11 @@ def test_cells_that_leave_nothing_are_told_of(tmp_path: Path) -> None:
             ],
             console=Console(file=said, width=200),
         )  # fmt: skip
-    told = [line for line in said.getvalue().splitlines() if "data.voxel_size and data.block_size leave" in line]
-    assert len(told) == 2 and "too few" not in told[0] and "leave 1 point of one: too few" in told[1]
+    told = [line for line in said.getvalue().splitlines() if "after voxel subsampling and blocking" in line]
+    assert len(told) == 2 and "warning" not in told[0]
+    assert (
+        "warning" in told[1]
+        and "has only 1 point. Are data.voxel_size and data.block_size in the right unit?" in told[1]
+    )
     idle = [line for line in said.getvalue().splitlines() if "means nothing to" in line]
     assert idle == ["data.crop_scale means nothing to segment of points, and changes nothing"] * 2

@@ -206,7 +206,7 @@ def test_void_pixels_and_wrong_maps() -> None:
     assert found.scores() == {"miou": 0.0, "pixel_accuracy": 0.0}
     with pytest.raises(ValueError, match="classes"):
         found.add(np.zeros((2, 2), int), np.full((2, 2), 2))
-    with pytest.raises(ValueError, match="compared"):
+    with pytest.raises(ValueError, match="does not match target shape"):
         found.add(np.zeros((2, 2), int), np.zeros((2, 3), int))
     found.add(np.array([0, 1, 255]), np.array([0, 1, IGNORE]))  # what is said of void pixels is not looked at
     assert found.mean_iou() == 1

@@ -122,9 +122,9 @@ def test_what_cannot_be_seen_through_is_refused(tmp_path: Path) -> None:
     assert "no config.json" in refused(encoder=str(tmp_path / "empty"))
     fresh("imagegpt", "draw").save(tmp_path / "painter")
     told = refused(encoder=str(tmp_path / "painter"))
-    assert "'imagegpt'" in told and "resnet or bit or vit or hybrid or swin" in told
+    assert "system 'imagegpt'" in told and "resnet or bit or vit or hybrid or swin" in told
     learnt("resnet", tmp_path / "seen")
-    assert "sees through vit" in refused(encoder=str(tmp_path / "seen"), name="caption-vit")
+    assert "supports vit" in refused(encoder=str(tmp_path / "seen"), name="caption-vit")
     assert "says itself what it is" in refused(encoder=str(tmp_path / "seen"), encoder_config="stem_stride=1")
     (tmp_path / "seen" / "model.safetensors").unlink()
     assert "model.safetensors" in refused(encoder=str(tmp_path / "seen"))

@@ -325,7 +325,7 @@ def test_sizes_that_cannot_be_are_refused() -> None:
     for name in ("image_size", "num_colors", "depth"):
         with pytest.raises(SettingError, match=name):
             replace(SMALL, **{name: 0})
-    with pytest.raises(SettingError, match="divided"):
+    with pytest.raises(SettingError, match="not divisible"):
         replace(SMALL, heads=5)
 
 

@@ -373,7 +373,7 @@ def test_a_run_on_a_text_file_learns_answers_evaluates_and_goes_on(tmp_path: Pat
         "train.eval_every=6",
         "train.lr=3e-3",
     )
-    assert "1 passage is held out" in said and "bits a byte" in said
+    assert "1 passage is held out" in said and "bits/byte" in said
     first, last = rows(tmp_path / "run", "valid")
     assert last["loss"] < first["loss"] and last["perplexity"] == pytest.approx(math.exp(last["loss"]), abs=1e-3)
     again = regard.load(tmp_path / "run")
@@ -503,7 +503,7 @@ def test_a_tokenizer_without_an_end_is_given_one(tmp_path: Path) -> None:
 
 
 def test_what_cannot_work_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    for setting, told in (("data.stride=17", "tokens"), ("train.batch_tokens=8", "context")):
+    for setting, told in (("data.stride=17", "must not exceed"), ("train.batch_tokens=8", "context")):
         with pytest.raises(SettingError, match=told):
             train(str(tmp_path / "a.txt"), tmp_path / "run", setting)  # there is no such file
 

@@ -477,10 +477,10 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_folder_of_documents_is_learnt(trained: tuple[Path, str]) -> None:
     out, said = trained
     valid = rows(out, "valid")
-    assert valid[-1]["mlm_loss"] < 0.5 * rows(out, "train")[0]["loss"] and valid[-1]["perplexity"] < 3
-    assert valid[-1]["nsp_accuracy"] > 65 and valid[-1]["accuracy"] > 70
-    assert "rows of two texts up to 24 tokens" in said and "told apart (50 by chance)" in said
-    assert "[MASK]" in (out / "samples.txt").read_text() and "mlm_loss" in (out / "README.md").read_text()
+    assert valid[-1]["word_loss"] < 0.5 * rows(out, "train")[0]["loss"] and valid[-1]["perplexity"] < 3
+    assert valid[-1]["follows_accuracy"] > 65 and valid[-1]["accuracy"] > 70
+    assert "rows of two texts up to 24 tokens" in said and "NSP accuracy" in said and "(chance: 50 %)" in said
+    assert "[MASK]" in (out / "samples.txt").read_text() and "word_loss" in (out / "README.md").read_text()
 
 
 def test_a_run_answers_on_the_command_line_and_is_evaluated(
@@ -495,7 +495,7 @@ def test_a_run_answers_on_the_command_line_and_is_evaluated(
     assert scores["mlm_loss"] == json.loads((out / "regard.json").read_text())["scores"]["mlm_loss"]
     assert evaluate(out, [str(corpus)]).scores["accuracy"] > 50
     code, _, wrong = cli("predict", out, "sun sand")
-    assert code == 2 and "there is no gap in 'sun sand'" in wrong
+    assert code == 2 and "No [MASK] in 'sun sand'" in wrong
 
 
 def test_a_run_is_what_transformers_reads(trained: tuple[Path, str]) -> None:

@@ -101,7 +101,7 @@ def test_the_task_is_listed_for_bodies_that_read_pictures() -> None:
 def test_a_palette_is_learnt_and_the_model_has_its_colours(encoded: tuple[Encoded, Palette, Any]) -> None:
     rows, palette, config = encoded
     assert len(palette) == config.num_colors == 3 and palette.side == 8 and TASK.row_encoding(palette)[0] == 3
-    assert np.allclose(127.5 * (palette.colors + 1), THREE) and "3 colours" in TASK.describe_processor(palette)
+    assert np.allclose(127.5 * (palette.colors + 1), THREE) and "3 colors" in TASK.describe_processor(palette)
     assert TASK.default_processor(config, DataSettings()) is None and len(rows) == 96 and not rows.too_long
 
 
@@ -145,8 +145,8 @@ def test_the_lower_half_of_stripes_is_drawn_right(learnt: tuple[Model, list[floa
     model, fresh = learnt[0], striped(6, 99)
     answers = model.predict(fresh, do_sample=False)
     for answer, picture in zip(answers, fresh, strict=True):
-        assert np.array_equal(answer.extra["images"][0], picture) and answer.extra["rows"] == 4
-        assert answer.value == "the lower 4 of 8 rows of a picture"
+        assert np.array_equal(answer.extra["pictures"][0], picture) and answer.extra["rows"] == 4
+        assert answer.value == "lower 4 of 8 rows of an image"
         assert answer.extra["bits_per_pixel"] == pytest.approx([-answer.score[0] / math.log(2) / 32])
         assert answer.extra["bits_per_pixel"][0] < 0.2
     Image.fromarray(fresh[0]).save(tmp_path / "it.png")
@@ -171,7 +171,7 @@ def test_pictures_are_drawn_from_nothing_and_are_stripes(learnt: tuple[Model, li
     answer = model.predict(None, num_return_sequences=12, seed=3)  # type: ignore[call-overload]
     pictures = np.stack(answer.extra["images"])
     assert pictures.shape == (12, 8, 8, 3) and pictures.dtype == np.uint8 and len(answer.score) == 12
-    assert answer.value == "a picture of 8 x 8 pixels" and answer.extra["given"] is None
+    assert answer.value == "image of 8 x 8 pixels" and answer.extra["given"] is None
     steady = (pictures == pictures[:, :1]).all(axis=(1, 2, 3)).mean()
     assert steady > 0.7 and len(np.unique(pictures[:, 0].reshape(12, -1), axis=0)) > 6
     assert list(answer.score) == sorted(answer.score, reverse=True)
@@ -231,7 +231,7 @@ def test_a_model_comes_back_with_its_palette_and_draws_the_same(learnt: Any, tmp
 def test_what_cannot_be_drawn_is_refused(learnt: Any) -> None:
     model, picture = learnt[0], striped(1, 4)[0]
     for settings in ({"repetition_penalty": 1.2}, {"max_new_tokens": 4}, {"stop_strings": "x"}):
-        with pytest.raises(SettingError, match="means"):
+        with pytest.raises(SettingError, match="not used by task"):
             model.predict(picture, **settings)
     for asked in ({"image": picture, "rows": 9}, {"rows": 2}, {"image": picture, "row": 2}):
         with pytest.raises(RegardError, match="rows"):
@@ -302,7 +302,7 @@ def test_features_are_means_of_states_of_one_size_after_every_layer() -> None:
     taps = body.eval()(shift_right(colours, config), taps=(0, 1, 2)).hidden_states
     for ours, tap in zip(part.features, taps, strict=True):
         near(ours, (tap / (tap.square().mean(-1, keepdim=True) + 1e-5).sqrt()).mean(1))
-    with pytest.raises(DataError, match="labelled"):
+    with pytest.raises(DataError, match="labeled"):
         extract_features(body, [], layers)
 
 
@@ -357,7 +357,7 @@ def test_completions_stand_between_what_was_given_and_the_truth(learnt: Any, tmp
     path = draw_completions([*answers, *learnt[0].predict(striped(1, 4))], tmp_path / "it.svg")
     text = path.read_text()
     assert text.count("<image") == 15
-    for head in ("given", "drawn 1", "drawn 3", "as it was"):
+    for head in ("prompt", "generated 1", "generated 3", "original"):
         assert head in text
 
 

@@ -157,7 +157,7 @@ def test_of_a_picture_that_is_not_decoded_whole_it_is_told_and_its_map_has_its_s
     monkeypatch.setattr(image_io, "MAX_PIXELS", 10_000)
     for _ in range(2):
         large, small = model.predict([str(tmp_path / "large.jpg"), str(tmp_path / "small.jpg")])
-    told = "large.jpg: has 120 x 200 pixels, and more than 100 million are not decoded: it is looked at in 60 x 100\n"
+    told = "large.jpg: 120 x 200 pixels exceed the limit of 100 million pixels; decoded at 60 x 100.\n"
     said = capsys.readouterr().err
     assert said.endswith(told) and said.count("\n") == 1, "once"
     key = "mask" if task == "segment" else "depth"

@@ -191,7 +191,7 @@ def test_the_loss_reaches_every_parameter(form: Any, decodes: bool) -> None:
 
 def test_what_cannot_be_read_is_said() -> None:
     body = body_of()
-    with pytest.raises(RegardError, match="numbers"):
+    with pytest.raises(RegardError, match="Expected points with"):
         body(Batch(torch.zeros(1, 9, 3).double()))
     with pytest.raises(RegardError, match="without"):
         body(Batch(torch.zeros(1, 0, 5).double()))
@@ -320,7 +320,7 @@ def test_a_preset_is_told_about_layer_by_layer(name: str) -> None:
 @pytest.mark.parametrize(("changes", "said"), [
     ({"widths": (32, 64)}, r"model\.depths"),
     ({"downsample": (2, 4, 4, 4, 4)}, r"model\.downsample"),
-    ({"downsample": (1, 4, 1, 4, 4)}, "after"),
+    ({"downsample": (1, 4, 1, 4, 4)}, "later stages"),
     ({"num_neighbors": (0, 8, 8, 8, 8)}, r"model\.num_neighbors"),
     ({"share_planes": 3}, r"model\.share_planes"),
     ({"feature_dim": -1}, r"model\.feature_dim"),

@@ -115,8 +115,8 @@ def test_a_painter_becomes_a_classifier_that_others_read(place: Path, cli: Cli) 
         "data.num_workers=0",
         "train.precision=float32",
     )
-    assert done.code == 0 and "new head for 2 classes" in done.out and "left out" in done.out, done
-    assert "learning colours" not in done.out and facts(place / "told")["scores"]["accuracy"] > 80
+    assert done.code == 0 and "a new head for 2 classes" in done.out and "left out" in done.out, done
+    assert "color palette" not in done.out and facts(place / "told")["scores"]["accuracy"] > 80
     assert (
         json.loads(cli("evaluate", place / "told", "--json").out)["accuracy"]
         == evaluate(place / "told").scores["accuracy"]
@@ -159,7 +159,7 @@ def test_a_classifier_learns_its_palette_and_ends_alike_when_it_was_stopped(plac
     )
     said = train("classify", place / "pictures", tmp_path / "whole", *short, model="imagegpt-mini")
     colours = facts(tmp_path / "whole")["model"]["num_colors"]  # each picture has two
-    assert "learning colours" in said and 48 < colours <= 96 and f"{colours} colours in the palette" in said
+    assert "color palette" in said and 48 < colours <= 96 and f"palette of {colours} colors" in said
     with stopped_in(4):
         train("classify", place / "pictures", tmp_path / "run", *short, model="imagegpt-mini")
     train("classify", (), tmp_path / "run", resume=True)
@@ -316,8 +316,8 @@ def test_painters_are_read_as_they_learnt_with_the_sign_that_begins(place: Path)
     ("words", "said"),
     [
         (("--data", "flat"), "no folder of a class"),
-        (("--data", "one"), "got 1 ('left')"),
-        (("--data", "two", "--max-images", "1"), "--max-images must"),
+        (("--data", "one"), "Only one class found ('left')"),
+        (("--data", "two", "--max-images", "1"), "--max-images 2"),
         (("--data", "two", "--out", "it.gif"), "it.gif"),
         (("--data", "nowhere"), "not found"),
         (("--data", "two", "--test", "one", "--valid", "other"), "the class 'middle', which --data does not have"),

@@ -115,7 +115,7 @@ def test_names_are_understood_or_refused() -> None:
         parse_recipe("copy#longest=0")
     with pytest.raises(DataError, match="only"):
         list(generate_questions("copy#longest=2,samples=500"))
-    with pytest.raises(DataError, match="together"):
+    with pytest.raises(DataError, match="cannot be combined"):
         RECALL.expand_entries(["copy", "a.tsv"])
 
 

@@ -310,17 +310,17 @@ def refused(words: str, position: Any, blocks: Any = None) -> None:
 
 
 def test_what_does_not_fit_is_refused_when_it_is_built() -> None:
-    refused("width 6 in heads of width 4", Rotary(6))
-    refused("width 6 for distances in heads of width 4", [Shaw(6), Shaw(6)])
-    refused("buckets for 4 heads in an attention of 3", T5Bias(4))
+    refused("Rotary has head width 6, but the attention has head width 4", Rotary(6))
+    refused("Shaw has head width 6, but the attention has head width 4", [Shaw(6), Shaw(6)])
+    refused("T5Bias has 4 heads, but the attention has 3", T5Bias(4))
     refused("shorter", [Shaw(4)])
-    refused("Identity has none", Rotary(4), [torch.nn.Identity()])
+    refused("got Identity", Rotary(4), [torch.nn.Identity()])
     crossing = TransformerBlock(Residual(Attention(12, 3, context_width=12), 12), Residual(FeedForward(12, 8), 12))
-    refused("acts inside the self-attention", Rotary(4), [crossing])
+    refused("require the self-attention of a TransformerBlock", Rotary(4), [crossing])
     for wrong in (lambda: Rotary(5), lambda: T5Bias(2, 30), lambda: T5Bias(2, 32, 8), lambda: Shaw(4, 0)):
         with pytest.raises(ValueError):
             wrong()
-    with pytest.raises(ValueError, match="context"):
+    with pytest.raises(ValueError, match="cross-attention"):
         Attention(12, 3, context_width=12)(
             torch.zeros(1, 2, 12), torch.zeros(1, 2, 12), position=BoundPosition(Rotary(4), PositionIds())
         )
@@ -335,7 +335,7 @@ def test_who_steps_without_saying_where_is_refused(position: AttentionPosition |
         memory = stack.make_caches(x)
         near(stack(x[:, :2], mask=Causal(), cache=memory)[0], right[:, :2])
         if position is not None:
-            with pytest.raises(ValueError, match="told"):
+            with pytest.raises(ValueError, match="position_ids"):
                 stack(x[:, 2:], cache=memory)
         near(stack(x[:, 2:], cache=memory, at=torch.tensor([[2]]))[0], right[:, 2:])
 

@@ -226,7 +226,7 @@ def test_a_frozen_batch_norm_gathers_nothing_more() -> None:
 
 def test_one_place_of_one_picture_teaches_no_batch_norm() -> None:
     norm = BatchNorm(5)
-    with pytest.raises(RegardError, match="picture"):
+    with pytest.raises(RegardError, match="one position of one image"):
         norm(torch.ones(1, 5, 1, 1))
     norm.eval()(torch.ones(1, 5, 1, 1))
 

@@ -262,14 +262,14 @@ def test_without_a_spread_matrices_begin_by_what_they_read_and_words_wider() -> 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"width": 5, "bidirectional": True}, "number"),
+        ({"width": 5, "bidirectional": True}, "even model.width"),
         ({"tie_embeddings": "all"}, "model.tie_embeddings=source_target"),
         ({"tie_embeddings": "source_target", "source_vocab_size": 9}, "model.tie_embeddings=none"),
         ({"source_vocab_size": 6}, "tokenizer"),
         ({"depth": 0}, "least"),
         ({"init_range": -0.1}, "least"),
         ({"dropout": 1.0}, r"in \[0, 1\)"),
-        ({"eos_id": 7}, "token"),
+        ({"eos_id": 7}, r"model\.eos_id"),
     ],
 )
 def test_what_cannot_be_built_is_refused_in_words(changes: dict[str, Any], told: str) -> None:

@@ -88,7 +88,7 @@ def test_paths_bytes_arrays_and_pillows_pictures_are_answered_alike(run: Path) -
     assert len({answer.score for answer in found}) == 1
     alone = model.predict(path)
     assert alone.score == pytest.approx(found[0].score, abs=1e-6)
-    with pytest.raises(RegardError, match="bytes"):
+    with pytest.raises(RegardError, match="uint8"):
         model.predict(np.zeros((4, 4), dtype=np.uint8))
 
 

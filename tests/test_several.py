@@ -96,8 +96,8 @@ def test_loss_and_logits_are_those_of_the_published_head(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"problem_type": "regression"}, "problem_type is regression"),
-        ({"problem_type": None}, "its head has one output"),
+        ({"problem_type": "regression"}, "problem_type=regression is not supported"),
+        ({"problem_type": None}, "a head with one output is not supported"),
     ],
 )
 def test_a_head_that_tells_a_number_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_pictures_of_one_class_each_score_a_model_that_tells_several(tmp_path: P
 @pytest.mark.parametrize("problem", ["regression", None])
 def test_a_picture_of_which_a_number_is_told_is_refused(problem: str | None, tmp_path: Path) -> None:
     seeing(tmp_path, problem_type=problem, id2label={0: "LABEL_0"})
-    said = "problem_type is regression" if problem else "its head has one output"
+    said = "problem_type=regression is not supported" if problem else "a head with one output is not supported"
     with pytest.raises(WeightsError, match=said):
         regard.load(tmp_path)
 

@@ -68,7 +68,7 @@ def test_a_system_is_found_by_its_name_its_presets_and_its_published_type(name: 
     if system.published.model_type:
         assert find_by_model_type(system.published.model_type) is system
     else:
-        assert "no published layout" in system.unsupported_by_layout(TINY[name].config)
+        assert "no Hugging Face equivalent" in system.unsupported_by_layout(TINY[name].config)
     for preset in system.presets:
         assert find_preset(preset) == (system, system.presets[preset])
         assert isinstance(system.presets[preset].config, system.config)
@@ -360,7 +360,7 @@ def test_a_model_that_was_never_trained_can_be_saved_too(name: str, label: str, 
 def test_the_published_layout_comes_back_too_where_it_can_say_it(name: str, label: str, tmp_path: Path) -> None:
     model = tiny(name, label)
     if not SYSTEMS[name].published.model_type:
-        with pytest.raises(WeightsError, match="published"):
+        with pytest.raises(WeightsError, match="no Hugging Face equivalent"):
             regard.save(model, tmp_path / "it")
         return
     try:

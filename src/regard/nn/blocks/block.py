@@ -188,7 +188,7 @@ class Stack(nn.Module):
     ) -> list[BoundPosition]:
         if standing is None:
             if where is None and memory is not None and memory[0].self_cache.has_past:
-                raise ValueError("Relative positions with a filled KV cache require position_ids.")
+                raise ValueError("Relative positions with a filled KV cache require at or position_ids.")
             standing = PositionIds(where)
         return [BoundPosition(own, standing) for own in self.positions() if own is not None]
 

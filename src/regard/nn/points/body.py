@@ -194,7 +194,8 @@ class PointTransformer(nn.Module):
             )
         if batch.mask is not None:
             raise ValueError(
-                "Padding masks are not supported for point clouds. Concatenate point clouds of different sizes and pass offsets."
+                "Padding masks are not supported for point clouds. Concatenate point clouds of different sizes, and pass "
+                "their offsets."
             )
         if not x.shape[0] * x.shape[1]:
             raise RegardError("The batch contains a point cloud without points. Remove empty point clouds.")

@@ -168,7 +168,8 @@ class Stem(nn.Module):
     def forward(self, x: Tensor) -> OutputMap:
         if x.ndim != 4 or x.shape[1] != self.conv.in_channels:
             raise RegardError(
-                f"Expected images of shape (batch, {self.conv.in_channels}, height, width), got {tuple(x.shape)}."
+                "Expected images of shape (batch, channels, height, width) with "
+                f"{self.conv.in_channels} channels, got {tuple(x.shape)}."
             )
         x = self.conv(x)
         if self.padding:

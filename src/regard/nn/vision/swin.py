@@ -290,7 +290,8 @@ class SwinBody(nn.Module):
         what is no multiple of a patch."""
         if x.ndim != 4 or x.shape[1] != self.patches.channels or not x.shape[2] * x.shape[3]:
             raise RegardError(
-                f"Expected images of shape (batch, {self.patches.channels}, height, width), got {tuple(x.shape)}."
+                "Expected images of shape (batch, channels, height, width) with "
+                f"{self.patches.channels} channels, got {tuple(x.shape)}."
             )
         below, right = (-n % self.patches.patch for n in x.shape[2:])
         x = F.pad(x, (0, right, 0, below)) if below or right else x

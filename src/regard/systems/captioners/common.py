@@ -85,7 +85,7 @@ class CaptionConfig:
         system = known.get("system")
         if system not in self.encoder_systems:
             raise SettingError(
-                f"model.encoder={self.encoder} is a {system} model; this captioner supports "
+                f"model.encoder={self.encoder} is a model of the system '{system}'; this captioner supports "
                 f"{' or '.join(self.encoder_systems)}.{_compatible_captioners(str(system), self.encoder_systems)}"
             )
         config = dict(known["config"])
