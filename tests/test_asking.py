@@ -164,7 +164,7 @@ def test_blank_lines_alone_are_no_fault(cli: Cli, tmp_path: Path) -> None:
 def test_what_holds_for_every_line_is_said_once(cli: Cli, tmp_path: Path) -> None:
     folder, _ = made("classify", tmp_path)
     done = cli("predict", folder, stdin="a\nb\nc\n")
-    assert done.code == 2 and done.err.count("has not learnt to classify") == 1
+    assert done.code == 2 and done.err.count("has no head for task 'classify'") == 1
 
 
 # -- hints
@@ -173,7 +173,7 @@ def test_what_holds_for_every_line_is_said_once(cli: Cli, tmp_path: Path) -> Non
 def test_texts_that_were_cut_are_counted(cli: Cli, tmp_path: Path) -> None:
     folder, _ = made("classify", tmp_path, ("bad", "good"))
     done = cli("predict", folder, "the cat", "the cat " * 40, "a dog " * 40)
-    assert done.code == 0 and done.err == "2 of 3 inputs were longer than this model reads, and cut in their middle\n"
+    assert done.code == 0 and done.err == "2 of 3 inputs were longer than this model reads, and cut in the middle\n"
 
 
 def test_a_gap_given_to_a_model_that_fills_none_is_told(cli: Cli, tmp_path: Path) -> None:

@@ -342,8 +342,8 @@ def tuned(place: Path) -> str:
 
 def test_fine_tuning_says_what_is_new_and_learns(place: Path, tuned: str) -> None:
     assert (
-        "  3 new tokens, new head for 2 classes (32 parameters)" in tuned
-        and "64 training texts, 16 validation texts, 293 tokens" in tuned
+        "  3 new tokens, a new head for 2 classes of 32 parameters" in tuned
+        and "64 texts to train on, 16 to validate, vocabulary of 293 tokens" in tuned
     )
     model = load(place / "run")
     assert [a.value for a in model.predict(["a superb story", "it was dull"])] == ["good", "bad"]
@@ -365,7 +365,7 @@ def test_a_finished_run_is_evaluated_on_what_it_remembers_and_on_other_files(pla
     evaluate(
         place / "run", [str(write(place / "long.tsv", [("fine " * 99, "good"), *sentences(3, 6)]))], log=said.append
     )
-    assert "  1 texts are longer than 48 tokens: cut in their middle" in said
+    assert "  1 texts are longer than 48 tokens: cut in the middle" in said
 
 
 def test_the_body_begins_as_the_folder_has_it(place: Path, tuned: str) -> None:
@@ -430,7 +430,7 @@ def test_long_texts_are_counted_and_cut_in_training(place: Path, tmp_path: Path)
     )
     place_of = f"first: {path}, line 32"
     assert (
-        f"1 training texts have more than 48 tokens (model.max_length) and are truncated in their middle; {place_of}"
+        f"1 training texts have more than 48 tokens on a side (model.max_length) and are cut in the middle, {place_of}"
         in said
     )
     assert "31 training texts" in said

@@ -204,7 +204,7 @@ def test_void_pixels_and_wrong_maps() -> None:
     found = SegmentationMetrics(2)
     found.add(np.zeros((2, 2), int), np.full((2, 2), IGNORE))
     assert found.scores() == {"miou": 0.0, "pixel_accuracy": 0.0}
-    with pytest.raises(ValueError, match="classes"):
+    with pytest.raises(ValueError, match="class ids"):
         found.add(np.zeros((2, 2), int), np.full((2, 2), 2))
     with pytest.raises(ValueError, match="does not match target shape"):
         found.add(np.zeros((2, 2), int), np.zeros((2, 3), int))

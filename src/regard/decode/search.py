@@ -1,7 +1,7 @@
 """One search for every generating system: greedy, sampling, beam.
 
-A body offers `start(batch) -> state` and `step(tokens, state) -> logits`; the state can `widen` rows into beams, `reorder`
-their pasts, `keep` rows and `join` others. Search knows nothing else, so an RNN, a GPT and a translator share it. Rows that
+A body offers `start(batch) -> state` and `step(tokens, state) -> logits`; the state can copy rows into beams (`expand_beams`),
+`reorder` the pasts of beams, select rows (`select_rows`) and add rows (`append_rows`). Search knows nothing else, so an RNN, a GPT and a translator share it. Rows that
 have finished are dropped, and what a row answers does not depend on its neighbours.
 """
 

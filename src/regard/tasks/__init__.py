@@ -82,5 +82,5 @@ def find_task(name: str, modality: str | None = None) -> Task:
             return tables[kind][name]
     known = dict.fromkeys(name for table in tables.values() for name in table)
     if name in known:
-        raise SettingError(f"Task '{name}' does not support models with {modality} input.")
+        raise SettingError(f"Task '{name}' does not support models with input type '{modality}'.")
     raise UnknownNameError("task", name, known, index.TASK_ADVICE)

@@ -128,7 +128,7 @@ class DensePredictionTask(ImageTask):
             raise broken
         first = decode_source(sources[0])
         raise DataError(
-            f"{self.all_unknown_message}, in this map and in all {len(encoded):,} {part} maps; no target is left.",
+            f"{self.all_unknown_message} in this file and in all {len(encoded):,} {part} maps.",
             first if isinstance(first, str) else None,
             advice=f"Inspect the maps with 'regard check {self.name}'.",
         )

@@ -47,7 +47,7 @@ def parse_problem_type(published: Mapping[str, Any], labels: Sequence[str], advi
 
 def label_rows(samples: Sequence[LabeledText], labels: Sequence[str]) -> list[list[int]]:
     """Of each sample the number of its class; where it may have several `[0, C, …]` with the numbers of all,
-    which `heads.table_of` reads."""
+    which `label_tensor` reads."""
     owners = [(sample, name) for sample in samples for name in sample.labels]
     numbers: Iterator[int] = iter(label_ids([sample for sample, _ in owners], [name for _, name in owners], labels))
     return [

@@ -63,7 +63,7 @@ class PointClassification(ClassificationMixin, PointCloudTask):
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """Of each cloud (a path, bytes, a `Cloud` or an array) the likeliest class, with all probabilities."""
+        """Most likely class of each point cloud (a path, bytes, a `PointCloud` or an array), with all probabilities."""
         points = model.require_point_processor()
         return self.make_predictions(
             model,

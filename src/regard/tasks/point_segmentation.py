@@ -129,7 +129,7 @@ class PointSegmentation(PointCloudTask):
         if broken is not None:
             raise broken
         raise DataError(
-            f"no point has a label, in this file and in all {len(encoded):,} {part} point clouds.",
+            f"no point has a label in this file and in all {len(encoded):,} {part} point clouds.",
             decode_cloud_source(encoded.fields["cloud"][0]).source or None,
             advice=f"Inspect the point clouds with 'regard check {self.name}'.",
         )

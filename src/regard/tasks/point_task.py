@@ -278,8 +278,8 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
         return isinstance(inputs, str | bytes | os.PathLike | np.ndarray | PointCloud | Tensor)
 
     def open_input(self, item: Any, points: PointProcessor) -> PointCloud:
-        """The cloud of an input: a path, the bytes of a file, a `Cloud`, or an array (N, 3 + F) whose columns behind the places
-        are what the model reads."""
+        """Load a point cloud from a path, the bytes of a file, a `PointCloud`, or an array (N, 3 + F), with the features of
+        the model in the columns after x, y, z."""
         if isinstance(item, PointCloud):
             cloud = item
         elif isinstance(item, Tensor):

@@ -358,7 +358,7 @@ def label_ids(samples: Sequence[Any], names: Sequence[str], labels: Sequence[str
         advice += "Add samples of the unknown label to the training data, or remove such samples from this data."
         inside = os.path.isdir(first.path)  # a folder of pictures, which has no lines
         raise DataError(
-            f"first occurrence of a label unknown to this model: {shown}{more}.",
+            f"unknown label {shown}{more}; this is the first occurrence.",
             first.source if inside else first.path,
             None if inside else first.line,
             advice,

@@ -38,8 +38,8 @@ class DecoderState:
     """What a generating body keeps between steps; search moves its rows about and knows nothing else of it.
 
     Beams of one source are several queries of one row: they share what was read of the source and of the prompt, each
-    writes its keys beside those of the others, and `kin` says whose keys belong to a beam's own past. So beams exchange
-    their pasts by exchanging rows of `kin`, and no key is ever moved.
+    writes its keys next to those of the others, and `beam_ancestors` marks the keys that belong to the past of a beam. So
+    beams swap their pasts by swapping rows of `beam_ancestors`, and no key is ever moved.
 
     Nothing here asks the device anything while it steps: what a step needs to know in Python was known when it started.
     """
@@ -59,7 +59,7 @@ class DecoderState:
     key_positions: Tensor | None = None
     """the position whose key lies in each column: (columns,) of fixed memories, (B, columns) of beams"""
     window_sizes: Sequence[int] = ()
-    """how far back each layer looks, as in `banded`"""
+    """Attention window of each layer, as in `layer_masks`; 0: all."""
     max_cache_len: int = 0
     """columns a row was asked to have, of fixed memories"""
     max_positions: int = 0
@@ -185,7 +185,8 @@ class DecoderState:
         self.beam_identity = torch.eye(beams, dtype=torch.bool, device=device)
 
     def append_beam_keys(self) -> Tensor:
-        """`kin` with the keys that this step writes: each beam sees its own. `homes` learns where they stand."""
+        """`beam_ancestors` extended by the keys of this step: each beam attends to its own key only. Also extends
+        `key_positions`."""
         assert self.beam_ancestors is not None and self.beam_identity is not None
         own, here = (
             self.beam_identity.expand(len(self.positions), -1, -1),

@@ -62,7 +62,7 @@ def fused_linear_cross_entropy(
     x: Float[Tensor, "*rows D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, "V"] | None,
     labels: Int[Tensor, "*rows"], smoothing: float = 0.0,
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:  # fmt: skip
-    """The same in the dtype of x, with the gradients made while the logits are there: `_in_parts`."""
+    """The same in the dtype of x; gradients are computed chunk by chunk together with the logits (`_chunked_loss`)."""
     V, D = weight.shape
     learns = torch.is_grad_enabled()
     wanted = [learns and part is not None and part.requires_grad for part in (x, weight, bias)]

@@ -48,7 +48,8 @@ def local_attention(
 def global_attention(
     q: Tensor, k: Tensor, v: Tensor, pattern: LocalPattern, scale: float, dropout: float = 0.0
 ) -> Tensor:
-    """The marked queries, (B, H, G, d) in the order of `Band.places`, over all that is real and theirs: (B, H, G, e)."""
+    """Attention of the global tokens (B, H, G, d), in the order of `global_positions`, to all valid tokens of their
+    documents: (B, H, G, e)."""
     found = pattern.global_positions()
     assert found is not None
     return dispatch.sdpa(q, k, v, pattern.token_mask, found[0], scale, dropout)

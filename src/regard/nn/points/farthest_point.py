@@ -2,7 +2,7 @@
 
 The first is the first point of the cloud; of points equally far away the one with the lowest index is next, and none is chosen
 twice, also where several lie in one place. A cloud of n points
-keeps n // rate of them, and at least one (`Packing.thinned`), as the released code of Point Transformer does. Exact in every
+keeps n // rate of them, and at least one (`CloudSizes.downsampled`), as the released code of Point Transformer does. Exact in every
 way of computing it: distances are those of nn/points/pairwise.py. Nothing here has a gradient.
 
 Shape letters: N points, M of them kept, B clouds.

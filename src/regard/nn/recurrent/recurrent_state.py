@@ -15,7 +15,7 @@ class RecurrentSizes:
     """What a body keeps of one row, and of each beam of it, while it is searched: a body says it before it reads anything."""
 
     state_size: int
-    """in its `Rolling` state"""
+    """Values per row of the recurrent state."""
     vocab_size: int
     """tokens that are chosen from"""
 

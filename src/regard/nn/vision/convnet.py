@@ -1,7 +1,7 @@
 """Convolutional bodies: a stem, then stages of residual blocks, each stage coarser and wider than the one before.
 
 ResNet (He et al. 2015) and BiT (Kolesnikov et al. 2019) are this; BiT's first stages also make the patches of ViT's and
-DPT's hybrids. Two things vary: whether a block's norms stand after its convolutions (`After`) or before them (`Before`),
+DPT's hybrids. Two things vary: whether a block's norms are after its convolutions (`PostActBlock`) or before (`PreActBlock`),
 and the convolutions and norms themselves: plain ones with batch norm, or standardised ones with group norm.
 
 Shape letters: B pictures, C channels, h and w places of a map; D, H and W of the map that is made of it.

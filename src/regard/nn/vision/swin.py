@@ -2,7 +2,7 @@
 
 Tokens lie row by row in a sequence (B, h·w, D). The windows of a grid become the rows of attention, (B·N, M, D); a block with
 a shift rolls the grid first, so that its windows lie across the borders of the block before, and what only the roll brought
-together does not see each other. `Pyramid` is stages of such blocks, each half as fine and twice as wide as the one before.
+together does not see each other. `SwinBody` is stages of such blocks, each half as fine and twice as wide as the one before.
 
 Shape letters: B pictures, L tokens of a grid, N windows of a picture, M tokens of a window, H heads, D width, d head width.
 """
