@@ -341,7 +341,7 @@ def test_the_choice_is_the_likeliest_continuation() -> None:
     for option in found.extra["choices"]:
         assert option["logprob"] == pytest.approx(logs[option["value"]], rel=1e-9)
     for wrong in ([], ["a"], ["a", ""]):
-        with pytest.raises(SettingError, match="texts"):
+        with pytest.raises(SettingError, match="non-empty choices"):
             model.rank("abc", wrong)
 
 

@@ -1,7 +1,8 @@
 """One search for every generating system: greedy, sampling, beam.
 
 A body offers `start(batch) -> state` and `step(tokens, state) -> logits`; the state can copy rows into beams (`expand_beams`),
-`reorder` the pasts of beams, select rows (`select_rows`) and add rows (`append_rows`). Search knows nothing else, so an RNN, a GPT and a translator share it. Rows that
+`reorder` the pasts of beams, select rows (`select_rows`) and add rows (`append_rows`). Search uses nothing else of a body, so
+an RNN, a GPT and a translation model share it. Rows that
 have finished are dropped, and what a row answers does not depend on its neighbours.
 """
 
@@ -34,12 +35,12 @@ def search(
     requests: np.ndarray | None = None, banned: tuple[int, ...] = (), stop_fn: StopFn | None = None,
     max_batch_tokens: int | None = None,
 ) -> list[list[Hypothesis]]:  # fmt: skip
-    """For each row of `batch`, whose `prompt` is gone on from, the best answers of at most `limits` tokens, best first.
+    """For each row of `batch`, continue `batch.prompt` by at most `limits` tokens and return the best outputs, best first.
 
-    `requests` numbers the rows for their random streams (0, 1, 2, … when None); `banned` tokens are never said. A row ends
-    also where `until` says so of its tokens; beams are finished first and cut then. Rows and draws are followed one part
-    after another where they would take too much memory, draws also where they would be more than `budget` tokens: that
-    changes none of them."""
+    `requests` numbers the rows for their random streams (0, 1, 2, … when None); `banned` tokens are never generated. A row
+    also ends when `stop_fn` returns True for its tokens; beams are finished first and truncated then. Rows and samples are
+    split into chunks if they need too much memory, samples also if they exceed `max_batch_tokens` tokens; chunks do not
+    change the outputs."""
     speakers = ActiveRows.from_batch(batch, limits, requests, banned)
     answers = [[Hypothesis((), 0.0, (), "length")] for _ in limits]
     if not speakers.rows:

@@ -7,10 +7,10 @@ from regard.decode.protocol import StopFn
 
 
 class StopMonitor:
-    """For who decides when a row has said enough (`until`), and for who reads along (a stream).
+    """Reports new tokens to a stream, and ends a row when `stop_fn` returns True.
 
-    Several steps may lie between two looks: tokens are heard one by one all the same, and what a row said after it had
-    said enough is forgotten, so that answers do not depend on how often someone looks."""
+    Several steps may run between two polls. Tokens are still checked one by one, and tokens after the stop are discarded, so
+    that outputs do not depend on how often the search is polled."""
 
     def __init__(self, search: GreedyOrSample, stop_fn: StopFn | None, num_rows: int | None = None) -> None:
         self.search, self.stop_fn = search, stop_fn

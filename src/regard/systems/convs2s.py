@@ -197,7 +197,8 @@ class ConvS2S(nn.Module):
         return RecurrentSizes(self.decoder.state_size + places, self.tables.vocab_size)
 
     def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
-        """Read the source, and all but the last token of the prompt `batch.target`. A past has one size, whatever `room`."""
+        """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`. The state has a fixed
+        size, so `max_positions` has no effect."""
         prompt, (context, _) = require_prompt(batch), self.encode(batch)
         pasts = self.decoder.initial_states(len(batch.inputs), context.keys)
         state = RecurrentState(

@@ -178,9 +178,9 @@ class Transformer(CrossDecoder):
         return BodyOutput(sequence, hidden_states=tapped, cross_states=context)
 
     def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
-        """Read the source, and all but the last token of the prompt `batch.target`.
+        """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`.
 
-        With `room`, memory is made for that many positions at once and keeps its shape."""
+        With `max_positions`, a KV cache of fixed shape is allocated for that many positions."""
         if batch.offsets is not None:
             raise ValueError("Generation does not support packed batches. Use padded rows.")
         prompt, (context, _) = require_prompt(batch), self.encode(batch, Seq2SeqInputs.from_batch(batch))

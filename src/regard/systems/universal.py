@@ -197,9 +197,9 @@ class UniversalTransformer(CrossDecoder):
         return ran.act.steps
 
     def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
-        """Read the source, and all but the last token of the prompt `batch.target`.
+        """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`.
 
-        With `room`, memory is made for that many positions at once and keeps its shape."""
+        With `max_positions`, a KV cache of fixed shape is allocated for that many positions."""
         if batch.offsets is not None:
             raise ValueError("Generation does not support packed batches. Use padded rows.")
         prompt, context = require_prompt(batch), self.encode(batch, Seq2SeqInputs.from_batch(batch)).states

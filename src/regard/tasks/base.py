@@ -349,7 +349,7 @@ class Task(ProcessorMixin):
         sums: LossSum,
         max_samples: int | None = None,
     ) -> EvalResult:
-        """The task's own measures, and answers to the samples, or to the first `most`; `sums` is the loss on all of them."""
+        """Metrics of the task, and predictions for the first `max_samples` (None: all); `sums` is the loss on all samples."""
         raise NotImplementedError
 
     def selection_metric(self, scores: Mapping[str, Any]) -> str:

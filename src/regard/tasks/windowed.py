@@ -29,8 +29,8 @@ OVERLAP = 128
 
 
 def windows(length: int, max_length: int, stride: int = 0) -> list[tuple[int, int]]:
-    """Stretches of at most `room` that cover so many tokens, each `stride` after the one before (0: they overlap by a
-    quarter, but no more than OVERLAP); a last one that would be short is moved back."""
+    """Windows (start, end) of at most `max_length` tokens that cover `length` tokens, each `stride` after the one before (0:
+    overlap of a quarter, at most OVERLAP); the last window is moved back rather than shortened."""
     step = min(stride, max_length) or max(max_length - min(OVERLAP, max_length // 4), 1)
     if length <= max_length:
         return [(0, length)]
@@ -156,7 +156,7 @@ def window_start(encoded: Encoded, row: int) -> int:
 
 
 def rows_by_sample(encoded: Encoded, max_samples: int | None) -> list[list[int]]:
-    """The numbers of the rows of each sample, or of the first `most`."""
+    """Row indices of each sample, or of the first `max_samples` samples."""
     count = len(encoded.samples) if max_samples is None else min(max_samples, len(encoded.samples))
     found: list[list[int]] = [[] for _ in range(count)]
     for row, owner in enumerate(encoded.fields["owner"]):

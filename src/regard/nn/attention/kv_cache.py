@@ -23,8 +23,8 @@ KeyValue = tuple[Tensor, Tensor]
 class KVCache:
     """Give `extend` a way to make the new keys and values; receive all that a query may look at.
 
-    `where`: the columns of what is new, (Q,) or (B, Q); None: from the first on when nothing is kept yet, else behind what
-    is there."""
+    `at`: the columns of the new keys, (Q,) or (B, Q); None: from column 0 if the cache is empty, else after the existing
+    keys."""
 
     @property
     def has_past(self) -> bool:
@@ -79,7 +79,7 @@ class DynamicCache(KVCache):
             self.k, self.v, self.buffers = self.k.index_select(0, rows), self.v.index_select(0, rows), None
 
     def trim(self, length: int, aligned: bool) -> None:
-        """No row is longer than `length`; `level`: and none is shorter."""
+        """Truncate all rows to `length`. `aligned`: all rows have exactly that length."""
         self.aligned = aligned
         if self.k is not None and self.v is not None:
             self.k, self.v = self.k[..., :length, :], self.v[..., :length, :]
@@ -114,9 +114,9 @@ def _concat_padded(x: Tensor | None, y: Tensor | None) -> Tensor | None:
 
 @dataclass
 class StaticCache(KVCache):
-    """Room for `room` positions a row. Columns beyond a row's own position hold nothing: the rule hides them.
+    """KV cache of fixed shape for `max_positions` positions per row. Columns after the position of a row are masked.
 
-    Steps write at their positions, or at `columns` where those are set (beams write side by side)."""
+    Steps write at their positions, or at `write_columns` if set (beams write side by side)."""
 
     max_positions: int
     k: Tensor | None = None
@@ -161,7 +161,7 @@ class StaticCache(KVCache):
         return self
 
     def grow(self, write_columns: Tensor, max_positions: int) -> None:
-        """From now on steps write at `columns`, up to `room`."""
+        """Enlarge the cache to `max_positions` columns; later steps write at `write_columns`."""
         self.write_columns, self.max_positions = write_columns, max_positions
         if self.k is not None and self.v is not None:
             more = max_positions - self.k.shape[-2]

@@ -163,8 +163,8 @@ def to_interleaved(rows: Float[Tensor, "D ..."], heads: int) -> Float[Tensor, "D
 class T5Bias(AttentionPosition):
     """T5's bias: a number for each head and bucket of distances, the same in all blocks.
 
-    Near distances have a bucket each, further ones share buckets whose widths grow, all from `furthest` on the last. With
-    `both_ways` half of the buckets are for what stands ahead; without, what is ahead counts as 0 away (it is hidden)."""
+    Small distances have one bucket each; larger ones share buckets of growing width, and all from `max_distance` on share the
+    last. With `bidirectional`, half of the buckets are for later keys; without, later keys count as distance 0 (masked)."""
 
     has_bias = shared = True
 
@@ -207,7 +207,7 @@ class T5Bias(AttentionPosition):
 
 
 class Shaw(AttentionPosition):
-    """A vector for each distance up to `reach` either way, and one for all beyond; the same for all heads, one table a layer.
+    """One vector per distance from -`max_distance` to `max_distance`, clipped beyond; shared by all heads, one table per layer.
 
     score = q · (k + a) · scale, and with `values` a second vector is added to each value."""
 
@@ -280,7 +280,8 @@ class BoundPosition(NamedTuple):
 def make_position(
     config: Any, depth: int, bidirectional: bool = False
 ) -> AttentionPosition | list[AttentionPosition] | None:
-    """What `config.relative_position` asks for in a stack of that many blocks; `both_ways`: where queries look ahead too."""
+    """Relative position of `config.relative_position` for a stack of `depth` blocks. `bidirectional`: queries also attend to
+    later keys."""
     check_relative(config)
     kind: RelativeKind = config.relative_position
     head_width = config.width // config.heads

@@ -197,7 +197,7 @@ class Stack(nn.Module):
         return [block.cross_kv(context) for block in blocks]
 
     def make_caches(self, x: Float[Tensor, "B L D"], max_positions: int | None = None) -> list[LayerCache]:
-        """Of rows like these that have read nothing yet: growing ones, or fixed ones with `room`."""
+        """Empty caches for rows like x: growing, or of fixed shape with `max_positions`."""
         blocks: Any = self.blocks
         empty = [block.attend.inner.project(x[:, :0])[1:] for block in blocks]
         return [

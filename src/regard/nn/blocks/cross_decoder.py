@@ -37,7 +37,7 @@ class CrossDecoder(IncrementalDecoder):
         self, target: Int[Tensor, "B L"], context: Float[Tensor, "B K C"], *, mask: AttentionMask | None = None,
         context_mask: AttentionMask | None = None, positions: Int[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "B L D"]:  # fmt: skip
-        """The states over a whole target; `where` its tokens stand, from 0 on when None."""
+        """Hidden states of a whole target. `positions`: positions of the tokens; None: 0, 1, …"""
         if positions is None:
             check_length(self.position.max_length, target.shape[1])
             positions = torch.arange(target.shape[1], device=target.device)
@@ -49,7 +49,7 @@ class CrossDecoder(IncrementalDecoder):
         self, context: Float[Tensor, "B K C"], context_mask: Bool[Tensor, "B 1 K"] | None, prompt: Int[Tensor, "B P"],
         max_positions: int | None = None,
     ) -> DecoderState:  # fmt: skip
-        """Read all but the last token of the prompt; `room` is that of `fresh`."""
+        """Process all but the last token of the prompt. `max_positions`: `max_cache_len` of `empty_state`."""
         check_length(self.position.max_length, prompt.shape[1])
         state = self.empty_state(prompt, max_positions, context_mask)
         # keys and values of the source are made here, once, before beams multiply the rows

@@ -68,8 +68,8 @@ class DecoderOnly(IncrementalDecoder):
         return self.tokens.cross_entropy(x, labels, smoothing)
 
     def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
-        """Process all but the last token of each prompt; rows may have different lengths. `max_positions`: see
-        `empty_state`."""
+        """Process all but the last token of each prompt; rows may have different lengths. `max_positions`:
+        `max_cache_len` of `empty_state`."""
         prompt = self._validated_prompt(batch)
         state = self.empty_state(prompt, max_positions, window_sizes=self.window_sizes)
         if prompt.shape[1] > 1:

@@ -79,7 +79,7 @@ class DecoderState:
         cls, layers: list[LayerCache], rows: int, device: torch.device, max_cache_len: int | None = None,
         context_mask: Tensor | None = None, window_sizes: Sequence[int] = (), has_bias: bool = False,
     ) -> DecoderState:  # fmt: skip
-        """Of rows that have read nothing yet. `room`: columns that a row shall have where memories are fixed."""
+        """State before the first token. `max_cache_len`: columns per row of caches of fixed shape."""
         at = torch.zeros(rows, dtype=torch.long, device=device)
         state = cls(layers, at, context_mask, window_sizes=window_sizes, has_bias=has_bias)
         if max_cache_len is not None and state.static_kv is not None:

@@ -30,7 +30,7 @@ class IncrementalDecoder(nn.Module):
         positions: Int[Tensor, "..."],
         position_embeddings: Float[Tensor, "room D"] | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """Tokens and positions; `known`: the positions 0, 1, … computed before."""
+        """Token plus position embeddings. `position_embeddings`: embeddings of the positions 0, 1, … if precomputed."""
         x = self.tokens(ids)
         return x + (
             self.position(positions).to(x.dtype) if position_embeddings is None else position_embeddings[positions]
@@ -51,8 +51,8 @@ class IncrementalDecoder(nn.Module):
         self, prompt: Int[Tensor, "B P"], max_cache_len: int | None, context_mask: Bool[Tensor, "B 1 K"] | None = None,
         window_sizes: Sequence[int] = (),
     ) -> DecoderState:  # fmt: skip
-        """The state of rows that have read nothing of their prompt yet. With `room`, memory is made for that many positions at
-        once and keeps its shape; no more than there are positions."""
+        """State before the first token of the prompt. With `max_cache_len`, a KV cache of fixed shape is allocated for that
+        many positions, but no more than the model has."""
         length, device = self.position.max_length, prompt.device
         most = max_cache_len if max_cache_len is None or length is None else min(max_cache_len, length)
         empty = self.embed(prompt[:, :0], torch.arange(0, device=device))

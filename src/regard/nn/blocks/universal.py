@@ -100,7 +100,7 @@ class UniversalStack(nn.Module):
         return [self.block.cross_kv(context)] * self.depth
 
     def make_caches(self, x: Float[Tensor, "B L D"], max_cache_len: int | None = None) -> list[LayerCache]:
-        """Of rows like these that have read nothing yet: growing ones, or fixed ones with `room`."""
+        """Empty caches for rows like x: growing, or of fixed shape with `max_cache_len`."""
         attention: Any = self.block.attend.inner
         k, v = attention.project(x[:, :0])[1:]
         return [

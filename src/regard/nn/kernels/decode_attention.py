@@ -184,8 +184,9 @@ def decode_attention(
 ) -> Tensor:
     """qkv (B, 3 · H · d), k and v (B, H, room, d), at (B,): what each row's query makes of its past (B, H · d).
 
-    This step's key and value go into column `at` of k and v; the query looks at columns up to it, `band` of them (0: all).
-    A row beyond the room writes nothing. `counts`: the caller's `counters`; else they are made, which is one launch."""
+    The key and value of this step go into column `at` of k and v; the query attends to columns up to `at`, to the last
+    `window` of them (0: all). A row beyond the room writes nothing. `counts`: counters of `make_counters`; None: they are
+    allocated here, at the cost of one launch."""
     if counts is None:
         counts = make_counters(k) if num_splits(k) > 1 else torch.empty(0, device=k.device, dtype=torch.int32)
     elif counts.numel() < k.shape[0] * k.shape[1]:

@@ -118,7 +118,7 @@ def _is_short(q: Tensor, packed: PackedDocuments, window: tuple[int, int]) -> bo
 
 
 def match_packed(mask: AttentionMask | None) -> tuple[PackedDocuments, tuple[int, int]] | None:
-    """`PackedDocuments`, alone or combined with Causal and a SlidingWindow, as (documents, (steps back, steps ahead)); -1 is unbounded."""
+    """`PackedDocuments`, alone or combined with Causal and a SlidingWindow, as (documents, (left, right)); -1: unbounded."""
     left = right = -1
     packed: PackedDocuments | None = None
     for part in _conjuncts(mask):

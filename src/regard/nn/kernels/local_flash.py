@@ -120,18 +120,18 @@ def forward(
 
 
 def backward(
-    told: Tensor, out: Tensor, lse: Tensor, chance: Tensor, kept: Tensor, q: Tensor, k: Tensor, v: Tensor,
+    gradient: Tensor, out: Tensor, lse: Tensor, chance: Tensor, kept: Tensor, q: Tensor, k: Tensor, v: Tensor,
     places: Tensor | None, bounds: Tensor | None, starts: Tensor, longest: int, left: int, right: int, scale: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    at, told, mixed = SegmentLayout(starts, longest, left, right), told.contiguous(), out.flatten(0, 1)
-    rows = told.flatten(0, 1), q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+    at, gradient, mixed = SegmentLayout(starts, longest, left, right), gradient.contiguous(), out.flatten(0, 1)
+    rows = gradient.flatten(0, 1), q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     found = flash_backward(*rows, mixed, lse, chance, at, scale, dropout)
     dq, dk, dv = (x.contiguous().view(q.shape) for x in found)
     if places is not None and bounds is not None:
         left_over = kept if dropout else None
         _global_backend(q).add_global_gradients_(
-            told, q, k, v, GlobalKeys(places, bounds), (mixed, lse), scale, left_over, (dq, dk, dv)
+            gradient, q, k, v, GlobalKeys(places, bounds), (mixed, lse), scale, left_over, (dq, dk, dv)
         )
     return dq, dk, dv
 
@@ -146,7 +146,7 @@ _forward_op = torch.library.custom_op(
 )  # fmt: skip
 _backward_op = torch.library.custom_op(
     "regard::flashed_backward", backward, mutates_args=(),
-    schema=f"(Tensor told, Tensor out, Tensor lse, Tensor chance, Tensor kept, {_SCHEMA_ARGS}) -> (Tensor, Tensor, Tensor)",
+    schema=f"(Tensor gradient, Tensor out, Tensor lse, Tensor chance, Tensor kept, {_SCHEMA_ARGS}) -> (Tensor, Tensor, Tensor)",
 )  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, places: Tensor | None, *more: Any) -> tup
 
 
 @_backward_op.register_fake
-def _(told: Tensor, out: Tensor, lse: Tensor, chance: Tensor, kept: Tensor, *given: Any) -> tuple[Tensor, ...]:
+def _(gradient: Tensor, out: Tensor, lse: Tensor, chance: Tensor, kept: Tensor, *given: Any) -> tuple[Tensor, ...]:
     return tuple(x.new_empty(x.shape) for x in given[:3])
 
 
@@ -168,8 +168,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
     ctx.sizes = inputs[6:]
 
 
-def _backward_autograd(ctx: Any, told: Tensor, *_: Any) -> tuple[Any, ...]:
-    return (*_backward_op(told, *ctx.saved_tensors, *ctx.sizes), *(None,) * 8)
+def _backward_autograd(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Any, ...]:
+    return (*_backward_op(gradient, *ctx.saved_tensors, *ctx.sizes), *(None,) * 8)
 
 
 torch.library.register_autograd("regard::flashed", _backward_autograd, setup_context=_setup_context)

@@ -1,9 +1,9 @@
 """Farthest points: a few points of each cloud that are spread over it, each as far as can be from those chosen before.
 
 The first is the first point of the cloud; of points equally far away the one with the lowest index is next, and none is chosen
-twice, also where several lie in one place. A cloud of n points
-keeps n // rate of them, and at least one (`CloudSizes.downsampled`), as the released code of Point Transformer does. Exact in every
-way of computing it: distances are those of nn/points/pairwise.py. Nothing here has a gradient.
+twice, even if several points have the same coordinates. A cloud of n points
+keeps n // rate of them, and at least one (`CloudSizes.downsampled`), as the released code of Point Transformer does. All
+implementations give the same points: distances are those of nn/points/pairwise.py. Nothing here has a gradient.
 
 Shape letters: N points, M of them kept, B clouds.
 """

@@ -31,8 +31,8 @@ MAX_CELLS_PER_AXIS = 2**20
 
 
 def knn_grid(points: Float[Tensor, "n 3"], queries: Float[Tensor, "q 3"], k: int, max_pairs: int) -> Int[Tensor, "q k"]:
-    """The `count` nearest places of each query, of equal ones the lowest first; `room` pairs are compared at once, or all
-    of one query. There must be so many places."""
+    """Indices of the `k` nearest points of each query; ties are ordered by index. At most `max_pairs` pairs are compared at
+    once, or all pairs of one query. There must be at least `k` points."""
     kept = limit_duplicates(points, k)
     inverse: Tensor | None = None
     if queries.data_ptr() == points.data_ptr() and len(queries) == len(points):

@@ -86,8 +86,8 @@ class RecurrentDecoder(nn.Module):
 
 
 class RecurrentEncoder(nn.Module):
-    """Layers that read rows from a state of 0: an encoder. `both_ways`: half of each layer reads from the end to the
-    beginning, and every layer sees both halves of the one below it."""
+    """Recurrent encoder with an initial state of 0. `bidirectional`: half of each layer runs backward, and every layer gets
+    both halves of the layer below."""
 
     def __init__(
         self, cell: CellName, inputs: int, width: int, depth: int, dropout: float, bidirectional: bool = False

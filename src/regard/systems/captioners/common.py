@@ -201,7 +201,8 @@ class CaptionDecoder(CaptionMixin, CrossDecoder):
         return BodyOutput(self.decode(target, context, mask=rule), cross_states=context)
 
     def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
-        """Read the picture, and all but the last token of the prompt. With `room`, memory is made for that many positions."""
+        """Encode the image, and process all but the last token of the prompt. With `max_positions`, a KV cache of fixed shape
+        is allocated for that many positions."""
         return self.prefill(self.encode(batch), None, require_prompt(batch), max_positions)
 
 

@@ -92,7 +92,8 @@ class ShowTell(CaptionMixin, nn.Module):
         return RecurrentSizes(2 * self.lstm.num_layers * self.lstm.hidden_size, self.words.weight.shape[0])
 
     def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
-        """Read the picture, and all but the last token of the prompt. The state has one size, whatever `room` is."""
+        """Encode the image, and process all but the last token of the prompt. The state has a fixed size, so `max_positions`
+        has no effect."""
         prompt, picture = require_prompt(batch), self.encode_image(batch)
         shape = len(picture), self.lstm.num_layers, self.lstm.hidden_size
         state = RecurrentState.from_tensors({name: self.tokens.weight.new_zeros(shape) for name in ("h", "c")})

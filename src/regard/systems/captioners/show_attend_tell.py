@@ -161,7 +161,8 @@ class ShowAttendTell(CaptionMixin, nn.Module):
         return RecurrentSizes(2 * self.gate.weight.shape[1] + places, self.words.weight.shape[0])
 
     def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
-        """Read the picture, and all but the last token of the prompt. The state has one size, whatever `room` is."""
+        """Encode the image, and process all but the last token of the prompt. The state has a fixed size, so `max_positions`
+        has no effect."""
         prompt = require_prompt(batch)
         context, h, c = self.encode_image(batch)
         state = RecurrentState.from_tensors({"h": h, "c": c}, context.to_dict())

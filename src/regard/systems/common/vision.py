@@ -85,8 +85,8 @@ TORCHVISION_ENTRIES = (
 
 
 def translate_names(table: NameTable, entries: Sequence[NameEntry], tensors: Tensors, max_blocks: int) -> Tensors:
-    """Names of another layout -> those of the published one; what it does not know keeps its name, and is refused by it.
-    `most`: parts that one row of the layout stands for, at most."""
+    """Rename tensors of another layout to their Hugging Face names; unknown tensors keep their names, so that loading rejects
+    them. `max_blocks`: highest number of blocks."""
     places = [{"n": number, "part": part} for number in range(max_blocks) for part in ("weight", "bias")]
     known = {item.published[0].format(**place): item.native.format(**place) for item in entries for place in places}
     ours = {known[name]: tensor for name, tensor in tensors.items() if name in known}
