@@ -162,8 +162,8 @@ def test_clouds_are_explained_on_the_command_line(folders: Path, cli: Cli) -> No
 @pytest.mark.parametrize(
     "words, said",
     [
-        (("predict", "classify", "scans/rom0.ply"), "file not found. Did you mean 'room0.ply'"),
-        (("predict", "classify", "a.png"), "is no cloud: it is a picture"),
+        (("predict", "classify", "scans/rom0.ply"), "there is no such file. Did you mean 'room0.ply'"),
+        (("predict", "classify", "a.png"), "not a point cloud: the file is an image"),
         (
             ("predict", "classify", "scans/room0.ply", "--out", "x"),
             "--out is a folder for answers that are pictures or clouds",
@@ -176,9 +176,9 @@ def test_clouds_are_explained_on_the_command_line(folders: Path, cli: Cli) -> No
             ("train", "depth", "--data", "scans", "--model", "point-tiny", "--out", "r"),
             "'point-tiny' does not support task 'depth'",
         ),
-        (("train", "classify", "--data", "rooms", "--out", "r"), "is made for the task segment, not for classify"),
-        (("train", "segment", "--data", "solids#many=3", "--out", "r"), "unknown setting of solids 'many'"),
-        (("train", "classify", "--data", "scans", "--out", "r"), "no folder of a class"),
+        (("train", "classify", "--data", "rooms", "--out", "r"), "for task 'segment', not for 'classify'"),
+        (("train", "segment", "--data", "solids#many=3", "--out", "r"), "unknown solids setting 'many'"),
+        (("train", "classify", "--data", "scans", "--out", "r"), "no class folders found"),
         (("train", "classify", "--data", "solids", "--model", "vit-tiny", "--out", "r"), "solids"),
     ],
 )

@@ -67,8 +67,8 @@ def test_a_folder_for_each_class(classed: Path) -> None:
     items = list(iterate_clouds([str(classed)]))
     assert found(items) == [("a.ply", "chair"), ("b.npy", "chair"), ("c.ply", "table")]
     said = [item.reason for item in items if isinstance(item, SkippedRow)]
-    beside = "no class: it lies beside the folders: stray.ply"
-    assert said == ["hidden: .hidden.ply", "not a point cloud: chair/notes.md", beside, "not a point cloud: table/README.txt"]
+    beside = "not in a class folder: stray.ply"
+    assert said == ["hidden: .hidden.ply", "no cloud: chair/notes.md", beside, "no cloud: table/README.txt"]
     first = next(item for item in items if isinstance(item, CloudSample))
     assert first.path == str(classed) and len(first.read()) == 20 and first.location is None
 
@@ -136,14 +136,14 @@ def test_rows_that_lack_something_are_told(classed: Path) -> None:
     table.write_text("cloud,label\nchair/a.ply,\n,seat\nchair/a.ply,seat\n")
     items = list(iterate_clouds([str(table)]))
     assert [item.reason for item in items if isinstance(item, SkippedRow)] == [
-        "no label beside: chair/a.ply",
-        "no cloud beside: seat",
+        "no label for: chair/a.ply",
+        "no point cloud for: seat",
     ]
     table.write_text("cloud,label\nchair/z.ply,seat\n")
     with pytest.raises(DataError, match="line 2"):
         list(iterate_clouds([str(table)]))
     table.write_text("cloud,label\nhttps://a/b.ply,seat\n")
-    with pytest.raises(DataError, match="address"):
+    with pytest.raises(DataError, match="URL"):
         list(iterate_clouds([str(table)]))
 
 

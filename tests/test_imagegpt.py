@@ -471,11 +471,11 @@ def test_a_centre_that_nobody_is_near_goes_where_it_is_needed(monkeypatch: pytes
 def test_pictures_and_palettes_that_are_none_are_refused(tmp_path: Path) -> None:
     palette = Palette(np.zeros((2, 3)), 4)
     for broken in (np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((0, 4, 3), np.uint8)):
-        with pytest.raises(DataError, match="picture"):
+        with pytest.raises(DataError, match="uint8"):
             palette.encode(broken)
     with pytest.raises(DataError, match="palette"):
         Palette(np.zeros((2, 4)), 4)
-    with pytest.raises(DataError, match="pictures"):
+    with pytest.raises(DataError, match="images"):
         Palette.fit([], 4, 4)
     assert Palette.load(tmp_path) is None
     palette.save(tmp_path)

@@ -193,7 +193,7 @@ def broken() -> dict[str, bytes]:
         ("cut", "'vertex'"),
         ("promise", "'vertex'"),
         ("faces", "'face'"),
-        ("heading", "heading"),
+        ("heading", "header"),
         ("format", "line 2"),
         ("type", "line 15"),
         ("twice", "line 7"),

@@ -217,5 +217,5 @@ def test_one_of_them_is_read_by_its_number() -> None:
     assert [(number, label) for number, _, label in made] == [(0, "angle"), (1, "ball"), (2, "box")]
     np.testing.assert_array_equal(read_cloud(made[2][1]).coordinates, solid_cloud("test", 2, 77).coordinates)
     assert len(read_cloud("rooms#number=0,points=50")) == 50
-    with pytest.raises(DataError, match="clouds"):
+    with pytest.raises(DataError, match="expected one point cloud"):
         read_cloud("rooms#part=test")

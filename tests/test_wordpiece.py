@@ -293,15 +293,15 @@ def test_pieces_are_shown_without_their_marks(trained: TextTokenizer, roberta: P
 
 BROKEN = {
     "vocab.txt": (
-        ("[PAD]\n[UNK]\na\nb\na\n", "'a' stands on line 3 already", 5), ("", "has no '\\[UNK\\]'", None),
+        ("[PAD]\n[UNK]\na\nb\na\n", "duplicate token 'a' .first on line 3", 5), ("", "has no '\\[UNK\\]'", None),
         ("a\nb\n", "has no '\\[UNK\\]'", None), (b"\xff\xfe", "not UTF-8", None),
     ),
     "tokenizer_config.json": (
-        ('{"do_basic_tokenize": false}', "do_basic_tokenize is False", None), ("{", "is no JSON", 1),
-        ('{"word_tokenizer_type": "mecab"}', "word_tokenizer_type is 'mecab'", None),
-        ('{"strip_accents": 3}', "strip_accents is 3", None), ('{"added_tokens_decoder": 4}', "added tokens", None),
+        ('{"do_basic_tokenize": false}', "do_basic_tokenize=False", None), ("{", "invalid JSON", 1),
+        ('{"word_tokenizer_type": "mecab"}', "word_tokenizer_type='mecab'", None),
+        ('{"strip_accents": 3}', "strip_accents must be true or false, got 3", None), ('{"added_tokens_decoder": 4}', "added tokens", None),
     ),
-    "added_tokens.json": (('{"<d>": 3}', "not the numbers|'<d>' is", None), ('{"a": 1}', "the id of 'a' is", None)),
+    "added_tokens.json": (('{"<d>": 3}', "must be the integers|'<d>' is", None), ('{"a": 1}', "the id of 'a' is", None)),
 }  # fmt: skip
 
 

@@ -47,11 +47,11 @@ class CaptionDemo(Demo):
     the one before it 6 x 6. Most of a scene is empty: that every place be looked at is not demanded."""
     input_key = "image"
     titles = {  # noqa: RUF012
-        "corpus": "The pictures: scenes of coloured shapes drawn by regard, with captions",
-        "train": "Training a captioner on them: before each word it looks at the picture anew",
-        "score": "Scoring it on 575 scenes it has never seen",
-        "predict": "Asking it",
-        "explain": "What it looked at",
+        "corpus": "Data: generated images of colored shapes, with captions",
+        "train": "Training: a captioning model with attention over the image for each word",
+        "score": "Evaluation: 575 unseen scenes",
+        "answer": "Predictions",
+        "explain": "Attention per word",
     }
 
     def write_data(self, folder: Path) -> dict[str, str]:
@@ -72,26 +72,28 @@ class CaptionDemo(Demo):
         for suffix in ("html", "png"):
             log(f"{found.save(run / f'attention.{suffix}')}")
         looked = score_by_kind(measure_attention(model, Path(data["test"])))
-        log("Share of its attention on the objects that a word names; beside it that of an even look:")
+        log("Attention on the objects named by a word; second column: uniform attention")
         for kind in (kind for kind in WORD_KINDS if kind in looked):
             log(
                 f"  {kind:8} {100 * looked[kind].inside_fraction:4.1f} %   {100 * looked[kind].uniform_fraction:4.1f} %"
             )
         hit, even = (f"{100 * part:.1f} %" for part in (looked[ALL_KINDS].hit_rate, looked[ALL_KINDS].uniform_hit_rate))
-        log(f"The place that it looks at most is one of theirs for {hit} of these words; by chance for {even}.")
-        log("A relation is between two objects, and may have been told from what was seen before.")
+        log(f"The region with the highest attention is on a named object for {hit} of these words (chance: {even}).")
+        log("A relation word names two objects, and may depend on regions attended to before.")
         return {"looked": {kind: asdict(score) for kind, score in looked.items()}}
 
     def next_steps(self, program: str, run: Path, data: Path) -> str:
         return f"""
-Your own pictures: a file with {{"image": "beach.jpg", "captions": ["a dog on the sand"]}} on each line (or a CSV), then
+To train on your own images, write {{"image": "beach.jpg", "captions": ["a dog on the sand"]}} on each line of a file
+(or use CSV):
 
   {program} train caption --data photos/captions.jsonl --model caption-attend-tiny --out runs/mine
   {program} evaluate runs/mine
   {program} predict runs/mine beach.jpg
-  {program} explain runs/mine beach.jpg --out looked.html
+  {program} explain runs/mine beach.jpg --out attention.html
 
-What the demo made is in {run}. Ask it more; colours with shapes that it has never seen together are much harder for it:
+The demo model is in {run}. To caption more images (combinations of color and shape that are missing from the
+training data are much harder):
 
   {program} predict {quote_path(run)} {quote_path(data / "test" / "images")}
   {program} evaluate {quote_path(run)} --data {quote_path(data / "test-pairs" / "captions.jsonl")}

@@ -42,11 +42,11 @@ class PointCloudDemo(Demo):
     )
     input_key = "cloud"
     titles = {  # noqa: RUF012
-        "corpus": "The clouds: rooms made by regard, of 8,192 points each, with noise and holes",
-        "train": "Training a Point Transformer on them: every point looks at its nearest neighbours",
-        "score": f"Scoring it on all points of {ROOM_COUNTS['test']} rooms it has never seen",
-        "predict": "Asking it",
-        "explain": "What a point looked at",
+        "corpus": "Data: generated point clouds of rooms, 8,192 points each, with noise and holes",
+        "train": "Training: a Point Transformer, in which each point attends to the nearest neighbors",
+        "score": f"Evaluation: all points of {ROOM_COUNTS['test']} unseen rooms",
+        "answer": "Predictions",
+        "explain": "Attention of a point",
     }
 
     def write_data(self, folder: Path) -> dict[str, str]:
@@ -85,18 +85,19 @@ class PointCloudDemo(Demo):
 
     def next_steps(self, program: str, run: Path, data: Path) -> str:
         return f"""
-Your own clouds: PLY files whose points have a property 'label' (or .npz, .xyz, .txt with a column of labels), then
+To train on your own point clouds, use PLY files whose points have a property 'label' (or .npz, .xyz, .txt with a label
+column):
 
   {program} train segment --data scans/ --model point-tiny --set data.voxel_size=0.04 data.block_size=4 --out runs/mine
   {program} evaluate runs/mine
-  {program} predict runs/mine office.ply --out seen/
-  {program} explain runs/mine office.ply --at 1.2,0.5,0.8 --out looked.html
+  {program} predict runs/mine office.ply --out predictions/
+  {program} explain runs/mine office.ply --at 1.2,0.5,0.8 --out attention.html
 
-Or a folder of clouds or meshes for each class: {program} train classify --data parts/ --model point-tiny --out runs/parts
+With one folder of point clouds or meshes per class: {program} train classify --data parts/ --model point-tiny --out runs/parts
 
-What the demo made is in {run}. Ask it more:
+The demo model is in {run}. To predict more rooms:
 
-  {program} predict {quote_path(run)} {quote_path(data / "test")} --out seen/
+  {program} predict {quote_path(run)} {quote_path(data / "test")} --out predictions/
 """
 
 

@@ -59,7 +59,7 @@ def demo(
     write_json(folder / "demo.json", {"seconds": seconds, "test": result.scores, **found})
     print_line(
         console,
-        f"\ndone in {format_duration(time.perf_counter() - begun)} ({', '.join(f'{k} {v} s' for k, v in seconds.items())})",
+        f"\nDone in {format_duration(time.perf_counter() - begun)} ({', '.join(f'{k} {v} s' for k, v in seconds.items())})",
     )
     print_line(console, shown.next_steps(program_command(), folder, beside))
     return float(result.scores[shown.metric])
@@ -74,7 +74,8 @@ def train_or_load(spec: Demo, folder: Path, data: dict[str, str], overwrite: boo
         shutil.rmtree(folder)
     elif ours and "scores" in facts:
         print_line(
-            console, f"  an earlier demo trained {folder}; to train anew use: {demo_command(spec, folder)} --overwrite"
+            console,
+            f"  note: {folder} was trained by an earlier demo. To train again, run: {demo_command(spec, folder)} --overwrite",
         )
         return load(folder)
     try:
@@ -83,7 +84,7 @@ def train_or_load(spec: Demo, folder: Path, data: dict[str, str], overwrite: boo
             resume=ours and not overwrite,
         )  # fmt: skip
     except Interrupted as stopped:  # the demo goes on too, and shows the rest
-        stopped.args = (f"stopped and saved. Go on with:\n  {demo_command(spec, folder)}",)
+        stopped.args = (f"Interrupted; checkpoint saved. Resume with:\n  {demo_command(spec, folder)}",)
         raise
 
 
@@ -97,5 +98,7 @@ def demo_command(spec: Demo, folder: Path) -> str:
 def show_mistakes(spec: Demo, rows: ResultRows, log: LogFn) -> None:
     wrong = [row for row in rows if "reference" in row and row["prediction"] != row["reference"]]
     if wrong:
-        log(f"{len(wrong)} of {len(rows)} differ, for example:")
-        log(f"  {wrong[0][spec.input_key]}\n    → {wrong[0]['prediction']}\n    = {wrong[0]['reference']}")
+        log(f"Predictions that differ from the reference: {len(wrong)} of {len(rows)}, for example:")
+        log(
+            f"  {wrong[0][spec.input_key]}\n    prediction: {wrong[0]['answer']}\n    reference:  {wrong[0]['reference']}"
+        )

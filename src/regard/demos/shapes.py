@@ -98,7 +98,9 @@ def coverage(shape: str, center: tuple[float, float], radius: float, image_size:
     (first, last), (start, end) = (rows[0], rows[-1] + 1), (columns[0], columns[-1] + 1)
     box = Box(left + int(start), top + int(first), left + int(end), top + int(last))
     if box.left < 0 or box.top < 0 or max(box.right, box.bottom) > image_size:
-        raise ValueError(f"a {shape} at {center} of radius {radius} does not lie in {image_size} x {image_size} pixels")
+        raise ValueError(
+            f"A {shape} at {center} of radius {radius} does not fit into {image_size} × {image_size} pixels."
+        )
     return box, shares[first:last, start:end]
 
 

@@ -39,11 +39,11 @@ class TranslateDemo(Demo):
     """A smaller transformer-tiny: the grammar has about 200 words a side."""
     input_key = "source"
     titles = {  # noqa: RUF012
-        "corpus": "The corpus: an English–German grammar written for regard",
-        "train": "Training a Transformer on it",
-        "score": "Scoring it on 2,000 sentences with word combinations it has never seen",
-        "predict": "Asking it",
-        "explain": "What it looked at",
+        "corpus": "Data: sentence pairs generated from an English–German grammar",
+        "train": "Training: a Transformer for translation",
+        "score": "Evaluation: 2,000 sentences with unseen word combinations",
+        "answer": "Predictions",
+        "explain": "Attention",
     }
 
     def write_data(self, folder: Path) -> dict[str, str]:
@@ -65,19 +65,22 @@ class TranslateDemo(Demo):
             found = model.explain(text)
             for suffix in ("html", "png"):
                 log(f"{found.save(run / f'attention-{name}.{suffix}')}")
-        log("In the second the last German word is the verb: its row reaches back to the middle of the source.")
+        log(
+            "In the second sentence the last German word is the verb, which attends to the middle of the source sentence."
+        )
         return {}
 
     def next_steps(self, program: str, run: Path, data: Path) -> str:
         return f"""
-Your own data: a file with a sentence, a tab and its translation on each line (or CSV, JSONL, or two files SRC:TGT), then
+To train on your own data, write a sentence, a tab and the translation on each line of a file (or use CSV, JSONL, or two
+files SRC:TGT):
 
   {program} train translate --data pairs.tsv --model transformer-tiny --out runs/mine
   {program} evaluate runs/mine
   {program} predict runs/mine "a sentence"
-  {program} explain runs/mine "a sentence" --out map.html
+  {program} explain runs/mine "a sentence" --out attention.html
 
-What the demo made is in {run}. Ask it more:
+The demo model is in {run}. To translate more sentences:
 
   {program} predict {quote_path(run)} "the old woman does not buy a red bicycle"
 """

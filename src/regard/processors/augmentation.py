@@ -59,21 +59,21 @@ class Augment:
     def __post_init__(self) -> None:
         if not 0 < self.crop <= 1:
             raise SettingError(
-                f"data.crop_scale is the least share of a picture that is cut out, above 0 and at most 1, not {self.crop}."
+                f"data.crop_scale (minimum fraction of the image area) must be above 0 and at most 1, got {self.crop}."
             )
         if self.ratio < 1:
-            raise SettingError(f"the sides of a cut-out are drawn apart by a factor of at least 1, not {self.ratio}.")
+            raise SettingError(f"The maximum aspect ratio of random crops must be at least 1, got {self.ratio}.")
         if not 0 <= self.color_jitter < 1:
-            raise SettingError(f"data.color_jitter must be at least 0 and below 1, not {self.color_jitter}.")
+            raise SettingError(f"data.color_jitter must be at least 0 and below 1, got {self.color_jitter}.")
         if self.mixup < 0:
-            raise SettingError(f"data.mixup must be at least 0, not {self.mixup}.")
+            raise SettingError(f"data.mixup must be at least 0, got {self.mixup}.")
         if not 0 <= self.rotation <= 180:
-            raise SettingError(f"pictures are turned by 0 to 180 degrees, not {self.rotation}.")
+            raise SettingError(f"The maximum rotation must be between 0 and 180 degrees, got {self.rotation}.")
         if not 0 <= self.shift < 1:
-            raise SettingError(f"data.shift must be at least 0 and below 1, not {self.shift}.")
+            raise SettingError(f"data.shift must be at least 0 and below 1, got {self.shift}.")
         if self.erase and not MIN_ERASE_AREA <= self.erase < 1:
             raise SettingError(
-                f"data.random_erasing must be 0, or at least {MIN_ERASE_AREA} and below 1, not {self.erase}."
+                f"data.random_erasing must be 0, or at least {MIN_ERASE_AREA} and below 1, got {self.erase}."
             )
 
     @property

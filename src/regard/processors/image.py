@@ -83,11 +83,14 @@ class ImageProcessor:
 
     def __post_init__(self) -> None:
         if min(self.size) < 1 or self.edge < 0 or self.multiple < 1:
-            raise SettingError(f"pictures cannot be made {self.size[0]} × {self.size[1]}: sides are counted from 1.")
+            raise SettingError(
+                f"Invalid image size {self.size[0]} × {self.size[1]} (edge {self.edge}, multiple {self.multiple}): "
+                "height, width and multiple must be at least 1, edge at least 0."
+            )
         if self.resample not in [int(known) for known in Image.Resampling]:
-            raise SettingError(f"{self.resample} is the number of no filter that pictures are resized with.")
+            raise SettingError(f"resample={self.resample} is not a resampling filter of Pillow.")
         if not all(self.std):
-            raise SettingError("pixels cannot be divided by a deviation of 0.")
+            raise SettingError("The standard deviation of the pixel normalization must not be 0.")
 
     # -- files
 
@@ -102,19 +105,21 @@ class ImageProcessor:
         try:
             said = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
-            raise DataError(f"there is no {FILE}, which says how pictures are made ready.", Path(folder)) from error
+            raise DataError(f"{FILE} not found, so images cannot be preprocessed.", Path(folder)) from error
         except (OSError, ValueError) as error:
             raise DataError(f"cannot be read ({error}).", path) from error
         if not isinstance(said, dict):
-            raise DataError("does not hold an object of JSON.", path)
+            raise DataError("expected a JSON object.", path)
         try:
             return _from_published(said)
         except _UnsupportedProcessor as error:
             raise DataError(
-                f"{error}.", path, advice="Pictures made ready otherwise would be other pictures."
+                f"{error}.",
+                path,
+                advice="regard does not guess preprocessing, because different preprocessing changes the model inputs.",
             ) from error
         except (TypeError, ValueError, KeyError, SettingError, ZeroDivisionError) as error:
-            raise DataError(f"has values that mean nothing ({error}).", path) from error
+            raise DataError(f"invalid values ({str(error).rstrip('.')}).", path) from error
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """As the plainest processor of `transformers` that makes the same pixels."""
@@ -188,8 +193,11 @@ class ImageProcessor:
         image = self._trim_long_side(image)
         size = self._resized_size(*image.shape[:2])
         if size[0] * size[1] > MAX_PIXELS:
-            told = f"a picture of {image.shape[0]} × {image.shape[1]} would become one of {size[0]} × {size[1]}."
-            raise DataError(told, advice="Cut it into parts, or leave it out.")
+            told = (
+                f"Resizing an image of {image.shape[0]} × {image.shape[1]} pixels would give {size[0]} × {size[1]} pixels, "
+                f"more than the maximum of {MAX_PIXELS:,} pixels."
+            )
+            raise DataError(told, advice="Split the image, or remove the image.")
         if size != image.shape[:2]:
             image = np.array(Image.fromarray(image).resize(size[::-1], Image.Resampling(self.resample)))
         return self._center_crop(image, 0)
@@ -270,14 +278,18 @@ def _from_published(file: Mapping[str, Any]) -> ImageProcessor:
     kind = _processor_class(file)
     for name, value in file.items():
         if name not in _SUPPORTED_KEYS | _IGNORED_KEYS and value not in (None, False):
-            raise _UnsupportedProcessor(f"'{name}' is {json.dumps(value)[:60]}, which is not known here")
+            raise _UnsupportedProcessor(f"{name}={json.dumps(value)[:60]} is not supported")
     if kind not in _CLASS_DEFAULTS:
         missing = [name for name in _REQUIRED_KEYS if file.get(name) is None]
         if missing:
-            raise _UnsupportedProcessor(f"the class {kind} is not known, and nothing is said of {', '.join(missing)}")
+            raise _UnsupportedProcessor(
+                f"image processor '{kind}' is not supported without explicit values for {', '.join(missing)}"
+            )
     said = {**_CLASS_DEFAULTS.get(kind, {}), **{name: value for name, value in file.items() if value is not None}}
     if "crop_pct" in said and kind != "ConvNext":
-        raise _UnsupportedProcessor(f"'crop_pct' has another meaning in each class, and that of {kind} is not known")
+        raise _UnsupportedProcessor(
+            f"crop_pct is not supported for image processor '{kind}', because its meaning depends on the processor"
+        )
     normalised, resized = bool(said.get("do_normalize", True)), bool(said.get("do_resize", True))
     made = ImageProcessor(
         resample=int(said.get("resample", 2)),
@@ -290,13 +302,13 @@ def _from_published(file: Mapping[str, Any]) -> ImageProcessor:
     if not said.get("do_center_crop", False):
         return made
     if made.crop or made.resize == "ratio" or made.multiple > 1:
-        raise _UnsupportedProcessor("'do_center_crop' stands beside another way of making pictures fit")
+        raise _UnsupportedProcessor("do_center_crop combined with another resize mode is not supported")
     size = _size_pair(said.get("crop_size", made.size))
     before = 0 if made.resize == "none" else made.edge or made.size[0]
     if made.resize == "exact" and made.size == size:
         return made
     if made.resize == "exact" and made.size[0] != made.size[1]:
-        raise _UnsupportedProcessor("the middle is cut out of pictures that are not square")
+        raise _UnsupportedProcessor("do_center_crop after resizing to a non-square size is not supported")
     return replace(made, size=size, edge=before, crop=True)
 
 
@@ -306,7 +318,7 @@ def _processor_class(file: Mapping[str, Any]) -> str:
     for ending in ("Fast", "Pil", "ImageProcessor", "FeatureExtractor"):
         name = name.removesuffix(ending)
     if name == "ImageGPT" or "clusters" in file:
-        raise _UnsupportedProcessor("its pictures are colours of a palette, not pixels")
+        raise _UnsupportedProcessor("expected pixel values as model inputs, got palette colors (ImageGPT)")
     return name
 
 
@@ -315,7 +327,7 @@ def _with_published_size(made: ImageProcessor, kind: str, said: Mapping[str, Any
     if isinstance(size, int):
         size = {"height": size, "width": size} if said.get("default_to_square", True) else {"shortest_edge": size}
     if not isinstance(size, Mapping) or set(size) not in ({"height", "width"}, {"shortest_edge"}):
-        raise _UnsupportedProcessor(f"the size {json.dumps(size)[:60]} is of no known form")
+        raise _UnsupportedProcessor(f"size={json.dumps(size)[:60]} is not supported")
     if set(size) == {"height", "width"}:
         resize: Resize = "ratio" if said.get("keep_aspect_ratio") else "exact"
         return replace(made, size=_size_pair(size), resize=resize)
@@ -336,5 +348,5 @@ def _size_pair(size: Any) -> Size:
 def _rgb_values(value: Any) -> RGB:
     values = [float(value)] * 3 if isinstance(value, int | float) else [float(one) for one in value]
     if len(values) != 3:
-        raise _UnsupportedProcessor(f"it is for pictures of {len(values)} channels, and they have three")
+        raise _UnsupportedProcessor(f"expected values for 3 color channels, got {len(values)}")
     return values[0], values[1], values[2]

@@ -55,9 +55,11 @@ class Palette:
     def __post_init__(self) -> None:
         table = np.asarray(self.colors, dtype=np.float64)
         if table.ndim != 2 or table.shape[1] != 3 or not len(table) or not np.isfinite(table).all():
-            raise DataError("a palette has one or more colours of three numbers, red, green and blue.")
+            raise DataError(
+                "A palette needs at least one color, and each color three finite numbers (red, green and blue)."
+            )
         if self.side < 1 or self.resample not in [int(known) for known in Image.Resampling]:
-            raise DataError(f"pictures cannot be made {self.side} pixels wide by filter {self.resample}.")
+            raise DataError(f"Cannot resize images to {self.side} pixels with resampling filter {self.resample}.")
         object.__setattr__(self, "colors", table)
 
     def __len__(self) -> int:
@@ -121,7 +123,7 @@ class Palette:
         random = np.random.default_rng(seed)
         kept = _sample_pixels((resize_square(picture, side).reshape(-1, 3) for picture in images), random)
         if not len(kept):
-            raise DataError("there are no pictures to learn a palette from.")
+            raise DataError("No images to compute a palette from.")
         different, weights = np.unique(kept, axis=0, return_counts=True)
         found = kmeans(different / 127.5 - 1, weights.astype(np.float64), count, random)
         bright = found @ np.array([0.299, 0.587, 0.114])
@@ -142,11 +144,11 @@ class Palette:
             return None
         for key, usual in REQUIRED_SETTINGS.items():
             if said.get(key, usual) != usual:
-                raise WeightsError(f"{path}: {key}={said[key]!r} is not supported; only {usual!r} is.")
+                raise WeightsError(f"{path}: {key}={said[key]!r} is not supported, expected {usual!r}.")
         try:
             return cls(np.array(clusters, dtype=np.float64), _parse_side(said), int(said.get("resample", BILINEAR)))
         except (TypeError, ValueError, KeyError, DataError) as error:
-            raise WeightsError(f"{path}: its size, resample or clusters mean nothing ({error}).") from error
+            raise WeightsError(f"{path}: invalid size, resample or clusters ({str(error).rstrip('.')}).") from error
 
     def save(self, folder: Path) -> None:
         said: dict[str, Any] = {"image_processor_type": "ImageGPTImageProcessor", **REQUIRED_SETTINGS}
@@ -177,13 +179,15 @@ def _parse_side(said: dict[str, Any]) -> int:
     size = said["size"]
     height, width = (size, size) if isinstance(size, int) else (size["height"], size["width"])
     if height != width:
-        raise ValueError(f"{height} x {width} is not square")
+        raise ValueError(f"{height} × {width} is not square")
     return int(height)
 
 
 def resize_square(image: ImageArray, side: int, resample: int = BILINEAR) -> ImageArray:
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
-        raise DataError(f"a picture is bytes of (height, width, 3), not {image.dtype} of {image.shape}.")
+        raise DataError(
+            f"Expected an image of shape (height, width, 3) and dtype uint8, got shape {image.shape}, dtype {image.dtype}."
+        )
     if image.shape[:2] == (side, side):
         return image
     # not as Pillow has it, which nobody may write to

@@ -45,14 +45,16 @@ class PointAugment:
 
     def __post_init__(self) -> None:
         if self.rotate not in ("none", "up", "any"):
-            raise SettingError(f"data.rotate is none, up or any, not '{self.rotate}'.")
+            raise SettingError(f"data.rotate must be none, up or any, got '{self.rotate}'.")
         if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] < math.inf:
-            raise SettingError(f"data.scale is the least and the largest factor, as 0.8,1.25, not {self.scale}.")
+            raise SettingError(
+                f"data.scale must be the minimum and maximum factor, such as 0.8,1.25, got {self.scale}."
+            )
         for name in ("shift", "jitter", "tilt", "stretch"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise SettingError(f"data.{name} must be at least 0, not {getattr(self, name)}.")
+                raise SettingError(f"data.{name} must be at least 0, got {getattr(self, name)}.")
         if not 0 <= self.point_dropout < 1:
-            raise SettingError(f"data.point_dropout must be at least 0 and below 1, not {self.point_dropout}.")
+            raise SettingError(f"data.point_dropout must be at least 0 and below 1, got {self.point_dropout}.")
 
     @property
     def is_identity(self) -> bool:

@@ -63,21 +63,26 @@ class PointProcessor:
 
     def __post_init__(self) -> None:
         if self.count < 0:
-            raise SettingError(f"data.num_points must be at least 1, or 0 for all, not {self.count}.")
+            raise SettingError(f"data.num_points must be at least 1, or 0 for all points, got {self.count}.")
         for name in ("voxel", "block"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise SettingError(f"data.{name}_size must be at least 0, not {getattr(self, name)}.")
+                raise SettingError(f"data.{name}_size must be at least 0, got {getattr(self, name)}.")
         if self.frame not in ("unit_sphere", "center", "floor") or self.up not in ("x", "y", "z"):
-            raise SettingError(f"there is no frame '{self.frame}' with {self.up} upwards.")
+            raise SettingError(
+                f"data.point_norm must be unit_sphere, center or floor, got '{self.frame}'; "
+                f"data.up_axis must be x, y or z, got '{self.up}'."
+            )
         if self.block and self.frame == "unit_sphere":
             raise SettingError(
-                "blocks of a scene keep its metres: data.block_size goes with data.point_norm=floor or center."
+                "data.block_size requires data.point_norm=floor or center, because blocks keep the scale of the scene."
             )
         if self.block and self.block < self.voxel:
-            raise SettingError(f"a block of {self.block} is smaller than the cells of data.voxel_size={self.voxel}.")
+            raise SettingError(f"data.block_size={self.block} must be at least data.voxel_size={self.voxel}.")
         known = tuple(name for name in FEATURES if name in self.features)
         if known != tuple(self.features):
-            raise SettingError(f"features are {' and '.join(FEATURES)}, in this order, not {', '.join(self.features)}.")
+            raise SettingError(
+                f"data.point_features must be {' or '.join(FEATURES)}, or both in this order, got {', '.join(self.features)}."
+            )
 
     # -- files
 
@@ -91,15 +96,15 @@ class PointProcessor:
         try:
             said = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
-            raise DataError(f"there is no {FILE}, which says how clouds are made ready.", Path(folder)) from error
+            raise DataError(f"{FILE} not found, so point clouds cannot be preprocessed.", Path(folder)) from error
         except (OSError, ValueError) as error:
             raise DataError(f"cannot be read ({error}).", path) from error
         if not isinstance(said, dict):
-            raise DataError("does not hold an object of JSON.", path)
+            raise DataError("expected a JSON object.", path)
         try:
             return from_dict(cls, said)
         except SettingError as error:
-            raise DataError(f"has values that mean nothing: {error}", path) from error
+            raise DataError(f"invalid values: {error}", path) from error
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         write_json(Path(folder) / FILE, as_dict(self))

@@ -22,7 +22,7 @@ from regard.data.points.columns import cloud_from_table
 NPY_MAGIC = b"\x93NUMPY"
 ARRAY_ALIASES: Mapping[str, tuple[str, ...]] = {
     "places": ("points", "xyz", "pos", "places", "coords", "coord", "positions", "position", "vertices", "pc", "point_cloud"),
-    "colors": ("colors", "colors", "color", "colour", "rgb"),
+    "colors": ("colors", "colours", "color", "colour", "rgb"),
     "normals": ("normals", "normal"),
     "labels": (
         "labels", "label", "y", "semantic", "semantic_gt", "segment", "segmentation", "seg", "classification", "class", "gt",
@@ -65,12 +65,12 @@ def read_npz(content: bytes, columns: Columns | None = None) -> RawCloud:
         if said in arrays:
             found["labels"] = arrays[said]
         elif not said.isdigit():
-            raise CloudFormatError(f"has no array '{said}', which is to be its label.", f"It has: {', '.join(arrays)}.")
+            raise CloudFormatError(f"unknown label array '{said}'.", f"Available arrays: {', '.join(arrays)}.")
     if "places" not in found:
         tables = [name for name, array in arrays.items() if array.ndim == 2 and array.shape[1] >= 3]
         if len(tables) != 1:
-            advice = f"It has: {', '.join(arrays) or 'nothing'}. Call one of them points, (N, 3)."
-            raise CloudFormatError("none of its arrays is called points, xyz or pos.", advice)
+            advice = f"Available arrays: {', '.join(arrays) or 'none'}. Name the (N, 3) array of coordinates 'points'."
+            raise CloudFormatError("no array is named points, xyz or pos.", advice)
         found["places"] = arrays[tables[0]]
     return _merge_arrays(found, tuple(_class_names(arrays, small)), columns)
 
@@ -82,7 +82,7 @@ def _merge_arrays(found: Mapping[str, NDArray[Any]], classes: tuple[str, ...], c
     for what in ("colors", "normals"):
         values = found.get(what)
         if values is not None and (values.ndim != 2 or values.shape[1] not in (3, 4)):
-            raise CloudFormatError(f"has {what} {values.shape}, and ({len(raw.coordinates)}, 3) are wanted.")
+            raise CloudFormatError(f"expected {what} of shape ({len(raw.coordinates)}, 3), got {values.shape}.")
     labels = found.get("labels")
     if labels is not None and labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -91,12 +91,12 @@ def _merge_arrays(found: Mapping[str, NDArray[Any]], classes: tuple[str, ...], c
     for what, values in (*((name, found.get(name)) for name in ("colors", "normals")), ("labels", labels)):
         if values is not None and len(values) != len(raw.coordinates):
             raise CloudFormatError(
-                f"has {len(raw.coordinates):,} points and {len(values):,} {what}.", "Each point has one."
+                f"expected one entry per point in {what}: {len(raw.coordinates):,} points, {len(values):,} {what}."
             )
         if values is not None and values.dtype.kind not in "fiub":
-            raise CloudFormatError(f"has {what} of {values.dtype}, which are no numbers.")
+            raise CloudFormatError(f"{what} must be numbers, got dtype {values.dtype}.")
     if labels is not None and labels.ndim != 1:
-        raise CloudFormatError(f"has labels {labels.shape}, and one number a point is wanted.")
+        raise CloudFormatError(f"expected one label per point, got labels of shape {labels.shape}.")
 
     def own(what: str, other: NDArray[Any] | None) -> NDArray[Any] | None:
         return found[what][:, :3] if what in found else other
@@ -124,11 +124,12 @@ def _from_array(array: NDArray[Any], columns: Columns | None) -> RawCloud:
         array = array.reshape([side for side in array.shape if side != 1] or [1])
     if array.ndim != 2 or array.dtype.kind not in "fiub":
         raise CloudFormatError(
-            f"holds an array {array.shape} of {array.dtype}, and points are (N, 3) numbers.", "Save them so."
+            f"expected an array of numbers with one row per point, got shape {array.shape}, dtype {array.dtype}.",
+            "Save the points as an array of shape (N, 3).",
         )
     if array.shape[1] > 10 and array.shape[0] in (3, 6):
         raise CloudFormatError(
-            f"holds an array {array.shape}, which lies on its side.", "Save it transposed: a row for each point."
+            f"the array of shape {array.shape} is transposed.", "Save the array with one row per point."
         )
     return cloud_from_table(array, (), columns)
 
@@ -138,7 +139,9 @@ def _from_structured(array: NDArray[Any], columns: Columns | None) -> RawCloud:
     called = resolve_columns([name for name in array.dtype.names or () if not array.dtype[name].shape], columns)
     lacking = next((name for name in "xyz" if name not in called), None)
     if lacking is not None:
-        raise CloudFormatError(f"its fields name no {lacking}.", f"They are: {', '.join(array.dtype.names or ())}.")
+        raise CloudFormatError(
+            f"no field is named {lacking}.", f"Available fields: {', '.join(array.dtype.names or ())}."
+        )
     flat = array.ravel()
 
     def three(*names: str) -> NDArray[Any] | None:
@@ -156,18 +159,20 @@ def _from_structured(array: NDArray[Any], columns: Columns | None) -> RawCloud:
 
 def load_npy(content: bytes, name: str = "") -> NDArray[Any]:
     """What a file of NumPy holds; what it says of its size is held against its bytes first."""
-    inside = f"the array '{name}' " if name else ""
+    inside = f"array '{name}': " if name else ""
     start, shape, kind = _parse_header(content, inside)
     if kind.hasobject:
-        advice = "Save it as numbers: np.save(path, array.astype(np.float32))."
-        raise CloudFormatError(f"{inside}holds objects of Python, which are never unpickled here.", advice)
+        advice = "Save an array of numbers: np.save(path, array.astype(np.float32))."
+        raise CloudFormatError(
+            f"{inside}arrays of Python objects are not supported (regard does not unpickle data).", advice
+        )
     wanted = kind.itemsize * int(np.prod([int(side) for side in shape], dtype=object))
     if wanted > len(content) - start:
-        problem = f"{inside}promises {shape} of {kind}, and {len(content) - start:,} bytes follow."
-        raise CloudFormatError(problem, "It is cut off or damaged: copy or download it again.")
+        problem = f"{inside}the header declares {shape} of {kind}, but only {len(content) - start:,} bytes follow."
+        raise CloudFormatError(problem, "The file is truncated or damaged. Copy or download the file again.")
     if shape and shape[0] > MAX_POINTS:
         raise CloudFormatError(
-            f"{inside}has {shape[0]:,} points, and at most {MAX_POINTS:,} are read.", "Cut it into parts."
+            f"{inside}{shape[0]:,} points exceed the maximum of {MAX_POINTS:,}.", "Split the file into smaller files."
         )
     try:
         found: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
@@ -179,16 +184,16 @@ def load_npy(content: bytes, name: str = "") -> NDArray[Any]:
 def _parse_header(content: bytes, inside: str) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
     """Where the numbers begin, and what they are said to be."""
     if not content.startswith(NPY_MAGIC):
-        raise CloudFormatError(f"{inside}is no array of NumPy.", "Write it with np.save.")
+        raise CloudFormatError(f"{inside}not an array in NumPy format.", "Write the array with np.save().")
     size = 2 if content[6:7] == b"\x01" else 4
     start = 8 + size + int.from_bytes(content[8 : 8 + size], "little")
     try:
         if start > min(len(content), 1 << 20) or b"\\" in content[:start]:
-            raise ValueError("its heading is cut off, or none")
+            raise ValueError("missing or truncated header")
         said = ast.literal_eval(content[8 + size : start].decode("utf-8" if content[6:7] == b"\x03" else "latin-1"))
         shape = tuple(int(side) for side in said["shape"])
         if min(shape, default=0) < 0:
-            raise ValueError(f"a shape {shape}")
+            raise ValueError(f"invalid shape {shape}")
         return start, shape, np.dtype(np.lib.format.descr_to_dtype(said["descr"]))
     except _HEADER_ERRORS as error:
         raise _damaged_error(inside, error) from error
@@ -196,7 +201,7 @@ def _parse_header(content: bytes, inside: str) -> tuple[int, tuple[int, ...], np
 
 def _damaged_error(inside: str, error: Exception) -> CloudFormatError:
     reason = str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__
-    return CloudFormatError(f"{inside}is a damaged array ({reason}).", "Copy or write it again.")
+    return CloudFormatError(f"{inside}damaged array ({reason}).", "Copy or write the file again.")
 
 
 def _load_npz(content: bytes) -> dict[str, NDArray[Any]]:
@@ -209,9 +214,9 @@ def _load_npz(content: bytes) -> dict[str, NDArray[Any]]:
                     found[name] = load_npy(_read_member(archive, item, name), name)
     except _ZIP_ERRORS as error:
         reason = str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__
-        raise CloudFormatError(f"is no .npz, or a damaged one ({reason}).", "Copy or write it again.") from error
+        raise CloudFormatError(f"not an .npz file, or damaged ({reason}).", "Copy or write the file again.") from error
     if not found:
-        raise CloudFormatError("is an archive without arrays.", "Write it with np.savez.")
+        raise CloudFormatError("the archive contains no arrays.", "Write the file with np.savez().")
     return found
 
 
@@ -219,8 +224,11 @@ def _read_member(archive: zipfile.ZipFile, item: zipfile.ZipInfo, name: str) -> 
     """Its bytes, of which a heading may not promise others than there are: a packed gigabyte of zeros is a kilobyte."""
     with archive.open(item) as stream:
         first = stream.read(1 << 16)
-        _, shape, kind = _parse_header(first, f"the array '{name}' ")
+        _, shape, kind = _parse_header(first, f"array '{name}': ")
         wanted = kind.itemsize * int(np.prod([int(side) for side in shape], dtype=object))
         if wanted > 80 * MAX_POINTS:
-            raise CloudFormatError(f"the array '{name}' has {wanted:,} bytes.", "Cut it into parts.")
+            raise CloudFormatError(
+                f"array '{name}': {wanted:,} bytes exceed the maximum of {80 * MAX_POINTS:,}.",
+                "Split the file into smaller files.",
+            )
         return first + stream.read(wanted + (1 << 20))

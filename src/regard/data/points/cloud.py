@@ -122,7 +122,7 @@ def resolve_columns(
             found[name] = said
         elif said is not None:
             raise CloudFormatError(
-                f"has no column '{said}', which is to be its {name}.", f"It has: {', '.join(available) or 'none'}."
+                f"unknown column '{said}' for {name}.", f"Available columns: {', '.join(available) or 'none'}."
             )
         elif known := next((small[word] for word in words if word in small), None):
             found[name] = known
@@ -136,10 +136,10 @@ def normalize_cloud(raw: RawCloud) -> PointCloud:
         fine: NDArray[np.bool_] = np.all(np.abs(places) <= MAX_COORDINATE, axis=1)  # not of what is no number
     dropped = int(len(fine) - fine.sum())
     if not len(places):
-        raise CloudFormatError("holds no points.", "Write it again, or remove it.")
+        raise CloudFormatError("the file contains no points.", "Export the file again, or remove the file.")
     if dropped == len(places):
         raise CloudFormatError(
-            f"has {len(places):,} points, and each of them is nowhere (NaN or infinite).", "Write it again."
+            f"all {len(places):,} points have NaN or infinite coordinates.", "Export the file again."
         )
     colours, normals, labels = raw.colors, raw.normals, raw.labels
     if dropped:
@@ -157,9 +157,9 @@ def normalize_cloud(raw: RawCloud) -> PointCloud:
 
 def _check_coordinates(values: NDArray[Any]) -> NDArray[np.float64]:
     if values.ndim != 2 or values.shape[1] != 3:
-        raise CloudFormatError(f"has places {values.shape}, and (points, 3) are wanted.")
+        raise CloudFormatError(f"expected coordinates of shape (points, 3), got {values.shape}.")
     if values.dtype.kind not in "fiub":
-        raise CloudFormatError(f"has places of {values.dtype}, which are no numbers.")
+        raise CloudFormatError(f"coordinates must be numbers, got dtype {values.dtype}.")
     return values.astype(np.float64)
 
 
@@ -179,7 +179,9 @@ def colors_to_uint8(colors: NDArray[Any]) -> NDArray[np.uint8]:
     values = np.nan_to_num(colors.astype(np.float64), nan=0.0, posinf=-1.0, neginf=-1.0)
     low, high = float(values.min(initial=0)), float(values.max(initial=0))
     if low < 0 or high > 65535:
-        raise CloudFormatError(f"has colours from {low:g} to {high:g}.", "They run to 1, to 255 or to 65,535.")
+        raise CloudFormatError(
+            f"color values range from {low:g} to {high:g}.", "Supported ranges: 0 to 1, 0 to 255 and 0 to 65,535."
+        )
     whole_ones = colors.dtype.kind in "iu"
     most = 1.0 if high <= 1 and not whole_ones else 255.0 if high <= 255 else 65535.0
     return np.rint(values * (255.0 / most)).astype(np.uint8)
@@ -195,14 +197,14 @@ def labels_to_int(labels: NDArray[Any]) -> NDArray[np.int64]:
     """(N,) labels as whole numbers; what is none is -1, as is what cannot be one."""
     if labels.dtype.kind in "iub":
         if labels.dtype == np.uint64 and labels.max(initial=0) > 2**62:
-            raise CloudFormatError(f"has labels up to {labels.max()}, which are no numbers of classes.")
+            raise CloudFormatError(f"label values up to {labels.max()} are too large for class ids (maximum {2**62}).")
         return labels.astype(np.int64)
     values = labels.astype(np.float64)
     values = np.where(np.isfinite(values), values, -1.0)
     broken = np.flatnonzero((values != np.rint(values)) | (np.abs(values) > 2.0**53))
     if len(broken):
         raise CloudFormatError(
-            f"has labels that are no whole numbers, such as {values[broken[0]]:g} of point {broken[0] + 1:,}.",
-            "Labels are numbers of classes. Say which column has them: --columns label=NAME.",
+            f"labels must be integers, got {values[broken[0]]:g} for point {broken[0] + 1:,}.",
+            "Labels are class ids. Select the label column with --columns label=NAME.",
         )
     return values.astype(np.int64)

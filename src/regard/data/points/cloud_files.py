@@ -4,7 +4,7 @@
 |-------------------------------|----------------------------------------------------------------|
 | .ply                          | points or a mesh, with any properties                          |
 | .off, .obj, .stl              | a mesh                                                         |
-| .glb                          | a mesh, by trimesh (`pip install 'regard[clouds]'`)            |
+| .glb                          | a mesh, by trimesh (`pip install trimesh`)            |
 | .xyz, .txt, .pts, .asc, .csv  | a point a line                                                 |
 | .npy, .npz                    | arrays of NumPy                                                |
 
@@ -44,10 +44,11 @@ _READERS: dict[str, Callable[[bytes, Columns | None], RawCloud]] = {
 _MAGIC = {b"ply": ".ply", NPY_MAGIC: ".npy", b"PK\x03\x04": ".npz", b"glTF": ".glb"}
 """What formats begin with, where they begin with something."""
 _OTHER_FORMATS = {
-    b"\x1f\x8b": "gzipped: unpack it first", b"LASF": "a LAS or LAZ file: convert it to PLY", b"\x89HDF": "an HDF5 file",
-    b"# .PCD": "a PCD file: convert it to PLY", b"<html": "a page of HTML", b"<!doc": "a page of HTML",
-    b"version https://git-lfs": "a pointer of git-lfs, and its content was not fetched", b"\x89PNG": "a picture",
-    b"\xff\xd8\xff": "a picture", b"%PDF-": "a PDF",
+    b"\x1f\x8b": "gzip-compressed (decompress the file first)",
+    b"LASF": "a LAS or LAZ file (convert the file to PLY)", b"\x89HDF": "an HDF5 file",
+    b"# .PCD": "a PCD file (convert the file to PLY)", b"<html": "an HTML page", b"<!doc": "an HTML page",
+    b"version https://git-lfs": "a Git LFS pointer (the content was not fetched)", b"\x89PNG": "an image",
+    b"\xff\xd8\xff": "an image", b"%PDF-": "a PDF",
 }  # fmt: skip
 """What a file may be instead of a cloud."""
 _OBJ_VERTEX = re.compile(rb"^v[ \t]+[-+.\d]", re.MULTILINE)
@@ -68,7 +69,7 @@ def read_cloud(
     Of a mesh so many `points` are drawn, a pure function of the `seed`. `columns` says what is called how in the file, as
     {"label": "scalar_Class"}, or where it stands from 0. Where bytes lie in a table, `place` is named in errors, and `name` is
     what the file was called, whose ending tells formats that begin like others."""
-    path, line = location or (source if isinstance(source, str) else "a cloud", None)
+    path, line = location or (source if isinstance(source, str) else "point cloud", None)
     if isinstance(source, str) and (made := _generated_cloud(source)) is not None:
         return made
     content = source if isinstance(source, bytes) else _read_bytes(source, path, line)
@@ -80,7 +81,7 @@ def read_cloud(
     except CloudFormatError as error:
         raise error.to_data_error(path, line) from error
     except MemoryError as error:
-        raise DataError("is too large for the memory that is free.", path, line) from error
+        raise DataError("the file is too large for the available memory.", path, line) from error
 
 
 def _generated_cloud(source: str) -> PointCloud | None:
@@ -93,8 +94,8 @@ def _generated_cloud(source: str) -> PointCloud | None:
 def _read_bytes(source: str, path: str, line: int | None) -> bytes:
     name = os.path.expanduser(source)
     if not os.path.isfile(name):  # a pipe would be waited for without end
-        there = "is a folder, and a cloud is wanted." if os.path.isdir(name) else "is no file."
-        raise DataError(there if os.path.exists(name) else "there is no such file.", path, line)
+        there = "expected a point cloud file, got a folder." if os.path.isdir(name) else "not a regular file."
+        raise DataError(there if os.path.exists(name) else "file not found.", path, line)
     try:
         with open(name, "rb") as stream:
             return stream.read()
@@ -105,26 +106,29 @@ def _read_bytes(source: str, path: str, line: int | None) -> bytes:
 def _detect_format(content: bytes, ending: str) -> str:
     """By its first bytes where they tell, else by its ending."""
     if not content.strip():
-        raise CloudFormatError("is empty.", "Copy or download it again, or remove it.")
+        raise CloudFormatError("the file is empty.", "Copy or download the file again, or remove the file.")
     first = content[:64].lstrip(b"\xef\xbb\xbf \r\n\t")
     for magic, kind in _OTHER_FORMATS.items():
         if first.lower().startswith(magic.lower()):
-            raise CloudFormatError(f"is no cloud: it is {kind}.", f"Known are {', '.join(CLOUD_SUFFIXES)}.")
+            raise CloudFormatError(
+                f"not a point cloud: the file is {kind}.", f"Supported: {', '.join(CLOUD_SUFFIXES)}."
+            )
     known = next((kind for magic, kind in _MAGIC.items() if content.startswith(magic)), "")
     if known == ".ply" and content[3:4] not in (b"\n", b"\r", b" "):
         known = ""
     if known:
         if ending and ending != known and ending in CLOUD_SUFFIXES:
-            raise CloudFormatError(f"is a {known} file, and its name ends in {ending}.", f"Name it {known}.")
+            raise CloudFormatError(
+                f"the content is {known}, but the extension is {ending}.", f"Rename the file to {known}."
+            )
         return known
     if ending in (".ply", ".npy", ".npz", ".glb"):
         raise CloudFormatError(
-            f"is no {ending} file: it does not begin like one.", "It is damaged, or has the ending of another."
+            f"not a {ending} file: the first bytes do not match the format.",
+            "The file is damaged or has the wrong extension.",
         )
     if ending in CLOUD_SUFFIXES:
         return ending
     if ending:
-        raise CloudFormatError(
-            f"the ending '{ending}' is of no known cloud.", f"Known are {', '.join(CLOUD_SUFFIXES)}."
-        )
+        raise CloudFormatError(f"unsupported file type '{ending}'.", f"Supported: {', '.join(CLOUD_SUFFIXES)}.")
     return ".off" if b"OFF" in first[:8] else ".obj" if _OBJ_VERTEX.search(content[:OBJ_PROBE_BYTES]) else ".xyz"

@@ -43,7 +43,7 @@ NORMAL_TOLERANCE = 0.02
 MAX_CLASSES = 65536
 """numbers of classes"""
 HEADER_HINT = (
-    "Say it in a heading above the numbers, as 'x y z red green blue label', or with --columns label=6, places from 0."
+    "Add a header line such as 'x y z red green blue label', or pass --columns label=6 (column indices start at 0)."
 )
 
 
@@ -54,8 +54,7 @@ def cloud_from_table(
     columns = {name: said for name, said in (columns or {}).items() if name in COLUMN_NAMES}
     wide = table.shape[1]
     if wide < 3:
-        there = "1 number" if wide == 1 else f"{wide} numbers"
-        raise CloudFormatError(f"has {there} a point, and x, y and z are wanted.", HEADER_HINT)
+        raise CloudFormatError(f"expected at least 3 columns per point (x, y and z), got {wide}.", HEADER_HINT)
     if names or columns:
         return _from_named_columns(table, names, columns)
     for layout in _candidate_layouts(wide - 3, scanner_order):
@@ -65,12 +64,11 @@ def cloud_from_table(
             return RawCloud(table[:, :3], found.get("colors"), found.get("normals"), found.get("label"))
     if wide - 3 in COLUMN_LAYOUTS:
         wanted = " or ".join(dict.fromkeys(" and ".join(layout) for layout in COLUMN_LAYOUTS[wide - 3]))
+        wanted = wanted.replace("measured", "intensity")
         raise CloudFormatError(
-            f"has {wide} numbers a point, and those behind x, y and z are not {wanted}.", HEADER_HINT
+            f"{wide} columns per point, but the columns after x, y and z do not match {wanted}.", HEADER_HINT
         )
-    raise CloudFormatError(
-        f"has {wide} numbers a point, and nothing says what those behind x, y and z are.", HEADER_HINT
-    )
+    raise CloudFormatError(f"{wide} columns per point, but only x, y and z are identified.", HEADER_HINT)
 
 
 def _candidate_layouts(more: int, scanned: bool) -> Sequence[tuple[str, ...]]:
@@ -113,19 +111,24 @@ def _from_named_columns(table: NDArray[Any], names: Sequence[str], columns: Colu
     placed = {name: said for name, said in columns.items() if said not in there and said.isdigit()}
     for name, said in placed.items():
         if int(said) >= table.shape[1]:
-            problem = f"has no column {said}, which is to be its {name}."
-            raise CloudFormatError(problem, f"Columns count from 0, to {table.shape[1] - 1} here.")
+            problem = f"unknown column {said} for {name}."
+            raise CloudFormatError(problem, f"Column indices run from 0 to {table.shape[1] - 1}.")
     rest = {name: said for name, said in columns.items() if name not in placed}
     if rest and not names:
         name, said = next(iter(rest.items()))
-        raise CloudFormatError(f"has no heading, and '{said}' is to be its {name}.", "Name a place from 0.")
+        raise CloudFormatError(
+            f"no header line, so the column '{said}' for {name} cannot be found.",
+            "Pass a column index, counted from 0.",
+        )
     at = {name: there[called] for name, called in resolve_columns(list(there), rest).items()}
     at |= {name: int(said) for name, said in placed.items()}
     if not names:
         at = {**{name: place for place, name in enumerate("xyz")}, **at}
     lacking = next((name for name in "xyz" if name not in at), None)
     if lacking is not None:
-        raise CloudFormatError(f"its heading names no {lacking}.", f"It names: {', '.join(names)}. {HEADER_HINT}")
+        raise CloudFormatError(
+            f"the header has no column {lacking}.", f"Columns of the header: {', '.join(names)}. {HEADER_HINT}"
+        )
     found = {
         kind: table[:, [at[name] for name in three]] if all(name in at for name in three) else None
         for kind, three in VECTOR_COLUMNS.items()

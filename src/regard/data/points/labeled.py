@@ -57,9 +57,9 @@ __all__ = [
 CLOUD_FOLDERS = ("clouds", "points", "scans", "meshes")
 """What a folder is called that holds the clouds of a table beside it."""
 ADVICE = {
-    "classify": "A folder for each class is wanted, or a table with the columns cloud and label.",
-    "segment": "A folder of clouds whose points have labels is wanted, such a file, or a table with the column cloud.",
-    "": "A folder of clouds is wanted, a file of one, or a table with the column cloud.",
+    "classify": "Expected one folder per class, or a table with the columns cloud and label.",
+    "segment": "Expected a folder of point clouds with a label per point, one such file, or a table with the column cloud.",
+    "": "Expected a folder of point clouds, a point cloud file, or a table with the column cloud.",
 }
 COLUMN_CHOICES = ("cloud", *COLUMN_NAMES)
 """What --columns may say of clouds."""
@@ -166,7 +166,7 @@ def _read_entry(entry: str, task: str, columns: OptionalColumns, complain: Error
     for name in columns or ():
         if name not in COLUMN_CHOICES:
             raise UnknownNameError(
-                "column choice", name, COLUMN_CHOICES, "Say which to use: --columns cloud=NAME label=NAME."
+                "column choice", name, COLUMN_CHOICES, "Select columns with --columns cloud=NAME label=NAME."
             )
     own = tuple(
         (name, said) for name, said in (columns or {}).items() if name in COLUMN_NAMES and (name, task) != _TABLE_LABEL
@@ -174,8 +174,10 @@ def _read_entry(entry: str, task: str, columns: OptionalColumns, complain: Error
     recipe = parse_cloud_recipe(entry)
     if recipe is not None:
         if task and recipe.task != task:
-            advice = "Name solids." if task == "classify" else "Name rooms."
-            raise DataError(f"is made for the task {recipe.task}, not for {task}.", entry, advice=advice)
+            advice = "Use solids." if task == "classify" else "Use rooms."
+            raise DataError(
+                f"this synthetic dataset is for task '{recipe.task}', not for '{task}'.", entry, advice=advice
+            )
         return (CloudSample(source, label, entry, number + 1) for number, source, label in iter_recipe_clouds(recipe))
     if os.path.isdir(os.path.expanduser(entry)):
         return _read_class_folders(entry, own) if task == "classify" else _read_folder(entry, own)
@@ -219,12 +221,12 @@ def _read_class_folders(entry: str, own: tuple[tuple[str, str], ...]) -> CloudIt
             yield CloudSample(found.path, label, entry, number, columns=own)
             continue
         outside += found.matches
-        yield SkippedRow(
-            entry, number, f"no class: it lies beside the folders: {found.name}" if found.matches else found.reason
-        )
+        yield SkippedRow(entry, number, f"not in a class folder: {found.name}" if found.matches else found.reason)
     if outside and not seen:
-        advice = "The class of a cloud is the folder that it lies in. Make one for each, or name a table of classes."
-        raise DataError(f"holds {outside:,} clouds and no folder of a class.", entry, advice=advice)
+        advice = "The folder of a point cloud is the class. Create one folder per class, or pass a table with labels."
+        raise DataError(
+            f"no class folders found ({outside:,} point clouds outside of class folders).", entry, advice=advice
+        )
 
 
 # -- tables
@@ -283,9 +285,9 @@ def _make_sample(
     if not cloud and (not label or not beside):
         return None
     if not cloud or not label:
-        return SkippedRow(entry, line, f"no {'label' if cloud else 'cloud'} beside: {str(cloud or label)[:60]}")
+        return SkippedRow(entry, line, f"no {'label' if cloud else 'point cloud'} for: {str(cloud or label)[:60]}")
     if isinstance(label, EmbeddedFile):
-        raise DataError("the class is no text.", entry, line, "Say which column it is: --columns label=NAME.")
+        raise DataError("the label must be text.", entry, line, "Select the label column with --columns label=NAME.")
     source, content = _resolve_file(entry, line, cloud)
     return CloudSample(source, label if beside else "", entry, line, content, own)
 
@@ -295,13 +297,13 @@ def _resolve_file(entry: str, line: int, value: str | EmbeddedFile) -> tuple[str
     if isinstance(value, EmbeddedFile):
         return value.name, value.content
     if value.startswith(("http://", "https://", "s3://", "gs://")):
-        raise DataError(f"'{value[:80]}' is an address.", entry, line, "Download it, and write the path of the file.")
+        raise DataError(f"'{value[:80]}' is a URL.", entry, line, "Download the file, and use the local path.")
     here = os.path.dirname(os.path.expanduser(entry))
     for folder in filter(lambda folder: folder is not None, (here, find_subfolder(here or ".", CLOUD_FOLDERS))):
         path = os.path.join(str(folder), os.path.expanduser(value))
         if os.path.isfile(path):
             return path, b""
-    advice = "Paths begin where the table lies, or in a folder 'clouds' beside it."
+    advice = "Paths are relative to the folder of the table, or to a folder 'clouds' next to the table."
     if line == 1:
-        advice += " If the first row names the columns, say which: --columns cloud=NAME."
-    raise DataError(f"there is no cloud '{value[:80]}'.", entry, line, advice)
+        advice += " If the first row is a header, select the column with --columns cloud=NAME."
+    raise DataError(f"point cloud '{value[:80]}' not found.", entry, line, advice)

@@ -63,8 +63,12 @@ def labels_to_indices(labels: NDArray[np.int64], classes: ClassMap, path: str = 
     found = table[np.where(labels < 0, -1, np.minimum(labels, MAX_LABEL))]
     strange = np.unique(labels[(found == -2) | (labels > MAX_LABEL)]).tolist()
     if strange:
-        told = f"holds the labels {', '.join(map(str, strange[:5]))}{', …' if len(strange) > 5 else ''}, which no class has."
-        raise DataError(told, path or None, advice="Name them in classes.txt beside the clouds, as void if need be.")
+        told = f"labels without a class: {', '.join(map(str, strange[:5]))}{', …' if len(strange) > 5 else ''}."
+        raise DataError(
+            told,
+            path or None,
+            advice="Name these labels in classes.txt next to the point clouds; the name void marks labels to ignore.",
+        )
     return found
 
 

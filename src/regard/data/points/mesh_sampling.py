@@ -23,8 +23,8 @@ def triangulate(counts: NDArray[np.int64], corners: NDArray[np.int64], vertices:
     wrong = np.flatnonzero((corners < 0) | (corners >= vertices))
     if len(wrong):
         number = int(np.searchsorted(starts, wrong[0], side="right"))
-        problem = f"face {number:,} names vertex {int(corners[wrong[0]]):,}, and there are {vertices:,} from 0 on."
-        raise CloudFormatError(problem, "It is damaged: write it again.")
+        problem = f"face {number:,} refers to vertex {int(corners[wrong[0]]):,} of {vertices:,} (counted from 0)."
+        raise CloudFormatError(problem, "The file is damaged. Export the file again.")
     triangles = np.maximum(counts - 2, 0)
     face = np.repeat(np.arange(len(counts)), triangles)
     step = np.arange(len(face)) - np.repeat(np.cumsum(triangles) - triangles, triangles)

@@ -21,7 +21,7 @@ from regard.data.points.cloud import MAX_POINTS, CloudFormatError, RawCloud
 from regard.data.points.mesh_sampling import triangulate
 from regard.data.points.number_lines import decode_lines, parse_rows
 
-INSTALL_HINT = "pip install 'regard[clouds]'"
+INSTALL_HINT = "pip install trimesh"
 _OFF_HEADER = re.compile(r"(ST)?(C)?(N)?OFF(?![A-Za-z])\s*(.*)")
 
 
@@ -32,28 +32,30 @@ def read_off(content: bytes) -> RawCloud:
     texts = decode_lines(content)
     full = [(line, bare) for line, text in enumerate(texts, start=1) if (bare := text.partition("#")[0].strip())]
     if not full:
-        raise CloudFormatError("is empty.", "Copy or download it again, or remove it.")
+        raise CloudFormatError("the file is empty.", "Copy or download the file again, or remove the file.")
     said = _OFF_HEADER.fullmatch(full[0][1])
     if said is None:
-        problem = f"is no OFF file: it begins with '{full[0][1][:40]}'."
-        raise CloudFormatError(problem, "OFF, COFF, NOFF and CNOFF are read, as text in three dimensions.", full[0][0])
+        problem = f"not an OFF file: the first line is '{full[0][1][:40]}'."
+        raise CloudFormatError(
+            problem, "Supported: OFF, COFF, NOFF and CNOFF as text, in three dimensions.", full[0][0]
+        )
     rest = full[1:]
     line, counts = (full[0][0], said[4]) if said[4] else rest.pop(0) if rest else (full[0][0], "")
     words = counts.split()
     if len(words) < 2 or not all(word.isdigit() for word in words[:2]):
-        problem = f"'{counts[:40]}' does not say how many vertices and faces there are."
-        raise CloudFormatError(problem, "'BINARY' files are not read." if "BINARY" in counts else "", line)
+        problem = f"expected the numbers of vertices and faces, got '{counts[:40]}'."
+        raise CloudFormatError(problem, "Binary OFF files are not supported." if "BINARY" in counts else "", line)
     vertices, faces = int(words[0]), int(words[1])
     if vertices + faces > len(rest):
-        problem = f"promises {vertices:,} vertices and {faces:,} faces, and {len(rest):,} lines follow."
-        raise CloudFormatError(problem, "It is cut off or damaged: copy or download it again.", line)
+        problem = f"the header declares {vertices:,} vertices and {faces:,} faces, but only {len(rest):,} lines follow."
+        raise CloudFormatError(problem, "The file is truncated or damaged. Copy or download the file again.", line)
     return _parse_off(said, rest[:vertices], rest[vertices : vertices + faces])
 
 
 def _parse_off(said: re.Match[str], vertices: Sequence[tuple[int, str]], faces: Sequence[tuple[int, str]]) -> RawCloud:
     coloured, upright = bool(said[2]), bool(said[3])
     wide = 3 + 3 * upright + 3 * coloured
-    table = _parse_vertices(vertices, wide, "a vertex")
+    table = _parse_vertices(vertices, wide, "per vertex")
     normals = table[:, 3:6] if upright else None
     first = 3 + 3 * upright
     colours = table[:, first : first + 3] if coloured else None
@@ -84,7 +86,7 @@ def _parse_off_faces(rows: Sequence[tuple[int, str]], vertices: int) -> NDArray[
                 raise ValueError
         except ValueError as error:
             raise CloudFormatError(
-                f"'{text[:60]}' is no face.", "It has a count and as many numbers of vertices.", line
+                f"invalid face '{text[:60]}'.", "Expected a count and that number of vertex indices.", line
             ) from error
         counts[place] = many
         corners += numbers
@@ -111,7 +113,7 @@ def read_obj(content: bytes) -> RawCloud:
             counts.append(len(numbers))
             corners += numbers
     if not vertices:
-        raise CloudFormatError("holds no vertices.", "Lines 'v x y z' are wanted.")
+        raise CloudFormatError("the file contains no vertices.", "Expected lines 'v x y z'.")
     table = _obj_vertices(vertices, lines)
     colours = table[:, 3:] if table.shape[1] == 6 else None
     faces = triangulate(np.array(counts, np.int64), np.array(corners, np.int64), len(vertices))
@@ -145,11 +147,11 @@ def _vertex_index(word: str, vertices: int, line: int) -> int:
         number = int(word.partition("/")[0])
     except ValueError as error:
         raise CloudFormatError(
-            f"'{word[:40]}' is no corner of a face.", "It is the number of a vertex, as in 7/2/3.", line
+            f"invalid face corner '{word[:40]}'.", "Expected a vertex index, as in 7/2/3.", line
         ) from error
     if number == 0 or number < -vertices:
         raise CloudFormatError(
-            f"a face names vertex {number}, and {vertices:,} stand above it, counted from 1.", "", line
+            f"a face refers to vertex {number} of {vertices:,} defined above this line (counted from 1).", "", line
         )
     return number - 1 if number > 0 else vertices + number
 
@@ -167,10 +169,10 @@ def read_stl(content: bytes) -> RawCloud:
         return _parse_facets(decode_lines(content))
     many = int.from_bytes(content[80:84], "little")
     if len(content) < 84 or 84 + _STL_FACET.itemsize * many > len(content):
-        problem = f"promises {many:,} triangles, and {max(len(content) - 84, 0):,} bytes follow."
-        raise CloudFormatError(problem, "It is cut off or damaged: copy or download it again.")
+        problem = f"the header declares {many:,} triangles, but only {max(len(content) - 84, 0):,} bytes follow."
+        raise CloudFormatError(problem, "The file is truncated or damaged. Copy or download the file again.")
     if many > MAX_POINTS:
-        raise CloudFormatError(f"has {many:,} triangles, and at most {MAX_POINTS:,} are read.", "Make it smaller.")
+        raise CloudFormatError(f"{many:,} triangles exceed the maximum of {MAX_POINTS:,}.", "Simplify the mesh.")
     return _stl_mesh(np.frombuffer(content, _STL_FACET, many, 84)["corners"].reshape(-1, 3))
 
 
@@ -185,18 +187,22 @@ def _parse_facets(texts: Sequence[str]) -> RawCloud:
             inside += 1
         elif words[:1] == ["endfacet"]:
             if inside != 3:
-                raise CloudFormatError(f"the triangle that ends here has {inside} corners.", "", line)
+                raise CloudFormatError(
+                    f"expected 3 corners in the triangle that ends on this line, got {inside}.", "", line
+                )
             inside = 0
     if inside:
         raise CloudFormatError(
-            "ends within a triangle.", "It is cut off or damaged: copy or download it again.", len(texts)
+            "the file ends inside a triangle.",
+            "The file is truncated or damaged. Copy or download the file again.",
+            len(texts),
         )
-    return _stl_mesh(_parse_vertices(rows, 3, "a corner"))
+    return _stl_mesh(_parse_vertices(rows, 3, "per corner"))
 
 
 def _stl_mesh(corners: NDArray[Any]) -> RawCloud:
     if not len(corners):
-        raise CloudFormatError("holds no triangles.", "Write it again, or remove it.")
+        raise CloudFormatError("the file contains no triangles.", "Export the file again, or remove the file.")
     return RawCloud(corners, faces=np.arange(len(corners)).reshape(-1, 3))
 
 
@@ -213,7 +219,7 @@ def read_glb(content: bytes) -> RawCloud:
         import trimesh
     except ImportError as error:
         raise CloudFormatError(
-            ".glb is read by trimesh, which is not installed.", f"Install it: {INSTALL_HINT}"
+            "reading .glb files requires trimesh, which is not installed.", f"Install trimesh: {INSTALL_HINT}"
         ) from error
     logging.getLogger("trimesh").addHandler(logging.NullHandler())  # what it says of damaged files is said here
     try:
@@ -225,8 +231,8 @@ def read_glb(content: bytes) -> RawCloud:
             colours = np.asarray(mesh.visual.vertex_colors)[:, :3] if mesh.visual.kind == "vertex" else None
     except Exception as error:  # its readers raise whatever the bytes lead them to
         reason = str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__
-        raise CloudFormatError(f"is damaged, or no GLB file ({reason}).", "Copy or download it again.") from error
+        raise CloudFormatError(f"not a GLB file, or damaged ({reason}).", "Copy or download the file again.") from error
     if not len(places):
-        raise CloudFormatError("holds no vertices.", "Write it again, or remove it.")
+        raise CloudFormatError("the file contains no vertices.", "Export the file again, or remove the file.")
     corners = triangulate(np.full(len(faces), 3), faces.ravel(), len(places))
     return RawCloud(places, colours, faces=corners if len(corners) else None)

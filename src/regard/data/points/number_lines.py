@@ -17,9 +17,9 @@ def decode_lines(content: bytes) -> list[str]:
     """The lines of a text. Bytes that are no UTF-8 do not matter in comments and names; elsewhere they are no numbers."""
     utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     if utf16 or b"\0" in content[:4096]:
-        advice = "Convert it to UTF-8." if utf16 else "Its ending says that it is text. Give it the one that it has."
+        advice = "Convert the file to UTF-8." if utf16 else "Use the extension that matches the file format."
         raise CloudFormatError(
-            "is UTF-16, and UTF-8 is wanted." if utf16 else "is not text: it holds NUL bytes.", advice
+            "expected UTF-8, got UTF-16." if utf16 else "expected a text file, but the file contains NUL bytes.", advice
         )
     text = content.decode("utf-8-sig", "replace")
     return (text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text).split("\n")
@@ -31,7 +31,7 @@ def split_fields(text: str) -> list[str]:
 
 
 def parse_rows(
-    lines: Sequence[str], first_line: int, width: int, what: str = "a row", allow_extra: bool = False
+    lines: Sequence[str], first_line: int, width: int, what: str = "per row", allow_extra: bool = False
 ) -> NDArray[np.float64]:
     """(N, wide) the numbers of lines, of which the first has this number; `more` may stand behind them."""
     if not lines or not width:
@@ -58,11 +58,14 @@ def _row_error(lines: Sequence[str], first: int, wide: int, what: str, more: boo
     for line, text in enumerate(lines, start=first):
         words = split_fields(text)
         if len(words) < wide or (len(words) > wide and not more):
-            there = "1 number stands" if len(words) == 1 else f"{len(words)} numbers stand"
-            return CloudFormatError(f"{there} here, and {what} has {wide}: '{text.strip()[:60]}'.", "", line)
+            return CloudFormatError(
+                f"expected {wide} number{'s' if wide > 1 else ''} {what}, got {len(words)}: '{text.strip()[:60]}'.",
+                "",
+                line,
+            )
         for word in words[:wide]:
             if not _is_number(word):
-                return CloudFormatError(f"'{word[:40]}' is no number.", "", line)
+                return CloudFormatError(f"'{word[:40]}' is not a number.", "", line)
     return CloudFormatError("cannot be read as numbers.", "", first)
 
 

@@ -63,7 +63,9 @@ def read_ply(content: bytes, columns: Columns | None = None) -> RawCloud:
     heading = read_header(content)
     wanted = [element for element in heading.elements if element.name in ("vertex", "face") and element.count]
     if not any(element.name == "vertex" for element in wanted):
-        raise CloudFormatError("holds no vertices.", "A cloud has an element 'vertex' with the properties x, y and z.")
+        raise CloudFormatError(
+            "the file contains no vertices.", "Expected an element 'vertex' with the properties x, y and z."
+        )
     vertex: Mapping[str, NDArray[Any]] = {}
     corners: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
     reader = _AsciiReader(content, heading) if not heading.byte_order else _BinaryReader(content, heading)
@@ -87,7 +89,9 @@ def _to_raw_cloud(
     called = resolve_columns(list(vertex), columns)
     lacking = [name for name in "xyz" if name not in called]
     if lacking:
-        raise CloudFormatError(f"its vertices have no {lacking[0]}.", f"They have: {', '.join(vertex) or 'nothing'}.")
+        raise CloudFormatError(
+            f"the vertices have no property {lacking[0]}.", f"Available properties: {', '.join(vertex) or 'none'}."
+        )
 
     def three(*names: str) -> NDArray[Any] | None:
         there = all(name in called for name in names)
@@ -111,7 +115,8 @@ def read_header(content: bytes) -> PlyHeader:
     )
     if end is None:
         raise CloudFormatError(
-            "is a PLY file whose heading does not end.", "It is cut off or damaged: copy or download it again."
+            "the PLY header has no end_header line.",
+            "The file is truncated or damaged. Copy or download the file again.",
         )
     texts = re.split(r"\r\n|\n|\r", first[: end.start(1)].decode("latin-1"))
     order, elements, named = "?", list[PlyElement](), dict[int, str]()
@@ -126,7 +131,7 @@ def read_header(content: bytes) -> PlyHeader:
         elif words[0] == "format" and len(words) > 1:
             if words[1] not in BYTE_ORDERS:
                 raise CloudFormatError(
-                    f"its numbers are written as '{words[1]}'.", f"Known are {', '.join(BYTE_ORDERS)}.", line
+                    f"unsupported PLY format '{words[1]}'.", f"Supported: {', '.join(BYTE_ORDERS)}.", line
                 )
             order = BYTE_ORDERS[words[1]]
         elif words[0] == "element" and len(words) == 3 and words[2].isdigit():
@@ -134,10 +139,11 @@ def read_header(content: bytes) -> PlyHeader:
         elif words[0] == "property" and elements:
             _parse_property(elements[-1], words[1:], line)
         else:
-            raise CloudFormatError(f"'{text[:60]}' is no line of a PLY heading.", "", line)
+            raise CloudFormatError(f"invalid line in the PLY header: '{text[:60]}'.", "", line)
     if order == "?":
         raise CloudFormatError(
-            "its heading does not say the format.", "A line 'format ascii 1.0', or of bytes, is wanted."
+            "the PLY header has no format line.",
+            "Expected a line such as 'format ascii 1.0' or 'format binary_little_endian 1.0'.",
         )
     classes = tuple(named.get(number, str(number)) for number in range(max(named, default=-1) + 1))
     return PlyHeader(order, tuple(elements), classes, end.end(1), len(texts))
@@ -147,11 +153,13 @@ def _parse_property(element: PlyElement, words: Sequence[str], line: int) -> Non
     kinds = words[1:3] if words and words[0] == "list" else words[:1]
     if len(words) != (4 if len(kinds) == 2 else 2) or not all(kind in DTYPES for kind in kinds):
         raise CloudFormatError(
-            f"'property {' '.join(words)[:60]}' is of no known type.", f"Known are {', '.join(DTYPES)}.", line
+            f"invalid property or unsupported type: 'property {' '.join(words)[:60]}'.",
+            f"Supported types: {', '.join(DTYPES)}.",
+            line,
         )
     name = words[-1]
     if name in element.property_order:
-        raise CloudFormatError(f"the element {element.name} has two properties '{name}'.", "", line)
+        raise CloudFormatError(f"duplicate property '{name}' in element '{element.name}'.", "", line)
     element.property_order.append(name)
     if len(kinds) == 2:
         element.lists[name] = DTYPES[kinds[0]], DTYPES[kinds[1]]
@@ -165,16 +173,17 @@ ListProperties = dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
 def _truncated_error(element: PlyElement, there: int, unit: str) -> CloudFormatError:
-    advice = "It is cut off or damaged: copy or download it again."
+    advice = "The file is truncated or damaged. Copy or download the file again."
     return CloudFormatError(
-        f"promises {element.count:,} of '{element.name}', and {there:,} {unit} are left for them.", advice
+        f"the header declares {element.count:,} '{element.name}' elements, but only {there:,} {unit} remain.", advice
     )
 
 
 def _check_limit(element: PlyElement) -> None:
     if element.count > MAX_POINTS:
         raise CloudFormatError(
-            f"has {element.count:,} of '{element.name}', and at most {MAX_POINTS:,} are read.", "Cut it into parts."
+            f"{element.count:,} '{element.name}' elements exceed the maximum of {MAX_POINTS:,}.",
+            "Split the file into smaller files.",
         )
 
 
@@ -244,7 +253,7 @@ class _BinaryReader:
             at += count.itemsize + many * kind.itemsize
             if many < 0 or at > len(self.content):
                 raise CloudFormatError(
-                    f"a '{element.name}' has a list of {many:,} numbers, which are not there.", "It is damaged."
+                    f"invalid list length {many:,} in a '{element.name}' element.", "The file is truncated or damaged."
                 )
             sizes[name] = many
             parts += [(f"#{name}", count), (name, kind, (many,))]
@@ -268,14 +277,14 @@ class _AsciiReader:
         first = self.header_lines + self.next_line + 1
         self.next_line += element.count
         if not element.lists:
-            table = parse_rows(taken, first, len(element.property_order), f"a '{element.name}'")
+            table = parse_rows(taken, first, len(element.property_order), f"per '{element.name}'")
             return {
                 name: _cast_to_declared(table[:, place], element.scalars[name])
                 for place, name in enumerate(element.property_order)
             }, {}
         if element.name == "vertex":
             raise CloudFormatError(
-                "its vertices have lists of numbers, which are read as bytes only.", "Write it as binary PLY."
+                "list properties of vertices are not supported in text PLY files.", "Save the file as binary PLY."
             )
         if element.name != "face":
             return {}, {}
@@ -298,7 +307,7 @@ class _AsciiReader:
                     at += many
             except (ValueError, IndexError) as error:
                 raise CloudFormatError(
-                    f"'{text[:60]}' is no '{element.name}'.", "It is cut off or damaged.", line
+                    f"invalid '{element.name}' line: '{text[:60]}'.", "The file is truncated or damaged.", line
                 ) from error
         return {name: (np.array(many, np.int64), np.array(all_of, np.int64)) for name, (many, all_of) in found.items()}
 
@@ -324,9 +333,9 @@ def write_ply(
     labels = cloud.labels if labels is None else np.asarray(labels)
     colors = cloud.colors if colors is None else np.asarray(colors)
     names = tuple(classes) or cloud.classes
-    for what, values, shape in (("labels", labels, (len(cloud),)), ("colours", colors, (len(cloud), 3))):
+    for what, values, shape in (("labels", labels, (len(cloud),)), ("colors", colors, (len(cloud), 3))):
         if values is not None and values.shape != shape:
-            raise DataError(f"{what} {values.shape} are given for {len(cloud):,} points.", path)
+            raise DataError(f"expected {what} of shape {shape}, got {values.shape}.", path)
     far = bool(np.any(cloud.origin))
     parts: list[tuple[str, str, NDArray[Any]]] = []
     for place, name in enumerate("xyz"):

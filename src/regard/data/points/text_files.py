@@ -23,10 +23,11 @@ def read_points(content: bytes, columns: Columns | None = None, suffix: str = ".
     first, names = _find_first_row(texts)
     if first == len(texts):
         raise CloudFormatError(
-            "is empty." if not content.strip() else "holds no numbers.", "Copy or write it again, or remove it."
+            "the file is empty." if not content.strip() else "the file contains no numbers.",
+            "Copy or write the file again, or remove the file.",
         )
     if ";" in texts[first] and "," in texts[first]:
-        raise CloudFormatError("has semicolons and commas.", "Decimals are written with a point.", first + 1)
+        raise CloudFormatError("semicolons and commas in one line.", "Use a point as the decimal separator.", first + 1)
     wide = len(split_fields(texts[first]))
     rows, lines = texts[first:], range(first + 1, len(texts) + 1)
     if any(not text or text[0] in "#/%" or text.isspace() for text in rows):
@@ -35,14 +36,16 @@ def read_points(content: bytes, columns: Columns | None = None, suffix: str = ".
         ]
         rows, lines = [text for _, text in full], [line for line, _ in full]  # type: ignore[assignment]
     if len(rows) > MAX_POINTS:
-        raise CloudFormatError(f"has {len(rows):,} points, and at most {MAX_POINTS:,} are read.", "Cut it into parts.")
+        raise CloudFormatError(
+            f"{len(rows):,} points exceed the maximum of {MAX_POINTS:,}.", "Split the file into smaller files."
+        )
     try:
-        table = parse_rows(rows, 1, wide, "the first row")
+        table = parse_rows(rows, 1, wide, "as in the first row")
     except CloudFormatError as error:
         raise CloudFormatError(error.problem, error.advice, lines[(error.line or 1) - 1]) from error
     if names and len(names) != wide:
-        problem = f"its heading names {len(names)} columns, and {wide} numbers stand in the first row."
-        raise CloudFormatError(problem, "A name for each is wanted.", first + 1)
+        problem = f"the header has {len(names)} columns, but the first row has {wide}."
+        raise CloudFormatError(problem, "Write one name per column.", first + 1)
     return cloud_from_table(table, names, columns, scanner_order=suffix == ".pts")
 
 
@@ -64,7 +67,9 @@ def _find_first_row(texts: Sequence[str]) -> tuple[int, list[str]]:
             if not {"x", "y", "z"} & {word.lower().removeprefix("scalar_") for word in words}:
                 shown = " ".join(text.split())[:60]
                 raise CloudFormatError(
-                    f"'{shown}' are neither numbers nor names of columns.", "x, y and z are wanted.", at + 1
+                    f"expected a row of numbers or a header, got '{shown}'.",
+                    "A header must contain x, y and z.",
+                    at + 1,
                 )
         else:
             return at, names

@@ -56,9 +56,11 @@ class AlgorithmicRecipe:
     def __post_init__(self) -> None:
         for name, least in (("longest", 2), ("samples", 0)):
             if getattr(self, name) < least:
-                raise SettingError(f"{self.kind}: {name} must be at least {least}, not {getattr(self, name)}.")
+                raise SettingError(f"{self.kind}: {name} must be at least {least}, got {getattr(self, name)}.")
         if self.part not in SPLITS:
-            raise SettingError(f"{self.kind}: part must be {', '.join(SPLITS)}, not '{self.part}'.")
+            raise SettingError(
+                f"{self.kind}: part must be {', '.join(SPLITS[:-1])} or {SPLITS[-1]}, got '{self.part}'."
+            )
 
     @property
     def count(self) -> int:
@@ -89,9 +91,9 @@ def parse_recipe(entry: str) -> AlgorithmicRecipe | None:
         name, equals, value = item.partition("=")
         known = [field.name for field in fields(AlgorithmicRecipe) if field.name != "kind"]
         if name not in known:
-            raise UnknownNameError(f"setting of {kind}", name, known)
+            raise UnknownNameError(f"{kind} setting", name, known)
         if not equals:
-            raise DataError(f"'{item}' says nothing.", entry, advice=f"Write {name}=VALUE.")
+            raise DataError(f"missing value for '{item}'.", entry, advice=f"Use {name}=VALUE.")
         said[name] = value
     return override(AlgorithmicRecipe(kind), said, f"{kind}#")
 
@@ -100,7 +102,7 @@ def generate_questions(entry: str) -> Iterator[AlgorithmicQuestion]:
     """Those that a name stands for, each once."""
     recipe = parse_recipe(entry)
     if recipe is None:
-        raise UnknownNameError("kind of question", entry, GENERATORS)
+        raise UnknownNameError("algorithmic dataset", entry, GENERATORS)
     make = GENERATORS[recipe.kind]
     random = Random(f"{recipe.kind} {recipe.longest} {recipe.seed} {recipe.part} {recipe.forwards}")
     made: set[str] = set()
@@ -112,8 +114,8 @@ def generate_questions(entry: str) -> Iterator[AlgorithmicQuestion]:
         left = [length for length in lengths if length not in full]
         if not left:
             raise DataError(
-                f"there are only {len(made):,} different questions of this kind, and {recipe.count:,} are asked for.", entry,
-                advice="Ask for fewer samples, or for longer ones.",
+                f"only {len(made):,} different questions exist, but {recipe.count:,} were requested.", entry,
+                advice="Lower samples, or raise longest.",
             )  # fmt: skip
         length = random.choice(left)
         found = _draw_new(partial(make, random, length, recipe), made, recipe)

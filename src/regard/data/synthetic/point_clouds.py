@@ -53,15 +53,17 @@ class CloudRecipe:
     def __post_init__(self) -> None:
         for name, least in (("samples", 0), ("points", 0), ("number", -1), ("holes", -1)):
             if getattr(self, name) < least:
-                raise SettingError(f"{self.kind}: {name} must be at least {least}, not {getattr(self, name)}.")
+                raise SettingError(f"{self.kind}: {name} must be at least {least}, got {getattr(self, name)}.")
         if self.part not in SPLITS:
-            raise SettingError(f"{self.kind}: part must be {', '.join(SPLITS)}, not '{self.part}'.")
+            raise SettingError(
+                f"{self.kind}: part must be {', '.join(SPLITS[:-1])} or {SPLITS[-1]}, got '{self.part}'."
+            )
         if self.turn not in ("", "none", "up", "any"):
-            raise SettingError(f"{self.kind}: turn must be none, up or any, not '{self.turn}'.")
+            raise SettingError(f"{self.kind}: turn must be none, up or any, got '{self.turn}'.")
         if self.holes > MAX_HOLES:
-            raise SettingError(f"{self.kind}: there are {MAX_HOLES} holes at most, not {self.holes}.")
+            raise SettingError(f"{self.kind}: holes must be at most {MAX_HOLES}, got {self.holes}.")
         if self.noise < 0 and self.noise != -1:
-            raise SettingError(f"{self.kind}: noise must be at least 0, not {self.noise}.")
+            raise SettingError(f"{self.kind}: noise must be at least 0, got {self.noise}.")
 
     @property
     def count(self) -> int:
@@ -113,9 +115,9 @@ def parse_cloud_recipe(entry: str) -> CloudRecipe | None:
         name, equals, value = item.partition("=")
         known = [field.name for field in fields(CloudRecipe) if field.name != "kind"]
         if name not in known:
-            raise UnknownNameError(f"setting of {said_kind}", name, known)
+            raise UnknownNameError(f"{said_kind} setting", name, known)
         if not equals:
-            raise DataError(f"'{item}' says nothing.", entry, advice=f"Write {name}=VALUE.")
+            raise DataError(f"missing value for '{item}'.", entry, advice=f"Use {name}=VALUE.")
         said[name] = value
     return override(CloudRecipe(kind), said, f"{said_kind}#")
 
@@ -133,7 +135,9 @@ def generate_cloud(name: str) -> PointCloud | None:
         return None
     if recipe.number < 0:
         sign = "," if "#" in name else "#"
-        raise DataError("is the name of many clouds.", name, advice=f"Say which: {name}{sign}number=0.")
+        raise DataError(
+            "expected one point cloud, got a dataset.", name, advice=f"Select one point cloud: {name}{sign}number=0."
+        )
     return recipe.generate(recipe.number)
 
 

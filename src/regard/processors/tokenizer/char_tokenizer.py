@@ -10,7 +10,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from regard.errors import DataError
 from regard.processors.tokenizer.token_text import TokenFormat, component_state, detect_format
 
-LONE_SURROGATE = "a text has half of a character (a lone surrogate, as bytes that are not UTF-8 leave behind)."
+LONE_SURROGATE = "A text contains half of a character (a lone surrogate, usually caused by bytes that are not UTF-8)."
 CONTINUATION_PREFIX = "\ue000"
 """What a piece would begin with that goes on with a word: a letter that stands for nothing, as no word has pieces."""
 
@@ -18,7 +18,7 @@ CONTINUATION_PREFIX = "\ue000"
 def build_tokenizer(units: Collection[str], words: bool) -> Tokenizer:
     """Of these characters or words, in the order of Unicode."""
     if not units:
-        raise DataError("there is no character to make an alphabet of.")
+        raise DataError("Cannot build a vocabulary: the texts contain no characters.")
     if any("\ud800" <= letter <= "\udfff" for unit in units for letter in unit):
         raise DataError(LONE_SURROGATE)
     # words, not BPE without merges: the library then refuses what is unknown and does not leave it out
@@ -46,11 +46,13 @@ def encode(text: str, alphabet: dict[str, int], words: bool) -> list[int]:
     except KeyError:
         unknown = sorted(set(units) - set(alphabet), key=units.index)
         more = len(unknown) - 1
-        others = f" and {more} other{'s' if more > 1 else ''} are" if more else " is"
-        what = f"word {unknown[0]!r}" if words else f"character {unknown[0]!r} (U+{ord(unknown[0]):04X})"
+        others = f" and {more} other{'s' if more > 1 else ''}" if more else ""
+        kind = "word" if words else "character"
+        code = "" if words else f" (U+{ord(unknown[0]):04X})"
         raise DataError(
-            f"the {what}{others} not among the {len(alphabet):,} {'words' if words else 'characters'} of the tokenizer.",
-            advice="It knows those that it was made from; a byte-level vocabulary knows all.",
+            f"The tokenizer ({len(alphabet):,} {kind}s) does not contain the {kind} {unknown[0]!r}{code}{others}.",
+            advice=f"A {kind} tokenizer covers only the {kind}s of the training text. "
+            "Byte-level tokenizers (data.tokenizer_type=byte_bpe) cover all text.",
         ) from None
 
 

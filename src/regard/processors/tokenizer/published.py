@@ -52,11 +52,11 @@ BASIC_SETTINGS = {"do_basic_tokenize": True, "word_tokenizer_type": "basic", "su
 """Settings that need more than a vocabulary where they have another value than this."""
 
 JIEBA_NOTE = (
-    "its tokenizer finds Chinese words with jieba, and here each Chinese character is a word: the ids of Chinese text are "
-    "others than those that it was trained with."
+    "warning: the original tokenizer splits Chinese text into words with jieba, regard splits Chinese text into characters: "
+    "the token ids of Chinese text differ from the token ids in training."
 )
 
-CONVERT_ADVICE = "Have the library that it comes from write a tokenizer.json."
+CONVERT_ADVICE = "Save the tokenizer as tokenizer.json with the library that created the tokenizer."
 
 
 def find_files(path: Path) -> tuple[Path, ...] | None:
@@ -78,9 +78,12 @@ def read_tokenizer(files: tuple[Path, ...], end: str) -> Tokenizer:
     for token, number in added.values():  # those without a place in the vocabulary come after it
         place = ids.setdefault(token.content, len(ids) if number is None else number)
         if number not in (None, place):
-            raise DataError(f"the id of '{token.content}' is {place}, and {number} among the added tokens.", vocabulary)
+            raise DataError(
+                f"the id of '{token.content}' is {place} in the vocabulary, but {number} in the added tokens.",
+                vocabulary,
+            )
     if sorted(ids.values()) != list(range(len(ids))):
-        raise DataError(f"its {len(ids):,} ids are not the numbers from 0 to {len(ids) - 1:,}.", vocabulary)
+        raise DataError(f"the {len(ids):,} token ids must be the integers from 0 to {len(ids) - 1:,}.", vocabulary)
     backend = (
         _build_bpe(ids, files[0], files[1], settings, end)
         if len(files) > 1
@@ -122,10 +125,10 @@ def special_tokens(settings: dict[str, Any]) -> dict[str, str]:
 def _build_wordpiece(ids: dict[str, int], path: Path, settings: dict[str, Any]) -> Tokenizer:
     for key, plain in BASIC_SETTINGS.items():
         if settings.get(key, plain) != plain:
-            raise DataError(f"cannot be read by itself: its {key} is {settings[key]!r}.", path, advice=CONVERT_ADVICE)
+            raise DataError(f"{key}={settings[key]!r} is not supported.", path, advice=CONVERT_ADVICE)
     unknown = _token_content(settings.get("unk_token")) or wordpiece.UNKNOWN
     if unknown not in ids:
-        raise DataError(f"has no '{unknown}', the token for what it does not know.", path)
+        raise DataError(f"the vocabulary has no '{unknown}' (the unknown token).", path)
     return wordpiece.build_tokenizer(
         ids, normalizers.BertNormalizer(**_bert_normalizer_args(settings, path.parent)), unknown
     )
@@ -135,7 +138,7 @@ def _bert_normalizer_args(settings: dict[str, Any], folder: Path) -> dict[str, A
     """What is said of how BERT reads text, as the library calls it; without a word on accents, `lowercase` decides."""
     said = {name: settings[key] for key, name in BERT_NORMALIZER_KEYS.items() if key in settings}
     if wrong := [key for key, name in BERT_NORMALIZER_KEYS.items() if not isinstance(said.get(name), bool | None)]:
-        raise DataError(f"its {wrong[0]} is {settings[wrong[0]]!r}, neither true nor false.", folder)
+        raise DataError(f"{wrong[0]} must be true or false, got {settings[wrong[0]]!r}.", folder)
     return {name: value for name, value in said.items() if value is not None or name == STRIP_ACCENTS}
 
 
@@ -146,7 +149,7 @@ def _build_bpe(ids: dict[str, int], vocabulary: Path, merges: Path, settings: di
     try:
         model = models.BPE(ids, pairs, **{key: part for key, part in parts.items() if part is not None})
     except Exception as error:  # the library raises bare Exception, and names the token
-        raise DataError(f"does not fit {vocabulary.name} ({error}).", merges) from error
+        raise DataError(f"the merges do not match {vocabulary.name} ({error}).", merges) from error
     backend = Tokenizer(model)
     if words:
         backend.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -165,7 +168,7 @@ def _is_word_level(ids: dict[str, int], path: Path) -> bool:
     words, in_bytes = any(END_OF_WORD in token for token in ids), any(BYTE_SPACE in token for token in ids)
     if words == in_bytes:
         raise DataError(
-            "is neither a vocabulary of bytes as GPT-2's nor one of words as GPT-1's.", path, advice=CONVERT_ADVICE
+            "expected a byte-level vocabulary (as GPT-2) or a word vocabulary (as GPT-1).", path, advice=CONVERT_ADVICE
         )
     return words
 
@@ -177,8 +180,8 @@ def _unknown_token(ids: dict[str, int], words: bool, said: str | None, end: str,
         return None
     unknown = said or (GPT1_UNKNOWN if words else end)
     if unknown not in ids:
-        lack = f" and lacks {missing} of the 256 bytes" if missing else ""
-        raise DataError(f"has no '{unknown}', the token for what it does not know{lack}.", path)
+        lack = f", and {missing} of the 256 bytes {'is' if missing == 1 else 'are'} missing" if missing else ""
+        raise DataError(f"the vocabulary has no '{unknown}' (the unknown token){lack}.", path)
     return unknown
 
 
@@ -186,7 +189,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     ids = _read_json(path)
     for token, number in ids.items():
         if type(number) is not int:
-            raise DataError(f"the id of '{token}' is {number!r}, not a number.", path)
+            raise DataError(f"the id of '{token}' must be an integer, got {number!r}.", path)
     return ids
 
 
@@ -196,7 +199,7 @@ def _read_vocab_txt(path: Path) -> dict[str, int]:
     ids: dict[str, int] = {}
     for number, token in enumerate(lines):
         if ids.setdefault(token, number) != number:
-            raise DataError(f"'{token}' stands on line {ids[token] + 1} already.", path, number + 1)
+            raise DataError(f"duplicate token '{token}' (first on line {ids[token] + 1}).", path, number + 1)
     return ids
 
 
@@ -207,7 +210,7 @@ def _read_merges(path: Path) -> list[tuple[str, str]]:
         if parts == [""] or (number == 1 and parts[0].startswith("#version")):
             continue
         if len(parts) != 2 or not all(parts):
-            raise DataError("a merge is two tokens with one space between them.", path, number)
+            raise DataError("expected two tokens separated by one space.", path, number)
         pairs.append((parts[0], parts[1]))
     return pairs
 
@@ -267,9 +270,9 @@ def _read_json(path: Path, needed: bool = True) -> dict[str, Any]:
     try:
         found = json.loads(_read_text(path))
     except json.JSONDecodeError as error:
-        raise DataError(f"is no JSON ({error.msg}).", path, error.lineno) from error
+        raise DataError(f"invalid JSON ({error.msg}).", path, error.lineno) from error
     if not isinstance(found, dict):
-        raise DataError("is JSON, but not an object of names and values.", path)
+        raise DataError("expected a JSON object.", path)
     return found
 
 
@@ -278,6 +281,6 @@ def _read_text(path: Path) -> str:
         content = path.read_bytes()
         return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError("is not UTF-8 text.", path) from error
+        raise DataError("not UTF-8 text.", path) from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot be read ({error}).", path) from error

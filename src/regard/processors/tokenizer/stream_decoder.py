@@ -18,7 +18,7 @@ class StreamDecoder:
 
     def __init__(self, text: TextTokenizer, stop: Sequence[str] = ()) -> None:
         if isinstance(stop, str) or not all(stop):
-            raise SettingError("stop strings are a list of texts, and none of them is empty.")
+            raise SettingError("Stop strings must be a list of non-empty strings.")
         self._text, self._stop_strings = text, tuple(stop)
         self._detokenizer = _make_detokenizer(text)
         self._pending = ""

@@ -91,7 +91,7 @@ class TextTokenizer:
         """Byte-level BPE as GPT-2's: nothing is added in front, so any text comes back exactly as it was."""
         if vocabulary <= 256:
             raise SettingError(
-                f"a vocabulary of {vocabulary} tokens is too small: the 256 bytes and {END_OF_TEXT} need 257."
+                f"A vocabulary of {vocabulary} tokens is too small: the 256 bytes and {END_OF_TEXT} need 257."
             )
         backend = Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -143,8 +143,8 @@ class TextTokenizer:
         found = None if file.name == "tokenizer.json" and file.exists() else published.find_files(path)
         if not found and not file.exists():
             raise DataError(
-                "there is no such tokenizer.", file,
-                advice="Give a tokenizer.json, or a folder that holds one, vocab.txt, or vocab.json and merges.txt.",
+                "tokenizer not found.", file,
+                advice="Pass a tokenizer.json, or a folder with tokenizer.json, vocab.txt, or vocab.json and merges.txt.",
             )  # fmt: skip
         # a file of another name says nothing of what stands beside it
         settings = published.read_tokenizer_settings(file.parent) if found or file.name == "tokenizer.json" else {}
@@ -170,7 +170,9 @@ class TextTokenizer:
         for token in tokens:
             known = self.token_to_id(token)
             if not token or (known is not None and known not in self.special_ids):
-                raise DataError(f"'{token}' cannot be made a special token: it is text, or empty.")
+                raise DataError(
+                    f"'{token}' cannot become a special token: expected a new token, got an empty text or an ordinary token."
+                )
         backend = self._copy_backend()
         backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in tokens])
         return type(self)(backend, self.declared_tokens)

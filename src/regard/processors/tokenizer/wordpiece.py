@@ -40,7 +40,7 @@ def train(texts: Iterable[str], vocabulary: int, lowercase: bool) -> Tokenizer:
     room = vocabulary - len(SPECIAL_TOKENS)
     if room < 2:
         raise SettingError(
-            f"a vocabulary of {vocabulary} tokens is too small: {len(SPECIAL_TOKENS)} of them are special."
+            f"A vocabulary of {vocabulary} tokens is too small: {len(SPECIAL_TOKENS)} tokens are special tokens."
         )
     normaliser = normalizers.BertNormalizer(lowercase=lowercase)
     words = pre_tokenizers.BertPreTokenizer()
@@ -55,7 +55,7 @@ def train(texts: Iterable[str], vocabulary: int, lowercase: bool) -> Tokenizer:
     marked.train_from_iterator(_count_characters(texts, seen), trainer)
     letters = _count_normalized(seen, normaliser)
     if not letters:
-        raise DataError("there is no character to make a vocabulary of.")
+        raise DataError("Cannot build a vocabulary: the texts contain no characters.")
     inner = {x for x in letters if len(words.pre_tokenize_str(normaliser.normalize_str("a" + x))) == 1}
     found = marked.get_vocab()
     merged = [name for name in sorted(found, key=found.__getitem__) if len(name) > 1]

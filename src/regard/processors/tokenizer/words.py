@@ -26,7 +26,7 @@ def encode_split_words(
     known = dict(zip(words, encode(words), strict=True))
     for word in (word for word, ids in known.items() if not ids):
         if unknown is None:
-            raise DataError(f"the tokenizer makes nothing of the word {word!r}, and has no token for what is unknown.")
+            raise DataError(f"The tokenizer produces no token for the word {word!r} and has no unknown token.")
         known[word] = [unknown]
     return [
         (
