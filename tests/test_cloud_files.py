@@ -245,7 +245,7 @@ def test_a_wrong_glb_file_is_refused_and_trimesh_says_nothing_itself(tmp_path: P
     trimesh = pytest.importorskip("trimesh")
     good = trimesh.creation.box().export(file_type="glb")
     for content in (b"glTF\2\0\0\0\xff\xff\xff\xff", good[:-60], good[:200] + b"\xff" * 40 + good[240:]):
-        refused(content, ".glb", "is damaged, or no GLB file|no vertices", tmp_path)
+        refused(content, ".glb", "not a GLB file, or damaged|no vertices", tmp_path)
     assert capfd.readouterr().err == ""
 
 

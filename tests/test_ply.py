@@ -111,7 +111,7 @@ def test_bytes_that_are_all_dark_stay_dark(order: str) -> None:
 
 def test_lists_of_vertices_in_text_are_refused_for_what_they_are() -> None:
     head = b"ply\nformat ascii 1.0\nelement vertex 1\nproperty float x\nproperty float y\nproperty float z\n"
-    with pytest.raises(DataError, match="numbers"):
+    with pytest.raises(DataError, match="list properties"):
         read_cloud(head + b"property list uchar int more\nend_header\n0 0 0 1 5\n")
 
 

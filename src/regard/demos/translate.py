@@ -65,9 +65,7 @@ class TranslateDemo(Demo):
             found = model.explain(text)
             for suffix in ("html", "png"):
                 log(f"{found.save(run / f'attention-{name}.{suffix}')}")
-        log(
-            "In the second sentence the last German word is the verb, which attends to the middle of the source sentence."
-        )
+        log("In the second sentence, the German verb comes last and attends to the middle of the source sentence.")
         return {}
 
     def next_steps(self, program: str, run: Path, data: Path) -> str:

@@ -194,8 +194,8 @@ class ImageProcessor:
         size = self._resized_size(*image.shape[:2])
         if size[0] * size[1] > MAX_PIXELS:
             told = (
-                f"Resizing an image of {image.shape[0]} × {image.shape[1]} pixels would give {size[0]} × {size[1]} pixels, "
-                f"more than the maximum of {MAX_PIXELS:,} pixels."
+                f"Resizing an image of {image.shape[0]} × {image.shape[1]} pixels would give "
+                f"{size[0]} × {size[1]} pixels, more than the maximum of {MAX_PIXELS:,} pixels."
             )
             raise DataError(told, advice="Split the image, or remove the image.")
         if size != image.shape[:2]:

@@ -81,7 +81,8 @@ class PointProcessor:
         known = tuple(name for name in FEATURES if name in self.features)
         if known != tuple(self.features):
             raise SettingError(
-                f"data.point_features must be {' or '.join(FEATURES)}, or both in this order, got {', '.join(self.features)}."
+                f"data.point_features must be {' or '.join(FEATURES)}, or both in this order, "
+                f"got {', '.join(self.features)}."
             )
 
     # -- files

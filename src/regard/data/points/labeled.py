@@ -58,7 +58,7 @@ CLOUD_FOLDERS = ("clouds", "points", "scans", "meshes")
 """What a folder is called that holds the clouds of a table beside it."""
 ADVICE = {
     "classify": "Expected one folder per class, or a table with the columns cloud and label.",
-    "segment": "Expected a folder of point clouds with a label per point, one such file, or a table with the column cloud.",
+    "segment": "Expected point clouds with a label per point (a folder or a file), or a table with the column cloud.",
     "": "Expected a folder of point clouds, a point cloud file, or a table with the column cloud.",
 }
 COLUMN_CHOICES = ("cloud", *COLUMN_NAMES)

@@ -137,7 +137,7 @@ def _obj_vertices(vertices: Sequence[Sequence[str]], lines: Sequence[int]) -> ND
     """Three numbers each, or six where all have colours; a fourth is a weight."""
     wide = 6 if all(len(words) == 6 for words in vertices) else 3
     return _parse_vertices(
-        [(line, " ".join(words)) for line, words in zip(lines, vertices, strict=True)], wide, "a vertex"
+        [(line, " ".join(words)) for line, words in zip(lines, vertices, strict=True)], wide, "per vertex"
     )
 
 
