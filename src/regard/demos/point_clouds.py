@@ -78,7 +78,7 @@ class PointCloudDemo(Demo):
         chairs = np.flatnonzero(cloud.labels == cloud.classes.index("chair"))
         at = int(chairs[cloud.coordinates[chairs, 2].argmax()])  # at the top of a back
         found = model.explain(path, at=at)
-        log(f"point {at} of {path}: {found.title}")
+        log(f"Point {at} of {path}: {found.title}")
         for suffix in ("html", "png"):
             log(f"{found.save(run / f'attention.{suffix}')}")
         return {}
@@ -97,7 +97,7 @@ To classify point clouds or meshes, with one folder per class:
 
   {program} train classify --data parts/ --model point-tiny --out runs/parts
 
-The demo model is in {run}. To predict more rooms:
+The results of the demo are in {run}. To segment more rooms:
 
   {program} predict {quote_path(run)} {quote_path(data / "test")} --out predictions/
 """

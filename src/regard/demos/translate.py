@@ -78,7 +78,7 @@ files SRC:TGT):
   {program} predict runs/mine "a sentence"
   {program} explain runs/mine "a sentence" --out attention.html
 
-The demo model is in {run}. To translate more sentences:
+The results of the demo are in {run}. To translate more sentences:
 
   {program} predict {quote_path(run)} "the old woman does not buy a red bicycle"
 """
