@@ -288,7 +288,7 @@ def _from_published(file: Mapping[str, Any]) -> ImageProcessor:
     said = {**_CLASS_DEFAULTS.get(kind, {}), **{name: value for name, value in file.items() if value is not None}}
     if "crop_pct" in said and kind != "ConvNext":
         raise _UnsupportedProcessor(
-            f"crop_pct is not supported for image processor '{kind}', because the meaning of crop_pct depends on the processor"
+            f"crop_pct is not supported for image processor '{kind}', because crop_pct depends on the processor class"
         )
     normalised, resized = bool(said.get("do_normalize", True)), bool(said.get("do_resize", True))
     made = ImageProcessor(
