@@ -342,8 +342,8 @@ def tuned(place: Path) -> str:
 
 def test_fine_tuning_says_what_is_new_and_learns(place: Path, tuned: str) -> None:
     assert (
-        "  3 new tokens, a new head for 2 classes of 32 parameters" in tuned
-        and "64 texts to train on, 16 to validate, vocabulary of 293 tokens" in tuned
+        "  3 new tokens, new head for 2 classes (32 parameters)" in tuned
+        and "64 training texts, 16 validation texts, vocabulary of 293 tokens" in tuned
     )
     model = load(place / "run")
     assert [a.value for a in model.predict(["a superb story", "it was dull"])] == ["good", "bad"]

@@ -14,7 +14,7 @@ from regard.tasks.base import LossWeights
 from regard.tasks.translate import Translate
 from regard.training import execution as ways
 from regard.training.distributed import ProcessGroup
-from regard.training.execution import TIMED_STEPS, WARMUP_STEPS, CompileTuner, ForwardBackward, LossModule
+from regard.training.execution import MODE_NAMES, TIMED_STEPS, WARMUP_STEPS, CompileTuner, ForwardBackward, LossModule
 from regard.training.settings import TrainSettings
 from regard.types import Batch, Offsets
 from tiny import TINY, collate, tiny

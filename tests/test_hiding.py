@@ -234,7 +234,9 @@ def test_packed_grains_have_one_shape_and_padded_ones_little_padding() -> None:
         and 0 <= packed.padding_fraction() < 0.4
     )
     assert all(len(packed.micro_batch(n)[1]) < packed.shape.num_documents for n in range(60))
-    assert 0 <= padded.padding_fraction() < 0.2 and "text pairs" in padded.description and "packed" in packed.description
+    assert (
+        0 <= padded.padding_fraction() < 0.2 and "text pairs" in padded.description and "packed" in packed.description
+    )
 
 
 def test_hidden_words_follow_from_the_draws_alone() -> None:

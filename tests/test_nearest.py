@@ -67,9 +67,9 @@ def test_ties_go_by_order_and_length_says_nothing(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ([3], "Expected a text"), ({"query": "a"}, '"among"'), ({"query": "a", "among": []}, "non-empty list of texts"),
-        ({"query": "a", "among": "b"}, "texts"), ({"query": "a", "among": ["b"], "best": 0}, "at least 1, got 0"),
-        ({"query": "a", "among": ["b", 2]}, "got 2"), ({"query": "a", "among": ["b"], "k": 1}, '"best"'),
+        ([3], "Expected a text"), ({"query": "a"}, '"corpus"'), ({"query": "a", "corpus": []}, "non-empty list of texts"),
+        ({"query": "a", "corpus": "b"}, "texts"), ({"query": "a", "corpus": ["b"], "top_k": 0}, "at least 1, got 0"),
+        ({"query": "a", "corpus": ["b", 2]}, "got 2"), ({"query": "a", "corpus": ["b"], "k": 1}, '"top_k"'),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_said(model: Model, asked: Any, words: str) -> None:

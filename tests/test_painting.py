@@ -145,7 +145,7 @@ def test_the_lower_half_of_stripes_is_drawn_right(learnt: tuple[Model, list[floa
     model, fresh = learnt[0], striped(6, 99)
     answers = model.predict(fresh, do_sample=False)
     for answer, picture in zip(answers, fresh, strict=True):
-        assert np.array_equal(answer.extra["pictures"][0], picture) and answer.extra["rows"] == 4
+        assert np.array_equal(answer.extra["images"][0], picture) and answer.extra["rows"] == 4
         assert answer.value == "lower 4 of 8 rows of an image"
         assert answer.extra["bits_per_pixel"] == pytest.approx([-answer.score[0] / math.log(2) / 32])
         assert answer.extra["bits_per_pixel"][0] < 0.2

@@ -223,7 +223,10 @@ def test_a_quoted_field_runs_over_lines_and_later_lines_are_numbered_right(folde
 def test_a_quote_left_open_is_named_where_it_starts(folder: Path) -> None:
     path = write(folder / "a.csv", 'a,b\nc,"d\ne,f\n')
     said = complaint(path)
-    assert f"{path}, line 2: invalid CSV in the record that starts here" in said and "a quote, a comma or a line break" in said
+    assert (
+        f"{path}, line 2: invalid CSV in the record that starts here" in said
+        and "a quote, a comma or a line break" in said
+    )
 
 
 def test_blank_sides_are_left_out_and_counted(folder: Path) -> None:

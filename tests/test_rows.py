@@ -41,9 +41,7 @@ def test_columns_are_found_by_header_by_choice_or_by_order(folder: Path) -> None
     assert rows(write("b.txt", "c\ty\n")) == [(1, {"text": "c", "label": "y"})]
     assert rows(write("c.tsv", "y\tc\t5\n"), columns={"text": "1", "label": "0"}) == [(1, {"text": "c", "label": "y"})]
     three = complaint(write("d.tsv", "a\tb\tc\n"))
-    assert (
-        "expected 2 columns, got 3. Pass --columns text=NAME label=NAME (available: a, b, c)" in three
-    )
+    assert "expected 2 columns, got 3. Pass --columns text=NAME label=NAME (available: a, b, c)" in three
     assert "positions from 0: --columns text=0 label=1." in three and "SRC:TGT" not in complaint(write("e.tsv", "a\n"))
 
 
@@ -58,7 +56,10 @@ def test_one_column_needs_a_name(folder: Path) -> None:
 def test_a_header_that_nobody_asked_for_is_refused(folder: Path) -> None:
     path = write("a.tsv", "sentence\tlabel\n" + "a fine day\t1\n" * 9)
     said = complaint(path)
-    assert "the first row (sentence, label) looks like a header. For a header, pass --columns text=sentence label=label; " in said
+    assert (
+        "the first row (sentence, label) looks like a header. For a header, pass --columns text=sentence label=label; "
+        in said
+    )
     assert len(rows(path, columns={"text": "sentence"})) == 9
 
 

@@ -179,7 +179,8 @@ BAD: list[tuple[str, str, Any, str, str]] = [
     ("too far a place", "a.jsonl", [flat("Paris", start=float("inf")), flat("Paris")], "format",  # as 1e400 is read
      r"line 1: answer start must be an integer, got inf"),
     ("half a place", "a.jsonl", [flat("Paris", start=2.5), flat("Paris")], "format", r"must be an integer, got 2.5"),
-    ("uneven", "a.jsonl", [flat(["Paris", "1889"], starts=[1]), flat("Paris")], "format", r"answer starts \(1\) must equal the number of answers \(2\)"),
+    ("uneven", "a.jsonl", [flat(["Paris", "1889"], starts=[1]), flat("Paris")], "format",
+     r"answer starts \(1\) must equal the number of answers \(2\)"),
     ("a context of numbers", "a.jsonl", [{**flat("1"), "context": 12}, flat("Paris")], "format", r"expected text in 'context'"),
     ("half a character", "a.jsonl", [{**flat("1"), "context": "\ud800 1"}, flat("Paris")], "format", r"contains \\ud800, half"),
     ("not an object", "a.json", [["x"], flat("Paris")], "format", r"line 1: expected a JSON object, got list"),
@@ -344,7 +345,7 @@ HAND: list[tuple[str, str, tuple[str, ...], float, float]] = [
 
 
 @pytest.mark.parametrize(
-    ("said", "answers", "exact", "f1"), [case[1:] for case in HAND], ids=[case[0] for case in HAND]
+    ("said", "answers", "exact_match", "f1"), [case[1:] for case in HAND], ids=[case[0] for case in HAND]
 )
 def test_answers_by_hand(said: str, answers: tuple[str, ...], exact: float, f1: float) -> None:
     found = squad_scores([asked(*answers)], [said])

@@ -179,18 +179,13 @@ def test_parquet_uses_text_or_its_only_column_of_text(folder: Path) -> None:
     ]  # fmt: skip
     assert documents(save("b.pq", id=[1, 2], content=["c", "d"])) == ["c", "d"]
     two = save("c.pq", title=["e"], content=["f"])
-    assert (
-        "expected 1 text column, got 2. Pass --columns text=NAME (available: title, content)"
-        in (complaint(two))
-    )
+    assert "expected 1 text column, got 2. Pass --columns text=NAME (available: title, content)" in (complaint(two))
     assert documents(two, text="content") == ["f"]
 
 
 def test_columns_that_are_not_there_are_refused(folder: Path) -> None:
     write("a.jsonl", '{"body": "x", "id": 5}\n'), write("a.csv", "body,id\nx,5\n"), write("a.txt", "x")
-    assert "a.jsonl, line 1: missing key 'text' (keys: body, id). Pass --columns text=NAME." in (
-        complaint("a.jsonl")
-    )
+    assert "a.jsonl, line 1: missing key 'text' (keys: body, id). Pass --columns text=NAME." in (complaint("a.jsonl"))
     assert "Did you mean 'body'?" in complaint("a.jsonl", kind=UnknownNameError, text="bdy")
     assert "Did you mean 'body'?" in complaint("a.csv", kind=UnknownNameError, text="bdy")
     assert "no column is named 'text'" in complaint("a.csv")

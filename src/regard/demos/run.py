@@ -103,6 +103,6 @@ def show_mistakes(spec: Demo, rows: ResultRows, log: LogFn) -> None:
         log(f"Predictions that differ from the reference: {len(wrong)} of {len(rows)}, for example:")
         log(
             f"  {wrong[0][spec.input_key]}\n"
-            f"    prediction: {wrong[0]['answer']}\n"
+            f"    prediction: {wrong[0]['prediction']}\n"
             f"    reference:  {wrong[0]['reference']}"
         )

@@ -114,7 +114,7 @@ class Algorithmic(SyntheticTask, Translate):
         return {**scores, "samples": len(samples)}, answers
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
-        return f"{Task.format_scores(self, scores)}  (greedy, {scores['samples']:,} {self.unit})"
+        return f"{Task.format_scores(self, scores)}  ({scores['samples']:,} samples, greedy)"
 
     def example_row(self, sample: Pair, prediction: Prediction) -> dict[str, str]:
         return {"question": sample.source, "prediction": str(prediction.value), "reference": sample.target}

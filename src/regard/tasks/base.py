@@ -89,6 +89,13 @@ class LossSum:
 EvalResult = tuple[dict[str, float | str], list[Prediction]]
 
 
+METRIC_LABELS = {
+    "bleu": "BLEU", **{f"bleu{n}": f"BLEU-{n}" for n in range(1, 5)}, "chrf": "chrF", "cider": "CIDEr", "f1": "F1",
+    "macro_f1": "macro F1", "micro_f1": "micro F1", "mcc": "MCC", "miou": "mIoU", "mrr": "MRR", "rmse": "RMSE",
+}  # fmt: skip
+"""Printed names of metrics; other names are printed with spaces."""
+
+
 class Task(ProcessorMixin):
     """A sample is what the task's files hold: it has a `path` and a `line`, and the rest is the task's affair."""
 
@@ -361,9 +368,11 @@ class Task(ProcessorMixin):
         return replace(decode, num_beams=1, num_return_sequences=1, do_sample=False)
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
-        """The scores of a validation in a few words."""
+        """The scores of a validation in one line."""
         return "  ".join(
-            f"{name} {value:6.2f}" for name, value in scores.items() if isinstance(value, float) and name != "loss"
+            f"{METRIC_LABELS.get(name, name.replace('_', ' '))} {value:.2f}"
+            for name, value in scores.items()
+            if isinstance(value, float) and name != "loss"
         )
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:

@@ -354,7 +354,7 @@ class Caption(ImageTask):
         return self.metric if self.metric in scores else "bleu4"
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
-        return f"{super().format_scores(scores)}  (greedy, {scores['samples']:,} images)"
+        return f"{super().format_scores(scores)}  ({scores['samples']:,} samples, greedy)"
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
         return f"{source}\t{prediction.value}"

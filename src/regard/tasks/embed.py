@@ -341,8 +341,8 @@ def _with_global_token(batch: Batch, config: Any) -> Batch:
 def _query_text(item: Any) -> Any:
     if not isinstance(item, Mapping):
         return item
-    if not {"query", "among"} <= item.keys() <= {"query", "among", "best"}:
-        raise RegardError('Expected a text or {"query": "…", "among": ["…", "…"]} with an optional "best": 5.')
+    if not {"query", "corpus"} <= item.keys() <= {"query", "corpus", "top_k"}:
+        raise RegardError('Expected a text or {"query": "…", "corpus": ["…", "…"]} with an optional "top_k": 5.')
     return item["query"]
 
 

@@ -181,7 +181,7 @@ class ImageGeneration(ImageTask):
         value = f"image of {size} x {size} pixels"
         if begun.image is not None:
             value = f"lower {size - begun.rows} of {size} rows of an image"
-        extra = {"pictures": pictures, "given": begun.image, "rows": begun.rows, "bits_per_pixel": bits}
+        extra = {"images": pictures, "given": begun.image, "rows": begun.rows, "bits_per_pixel": bits}
         return Prediction(value, tuple(option.score for option in options), (), extra)
 
     def fast_decode(self, decode: DecodeSettings) -> DecodeSettings:
@@ -287,12 +287,12 @@ def _parse_prompt(item: Any, palette: Palette) -> ImagePrompt:
     size = palette.side
     rows = size // 2
     if isinstance(item, Mapping):
-        if strange := set(item) - {"picture", "rows"}:
+        if strange := set(item) - {"image", "rows"}:
             raise RegardError(f"Unknown key '{strange.pop()}' in an image prompt. Available: picture, rows.")
-        rows, item = item.get("rows", rows), item.get("picture")
+        rows, item = item.get("rows", rows), item.get("image")
         if item is None or not isinstance(rows, int) or not 0 <= rows <= size:
             raise RegardError(
-                f"An image prompt requires a picture and 0 to {size} rows, e.g. {{'picture': …, 'rows': {size // 2}}}."
+                f"An image prompt requires an image and 0 to {size} rows, e.g. {{'image': …, 'rows': {size // 2}}}."
             )
     return ImagePrompt(palette.prepare(load_image(item)), rows)
 

@@ -266,7 +266,7 @@ class MaskedLM(Task):
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
         words = f"MLM perplexity {scores['perplexity']:8.2f}, accuracy {scores['accuracy']:5.2f} %"
-        follows = scores.get("follows_accuracy")
+        follows = scores.get("nsp_accuracy")
         if isinstance(follows, str):
             return f"{words}  NSP accuracy: {follows}"
         return words if follows is None else f"{words}  NSP accuracy {follows:5.2f} % (chance: 50 %)"

@@ -198,7 +198,7 @@ class Translate(Task):
         return scores, answers
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
-        return f"{super().format_scores(scores)}  (greedy, {scores['samples']:,} sentences)"
+        return f"{super().format_scores(scores)}  ({scores['samples']:,} samples, greedy)"
 
     def example_row(self, sample: Pair, prediction: Prediction) -> dict[str, str]:
         return {"source": sample.source, "prediction": str(prediction.value), "reference": sample.target}

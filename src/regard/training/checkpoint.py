@@ -60,9 +60,9 @@ def save_checkpoint(
         fsync(aside)
     except (OSError, WeightsError) as error:
         shutil.rmtree(aside, ignore_errors=True)
-        raise RunError(f"{final}: the checkpoint could not be written ({error}). Earlier checkpoints are unchanged.") from (
-            error if isinstance(error, OSError) else error.__cause__
-        )
+        raise RunError(
+            f"{final}: the checkpoint could not be written ({error}). Earlier checkpoints are unchanged."
+        ) from (error if isinstance(error, OSError) else error.__cause__)
     if final.exists():  # there is a whole one at every moment
         final.rename(replaced)
     aside.rename(final)

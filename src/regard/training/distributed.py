@@ -37,8 +37,9 @@ class ProcessGroup:
         if accumulate % self.size:
             able = [n for n in range(1, accumulate + 1) if accumulate % n == 0]
             raise SettingError(
-                f"train.grad_accum={accumulate} is not divisible by {self.size} processes. Use {', '.join(map(str, able))} processes, or "
-                f"set train.grad_accum to a multiple of {self.size} and reduce train.batch_tokens in proportion."
+                f"train.grad_accum={accumulate} is not divisible by {self.size} processes. Use "
+                f"{', '.join(map(str, able))} processes, or set train.grad_accum to a multiple of {self.size} "
+                "and reduce train.batch_tokens in proportion."
             )
 
     def micro_batches(self, accumulate: int) -> range:
@@ -76,7 +77,9 @@ def _all_reduce(values: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
     try:
         dist.all_reduce(values, op=how)
     except RuntimeError as error:
-        raise RunError("Another process of this distributed run has ended. See the error message of that process.") from error
+        raise RunError(
+            "Another process of this distributed run has ended. See the error message of that process."
+        ) from error
     return values
 
 

@@ -193,7 +193,9 @@ class GraphedForwardBackward:
             if not self.graphs:
                 raise
             self.max_graphs = len(self.graphs)
-            self.forward_backward.log(f"note: CUDA graphs are limited to {self.max_graphs} shapes ({first_line(error)}).")
+            self.forward_backward.log(
+                f"note: CUDA graphs are limited to {self.max_graphs} shapes ({first_line(error)})."
+            )
         return key in self.graphs
 
     def _forward_backward(self, batch: Batch) -> LossSum:
@@ -299,7 +301,9 @@ class CompileTuner:
         if self.compile_tried and self._compile_timed_out():
             self.tuning = False
             self.forward_backward.set_mode(self.base_mode)
-            self.log(f"note: torch.compile keeps recompiling; continuing with {MODE_NAMES[self.forward_backward.mode]}.")
+            self.log(
+                f"note: torch.compile keeps recompiling; continuing with {MODE_NAMES[self.forward_backward.mode]}."
+            )
             return
         if disturbed or self.forward_backward.num_shapes != self.num_shapes:
             self.steps_timed, self.num_shapes = 0, self.forward_backward.num_shapes

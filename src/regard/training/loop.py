@@ -50,9 +50,9 @@ class NonFiniteGuard:
         if grain >= 0:
             step, part = divmod(grain, accumulate)
             raise RunError(
-                f"The loss or its gradient is NaN or infinite at step {step + 1}, micro-batch {part + 1} of {accumulate}. Training "
-                "stopped; no checkpoint was written after this step. Try a lower train.lr, a larger train.warmup_steps or "
-                "train.grad_clip=1."
+                f"The loss or its gradient is NaN or infinite at step {step + 1}, micro-batch {part + 1} of {accumulate}. "
+                "Training stopped; no checkpoint was written after this step. Try a lower train.lr, a larger "
+                "train.warmup_steps or train.grad_clip=1."
             )
 
 

@@ -103,4 +103,6 @@ class TrainSettings:
             )
         for pattern, rate in self.lr_overrides.items():
             if rate < 0:
-                raise SettingError(f"train.lr_overrides: the learning rate of {pattern} must be at least 0, got {rate}.")
+                raise SettingError(
+                    f"train.lr_overrides: the learning rate of {pattern} must be at least 0, got {rate}."
+                )
