@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from prose import ratchet
+from prose.blocks import FIELD as FIELD_OF_STRING
 from prose.blocks import Block, join
-from prose.names import Names, find_names, is_code
+from prose.names import Names, configured_names, find_names, is_code
 from prose.readers import read_markdown, read_page, read_python, read_script
 from prose.rules import MAX_ALLOWED, Rule, density, find_dialect, load_allowed, load_rules, unused, without_allowed
 from prose.scopes import read_corpus, scope_of
@@ -153,14 +154,18 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Names:
     root = tmp_path_factory.mktemp("repository")
     (root / "docs").mkdir()
     (root / "docs/guide.md").touch()
+    (root / "Makefile").write_text(".venv/ready: .cache\n\ttouch $@\n")
+    (root / "pyproject.toml").write_text('dependencies = ["some_package>=1"]\n')
     return Names(
         root,
-        code=frozenset({"KVCache", "max_length", "self", "mask", "load", "regard", "--data", "--out", "load_model"}),
+        code=frozenset({"KVCache", "max_length", "self", "mask", "load", "regard", "--data", "--out", "load_model",
+                        "tokens", ".conllu", *configured_names(root)}),
         settings=frozenset({"data.max_length", "train.lr"}),
         tasks=frozenset({"lm", "classify"}),
         models=frozenset({"gpt2", "bert-base"}),
         commands=frozenset({"train", "predict", "list"}),
-    )
+        formatted=frozenset({f"{FIELD_OF_STRING}_per_s", f"part_{FIELD_OF_STRING}"}),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -169,7 +174,8 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Names:
         "max_length", "KVCache", "load()", "regard.load", "torch.nn.Linear", "train.lr", "lr", "lm", "bert-base", "--data",
         "config.json", ".jsonl", "guide.md", "docs/guide.md", "docs/*.md", "[CLS]", "-100", "B", "FOLDER", "resnet18",
         "x = 1", "(B, L, D)", "f(query, key, value, mask)", "regard train lm", "make test", "--data FILE", "not mask",
-        "import regard", "a -> b", "[CLS] text [SEP]",
+        "import regard", "a -> b", "[CLS] text [SEP]", ".conllu", ".venv", "some_package", "huggingface_hub",
+        "docs/NAME.md", "tokens_per_s", "part_mask", "transformers.GenerationConfig",
     ],
 )  # fmt: skip
 def test_code_in_backticks(names: Names, content: str) -> None:
@@ -179,7 +185,8 @@ def test_code_in_backticks(names: Names, content: str) -> None:
 @pytest.mark.parametrize(
     "content",
     ["picture", "micro-batch", "old_name", "regard.old_name", "docs/missing.md", "the cat danced", "what it is",
-     "with what it reads", "goes on with 3 more words", "import everything"],
+     "with what it reads", "goes on with 3 more words", "import everything", ".unread", ".hidden", "other_package",
+     "docs/NAME.txt", "docs/tasks/NAME.md", "pictures_per_s", "_per_s", "part_picture"],
 )  # fmt: skip
 def test_prose_in_backticks(names: Names, content: str) -> None:
     assert not is_code(names, content)
@@ -275,6 +282,21 @@ def test_texts_of_markdown() -> None:
     read = read_markdown("a.md", "# Title\nOne\ntwo.\n- item\n  more\n\n| a b | c |\n|---|---|\n| d | e |\n")
     texts = [(each.text, each.lines[0]) for each in read.blocks]
     assert texts == [("Title", 1), ("One two.", 2), ("item more", 4), ("a b", 7), ("c", 7), ("d", 9), ("e", 9)]
+
+
+def test_words_to_avoid_are_allowed_in_the_column_not_of_the_glossary() -> None:
+    source = (
+        "## Glossary\n\n| Write | Not |\n|---|---|\n| image | a picture |\n\n| Write | Other |\n|---|---|\n| b | c |\n"
+    )
+    texts = [each.text for each in read_markdown("CONTRIBUTING.md", source).blocks]
+    assert texts == ["Glossary", "Write", "image", "Write", "Other", "b", "c"]
+    assert "a picture" in [each.text for each in read_markdown("README.md", source).blocks]
+    assert "a picture" in [each.text for each in read_markdown("CONTRIBUTING.md", source[12:]).blocks]
+
+
+def test_formatted_names_of_python() -> None:
+    read = read_python("src/a.py", 'x = f"{unit}_per_s", f"part_{n}", f"{a}{b}_c", f"{x} and y"\n', help_fields=False)
+    assert read.formatted == {f"{FIELD_OF_STRING}_per_s", f"part_{FIELD_OF_STRING}"}
 
 
 def test_texts_of_pages() -> None:

@@ -25,6 +25,7 @@ Rules
     backtick-prose  code in backticks must be a name that exists, or look like code
     unknown-name    settings, commands, tasks and options in texts must exist; old names only in the
                     section "Renamed" of CHANGELOG.md, in backticks
+    glossary        words to avoid are allowed in the column "Not" of the glossary of CONTRIBUTING.md
     allow.tsv       exceptions with a reason, at most 60 lines; an entry without a finding is an error
 
 Files: `blocks.py` (paragraphs), `readers.py` (texts of source files), `scopes.py` (files of a scope), `names.py` (names that

@@ -11,7 +11,7 @@ from functools import cached_property
 from keyword import iskeyword
 from pathlib import Path
 
-from prose.blocks import Block
+from prose.blocks import FIELD, Block
 from prose.rules import Finding
 from prose.scopes import ROOT, Corpus
 
@@ -30,8 +30,13 @@ PLAIN_WORD = re.compile(r"[A-Za-z_][A-Za-z_.-]*")
 """Words with digits or other characters are code."""
 CONFIGURED = re.compile(r"^([A-Za-z][\w-]*)\s*[:=?]|\"([A-Za-z][\w-]*)[><=;\[]", re.MULTILINE)
 """Keys and packages of pyproject.toml, targets and variables of the Makefile."""
+HIDDEN_NAME = re.compile(r"(?<![\w/.$)])(\.[a-z]\w+)")
+"""Hidden folders in the Makefile, for example .venv."""
+PLACEHOLDER = re.compile(r"(?<![A-Za-z])[A-Z]{2,}(?:_[A-Z]+)*(?![A-Za-z])")
+"""A part of a path that stands for several names: NAME in `docs/tasks/NAME.md`."""
 FOLDERS = ("src/", "docs/", "tests/", "tools/", "benchmarks/", "examples/")
-LIBRARIES = ("torch", "transformers", "numpy", "safetensors", "tokenizers", "matplotlib", "timm", "triton", "datasets")
+LIBRARIES = ("torch", "transformers", "numpy", "safetensors", "tokenizers", "matplotlib", "timm", "triton", "datasets",
+             "huggingface_hub")  # fmt: skip
 EXTENSIONS = frozenset((
     "bin", "bmp", "conll", "csv", "css", "cu", "gif", "gz", "html", "ini", "jpeg", "jpg", "js", "json", "jsonl", "lock", "md",
     "model", "npy", "npz", "obj", "off", "onnx", "parquet", "pcd", "pdf", "pkl", "ply", "png", "pt", "pth", "pts", "py", "pyi",
@@ -55,6 +60,8 @@ class Names:
     models: frozenset[str]
     """systems and presets"""
     commands: frozenset[str]
+    formatted: frozenset[str] = frozenset()
+    """formatted strings of src with a single field, for example `‹›_per_s` for keys of logs"""
 
     @cached_property
     def files(self) -> frozenset[str]:
@@ -72,6 +79,16 @@ class Names:
         sets = (self.code, self.settings, self.tasks, self.models, self.commands, self.files, EXTENSIONS)
         return frozenset().union(*sets, bare, SHELL, LIBRARIES)
 
+    def is_formatted(self, word: str) -> bool:
+        """Whether the word is a formatted string with an existing name in the field."""
+        parts = [text.split(FIELD) for text in self.formatted]
+        return any(
+            word.startswith(before)
+            and word.endswith(after)
+            and word[len(before) : len(word) - len(after)] in self.words
+            for before, after in parts
+        )
+
 
 def collect(corpus: Corpus, root: Path = ROOT) -> Names:
     index = json.loads((root / "src/regard/index.json").read_text(encoding="utf-8"))
@@ -83,13 +100,14 @@ def collect(corpus: Corpus, root: Path = ROOT) -> Names:
     decorated = re.findall(r'^@\w+\.command\((?:"([\w-]+)")?[^\n]*\)\ndef (\w+)', source, re.MULTILINE)
     commands = {name or function.replace("_", "-") for name, function in decorated}
     sets = (corpus.names | corpus.values | {*configured_names(root)}, settings | accepted, tasks, models, commands)
-    return Names(root, *map(frozenset, sets))
+    return Names(root, *map(frozenset, sets), formatted=frozenset(corpus.formatted))
 
 
 def configured_names(root: Path) -> Iterator[str]:
     for name in ("pyproject.toml", "Makefile"):
         for match in CONFIGURED.finditer((root / name).read_text(encoding="utf-8")):
             yield match[1] or match[2]
+    yield from HIDDEN_NAME.findall((root / "Makefile").read_text(encoding="utf-8"))
 
 
 def find_names(names: Names, block: Block) -> Iterator[Finding]:
@@ -140,6 +158,8 @@ def is_code(names: Names, content: str) -> bool:
 
 
 def _is_name(names: Names, word: str) -> bool:
+    if word in names.words or names.is_formatted(word):
+        return True
     word = word.removesuffix("()").removesuffix(".").lstrip(".@*")
     if "/" in word:
         return _path_exists(names, word)
@@ -155,4 +175,7 @@ def _path_exists(names: Names, word: str) -> bool:
     """Whether a path of this repository exists; patterns and paths of other places are not checked."""
     if not word.startswith(FOLDERS) or re.search(r"[*<>{}…]", word):
         return True
-    return (names.root / word.partition("#")[0].partition(":")[0]).exists()
+    path = word.partition("#")[0].partition(":")[0]
+    return (names.root / path).exists() or (
+        PLACEHOLDER.search(path) is not None and any(names.root.glob(PLACEHOLDER.sub("*", path)))
+    )

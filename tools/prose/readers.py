@@ -26,10 +26,13 @@ SCRIPT_TOKENS = re.compile(
 DIRECTIVE = re.compile(r"#\s*(?:noqa|type:|fmt:|pragma|ruff:|!)")
 NAME = re.compile(r"[^\W\d]\w*")
 WORD_VALUE = re.compile(r"[\w.:/+-]+")
+FORMATTED_NAME = re.compile(rf"[A-Za-z]{{2,}}_{FIELD}|{FIELD}_[A-Za-z_]+")
 FENCE = re.compile(r"\s*(```|~~~)")
 SHELL_COMMENT = re.compile(r"(?:^|\s)#\s+(.*)")
 COMMAND_LINE = re.compile(r"\s{2,}(?:python3?|regard|make|pip|git|torchrun|\$|>>>|\.\.\.)\s")
 TABLE_RULE = re.compile(r"[|\s:-]+")
+GLOSSARY = ("CONTRIBUTING.md", "Glossary", "Not")
+"""File, section and column with words to avoid: these words are not checked."""
 
 
 @dataclass
@@ -39,6 +42,8 @@ class Read:
     blocks: list[Block] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     values: set[str] = field(default_factory=set)
+    formatted: set[str] = field(default_factory=set)
+    """names with a field, for example `‹›_per_s`"""
 
 
 # ---- Python
@@ -114,6 +119,8 @@ def _message(found: Read, path: str, node: ast.Constant | ast.JoinedStr, role: s
     if not TWO_WORDS.search(text):
         if isinstance(node, ast.Constant) and WORD_VALUE.fullmatch(text):
             found.values.add(text)
+        elif FORMATTED_NAME.fullmatch(text):
+            found.formatted.add(text)
         return
     kind = "help" if role == "help text" else "message"
     lines = text.split("\n")
@@ -150,12 +157,15 @@ def read_markdown(path: str, source: str) -> Read:
     found = Read()
     fenced, section = False, ()
     pending: list[tuple[int, str]] = []
+    header: list[str] = []  # column titles of the current table
 
     def flush() -> None:
         found.blocks.extend(join(path, "markdown", group, section) for group in paragraphs(pending))
         pending.clear()
 
     for number, line in enumerate(source.split("\n"), 1):
+        if not line.lstrip().startswith("|"):
+            header = []
         if FENCE.match(line):
             flush()
             fenced = not fenced
@@ -169,8 +179,10 @@ def read_markdown(path: str, source: str) -> Read:
             found.blocks.append(join(path, "markdown", [(number, title.strip())], section))
         elif line.lstrip().startswith("|"):
             flush()
-            if not TABLE_RULE.fullmatch(line):
-                for cell in re.split(r"(?<!\\)\|", line.strip().strip("|")):
+            cells = [] if TABLE_RULE.fullmatch(line) else re.split(r"(?<!\\)\|", line.strip().strip("|"))
+            header = header or [cell.strip() for cell in cells]
+            for column, cell in enumerate(cells):
+                if (path, *section[-1:], *header[column : column + 1]) != GLOSSARY:
                     found.blocks.append(join(path, "markdown", [(number, cell.strip())], section))
         else:
             pending.append((number, line))

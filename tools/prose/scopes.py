@@ -32,6 +32,8 @@ class Corpus:
     names: set[str] = field(default_factory=set)
     values: set[str] = field(default_factory=set)
     """single words in string literals of src and tools"""
+    formatted: set[str] = field(default_factory=set)
+    """formatted strings of src and tools with a single field and no space"""
 
 
 def read_corpus(root: Path = ROOT) -> Corpus:
@@ -42,6 +44,7 @@ def read_corpus(root: Path = ROOT) -> Corpus:
         corpus.names |= read.names | {value for value in read.values if value.startswith("--")}
         if name.startswith(("src/", "tools/")) and name not in WORD_LISTS:
             corpus.values |= read.values
+            corpus.formatted |= read.formatted
         for block in read.blocks:
             scope = scope_of(name, block.kind)
             if scope:
