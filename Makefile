@@ -16,7 +16,7 @@ test: .venv/ready-dev
 quick-tests: .venv/ready-dev
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-# all tests: fault matrices, several processes, demos, every case and every variant
+# all tests: fault matrices, several processes, demos, the installed wheel, every case and every variant
 test-all: .venv/ready-dev check
 	$(BIN)/python -m pytest --all -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
