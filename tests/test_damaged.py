@@ -172,9 +172,23 @@ def test_a_folder_of_pickles_is_refused_by_name(name: str, trained: Trained, mar
     folder = shutil.copytree(trained.path, tmp_path / "model")
     (folder / "model.safetensors").unlink()
     torch.save({"x": Bomb(mark)}, folder / name)
-    with pytest.raises(WeightsError, match="safetensors"):
+    with pytest.raises(WeightsError, match="safetensors") as refused:
         regard.load(folder)
-    assert not mark.exists()
+    assert not mark.exists() and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("write", WAYS)
+def test_a_pickle_that_needs_code_is_refused_in_one_line_and_no_code_runs(
+    write: Callable[[Any, Path], None], trained: Trained, mark: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(trained.path, tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    write({"x": Bomb(mark)}, folder / "pytorch_model.bin")
+    with pytest.raises(WeightsError, match=r"pytorch_model\.bin: refused.*execute code") as refused:
+        regard.load(folder)
+    assert not mark.exists() and "\n" not in str(refused.value)
+    set_off(folder / "pytorch_model.bin")
+    assert mark.exists()  # the file is malicious
 
 
 def test_a_shard_that_is_a_pickle_is_refused(trained: Trained, mark: Path, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from regard import index
 from regard.errors import SettingError
-from regard.foreign_names import RELATED, SYNONYMS, TASK_ALIASES
-from regard.runs.settings import check_groups, collect_overrides, print_note
+from regard.foreign_names import RELATED, SYNONYMS, TASK_ALIASES, print_note
+from regard.runs.settings import check_groups, collect_overrides
 from regard.tasks import find_task
 
 SETTINGS = {row["setting"] for row in index.load_index()["settings"]}

@@ -77,12 +77,23 @@ def within(package: str, names: str) -> list[str]:
 
 LISTS = ("regard", "regard.cli", "regard.errors", "regard.cli_args", "regard.foreign_names", "regard.index")
 CHECKED = (
-    *LISTS, "regard.config", "regard.files", "regard.folders", "regard.lazy", "regard.runs", "regard.runs.settings",
-    "regard.demos", "regard.*.settings", "regard.data", "regard.decode", "regard.training",
+    *LISTS, "regard.config", "regard.files", "regard.folders", "regard.hub", "regard.lazy", "regard.runs",
+    "regard.runs.settings", "regard.demos", "regard.*.settings", "regard.data", "regard.decode", "regard.training",
 )  # fmt: skip
 """Modules that check the names on a command line."""
 
-NEVER = ("torch", "numpy", "rich", "yaml", "tokenizers", "safetensors", "PIL", "matplotlib", "jaxtyping")
+NEVER = (
+    "torch",
+    "numpy",
+    "rich",
+    "yaml",
+    "tokenizers",
+    "safetensors",
+    "PIL",
+    "matplotlib",
+    "jaxtyping",
+    "huggingface_hub",
+)
 
 ANSWERS: dict[str, tuple[tuple[str, ...], str]] = {
     "--help": (LISTS, "Usage:"),
@@ -143,12 +154,12 @@ def test_a_list_or_a_typo_takes_half_a_second(words: str) -> None:
 
 SLOW = (
     "torch._dynamo", "torch._inductor", "triton", "sympy", "torch.distributed.fsdp", "torch.utils.tensorboard", "tensorboard",
-    "matplotlib", "PIL", "rich", "yaml", "pyarrow", "transformers", "sacrebleu",
+    "matplotlib", "PIL", "rich", "yaml", "pyarrow", "transformers", "huggingface_hub", "sacrebleu",
 )  # fmt: skip
 """Modules that take long to import, and that a prediction of a text model does not use."""
 
 RUN = (
-    *CHECKED, "regard.model", "regard.loading", "regard.types", "regard.weights.tables", "regard.capabilities",
+    *CHECKED, "regard.model", "regard.loading", "regard.types", "regard.weights.*", "regard.capabilities",
     "regard.explain", "regard.systems.transformer", "regard.decode.*", "regard.nn.*", "regard.training.distributed",
     *within("regard.systems.common", "seq2seq_inputs system"),
     *within("regard.tasks", "act base file_task processors protocol seq2seq special_tokens text_heads translate"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import regard
+from regard.decode.search import search
 from regard.errors import DataError, RegardError, RunError, SettingError, UnknownNameError, WeightsError
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems.transformer import PUBLISHED
+from regard.types import Batch
 from regard.weights.tables import NameTable, entry, read_checkpoint, read_safetensors, write_safetensors
 from tiny import TINY, near, tiny
 
@@ -148,18 +149,96 @@ def test_a_dot_in_the_table_is_a_dot_and_a_number_a_number() -> None:
 # -- files
 
 
-def test_a_pickle_is_refused_and_never_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Trap:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return Path.touch, (tmp_path / "sprung",)
-
-    folder = published(tmp_path)
+def pickled(folder: Path, shards: int = 1, **options: Any) -> dict[str, Tensor]:
+    """The weights of a folder moved from safetensors to pytorch_model.bin, in one file or in several with an index."""
+    whole = load_file(published(folder) / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Trap()))
-    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was opened"))
-    with pytest.raises(WeightsError, match="safetensors"):
-        regard.load(folder)
-    assert not (tmp_path / "sprung").exists()
+    if shards == 1:
+        torch.save(whole, folder / "pytorch_model.bin", **options)
+        return whole
+    places = {name: f"pytorch_model-{number % shards}.bin" for number, name in enumerate(whole)}
+    for shard in set(places.values()):
+        torch.save({name: whole[name] for name in whole if places[name] == shard}, folder / shard)
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return whole
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_pytorch_model_bin_is_read_with_a_note(shards: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = pickled(tmp_path, shards)
+    found = read_checkpoint(tmp_path)
+    assert set(found) == set(whole) and all(torch.equal(found[name], whole[name]) for name in whole)
+    model = regard.load(tmp_path)
+    regard.load(tmp_path)
+    assert all(torch.equal(value, tiny("transformer").weights()[name]) for name, value in model.weights().items())
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and told.startswith("note: ") and "pytorch_model.bin" in told
+
+
+def test_an_old_pytorch_file_is_read(tmp_path: Path) -> None:
+    pickled(tmp_path, _use_new_zipfile_serialization=False)
+    assert regard.load(tmp_path).config == TINY["transformer"].config
+
+
+@pytest.mark.parametrize("content", [{"a": 3}, [1, 2], {"model": {"a": zeros(1)}}, {3: zeros(1)}])
+def test_a_pickle_of_something_else_is_refused(content: Any, tmp_path: Path) -> None:
+    pickled(tmp_path)
+    torch.save(content, tmp_path / "pytorch_model.bin")
+    with pytest.raises(WeightsError, match="dictionary of tensors"):
+        regard.load(tmp_path)
+
+
+@pytest.mark.parametrize("left", [0, 4, 100, 9000])
+def test_a_truncated_pickle_is_refused_by_its_path(left: int, tmp_path: Path) -> None:
+    pickled(tmp_path)
+    file = tmp_path / "pytorch_model.bin"
+    file.write_bytes(file.read_bytes()[:left])
+    with pytest.raises(WeightsError, match=r"pytorch_model\.bin") as refused:
+        regard.load(tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("form", ["safetensors", "shards", "bin"])
+def test_half_precision_is_read_from_every_form(dtype: torch.dtype, form: str, tmp_path: Path) -> None:
+    whole = {name: tensor.to(dtype) for name, tensor in load_file(published(tmp_path) / "model.safetensors").items()}
+    (tmp_path / "model.safetensors").unlink()
+    if form == "bin":
+        torch.save(whole, tmp_path / "pytorch_model.bin")
+    elif form == "safetensors":
+        save_file(whole, tmp_path / "model.safetensors")
+    else:
+        names = {name: f"model-0000{1 + number % 2}-of-00002.safetensors" for number, name in enumerate(whole)}
+        for shard in set(names.values()):
+            save_file({name: whole[name] for name in whole if names[name] == shard}, tmp_path / shard)
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    stored, wide = regard.load(tmp_path, dtype="stored"), regard.load(tmp_path, dtype="float32")
+    assert {value.dtype for value in stored.weights().values()} == {dtype}
+    right = tiny("transformer").weights()
+    for name, value in wide.weights().items():
+        assert value.dtype == torch.float32 and torch.equal(value, right[name].to(dtype).float())
+
+
+@pytest.mark.parametrize("end", [23, 50_256, -1, None])
+def test_an_end_token_outside_the_vocabulary_is_replaced_with_a_note(
+    end: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = with_config(regard.save(tiny("gpt2"), tmp_path), eos_token_id=end)
+    model = regard.load(folder)
+    assert model.config.eos_id == model.config.vocab_size - 1
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "eos_token_id" in told and str(model.config.eos_id) in told
+    found = search(model.body, Batch(torch.tensor([[3, 4]])), model.config.eos_id, torch.tensor([5]), model.spec.decode)
+    assert len(found[0][0].log_probs) <= 5
+
+
+def test_an_end_token_outside_the_vocabulary_is_that_of_the_tokenizer(tmp_path: Path) -> None:
+    text = TextTokenizer.train_lm_bpe(["the cat danced and the dog slept"] * 9, 300)
+    model = tiny("gpt2", vocab_size=text.size, eos_id=1)
+    model.tokenizer = text
+    loaded = regard.load(with_config(regard.save(model, tmp_path), eos_token_id=50_256))
+    assert loaded.config.eos_id == text.token_to_id("<|endoftext|>")
+    assert [len(one.extra["ids"]) <= 4 for one in loaded.predict(["", "the cat", "a"], max_new_tokens=4)] == [True] * 3
 
 
 def test_beside_safetensors_a_pickle_is_not_looked_at(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ DtypeOption = Annotated[
     ),
 ]
 ModelArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="Run folder or Hugging Face checkpoint.", show_default=False)
+    Path,
+    typer.Argument(metavar="MODEL", help="Run folder, Hugging Face checkpoint or hf:ORG/NAME.", show_default=False),
 ]
 
 
@@ -114,7 +115,8 @@ def train(
     ] = None,
     columns: ColumnsOption = None,
     model: Annotated[
-        str | None, typer.Option("--model", help="Preset (random weights) or checkpoint folder (pretrained weights).")
+        str | None,
+        typer.Option("--model", help="Preset (random weights), checkpoint folder or hf:ORG/NAME (pretrained weights)."),
     ] = None,
     overrides: SetOption = None,
     config: Annotated[Path | None, typer.Option("--config", help="YAML or JSON file with settings.")] = None,
@@ -388,12 +390,13 @@ def probe(
 
 @app.command()
 def info(
-    name: Annotated[str, typer.Argument(help="Preset, run folder or Hugging Face checkpoint.", show_default=False)],
-    all_layers: Annotated[bool, typer.Option("--all", help="List every layer of repeated blocks.")] = False,
+    name: Annotated[
+        str, typer.Argument(help="Preset, run folder, Hugging Face checkpoint or hf:ORG/NAME.", show_default=False)
+    ],
 ) -> None:
     """Show layers, parameters, memory and FLOPs of a model."""
     from regard.folders import is_folder_path, read_config_files
-    from regard.index import check_preset
+    from regard.hub import check_preset
 
     if is_folder_path(name):
         read_config_files(Path(name))
@@ -436,7 +439,9 @@ def list_(
 
 @app.command()
 def export(
-    source: Annotated[Path, typer.Argument(help="Run folder or Hugging Face checkpoint.", show_default=False)],
+    source: Annotated[
+        Path, typer.Argument(help="Run folder, Hugging Face checkpoint or hf:ORG/NAME.", show_default=False)
+    ],
     target: Annotated[Path, typer.Argument(help="Output folder.", show_default=False)],
     to: Annotated[str, typer.Option("--to", help="Output format: huggingface.")] = "huggingface",
 ) -> None:

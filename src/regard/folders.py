@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from regard import index
-from regard.errors import RunError, UnknownFolderError
+from regard.errors import RegardError, RunError, UnknownFolderError
+from regard.hub import PREFIX, describe_hub_name, local_folder
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 """Names of the dtypes that a model can be computed in."""
@@ -24,15 +25,10 @@ FORMAT = 1
 
 
 def read_config_files(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Contents of config.json and regard.json of a folder; the second is empty for a Hugging Face checkpoint."""
+    """config.json and regard.json of a folder or a name `hf:ORG/NAME`; other folders are refused with a reason."""
+    folder = local_folder(folder)
     if not folder.exists():
-        if str(folder) in index.presets():
-            raise RunError(
-                f"{folder} is a preset with random weights, not a model folder. Train it and use its run folder."
-            )
-        parent = folder.parent
-        beside = [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
-        raise UnknownFolderError("folder", folder, beside, "Train a model with 'regard train', or run 'regard demo'.")
+        raise _missing_folder_error(folder)
     if not (folder / "config.json").exists():
         if (folder / "checkpoints").is_dir():
             raise RunError(f"{folder}: the run was stopped before its first validation. Continue it with --resume.")
@@ -50,13 +46,22 @@ def read_config_files(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return published, own
 
 
-def check_format(folder: Path, metadata: dict[str, Any]) -> None:
-    """Refuse the metadata of another version of regard."""
-    found = metadata.get("format")
-    if found != FORMAT:
-        raise RunError(
-            f"{folder}: expected format {FORMAT} in {METADATA_FILE}, got {found}. Use the version of regard that wrote it."
+def _missing_folder_error(folder: Path) -> RegardError:
+    """The reason why a name is no folder: a preset, a name of the Hub, or a typo."""
+    name, parent = str(folder), folder.parent
+    on_hub = describe_hub_name(name)
+    if name in index.presets():
+        trained = "Train the preset with 'regard train', and pass the run folder."
+        return RunError(
+            f"{name} is a preset (random weights), not a folder. {trained}"
+            + (f" For pretrained weights: {on_hub}" if on_hub else "")
         )
+    if on_hub and not parent.is_dir():
+        return RunError(f"unknown folder '{name}'. {on_hub}")
+    if on_hub and parent == Path():
+        return RunError(on_hub)
+    beside = [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+    return UnknownFolderError("folder", folder, beside, "Train one with 'regard train', or see 'regard demo'.")
 
 
 def _check_metadata(folder: Path, own: dict[str, Any]) -> None:
@@ -67,8 +72,13 @@ def _check_metadata(folder: Path, own: dict[str, Any]) -> None:
 
 
 def is_folder_path(name: str) -> bool:
-    """True if a name is an existing folder or contains a path separator; False for a preset."""
-    return Path(name).is_dir() or os.sep in name
+    """Whether a name means a folder rather than a preset: the folder exists, or the name is a path or `hf:ORG/NAME`."""
+    return Path(name).is_dir() or os.sep in name or name.startswith(PREFIX)
+
+
+def absolute_folder(name: str) -> str:
+    """Absolute path of a model folder; for `hf:ORG/NAME`, of the snapshot in the cache."""
+    return os.path.abspath(local_folder(name))
 
 
 def find_system_name(folder: Path) -> str | None:

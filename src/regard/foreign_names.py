@@ -5,6 +5,8 @@ counterpart: nothing is set, and the error names the setting to use."""
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable
 
 from regard.errors import SettingError
@@ -152,6 +154,12 @@ TASK_ALIASES = {
     "image-captioning": "caption",
 }
 """Pipeline names of Hugging Face and other common names: task of regard."""
+
+
+@functools.cache
+def print_note(line: str) -> None:
+    """Print a line to standard error, once per process."""
+    print(line, file=sys.stderr)
 
 
 def resolve_task_name(name: str) -> str:

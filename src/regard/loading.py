@@ -17,6 +17,9 @@ from regard import index
 from regard.config import as_dict, from_dict
 from regard.errors import RegardError, SettingError, WeightsError
 from regard.folders import read_config_files
+from regard.foreign_names import print_note
+from regard.hub import local_folder
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import find_by_model_type, find_system
 from regard.systems.common.system import System
 from regard.tasks.text_heads import add_bias, missing_bias_names
@@ -156,6 +159,18 @@ def assign_weights(
         parameter.requires_grad_(name not in frozen)
 
 
+def read_published_config(system: System, published: Mapping[str, Any], folder: Path) -> Any:
+    """The model configuration of a Hugging Face folder. An end token outside the vocabulary is replaced, with a note."""
+    fields = system.published.read(published)
+    end, size = fields.get("eos_id", 0), fields.get("vocab_size")
+    if isinstance(size, int) and (end is None or (isinstance(end, int) and not 0 <= end < size)):
+        found = TextTokenizer.load(folder).special_id("end") if TextTokenizer.exists(folder) else None
+        fields["eos_id"] = found if found is not None and found < size else size - 1
+        problem = "missing" if end is None else f"{end} and outside the vocabulary of {size:,} tokens"
+        print_note(f"note: {folder}: eos_token_id is {problem}; token {fields['eos_id']} is used as the end token.")
+    return from_dict(system.config, fields, "model.")
+
+
 # -- what captioners see through
 
 
@@ -165,7 +180,9 @@ def read_body(folder: Path) -> tuple[System, Any, Tensors]:
     published, own = read_config_files(folder)
     ours = published.get("model_type") == "regard"
     system = find_system(own["system"]) if own else find_by_model_type(str(published.get("model_type")))
-    config = from_dict(system.config, own["model"] if own else system.published.read(published), "model.")
+    config = (
+        from_dict(system.config, own["model"], "model.") if own else read_published_config(system, published, folder)
+    )
     tensors = read_checkpoint(folder)
     if ours:
         return system, config, tensors
@@ -186,7 +203,7 @@ def resolve_encoder(config: Any, overrides: Mapping[str, Any]) -> dict[str, Any]
 
     if not isinstance(config, CaptionConfig) or index.presets().get(name) in ENCODER_SYSTEMS:
         return said
-    folder = Path(os.path.abspath(os.path.expanduser(name)))
+    folder = Path(os.path.abspath(os.path.expanduser(local_folder(name))))
     if str(folder) == config.encoder:  # known already
         return {**said, "encoder": str(folder)}
     if not (folder.is_dir() or os.sep in name):

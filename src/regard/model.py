@@ -18,13 +18,15 @@ from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import RegardError, RunError, UnknownNameError, WeightsError
 from regard.explain import explain
 from regard.files import write_json
-from regard.folders import DTYPES, FORMAT, LAYOUTS, METADATA_FILE, read_config_files
+from regard.folders import DTYPES, LAYOUTS, METADATA_FILE, read_config_files
+from regard.hub import local_folder
 from regard.loading import (
     assign_weights,
     convert_tensors,
     load_encoder_weights,
     meta_device,
     published_labels,
+    read_published_config,
     resolve_encoder,
 )
 from regard.nn.kernels.linear import recheck_packed
@@ -332,17 +334,16 @@ def load(
 
     `dtype` is a dtype, its name, or "stored" for the dtype of the file. Without one the dtype of the file is kept, except on
     CPUs that multiply half-precision matrices slowly: there float32 is used, with a note in `model.precision`."""
-    folder = Path(folder)
+    folder = local_folder(folder)
     published, own = read_config_files(folder)
     tensors = read_checkpoint(folder)
     ours = published.get("model_type") == "regard"
     if ours and not own:
         raise RunError(f"{folder}: is a model in our own layout, but its {METADATA_FILE} is missing.")
     system = find_system(own["system"]) if own else find_by_model_type(str(published.get("model_type")))
-    if own:
-        config = from_dict(system.config, own["model"], "model.")
-    else:
-        config = from_dict(system.config, system.published.read(published), "model.")
+    config = (
+        from_dict(system.config, own["model"], "model.") if own else read_published_config(system, published, folder)
+    )
     if not ours:
         config, tensors = system.from_published(config, tensors)
     made_for = own.get("task") or system.published.infer_task(published, system.tasks[0])

@@ -11,6 +11,7 @@ from typing import Any
 from regard.draw.markdown_table import markdown_table
 from regard.explain import is_explainable
 from regard.files import write_text
+from regard.hub import display_name
 from regard.runs.folder import RunFolder
 from regard.runs.progress import MAX_LINE_CHARS, shorten_lines
 from regard.runs.scoring import small_sample_warning
@@ -26,11 +27,10 @@ def write_card(
     facts = folder.read_metadata()
     task = find_task(facts["task"], find_system(facts["system"]).modality)
     parts = [
-        _front_matter(facts, task),
-        f"# {folder.path.name}\n\nA `{Path(facts['preset']).name}` model for the task `{facts['task']}`, "
-        f"trained with regard {facts['regard_version']}.",
-        "## Evaluation\n\n" + _scores(facts, small_sample_warning(task, facts["data_stats"]["valid"])),
-        "## Training curves\n\n![Training curves](curves.png)",
+        f"# {folder.path.name}\n\nA `{display_name(facts['preset'])}` "
+        f"trained by `regard` {facts['regard']} for the task `{facts['task']}`.",
+        "## Scores on the validation data\n\n" + _scores(facts, small_sample_warning(task, facts["found"]["valid"])),
+        "![training curves](curves.png)",
         *(f"![{Path(name).stem}]({name})" for name in figures),
         "## Data\n\n" + _data(facts, task, folder.path),
         "## Examples\n\n" + _examples(task, samples, predictions, folder.path),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +14,8 @@ from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import SettingError, suggest
 from regard.folders import find_system_name, is_folder_path
-from regard.foreign_names import resolve_name
+from regard.foreign_names import print_note, resolve_name
+from regard.hub import check_preset
 from regard.training.settings import TrainSettings
 
 GROUPS = {"data": DataSettings, "train": TrainSettings, "decode": DecodeSettings}
@@ -33,12 +32,6 @@ class Settings:
     def as_dict(self) -> dict[str, Any]:
         groups = {name: as_dict(getattr(self, name)) for name in GROUPS}
         return {**groups, "model": self.model}
-
-
-@functools.cache
-def print_note(line: str) -> None:
-    """Print a line to standard error, once per process."""
-    print(line, file=sys.stderr)
 
 
 def collect_overrides(
@@ -89,7 +82,7 @@ def check_names(task: str, model: str | None, overrides: Mapping[str, Mapping[st
     if model is not None and is_folder_path(model):
         system = find_system_name(Path(model))
     elif model is not None:
-        index.check_preset(model)
+        check_preset(model)
         system = index.presets()[model]
     if system is not None:
         index.check_model_settings(overrides.get("model", {}), system)

@@ -13,7 +13,7 @@ import torch
 from regard.config import as_dict, from_dict, override
 from regard.decode.settings import DecodeSettings
 from regard.errors import RunError, SettingError
-from regard.folders import is_folder_path
+from regard.folders import absolute_folder, is_folder_path
 from regard.loading import resolve_encoder
 from regard.model import Model, ModelSpec, load
 from regard.runs.folder import RunFolder
@@ -80,7 +80,7 @@ def new_spec(request: TrainRequest) -> TrainSpec:
         raise SettingError("No training data given. Add --data FILES.")
     name = request.model or request.task.default_model
     if is_folder_path(name):
-        name = os.path.abspath(name)
+        name = absolute_folder(name)
         loaded = load(name, task=request.task.name)
         for key in ("tokenizer", "vocab_size", "tokenizer_type"):
             if key in request.overrides.get("data", {}):
@@ -149,7 +149,7 @@ def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
     # the one that changes no result, and that a machine with less memory may need otherwise
     changed = [change for change in changed if not change.startswith("data.num_workers:")]
     changed += [f"task: {old['task']} -> {request.task.name}"] * (old["task"] != request.task.name)
-    named = os.path.abspath(request.model) if request.model and is_folder_path(request.model) else request.model
+    named = absolute_folder(request.model) if request.model and is_folder_path(request.model) else request.model
     changed += [f"model: {old['preset']} -> {named}"] * (named not in (None, old["preset"]))
     for name in ("data", "valid", "columns"):
         now, before = getattr(request.sources, name), getattr(kept, name)

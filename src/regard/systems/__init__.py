@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from regard import index
-from regard.errors import UnknownNameError
+from regard.errors import RegardError, UnknownNameError
+from regard.hub import describe_hub_name
 from regard.lazy import LazyTable
 from regard.systems.common.system import Preset, System
 
@@ -42,6 +43,8 @@ def find_preset(name: str) -> tuple[System, Preset]:
     for system in SYSTEMS.values() if owner is None else (SYSTEMS[owner],):
         if name in system.presets:
             return system, system.presets[name]
+    if advice := describe_hub_name(name):
+        raise RegardError(advice)
     known = [preset for system in SYSTEMS.values() for preset in system.presets]
     raise UnknownNameError("preset", name, known, index.PRESET_ADVICE)
 

@@ -1,7 +1,7 @@
 """Weights in and out. A two-way table says how our names and a published layout's belong together.
 
 Reading and writing are the same table walked in either direction; a tensor that the table does not know, or that is
-missing, is an error by name. Only safetensors are opened: a pickle can run code, so none is ever loaded.
+missing, is an error by name. Weights are read from safetensors, or from pytorch_model.bin as tensors only.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from regard.errors import WeightsError
 from regard.files import UMASK, fsync
+from regard.weights.pickles import PICKLE_ADVICE, read_pickled_checkpoint
 
 Tensors = dict[str, Tensor]
 
@@ -264,26 +265,24 @@ affair (`Task.read_manner`)."""
 PICKLE_MAGIC = (b"PK\x03\x04", *(bytes([0x80, protocol]) for protocol in range(2, 6)))
 """How files by torch.save begin, new and old. Tensors in a safetensors file of that beginning would have no end."""
 
-PICKLE_ADVICE = (
-    "A pickle can run code when it is opened. regard reads safetensors: save the model again as safetensors in a place "
-    "where you trust it."
-)
-
 
 def read_checkpoint(folder: Path) -> Tensors:
-    """All tensors of a checkpoint folder: one file, or shards with an index."""
-    index = folder / "model.safetensors.index.json"
+    """All tensors of a checkpoint folder: one file, or shards with an index; safetensors before pytorch_model.bin."""
     if (folder / "model.safetensors").exists():
         return read_safetensors(folder / "model.safetensors")
+    index, pickled_index = folder / "model.safetensors.index.json", folder / "pytorch_model.bin.index.json"
     if index.exists():
         tensors: Tensors = {}
         for name in _shard_names(index):
             tensors |= read_safetensors(folder / name)
         return tensors
-    pickles = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl"))
-    if pickles:
-        raise WeightsError(f"{folder}: holds only {pickles[0]}, a pickle. {PICKLE_ADVICE}")
-    raise WeightsError(f"{folder}: there is no model.safetensors.")
+    if (folder / "pytorch_model.bin").exists():
+        return read_pickled_checkpoint(folder, ["pytorch_model.bin"])
+    if pickled_index.exists():
+        return read_pickled_checkpoint(folder, _shard_names(pickled_index))
+    others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl"))
+    beside = f" {others[0]} is not read: only pytorch_model.bin is, as tensors. {PICKLE_ADVICE}" if others else ""
+    raise WeightsError(f"{folder}: no model.safetensors and no pytorch_model.bin found.{beside}")
 
 
 def _shard_names(index: Path) -> list[str]:
@@ -302,7 +301,7 @@ def read_safetensors(path: Path) -> Tensors:
         with path.open("rb") as opened:
             pickled = opened.read(4).startswith(PICKLE_MAGIC)
         if pickled:
-            raise WeightsError(f"{path}: is a pickle whatever its name says. {PICKLE_ADVICE}")
+            raise WeightsError(f"{path}: is a pickle with the name of a safetensors file. {PICKLE_ADVICE}")
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
