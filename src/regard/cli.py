@@ -393,6 +393,7 @@ def info(
     name: Annotated[
         str, typer.Argument(help="Preset, run folder, Hugging Face checkpoint or hf:ORG/NAME.", show_default=False)
     ],
+    all_layers: Annotated[bool, typer.Option("--all", help="List every layer of repeated blocks.")] = False,
 ) -> None:
     """Show layers, parameters, memory and FLOPs of a model."""
     from regard.folders import is_folder_path, read_config_files

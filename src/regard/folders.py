@@ -57,11 +57,20 @@ def _missing_folder_error(folder: Path) -> RegardError:
             + (f" For pretrained weights: {on_hub}" if on_hub else "")
         )
     if on_hub and not parent.is_dir():
-        return RunError(f"unknown folder '{name}'. {on_hub}")
+        return RunError(f"Unknown folder '{name}'. {on_hub}")
     if on_hub and parent == Path():
         return RunError(on_hub)
     beside = [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
-    return UnknownFolderError("folder", folder, beside, "Train one with 'regard train', or see 'regard demo'.")
+    return UnknownFolderError("folder", folder, beside, "Train a model with 'regard train', or run 'regard demo'.")
+
+
+def check_format(folder: Path, metadata: dict[str, Any]) -> None:
+    """Refuse the metadata of another version of regard."""
+    found = metadata.get("format")
+    if found != FORMAT:
+        raise RunError(
+            f"{folder}: expected format {FORMAT} in {METADATA_FILE}, got {found}. Use the version of regard that wrote it."
+        )
 
 
 def _check_metadata(folder: Path, own: dict[str, Any]) -> None:
@@ -72,7 +81,7 @@ def _check_metadata(folder: Path, own: dict[str, Any]) -> None:
 
 
 def is_folder_path(name: str) -> bool:
-    """Whether a name means a folder rather than a preset: the folder exists, or the name is a path or `hf:ORG/NAME`."""
+    """True if a name is an existing folder, a path or `hf:ORG/NAME`; False for a preset."""
     return Path(name).is_dir() or os.sep in name or name.startswith(PREFIX)
 
 

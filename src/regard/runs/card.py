@@ -27,10 +27,11 @@ def write_card(
     facts = folder.read_metadata()
     task = find_task(facts["task"], find_system(facts["system"]).modality)
     parts = [
-        f"# {folder.path.name}\n\nA `{display_name(facts['preset'])}` "
-        f"trained by `regard` {facts['regard']} for the task `{facts['task']}`.",
-        "## Scores on the validation data\n\n" + _scores(facts, small_sample_warning(task, facts["found"]["valid"])),
-        "![training curves](curves.png)",
+        _front_matter(facts, task),
+        f"# {folder.path.name}\n\nA `{display_name(facts['preset'])}` model for the task `{facts['task']}`, "
+        f"trained with regard {facts['regard_version']}.",
+        "## Evaluation\n\n" + _scores(facts, small_sample_warning(task, facts["data_stats"]["valid"])),
+        "## Training curves\n\n![Training curves](curves.png)",
         *(f"![{Path(name).stem}]({name})" for name in figures),
         "## Data\n\n" + _data(facts, task, folder.path),
         "## Examples\n\n" + _examples(task, samples, predictions, folder.path),
