@@ -52,8 +52,8 @@ def show(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shown:
     monkeypatch.chdir(tmp_path)
     drawn = scenes.generate_splits
     monkeypatch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
-    monkeypatch.setattr("regard.tasks.caption.Caption.draw", lambda *_: [])
-    monkeypatch.setattr("regard.demos.run.own_command", lambda: "regard")
+    monkeypatch.setattr("regard.tasks.caption.Caption.save_figures", lambda *_: [])
+    monkeypatch.setattr("regard.demos.run.program_command", lambda: "regard")
     monkeypatch.setattr(scenes, "SPLIT_SIZES", SMALL)
     monkeypatch.setattr(scenes, "generate_splits", lambda: drawn(sizes=SMALL))
     monkeypatch.setattr("regard.demos.caption.CaptionDemo.settings", FEW)
@@ -71,19 +71,27 @@ def test_the_captioners_demo_runs_from_scenes_to_pictures_and_is_shown_again(sho
     run, data = Path("runs/demo-caption"), Path("runs/demo-caption-data")
     pictures = ["test-00000", "test-00002", "test-00004", "test-00006"]  # from all over them
     assert all(f"{data}/test/images/{name}.png  →" in told for name in pictures)
-    assert "also in the validation data" not in told and "exact_match" in told and "\n5  What it looked at" in told
+    assert "also in the validation data" not in told and "exact_match" in told and "\n5  Attention per word" in told
     assert (run / "attention.html").exists() and (run / "attention.png").exists()
     kept = json.loads((run / "demo.json").read_text())
     assert kept["test"]["samples"] == 8 and list(kept["seconds"]) == ["corpus", "train", "score", "predict", "explain"]
     looked = kept["looked"]["all"]
-    assert f"    all      {100 * looked['share']:4.1f} %   {100 * looked['even_share']:4.1f} %\n" in told
-    assert f"theirs for {100 * looked['hit']:.1f} % of these words; by chance for" in told
-    assert 0 < looked["even_share"] < 0.2 and set(kept["looked"]) == {"all", "colour", "relation", "shape", "size"}
+    assert (
+        f"    all      {100 * looked['inside_fraction']:4.1f} %   {100 * looked['uniform_fraction']:4.1f} %\n" in told
+    )
+    assert f"named object for {100 * looked['hit_rate']:.1f} % of these words (chance: " in told
+    assert 0 < looked["uniform_fraction"] < 0.2 and set(kept["looked"]) == {
+        "all",
+        "colour",
+        "relation",
+        "shape",
+        "size",
+    }
     lines = Path(data / "valid/captions.jsonl").read_text().splitlines()
     assert [len(json.loads(line)["objects"]) for line in lines].count(2) == 4 and len(lines) == 6  # none with three
     weights, stamp = (run / "model.safetensors").read_bytes(), (data / "scenes.json").stat().st_mtime_ns
     shown = show()
-    assert "regard demo caption --again" in shown and "step " not in shown and "  →  " in shown
+    assert "regard demo caption --overwrite" in shown and "step " not in shown and "  →  " in shown
     assert (data / "scenes.json").stat().st_mtime_ns == stamp
     assert "step " in show(again=True) and (run / "model.safetensors").read_bytes() == weights
 
@@ -104,11 +112,11 @@ def test_a_demo_that_was_broken_off_goes_on_in_a_folder_with_spaces(
         meanwhile.setattr(ProgressReporter, "advance", stopped)
         show(out="my runs/one")
     told = show(out="my runs/one")
-    assert "Resuming after step 1\n" in told
+    assert "Resuming after step 1.\n" in told
     commands = [shlex.split(line) for line in told.splitlines() if line.startswith("  regard ")]
-    assert ["regard", "run", "my runs/one", "my runs/one-data/test/images"] in commands
+    assert ["regard", "predict", "my runs/one", "my runs/one-data/test/images"] in commands
     assert ["regard", "evaluate", "my runs/one", "--data", "my runs/one-data/test-pairs/captions.jsonl"] in commands
-    assert "regard demo caption --out 'my runs/one' --again" in show(out="my runs/one")
+    assert "regard demo caption --out 'my runs/one' --overwrite" in show(out="my runs/one")
 
 
 def test_no_demo_replaces_what_another_or_a_person_left(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +125,7 @@ def test_no_demo_replaces_what_another_or_a_person_left(show: Shown, monkeypatch
     with pytest.raises(RunError, match="run"):
         show(out="mine", again=True)
     show(out="one")
-    monkeypatch.setattr("regard.demos.translate.corpus", lambda: generate_corpus(count=100))
+    monkeypatch.setattr("regard.demos.translate.generate_corpus", lambda: generate_corpus(count=100))
     with pytest.raises(RunError, match=r"--out|already"):
         show("translate", out="one", again=True)
     assert Path("mine/thesis.txt").exists() and load("one").task.name == "caption"
@@ -149,12 +157,12 @@ def test_the_demo_of_clouds_runs_from_rooms_to_pages(show: Shown, monkeypatch: p
     monkeypatch.setattr("regard.demos.point_clouds.PointCloudDemo.settings", (*few, "train.precision=float32"))
     told = show("clouds")
     run, data = Path("runs/demo-clouds"), Path("runs/demo-clouds-data")
-    assert "miou" in told and "What a point looked at" in told and len(list((data / "train").glob("*.ply"))) == 4
+    assert "miou" in told and "Attention of a point" in told and len(list((data / "train").glob("*.ply"))) == 4
     assert [path.name for path in sorted((run / "answers").glob("*.html"))] == [f"room-00{n}.html" for n in range(3)]
     assert (run / "attention.html").exists() and json.loads((run / "demo.json").read_text())["test"]["samples"] == 3
     (data / "test" / "room-001.ply").write_bytes(b"ply\nbroken off")
     shown = show("clouds")
-    assert "regard demo clouds --again" in shown and "step " not in shown and "room-001" in shown
+    assert "regard demo clouds --overwrite" in shown and "step " not in shown and "room-001" in shown
 
 
 def test_demos_have_folders_of_their_own_and_an_unknown_one_is_refused_by_name() -> None:
