@@ -393,7 +393,7 @@ def test_colours_that_a_cloud_does_not_have_are_zeros_and_that_is_told_once(caps
 @pytest.mark.parametrize(
     "item, said",
     [
-        (np.zeros((4, 5)), "expected"),
+        (np.zeros((4, 5)), "wanted"),
         (np.full((4, 3), np.nan), "infinite"),
         (np.zeros((0, 3)), "points"),
         ("nothing.ply", "file"),

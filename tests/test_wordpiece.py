@@ -299,7 +299,8 @@ BROKEN = {
     "tokenizer_config.json": (
         ('{"do_basic_tokenize": false}', "do_basic_tokenize=False", None), ("{", "invalid JSON", 1),
         ('{"word_tokenizer_type": "mecab"}', "word_tokenizer_type='mecab'", None),
-        ('{"strip_accents": 3}', "strip_accents must be true or false, got 3", None), ('{"added_tokens_decoder": 4}', "added tokens", None),
+        ('{"strip_accents": 3}', "strip_accents must be true or false, got 3", None),
+        ('{"added_tokens_decoder": 4}', "added tokens", None),
     ),
     "added_tokens.json": (('{"<d>": 3}', "must be the integers|'<d>' is", None), ('{"a": 1}', "the id of 'a' is", None)),
 }  # fmt: skip

@@ -72,7 +72,7 @@ class CaptionDemo(Demo):
         for suffix in ("html", "png"):
             log(f"{found.save(run / f'attention.{suffix}')}")
         looked = score_by_kind(measure_attention(model, Path(data["test"])))
-        log("Attention on the objects named by a word; second column: uniform attention")
+        log("Attention on the objects that a word names (second column: uniform attention):")
         for kind in (kind for kind in WORD_KINDS if kind in looked):
             log(
                 f"  {kind:8} {100 * looked[kind].inside_fraction:4.1f} %   {100 * looked[kind].uniform_fraction:4.1f} %"
@@ -92,8 +92,8 @@ To train on your own images, write {{"image": "beach.jpg", "captions": ["a dog o
   {program} predict runs/mine beach.jpg
   {program} explain runs/mine beach.jpg --out attention.html
 
-The demo model is in {run}. To caption more images (combinations of color and shape that are missing from the
-training data are much harder):
+The results of the demo are in {run}. To caption more images (combinations of color and shape that are missing
+from the training data are much harder):
 
   {program} predict {quote_path(run)} {quote_path(data / "test" / "images")}
   {program} evaluate {quote_path(run)} --data {quote_path(data / "test-pairs" / "captions.jsonl")}

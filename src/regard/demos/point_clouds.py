@@ -93,9 +93,11 @@ column):
   {program} predict runs/mine office.ply --out predictions/
   {program} explain runs/mine office.ply --at 1.2,0.5,0.8 --out attention.html
 
-With one folder of point clouds or meshes per class: {program} train classify --data parts/ --model point-tiny --out runs/parts
+To classify point clouds or meshes, with one folder per class:
 
-The demo model is in {run}. To predict more rooms:
+  {program} train classify --data parts/ --model point-tiny --out runs/parts
+
+The results of the demo are in {run}. To segment more rooms:
 
   {program} predict {quote_path(run)} {quote_path(data / "test")} --out predictions/
 """

@@ -59,7 +59,8 @@ def demo(
     write_json(folder / "demo.json", {"seconds": seconds, "test": result.scores, **found})
     print_line(
         console,
-        f"\nDone in {format_duration(time.perf_counter() - begun)} ({', '.join(f'{k} {v} s' for k, v in seconds.items())})",
+        f"\nDone in {format_duration(time.perf_counter() - begun)} "
+        f"({', '.join(f'{k} {v} s' for k, v in seconds.items())}).",
     )
     print_line(console, shown.next_steps(program_command(), folder, beside))
     return float(result.scores[shown.metric])
@@ -75,7 +76,8 @@ def train_or_load(spec: Demo, folder: Path, data: dict[str, str], overwrite: boo
     elif ours and "scores" in facts:
         print_line(
             console,
-            f"  note: {folder} was trained by an earlier demo. To train again, run: {demo_command(spec, folder)} --overwrite",
+            f"  note: {folder} was trained by an earlier demo. "
+            f"To train again, run: {demo_command(spec, folder)} --overwrite",
         )
         return load(folder)
     try:
@@ -100,5 +102,7 @@ def show_mistakes(spec: Demo, rows: ResultRows, log: LogFn) -> None:
     if wrong:
         log(f"Predictions that differ from the reference: {len(wrong)} of {len(rows)}, for example:")
         log(
-            f"  {wrong[0][spec.input_key]}\n    prediction: {wrong[0]['answer']}\n    reference:  {wrong[0]['reference']}"
+            f"  {wrong[0][spec.input_key]}\n"
+            f"    prediction: {wrong[0]['prediction']}\n"
+            f"    reference:  {wrong[0]['reference']}"
         )

@@ -65,9 +65,7 @@ class TranslateDemo(Demo):
             found = model.explain(text)
             for suffix in ("html", "png"):
                 log(f"{found.save(run / f'attention-{name}.{suffix}')}")
-        log(
-            "In the second sentence the last German word is the verb, which attends to the middle of the source sentence."
-        )
+        log("In the second sentence, the German verb comes last and attends to the middle of the source sentence.")
         return {}
 
     def next_steps(self, program: str, run: Path, data: Path) -> str:
@@ -80,7 +78,7 @@ files SRC:TGT):
   {program} predict runs/mine "a sentence"
   {program} explain runs/mine "a sentence" --out attention.html
 
-The demo model is in {run}. To translate more sentences:
+The results of the demo are in {run}. To translate more sentences:
 
   {program} predict {quote_path(run)} "the old woman does not buy a red bicycle"
 """

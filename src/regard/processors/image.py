@@ -194,10 +194,10 @@ class ImageProcessor:
         size = self._resized_size(*image.shape[:2])
         if size[0] * size[1] > MAX_PIXELS:
             told = (
-                f"Resizing an image of {image.shape[0]} × {image.shape[1]} pixels would give {size[0]} × {size[1]} pixels, "
-                f"more than the maximum of {MAX_PIXELS:,} pixels."
+                f"Resizing an image of {image.shape[0]} × {image.shape[1]} pixels would give "
+                f"{size[0]} × {size[1]} pixels, more than the maximum of {MAX_PIXELS:,} pixels."
             )
-            raise DataError(told, advice="Split the image, or remove the image.")
+            raise DataError(told, advice="Split or remove the image.")
         if size != image.shape[:2]:
             image = np.array(Image.fromarray(image).resize(size[::-1], Image.Resampling(self.resample)))
         return self._center_crop(image, 0)
@@ -288,7 +288,7 @@ def _from_published(file: Mapping[str, Any]) -> ImageProcessor:
     said = {**_CLASS_DEFAULTS.get(kind, {}), **{name: value for name, value in file.items() if value is not None}}
     if "crop_pct" in said and kind != "ConvNext":
         raise _UnsupportedProcessor(
-            f"crop_pct is not supported for image processor '{kind}', because its meaning depends on the processor"
+            f"crop_pct is not supported for image processor '{kind}', because crop_pct depends on the processor class"
         )
     normalised, resized = bool(said.get("do_normalize", True)), bool(said.get("do_resize", True))
     made = ImageProcessor(

@@ -56,7 +56,7 @@ def pack(
         or (len(lengths) and lengths.max() > max_document_length)
     ):
         raise ValueError(
-            f"Cannot pack {len(rows)} rows ({len(ids)} tokens) into a row of {length} tokens with {num_documents} documents "
-            f"of at most {max_document_length} tokens."
+            f"Cannot pack {len(rows)} rows ({len(ids)} tokens) into a row of {length} tokens with "
+            f"{num_documents} documents of at most {max_document_length} tokens."
         )
     return torch.from_numpy(row)[None], Offsets(torch.from_numpy(ends), max_document_length)

@@ -186,7 +186,8 @@ def _parse_side(said: dict[str, Any]) -> int:
 def resize_square(image: ImageArray, side: int, resample: int = BILINEAR) -> ImageArray:
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
         raise DataError(
-            f"Expected an image of shape (height, width, 3) and dtype uint8, got shape {image.shape}, dtype {image.dtype}."
+            "Expected an image of shape (height, width, 3) and dtype uint8, "
+            f"got shape {image.shape} and dtype {image.dtype}."
         )
     if image.shape[:2] == (side, side):
         return image

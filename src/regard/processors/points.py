@@ -67,11 +67,10 @@ class PointProcessor:
         for name in ("voxel", "block"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise SettingError(f"data.{name}_size must be at least 0, got {getattr(self, name)}.")
-        if self.frame not in ("unit_sphere", "center", "floor") or self.up not in ("x", "y", "z"):
-            raise SettingError(
-                f"data.point_norm must be unit_sphere, center or floor, got '{self.frame}'; "
-                f"data.up_axis must be x, y or z, got '{self.up}'."
-            )
+        if self.frame not in ("unit_sphere", "center", "floor"):
+            raise SettingError(f"data.point_norm must be unit_sphere, center or floor, got '{self.frame}'.")
+        if self.up not in ("x", "y", "z"):
+            raise SettingError(f"data.up_axis must be x, y or z, got '{self.up}'.")
         if self.block and self.frame == "unit_sphere":
             raise SettingError(
                 "data.block_size requires data.point_norm=floor or center, because blocks keep the scale of the scene."
@@ -81,7 +80,8 @@ class PointProcessor:
         known = tuple(name for name in FEATURES if name in self.features)
         if known != tuple(self.features):
             raise SettingError(
-                f"data.point_features must be {' or '.join(FEATURES)}, or both in this order, got {', '.join(self.features)}."
+                f"data.point_features must be {' or '.join(FEATURES)}, or both in this order, "
+                f"got {', '.join(self.features)}."
             )
 
     # -- files

@@ -129,7 +129,7 @@ def _from_array(array: NDArray[Any], columns: Columns | None) -> RawCloud:
         )
     if array.shape[1] > 10 and array.shape[0] in (3, 6):
         raise CloudFormatError(
-            f"the array of shape {array.shape} is transposed.", "Save the array with one row per point."
+            f"the array of shape {array.shape} appears to be transposed.", "Save the array with one row per point."
         )
     return cloud_from_table(array, (), columns)
 
@@ -214,7 +214,7 @@ def _load_npz(content: bytes) -> dict[str, NDArray[Any]]:
                     found[name] = load_npy(_read_member(archive, item, name), name)
     except _ZIP_ERRORS as error:
         reason = str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__
-        raise CloudFormatError(f"not an .npz file, or damaged ({reason}).", "Copy or write the file again.") from error
+        raise CloudFormatError(f"not a .npz file, or damaged ({reason}).", "Copy or write the file again.") from error
     if not found:
         raise CloudFormatError("the archive contains no arrays.", "Write the file with np.savez().")
     return found

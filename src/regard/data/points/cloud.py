@@ -157,7 +157,7 @@ def normalize_cloud(raw: RawCloud) -> PointCloud:
 
 def _check_coordinates(values: NDArray[Any]) -> NDArray[np.float64]:
     if values.ndim != 2 or values.shape[1] != 3:
-        raise CloudFormatError(f"expected coordinates of shape (points, 3), got {values.shape}.")
+        raise CloudFormatError(f"expected coordinates of shape (N, 3), got {values.shape}.")
     if values.dtype.kind not in "fiub":
         raise CloudFormatError(f"coordinates must be numbers, got dtype {values.dtype}.")
     return values.astype(np.float64)

@@ -4,7 +4,7 @@
 |-------------------------------|----------------------------------------------------------------|
 | .ply                          | points or a mesh, with any properties                          |
 | .off, .obj, .stl              | a mesh                                                         |
-| .glb                          | a mesh, by trimesh (`pip install trimesh`)            |
+| .glb                          | a mesh, by trimesh (`pip install trimesh`)                     |
 | .xyz, .txt, .pts, .asc, .csv  | a point a line                                                 |
 | .npy, .npz                    | arrays of NumPy                                                |
 
@@ -119,7 +119,7 @@ def _detect_format(content: bytes, ending: str) -> str:
     if known:
         if ending and ending != known and ending in CLOUD_SUFFIXES:
             raise CloudFormatError(
-                f"the content is {known}, but the extension is {ending}.", f"Rename the file to {known}."
+                f"the content is {known}, but the extension is {ending}.", f"Change the extension to {known}."
             )
         return known
     if ending in (".ply", ".npy", ".npz", ".glb"):

@@ -58,7 +58,7 @@ CLOUD_FOLDERS = ("clouds", "points", "scans", "meshes")
 """What a folder is called that holds the clouds of a table beside it."""
 ADVICE = {
     "classify": "Expected one folder per class, or a table with the columns cloud and label.",
-    "segment": "Expected a folder of point clouds with a label per point, one such file, or a table with the column cloud.",
+    "segment": "Expected point clouds with a label per point (a folder or a file), or a table with the column cloud.",
     "": "Expected a folder of point clouds, a point cloud file, or a table with the column cloud.",
 }
 COLUMN_CHOICES = ("cloud", *COLUMN_NAMES)
@@ -174,7 +174,7 @@ def _read_entry(entry: str, task: str, columns: OptionalColumns, complain: Error
     recipe = parse_cloud_recipe(entry)
     if recipe is not None:
         if task and recipe.task != task:
-            advice = "Use solids." if task == "classify" else "Use rooms."
+            advice = "Use the dataset 'solids'." if task == "classify" else "Use the dataset 'rooms'."
             raise DataError(
                 f"this synthetic dataset is for task '{recipe.task}', not for '{task}'.", entry, advice=advice
             )
@@ -225,7 +225,9 @@ def _read_class_folders(entry: str, own: tuple[tuple[str, str], ...]) -> CloudIt
     if outside and not seen:
         advice = "The folder of a point cloud is the class. Create one folder per class, or pass a table with labels."
         raise DataError(
-            f"no class folders found ({outside:,} point clouds outside of class folders).", entry, advice=advice
+            f"no class folders found ({outside:,} point cloud{'s' if outside > 1 else ''} in the folder itself).",
+            entry,
+            advice=advice,
         )
 
 

@@ -23,7 +23,10 @@ def triangulate(counts: NDArray[np.int64], corners: NDArray[np.int64], vertices:
     wrong = np.flatnonzero((corners < 0) | (corners >= vertices))
     if len(wrong):
         number = int(np.searchsorted(starts, wrong[0], side="right"))
-        problem = f"face {number:,} refers to vertex {int(corners[wrong[0]]):,} of {vertices:,} (counted from 0)."
+        problem = (
+            f"face {number:,} refers to vertex {int(corners[wrong[0]]):,}, "
+            f"but the file has {vertices:,} vertices (counted from 0)."
+        )
         raise CloudFormatError(problem, "The file is damaged. Export the file again.")
     triangles = np.maximum(counts - 2, 0)
     face = np.repeat(np.arange(len(counts)), triangles)

@@ -151,7 +151,9 @@ def _vertex_index(word: str, vertices: int, line: int) -> int:
         ) from error
     if number == 0 or number < -vertices:
         raise CloudFormatError(
-            f"a face refers to vertex {number} of {vertices:,} defined above this line (counted from 1).", "", line
+            f"a face refers to vertex {number}, but the lines above define {vertices:,} vertices (counted from 1).",
+            "",
+            line,
         )
     return number - 1 if number > 0 else vertices + number
 

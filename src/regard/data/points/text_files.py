@@ -44,7 +44,7 @@ def read_points(content: bytes, columns: Columns | None = None, suffix: str = ".
     except CloudFormatError as error:
         raise CloudFormatError(error.problem, error.advice, lines[(error.line or 1) - 1]) from error
     if names and len(names) != wide:
-        problem = f"the header has {len(names)} columns, but the first row has {wide}."
+        problem = f"the numbers of columns differ: {len(names)} in the header, {wide} in the first row."
         raise CloudFormatError(problem, "Write one name per column.", first + 1)
     return cloud_from_table(table, names, columns, scanner_order=suffix == ".pts")
 

@@ -115,7 +115,7 @@ def generate_questions(entry: str) -> Iterator[AlgorithmicQuestion]:
         if not left:
             raise DataError(
                 f"only {len(made):,} different questions exist, but {recipe.count:,} were requested.", entry,
-                advice="Lower samples, or raise longest.",
+                advice="Lower 'samples', or raise 'longest'.",
             )  # fmt: skip
         length = random.choice(left)
         found = _draw_new(partial(make, random, length, recipe), made, recipe)

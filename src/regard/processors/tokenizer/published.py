@@ -52,8 +52,8 @@ BASIC_SETTINGS = {"do_basic_tokenize": True, "word_tokenizer_type": "basic", "su
 """Settings that need more than a vocabulary where they have another value than this."""
 
 JIEBA_NOTE = (
-    "warning: the original tokenizer splits Chinese text into words with jieba, regard splits Chinese text into characters: "
-    "the token ids of Chinese text differ from the token ids in training."
+    "warning: the original tokenizer splits Chinese text into words with jieba, but regard splits Chinese text into "
+    "characters; token ids of Chinese text differ from training."
 )
 
 CONVERT_ADVICE = "Save the tokenizer as tokenizer.json with the library that created the tokenizer."

@@ -144,7 +144,7 @@ class TextTokenizer:
         if not found and not file.exists():
             raise DataError(
                 "tokenizer not found.", file,
-                advice="Pass a tokenizer.json, or a folder with tokenizer.json, vocab.txt, or vocab.json and merges.txt.",
+                advice="Pass tokenizer.json, or a folder with tokenizer.json, vocab.txt, or vocab.json and merges.txt.",
             )  # fmt: skip
         # a file of another name says nothing of what stands beside it
         settings = published.read_tokenizer_settings(file.parent) if found or file.name == "tokenizer.json" else {}
@@ -170,9 +170,7 @@ class TextTokenizer:
         for token in tokens:
             known = self.token_to_id(token)
             if not token or (known is not None and known not in self.special_ids):
-                raise DataError(
-                    f"'{token}' cannot become a special token: expected a new token, got an empty text or an ordinary token."
-                )
+                raise DataError(f"'{token}' cannot become a special token: the token is empty or an ordinary token.")
         backend = self._copy_backend()
         backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in tokens])
         return type(self)(backend, self.declared_tokens)
