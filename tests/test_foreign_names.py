@@ -14,7 +14,9 @@ SETTINGS = {row["setting"] for row in index.load_index()["settings"]}
 
 
 def test_ninety_six_names_are_known() -> None:
-    assert len(SYNONYMS) + len(RELATED) == 96 and not SYNONYMS.keys() & RELATED.keys()
+    """One of them, decode.max_length, is a setting of the same meaning."""
+    assert len(SYNONYMS) + len(RELATED) + ("decode.max_length" in SETTINGS) == 96
+    assert not SYNONYMS.keys() & RELATED.keys()
 
 
 @pytest.mark.parametrize("name", SYNONYMS)

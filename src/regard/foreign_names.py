@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from regard.errors import SettingError
 
@@ -94,6 +95,9 @@ SYNONYMS = {
 }
 """Name in Hugging Face, fairseq, Lightning, timm, nanoGPT and others: setting of regard."""
 
+VALUES = {"decode.early_stopping": {"true": "always", "false": "heuristic"}}
+"""Setting: value in Hugging Face, and the value of regard."""
+
 HINTS = {
     "train.warmup_ratio": "a value below 1 is a fraction of train.steps",
 }
@@ -115,7 +119,6 @@ RELATED = {
     "data.block_size": ("model.max_length", "the context belongs to the model"),
     "data.hflip": ("data.flip", "true or false"),
     "data.random_crop": ("data.crop_scale", "minimum area fraction"),
-    "decode.max_length": ("decode.max_new_tokens", "without the prompt"),
     "decode.greedy": ("decode.temperature", "decode.temperature=0"),
 }
 """Name elsewhere: the related setting of regard, and the difference."""
@@ -165,6 +168,11 @@ def print_note(line: str) -> None:
 def resolve_task_name(name: str) -> str:
     """Task of regard for a pipeline name such as `token-classification`; other names are returned unchanged."""
     return TASK_ALIASES.get(name, name)
+
+
+def resolve_value(setting: str, value: Any) -> Any:
+    """Value of regard for a value such as early_stopping=True; other values are returned unchanged."""
+    return VALUES.get(setting, {}).get(str(value).lower(), value)
 
 
 def resolve_name(name: str, note: Callable[[str], None]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,13 +16,16 @@ from torch.overrides import TorchFunctionMode
 
 from regard import index
 from regard.config import as_dict, from_dict
-from regard.errors import RegardError, SettingError, WeightsError
+from regard.decode.generation_config import generation_keys, translate_generation_config
+from regard.decode.settings import DecodeSettings
+from regard.errors import RegardError, RunError, SettingError, WeightsError
 from regard.folders import read_config_files
 from regard.foreign_names import print_note
 from regard.hub import local_folder
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import find_by_model_type, find_system
 from regard.systems.common.system import System
+from regard.tasks import Task
 from regard.tasks.text_heads import add_bias, missing_bias_names
 from regard.weights.tables import NameTable, Tensors, matches, mismatch_error, read_checkpoint
 
@@ -169,6 +173,36 @@ def read_published_config(system: System, published: Mapping[str, Any], folder: 
         problem = "missing" if end is None else f"{end} and outside the vocabulary of {size:,} tokens"
         print_note(f"note: {folder}: eos_token_id is {problem}; token {fields['eos_id']} is used as the end token.")
     return from_dict(system.config, fields, "model.")
+
+
+def published_decode(folder: Path, published: Mapping[str, Any], config: Any, task: Task) -> DecodeSettings | None:
+    """Decode settings of a Hugging Face folder; None if the task does not generate or the folder has none.
+
+    Values that are not supported are printed in one note."""
+    path = folder / "generation_config.json"
+    if "decode.num_beams" not in task.settings_used:
+        return None
+    try:
+        given = json.loads(path.read_text(encoding="utf-8")) if path.exists() else generation_keys(published)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: cannot be read ({error}).") from error
+    if not isinstance(given, dict):
+        raise RunError(f"{path}: expected a JSON object.")
+    if not given:
+        return None
+    padding = {getattr(config, "pad_id", config.eos_id)} - {config.eos_id}
+    found, unsupported = translate_generation_config(given, config, padding)
+    if unsupported:
+        name = path.name if path.exists() else "config.json"
+        print_note(f"note: {folder}: {name} has settings of generation without effect here: {', '.join(unsupported)}.")
+    try:
+        return from_dict(
+            DecodeSettings,
+            {key: value for key, value in found.items() if f"decode.{key}" in task.settings_used},
+            "decode.",
+        )
+    except SettingError as error:
+        raise RunError(f"{path}: {error}") from error
 
 
 # -- what captioners see through

@@ -25,6 +25,7 @@ from regard.loading import (
     convert_tensors,
     load_encoder_weights,
     meta_device,
+    published_decode,
     published_labels,
     read_published_config,
     resolve_encoder,
@@ -352,7 +353,8 @@ def load(
     text = _tokenizer_of(reader)
     config = chosen.adapt_config(config if text is None or own else with_special_ids(config, text))
     usual = system.finetune_recipes.get(chosen.name, {}).get("decode", {})
-    decode = from_dict(DecodeSettings, own.get("decode", usual), "decode.")
+    decode = None if own else published_decode(folder, published, config, chosen)
+    decode = decode or from_dict(DecodeSettings, own.get("decode", usual), "decode.")
     identity = ModelSpec(system, config, chosen, decode, str(folder))
     if same := made_for == chosen.name:
         system.published.check_head(published, chosen.name)

@@ -10,7 +10,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from regard.decode.protocol import DecodingState, GenerativeBody, Hypothesis, check_not_nan, copy_into, mask_banned
+from regard.decode.protocol import (
+    DecodingState,
+    GenerativeBody,
+    Hypothesis,
+    check_not_nan,
+    copy_into,
+    force_eos,
+    mask_banned,
+)
 from regard.decode.repetition import RepetitionPenalty
 from regard.decode.settings import DecodeSettings
 from regard.decode.topk import chunked_topk, top_log_probs
@@ -66,7 +74,10 @@ class BeamSearch:
     def step(self) -> None:
         """One more token for every beam: 2 W candidates, so that W unfinished ones remain even if W end."""
         B, W = self.scores.shape
-        logs, own, tokens = self._top_candidates(mask_banned(self.body.step(self.last_tokens, self.state), self.banned))
+        logits = mask_banned(self.body.step(self.last_tokens, self.state), self.banned)
+        if self.settings.forced_eos:
+            logits = force_eos(logits, self.eos_id, (self.step_count + 1 >= self.limits).repeat_interleave(W))
+        logs, own, tokens = self._top_candidates(logits)
         k = logs.shape[1]
         sums = (self.scores.view(-1, 1) + logs).view(B, W * k)
         best, which = sums.topk(min(2 * W, W * k))
@@ -95,7 +106,10 @@ class BeamSearch:
         divisor = penalty
         if self.settings.early_stopping == "never" and self.settings.length_penalty > 0:
             divisor = self.penalties[self.limits - 1]  # an open beam could still grow to where the penalty is weakest
-        copy_into(self.active, self.active & (scores[:, 0] / divisor > self.finished_scores[:, -1]) & ~last)
+        open_ = scores[:, 0] / divisor > self.finished_scores[:, -1]
+        if self.settings.early_stopping == "always":
+            open_ = self.finished_scores[:, -1] == -torch.inf
+        copy_into(self.active, self.active & open_ & ~last)
 
     def _top_candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of each beam: what its likeliest tokens add to its score, their log-probabilities, and their names.

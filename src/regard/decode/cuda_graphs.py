@@ -215,7 +215,9 @@ def _graph_key(
     How long a prompt is stands in the quest's tensors, whose sizes are round."""
     weights = tuple((parameter.data_ptr(), parameter.dtype) for parameter in body.parameters())
     shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in _static_tensors(quest))
-    step = replace(settings, seed=0, max_new_tokens=0, max_extra_tokens=0, stop_strings=(), truncate_prompt=False)
+    step = replace(
+        settings, seed=0, max_new_tokens=0, max_length=0, max_extra_tokens=0, stop_strings=(), truncate_prompt=False
+    )
     silent = None if banned is None else tuple(banned.tolist())
     return weights, shapes, step, copies, end, silent, body.training
 

@@ -15,6 +15,7 @@ from regard.decode.protocol import (
     Hypothesis,
     check_not_nan,
     copy_into,
+    force_eos,
     mask_banned,
 )
 from regard.decode.repetition import RepetitionPenalty
@@ -80,6 +81,8 @@ class GreedyOrSample:
     def step(self) -> None:
         logits = mask_banned(self.body.step(self.last_tokens, self.state), self.banned)
         logits = logits if logits.dtype == torch.float64 else logits.float()
+        if self.settings.forced_eos:
+            logits = force_eos(logits, self.eos_id, self.lengths + 1 >= self.limits)
         bent = logits if self.repetition is None else self.repetition.apply(logits)
         at = self.lengths[None]
         if self.uniforms is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from regard.errors import RegardError
@@ -74,6 +75,13 @@ def copy_into(target: Tensor, value: Tensor) -> None:
 def mask_banned(logits: Tensor, banned: Tensor | None) -> Tensor:
     """`banned` tokens are never said."""
     return logits if banned is None else logits.index_fill_(-1, banned, -float("inf"))
+
+
+def force_eos(logits: Tensor, eos_id: int, last: Tensor) -> Tensor:
+    """Logits with the end token as the only choice in rows that may generate one more token."""
+    only = torch.full_like(logits[:1], -torch.inf)
+    only[:, eos_id] = 0.0
+    return torch.where(last[:, None], only, logits)
 
 
 def check_not_nan(score: float) -> None:

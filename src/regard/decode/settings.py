@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from regard.config import override
 from regard.errors import SettingError
+from regard.foreign_names import print_note, resolve_name, resolve_value
 
 MAX_NUM_RETURN = 4096
 """Answers to one input: more are better asked for with several seeds."""
@@ -25,8 +26,8 @@ class DecodeSettings:
     """Length penalty of beam search. 0: none; larger values favor longer outputs."""
     length_penalty_type: Literal["wu", "power"] = "wu"
     """Formula: wu ((5 + length) / 6) ** p, or power length ** p as in Hugging Face."""
-    early_stopping: Literal["heuristic", "never"] = "heuristic"
-    """End of beam search: heuristic (no open beam can win now) or never (nor at any later length)."""
+    early_stopping: Literal["heuristic", "never", "always"] = "heuristic"
+    """End of beam search: heuristic (no open beam can win now), never (nor later), always (num_beams outputs)."""
     num_return_sequences: int = 1
     """Number of outputs per input (n-best)."""
     do_sample: bool = False
@@ -49,8 +50,12 @@ class DecodeSettings:
     """Random seed for sampling."""
     max_new_tokens: int = 0
     """Maximum tokens to generate. 0: default of the task (lm: 256; caption: model.max_length)."""
+    max_length: int = 0
+    """Maximum tokens of prompt and output together, if max_new_tokens is 0. 0: off."""
     max_extra_tokens: int = 50
     """translate: maximum output length beyond the input length."""
+    forced_eos: bool = False
+    """Force the end token as the last token of an output that reaches the maximum length."""
     stop_strings: tuple[str, ...] = ()
     """Stop before any of these strings; comma-separated, \\n for a newline."""
     truncate_prompt: bool = False
@@ -64,6 +69,7 @@ class DecodeSettings:
             ("max_extra_tokens", 0),
             ("top_k", 0),
             ("max_new_tokens", 0),
+            ("max_length", 0),
         ):
             if getattr(self, name) < least:
                 raise SettingError(f"decode.{name} must be at least {least}, got {getattr(self, name)}.")
@@ -111,16 +117,22 @@ class DecodeSettings:
         """At temperature 0 nothing is left to chance."""
         return self.do_sample and self.temperature > 0
 
+    def new_token_limit(self, prompt_length: int, default: int) -> int:
+        """Maximum number of generated tokens: max_new_tokens, else max_length without the prompt, else the default."""
+        if self.max_new_tokens or not self.max_length:
+            return self.max_new_tokens or default
+        return max(self.max_length - prompt_length, 0)
+
 
 SAMPLING_SETTINGS = ("temperature", "top_k", "top_p", "min_p")
 
 
 def apply_overrides(decode: DecodeSettings, overrides: Mapping[str, Any]) -> DecodeSettings:
-    """With what a person said, which a preset shall not contradict.
+    """Settings of a preset or checkpoint with those of the user, which win.
 
-    Who says how to draw (`DRAWING`) wants to draw, as the word would mean nothing otherwise. Who asks for samples does
-    not mean the beam that a preset brought along, nor the other way round."""
-    overrides = dict(overrides)
+    Names of other tools are translated. A setting of sampling (`SAMPLING_SETTINGS`) implies sampling, sampling replaces
+    the beam search of a preset, and beam search replaces sampling."""
+    overrides = _translate_overrides(decode, overrides)
     until = (
         _parse_stop_strings(overrides.pop("stop_strings"))
         if isinstance(overrides.get("stop_strings"), str | list | tuple)
@@ -145,6 +157,22 @@ def apply_overrides(decode: DecodeSettings, overrides: Mapping[str, Any]) -> Dec
     elif heard.num_beams > 1:
         means = {"do_sample": False, "num_return_sequences": min(decode.num_return_sequences, beam)}
     return replace(override(decode, {**means, **overrides}, "decode."), stop_strings=until)
+
+
+def _translate_overrides(decode: DecodeSettings, given: Mapping[str, Any]) -> dict[str, Any]:
+    """User settings by the names of regard, with the settings that follow from them."""
+    names = {key: resolve_name(f"decode.{key}", print_note) for key in given}
+    found = {names[key].removeprefix("decode."): resolve_value(names[key], value) for key, value in given.items()}
+    if "max_length" in found and "max_new_tokens" not in found:
+        found["max_new_tokens"] = 0  # the limit of the user replaces that of a checkpoint
+    if "length_penalty" in found and "length_penalty_type" not in found:
+        found["length_penalty_type"] = "power"
+        if decode.length_penalty_type != "power" and str(found["length_penalty"]) not in ("0", "0.0"):
+            print_note(
+                "note: decode.length_penalty selects decode.length_penalty_type=power, the formula of Hugging Face. "
+                "For the formula of Wu et al., also set decode.length_penalty_type=wu."
+            )
+    return found
 
 
 def _parse_stop_strings(value: str | list[Any] | tuple[Any, ...]) -> tuple[str, ...]:

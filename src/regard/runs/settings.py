@@ -14,7 +14,7 @@ from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import SettingError, suggest
 from regard.folders import find_system_name, is_folder_path
-from regard.foreign_names import print_note, resolve_name
+from regard.foreign_names import RELATED, SYNONYMS, print_note, resolve_name, resolve_value
 from regard.hub import check_preset
 from regard.training.settings import TrainSettings
 
@@ -44,6 +44,9 @@ def collect_overrides(
     plain = (
         [f"{name}={value}" for name, value in assignments.items()] if isinstance(assignments, Mapping) else assignments
     )
+    plain = list(plain)
+    for text in plain:
+        _check_group(text.partition("=")[0].strip())
     for group, values in parse_assignments(plain).items():
         found.setdefault(group, {}).update(values)
     for name, value in assignments.items() if isinstance(assignments, Mapping) else ():
@@ -54,12 +57,20 @@ def collect_overrides(
     for group, values in found.items():
         for key, value in values.items():
             to, _, name = resolve_name(f"{group}.{key}", print_note).partition(".")
-            said.setdefault(to, {})[name] = value
+            said.setdefault(to, {})[name] = resolve_value(f"{to}.{name}", value)
         said.setdefault(group, {})
     for group in said:
         if group not in (*GROUPS, "model"):
             raise SettingError(f"Unknown settings group '{group}'. {suggest(str(group), (*GROUPS, 'model'))}")
     return said
+
+
+def _check_group(name: str) -> None:
+    """Refuse a name without its group, such as `lr` or `learning_rate`, with the whole names that end with it."""
+    settings = {*(row["setting"] for row in index.load_index()["settings"]), *SYNONYMS, *RELATED}
+    whole = sorted(setting for setting in settings if setting.partition(".")[2] == name)
+    if whole:
+        raise SettingError(f"unknown setting '{name}'. Did you mean {' or '.join(map(repr, whole))}?")
 
 
 def check_groups(overrides: Mapping[str, Mapping[str, Any]]) -> None:

@@ -64,7 +64,7 @@ def _recipe(vocabulary: int, **train: Any) -> dict[str, dict[str, Any]]:
     return {
         "train": {**usual, **train},
         "data": {"vocab_size": vocabulary},
-        "decode": {"num_beams": 4, "length_penalty": 0.6},
+        "decode": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "wu"},
     }
 
 

@@ -111,7 +111,7 @@ PRESETS = {
                 "ema_decay": 0.999,
             },
             "data": {"vocab_size": 10_000},
-            "decode": {"num_beams": 4, "length_penalty": 0.6},
+            "decode": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "wu"},
         },
     ),
     # the paper's 384,000,000 have another 80,000 words of source: `source_vocab_size=160_000` makes it exactly those

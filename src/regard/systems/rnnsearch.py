@@ -103,7 +103,7 @@ PRESETS = {
                 "ema_decay": 0.999,
             },
             "data": {"vocab_size": 10_000},
-            "decode": {"num_beams": 4, "length_penalty": 0.6},
+            "decode": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "wu"},
         },
     ),
     # 80,401,000 of the paper's equations, and 41,000 biases that they leave out

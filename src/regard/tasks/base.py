@@ -41,7 +41,9 @@ SEARCH_SETTINGS = tuple(
     )
 )
 """Settings of all that generates; those of what generates text are also `SPOKEN`."""
-GENERATION_SETTINGS = ("decode.repetition_penalty", "decode.max_new_tokens", "decode.stop_strings")
+GENERATION_SETTINGS = tuple(
+    f"decode.{name}" for name in ("repetition_penalty", "max_new_tokens", "max_length", "forced_eos", "stop_strings")
+)
 
 
 @dataclass(frozen=True)

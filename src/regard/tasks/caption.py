@@ -320,7 +320,7 @@ class Caption(ImageTask):
         text, config = model.require_tokenizer(), model.config
         prompt = torch.full((len(x), 1), config.bos_id)
         batch = self.prepare_inputs(model, Batch(x, decoder_inputs=prompt).to(model.device))
-        limits = torch.full((len(x),), min(decode.max_new_tokens or config.max_length, config.max_length))
+        limits = torch.full((len(x),), min(decode.new_token_limit(1, config.max_length), config.max_length))
         # what fills up and what begins is never said
         banned = tuple({config.pad_id, config.bos_id} - {config.eos_id})
         numbers = first + np.arange(len(x))

@@ -305,7 +305,7 @@ def _prompt_ids(begun: ImagePrompt, palette: Palette) -> list[int]:
 
 def _check_decode(decode: DecodeSettings) -> None:
     usual = DecodeSettings()
-    for name in ("repetition_penalty", "max_new_tokens", "stop_strings"):
+    for name in ("repetition_penalty", "max_new_tokens", "max_length", "forced_eos", "stop_strings"):
         if getattr(decode, name) != getattr(usual, name):
             raise SettingError(
                 f"decode.{name} is not used by task 'draw': every image has the same number of pixels. "

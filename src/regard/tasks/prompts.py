@@ -31,7 +31,7 @@ def prompt_ids(prompt: str, text: TextTokenizer, config: Any, decode: DecodeSett
 
 def max_new_tokens(prompt_length: int, config: Any, decode: DecodeSettings) -> int:
     """How many tokens may be said: the last of them is not read again."""
-    return min(decode.max_new_tokens or DEFAULT_NEW_TOKENS, config.max_length - prompt_length + 1)
+    return min(decode.new_token_limit(prompt_length, DEFAULT_NEW_TOKENS), config.max_length - prompt_length + 1)
 
 
 def finish_reason(hypothesis: Hypothesis, prompt_length: int, config: Any) -> str:

@@ -160,7 +160,7 @@ class Translate(Task):
             rows = asked[chosen]
             x, mask = pad([ids[i] for i in rows], config.pad_id)
             prompt = torch.full((len(rows), 1), config.bos_id)
-            limits = torch.from_numpy(lengths[rows] + decode.max_extra_tokens)
+            limits = torch.tensor([decode.new_token_limit(1, int(n) + decode.max_extra_tokens) for n in lengths[rows]])
             batch = Batch(x, mask, prompt).to(model.device)
             # requests are numbered by their place in the input, so that batching changes no draw
             found = search(model.body, batch, config.eos_id, limits, decode, requests=first + rows, banned=banned)

@@ -223,7 +223,8 @@ def recipe(vocabulary: int, **train: Any) -> dict[str, dict[str, Any]]:
         "eval_every": 500,
     }
     return {
-        "train": {**usual, **train}, "data": {"vocab_size": vocabulary}, "decode": {"num_beams": 3, "length_penalty": 0.6},
+        "train": {**usual, **train}, "data": {"vocab_size": vocabulary}, 
+        "decode": {"num_beams": 3, "length_penalty": 0.6, "length_penalty_type": "wu"},
     }  # fmt: skip
 
 

@@ -1,0 +1,271 @@
+"""generation_config.json of Hugging Face: translated to decode.*, and the generated tokens are those of transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import regard
+from regard.decode.generation_config import TRANSFORMERS_DEFAULTS, translate_generation_config
+from regard.decode.settings import DecodeSettings, apply_overrides
+from regard.errors import RunError, SettingError
+from regard.foreign_names import print_note
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from talk import lively
+from tiny import tiny
+
+HUGGING_FACE = DecodeSettings(length_penalty=1.0, length_penalty_type="power", top_k=50)
+"""Defaults of transformers, apart from the length limit."""
+
+CONFIG = SimpleNamespace(eos_id=2, bos_id=1, pad_id=0, vocab_size=30)
+
+TRANSLATED: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
+    ({}, {}, []),
+    ({"_from_model_config": True, "eos_token_id": 2, "bos_token_id": 7, "transformers_version": "5"}, {}, []),
+    ({"length_penalty": 0.6}, {"length_penalty": 0.6}, []),
+    ({"num_beams": 4, "early_stopping": True}, {"num_beams": 4, "early_stopping": "always"}, []),
+    ({"num_beams": 4, "early_stopping": "never"}, {"num_beams": 4, "early_stopping": "never"}, []),
+    ({"num_beams": 4, "early_stopping": False}, {"num_beams": 4}, []),
+    ({"max_length": 512}, {"max_length": 512}, []),
+    ({"max_new_tokens": 9, "max_length": 512}, {"max_new_tokens": 9, "max_length": 512}, []),
+    ({"do_sample": True, "temperature": 0.7}, {"do_sample": True, "temperature": 0.7}, []),
+    ({"do_sample": True, "top_k": 0, "top_p": 0.9}, {"do_sample": True, "top_k": 0, "top_p": 0.9}, []),
+    ({"temperature": 0.7}, {"temperature": 0.7}, []),  # no effect without do_sample, as in transformers
+    ({"repetition_penalty": 1.2, "min_p": 0.1}, {"repetition_penalty": 1.2, "min_p": 0.1}, []),
+    ({"stop_strings": "END"}, {"stop_strings": ("END",)}, []),
+    ({"stop_strings": ["a", "b,c"]}, {"stop_strings": ("a", "b,c")}, []),
+    ({"forced_eos_token_id": 2}, {"forced_eos": True}, []),
+    ({"forced_eos_token_id": [2]}, {"forced_eos": True}, []),
+    ({"forced_eos_token_id": 3}, {}, ["forced_eos_token_id=3"]),
+    ({"forced_bos_token_id": 5}, {}, ["forced_bos_token_id=5"]),
+    ({"bad_words_ids": [[0]]}, {}, []),  # padding is never generated
+    ({"bad_words_ids": [[0], [4, 5]]}, {}, ["bad_words_ids=[[0], [4, 5]]"]),
+    ({"renormalize_logits": True}, {}, []),
+    ({"renormalize_logits": True, "repetition_penalty": 2.0}, {"repetition_penalty": 2.0}, ["renormalize_logits=True"]),
+    ({"no_repeat_ngram_size": 3, "min_length": 10}, {}, ["no_repeat_ngram_size=3", "min_length=10"]),
+    ({"no_repeat_ngram_size": 0, "min_length": 0, "typical_p": 1.0, "use_cache": False}, {}, []),
+    ({"eos_token_id": [2, 9]}, {}, ["eos_token_id=[2, 9]"]),
+    ({"eos_token_id": 50_256}, {}, []),
+    ({"decoder_start_token_id": 1}, {}, []),
+    ({"decoder_start_token_id": 4}, {}, ["decoder_start_token_id=4"]),
+    ({"do_sample": True, "num_beams": 3}, {"num_beams": 3}, ["do_sample=True"]),
+    ({"num_return_sequences": 3}, {}, ["num_return_sequences=3"]),
+    ({"num_return_sequences": 3, "num_beams": 3}, {"num_return_sequences": 3, "num_beams": 3}, []),
+    ({"language": "en"}, {}, ["language=en"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "changes", "unsupported"), TRANSLATED)
+def test_values_are_translated_and_others_are_listed(
+    given: dict[str, Any], changes: dict[str, Any], unsupported: list[str]
+) -> None:
+    found, left = translate_generation_config({**given, "top_h": None}, CONFIG, {0})
+    assert apply_overrides(HUGGING_FACE, {**found, "do_sample": found.get("do_sample", False)}) == DecodeSettings(
+        **{**HUGGING_FACE.__dict__, **changes}
+    )
+    assert left == unsupported
+
+
+def test_defaults_are_those_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.GenerationConfig._get_default_generation_params()
+    for key, value in TRANSFORMERS_DEFAULTS.items():
+        assert theirs.get(key) in (None, value), key
+
+
+# -- the same folder, read by both
+
+LINES = ["the cat danced on the mat", "a dog slept", "the dog and the cat", "one bird sang"]
+BEAMS: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 12}
+WAYS: dict[str, dict[str, Any]] = {
+    "greedy": {"max_new_tokens": 12},
+    "maximum length": {"max_length": 14},
+    "penalized": {"max_new_tokens": 12, "repetition_penalty": 1.4},
+    "beams": BEAMS,
+    "long beams": {**BEAMS, "length_penalty": 3.0},
+    "short beams": {**BEAMS, "length_penalty": -2.0},
+    "beams, first": {**BEAMS, "early_stopping": True},
+    "beams, never": {**BEAMS, "early_stopping": "never", "length_penalty": 2.0},
+    "beams, penalized": {**BEAMS, "repetition_penalty": 1.3},
+    "beams, maximum length": {"num_beams": 2, "max_length": 9},
+    "forced end": {"max_new_tokens": 6, "forced_eos_token_id": "END"},
+    "beams, forced end": {"num_beams": 3, "max_new_tokens": 5, "forced_eos_token_id": "END"},
+}
+
+
+def write_folder(name: str, path: Path) -> Path:
+    """A Hugging Face folder of a tiny model with a tokenizer that both libraries read."""
+    train = TextTokenizer.train_lm_bpe if name == "gpt2" else TextTokenizer.train_sentence_bpe
+    text = train(LINES * 5, 290)
+    model = tiny(name, vocab_size=text.size, **({"max_length": 64} if name == "gpt2" else {"depth": 1}))
+    model.spec.__dict__["config"] = model.task.fit_config(model.config, text)
+    lively(model.body)
+    with torch.no_grad():  # outputs of several lengths: the end token is often among the best
+        model.body.tokens.table.weight[model.config.eos_id] *= 2.2
+    model.tokenizer = text
+    return regard.save(model, path)
+
+
+def compare(folder: Path, name: str, way: dict[str, Any]) -> set[tuple[int, ...]]:
+    """The outputs for all lines, after a comparison with transformers, which reads the same folder."""
+    transformers = pytest.importorskip("transformers")
+    ours = regard.load(folder)
+    end, text = ours.config.eos_id, ours.require_tokenizer()
+    begin: dict[str, Any] = {}
+    if name != "gpt2":  # as Marian is published; a penalty after normalization is another computation
+        begin = {"decoder_start_token_id": ours.config.bos_id, "bad_words_ids": [[0]]}
+        begin |= {} if "repetition_penalty" in way else {"renormalize_logits": True}
+    way = {key: end if value == "END" else value for key, value in way.items()}
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": end, "pad_token_id": 0, **begin, **way}))
+    kind = transformers.GPT2LMHeadModel if name == "gpt2" else transformers.MarianMTModel
+    theirs = kind.from_pretrained(folder, dtype=torch.float64).eval()
+    if name != "gpt2":  # the stored sines have 32 bits
+        for side in (theirs.model.encoder, theirs.model.decoder):
+            side.embed_positions.weight.data.copy_(ours.body.position(torch.arange(len(side.embed_positions.weight))))
+    ours, outputs = regard.load(folder), set()
+    for line, found in zip(LINES, ours.predict(LINES), strict=True):
+        ids = text.encode([line])[0] + ([] if name == "gpt2" else [end])
+        x = torch.tensor([ids])
+        right = theirs.generate(x, attention_mask=torch.ones_like(x))[0, len(ids) if name == "gpt2" else 1 :].tolist()
+        right = right[: right.index(end)] if end in right else right
+        assert found.extra["ids"] == right, line
+        outputs.add(tuple(right))
+    return outputs
+
+
+@pytest.mark.parametrize("name", ["gpt2", "transformer"])
+def test_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    folder, found = write_folder(name, tmp_path / "model"), dict[str, set[tuple[int, ...]]]()
+    for label, way in WAYS.items():
+        found[label] = compare(folder, name, way)
+        assert len(found[label]) > 1, label
+    apart = [("greedy", "penalized"), ("beams", "long beams"), ("greedy", "forced end"), ("beams", "beams, never")]
+    for one, other in apart + [("beams", "beams, first"), ("greedy", "beams")] * (name == "gpt2"):
+        assert found[one] != found[other], (one, other)
+    assert {len(output) for output in found["forced end"]} <= set(range(6))
+
+
+def test_marian_as_published_is_read_without_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_folder("transformer", tmp_path)
+    config = regard.load(folder).config
+    published = {
+        "bad_words_ids": [[config.pad_id]], "bos_token_id": 0, "decoder_start_token_id": config.bos_id, "max_length": 512,
+        "eos_token_id": config.eos_id, "forced_eos_token_id": config.eos_id, "num_beams": 4, "renormalize_logits": True,
+        "pad_token_id": config.pad_id, "transformers_version": "4.32.0",
+    }  # fmt: skip
+    (folder / "generation_config.json").write_text(json.dumps(published))
+    found = regard.load(folder).spec.decode
+    assert (found.num_beams, found.max_length, found.forced_eos, found.length_penalty) == (4, 512, True, 1.0)
+    assert found.length_penalty_type == "power" and capsys.readouterr().err == ""
+
+
+def with_generation(folder: Path, **values: Any) -> Path:
+    (folder / "generation_config.json").write_text(json.dumps(values))
+    return folder
+
+
+def test_settings_of_the_user_go_before_those_of_the_folder(tmp_path: Path) -> None:
+    folder = with_generation(write_folder("gpt2", tmp_path), max_length=12, num_beams=2, max_new_tokens=3)
+    model = regard.load(folder)
+    assert len(model.predict(LINES[0]).extra["ids"]) <= 3
+    given = len(model.require_tokenizer().encode([LINES[0]])[0])
+    assert len(model.predict(LINES[0], max_length=given + 1).extra["ids"]) == 1
+    assert len(model.predict(LINES[0], max_length=given, num_beams=1).extra["ids"]) == 0
+    assert not apply_overrides(model.spec.decode, {"num_beams": 1}).do_sample
+
+
+def test_what_has_no_effect_is_one_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = with_generation(write_folder("gpt2", tmp_path), no_repeat_ngram_size=2, min_length=4, num_beams=2)
+    for _ in range(2):
+        assert regard.load(folder).spec.decode.num_beams == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "no_repeat_ngram_size=2, min_length=4" in told and "num_beams" not in told
+
+
+def test_only_tasks_that_generate_read_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = with_generation(write_folder("gpt2", tmp_path), no_repeat_ngram_size=2, num_beams=2)
+    assert regard.load(folder, task="classify").spec.decode == DecodeSettings() and capsys.readouterr().err == ""
+
+
+def test_a_run_keeps_its_own_settings(tmp_path: Path) -> None:
+    folder = write_folder("gpt2", tmp_path)
+    model = regard.load(folder)
+    model.save(folder)
+    assert regard.load(with_generation(folder, num_beams=2)).spec.decode == model.spec.decode
+
+
+def test_an_older_folder_has_them_in_its_config(tmp_path: Path) -> None:
+    folder = write_folder("transformer", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"num_beams": 6, "max_length": 512, "do_sample": False, "top_k": 50, "bad_words_ids": [[0]]}
+    (folder / "config.json").write_text(json.dumps(config))
+    found = regard.load(folder).spec.decode
+    assert (found.num_beams, found.max_length, found.length_penalty_type) == (6, 512, "power")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"num_beams": "many"}', '{"top_p": 3}', '{"num_beams": 0}'])
+def test_a_file_that_cannot_be_used_is_named(content: str, tmp_path: Path) -> None:
+    folder = write_folder("gpt2", tmp_path)
+    (folder / "generation_config.json").write_text(content)
+    with pytest.raises(RunError, match=r"generation_config\.json"):
+        regard.load(folder)
+
+
+# -- settings of the user
+
+
+def test_a_length_penalty_alone_selects_the_formula_of_hugging_face(capsys: pytest.CaptureFixture[str]) -> None:
+    print_note.cache_clear()
+    wu = DecodeSettings(num_beams=4)
+    found = apply_overrides(wu, {"length_penalty": "0.8"})
+    assert (found.length_penalty, found.length_penalty_type) == (0.8, "power")
+    assert apply_overrides(wu, {"lenpen": 0.9}).length_penalty_type == "power"
+    told = capsys.readouterr().err.splitlines()
+    assert sum("length_penalty_type=power" in line for line in told) == 1, told
+    print_note.cache_clear()
+    assert apply_overrides(wu, {"length_penalty": 0.8, "length_penalty_type": "wu"}).length_penalty_type == "wu"
+    assert apply_overrides(HUGGING_FACE, {"length_penalty": 2.0}).length_penalty_type == "power"
+    assert apply_overrides(wu, {"num_beams": 5}) == DecodeSettings(num_beams=5)
+    assert capsys.readouterr().err == ""
+
+
+def test_presets_name_their_formula() -> None:
+    from regard.systems import SYSTEMS
+
+    for system in SYSTEMS.values():
+        for name, preset in system.presets.items():
+            decode = preset.recipe.get("decode", {})
+            if decode.get("length_penalty"):
+                assert "length_penalty_type" in decode, name
+
+
+def test_names_of_other_tools_work_in_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_note.cache_clear()
+    model = regard.load(write_folder("gpt2", tmp_path))
+    right = model.predict(LINES[0], num_beams=3, max_new_tokens=4, early_stopping="always")
+    assert capsys.readouterr().err == ""
+    found = model.predict(LINES[0], beam_size=3, max_tokens=4, early_stopping=True)
+    assert found == right
+    told = capsys.readouterr().err
+    assert told.count("\n") == 2 and "decode.num_beams" in told and "decode.max_new_tokens" in told
+    assert "".join(model.stream(LINES[0], max_tokens=4, temperature=0)) is not None
+    with pytest.raises(SettingError, match=r"decode\.max_new_tokens"):
+        model.predict(LINES[0], max_new_token=4)
+    with pytest.raises(SettingError, match=r"decode\.temperature"):
+        model.predict(LINES[0], greedy=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("learning_rate", r"'train\.learning_rate'"), ("train.learning_rat", r"train\."), ("train.bf16", "precision")],
+)
+def test_unknown_settings_of_a_training_name_the_nearest(name: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("some text\n" * 50)
+    with pytest.raises(SettingError, match=words):
+        regard.train("lm", tmp_path / "text.txt", out=tmp_path / "run", settings={name: 1e-3})
+    assert not (tmp_path / "run").exists()
