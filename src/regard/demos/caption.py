@@ -50,7 +50,7 @@ class CaptionDemo(Demo):
         "corpus": "Data: generated images of colored shapes, with captions",
         "train": "Training: a captioning model with attention over the image for each word",
         "score": "Evaluation: 575 unseen scenes",
-        "answer": "Predictions",
+        "predict": "Predictions",
         "explain": "Attention per word",
     }
 

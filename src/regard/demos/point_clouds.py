@@ -45,7 +45,7 @@ class PointCloudDemo(Demo):
         "corpus": "Data: generated point clouds of rooms, 8,192 points each, with noise and holes",
         "train": "Training: a Point Transformer, in which each point attends to the nearest neighbors",
         "score": f"Evaluation: all points of {ROOM_COUNTS['test']} unseen rooms",
-        "answer": "Predictions",
+        "predict": "Predictions",
         "explain": "Attention of a point",
     }
 

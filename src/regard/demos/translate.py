@@ -42,7 +42,7 @@ class TranslateDemo(Demo):
         "corpus": "Data: sentence pairs generated from an English–German grammar",
         "train": "Training: a Transformer for translation",
         "score": "Evaluation: 2,000 sentences with unseen word combinations",
-        "answer": "Predictions",
+        "predict": "Predictions",
         "explain": "Attention",
     }
 
