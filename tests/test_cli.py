@@ -358,10 +358,10 @@ TRAIN = "train translate --data good.tsv --out new"
 WRONG = {
     "missing file": ("train translate --data goo.tsv --out new", "goo.tsv", "'good.tsv'"),
     "missing validation": (f"{TRAIN} --valid vald.tsv", "vald.tsv", "file not found"),
-    "ragged row": ("train translate --data ragged.tsv --out new", "ragged.tsv, line 2", "1 column"),
+    "ragged row": ("train translate --data ragged.tsv --out new", "ragged.tsv, line 2", "got 1"),
     "encoding": ("train translate --data latin.tsv --out new", "latin.tsv, line 2", "iconv"),
     "empty file": ("train translate --data empty.tsv --out new", "empty.tsv", "empty"),
-    "one pair": ("train translate --data one.tsv --out new", "too few", "--valid"),
+    "one pair": ("train translate --data one.tsv --out new", "at least 2", "--valid"),
     "folder as data": ("train translate --data norun --out new", "norun", "letter.txt"),
     "task": ("train translat --data good.tsv --out new", "'translat'", "'translate'"),
     "preset": (f"{TRAIN} --model transformer-tinny", "'transformer-tinny'", "'transformer-tiny'"),

@@ -479,7 +479,7 @@ def test_a_folder_of_documents_is_learnt(trained: tuple[Path, str]) -> None:
     valid = rows(out, "valid")
     assert valid[-1]["mlm_loss"] < 0.5 * rows(out, "train")[0]["loss"] and valid[-1]["perplexity"] < 3
     assert valid[-1]["nsp_accuracy"] > 65 and valid[-1]["accuracy"] > 70
-    assert "rows of two texts up to 24 tokens" in said and "NSP accuracy" in said and "(chance: 50 %)" in said
+    assert "rows of text pairs up to 24 tokens" in said and "NSP accuracy" in said and "(chance: 50 %)" in said
     assert "[MASK]" in (out / "samples.txt").read_text() and "mlm_loss" in (out / "README.md").read_text()
 
 

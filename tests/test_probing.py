@@ -315,7 +315,7 @@ def test_painters_are_read_as_they_learnt_with_the_sign_that_begins(place: Path)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--data", "flat"), "no folder of a class"),
+        (("--data", "flat"), "no class folders"),
         (("--data", "one"), "got 1 ('left')"),
         (("--data", "two", "--max-images", "1"), "--max-images must"),
         (("--data", "two", "--out", "it.gif"), "it.gif"),

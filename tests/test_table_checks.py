@@ -110,7 +110,7 @@ def test_questions_are_checked_for_bad_rows_and_for_one_place(tmp_path: Path) ->
     assert kinds(report) == {
         "format": ("error", 1), "classes": ("note", 3), "duplicates": ("warning", 1), "contradiction": ("warning", 1),
     }  # fmt: skip
-    assert "label must be between 0 and 1, got 7" in str(report)
+    assert "label must be between 0 and 2, got 7" in str(report)
     always = [{**row, "label": 0} for row in rows]
     assert kinds(check("choose", questions(tmp_path, always)))["imbalance"] == ("warning", 120)
 
