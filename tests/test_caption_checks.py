@@ -142,5 +142,6 @@ def test_documents_count_captions_and_parts_are_looked_at_by_themselves(tmp_path
     report = check("caption", f"{folder}#train", valid=f"{folder}#dev", out=tmp_path / "out")
     assert report.counts["pictures"] == 8 and report.counts["validation_pictures"] == 4
     assert [Path(path).name for path in report.figures] == ["lengths.png"]
-    assert "several splits (train 8, dev 4)" in str(check("caption", folder)) and "#train" in str(check("caption", folder))
+    report_text = str(check("caption", folder))
+    assert "several splits (train 8, dev 4)" in report_text and "#train" in report_text
     assert "unknown split 'dve'. Available splits: train, dev." in str(check("caption", f"{folder}#dve"))

@@ -238,7 +238,7 @@ def test_blank_sides_are_left_out_and_counted(folder: Path) -> None:
 
 def test_no_pairs_at_all_is_an_error(folder: Path) -> None:
     path = write(folder / "a.tsv", "a\t\n\tb\n")
-    assert complaint(path) == f"{path}: no pairs found: one side is empty in all rows (2). Each row needs two texts."
+    assert complaint(path) == f"{path}: no pairs found: all 2 rows have an empty side. Each row needs two texts."
     assert "the data contains no rows" in complaint(write(folder / "b.tsv", "source\ttarget\n"))
     assert "No data given" in complaint()
 

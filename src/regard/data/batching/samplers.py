@@ -56,9 +56,7 @@ class BatchSampler:
         self.side_lengths, self.total_lengths, self.budget, self.seed = sides, sides.sum(1), budget, seed
         longest = int(self.total_lengths.argmax())
         if self.total_lengths[longest] > budget:
-            problem = (
-                f"Sample {longest} has {self.total_lengths[longest]} tokens, but a micro-batch has at most {budget}."
-            )
+            problem = f"Sample {longest} has {self.total_lengths[longest]} tokens, but the limit of a micro-batch is {budget}."
             raise DataError(problem, advice="Raise the batch size, or truncate or remove samples of this length.")
         self._epoch_starts = [0]  # the number of the first grain of each epoch counted so far
         self._last_epoch: tuple[int, list[Indices]] | None = None

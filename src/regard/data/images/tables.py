@@ -38,8 +38,9 @@ class EmbeddedFile:
 def iterate_file_table(
     entry: str, target: str, columns: Mapping[str, str] | None, on_error: ErrorHandler, input_column: str = "image"
 ) -> Iterator[Row]:
-    """Of each row the line and the values of `first`, a picture or a cloud, and of what stands `beside` it: texts, or what lies
-    `Inside`."""
+    """Yield the line of each row and the values of `input_column` (an image or a point cloud) and of `target`, if given.
+
+    Values are text, or an `EmbeddedFile` if the table contains the file."""
     names = (input_column, target) if target else (input_column,)
     ColumnSpec(names, columns)  # a wrong choice is refused before names are looked for
     path = existing_file(entry)

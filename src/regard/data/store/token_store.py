@@ -133,7 +133,7 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def open_store(folder: Path, owner: object = None) -> TokenStore:
-    """A store whose files are whole; `Damaged` otherwise."""
+    """Open a store and verify all files; raise `CorruptStore` if a file is missing or damaged."""
     try:
         record = json.loads((folder / MANIFEST_NAME).read_text("utf-8"))
         whole = sum(entry["size"] for entry in record["files"].values())

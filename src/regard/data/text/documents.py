@@ -140,7 +140,7 @@ def split_document(
         if opens and not rest.strip():
             continue
         start = 0
-        while len(rest) - start > reach + size // 4 + 2:  # what `_cut` may look at
+        while len(rest) - start > reach + size // 4 + 2:  # the longest text that `_find_cut` examines
             end = _passage_end(rest, start, size, reach)
             yield Passage(rest[start:end], path, line, opens)
             line, start, opens = line + count_lines * rest.count("\n", start, end), end, False

@@ -61,7 +61,9 @@ def iterate_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None)
             pairs, empty = (pairs + 1, empty) if isinstance(item, Pair) else (pairs, empty + 1)
             yield item
     if not pairs:
-        reason = f"one side is empty in all rows ({empty})" if empty else "the data contains no rows"
+        reason = "the data contains no rows"
+        if empty:
+            reason = f"all {empty} rows have an empty side" if empty > 1 else "the only row has an empty side"
         raise DataError(f"no pairs found: {reason}.", ", ".join(entries), advice="Each row needs two texts.")
 
 
