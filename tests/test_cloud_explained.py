@@ -162,7 +162,7 @@ def test_clouds_are_explained_on_the_command_line(folders: Path, cli: Cli) -> No
 @pytest.mark.parametrize(
     "words, said",
     [
-        (("predict", "classify", "scans/rom0.ply"), "there is no such file. Did you mean 'room0.ply'"),
+        (("predict", "classify", "scans/rom0.ply"), "file not found. Did you mean 'room0.ply'"),
         (("predict", "classify", "a.png"), "not a point cloud: the file is an image"),
         (
             ("predict", "classify", "scans/room0.ply", "--out", "x"),

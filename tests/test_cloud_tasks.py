@@ -490,7 +490,7 @@ def test_a_run_learns_from_clouds_that_are_made(task: str, runs: dict[str, Path]
     )
     assert evaluate(run, device="cpu").scores == {"loss": pytest.approx(facts(run)["best"]["loss"], abs=1e-4), **scores}
     said = (run / "said.txt").read_text()
-    assert "up to 64 points per point cloud with" in said and "4 clouds a grain" in said
+    assert "up to 64 points per point cloud with" in said and "4 clouds per micro-batch" in said
 
 
 @both

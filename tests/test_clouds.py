@@ -68,7 +68,12 @@ def test_a_folder_for_each_class(classed: Path) -> None:
     assert found(items) == [("a.ply", "chair"), ("b.npy", "chair"), ("c.ply", "table")]
     said = [item.reason for item in items if isinstance(item, SkippedRow)]
     beside = "not in a class folder: stray.ply"
-    assert said == ["hidden: .hidden.ply", "no cloud: chair/notes.md", beside, "no cloud: table/README.txt"]
+    assert said == [
+        "hidden: .hidden.ply",
+        "not a point cloud: chair/notes.md",
+        beside,
+        "not a point cloud: table/README.txt",
+    ]
     first = next(item for item in items if isinstance(item, CloudSample))
     assert first.path == str(classed) and len(first.read()) == 20 and first.location is None
 

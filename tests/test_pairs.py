@@ -202,7 +202,7 @@ def test_columns_without_a_header_are_chosen_by_position(folder: Path) -> None:
 def test_an_unknown_column_is_answered_with_the_nearest(folder: Path) -> None:
     path = write(folder / "a.csv", "id,english,german\n1,cat,Katze\n")
     said = complaint(path, kind=UnknownNameError, source="englsh", target="german")
-    assert "unknown column 'englsh'. Did you mean 'english'?" in said
+    assert "Unknown column 'englsh'. Did you mean 'english'?" in said
     assert f"Header of {path}, line 1: id, english, german." in said
     assert "Did you mean 'source'?" in complaint(path, kind=UnknownNameError, sorce="english", target="german")
 

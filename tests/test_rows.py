@@ -71,7 +71,7 @@ def test_optional_columns_are_there_or_not(folder: Path) -> None:
     assert rows(write("b.tsv", "a\tc\n"), optional=("second",)) == [(1, {"text": "a", "label": "c"})]
     for path in (header, objects):  # one that was chosen must be there
         said = complaint(path, LABELLED, {"second": "secnd"}, optional=("second",), kind=UnknownNameError)
-        assert "unknown column 'secnd'" in said
+        assert "Unknown column 'secnd'" in said
     assert "Did you mean 'second'?" in complaint(
         header, LABELLED, {"secnd": "b"}, optional=("second",), kind=UnknownNameError
     )

@@ -190,7 +190,7 @@ def test_columns_that_are_not_there_are_refused(folder: Path) -> None:
     assert "Did you mean 'body'?" in complaint("a.csv", kind=UnknownNameError, text="bdy")
     assert "no column is named 'text'" in complaint("a.csv")
     assert "expected text in 'id', got 5" in complaint("a.jsonl", text="id")
-    assert "unknown column choice 'txt'. Did you mean 'text'?" in complaint("a.csv", kind=UnknownNameError, txt="body")
+    assert "Unknown column choice 'txt'. Did you mean 'text'?" in complaint("a.csv", kind=UnknownNameError, txt="body")
     assert complaint("a.txt", text="body") == "a.txt: plain text has no columns. Remove --columns."
     assert documents("a.txt", "a.csv", text="body") == ["x", "x"]
     assert "a.json, line 1: invalid JSON" in complaint(write("a.json", "[\n]\n"))
