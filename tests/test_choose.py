@@ -102,7 +102,7 @@ def test_answers_are_choices_with_their_probabilities() -> None:
 def test_what_is_no_question_is_refused(wrong: Any) -> None:
     with pytest.raises(RegardError, match="question"):
         headed("choose").predict(wrong)
-    with pytest.raises(RegardError, match="texts"):
+    with pytest.raises(RegardError, match="non-empty choices"):
         headed("choose").predict({"context": "a", "choices": ["b"]})
 
 

@@ -136,12 +136,12 @@ def test_a_neck_suits_the_maps_it_stands_on() -> None:
     assert default_neck(SimpleNamespace(feature_maps=lambda: FLAT, neck=lambda: own)) is own
     three = DepthHead(FLAT[1:], default_neck(SimpleNamespace(feature_maps=lambda: FLAT[1:])))
     assert ask(Body(FLAT[1:]), three, noise(1, 2, 32, 32).float()).shape == (1, 32, 32)
-    with pytest.raises(SettingError, match="four"):
+    with pytest.raises(SettingError, match="1 to 4 feature maps"):
         default_neck(SimpleNamespace(feature_maps=lambda: (*FLAT, *FLAT)))
 
 
 def test_a_neck_that_does_not_fit_its_maps_is_refused() -> None:
-    with pytest.raises(SettingError, match="channels"):
+    with pytest.raises(SettingError, match="one channel count"):
         DepthHead(FLAT, NeckConfig((3, 4, 5)))
     with pytest.raises(SettingError, match="class"):
         DepthHead(KINDS["vit without a token"], NeckConfig((3, 4, 5, 6), 8))
