@@ -197,7 +197,7 @@ def test_a_prompt_that_is_none_is_refused() -> None:
         model.start(Batch(ids(2, 3), torch.tensor([2, 0])))
     with pytest.raises(RegardError, match="prompt"):
         model.start(Batch(ids(2, 3), torch.tensor([2, 4])))
-    with pytest.raises(ValueError, match="end"):
+    with pytest.raises(ValueError, match="padded on the right"):
         model.start(Batch(ids(1, 3), torch.tensor([[False, True, True]])))
     with pytest.raises(ValueError, match="padded"):
         model.start(Batch(ids(1, 3), document_ids=torch.zeros(1, 3, dtype=torch.long)))
