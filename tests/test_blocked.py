@@ -229,7 +229,7 @@ def test_steps_of_a_window_may_be_as_wide_as_the_head_wants() -> None:
             every[:, head], materialize(SlidingWindow(1, 2, wide), 1, 1, torch.arange(9), torch.arange(9))[:, 0]
         )
     for dilation in (0, (), (1, 0)):
-        with pytest.raises(ValueError, match="steps"):
+        with pytest.raises(ValueError, match="dilation at least 1"):
             SlidingWindow(1, 1, dilation)
 
 

@@ -191,11 +191,11 @@ def test_more_positions_than_there_are_is_an_error_that_says_so() -> None:
 
 def test_a_prompt_that_is_none_is_refused() -> None:
     model = body()
-    with pytest.raises(RegardError, match="prompt"):
+    with pytest.raises(RegardError, match="Prompt lengths"):
         model.start(Batch(ids(2, 0)))
-    with pytest.raises(RegardError, match="prompt"):
+    with pytest.raises(RegardError, match="Prompt lengths"):
         model.start(Batch(ids(2, 3), torch.tensor([2, 0])))
-    with pytest.raises(RegardError, match="prompt"):
+    with pytest.raises(RegardError, match="Prompt lengths"):
         model.start(Batch(ids(2, 3), torch.tensor([2, 4])))
     with pytest.raises(ValueError, match="padded on the right"):
         model.start(Batch(ids(1, 3), torch.tensor([[False, True, True]])))
@@ -296,7 +296,7 @@ def test_beams_do_not_join() -> None:
     model = body()
     state, other = (model.start(Batch(ids(1, 3))) for _ in range(2))
     state.expand_beams(2)
-    with pytest.raises(ValueError, match="beams"):
+    with pytest.raises(ValueError, match="beam search"):
         state.append_rows(other)
 
 

@@ -187,7 +187,7 @@ def test_a_picture_of_every_kind_is_drawn(tmp_path: Path) -> None:
 
 
 def test_uneven_sentences_and_strange_tags_are_refused() -> None:
-    with pytest.raises(RegardError, match="sentence"):
+    with pytest.raises(RegardError, match="predicted tags do not match"):
         tagging_metrics([["O", "O"]], [["O"]], "IOB2")
     with pytest.raises(RegardError, match="'NN'"):
         extract_entities(["NN"])
