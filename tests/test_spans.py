@@ -459,6 +459,6 @@ def test_what_cannot_be_measured_is_refused() -> None:
         squad_scores([asked("x")], [])
     with pytest.raises(RegardError, match="questions"):
         squad_scores([], [])
-    with pytest.raises(RegardError, match="number"):
+    with pytest.raises(RegardError, match="NaN"):
         squad_scores([asked("x"), asked()], ["x", ""], [0.0, float("nan")])
     assert normalize_answer("A man, a plan: the canal") == "man plan canal"
