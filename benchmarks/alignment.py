@@ -59,11 +59,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     layer, head = np.unravel_index(int(sharp.argmax()), sharp.shape)
     print(f"the sharpest: layer {layer + 1}, head {head + 1}, mean of the largest weights {sharp.max():.3f}")
     shown, axes = plt.subplots(1, 3, figsize=(15, 5), layout="constrained")
-    panel(axes[0], first.weights[0, 0], first, "rnnsearch: its alignment")
-    panel(axes[1], second.weights.mean((0, 1)), second, "Transformer: mean of all layers and heads")
-    panel(
-        axes[2], second.weights[layer, head], second, f"Transformer: layer {layer + 1}, head {head + 1}, the sharpest"
-    )
+    panel(axes[0], first.weights[0, 0], first, "rnnsearch: attention")
+    panel(axes[1], second.weights.mean((0, 1)), second, "Transformer: average over layers and heads")
+    title = f"Transformer: layer {layer + 1}, head {head + 1} (most concentrated)"
+    panel(axes[2], second.weights[layer, head], second, title)
     shown.savefig(asked.out, dpi=110)
 
 

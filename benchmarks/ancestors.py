@@ -182,9 +182,9 @@ def figure(names: list[str], out: Path) -> None:
         for axes, key in ((times, "elapsed"), (steps, "step")):
             axes.plot([row[key] for row in rows], [row["loss"] for row in rows], color=colour, label=name)
     times.axhline(equal, color="#6b7686", lw=0.8, ls=":")
-    lengths.set(title="Translations of test2016", xlabel="words of the source", ylabel="BLEU")
-    times.set(title="Loss against time", xlabel="seconds", ylabel="validation loss", ylim=(None, equal + 2))
-    steps.set(title="Loss against steps", xlabel="steps", ylabel="validation loss", ylim=(None, equal + 2))
+    lengths.set(title="BLEU on test2016 by length", xlabel="source words", ylabel="BLEU")
+    times.set(title="Validation loss by time", xlabel="seconds", ylabel="validation loss", ylim=(None, equal + 2))
+    steps.set(title="Validation loss by step", xlabel="steps", ylabel="validation loss", ylim=(None, equal + 2))
     for axes in (lengths, times, steps):
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)

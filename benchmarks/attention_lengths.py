@@ -83,7 +83,7 @@ def measure_all(path: Path) -> None:
 def draw(source: Path, target: Path) -> None:
     found = json.loads(source.read_text())
     colours = {"plain": WARM, "fused": ACCENT, "packed": INK, "window": MUTED}
-    title = f"one causal self-attention, forward and backward: {found['device']}"
+    title = f"One causal self-attention layer, forward and backward: {found['device']}"
     by_length.draw(found["rows"], {"MiB": "memory, MiB", "ms": "time, ms"}, title, target, colours)
 
 

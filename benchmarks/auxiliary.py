@@ -109,12 +109,12 @@ def draw(source: Path, target: Path) -> None:
     with figure_style():
         sheet = Sheet(7.2, 4.9)
         sheet.text(0.45, 0.3, "Fine-tuning with and without the auxiliary loss", size=13, weight="bold")
-        said = f"SST-2, accuracy on the 872 examples of dev; mean, and all of {seeds} seeds"
+        said = f"SST-2, accuracy on the 872 dev examples: average and range over {seeds} seeds"
         sheet.text(0.45, 0.6, said, size=8.5, color=MUTED)
         axes = sheet.axes(0.95, 1.1, 5.9, 3.1)
         for way, colour in (("with", ACCENT), ("without", WARM)):
             values = [[row["accuracy"] for row in rows if (row["way"], row["examples"]) == (way, n)] for n in sizes]
-            name = "with 0.5 × language-model loss" if way == "with" else "without"
+            name = "with 0.5 × language-modeling loss" if way == "with" else "without"
             axes.fill_between(sizes, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.14, lw=0)
             axes.plot(sizes, [statistics.mean(v) for v in values], color=colour, lw=1.8, marker="o", ms=4, label=name)
             for n, several in zip(sizes, values, strict=True):
@@ -122,7 +122,7 @@ def draw(source: Path, target: Path) -> None:
         axes.set_xscale("log")
         axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
         axes.minorticks_off()
-        axes.set_xlabel("labelled examples", size=9)
+        axes.set_xlabel("labeled examples", size=9)
         axes.set_ylabel("accuracy, %", size=9)
         axes.grid(color=LINE, linewidth=0.6)
         axes.set_axisbelow(True)

@@ -29,7 +29,7 @@ def draw(
             line = "--" if way in ("window", "linear") else "-"
             panel.plot(*zip(*points, strict=True), line, marker="o", ms=4, color=colours[way], label=way)
         lengths = sorted({row["length"] for row in rows})
-        panel.set(xscale="log", yscale="log", title=name, xlabel="tokens in the row")
+        panel.set(xscale="log", yscale="log", title=name, xlabel="sequence length (tokens)")
         panel.set_xticks(lengths, [str(n) if n < 1024 else f"{n // 1024}k" for n in lengths], minor=False)
         panel.minorticks_off()
         panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -5,7 +5,7 @@
     python benchmarks/clouds.py test OUT --modelnet DATA [name ...] [--device cuda]
     python benchmarks/clouds.py figure OUT                               # OUT/clouds.png
 
-`modelnet` learns from shapes that stand upright and look one way, as they are in the data, `modelnet-turned` from shapes that
+`modelnet` learns from shapes that stand upright and look one way, as they are in the data, `modelnet-rotated` from shapes that
 are turned about any axis; `rooms` from rooms that are turned about the axis upwards. Which checkpoint is kept the validation
 part decides; where it is learnt from too (`--all`), it decides nothing: then `--set train.eval_every=100000`
 keeps the last. `test`
@@ -36,7 +36,7 @@ SHAPES = (
 )  # fmt: skip
 TRAININGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "modelnet": ("classify", SHAPES),
-    "modelnet-turned": ("classify", (*SHAPES, "data.rotate=any")),
+    "modelnet-rotated": ("classify", (*SHAPES, "data.rotate=any")),
     "rooms": (
         "segment",
         (
@@ -55,7 +55,7 @@ TRAININGS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 VOTES = 8
 """looks at a shape, each at other points of it"""
-LOOKS = {"modelnet": "#2b51aa", "modelnet-turned": "#5b8c2a", "rooms": "#c8501e"}
+LOOKS = {"modelnet": "#2b51aa", "modelnet-rotated": "#5b8c2a", "rooms": "#c8501e"}
 
 Points = np.ndarray
 """(N, 3) places, or (N, 6) with normals"""
@@ -104,11 +104,11 @@ def hole(points: Points, much: float, random: np.random.Generator) -> tuple[Poin
 
 
 WAYS: dict[str, tuple[Spoil, tuple[float, ...], str, str]] = {
-    "spin": (spin, (0, 15, 45, 90, 135, 180), "Turned about the axis upwards", "degrees"),
-    "tilt": (tilt, (0, 15, 30, 60, 90), "Tilted", "degrees"),
-    "noise": (noise, (0, 0.01, 0.02, 0.04, 0.08), "Noise", "radii (of rooms: metres)"),
-    "missing": (missing, (0, 0.25, 0.5, 0.75, 0.9), "Points missing here and there", "share"),
-    "hole": (hole, (0, 0.1, 0.25, 0.5, 0.75), "Points missing in one place", "share"),
+    "spin": (spin, (0, 15, 45, 90, 135, 180), "Rotation about the vertical axis", "degrees"),
+    "tilt": (tilt, (0, 15, 30, 60, 90), "Tilt", "degrees"),
+    "noise": (noise, (0, 0.01, 0.02, 0.04, 0.08), "Gaussian noise", "radii (rooms: meters)"),
+    "missing": (missing, (0, 0.25, 0.5, 0.75, 0.9), "Random missing points", "fraction"),
+    "hole": (hole, (0, 0.1, 0.25, 0.5, 0.75), "Missing points in one region", "fraction"),
 }
 
 
@@ -215,7 +215,7 @@ def figure(out: Path) -> None:
         axes.set(title=title, xlabel=unit, ylim=(0, 102))
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-    grid[0].set_ylabel("right, % (rooms: mean overlap)")
+    grid[0].set_ylabel("accuracy, % (rooms: mIoU, %)")
     grid[0].legend(frameon=False, loc="lower left")
     shown.savefig(out / "clouds.png", dpi=130)
 

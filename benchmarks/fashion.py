@@ -151,9 +151,9 @@ def figure(out: Path, picture: Path) -> None:
             )  # fmt: skip
     axes.set_xscale("log")
     axes.margins(x=0.1)
-    axes.set_xlabel("operations of the whole training, 10¹⁵")
-    axes.set_ylabel("accuracy on 5,000 held-out pictures, %")
-    axes.set_title("Fashion-MNIST, 20 passes: what accuracy costs")
+    axes.set_xlabel("training cost, 10¹⁵ operations")
+    axes.set_ylabel("accuracy on 5,000 validation images, %")
+    axes.set_title("Fashion-MNIST, 20 epochs: accuracy by training cost")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)
     shown.savefig(picture, dpi=130)

@@ -81,11 +81,11 @@ def draw(source: Path, target: Path) -> None:
 
     found = json.loads(source.read_text())
     panels: list[tuple[str, str, str, str, str]] = [
-        ("rows", "rows", "tokens_per_s", "tokens a second", ACCENT),
-        ("contexts", "context", "ms", "a step of 8 rows, ms", WARM),
+        ("rows", "rows", "tokens_per_s", "tokens per second", ACCENT),
+        ("contexts", "context", "ms", "time per step, batch 8, ms", WARM),
     ]  # fmt: skip
     if "MiB" in found["contexts"][0]:
-        panels.append(("contexts", "context", "MiB", "memory of 8 rows, MiB", WARM))
+        panels.append(("contexts", "context", "MiB", "memory, batch 8, MiB", WARM))
     figure, axes = plt.subplots(1, len(panels), figsize=(4.4 * len(panels), 3.8), constrained_layout=True)
     for panel, (part, across, up, title, colour) in zip(axes, panels, strict=True):
         points = [(row[across], row[up]) for row in found[part]]

@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if given.draw:
         where = torch.cuda.get_device_name() if cuda else "two CPU cores"
         title = f"{given.model}, forward and backward: {where}"
-        by_length.draw(rows, {"ms": "time, ms", "GiB": "memory at most, GiB"}, title, given.draw)
+        by_length.draw(rows, {"ms": "time, ms", "GiB": "peak memory, GiB"}, title, given.draw)
 
 
 def smoke(folder: Path) -> None:

@@ -25,7 +25,7 @@ from regard.nn.kernels import dispatch
 
 SIDE, WIDTH, HEADS = 224, 768, 12
 ROWS = {f"patches of {patch}": (SIDE // patch) ** 2 + 1 for patch in (32, 16, 8, 4, 2)} | {
-    "pixels": SIDE**2, "colour values": 3 * SIDE**2,
+    "pixels": SIDE**2, "color values": 3 * SIDE**2,
 }  # fmt: skip
 TOGETHER = 50176
 """Tokens of a batch of short rows."""
@@ -98,7 +98,7 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
             place.plot([row["tokens"] for row in rows], [row[way][key] for row in rows], mark, color=colour, label=way)
         place.set_xscale("log")
         place.set_yscale("log")
-        place.set_xlabel("tokens of a picture of 224 x 224")
+        place.set_xlabel("tokens of an image of 224 × 224 pixels")
         place.set_title(title)
         place.grid(alpha=0.25)
         place.legend(frameon=False)

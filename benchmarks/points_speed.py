@@ -204,7 +204,7 @@ def draw(found: dict[str, Any], picture: Path) -> None:
     from matplotlib import pyplot as plt
 
     shown, places = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
-    names = {"point": "Point Transformer", "search": "of it: neighbours", "voxels": "dense convolutions"}
+    names = {"point": "Point Transformer", "search": "neighbor search only", "voxels": "dense convolutions"}
     colours = {"point": "#1f6f8b", "search": "#7fb3c4", "voxels": "#c2571a"}
     for device, cases in found.items():
         for case, rows in cases.items():
@@ -215,7 +215,7 @@ def draw(found: dict[str, Any], picture: Path) -> None:
                     style = "-o" if device == "cuda" else "--s"
                     label = f"{names[case]}, {'GPU' if device == 'cuda' else 'CPU'}"
                     axes.plot(*zip(*got, strict=True), style, color=colours[case], label=label, markersize=4)
-    for axes, title in zip(places, ("seconds, forward and backward", "memory, GiB"), strict=True):
+    for axes, title in zip(places, ("time, forward and backward, s", "memory, GiB"), strict=True):
         axes.set(xscale="log", yscale="log", xlabel="points", title=title)
         axes.grid(alpha=0.25)
     places[0].legend(frameon=False, fontsize=8)

@@ -292,12 +292,12 @@ def measure(names: list[str], out: Path, device: str, count: int, rows: int) -> 
 # -- the figure
 
 PANELS = {
-    "exact_match": ("Recall", "right answers, %", "linear"),
-    "path": ("Shortest path of the gradient", "operations from answer to fact", "log"),
-    "chain": ("What must wait", "matrix products in the longest chain", "log"),
-    "gradient": ("What is left of the gradient", "norm of d log p(answer) / d fact", "log"),
-    "share": ("The same beside the largest of any token", "share", "log"),
-    "ms": ("Time", "ms forward and backward", "log"),
+    "exact_match": ("Recall", "accuracy, %", "linear"),
+    "path": ("Shortest gradient path", "operations from answer to fact", "log"),
+    "chain": ("Sequential computation", "matrix products in the longest chain", "log"),
+    "gradient": ("Gradient of the fact", "norm of d log p(answer) / d fact", "log"),
+    "share": ("Relative gradient of the fact", "fraction of the largest token gradient", "log"),
+    "ms": ("Time", "forward and backward, ms", "log"),
 }
 
 
@@ -314,7 +314,7 @@ def figure(out: Path) -> None:
             if points:
                 dashed = "--" if name == "convs2s" else "-"  # lines may lie on another
                 axes.plot(*zip(*points, strict=True), dashed, marker="o", ms=4, color=colour, label=name)
-        axes.set(title=title, ylabel=unit, yscale=scale, xlabel="tokens since the fact")
+        axes.set(title=title, ylabel=unit, yscale=scale, xlabel="distance to the fact (tokens)")
         axes.set_xscale("log", base=2)
         axes.set_xticks(tested(out), [str(N) for N in tested(out)])
         axes.yaxis.set_major_formatter("{x:g}")

@@ -48,9 +48,9 @@ ALIKE = (
     "decode.num_beams=1",
 )
 TESTS = {
-    "test": "all combinations seen",
-    "test-pairs": "a colour and shape unseen",
-    "test-relations": "a relation unseen",
+    "test": "All combinations in training data",
+    "test-pairs": "New color and shape",
+    "test-relations": "New relation",
 }
 LOOKS = 500
 """Test scenes whose attention is scored."""
@@ -143,7 +143,7 @@ def figure(out: Path, picture: Path) -> None:
             place.plot(list(counts), list(counts.values()), marker="o", color=COLOURS[name], label=MODELS[name])
         place.set(title=title, xlabel="objects", ylim=(0, 102), xticks=range(1, scenes.MAX_OBJECTS + 1))
         place.grid(axis="y", alpha=0.3)
-    axes[0].set_ylabel("captions right word for word, %")
+    axes[0].set_ylabel("exact match, %")
     axes[1].legend(fontsize=8, loc="center")
     attending = {name: found["looked"] for name, found in told.items() if found["looked"]}
     kinds = ("colour", "shape", "size", "relation")
@@ -155,9 +155,10 @@ def figure(out: Path, picture: Path) -> None:
             for what in ("inside_fraction", "hit_rate", "uniform_fraction")
         )
         axes[3].bar(at, share, 0.22, color=COLOURS[name], label=f"{MODELS[name]}: {best}")
-        axes[3].plot(at, hit, "k_", ms=9, label=None if number else "place looked at most")
-        axes[3].plot(at, even, "kx", ms=4, label=None if number else "share of an even look")
-    axes[3].set(title="attention on the named objects, %", ylim=(0, 102), xticks=range(len(kinds)), xticklabels=kinds)
+        axes[3].plot(at, hit, "k_", ms=9, label=None if number else "maximum on a named object")
+        axes[3].plot(at, even, "kx", ms=4, label=None if number else "uniform attention")
+    axes[3].set(title="Attention on the named objects, %", ylim=(0, 102), xticks=range(len(kinds)))
+    axes[3].set_xticklabels(["color", *kinds[1:]])
     if attending:
         axes[3].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     shown.savefig(picture, dpi=130)

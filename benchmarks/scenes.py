@@ -101,7 +101,7 @@ def pictures(place: str, data: Path, out: Path, picture: Path) -> None:
                 place_.imshow(seen, cmap="tab20", vmin=0, vmax=11, interpolation="nearest")
             else:
                 place_.imshow(seen, cmap="viridis_r", vmin=0.4, vmax=3.0)
-    for place_, title in zip(axes[0], ("picture", "right", *names), strict=True):
+    for place_, title in zip(axes[0], ("image", "ground truth", *names), strict=True):
         place_.set_title(title)
     for place_ in axes.flat:
         place_.axis("off")

@@ -14,7 +14,7 @@ LOOKS = {"plain": "#6b7686", "fixed": "#2b51aa", "halting": "#c8501e"}
 SAID = {
     "plain": "Transformer, 4 blocks × 128",
     "fixed": "Universal, 6 steps × 256",
-    "halting": "Universal with halting, up to 8 steps × 256",
+    "halting": "Universal with ACT, up to 8 steps × 256",
 }
 
 
@@ -48,14 +48,14 @@ def _bars(place: Any, tests: Mapping[str, Any], where: str) -> None:
         shares = [tests.get(f"{task}-{system}", {}).get(task, {}).get(f"exact_{where}", float("nan")) for task in tasks]
         bars = place.bar(at, shares, 0.25, color=LOOKS[system], label=SAID[system])
         place.bar_label(bars, fmt="{:.0f}", fontsize=7, padding=1)
-    title = "as long as those that were learnt from" if where == "inside" else "longer, up to twice"
-    place.set(title=f"Questions {title}", ylabel="right answers, %", ylim=(0, 108), xticks=range(len(tasks)))
+    title = "Within the training length" if where == "inside" else "Beyond the training length (up to twice)"
+    place.set(title=title, ylabel="exact match, %", ylim=(0, 108), xticks=range(len(tasks)))
     place.set_xticklabels(tasks)
 
 
 def _by_facts(place: Any, tests: Mapping[str, Any]) -> None:
     """Steps for the tokens of stories of the trained length, by the facts that decide the answer."""
-    lines: dict[str, list[tuple[int, float]]] = {"a model for each": [], "one model for all": []}
+    lines: dict[str, list[tuple[int, float]]] = {"separate models": [], "joint model": []}
     for number, task in enumerate(FACTS, start=1):
         for label, name in zip(lines, (f"{task}-halting", "facts-halting"), strict=True):
             found = tests.get(name, {}).get(task, {}).get("ponder")
@@ -65,7 +65,7 @@ def _by_facts(place: Any, tests: Mapping[str, Any]) -> None:
         if points:
             place.plot(*zip(*points, strict=True), style, color=LOOKS["halting"], label=label)
             place.legend(frameon=False, fontsize=8)
-    place.set(title="Steps a token of a story", xlabel="supporting facts", ylabel="mean steps", xticks=(1, 2, 3))
+    place.set(title="ACT steps per story token", xlabel="supporting facts", ylabel="average steps", xticks=(1, 2, 3))
     place.set_ylim(0, 1.1 * place.get_ylim()[1])
 
 
@@ -74,9 +74,9 @@ def _by_parts(place: Any, tests: Mapping[str, Any]) -> None:
     tasks = [task for task in FACTS if tests.get(f"{task}-halting")]
     for number, (part, colour) in enumerate(parts.items()):
         steps = [tests[f"{task}-halting"][task]["ponder"].get(f"{part} inside", 0.0) for task in tasks]
-        said = {"support": "deciding sentences", "others": "other sentences", "question": "the question"}[part]
+        said = {"support": "supporting sentences", "others": "other sentences", "question": "question"}[part]
         place.bar([n + 0.27 * (number - 1) for n in range(len(tasks))], steps, 0.25, color=colour, label=said)
-    place.set(title="Where in a story", ylabel="mean steps", xticks=range(len(tasks)))
+    place.set(title="ACT steps by part of a story", ylabel="average steps", xticks=range(len(tasks)))
     place.set_xticklabels(tasks)
     if tasks:
         place.set_ylim(0, 1.3 * place.get_ylim()[1])  # room for the legend
@@ -96,7 +96,7 @@ def _by_digits(place: Any, tests: Mapping[str, Any]) -> None:
                 )
     place.axvline(LONGEST["digits"] + 0.5, color="#6b7686", lw=0.8)
     place.set(
-        title="Steps a token (dotted: of the answer)", xlabel="digits (line: longest learnt from)", ylabel="mean steps"
+        title="ACT steps per token (dotted: target)", xlabel="digits (line: training length)", ylabel="average steps"
     )
     place.set_ylim(0, 1.1 * place.get_ylim()[1])
     if place.get_legend_handles_labels()[0]:
@@ -108,5 +108,5 @@ def _time(place: Any, out: Path) -> None:
     seconds = [json.loads(path.read_text())["seconds_per_1000"] for path in paces.values()]
     bars = place.bar(range(len(paces)), seconds, 0.6, color=[LOOKS[system] for system in paces])
     place.bar_label(bars, fmt="{:.1f}", fontsize=8, padding=1)
-    place.set(title="Time of training, alone", ylabel="seconds for 1,000 steps", xticks=range(len(paces)))
+    place.set(title="Training time", ylabel="seconds per 1,000 steps", xticks=range(len(paces)))
     place.set_xticklabels(list(paces))
