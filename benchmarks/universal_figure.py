@@ -27,7 +27,7 @@ def figure(out: Path, names: Iterable[str]) -> None:
 
     tests = {name: json.loads(path.read_text()) for name in names if (path := out / f"{name}.test.json").exists()}
     shown, axes = plt.subplots(2, 3, figsize=(16, 8), layout="constrained", width_ratios=(2.2, 1, 1))
-    for place, where in zip(axes[:, 0], ("inside", "beyond"), strict=True):
+    for place, where in zip(axes[:, 0], ("in_range", "longer"), strict=True):
         _bars(place, tests, where)
     axes[0, 0].legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.1))
     _by_facts(axes[0, 1], tests)
@@ -45,10 +45,11 @@ def _bars(place: Any, tests: Mapping[str, Any], where: str) -> None:
     tasks = (*DIGITS, *FACTS)
     for number, system in enumerate(LOOKS):
         at = [n + 0.27 * (number - 1) for n in range(len(tasks))]
-        shares = [tests.get(f"{task}-{system}", {}).get(task, {}).get(f"exact_{where}", float("nan")) for task in tasks]
+        found = [tests.get(f"{task}-{system}", {}).get(task, {}) for task in tasks]
+        shares = [scores.get(f"exact_match_{where}", float("nan")) for scores in found]
         bars = place.bar(at, shares, 0.25, color=LOOKS[system], label=SAID[system])
         place.bar_label(bars, fmt="{:.0f}", fontsize=7, padding=1)
-    title = "Within the training length" if where == "inside" else "Beyond the training length (up to twice)"
+    title = "Within the training length" if where == "in_range" else "Beyond the training length (up to twice)"
     place.set(title=title, ylabel="exact match, %", ylim=(0, 108), xticks=range(len(tasks)))
     place.set_xticklabels(tasks)
 
