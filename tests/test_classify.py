@@ -264,14 +264,14 @@ def test_a_classifier_loaded_for_another_task_leaves_its_head_out_and_says_so(tm
     again = load(tmp_path / "run")
     assert alike(again, model, "abc") and not again.notes
     plain = load(tmp_path / "run", task="lm")
-    assert plain.notes == ["left out, as it belongs to another task: score.weight"] and plain.head is None
+    assert plain.notes == ["Not used: score.weight (of another task)."] and plain.head is None
     near(plain.logits(torch.tensor([[1, 2]])), model.body.to_logits(model.states(torch.tensor([[1, 2]])).sequence))
     other = load(tmp_path / "run", task="choose")
-    assert other.notes[1] == "new, and has learnt nothing yet: a matrix of 1 x 12" and other.has_new_head
+    assert other.notes[1] == "Random weights: head.choice.weight (1 x 12), missing in the file." and other.has_new_head
     assert other.head.choice.weight.dtype == torch.float64
     plain.save(tmp_path / "lm")
     bare = load(tmp_path / "lm", task="classify")
-    assert bare.notes == ["it has no classes yet, and no head for them"]
+    assert bare.notes == ["The model has no classification head yet: no classes are defined."]
     with pytest.raises(RegardError, match="classify"):
         bare.predict("abc")
 
@@ -284,7 +284,7 @@ def test_both_orders_cannot_be_said_in_the_published_layout(tmp_path: Path) -> N
     assert json.loads((tmp_path / "run" / "config.json").read_text())["model_type"] == "regard"
     again = load(tmp_path / "run")
     assert again.spec.head_options == "symmetric" and alike(again, model, ("abc", "d"))
-    assert load(tmp_path / "run", task="lm").notes == ["left out, as it belongs to another task: head.classes.weight"]
+    assert load(tmp_path / "run", task="lm").notes == ["Not used: head.classes.weight (of another task)."]
 
 
 def test_a_head_that_is_missing_is_no_new_one(tmp_path: Path) -> None:
@@ -342,8 +342,9 @@ def tuned(place: Path) -> str:
 
 def test_fine_tuning_says_what_is_new_and_learns(place: Path, tuned: str) -> None:
     assert (
-        "  3 new tokens, new head for 2 classes (32 parameters)" in tuned
-        and "64 training texts, 16 validation texts, vocabulary of 293 tokens" in tuned
+        "Random weights: 3 new tokens, new head for 2 classes (32 parameters)." in tuned
+        and "64 training texts, 16 validation texts" in tuned
+        and "vocabulary of 293 tokens" in tuned
     )
     model = load(place / "run")
     assert [a.value for a in model.predict(["a superb story", "it was dull"])] == ["good", "bad"]
@@ -357,7 +358,7 @@ def test_fine_tuning_says_what_is_new_and_learns(place: Path, tuned: str) -> Non
 
 def test_a_finished_run_is_evaluated_on_what_it_remembers_and_on_other_files(place: Path, tuned: str) -> None:
     found = evaluate(place / "run")
-    assert found.scores["accuracy"] == facts(place / "run")["scores"]["accuracy"] and "confusion" in found.scores
+    assert found.scores["accuracy"] == facts(place / "run")["scores"]["accuracy"] and "confusion_matrix" in found.scores
     other = write(place / "more.tsv", [*sentences(6, 5), ("it was so", "middling")])
     with pytest.raises(DataError, match="line 8"):
         evaluate(place / "run", [str(other)])
@@ -365,7 +366,7 @@ def test_a_finished_run_is_evaluated_on_what_it_remembers_and_on_other_files(pla
     evaluate(
         place / "run", [str(write(place / "long.tsv", [("fine " * 99, "good"), *sentences(3, 6)]))], log=said.append
     )
-    assert "  1 texts are longer than 48 tokens: cut in the middle" in said
+    assert "warning: 1 texts have more than 48 tokens and are truncated in the middle." in said
 
 
 def test_the_body_begins_as_the_folder_has_it(place: Path, tuned: str) -> None:
@@ -373,7 +374,7 @@ def test_the_body_begins_as_the_folder_has_it(place: Path, tuned: str) -> None:
     fresh = regard.model.assemble(replace(after.spec), after.tokenizer)
     rows_before, made = before.config.vocab_size, fresh.body.tokens.table.weight[-3:].clone()
     said = load_initial_weights(fresh, place / "lm", {})
-    assert said == ["3 new tokens, new head for 2 classes (32 parameters)"]
+    assert said == ["Random weights: 3 new tokens, new head for 2 classes (32 parameters)."]
     ours, theirs = fresh.body.state_dict(), before.body.state_dict()
     for name, tensor in theirs.items():
         assert torch.equal(ours[name][: len(tensor)], tensor), name

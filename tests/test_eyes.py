@@ -60,7 +60,7 @@ def test_a_captioner_sees_what_the_folder_saw(name: str, system: str, tmp_path: 
         return
     theirs = learnt(system, tmp_path / "it")
     model, said = captioner(name, encoder=str(tmp_path / "it"), freeze_encoder="true")
-    assert said == [f"it sees through {tmp_path / 'it'}, which does not learn"]
+    assert said == [f"Image encoder: {tmp_path / 'it'}, frozen."]
     assert model.config.image_size == 16 and model.config.encoder_config["system"] == system
     x = pictures(2, 32, 32).float()
     right = theirs.body(Batch(x))

@@ -181,7 +181,7 @@ def resolve_name(name: str, note: Callable[[str], None]) -> str:
     `note` receives one line if the name was translated. A name without an exact counterpart raises `SettingError`."""
     if name in RELATED and name != "data.block_size":  # also a setting of point clouds
         setting, difference = RELATED[name]
-        raise SettingError(f"unknown setting '{name}'. Use {setting} instead: {difference}.")
+        raise SettingError(f"Unknown setting '{name}'. Use {setting} instead: {difference}.")
     if name not in SYNONYMS:
         return name
     hint = f" ({HINTS[name]})" if name in HINTS else ""

@@ -74,7 +74,7 @@ def check_model_settings(names: Iterable[str], system: str) -> None:
     known = [row["setting"].removeprefix("model.") for row in load_index()["settings"] if row["system"] == system]
     for name in names:
         if name not in known:
-            raise SettingError(f"unknown setting 'model.{name}'. {suggest(name, known, 'model.')}")
+            raise SettingError(f"Unknown setting 'model.{name}'. {suggest(name, known, 'model.')}")
 
 
 def list_rows(

@@ -83,19 +83,22 @@ def convert_tensors(model: Any, tensors: dict[str, Tensor], native: bool, same_t
     else:
         read, foreign = names.read(tensors, wanted)
     if foreign:
-        model.notes.append(f"left out, as it belongs to another task: {_describe_heads(foreign)}")
+        model.notes.append(f"{UNUSED_WEIGHTS} {_describe_heads(foreign)} (of another task).")
     if model.head is None and model.task.has_labels:
-        model.notes.append("it has no classes yet, and no head for them")
+        model.notes.append("The model has no classification head yet: no classes are defined.")
         model.has_new_head = True
     return read | _init_missing(model, new, read)
 
 
+UNUSED_WEIGHTS = "Not used:"
+"""Start of a note about weights in the file that the model does not have."""
+
 HEAD_DESCRIPTIONS = {
-    "seq_relationship": "which text follows", "follows": "which text follows", "predictions": "hidden words",
-    "words": "words", "lm_head": "words", "classifier": "classes", "score": "classes", "classes": "classes",
-    "tags": "tags", "choice": "choices", "qa_outputs": "answers", "ends": "answers", "pooler": "summaries",
+    "seq_relationship": "next-sentence prediction", "follows": "next-sentence prediction", "predictions": "masked tokens",
+    "words": "masked tokens", "lm_head": "language modeling", "classifier": "classes", "score": "classes", "classes": "classes",
+    "tags": "tags", "choice": "choices", "qa_outputs": "answers", "ends": "answers", "pooler": "pooling",
 }  # fmt: skip
-"""What parts of heads are for, by a word of their names."""
+"""Purpose of the parts of heads, by a component of the tensor name."""
 
 
 def _describe_heads(names: Sequence[str]) -> str:
@@ -135,7 +138,7 @@ def _init_missing(model: Any, new: Sequence[str], read: Mapping[str, Tensor]) ->
         made[name] = tensor.to(widest)
         if len(shape) > 1:
             sizes = " x ".join(map(str, shape))
-            model.notes.append(f"new, and has learnt nothing yet: a matrix of {sizes}")
+            model.notes.append(f"Random weights: {name} ({sizes}), missing in the file.")
     model.has_new_head = model.has_new_head or any(name in heads for name in new)
     return made
 
@@ -152,10 +155,10 @@ def assign_weights(
     for name, shape in expected_shapes.items():
         if tensors[name].shape != shape:
             raise WeightsError(
-                f"{folder}: {name} is {tuple(tensors[name].shape)} in the file and {tuple(shape)} by config.json."
+                f"{folder}: {name} is {tuple(tensors[name].shape)} in the file, expected {tuple(shape)} from config.json."
             )
         if not tensors[name].is_floating_point():
-            raise WeightsError(f"{folder}: {name} holds {tensors[name].dtype}, not numbers to compute with.")
+            raise WeightsError(f"{folder}: {name} expected floating-point numbers, got {tensors[name].dtype}.")
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()})
     model.load_weights({name: tensor.to(widest) for name, tensor in tensors.items()}, assign=True)
@@ -185,7 +188,7 @@ def published_decode(folder: Path, published: Mapping[str, Any], config: Any, ta
     try:
         given = json.loads(path.read_text(encoding="utf-8")) if path.exists() else generation_keys(published)
     except (OSError, ValueError) as error:
-        raise RunError(f"{path}: cannot be read ({error}).") from error
+        raise RunError(f"{path}: cannot read the file ({error}).") from error
     if not isinstance(given, dict):
         raise RunError(f"{path}: expected a JSON object.")
     if not given:
@@ -194,7 +197,7 @@ def published_decode(folder: Path, published: Mapping[str, Any], config: Any, ta
     found, unsupported = translate_generation_config(given, config, padding)
     if unsupported:
         name = path.name if path.exists() else "config.json"
-        print_note(f"note: {folder}: {name} has settings of generation without effect here: {', '.join(unsupported)}.")
+        print_note(f"note: {folder}: {name} has unsupported settings, which are ignored: {', '.join(unsupported)}.")
     try:
         return from_dict(
             DecodeSettings,
@@ -243,11 +246,13 @@ def resolve_encoder(config: Any, overrides: Mapping[str, Any]) -> dict[str, Any]
     if not (folder.is_dir() or os.sep in name):
         return said  # no folder, which is told where it is read
     if "encoder_config" in said:
-        raise SettingError(f"model.encoder_config cannot be set here: {folder} says itself what it is.")
+        raise SettingError(
+            f"model.encoder_config cannot be set: {folder} contains its own config. Remove model.encoder_config."
+        )
     try:
         system, seen, _ = read_body(folder)
     except RegardError as error:
-        raise SettingError(f"model.encoder={name} cannot be seen through. {error}") from error
+        raise SettingError(f"model.encoder={name} is not a valid image encoder. {error}") from error
     if "image_size" not in said and system.name in ENCODER_SYSTEMS:
         said["image_size"] = (
             min(ImageProcessor.load(folder).with_fixed_size(seen.image_size).size)
@@ -272,8 +277,7 @@ def load_encoder_weights(model: Any) -> list[str]:
     unfit = [name for name, old in wanted.items() if name not in tensors or tensors[name].shape != old.shape]
     if unfit:
         raise WeightsError(
-            f"{config.encoder_folder}: its weights are not those that its config tells of; {mismatch_error(unfit, [])}"
+            f"{config.encoder_folder}: the weights do not match config.json; {mismatch_error(unfit, [])}"
         )
     body.load_state_dict({name: tensors[name] for name in wanted})
-    how = "which does not learn" if config.freeze_encoder else "which learns too"
-    return [f"it sees through {config.encoder_folder}, {how}"]
+    return [f"Image encoder: {config.encoder_folder}, {'frozen' if config.freeze_encoder else 'trained'}."]

@@ -194,7 +194,7 @@ class Model(nn.Module):
     def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
         """The answer as it is made, in parts that break no character; joined they are what `answer` would say."""
         if not isinstance(prompt, str):
-            raise RegardError("one text is streamed at a time; give a list to answer().")
+            raise RegardError("stream() takes one text. For a list use predict().")
         # what is wrong with the prompt or the settings is told now, not when the first part is asked for
         return self._stream_in_eval(
             self.task.stream_prediction(self, prompt, apply_overrides(self.spec.decode, settings))
@@ -251,8 +251,8 @@ class Model(nn.Module):
         found = self.processor.pixels if isinstance(self.processor, CaptionProcessor) else self.processor
         if not isinstance(found, ImageProcessor | Palette):
             raise RegardError(
-                f"{self.spec.source or 'this model'} has no preprocessor_config.json, so it is not known how pictures are "
-                "made ready for it; logits(pixels) and states(pixels) work without one."
+                f"{self.spec.source or 'this model'} has no preprocessor_config.json, which defines the image preprocessing. "
+                "logits(pixels) and states(pixels) work without this file."
             )
         return found
 
@@ -261,8 +261,8 @@ class Model(nn.Module):
 
         if not isinstance(self.processor, PointProcessor):
             raise RegardError(
-                f"{self.spec.source or 'this model'} has no {FILE}, so it is not known how clouds are made ready "
-                "for it; logits(points) and states(points) work without one."
+                f"{self.spec.source or 'this model'} has no {FILE}, which defines the preprocessing of point clouds. "
+                "logits(points) and states(points) work without this file."
             )
         return self.processor
 
@@ -279,8 +279,8 @@ class Model(nn.Module):
     def require_tokenizer(self) -> TextTokenizer:
         if self.tokenizer is None:
             raise RegardError(
-                f"{self.spec.source or 'this model'} has no tokenizer.json, so it cannot read text; "
-                "logits(ids) and states(ids) work without one. Put a tokenizer.json into its folder to ask it."
+                f"{self.spec.source or 'this model'} has no tokenizer.json. Add the file to the model folder; "
+                "logits(ids) and states(ids) work without a tokenizer."
             )
         return self.tokenizer
 
@@ -340,7 +340,7 @@ def load(
     tensors = read_checkpoint(folder)
     ours = published.get("model_type") == "regard"
     if ours and not own:
-        raise RunError(f"{folder}: is a model in our own layout, but its {METADATA_FILE} is missing.")
+        raise RunError(f"{folder}: {METADATA_FILE} is missing, which a model with model_type 'regard' requires.")
     system = find_system(own["system"]) if own else find_by_model_type(str(published.get("model_type")))
     config = (
         from_dict(system.config, own["model"], "model.") if own else read_published_config(system, published, folder)
@@ -384,8 +384,8 @@ def choose_dtype(model: Model, dtype: torch.dtype | str | None, device: torch.de
         return "", stored
     name, size = str(stored).removeprefix("torch."), 4 * sum(p.numel() for p in model.parameters()) / 2**20
     note = (
-        f"computing in float32 ({size:,.0f} MiB of weights, twice the size of the file): this CPU has no fast {name}. "
-        f"Pass --dtype {name} (in Python dtype='{name}') to use less memory and more time."
+        f"note: computing in float32 ({size:,.0f} MiB of weights, twice the file size): this CPU has no fast {name}. "
+        f"--dtype {name} (Python: dtype='{name}') needs less memory and more time."
     )
     return note, torch.float32
 
@@ -419,9 +419,9 @@ def unsupported_by_layout(model: Model) -> str:
     if reason := system.unsupported_by_layout(model.config) or model.task.unsupported_by_layout(model.spec.labels):
         return reason
     if model.head is not None and task not in system.published.head_architectures:
-        return f"the published layout of {system.name} has no head to {task}."
+        return f"The Hugging Face format of {system.name} has no head for task '{task}'."
     if "symmetric" in model.spec.head_options.split():
-        return "the published layout reads a pair in one order, and this model in both."
+        return "The Hugging Face format does not support a head that reads a pair in both orders (data.pair_order=symmetric)."
     return ""
 
 

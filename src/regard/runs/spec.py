@@ -14,7 +14,7 @@ from regard.config import as_dict, from_dict, override
 from regard.decode.settings import DecodeSettings
 from regard.errors import RunError, SettingError
 from regard.folders import absolute_folder, is_folder_path
-from regard.loading import resolve_encoder
+from regard.loading import UNUSED_WEIGHTS, resolve_encoder
 from regard.model import Model, ModelSpec, load
 from regard.runs.folder import RunFolder
 from regard.runs.settings import Settings, check_tokenizer_settings, diff_settings, resolve
@@ -195,7 +195,7 @@ def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str,
             )
     new_model.body.load_state_dict(theirs)
     made = [f"{now - before} new tokens"] * (before < now)
-    left = [note for note in loaded.notes if note.startswith("left out")]
+    left = [note for note in loaded.notes if note.startswith(UNUSED_WEIGHTS)]
     if new_model.head is not None:
         same = not loaded.has_new_head and loaded.spec.labels == new_model.spec.labels
         if same:
@@ -207,7 +207,7 @@ def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str,
         else:
             made += [_describe_new_head(new_model)]
         if not same and not loaded.has_new_head:
-            left += [f"Not used: the head of {folder} for other classes ({', '.join(loaded.spec.labels)})."]
+            left += [f"{UNUSED_WEIGHTS} the head of {folder} for other classes ({', '.join(loaded.spec.labels)})."]
     return left + [f"Random weights: {', '.join(made)}."] * bool(made)
 
 

@@ -32,7 +32,7 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
         ) from error
     except Exception as error:  # a damaged file: torch raises errors of many classes
         first = (str(error).strip().splitlines() or [""])[0]
-        raise WeightsError(f"{path}: cannot be read as a PyTorch file ({type(error).__name__}: {first}).") from error
+        raise WeightsError(f"{path}: not a valid PyTorch file ({type(error).__name__}: {first}).") from error
     if not isinstance(found, dict) or not all(isinstance(x, Tensor) and isinstance(n, str) for n, x in found.items()):
         raise WeightsError(f"{path}: expected a dictionary of tensors, got other content. {PICKLE_ADVICE}")
     return {name: tensor.detach() for name, tensor in found.items()}

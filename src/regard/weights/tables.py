@@ -78,7 +78,7 @@ class NameTable:
             ]
             if any(part.shape != parts[0].shape for part in parts):
                 shapes = ", ".join(f"{s} {tuple(part.shape)}" for s, part in zip(sources, parts, strict=True))
-                raise WeightsError(f"the parts of {name} do not fit together: {shapes}.")
+                raise WeightsError(f"The parts of {name} have incompatible shapes: {shapes}.")
             found[name] = torch.cat(parts) if len(parts) > 1 else parts[0]
             used.update(sources)
         left = [name for name in published if name not in used]
@@ -93,7 +93,7 @@ class NameTable:
         for name, tensor in native.items():
             targets = self.published_names(name)
             if not targets:
-                raise WeightsError(f"the published layout has no place for '{name}'.")
+                raise WeightsError(f"The Hugging Face format has no tensor for '{name}'.")
             turned = self._find_entry(name)[0].transposed
             for target, part in zip(targets, tensor.chunk(len(targets)), strict=True):
                 written[target] = (part.T if turned else part).contiguous()
@@ -130,7 +130,7 @@ def resolve_tied(tensors: Mapping[str, Tensor], table: str, copies: Sequence[str
     found = {name: tensors[name] for name in (table, *copies) if name in tensors}
     for name, tensor in found.items():
         if not torch.equal(tensor, next(iter(found.values()))):
-            raise WeightsError(f"{name} differs from {table}: embeddings that are not tied are not supported.")
+            raise WeightsError(f"{name} differs from {table}: untied embeddings are not supported.")
     return {**tensors, **({table: next(iter(found.values()))} if found else {})}
 
 
@@ -155,7 +155,7 @@ def mismatch_error(missing: list[str], unexpected: list[str]) -> WeightsError:
         return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
     parts = [f"missing: {some(missing)}"] * bool(missing) + [f"not expected: {some(unexpected)}"] * bool(unexpected)
-    return WeightsError(f"the weights do not fit the model; {'; '.join(parts)}.")
+    return WeightsError(f"The weights do not match the model: {'; '.join(parts)}.")
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class PublishedLayout:
     def check_head(self, config: Mapping[str, Any], task: str) -> None:
         for key, value in self.fixed_head_keys.get(task, {}).items():
             if config.get(key, value) != value:
-                raise WeightsError(f"config.json: {key}={config[key]!r} is not supported; only {value!r} is.")
+                raise WeightsError(f"config.json: {key}={config[key]!r} is not supported. Supported: {value!r}.")
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         known = {key for keys in self.keys.values() for key in keys} | set(self.fixed) | {"model_type"}
@@ -213,18 +213,18 @@ class PublishedLayout:
         ]
         if strange:
             raise WeightsError(
-                f"config.json has keys that regard does not know for '{self.model_type}': {', '.join(sorted(strange))}. "
-                "They might change what the model computes, so it is not loaded."
+                f"config.json has unknown keys for '{self.model_type}': {', '.join(sorted(strange))}. "
+                "Unknown keys may change the computation, so the model is not loaded."
             )
         for key, value in self.fixed.items():
             if config.get(key, self.defaults.get(key, value)) != value:
-                raise WeightsError(f"config.json: {key}={config[key]!r} is not supported; only {value!r} is.")
+                raise WeightsError(f"config.json: {key}={config[key]!r} is not supported. Supported: {value!r}.")
         fields: dict[str, Any] = {}
         for ours, theirs in self.keys.items():
             found = [config.get(key, self.defaults.get(key)) for key in theirs]
             found = [value for value in found if value is not None] or [None]  # a second key may be left out
             if any(value != found[0] for value in found):
-                raise WeightsError(f"config.json: {' and '.join(theirs)} must be equal here, not {found}.")
+                raise WeightsError(f"config.json: {' and '.join(theirs)} must be equal, got {found}.")
             fields[ours] = self._native_value(ours, found[0])
         return self.after_read(fields)
 
@@ -247,7 +247,7 @@ class PublishedLayout:
         for published, mine in table.items():
             if published == value:
                 return mine
-        raise WeightsError(f"config.json: {self.keys[name][0]}={value!r} is not supported; {sorted(table)} are.")
+        raise WeightsError(f"config.json: {self.keys[name][0]}={value!r} is not supported. Supported: {sorted(table)}.")
 
 
 COMMON_IGNORED_KEYS = (
@@ -289,10 +289,10 @@ def _shard_names(index: Path) -> list[str]:
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WeightsError(f"{index}: is not an index of shards ({error}).") from error
+        raise WeightsError(f"{index}: invalid shard index ({error}).") from error
     for name in names:
         if not isinstance(name, str) or Path(name).name != name:
-            raise WeightsError(f"{index}: the shard '{name}' lies outside of the folder.")
+            raise WeightsError(f"{index}: the shard '{name}' is outside of the folder.")
     return sorted(names)
 
 
@@ -301,11 +301,11 @@ def read_safetensors(path: Path) -> Tensors:
         with path.open("rb") as opened:
             pickled = opened.read(4).startswith(PICKLE_MAGIC)
         if pickled:
-            raise WeightsError(f"{path}: is a pickle with the name of a safetensors file. {PICKLE_ADVICE}")
+            raise WeightsError(f"{path}: expected safetensors, got a pickle. {PICKLE_ADVICE}")
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise WeightsError(f"{path}: cannot be read as safetensors ({error}).") from error
+        raise WeightsError(f"{path}: not a valid safetensors file ({error}).") from error
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -315,7 +315,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mappi
         save_file(plain, path, metadata={"format": "pt", **(metadata or {})})
     except SafetensorError as error:
         path.unlink(missing_ok=True)
-        raise WeightsError(f"{path}: cannot be written ({error}).") from _os_error(error, path)
+        raise WeightsError(f"{path}: cannot write the file ({error}).") from _os_error(error, path)
     path.chmod(
         0o666 & ~UMASK
     )  # the library makes the file readable by its owner alone; it is as readable as the others
