@@ -288,7 +288,7 @@ def _parse_prompt(item: Any, palette: Palette) -> ImagePrompt:
     rows = size // 2
     if isinstance(item, Mapping):
         if strange := set(item) - {"image", "rows"}:
-            raise RegardError(f"Unknown key '{strange.pop()}' in an image prompt. Available: picture, rows.")
+            raise RegardError(f"Unknown key '{strange.pop()}' in an image prompt. Available: image, rows.")
         rows, item = item.get("rows", rows), item.get("image")
         if item is None or not isinstance(rows, int) or not 0 <= rows <= size:
             raise RegardError(
