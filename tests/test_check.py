@@ -362,7 +362,7 @@ def test_json_holds_the_same(cli: Callable[..., Any], many: Pairs) -> None:
         (["translate", "--data", "b.tsv"], "b.tsv: file not found. Did you mean 'a.tsv'?"),
         (["translate", "--data", "*.jsonl"], "*.jsonl: no file matches this pattern."),
         (["translate", "--data", "a.tsv", "--columns", "sorce=en"], "Did you mean 'source'?"),
-        (["translate", "--data", "a.tsv", "--columns", "source=en", "target=de"], "unknown column 'en'"),
+        (["translate", "--data", "a.tsv", "--columns", "source=en", "target=de"], "Unknown column 'en'"),
         (["translate", "--data", "a.tsv", "--set", "data.longst=5"], "data.max_length"),
         (["translate", "--data", "a.tsv", "--set", "train.steps=5"], "only accepts data.* settings, not train.steps."),
         (["translate", "--data", "a.tsv", "--out", "a.jpg"], ".png or .svg"),

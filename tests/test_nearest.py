@@ -166,7 +166,7 @@ def test_vectors_are_printed_one_a_line(cli: Cli, saved: Path, model: Model) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--search", "none.txt"), "no such file"), (("--search", "empty.txt"), "is empty"),
+        (("--search", "none.txt"), "file not found"), (("--search", "empty.txt"), "is empty"),
         (("--search", "blank.txt"), "contains no text"), (("--search", "."), "is a folder"), (("--top-k", "2"), "--search"),
         (("--search", "a.csv"), "no column is named 'text'"), (("--choices", "a|b"), "--search"),
         (("--search", "a.txt", "--columns", "text=a"), "no columns"), (("--search", "a.txt", "--choices", "a|b"), "--top-k"),

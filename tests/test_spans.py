@@ -347,9 +347,9 @@ HAND: list[tuple[str, str, tuple[str, ...], float, float]] = [
 @pytest.mark.parametrize(
     ("said", "answers", "exact_match", "f1"), [case[1:] for case in HAND], ids=[case[0] for case in HAND]
 )
-def test_answers_by_hand(said: str, answers: tuple[str, ...], exact: float, f1: float) -> None:
+def test_answers_by_hand(said: str, answers: tuple[str, ...], exact_match: float, f1: float) -> None:
     found = squad_scores([asked(*answers)], [said])
-    assert found == {"exact_match": 100 * exact, "f1": pytest.approx(100 * f1)}
+    assert found == {"exact_match": 100 * exact_match, "f1": pytest.approx(100 * f1)}
 
 
 def test_nothing_is_right_where_the_context_does_not_say() -> None:
