@@ -167,7 +167,7 @@ def test_vectors_are_printed_one_a_line(cli: Cli, saved: Path, model: Model) -> 
     ("words", "said"),
     [
         (("--search", "none.txt"), "file not found"), (("--search", "empty.txt"), "is empty"),
-        (("--search", "blank.txt"), "contains no text"), (("--search", "."), "is a folder"), (("--top-k", "2"), "--search"),
+        (("--search", "blank.txt"), "contains no text"), (("--search", "."), "got a folder"), (("--top-k", "2"), "--search"),
         (("--search", "a.csv"), "no column is named 'text'"), (("--choices", "a|b"), "--search"),
         (("--search", "a.txt", "--columns", "text=a"), "no columns"), (("--search", "a.txt", "--choices", "a|b"), "--top-k"),
     ],
