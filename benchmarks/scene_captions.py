@@ -146,7 +146,7 @@ def figure(out: Path, picture: Path) -> None:
     axes[0].set_ylabel("exact match, %")
     axes[1].legend(fontsize=8, loc="center")
     attending = {name: found["looked"] for name, found in told.items() if found["looked"]}
-    kinds = ("colour", "shape", "size", "relation")
+    kinds = ("color", "shape", "size", "relation")
     for number, (name, looks) in enumerate(attending.items()):
         (_, best) = looks
         at = [kind + (number - (len(attending) - 1) / 2) * 0.25 for kind in range(len(kinds))]

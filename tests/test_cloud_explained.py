@@ -97,7 +97,7 @@ def test_an_explanation_is_saved_as_page_picture_or_numbers(tmp_path: Path) -> N
     for ending in ("html", "png", "svg"):
         assert found.save(tmp_path / f"it.{ending}").stat().st_size > 1000
     said = json.loads(found.save(tmp_path / "it.json").read_text())
-    assert len(said["layers"]) == 4 and abs(sum(row["share"] for row in said["layers"][0]["looked"]) - 1) < 1e-4
+    assert len(said["layers"]) == 4 and abs(sum(row["weight"] for row in said["layers"][0]["attention"]) - 1) < 1e-4
     for wrong, words in (({"layer": 9}, "Layer.*got 9"), ({"head": 1}, "--head")):
         with pytest.raises(RegardError, match=words):
             found.save(tmp_path / "no.png", **wrong)

@@ -129,9 +129,9 @@ def test_the_numbers_are_saved_as_json(explained: Explanation, tmp_path: Path) -
     assert explained.decision is not None and found["prediction"] == "good"
     assert found["probabilities"] == [{"value": name, "probability": p} for name, p in explained.decision.probabilities]
     assert np.array(found["attention"]["text"]["weights"]).shape == explained.maps[0].weights.shape
-    for saved, one in zip(found["counted"], explained.decision.attributions, strict=True):
-        assert saved["by"] == one.method and saved["tokens"] == list(one.pieces)
-        np.testing.assert_allclose(saved["shares"], one.fractions)
+    for saved, one in zip(found["attributions"], explained.decision.attributions, strict=True):
+        assert saved["method"] == one.method and saved["tokens"] == list(one.pieces)
+        np.testing.assert_allclose(saved["weights"], one.fractions)
 
 
 def test_tokens_can_be_read_on_every_colour_of_what_reached_them() -> None:

@@ -75,14 +75,14 @@ def test_the_captioners_demo_runs_from_scenes_to_pictures_and_is_shown_again(sho
     assert (run / "attention.html").exists() and (run / "attention.png").exists()
     kept = json.loads((run / "demo.json").read_text())
     assert kept["test"]["samples"] == 8 and list(kept["seconds"]) == ["corpus", "train", "score", "predict", "explain"]
-    looked = kept["looked"]["all"]
+    looked = kept["attention"]["all"]
     assert (
         f"    all      {100 * looked['inside_fraction']:4.1f} %   {100 * looked['uniform_fraction']:4.1f} %\n" in told
     )
     assert f"named object for {100 * looked['hit_rate']:.1f} % of these words (chance: " in told
-    assert 0 < looked["uniform_fraction"] < 0.2 and set(kept["looked"]) == {
+    assert 0 < looked["uniform_fraction"] < 0.2 and set(kept["attention"]) == {
         "all",
-        "colour",
+        "color",
         "relation",
         "shape",
         "size",

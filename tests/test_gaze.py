@@ -115,7 +115,7 @@ def test_a_swin_is_explained_by_the_weights_of_the_published_one(pair: Any) -> N
         side = 2 * 2**stage
         place = row // side * GRIDS[stage][1] + column // side
         near(torch.from_numpy(own).flatten(1), torch.from_numpy(matrix[:, place]), 1e-10)
-    assert set(found.method_maps) == {"roll-out"}  # a class is not read from one place
+    assert set(found.method_maps) == {"rollout"}  # a class is not read from one place
 
 
 def test_roll_out_goes_through_windows_and_merging(pair: Any) -> None:
@@ -129,9 +129,9 @@ def test_roll_out_goes_through_windows_and_merging(pair: Any) -> None:
             matrix = next(layer).mean(0) + np.eye(len(state))
             state = matrix / matrix.sum(1, keepdims=True) @ state
     found = model.explain(PICTURE)
-    assert found.method_maps["roll-out"].shape == GRIDS[0]
-    near(torch.from_numpy(found.method_maps["roll-out"]).flatten(), torch.from_numpy(state.mean(0)), 1e-10)
-    place = model.explain(PICTURE, at=(40, 9)).method_maps["roll-out"]
+    assert found.method_maps["rollout"].shape == GRIDS[0]
+    near(torch.from_numpy(found.method_maps["rollout"]).flatten(), torch.from_numpy(state.mean(0)), 1e-10)
+    place = model.explain(PICTURE, at=(40, 9)).method_maps["rollout"]
     near(torch.from_numpy(place).flatten(), torch.from_numpy(state[2 * 3 + 0]), 1e-10)
 
 
@@ -207,7 +207,7 @@ def test_an_imagegpt_is_explained_by_the_weights_of_the_published_one(tmp_path: 
     with torch.no_grad():
         said = peer(read, output_attentions=True)
     found = model.explain(PICTURE, at=(3, 1)) if task == "draw" else model.explain(PICTURE)
-    assert set(found.method_maps) == {"roll-out", "gradient × attention"} and found.position_similarity.shape == (
+    assert set(found.method_maps) == {"rollout", "gradient × attention"} and found.position_similarity.shape == (
         25,
         25,
     )
@@ -223,7 +223,7 @@ def test_an_imagegpt_is_explained_by_the_weights_of_the_published_one(tmp_path: 
         logs = said.logits[0, 16, :11].log_softmax(-1)
         assert found.facts["pixel color"].startswith(f"probability {100 * float(logs[ids[0, 16]].exp()):.1f} %")
         middle = model.explain(PICTURE)
-        assert middle.query_pixel == (2, 2) and middle.method_maps["roll-out"].ravel()[12:].sum() == 0
+        assert middle.query_pixel == (2, 2) and middle.method_maps["rollout"].ravel()[12:].sum() == 0
 
 
 def test_what_made_a_colour_likely_is_the_same_with_all_that_follows_it() -> None:
@@ -272,7 +272,7 @@ def test_to_be_watched_changes_no_answer(system: str, task: str) -> None:
 def test_every_system_with_attention_is_laid_over_the_picture(system: str, task: str, tmp_path: Path) -> None:
     model = made(system, task)
     found = model.explain(PICTURE)
-    assert set(found.method_maps) == {"roll-out", "gradient × attention"}
+    assert set(found.method_maps) == {"rollout", "gradient × attention"}
     for grid in found.method_maps.values():
         assert grid.min() >= 0 and grid.sum() == pytest.approx(1)
     assert found.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -301,8 +301,8 @@ def test_every_system_with_attention_is_laid_over_the_picture(system: str, task:
 def test_of_maps_one_pixel_can_be_asked() -> None:
     model = made("swin", "segment")
     one, other = (model.explain(PICTURE, at=at).method_maps for at in ((1, 1), (14, 14)))
-    assert set(one) == {"roll-out", "gradient × attention"}
-    assert one["roll-out"].argmax() != other["roll-out"].argmax()
+    assert set(one) == {"rollout", "gradient × attention"}
+    assert one["rollout"].argmax() != other["rollout"].argmax()
     assert not np.allclose(one["gradient × attention"], other["gradient × attention"])
 
 

@@ -103,7 +103,7 @@ def test_pictures_beside_an_explanation_are_named(tmp_path: Path) -> None:
         "x",
         (),
         image=np.zeros((4, 4, 3), np.uint8),
-        method_maps={"roll-out": np.ones((2, 2)) / 4},
+        method_maps={"rollout": np.ones((2, 2)) / 4},
         position_similarity=np.eye(4),
     )
     path = gaze.save(tmp_path / "why it.png")

@@ -69,14 +69,14 @@ def test_scores_are_means_by_kind_beside_chance() -> None:
     on, off = np.array([[0.7, 0.1], [0.1, 0.1]]), np.array([[0.1, 0.1], [0.2, 0.6]])
     found = score_by_kind(
         [
-            WordAttention("colour", on, [BOX], (4, 8)),
-            WordAttention("colour", off, [BOX], (4, 8)),
+            WordAttention("color", on, [BOX], (4, 8)),
+            WordAttention("color", off, [BOX], (4, 8)),
             WordAttention("shape", on, [(0, 0, 8, 2)], (4, 8)),
             WordAttention("shape", on, [], (4, 8)),
         ]
     )
-    assert list(found) == [ALL_KINDS, "colour", "shape"]
-    assert found["colour"] == PointingScore(2, pytest.approx(0.4), 0.25, 0.5, 0.25)  # type: ignore[arg-type]
+    assert list(found) == [ALL_KINDS, "color", "shape"]
+    assert found["color"] == PointingScore(2, pytest.approx(0.4), 0.25, 0.5, 0.25)  # type: ignore[arg-type]
     assert found["shape"] == PointingScore(1, pytest.approx(0.8), 0.5, 1.0, 0.5)  # type: ignore[arg-type]
     assert found[ALL_KINDS].num_words == 3 and found[ALL_KINDS].inside_fraction == pytest.approx((0.7 + 0.1 + 0.8) / 3)
     assert score_by_kind([]) == {}

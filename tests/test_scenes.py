@@ -90,9 +90,9 @@ def test_words_know_what_they_name() -> None:
     things = sort_objects([CROSS, SUN, STAR])
     told = [(word.text, word.kind, word.objects) for word in scenes.caption_words(things) if word.kind]
     assert told == [
-        ("large", "size", (0,)), ("green", "colour", (0,)), ("star", "shape", (0,)), ("left", "relation", (0, 1)),
-        ("blue", "colour", (1,)), ("triangle", "shape", (1,)), ("below", "relation", (0, 2)), ("small", "size", (2,)),
-        ("black", "colour", (2,)), ("cross", "shape", (2,)),
+        ("large", "size", (0,)), ("green", "color", (0,)), ("star", "shape", (0,)), ("left", "relation", (0, 1)),
+        ("blue", "color", (1,)), ("triangle", "shape", (1,)), ("below", "relation", (0, 2)), ("small", "size", (2,)),
+        ("black", "color", (2,)), ("cross", "shape", (2,)),
     ]  # fmt: skip
 
 

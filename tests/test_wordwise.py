@@ -158,7 +158,7 @@ def test_what_named_objects_were_looked_at_is_scored(scene: ShapeScene) -> None:
     model = Captioner(caption(scene.objects), [spotted(scene, 64, (8, 8), 2)], (8, 8), 64, text)
     told = [tuple(word) for word in caption_words(scene.objects)]
     found = score_by_kind(word_attentions(model.explain(picture).attention.maps(), told, boxes, (64, 64)))
-    assert set(found) - {ALL_KINDS} <= {"colour", "shape", "relation", "size"}
+    assert set(found) - {ALL_KINDS} <= {"color", "shape", "relation", "size"}
     assert found[ALL_KINDS].num_words == sum(bool(kind) for _, kind, _ in told)
     assert (
         found[ALL_KINDS].inside_fraction > 3 * found[ALL_KINDS].uniform_fraction

@@ -22,7 +22,7 @@ NUM_EXAMPLES = 4
 """scenes that are captioned for a person to see"""
 ATTENTION_SAMPLES = 100
 """scenes whose attention is measured"""
-WORD_KINDS = ("size", "colour", "shape", "relation", ALL_KINDS)
+WORD_KINDS = ("size", "color", "shape", "relation", ALL_KINDS)
 """what words tell"""
 
 
@@ -80,7 +80,7 @@ class CaptionDemo(Demo):
         hit, even = (f"{100 * part:.1f} %" for part in (looked[ALL_KINDS].hit_rate, looked[ALL_KINDS].uniform_hit_rate))
         log(f"The region with the highest attention is on a named object for {hit} of these words (chance: {even}).")
         log("A relation word names two objects, and may depend on regions attended to before.")
-        return {"looked": {kind: asdict(score) for kind, score in looked.items()}}
+        return {"attention": {kind: asdict(score) for kind, score in looked.items()}}
 
     def next_steps(self, program: str, run: Path, data: Path) -> str:
         return f"""

@@ -27,7 +27,7 @@ from regard.demos import shapes
 from regard.demos.shapes import COLORS, SHAPES, Background, Box, ImageArray
 from regard.files import write_json, write_text
 
-WordKind = Literal["size", "colour", "shape", "relation", ""]
+WordKind = Literal["size", "color", "shape", "relation", ""]
 Item = TypeVar("Item")
 
 SEED: Final = 2015
@@ -135,7 +135,7 @@ def caption_words(objects: Sequence[SceneObject]) -> list[SceneWord]:
             found += [SceneWord("and")] * (number > 1)
             found += [SceneWord(near, "relation", (0, number)), *(SceneWord(word) for word in rest)]
         phrase = [SceneWord(thing.size, "size", (number,))] if thing.size in NAMED_SIZES else []
-        phrase += [SceneWord(thing.colour, "colour", (number,)), SceneWord(thing.shape, "shape", (number,))]
+        phrase += [SceneWord(thing.colour, "color", (number,)), SceneWord(thing.shape, "shape", (number,))]
         found += [SceneWord("an" if phrase[0].text[0] in "aeiou" else "a"), *phrase]
     return found
 

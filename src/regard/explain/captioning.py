@@ -52,7 +52,7 @@ class CaptionExplanation(Explanation):
     @property
     def values(self) -> dict[str, Any]:
         words = [
-            {"word": said.word, "probability": said.probability, "likely": [list(one) for one in said.top_k]}
+            {"word": said.word, "probability": said.probability, "top_k": [list(one) for one in said.top_k]}
             for said in self.attention.words
         ]
         layers = {layer.name: layer.weights for layer in self.attention.layers}
@@ -61,7 +61,7 @@ class CaptionExplanation(Explanation):
             "facts": self.facts,
             "words": words,
             "grid": self.attention.grid,
-            "way": self.attention.method,
+            "method": self.attention.method,
             "weights": layers,
         }
 

@@ -33,23 +33,26 @@ class Explanation:
         }
         if self.likelihood is not None:
             found["tokens"] = [
-                {"piece": guess.piece, "log": guess.log_prob, "rank": guess.rank} for guess in self.likelihood.tokens
+                {"token": guess.piece, "logprob": guess.log_prob, "rank": guess.rank}
+                for guess in self.likelihood.tokens
             ]
         if self.decision is not None:
             chances = [{"value": value, "probability": chance} for value, chance in self.decision.probabilities]
             found |= {"prediction": self.decision.prediction, "probabilities": chances}
-            found["counted"] = [
+            found["attributions"] = [
                 {
-                    "for": one.title,
-                    "by": one.method,
+                    "target": one.title,
+                    "method": one.method,
                     "positions": one.output_positions,
                     "tokens": one.pieces,
-                    "shares": one.fractions,
+                    "weights": one.fractions,
                 }
                 for one in self.decision.attributions
             ]
         if self.act_steps:
-            found["steps"] = [{"title": one.title, "tokens": one.pieces, "steps": one.steps} for one in self.act_steps]
+            found["act_steps"] = [
+                {"title": one.title, "tokens": one.pieces, "steps": one.steps} for one in self.act_steps
+            ]
         return found
 
     def extra_paths(self, path: Path) -> tuple[Path, ...]:

@@ -11,7 +11,7 @@ from regard.explain.explanation import Explanation
 from regard.explain.grid_attention import GridArray, ImageAttention
 
 METHOD_TITLES = {
-    "roll-out": "Attention rollout",
+    "rollout": "Attention rollout",
     "gradient × attention": "Attribution (gradient × attention)",
     "grad-cam": "Grad-CAM",
 }
@@ -27,7 +27,7 @@ METHOD_DESCRIPTIONS = {
 PANEL_TITLES = METHOD_TITLES | {"gradient × attention": "Gradient × attention"}
 """Short enough for the width of a panel."""
 PAPERS = {
-    "roll-out": "attention rollout: Abnar & Zuidema 2020",
+    "rollout": "attention rollout: Abnar & Zuidema 2020",
     "gradient × attention": "gradient × attention: Chefer et al. 2021",
     "grad-cam": "Grad-CAM: Selvaraju et al. 2017",
 }

@@ -50,7 +50,7 @@ def explain_generation(
             model, token_grids(model, batch), relative_position(at, seen), is_dense=True
         )
         scene.record(model, batch)
-        ways = {"roll-out": normalize_sum(scene.rollout_map())}
+        ways = {"rollout": normalize_sum(scene.rollout_map())}
         owed = _pixel_attribution(model, batch, scene)
     finally:
         model.train(training)

@@ -84,7 +84,7 @@ def _explain_pixels(
     lattice, scene = make_image_attention(model, floors, relative_position(at, seen), mapped)
     # a class is not read from one place
     owed = scene.record(model, batch, _score_fn(which, at) if at is None or mapped else None)
-    ways = {"roll-out": normalize_sum(scene.rollout_map())}
+    ways = {"rollout": normalize_sum(scene.rollout_map())}
     if owed is not None:
         ways["gradient × attention"] = normalize_sum(owed)
     elif at is None or mapped:

@@ -59,8 +59,8 @@ class CloudExplanation(Explanation):
             shares = self.attention.point_weights(layer)
             best = [int(n) for n in np.argsort(-shares, kind="stable") if shares[n] > 0]
             here = self.attention.levels[layer.level][self.attention.nearest_query(layer)]
-            looked = [{"point": int(origins[n]), "share": round(float(shares[n]), 6)} for n in best]
-            found["layers"].append({"layer": layer.name, "from": int(origins[here]), "looked": looked})
+            looked = [{"point": int(origins[n]), "weight": round(float(shares[n]), 6)} for n in best]
+            found["layers"].append({"layer": layer.name, "query_point": int(origins[here]), "attention": looked})
         return found
 
     def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> Path:

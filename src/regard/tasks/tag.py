@@ -192,7 +192,7 @@ class Tag(TokenHeadTask):
         """The sentence with its entities in brackets, and each with its probability; of plain tags word/tag."""
         shown = _format_tags(prediction.tokens, prediction.value, "entities" in prediction.extra)
         found = prediction.extra.get("entities", [])
-        lines = [f"{item['probability']:7.4f}  {item['kind'] or 'entity':8} {item['text']}" for item in found]
+        lines = [f"{item['probability']:7.4f}  {item['type'] or 'entity':8} {item['text']}" for item in found]
         return "\n".join([shown, *lines])
 
     def example_row(self, sample: TaggedSentence, prediction: Prediction) -> dict[str, str]:
@@ -267,7 +267,7 @@ def _entities(words: Sequence[str], tags: Sequence[str], sure: Sequence[float]) 
     """An entity is as sure as the least sure of its words."""
     return [
         {
-            "kind": found.type,
+            "type": found.type,
             "text": " ".join(words[found.first : found.last + 1]),
             "first": found.first,
             "last": found.last,

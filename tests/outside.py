@@ -1,0 +1,157 @@
+"""The outside of the product as plain values: commands, settings, keys, signatures, finding ids, extensions and files.
+
+`python tests/outside.py` writes tests/outside.json; test_outside.py compares."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import regard
+from golden import names
+from regard import index
+from regard.cli import EXPLANATION_FORMATS, app
+from regard.data.file_discovery import DEPTH_SUFFIXES, IMAGE_SUFFIXES
+from regard.data.images.captions import CAPTION_SUFFIXES
+from regard.data.points.cloud_files import CLOUD_SUFFIXES
+from regard.data.text.documents import TABLE_SUFFIXES, TEXT_SUFFIXES
+from regard.data.text.tagged import CONLL_SUFFIXES
+from regard.foreign_names import SYNONYMS, TASK_ALIASES
+from regard.runs.check import CHECKS_BY_MODALITY
+
+ROOT = Path(__file__).parents[1]
+FILE = Path(__file__).with_suffix(".json")
+
+
+def commands() -> dict[str, dict[str, str]]:
+    """Arguments and options of each command, with their defaults."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    return {
+        name: {
+            "/".join(sorted(parameter.opts)) if parameter.param_type_name == "option" else f"<{parameter.name}>": (
+                "required" if parameter.required else repr(parameter.default)
+            )
+            for parameter in command.params
+            if parameter.name != "help"
+        }
+        for name, command in sorted(group.commands.items())
+    }
+
+
+def settings() -> dict[str, Any]:
+    """Default of each setting, and of each setting `model.*` by system."""
+    return {
+        f"{row['system']}:{row['setting']}" if row["system"] else row["setting"]: row["default"]
+        for row in index.load_index()["settings"]
+    }
+
+
+def signatures() -> dict[str, str]:
+    """Signatures of the public functions and of the public methods of public classes."""
+    found = {}
+    for name in regard.__all__:
+        item = getattr(regard, name)
+        if inspect.isclass(item):
+            found[name] = str(inspect.signature(item)) if not issubclass(item, Exception) else "exception"
+            for method, value in vars(item).items():
+                if inspect.isfunction(value) and not method.startswith("_"):
+                    found[f"{name}.{method}"] = str(inspect.signature(value))
+        elif callable(item):
+            found[name] = str(inspect.signature(item))
+    return found
+
+
+def finding_ids() -> list[str]:
+    """Ids of all findings: the second argument of `Finding`, and the keys of tables of findings."""
+    found = set()
+    for path in sorted((ROOT / "src/regard/data/check").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding" and len(node.args) > 1:
+                found |= {part.value for part in ast.walk(node.args[1]) if isinstance(part, ast.Constant)}
+            if isinstance(node, ast.Dict):
+                found |= {
+                    key.value
+                    for key, value in zip(node.keys, node.values, strict=True)
+                    if isinstance(key, ast.Constant) and isinstance(value, ast.Tuple) and len(value.elts) >= 3
+                }
+    return sorted(map(str, found))
+
+
+def extensions() -> dict[str, list[str]]:
+    tables = {
+        "text": TEXT_SUFFIXES, "tables": TABLE_SUFFIXES, "tags": CONLL_SUFFIXES, "images": IMAGE_SUFFIXES,
+        "depth": DEPTH_SUFFIXES, "captions": CAPTION_SUFFIXES, "point clouds": CLOUD_SUFFIXES,
+        "explanations": EXPLANATION_FORMATS,
+    }  # fmt: skip
+    return {name: sorted(set(suffixes)) for name, suffixes in tables.items()}
+
+
+def collect() -> dict[str, Any]:
+    """All values that need no trained model."""
+    tasks = {f"{row['task']} ({row['reads']})": row["settings"] for row in index.load_index()["tasks"]}
+    return {
+        "commands": commands(),
+        "settings": settings(),
+        "settings by task": {name: sorted(used) for name, used in tasks.items()},
+        "presets": sorted(index.presets()),
+        "foreign settings": dict(sorted(SYNONYMS.items())),
+        "foreign tasks": dict(sorted(TASK_ALIASES.items())),
+        "checks": {kind: sorted(table) for kind, table in CHECKS_BY_MODALITY.items()},
+        "signatures": signatures(),
+        "findings": finding_ids(),
+        "extensions": extensions(),
+        "metrics": sorted(names.METRICS.values()),
+    }
+
+
+def key_paths(value: Any, prefix: str = "", depth: int = 2) -> Iterator[str]:
+    """Keys of nested objects as `a.b`; objects in a list count once."""
+    if isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
+        yield from key_paths(value[0], f"{prefix}[]", depth)
+    elif isinstance(value, Mapping) and depth:
+        for key, inner in value.items():
+            name = f"{prefix}.{key}" if prefix else str(key)
+            yield name
+            yield from key_paths(inner, name, depth - 1)
+
+
+def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """One line per changed, missing or new value."""
+    lines = []
+    for section in sorted({*expected, *found}):
+        old, new = _flat(expected.get(section, {})), _flat(found.get(section, {}))
+        lines += [f"{section}: {name}: missing" for name in sorted(old.keys() - new.keys())]
+        lines += [f"{section}: {name}: new" for name in sorted(new.keys() - old.keys())]
+        lines += [
+            f"{section}: {name}: expected {old[name]}, got {new[name]}"
+            for name in sorted(old.keys() & new.keys())
+            if old[name] != new[name]
+        ]
+    return lines
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, str]:
+    if isinstance(value, Mapping):
+        return {k: v for key, inner in value.items() for k, v in _flat(inner, f"{prefix}{key}/").items()}
+    if isinstance(value, list | tuple):
+        return {f"{prefix}{item}": "" for item in value}
+    return {prefix.rstrip("/"): json.dumps(value, ensure_ascii=False)}
+
+
+def update(found: Mapping[str, Any]) -> None:
+    """Write sections into the file; other sections stay."""
+    kept = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
+    FILE.write_text(json.dumps({**kept, **found}, indent=1, ensure_ascii=False, sort_keys=True) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    update(collect())
+    sys.exit("The sections of trained models are written by: REGARD_UPDATE_OUTSIDE=1 pytest -n0 tests/test_outside.py")
