@@ -64,7 +64,7 @@ def test_they_can_be_watched() -> None:
     with record_attention(model) as seen:
         weights = align(torch.randn(2, 1, 3, dtype=torch.float64), ready)[1]
     assert torch.equal(seen.weights("align")[:, 0], weights)
-    with pytest.raises(ValueError, match="widths"):
+    with pytest.raises(ValueError, match="width"):
         MultiplicativeScore(3, 5, general=False)
 
 

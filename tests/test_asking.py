@@ -140,7 +140,7 @@ def test_one_bad_line_is_named_and_the_others_are_answered(cli: Cli, tmp_path: P
     assert [bool(line) for line in lines] == [True, False, False, True, False, True, False]
     assert lines[0] == lines[3] == lines[5] == model.task.format_prediction(pair, model.predict(("the cat", "a dog")))
     assert "a.txt, line 2: " in done.err and "a.txt, line 5: invalid UTF-8" in done.err
-    assert "the same at a.txt, line 7" in done.err and "3 of 7 inputs were not answered" in done.err
+    assert "same error at a.txt, line 7" in done.err and "3 of 7 inputs failed" in done.err
     found = rows(cli("predict", folder, "a.txt", "--json").out)
     assert [row["value"] is None for row in found] == [not line for line in lines]
     assert "problem" in found[1] and "problem" not in found[2] and "problem" in found[4]
@@ -173,7 +173,10 @@ def test_what_holds_for_every_line_is_said_once(cli: Cli, tmp_path: Path) -> Non
 def test_texts_that_were_cut_are_counted(cli: Cli, tmp_path: Path) -> None:
     folder, _ = made("classify", tmp_path, ("bad", "good"))
     done = cli("predict", folder, "the cat", "the cat " * 40, "a dog " * 40)
-    assert done.code == 0 and done.err == "2 of 3 inputs were longer than this model reads, and cut in the middle\n"
+    assert (
+        done.code == 0
+        and done.err == "warning: 2 of 3 inputs truncated in the middle to the maximum length of the model.\n"
+    )
 
 
 def test_a_gap_given_to_a_model_that_fills_none_is_told(cli: Cli, tmp_path: Path) -> None:
@@ -188,7 +191,7 @@ def test_a_gap_given_to_a_model_that_fills_none_is_told(cli: Cli, tmp_path: Path
 def test_searching_with_a_classifier_is_told_to_mean_little(cli: Cli, tmp_path: Path) -> None:
     Path("a.txt").write_text("the cat\n")
     folder, _ = made("classify", tmp_path, ("bad", "good"))
-    assert "was made to classify" in cli("predict", folder, "x", "--search", "a.txt").err
+    assert "has the task 'classify'" in cli("predict", folder, "x", "--search", "a.txt").err
     assert "was made to" not in cli("predict", made("embed", tmp_path)[0], "x", "--search", "a.txt").err
 
 
@@ -222,7 +225,7 @@ def test_lines_about_samples_are_short_and_few_samples_are_called_rough() -> Non
     from regard.runs.scoring import small_sample_warning
 
     assert shorten_lines("a\n" + "b" * 300 + "\n") == "a\n" + "b" * 198 + " …"
-    assert "scores of 1 text are rough" in small_sample_warning(TEXT_TASKS["classify"], 1)
+    assert "scores on 1 text are imprecise" in small_sample_warning(TEXT_TASKS["classify"], 1)
     assert (
         "5.0 points" in small_sample_warning(TEXT_TASKS["tag"], 20)
         and not small_sample_warning(TEXT_TASKS["tag"], 100)
@@ -245,7 +248,7 @@ def test_paths_are_read_from_standard_input(tmp_path: Path, monkeypatch: pytest.
         assert found == ["a.ply", "b.ply"]
 
 
-@pytest.mark.parametrize(("name", "kind"), [("room.ply", "point cloud"), ("cat.png", "picture")])
+@pytest.mark.parametrize(("name", "kind"), [("room.ply", "point cloud"), ("cat.png", "image")])
 def test_a_model_of_text_is_not_asked_a_file_of_another_kind(name: str, kind: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"ply\n")
     with pytest.raises(RegardError, match=kind):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,11 @@ def test_a_run_learns_scores_and_draws(run: Path, album: Path) -> None:
     with Image.open(run / "captions.png") as drawn:
         assert min(drawn.size) > 400
     card = (run / "README.md").read_text("utf-8")
-    assert "![captions](captions.png)" in card and "sacreBLEU signature" in card and f"| {album}/images/n " in card
+    assert (
+        "![captions](captions.png)" in card
+        and "sacreBLEU signature" in card
+        and f"| {os.path.relpath(album, run)}/images/n " in card
+    )
     told = (run / "samples.txt").read_text("utf-8")
     assert "    → " in told and "    = " in told
 
@@ -175,7 +180,7 @@ def test_a_run_is_evaluated_on_other_files_too(run: Path, album: Path, tmp_path:
     long.write_text(f"image,caption\n{album}/images/n 0.png,{'red ' * 40}\n{album}/images/n 1.png,a green thing\n")
     said: list[str] = []
     assert evaluate(run, [str(long)], log=said.append).scores["samples"] == 2
-    assert any("1 captions are longer than 16 tokens: the loss is without them" in line for line in said)
+    assert any("1 captions have more than 16 tokens and are excluded from the loss" in line for line in said)
 
 
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(album: Path, tmp_path: Path) -> None:
@@ -275,7 +280,7 @@ def test_pictures_folders_and_tables_are_run(run: Path, album: Path, tmp_path: P
 
 def test_commands_say_what_is_wrong_in_a_sentence(run: Path, album: Path, tmp_path: Path, capsys: Any) -> None:
     wrong: list[tuple[list[str], str]] = [
-        (["train", "captoin", "--data", str(album)], "unknown task 'captoin'. Did you mean 'caption'"),
+        (["train", "captoin", "--data", str(album)], "Unknown task 'captoin'. Did you mean 'caption'"),
         (["train", "caption", "--data", str(album / "nothing.jsonl"), "--model", "speaker-tiny"], "file not found"),
         (["train", "caption", "--data", str(album), "--model", "speaker-tin"], "Did you mean 'speaker-tiny'"),
         (["train", "caption", "--data", str(album), "--model", "vit-tiny"], "'vit-tiny' does not support task 'caption'"),
@@ -297,5 +302,5 @@ def test_commands_say_what_is_wrong_in_a_sentence(run: Path, album: Path, tmp_pa
 
 def test_a_preset_is_told_of(run: Path, capsys: Any) -> None:
     assert regard_says("info", "speaker-tiny") == 0
-    assert "a picture of 16 x 16 and 16 tokens" in capsys.readouterr().out
+    assert "image of 16 × 16 pixels and 16 tokens" in capsys.readouterr().out
     assert regard_says("list", "tasks") == 0 and "caption" in capsys.readouterr().out

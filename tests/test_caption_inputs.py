@@ -106,7 +106,7 @@ def test_what_is_said_of_a_picture_need_not_be_there(place: Path, model: str, cl
     assert named(place / "y.tsv") == ["d.png"]
     assert answered(cli("predict", model, str(place / "y.tsv"), "--columns", "image=file", "--json")) == ["d.png"]
     done = cli("predict", model, str(place / "images" / "a.png"), "--columns", "image=file")
-    assert done.code == 2 and "none is given" in done.err
+    assert done.code == 2 and "requires an input file" in done.err
 
 
 def test_a_bad_row_stands_in_its_place_and_ends_nothing(place: Path, model: str, cli: Cli) -> None:
@@ -118,7 +118,7 @@ def test_a_bad_row_stands_in_its_place_and_ends_nothing(place: Path, model: str,
     assert "line 1: image 'gone.png' not found" in done.err and "broken.jpg" in done.err
     for entry in (place / "images", place / "images" / "*"):
         done = cli("predict", model, str(entry), "--json")
-        assert done.code == 2 and done.out.count('"value": null') == 1 and "1 of 4 inputs was not answered" in done.err
+        assert done.code == 2 and done.out.count('"value": null') == 1 and "1 of 4 inputs failed" in done.err
 
 
 # -- odd data
@@ -162,7 +162,7 @@ def test_rows_that_lack_something_are_named(odd: Path, tmp_path: Path, cli: Cli)
     path = lines(odd / "x.jsonl", good, {"image": "n0.png", "captions": []}, {"image": "n1.png", "captions": [""]})
     left = [(item.line, item.reason) for item in read_captions(str(path)) if isinstance(item, SkippedRow)]
     assert left == [(22, "missing caption for: n0.png"), (23, "missing caption for: n1.png")]
-    assert "2 entries are left out" in "".join(cli(*trained(path, tmp_path / "left"))[1:])
+    assert "2 entries skipped" in "".join(cli(*trained(path, tmp_path / "left"))[1:])
     with pytest.raises(DataError, match="line 22"):
         list(read_captions(str(lines(odd / "y.jsonl", good, {"image": "n0.png"}))))
     wrong = {

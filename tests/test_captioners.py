@@ -73,7 +73,7 @@ def test_a_picture_with_several_captions_is_looked_at_once(name: str, eyes: str)
     once = replace(batch, inputs=batch.inputs[:2], image_index=owners)
     near(logits_of(body, once), repeated, 1e-11)
     assert looked == [4, 2]
-    with pytest.raises(ValueError, match="picture"):
+    with pytest.raises(ValueError, match="image_index"):
         once.select_rows(torch.tensor([0]))
 
 

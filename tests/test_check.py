@@ -357,8 +357,8 @@ def test_json_holds_the_same(cli: Callable[..., Any], many: Pairs) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["translte", "--data", "a.tsv"], "unknown task 'translte'. Did you mean 'translate'?"),
-        (["translate"], "there is no data. Name files with --data."),
+        (["translte", "--data", "a.tsv"], "Unknown task 'translte'. Did you mean 'translate'?"),
+        (["translate"], "No data given. Pass files with --data."),
         (["translate", "--data", "b.tsv"], "b.tsv: file not found. Did you mean 'a.tsv'?"),
         (["translate", "--data", "*.jsonl"], "*.jsonl: no file matches this pattern."),
         (["translate", "--data", "a.tsv", "--columns", "sorce=en"], "Did you mean 'source'?"),

@@ -189,7 +189,7 @@ def test_a_run_learns_to_choose_and_is_scored_again(tmp_path: Path) -> None:
     settings = (*SMALL, *QUICK, "train.epochs=30", "train.eval_every=100")
     said = train("choose", data, tmp_path / "run", *settings, model="gpt2-mini")
     known = facts(tmp_path / "run")
-    assert "questions to train on" in said and known["scores"]["accuracy"] > known["scores"]["chance_accuracy"] + 20
+    assert "training questions" in said and known["scores"]["accuracy"] > known["scores"]["chance_accuracy"] + 20
     assert evaluate(tmp_path / "run").scores["accuracy"] == known["scores"]["accuracy"]
     model = load(tmp_path / "run")
     assert model.predict({"context": "a hen came", "question": "who?", "choices": ["cow", "hen"]}).value == "hen"

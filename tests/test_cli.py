@@ -338,7 +338,7 @@ def test_a_file_is_explained_whole_and_so_is_standard_input(cli: Cli, trained: T
     assert done.out.startswith("a horse ran → ") and done.err == "Reading file letter\n"
     for words, said in (
         (("-", "-"), "only once"),
-        (("blank.txt",), "blank.txt: is empty: there is nothing to explain"),
+        (("blank.txt",), "blank.txt: is empty"),
     ):
         done = cli("explain", trained.path, *words, "--out", "c.json")
         assert done.code == 2 and said in done.err and not Path("c.json").exists()
@@ -370,7 +370,7 @@ WRONG = {
     "setting": (f"{TRAIN} --set train.step=3", "'train.step'", "'train.steps'"),
     "model setting": (f"{TRAIN} --set model.widht=3", "model.widht", "'model.width'"),
     "group": (f"{TRAIN} --set trian.steps=3", "'trian'", "'train'"),
-    "no group": (f"{TRAIN} --set steps=3", "steps=3", "train.steps"),
+    "no group": (f"{TRAIN} --set steps=3", "'steps'", "train.steps"),
     "type": (f"{TRAIN} --set train.steps=some", "train.steps", "'some'"),
     "choice": (f"{TRAIN} --set train.lr_schedule=cosin", "train.lr_schedule", "'cosine'"),
     "range": (f"{TRAIN} --set train.steps=0", "train.steps", "at least 1"),
@@ -381,7 +381,7 @@ WRONG = {
     "score": (f"{TRAIN} --set train.steps=1 data.eval_samples=0", "data.eval_samples", "at least"),
     "seed": (f"{TRAIN} --set train.steps=1 train.seed=-1", "train.seed", "-1"),
     "budget": (f"{TRAIN} --set train.steps=1 train.batch_tokens=4", "train.batch_tokens", "Raise"),
-    "settings file": (f"{TRAIN} --config no.yaml", "no.yaml", "cannot be read"),
+    "settings file": (f"{TRAIN} --config no.yaml", "no.yaml", "cannot read"),
     "device": (f"{TRAIN} --device gpu", "'gpu'", "cuda"),
     "columns": (f"{TRAIN} --columns sorce=0 target=1", "'sorce'", "'source'"),
     "column": ("train translate --data head.csv --columns source=em target=de --out new", "'em'", "'en'"),

@@ -154,7 +154,7 @@ def test_clouds_are_explained_on_the_command_line(folders: Path, cli: Cli) -> No
         done = cli("explain", folders / task, folders / "scans/room0.ply", "--at", at, "--out", "why.html")
         assert done.code == 0 and done.out.splitlines()[-1] == "why.html", done.err
     assert (
-        "--at takes the number of a point"
+        "--at: expected the INDEX of a point"
         in cli("explain", folders / task, folders / "scans/room0.ply", "--at", "1,2").err
     )
 
@@ -166,7 +166,7 @@ def test_clouds_are_explained_on_the_command_line(folders: Path, cli: Cli) -> No
         (("predict", "classify", "a.png"), "not a point cloud: the file is an image"),
         (
             ("predict", "classify", "scans/room0.ply", "--out", "x"),
-            "--out is a folder for answers that are pictures or clouds",
+            "--out is only for predictions that are files",
         ),
         (
             ("explain", "classify", "scans/room0.ply", "box"),
@@ -201,7 +201,7 @@ def test_a_model_of_texts_or_pictures_given_a_cloud_says_what_it_wants(folders: 
 
 def test_presets_and_runs_are_told_about(folders: Path, cli: Cli) -> None:
     told = cli("info", "point-tiny")
-    assert told.code == 0 and "a cloud of 1,024 points" in told.out and "\n0.00 GFLOP" not in told.out
+    assert told.code == 0 and "point cloud of 1,024 points" in told.out and "\n0.00 GFLOP" not in told.out
     assert "GFLOP" in cli("info", str(folders / "segment") + "/").out
     listed = cli("list", "tasks").out
     assert listed.count("Point-cloud") == 2

@@ -393,7 +393,7 @@ def test_colours_that_a_cloud_does_not_have_are_zeros_and_that_is_told_once(caps
 @pytest.mark.parametrize(
     "item, said",
     [
-        (np.zeros((4, 5)), "wanted"),
+        (np.zeros((4, 5)), "Expected"),
         (np.full((4, 3), np.nan), "infinite"),
         (np.zeros((0, 3)), "points"),
         ("nothing.ply", "file"),
@@ -425,7 +425,7 @@ def test_a_scene_in_one_piece_is_what_the_model_says_of_it() -> None:
     x = torch.from_numpy(points.prepare(scene)[0])[None]
     right = model.task.logits(model, Batch(x))[0].softmax(-1).detach().numpy()
     found = model.predict(scene).extra
-    assert np.allclose(found["sure"], right.max(-1), atol=1e-6) and right.max(-1).std() > 0.01
+    assert np.allclose(found["probabilities"], right.max(-1), atol=1e-6) and right.max(-1).std() > 0.01
     assert (found["classes"] == right.argmax(-1)).all()
 
 
@@ -490,7 +490,7 @@ def test_a_run_learns_from_clouds_that_are_made(task: str, runs: dict[str, Path]
     )
     assert evaluate(run, device="cpu").scores == {"loss": pytest.approx(facts(run)["best"]["loss"], abs=1e-4), **scores}
     said = (run / "said.txt").read_text()
-    assert "up to 64 points per point cloud with" in said and "4 clouds per micro-batch" in said
+    assert "up to 64 points per point cloud with" in said and "4 point clouds per micro-batch" in said
 
 
 @both
@@ -590,5 +590,5 @@ def test_cells_that_leave_nothing_are_told_of(tmp_path: Path) -> None:
         "warning" in told[1]
         and "has only 1 point. Are data.voxel_size and data.block_size in the right unit?" in told[1]
     )
-    idle = [line for line in said.getvalue().splitlines() if "means nothing to" in line]
-    assert idle == ["data.crop_scale means nothing to segment of points, and changes nothing"] * 2
+    idle = [line for line in said.getvalue().splitlines() if "has no effect" in line]
+    assert idle == ["note: data.crop_scale has no effect for task 'segment' (point clouds)."] * 2

@@ -112,20 +112,20 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_one(kind: type[Any]) -
 
 
 def test_without_a_near_name_all_are_listed() -> None:
-    assert suggest("zzz", ["b", "a", "a"]) == "Available: a, b." and suggest("zzz", []) == "There is none."
+    assert suggest("zzz", ["b", "a", "a"]) == "Available: a, b." and suggest("zzz", []) == "None available."
     assert suggest("trian", ["train", "data"]) == "Did you mean 'train'?"
 
 
 def test_columns_are_listed_once_and_folders_compared_by_their_names() -> None:
-    assert str(UnknownColumnError("bild", ["image"], "a.csv has: image.")) == "unknown column 'bild'. a.csv has: image."
+    assert str(UnknownColumnError("bild", ["image"], "a.csv has: image.")) == "Unknown column 'bild'. a.csv has: image."
     near = str(UnknownColumnError("imge", ["image"], "a.csv has: image."))
-    assert near == "unknown column 'imge'. Did you mean 'image'? a.csv has: image."
+    assert near == "Unknown column 'imge'. Did you mean 'image'? a.csv has: image."
     beside = [Path("/a/long/way/shapes"), Path("/a/long/way/resnet-18")]
     told = str(UnknownFolderError("folder", Path("/a/long/way/resnet-50"), beside, "Train one."))
-    assert told == "unknown folder '/a/long/way/resnet-50'. Did you mean '/a/long/way/resnet-18'? Train one."
+    assert told == "Unknown folder '/a/long/way/resnet-50'. Did you mean '/a/long/way/resnet-18'? Train one."
     assert (
         str(UnknownFolderError("run", Path("mnie"), [Path("mine"), Path("x")]))
-        == "unknown run 'mnie'. Did you mean 'mine'?"
+        == "Unknown run 'mnie'. Did you mean 'mine'?"
     )
 
 
@@ -224,7 +224,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_its_path(tmp_path: Path) -> No
 )
 def test_a_strange_group_or_key_of_a_file_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(text)
-    with pytest.raises(SettingError, match="unknown"):
+    with pytest.raises(SettingError, match="Unknown"):
         resolve({}, collect_overrides([], tmp_path / "a.yaml"))
 
 

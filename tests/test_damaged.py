@@ -108,8 +108,8 @@ def test_where_all_are_damaged_it_starts_at_0_and_says_so(halved: Path, whole: P
     for path in sorted((halved / "checkpoints").iterdir()):
         harm(path / "state.safetensors", chance)
     said = train_tiny((), halved, *TWELVE, resume=True)
-    assert "step-00000004 is damaged" in said and "step-00000006 is not whole" in said
-    assert "there is no whole checkpoint; starting at step 0" in said
+    assert "step-00000004 is damaged" in said and "step-00000006 is damaged" in said
+    assert "no complete checkpoint found; starting at step 0" in said
     last = "checkpoints/step-00000012/state.safetensors"
     same_tensors(halved / last, whole / last)
     assert rows(halved) == rows(whole)

@@ -117,7 +117,7 @@ def test_what_cannot_be_seen_through_is_refused(tmp_path: Path) -> None:
             captioner(changes.pop("name", "caption-fixed"), **changes)
         return str(error.value)
 
-    assert "unknown folder" in refused(encoder=str(tmp_path / "nowhere"))
+    assert "Unknown folder" in refused(encoder=str(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
     assert "no config.json" in refused(encoder=str(tmp_path / "empty"))
     fresh("imagegpt", "draw").save(tmp_path / "painter")
@@ -125,7 +125,7 @@ def test_what_cannot_be_seen_through_is_refused(tmp_path: Path) -> None:
     assert "system 'imagegpt'" in told and "resnet or bit or vit or hybrid or swin" in told
     learnt("resnet", tmp_path / "seen")
     assert "supports vit" in refused(encoder=str(tmp_path / "seen"), name="caption-vit")
-    assert "says itself what it is" in refused(encoder=str(tmp_path / "seen"), encoder_config="stem_stride=1")
+    assert "contains its own config" in refused(encoder=str(tmp_path / "seen"), encoder_config="stem_stride=1")
     (tmp_path / "seen" / "model.safetensors").unlink()
     assert "model.safetensors" in refused(encoder=str(tmp_path / "seen"))
     with pytest.raises(SettingError, match="regard"):

@@ -133,7 +133,7 @@ def compare(folder: Path, name: str, way: dict[str, Any]) -> set[tuple[int, ...]
         x = torch.tensor([ids])
         right = theirs.generate(x, attention_mask=torch.ones_like(x))[0, len(ids) if name == "gpt2" else 1 :].tolist()
         right = right[: right.index(end)] if end in right else right
-        assert found.extra["ids"] == right, line
+        assert found.extra["token_ids"] == right, line
         outputs.add(tuple(right))
     return outputs
 
@@ -172,10 +172,10 @@ def with_generation(folder: Path, **values: Any) -> Path:
 def test_settings_of_the_user_go_before_those_of_the_folder(tmp_path: Path) -> None:
     folder = with_generation(write_folder("gpt2", tmp_path), max_length=12, num_beams=2, max_new_tokens=3)
     model = regard.load(folder)
-    assert len(model.predict(LINES[0]).extra["ids"]) <= 3
+    assert len(model.predict(LINES[0]).extra["token_ids"]) <= 3
     given = len(model.require_tokenizer().encode([LINES[0]])[0])
-    assert len(model.predict(LINES[0], max_length=given + 1).extra["ids"]) == 1
-    assert len(model.predict(LINES[0], max_length=given, num_beams=1).extra["ids"]) == 0
+    assert len(model.predict(LINES[0], max_length=given + 1).extra["token_ids"]) == 1
+    assert len(model.predict(LINES[0], max_length=given, num_beams=1).extra["token_ids"]) == 0
     assert not apply_overrides(model.spec.decode, {"num_beams": 1}).do_sample
 
 

@@ -74,7 +74,7 @@ def test_an_organization_and_a_name_are_a_repository(
     with pytest.raises(RegardError, match=re.escape(f"'hf download {name} --local-dir {name.split('/')[1]}'")):
         regard.load(name)
     (tmp_path / name).parent.mkdir()
-    with pytest.raises(RegardError, match="unknown folder") as refused:
+    with pytest.raises(RegardError, match="Unknown folder") as refused:
         regard.load(name)
     assert "Hub" not in str(refused.value), "a folder beside it exists"
 
@@ -151,7 +151,7 @@ def test_all_commands_take_a_name_of_the_hub(tmp_path: Path, monkeypatch: pytest
         ["evaluate", "hf:acme/other", "--data", "none.tsv"],
     )
     assert absent["code"] == 2 and not loaded(absent, ("huggingface_hub", "torch"))
-    assert "unknown setting 'model.widht'" in train["err"], "the system was read from the folder"
+    assert "Unknown setting 'model.widht'" in train["err"], "the system was read from the folder"
     assert export["code"] == 0 and (tmp_path / "copy" / "model.safetensors").exists()
     assert info["code"] == 0 and "hf:acme/thing: Transformer" in info["out"]
     assert predict["code"] == 2 and "has no tokenizer.json" in predict["err"], "the folder was found"

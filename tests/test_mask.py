@@ -374,7 +374,7 @@ def test_scores_are_those_of_the_hidden_words_and_pairs_of_validation() -> None:
     assert scores["mlm_loss"] == round(loss / count, 4)
     assert len(answers) == 3 and all(answer.extra["masks"] for answer in answers)
     shown = TASK.format_example(encoded.samples[0], answers[0])
-    assert "[MASK]" in shown and answers[0].extra["right"][0] in shown
+    assert "[MASK]" in shown and answers[0].extra["references"][0] in shown
     assert "chance: 50 %" in TASK.format_scores(scores) and set(TASK.example_row(None, answers[0])) == {
         "text",
         "says",
@@ -397,7 +397,7 @@ def test_samples_that_cannot_be_asked_for_words_are_shown_as_they_are() -> None:
     scores, answers = TASK.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), None)
     assert [len(answer.extra["references"]) for answer in answers] == [0, 0, 2] and scores["mlm_loss"] > 0
     assert TASK.format_example(encoded.samples[0], answers[0]) == "    sun [MASK] sea\n"
-    assert TASK.example_row(encoded.samples[1], answers[1]) == {"text": "? ! .", "says": "", "hidden": ""}
+    assert TASK.example_row(encoded.samples[1], answers[1]) == {"text": "? ! .", "prediction": "", "reference": ""}
 
 
 # -- answers
@@ -490,7 +490,7 @@ def test_a_run_answers_on_the_command_line_and_is_evaluated(
     code, said, _ = cli("predict", out, "sun sun [MASK] sun sun .")
     assert code == 0 and said.startswith("sun sun sun sun sun .\n") and "| gap |" in said
     row = json.loads(cli("predict", out, "coal [MASK] coal .", "--json")[1])
-    assert row["value"] == "coal coal coal ." and row["gaps"][0][0]["probability"] > 0.3
+    assert row["value"] == "coal coal coal ." and row["masks"][0][0]["probability"] > 0.3
     scores = evaluate(out).scores
     assert scores["mlm_loss"] == json.loads((out / "regard.json").read_text())["scores"]["mlm_loss"]
     assert evaluate(out, [str(corpus)]).scores["accuracy"] > 50

@@ -67,7 +67,7 @@ def test_a_class_that_is_unknown_is_named_with_its_picture(folder: Path) -> None
 
 def test_entries_that_are_left_out_are_no_rows() -> None:
     assert describe_empty_rows(CLASSIFY, 1, "x", 3).startswith(
-        "  1 entry is left out: hidden, no image, or without a label"
+        "note: 1 entry skipped: hidden, no image or without label"
     )
     assert "line 3" in describe_empty_rows(find_task("classify"), 1, "x", 3)
 
@@ -116,13 +116,13 @@ def test_pictures_beside_an_explanation_are_named(tmp_path: Path) -> None:
 def test_the_folder_of_answers_is_a_folder_and_for_pictures(tmp_path: Path) -> None:
     with pytest.raises(RegardError, match="--out"):
         predict(SimpleNamespace(task=SEGMENT), ["x.png"], None, False, 1, None, tmp_path / "seen.png")  # type: ignore[arg-type]
-    with pytest.raises(RegardError, match="words"):
+    with pytest.raises(RegardError, match="prints text"):
         predict(SimpleNamespace(task=CLASSIFY), ["x.png"], None, False, 1, None, tmp_path)  # type: ignore[arg-type]
 
 
 def test_a_folder_that_is_read_as_a_text_is_said_to_be(tmp_path: Path, capsys: Any) -> None:
     assert [one.value for one in read_inputs(find_task("classify"), [str(tmp_path)])] == [str(tmp_path)]
-    assert "its name is read as a text" in capsys.readouterr().err
+    assert "its name is used as text" in capsys.readouterr().err
 
 
 def test_a_blank_line_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_long_steps_are_told_of_without_a_terminal(monkeypatch: pytest.MonkeyPat
 
 
 def test_one_answer_is_worth_nothing_where_pixels_are_counted() -> None:
-    assert "worth" not in small_sample_warning(SEGMENT, 13) and "worth" in small_sample_warning(CLASSIFY, 13)
+    assert "points" not in small_sample_warning(SEGMENT, 13) and "points" in small_sample_warning(CLASSIFY, 13)
 
 
 def test_depths_of_which_nothing_is_known_are_said_to_be_so(folder: Path, tmp_path: Path) -> None:

@@ -278,7 +278,9 @@ def test_masks_are_written_in_the_numbers_that_were_learnt_from(
 ) -> None:
     mask = np.array([[0, 1, 1], [1, 0, 0]], np.uint8)
     numbers = segment.class_pixel_values(labels, told)
-    answer = Prediction({}, (), (), {"mask": mask, "picture": noise((2, 3, 3)), "labels": labels, "numbers": numbers})
+    answer = Prediction(
+        {}, (), (), {"mask": mask, "image": noise((2, 3, 3)), "labels": labels, "class_values": numbers}
+    )
     left = find_task("segment", "image").write_files("a", answer, tmp_path)
     assert np.array_equal(read_mask(left["mask"]), np.array(wanted)[mask])
 

@@ -249,9 +249,9 @@ def test_an_explanation_shows_the_alignment_or_what_words_depended_on(run: Path,
         assert "fixed size" in found.facts["attention"]
     assert not any(module._forward_hooks for module in model.modules())
     for suffix in ("png", "svg", "html"):
-        path = found.save(tmp_path / f"map.{suffix}")
+        path = found.save(tmp_path / f"explanation.{suffix}")
         assert path.stat().st_size > 5000
-    drawn, page = (tmp_path / "map.svg").read_text("utf-8"), (tmp_path / "explanation.html").read_text("utf-8")
+    drawn, page = (tmp_path / "explanation.svg").read_text("utf-8"), (tmp_path / "explanation.html").read_text("utf-8")
     subtitle = "Rows: output tokens. Columns: source tokens." if aligns else "This model has no attention"
     assert subtitle in drawn and "All layers" not in drawn
     assert ("<h1>Attention</h1>" if aligns else "Input saliency (gradient norm)") in page

@@ -69,7 +69,7 @@ def test_a_gradient_that_is_no_number_is_noticed_too() -> None:
     watchman.record(torch.tensor(1.0), 6)
     watchman.record(torch.tensor(float("inf")), 7)
     watchman.record(torch.tensor(float("nan")), 8)
-    with pytest.raises(RunError, match="grain"):
+    with pytest.raises(RunError, match="micro-batch"):
         watchman.check(2, ProcessGroup())
 
 
@@ -164,7 +164,7 @@ def test_settings_may_be_a_mapping() -> None:
 
 
 def test_a_run_to_resume_that_is_not_there_is_told_with_those_that_are(trained: Trained) -> None:
-    with pytest.raises(RegardError, match="unknown"):
+    with pytest.raises(RegardError, match="Unknown"):
         train("translate", out=trained.path.with_name("tinny"), resume=True)
 
 

@@ -198,7 +198,7 @@ def test_a_run_learns_several_labels(tmp_path: Path, cli: Callable[..., str]) ->
     said = train("classify", data, out, *SMALL, *QUICK, *more, model="gpt2-mini")
     facts = json.loads((out / "regard.json").read_text())
     assert facts["scores"]["micro_f1"] > 95 and facts["best"]["micro_f1"] and facts["head_options"] == MULTILABEL, said
-    assert {"macro_f1", "exact", "each"} <= facts["scores"].keys()
+    assert {"macro_f1", "exact_match", "per_class"} <= facts["scores"].keys()
     assert evaluate(out).scores["micro_f1"] == facts["scores"]["micro_f1"]
     assert (out / "classes.png").exists() and "classes.png" in (out / "README.md").read_text()
     model = regard.load(out)
@@ -270,7 +270,7 @@ def test_pictures_of_one_class_each_score_a_model_that_tells_several(tmp_path: P
         rows.append(f"{number}.png,{LABELS[number % 3]}")
     (tmp_path / "data.csv").write_text("\n".join(["image,label", *rows]))
     found = evaluate(tmp_path / "theirs", [str(tmp_path / "data.csv")])
-    assert {"micro_f1", "macro_f1", "exact", "each"} <= set(found.scores)
+    assert {"micro_f1", "macro_f1", "exact_match", "per_class"} <= set(found.scores)
     write_predictions(found, tmp_path / "answers.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert [line["reference"] for line in lines] == [LABELS[n % 3] for n in range(4)]
@@ -294,8 +294,10 @@ def test_many_classes_are_told_and_drawn_alike_of_texts_and_of_pictures(many: in
     samples = [ImageSample("", labels[n % many], content=_file(n)) for n in range(40)]
     encoded = model.task.encode(samples, model.processor, model.config, 1, labels=labels)
     scores, answers = model.task.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
-    assert ({"each", "confused"} if many > 24 else {"confusion"}) <= set(scores) and ("top5" in scores) == (many > 5)
-    assert ("confusion" in scores) == (many <= 24)
+    assert ({"per_class", "most_confused"} if many > 24 else {"confusion_matrix"}) <= set(scores) and (
+        "top5" in scores
+    ) == (many > 5)
+    assert ("confusion_matrix" in scores) == (many <= 24)
     drawn = model.task.save_figures(tmp_path, samples, answers)
     assert drawn == ["classes.png" if many > 24 else "confusion.png"] and (tmp_path / drawn[0]).exists()
     assert TASK.save_figures(tmp_path, [LabeledText("", "", sample.label) for sample in samples], answers) == drawn

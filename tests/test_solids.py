@@ -202,7 +202,7 @@ def test_a_name_is_read_as_it_is_written() -> None:
         ("solids#holes=9", SettingError, "holes"),
         ("rooms#noise=-0.5", SettingError, "least"),
         ("rooms#turn=left", SettingError, "turn"),
-        ("rooms#points=few", SettingError, "number"),
+        ("rooms#points=few", SettingError, "integer"),
     ],
 )
 def test_a_name_that_means_nothing_is_refused(name: str, kind: type[Exception], said: str) -> None:

@@ -354,7 +354,7 @@ def test_data_that_changes_between_two_passes_is_refused(
     assert not (tmp_path / "run").exists() and len(list(notes.iterdir())) == (
         step == "_load_or_encode"
     )  # a tokenizer is right
-    assert "to train on" in train_tiny(data, tmp_path / "run", *ONE)
+    assert "training pairs" in train_tiny(data, tmp_path / "run", *ONE)
 
 
 def test_the_first_that_is_too_long_is_named_where_it_lies_now(pairs: Pairs, tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_the_first_that_is_too_long_is_named_where_it_lies_now(pairs: Pairs, tmp
             data, tmp_path / f"run {name}", *ONE, "data.max_length=60", valid=write_pairs(tmp_path / "v.tsv", many)
         )
         assert f"1 training pairs have more than 60 tokens (data.max_length) and are skipped; first: {data}, "
-        assert f"the first at {data}, line {21 + blank}" in said and (HIT in said) == bool(blank)
+        assert f"first: {data}, line {21 + blank}" in said and (HIT in said) == bool(blank)
         assert ("3 rows with an empty side are skipped" in said) == bool(blank)
 
 
@@ -407,4 +407,4 @@ def test_a_long_pass_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("regard.runs.scan.time.monotonic", lambda: next(clock))
     said: list[str] = []
     assert list(scan.log_progress(range(4500), "pairs read", said.append)) == list(range(4500))
-    assert said == ["  2,000 pairs read, 167 a second", "  4,000 pairs read, 167 a second"]
+    assert said == ["  2,000 pairs read, 167 per second", "  4,000 pairs read, 167 per second"]

@@ -293,7 +293,7 @@ def test_ctrl_c_and_sigterm_save_and_print_the_command_that_goes_on(few: Path, t
 
 def test_a_loss_that_is_no_number_stops_the_run_naming_step_and_grain(burst: tuple[Path, str]) -> None:
     out, said = burst
-    assert "step 7, grain 2 of 2" in said and "NaN" not in (out / "log.jsonl").read_text()
+    assert "step 7, micro-batch 2 of 2" in said and "NaN" not in (out / "log.jsonl").read_text()
     assert checkpoints(out) == ["step-00000004"]
     assert [row["step"] for row in rows(out)] == [0, 1, 3, 4, 6]
 

@@ -70,7 +70,7 @@ def _check_group(name: str) -> None:
     settings = {*(row["setting"] for row in index.load_index()["settings"]), *SYNONYMS, *RELATED}
     whole = sorted(setting for setting in settings if setting.partition(".")[2] == name)
     if whole:
-        raise SettingError(f"unknown setting '{name}'. Did you mean {' or '.join(map(repr, whole))}?")
+        raise SettingError(f"Unknown setting '{name}'. Did you mean {' or '.join(map(repr, whole))}?")
 
 
 def check_groups(overrides: Mapping[str, Mapping[str, Any]]) -> None:

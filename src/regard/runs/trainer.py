@@ -341,7 +341,7 @@ class Trainer:
             return
         stale = self.stale_evals
         with swap_weights(self.model, mean):
-            row, _, better = self._evaluate(self.completed_steps, merged=len(steps))
+            row, _, better = self._evaluate(self.completed_steps, averaged_checkpoints=len(steps))
         self.stale_evals = stale
         kept, metric = "kept" if better else "no improvement, not kept", self.task.selection_metric(row)
         self._log(f"Average of the last {len(steps)} checkpoints: {metric} {row[metric]} ({kept}).")

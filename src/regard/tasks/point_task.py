@@ -78,7 +78,7 @@ class PointBatchContext:
 class PointCloudTask(SyntheticTask, FileSampleTask):
     modality = "points"
     batch_unit = "clouds"
-    unit = "clouds"
+    unit = "point clouds"
     sample_type = CloudSample
     usage = "cloud.ply"
     default_model = "point-tiny"
