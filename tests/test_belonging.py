@@ -64,7 +64,7 @@ def checked(folder: Path, rows: list[tuple[str, str]], valid: list[tuple[str, st
 
 
 def kinds(report: Report) -> dict[str, tuple[str, int]]:
-    return {finding.kind: (finding.severity, finding.count) for finding in report.findings}
+    return {finding.id: (finding.severity, finding.count) for finding in report.findings}
 
 
 MANY = [(f"question number {n}", f"the answer to {n}") for n in range(1200)]
@@ -82,12 +82,12 @@ def test_flaws_are_counted_and_named(tmp_path: Path) -> None:
     report = checked(tmp_path, rows, [MANY[3], ("Question number 5!", "x"), (MANY[4][0], "y"), ("new", "z")])
     once = ("warning", 1)
     assert kinds(report) == {
-        "duplicates": once, "copies": once, "empty": once, "long": once, "leak": ("error", 1), "leak_text": once,
-        "leak_near": once,
+        "duplicates": once, "identical_sides": once, "empty": once, "long": once, "leak": ("error", 1), "leak_anchor": once,
+        "leak_near_duplicate": once,
     }  # fmt: skip
     assert report.errors[0].locations[0].line == 2 and "truncated at the end" in str(report)
 
 
 def test_many_copies_must_be_put_right(tmp_path: Path) -> None:
     rows = MANY + [(f"copy {n}", f"copy {n}") for n in range(200)]
-    assert kinds(checked(tmp_path, rows)) == {"copies": ("error", 200)}
+    assert kinds(checked(tmp_path, rows)) == {"identical_sides": ("error", 200)}

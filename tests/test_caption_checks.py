@@ -45,8 +45,8 @@ def write(folder: Path, rows: list[Any]) -> str:
 
 
 def found(report: SizedReport) -> dict[str, tuple[str, int]]:
-    facts = ("captions", "words")
-    return {one.kind: (one.severity, one.count) for one in report.findings if one.kind not in facts}
+    facts = ("captions_per_image", "vocabulary")
+    return {one.id: (one.severity, one.count) for one in report.findings if one.id not in facts}
 
 
 def looked(data: str, valid: str | None = None) -> SizedReport:
@@ -55,7 +55,7 @@ def looked(data: str, valid: str | None = None) -> SizedReport:
 
 def test_clean_captions_have_only_their_numbers_told(tmp_path: Path) -> None:
     report = looked(write(tmp_path, clean(tmp_path)))
-    assert found(report) == {} and report.counts == {"pictures": 104, "captions": 208, "files": 1}
+    assert found(report) == {} and report.counts == {"images": 104, "captions": 208, "files": 1}
     said = str(report)
     assert (
         "captions (number of images with 2 captions: 104): 208" in said
@@ -75,22 +75,22 @@ def again(folder: Path) -> dict[str, Any]:
 
 
 SPOILT: list[tuple[str, Any, dict[str, tuple[str, int]]]] = [
-    ("cut off", lambda f, r: cut(f), {"broken": ("error", 1)}),
+    ("cut off", lambda f, r: cut(f), {"decode_error": ("error", 1)}),
     ("missing", lambda f, r: r.append(row(1, image="none.png")), {"missing": ("error", 1)}),
     ("no JSON", lambda f, r: r.append("{oh\n"), {"format": ("error", 1)}),
     ("no key", lambda f, r: r.append({"image": "001.png"}), {"format": ("error", 1)}),
     ("blank", lambda f, r: r[3].update(captions=["a thing of its own", " "]), {"empty": ("warning", 1)}),
     ("blanks", lambda f, r: [one.update(captions=[""]) for one in r[:20]], {"empty": ("error", 20), "few": ("warning", 84)}),
-    ("twice", lambda f, r: r[3].update(captions=["a thing of its own"] * 2), {"again": ("warning", 1)}),
-    ("shared", lambda f, r: r[3]["captions"].append("A thing called one, of one in 0!"), {"shared": ("note", 2)}),
-    ("all alike", lambda f, r: [one.update(captions=["a thing"]) for one in r[:40]], {"shared": ("warning", 40)}),
-    ("short", lambda f, r: r[3].update(captions=["dog"]), {"short": ("warning", 1)}),
-    ("odd", lambda f, r: r[3].update(captions=["on and " * 20]), {"odd": ("warning", 1)}),
-    ("long", lambda f, r: r[3].update(captions=["on and " * 200]), {"odd": ("warning", 1), "long": ("warning", 1)}),
-    ("lost", lambda f, r: r[3].update(captions=["a f\ufffdr of its own"]), {"lost": ("warning", 1)}),
+    ("twice", lambda f, r: r[3].update(captions=["a thing of its own"] * 2), {"repeated_caption": ("warning", 1)}),
+    ("shared", lambda f, r: r[3]["captions"].append("A thing called one, of one in 0!"), {"shared_caption": ("note", 2)}),
+    ("all alike", lambda f, r: [one.update(captions=["a thing"]) for one in r[:40]], {"shared_caption": ("warning", 40)}),
+    ("short", lambda f, r: r[3].update(captions=["dog"]), {"single_word": ("warning", 1)}),
+    ("odd", lambda f, r: r[3].update(captions=["on and " * 20]), {"length_outliers": ("warning", 1)}),
+    ("long", lambda f, r: r[3].update(captions=["on and " * 200]), {"length_outliers": ("warning", 1), "long": ("warning", 1)}),
+    ("lost", lambda f, r: r[3].update(captions=["a f\ufffdr of its own"]), {"replacement_character": ("warning", 1)}),
     ("markup", lambda f, r: r[3].update(captions=["salt &amp; pepper"]), {"markup": ("note", 1)}),
-    ("again", lambda f, r: r.append(again(f)), {"scattered": ("warning", 1)}),
-    ("grey", lambda f, r: picture(900).convert("L").save(f / "003.png"), {"modes": ("note", 2)}),
+    ("again", lambda f, r: r.append(again(f)), {"repeated_image": ("warning", 1)}),
+    ("grey", lambda f, r: picture(900).convert("L").save(f / "003.png"), {"color_modes": ("note", 2)}),
     ("few", lambda f, r: r.__delitem__(slice(9, None)), {"few": ("warning", 9)}),
     ("one", lambda f, r: r.__delitem__(slice(1, None)), {"few": ("error", 1)}),
 ]  # fmt: skip
@@ -118,13 +118,13 @@ def test_what_is_trained_on_does_not_validate(tmp_path: Path) -> None:
     held[0]["captions"] = rows[7]["captions"]
     held[5]["captions"] = ["This is number one and one of set 0 !"]
     report = looked(write(train, rows), write(valid, held))
-    leaks = [(one.severity, one.count, one.message) for one in report.findings if one.kind == "leak"]
+    leaks = [(one.severity, one.count, one.message) for one in report.findings if one.id == "leak"]
     assert [(severity, count) for severity, count, _ in leaks] == [
         ("error", 1),
         ("error", 1),
     ] and "other captions" in leaks[1][2]
-    known = next(one for one in report.findings if one.kind == "leak_caption")
-    assert (known.severity, known.count) == ("warning", 3) and report.counts["validation_pictures"] == 12
+    known = next(one for one in report.findings if one.id == "leak_caption")
+    assert (known.severity, known.count) == ("warning", 3) and report.counts["validation_images"] == 12
 
 
 def test_documents_count_captions_and_parts_are_looked_at_by_themselves(tmp_path: Path) -> None:
@@ -134,13 +134,13 @@ def test_documents_count_captions_and_parts_are_looked_at_by_themselves(tmp_path
     told[4]["caption"] = told[5]["caption"] = "a thing of its own"
     (tmp_path / "coco.json").write_text(json.dumps({"images": images, "annotations": told}))
     report = check("caption", str(tmp_path / "coco.json"))
-    assert found(report) == {"again": ("warning", 1), "few": ("warning", 12)}  # type: ignore[arg-type]
+    assert found(report) == {"repeated_caption": ("warning", 1), "few": ("warning", 12)}  # type: ignore[arg-type]
     assert f"{tmp_path}/coco.json, caption 5  a thing of its own" in str(report)
     for number, one in enumerate(rows):
         one["split"] = "train" if number < 8 else "dev"
     folder = write(tmp_path, rows)
     report = check("caption", f"{folder}#train", valid=f"{folder}#dev", out=tmp_path / "out")
-    assert report.counts["pictures"] == 8 and report.counts["validation_pictures"] == 4
+    assert report.counts["images"] == 8 and report.counts["validation_images"] == 4
     assert [Path(path).name for path in report.figures] == ["lengths.png"]
     report_text = str(check("caption", folder))
     assert "several splits (train 8, dev 4)" in report_text and "#train" in report_text

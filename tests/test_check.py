@@ -46,7 +46,7 @@ def tsv(path: Path | str, pairs: Pairs) -> str:
 
 
 def found(report: Report) -> dict[str, Finding]:
-    return {("validation " if f.message.startswith("validation") else "") + f.kind: f for f in report.findings}
+    return {("validation " if f.message.startswith("validation") else "") + f.id: f for f in report.findings}
 
 
 def only(report: Report, *kinds: str) -> Finding:
@@ -102,7 +102,7 @@ def test_parallel_files_of_different_length_are_reported_and_paired_as_far_as_th
     Path("a.en").write_text("".join(f"{a}\n" for a, _ in many))
     Path("a.de").write_text("".join(f"{b}\n" for _, b in many[:1400]))
     report = check("translate", "a.en:a.de")
-    odd = only(report, "counts")
+    odd = only(report, "line_count_mismatch")
     assert odd.severity == "error" and report.counts["pairs"] == 1400
     assert (odd.locations[0].path, odd.locations[0].line) == ("a.en", 1401) and "has 1500 lines" in odd.locations[
         0
@@ -165,12 +165,12 @@ def test_damaged_texts_are_found_on_either_side(folder: Path, many: Pairs) -> No
     some[2] = some[2][0] + " and\x07 so on", some[2][1]
     some[3] = "fish &amp; chips", "Fisch &amp; Chips"
     report = check("translate", tsv("a.tsv", some))
-    only(report, "mojibake", "lost", "control", "markup")
+    only(report, "mojibake", "replacement_character", "control_character", "markup")
     assert [(f.severity, f.count, f.locations[0].line) for f in report.findings] == [
         ("warning", 1, 1), ("warning", 1, 2), ("warning", 1, 3), ("note", 1, 4),
     ]  # fmt: skip
     assert "MÃ¤dchen" in found(report)["mojibake"].locations[0].text
-    assert "\\u0007" in found(report)["control"].locations[0].text
+    assert "\\u0007" in found(report)["control_character"].locations[0].text
 
 
 @pytest.mark.parametrize("text", ["fÃ¼r", "gehtâ€™s", "Â©", "l'Ãªtre", "ÐŸÑ€Ð¸Ð²ÐµÑ‚", "Å“uvre"])
@@ -189,8 +189,8 @@ def test_right_text_is_not_taken_for_damaged(text: str) -> None:
 def test_duplicates_and_sources_with_several_targets(folder: Path, many: Pairs) -> None:
     some = [*many, many[7], (many[8][0], "etwas anderes ganz und gar")]
     report = check("translate", tsv("a.tsv", some))
-    only(report, "duplicates", "ambiguous")
-    twice, other = found(report)["duplicates"], found(report)["ambiguous"]
+    only(report, "duplicates", "multiple_targets")
+    twice, other = found(report)["duplicates"], found(report)["multiple_targets"]
     assert (twice.severity, twice.count, twice.locations[0].line) == ("warning", 1, 1501)
     assert "(same as line 8)" in twice.locations[0].text
     assert (other.severity, other.count, other.locations[0].line) == ("note", 1, 1502)
@@ -201,9 +201,9 @@ def test_duplicates_and_sources_with_several_targets(folder: Path, many: Pairs) 
 
 def test_copies_are_a_note_and_many_a_warning(folder: Path, many: Pairs) -> None:
     copy = ("Adlon 1907", "Adlon 1907")
-    assert only(check("translate", tsv("a.tsv", [*many, copy])), "copies").severity == "note"
+    assert only(check("translate", tsv("a.tsv", [*many, copy])), "identical_sides").severity == "note"
     copies = [(f"{a} {n}", f"{a} {n}") for n, (a, _) in enumerate(many[:50])]
-    assert only(check("translate", tsv("a.tsv", many + copies)), "copies").severity == "warning"
+    assert only(check("translate", tsv("a.tsv", many + copies)), "identical_sides").severity == "warning"
 
 
 def test_long_and_uneven_pairs_are_named_with_their_lengths(folder: Path, many: Pairs) -> None:
@@ -211,13 +211,14 @@ def test_long_and_uneven_pairs_are_named_with_their_lengths(folder: Path, many: 
     uneven = " ".join(a for a, _ in many[:9]), "ja"
     path = tsv("a.tsv", [*many, long, uneven])
     report = check("translate", path)
-    only(report, "long", "ratio")
+    only(report, "long", "length_ratio")
     assert found(report)["long"].locations[0].line == 1501 and "estimate" in found(report)["long"].message
     assert (
-        found(report)["ratio"].locations[0].line == 1502 and "vs. 1 words" in found(report)["ratio"].locations[0].text
+        found(report)["length_ratio"].locations[0].line == 1502
+        and "vs. 1 words" in found(report)["length_ratio"].locations[0].text
     )
     assert list(report.lengths.outliers) == [1501]
-    only(check("translate", path, settings=["data.max_length=5000"]), "ratio")
+    only(check("translate", path, settings=["data.max_length=5000"]), "length_ratio")
     assert found(check("translate", path, settings={"data.max_length": 12}))["long"].count > 100
 
 
@@ -242,13 +243,13 @@ def test_many_exchanged_rows_are_an_error(folder: Path, many: Pairs) -> None:
 def test_a_file_with_its_sides_exchanged_is_named_wherever_it_stands(folder: Path, many: Pairs, order: str) -> None:
     tsv("a.tsv", many[:500]), tsv("c.tsv", many[1000:])
     tsv("b.tsv", [(b, a) for a, b in many[500:1000]])
-    turned = only(check("translate", [f"{name}.tsv" for name in order]), "turned")
+    turned = only(check("translate", [f"{name}.tsv" for name in order]), "swapped_file")
     assert turned.severity == "error" and turned.count == 500 and [p.path for p in turned.locations] == ["b.tsv"]
 
 
 def test_validation_data_the_other_way_round_is_an_error(folder: Path, many: Pairs) -> None:
     data, valid = tsv("a.tsv", many[:1200]), tsv("v.tsv", [(b, a) for a, b in many[1200:]])
-    turned = only(check("translate", data, valid=valid), "validation turned")
+    turned = only(check("translate", data, valid=valid), "validation swapped_file")
     assert turned.severity == "error" and "swapped relative to the training data" in turned.message
     straight = [(b, a) if n == 7 else (a, b) for n, (a, b) in enumerate(many[1200:])]
     assert only(check("translate", data, valid=tsv("v.tsv", straight)), "validation swapped").locations[0].line == 8
@@ -256,7 +257,7 @@ def test_validation_data_the_other_way_round_is_an_error(folder: Path, many: Pai
 
 def test_rows_that_were_not_translated_are_seen(folder: Path, many: Pairs) -> None:
     some = [*many[:-1], (many[-1][0], many[-2][0])]
-    assert only(check("translate", tsv("a.tsv", some)), "one_language").locations[0].line == 1500
+    assert only(check("translate", tsv("a.tsv", some)), "same_language").locations[0].line == 1500
 
 
 def test_a_row_does_not_vouch_for_itself() -> None:
@@ -271,7 +272,7 @@ def test_two_sides_of_one_language_are_not_judged(folder: Path, many: Pairs) -> 
     texts = [a for a, _ in many]
     other = random.Random(0).sample(texts, len(texts))
     kinds = found(check("translate", tsv("a.tsv", list(zip(texts, other, strict=True)))))
-    assert "alike" in kinds and not {"swapped", "turned", "one_language"} & kinds.keys()
+    assert "indistinguishable_languages" in kinds and not {"swapped", "swapped_file", "same_language"} & kinds.keys()
 
 
 # -- leaks
@@ -281,7 +282,7 @@ def test_leaks_are_told_apart_by_how_much_is_known(folder: Path, many: Pairs) ->
     data = tsv("a.tsv", many[:1200])
     valid = [*many[1200:], many[0], (many[1][0], many[2][1]), (many[2][0].upper() + "!!", many[2][1])]
     report = check("translate", data, valid=tsv("v.tsv", valid))
-    only(report, "validation leak", "validation leak_source", "validation leak_near")
+    only(report, "validation leak", "validation leak_source", "validation leak_near_duplicate")
     assert [(f.severity, f.count, f.locations[0].line) for f in report.findings] == [
         ("error", 1, 301), ("warning", 1, 302), ("warning", 1, 303),
     ]  # fmt: skip
@@ -349,9 +350,9 @@ def test_json_holds_the_same(cli: Callable[..., Any], many: Pairs) -> None:
     code, out, _ = cli("translate", "--data", "a.tsv", "--json")
     said = json.loads(out)
     assert code == 0 and said["counts"] == {"pairs": 1501, "files": 1} and (said["errors"], said["warnings"]) == (0, 1)
-    assert said["findings"][0]["kind"] == "control"
+    assert said["findings"][0]["id"] == "control_character"
     assert said["findings"][0]["locations"] == [{"path": "a.tsv", "line": 1501, "text": "ü\\u0007"}]
-    assert said["lengths"]["source_words"]["least"] == 1
+    assert said["lengths"]["source_words"]["min"] == 1
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def labelled(folder: Path, many: int = MANY, first: int = 0) -> Path:
 
 
 def found(report: SizedReport) -> dict[str, tuple[str, int]]:
-    return {finding.kind: (finding.severity, finding.count) for finding in report.findings if finding.kind != "classes"}
+    return {finding.id: (finding.severity, finding.count) for finding in report.findings if finding.id != "classes"}
 
 
 def classify(folder: Path, valid: Path | None = None) -> SizedReport:
@@ -55,12 +55,12 @@ def segment(folder: Path, valid: Path | None = None, columns: Any = None) -> Siz
 
 def test_clean_clouds_have_only_their_classes_told(tmp_path: Path) -> None:
     report = classify(clean(tmp_path))
-    assert found(report) == {} and report.counts == {"clouds": MANY, "entries": 1, "classes": 2}
+    assert found(report) == {} and report.counts == {"point_clouds": MANY, "entries": 1, "classes": 2}
     assert report.class_counts[0].train == {"ball": 52, "cube": 52}
     said = str(report)
     assert "classes (ball: 52, cube: 52)" in said and said.splitlines()[-1].startswith("Found no errors")
     assert report.size_quantiles()["points"]["median"] == 80 and "longest side" in said
-    assert report.as_dict()["sizes"]["longest side"]["most"] < 1
+    assert report.as_dict()["sizes"]["longest_side"]["max"] < 1
 
 
 def with_nan(folder: Path) -> None:
@@ -82,24 +82,27 @@ def spread(folder: Path) -> None:
 
 
 SPOILT: list[tuple[str, Any, dict[str, tuple[str, int]]]] = [
-    ("cut off", lambda f: (f / "cube/z.ply").write_bytes((f / "cube/001.ply").read_bytes()[:-5]), {"broken": ("error", 1)}),
-    ("no cloud", lambda f: (f / "cube/z.xyz").write_text("<html>"), {"broken": ("error", 1)}),
-    ("no points", lambda f: np.save(f / "cube/z.npy", np.zeros((0, 3))), {"broken": ("error", 1)}),
+    (
+        "cut off", lambda f: (f / "cube/z.ply").write_bytes((f / "cube/001.ply").read_bytes()[:-5]),
+        {"decode_error": ("error", 1)},
+    ),
+    ("no cloud", lambda f: (f / "cube/z.xyz").write_text("<html>"), {"decode_error": ("error", 1)}),
+    ("no points", lambda f: np.save(f / "cube/z.npy", np.zeros((0, 3))), {"decode_error": ("error", 1)}),
     ("hidden", lambda f: [(f / name).write_text("x") for name in (".x.ply", "cube/a.md")], {"skipped": ("note", 2)}),
     ("beside", lambda f: put(f / "z.ply", points(903)), {"empty": ("warning", 1)}),
-    ("few points", lambda f: put(f / "cube/z.ply", points(904, 20)), {"sparse": ("warning", 1)}),
-    ("nowhere", with_nan, {"nowhere": ("warning", 1)}),
-    ("plane", flat, {"plane": ("warning", 1)}),
-    ("line", lambda f: put(f / "ball/z.ply", points(905)[:, :1].repeat(3, 1)), {"line": ("warning", 1)}),
-    ("place", lambda f: put(f / "ball/z.ply", np.full((80, 3), 7, np.float32)), {"place": ("warning", 1)}),
-    ("outside", spread, {"outside": ("warning", 1), "units": ("warning", 1)}),
-    ("millimetres", lambda f: put(f / "ball/z.ply", 1000 * points(906)), {"units": ("warning", 1)}),
-    ("kilometres", lambda f: put(f / "ball/z.ply", points(907) / 1000), {"units": ("warning", 1)}),
-    ("coloured", lambda f: put(f / "ball/z.ply", points(908), colors=BLACK), {"colours": ("warning", 1)}),
-    ("normals", lambda f: put(f / "ball/z.ply", points(909), normals=AXES), {"normals": ("warning", 1)}),
+    ("few points", lambda f: put(f / "cube/z.ply", points(904, 20)), {"few_points": ("warning", 1)}),
+    ("nowhere", with_nan, {"non_finite": ("warning", 1)}),
+    ("plane", flat, {"coplanar": ("warning", 1)}),
+    ("line", lambda f: put(f / "ball/z.ply", points(905)[:, :1].repeat(3, 1)), {"collinear": ("warning", 1)}),
+    ("place", lambda f: put(f / "ball/z.ply", np.full((80, 3), 7, np.float32)), {"single_location": ("warning", 1)}),
+    ("outside", spread, {"outliers": ("warning", 1), "scale_outliers": ("warning", 1)}),
+    ("millimetres", lambda f: put(f / "ball/z.ply", 1000 * points(906)), {"scale_outliers": ("warning", 1)}),
+    ("kilometres", lambda f: put(f / "ball/z.ply", points(907) / 1000), {"scale_outliers": ("warning", 1)}),
+    ("coloured", lambda f: put(f / "ball/z.ply", points(908), colors=BLACK), {"partial_colors": ("warning", 1)}),
+    ("normals", lambda f: put(f / "ball/z.ply", points(909), normals=AXES), {"partial_normals": ("warning", 1)}),
     ("again", lambda f: np.save(f / "cube/z.npy", points(3)), {"duplicates": ("warning", 1)}),
     ("shuffled", lambda f: put(f / "cube/z.ply", points(3)[::-1]), {"duplicates": ("warning", 1)}),
-    ("otherwise", lambda f: put(f / "ball/z.ply", points(3)), {"contradiction": ("warning", 1)}),
+    ("otherwise", lambda f: put(f / "ball/z.ply", points(3)), {"conflicting_labels": ("warning", 1)}),
     ("rare", lambda f: put(f / "cone/z.ply", points(910)), {"rare": ("warning", 1)}),
 ]  # fmt: skip
 
@@ -114,14 +117,14 @@ def test_what_was_spoilt_is_found_and_nothing_else(
     for finding in report.findings:
         if finding.locations:
             place = str(finding.locations[0])
-            assert "z." in place or finding.kind == "skipped"
+            assert "z." in place or finding.id == "skipped"
 
 
 def test_much_of_what_is_odd_is_an_error(tmp_path: Path) -> None:
     clean(tmp_path, 30)
     for number in range(30):
         put(tmp_path / f"cube/z{number}.ply", points(500 + number, 9))
-    assert found(classify(tmp_path))["sparse"] == ("error", 30)
+    assert found(classify(tmp_path))["few_points"] == ("error", 30)
 
 
 def test_what_is_trained_on_does_not_validate(tmp_path: Path) -> None:
@@ -130,17 +133,21 @@ def test_what_is_trained_on_does_not_validate(tmp_path: Path) -> None:
     put(valid / "ball/other.ply", points(3))
     put(valid / "cone/new.ply", points(5000))
     kinds = found(classify(train, valid))
-    assert kinds["leak"] == ("error", 1) and kinds["leak_answer"] == ("warning", 1) and kinds["unknown"] == ("error", 1)
+    assert (
+        kinds["leak"] == ("error", 1)
+        and kinds["leak_conflicting_labels"] == ("warning", 1)
+        and kinds["unseen_classes"] == ("error", 1)
+    )
 
 
 def test_a_set_that_is_made_is_clean_and_brings_its_validation() -> None:
     report = check_clouds(["solids#samples=120,points=100"], [], None, DataSettings())
-    assert found(report) == {} and report.counts["validation_clouds"] == 500
+    assert found(report) == {} and report.counts["validation_point_clouds"] == 500
     rooms = check_labeled_clouds(
         ["rooms#samples=101,points=400"], ["rooms#part=test,samples=9,points=400"], None, DataSettings()
     )
     assert found(rooms) == {} and rooms.counts == {
-        "clouds": 101, "entries": 1, "classes": 5, "validation_clouds": 9, "validation_entries": 1,
+        "point_clouds": 101, "entries": 1, "classes": 5, "validation_point_clouds": 9, "validation_entries": 1,
     }  # fmt: skip
 
 
@@ -161,7 +168,8 @@ def test_labels_are_held_against_the_classes(tmp_path: Path) -> None:
     put(tmp_path / "zzz.ply", points(902))
     kinds = found(segment(tmp_path))
     assert kinds == {
-        "unknown_values": ("error", 1), "unlabelled": ("error", 1), "void": ("note", 0), "absent": ("warning", 1),
+        "unknown_values": ("error", 1), "unlabeled": ("error", 1), "void": ("note", 0),
+        "classes_without_samples": ("warning", 1),
     }  # fmt: skip
 
 
@@ -170,9 +178,9 @@ def test_labels_that_are_no_classes_are_found(tmp_path: Path) -> None:
         put(tmp_path / "many" / f"{number}.ply", points(number), labels=np.arange(80) + 80 * number)
         put(tmp_path / "one" / f"{number}.ply", points(number), labels=np.zeros(80))
         put(tmp_path / "none" / f"{number}.ply", points(number), labels=np.full(80, -1))
-    assert found(segment(tmp_path / "many"))["many_classes"] == ("error", 320)
-    assert found(segment(tmp_path / "one"))["one_class"] == ("error", 1)
-    assert found(segment(tmp_path / "none"))["unlabelled"] == ("error", 4)
+    assert found(segment(tmp_path / "many"))["too_many_classes"] == ("error", 320)
+    assert found(segment(tmp_path / "one"))["single_class"] == ("error", 1)
+    assert found(segment(tmp_path / "none"))["unlabeled"] == ("error", 4)
 
 
 def test_the_same_points_with_other_labels_are_a_contradiction(tmp_path: Path) -> None:
@@ -183,7 +191,8 @@ def test_the_same_points_with_other_labels_are_a_contradiction(tmp_path: Path) -
     put(valid / "z.ply", points(7), labels=np.arange(80) % 2 + 3)
     kinds = found(segment(train, valid))
     assert kinds == {
-        "contradiction": ("warning", 1), "duplicates": ("warning", 1), "leak_answer": ("warning", 1), "unknown": ("error", 2),
+        "conflicting_labels": ("warning", 1), "duplicates": ("warning", 1),
+        "leak_conflicting_labels": ("warning", 1), "unseen_classes": ("error", 2),
     }  # fmt: skip
 
 
@@ -191,7 +200,7 @@ def test_a_column_that_a_person_names_is_checked(tmp_path: Path) -> None:
     for number in range(3):
         rows = np.concatenate([points(number), np.full((80, 6), 0.5), np.arange(80)[:, None] % 2], axis=1)
         np.savetxt(tmp_path / f"{number}.txt", rows, fmt="%.5f")
-    assert found(segment(tmp_path))["broken"] == ("error", 3)  # nothing says what these columns are
+    assert found(segment(tmp_path))["decode_error"] == ("error", 3)  # nothing says what these columns are
     assert segment(tmp_path, columns={"label": "9"}).class_counts[0].train == {"0": 120, "1": 120}
 
 
@@ -204,9 +213,9 @@ def test_forms_are_told_whatever_their_size_and_place() -> None:
         assert degenerate_shape(cube) == ""
         flat_one = cube.copy()
         flat_one[:, 1] = shift
-        assert degenerate_shape(flat_one) == "plane"
-        assert degenerate_shape(cube[:, :1].repeat(3, axis=1)) == "line"
-        assert degenerate_shape(np.full((10, 3), shift + factor, np.float32)) == "place"
+        assert degenerate_shape(flat_one) == "coplanar"
+        assert degenerate_shape(cube[:, :1].repeat(3, axis=1)) == "collinear"
+        assert degenerate_shape(np.full((10, 3), shift + factor, np.float32)) == "single_location"
 
 
 def test_long_clouds_have_nothing_outside() -> None:

@@ -606,7 +606,7 @@ def test_data_for_it_is_checked_as_text_is(corpus: Path) -> None:
     report = check("mlm", str(corpus))
     assert report.task == "mlm" and report.counts["documents"] == 60 and not report.errors
     one = check("mlm", str(corpus / "00.txt"))
-    assert [finding.kind for finding in one.findings if finding.kind == "single"] == ["single"]
+    assert [finding.id for finding in one.findings if finding.id == "single_document"] == ["single_document"]
 
 
 def test_it_is_a_task_of_encoders_alone() -> None:

@@ -169,7 +169,7 @@ def test_depths_of_which_nothing_is_known_are_said_to_be_so(folder: Path, tmp_pa
     told, known = "all 6 validation maps", f"{folder}/a:{tmp_path}/known"
     with pytest.raises(DataError, match=told):
         regard.train("depth", data=known, valid=data, model="vit-tiny", out=tmp_path / "run", settings=sizes)
-    (named,) = (finding for finding in check("depth", known).findings if finding.kind == "depth_unknown")
+    (named,) = (finding for finding in check("depth", known).findings if finding.id == "empty_depth_map")
     assert named.severity == "error" and named.count == 5
     assert "/a/0.png  depth map 0.png" in str(named.locations[0]) and all(
         "10.png" not in str(place) for place in named.locations

@@ -31,7 +31,7 @@ def clean(folder: Path, count: int = 104, first: int = 0) -> Path:
 
 
 def found(report: SizedReport) -> dict[str, tuple[str, int]]:
-    return {finding.kind: (finding.severity, finding.count) for finding in report.findings if finding.kind != "classes"}
+    return {finding.id: (finding.severity, finding.count) for finding in report.findings if finding.id != "classes"}
 
 
 def classify(folder: Path, valid: Path | None = None) -> SizedReport:
@@ -40,11 +40,11 @@ def classify(folder: Path, valid: Path | None = None) -> SizedReport:
 
 def test_clean_pictures_have_only_their_classes_told(tmp_path: Path) -> None:
     report = classify(clean(tmp_path))
-    assert found(report) == {} and report.counts == {"pictures": 104, "entries": 1, "classes": 2}
+    assert found(report) == {} and report.counts == {"images": 104, "entries": 1, "classes": 2}
     assert report.class_counts[0].train == {"cat": 52, "dog": 52}
     said = str(report)
     assert "classes (cat: 52, dog: 52)" in said and said.splitlines()[-1].startswith("Found no errors")
-    assert report.size_quantiles()["width"] == dict.fromkeys(("least", "q25", "median", "q75", "q99", "most"), 16)
+    assert report.size_quantiles()["width"] == dict.fromkeys(("min", "q25", "median", "q75", "q99", "max"), 16)
     assert "height" in said and report.as_dict()["sizes"]["height"]["median"] == 12
 
 
@@ -65,21 +65,24 @@ def sideways() -> Image.Exif:
 
 
 SPOILT: list[tuple[str, Any, dict[str, tuple[str, int]]]] = [
-    ("cut off", cut, {"broken": ("error", 1)}),
-    ("no picture", lambda folder: (folder / "dog/zz.jpg").write_text("<html>"), {"broken": ("error", 1)}),
+    ("cut off", cut, {"decode_error": ("error", 1)}),
+    ("no picture", lambda folder: (folder / "dog/zz.jpg").write_text("<html>"), {"decode_error": ("error", 1)}),
     ("hidden", lambda folder: [(folder / name).write_text("x") for name in (".x.png", "dog/a.txt")], {"skipped": ("note", 2)}),
     ("beside", save(picture(901), "zz.png"), {"empty": ("warning", 1)}),
-    ("one pixel", save(picture(902, 1, 1), "cat/zz.png"), {"tiny": ("warning", 1)}),
-    ("stripe", save(picture(903, 9, 200), "cat/zz.png"), {"stripe": ("warning", 1)}),
-    ("blank", save(Image.new("RGB", (20, 20), "red"), "cat/zz.png"), {"blank": ("warning", 1)}),
-    ("grey", save(picture(904).convert("L"), "cat/zz.png"), {"modes": ("note", 2)}),
-    ("cmyk", save(picture(905).convert("CMYK"), "cat/zz.jpg"), {"modes": ("note", 2)}),
-    ("sideways", save(picture(906), "cat/zz.png", exif=sideways()), {"turned": ("note", 1)}),
+    ("one pixel", save(picture(902, 1, 1), "cat/zz.png"), {"small_image": ("warning", 1)}),
+    ("stripe", save(picture(903, 9, 200), "cat/zz.png"), {"aspect_ratio": ("warning", 1)}),
+    ("blank", save(Image.new("RGB", (20, 20), "red"), "cat/zz.png"), {"single_color": ("warning", 1)}),
+    ("grey", save(picture(904).convert("L"), "cat/zz.png"), {"color_modes": ("note", 2)}),
+    ("cmyk", save(picture(905).convert("CMYK"), "cat/zz.jpg"), {"color_modes": ("note", 2)}),
+    ("sideways", save(picture(906), "cat/zz.png", exif=sideways()), {"exif_rotation": ("note", 1)}),
     ("again", lambda folder: picture(3).save(folder / "cat/zz.bmp"), {"duplicates": ("warning", 1)}),
-    ("otherwise", lambda folder: picture(3).save(folder / "dog/zz.webp", lossless=True), {"contradiction": ("warning", 1)}),
+    (
+        "otherwise", lambda folder: picture(3).save(folder / "dog/zz.webp", lossless=True),
+        {"conflicting_labels": ("warning", 1)},
+    ),
     ("rare", lambda folder: ((folder / "cow").mkdir(), picture(907).save(folder / "cow/a.png")), {"rare": ("warning", 1)}),
     ("moving", save(picture(908), "cat/z.webp", save_all=True, append_images=[picture(909)]), {"animated": ("note", 1)}),
-    ("clear", lambda folder: clear(folder), {"clear": ("note", 1), "modes": ("note", 2)}),
+    ("clear", lambda folder: clear(folder), {"transparent": ("note", 1), "color_modes": ("note", 2)}),
 ]  # fmt: skip
 
 
@@ -97,9 +100,9 @@ def test_what_was_spoilt_is_found_and_nothing_else(
     report = classify(tmp_path)
     assert found(report) == wanted
     for finding in report.findings:
-        if finding.kind not in ("classes", "modes", "rare"):
+        if finding.id not in ("classes", "color_modes", "rare"):
             place = str(finding.locations[0])
-            assert "z" in place or finding.kind == "skipped"
+            assert "z" in place or finding.id == "skipped"
 
 
 def test_places_count_past_files_that_are_broken(tmp_path: Path) -> None:
@@ -107,10 +110,10 @@ def test_places_count_past_files_that_are_broken(tmp_path: Path) -> None:
     (tmp_path / "cat/000.png").write_bytes(b"")
     picture(3).save(tmp_path / "dog/zz.png")
     report = classify(tmp_path)
-    place = next(finding for finding in report.findings if finding.kind == "contradiction").locations[0]
+    place = next(finding for finding in report.findings if finding.id == "conflicting_labels").locations[0]
     other = os.path.join(tmp_path, "cat", "003.png")
     assert place.text == f"dog/zz.png → dog  (also in {other})" and place.path == str(tmp_path)
-    broken = next(finding for finding in report.findings if finding.kind == "broken").locations[0]
+    broken = next(finding for finding in report.findings if finding.id == "decode_error").locations[0]
     assert broken.path == str(tmp_path / "cat/000.png") and broken.text == "the file is empty."
 
 
@@ -130,10 +133,10 @@ def test_pictures_in_both_sets_and_unknown_classes_are_found(tmp_path: Path) -> 
     picture(700).save(valid / "cow/a.png")
     report = classify(train, valid)
     assert found(report) == {
-        "leak": ("error", 1), "leak_answer": ("warning", 1), "unknown": ("error", 1), "rare": ("warning", 1),
+        "leak": ("error", 1), "leak_conflicting_labels": ("warning", 1), "unseen_classes": ("error", 1), "rare": ("warning", 1),
     }  # fmt: skip
-    leak = next(finding for finding in report.findings if finding.kind == "leak").locations[0]
-    assert "seen.bmp" in leak.text and leak.text.endswith("004.png)") and report.counts["validation_pictures"] == 23
+    leak = next(finding for finding in report.findings if finding.id == "leak").locations[0]
+    assert "seen.bmp" in leak.text and leak.text.endswith("004.png)") and report.counts["validation_images"] == 23
 
 
 def test_rows_without_their_files_are_found(tmp_path: Path) -> None:
@@ -142,7 +145,7 @@ def test_rows_without_their_files_are_found(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("\n".join(["image,label", *rows, "p/gone.png,1", ",2"]) + "\n")
     report = check_images([str(tmp_path / "t.csv")], [], None, DataSettings())
     assert found(report) == {"missing": ("error", 1), "empty": ("warning", 1)}
-    places = {finding.kind: finding.locations[0] for finding in report.findings if finding.locations}
+    places = {finding.id: finding.locations[0] for finding in report.findings if finding.locations}
     assert places["missing"].line == 106 and places["empty"].line == 107 and report.counts["classes"] == 3
 
 
@@ -185,7 +188,7 @@ def test_clean_masks_have_their_classes_and_void_told(tmp_path: Path) -> None:
     assert "unknown_values" in found(segment(tmp_path))
     (tmp_path / "classes.txt").write_text("0 sky\n1 road\n2 tree\n3 bird\n255 void\n")
     report = segment(tmp_path)
-    assert found(report) == {"void": ("note", 0), "absent": ("warning", 1)} and "bird" in str(report)
+    assert found(report) == {"void": ("note", 0), "classes_without_samples": ("warning", 1)} and "bird" in str(report)
 
 
 def test_masks_that_do_not_fit_are_found(tmp_path: Path) -> None:
@@ -199,25 +202,32 @@ def test_masks_that_do_not_fit_are_found(tmp_path: Path) -> None:
     picture(10).save(tmp_path / "images/011.png")
     report = segment(tmp_path)
     assert found(report) == {
-        "mask_size": ("error", 1), "unknown_values": ("error", 1), "partner": ("error", 1), "broken": ("error", 2),
-        "contradiction": ("warning", 1),
+        "mask_size_mismatch": ("error", 1), "unknown_values": ("error", 1), "unmatched_files": ("error", 1),
+        "decode_error": ("error", 2),
+        "conflicting_labels": ("warning", 1),
     }  # fmt: skip
-    places = {finding.kind: finding.locations for finding in report.findings if finding.locations}
-    assert places["mask_size"][0].text == "12 × 16, image 16 × 12" and "005.png" in places["mask_size"][0].path
+    places = {finding.id: finding.locations for finding in report.findings if finding.locations}
+    assert (
+        places["mask_size_mismatch"][0].text == "12 × 16, image 16 × 12"
+        and "005.png" in places["mask_size_mismatch"][0].path
+    )
     assert places["unknown_values"][0].text == "9, 44"
-    assert places["broken"][0].text == "the file is empty." and "the mask is a color image" in places["broken"][1].text
+    assert (
+        places["decode_error"][0].text == "the file is empty."
+        and "the mask is a color image" in places["decode_error"][1].text
+    )
 
 
 def test_numbers_that_only_validation_has_are_found(tmp_path: Path) -> None:
     train, valid = masked(tmp_path / "a"), masked(tmp_path / "b", 3, (0, 1, 2, 7))
     for number in range(3):
         picture(600 + number).save(valid / f"images/{number:03}.png")
-    assert found(segment(train, valid)) == {"unknown": ("error", 1)}
+    assert found(segment(train, valid)) == {"unseen_classes": ("error", 1)}
     alone = masked(tmp_path / "c", values=(4,))
-    assert found(segment(alone)) == {"one_class": ("error", 1)}
+    assert found(segment(alone)) == {"single_class": ("error", 1)}
     mostly = masked(tmp_path / "d", values=(0, 1, 255, 255, 255, 255))
     assert found(segment(mostly)) == {"void": ("warning", 0)}
-    assert found(segment(masked(tmp_path / "e", values=tuple(range(256))))) == {"many_classes": ("error", 256)}
+    assert found(segment(masked(tmp_path / "e", values=tuple(range(256))))) == {"too_many_classes": ("error", 256)}
 
 
 # -- depth
@@ -236,11 +246,11 @@ def deep(folder: Path, scale: int = 3000, known: float = 0.9) -> Path:
 
 def test_depth_is_told_with_its_range_and_what_is_unknown(tmp_path: Path) -> None:
     report = check_depth([str(deep(tmp_path / "a"))], [], None, DataSettings())
-    assert found(report) == {"known": ("note", 0), "range": ("note", 0)}
+    assert found(report) == {"known_depth": ("note", 0), "depth_range": ("note", 0)}
     assert "pixels with known depth: 89.9 %" in str(report) and "meters" in str(report)
     odd = check_depth([str(tmp_path / "a")], [], None, DataSettings(depth_scale=1.0))
-    assert found(odd)["range"] == ("warning", 0) and "Is the unit correct?" in str(odd)
-    assert found(check_depth([str(deep(tmp_path / "b", known=0.3))], [], None, DataSettings()))["known"] == (
+    assert found(odd)["depth_range"] == ("warning", 0) and "Is the unit correct?" in str(odd)
+    assert found(check_depth([str(deep(tmp_path / "b", known=0.3))], [], None, DataSettings()))["known_depth"] == (
         "warning",
         0,
     )
@@ -254,6 +264,7 @@ def test_depth_maps_that_do_not_fit_are_found(tmp_path: Path) -> None:
     picture(1).convert("L").save(folder / "depth/004.png")
     report = check_depth([str(folder)], [], None, DataSettings())
     assert found(report) == {
-        "depth_size": ("note", 1), "depth_shape": ("error", 1), "depth_unknown": ("warning", 1), "broken": ("error", 1),
-        "known": ("note", 0), "range": ("note", 0),
+        "depth_size_mismatch": ("note", 1), "depth_aspect_ratio_mismatch": ("error", 1),
+        "empty_depth_map": ("warning", 1), "decode_error": ("error", 1),
+        "known_depth": ("note", 0), "depth_range": ("note", 0),
     }  # fmt: skip

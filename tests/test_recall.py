@@ -235,14 +235,16 @@ def test_what_was_thought_about_is_drawn(run: Path, tmp_path: Path, ending: str)
 
 def test_data_is_checked_by_name_and_in_files(tmp_path: Path) -> None:
     report = check("algorithmic", ["copy#longest=5,samples=50"])
-    assert report.counts["questions"] == 50 and report.counts["validation_longer"] == 500 and not report.findings
+    assert (
+        report.counts["questions"] == 50 and report.counts["validation_longer_questions"] == 500 and not report.findings
+    )
     leaking = check("algorithmic", ["copy#longest=5,samples=50"], valid=["copy#longest=5,samples=40"])
-    assert [finding.kind for finding in leaking.errors] == ["leak"]
+    assert [finding.id for finding in leaking.errors] == ["leak"]
     long = check("algorithmic", ["copy#longest=5,samples=50"], settings=["data.max_length=4"])
-    assert [finding.kind for finding in long.findings] == ["long"]
+    assert [finding.id for finding in long.findings] == ["long"]
     file = tmp_path / "same.tsv"
     file.write_text("".join(f"{n} a\t{n} a\n" for n in range(20)))
-    assert {finding.kind for finding in check("algorithmic", [str(file)]).findings} == {"few"}
+    assert {finding.id for finding in check("algorithmic", [str(file)]).findings} == {"few"}
 
 
 def test_a_file_of_questions_is_learnt_from_too(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_a_run_learns_several_labels(tmp_path: Path, cli: Callable[..., str]) ->
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     report = check("classify", str(data))
     many = sum(len(row["labels"]) for row in rows)
-    assert report.as_dict()["spreads"]["classes"]["training"] == {
+    assert report.as_dict()["class_counts"]["classes"]["training"] == {
         label: sum(label in row["labels"] for row in rows) for label in words
     }
     assert f"labels, {many / 160:.2f} per row on average" in str(report)

@@ -252,7 +252,7 @@ def checked(
 
 
 def kinds(report: ClassReport) -> dict[str, tuple[str, int]]:
-    return {found.kind: (found.severity, found.count) for found in report.findings}
+    return {found.id: (found.severity, found.count) for found in report.findings}
 
 
 def unsaid(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
@@ -267,15 +267,15 @@ def test_clean_questions_have_nothing_told(tmp_path: Path) -> None:
 
 
 SPOILT: list[tuple[str, Any, dict[str, tuple[str, int]]]] = [
-    ("not there", lambda rows: [*rows, {**rows[3], "answer": "7 feet"}], {"answer": ("error", 1)}),
-    ("moved", lambda rows: [{**rows[0], "start": 1}, *rows[1:]], {"mended": ("warning", 1)}),
-    ("many moved", lambda rows: [{**row, "start": 1} for row in rows], {"mended": ("error", 150)}),
+    ("not there", lambda rows: [*rows, {**rows[3], "answer": "7 feet"}], {"answer_not_in_context": ("error", 1)}),
+    ("moved", lambda rows: [{**rows[0], "start": 1}, *rows[1:]], {"wrong_answer_offsets": ("warning", 1)}),
+    ("many moved", lambda rows: [{**row, "start": 1} for row in rows], {"wrong_answer_offsets": ("error", 150)}),
     ("some unsaid", lambda rows: unsaid(rows, 50), {"unanswerable": ("note", 50)}),
     ("few unsaid", lambda rows: unsaid(rows, 3), {"unanswerable": ("note", 3), "imbalance": ("warning", 147)}),
     ("most unsaid", lambda rows: unsaid(rows, 145), {"unanswerable": ("note", 145), "imbalance": ("warning", 145)}),
-    ("all unsaid", lambda rows: unsaid(rows, 150), {"unanswerable": ("note", 150), "one_class": ("error", 0)}),
+    ("all unsaid", lambda rows: unsaid(rows, 150), {"unanswerable": ("note", 150), "no_answers": ("error", 0)}),
     ("twice", lambda rows: [*rows, rows[3]], {"duplicates": ("warning", 1)}),
-    ("other answer", lambda rows: [*rows, {**rows[3], "answer": "tower", "start": ""}], {"contradiction": ("warning", 1)}),
+    ("other answer", lambda rows: [*rows, {**rows[3], "answer": "tower", "start": ""}], {"conflicting_labels": ("warning", 1)}),
     ("no question", lambda rows: [*rows, {**rows[3], "question": ""}], {"empty": ("warning", 1)}),
     ("a list", lambda rows: [*rows, {**rows[3], "answer": 3}], {"format": ("error", 1)}),
     ("long", lambda rows: [*rows, {**rows[3], "context": rows[3]["context"] + " x" * 300}], {"long": ("note", 1)}),

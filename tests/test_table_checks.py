@@ -26,7 +26,7 @@ def table(folder: Path, samples: Rows, name: str = "a.tsv", header: str = "sente
 
 
 def kinds(report: Report) -> dict[str, tuple[str, int]]:
-    return {found.kind: (found.severity, found.count) for found in report.findings}
+    return {found.id: (found.severity, found.count) for found in report.findings}
 
 
 def test_clean_rows_have_only_their_classes_told(tmp_path: Path) -> None:
@@ -38,17 +38,20 @@ def test_clean_rows_have_only_their_classes_told(tmp_path: Path) -> None:
 
 SPOILT: list[tuple[str, Any, dict[str, tuple[str, int]]]] = [
     ("twice", lambda rows: [*rows, rows[3], rows[4]], {"duplicates": ("warning", 2)}),
-    ("another label", lambda rows: [*rows, (rows[3][0], "0")], {"contradiction": ("warning", 1)}),
-    ("many others", lambda rows: [*rows, *((text, "2") for text, _ in rows[:60])], {"contradiction": ("error", 60)}),
+    ("another label", lambda rows: [*rows, (rows[3][0], "0")], {"conflicting_labels": ("warning", 1)}),
+    ("many others", lambda rows: [*rows, *((text, "2") for text, _ in rows[:60])], {"conflicting_labels": ("error", 60)}),
     ("no label", lambda rows: [*rows, ("a text", "")], {"empty": ("warning", 1)}),
     ("no text", lambda rows: [*rows, *[("", "1")] * 40], {"empty": ("error", 40)}),
     ("mojibake", lambda rows: [*rows, ("schÃ¶n und gut", "1")], {"mojibake": ("warning", 1)}),
-    ("lost", lambda rows: [*rows, ("lost � here", "0")], {"lost": ("warning", 1)}),
-    ("markup", lambda rows: [*rows, ("a &amp; b", "1"), ("a\x07b", "0")], {"markup": ("note", 1), "control": ("warning", 1)}),
-    ("one class", lambda rows: [(text, "x") for text, _ in rows], {"one_class": ("error", 1)}),
+    ("lost", lambda rows: [*rows, ("lost � here", "0")], {"replacement_character": ("warning", 1)}),
+    (
+        "markup", lambda rows: [*rows, ("a &amp; b", "1"), ("a\x07b", "0")],
+        {"markup": ("note", 1), "control_character": ("warning", 1)},
+    ),
+    ("one class", lambda rows: [(text, "x") for text, _ in rows], {"single_class": ("error", 1)}),
     ("rare", lambda rows: [*rows, ("so so", "middling")], {"rare": ("warning", 1)}),
     ("uneven", lambda rows: [*((text, "0") for text, _ in rows[10:]), *rows[:10]], {"imbalance": ("warning", 195)}),
-    ("texts as labels", lambda rows: [(text, f"{text} indeed") for text, _ in rows], {"many_classes": ("error", 200)}),
+    ("texts as labels", lambda rows: [(text, f"{text} indeed") for text, _ in rows], {"too_many_classes": ("error", 200)}),
     ("few", lambda rows: rows[:20], {"few": ("warning", 20)}),
     ("long", lambda rows: [*rows, ("fine " * 300, "1")], {"long": ("warning", 1)}),
     ("columns", lambda rows: [*rows, ("one", "two", "three")], {"format": ("error", 1)}),
@@ -70,7 +73,7 @@ def test_what_was_spoilt_is_found_and_nothing_else(
 def test_places_name_the_first_and_the_other(tmp_path: Path) -> None:
     rows = clean()
     report = check("classify", table(tmp_path, [*rows, (rows[3][0], "0")]))
-    place = next(finding for finding in report.findings if finding.kind == "contradiction").locations[0]
+    place = next(finding for finding in report.findings if finding.id == "conflicting_labels").locations[0]
     assert place.line == 202 and "also in line 5" in place.text and "→ 0" in place.text
 
 
@@ -80,9 +83,11 @@ def test_leaks_and_unknown_classes_of_the_validation_set(tmp_path: Path) -> None
     report = check("classify", table(tmp_path, rows), valid=table(tmp_path, held, "b.tsv"))
     found = kinds(report)
     assert (
-        found["leak"] == ("error", 1) and found["leak_text"] == ("warning", 1) and found["leak_near"] == ("warning", 1)
+        found["leak"] == ("error", 1)
+        and found["leak_conflicting_labels"] == ("warning", 1)
+        and found["leak_near_duplicate"] == ("warning", 1)
     )
-    assert found["unknown"] == ("error", 1) and report.counts["validation_texts"] == 5
+    assert found["unseen_classes"] == ("error", 1) and report.counts["validation_texts"] == 5
 
 
 def test_pairs_have_two_lengths(tmp_path: Path) -> None:
@@ -105,10 +110,11 @@ def some(count: int = 120) -> list[dict[str, Any]]:
 def test_questions_are_checked_for_bad_rows_and_for_one_place(tmp_path: Path) -> None:
     rows = some()
     report = check("choose", questions(tmp_path, rows), out=tmp_path / "x.png")
-    assert kinds(report) == {"classes": ("note", 3)} and "places of the right choice" in str(report)
+    assert kinds(report) == {"correct_choice_positions": ("note", 3)} and "correct choice positions" in str(report)
     report = check("choose", questions(tmp_path, [*rows, {**rows[0], "label": 7}, rows[1], {**rows[2], "label": 0}]))
     assert kinds(report) == {
-        "format": ("error", 1), "classes": ("note", 3), "duplicates": ("warning", 1), "contradiction": ("warning", 1),
+        "format": ("error", 1), "correct_choice_positions": ("note", 3), "duplicates": ("warning", 1),
+        "conflicting_labels": ("warning", 1),
     }  # fmt: skip
     assert "label must be between 0 and 2, got 7" in str(report)
     always = [{**row, "label": 0} for row in rows]

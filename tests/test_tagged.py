@@ -228,7 +228,7 @@ def checked(folder: Path, sentences: list[str], held: list[str] | None = None, *
 
 
 def kinds(report: ClassReport) -> dict[str, tuple[str, int]]:
-    said = {found.kind: (found.severity, found.count) for found in report.findings}
+    said = {found.id: (found.severity, found.count) for found in report.findings}
     return {kind: what for kind, what in said.items() if what[0] != "note"}
 
 
@@ -242,9 +242,9 @@ def test_clean_sentences_have_only_their_tags_told(tmp_path: Path) -> None:
         "words tagged O (outside of entities): 400 (50.0 %)",
     ):
         assert said in text
-    assert text.index("sentence words") < text.index("entities by kind") < text.index("Found no errors")
+    assert text.index("sentence words") < text.index("entities by type") < text.index("Found no errors")
     assert report.lengths.words.tolist() == [[4]] * 200 and report.lengths.names == ("sentence",)
-    assert report.as_dict()["spreads"]["entities by kind"]["training"] == {"A": 100, "B": 100}
+    assert report.as_dict()["class_counts"]["entities_by_type"]["training"] == {"A": 100, "B": 100}
 
 
 def begins_otherwise(count: int) -> list[str]:
@@ -253,16 +253,16 @@ def begins_otherwise(count: int) -> list[str]:
 
 SPOILT: list[tuple[str, Any, dict[str, tuple[str, int]]]] = [
     ("twice", lambda rows: [*rows, rows[3]], {"duplicates": ("warning", 1)}),
-    ("other tags", lambda rows: [*rows, rows[3].replace("-A", "-B")], {"contradiction": ("warning", 1)}),
-    ("I after O", lambda rows: [*rows, "some O\nother I-A\n"], {"repaired": ("warning", 1)}),
+    ("other tags", lambda rows: [*rows, rows[3].replace("-A", "-B")], {"conflicting_labels": ("warning", 1)}),
+    ("I after O", lambda rows: [*rows, "some O\nother I-A\n"], {"invalid_tags": ("warning", 1)}),
     (
         "both ways", lambda rows: [*rows, *begins_otherwise(60)],
-        {"repaired": ("error", 60), "scheme": ("warning", 0)},
+        {"invalid_tags": ("error", 60), "tag_scheme": ("warning", 0)},
     ),
     ("rare", lambda rows: [*rows, "Rome B-C\n"], {"rare": ("warning", 1)}),
     (
         "no entity", lambda rows: [f"x{n} O\n" for n in range(len(rows))],
-        {"one_class": ("error", 0), "scheme": ("warning", 0)},
+        {"no_entities": ("error", 0), "tag_scheme": ("warning", 0)},
     ),
     (
         "hardly any", lambda rows: [*rows[:100], *(f"{n} O\n" * 400 for n in range(60))],
@@ -292,7 +292,7 @@ def test_what_was_spoilt_is_found_and_nothing_else(
 
 def test_the_tag_that_was_repaired_is_named(tmp_path: Path) -> None:
     report = checked(tmp_path, [*clean(), "some O\nother I-A\n"])
-    place = next(finding for finding in report.findings if finding.kind == "repaired").locations[0]
+    place = next(finding for finding in report.findings if finding.id == "invalid_tags").locations[0]
     assert place.line == 1001 and place.text == "some other/I-A  ('other' is tagged I-A, expected B-A)"
 
 
@@ -301,9 +301,9 @@ def test_plain_tags_are_checked_as_classes(tmp_path: Path) -> None:
     report = checked(tmp_path, rows)
     assert kinds(report) == {} and "tags are classes of single words" in str(report)
     assert kinds(checked(tmp_path, [*rows, "x FW\n"])) == {"rare": ("warning", 1)}
-    assert kinds(checked(tmp_path, [f"a{n} NN\n" for n in range(100)])) == {"one_class": ("error", 0)}
+    assert kinds(checked(tmp_path, [f"a{n} NN\n" for n in range(100)])) == {"single_class": ("error", 0)}
     every = checked(tmp_path, [f"a{n} t{n}\n" for n in range(100)])
-    assert kinds(every) == {"many_classes": ("error", 100)}
+    assert kinds(every) == {"too_many_classes": ("error", 100)}
     most = checked(tmp_path, [*(f"a{n} NN\n" for n in range(200)), *(f"b{n} DT\n" for n in range(6))])
     assert kinds(most) == {"imbalance": ("warning", 200)}
 
@@ -314,7 +314,8 @@ def test_leaks_and_unknown_kinds_of_the_validation_set(tmp_path: Path) -> None:
     held = [rows[0], rows[1].replace("-A", "-B"), rows[2].replace("is", "IS"), "Rome B-C\n", *fresh]
     report = checked(tmp_path, rows, held)
     assert kinds(report) == {
-        "leak": ("warning", 1), "leak_text": ("warning", 1), "leak_near": ("warning", 1), "unknown": ("error", 1),
+        "leak": ("warning", 1), "leak_conflicting_labels": ("warning", 1), "leak_near_duplicate": ("warning", 1),
+        "unseen_classes": ("error", 1),
     }  # fmt: skip
     assert "validation: entity types absent from the training data (C: 1)" in str(report)
     assert kinds(checked(tmp_path, rows, rows[:50])) == {"leak": ("error", 50)}
@@ -337,7 +338,7 @@ def test_classes_of_texts_and_places_of_choices_are_spread_too(tmp_path: Path) -
 def test_spreads_are_drawn_and_told(tmp_path: Path) -> None:
     report = checked(tmp_path, clean(), [*clean(5), "Rome B-C\n"])
     drawn = draw_class_counts(report.class_counts, tmp_path / "a.svg").read_text()
-    assert ">Entities by kind<" in drawn and ">validation<" in drawn and ">50.0 %<" in drawn
+    assert ">Entities by type<" in drawn and ">validation<" in drawn and ">50.0 %<" in drawn
     assert draw_class_counts(report.class_counts[:1], tmp_path / "a.png").stat().st_size > 5_000
     lines = ClassCounts("classes", {"a": 3000, "b": 1}, {"a": 1, "c": 1}).lines()
     assert lines[1].split()[-6:] == ["3,000", "100.0", "%", "1", "50.0", "%"] and "█" * 24 in lines[1]

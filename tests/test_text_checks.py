@@ -62,7 +62,7 @@ def check(*data: str, valid: tuple[str, ...] = (), **columns: str) -> Report:
 
 
 def found(report: Report) -> dict[str, Finding]:
-    return {("validation " if f.message.startswith("validation") else "") + f.kind: f for f in report.findings}
+    return {("validation " if f.message.startswith("validation") else "") + f.id: f for f in report.findings}
 
 
 def only(report: Report, *kinds: str) -> Finding:
@@ -80,11 +80,9 @@ def test_clean_text_has_no_finding_and_is_counted(folder: Path) -> None:
     text = "".join(f"{line}\n" for line in [*story(1), "", "Ende, schön."])
     assert report.counts == {
         "documents": 1, "files": 1, "lines": 4001, "words": len(text.split()), "characters": len(text),
-        "different_characters": len(set(text)), "bytes": len(text) + 1,
+        "unique_characters": len(set(text)), "bytes": len(text) + 1,
     }  # fmt: skip
-    assert "document words" in str(report) and report.as_dict()["lengths"]["document_words"]["most"] == len(
-        text.split()
-    )
+    assert "document words" in str(report) and report.as_dict()["lengths"]["document_words"]["max"] == len(text.split())
 
 
 def test_folders_and_columns_are_read_as_training_reads_them(folder: Path) -> None:
@@ -148,19 +146,19 @@ def test_damaged_lines_are_found_at_their_places(folder: Path) -> None:
     lines = story(1)
     lines[100], lines[1000], lines[2000], lines[3000] = "fÃ¼r", "caf\ufffd", "a\x07b", "fish &amp; chips"
     report = check(save("a.txt", lines))
-    only(report, "mojibake", "lost", "control", "markup")
+    only(report, "mojibake", "replacement_character", "control_character", "markup")
     assert [(f.severity, f.count, f.locations[0].line) for f in report.findings] == [
         ("warning", 1, 101), ("warning", 1, 1001), ("warning", 1, 2001), ("note", 1, 3001),
     ]  # fmt: skip
     assert found(check(save("b.txt", [*lines, *["Ã¤Ã¶"] * 1000])))["mojibake"].severity == "error"
     in_row = objects("c.jsonl", ["\n".join(lines), "\n".join(story(2))])
-    assert found(check(in_row))["control"].locations[0].line == 1
+    assert found(check(in_row))["control_character"].locations[0].line == 1
 
 
 @pytest.mark.parametrize("size", [100_001, 300_000])
 def test_text_without_a_blank_is_seen_once(folder: Path, size: int) -> None:
     path = save("a.txt", "\n".join([*story(1), "x" * size, *story(2)]))
-    solid = only(check(path), "solid")
+    solid = only(check(path), "no_whitespace")
     assert solid.severity == "warning" and solid.count == 1 and solid.locations[0].line >= 4001
     assert not check(save("b.txt", "\n".join([*story(1), "x" * 99_000, "y" * 99_000]))).findings
 
@@ -181,10 +179,10 @@ def test_repeated_documents_are_named_with_the_first(folder: Path) -> None:
 def test_repeated_lines_are_weighed_by_their_share(folder: Path) -> None:
     notice = "This file is part of a library that must never be read aloud."
     assert not check(save("a.txt", [*story(1), *[notice] * 20])).findings
-    some = only(check(save("b.txt", [*story(1), *[notice, notice.upper()] * 100])), "repeated")
+    some = only(check(save("b.txt", [*story(1), *[notice, notice.upper()] * 100])), "duplicate_lines")
     assert some.severity == "note" and some.count == 199 and 0.02 < some.fraction < 0.06
     assert some.locations[0].line == 4002 and "(same as line 4001)" in some.locations[0].text
-    assert only(check(save("c.txt", [*story(1), *story(1)[:1000]])), "repeated").severity == "warning"
+    assert only(check(save("c.txt", [*story(1), *story(1)[:1000]])), "duplicate_lines").severity == "warning"
     assert not check(save("d.txt", [*story(1), *["- " * 40] * 900])).findings  # no letters, no line
 
 
@@ -197,8 +195,8 @@ def test_documents_that_are_trained_on_are_told_apart_by_how_alike_they_are(fold
     near = long.upper().replace(" ", "  ").replace(".", " !")
     data = objects("a.jsonl", [*train, long])
     report = check(data, valid=(objects("v.jsonl", [*valid, train[3], near]),))
-    only(report, "validation leak", "validation leak_near", "validation leak_lines")
-    exact, alike = found(report)["validation leak"], found(report)["validation leak_near"]
+    only(report, "validation leak", "validation leak_near_duplicate", "validation leak_lines")
+    exact, alike = found(report)["validation leak"], found(report)["validation leak_near_duplicate"]
     assert (exact.severity, exact.count, exact.locations[0].line) == ("error", 1, 401)
     assert "in training data: a.jsonl:4" in exact.locations[0].text
     assert (alike.severity, alike.count, alike.locations[0].line) == ("warning", 1, 402)

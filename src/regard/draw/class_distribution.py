@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from regard.data.check.class_counts import ClassCounts, format_percent
+from regard.data.check.findings import display_name
 from regard.draw.colormap import ACCENT, INK, LINE, MUTED, WARM
 from regard.draw.figure import Sheet, check_suffix, figure_style
 from regard.draw.token_label import display_width, label
@@ -40,7 +41,8 @@ def draw_class_counts(class_counts: Sequence[ClassCounts], path: Path) -> Path:
         )
         top = MARGIN
         for (spread, rows), high in zip(tables, highs, strict=True):
-            sheet.text(MARGIN, top - 0.1, spread.title[:1].upper() + spread.title[1:], size=13, weight="bold")
+            title = display_name(spread.name)
+            sheet.text(MARGIN, top - 0.1, title[:1].upper() + title[1:], size=13, weight="bold")
             if len(rows) > MAX_CLASSES:
                 sheet.text(
                     MARGIN, top + 0.18, f"{MAX_CLASSES} most frequent of {len(rows):,} classes", size=9, color=MUTED

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.findings import Lengths
+from regard.data.check.findings import Lengths, display_name
 from regard.draw.colormap import ACCENT, INK, LIGHT, LINE, MUTED, WARM
 from regard.draw.figure import Sheet, check_suffix, figure_style
 
@@ -31,7 +31,7 @@ def draw_lengths(lengths: Lengths, path: Path) -> Path:
     said = f"{len(lengths.tokens):,} {lengths.unit}"
     if lengths.max_length:
         said += f", {over:,} longer than data.max_length={lengths.max_length:,}"
-    of = " and ".join(lengths.names) if pairs else lengths.unit
+    of = " and ".join(map(display_name, lengths.names)) if pairs else lengths.unit
     if pairs:
         said += f", {len(lengths.outliers):,} outlier{'' if len(lengths.outliers) == 1 else 's'}"
     with figure_style():
@@ -74,7 +74,13 @@ def _draw_histograms(axes: Axes, lengths: Lengths) -> None:
         heights = np.histogram(values, edges)[0]
         highest = max(highest, int(heights.max()))
         axes.stairs(heights, edges, color=colour, fill=True, alpha=0.16)
-        axes.stairs(heights, edges, color=colour, linewidth=1.6, label=f"{name}, median {int(np.median(values)):,}")
+        axes.stairs(
+            heights,
+            edges,
+            color=colour,
+            linewidth=1.6,
+            label=f"{display_name(name)}, median {int(np.median(values)):,}",
+        )
     axes.set_yscale("log")
     axes.set_ylim(0.7, 3.0 * highest)  # room for the legend, which would hide the highest bars
     if grows:
@@ -118,8 +124,8 @@ def _draw_pair_density(axes: Axes, lengths: Lengths) -> None:
     for limits in (axes.set_xlim, axes.set_ylim):
         limits(_axis_start(edges, lengths), (1.1 if grows else 1.02) * edges[-1])
     _format_ticks(axes)
-    axes.set_xlabel("source tokens (estimated)", size=8.5, labelpad=4)
-    axes.set_ylabel("target tokens (estimated)", size=8.5)
+    axes.set_xlabel(f"{display_name(lengths.names[0])} tokens (estimated)", size=8.5, labelpad=4)
+    axes.set_ylabel(f"{display_name(lengths.names[1])} tokens (estimated)", size=8.5)
     axes.legend(loc="lower right", fontsize=8.5, labelcolor=INK, facecolor="white", edgecolor="none", framealpha=0.9)
 
 

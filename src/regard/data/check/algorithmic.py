@@ -14,7 +14,14 @@ from regard.data.check.pairs import check_pairs
 from regard.data.settings import DataSettings
 from regard.data.synthetic.algorithmic import AlgorithmicQuestion, generate_questions, parse_recipe
 
-IGNORED_FINDINGS = ("copies", "alike", "one_language", "turned", "swapped", "ratio")
+IGNORED_FINDINGS = (
+    "identical_sides",
+    "indistinguishable_languages",
+    "same_language",
+    "swapped_file",
+    "swapped",
+    "length_ratio",
+)
 """findings that are odd in a translation, and nothing odd here"""
 
 
@@ -26,7 +33,7 @@ def check_algorithmic(
     recipes = [parse_recipe(entry) for entry in entries]
     if not all(recipes):
         report = check_pairs(data, valid, columns, settings, progress)
-        kept = tuple(finding for finding in report.findings if finding.kind not in IGNORED_FINDINGS)
+        kept = tuple(finding for finding in report.findings if finding.id not in IGNORED_FINDINGS)
         lengths = replace(report.lengths, outliers=report.lengths.outliers[:0])
         return Report("algorithmic", report.counts, kept, lengths)
     train = [question for entry in entries for question in _generate(entry, progress)]
@@ -34,7 +41,7 @@ def check_algorithmic(
     held = held or [str(recipe.for_split("valid")) for recipe in recipes if recipe is not None]
     judged = [question for entry in held for question in _generate(entry, progress)]
     beyond = sum(bool(question.is_longer) for question in judged)
-    counts = {"questions": len(train), "validation_questions": len(judged), "validation_longer": beyond}
+    counts = {"questions": len(train), "validation_questions": len(judged), "validation_longer_questions": beyond}
     findings = [*_length_findings(train, settings.max_length), *_leak_findings(train, judged)]
     words = np.array([[len(side.split()) for side in (q.source, q.target)] for q in train])
     letters = np.array([[len(q.source), len(q.target)] for q in train])

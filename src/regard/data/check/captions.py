@@ -3,23 +3,29 @@
 What must be put right is an error: training would stop at it, or learn from it what nobody wants. "Much" is more than a
 tenth of the pictures, or of the captions.
 
-| finding        | what it is                                                    | error   | warning | note   |
-|----------------|---------------------------------------------------------------|---------|---------|--------|
-| unreadable, encoding, format, missing, broken | as of other tables of pictures | always  |         |        |
-| empty          | rows without a picture or with a blank caption                | if much | else    |        |
-| tiny, stripe, huge, blank, animated, turned, clear, modes, few | as of other pictures | so | so    | so     |
-| duplicates     | the same pixels with the same captions                        |         | always  |        |
-| scattered      | the same pixels with other captions, under another name       |         | always  |        |
-| leak           | pictures of the validation set that are also trained on       | always  |         |        |
-| mojibake, lost, control, markup | as of other texts                            | so      | so      | so     |
-| captions       | how many a picture has                                        |         |         | always |
-| words          | how many different ones there are                             |         |         | always |
-| again          | pictures that have one caption twice                          |         | always  |        |
-| shared         | captions that several pictures have                           |         | if much | else   |
-| leak_caption   | captions of the validation set that are also trained on       |         | if much | else   |
-| short          | captions of one word                                          | if much | else    |        |
-| odd            | captions four times as long as is usual                       |         | always  |        |
-| long           | captions with more than data.max_length tokens, by estimate      |         | always  |        |
+| finding                         | what it is                                                  | error   | warning | note   |
+|---------------------------------|-------------------------------------------------------------|---------|---------|--------|
+| unreadable, encoding, format    | as of other tables of pictures                              | always  |         |        |
+| missing, decode_error           | as of other tables of pictures                              | always  |         |        |
+| empty                           | rows without a picture or with a blank caption              | if much | else    |        |
+| small_image, large_image        | as of other pictures                                        | so      | so      | so     |
+| single_color                    | as of other pictures                                        | so      | so      | so     |
+| aspect_ratio, color_modes, few  | as of other pictures                                        | so      | so      | so     |
+| animated, exif_rotation         | as of other pictures                                        | so      | so      | so     |
+| transparent                     | as of other pictures                                        | so      | so      | so     |
+| duplicates                      | the same pixels with the same captions                      |         | always  |        |
+| repeated_image                  | the same pixels with other captions, under another name     |         | always  |        |
+| leak                            | pictures of the validation set that are also trained on     | always  |         |        |
+| mojibake, replacement_character | as of other texts                                           | so      | so      | so     |
+| control_character, markup       | as of other texts                                           | so      | so      | so     |
+| captions_per_image              | number of captions, and of captions per image               |         |         | always |
+| vocabulary                      | number of different words                                   |         |         | always |
+| repeated_caption                | pictures that have one caption twice                        |         | always  |        |
+| shared_caption                  | captions that several pictures have                         |         | if much | else   |
+| leak_caption                    | captions of the validation set that are also trained on     |         | if much | else   |
+| single_word                     | captions of one word                                        | if much | else    |        |
+| length_outliers                 | captions four times as long as is usual                     |         | always  |        |
+| long                            | captions with more than data.max_length tokens, by estimate |         | always  |        |
 """
 
 from __future__ import annotations
@@ -66,11 +72,24 @@ from regard.data.text.tables import file_format
 Columns = Mapping[str, str] | None
 
 _FINDINGS: FindingSpecs = {
-    **{kind: IMAGE_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header", "missing", "broken")},
+    **{
+        kind: IMAGE_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header", "missing", "decode_error")
+    },
     "empty": ("rows without an image, or with an empty caption", "Training skips these rows.", "warning", True),
-    **{kind: IMAGE_FINDINGS[kind] for kind in ("tiny", "stripe", "huge", "blank", "animated", "turned", "clear")},
-    **{kind: COMMON_FINDINGS[kind] for kind in ("mojibake", "lost", "control", "markup")},
-    "again": (
+    **{
+        kind: IMAGE_FINDINGS[kind]
+        for kind in (
+            "small_image",
+            "aspect_ratio",
+            "large_image",
+            "single_color",
+            "animated",
+            "exif_rotation",
+            "transparent",
+        )
+    },
+    **{kind: COMMON_FINDINGS[kind] for kind in ("mojibake", "replacement_character", "control_character", "markup")},
+    "repeated_caption": (
         "images with the same caption twice",
         "Remove the duplicate, unless a higher weight is intended.",
         "warning",
@@ -144,7 +163,7 @@ class CaptionSurvey(ImageSurvey):
         self._tally_quality_issues(sample, sample.captions)
         if len(set(sample.captions)) < len(sample.captions):
             twice = Counter(sample.captions).most_common(1)[0][0]
-            self.tally("again").add(self._location(sample.path, sample.line, excerpt(twice)))
+            self.tally("repeated_caption").add(self._location(sample.path, sample.line, excerpt(twice)))
         for caption in sample.captions:
             plain = normalize_text(caption)
             self.word_counts.update(plain.split())
@@ -193,7 +212,7 @@ def check_captions(
     findings += [*leak_findings(train, held, _LEAKS), *_caption_leak_findings(train, held)]
 
     def count(survey: CaptionSurvey) -> dict[str, int]:
-        return {"pictures": len(survey), "captions": len(survey.image_index), "files": len(survey.entries)}
+        return {"images": len(survey), "captions": len(survey.image_index), "files": len(survey.entries)}
 
     sizes = train.sizes(0), train.sizes(1), train.sizes(2)
     lengths = Lengths(*sizes, settings.max_length, np.zeros(0, dtype=np.int64), ("caption",), "captions")
@@ -210,7 +229,7 @@ def _duplicate_findings(prefix: str, survey: CaptionSurvey) -> Iterable[Finding]
     if len(others):
         what = f"{prefix}images repeated under another name, with other captions"
         advice = "Collect all captions under one name: the validation split is made by image."
-        yield sample_finding(survey, others, said, "warning", "scattered", what, advice)
+        yield sample_finding(survey, others, said, "warning", "repeated_image", what, advice)
 
 
 @dataclass(frozen=True)
@@ -220,10 +239,12 @@ class _CaptionSubset:
     survey: CaptionSurvey
     captions: NDArray[np.int64]
 
-    def finding(self, usual: Severity, much: Severity, kind: str, what: str, advice: str) -> Finding:
+    def finding(self, usual: Severity, much: Severity, finding_id: str, what: str, advice: str) -> Finding:
         share = len(self.captions) / len(self.survey.image_index)
         places = self.survey.caption_locations(self.captions)
-        return Finding(much if share > HIGH_FRACTION else usual, kind, what, len(self.captions), share, places, advice)
+        return Finding(
+            much if share > HIGH_FRACTION else usual, finding_id, what, len(self.captions), share, places, advice
+        )
 
 
 def _caption_findings(prefix: str, survey: CaptionSurvey) -> Iterable[Finding]:
@@ -235,17 +256,17 @@ def _caption_findings(prefix: str, survey: CaptionSurvey) -> Iterable[Finding]:
         f"{many} caption{'' if many == 1 else 's'}": int(count) for many, count in enumerate(np.bincount(each)) if count
     }
     what = f"{prefix}captions (number of images with {format_counts(spread)})"
-    yield Finding("note", "captions", what, len(owner), 0.0)
+    yield Finding("note", "captions_per_image", what, len(owner), 0.0)
     rare = sum(many == 1 for many in survey.word_counts.values())
     what = f"{prefix}different words ({rare:,} of the words occur once)"
-    yield Finding("note", "words", what, len(survey.word_counts), 0.0)
+    yield Finding("note", "vocabulary", what, len(survey.word_counts), 0.0)
     kinds, place = np.unique(said, return_inverse=True)
     pairs = np.unique(np.stack([place, owner], axis=1), axis=0)  # a picture that says it twice counts once
     shared = np.flatnonzero(np.bincount(pairs[:, 0], minlength=len(kinds))[place] > 1)
     if len(shared):
         advice = "Shared captions are not specific to an image. Short captions are often shared, long captions rarely."
         what = f"{prefix}captions shared by several images, ignoring case and punctuation"
-        yield _CaptionSubset(survey, shared).finding("note", "warning", "shared", what, advice)
+        yield _CaptionSubset(survey, shared).finding("note", "warning", "shared_caption", what, advice)
 
 
 def _length_findings(prefix: str, survey: CaptionSurvey, longest: int) -> Iterable[Finding]:
@@ -259,12 +280,12 @@ def _length_findings(prefix: str, survey: CaptionSurvey, longest: int) -> Iterab
     if len(short) and usual >= 2:
         advice = "Captions should be sentences. If the words are class names, use 'regard train classify'."
         yield _CaptionSubset(survey, short).finding(
-            "warning", "error", "short", f"{prefix}captions of one word", advice
+            "warning", "error", "single_word", f"{prefix}captions of one word", advice
         )
     if len(odd):
         what = f"{prefix}captions longer than {MAX_LENGTH_RATIO} times the median ({usual:.0f} words)"
         advice = "Check whether the captions are correct."
-        yield _CaptionSubset(survey, odd).finding("warning", "warning", "odd", what, advice)
+        yield _CaptionSubset(survey, odd).finding("warning", "warning", "length_outliers", what, advice)
     if len(long):
         what = f"{prefix}captions longer than data.max_length={longest:,} tokens {TOKEN_ESTIMATE_NOTE}"
         advice = "Training skips these captions, and captions longer than model.max_length."

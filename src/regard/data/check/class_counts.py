@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from regard.data.check.findings import Report
+from regard.data.check.findings import Report, display_name
 
 MAX_ROWS = 20
 """classes that are shown, the most frequent first"""
@@ -19,8 +19,8 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 class ClassCounts:
     """Counts of what can be told apart; those of validation are nothing where there is none."""
 
-    title: str
-    """what is counted, such as entities by kind"""
+    name: str
+    """snake_case name of the counted units, such as entities_by_type"""
     train: Mapping[str, int]
     valid: Mapping[str, int] = field(default_factory=dict)
 
@@ -37,7 +37,7 @@ class ClassCounts:
     def lines(self) -> list[str]:
         rows = self.rows()
         most = max((row[2] for row in rows), default=0.0) or 1.0
-        head = f"{self.title:26}{'':{BAR_WIDTH + 1}}{'training':>10}{'percent':>9}"
+        head = f"{display_name(self.name):26}{'':{BAR_WIDTH + 1}}{'training':>10}{'percent':>9}"
         lines = [head + (f"{'validation':>12}{'percent':>9}" if self.valid else "")]
         for name, here, share, there, its in rows[:MAX_ROWS]:
             behind = f"{there:>12,}{format_percent(its):>9}" if self.valid else ""
@@ -78,16 +78,16 @@ class ClassReport(Report):
 
     def as_dict(self) -> dict[str, Any]:
         told = {
-            spread.title: {"training": dict(spread.train), "validation": dict(spread.valid)}
+            spread.name: {"training": dict(spread.train), "validation": dict(spread.valid)}
             for spread in self.class_counts
         }
-        return {**super().as_dict(), "spreads": told}
+        return {**super().as_dict(), "class_counts": told}
 
     def __str__(self) -> str:
         text = super().__str__()
         tables = "\n".join(line for spread in self.class_counts for line in (*spread.lines(), ""))
         if not tables:
             return text
-        # before the pictures and the verdict, which are read last
+        # before the charts and the verdict, which are read last
         head, cut, rest = text.rpartition("\n\n")
         return f"{head}\n\n{tables}\n{rest}" if cut else f"{text}\n\n{tables}"

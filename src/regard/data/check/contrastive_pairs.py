@@ -2,14 +2,14 @@
 
 Files, rows and characters are looked at as in any pairs (`pair_checks`); what only a translation could get wrong is not.
 
-| finding    | what it is                                             | error   | warning | note    |
-|------------|--------------------------------------------------------|---------|---------|---------|
-| copies     | pairs of a text with itself, which teach nothing       | if much | else    |         |
-| duplicates | pairs that occur before                                |         | always  |         |
-| long       | sides with more than data.max_length tokens, by estimate  |         | always  |         |
-| leak       | pairs of the validation set that are also trained on   | always  |         |         |
-| leak_text  | first texts of it that are also trained on             |         | always  |         |
-| leak_near  | the same but for case and punctuation                  |         | always  |         |
+| finding             | what it is                                               | error   | warning | note |
+|---------------------|----------------------------------------------------------|---------|---------|------|
+| identical_sides     | pairs of a text with itself, which teach nothing         | if much | else    |      |
+| duplicates          | pairs that occur before                                  |         | always  |      |
+| long                | sides with more than data.max_length tokens, by estimate |         | always  |      |
+| leak                | pairs of the validation set that are also trained on     | always  |         |      |
+| leak_anchor         | first texts of it that are also trained on               |         | always  |      |
+| leak_near_duplicate | the same but for case and punctuation                    |         | always  |      |
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from regard.data.text.tables import SkippedRow
 
 LEAKS: LeakSpecs = (
     ("leak", "pairs also present in the training data", "error", LEAK_ADVICE),
-    ("leak_text", "first texts also present in the training data", "warning", NEAR_LEAK_ADVICE),
+    ("leak_anchor", "first texts also present in the training data", "warning", NEAR_LEAK_ADVICE),
     (
-        "leak_near", "first texts also present in the training data, ignoring case and punctuation", "warning",
+        "leak_near_duplicate", "first texts also present in the training data, ignoring case and punctuation", "warning",
         NEAR_LEAK_ADVICE,
     ),
 )  # fmt: skip
@@ -86,7 +86,7 @@ def check_contrastive_pairs(
 def _copy_findings(prefix: str, survey: PairSurvey) -> Iterable[Finding]:
     if copies := len(survey.copies):
         yield sample_finding(
-            survey, survey.copies, None, "error" if copies / survey.rows > HIGH_FRACTION else "warning", "copies",
+            survey, survey.copies, None, "error" if copies / survey.rows > HIGH_FRACTION else "warning", "identical_sides",
             f"{prefix}pairs of two identical texts", "Remove the pairs: identical texts give no training signal.",
         )  # fmt: skip
 

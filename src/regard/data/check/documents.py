@@ -1,8 +1,8 @@
 """What is wrong with documents to pre-train an encoder on: all that may be wrong with text, and too few of them.
 
-| finding | what it is                                                                  | warning |
-|---------|-----------------------------------------------------------------------------|---------|
-| single  | one document: no text of another can stand where one does not follow        | always  |
+| finding         | what it is                                                           | warning |
+|-----------------|----------------------------------------------------------------------|---------|
+| single_document | one document: no text of another can stand where one does not follow | always  |
 """
 
 from __future__ import annotations
@@ -28,5 +28,5 @@ def check_documents(
         "Save each document in a separate file, or in a separate row of JSONL or Parquet; "
         "or train with --set model.nsp=false."
     )
-    single = Finding("warning", "single", what, 1, 0.0, (), advice)
+    single = Finding("warning", "single_document", what, 1, 0.0, (), advice)
     return replace(report, task="mlm", findings=(*report.findings, single))

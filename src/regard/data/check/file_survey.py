@@ -51,7 +51,7 @@ class FileSurvey(DatasetSurvey[F], Generic[F, K]):
 
     Hashes are of the content with the answer (0), and of the content alone (1)."""
 
-    skip_kinds = ("empty", "encoding", "format", "missing", "partner", "broken")
+    skip_kinds = ("empty", "encoding", "format", "missing", "unmatched_files", "decode_error")
     skip_prefixes: tuple[str, ...] = ("hidden: ",)
     """how what is said begins of files that are no samples, and no loss"""
 
@@ -81,7 +81,7 @@ class FileSurvey(DatasetSurvey[F], Generic[F, K]):
                 for chunk in chunked(self._entry_samples(entry, note=True), CHUNK):
                     for sample, seen in zip(chunk, pool.map(self._try_inspect, chunk), strict=True):
                         if isinstance(seen, DataError):
-                            self.tally("broken").add(error_location(seen))
+                            self.tally("decode_error").add(error_location(seen))
                             self._broken_samples.add((sample.path, sample.line))
                         else:
                             self._add_sample(number, sample, seen)

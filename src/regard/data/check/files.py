@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.check.class_counts import ClassCounts, ClassReport
-from regard.data.check.findings import Finding, quantile_title
+from regard.data.check.findings import Finding, display_name, quantile_title
 from regard.data.check.labeled import MAX_CLASSES as MAX_COUNTED_CLASSES
 from regard.data.check.labeled import class_findings, unknown_class_findings
 from regard.data.check.pairs import LEAK_ADVICE, LeakSpecs, named_splits
 from regard.data.images.masks import ClassMap
 
-QUANTILES = {"least": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q99": 0.99, "most": 1.0}
+QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q99": 0.99, "max": 1.0}
 MAX_CLASSES = 12
 """classes that are named"""
 
@@ -25,7 +25,7 @@ def leak_specs(unit: str) -> LeakSpecs:
     return (
         ("leak", f"{unit} also present in the training data", "error", LEAK_ADVICE),
         (
-            "leak_answer", f"{unit} also present in the training data, with different labels", "warning",
+            "leak_conflicting_labels", f"{unit} also present in the training data, with different labels", "warning",
             "Check which labels are correct.",
         ),
     )  # fmt: skip
@@ -58,7 +58,10 @@ class SizedReport(ClassReport):
         shown = "".join(f"{quantile_title(name):>11}" for name in QUANTILES)
         table = [
             f"{self.size_title:26}{shown}",
-            *(f"{name:26}" + "".join(f"{_format_number(n):>11}" for n in row.values()) for name, row in rows.items()),
+            *(
+                f"{display_name(name):26}" + "".join(f"{_format_number(n):>11}" for n in row.values())
+                for name, row in rows.items()
+            ),
         ]
         head, cut, rest = text.rpartition("\n\n")  # the verdict is read last
         return "\n".join([head, "", *table, "", rest]) if cut else "\n".join([text, "", *table])
@@ -84,13 +87,13 @@ def part_class_findings(
     yield Finding("note", "classes", f"{prefix}classes ({shares}{more})", len(counts), 0.0)
     if sum(count > 0 for count in counts.values()) < 2:
         what, advice = f"{prefix}too few classes in the {unit}", "Segmentation needs at least two classes."
-        yield Finding("error", "one_class", what, 1, 0.0, (), advice)
+        yield Finding("error", "single_class", what, 1, 0.0, (), advice)
     absent = [label for label, count in counts.items() if not count]
     if absent:
         listed = ", ".join([*absent[:MAX_CLASSES], *["…"] * (len(absent) > MAX_CLASSES)])
         what = f"{prefix}classes without samples: no {sample_unit} contains {listed}"
         advice = f"These classes cannot be {'evaluated' if prefix else 'trained'}."
-        yield Finding("warning", "absent", what, len(absent), 0.0, (), advice)
+        yield Finding("warning", "classes_without_samples", what, len(absent), 0.0, (), advice)
 
 
 def void_finding(message: str, fraction: float) -> Finding:

@@ -39,8 +39,8 @@ class Location:
 @dataclass(frozen=True)
 class Finding:
     severity: Severity
-    kind: str
-    """a word for programs"""
+    id: str
+    """stable name for programs, in snake_case"""
     message: str
     """for people: what there are `count` of"""
     count: int
@@ -101,12 +101,12 @@ class Report:
             "lengths": {
                 name: dict(zip(_QUANTILES, row, strict=True)) for name, (_, row) in _quantiles(self.lengths).items()
             },
-            "pictures": list(self.figures),
+            "figures": list(self.figures),
         }
 
     def __str__(self) -> str:
         lines = [
-            f"{self.task}: " + ", ".join(f"{_display_name(name)} {count:,}" for name, count in self.counts.items()),
+            f"{self.task}: " + ", ".join(f"{display_name(name)} {count:,}" for name, count in self.counts.items()),
             "",
         ]
         for severity in SEVERITIES:
@@ -129,20 +129,21 @@ def _format_finding(finding: Finding) -> list[str]:
     lines = [f"{finding.severity:8} {finding.message}{many}"]
     lines += [f"         {place}" for place in finding.locations]
     rest = finding.count - len(finding.locations)
-    if finding.locations and rest > 0 and finding.kind != "turned":  # one place there is a whole file
+    if finding.locations and rest > 0 and finding.id != "swapped_file":  # one place there is a whole file
         lines.append(f"         … and {rest:,} more")
     return [*lines, f"         → {finding.advice}"] if finding.advice else lines
 
 
-_QUANTILES = {"least": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q99": 0.99, "most": 1.0}
+_QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q99": 0.99, "max": 1.0}
 
 
 def quantile_title(name: str) -> str:
     """Column title of a quantile in a printed table."""
-    return {"least": "min", "most": "max"}.get(name, f"{name[1:]} %" if name[0] == "q" else name)
+    return f"{name[1:]} %" if name[0] == "q" else name
 
 
-def _display_name(name: str) -> str:
+def display_name(name: str) -> str:
+    """Printed form of a snake_case name."""
     return name.replace("_", " ")
 
 
@@ -175,7 +176,7 @@ def _length_table(lengths: Lengths) -> list[str]:
     return [
         head,
         *(
-            f"{_display_name(name):{first}}{bars:18}" + "".join(f"{n:>{wide},}" for n in row)
+            f"{display_name(name):{first}}{bars:18}" + "".join(f"{n:>{wide},}" for n in row)
             for name, (bars, row) in rows.items()
         ),
     ]

@@ -66,13 +66,13 @@ class ImageSurvey(FileSurvey[ImageSample, ImageStats]):
     def _add_sample(self, number: int, sample: ImageSample, seen: ImageStats) -> None:
         facts = seen.facts
         odd = {
-            "tiny": min(facts.height, facts.width) < MIN_SIDE,
-            "stripe": max(facts.height, facts.width) > MAX_ASPECT_RATIO * min(facts.height, facts.width),
-            "huge": facts.height * facts.width > MAX_PIXELS,
-            "blank": seen.is_blank and min(facts.height, facts.width) >= MIN_SIDE,
+            "small_image": min(facts.height, facts.width) < MIN_SIDE,
+            "aspect_ratio": max(facts.height, facts.width) > MAX_ASPECT_RATIO * min(facts.height, facts.width),
+            "large_image": facts.height * facts.width > MAX_PIXELS,
+            "single_color": seen.is_blank and min(facts.height, facts.width) >= MIN_SIDE,
             "animated": facts.animated,
-            "turned": facts.rotated,
-            "clear": facts.transparent,
+            "exif_rotation": facts.rotated,
+            "transparent": facts.transparent,
         }
         for kind in (kind for kind, so in odd.items() if so):
             self._tally_sample(kind, sample, f"{facts.width} × {facts.height}")
@@ -108,7 +108,7 @@ class MaskSurvey(ImageSurvey):
         shape, counts = seen.target
         if shape != (seen.facts.height, seen.facts.width):
             said = f"{shape[1]} × {shape[0]}, image {seen.facts.width} × {seen.facts.height}"
-            self._tally_sample("mask_size", sample, said)
+            self._tally_sample("mask_size_mismatch", sample, said)
         if self.known_classes is not None and (strange := self.known_classes.unknown_values(counts)):
             self._tally_sample(
                 "unknown_values", sample, f"{', '.join(map(str, strange[:8]))}{', …' if len(strange) > 8 else ''}"
@@ -147,10 +147,10 @@ class DepthSurvey(ImageSurvey):
         if (height, width) != (facts.height, facts.width):
             apart = abs(height * facts.width / (width * facts.height) - 1)
             said = f"{width} × {height}, image {facts.width} × {facts.height}"
-            self._tally_sample("depth_shape" if apart > 0.02 else "depth_size", sample, said)
+            self._tally_sample("depth_aspect_ratio_mismatch" if apart > 0.02 else "depth_size_mismatch", sample, said)
         if not known:
             self._tally_sample(
-                "depth_unknown", sample, f"depth map {os.path.basename(sample.depth)}" if sample.depth else ""
+                "empty_depth_map", sample, f"depth map {os.path.basename(sample.depth)}" if sample.depth else ""
             )
         self.known_pixels, self.total_pixels = self.known_pixels + known, self.total_pixels + size
         for kept, value in zip(self._depth_quantiles, points, strict=False):

@@ -3,36 +3,40 @@
 What must be put right is an error: training would stop at it, or learn from it what nobody wants. "Much" is more than a
 tenth of the pictures.
 
-| finding        | what it is                                                    | error   | warning | note   |
-|----------------|---------------------------------------------------------------|---------|---------|--------|
-| unreadable     | a table or a folder that cannot be read to its end            | always  |         |        |
-| encoding, format, header | as in any table                                     | always  |         |        |
-| missing        | rows that name a file that is not there                       | always  |         |        |
-| partner        | pictures without a mask or a depth, and the other way round   | always  |         |        |
-| broken         | files that cannot be decoded: cut off, no pictures, too large | always  |         |        |
-| empty          | rows without a picture or what belongs to it                  | if much | else    |        |
-| skipped        | hidden files, and those that are no pictures by their names   |         |         | always |
-| tiny           | a side of less than 8 pixels                                  | if much | else    |        |
-| stripe         | one side ten times the other                                  |         | always  |        |
-| huge           | more than 25 megapixels                                       |         | always  |        |
-| blank          | one colour only                                               | if much | else    |        |
-| animated, turned, clear | what moves, lies on its side, can be seen through    |         |         | always |
-| modes          | kinds of pixels, where they are not all red, green and blue   |         |         | always |
-| few            | pictures                                                      | < 2     | < 100   |        |
-| classes, one_class, many_classes, rare, imbalance, unknown | as of texts       | so      | so      | so     |
-| duplicates     | the same pixels, whatever file they are in                    |         | always  |        |
-| contradiction  | the same pixels with another class, mask or depth             | if much | else    |        |
-| leak           | the same in the validation set                                | always  |         |        |
-| leak_answer    | the same pixels there with another class, mask or depth       |         | always  |        |
-| mask_size      | a mask of another size than its picture                       | always  |         |        |
-| unknown_values | numbers in masks that no class has                            | always  |         |        |
-| void           | share of the pixels that is not learnt                        |         | > half  | else   |
-| absent         | classes that no mask has                                      |         | always  |        |
-| depth_shape    | a depth map whose sides have another ratio than the picture's | always  |         |        |
-| depth_size     | one of another size                                           |         |         | always |
-| depth_unknown  | one in which nothing is known                                 | if much | else    |        |
-| known          | share of the pixels whose depth is known                      |         | < half  | else   |
-| range          | how far away things are                                       |         | if odd  | else   |
+| finding                     | what it is                                                    | error   | warning | note   |
+|-----------------------------|---------------------------------------------------------------|---------|---------|--------|
+| unreadable                  | a table or a folder that cannot be read to its end            | always  |         |        |
+| encoding, format, header    | as in any table                                               | always  |         |        |
+| missing                     | rows that name a file that is not there                       | always  |         |        |
+| unmatched_files             | pictures without a mask or a depth, and the other way round   | always  |         |        |
+| decode_error                | files that cannot be decoded: cut off, no pictures, too large | always  |         |        |
+| empty                       | rows without a picture or what belongs to it                  | if much | else    |        |
+| skipped                     | hidden files, and those that are no pictures by their names   |         |         | always |
+| small_image                 | a side of less than 8 pixels                                  | if much | else    |        |
+| aspect_ratio                | one side ten times the other                                  |         | always  |        |
+| large_image                 | more than 25 megapixels                                       |         | always  |        |
+| single_color                | a single color                                                | if much | else    |        |
+| animated                    | more than one frame                                           |         |         | always |
+| exif_rotation               | rotated by the EXIF orientation                               |         |         | always |
+| transparent                 | an alpha channel that is not opaque                           |         |         | always |
+| color_modes                 | color modes, unless all images are RGB                        |         |         | always |
+| few                         | pictures                                                      | < 2     | < 100   |        |
+| classes, single_class       | as of texts                                                   | so      | so      | so     |
+| too_many_classes, rare      | as of texts                                                   | so      | so      | so     |
+| imbalance, unseen_classes   | as of texts                                                   | so      | so      | so     |
+| duplicates                  | the same pixels, whatever file they are in                    |         | always  |        |
+| conflicting_labels          | the same pixels with another class, mask or depth             | if much | else    |        |
+| leak                        | the same in the validation set                                | always  |         |        |
+| leak_conflicting_labels     | the same pixels there with another class, mask or depth       |         | always  |        |
+| mask_size_mismatch          | a mask of another size than its picture                       | always  |         |        |
+| unknown_values              | numbers in masks that no class has                            | always  |         |        |
+| void                        | share of the pixels that is not learnt                        |         | > half  | else   |
+| classes_without_samples     | classes that no mask has                                      |         | always  |        |
+| depth_aspect_ratio_mismatch | a depth map whose sides have another ratio than the picture's | always  |         |        |
+| depth_size_mismatch         | a depth map of another size than the image                    |         |         | always |
+| empty_depth_map             | a depth map without a known depth                             | if much | else    |        |
+| known_depth                 | share of the pixels whose depth is known                      |         | < half  | else   |
+| depth_range                 | nearest, median and farthest depth                            |         | if odd  | else   |
 """
 
 from __future__ import annotations
@@ -66,35 +70,35 @@ Columns = Mapping[str, str] | None
 IMAGE_FINDINGS: FindingSpecs = {
     **{kind: COMMON_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header")},
     "missing": ("rows with a missing file", "Fix the paths: training rejects the table.", "error", False),
-    "partner": (
+    "unmatched_files": (
         "files without a matching image, mask or depth map",
         "Add the missing files, or remove the unmatched files: training stops at unmatched files.", "error", False,
     ),
-    "broken": ("files with a decoding error", "Repair or remove the files: training would stop there.", "error", False),
+    "decode_error": ("files with a decoding error", "Repair or remove the files: training would stop there.", "error", False),
     "empty": ("images or rows with missing data", "Training skips these images and rows.", "warning", True),
     "skipped": ("hidden files, and files without an image extension", "Training ignores these files.", "note", False),
-    "mask_size": ("masks with a different size than the image", "Recreate the masks from the image.", "error", False),
+    "mask_size_mismatch": ("masks with a different size than the image", "Recreate the masks from the image.", "error", False),
     "unknown_values": (
         "masks with values not assigned to a class",
         "Add the values to classes.txt next to the masks, for example as void.", "error", False,
     ),
-    "depth_shape": (
+    "depth_aspect_ratio_mismatch": (
         "depth maps with a different aspect ratio than the image", "The depth maps would be misaligned.", "error", False,
     ),
-    "depth_size": (
+    "depth_size_mismatch": (
         "depth maps with a different size than the image", "Image and depth map are resized to the model's input size.",
         "note", False,
     ),
-    "depth_unknown": (
+    "empty_depth_map": (
         "depth maps without a known depth", "Remove the depth maps: training ignores unknown pixels.", "warning", True,
     ),
-    "tiny": ("images with a side below 8 pixels", "Remove the images: the resolution is too low.", "warning", True),
-    "stripe": ("images with an aspect ratio above 10:1", "Cropping keeps only a small part.", "warning", False),
-    "huge": ("images above 25 megapixels", "Decoding is slow in every epoch: downscale the files.", "warning", False),
-    "blank": ("images with a single color", "Check whether the files are damaged.", "warning", True),
+    "small_image": ("images with a side below 8 pixels", "Remove the images: the resolution is too low.", "warning", True),
+    "aspect_ratio": ("images with an aspect ratio above 10:1", "Cropping keeps only a small part.", "warning", False),
+    "large_image": ("images above 25 megapixels", "Decoding is slow in every epoch: downscale the files.", "warning", False),
+    "single_color": ("images with a single color", "Check whether the files are damaged.", "warning", True),
     "animated": ("animated images", "Only the first frame is used.", "note", False),
-    "turned": ("images with EXIF rotation", "The images are rotated automatically.", "note", False),
-    "clear": ("images with transparency", "The images are composited on white.", "note", False),
+    "exif_rotation": ("images with EXIF rotation", "The images are rotated automatically.", "note", False),
+    "transparent": ("images with transparency", "The images are composited on white.", "note", False),
 }  # fmt: skip
 
 NEAR, FAR = 0.1, 500.0
@@ -146,12 +150,12 @@ def check_segmentation(
         if strange:
             what = f"validation: mask values absent from the training data (pixels: {format_counts(strange)})"
             advice = "Add images with these values to the training data, or name the classes in classes.txt."
-            findings.append(Finding("error", "unknown", what, len(strange), 0.0, (), advice))
+            findings.append(Finding("error", "unseen_classes", what, len(strange), 0.0, (), advice))
     counts = [
         {name: survey.pixel_counts[value] for name, value in zip(there.names, there.values, strict=True)}
         for survey in (train, held)
     ]
-    spreads = (ClassCounts("pixels of classes", counts[0], counts[1] if held.entries else {}),) if there.names else ()
+    spreads = (ClassCounts("pixels_by_class", counts[0], counts[1] if held.entries else {}),) if there.names else ()
     return _report("segment", train, held, findings, spreads, len(there.names))
 
 
@@ -189,7 +193,7 @@ def _report(
 ) -> SizedReport:  # fmt: skip
     def count(survey: ImageSurvey) -> dict[str, int]:
         told = {"classes": classes} if classes and survey is train else {}
-        return {"pictures": len(survey), "entries": len(survey.entries), **told}
+        return {"images": len(survey), "entries": len(survey.entries), **told}
 
     none = np.zeros((0, 1), dtype=np.int64)
     lengths = Lengths(none, none, none, 0, np.zeros(0, dtype=np.int64), ("image",), "images")
@@ -212,8 +216,8 @@ def mode_findings(prefix: str, survey: ImageSurvey) -> Iterable[Finding]:
     if set(survey.modes) - {"RGB"}:
         yield Finding(
             "note",
-            "modes",
-            f"{prefix}pixel modes ({format_counts(dict(survey.modes.most_common()))})",
+            "color_modes",
+            f"{prefix}color modes ({format_counts(dict(survey.modes.most_common()))})",
             len(survey.modes),
             0.0,
         )
@@ -227,7 +231,7 @@ def _infer_classes(survey: MaskSurvey, findings: list[Finding]) -> ClassMap:
         "different mask values, too many for classes",
         "Are these files masks, and not photographs or depth maps?",
     )
-    findings.append(Finding("error", "many_classes", what, len(survey.pixel_counts), 0.0, (), advice))
+    findings.append(Finding("error", "too_many_classes", what, len(survey.pixel_counts), 0.0, (), advice))
     return ClassMap((), ())
 
 
@@ -245,7 +249,7 @@ def _depth_findings(prefix: str, survey: DepthSurvey) -> Iterable[Finding]:
     known = survey.known_pixels / survey.total_pixels
     what = f"{prefix}pixels with known depth: {100 * known:.1f} %"
     advice = "Training ignores all other pixels." if known < 0.5 else ""
-    yield Finding("warning" if known < 0.5 else "note", "known", what, 0, known, (), advice)
+    yield Finding("warning" if known < 0.5 else "note", "known_depth", what, 0, known, (), advice)
     metres = survey.depth_quantiles
     if not len(metres):
         return
@@ -255,4 +259,4 @@ def _depth_findings(prefix: str, survey: DepthSurvey) -> Iterable[Finding]:
     advice = (
         "Is the unit correct? Integers are read as millimeters, floats as meters. Set data.depth_scale." if odd else ""
     )
-    yield Finding("warning" if odd else "note", "range", what, 0, 0.0, (), advice)
+    yield Finding("warning" if odd else "note", "depth_range", what, 0, 0.0, (), advice)

@@ -3,31 +3,32 @@
 What must be put right is an error: training would refuse it, or learn from it what nobody wants. "Much" is more than a
 tenth of the rows.
 
-| finding       | what it is                                                     | error    | warning | note   |
-|---------------|----------------------------------------------------------------|----------|---------|--------|
-| unreadable    | a file that cannot be read to its end                          | always   |         |        |
-| encoding      | lines that are not UTF-8                                       | always   |         |        |
-| format        | other columns than the first row, broken JSON, bad choices     | always   |         |        |
-| header        | a first row that looks like the names of columns               | always   |         |        |
-| few           | rows                                                           | < 2      | < 100   |        |
-| empty         | rows without a text or a label, which are skipped              | if much  | else    |        |
-| mojibake      | UTF-8 that was decoded as another encoding                     | if much  | else    |        |
-| lost          | U+FFFD where a character was lost                              | if much  | else    |        |
-| control       | control characters inside a text                               |          | always  |        |
-| markup        | entities and tags of HTML                                      |          |         | always |
-| classes       | how often each class, or place of the right choice, occurs     |          |         | always |
-| one_class     | there is nothing to tell apart                                 | always   |         |        |
-| many_classes  | more than half as many classes as rows: the label is a text    | always   |         |        |
-| several       | labels of rows that may have several                           |          |         | always |
-| rare          | classes of fewer than five rows                                |          | always  |        |
-| imbalance     | one class (or place) is nine tenths of all                     |          | always  |        |
-| duplicates    | rows that occur before                                         |          | always  |        |
-| contradiction | the same text with another label                               | if much  | else    |        |
-| long          | rows of more than data.max_length tokens, by estimate             |          | always  |        |
-| unknown       | classes of the validation set that are not trained on          | always   |         |        |
-| leak          | rows of the validation set that are also trained on            | always   |         |        |
-| leak_text     | the same with another label                                    |          | always  |        |
-| leak_near     | the same but for case and punctuation                          |          | always  |        |
+| finding                  | what it is                                                  | error   | warning | note   |
+|--------------------------|-------------------------------------------------------------|---------|---------|--------|
+| unreadable               | a file that cannot be read to its end                       | always  |         |        |
+| encoding                 | lines that are not UTF-8                                    | always  |         |        |
+| format                   | other columns than the first row, broken JSON, bad choices  | always  |         |        |
+| header                   | a first row that looks like the names of columns            | always  |         |        |
+| few                      | rows                                                        | < 2     | < 100   |        |
+| empty                    | rows without a text or a label, which are skipped           | if much | else    |        |
+| mojibake                 | UTF-8 that was decoded as another encoding                  | if much | else    |        |
+| replacement_character    | U+FFFD where a character was lost                           | if much | else    |        |
+| control_character        | control characters inside a text                            |         | always  |        |
+| markup                   | entities and tags of HTML                                   |         |         | always |
+| classes                  | number of rows of each class                                |         |         | always |
+| correct_choice_positions | number of questions by position of the correct choice       |         |         | always |
+| single_class             | there is nothing to tell apart                              | always  |         |        |
+| too_many_classes         | more than half as many classes as rows: the label is a text | always  |         |        |
+| multiple_labels          | labels of rows that may have several                        |         |         | always |
+| rare                     | classes of fewer than five rows                             |         | always  |        |
+| imbalance                | one class (or place) is nine tenths of all                  |         | always  |        |
+| duplicates               | rows that occur before                                      |         | always  |        |
+| conflicting_labels       | the same text with another label                            | if much | else    |        |
+| long                     | rows of more than data.max_length tokens, by estimate       |         | always  |        |
+| unseen_classes           | classes of the validation set that are not trained on       | always  |         |        |
+| leak                     | rows of the validation set that are also trained on         | always  |         |        |
+| leak_conflicting_labels  | the same with another label                                 |         | always  |        |
+| leak_near_duplicate      | the same but for case and punctuation                       |         | always  |        |
 """
 
 from __future__ import annotations
@@ -107,28 +108,28 @@ def _check(
         told = {"classes": len(survey.classes)} if task == "classify" and survey is train else {}
         return {unit: len(survey), "files": len(survey.entries), **told}
 
-    names = ("told", "longest choice") if task == "choose" else ("text", "pair") if train.has_pairs else ("text",)
+    names = ("context", "longest_choice") if task == "choose" else ("text", "pair") if train.has_pairs else ("text",)
     words, characters, tokens = (train.sizes(name) for name in ("words", "characters", "tokens"))
     lengths = Lengths(words, characters, tokens, settings.max_length, np.zeros(0, dtype=np.int64), names, unit)
-    title = "places of the right choice" if task == "choose" else "classes"
-    spreads = (ClassCounts(title, train.classes, held.classes),) if 1 < len(train.classes) <= MAX_CLASSES else ()
+    name = "correct_choice_positions" if task == "choose" else "classes"
+    spreads = (ClassCounts(name, train.classes, held.classes),) if 1 < len(train.classes) <= MAX_CLASSES else ()
     return ClassReport(task, split_counts(train, held, counts), tuple(findings), lengths, class_counts=spreads)
 
 
 _FINDINGS: FindingSpecs = {
     **{kind: COMMON_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header")},
     "empty": ("rows with an empty field", "Training skips these rows.", "warning", True),
-    **{kind: COMMON_FINDINGS[kind] for kind in ("mojibake", "lost", "control", "markup")},
+    **{kind: COMMON_FINDINGS[kind] for kind in ("mojibake", "replacement_character", "control_character", "markup")},
 }
 
 _LEAKS: LeakSpecs = (
     ("leak", "rows also present in the training data", "error", LEAK_ADVICE),
     (
-        "leak_text", "rows also present in the training data, with another label", "warning",
+        "leak_conflicting_labels", "rows also present in the training data, with another label", "warning",
         "Check which label is correct.",
     ),
     (
-        "leak_near", "rows also present in the training data, ignoring case and punctuation", "warning",
+        "leak_near_duplicate", "rows also present in the training data, ignoring case and punctuation", "warning",
         NEAR_LEAK_ADVICE,
     ),
 )  # fmt: skip
@@ -162,21 +163,22 @@ def class_findings(prefix: str, task: str, survey: TableSurvey) -> Iterable[Find
         return
     choose = task == "choose"
     what = "positions of the correct choice, counted from 0" if choose else "classes"
-    yield Finding("note", "classes", f"{prefix}{what} ({format_counts(counts)})", len(counts), 0.0)
+    finding_id = "correct_choice_positions" if choose else "classes"
+    yield Finding("note", finding_id, f"{prefix}{what} ({format_counts(counts)})", len(counts), 0.0)
     if survey.num_multilabel:
         labels = sum(counts.values())
         what = f"{prefix}labels, {labels / many:.2f} per row on average ({survey.num_unlabeled:,} rows without a label)"
-        yield Finding("note", "several", what, labels, 0.0)
+        yield Finding("note", "multiple_labels", what, labels, 0.0)
     if choose:
         counts = counts if len(counts) > 1 else {**counts, "others": 0}
     elif len(counts) == 1:
         advice = "Classification needs at least two classes."
-        yield Finding("error", "one_class", f"{prefix}too few classes", 1, 0.0, (), advice)
+        yield Finding("error", "single_class", f"{prefix}too few classes", 1, 0.0, (), advice)
         return
     elif len(counts) > max(many // 2, 20):
         what = f"{prefix}too many classes (more than half the number of samples)"
         advice = "Is the label column correct? Select the label column with --columns label=NAME."
-        yield Finding("error", "many_classes", what, len(counts), 0.0, (), advice)
+        yield Finding("error", "too_many_classes", what, len(counts), 0.0, (), advice)
         return
     first, most = next(iter(counts.items()))
     if most / many > MAX_CLASS_FRACTION:
@@ -208,7 +210,7 @@ def duplicate_findings(
     others, said = find_conflicts(survey, once)
     if len(others):
         yield sample_finding(
-            survey, others, said, "error" if len(others) / survey.rows > HIGH_FRACTION else "warning", "contradiction",
+            survey, others, said, "error" if len(others) / survey.rows > HIGH_FRACTION else "warning", "conflicting_labels",
             f"{prefix}identical {unit} with {conflict}", advice,
         )  # fmt: skip
 
@@ -230,7 +232,7 @@ def unknown_class_findings(task: str, train: TableSurvey, valid: TableSurvey) ->
     if strange and task == "classify":
         yield Finding(
             "error",
-            "unknown",
+            "unseen_classes",
             f"validation: classes absent from the training data ({format_counts(strange)})",
             len(strange),
             0.0,

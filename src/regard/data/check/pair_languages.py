@@ -35,7 +35,7 @@ def language_findings(
         inside = int((survey.entry_index == number).sum())
         against = "the other files" if own else "the training data"
         yield Finding(
-            "error", "turned", f"{prefix}pairs in a file with source and target swapped relative to {against}", inside,
+            "error", "swapped_file", f"{prefix}pairs in a file with source and target swapped relative to {against}", inside,
             inside / survey.rows, (Location(survey.entries[number]),),
             "Swap the columns of the file, or name the columns with --columns.",
         )  # fmt: skip
@@ -47,7 +47,7 @@ def language_findings(
     if usual < DISTANCE or (distance > 0).mean() < ORDERLY:
         if own:
             what = "source and target language cannot be distinguished by characters, so swapped rows are not detected"
-            yield Finding("note", "alike", what, 0, 0.0)
+            yield Finding("note", "indistinguishable_languages", what, 0, 0.0)
         return
     yield from _row_findings(prefix, survey, leaning, MARGIN * usual)
 
@@ -73,6 +73,6 @@ def _row_findings(prefix: str, survey: PairSurvey, leaning: NDArray[np.float64],
     both = np.flatnonzero(alike)
     if len(both):
         yield Finding(
-            "warning", "one_language", f"{prefix}rows with probably the same language on both sides", len(both),
+            "warning", "same_language", f"{prefix}rows with probably the same language on both sides", len(both),
             len(both) / survey.rows, survey.locations(both), "Check whether the rows are translated.",
         )  # fmt: skip

@@ -3,31 +3,31 @@
 What must be put right is an error: training would refuse it, or learn from it what nobody wants. "Much" is more than a
 tenth of the rows.
 
-| finding      | what it is                                                    | error   | warning | note    |
-|--------------|---------------------------------------------------------------|---------|---------|---------|
-| unreadable   | a file that cannot be read to its end                         | always  |         |         |
-| encoding     | lines that are not UTF-8                                      | always  |         |         |
-| format       | rows with other columns than the first, broken JSON or CSV    | always  |         |         |
-| header       | a first row that looks like the names of columns              | always  |         |         |
-| counts       | parallel files of different length                            | always  |         |         |
-| few          | pairs                                                         | < 2     | < 1,000 |         |
-| empty        | rows with a blank side, which are skipped                     | if much | else    |         |
-| mojibake     | UTF-8 that was decoded as another encoding                    | if much | else    |         |
-| lost         | U+FFFD where a character was lost                             | if much | else    |         |
-| control      | control characters inside a text                              |         | always  |         |
-| markup       | entities and tags of HTML                                     |         |         | always  |
-| duplicates   | pairs that occur before                                       |         | always  |         |
-| ambiguous    | sources with several different targets                        |         |         | always  |
-| copies       | targets that are their source                                 |         | > 1 %   | else    |
-| long         | sides with more than data.max_length tokens, by estimate         |         | always  |         |
-| ratio        | sides of very different length                                |         | always  |         |
-| turned       | a whole file with its sides exchanged                         | always  |         |         |
-| swapped      | single rows with their sides exchanged                        | if much | else    |         |
-| one_language | rows of which both sides are in the language of one           |         | always  |         |
-| alike        | the sides cannot be told apart by their letters               |         |         | always  |
-| leak         | pairs of the validation set that are also trained on          | always  |         |         |
-| leak_source  | sources of the validation set that are also trained on        |         | always  |         |
-| leak_near    | the same but for case and punctuation                         |         | always  |         |
+| finding                     | what it is                                                 | error   | warning | note   |
+|-----------------------------|------------------------------------------------------------|---------|---------|--------|
+| unreadable                  | a file that cannot be read to its end                      | always  |         |        |
+| encoding                    | lines that are not UTF-8                                   | always  |         |        |
+| format                      | rows with other columns than the first, broken JSON or CSV | always  |         |        |
+| header                      | a first row that looks like the names of columns           | always  |         |        |
+| line_count_mismatch         | parallel files of different length                         | always  |         |        |
+| few                         | pairs                                                      | < 2     | < 1,000 |        |
+| empty                       | rows with a blank side, which are skipped                  | if much | else    |        |
+| mojibake                    | UTF-8 that was decoded as another encoding                 | if much | else    |        |
+| replacement_character       | U+FFFD where a character was lost                          | if much | else    |        |
+| control_character           | control characters inside a text                           |         | always  |        |
+| markup                      | entities and tags of HTML                                  |         |         | always |
+| duplicates                  | pairs that occur before                                    |         | always  |        |
+| multiple_targets            | sources with several different targets                     |         |         | always |
+| identical_sides             | targets that are their source                              |         | > 1 %   | else   |
+| long                        | sides with more than data.max_length tokens, by estimate   |         | always  |        |
+| length_ratio                | sides of very different length                             |         | always  |        |
+| turned                      | a whole file with its sides exchanged                      | always  |         |        |
+| swapped                     | single rows with their sides exchanged                     | if much | else    |        |
+| same_language               | rows of which both sides are in the language of one        |         | always  |        |
+| indistinguishable_languages | the sides cannot be told apart by their letters            |         |         | always |
+| leak                        | pairs of the validation set that are also trained on       | always  |         |        |
+| leak_source                 | sources of the validation set that are also trained on     |         | always  |        |
+| leak_near_duplicate         | the same but for case and punctuation                      |         | always  |        |
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from regard.data.sources import expand_patterns, split_parallel
 
 HIGH_FRACTION = 0.1
 MIN_PAIRS = 1000
-FILE_FINDINGS = ("unreadable", "header", "counts")
+FILE_FINDINGS = ("unreadable", "header", "line_count_mismatch")
 """what is counted by files, not by rows"""
 MAX_LENGTH_RATIO = 3.0
 """times longer or shorter than usual, in words and in characters, before the length of a side is odd"""
@@ -59,7 +59,7 @@ Indices = NDArray[np.int64]
 S = TypeVar("S", bound=DatasetSurvey[Any])
 
 FindingSpecs = Mapping[str, tuple[str, str, Severity, bool]]
-"""Of each kind of flaw what is said of it, what to do, how bad it is, and whether much of it is an error."""
+"""Of each finding id what is said of it, what to do, how bad it is, and whether much of it is an error."""
 
 LeakSpecs = tuple[tuple[str, str, Severity, str], ...]
 """Of each kind of hash a word for programs, what is said of those that both sets have, how bad it is, and what to do."""
@@ -72,7 +72,7 @@ COMMON_FINDINGS: FindingSpecs = {
     ),
     "format": ("invalid rows", "Fix or remove the rows: training rejects the file.", "error", False),
     "header": ("files with a probable header", "Name the columns with --columns, or remove the header.", "error", False),
-    "counts": (
+    "line_count_mismatch": (
         "pairs of parallel files with different numbers of lines",
         "Find the first misaligned line. Lines after the end of the shorter file were not checked.", "error", False,
     ),
@@ -81,8 +81,10 @@ COMMON_FINDINGS: FindingSpecs = {
         "rows with UTF-8 decoded as another encoding, such as Ã¼ for ü",
         "Recreate the file, or repair the text, for example with the Python package ftfy.", "warning", True,
     ),
-    "lost": ("rows with U+FFFD, which replaces lost characters", "Recreate the file from its source.", "warning", True),
-    "control": ("rows with control characters", "Remove the control characters, unless intended.", "warning", False),
+    "replacement_character": (
+        "rows with U+FFFD, which replaces lost characters", "Recreate the file from its source.", "warning", True,
+    ),
+    "control_character": ("rows with control characters", "Remove the control characters, unless intended.", "warning", False),
     "markup": (
         "rows with HTML entities or tags, such as &amp;",
         "Unescape the entities, unless the text is tokenizer output to be detokenized later.", "note", False,
@@ -124,13 +126,13 @@ def sample_finding(
     indices: Sequence[int] | Indices,
     notes: Mapping[int, str] | None,
     severity: Severity,
-    kind: str,
+    finding_id: str,
     message: str,
     advice: str,
 ) -> Finding:
     """A finding about the samples of these numbers; `said` stands behind each that is shown."""
     many = len(indices)
-    return Finding(severity, kind, message, many, many / survey.rows, survey.locations(indices, notes), advice)
+    return Finding(severity, finding_id, message, many, many / survey.rows, survey.locations(indices, notes), advice)
 
 
 def count_files(survey: PairSurvey) -> int:
@@ -143,7 +145,7 @@ def row_findings(prefix: str, survey: PairSurvey) -> Iterable[Finding]:
     yield from tally_findings(prefix, survey.tallies, survey.rows, COMMON_FINDINGS)
     if copies := len(survey.copies):
         yield sample_finding(
-            survey, survey.copies, None, "warning" if copies / survey.rows > 0.01 else "note", "copies",
+            survey, survey.copies, None, "warning" if copies / survey.rows > 0.01 else "note", "identical_sides",
             f"{prefix}targets identical to the source",
             "Identical names and numbers are normal; identical sentences train the model to copy instead of translate.",
         )  # fmt: skip
@@ -224,7 +226,7 @@ def pair_duplicate_findings(prefix: str, survey: PairSurvey) -> Iterable[Finding
     if len(others):
         many = len(np.unique(survey.hashes(1)[others]))
         yield Finding(
-            "note", "ambiguous", f"{prefix}sources with several different targets", many, many / survey.rows,
+            "note", "multiple_targets", f"{prefix}sources with several different targets", many, many / survey.rows,
             survey.locations(others, said),
             "Several targets per source are normal in some data; the model is trained on all targets.",
         )  # fmt: skip
@@ -248,7 +250,7 @@ def length_findings(prefix: str, survey: PairSurvey, max_length: int) -> Iterabl
             for n in odd[:MAX_LOCATIONS]
         }
         yield sample_finding(
-            survey, odd, said, "warning", "ratio",
+            survey, odd, said, "warning", "length_ratio",
             f"{prefix}pairs with a length mismatch (source/target ratio more than {MAX_LENGTH_RATIO:g}× off the median)",
             "Check whether the pairs are aligned.",
         )  # fmt: skip
@@ -292,7 +294,7 @@ _LEAKS: LeakSpecs = (
     ("leak", "pairs also present in the training data", "error", LEAK_ADVICE),
     ("leak_source", "sources also present in the training data, with another target", "warning", NEAR_LEAK_ADVICE),
     (
-        "leak_near", "sources also present in the training data, ignoring case and punctuation", "warning",
+        "leak_near_duplicate", "sources also present in the training data, ignoring case and punctuation", "warning",
         NEAR_LEAK_ADVICE,
     ),
 )  # fmt: skip

@@ -38,10 +38,10 @@ class CloudStats:
     extent: float
     """the longest side of its box"""
     degenerate_shape: str
-    """plane, line or place, where it is no more than that"""
+    """finding id (single_location, collinear or coplanar), or an empty string"""
     num_outliers: int
     attributes: tuple[str, ...]
-    """colours, normals, where it has them"""
+    """of colors and normals, the available ones"""
     content_hash: bytes
     label_counts: dict[int, int] | None
     target_hash: bytes
@@ -83,7 +83,7 @@ class CloudSurvey(FileSurvey[CloudSample, CloudStats]):
         labels = cloud.labels if self.is_labeled else None
         answer = sample.label.encode("utf-8", "surrogatepass") if labels is None else _point_set_hash(cloud, labels)
         size = float(np.ptp(cloud.coordinates, axis=0).max())
-        there = {"colours": cloud.colors is not None, "normals": cloud.normals is not None and not cloud.from_mesh}
+        there = {"colors": cloud.colors is not None, "normals": cloud.normals is not None and not cloud.from_mesh}
         return CloudStats(
             len(cloud),
             cloud.num_dropped,
@@ -100,19 +100,19 @@ class CloudSurvey(FileSurvey[CloudSample, CloudStats]):
     def _add_sample(self, number: int, sample: CloudSample, seen: CloudStats) -> None:
         said = f"{seen.num_points:,} points"
         odd = {
-            "sparse": seen.num_points < MIN_POINTS,
-            "huge": seen.num_points > MAX_POINTS,
+            "few_points": seen.num_points < MIN_POINTS,
+            "many_points": seen.num_points > MAX_POINTS,
             seen.degenerate_shape: bool(seen.degenerate_shape) and seen.num_points > 3,
-            "unlabelled": self.is_labeled and seen.label_counts is None,
+            "unlabeled": self.is_labeled and seen.label_counts is None,
         }
         for kind in (kind for kind, so in odd.items() if so):
             self._tally_sample(kind, sample, said)
         if seen.num_dropped:
             self._tally_sample(
-                "nowhere", sample, f"{seen.num_dropped:,} of {seen.num_points + seen.num_dropped:,} points"
+                "non_finite", sample, f"{seen.num_dropped:,} of {seen.num_points + seen.num_dropped:,} points"
             )
         if seen.num_outliers:
-            self._tally_sample("outside", sample, f"{seen.num_outliers:,} of {said}")
+            self._tally_sample("outliers", sample, f"{seen.num_outliers:,} of {said}")
         self._add_labels(sample, seen)
         self.attribute_counts.update(seen.attributes)
         self._point_totals.append(seen.num_points)
@@ -130,18 +130,24 @@ class CloudSurvey(FileSurvey[CloudSample, CloudStats]):
             shown = ", ".join(map(str, strange[:8]))
             self._tally_sample("unknown_values", sample, f"{shown}{', …' if len(strange) > 8 else ''}")
         if max(seen.label_counts) < 0:
-            self._tally_sample("unlabelled", sample, "all labels are negative")
+            self._tally_sample("unlabeled", sample, "all labels are negative")
 
 
 def degenerate_shape(coordinates: NDArray[np.float32]) -> str:
-    """place, line or plane where a cloud is no more than that; else nothing."""
+    """Finding id of a point cloud without volume: single_location, collinear or coplanar; else an empty string."""
     some = coordinates[:: max(len(coordinates) // MAX_SHAPE_POINTS, 1)].astype(np.float64)
     some = some - some.mean(axis=0)
     spread = np.sqrt(np.maximum(np.linalg.eigvalsh(some.T @ some / len(some)), 0))[::-1]
     # float32 leaves a little in every direction
     if spread[0] <= 1e-7 * float(np.abs(coordinates).max(initial=0)):
-        return "place"
-    return "line" if spread[1] < MIN_THICKNESS * spread[0] else "plane" if spread[2] < MIN_THICKNESS * spread[0] else ""
+        return "single_location"
+    return (
+        "collinear"
+        if spread[1] < MIN_THICKNESS * spread[0]
+        else "coplanar"
+        if spread[2] < MIN_THICKNESS * spread[0]
+        else ""
+    )
 
 
 def count_outliers(coordinates: NDArray[np.float32]) -> int:

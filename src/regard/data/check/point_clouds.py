@@ -3,32 +3,36 @@
 What must be put right is an error: training would stop at it, or learn from it what nobody wants. "Much" is more than a tenth
 of the clouds.
 
-| finding        | what it is                                                     | error   | warning | note   |
-|----------------|----------------------------------------------------------------|---------|---------|--------|
-| unreadable     | a table or a folder that cannot be read to its end             | always  |         |        |
-| encoding, format, header | as in any table                                      | always  |         |        |
-| missing        | rows that name a file that is not there                        | always  |         |        |
-| broken         | files that cannot be read: cut off, no clouds, without points  | always  |         |        |
-| empty          | rows without a cloud or a class, clouds outside the folders    | if much | else    |        |
-| skipped        | hidden files, and those that are no clouds by their names      |         |         | always |
-| sparse         | fewer than 64 points                                           | if much | else    |        |
-| huge           | more than five million points                                  |         | always  |        |
-| nowhere        | clouds with points that are NaN or infinite                    |         | always  |        |
-| outside        | clouds with points ten times as far off as the others          |         | always  |        |
-| place, line    | all points in one place, or on one line                        | if much | else    |        |
-| plane          | all points in one plane                                        |         | always  |        |
-| units          | clouds thirty times as large or as small as usual              |         | always  |        |
-| colours, normals | some clouds have them, and some have not                     |         | always  |        |
-| few            | clouds                                                         | < 2     | < 100   |        |
-| classes, one_class, many_classes, rare, imbalance, unknown | as of texts        | so      | so      | so     |
-| duplicates     | the same points, in whatever order and file                    |         | always  |        |
-| contradiction  | the same points with another class, or other labels            | if much | else    |        |
-| leak           | the same in the validation set                                 | always  |         |        |
-| leak_answer    | the same points there with another answer                      |         | always  |        |
-| unlabelled     | clouds whose points have no labels, or none that is a class    | always  |         |        |
-| unknown_values | labels that no class has                                       | always  |         |        |
-| void           | share of the points that is not learnt                         |         | > half  | else   |
-| absent         | classes that no cloud has                                      |         | always  |        |
+| finding                   | what it is                                                    | error   | warning | note   |
+|---------------------------|---------------------------------------------------------------|---------|---------|--------|
+| unreadable                | a table or a folder that cannot be read to its end            | always  |         |        |
+| encoding, format, header  | as in any table                                               | always  |         |        |
+| missing                   | rows that name a file that is not there                       | always  |         |        |
+| decode_error              | files that cannot be read: cut off, no clouds, without points | always  |         |        |
+| empty                     | rows without a cloud or a class, clouds outside the folders   | if much | else    |        |
+| skipped                   | hidden files, and those that are no clouds by their names     |         |         | always |
+| few_points                | fewer than 64 points                                          | if much | else    |        |
+| many_points               | more than five million points                                 |         | always  |        |
+| non_finite                | clouds with points that are NaN or infinite                   |         | always  |        |
+| outliers                  | point clouds with points ten times as far off as the others   |         | always  |        |
+| single_location           | all points at one position                                    | if much | else    |        |
+| collinear                 | all points on one line                                        | if much | else    |        |
+| coplanar                  | all points in one plane                                       |         | always  |        |
+| scale_outliers            | clouds thirty times as large or as small as usual             |         | always  |        |
+| partial_colors            | only some point clouds have colors                            |         | always  |        |
+| partial_normals           | only some point clouds have normals                           |         | always  |        |
+| few                       | clouds                                                        | < 2     | < 100   |        |
+| classes, single_class     | as of texts                                                   | so      | so      | so     |
+| too_many_classes, rare    | as of texts                                                   | so      | so      | so     |
+| imbalance, unseen_classes | as of texts                                                   | so      | so      | so     |
+| duplicates                | the same points, in whatever order and file                   |         | always  |        |
+| conflicting_labels        | the same points with another class, or other labels           | if much | else    |        |
+| leak                      | the same in the validation set                                | always  |         |        |
+| leak_conflicting_labels   | the same points there with another answer                     |         | always  |        |
+| unlabeled                 | clouds whose points have no labels, or none that is a class   | always  |         |        |
+| unknown_values            | labels that no class has                                      | always  |         |        |
+| void                      | share of the points that is not learnt                        |         | > half  | else   |
+| classes_without_samples   | classes that no cloud has                                     |         | always  |        |
 """
 
 from __future__ import annotations
@@ -67,8 +71,8 @@ MAX_SCALE_RATIO = 30.0
 CLOUD_FINDINGS: FindingSpecs = {
     **{kind: COMMON_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header")},
     "missing": ("rows with a missing file", "Fix the paths: training rejects the table.", "error", False),
-    "broken": ("unreadable files", "Repair or remove the files: training would stop there.", "error", False),
-    "unlabelled": (
+    "decode_error": ("unreadable files", "Repair or remove the files: training would stop there.", "error", False),
+    "unlabeled": (
         "point clouds without point labels", "Select the label column with --columns label=NAME, or remove the files.",
         "error", False,
     ),
@@ -80,22 +84,24 @@ CLOUD_FINDINGS: FindingSpecs = {
     "skipped": (
         "hidden files, and files without a point cloud extension", "Training ignores these files.", "note", False,
     ),
-    "sparse": (
+    "few_points": (
         "point clouds with fewer than 64 points", "Remove the files: few points do not show a shape.", "warning", True,
     ),
-    "huge": (
+    "many_points": (
         "point clouds with more than 5 million points",
         "Reading takes seconds per file in every epoch: downsample the files once.", "warning", False,
     ),
-    "nowhere": ("point clouds with NaN or infinite coordinates", "Training ignores these points.", "warning", False),
-    "outside": (
+    "non_finite": ("point clouds with NaN or infinite coordinates", "Training ignores these points.", "warning", False),
+    "outliers": (
         "point clouds with outliers",
         "Check whether the outliers are intended: with data.point_norm=unit_sphere, outliers shrink all other points.",
         "warning", False,
     ),
-    "place": ("point clouds with all points at one position", "Remove the files: a position has no shape.", "warning", True),
-    "line": ("point clouds with all points on one line", "Are the coordinate columns correct?", "warning", True),
-    "plane": ("point clouds with all points in one plane", "Are the coordinate columns correct?", "warning", False),
+    "single_location": (
+        "point clouds with all points at one position", "Remove the files: a position has no shape.", "warning", True,
+    ),
+    "collinear": ("point clouds with all points on one line", "Are the coordinate columns correct?", "warning", True),
+    "coplanar": ("point clouds with all points in one plane", "Are the coordinate columns correct?", "warning", False),
 }  # fmt: skip
 
 
@@ -137,12 +143,12 @@ def check_labeled_clouds(
         if strange:
             what = f"validation: labels absent from the training data (points: {format_counts(strange)})"
             advice = "Add point clouds with these labels to the training data, or name the classes in classes.txt."
-            findings.append(Finding("error", "unknown", what, len(strange), 0.0, (), advice))
+            findings.append(Finding("error", "unseen_classes", what, len(strange), 0.0, (), advice))
     counts = [
         {name: survey.label_counts[value] for name, value in zip(there.names, there.values, strict=True)}
         for survey in (train, held)
     ]
-    spreads = (ClassCounts("points of classes", counts[0], counts[1] if held.entries else {}),) if there.names else ()
+    spreads = (ClassCounts("points_by_class", counts[0], counts[1] if held.entries else {}),) if there.names else ()
     return _report("segment", train, held, findings, spreads, len(there.names))
 
 
@@ -183,16 +189,16 @@ def _scale_findings(prefix: str, survey: CloudSurvey, train: CloudSurvey) -> Ite
             "Do all files use the same unit, such as meters or millimeters? "
             "data.point_norm=unit_sphere scales all point clouds to one size."
         )
-        yield sample_finding(survey, odd, said, "warning", "units", what, advice)
+        yield sample_finding(survey, odd, said, "warning", "scale_outliers", what, advice)
 
 
 def _attribute_findings(prefix: str, survey: CloudSurvey) -> Iterable[Finding]:
-    for kind, name, value in (("colours", "colors", "zero (black)"), ("normals", "normals", "zero")):
-        some = survey.attribute_counts[kind]
+    for name, value in (("colors", "zero (black)"), ("normals", "zero")):
+        some = survey.attribute_counts[name]
         if 0 < some < len(survey):
             what = f"{prefix}only some point clouds have {name}"
             advice = f"For a model with {name} as input, the {name} of all other point clouds are {value}."
-            yield Finding("warning", kind, what, some, some / max(survey.rows, 1), (), advice)
+            yield Finding("warning", f"partial_{name}", what, some, some / max(survey.rows, 1), (), advice)
 
 
 def _report(
@@ -201,13 +207,13 @@ def _report(
 ) -> SizedReport:  # fmt: skip
     def count(survey: CloudSurvey) -> dict[str, int]:
         said = {"classes": many} if many and survey is train else {}
-        return {"clouds": len(survey), "entries": len(survey.entries), **said}
+        return {"point_clouds": len(survey), "entries": len(survey.entries), **said}
 
     none = np.zeros((0, 1), dtype=np.int64)
     lengths = Lengths(none, none, none, 0, np.zeros(0, dtype=np.int64), ("point cloud",), "point clouds")
     return SizedReport(
         task, split_counts(train, held, count), tuple(findings), lengths, class_counts=spreads,
-        measurements={"points": train.point_totals, "longest side": train.extents}, size_title="point clouds",
+        measurements={"points": train.point_totals, "longest_side": train.extents}, size_title="point clouds",
     )  # fmt: skip
 
 
@@ -220,7 +226,7 @@ def _infer_classes(survey: CloudSurvey, findings: list[Finding]) -> ClassMap:
         "different label values, too many for classes",
         "Is the label column correct? Select the label column with --columns label=NAME.",
     )
-    findings.append(Finding("error", "many_classes", what, len(there), 0.0, (), advice))
+    findings.append(Finding("error", "too_many_classes", what, len(there), 0.0, (), advice))
     return ClassMap((), ())
 
 

@@ -3,30 +3,30 @@
 What must be put right is an error: training would refuse it, or learn from it what nobody wants. "Much" is more than a
 tenth of the questions.
 
-| finding       | what it is                                                     | error    | warning | note   |
-|---------------|----------------------------------------------------------------|----------|---------|--------|
-| unreadable    | a file that cannot be read to its end                          | always   |         |        |
-| encoding      | lines that are not UTF-8                                       | always   |         |        |
-| format        | missing columns or keys, broken JSON, places that are none     | always   |         |        |
-| answer        | answers that do not stand in their context                     | always   |         |        |
-| few           | questions                                                      | < 2      | < 100   |        |
-| empty         | rows without a question or a context, which are skipped        | if much  | else    |        |
-| mojibake      | UTF-8 that was decoded as another encoding                     | if much  | else    |        |
-| lost          | U+FFFD where a character was lost                              | if much  | else    |        |
-| control       | control characters inside a text                               |          | always  |        |
-| markup        | entities and tags of HTML                                      |          |         | always |
-| mended        | answers that stand elsewhere than they were said to            | if much  | else    |        |
-| unanswerable  | questions without an answer                                    |          |         | always |
-| one_class     | no question has an answer                                      | always   |         |        |
-| imbalance     | nine tenths of the questions, but not all, have none, or one   |          | always  |        |
-| duplicates    | questions that occur before                                    |          | always  |        |
-| contradiction | the same question about the same context with other answers    | if much  | else    |        |
-| long          | contexts that do not fit into data.max_length tokens, by estimate |          |         | always |
-| long_answer   | answers of more than 30 words                                  |          | always  |        |
-| leak          | questions of the validation set that are also trained on       | always   |         |        |
-| leak_question | the same with other answers                                    | always   |         |        |
-| leak_context  | questions about contexts that are also trained on              |          | always  |        |
-| leak_article  | questions about articles that are also trained on              |          |         | always |
+| finding               | what it is                                                        | error   | warning | note   |
+|-----------------------|-------------------------------------------------------------------|---------|---------|--------|
+| unreadable            | a file that cannot be read to its end                             | always  |         |        |
+| encoding              | lines that are not UTF-8                                          | always  |         |        |
+| format                | missing columns or keys, broken JSON, places that are none        | always  |         |        |
+| answer_not_in_context | answers that do not stand in their context                        | always  |         |        |
+| few                   | questions                                                         | < 2     | < 100   |        |
+| empty                 | rows without a question or a context, which are skipped           | if much | else    |        |
+| mojibake              | UTF-8 that was decoded as another encoding                        | if much | else    |        |
+| replacement_character | U+FFFD where a character was lost                                 | if much | else    |        |
+| control_character     | control characters inside a text                                  |         | always  |        |
+| markup                | entities and tags of HTML                                         |         |         | always |
+| wrong_answer_offsets  | answers that stand elsewhere than they were said to               | if much | else    |        |
+| unanswerable          | questions without an answer                                       |         |         | always |
+| no_answers            | no question has an answer                                         | always  |         |        |
+| imbalance             | nine tenths of the questions, but not all, have none, or one      |         | always  |        |
+| duplicates            | questions that occur before                                       |         | always  |        |
+| conflicting_labels    | the same question about the same context with other answers       | if much | else    |        |
+| long                  | contexts that do not fit into data.max_length tokens, by estimate |         |         | always |
+| long_answer           | answers of more than 30 words                                     |         | always  |        |
+| leak                  | questions of the validation set that are also trained on          | always  |         |        |
+| leak_question         | the same with other answers                                       | always  |         |        |
+| leak_context          | questions about contexts that are also trained on                 |         | always  |        |
+| leak_article          | questions about articles that are also trained on                 |         |         | always |
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ NUM_SPECIAL_TOKENS = 3
 
 _FINDINGS: FindingSpecs = {
     **{kind: COMMON_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header")},
-    "answer": (
+    "answer_not_in_context": (
         "questions with an answer missing from the context",
         "Answers must be spans of the context. Fix or remove the questions: training rejects the file.", "error", False,
     ),
     "empty": ("rows without a question or a context", "Training skips these rows.", "warning", True),
-    **{kind: COMMON_FINDINGS[kind] for kind in ("mojibake", "lost", "control", "markup")},
+    **{kind: COMMON_FINDINGS[kind] for kind in ("mojibake", "replacement_character", "control_character", "markup")},
 }  # fmt: skip
 
 _CONFLICT_ADVICE = "Remove the wrong answers, or list all answers under one question."
@@ -94,7 +94,7 @@ class QASurvey(RowSurvey[QASample]):
     Hashes are of context, question and answers (0), of context and question (1), of the context (2), of the article (3).
     """
 
-    skip_kinds = ("empty", "encoding", "format", "answer")
+    skip_kinds = ("empty", "encoding", "format", "answer_not_in_context")
 
     def __init__(self, entries: Sequence[str], columns: Mapping[str, str] | None) -> None:
         super().__init__(entries, columns, hashes=4)
@@ -205,7 +205,7 @@ def relocation_findings(prefix: str, survey: QASurvey) -> Iterable[Finding]:
             "The nearest occurrence of the answer is used. Offsets must count characters (not bytes) from 0 "
             "in the unmodified context."
         )
-        yield sample_finding(survey, moved, None, severity, "mended", what, advice)
+        yield sample_finding(survey, moved, None, severity, "wrong_answer_offsets", what, advice)
 
 
 def answerability_findings(prefix: str, survey: QASurvey) -> Iterable[Finding]:
@@ -217,7 +217,7 @@ def answerability_findings(prefix: str, survey: QASurvey) -> Iterable[Finding]:
     yield Finding("note", "unanswerable", f"{prefix}questions without an answer", len(unsaid), share)
     if share == 1:
         advice = "Is the answer column correct? Select the answer column with --columns answer=NAME."
-        yield Finding("error", "one_class", f"{prefix}no question has an answer", 0, 0.0, (), advice)
+        yield Finding("error", "no_answers", f"{prefix}no question has an answer", 0, 0.0, (), advice)
     elif max(share, 1 - share) > MAX_CLASS_FRACTION:
         said = f"{prefix}imbalance, questions {'without' if share > MAX_CLASS_FRACTION else 'with'} an answer"
         advice = (

@@ -3,32 +3,33 @@
 What must be put right is an error: training would refuse it, or learn from it what nobody wants. "Much" is more than a
 tenth of the sentences.
 
-| finding       | what it is                                                     | error    | warning | note   |
-|---------------|----------------------------------------------------------------|----------|---------|--------|
-| unreadable    | a file that cannot be read to its end                          | always   |         |        |
-| encoding      | lines that are not UTF-8                                       | always   |         |        |
-| format        | missing columns, other numbers of words and tags, blank words  | always   |         |        |
-| header        | a first row that looks like the names of columns               | always   |         |        |
-| few           | sentences                                                      | < 2      | < 100   |        |
-| empty         | rows without words or tags, which are skipped                  | if much  | else    |        |
-| mojibake      | UTF-8 that was decoded as another encoding                     | if much  | else    |        |
-| lost          | U+FFFD where a character was lost                              | if much  | else    |        |
-| control       | control characters inside a word                               |          | always  |        |
-| scheme        | how the tags spell entities                                    |          | doubted | else   |
-| repaired      | sentences with tags that the scheme does not allow             | if much  | else    |        |
-| classes       | kinds of entities, or tags of words                            |          |         | always |
-| outside       | words that belong to no entity                                 |          |         | always |
-| one_class     | there is nothing to tell apart                                 | always   |         |        |
-| many_classes  | more than half as many tags as words: the tag is a text        | always   |         |        |
-| rare          | kinds of fewer than five entities, tags of fewer words         |          | always  |        |
-| imbalance     | one kind or tag is nine tenths, or hardly a word in an entity  |          | always  |        |
-| duplicates    | sentences that occur before                                    |          | always  |        |
-| contradiction | the same words with other tags                                 | if much  | else    |        |
-| long          | sentences of more than data.max_length tokens, by estimate        |          | always  |        |
-| unknown       | kinds or tags of the validation set that are not trained on    | always   |         |        |
-| leak          | sentences of the validation set that are also trained on       | if much  | else    |        |
-| leak_text     | the same with other tags                                       |          | always  |        |
-| leak_near     | the same but for case and punctuation                          |          | always  |        |
+| finding                 | what it is                                                    | error   | warning | note   |
+|-------------------------|---------------------------------------------------------------|---------|---------|--------|
+| unreadable              | a file that cannot be read to its end                         | always  |         |        |
+| encoding                | lines that are not UTF-8                                      | always  |         |        |
+| format                  | missing columns, other numbers of words and tags, blank words | always  |         |        |
+| header                  | a first row that looks like the names of columns              | always  |         |        |
+| few                     | sentences                                                     | < 2     | < 100   |        |
+| empty                   | rows without words or tags, which are skipped                 | if much | else    |        |
+| mojibake                | UTF-8 that was decoded as another encoding                    | if much | else    |        |
+| replacement_character   | U+FFFD where a character was lost                             | if much | else    |        |
+| control_character       | control characters inside a word                              |         | always  |        |
+| tag_scheme              | how the tags spell entities                                   |         | doubted | else   |
+| invalid_tags            | sentences with tags that the scheme does not allow, repaired  | if much | else    |        |
+| classes                 | kinds of entities, or tags of words                           |         |         | always |
+| outside_words           | words that belong to no entity                                |         |         | always |
+| single_class            | all words have the same tag                                   | always  |         |        |
+| no_entities             | no word belongs to an entity                                  | always  |         |        |
+| too_many_classes        | more than half as many tags as words: the tag is a text       | always  |         |        |
+| rare                    | kinds of fewer than five entities, tags of fewer words        |         | always  |        |
+| imbalance               | one kind or tag is nine tenths, or hardly a word in an entity |         | always  |        |
+| duplicates              | sentences that occur before                                   |         | always  |        |
+| conflicting_labels      | the same words with other tags                                | if much | else    |        |
+| long                    | sentences of more than data.max_length tokens, by estimate    |         | always  |        |
+| unseen_classes          | kinds or tags of the validation set that are not trained on   | always  |         |        |
+| leak                    | sentences of the validation set that are also trained on      | if much | else    |        |
+| leak_conflicting_labels | the same with other tags                                      |         | always  |        |
+| leak_near_duplicate     | the same but for case and punctuation                         |         | always  |        |
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ NUM_SPECIAL_TOKENS = 2
 _FINDINGS: FindingSpecs = {
     **{kind: COMMON_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header")},
     "empty": ("rows without words or without tags", "Training skips these rows.", "warning", True),
-    **{kind: COMMON_FINDINGS[kind] for kind in ("mojibake", "lost", "control")},
+    **{kind: COMMON_FINDINGS[kind] for kind in ("mojibake", "replacement_character", "control_character")},
 }
 
 _LEAKS: LeakSpecs = (
@@ -90,11 +91,11 @@ _LEAKS: LeakSpecs = (
         "Consider removing all but the short duplicates from the training data.",
     ),
     (
-        "leak_text", "sentences also present in the training data, with different tags", "warning",
+        "leak_conflicting_labels", "sentences also present in the training data, with different tags", "warning",
         "Check which tags are correct.",
     ),
     (
-        "leak_near", "sentences also present in the training data, ignoring case and punctuation", "warning",
+        "leak_near_duplicate", "sentences also present in the training data, ignoring case and punctuation", "warning",
         NEAR_LEAK_ADVICE,
     ),
 )  # fmt: skip
@@ -191,7 +192,7 @@ def check_tags(
         ]
     findings += unknown_tag_findings(train, held)
     for finding in leak_findings(train, held, _LEAKS):
-        much = finding.kind == "leak" and finding.fraction > HIGH_FRACTION
+        much = finding.id == "leak" and finding.fraction > HIGH_FRACTION
         findings.append(replace(finding, severity="error") if much else finding)
 
     def counts(survey: TagSurvey) -> dict[str, int]:
@@ -210,8 +211,8 @@ def check_tags(
 
 def tag_counts(train: TagSurvey, valid: TagSurvey) -> Iterable[ClassCounts]:
     if train.has_entities and train.scheme_detector.type_counts:
-        yield ClassCounts("entities by kind", train.classes, valid.classes if valid.has_entities else {})
-    yield ClassCounts("words by tag", train.scheme_detector.tag_counts, valid.scheme_detector.tag_counts)
+        yield ClassCounts("entities_by_type", train.classes, valid.classes if valid.has_entities else {})
+    yield ClassCounts("words_by_tag", train.scheme_detector.tag_counts, valid.scheme_detector.tag_counts)
 
 
 def scheme_findings(prefix: str, survey: TagSurvey) -> Iterable[Finding]:
@@ -230,15 +231,15 @@ def scheme_findings(prefix: str, survey: TagSurvey) -> Iterable[Finding]:
         else "Check whether the tags should mark entities."
     )
     if signs.ambiguity:
-        yield Finding("warning", "scheme", f"{what}, but {signs.ambiguity}", 0, 0.0, (), advice)
+        yield Finding("warning", "tag_scheme", f"{what}, but {signs.ambiguity}", 0, 0.0, (), advice)
     else:
-        yield Finding("note", "scheme", what, 0, 0.0)
+        yield Finding("note", "tag_scheme", what, 0, 0.0)
     odd, said = survey.invalid_samples()
     if len(odd):
         severity: Severity = "error" if len(odd) / survey.rows > HIGH_FRACTION else "warning"
         what = f"{prefix}sentences with invalid {signs.scheme} tags ({signs.num_invalid:,} tags)"
         advice = "Invalid tags are repaired: a tag without an entity to continue starts a new entity."
-        yield sample_finding(survey, odd, said, severity, "repaired", what, advice)
+        yield sample_finding(survey, odd, said, severity, "invalid_tags", what, advice)
 
 
 def class_findings(prefix: str, survey: TagSurvey) -> Iterable[Finding]:
@@ -250,21 +251,23 @@ def class_findings(prefix: str, survey: TagSurvey) -> Iterable[Finding]:
     unit, what = ("entities", "entity types") if survey.has_entities else ("words", "tags")
     if survey.has_entities:
         outside = survey.scheme_detector.tag_counts[OUTSIDE]
-        yield Finding("note", "outside", f"{prefix}words tagged O (outside of entities)", outside, outside / words)
+        yield Finding(
+            "note", "outside_words", f"{prefix}words tagged O (outside of entities)", outside, outside / words
+        )
         if MAX_OUTSIDE_FRACTION < outside / words < 1:
             what = f"{prefix}class imbalance, words inside of entities"
             advice = "A model predicting only O is nearly always correct. Check for untagged entities."
             yield Finding("warning", "imbalance", what, words - outside, 0.0, (), advice)
     if not counts or (len(counts) == 1 and not survey.has_entities):
-        said = "no entities" if survey.has_entities else "only one tag"
+        finding_id, said = ("no_entities", "no entities") if survey.has_entities else ("single_class", "only one tag")
         advice = f"Training needs at least {'one entity' if survey.has_entities else 'two different tags'}."
-        yield Finding("error", "one_class", f"{prefix}{said}", 0, 0.0, (), advice)
+        yield Finding("error", finding_id, f"{prefix}{said}", 0, 0.0, (), advice)
         return
     yield Finding("note", "classes", f"{prefix}{what} ({format_counts(counts)})", len(counts), 0.0)
     if len(counts) > max(many // 2, 20):
         said = f"{prefix}too many {what} (more than half the number of {unit})"
         advice = "Is the tag column correct? Select the tag column with --columns tags=NAME, or by index from 0."
-        yield Finding("error", "many_classes", said, len(counts), 0.0, (), advice)
+        yield Finding("error", "too_many_classes", said, len(counts), 0.0, (), advice)
         return
     first, most = next(iter(counts.items()))
     if len(counts) > 1 and most / many > MAX_CLASS_FRACTION:
@@ -299,4 +302,4 @@ def unknown_tag_findings(train: TagSurvey, valid: TagSurvey) -> Iterable[Finding
         advice = (
             f"Add sentences with these {unit} to the training data, or remove these {unit} from the validation data."
         )
-        yield Finding("error", "unknown", what, len(strange), 0.0, (), advice)
+        yield Finding("error", "unseen_classes", what, len(strange), 0.0, (), advice)

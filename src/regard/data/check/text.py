@@ -3,23 +3,23 @@
 What must be put right is an error: training would refuse it, or learn from it what nobody wants. "Much" is more than a
 tenth. Long lines are those with at least 40 letters; they are compared without case and punctuation.
 
-| finding    | what it is                                                  | error   | warning        | note    |
-|------------|-------------------------------------------------------------|---------|----------------|---------|
-| unreadable | a file that cannot be read to its end                       | always  |                |         |
-| encoding   | lines that are not UTF-8                                    | always  |                |         |
-| format     | rows without text, broken JSON or CSV                       | always  |                |         |
-| few        | text                                                        | none *  | < 200,000 char |         |
-| empty      | blank documents, which are skipped                          | if much | else           |         |
-| mojibake   | UTF-8 that was decoded as another encoding                  | if much | else           |         |
-| lost       | U+FFFD where a character was lost                           | if much | else           |         |
-| control    | control characters inside a text                            |         | always         |         |
-| markup     | entities and tags of HTML                                   |         |                | always  |
-| solid      | more than 100,000 characters without a blank                |         | always         |         |
-| duplicates | documents that occur before                                 |         | always         |         |
-| repeated   | long lines that occur before, above 1 % of the text         |         | if much        | else    |
-| leak       | documents of the validation set that are also trained on    | always  |                |         |
-| leak_near  | the same but for case, blanks and punctuation               |         | always         |         |
-| leak_lines | long lines of the validation set that are also trained on   | if much | > 1 %          | else    |
+| finding               | what it is                                                | error   | warning        | note   |
+|-----------------------|-----------------------------------------------------------|---------|----------------|--------|
+| unreadable            | a file that cannot be read to its end                     | always  |                |        |
+| encoding              | lines that are not UTF-8                                  | always  |                |        |
+| format                | rows without text, broken JSON or CSV                     | always  |                |        |
+| few                   | text                                                      | none *  | < 200,000 char |        |
+| empty                 | blank documents, which are skipped                        | if much | else           |        |
+| mojibake              | UTF-8 that was decoded as another encoding                | if much | else           |        |
+| replacement_character | U+FFFD where a character was lost                         | if much | else           |        |
+| control_character     | control characters inside a text                          |         | always         |        |
+| markup                | entities and tags of HTML                                 |         |                | always |
+| no_whitespace         | more than 100,000 characters without a blank              |         | always         |        |
+| duplicates            | documents that occur before                               |         | always         |        |
+| duplicate_lines       | long lines that occur before, above 1 % of the text       |         | if much        | else   |
+| leak                  | documents of the validation set that are also trained on  | always  |                |        |
+| leak_near_duplicate   | the same but for case, blanks and punctuation             |         | always         |        |
+| leak_lines            | long lines of the validation set that are also trained on | if much | > 1 %          | else   |
 
 * or a single passage, of which none can be held out
 """
@@ -63,15 +63,17 @@ _LINE_FINDINGS: FindingSpecs = {
         "lines with UTF-8 decoded as another encoding, such as Ã¼ for ü",
         "Recreate the file, or repair the text, for example with the Python package ftfy.", "warning", True,
     ),
-    "lost": ("lines with U+FFFD, which replaces lost characters", "Recreate the file from its source.", "warning", True),
-    "control": ("lines with control characters", "Remove the control characters, unless intended.", "warning", False),
+    "replacement_character": (
+        "lines with U+FFFD, which replaces lost characters", "Recreate the file from its source.", "warning", True,
+    ),
+    "control_character": ("lines with control characters", "Remove the control characters, unless intended.", "warning", False),
     "markup": (
         "lines with HTML entities or tags, such as &amp;",
         "Unescape the entities, unless the model should generate HTML.", "note", False,
     ),
 }  # fmt: skip
 _PASSAGE_FINDINGS: FindingSpecs = {
-    "solid": (
+    "no_whitespace": (
         f"sections of more than {MAX_UNBROKEN_LENGTH:,} characters without a space",
         "Check whether these sections are text: encoded images and programs look similar.", "warning", False,
     ),
@@ -113,7 +115,7 @@ def _counts(survey: TextSurvey) -> dict[str, int]:
         "lines": survey.num_lines,
         "words": survey.total("words"),
         "characters": survey.total("characters"),
-        "different_characters": len(survey.characters),
+        "unique_characters": len(survey.characters),
         "bytes": survey.total("bytes"),
     }
 
@@ -143,7 +145,7 @@ def text_duplicate_findings(prefix: str, survey: TextSurvey) -> Iterable[Finding
         here, there = survey.find_lines(first, occurrence=2), survey.find_lines(first)
         yield Finding(
             "warning" if share > HIGH_FRACTION else "note",
-            "repeated",
+            "duplicate_lines",
             f"{prefix}duplicate lines of at least {MIN_LINE_LENGTH} characters{_sampling_note(survey)}, "
             "with percentage of all text",
             len(twice) * survey.lines.sampling_step,
@@ -157,7 +159,7 @@ _LEAK_ADVICE = "Remove the duplicates from one of the two sets; otherwise, the v
 _LEAKS: LeakSpecs = (
     ("leak", "documents also present in the training data", "error", _LEAK_ADVICE),
     (
-        "leak_near",
+        "leak_near_duplicate",
         "documents also present in the training data, ignoring case, whitespace and punctuation",
         "warning",
         _LEAK_ADVICE,

@@ -19,12 +19,12 @@ def find_quality_issues(text: str) -> Iterator[tuple[str, int]]:
     """The kind of each mark that occurs, and where it occurs first."""
     if text.isascii():
         if not text.isprintable() and (found := _CONTROL.search(text)):
-            yield "control", found.start()
+            yield "control_character", found.start()
     else:
         if found := _CONTROL.search(text):
-            yield "control", found.start()
+            yield "control_character", found.start()
         if (at := text.find(_REPLACEMENT)) >= 0:
-            yield "lost", at
+            yield "replacement_character", at
         if (at := find_mojibake(text)) >= 0:
             yield "mojibake", at
     if ("&" in text or "<" in text) and (found := _MARKUP.search(text)):

@@ -182,7 +182,7 @@ class TextSurvey(DatasetSurvey[Passage]):
     def _add_passage(self, document: DocumentStats, passage: Passage) -> None:
         text, before = passage.text, document.unbroken_length
         if before <= MAX_UNBROKEN_LENGTH < document.add(text):
-            self.tally("solid").add(_line_location(passage, 0, excerpt(text)))
+            self.tally("no_whitespace").add(_line_location(passage, 0, excerpt(text)))
         odd, solid = (
             any(find_quality_issues(text)),
             document.unbroken_length > self._passage_size,

@@ -237,11 +237,11 @@ def _read_paired_folders(entry: str, images: str, others: str, beside: str, comp
         elif other is None:
             some = "1 image has" if left == 1 else f"{left:,} images have"
             advice = f"{some} no {beside}. File names of image and {beside} must match, except for the extension."
-            complain("partner", DataError(f"no matching {beside} in '{others}'.", found.path, advice=advice))
+            complain("unmatched_files", DataError(f"no matching {beside} in '{others}'.", found.path, advice=advice))
         else:
             yield _with_target(ImageSample(found.path, "", entry, number), beside, other)
     for path in over:
-        complain("partner", DataError(f"no matching image in '{images}' for this {beside}.", path))
+        complain("unmatched_files", DataError(f"no matching image in '{images}' for this {beside}.", path))
 
 
 def _with_target(picture: ImageSample, beside: str, path: str, content: bytes = b"") -> ImageSample:

@@ -111,4 +111,4 @@ def _zip_files(source: Path, target: Path, complain: ErrorHandler) -> Iterator[P
             line,
             "Parallel files must have the same number of lines, with matching texts on the same line.",
         )
-        return complain("counts", error)
+        return complain("line_count_mismatch", error)

@@ -120,7 +120,7 @@ def read_qa(
             try:
                 yield line, _make_sample(path, entry, line, {**row, "answer": None} if inputs_only else row)
             except AnswerNotFound as error:
-                on_error("answer", error)
+                on_error("answer_not_in_context", error)
             except DataError as error:
                 on_error("format", error)
 
