@@ -105,6 +105,14 @@ def test_what_was_spoilt_is_found_and_nothing_else(
             assert "z" in place or finding.id == "skipped"
 
 
+def test_the_number_of_further_rotated_images_is_printed(tmp_path: Path) -> None:
+    clean(tmp_path)
+    for number in range(7):
+        picture(920 + number).save(tmp_path / f"cat/z{number}.png", exif=sideways())
+    report = classify(tmp_path)
+    assert found(report) == {"exif_rotation": ("note", 7)} and "… and 2 more" in str(report)
+
+
 def test_places_count_past_files_that_are_broken(tmp_path: Path) -> None:
     clean(tmp_path)
     (tmp_path / "cat/000.png").write_bytes(b"")

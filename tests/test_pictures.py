@@ -230,7 +230,9 @@ def test_what_has_no_partner_is_named(tmp_path: Path) -> None:
     found = list(
         read_segmented(entry, None, lambda kind, error: heard.append(f"{kind} {os.path.basename(str(error.path))}"))
     )
-    assert heard == ["partner 4.jpg", "partner 2.jpg", "partner 9.png"] and len(kept(found)) == 2
+    assert (
+        heard == ["unmatched_files 4.jpg", "unmatched_files 2.jpg", "unmatched_files 9.png"] and len(kept(found)) == 2
+    )
     with pytest.raises(DataError, match="folder"):
         list(iterate_segmented([f"{tmp_path / 'images'}:{tmp_path / 'mask'}"]))
     with pytest.raises(DataError, match="'images'"):

@@ -164,9 +164,9 @@ def test_mended_answers_are_counted(tmp_path: Path) -> None:
 
 
 BAD: list[tuple[str, str, Any, str, str]] = [
-    ("elsewhere", "a.json", squad({**WHEN, "answers": [{"text": "1890", "answer_start": 3}]}, WHERE), "answer",
+    ("elsewhere", "a.json", squad({**WHEN, "answers": [{"text": "1890", "answer_start": 3}]}, WHERE), "answer_not_in_context",
      r"a.json: question 1 \('q2'\): answer not found in the context: '1890'"),
-    ("elsewhere in a row", "a.jsonl", [flat("London"), flat("Paris")], "answer", r"line 1: answer not found"),
+    ("elsewhere in a row", "a.jsonl", [flat("London"), flat("Paris")], "answer_not_in_context", r"line 1: answer not found"),
     ("no context", "a.json", {"data": [{"paragraphs": [{"qas": []}]}, *squad(WHERE)["data"]]}, "format",
      r"paragraph 1 of article 1 has no key 'context'. Expected SQuAD format"),
     ("no paragraphs", "a.json", {"data": [{"title": "x"}, *squad(WHERE)["data"]]}, "format",

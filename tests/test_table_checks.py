@@ -109,7 +109,10 @@ def some(count: int = 120) -> list[dict[str, Any]]:
 
 def test_questions_are_checked_for_bad_rows_and_for_one_place(tmp_path: Path) -> None:
     rows = some()
-    report = check("choose", questions(tmp_path, rows), out=tmp_path / "x.png")
+    report = check("choose", questions(tmp_path, rows), out=tmp_path / "x.svg")
+    assert set(report.as_dict()["class_counts"]) == {"correct_choice_positions"}
+    assert {"context_words", "longest_choice_words"} <= report.as_dict()["lengths"].keys()
+    assert "longest choice tokens (estimated)" in (tmp_path / "x.svg").read_text()
     assert kinds(report) == {"correct_choice_positions": ("note", 3)} and "correct choice positions" in str(report)
     report = check("choose", questions(tmp_path, [*rows, {**rows[0], "label": 7}, rows[1], {**rows[2], "label": 0}]))
     assert kinds(report) == {

@@ -1,4 +1,4 @@
-"""What `regard check language` finds in text that was damaged on purpose, and what it says when nothing is wrong."""
+"""What `regard check lm` finds in text that was damaged on purpose, and what it says when nothing is wrong."""
 
 from __future__ import annotations
 

@@ -5,26 +5,26 @@ tenth of the pictures, or of the captions.
 
 | finding                         | what it is                                                  | error   | warning | note   |
 |---------------------------------|-------------------------------------------------------------|---------|---------|--------|
-| unreadable, encoding, format    | as of other tables of pictures                              | always  |         |        |
-| missing, decode_error           | as of other tables of pictures                              | always  |         |        |
-| empty                           | rows without a picture or with a blank caption              | if much | else    |        |
-| small_image, large_image        | as of other pictures                                        | so      | so      | so     |
-| single_color                    | as of other pictures                                        | so      | so      | so     |
-| aspect_ratio, color_modes, few  | as of other pictures                                        | so      | so      | so     |
-| animated, exif_rotation         | as of other pictures                                        | so      | so      | so     |
-| transparent                     | as of other pictures                                        | so      | so      | so     |
-| duplicates                      | the same pixels with the same captions                      |         | always  |        |
-| repeated_image                  | the same pixels with other captions, under another name     |         | always  |        |
-| leak                            | pictures of the validation set that are also trained on     | always  |         |        |
-| mojibake, replacement_character | as of other texts                                           | so      | so      | so     |
-| control_character, markup       | as of other texts                                           | so      | so      | so     |
+| unreadable, encoding, format    | see `images.py`                                             | always  |         |        |
+| missing, decode_error           | see `images.py`                                             | always  |         |        |
+| empty                           | rows without an image, or with an empty caption             | if much | else    |        |
+| small_image, large_image        | see `images.py`                                             |         |         |        |
+| single_color                    | see `images.py`                                             |         |         |        |
+| aspect_ratio, color_modes, few  | see `images.py`                                             |         |         |        |
+| animated, exif_rotation         | see `images.py`                                             |         |         |        |
+| transparent                     | see `images.py`                                             |         |         |        |
+| duplicates                      | identical pixels and captions                               |         | always  |        |
+| repeated_image                  | identical pixels under another name, with other captions    |         | always  |        |
+| leak                            | validation images also present in the training data         | always  |         |        |
+| mojibake, replacement_character | see `pairs.py`                                              |         |         |        |
+| control_character, markup       | see `pairs.py`                                              |         |         |        |
 | captions_per_image              | number of captions, and of captions per image               |         |         | always |
 | vocabulary                      | number of different words                                   |         |         | always |
-| repeated_caption                | pictures that have one caption twice                        |         | always  |        |
-| shared_caption                  | captions that several pictures have                         |         | if much | else   |
-| leak_caption                    | captions of the validation set that are also trained on     |         | if much | else   |
+| repeated_caption                | images with the same caption twice                          |         | always  |        |
+| shared_caption                  | captions of several images                                  |         | if much | else   |
+| leak_caption                    | validation captions also present in the training data       |         | if much | else   |
 | single_word                     | captions of one word                                        | if much | else    |        |
-| length_outliers                 | captions four times as long as is usual                     |         | always  |        |
+| length_outliers                 | captions longer than four times the median                  |         | always  |        |
 | long                            | captions with more than data.max_length tokens, by estimate |         | always  |        |
 """
 
