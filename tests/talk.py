@@ -114,9 +114,12 @@ WAYS: list[dict[str, Any]] = [
     },
     {"num_beams": 3, "num_return_sequences": 3},
     {"num_beams": 2, "num_return_sequences": 2, "repetition_penalty": 0.6, "early_stopping": "never"},
+    {"forced_eos": True},
+    {"num_beams": 3, "num_return_sequences": 2, "early_stopping": "always", "forced_eos": True},
 ]
 STREAMS = [
     {},
+    {"forced_eos": True},
     {"repetition_penalty": 1.4},
     {"do_sample": True, "seed": 5},
     {"do_sample": True, "top_k": 4, "temperature": 1.3},

@@ -25,6 +25,8 @@ SETTINGS = [
     DecodeSettings(num_beams=2),
     DecodeSettings(num_beams=4, num_return_sequences=3, length_penalty=1.0),
     DecodeSettings(num_beams=3, early_stopping="never"),
+    DecodeSettings(num_beams=3, num_return_sequences=2, early_stopping="always", forced_eos=True),
+    DecodeSettings(forced_eos=True),
     DecodeSettings(do_sample=True, num_return_sequences=2, seed=3),
     DecodeSettings(do_sample=True, temperature=0.7, top_k=5),
 ]

@@ -546,5 +546,5 @@ def test_others_read_the_text_of_a_saved_model_as_we_do(tmp_path: Path) -> None:
 def test_one_text_is_streamed_and_a_preset_is_no_model() -> None:
     with pytest.raises(RegardError, match="one text"):
         model_of().stream(["abc"])  # type: ignore[arg-type]
-    with pytest.raises(RegardError, match="random weights"):
+    with pytest.raises(RegardError, match="is a preset"):
         regard.load("gpt2-mini")

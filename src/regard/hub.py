@@ -28,7 +28,7 @@ SHORT_NAMES = {
         )
     },
 }  # fmt: skip
-"""Names of well-known models without their organization, and their repositories."""
+"""Well-known names without an organization, and the repositories."""
 
 UNSUPPORTED = {
     "roberta": ("roberta-base", "roberta-large", "distilroberta-base"),
@@ -42,10 +42,10 @@ UNSUPPORTED = {
     "t5": ("t5-small", "t5-base", "t5-large", "flan-t5-small", "flan-t5-base", "flan-t5-large"),
     "bart": ("bart-base", "bart-large", "bart-large-cnn", "bart-large-mnli"),
 }
-"""`model_type` of architectures that regard does not have, and names of well-known models."""
+"""Unsupported architectures (`model_type`), and names of well-known models."""
 
 LOCAL_FOLDERS = ("runs", "models", "checkpoints", "data", "out", "output", "outputs", "results")
-"""First parts of a path that usually mean a local folder, not an organization on the Hub."""
+"""First parts of local paths, as opposed to organizations on the Hub."""
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 SNAPSHOT = re.compile(r"models--([^/\\]+)--([^/\\]+)[/\\]snapshots[/\\]\w+$")
@@ -60,7 +60,7 @@ PICKLE_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_mo
 
 
 def describe_hub_name(name: str) -> str:
-    """Advice for a name of the Hub that is no local folder; empty for names that are not recognized."""
+    """Advice for a name of the Hub without a local folder; empty for other names."""
     short = name.rpartition("/")[2]
     if kind := next((kind for kind, names in UNSUPPORTED.items() if short in names), ""):
         return (
@@ -79,7 +79,7 @@ def describe_hub_name(name: str) -> str:
 
 
 def check_preset(name: str) -> None:
-    """Refuse a name that is not a preset; a name of the Hub is explained."""
+    """Refuse an unknown preset, with advice for a name of the Hub."""
     if name not in index.presets() and (advice := describe_hub_name(name)):
         raise RegardError(advice)
     index.check_preset(name)
@@ -124,7 +124,7 @@ def _check_model_type(name: str, folder: Path) -> None:
 
 
 def _download(repository: str, revision: str, patterns: Sequence[str]) -> Path:
-    """The folder of the snapshot after the download of all files that match a pattern and are not in the cache."""
+    """Folder of the snapshot, after the download of matching files missing in the cache."""
     try:
         import huggingface_hub
         from huggingface_hub import constants, errors
@@ -150,6 +150,6 @@ def _download(repository: str, revision: str, patterns: Sequence[str]) -> Path:
         where = f"not complete in the cache ({constants.HF_HUB_CACHE})"
         problem = f"{where}, and the Hub cannot be reached (no connection, or HF_HUB_OFFLINE=1)."
         raise RegardError(f"{name}: {problem}") from error
-    except Exception as error:  # of the network, the proxy, the disk: other libraries raise their own classes
+    except Exception as error:  # network, proxy and disk errors have classes of other libraries
         first = (str(error).strip().splitlines() or [""])[0]
         raise RegardError(f"{name}: the download failed ({type(error).__name__}: {first}).") from error

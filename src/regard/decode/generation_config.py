@@ -10,7 +10,7 @@ SAME_NAMES = (
     "num_beams", "num_return_sequences", "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty",
     "length_penalty", "max_length", "max_new_tokens", "stop_strings",
 )  # fmt: skip
-"""Keys that are settings of regard with the same name and meaning."""
+"""Keys with the name and meaning of a setting of regard."""
 
 EARLY_STOPPING = {False: "heuristic", True: "always", "never": "never"}
 
@@ -22,18 +22,18 @@ TRANSFORMERS_DEFAULTS = {
     "renormalize_logits": False, "token_healing": False, "guidance_scale": 1.0, "suppress_tokens": [],
     "begin_suppress_tokens": [], "low_memory": False,
 }  # fmt: skip
-"""Values that transformers uses for keys that are missing."""
+"""Values of transformers for missing keys."""
 
 NO_EFFECT = re.compile(
     r"_.*|transformers_version|(pad|bos)_token_id|use_cache|cache_.*|max_cache_len|output_.*|return_dict_in_generate"
     r"|remove_invalid_values|(disable_)?compile.*|.*assistant.*|.*lookbehind|prompt_lookup_num_tokens|max_matching_ngram_size"
     r"|prefill_chunk_size"
 )
-"""Keys that do not change the generated tokens."""
+"""Keys without effect on the generated tokens."""
 
 
 def generation_keys(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of generation in a config.json, as folders without generation_config.json have; defaults are left out."""
+    """Keys of generation in the config.json of an older folder, without values equal to the defaults."""
     keys = (*SAME_NAMES, "early_stopping", "forced_eos_token_id", "bad_words_ids", "no_repeat_ngram_size", "min_length")
     found = {key: config[key] for key in keys if config.get(key) is not None}
     return {key: value for key, value in found.items() if value != TRANSFORMERS_DEFAULTS.get(key)}
@@ -42,10 +42,10 @@ def generation_keys(config: Mapping[str, Any]) -> dict[str, Any]:
 def translate_generation_config(
     values: Mapping[str, Any], config: Any, never_generated: Collection[int] = ()
 ) -> tuple[dict[str, Any], list[str]]:
-    """Settings `decode.*`, and the keys with their values that regard does not support.
+    """Settings `decode.*`, and unsupported keys with values.
 
-    A missing key has the default of transformers; only the default length limit is that of regard's task.
-    `config` is the model configuration. `never_generated` are tokens that the task excludes in any case."""
+    A missing key has the default of transformers, except for the length limit: regard has a default for each task.
+    `config` is the model configuration. `never_generated` are tokens excluded by the task."""
     given = {key: value for key, value in values.items() if value is not None}
     found = {key: TRANSFORMERS_DEFAULTS[key] for key in ("num_beams", "do_sample", "top_k", "length_penalty")}
     found |= {key: given.pop(key) for key in SAME_NAMES if key in given}
