@@ -24,7 +24,6 @@ from regard.nn.attention.masks import (
     Memoized,
     PackedDocuments,
     Padding,
-    SameDocument,
     SlidingWindow,
     materialize,
 )
@@ -57,8 +56,7 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, may: May, scale: float) -> Tensor:
 
 
 LENGTHS, MARKS = torch.tensor([3, 0]), torch.tensor([[1, 0, 0, 1, 0], [0, 0, 0, 0, 1]]).bool()
-DOCUMENTS = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 2, 2, 0]])
-FAR = torch.tensor([[9, 9, 9, 9, 9], [0, 1, 2, 2, 0]])
+DOCUMENTS, FEWER = Offsets(torch.tensor([0, 2, 5]), 3), Offsets(torch.tensor([0, 0, 4, 5]), 4)
 RULES: dict[str, tuple[AttentionMask | None, May]] = {
     "none": (None, lambda b, h, q, k: True),
     "causal": (Causal(), lambda b, h, q, k: k <= q),
@@ -71,10 +69,10 @@ RULES: dict[str, tuple[AttentionMask | None, May]] = {
     "holes, written once": (Memoized(Causal() & Padding(MARKS)), lambda b, h, q, k: k <= q and bool(MARKS[b, k])),
     "holes": (Causal() & Padding(MARKS), lambda b, h, q, k: k <= q and bool(MARKS[b, k])),
     "documents": (
-        Causal() & SameDocument(DOCUMENTS),
-        lambda b, h, q, k: k <= q and bool(DOCUMENTS[b, q] == DOCUMENTS[b, k]),
+        Causal() & PackedDocuments(DOCUMENTS, DOCUMENTS),
+        lambda b, h, q, k: k <= q and (q < 2) == (k < 2),
     ),
-    "no such document": (SameDocument(DOCUMENTS, FAR), lambda b, h, q, k: bool(DOCUMENTS[b, q] == FAR[b, k])),
+    "an empty document": (PackedDocuments(DOCUMENTS, FEWER), lambda b, h, q, k: q >= 2 and k < 4),
     "longformer": (
         SlidingWindow(0, 1) | GlobalTokens(MARKS),
         lambda b, h, q, k: k in (q, q + 1) or bool(MARKS[b, q] or MARKS[b, k]),
@@ -182,7 +180,7 @@ def test_the_packed_kernel_refuses_what_it_cannot_say() -> None:
     for rule in (
         None,
         Causal(),
-        SameDocument(DOCUMENTS),
+        Padding(MARKS),
         SlidingWindow(1, 1, 2) & OURS,
         SlidingWindow(1, 1) | OURS,
         OURS & Padding(LENGTHS),
@@ -253,7 +251,7 @@ def test_a_rule_that_is_shared_is_written_out_once_for_each_place_that_is_asked_
     monkeypatch.setattr(
         "regard.nn.attention.masks.materialize", lambda *asked: written.append(1) or materialize(*asked)
     )
-    rule, (q, k, _), at = Memoized(Causal() & SameDocument(DOCUMENTS)), leaves(), torch.tensor([2, 0, 1, 4, 3])
+    rule, (q, k, _), at = Memoized(Causal() & Padding(MARKS)), leaves(), torch.tensor([2, 0, 1, 4, 3])
     for where in (None, at):
         right = materialize(rule.mask, B, H, torch.arange(L) if where is None else where, torch.arange(L))
         for _ in range(3):
@@ -338,7 +336,7 @@ CHOICES: list[tuple[str, str, torch.dtype, int, AttentionMask | None, bool, floa
     ("sdpa", CUDA, BRAIN, 11, Causal(), False, 0.0, False),
     ("sdpa", CUDA, BRAIN, 11, None, False, 0.0, False),
     ("sdpa", CUDA, BRAIN, 11, OURS & Padding(LENGTHS), False, 0.0, False),
-    ("sdpa", CUDA, BRAIN, 11, SameDocument(DOCUMENTS), False, 0.0, False),
+    ("sdpa", CUDA, BRAIN, 11, Padding(MARKS), False, 0.0, False),
     ("sdpa", CUDA, BRAIN, 11, SlidingWindow(1, 1, 2) & OURS, False, 0.0, False),
     ("plain", CPU, BRAIN, dispatch.SHORT_ROW, Causal(), False, 0.0, False),
     ("widened", CPU, BRAIN, dispatch.SHORT_ROW + 1, Causal(), False, 0.0, False),

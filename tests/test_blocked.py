@@ -19,7 +19,6 @@ from regard.nn.attention.masks import (
     Memoized,
     PackedDocuments,
     Padding,
-    SameDocument,
     SlidingWindow,
     materialize,
 )
@@ -31,7 +30,6 @@ from windows import (
     CASES,
     LENGTHS,
     NONE,
-    NUMBERS,
     OFFSETS,
     PACKED,
     SOME,
@@ -181,7 +179,6 @@ def test_rules_of_windows_are_known_by_their_form() -> None:
     others = PackedDocuments(OFFSETS, Offsets(OFFSETS.starts, 15))
     for rule in (
         window & others,
-        window & SameDocument(NUMBERS, NUMBERS + 1),
         (window | marks) & Causal(),
         window & (marks | real),
     ):
@@ -197,13 +194,7 @@ def test_rules_of_windows_are_known_by_their_form() -> None:
         local_dispatch.local_attention(*leaves(1), LocalPattern(SlidingWindow(1, 1, (1, 2))), 1.0)
 
 
-def test_rows_are_cut_where_windows_are_narrow() -> None:
-    assert LocalPattern(SlidingWindow(128, 128)).is_worth_chunking(1024) and not LocalPattern(
-        SlidingWindow(128, 128)
-    ).is_worth_chunking(1023)
-    assert LocalPattern(SlidingWindow(512, 511)).is_worth_chunking(2048) and not LocalPattern(
-        SlidingWindow(512, 512)
-    ).is_worth_chunking(2048)
+def test_a_window_covers_rows_that_are_no_longer_than_each_of_its_sides() -> None:
     assert (
         LocalPattern(SlidingWindow(9, 8)).covers(9)
         and not LocalPattern(SlidingWindow(9, 8)).covers(10)

@@ -124,7 +124,7 @@ def test_a_mask_is_written_out_once_for_all_layers_of_a_band(
     model(Batch(x))
     assert len(written) == masks
     written.clear()
-    model(Batch(x, document_ids=torch.tensor([[0] * 4 + [1] * 5] * 2)))
+    model(Batch(x, torch.tensor([[True] * 4 + [False] + [True] * 4] * 2)))
     assert len(written) == len(set(BANDS[name] or [0]))
     written.clear()
     model(Batch(x[:, :2]))  # no band is shorter
@@ -152,18 +152,12 @@ def test_a_hole_in_the_marks_hides_what_stands_there() -> None:
 
 
 @bands
-@pytest.mark.parametrize("form", ["offsets", "documents"])
-def test_documents_of_a_row_are_as_if_alone(bands: str, form: str) -> None:
+def test_documents_of_a_row_are_as_if_alone(bands: str) -> None:
     model = body(bands)
     starts = torch.tensor([0, 5, 6, 14, 14, 16])
     row = torch.tensor([[token for prompt in PROMPTS for token in prompt]])
     offsets = Offsets(starts, 8)
-    if form == "offsets":
-        batch = Batch(row, offsets=offsets)
-    else:
-        at = torch.arange(16)[None]
-        batch = Batch(row, document_ids=offsets.document_ids(at), positions=offsets.positions(16))
-    out = model.to_logits(model(batch).sequence)
+    out = model.to_logits(model(Batch(row, offsets=offsets)).sequence)
     for prompt, first in zip(PROMPTS, (0, 5, 6, 14), strict=True):
         near(out[:, first : first + len(prompt)], said(model, torch.tensor([prompt])))
 
@@ -200,7 +194,7 @@ def test_a_prompt_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="padded on the right"):
         model.start(Batch(ids(1, 3), torch.tensor([[False, True, True]])))
     with pytest.raises(ValueError, match="padded"):
-        model.start(Batch(ids(1, 3), document_ids=torch.zeros(1, 3, dtype=torch.long)))
+        model.start(Batch(ids(1, 3), offsets=Offsets(torch.tensor([0, 3]), 3)))
 
 
 # -- step by step

@@ -17,7 +17,6 @@ from regard.nn.attention.masks import (
     GlobalTokens,
     PackedDocuments,
     Padding,
-    SameDocument,
     SlidingWindow,
     and_masks,
     materialize,
@@ -27,8 +26,8 @@ from regard.types import Offsets
 B, H, L = 3, 2, 8
 LENGTHS = [5, 8, 0]
 MARKS = [[1, 1, 0, 1, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1]]
-DOCUMENTS = [[0, 0, 0, 1, 1, 2, 2, 2], [0, 1, 0, 1, 0, 1, 0, 1], [4, 4, 4, 4, 4, 4, 4, 4]]
-OTHERS = [[2, 0, 0, 1, 1, 1, 5, 2], [1, 1, 1, 1, 0, 0, 0, 0], [3, 3, 3, 3, 3, 3, 3, 3]]
+STARTS, OTHERS = [0, 3, 3, 7, 8], [0, 2, 2, 7, 8]
+"""Four documents; the second is empty."""
 SPECIAL = [[1, 0, 0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0, 0, 0]]
 
 Predicate = Callable[[int, int, int, int], bool]
@@ -57,9 +56,9 @@ CASES: dict[str, tuple[AttentionMask, Predicate]] = {
     "window dilated by 3": (SlidingWindow(1, 2, 3), lambda b, h, q, k: steps(q, k, 1, 2, 3)),
     "real by lengths": (Padding(torch.tensor(LENGTHS)), lambda b, h, q, k: k < LENGTHS[b]),
     "real by marks": (Padding(torch.tensor(MARKS).bool()), lambda b, h, q, k: bool(MARKS[b][k])),
-    "same": (SameDocument(torch.tensor(DOCUMENTS)), lambda b, h, q, k: DOCUMENTS[b][q] == DOCUMENTS[b][k]),
-    "same as others": (
-        SameDocument(torch.tensor(DOCUMENTS), torch.tensor(OTHERS)), lambda b, h, q, k: DOCUMENTS[b][q] == OTHERS[b][k],
+    "packed": (
+        PackedDocuments(Offsets(torch.tensor(STARTS), 4), Offsets(torch.tensor(OTHERS), 6)),
+        lambda b, h, q, k: owner(q, STARTS) == owner(k, OTHERS),
     ),
     "global": (GlobalTokens(torch.tensor(SPECIAL).bool()), lambda b, h, q, k: bool(SPECIAL[b][q] or SPECIAL[b][k])),
     "both": (Causal() & Padding(torch.tensor(LENGTHS)), lambda b, h, q, k: k <= q and k < LENGTHS[b]),
@@ -72,8 +71,8 @@ CASES: dict[str, tuple[AttentionMask, Predicate]] = {
         lambda b, h, q, k: (k in (q - 1, q) or bool(SPECIAL[b][q] or SPECIAL[b][k])) and bool(MARKS[b][k]) and k <= q,
     ),
     "either of both": (
-        (Causal() & SameDocument(torch.tensor(DOCUMENTS))) | (SlidingWindow(0, 2) & Padding(torch.tensor(LENGTHS))),
-        lambda b, h, q, k: (k <= q and DOCUMENTS[b][q] == DOCUMENTS[b][k]) or (q <= k <= q + 2 and k < LENGTHS[b]),
+        (Causal() & Padding(torch.tensor(MARKS).bool())) | (SlidingWindow(0, 2) & Padding(torch.tensor(LENGTHS))),
+        lambda b, h, q, k: (k <= q and bool(MARKS[b][k])) or (q <= k <= q + 2 and k < LENGTHS[b]),
     ),
     "heads apart": (HeadsApart() & SlidingWindow(2, 2), lambda b, h, q, k: (k <= q if h == 0 else k >= q) and abs(q - k) <= 2),
 }  # fmt: skip
@@ -132,7 +131,7 @@ def test_flex_attention_can_be_handed_a_rule_as_it_is(name: str) -> None:
         (Causal(), (1, 1, L, L)),
         (SlidingWindow(1, 1), (1, 1, L, L)),
         (Padding(torch.tensor(LENGTHS)), (B, 1, L, L)),
-        (SameDocument(torch.tensor(DOCUMENTS)), (B, 1, L, L)),
+        (GlobalTokens(torch.tensor(SPECIAL).bool()), (B, 1, L, L)),
         (HeadsApart(), (1, H, L, L)),
         (HeadsApart() & Padding(torch.tensor(LENGTHS)), (B, H, L, L)),
     ],
@@ -153,10 +152,6 @@ def test_everyone_who_looks_back_sees_at_least_oneself() -> None:
     for left in range(4):
         table = materialize(Causal() & SlidingWindow(left, 3), 1, 1, torch.arange(L), torch.arange(L))[0, 0]
         assert table.sum(-1).tolist() == [min(q, left) + 1 for q in range(L)]
-
-
-STARTS = [0, 3, 3, 7, 8]
-"""Four documents; the second is empty."""
 
 
 def owner(at: int, starts: list[int]) -> int:

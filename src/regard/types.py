@@ -64,8 +64,6 @@ class Batch:
     """what these changes can be"""
     image_index: Tensor | None = None
     """(B,) which picture of x each row of the target speaks of, where several speak of one; None: row n of picture n"""
-    document_ids: Tensor | None = None
-    """(B, L) the number of the document that each position of x belongs to, where a row holds several"""
     offsets: Offsets | None = None
     decoder_offsets: Offsets | None = None
 

@@ -161,7 +161,7 @@ class ConvS2S(nn.Module):
 
     def encode(self, batch: Batch, taps: Collection[int] = ()) -> tuple[ScoreContext, tuple[Tensor, ...]]:
         """What a decoder looks at: states as keys, states and embeddings as values."""
-        if batch.offsets is not None or batch.document_ids is not None:
+        if batch.offsets is not None:
             raise ValueError(
                 "Packed batches are not supported: convolutions would mix neighboring sentences. Use padded rows."
             )

@@ -177,7 +177,7 @@ class ImageGPT(DecoderOnly):
 
 def _mean_pool(x: Float[Tensor, "B L D"], batch: Batch) -> Float[Tensor, "B D"] | None:
     """Over what is real of each row; rows that hold several documents have no summary."""
-    if batch.offsets is not None or batch.document_ids is not None:
+    if batch.offsets is not None:
         return None
     if batch.mask is None:
         return x.mean(1)

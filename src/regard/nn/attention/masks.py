@@ -3,9 +3,9 @@
 `q` and `k` are absolute positions in the row. Rules join by `&` and `|`. This is the one place where masks are
 defined; every kernel is held equal to it, and a query that may look at nothing receives 0 from each of them.
 
-    Causal() & Real(lengths)          a decoder over padded rows
-    Window(256, 256) | Global(marks)  Longformer
-    Causal() & Same(documents)        documents packed into one row
+    Causal() & Padding(lengths)                     a decoder over padded rows
+    SlidingWindow(256, 256) | GlobalTokens(tokens)  Longformer
+    Causal() & PackedDocuments(offsets, offsets)    documents packed into one row
 """
 
 from __future__ import annotations
@@ -111,20 +111,8 @@ class Padding(AttentionMask):
 
 
 @dataclass(frozen=True, eq=False)
-class SameDocument(AttentionMask):
-    """Only within one's own document. `documents` (B, Q) numbers the queries', `others` (B, K) the keys' (None: the same)."""
-
-    query_documents: Tensor
-    key_documents: Tensor | None = None
-
-    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        others = self.query_documents if self.key_documents is None else self.key_documents
-        return self.query_documents[b, q] == others[b, k]
-
-
-@dataclass(frozen=True, eq=False)
 class PackedDocuments(AttentionMask):
-    """The same, said by where the documents of a packed row begin; documents i of queries and keys belong together."""
+    """Attention within each document of a packed row; document i of the queries attends to document i of the keys."""
 
     queries: Offsets
     keys: Offsets

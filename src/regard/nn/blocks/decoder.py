@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.nn.attention.masks import Causal, PackedDocuments, Padding, SameDocument, and_masks, valid_mask
+from regard.nn.attention.masks import Causal, PackedDocuments, Padding, and_masks, valid_mask
 from regard.nn.attention.positions import AbsolutePosition, LearnedPosition, check_length
 from regard.nn.attention.relative_positions import PositionIds
 from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding, TransformerBlock, transformer_block
@@ -51,7 +51,6 @@ class DecoderOnly(IncrementalDecoder):
         """Hidden states of `batch.inputs`. Right padding needs no mask: no token attends to later positions."""
         rule = and_masks(
             Causal(),
-            None if batch.document_ids is None else SameDocument(batch.document_ids),
             None if batch.offsets is None else PackedDocuments(batch.offsets, batch.offsets),
             None if batch.mask is None or batch.mask.ndim == 1 else Padding(batch.mask),
         )
@@ -91,9 +90,9 @@ class DecoderOnly(IncrementalDecoder):
     def _validated_prompt(self, batch: Batch) -> Tensor:
         """(B, P) the prompts, not wider than the positions that there are."""
         prompt, lengths = batch.prompt, batch.prompt_lengths
-        if batch.offsets is not None or batch.document_ids is not None or batch.positions is not None:
+        if batch.offsets is not None or batch.positions is not None:
             raise ValueError(
-                "Generation requires padded rows with one document each; offsets, document_ids and positions are not supported."
+                "Generation requires padded rows with one document each; offsets and positions are not supported."
             )
         if batch.mask is not None and batch.mask.ndim == 2 and lengths is not None:
             if not torch.equal(batch.mask, valid_mask(lengths, prompt.shape[1])):

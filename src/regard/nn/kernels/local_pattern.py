@@ -22,15 +22,11 @@ from regard.nn.attention.masks import (
     Or,
     PackedDocuments,
     Padding,
-    SameDocument,
     SlidingWindow,
     and_masks,
     valid_mask,
 )
 from regard.types import Offsets
-
-MIN_CHUNKED_LENGTH = 1024
-"""Shorter rows are attended whole under a mask, whatever the window: it costs little."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +45,6 @@ class LocalPattern:
     def covers(self, length: int) -> bool:
         """Whether everyone in a row of this length is everyone's neighbour: then nothing is saved."""
         return self.window.dilation == 1 and min(self.window.left, self.window.right) >= length - 1
-
-    def is_worth_chunking(self, length: int) -> bool:
-        """Whether a row is so long that cutting it saves more than it costs."""
-        return length >= max(MIN_CHUNKED_LENGTH, 2 * (self.window.left + self.window.right + 1))
 
     def max_span(self, length: int) -> int:
         """How far apart at most two tokens of a row of this length are that may see each other, itself counted."""
@@ -123,7 +115,7 @@ def _is_token_mask(part: AttentionMask) -> bool:
     """Which tokens are real or belong together, on both sides alike: queries and keys are the same tokens."""
     if isinstance(part, PackedDocuments):
         return part.queries is part.keys
-    return isinstance(part, Padding) or (isinstance(part, SameDocument) and part.key_documents is None)
+    return isinstance(part, Padding)
 
 
 def _split_window(part: AttentionMask) -> tuple[SlidingWindow, GlobalTokens | None] | None:
