@@ -36,6 +36,7 @@ from windows import (
     Columns,
     H,
     L,
+    attend_local_global,
     band_of,
     leaves,
     same_with_gradients,
@@ -54,7 +55,7 @@ def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 def test_blocks_of_queries_see_what_the_rule_says(name: str) -> None:
     rows, rule = CASES[name]
     q, k, v = leaves(rows)
-    ours = local_dispatch.local_global_attention(q, k, v, band_of(rule), 0.7)
+    ours = attend_local_global(q, k, v, band_of(rule), 0.7)
     same_with_gradients(ours, written_out(q, k, v, rule)[0], [q, k, v])
 
 
@@ -91,8 +92,8 @@ def test_each_dtype_is_near_the_exact_result(dtype: torch.dtype) -> None:
     exact = [x.detach().to(dtype).double().requires_grad_() for x in leaves(rows)]
     given = [x.detach().to(dtype).requires_grad_() for x in exact]
     ours, right = (
-        local_dispatch.local_global_attention(*given, band_of(rule), 0.7),
-        local_dispatch.local_global_attention(*exact, band_of(rule), 0.7),
+        attend_local_global(*given, band_of(rule), 0.7),
+        attend_local_global(*exact, band_of(rule), 0.7),
     )
     assert ours.dtype == dtype
     tolerance = 1e-5 if dtype == torch.float32 else 0.05
@@ -261,10 +262,10 @@ def test_the_way_follows_from_form_device_and_dtype(
 LONG = """
 import resource
 import torch
-from regard.nn.kernels import local_dispatch as banded
-from regard.nn.attention import local_recording as looking
-from regard.nn.kernels.local_pattern import read
-from regard.nn.attention.masks import Global, Real, Window
+from regard.nn.attention.local_recording import local_attention_with_weights
+from regard.nn.attention.masks import GlobalTokens, Padding, SlidingWindow
+from regard.nn.kernels.local_dispatch import local_attention
+from regard.nn.kernels.local_pattern import parse_pattern
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -272,12 +273,12 @@ def peak():
 L = 2**15
 marks = torch.zeros(1, L, dtype=torch.bool)
 marks[0, 0] = True
-band = read((Window(32, 32) | Global(marks)) & Real(torch.tensor([L - 5])))
+band = parse_pattern((SlidingWindow(32, 32) | GlobalTokens(marks)) & Padding(torch.tensor([L - 5])))
 q, k, v = (torch.randn(1, 2, L, 16, requires_grad=True) for _ in range(3))
-banded.banded(*(x[:, :, :256] for x in (q, k, v)), read(Window(32, 32)), 0.3, 0.1).sum().backward()
+local_attention(*(x[:, :, :256] for x in (q, k, v)), parse_pattern(SlidingWindow(32, 32)), 0.3, 0.1).sum().backward()
 before = peak()
-banded.banded(q, k, v, band, 0.3, 0.1).sum().backward()
-looking.looked(q, k, v, band, 0.3)[0].sum().backward()
+local_attention(q, k, v, band, 0.3, 0.1).sum().backward()
+local_attention_with_weights(q, k, v, band, 0.3)[0].sum().backward()
 print(peak() - before)
 """
 

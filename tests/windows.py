@@ -15,7 +15,7 @@ from regard.nn.attention.masks import (
     Padding,
     SlidingWindow,
 )
-from regard.nn.kernels import dispatch
+from regard.nn.kernels import dispatch, local_dispatch
 from regard.nn.kernels.local_pattern import LocalPattern, parse_pattern
 from regard.types import Offsets
 
@@ -86,6 +86,17 @@ class Columns(AttentionMask):
 
 def leaves(rows: int, width: int = 4, length: int = L) -> list[Tensor]:
     return [noise(rows, H, length, width, seed=n).requires_grad_() for n in range(3)]
+
+
+def attend_local_global(q: Tensor, k: Tensor, v: Tensor, band: LocalPattern, scale: float) -> Tensor:
+    """Local attention, with the rows of the global tokens replaced, all from the same queries and keys: (B, H, L, e)."""
+    mixed, found = local_dispatch.local_attention(q, k, v, band, scale), band.global_positions()
+    if found is None:
+        return mixed
+    index = found[0][:, None, :, None].expand(-1, q.shape[1], -1, q.shape[3])
+    rows = local_dispatch.global_attention(q.gather(2, index), k, v, band, scale)
+    joined = local_dispatch.scatter_global_rows(mixed.transpose(1, 2).flatten(2), rows.transpose(1, 2).flatten(2), band)
+    return joined.view(*joined.shape[:2], q.shape[1], -1).transpose(1, 2)
 
 
 def written_out(q: Tensor, k: Tensor, v: Tensor, rule: AttentionMask, scale: float = 0.7) -> tuple[Tensor, Tensor]:

@@ -66,22 +66,3 @@ def scatter_global_rows(x: Tensor, global_rows: Tensor, pattern: LocalPattern, v
     global_rows = torch.where(there[:, :, None], global_rows, 0.0).to(x.dtype)  # those that are not there add nothing
     rest = x.masked_fill(hidden[:, :, None], 0.0).view(B * L, D)
     return rest.index_add_(0, flat, global_rows.flatten(0, 1)).view(B, L, D)
-
-
-def local_global_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    pattern: LocalPattern,
-    scale: float,
-    dropout: float = 0.0,
-    kernel: LocalKernel | None = None,
-) -> Tensor:
-    """The rule itself, where marked queries use the matrices of all: (B, H, L, e)."""
-    mixed, found = local_attention(q, k, v, pattern, scale, dropout, kernel), pattern.global_positions()
-    if found is None:
-        return mixed
-    index = found[0][:, None, :, None].expand(-1, q.shape[1], -1, q.shape[3])
-    rows = global_attention(q.gather(2, index), k, v, pattern, scale, dropout)
-    joined = scatter_global_rows(mixed.transpose(1, 2).flatten(2), rows.transpose(1, 2).flatten(2), pattern)
-    return joined.view(*joined.shape[:2], q.shape[1], -1).transpose(1, 2)

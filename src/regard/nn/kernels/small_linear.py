@@ -39,8 +39,6 @@ TARGET_WARPS = 1024
 MAX_BLOCK_N = 4
 MAX_OUTPUTS = 16
 """numbers of the result that a program makes, at most: more do not fit into registers"""
-TUNED_TILES: dict[tuple[int, int, int], tuple[int, int]] = {}
-"""M, N, K: (rows of the weights of a program, warps), where something else than the rule of `tile` was found faster"""
 MAX_OVERLAP_ROWS = 8192
 """rows of the weights, up to which programs may read theirs before the kernel in front, which makes x, has ended (Hopper on);
 many more would take its place on the chip"""
@@ -120,8 +118,6 @@ def _small_linear_kernel(x, weight, bias, residual, gain, offset, out, M, N, x_s
 
 def tile_config(M: int, N: int, K: int) -> tuple[int, int]:
     """Rows of the weights (N, K) that a program takes, and its warps."""
-    if (M, N, K) in TUNED_TILES:
-        return TUNED_TILES[M, N, K]
     rows, warps, most = 1, 1, min(MAX_BLOCK_N, MAX_OUTPUTS // M)
     while warps < MAX_WARPS and triton.cdiv(K, WARP_COLUMNS * warps) > MAX_TILES_PER_WARP:
         warps *= 2
