@@ -52,7 +52,7 @@ class Asked(LongformerAttention):
 
     def local_attention(self, x: Tensor, pattern: LocalPattern, record: Any, position: Any = None) -> Tensor:
         q, k, v = self.project(x)
-        return local_dispatch.local_attention(q, k, v, pattern, self.score.resolve_scale(q.shape[-1]), kernel=self.way)
+        return local_dispatch.local_attention(q, k, v, pattern, self.scale, kernel=self.way)
 
 
 def ours(way: str, length: int) -> tuple[torch.nn.Module, Callable[[Any, Tensor], Tensor]]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from oracle import grads, near, noise, noisy
 from regard import capabilities
-from regard.nn.attention.attention import Attention, AttentionRecorder, DotProductScore
+from regard.nn.attention.attention import Attention, AttentionRecorder
 from regard.nn.attention.kv_cache import CrossCache, DynamicCache, KVCache, StaticCache
 from regard.nn.attention.masks import (
     AttentionMask,
@@ -365,11 +365,11 @@ def test_the_kernel_follows_from_rule_device_and_dtype(case: Any, monkeypatch: p
 
 @pytest.mark.parametrize("kernel", ["plain", "sdpa", "varlen"])
 def test_whichever_kernel_runs_the_attention_is_the_same(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    attention = noisy(Attention(6, 2, score=DotProductScore(temperature=1.7)))
+    attention = noisy(Attention(6, 2))
     x, rule = noise(1, 11, 6).requires_grad_(), Causal() & OURS
     q, k, v = attention.project(x)
     own = PACKED.document_ids(torch.arange(11)).tolist()
-    mixed = by_hand(q, k, v, lambda b, h, i, j: j <= i and own[i] == own[j], 1 / 1.7 / 3**0.5)
+    mixed = by_hand(q, k, v, lambda b, h, i, j: j <= i and own[i] == own[j], 1 / 3**0.5)
     right = attention.out(mixed.transpose(1, 2).reshape(1, 11, 6))
     monkeypatch.setattr(capabilities, "varlen_attention", emulated)
     monkeypatch.setattr(dispatch, "choose_kernel", lambda *_: kernel)
@@ -413,19 +413,10 @@ def test_cross_attention_is_the_one_of_torch(bias: bool) -> None:
     same_with_gradients(ours(x, context, mask=Padding(lengths)), right, [x, context, *ours.parameters()])
 
 
-@pytest.mark.parametrize(
-    "score",
-    [
-        DotProductScore(),
-        DotProductScore(temperature=3.0),
-        DotProductScore(scale=0.25),
-        DotProductScore(scale=2.0, temperature=0.5),
-    ],
-)
 @pytest.mark.parametrize("crossing", [True, False])
-def test_heads_are_slices_and_the_scale_is_the_root_of_their_width(crossing: bool, score: DotProductScore) -> None:
+def test_heads_are_slices_and_the_scale_is_the_root_of_their_width(crossing: bool) -> None:
     D, d, C = 6, 3, 4
-    ours = noisy(Attention(D, 2, context_width=C if crossing else None, score=score))
+    ours = noisy(Attention(D, 2, context_width=C if crossing else None))
     x, context = noise(B, L, D).requires_grad_(), noise(B, 3, C, seed=4).requires_grad_()
     lines = (ours.q, ours.kv) if crossing else (ours.qkv,)
     weight = [p for line in lines for p in line.weight.split(D)]
@@ -435,8 +426,7 @@ def test_heads_are_slices_and_the_scale_is_the_root_of_their_width(crossing: boo
         torch.stack([source @ w[h * d : h * d + d].T + b[h * d : h * d + d] for h in range(2)], 1)
         for source, w, b in zip(regarded, weight, shift, strict=True)
     )
-    scale = (1 / math.sqrt(d) if score.scale is None else score.scale) / score.temperature
-    mixed = by_hand(q, k, v, lambda b, h, i, j: True, scale)
+    mixed = by_hand(q, k, v, lambda b, h, i, j: True, 1 / math.sqrt(d))
     right = torch.cat([mixed[:, 0], mixed[:, 1]], -1) @ ours.out.weight.T + ours.out.bias
     wanted = [x, *([context] if crossing else []), *ours.parameters()]
     same_with_gradients(ours(x, context if crossing else None), right, wanted)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.nn.attention.attention import Attention, DotProductScore
+from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import AttentionMask, Causal, Padding, materialize
 from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.blocks.block import Residual, transformer_block
@@ -62,12 +62,14 @@ def seen_and_said(
     return seen.records[0].weights[0], out[0]
 
 
-def bare(width: int, context: int | None = None, score: DotProductScore | None = None) -> Attention:
-    """One head whose projections are all the identity: what remains is equation 1."""
-    attention = Attention(width, 1, context, bias=False, score=score).double()
+def bare(width: int, context: int | None = None, scale: float | None = None) -> Attention:
+    """One head whose projections are all the identity: what remains is equation 1. Another scale is put into the queries."""
+    attention = Attention(width, 1, context, bias=False).double()
     with torch.no_grad():
         for line in attention.children():
             line.weight.copy_(torch.eye(width).repeat(len(line.weight) // width, 1))
+        if scale is not None:
+            (attention.qkv if context is None else attention.q).weight[:width] *= scale * width**0.5
     return attention
 
 
@@ -79,14 +81,14 @@ def test_w01_scores_are_divided_by_the_root_of_the_width() -> None:
     weights, out = seen_and_said(bare(2, 2), x["Q"], x["K"])
     near(weights[0], right["alpha"])
     near(out, right["out"])
-    near(bare(2).score.resolve_scale(2) * tensor(x["Q"]) @ tensor(x["K"]).T, right["scaled"])
+    near(bare(2).scale * tensor(x["Q"]) @ tensor(x["K"]).T, right["scaled"])
 
 
 def test_w01_the_slide_divided_by_three_the_number_of_keys() -> None:
     """Right is √2, the root of the width; the slide's numbers come from ÷ 3, and are cut off instead of rounded."""
     x, slide, other = LECTURES["W01"]["inputs"], LECTURES["W01"]["slide"], reading("W01", "by_number_of_keys")
     assert printed(tensor(slide["scores"]) / 3, slide["scaled"], 4)
-    weights, out = seen_and_said(bare(2, 2, DotProductScore(scale=1 / 3)), x["Q"], x["K"])
+    weights, out = seen_and_said(bare(2, 2, 1 / 3), x["Q"], x["K"])
     near(weights[0], other["alpha"])
     near(out, other["out"])
     assert printed(weights[0], slide["alpha"], 2) and printed(out, slide["out"], 2)
@@ -109,7 +111,7 @@ def test_w02_the_slide_shows_scores_by_four_and_then_results_without_any_scale()
     x, slide = LECTURES["W02"]["inputs"], LECTURES["W02"]["slide"]
     near(tensor(slide["scores"]) / 4, slide["scaled"])
     for name, scale in (("unscaled", 1.0), ("by_number_of_tokens", 1 / 4)):
-        weights, out = seen_and_said(bare(2, score=DotProductScore(scale=scale)), x["Q"], rule=Causal())
+        weights, out = seen_and_said(bare(2, scale=scale), x["Q"], rule=Causal())
         near(weights[0], reading("W02", name)["alpha"])
         near(out, reading("W02", name)["out"])
         assert printed(out, slide["out"], 6) == (name == "unscaled")
@@ -242,9 +244,7 @@ def test_w21_words_in_another_order_are_answered_in_that_order() -> None:
     near(out, reading("W21")["out_rows"])
     near(out.T, reading("W21")["out_columns"])
     near(seen_and_said(bare(2), x[order].tolist())[1], out[order].tolist())
-    near(
-        seen_and_said(bare(2, score=DotProductScore(scale=1.0)), x.tolist())[1], reading("W21", "unscaled")["out_rows"]
-    )
+    near(seen_and_said(bare(2, scale=1.0), x.tolist())[1], reading("W21", "unscaled")["out_rows"])
     apart(out, reading("W21", "unscaled")["out_rows"], 1e-2)
 
 
@@ -252,9 +252,8 @@ def test_w22_a_high_temperature_flattens() -> None:
     logits, curve = LECTURES["W22"]["inputs"]["logits"], reading("W22")
     entropies = []
     for temperature, right in zip(LECTURES["W22"]["inputs"]["temperatures"], curve["probs"], strict=True):
-        scale = DotProductScore(scale=1.0, temperature=temperature).resolve_scale(1)
         keys = tensor(logits).view(1, 1, 3, 1)
-        _, weights = dispatch.eager_attention(tensor([[[[1.0]]]]), keys, keys, None, scale)
+        _, weights = dispatch.eager_attention(tensor([[[[1.0]]]]), keys, keys, None, 1 / temperature)
         near(weights[0, 0, 0], right)
         near(weights[0, 0, 0], softmax([logit / temperature for logit in logits]))
         entropies.append(-float(weights.xlogy(weights).sum()))
@@ -269,7 +268,7 @@ def test_w23_without_the_scale_wide_heads_stare_and_stop_learning(row: dict[str,
     chance = torch.Generator().manual_seed(d)
     q = torch.randn(draws, 1, 1, d, generator=chance, dtype=torch.float64)
     k = torch.randn(draws, 1, keys, d, generator=chance, dtype=torch.float64)
-    for kind, scale in (("raw", 1.0), ("scaled", DotProductScore().resolve_scale(d))):
+    for kind, scale in (("raw", 1.0), ("scaled", Attention(d, 1).scale)):
         assert math.isclose(float((q @ k.mT * scale).var()), row[f"var_{kind}"], rel_tol=0.15)
         weights = dispatch.eager_attention(q, k, k[..., :1], None, scale)[1][:, 0, 0]
         entropy = -weights.xlogy(weights).sum(-1).mean()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from oracle import grads, near, noise, noisy
-from regard.nn.attention.attention import Attention, DotProductScore
+from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import AttentionMask, Causal, Dense, PackedDocuments, Padding, SlidingWindow
 from regard.nn.attention.relative_positions import (
     AttentionPosition,
@@ -343,6 +343,12 @@ def test_buckets_are_those_of_t5(both_ways: bool, buckets: int, furthest: int) -
     assert torch.equal(T5Bias(H, buckets, furthest, both_ways).bucket(apart), right)
 
 
+class Unscaled(Attention):
+    """T5 does not scale its scores."""
+
+    scale = 1.0
+
+
 def t5_encoder(depth: int, hidden: int) -> Any:
     width = H * D
 
@@ -351,7 +357,7 @@ def t5_encoder(depth: int, hidden: int) -> Any:
 
     blocks = [
         TransformerBlock(
-            residual(Attention(width, H, bias=False, score=DotProductScore(scale=1.0))),
+            residual(Unscaled(width, H, bias=False)),
             residual(FeedForward(width, hidden, bias=False)),
         )
         for _ in range(depth)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from oracle import grads, near, noise, noisy
 from regard.nn.attention import local_recording
-from regard.nn.attention.attention import Attention, AttentionRecorder, DotProductScore
+from regard.nn.attention.attention import Attention, AttentionRecorder
 from regard.nn.attention.kv_cache import DynamicCache
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.attention.masks import AttentionMask, Causal, GlobalTokens, PackedDocuments, Padding, SlidingWindow
@@ -30,7 +30,7 @@ def written_out(
     module: LongformerAttention, x: Tensor, rule: AttentionMask, inside: BoundPosition | None = None
 ) -> Tensor:
     """Two dense attentions; marked rows take the second, rows of padding nothing. All queries and keys are turned."""
-    band, scale = band_of(rule), module.score.resolve_scale(WIDTH // H)
+    band, scale = band_of(rule), (WIDTH // H) ** -0.5
     turn = (lambda q, k, v: (q, k, v)) if inside is None else inside.rotate
 
     def attend(q: Tensor, k: Tensor, v: Tensor, rule: AttentionMask | None) -> Tensor:
@@ -58,10 +58,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_marked_tokens_see_all_by_matrices_of_their_own(name: str, bias: bool) -> None:
     rows, rule = NEAR[name]
-    module, x = (
-        noisy(LongformerAttention(WIDTH, H, bias=bias, score=DotProductScore(temperature=1.3))),
-        noise(rows, L, WIDTH).requires_grad_(),
-    )
+    module, x = noisy(LongformerAttention(WIDTH, H, bias=bias)), noise(rows, L, WIDTH).requires_grad_()
     ours, right = module(x, mask=rule), written_out(module, x, rule)
     used = [
         p

@@ -20,17 +20,6 @@ from regard.nn.kernels.linear import Linear
 from regard.types import AttentionRecord, AttentionRecords
 
 
-@dataclass(frozen=True)
-class DotProductScore:
-    """score = q · k · scale; the scale is 1/√d, and a temperature divides it further (a high one flattens)."""
-
-    scale: float | None = None
-    temperature: float = 1.0
-
-    def resolve_scale(self, head_width: int) -> float:
-        return (head_width**-0.5 if self.scale is None else self.scale) / self.temperature
-
-
 class Attention(nn.Module):
     """`Attention(width, heads)` is Vaswani's self-attention; with `context`, the width of what is regarded, it is cross.
 
@@ -38,13 +27,12 @@ class Attention(nn.Module):
     """
 
     def __init__(
-        self, width: int, heads: int, context_width: int | None = None, bias: bool = True, dropout: float = 0.0,
-        score: DotProductScore | None = None,
-    ) -> None:  # fmt: skip
+        self, width: int, heads: int, context_width: int | None = None, bias: bool = True, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         if width % heads:
             raise ValueError(f"width ({width}) must be divisible by heads ({heads}).")
-        self.width, self.heads, self.dropout, self.score = width, heads, dropout, score or DotProductScore()
+        self.width, self.heads, self.dropout = width, heads, dropout
         if context_width is None:
             self.qkv = Linear(width, 3 * width, bias)
         else:
@@ -62,6 +50,11 @@ class Attention(nn.Module):
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
+
+    @property
+    def scale(self) -> float:
+        """1/√d, the factor of the scores q · k."""
+        return (self.width // self.heads) ** -0.5
 
     def split_heads(self, x: Float[Tensor, "B L D"], parts: int) -> tuple[Tensor, ...]:
         """(B, L, parts · D) -> `parts` tensors (B, H, L, d)."""
@@ -90,8 +83,7 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "B H Q e"]:  # fmt: skip
         if position is not None and position.position.has_bias:
             return self._attend_with_bias(q, k, v, mask, at, record, position)
-        scale = self.score.resolve_scale(q.shape[-1])
-        dropout = self.dropout if self.training else 0.0
+        scale, dropout = self.scale, self.dropout if self.training else 0.0
         kernel = dispatch.choose_kernel(q, k, mask, at, dropout, record is not None)
         if kernel in ("varlen", "short"):
             return dispatch.varlen(q, k, v, mask, scale, dropout, use_short_kernel=kernel == "short")
@@ -111,7 +103,7 @@ class Attention(nn.Module):
         inside: BoundPosition,
     ) -> Tensor:  # fmt: skip
         """The same where scores have a bias by distance."""
-        scale, dropout = self.score.resolve_scale(q.shape[-1]), self.dropout if self.training else 0.0
+        scale, dropout = self.scale, self.dropout if self.training else 0.0
         bias, spreads = inside.bias(q, k.shape[-2], scale), inside.position.adds_values
         assert bias is not None
         kernel = dispatch.choose_kernel(q, k, rule, at, dropout, seen is not None or spreads, has_bias=True)
@@ -150,8 +142,7 @@ class Attention(nn.Module):
         if inside is not None:
             turned = inside.rotate(*self.split_heads(qkv, 3))
             qkv = torch.stack(turned, 2).transpose(1, 3).flatten(2)
-        scale = self.score.resolve_scale(memory.k.shape[-1])
-        return self.out(dispatch.decode_step(qkv[:, 0], memory, where[:, 0], scale, band)[:, None])
+        return self.out(dispatch.decode_step(qkv[:, 0], memory, where[:, 0], self.scale, band)[:, None])
 
     def forward(
         self, x: Float[Tensor, "B Q D"], context: Float[Tensor, "B K C"] | None = None, *, mask: AttentionMask | None = None,

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.nn.attention.attention import Attention, AttentionRecorder, DotProductScore
+from regard.nn.attention.attention import Attention, AttentionRecorder
 from regard.nn.attention.kv_cache import KVCache
 from regard.nn.attention.local_recording import local_attention_with_weights
 from regard.nn.attention.masks import AttentionMask, materialize
@@ -25,10 +25,8 @@ from regard.nn.kernels.pristine import has_hooks, is_built_of
 
 
 class LongformerAttention(Attention):
-    def __init__(
-        self, width: int, heads: int, bias: bool = True, dropout: float = 0.0, score: DotProductScore | None = None
-    ) -> None:
-        super().__init__(width, heads, None, bias, dropout, score)
+    def __init__(self, width: int, heads: int, bias: bool = True, dropout: float = 0.0) -> None:
+        super().__init__(width, heads, None, bias, dropout)
         self.far_q = Linear(width, width, bias)
         self.far_kv = Linear(width, 2 * width, bias)
         for matrix in (self.far_q.weight, *self.far_kv.weight.chunk(2)):
@@ -77,7 +75,7 @@ class LongformerAttention(Attention):
             q, k, v = position.rotate(q, k, v)
         if pattern.covers(pattern.max_span(x.shape[1])):
             return self.attend(q, k, v, pattern.token_mask, record=record)
-        scale, dropout = self.score.resolve_scale(q.shape[-1]), self.dropout if self.training else 0.0
+        scale, dropout = self.scale, self.dropout if self.training else 0.0
         if record is None:
             return local_dispatch.local_attention(q, k, v, pattern, scale, dropout)
         mixed, weights, keys = local_attention_with_weights(q, k, v, pattern, scale, dropout)
@@ -97,7 +95,7 @@ class LongformerAttention(Attention):
         (places, there), (B, L, D) = found, x.shape
         rows = torch.arange(0, B * L, L, device=x.device)[:, None] + places
         (q,) = self.split_heads(self.far_q(x.reshape(B * L, D).index_select(0, rows.flatten()).view(B, -1, D)), 1)
-        scale, dropout = self.score.resolve_scale(q.shape[-1]), self.dropout if self.training else 0.0
+        scale, dropout = self.scale, self.dropout if self.training else 0.0
         if record is None and position is None and self._prefers_folded_kv(places.shape[1]):
             mixed = self._global_folded_kv(q * scale, x, pattern, dropout)
         else:

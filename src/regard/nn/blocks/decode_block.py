@@ -73,8 +73,7 @@ def decode_block(block: Any, x: Tensor, cache: StaticCache, positions: Tensor, w
     attention, row = attend.inner, x[:, 0]
     assert cache.k is not None
     qkv = small_linear.small_linear(row, attention.qkv.weight, attention.qkv.bias, norm=_norm_args(attend.norm))
-    scale = attention.score.resolve_scale(cache.k.shape[-1])
-    mixed = step_attention(qkv, cache, positions[:, 0], scale, window)
+    mixed = step_attention(qkv, cache, positions[:, 0], attention.scale, window)
     row = small_linear.small_linear(mixed, attention.out.weight, attention.out.bias, residual=row)
     up, down = feed.inner.up, feed.inner.down
     inner = small_linear.small_linear(

@@ -191,7 +191,7 @@ class ShiftedWindowAttention(Attention):
     ) -> Float[Tensor, "R H M d"]:  # fmt: skip
         """The same by weights (B, H, N·M, M) that belong to pictures, not to windows, and stay in the graph. A token that only
         fills up a window is looked at, too: its key is -1, its weight is not 0."""
-        places, scale = tiles.token_index(q.device), self.score.resolve_scale(q.shape[-1])
+        places, scale = tiles.token_index(q.device), self.scale
         (N, M), H = places.shape, self.heads
         scores = (q * scale) @ k.transpose(-2, -1) + inside.bias(q, M, scale)  # type: ignore[operator]
         weights = scores.view(-1, N, H, M, M).transpose(1, 2).flatten(2, 3).softmax(-1).to(v.dtype)
