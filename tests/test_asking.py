@@ -143,7 +143,7 @@ def test_one_bad_line_is_named_and_the_others_are_answered(cli: Cli, tmp_path: P
     assert "same error at a.txt, line 7" in done.err and "3 of 7 inputs failed" in done.err
     found = rows(cli("predict", folder, "a.txt", "--json").out)
     assert [row["value"] is None for row in found] == [not line for line in lines]
-    assert "problem" in found[1] and "problem" not in found[2] and "problem" in found[4]
+    assert "error" in found[1] and "error" not in found[2] and "error" in found[4]
 
 
 def test_a_bad_row_of_a_table_stands_in_its_place(cli: Cli, tmp_path: Path) -> None:

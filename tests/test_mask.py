@@ -377,8 +377,8 @@ def test_scores_are_those_of_the_hidden_words_and_pairs_of_validation() -> None:
     assert "[MASK]" in shown and answers[0].extra["references"][0] in shown
     assert "chance: 50 %" in TASK.format_scores(scores) and set(TASK.example_row(None, answers[0])) == {
         "text",
-        "says",
-        "hidden",
+        "prediction",
+        "reference",
     }
 
 

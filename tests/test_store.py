@@ -366,7 +366,7 @@ def test_the_first_that_is_too_long_is_named_where_it_lies_now(pairs: Pairs, tmp
         )
         assert f"1 training pairs have more than 60 tokens (data.max_length) and are skipped; first: {data}, "
         assert f"first: {data}, line {21 + blank}" in said and (HIT in said) == bool(blank)
-        assert ("3 rows with an empty side are skipped" in said) == bool(blank)
+        assert ("3 rows with an empty field skipped" in said) == bool(blank)
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ def average_checkpoints(folder: Path, steps: Sequence[int]) -> dict[str, Tensor]
         if isinstance(saved, str):
             return None
         groups = saved.tensors()
-        weights = groups.get("average") or {
+        weights = groups.get("ema") or {
             name if name.startswith("head.") else f"body.{name}": tensor for name, tensor in groups["model"].items()
         }
         for name, tensor in weights.items():
