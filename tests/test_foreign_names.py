@@ -6,8 +6,10 @@ import pytest
 
 from regard import index
 from regard.errors import SettingError
-from regard.foreign_names import RELATED, SYNONYMS, TASK_ALIASES, print_note
+from regard.foreign_names import PRESET_ALIASES, RELATED, SYNONYMS, TASK_ALIASES, print_note
+from regard.runs.info import info
 from regard.runs.settings import check_groups, collect_overrides
+from regard.systems import find_preset
 from regard.tasks import find_task
 
 SETTINGS = {row["setting"] for row in index.load_index()["settings"]}
@@ -50,3 +52,11 @@ def test_values_of_synonyms_are_checked_like_those_of_settings() -> None:
 def test_pipeline_names_are_tasks(name: str) -> None:
     assert find_task(name).name == TASK_ALIASES[name]
     index.check_task(name)
+
+
+def test_presets_by_the_name_of_their_paper() -> None:
+    for alias, preset in PRESET_ALIASES.items():
+        assert find_preset(alias) == find_preset(preset) and alias not in index.presets()
+        index.check_preset(alias)
+        assert index.list_rows("settings", model=alias) == index.list_rows("settings", model=preset)
+    assert info("seq2seq-lstm").recipes == info("rnn-sutskever").recipes != {}

@@ -9,6 +9,7 @@ from typing import Any
 
 from regard import index
 from regard.errors import RegardError, RunError, UnknownFolderError
+from regard.foreign_names import resolve_preset_name
 from regard.hub import PREFIX, describe_hub_name, local_folder
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -50,7 +51,7 @@ def _missing_folder_error(folder: Path) -> RegardError:
     """The reason why a name is no folder: a preset, a name of the Hub, or a typo."""
     name, parent = str(folder), folder.parent
     on_hub = describe_hub_name(name)
-    if name in index.presets():
+    if resolve_preset_name(name) in index.presets():
         trained = "Train the preset with 'regard train', and pass the run folder."
         return RunError(
             f"{name} is a preset (random weights), not a folder. {trained}"

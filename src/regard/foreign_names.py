@@ -165,6 +165,19 @@ def print_note(line: str) -> None:
     print(line, file=sys.stderr)
 
 
+PRESET_ALIASES = {
+    "show-and-tell": "caption-fixed-base",
+    "show-attend-tell": "caption-attend-base",
+    "seq2seq-lstm": "rnn-sutskever",
+}
+"""Presets by the name of their paper."""
+
+
+def resolve_preset_name(name: str) -> str:
+    """Preset of regard for the name of a paper; other names are returned unchanged."""
+    return PRESET_ALIASES.get(name, name)
+
+
 def resolve_task_name(name: str) -> str:
     """Task of regard for a pipeline name such as `token-classification`; other names are returned unchanged."""
     return TASK_ALIASES.get(name, name)

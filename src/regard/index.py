@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import SettingError, UnknownNameError, suggest
-from regard.foreign_names import resolve_task_name
+from regard.foreign_names import resolve_preset_name, resolve_task_name
 
 INDEX_PATH = Path(__file__).with_name("index.json")
 
@@ -58,7 +58,7 @@ def check_task(name: str) -> None:
 
 def check_preset(name: str) -> None:
     """Refuse the name of a preset that does not exist."""
-    if name not in presets():
+    if resolve_preset_name(name) not in presets():
         raise UnknownNameError("preset", name, presets(), PRESET_ADVICE)
 
 
@@ -101,7 +101,7 @@ SETTING_GROUPS = ("data", "train", "decode", "model")
 
 def _models(model: str | None, task: str | None) -> list[dict[str, Any]]:
     systems = [{"system": name, **system} for name, system in load_index()["systems"].items()]
-    chosen = None if model is None else presets()[model]
+    chosen = None if model is None else presets()[resolve_preset_name(model)]
     return [one for one in systems if chosen in (None, one["system"]) and (task is None or task in one["tasks"])]
 
 
@@ -135,7 +135,11 @@ def _task_rows(group: str | None, model: str | None, task: str | None) -> list[d
 
 def _setting_rows(group: str | None, model: str | None, task: str | None) -> list[dict[str, Any]]:
     """Settings with their defaults. Settings of models appear with a preset, or once per name with the group model."""
-    system, changed = (None, {}) if model is None else (presets()[model], load_index()["presets"][model])
+    system: str | None = None
+    changed: dict[str, Any] = {}
+    if model is not None:
+        model = resolve_preset_name(model)
+        system, changed = presets()[model], load_index()["presets"][model]
     used = {name for row in load_index()["tasks"] if task in (None, row["task"]) for name in row["settings"]}
     rows: dict[str, dict[str, Any]] = {}
     for row in load_index()["settings"]:

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.config import as_dict
 from regard.folders import is_folder_path
+from regard.foreign_names import resolve_preset_name
 from regard.model import Model, build, load
 from regard.systems.common.system import Preset, System
 
@@ -52,7 +53,7 @@ def info(name: str) -> ModelInfo:
     layers = [_layer_info(path, module) for path, module in parts if _has_parameters(module)]
     count = sum(p.numel() for p in model.parameters())
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    preset = model.spec.system.presets.get(name)
+    preset = model.spec.system.presets.get(resolve_preset_name(name))
     recipes = {} if preset is None else _recipes(model.spec.system, preset)
     return ModelInfo(
         f"{name}: {model.spec.system.description}",

@@ -14,7 +14,7 @@ from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import SettingError, suggest
 from regard.folders import find_system_name, is_folder_path
-from regard.foreign_names import RELATED, SYNONYMS, print_note, resolve_name, resolve_value
+from regard.foreign_names import RELATED, SYNONYMS, print_note, resolve_name, resolve_preset_name, resolve_value
 from regard.hub import check_preset
 from regard.training.settings import TrainSettings
 
@@ -94,7 +94,7 @@ def check_names(task: str, model: str | None, overrides: Mapping[str, Mapping[st
         system = find_system_name(Path(model))
     elif model is not None:
         check_preset(model)
-        system = index.presets()[model]
+        system = index.presets()[resolve_preset_name(model)]
     if system is not None:
         index.check_model_settings(overrides.get("model", {}), system)
 

@@ -14,6 +14,7 @@ from regard.config import as_dict, from_dict, override
 from regard.decode.settings import DecodeSettings
 from regard.errors import RunError, SettingError
 from regard.folders import absolute_folder, is_folder_path
+from regard.foreign_names import resolve_preset_name
 from regard.loading import UNUSED_WEIGHTS, resolve_encoder
 from regard.model import Model, ModelSpec, load
 from regard.runs.folder import RunFolder
@@ -78,7 +79,7 @@ class TrainSpec:
 def new_spec(request: TrainRequest) -> TrainSpec:
     if not request.sources.data:
         raise SettingError("No training data given. Add --data FILES.")
-    name = request.model or request.task.default_model
+    name = resolve_preset_name(request.model or request.task.default_model)
     if is_folder_path(name):
         name = absolute_folder(name)
         loaded = load(name, task=request.task.name)
@@ -150,6 +151,7 @@ def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
     changed = [change for change in changed if not change.startswith("data.num_workers:")]
     changed += [f"task: {old['task']} -> {request.task.name}"] * (old["task"] != request.task.name)
     named = absolute_folder(request.model) if request.model and is_folder_path(request.model) else request.model
+    named = None if named is None else resolve_preset_name(named)
     changed += [f"model: {old['preset']} -> {named}"] * (named not in (None, old["preset"]))
     for name in ("data", "valid", "columns"):
         now, before = getattr(request.sources, name), getattr(kept, name)

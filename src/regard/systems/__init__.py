@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from regard import index
 from regard.errors import RegardError, UnknownNameError
+from regard.foreign_names import resolve_preset_name
 from regard.hub import describe_hub_name
 from regard.lazy import LazyTable
 from regard.systems.common.system import Preset, System
@@ -39,6 +40,7 @@ SYSTEMS: LazyTable[System] = LazyTable({
 
 def find_preset(name: str) -> tuple[System, Preset]:
     """The preset of this name and its system; only the system that the index names is imported."""
+    name = resolve_preset_name(name)
     owner = index.presets().get(name)
     for system in SYSTEMS.values() if owner is None else (SYSTEMS[owner],):
         if name in system.presets:
