@@ -234,10 +234,10 @@ def test_an_end_token_outside_the_vocabulary_is_replaced_with_a_note(
 
 def test_an_end_token_outside_the_vocabulary_is_that_of_the_tokenizer(tmp_path: Path) -> None:
     text = TextTokenizer.train_lm_bpe(["the cat danced and the dog slept"] * 9, 300)
-    model = tiny("gpt2", vocab_size=text.size, eos_id=1)
+    model = tiny("gpt2", vocab_size=text.size + 5, eos_id=1)
     model.tokenizer = text
     loaded = regard.load(with_config(regard.save(model, tmp_path), eos_token_id=50_256))
-    assert loaded.config.eos_id == text.token_to_id("<|endoftext|>")
+    assert loaded.config.eos_id == text.token_to_id("<|endoftext|>") != loaded.config.vocab_size - 1
     assert [len(one.extra["token_ids"]) <= 4 for one in loaded.predict(["", "the cat", "a"], max_new_tokens=4)] == [
         True
     ] * 3
