@@ -144,12 +144,12 @@ def test_mixed_pictures_have_the_mixture_of_their_losses() -> None:
     x = torch.randint(0, 255, (3, 3, 8, 8), dtype=torch.uint8)
     changes = torch.zeros(3, len(COLUMNS))
     changes[:, 2:4] = 1
-    changes[:, 6:9] = 1
-    changes[:, 9], changes[:, 10] = torch.tensor([0.3, 1.0, 0.6]), torch.tensor([2.0, 0.0, 1.0])
+    changes[:, 5:8] = 1
+    changes[:, 8], changes[:, 9] = torch.tensor([0.3, 1.0, 0.6]), torch.tensor([2.0, 0.0, 1.0])
     batch = Batch(x, labels=labels, augment_params=changes, augmentation=how)
     total, count = model.task.loss(model, batch, LossWeights(smoothing=0.1))
     pixels = model.processor.normalize(
-        torch.lerp(x[[2, 0, 1]].double(), x.double(), changes[:, 9].view(3, 1, 1, 1).double()) / 255
+        torch.lerp(x[[2, 0, 1]].double(), x.double(), changes[:, 8].view(3, 1, 1, 1).double()) / 255
     )
     logits, wanted = model.logits(pixels), 0.0
     for row, (own, other, share) in enumerate(((0, 2, 0.3), (1, 0, 1.0), (2, 1, 0.6))):

@@ -1,4 +1,4 @@
-"""Pictures to learn from are cut out, mirrored, turned, coloured, covered in part and mixed, each time otherwise.
+"""Pictures to learn from are cut out, mirrored, coloured, covered in part and mixed, each time otherwise.
 
 Chance is drawn where batches are planned, as a small table of numbers, a row a picture; the pixels are changed by that table
 on the device. So a batch is a function of its number, and the work on pixels has one shape and no branches: it can be recorded.
@@ -6,7 +6,6 @@ on the device. So a batch is a function of its number, and the work on pixels ha
 A cut-out is resized by the filter that Pillow calls bilinear, a triangle that grows with the step from one new pixel to the
 next, so that shrinking leaves no jagged edges. It is made of two products with sparse matrices, one for rows and one for
 columns: on a GPU they cost less than reading the pixels one by one, and where nothing is changed they change nothing at all.
-A turn comes before that and is read by `grid_sample`; corners that it uncovers mirror what is beside them.
 """
 
 from __future__ import annotations
@@ -18,15 +17,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from regard.errors import SettingError
 
 COLUMNS = (
-    "left", "top", "width", "height", "mirrored", "angle", "brightness", "contrast", "saturation", "weight", "partner",
+    "left", "top", "width", "height", "mirrored", "brightness", "contrast", "saturation", "weight", "partner",
     "right", "down", "across", "along", "wide", "high", "grey",
 )  # fmt: skip
-"""What the numbers of a row are: the cut-out in shares of the picture, 1 where it is mirrored, radians, factors, and the weight
+"""What the numbers of a row are: the cut-out in shares of the picture, 1 where it is mirrored, factors, and the weight
 of a picture beside its partner, the place of that one in the batch, how far a picture is moved, in shares of its sides, and
 the middle, the sides and the grey of a rectangle that covers it (sides of 0: nothing does)."""
 MIN_ERASE_AREA, MAX_ERASE_RATIO = 0.02, 3.3
@@ -49,8 +47,6 @@ class Augment:
     """brightness, contrast and saturation are changed by up to this share"""
     mixup: float = 0.0
     """the parameter of the Beta distribution of the weights that two pictures are mixed with; 0: none are"""
-    rotation: float = 0.0
-    """degrees by which pictures are turned at most, to either side"""
     shift: float = 0.0
     """they are moved by up to this share of their sides, by whole pixels"""
     erase: float = 0.0
@@ -67,8 +63,6 @@ class Augment:
             raise SettingError(f"data.color_jitter must be at least 0 and below 1, got {self.color_jitter}.")
         if self.mixup < 0:
             raise SettingError(f"data.mixup must be at least 0, got {self.mixup}.")
-        if not 0 <= self.rotation <= 180:
-            raise SettingError(f"The maximum rotation must be between 0 and 180 degrees, got {self.rotation}.")
         if not 0 <= self.shift < 1:
             raise SettingError(f"data.shift must be at least 0 and below 1, got {self.shift}.")
         if self.erase and not MIN_ERASE_AREA <= self.erase < 1:
@@ -79,15 +73,15 @@ class Augment:
     @property
     def is_identity(self) -> bool:
         """Whether pictures stay as they are."""
-        changed = (self.flip, self.color_jitter, self.mixup, self.rotation, self.shift, self.erase)
+        changed = (self.flip, self.color_jitter, self.mixup, self.shift, self.erase)
         return self.crop == 1 and not any(changed)
 
 
-NO_AUGMENT = Augment(crop=1.0, ratio=1.0, flip=False, color_jitter=0.0, mixup=0.0, rotation=0.0, shift=0.0, erase=0.0)
+NO_AUGMENT = Augment(crop=1.0, ratio=1.0, flip=False, color_jitter=0.0, mixup=0.0, shift=0.0, erase=0.0)
 
 
 def sample_params(rng: np.random.Generator, count: int, augment: Augment) -> NDArray[np.float32]:
-    """(count, 18) numbers, as `COLUMNS` names them. Whatever `how` says, as much chance is used: with one thing switched off
+    """(count, 17) numbers, as `COLUMNS` names them. Whatever `how` says, as much chance is used: with one thing switched off
     the others fall out as before."""
     share = 1 - (1 - augment.crop) * rng.random(count)
     widest = np.minimum(math.log(augment.ratio), -np.log(share))  # drawn further apart, it would leave the picture
@@ -95,14 +89,14 @@ def sample_params(rng: np.random.Generator, count: int, augment: Augment) -> NDA
     width, height = np.sqrt(share * apart), np.sqrt(share / apart)
     left, top = rng.random(count) * (1 - width), rng.random(count) * (1 - height)
     mirrored = (rng.random(count) < 0.5) & augment.flip
-    angle = math.radians(augment.rotation) * (2 * rng.random(count) - 1)
+    rng.random(count)  # unused: a seed keeps its other numbers
     colours = 1 + augment.color_jitter * (2 * rng.random((3, count)) - 1)
     weight, partner = np.ones(count), rng.permutation(count)
     if augment.mixup:
         weight = rng.beta(augment.mixup, augment.mixup, count)
     moved = augment.shift * (2 * rng.random((2, count)) - 1)
     covered = _sample_erase_boxes(rng, count, augment.erase)
-    rows = np.stack([left, top, width, height, mirrored, angle, *colours, weight, partner, *moved, *covered], axis=1)
+    rows = np.stack([left, top, width, height, mirrored, *colours, weight, partner, *moved, *covered], axis=1)
     return rows.astype(np.float32)
 
 
@@ -116,7 +110,7 @@ def _sample_erase_boxes(random: np.random.Generator, count: int, most: float) ->
 
 def mixup_weights(augment_params: Tensor) -> tuple[Tensor, Tensor]:
     """(B,) the weight of each picture and (B,) the place of the one that has the rest: labels are mixed likewise."""
-    return augment_params[:, 9], augment_params[:, 10].long()
+    return augment_params[:, 8], augment_params[:, 9].long()
 
 
 def augment_images(
@@ -128,12 +122,7 @@ def augment_images(
     new = (size, size) if isinstance(size, int) else size
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         augment_params = augment_params.float()
-        found = x.float()
-        if augment is None or augment.rotation:
-            found = torch.where(
-                augment_params[:, 5].view(-1, 1, 1, 1) == 0, found, _rotate(found, augment_params[:, 5])
-            )
-        found = _crop_resize(found, augment_params, new) / 255
+        found = _crop_resize(x.float(), augment_params, new) / 255
         if augment is None or augment.color_jitter:
             found = _jitter_color(found, augment_params)
         if augment is None or augment.erase:
@@ -145,17 +134,16 @@ def augment_images(
 
 
 def augment_maps(values: Tensor, augment_params: Tensor, size: int | tuple[int, int]) -> Tensor:
-    """(B, H, W) numbers of classes, or depths, as (B, size, size), cut out, mirrored and turned as pictures are. The nearest
+    """(B, H, W) numbers of classes, or depths, as (B, size, size), cut out and mirrored as pictures are. The nearest
     is taken, so that nothing is mixed: a class stays one, and an unknown depth unknown."""
     new = (size, size) if isinstance(size, int) else size
     batch, height, width = values.shape
     augment_params = augment_params.float()
     down, across = _source_positions(augment_params, height, width, new)
-    down, across = _rotate_positions(
-        down[:, :, None], across[:, None, :], augment_params[:, 5].view(-1, 1, 1), height, width
-    )
-    rows, columns = _reflect_index(down, height), _reflect_index(across, width)
-    return values.flatten(1).gather(1, (rows * width + columns).flatten(1)).view(batch, *new)
+    # rounded about the middle, so that a position between two pixels falls into the same one in every version
+    rows, columns = (down - height / 2 + height / 2).long(), (across - width / 2 + width / 2).long()
+    index = rows[:, :, None] * width + columns[:, None, :]
+    return values.flatten(1).gather(1, index.flatten(1)).view(batch, *new)
 
 
 # -- geometry
@@ -174,7 +162,7 @@ def _source_positions(changes: Tensor, height: int, width: int, new: tuple[int, 
     """(B, new) down and (B, new) across: where new pixels lie in old ones. What a move uncovers repeats the edge."""
     down = _pixel_centers(changes[:, 1], changes[:, 3], height, new[0])
     across = _pixel_centers(changes[:, 0], changes[:, 2], width, new[1], changes[:, 4])
-    right, below = ((changes[:, place] * side).round()[:, None] for place, side in ((11, width), (12, height)))
+    right, below = ((changes[:, place] * side).round()[:, None] for place, side in ((10, width), (11, height)))
     return (down - below).clamp(0.5, height - 0.5), (across - right).clamp(0.5, width - 0.5)
 
 
@@ -196,34 +184,12 @@ def _crop_resize(x: Tensor, changes: Tensor, new: tuple[int, int]) -> Tensor:
     return torch.stack([torch.bmm(rows, narrow[:, channel]) for channel in range(channels)], 1)
 
 
-def _rotate_positions(down: Tensor, across: Tensor, angle: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Where places of the turned picture lie in the picture, in pixels, about its middle."""
-    cos, sin = angle.cos(), angle.sin()
-    y, x = down - height / 2, across - width / 2
-    return x * sin + y * cos + height / 2, x * cos - y * sin + width / 2
-
-
-def _rotate(x: Tensor, angle: Tensor) -> Tensor:
-    height, width = x.shape[2:]
-    y = (torch.arange(height, device=x.device, dtype=torch.float32) + 0.5).view(1, -1, 1)
-    z = (torch.arange(width, device=x.device, dtype=torch.float32) + 0.5).view(1, 1, -1)
-    down, across = _rotate_positions(y, z, angle.view(-1, 1, 1), height, width)
-    grid = torch.stack([2 * across / width - 1, 2 * down / height - 1], dim=3)
-    return F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
-
-
-def _reflect_index(place: Tensor, size: int) -> Tensor:
-    """The pixel that a place falls into; outside, the picture is mirrored at its edges."""
-    inside = (place % (2 * size)).floor()
-    return torch.where(inside < size, inside, 2 * size - 1 - inside).clamp(0, size - 1).long()
-
-
 # -- colour
 
 
 def _jitter_color(x: Tensor, changes: Tensor) -> Tensor:
     """Brighter or darker, then further from or nearer to its mean grey, then from or to its own greys."""
-    brightness, contrast, saturation = (changes[:, place].view(-1, 1, 1, 1) for place in (6, 7, 8))
+    brightness, contrast, saturation = (changes[:, place].view(-1, 1, 1, 1) for place in (5, 6, 7))
     x = x * brightness
     x = x + (contrast - 1) * (x - _grayscale(x).mean((2, 3), keepdim=True))
     x = x + (saturation - 1) * (x - _grayscale(x))
@@ -240,7 +206,7 @@ def _grayscale(x: Tensor) -> Tensor:
 
 def _erase(x: Tensor, changes: Tensor) -> Tensor:
     height, width = x.shape[2:]
-    across, along, wide, high, grey = changes[:, 13:18].T
+    across, along, wide, high, grey = changes[:, 12:17].T
     columns, rows = (
         ((torch.arange(size, device=x.device) + 0.5) / size - middle[:, None]).abs() < side[:, None] / 2
         for size, middle, side in ((width, across, wide), (height, along, high))
