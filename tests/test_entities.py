@@ -157,9 +157,9 @@ def test_measures_by_hand() -> None:
     found = tagging_metrics(right, said, "IOB2")
     assert found.scores() == {"f1": 66.67, "precision": 66.67, "recall": 66.67, "accuracy": 66.67, "macro_f1": 75.0}
     assert found.table().splitlines()[2:] == [
-        "| LOC  |    50 |        50 |     50 |         2 |    2 |",
-        "| PER  |   100 |       100 |    100 |         1 |    1 |",
-        "| all  | 66.67 |     66.67 |  66.67 |         3 |    3 |",
+        "| LOC  |    50 |        50 |     50 |       2 |         2 |",
+        "| PER  |   100 |       100 |    100 |       1 |         1 |",
+        "| all  | 66.67 |     66.67 |  66.67 |       3 |         3 |",
     ]
 
 

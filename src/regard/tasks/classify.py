@@ -343,7 +343,7 @@ def confusion_scores(counts: np.ndarray) -> dict[str, float]:
 def confusion_table(labels: Sequence[str], counts: np.ndarray) -> str:
     """The same as a table."""
     rows = [
-        {"is": label, **{f"said {name}": int(count) for name, count in zip(labels, row, strict=True)}}
+        {"true \\ predicted": label, **{name: int(count) for name, count in zip(labels, row, strict=True)}}
         for label, row in zip(labels, counts, strict=True)
     ]
     return markdown_table(rows)

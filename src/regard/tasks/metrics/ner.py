@@ -78,7 +78,7 @@ class TaggingMetrics:
 
     def table(self) -> str:
         """A row for each kind or tag, the most frequent first, and one for all."""
-        name = "tag" if self.plain else "kind"
+        name = "tag" if self.plain else "type"
         rows = [{name: label or "_", **_metrics_row(hits)} for label, hits in self.by_frequency()]
         return markdown_table([*rows, {name: "all", **_metrics_row(self.micro)}])
 
@@ -136,4 +136,4 @@ def _bar(name: str, hits: MatchCounts) -> LabelScore:
 def _metrics_row(hits: MatchCounts) -> dict[str, object]:
     shares = {"F1": hits.f1, "precision": hits.precision, "recall": hits.recall}
     rounded = {name: round(100 * value, 2) for name, value in shares.items()}
-    return {**rounded, "there are": hits.actual, "said": hits.predicted}
+    return {**rounded, "support": hits.actual, "predicted": hits.predicted}

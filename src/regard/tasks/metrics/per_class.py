@@ -64,10 +64,10 @@ def confusion_summary(names: Sequence[str], counts: np.ndarray) -> str:
     return markdown_table(
         [
             {
-                "is": names[row],
-                "said": names[column],
-                "times": int(wrong[row, column]),
-                "of": int(counts[row].sum()),
+                "true": names[row],
+                "predicted": names[column],
+                "count": int(wrong[row, column]),
+                "support": int(counts[row].sum()),
             }
             for row, column in found
             if wrong[row, column]
@@ -78,7 +78,7 @@ def confusion_summary(names: Sequence[str], counts: np.ndarray) -> str:
 def _row(name: str, hits: MatchCounts) -> dict[str, object]:
     shares = {"F1": hits.f1, "precision": hits.precision, "recall": hits.recall}
     rounded = {measure: round(100 * share, 2) for measure, share in shares.items()}
-    return {"class": name, **rounded, "there are": hits.actual, "said": hits.predicted}
+    return {"class": name, **rounded, "support": hits.actual, "predicted": hits.predicted}
 
 
 def _bar(name: str, hits: MatchCounts) -> LabelScore:
