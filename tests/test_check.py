@@ -19,7 +19,7 @@ from regard.data.check.findings import Finding, Report
 from regard.data.check.language_id import TrigramProfile
 from regard.data.check.pair_survey import PairSurvey
 from regard.data.check.text_quality import find_mojibake, find_quality_issues, normalize_text
-from regard.data.text.pairs import read_pairs
+from regard.data.text.pairs import iterate_pairs
 from regard.errors import DataError, RegardError
 from regard.runs.check import TEXT_CHECKS, check
 from regard.tasks import TEXT_TASKS
@@ -303,7 +303,7 @@ def test_what_reading_refuses_is_an_error_of_the_check(folder: Path, many: Pairs
             damaged[draw.randrange(len(damaged))] = draw.choice(b"\t\n\xff\x00\xc3 a")
         Path("a.tsv").write_bytes(bytes(damaged))
         try:
-            read_pairs(["a.tsv"])
+            list(iterate_pairs(["a.tsv"]))
             refused = False
         except DataError:
             refused = True

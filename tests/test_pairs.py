@@ -6,7 +6,7 @@ import gzip
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 from regard.data.batching.split import HeldOutKeys, compute_fingerprint
 from regard.data.text.files import read_lines
-from regard.data.text.pairs import Pair, read_pairs
+from regard.data.text.pairs import Pair, iterate_pairs
 from regard.errors import DataError, RegardError, SettingError, UnknownNameError
 
 
@@ -32,8 +32,17 @@ def write(path: Path, content: str | bytes) -> str:
     return str(path)
 
 
+def read_pairs(
+    data: Sequence[str], columns: Mapping[str, str] | None = None
+) -> tuple[list[Pair], list[tuple[str, int]]]:
+    """The pairs, and the places of rows that were skipped."""
+    found = list(iterate_pairs(data, columns))
+    skipped = [(row.path, row.line) for row in found if not isinstance(row, Pair)]
+    return [row for row in found if isinstance(row, Pair)], skipped
+
+
 def texts(*data: str, **columns: str) -> list[tuple[str, str]]:
-    return [(pair.source, pair.target) for pair in read_pairs(data, columns or None).pairs]
+    return [(pair.source, pair.target) for pair in read_pairs(data, columns or None)[0]]
 
 
 def complaint(*data: str, kind: type[RegardError] = DataError, **columns: str) -> str:
@@ -152,7 +161,7 @@ def test_a_dangling_link_says_where_it_points(folder: Path) -> None:
 
 def test_tab_separated_pairs_keep_their_text_and_place(folder: Path) -> None:
     path = write(folder / "a.tsv", 'the "cat \t  die Katze\u2028hier \r\na,b\tc\r\n')
-    assert read_pairs([path]).pairs == [
+    assert read_pairs([path])[0] == [
         Pair('the "cat', "die Katze\u2028hier", path, 1),
         Pair("a,b", "c", path, 2),
     ]
@@ -161,7 +170,7 @@ def test_tab_separated_pairs_keep_their_text_and_place(folder: Path) -> None:
 def test_files_are_read_in_the_order_given(folder: Path) -> None:
     first, second = write(folder / "b.txt", "1\t2\n"), write(folder / "a.tsv.gz", "3\t4\n")
     assert texts(first, second) == [("1", "2"), ("3", "4")]
-    assert read_pairs(first).pairs == read_pairs([first]).pairs
+    assert read_pairs(first)[0] == read_pairs([first])[0]
 
 
 def test_a_header_of_source_and_target_is_used_in_its_order(folder: Path) -> None:
@@ -217,7 +226,7 @@ def test_a_quoted_field_runs_over_lines_and_later_lines_are_numbered_right(folde
     said = complaint(path)
     assert f"{path}, line 4: expected 2 columns, got 1" in said
     path = write(folder / "a.csv", '"a ""b"", c\r\nd",e\r\nf,g\r\n')
-    assert read_pairs([path]).pairs == [Pair('a "b", c\nd', "e", path, 1), Pair("f", "g", path, 3)]
+    assert read_pairs([path])[0] == [Pair('a "b", c\nd', "e", path, 1), Pair("f", "g", path, 3)]
 
 
 def test_a_quote_left_open_is_named_where_it_starts(folder: Path) -> None:
@@ -231,9 +240,9 @@ def test_a_quote_left_open_is_named_where_it_starts(folder: Path) -> None:
 
 def test_blank_sides_are_left_out_and_counted(folder: Path) -> None:
     path = write(folder / "a.tsv", "\na\tb\n\t \nc\t\n \td\n\ne\tf\n\n\n")
-    found = read_pairs([path])
-    assert [pair.line for pair in found.pairs] == [2, 7]
-    assert found.skipped == [(path, line) for line in (1, 3, 4, 5, 6)]
+    pairs, skipped = read_pairs([path])
+    assert [pair.line for pair in pairs] == [2, 7]
+    assert skipped == [(path, line) for line in (1, 3, 4, 5, 6)]
 
 
 def test_no_pairs_at_all_is_an_error(folder: Path) -> None:
@@ -297,7 +306,7 @@ def test_a_bad_json_line_is_named_with_file_line_and_cure(folder: Path, row: str
 
 def test_a_null_is_a_blank_side(folder: Path) -> None:
     path = write(folder / "a.jsonl", '{"source": "a", "target": null}\n{"source": "a", "target": "b"}\n')
-    assert read_pairs([path]).skipped == [(path, 1)]
+    assert read_pairs([path])[1] == [(path, 1)]
 
 
 # Parallel files
@@ -307,8 +316,8 @@ def test_parallel_files_stay_aligned_over_odd_characters(folder: Path) -> None:
     source = write(folder / "t.en.gz", "a\u2028b\x0bc\nd\n\n")
     target = write(folder / "t.de", "A\r\nD\x85E\r\n\r\n")
     both = f"{source}:{target}"
-    assert read_pairs([both]).pairs == [Pair("a\u2028b\x0bc", "A", both, 1), Pair("d", "D\x85E", both, 2)]
-    assert read_pairs([both]).skipped == []
+    assert read_pairs([both])[0] == [Pair("a\u2028b\x0bc", "A", both, 1), Pair("d", "D\x85E", both, 2)]
+    assert read_pairs([both])[1] == []
 
 
 @pytest.mark.parametrize(("left", "right"), [(3, 5), (5, 3)])

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from regard.data.sources import expand_patterns
-from regard.data.text.pairs import Pair, read_pairs
+from regard.data.text.pairs import Pair
 from regard.errors import RegardError, UnknownNameError
 from regard.runs.spec import expand_paths
 from regard.tasks import find_task
-from test_pairs import complaint, texts
+from test_pairs import complaint, read_pairs, texts
 
 arrow = pytest.importorskip("pyarrow")
 
@@ -59,8 +59,8 @@ def test_languages_under_translation_are_picked_by_name(folder: Path) -> None:
     assert "(available: de, en)" in complaint(path)
     assert "Did you mean 'de'" in complaint(path, kind=UnknownNameError, source="en", target="dee")
     path = save(folder / "b.parquet", {"translation": [*nested[:2], None, {"en": "x", "de": None}]})
-    found = read_pairs([path], {"source": "en", "target": "de"})
-    assert [pair.source for pair in found.pairs] == ENGLISH[:2] and found.skipped == [(path, 3), (path, 4)]
+    pairs, skipped = read_pairs([path], {"source": "en", "target": "de"})
+    assert [pair.source for pair in pairs] == ENGLISH[:2] and skipped == [(path, 3), (path, 4)]
 
 
 def test_rows_keep_their_number_over_row_groups_and_nulls_are_blank(folder: Path) -> None:
@@ -68,9 +68,9 @@ def test_rows_keep_their_number_over_row_groups_and_nulls_are_blank(folder: Path
     german: list[str | None] = [f"Zeile {n}" for n in range(1, 10_001)]
     german[6] = None
     path = save(folder / "a.parquet", {"source": many, "target": german}, row_group_size=700)
-    found = read_pairs([path])
-    assert found.skipped == [(path, 7)]
-    assert found.pairs[-1] == Pair("row 10000", "Zeile 10000", path, 10_000) and len(found.pairs) == 9999
+    pairs, skipped = read_pairs([path])
+    assert skipped == [(path, 7)]
+    assert pairs[-1] == Pair("row 10000", "Zeile 10000", path, 10_000) and len(pairs) == 9999
 
 
 def test_a_wrong_column_is_named(folder: Path) -> None:

@@ -141,18 +141,18 @@ def test_evaluation_takes_only_what_it_can_use(trained: Trained) -> None:
 
 
 def test_a_header_that_was_not_asked_for_is_refused(tmp_path: Path) -> None:
-    from regard.data.text.pairs import read_pairs
+    from regard.data.text.pairs import iterate_pairs
 
     rows = "".join(f"the cat number {n},die Katze Nummer {n}\n" for n in range(9))
     path = tmp_path / "a.csv"
     path.write_text("english,german\n" + rows, encoding="utf-8")
     with pytest.raises(DataError, match="line 1"):
-        read_pairs([str(path)])
-    named = read_pairs([str(path)], {"source": "english", "target": "german"})
-    counted = read_pairs([str(path)], {"source": "0", "target": "1"})
-    assert len(named.pairs) == 9 and len(counted.pairs) == 10
+        list(iterate_pairs([str(path)]))
+    named = list(iterate_pairs([str(path)], {"source": "english", "target": "german"}))
+    counted = list(iterate_pairs([str(path)], {"source": "0", "target": "1"}))
+    assert len(named) == 9 and len(counted) == 10
     path.write_text("cat,Katze\ndog,Hund\nmouse,Maus\nbird,Vogel\nhorse,Pferd\nking,König\n", encoding="utf-8")
-    assert len(read_pairs([str(path)]).pairs) == 6
+    assert len(list(iterate_pairs([str(path)]))) == 6
 
 
 def test_settings_may_be_a_mapping() -> None:

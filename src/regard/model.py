@@ -237,12 +237,6 @@ class Model(nn.Module):
             add_bias(self.head, head)
             self.head.load_state_dict(head, strict=True, assign=assign)
 
-    def blocks(self) -> list[nn.Module]:
-        """The repeated units, for checkpointing, sharding and regional compilation."""
-        stacks = [getattr(part, "blocks", None) for part in self.body.modules()]
-        listed = (block for stack in stacks if isinstance(stack, nn.ModuleList | list) for block in stack)
-        return list(dict.fromkeys(listed))  # a stack may list those of its parts
-
     def require_image_processor(self) -> ImageProcessor | Palette:
         from regard.processors.captions import CaptionProcessor
         from regard.processors.image import ImageProcessor

@@ -27,31 +27,13 @@ class Pair:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class PairSet:
-    """What files held: their pairs, and the place of each row left out because a side was blank."""
+def iterate_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Pair | SkippedRow]:
+    """Pairs of every file, pair of parallel files 'SRC:TGT' or pattern of either, in the order given, one by one; rows with
+    an empty side as `SkippedRow`.
 
-    pairs: list[Pair]
-    skipped: list[tuple[str, int]]
-
-
-def read_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None) -> PairSet:
-    """Read every file, pair of parallel files 'SRC:TGT' or pattern of either, in the order given.
-
-    Texts are kept exactly as they are written, without any normalisation; only whitespace around them is removed.
+    Texts are kept exactly as they are written, without normalization; only whitespace around them is removed.
     `columns` names the two columns by header or key; in a table without a header, by position from 0.
     """
-    found = PairSet([], [])
-    for item in iterate_pairs(data, columns):
-        if isinstance(item, Pair):
-            found.pairs.append(item)
-        else:
-            found.skipped.append((item.path, item.line))
-    return found
-
-
-def iterate_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Pair | SkippedRow]:
-    """The same one by one, for files that are larger than memory."""
     entries = expand_patterns(data)
     if not entries:
         raise DataError("No data given.", advice="Pass at least one file, or two parallel files as SRC:TGT.")

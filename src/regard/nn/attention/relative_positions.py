@@ -99,7 +99,7 @@ class Rotary(AttentionPosition):
     """Channels are turned in pairs, pair i by position · base^(−2i/d): a product of q and k then knows their distance only.
 
     `interleaved` pairs channels 2i and 2i + 1 (RoFormer), `halves` i and i + d/2 (GPT-NeoX, LLaMA): the same model with
-    the channels of q and k permuted, see `to_halves`. `values` turns the values too, by their own positions.
+    the channels of q and k permuted. `values` turns the values too, by their own positions.
     """
 
     def __init__(
@@ -148,16 +148,6 @@ class Rotary(AttentionPosition):
         a, b = x.chunk(2, -1) if self.layout == "halves" else (x[..., 0::2], x[..., 1::2])
         parts = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
         return torch.cat(parts, -1) if self.layout == "halves" else torch.stack(parts, -1).flatten(-2)
-
-
-def to_halves(rows: Float[Tensor, "D ..."], heads: int) -> Float[Tensor, "D ..."]:
-    """The rows of q or k (weights or biases) of an interleaved model, in the order that the same model in halves has."""
-    return rows.reshape(heads, -1, 2, *rows.shape[1:]).transpose(1, 2).flatten(0, 2)
-
-
-def to_interleaved(rows: Float[Tensor, "D ..."], heads: int) -> Float[Tensor, "D ..."]:
-    """The way back."""
-    return rows.reshape(heads, 2, -1, *rows.shape[1:]).transpose(1, 2).flatten(0, 2)
 
 
 class T5Bias(AttentionPosition):

@@ -190,14 +190,6 @@ class StemMaxPool(nn.Module):
         return F.max_pool2d(pad_same(x, 3, 2) if self.pads_same else x, 3, 2)
 
 
-class ConvStages(nn.ModuleList):
-    """Of each stage its blocks, one after another."""
-
-    @property
-    def blocks(self) -> list[nn.Module]:
-        return [block for stage in self for block in stage]  # type: ignore[attr-defined]
-
-
 class ConvBody(nn.Module):
     """`taps` are maps (B, C, h, w) after the stages asked for; the sequence is the last one, row by row, after the norm where
     there is one; the summary its mean."""
@@ -205,7 +197,7 @@ class ConvBody(nn.Module):
     def __init__(self, stem: Stem, stages: Iterable[Sequence[nn.Module]], norm: nn.Module | None = None) -> None:
         super().__init__()
         self.stem = stem
-        self.stages = ConvStages(nn.Sequential(*blocks) for blocks in stages)
+        self.stages = nn.ModuleList(nn.Sequential(*blocks) for blocks in stages)
         self.norm = norm
 
     def feature_maps(self, x: Tensor) -> list[Tensor]:

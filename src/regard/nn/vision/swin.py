@@ -237,14 +237,6 @@ def add_drop_path(residual: Residual, drop_prob: float) -> Residual:
     return residual
 
 
-class SwinStages(nn.ModuleList):
-    """Stacks, one for each grid."""
-
-    @property
-    def blocks(self) -> list[nn.Module]:
-        return [block for stack in self for block in stack.blocks]  # type: ignore[union-attr]
-
-
 class SwinBody(nn.Module):
     """`first` is the norm of the patches, `norm` that of the last states, whose mean is the summary. `taps` are maps
     (B, C, h, w) after the stages asked for, before they are merged."""
@@ -260,7 +252,7 @@ class SwinBody(nn.Module):
     ) -> None:
         super().__init__()
         self.patches, self.first, self.norm = patches, first, norm
-        self.stages, self.merges = SwinStages(stages), nn.ModuleList(merges)
+        self.stages, self.merges = nn.ModuleList(stages), nn.ModuleList(merges)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, batch: Batch, taps: Sequence[int] = ()) -> BodyOutput:
