@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -56,16 +57,20 @@ def settings() -> dict[str, Any]:
 
 def signatures() -> dict[str, str]:
     """Signatures of the public functions and of the public methods of public classes."""
-    found = {}
+    found: dict[str, str] = {}
+
+    def signature(item: Any) -> str:
+        return re.sub(r" at 0x[0-9a-f]+", "", str(inspect.signature(item)))
+
     for name in regard.__all__:
         item = getattr(regard, name)
         if inspect.isclass(item):
-            found[name] = str(inspect.signature(item)) if not issubclass(item, Exception) else "exception"
+            found[name] = signature(item) if not issubclass(item, Exception) else "exception"
             for method, value in vars(item).items():
                 if inspect.isfunction(value) and not method.startswith("_"):
-                    found[f"{name}.{method}"] = str(inspect.signature(value))
+                    found[f"{name}.{method}"] = signature(value)
         elif callable(item):
-            found[name] = str(inspect.signature(item))
+            found[name] = signature(item)
     return found
 
 

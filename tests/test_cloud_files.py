@@ -382,7 +382,7 @@ def test_wrong_lines_are_refused_by_their_number(text: Any, said: str, tmp_path:
 
 
 def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    said = r"Unknown column 7 for label\. Column indices run from 0 to 2"
+    said = r"unknown column 7 for label\. Column indices run from 0 to 2"
     refused("1 2 3\n", ".xyz", said, tmp_path, columns={"label": "7"})
     refused("1 2 3\n", ".xyz", "no header line, so the column 'class' for label", tmp_path, columns={"label": "class"})
 

@@ -169,7 +169,7 @@ def test_grains_have_one_shape_where_every_cloud_has_enough_points() -> None:
     for many, steady in ((80, True), (81, False)):
         chosen, some, config = encoded("classify", "solids#samples=6,points=80", PointProcessor(many))
         plan = chosen.sampler(some, config, 3, 1, False)
-        assert plan.static_shape == steady and plan.description == "3 clouds per micro-batch"
+        assert plan.static_shape == steady and plan.description == "3 point clouds per micro-batch"
         batch = chosen.collate(some, plan.micro_batch(0)[1], config)
         assert batch.inputs.shape == (1, 240, 3) and batch.offsets.max_length == 80
 

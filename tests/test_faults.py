@@ -241,7 +241,7 @@ def test_asked_to_stop_at_any_stage_it_saves_and_says_how_to_go_on(
     assert done["code"] == 128 + getattr(signal, number)
     said, command = done["err"].strip().splitlines()
     step = int(checkpoints(run)[-1].removeprefix("step-"))
-    assert said == f"Stopped and saved after step {step}. Go on with:"
+    assert said == f"Stopped and saved after step {step}. Resume with:"
     assert shlex.split(command)[1:] == ["train", "translate", "--out", str(run), "--resume"]
     finished(victims, run)
     same(run, unbroken)

@@ -582,7 +582,7 @@ def test_a_pre_trained_model_is_fine_tuned(trained: tuple[Path, str], tmp_path: 
         "classify", str(tmp_path / "a.tsv"), model=str(trained[0]), out=tmp_path / "run", settings=settings,
         console=Console(file=said, width=300), device="cpu",
     )  # fmt: skip
-    assert rows(tmp_path / "run", "valid")[-1]["accuracy"] > 80 and "left out" in said.getvalue()
+    assert rows(tmp_path / "run", "valid")[-1]["accuracy"] > 80 and "Not used" in said.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ def test_a_run_is_read_back_and_what_was_thought_about_is_drawn(run: Path, tmp_p
     told = model.explain("the cat is old")
     (thought,) = told.act_steps
     assert list(thought.steps) == model.predict("the cat is old").extra["act_steps"]
-    assert told.values["steps"][0]["steps"] == thought.steps
+    assert told.values["act_steps"][0]["steps"] == thought.steps
     made = told.save(tmp_path / f"it.{ending}")
     assert made.stat().st_size > 1000
     if ending != "png":
