@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 
+from grammar_parser import parse, translate
 from regard.demos import lexicon
 from regard.demos.grammar import (
     UNSEEN_COMBINATIONS,
@@ -18,9 +19,7 @@ from regard.demos.grammar import (
     SentencePair,
     combinations,
     generate_corpus,
-    parse,
     to_german,
-    translate,
 )
 
 CHECKSUM = "5cff9eaf42cd0a82dbc73cc61d9e9e94b2b1e1b7ef718c4e495642885c602207"

@@ -281,7 +281,7 @@ def test_layers_that_know_more_score_more_and_the_penalty_is_chosen_without_the_
     assert [one.penalty for one in spoiled] == [one.penalty for one in found] and spoiled[1].accuracy < 10
     alone = probe(train, valid)
     assert [one.accuracy for one in alone] == [one.valid_accuracy for one in found]
-    few = probe(LayerFeatures(train.features[:1], train.labels).select(torch.arange(30)), valid, penalties=(10.0, 1e-6))
+    few = probe(LayerFeatures([train.features[0][:30]], train.labels[:30]), valid, penalties=(10.0, 1e-6))
     assert few[0].penalty == 10.0  # nothing is to be learnt of noise
     with pytest.raises(DataError, match="class"):
         probe(replace(train, labels=train.labels * 0), valid)

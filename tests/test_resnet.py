@@ -245,7 +245,7 @@ def test_pictures_of_other_channels_are_refused(system: System) -> None:
 def classes(system: System, preset: str) -> int:
     """Parameters with a thousand classes."""
     found = system.presets[preset]
-    return found.parameters + 1000 * found.config.num_features + 1000
+    return found.parameters + 1000 * found.config.widths[-1] + 1000
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_maps_are_as_wide_and_as_coarse_as_they_are_said_to_be(system: System, c
         )
     for tap, found in zip(config.feature_maps(), states.hidden_states, strict=True):
         assert not tap.is_sequence and found.shape == (1, tap.channels, 128 // tap.stride, 64 // tap.stride)
-    assert states.pooled.shape == (1, config.num_features)
+    assert states.pooled.shape == (1, config.widths[-1])
 
 
 @systems
@@ -365,7 +365,7 @@ class Classes(Task):
         return None
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        return ClassifierHead("classes", config.num_features, len(labels), config.head_dropout) if labels else None
+        return ClassifierHead("classes", config.widths[-1], len(labels), config.head_dropout) if labels else None
 
     def logits(self, model: Any, batch: Batch) -> Tensor:
         return model.head(model.body(batch).pooled)
@@ -459,7 +459,7 @@ def test_stripes_are_learnt_to_be_told_from_columns(system: System, precision: t
     config = replace(OURS[system.name], in_channels=1)
     if system is resnet.SYSTEM:
         config = replace(config, block_type="basic", stem_kernel=3, stem_stride=1, stem_pool=False)
-    body, head = system.build(config), nn.Linear(config.num_features, 2)
+    body, head = system.build(config), nn.Linear(config.widths[-1], 2)
     optimiser = torch.optim.AdamW([*body.parameters(), *head.parameters()], lr=4e-3, weight_decay=0.05)
     waves = torch.sin(torch.arange(16) * 1.3 + torch.rand(64, 1) * 6)[:, None, None].expand(-1, 1, 16, 16)
     labels = torch.arange(64) % 2

@@ -56,12 +56,6 @@ class PointAugment:
         if not 0 <= self.point_dropout < 1:
             raise SettingError(f"data.point_dropout must be at least 0 and below 1, got {self.point_dropout}.")
 
-    @property
-    def is_identity(self) -> bool:
-        """Whether clouds stay as they are."""
-        others = (self.shift, self.jitter, self.point_dropout, self.tilt, self.flip, self.stretch)
-        return self.rotate == "none" and tuple(self.scale) == (1.0, 1.0) and not any(others)
-
 
 NO_POINT_AUGMENT = PointAugment()
 

@@ -66,11 +66,6 @@ class Config:
             raise SettingError(f"model.head_dropout must be in [0, 1), got {self.head_dropout}.")
 
     @property
-    def num_features(self) -> int:
-        """Width of the summary."""
-        return self.widths[-1]
-
-    @property
     def head_std(self) -> float:
         """How a new matrix for classes begins: at 0, so that none is likelier at first."""
         return 0.0

@@ -77,11 +77,6 @@ class Config:
         """Of the states in `sequence`."""
         return self.widths[0] if self.has_decoder else self.widths[-1]
 
-    @property
-    def num_features(self) -> int:
-        """Width of the summary."""
-        return self.widths[-1]
-
 
 DEFAULT = Config()
 RELEASED = replace(DEFAULT, point_order="given")

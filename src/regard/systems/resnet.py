@@ -74,11 +74,6 @@ class Config:
         if not 0 <= self.head_dropout < 1:
             raise SettingError(f"model.head_dropout must be in [0, 1), got {self.head_dropout}.")
 
-    @property
-    def num_features(self) -> int:
-        """Width of the summary."""
-        return self.widths[-1]
-
     def feature_maps(self) -> tuple[FeatureTap, ...]:
         """What dense heads read: each stage."""
         first = self.stem_stride * (1 + self.stem_pool) * (1 + self.downsample_first_stage)

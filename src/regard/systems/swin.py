@@ -94,11 +94,6 @@ class Config:
         """Of each stage."""
         return tuple(self.width * 2**stage for stage in range(STAGES))
 
-    @property
-    def num_features(self) -> int:
-        """Width of the summary."""
-        return self.widths[-1]
-
     def feature_maps(self) -> tuple[FeatureTap, ...]:
         """What dense heads read: each stage, before it is merged."""
         return tuple(

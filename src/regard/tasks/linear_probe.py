@@ -67,10 +67,6 @@ class LayerFeatures:
     def layer(self, number: int, device: torch.device) -> tuple[Tensor, Tensor]:
         return self.features[number].to(device), self.labels.to(device)
 
-    def select(self, rows: Tensor) -> LayerFeatures:
-        """Some of the samples, by their numbers."""
-        return LayerFeatures([layer[rows] for layer in self.features], self.labels[rows])
-
 
 @dataclass(frozen=True)
 class ProbeResult:

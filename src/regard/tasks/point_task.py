@@ -62,8 +62,6 @@ POINT_AUGMENT_SETTINGS = (
 )  # fmt: skip
 """Settings of how clouds are changed while they are learnt from."""
 
-RowArray = np.ndarray
-
 
 @dataclass(frozen=True)
 class PointBatchContext:

@@ -73,17 +73,6 @@ class PointCloud:
         """(N, 3) the places with the coordinates that the file has."""
         return self.coordinates.astype(np.float64) + self.origin
 
-    def select(self, indices: NDArray[Any]) -> PointCloud:
-        """Some points of it, in this order."""
-
-        def of(values: NDArray[Any] | None) -> Any:
-            return None if values is None else values[indices]
-
-        return PointCloud(
-            self.coordinates[indices], of(self.colors), of(self.normals), of(self.labels), self.classes, self.origin,
-            self.num_dropped, self.from_mesh,
-        )  # fmt: skip
-
 
 @dataclass(frozen=True)
 class RawCloud:

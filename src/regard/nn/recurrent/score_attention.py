@@ -7,7 +7,7 @@ at once. Shape letters: B rows, Q queries, K places, D width of the states that 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,16 +17,6 @@ from regard.nn.attention.attention import AttentionRecorder
 from regard.nn.kernels.linear import Linear
 
 ScoreName = Literal["additive", "dot", "general"]
-
-
-class ScoreFunction(Protocol):
-    """How alike a state and a place are."""
-
-    inner: int
-    """width of the keys"""
-
-    def keys(self, context: Float[Tensor, "B K C"]) -> Float[Tensor, "B K n"]: ...
-    def __call__(self, query: Float[Tensor, "B Q D"], keys: Float[Tensor, "B K n"]) -> Float[Tensor, "B Q K"]: ...
 
 
 class AdditiveScore(nn.Module):

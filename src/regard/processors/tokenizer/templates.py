@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer, models, processors
@@ -15,18 +15,6 @@ class TokenTemplate:
     end: tuple[int, ...] = ()
     second_type: int = 0
     """the type of the second text and of what stands behind it; all before has type 0"""
-
-    def build_inputs(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
-        """The ids of a text or a pair with what belongs around them, and the type of each."""
-        if second is None:
-            ids = [*self.start, *first, *self.end]
-            return ids, [0] * len(ids)
-        before, after = [*self.start, *first, *self.separator], [*second, *self.end]
-        return [*before, *after], [0] * len(before) + [self.second_type] * len(after)
-
-    def num_special_tokens(self, num_texts: int) -> int:
-        """How many tokens it takes itself around one text or two."""
-        return len(self.start) + len(self.end) + (len(self.separator) if num_texts > 1 else 0)
 
     def post_processor(self, id_to_token: Callable[[int], str]) -> processors.PostProcessor:
         """The same for the library."""

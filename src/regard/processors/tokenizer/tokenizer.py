@@ -3,7 +3,6 @@ WordPiece, as encoders have it: words in pieces, and what has a strange letter i
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
@@ -318,12 +317,6 @@ class TextTokenizer:
         return encode_with_masks(
             texts, self.encode, self.id_to_token(mask), mask, strip_space=added is not None and added.lstrip
         )
-
-    def count_unknown(self, texts: Sequence[str]) -> Counter[str]:
-        """What in these texts has become the unknown token, and how often; `.total()` is the sum."""
-        token = self.special_id("unknown")
-        rows = zip(texts, self.encode_offsets(texts), strict=True)
-        return Counter(text[a:b] for text, row in rows for i, (a, b) in zip(*row, strict=True) if i == token)
 
     def starts_word(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """Whether each token of a row begins a word, so that whole words can be masked; a special token is one itself.
