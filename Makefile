@@ -32,7 +32,7 @@ check: .venv/ready-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m regard.runs.catalog --check
-#	$(BIN)/python tools/prose/lint.py  # TO DO: remove the first character of this line when `make prose` passes
+	$(BIN)/python tools/prose/lint.py
 
 # the English of messages, documents, docstrings and comments: tools/prose/__init__.py
 prose: .venv/ready-dev
