@@ -1,4 +1,4 @@
-"""What a model looked at when it answered, for a person to see."""
+"""Explanations of predictions by task: attention maps, attention rollout and gradient attribution."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT_EXPLAINERS: LazyTable[Callable[[ModelProtocol, str, str | None], Explanatio
     "algorithmic": "regard.explain.translation:explain_translation",
     "lm": "regard.explain.lm:explain_lm",
 })  # fmt: skip
-"""By task."""
+"""Explainers of the tasks with text output, by task name."""
 
 TEXT_DECISIONS: LazyTable[Callable[[ModelProtocol, Any, str | None], Decision]] = LazyTable({
     "classify": "regard.explain.text_decisions:decide_classify",
@@ -30,7 +30,7 @@ TEXT_DECISIONS: LazyTable[Callable[[ModelProtocol, Any, str | None], Decision]] 
     "mlm": "regard.explain.token_decisions:decide_mlm",
     "embed": "regard.explain.text_decisions:decide_embed",
 })  # fmt: skip
-"""Of the tasks that decide."""
+"""Functions that return the prediction to explain, for the other text tasks; `explain_decision` computes the attribution."""
 
 
 IMAGE_EXPLAINERS: LazyTable[Callable[[ModelProtocol, Any, str | None, Pixel | None], Explanation]] = LazyTable({
@@ -40,17 +40,17 @@ IMAGE_EXPLAINERS: LazyTable[Callable[[ModelProtocol, Any, str | None, Pixel | No
     "draw": "regard.explain.image_generation:explain_generation",
     "caption": "regard.explain.captioning:explain_caption",
 })  # fmt: skip
-"""Of the tasks that read pictures."""
+"""Explainers of the image tasks, by task name."""
 
 CLOUD_EXPLAINERS: LazyTable[Callable[[ModelProtocol, Any, str | None, Any], Explanation]] = LazyTable({
     "classify": "regard.explain.points:explain_cloud",
     "segment": "regard.explain.points:explain_cloud",
 })  # fmt: skip
-"""Of the tasks that read points."""
+"""Explainers of the point-cloud tasks, by task name."""
 
 
 def is_explainable(task: Task) -> bool:
-    """Whether a model of this task can be asked what it looked at."""
+    """True if `explain` supports the task."""
     tables: dict[str, tuple[Mapping[str, Any], ...]] = {
         "text": (TEXT_EXPLAINERS, TEXT_DECISIONS), "image": (IMAGE_EXPLAINERS,), "points": (CLOUD_EXPLAINERS,),
     }  # fmt: skip

@@ -1,7 +1,7 @@
-"""What a number owes to attention: the gradient of the number with respect to each weight, times the weight.
+"""Attribution by gradient × attention: relevance of each token for an output score.
 
-Chefer, Gur and Wolf (2021): of a layer counts the mean over heads of (∂y/∂A ∘ A)⁺, the looks that made y larger, and
-layers are joined as R ← R + Ā R.
+Chefer, Gur and Wolf (2021): the relevance Ā of a layer is the average over heads of (∂y/∂A ∘ A)⁺, the attention that
+increases the score y. Layers are combined by R ← R + Ā R.
 """
 
 from __future__ import annotations
@@ -22,29 +22,28 @@ from regard.tasks.protocol import ModelProtocol
 from regard.types import AttentionRecord, Batch
 
 MAX_BYTES = 8 * 2**30
-"""Bytes that weights may take with all that their gradients need; of more, only the attention itself is told."""
+"""Memory limit for attention weights with gradients; above the limit, only attention rollout is computed."""
 
 GRADIENT_MEMORY_FACTOR = 12
-"""How many times as much as the weights themselves their gradients need, at worst: seen of windows over 57,767 tokens."""
+"""Memory with gradients divided by memory of the weights alone, at most; measured for windows over 57,767 tokens."""
 
 
 @dataclass(frozen=True)
 class OutputScore:
-    """A number that the model came to, and where it was read."""
+    """A scalar output to explain, and the positions of the hidden states used to compute the output."""
 
     name: str
     row: int
     positions: tuple[int, ...]
-    """the tokens whose last states it was read from"""
+    """tokens whose last hidden states are the input of the head"""
     score_fn: Callable[[Tensor], Tensor] | None
-    """itself, of all that the task reads; None: no number, and only the attention of these tokens is told"""
+    """computes the score from the logits of the task; None: no score, only attention rollout"""
     kind: str = ""
     """kind of the explained output for titles, for example `class`"""
 
 
 def logit_margin(logits: Tensor, index: int) -> Tensor:
-    """How far one of some answers is ahead of them in the mean. Only differences of logits decide: what raises all of them
-    alike counts for none."""
+    """Logit `index` minus the average logit, because an equal increase of all logits changes no prediction."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
     return logits[index] - logits.mean()
 
@@ -52,8 +51,8 @@ def logit_margin(logits: Tensor, index: int) -> Tensor:
 def attribute(
     model: ModelProtocol, batch: Batch, views: Sequence[RowAttention], scores: Sequence[OutputScore]
 ) -> list[NDArray[np.float64] | None]:
-    """Read the batch once, watched: the views are filled, and of each score it is told how much every token of its row
-    counted, None where gradients would not fit into memory."""
+    """Run the batch once and add the recorded attention to `views`. Returns the relevance of each token, (length,), per score;
+    None if the score has no `score_fn` or if gradients would exceed `MAX_BYTES`."""
     costly = attribution_bytes(model.body, batch) > MAX_BYTES
     by_row = {view.row: view for view in views}
     if costly or all(score.score_fn is None for score in scores):
@@ -84,14 +83,14 @@ def group_by_layer(records: Sequence[AttentionRecord]) -> list[list[AttentionRec
 
 
 def starts_layer(record: AttentionRecord, previous: AttentionRecord) -> bool:
-    """Another attention looks, or the same one again for all queries: its weights may be applied more than once."""
+    """True for a record of another module, and for another application of the same module to all queries."""
     return record.name != previous.name or record.query_index is None
 
 
 def token_relevance(
     value: Tensor, record_groups: Sequence[Sequence[AttentionRecord]], view: RowAttention, positions: Sequence[int]
 ) -> NDArray[np.float64]:
-    """(length,) how much each token counted for a number that was read at some of them."""
+    """Relevance of each token, (length,), for `value`, a score computed from the hidden states at `positions`."""
     layers = []
     for group, owed in gradient_times_attention(value, record_groups):
         parts = slice_records(group, view.row, view.length, owed)
@@ -102,7 +101,7 @@ def token_relevance(
 def gradient_times_attention(
     value: Tensor, record_groups: Sequence[Sequence[AttentionRecord]]
 ) -> Iterator[tuple[Sequence[AttentionRecord], list[Tensor | None]]]:
-    """The looks of each layer, and what the number owes to each of their weights: (∂y/∂A ∘ A)⁺."""
+    """Records of each layer, and the positive part of gradient × attention (∂y/∂A ∘ A)⁺ for each record."""
     weights = [look.weights for group in record_groups for look in group]
     found = iter(torch.autograd.grad(value, weights, retain_graph=True, allow_unused=True))
     for group in record_groups:
@@ -115,7 +114,7 @@ def gradient_times_attention(
 
 
 def attribution_bytes(body: Any, batch: Batch) -> int:
-    """Bytes of all weights with what their gradients need, of rows (…, L)."""
+    """Estimated memory of all attention weights with gradients, for inputs (…, L)."""
     length, rows = batch.inputs.shape[-1], batch.inputs.numel() // max(batch.inputs.shape[-1], 1)
     windows = getattr(body, "windows", ())
     marked = 0 if batch.global_tokens is None else int(batch.global_tokens.sum(-1).max())
@@ -127,13 +126,13 @@ def attribution_bytes(body: Any, batch: Batch) -> int:
 
 
 class LayerConsumer(Protocol):
-    """Who is handed the looks of a layer together."""
+    """A receiver of all attention records of a layer at once."""
 
     def add(self, records: Sequence[AttentionRecord]) -> None: ...
 
 
 class LayerGrouper:
-    """Is told of looks one by one, and hands those of a layer to the views when the next begins."""
+    """Callback for `record_attention`: collects the records of a layer and passes complete layers to `views`."""
 
     def __init__(self, views: Sequence[LayerConsumer]) -> None:
         self.views, self.pending = views, list[AttentionRecord]()

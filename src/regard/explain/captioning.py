@@ -1,5 +1,4 @@
-"""What a captioner looked at while it said each word: the weights of its attentions over the grid of the picture, word by word.
-Of one that has no attention, how much less likely each word becomes where a part of the picture is hidden."""
+"""Attention of a captioner over the image grid for each word; occlusion sensitivity for models without such attention."""
 
 from __future__ import annotations
 
@@ -26,21 +25,21 @@ from regard.tasks.protocol import ModelProtocol
 from regard.types import AttentionRecords, Batch
 
 TOP_K = 5
-"""Words that are told in the place of each."""
+"""Alternatives listed per word."""
 OCCLUSION_GRID = 8
-"""Parts down and across that a picture is hidden in, where there is no attention; what is hidden is twice as wide."""
+"""Rows and columns of occluded regions, for models without attention; a region is two cells high and wide."""
 OCCLUSION_BATCH = 16
-"""Pictures with a hidden part that are looked at together."""
+"""Occluded images per forward pass."""
 CROP_NOTE_THRESHOLD = 0.99
-"""From this share on it is not worth a word that the edges of a picture were cut off."""
+"""The center crop is reported if less than this fraction of the image is kept."""
 
 WordRanges = list[range]
-"""The tokens of each word."""
+"""Token indices of each word."""
 
 
 @dataclass(frozen=True)
 class CaptionExplanation(Explanation):
-    """Of one picture and its caption."""
+    """Explanation of the caption of one image."""
 
     caption_attention: CaptionAttention | None = None
 
@@ -67,7 +66,7 @@ class CaptionExplanation(Explanation):
 
     def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> Path:
         path = Path(path)
-        self.attention.maps(layer, head)  # what is not there is refused
+        self.attention.maps(layer, head)  # raises an error for an invalid layer or head
         if path.suffix.lower() == ".json":
             return super().save(path)
         from regard.draw.caption_attention import draw_caption_attention, write_caption_page
@@ -79,7 +78,7 @@ class CaptionExplanation(Explanation):
 
     @property
     def heading(self) -> str:
-        """The name of the method."""
+        """Name of the method, for titles."""
         return "Attention per word" if self.attention.method == BY_ATTENTION else "Occlusion sensitivity per word"
 
 
@@ -91,7 +90,7 @@ OCCLUSION_NOTE = "Decrease of each word's probability when a region is hidden (Z
 def explain_caption(
     model: ModelProtocol, source: Any, target: str | None = None, at: Pixel | None = None
 ) -> CaptionExplanation:
-    """Caption the picture (unless `target` is given), then read the caption once more with all attentions watched."""
+    """Generate a caption (unless `target` is given), then run the model on image and caption with attention recording."""
     if at is not None:
         raise RegardError("A position (--at) is not supported for captions. Caption explanations show every word.")
     pixels, text, config = model.require_image_processor(), model.require_tokenizer(), model.config
@@ -127,7 +126,7 @@ def explain_caption(
 
 
 def _caption_ids(model: ModelProtocol, source: Any, target: str | None) -> list[int]:
-    """What is said, which need not be what the text would be split into."""
+    """Token ids of the caption. Generated ids are kept, because the tokenization of the generated text may differ."""
     if target is None:
         said = [int(token) for token in model.predict(source, num_return_sequences=1).extra["token_ids"]]
         if not said:
@@ -144,7 +143,7 @@ def _caption_ids(model: ModelProtocol, source: Any, target: str | None) -> list[
 
 
 def _word_ranges(text: TextTokenizer, said: list[int]) -> WordRanges:
-    """A blank that is a token of its own belongs to the word behind it."""
+    """Token indices of each word. A token that contains only a space belongs to the following word."""
     groups: WordRanges = []
     for first, last in pairwise([*np.flatnonzero(text.starts_word(said)).tolist(), len(said)]):
         blank = groups and not text.decode([said[groups[-1].start : first]])[0].strip()
@@ -153,7 +152,7 @@ def _word_ranges(text: TextTokenizer, said: list[int]) -> WordRanges:
 
 
 def _caption_word(text: TextTokenizer, said: list[int], group: range, own: Tensor, logs: Tensor) -> CaptionWord:
-    """The likeliest in its place are those of its first token."""
+    """A word with probability, and the most likely alternatives to the first token of the word."""
     ids = [said[number] for number in group]
     word = text.decode([ids])[0].strip() or "".join(text.display_tokens(ids))
     found = logs[group[0]].topk(min(TOP_K, logs.shape[1]))
@@ -164,7 +163,7 @@ def _caption_word(text: TextTokenizer, said: list[int], group: range, own: Tenso
 def grid_layers(
     body: Any, batch: Batch, records: AttentionRecords, word_ranges: WordRanges
 ) -> tuple[CaptionLayer, ...]:
-    """Of every attention that looks over the picture from the side of the words; of each word the mean of its tokens."""
+    """Attention over the image grid per layer, averaged over the tokens of each word; empty without such attention."""
     if not hasattr(body, "grid"):
         return ()
     (rows, columns), first = body.grid(batch), int(getattr(body, "first_image_position", 0))
@@ -182,8 +181,8 @@ def grid_layers(
 
 
 def _occlusion_maps(model: ModelProtocol, batch: Batch, said: list[int], groups: WordRanges) -> NDArray[np.float64]:
-    """(1, words, n, n) how far the log-probability of each word falls where a part of the picture is its mean colour (Zeiler
-    and Fergus 2014), as shares of 1; nothing where it does not fall."""
+    """Occlusion sensitivity (1, words, n, n): decrease of the log-probability of each word if a region is set to the mean color
+    of the image (Zeiler and Fergus 2014). An increase counts as 0; the map of a word sums to 1."""
     high, wide = batch.inputs.shape[-2:]
     down, across = min(OCCLUSION_GRID, high), min(OCCLUSION_GRID, wide)
     mean = batch.inputs.mean((2, 3), keepdim=True)
@@ -209,7 +208,7 @@ def _batches(pictures: list[Tensor]) -> list[list[Tensor]]:
 
 
 def _log_probs(model: ModelProtocol, batch: Batch, x: Tensor, asked: Tensor) -> Tensor:
-    """(B, T) the log-probability of each token that was said, of so many pictures."""
+    """Log-probabilities (B, T) of the caption tokens `asked`, for images `x` (B, C, H, W)."""
     assert batch.decoder_inputs is not None
     training = model.training
     model.eval()

@@ -1,6 +1,6 @@
-"""Why a model decided as it did: what counted for its answer, and what every layer and head looked at meanwhile.
+"""Explanation of a prediction on text: attribution of the output scores, and attention of every layer and head.
 
-A task is explained by telling what it read, what it said, and which numbers made it say so: `deciding.py`, `words.py`.
+The functions of `text_decisions.py` and `token_decisions.py` return the `Decision` of a task.
 """
 
 from __future__ import annotations
@@ -39,44 +39,44 @@ from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch
 
 MAX_WEIGHTS = 3_000_000
-"""Weights that a page holds; where every token had a row, and there would be more, tokens stand in blocks."""
+"""Attention weights per text on a page. If one map row per token would need more, tokens are grouped into blocks."""
 MIN_TOKEN_ROWS, MAX_TOKEN_ROWS = 96, 512
-"""Tokens that have rows of their own whatever the number of heads, and never."""
+"""Texts up to the minimum always have one map row per token, texts above the maximum never."""
 MAX_BLOCKS = 128
-"""Of tokens that have none."""
+"""Blocks per text if tokens are grouped."""
 
 
 @dataclass(frozen=True)
 class TokenRow:
-    """One row of tokens that the model read."""
+    """One input sequence of the model."""
 
     ids: tuple[int, ...]
     second_start: int = 0
-    """where its second text begins; 0 where it has one"""
+    """position of the second text; 0: there is no second text"""
     name: str = ""
-    """what tells it from other rows"""
+    """name for titles if there are several rows"""
     truncations: tuple[tuple[int, int], ...] = ()
-    """tokens before which others were left out because the text was too long, and how many"""
+    """positions after a truncation, each with the number of tokens removed before the position"""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was read, what was said, and by which numbers."""
+    """A prediction to explain: input rows, candidate probabilities and output scores."""
 
     title: str
     prediction: str
     probabilities: tuple[tuple[str, float], ...]
-    """all that could have been said, with its probability"""
+    """candidate predictions with probabilities"""
     rows: tuple[TokenRow, ...]
     batch: Batch
     scores: tuple[OutputScore, ...]
     facts: dict[str, str] = field(default_factory=dict)
     probabilities_title: str = PROBABILITIES_TITLE
-    """what the chances are"""
+    """title of the probability chart"""
 
 
 def explain_decision(model: ModelProtocol, decide: Callable[[], Decision]) -> Explanation:
-    """Let a decision be made, then read what was read once more with all attentions watched."""
+    """Explain the decision returned by `decide`: run the batch again with attention recording."""
     training = model.training
     model.eval()
     try:
@@ -95,7 +95,7 @@ def explain_decision(model: ModelProtocol, decide: Callable[[], Decision]) -> Ex
         if owed is not None:
             counted.append(make(owed, GRADIENT))
         elif (score.row, score.positions) in told_of:
-            continue  # attention brought the same, whatever was said
+            continue  # rollout does not depend on the score
         counted.append(make(views[score.row].rollout(score.positions), ROLLOUT))
         told_of.add((score.row, score.positions))
     maps = [_attention_map(decision, view, text) for view in views]
@@ -140,7 +140,7 @@ def _token_attribution(
 ) -> TokenAttribution:
     row = decision.rows[score.row]
     total, begins = float(values.sum()), np.array(text.starts_word(row.ids))
-    begins[[at for at, _ in row.truncations]] = True  # no word reaches over what was left out
+    begins[[at for at, _ in row.truncations]] = True  # a truncation ends a word
     return TokenAttribution(
         title=score.name,
         target_kind=score.kind,
@@ -157,12 +157,12 @@ def _token_attribution(
 
 
 def _content_special_ids(text: TextTokenizer) -> set[int | None]:
-    """Special tokens that stand for a word of the text."""
+    """Special tokens that represent a word of the text: unknown and mask."""
     return {text.special_id("unknown"), text.special_id("mask")}
 
 
 def _pieces(text: TextTokenizer, row: TokenRow) -> list[str]:
-    """Running text, with a blank on both sides of special tokens and where something was left out."""
+    """Displayed tokens, with a space on both sides of special tokens and at truncations."""
     ids, seams = row.ids, dict(row.truncations)
     pieces, blank = display_pieces(text, ids), WHITESPACE_SYMBOLS[" "]
     for at in range(1, len(ids)):
@@ -200,13 +200,13 @@ def _output_map(decision: Decision, view: RowAttention, text: TextTokenizer) -> 
     )  # fmt: skip
 
 
-# -- what decisions share
+# -- functions shared by the tasks
 
 
 def encode_sample(
     model: ModelProtocol, sample: Any, data: DataSettings | None = None, labels: Sequence[str] = ()
 ) -> Encoded:
-    """One sample as its task reads it."""
+    """One sample, encoded by the task of the model."""
     config = model.config
     encoded: Encoded = model.task.encode([sample], model.require_tokenizer(), config, config.max_length, data, labels)
     return encoded

@@ -1,5 +1,4 @@
-"""An explanation is maps with words around them, of a text also what was expected, of a decision also what counted for it;
-it saves itself as picture, page or numbers."""
+"""The explanation of one input, saved as a figure, an HTML page or JSON."""
 
 from __future__ import annotations
 
@@ -22,11 +21,11 @@ class Explanation:
     likelihood: TextLikelihood | None = None
     decision: DecisionAttribution | None = None
     act_steps: tuple[ActSteps, ...] = ()
-    """how long the tokens of each text were thought about, where that differs"""
+    """computation steps per token, for models with adaptive computation time (ACT)"""
 
     @property
     def values(self) -> dict[str, Any]:
-        """All numbers that are drawn: attention as arrays (layers, heads, queries, keys), tokens, and what counted."""
+        """Values for JSON: attention weights (layers, heads, queries, keys), tokens, probabilities and attributions."""
         found: dict[str, Any] = {"title": self.title, "facts": self.facts}
         found["attention"] = {
             item.name: {"queries": item.queries, "keys": item.keys, "weights": item.weights} for item in self.maps
@@ -56,12 +55,12 @@ class Explanation:
         return found
 
     def extra_paths(self, path: Path) -> tuple[Path, ...]:
-        """What was written beside the file that was asked for."""
+        """Files written by `save` in addition to `path`."""
         return ()
 
     def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> Path:
-        """PNG or SVG, one self-contained HTML page, or the numbers as JSON, by the suffix. Layers and heads count from 1;
-        None is all."""
+        """Save as PNG, SVG, self-contained HTML page or JSON, by file extension. `layer` and `head` select maps of a figure and
+        count from 1; None: all."""
         path = Path(path)
         if path.suffix.lower() == ".json":
             from regard.draw.figure import write_atomic

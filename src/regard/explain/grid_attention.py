@@ -1,8 +1,8 @@
-"""Attention over grids: what was seen of one picture, layer by layer, and what its answer is made of through all of them.
+"""Attention over the grid of an image: attention maps per layer, rollout and relevance.
 
-A body has one grid, or several that grow coarser (Swin's stages). On each of them states are rolled out as of texts. Where
-four neighbours were merged into one, that one is made of those that lie in the picture in equal parts, as a state is taken to
-be half itself and half what it looked at.
+A model has one grid, or several grids of decreasing resolution (the stages of Swin). Rollout within a grid is the same as for
+text. Between stages, the value of a merged patch is divided equally among the merged patches inside the image: a
+simplification, like equal weights for residual connection and attention.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ GridArray = NDArray[np.float64]
 Shape = tuple[int, int]
 
 MAX_STORED_WEIGHTS = 6_000_000
-"""Weights that are kept of single places: so many that ViT-B's are, of all its patches."""
+"""Limit of attention weights stored for single queries: enough for all patches of ViT-B."""
 
 GRADIENT_MEMORY_FACTOR = 8
-"""How many times as much as the weights themselves their gradients need, at worst: of ImageGPT it was six times."""
+"""Memory with gradients divided by memory of the weights alone, at most; ImageGPT needs a factor of six."""
 
 
 @dataclass(frozen=True)
 class TokenGrid:
-    """One grid of places as a row of `length` tokens."""
+    """The cells of an image grid as a sequence of `length` tokens."""
 
     grid: Shape
     length: int
     prefix_tokens: int = 0
-    """tokens that have no place in the picture: they stand first"""
+    """tokens at the start of the sequence without a position in the image"""
     shift: int = 0
-    """how many tokens before its own a place is told: 1 where each token says the next"""
+    """1 if the output at a token predicts the next token (image generators), else 0"""
     keys_per_query: int | None = None
-    """tokens that one looks at, where it is not all"""
+    """keys per query, if attention is limited to windows"""
     extent: tuple[float, float] = (1.0, 1.0)
-    """height and width of the grid, as multiples of the picture's: it may end below and to the right of it"""
+    """height and width of the grid relative to the image; padding is below and to the right of the image"""
 
     def token_at(self, position: tuple[float, float]) -> int:
-        """By which a place of the picture, shares of its height and width, is told."""
+        """Token that predicts the cell at `position`, given as fractions of image height and width."""
         down, across = (
             min(int(share / covers * count), count - 1)
             for share, covers, count in zip(position, self.extent, self.grid, strict=True)
@@ -63,18 +63,18 @@ class TokenGrid:
 
     @property
     def grid_tokens(self) -> tuple[int, ...]:
-        """By which the places of the picture are told."""
+        """Tokens that predict the cells of the grid."""
         first = self.prefix_tokens - self.shift
         return tuple(range(first, min(first + self.grid[0] * self.grid[1], self.length)))
 
     def to_grid(self, row: Tensor) -> Tensor:
-        """(…, length) -> (…, h, w): 0 where nobody looks."""
+        """Values of the tokens as a grid: (…, length) -> (…, h, w); 0 for cells without a token."""
         own = row[..., self.prefix_tokens :]
         return F.pad(own, (0, self.grid[0] * self.grid[1] - own.shape[-1])).view(*row.shape[:-1], *self.grid)
 
 
 def token_grids(model: ModelProtocol, batch: Batch) -> tuple[TokenGrid, ...]:
-    """The grids that a body looks over; none where it has no attention."""
+    """Grids of the model from fine to coarse; empty for models without attention."""
     body, x = model.body, batch.inputs
     if isinstance(body, VisionTransformer):
         with torch.inference_mode():
@@ -97,16 +97,16 @@ def token_grids(model: ModelProtocol, batch: Batch) -> tuple[TokenGrid, ...]:
 
 @dataclass
 class GridAttention:
-    """What was seen on one floor: of the tokens that are asked in equal parts, and of each of some places."""
+    """Attention on one grid: averaged over `query_tokens`, and separately for each of `stored_queries`."""
 
     token_grid: TokenGrid
     query_tokens: tuple[int, ...]
     stored_queries: tuple[int, ...] = ()
     layers: list[AttentionLayer] = field(default_factory=list)
     query_maps: list[GridArray] = field(default_factory=list)
-    """(heads, h, w) a layer"""
+    """(heads, h, w) per layer"""
     stored_maps: list[NDArray[np.float32]] = field(default_factory=list)
-    """(places, heads, h, w) a layer"""
+    """(stored queries, heads, h, w) per layer"""
 
     def add(self, records: Sequence[AttentionRecord]) -> None:
         floor, length = self.token_grid, self.token_grid.length
@@ -125,7 +125,7 @@ class GridAttention:
 
     @property
     def query_weights(self) -> Tensor:
-        """(length,) equal parts of 1 at the tokens that are asked."""
+        """Uniform weights (length,) over the query tokens, summing to 1."""
         row = torch.zeros(self.token_grid.length, dtype=torch.float64)
         row[list(self.query_tokens)] = 1 / len(self.query_tokens)
         return row
@@ -133,7 +133,7 @@ class GridAttention:
 
 @dataclass(frozen=True)
 class ImageAttention:
-    """One picture. The answer is read from the sights where `read` is above 0, in these parts of 1."""
+    """Attention of one image by stage. `stage_weights`: contribution of each stage to the output, summing to 1."""
 
     stages: tuple[GridAttention, ...]
     stage_weights: tuple[float, ...]
@@ -144,8 +144,8 @@ class ImageAttention:
     def record(
         self, model: ModelProtocol, batch: Batch, score_fn: Callable[[Tensor], Tensor] | None = None
     ) -> GridArray | None:
-        """Read the picture once, watched. With the number that was come to, of all that the task reads, it is told how much
-        each place counted for it; None where gradients would not fit into memory."""
+        """Run the model once and record attention. With `score_fn`, a function of the logits, returns the relevance (h, w) of
+        the cells of the finest grid for the score, or None if gradients would exceed `MAX_BYTES`."""
         if score_fn is None or not self.fits_memory(model.body):
             with torch.no_grad(), LayerGrouper([self]) as layers, record_attention(model.body, callback=layers):
                 model.task.logits(model, batch)
@@ -158,7 +158,7 @@ class ImageAttention:
         return self._relevance_map(score_fn(logits), looks)
 
     def fits_memory(self, body: Any) -> bool:
-        """Whether all weights do, with what their gradients need."""
+        """True if all attention weights with gradients fit into `MAX_BYTES`."""
         weights = 0
         for name, place in named_attentions(body).items():
             floor = self.stages[stage_index(name)].token_grid
@@ -166,7 +166,7 @@ class ImageAttention:
         return GRADIENT_MEMORY_FACTOR * 4 * weights <= MAX_BYTES
 
     def rollout_map(self) -> GridArray:
-        """(h, w) of the finest floor: what is read is made of these parts of 1."""
+        """Rollout (h, w) on the finest grid: contribution of each cell to the output. Prefix tokens are left out."""
         row = self._propagate(lambda sight, row: rollout(sight.layers, row))
         return self.stages[0].token_grid.to_grid(row).numpy()
 
@@ -184,7 +184,7 @@ class ImageAttention:
         return self.stages[0].token_grid.to_grid(whole - own).numpy()
 
     def _propagate(self, step: Callable[[GridAttention, Tensor], Tensor]) -> Tensor:
-        """What is read, taken from the coarsest floor to the finest."""
+        """Weights over the tokens of the finest grid. `step` maps the weights of one stage, from the coarsest stage on."""
         row = torch.zeros(self.stages[-1].token_grid.length, dtype=torch.float64)
         for number in reversed(range(len(self.stages))):
             sight = self.stages[number]
@@ -195,20 +195,20 @@ class ImageAttention:
 
 
 def unmerge_patches(row: Tensor, coarse_size: Shape, fine_size: Shape) -> Tensor:
-    """(h·w,) -> (H·W,): each place in equal parts to the 2 x 2 places that were merged into it and lie in the picture."""
+    """Divide each coarse cell equally among the 2 × 2 fine cells inside the image: (h·w,) -> (H·W,)."""
     down, across = (torch.arange(count) // 2 for count in fine_size)
     many = down.bincount(minlength=coarse_size[0])[:, None] * across.bincount(minlength=coarse_size[1])
     return (row.view(coarse_size) / many)[down][:, across].flatten()
 
 
 def stage_index(name: str) -> int:
-    """The floor of an attention, by its name."""
+    """Stage of an attention module, from the module name."""
     found = re.match(r"stages\.(\d+)\.", name)
     return int(found[1]) if found else 0
 
 
 def query_grid_size(body: Any, grids: Sequence[TokenGrid]) -> Shape:
-    """How many places are kept, down and across: all of the finest grid, or as many as there is room for."""
+    """Rows and columns of the grid of stored queries: the finest grid, reduced if `MAX_STORED_WEIGHTS` would be exceeded."""
     weights = 0
     for name, place in named_attentions(body).items():
         grid = grids[stage_index(name)].grid
@@ -220,6 +220,6 @@ def query_grid_size(body: Any, grids: Sequence[TokenGrid]) -> Shape:
 
 
 def cell_centers(grid_size: Shape) -> list[tuple[float, float]]:
-    """The places of a lattice over a picture, row by row, as shares of its height and width."""
+    """Centers of grid cells, row by row, as fractions of image height and width."""
     down, across = grid_size
     return [((row + 0.5) / down, (column + 0.5) / across) for row in range(down) for column in range(across)]

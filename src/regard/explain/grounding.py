@@ -1,7 +1,7 @@
-"""Whether a captioner looked at what it named: the weights of a word over a grid of places against the pixels of the objects.
+"""Grounding of captions: attention of a word over the image grid, compared with the objects named by the word.
 
-A place counts by how much of it the region covers, exactly, whatever grid and picture measure. A region is the union of boxes
-(left, top, right, bottom) in pixels, right and bottom not included.
+Coverage of a grid cell by a region is exact for any grid and image size. A region is the union of boxes (left, top, right,
+bottom) in pixels; right and bottom are exclusive.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ Box = Sequence[int]
 
 ALL_KINDS = "all"
 MIN_RELATIVE_COVERAGE = 0.5
-"""A place lies in a region that covers it at least so many times as much as the place that it covers most."""
+"""A cell belongs to a region if the coverage is at least this fraction of the largest coverage of any cell."""
 
 
 @dataclass(frozen=True)
 class WordAttention:
-    """What was looked at while one word was said that names something."""
+    """Attention map of one generated word that names objects."""
 
     kind: str
-    """what the word tells: a colour, a shape, …"""
+    """kind of word: color, shape, …"""
     weights: NDArray[np.floating]
     """(rows, columns)"""
     boxes: Sequence[Box]
-    """of the objects that it names"""
+    """boxes of the named objects"""
     image_size: Shape
-    """height and width of the picture that they lie in"""
+    """height and width of the image in pixels"""
 
 
 @dataclass(frozen=True)
 class PointingScore:
-    """Means over words: how much of what was looked at lies in the region, how often the place looked at most does, and what
-    either would be if all places were looked at alike."""
+    """Averages over words: fraction of attention inside the region, fraction of attention maxima inside the region, and the
+    same values for uniform attention."""
 
     num_words: int
     inside_fraction: float
@@ -51,8 +51,8 @@ class PointingScore:
 def word_attentions(
     maps: NDArray[np.floating], words: Sequence[Sequence[Any]], boxes: Sequence[Box], image_size: Shape
 ) -> list[WordAttention]:
-    """Of maps (words, rows, columns) of a caption, and for each of its words the text, what it tells (nothing, where it names
-    nothing), and the numbers of the objects that it names."""
+    """Attention of the words that name objects, from maps (words, rows, columns). `words`: text, kind (empty if the word names
+    no objects) and object indices of each word."""
     if len(maps) != len(words):
         raise ValueError(f"expected {len(words)} maps, one per word, got {len(maps)}")
     return [
@@ -63,7 +63,7 @@ def word_attentions(
 
 
 def region_mask(boxes: Iterable[Box], image_size: Shape) -> NDArray[np.bool_]:
-    """The pixels (height, width) of a region."""
+    """Mask (height, width) of the pixels in the region."""
     mask = np.zeros(image_size, dtype=bool)
     for left, top, right, bottom in boxes:
         mask[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)] = True
@@ -71,37 +71,37 @@ def region_mask(boxes: Iterable[Box], image_size: Shape) -> NDArray[np.bool_]:
 
 
 def cell_coverage(mask: NDArray[np.bool_], grid: Shape) -> GridMap:
-    """(rows, columns) how much of each place of the grid lies in the region, 0 to 1."""
+    """Fraction of each grid cell inside the region, (rows, columns)."""
     down, across = (_pixel_overlaps(places, pixels) for places, pixels in zip(grid, mask.shape, strict=True))
     return down @ mask @ across.T
 
 
 def _pixel_overlaps(places: int, pixels: int) -> GridMap:
-    """(places, pixels) the share of each place that each pixel is: borders of places may lie within a pixel."""
+    """Fraction of each cell covered by each pixel along one axis, (cells, pixels). Cell borders may be inside a pixel."""
     edges, at = np.arange(places + 1) * (pixels / places), np.arange(pixels)
     ends, starts = np.minimum(edges[1:, None], at + 1), np.maximum(edges[:-1, None], at)
     return (ends - starts).clip(0) * (places / pixels)
 
 
 def inside_fraction(weights: NDArray[np.floating], coverage: GridMap) -> float:
-    """Of all that was looked at, how much lies in the region; nothing, where nothing was looked at."""
+    """Fraction of the attention inside the region; 0 if all weights are 0."""
     total = float(weights.sum())
     return float((weights * coverage).sum()) / total if total > 0 else 0.0
 
 
 def region_cells(coverage: GridMap) -> NDArray[np.bool_]:
-    """The places that lie in the region: small ones may fill no place, and large ones have places at their border."""
+    """Mask of the cells in the region. The threshold is relative, because a small region may fill no cell."""
     return (coverage > 0) & (coverage >= MIN_RELATIVE_COVERAGE * coverage.max())
 
 
 def hit_rate(weights: NDArray[np.floating], coverage: GridMap) -> float:
-    """1 where the place looked at most lies in the region, 0 where not; of several that are looked at alike, how many do."""
+    """1 if the cell with the largest weight is in the region, else 0; for ties, the fraction of these cells in the region."""
     most = weights == weights.max()
     return float(region_cells(coverage)[most].mean())
 
 
 def score_by_kind(attentions: Iterable[WordAttention]) -> dict[str, PointingScore]:
-    """By what the words tell, and of all. Words that name nothing in their picture do not count."""
+    """Average scores for each kind of word and for all words. Words without objects in the image are skipped."""
     rows: dict[str, list[tuple[float, float, float, float]]] = {}
     for regard in attentions:
         mask = region_mask(regard.boxes, regard.image_size)

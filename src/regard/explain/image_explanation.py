@@ -1,4 +1,4 @@
-"""What was looked at in a picture, which lays itself over it: as a sheet, a page or numbers."""
+"""Explanation of an image as heatmaps over the image: a figure, an HTML page or JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ METHOD_DESCRIPTIONS = {
 }
 """One sentence per method; `attention` is the attention map."""
 PANEL_TITLES = METHOD_TITLES | {"gradient × attention": "Gradient × attention"}
-"""Short enough for the width of a panel."""
+"""Titles short enough for the width of a panel."""
 PAPERS = {
     "rollout": "attention rollout: Abnar & Zuidema 2020",
     "gradient × attention": "gradient × attention: Chefer et al. 2021",
@@ -35,26 +35,26 @@ PAPERS = {
 
 @dataclass(frozen=True)
 class ImageExplanation(Explanation):
-    """Of one picture. A grid may be of any size; what is laid over the picture are shares of all that was looked at."""
+    """Explanation of one image. Maps may have any grid size; heatmaps show fractions of the total attention."""
 
     image: Any = None
-    """(H, W, 3) bytes, as it was looked at"""
+    """(H, W, 3) bytes after preprocessing"""
     query_name: str = ""
-    """who looked, in words: the class token, the mean of all places, or one place"""
+    """class token, average over all positions, or row and column of a pixel"""
     query_pixel: tuple[int, int] | None = None
-    """row and column of the pixel that was asked, where one was"""
+    """row and column of the query pixel, if given"""
     method_maps: dict[str, GridArray] = field(default_factory=dict)
-    """roll-out and what counted, each a share of 1 over the places of a grid"""
+    """rollout and attribution (h, w), each summing to 1"""
     image_attention: ImageAttention | None = None
-    """what was seen, layer by layer; nothing where the body has no attention"""
+    """attention by layer; None for models without attention"""
     query_grid: tuple[int, int] = (0, 0)
-    """places down and across of which it is known what each of them looked at"""
+    """rows and columns of the stored queries"""
     position_similarity: Any = None
-    """(n, n) how alike the learned positions are, where there are such"""
+    """cosine similarity (n, n) of learned position embeddings, if any"""
 
     @property
     def attention(self) -> tuple[GridArray, ...]:
-        """(heads, h, w) of each layer: what was looked at by who was asked."""
+        """Attention of the query in each layer, (heads, h, w)."""
         return (
             ()
             if self.image_attention is None
@@ -63,7 +63,7 @@ class ImageExplanation(Explanation):
 
     @property
     def layer_names(self) -> tuple[str, ...]:
-        """Of the layers, which are counted through."""
+        """Names of all layers, counted over all stages."""
         sights = () if self.image_attention is None else self.image_attention.stages
         stages = [stage for stage, sight in enumerate(sights, 1) for _ in sight.query_maps]
         told = [f" (stage {stage})" if len(sights) > 1 else "" for stage in stages]
@@ -71,7 +71,7 @@ class ImageExplanation(Explanation):
 
     @property
     def extents(self) -> tuple[tuple[float, float], ...]:
-        """How far the grid of each layer reaches, in heights and widths of the picture."""
+        """Height and width of the grid of each layer, relative to the image."""
         sights = () if self.image_attention is None else self.image_attention.stages
         return tuple(sight.token_grid.extent for sight in sights for _ in sight.query_maps)
 
@@ -112,7 +112,7 @@ class ImageExplanation(Explanation):
 
     @property
     def _relative_query(self) -> tuple[float, float] | None:
-        """The pixel that was asked, in heights and widths of the picture."""
+        """Query pixel as fractions of image height and width."""
         if self.query_pixel is None:
             return None
         return (self.query_pixel[0] + 0.5) / self.image.shape[0], (self.query_pixel[1] + 0.5) / self.image.shape[1]

@@ -1,4 +1,4 @@
-"""What a model that draws looked at: the earlier pixels that each pixel was told from, and what made its colour likely."""
+"""Explanation of an image generator: attention of a pixel to earlier pixels, and attribution of the predicted color."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from regard.types import Batch
 def explain_generation(
     model: ModelProtocol, source: Any, target: str | None = None, at: Pixel | None = None
 ) -> ImageExplanation:
-    """`at` is the pixel that is asked; None: the one in the middle."""
+    """Explain the prediction of one pixel. `at`: row and column; None: the center."""
     if target is not None:
         raise RegardError(f"Class '{target}' cannot be explained: this is an image generator, not a classifier.")
     palette = require_palette(model)
@@ -78,7 +78,7 @@ def _facts(model: ModelProtocol, batch: Batch, place: int) -> dict[str, str]:
 
 
 def _pixel_attribution(model: ModelProtocol, batch: Batch, scene: ImageAttention) -> GridArray | None:
-    """What made the colour of the pixel likely. Nothing behind it did: that is not read again."""
+    """Attribution of the color of the query pixel. Later pixels have no influence and are left out of the forward pass."""
     assert batch.labels is not None
     (sight,) = scene.stages
     (place,) = sight.query_tokens

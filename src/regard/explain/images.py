@@ -1,5 +1,4 @@
-"""What a body looked at in a picture: attention of every layer and head over its places, their roll-out, and what counted for
-the answer; and how alike its learned positions are."""
+"""Explanation of an image model: attention maps, rollout, gradient attribution, and similarity of position embeddings."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ MEMORY_NOTE = "not computed: needs too much memory"
 def explain_image(
     model: ModelProtocol, source: Any, target: str | None = None, at: Pixel | None = None
 ) -> ImageExplanation:
-    """`target`: the class that is asked about; None: the one that was said. `at`: a pixel of the picture as it is looked at, of
-    which it is asked what it looked at; of maps also, what counted for its answer."""
+    """Explain the prediction for one image. `target`: class to explain; None: the predicted class. `at`: query pixel of the
+    preprocessed image; for segmentation and depth, only the prediction at this pixel is explained."""
     pixels = model.require_image_processor()
     seen = pixels.prepare(load_image(source))
     name = Path(source).name if isinstance(source, str) else "image"
@@ -62,7 +61,7 @@ def check_pixel(pixel: Pixel | None, image: np.ndarray) -> None:
 
 
 def image_batch(model: ModelProtocol, image: np.ndarray) -> Batch:
-    """One picture, as the body reads it."""
+    """Batch of one preprocessed image."""
     x = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].contiguous().to(model.device)
     return model.task.prepare_inputs(model, Batch(x))
 
@@ -82,7 +81,7 @@ def _explain_pixels(
         return ImageExplanation(title, (), facts, image=seen, method_maps={"grad-cam": _grad_cam(model, batch, which)})
     mapped = model.task.name != "classify"
     lattice, scene = make_image_attention(model, floors, relative_position(at, seen), mapped)
-    # a class is not read from one place
+    # a class score does not belong to one position
     owed = scene.record(model, batch, _score_fn(which, at) if at is None or mapped else None)
     ways = {"rollout": normalize_sum(scene.rollout_map())}
     if owed is not None:
@@ -96,15 +95,15 @@ def _explain_pixels(
 
 
 def relative_position(pixel: Pixel | None, image: np.ndarray) -> tuple[float, float] | None:
-    """In heights and widths of the picture."""
+    """Center of the pixel as fractions of image height and width."""
     return None if pixel is None else ((pixel[0] + 0.5) / image.shape[0], (pixel[1] + 0.5) / image.shape[1])
 
 
 def make_image_attention(
     model: ModelProtocol, grids: tuple[TokenGrid, ...], position: tuple[float, float] | None, is_dense: bool
 ) -> tuple[tuple[int, int], ImageAttention]:
-    """Who is asked on each floor. Classes are read from the last one, by the class token or all places; maps (`mapped`) from
-    each alike. Of a lattice of places it is kept what each looked at."""
+    """Size of the grid of stored queries, and the empty `ImageAttention`. The query is the token at `position`, else the class
+    token or all cells. Class scores depend on the last stage, dense predictions (`is_dense`) equally on all stages."""
     lattice = query_grid_size(model.body, grids)
     single = position is None and not is_dense and getattr(model.body, "pool", "mean") == "first"
     sights = []
@@ -124,7 +123,7 @@ def query_name(attention: ImageAttention, pixel: Pixel | None) -> str:
 def _target_class(
     model: ModelProtocol, logits: Tensor, target: str | None, at: Pixel | None
 ) -> tuple[int, str, dict[str, str]]:  # fmt: skip
-    """The number of the class, what was said, and facts about it; of maps of depth there are no classes."""
+    """Index of the explained class, name of the prediction, and facts. Depth maps have no classes: the index is 0."""
     labels = model.spec.labels
     if model.task.name == "depth":
         unit = "m" if METERS_LABEL in labels else "(relative inverse depth)"
@@ -146,8 +145,7 @@ def _target_class(
 
 
 def _score_fn(which: int, at: Pixel | None = None) -> Callable[[Tensor], Tensor]:
-    """What is asked for, of all that the task reads: a class against the others, or the mean of a map, or its value at one
-    pixel."""
+    """Score as a function of the logits: margin of a class, or depth; at pixel `at`, or averaged over all pixels."""
 
     def of(logits: Tensor) -> Tensor:
         own = logits[0]
@@ -166,8 +164,8 @@ def normalize_sum(grid: GridArray) -> GridArray:
 
 
 def _grad_cam(model: ModelProtocol, batch: Batch, which: int) -> GridArray:
-    """Without attention: the last map times the gradient of the answer, where that is above 0
-    (Grad-CAM, Selvaraju et al. 2017)."""
+    """Grad-CAM (Selvaraju et al. 2017) for models without attention: positive part of the last feature map weighted by the
+    average gradient of each channel."""
     mapped = model.task.name != "classify"
     asked = model.head.tap_indices if mapped else (model.config.feature_maps()[-1].index,)
     with torch.enable_grad():
@@ -180,7 +178,7 @@ def _grad_cam(model: ModelProtocol, batch: Batch, which: int) -> GridArray:
 
 
 def position_similarity(body: Any) -> GridArray | None:
-    """(n, n) cosines of the learned positions of its own grid, where there are such."""
+    """Cosine similarity (n, n) of the learned position embeddings; None without learned positions."""
     position = getattr(body, "position", None)
     if position is None:
         return None

@@ -1,4 +1,4 @@
-"""What a language model expected of a text, token by token, and what it looked at meanwhile in every layer and head."""
+"""Explanation of a language model: likelihood of each token, and attention of every layer and head."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch
 
 MAX_MAP_TOKENS = 96
-"""Tokens that a map has rows for: of more, nobody could read the labels."""
+"""Limit of tokens per map, so that labels stay readable."""
 
 TOP_K = 5
-"""Alternatives that are named at each place."""
+"""Alternatives listed per token."""
 
 MAP_TITLE = "Causal self-attention"
 
 
 def explain_lm(model: ModelProtocol, source: str, target: str | None = None) -> Explanation:
-    """Read the text behind the end token, so that its first token too has a past to be expected from.
+    """Explain the likelihood of a text. The end token is prepended, so that the first token has a context.
 
-    With `target` that is what is asked for, given `source`; the numbers are then those of `target` alone."""
+    With `target`, `source` is the prompt, and the metrics include only the tokens of `target`."""
     text, config = model.require_tokenizer(), model.config
     given, said = text.encode([source, target or ""])
     ids = [*given, *said]
@@ -40,10 +40,10 @@ def explain_lm(model: ModelProtocol, source: str, target: str | None = None) -> 
         raise RegardError(
             f"The text has {len(ids):,} tokens, but the context of the model has {config.max_length:,}. Pass a shorter text."
         )
-    # where the context is full, the last token is expected and not read
+    # if the context is full, the last token is predicted but is not an input
     read = [config.eos_id, *ids][: config.max_length]
     seen, logs = record_forward(model, Batch(torch.tensor([read], device=model.device)))
-    # no row for the end token, which has only itself to look at; all that is not shown is one column
+    # no row for the end token, which attends only to itself; tokens without a row are summed into one column
     first = max(len(read) - MAX_MAP_TOKENS, 1)
     reading = TextLikelihood(
         tokens=_token_likelihoods(text, config.eos_id, ids, logs),
@@ -63,7 +63,7 @@ def explain_lm(model: ModelProtocol, source: str, target: str | None = None) -> 
 
 
 def _token_likelihoods(text: TextTokenizer, end: int, ids: Sequence[int], logs: Tensor) -> tuple[TokenLikelihood, ...]:
-    """`logs` (L, V): row t is what was expected after the end token and the first t tokens."""
+    """Log-probability, rank and alternatives of each token. Row t of `logs` (L, V) predicts token t."""
     logs, own = logs[: len(ids)], torch.tensor(ids)[:, None]
     hit = logs.gather(1, own)
     ranks = (logs > hit).sum(1) + 1
@@ -80,7 +80,7 @@ def _token_likelihoods(text: TextTokenizer, end: int, ids: Sequence[int], logs: 
 
 
 def display_pieces(text: TextTokenizer, ids: Sequence[int]) -> list[str]:
-    """The pieces with the blanks before them seen, also where the tokenizer leaves those to whoever joins its words."""
+    """Tokens with a visible leading space, also if spaces are not part of the tokens."""
     pieces, blank = text.display_tokens(ids), WHITESPACE_SYMBOLS[" "]
     if text.token_format in (TokenFormat.BYTES, TokenFormat.CHARACTERS):
         return pieces

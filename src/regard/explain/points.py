@@ -1,4 +1,4 @@
-"""Which neighbours each point of a cloud looked at, layer by layer, on every level of points."""
+"""Explanation of a point-cloud model: attention of each point to the nearest neighbors, for every layer and level."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from regard.tasks.protocol import ModelProtocol
 from regard.types import AttentionRecord, Batch, BodyOutput
 
 MAX_STORED_QUERIES = 4096
-"""Points of a level up to which it is kept what each of them looked at; of larger ones that of the one that is asked."""
+"""Levels up to this size store the attention of all points, larger levels only of the query point."""
 
 FAR_FRACTION = 0.1
-"""A point that is farther than this share of the cloud from where it was asked for is told."""
+"""A warning is printed if the nearest point is farther from the given coordinates than this fraction of the extent."""
 
 PointQuery = int | tuple[float, ...]
-"""A point by its number in the file, or the nearest to a place."""
+"""Index of a point in the file, or coordinates, which select the nearest point."""
 
 PAGE_NOTE = (
     "Attention over the k nearest neighbors, averaged over channels. The ring marks the query point. "
@@ -39,13 +39,13 @@ PAGE_NOTE = (
 
 @dataclass(frozen=True)
 class CloudExplanation(Explanation):
-    """Of one cloud."""
+    """Explanation of one point cloud."""
 
     attention: CloudAttention | None = None
 
     @property
     def values(self) -> dict[str, Any]:
-        """Of the point that is asked, in each layer: what it looked at, by the numbers of points in the file, with shares."""
+        """Values for JSON: attention weights of the query point in each layer, by the index of the key point in the file."""
         found: dict[str, Any] = {"title": self.title, "facts": self.facts}
         assert self.attention is not None
         origins = (
@@ -86,7 +86,7 @@ class CloudExplanation(Explanation):
 def explain_cloud(
     model: ModelProtocol, source: Any, target: str | None = None, at: PointQuery | None = None
 ) -> CloudExplanation:
-    """`at`: the query point, by its index or its coordinates; None: the point nearest to the center."""
+    """Explain the prediction for a point cloud. `at`: index or coordinates of the query point; None: nearest to the center."""
     if target is not None:
         raise RegardError(
             "Point-cloud explanations start from a point (--at INDEX or --at X,Y,Z), not from a class. "
@@ -135,7 +135,7 @@ def explain_cloud(
 
 
 def query_index(cloud: PointCloud, query: PointQuery | None) -> int:
-    """The number of the point that is meant."""
+    """Index of the query point."""
     if isinstance(query, int | np.integer):
         if not 0 <= query < len(cloud):
             raise RegardError(f"Point index must be between 0 and {len(cloud) - 1:,}, got {query}.")
@@ -151,7 +151,7 @@ def _distance(cloud: PointCloud, number: int, at: tuple[float, ...]) -> float:
 
 
 def _read_indices(model: ModelProtocol, cloud: PointCloud, points: PointProcessor, number: int) -> np.ndarray:
-    """(n,) the points that are read together with the one that is asked, or with the one that speaks for its cell."""
+    """Indices (n,) of the input points. For segmentation, the largest block that contains the voxel of the query point."""
     if model.task.name != "segment":
         return points.prepare(cloud)[1]
     found = split_scene(cloud, points)
@@ -161,7 +161,7 @@ def _read_indices(model: ModelProtocol, cloud: PointCloud, points: PointProcesso
 
 
 def level_indices(states: BodyOutput, num_points: int) -> tuple[np.ndarray, ...]:
-    """Of each level the points of the input that it has."""
+    """Indices of the input points of each level."""
     names = sorted(
         (name for name in states.aux_losses if re.fullmatch(r"level\d+", name)), key=lambda name: int(name[5:])
     )
@@ -170,7 +170,7 @@ def level_indices(states: BodyOutput, num_points: int) -> tuple[np.ndarray, ...]
 
 
 def _stored_queries(levels: tuple[np.ndarray, ...], places: np.ndarray, asked: int) -> list[np.ndarray | None]:
-    """The queries that are kept of each level; None: all."""
+    """Queries to store for each level; None: all."""
     kept: list[np.ndarray | None] = []
     for level in levels:
         near = ((places[level] - places[asked]) ** 2).sum(1).argmin()
@@ -181,7 +181,7 @@ def _stored_queries(levels: tuple[np.ndarray, ...], places: np.ndarray, asked: i
 def layer_attention(
     records: list[AttentionRecord], levels: tuple[np.ndarray, ...], stored_queries: list[np.ndarray | None]
 ) -> tuple[NeighborAttention, ...]:  # fmt: skip
-    """What was seen of each attention, on its level."""
+    """Attention of each layer, averaged over channels, for the stored queries of the level."""
     found = []
     for look in records:
         level, brief = level_and_block(look.name, len(levels))
@@ -195,8 +195,7 @@ def layer_attention(
 
 
 def level_and_block(name: str, levels: int) -> tuple[int, str]:
-    """The level of an attention by its name, and which block it is there: `down.2.blocks.0` or, on the way back,
-    `up.0.blocks.0`, which is the coarsest."""
+    """Level and title of an attention block: `down.2.blocks.0` is on level 2, `up.0.blocks.0` on the coarsest level."""
     way, stage, block = re.fullmatch(r"(down|up)\.(\d+)\.blocks\.(\d+)\b.*", name).groups()  # type: ignore[union-attr]
     if way == "down":
         return int(stage), f"block {int(block) + 1}"

@@ -1,4 +1,4 @@
-"""One reading of one row with all attentions watched, whatever is explained."""
+"""A forward pass over one sequence with attention recording."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.types import AttentionRecords, Batch
 
 
 def record_forward(model: ModelProtocol, batch: Batch) -> tuple[AttentionRecords, Tensor]:
-    """What was seen while one row was read, and (L, V) the log-probabilities of what follows each position."""
+    """Attention weights of one forward pass, and log-probabilities (L, V) of the next token at each position."""
     training = model.training
     model.eval()
     try:
@@ -27,13 +27,13 @@ def record_forward(model: ModelProtocol, batch: Batch) -> tuple[AttentionRecords
 
 
 def stack_layers(records: AttentionRecords, names: Sequence[str], first: int = 0) -> NDArray[np.float32]:
-    """(layers, heads, Q, K) of the first row, from query `first` on: what it looked at before that is one column, the first."""
+    """Attention (layers, heads, Q, K) of batch row 0 from query `first` on; keys before `first` are summed into one column."""
     return np.stack([_merge_prefix(records.weights(name)[0].float().cpu().numpy(), first) for name in names])
 
 
 def stack_passes(records: AttentionRecords, names: Sequence[str], num_queries: int) -> NDArray[np.float32]:
-    """(layers, heads, Q, K) of the first row of attentions with so many queries. One that looked for some of them at a time is
-    a layer; one whose weights were applied again and again is a layer each time."""
+    """Attention (layers, heads, Q, K) of batch row 0, with Q = `num_queries`. A module applied to some queries at a time gives
+    one layer; a module applied repeatedly to all queries gives one layer per application."""
     found: list[NDArray[np.float32]] = []
     for name in names:
         whole = records.weights(name)[0].float().cpu().numpy()

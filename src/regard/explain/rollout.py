@@ -1,8 +1,8 @@
-"""Attention from layer to layer: what a token owes to each token of the text, through all layers together.
+"""Attention rollout: contribution of each input token to the last hidden states, through all layers.
 
-Abnar and Zuidema (2020): a state is half what it was and half what it looked at, so the rows of the product of
-(A + I) / 2 over the layers say what the last states are made of. Only the rows that are asked for are made: a row times
-one layer after another, from the last to the first, costs as much as there are weights.
+Abnar and Zuidema (2020): the residual connection counts as one half, so the contributions are the rows of the product of
+(A + I) / 2 over the layers. Only the requested rows are computed: one vector-matrix product per layer, from the last layer
+to the first.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import torch
 from torch import Tensor
 
 CHUNK_ROWS = 4096
-"""Queries that are carried at once, so that products of long rows don't fill the memory."""
+"""Queries per chunk, to limit the memory of products over long sequences."""
 
 
 @dataclass(frozen=True)
 class AttentionEdges:
-    """Row r is query `queries[r]`, which looked with `weights[r, c]` at key `keys[r, c]`; None: r and c themselves."""
+    """Attention weights with indices: query `queries[r]` attends to key `keys[r, c]` with `weights[r, c]`. None: r and c."""
 
     weights: Tensor
-    """(R, C), mean over heads"""
+    """(R, C), averaged over heads"""
     keys: Tensor | None = None
     """(R, C)"""
     queries: Tensor | None = None
     """(R,)"""
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Some rows at a time: the queries, their weights, and their keys."""
+        """Queries, weights and keys of up to `CHUNK_ROWS` rows at a time."""
         device = self.weights.device
         queries = torch.arange(len(self.weights), device=device) if self.queries is None else self.queries
         for begin in range(0, len(queries), CHUNK_ROWS):
@@ -39,13 +39,13 @@ class AttentionEdges:
 
 @dataclass(frozen=True)
 class AttentionLayer:
-    """The links of one layer over `length` positions: a square matrix A that is never written out, their sum."""
+    """Attention matrix A (length, length) of one layer: the sum of all edges. A is never materialized."""
 
     length: int
     edges: tuple[AttentionEdges, ...]
 
     def left_multiply(self, row: Tensor) -> Tensor:
-        """row · A, for row (length,)."""
+        """Vector-matrix product row · A, (length,)."""
         found = torch.zeros_like(row)
         for links in self.edges:
             for queries, weights, keys in links.chunks():
@@ -57,7 +57,7 @@ class AttentionLayer:
         return found
 
     def row_sums(self, like: Tensor) -> Tensor:
-        """(length,) how much each query looked at in all: 1, or 0 where it saw nothing."""
+        """Sum of the attention weights of each query, (length,): 1, or 0 if all keys are masked."""
         found = torch.zeros_like(like)
         for links in self.edges:
             for queries, weights, _ in links.chunks():
@@ -66,16 +66,16 @@ class AttentionLayer:
 
 
 def rollout(layers: Sequence[AttentionLayer], row: Tensor) -> Tensor:
-    """What `row`, parts of the last states that sum to 1, is made of: again parts of 1."""
+    """Contributions of the input tokens, (length,), to the last hidden states weighted by `row` (length,). Both sum to 1."""
     for layer in reversed(layers):
-        row = row / (1 + layer.row_sums(row))  # rows of A + I are made to sum to 1
+        row = row / (1 + layer.row_sums(row))  # normalizes the rows of A + I
         row = row + layer.left_multiply(row)
     return row
 
 
 def relevance(layers: Sequence[AttentionLayer], row: Tensor) -> Tensor:
-    """The same where links are not shares but what a number owes to them: R ← R + Ā R from the first layer to the last, of
-    which `row` is asked; without what it owes to being asked."""
+    """Relevance of the input tokens, (length,), if the edges contain gradient × attention: `row` · R with R ← R + Ā R from the
+    first layer to the last, minus `row`, the relevance before the first layer."""
     whole = row
     for layer in reversed(layers):
         whole = whole + layer.left_multiply(whole)

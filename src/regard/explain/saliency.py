@@ -1,4 +1,4 @@
-"""What was said owes to what was read: gradients, for systems that have no attention to show."""
+"""Input saliency by gradients, for models without attention."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from regard.types import Batch
 
 
 def input_gradient_map(model: ModelProtocol, batch: Batch, target_ids: Sequence[int]) -> NDArray[np.float32]:
-    """(said, read) of one row: how much the log-probability of each token that is said would change with the embedding of each
-    token of `batch.x`, as the length of that gradient; rows sum to 1."""
+    """Saliency (output tokens, input tokens) of one sequence: norm of the gradient of the log-probability of each target token
+    with respect to each embedding of `batch.inputs`; rows sum to 1."""
     embedded: list[Tensor] = []
 
     def catch(_: nn.Module, args: Any, out: Tensor) -> Tensor | None:
-        if args[0] is not batch.inputs:  # the same table may embed what is said too
+        if args[0] is not batch.inputs:  # decoder inputs may share the embedding
             return None
         embedded.append(out.detach().requires_grad_())
         return embedded[-1]
@@ -30,7 +30,7 @@ def input_gradient_map(model: ModelProtocol, batch: Batch, target_ids: Sequence[
     training = model.training
     model.eval()
     try:
-        # cuDNN has no gradients of recurrent nets that are not in training
+        # cuDNN does not support the backward pass of RNNs in eval mode
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
             logits = model.body.to_logits(model.body(batch).sequence)[0]
             logs = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)

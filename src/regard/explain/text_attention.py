@@ -1,4 +1,4 @@
-"""What was seen of one row of tokens, layer by layer, in no more room than a picture and a roll-out need."""
+"""Attention of one sequence by layer, reduced to the data needed for attention maps and rollout."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from regard.types import AttentionRecord
 
 @dataclass(frozen=True)
 class AttentionSlice:
-    """Looks of one row in one layer: weights (H, R, C), and where columns and rows don't say it themselves the tokens that
-    were looked at, keys (H or 1, R, C), and those that looked, queries (R,)."""
+    """Attention weights (H, R, C) of one sequence in one layer. `keys` (H or 1, R, C) are the tokens of the columns, `queries`
+    (R,) the tokens of the rows; None: the indices."""
 
     weights: Tensor
     keys: Tensor | None = None
@@ -28,7 +28,7 @@ class AttentionSlice:
     def from_record(
         cls, record: AttentionRecord, row: int, length: int, weights: Tensor | None = None
     ) -> AttentionSlice:
-        """The first `length` tokens of one row; `weights` in the stead of the look's own."""
+        """The first `length` tokens of batch row `row`. `weights`, if given, replace the weights of the record."""
         own = (record.weights if weights is None else weights)[row].detach()
         queries = None if record.query_index is None else record.query_index[row]
         rows = slice(length) if queries is None else (queries >= 0) & (queries < length)
@@ -36,18 +36,18 @@ class AttentionSlice:
         if record.key_index is None:
             return cls(own[..., :length], None, queries)
         keys = record.key_index[row if len(record.key_index) > 1 else 0][:, rows]
-        # padding is no key, and what looks at it looks at nothing
+        # the key index of padding is -1
         return cls(torch.where(keys < 0, 0.0, own), keys.clamp(0, length - 1), queries)
 
     def mean_edges(self, previous: AttentionEdges | None = None) -> AttentionEdges:
-        """The mean over heads; columns are the same tensor as `before` where they are the same, for they are as large."""
+        """Edges averaged over heads. Equal key indices reuse the tensor of `previous` to save memory."""
         heads, rows, _ = self.weights.shape
         queries = None if self.queries is None else self.queries.cpu()
         if self.keys is None:
             return AttentionEdges(_to_float_cpu(self.weights.mean(0)), None, queries)
         if len(self.keys) == 1:
             weights, keys = self.weights.mean(0), self.keys[0]
-        else:  # every head has columns of its own
+        else:  # each head has separate key indices
             weights = self.weights.transpose(0, 1).reshape(rows, -1) / heads
             keys = self.keys.transpose(0, 1).reshape(rows, -1)
         keys = keys.int().cpu()
@@ -56,19 +56,19 @@ class AttentionSlice:
         return AttentionEdges(_to_float_cpu(weights), keys, queries)
 
     def weighted_sum(self, query_weights: Tensor) -> Tensor:
-        """(H, length) what each head looked at, queries taken in the proportions of row (length,)."""
+        """Attention of each head, (H, length), summed over queries with the weights `query_weights` (length,)."""
         own, length = query_weights.to(self.weights), len(query_weights)
         own = own[: self.weights.shape[1]] if self.queries is None else own[self.queries]
         if self.keys is None:
             return torch.nn.functional.pad(own @ self.weights, (0, length - self.weights.shape[-1]))
         found = self.weights.new_zeros(len(self.weights), length)
-        for head, weights in enumerate(self.weights):  # one by one: a product is as large as they are
+        for head, weights in enumerate(self.weights):  # one at a time: a product is as large as the weights
             keys = self.keys[head if len(self.keys) > 1 else 0]
             found[head].index_add_(0, keys.flatten(), (own[:, None] * weights).flatten())
         return found
 
     def query_weights(self, query: int, length: int) -> Tensor:
-        """(H, length) what each head of one token looked at."""
+        """Attention of one query, (H, length)."""
         at = query if self.queries is None else (self.queries == query).nonzero()[0, 0]
         own = self.weights[:, at]
         if self.keys is None:
@@ -83,7 +83,7 @@ def _to_float_cpu(weights: Tensor) -> Tensor:
 def slice_records(
     records: Sequence[AttentionRecord], row: int, length: int, weights: Sequence[Tensor | None] = ()
 ) -> list[AttentionSlice]:
-    """The looks of one layer; tokens that have rows of their own in a later one have none in the first."""
+    """Slices of one layer. The first record is zeroed for queries with a row in a later record, such as global tokens."""
     given = [*weights, *[None] * (len(records) - len(weights))]
     parts = [AttentionSlice.from_record(look, row, length, own) for look, own in zip(records, given, strict=True)]
     for number, part in enumerate(parts):
@@ -97,21 +97,21 @@ def slice_records(
 
 @dataclass
 class RowAttention:
-    """One row of `length` tokens, in blocks; what the tokens `at` looked at is kept apart."""
+    """Attention of one sequence of `length` tokens by block; attention from `query_positions` is stored separately."""
 
     row: int
     length: int
     blocks: TokenBlocks
     query_positions: tuple[int, ...]
     layers: list[AttentionLayer] = field(default_factory=list)
-    """the mean over heads of every weight"""
+    """edges averaged over heads"""
     block_maps: list[NDArray[np.float32]] = field(default_factory=list)
-    """(H, N, N) of each layer: what a token of each block looked at, in the mean"""
+    """(H, N, N) per layer: attention between blocks, averaged over the queries of a block"""
     query_maps: list[NDArray[np.float32]] = field(default_factory=list)
-    """(H, N) of each layer: what the tokens that are asked looked at, in the mean"""
+    """(H, N) per layer: attention to blocks, averaged over `query_positions`"""
 
     def add(self, records: Sequence[AttentionRecord]) -> None:
-        """Take over what is needed of one layer."""
+        """Store the attention of one layer."""
         parts = slice_records(records, self.row, self.length)
         before = self.layers[-1].edges if self.layers else ()
         near = [*before, *[None] * (len(parts) - len(before))]
@@ -124,11 +124,11 @@ class RowAttention:
         self.query_maps.append(self.blocks.sum_tokens(sum(asked[1:], asked[0])).float().cpu().numpy())
 
     def query_weights(self, positions: Sequence[int]) -> Tensor:
-        """(length,) equal parts of 1 at these tokens."""
+        """Uniform weights (length,) over `positions`, summing to 1."""
         row = torch.zeros(self.length, dtype=torch.float64)
         row[list(positions)] = 1 / len(positions)
         return row
 
     def rollout(self, positions: Sequence[int]) -> NDArray[np.float64]:
-        """What the last states of these tokens are made of."""
+        """Rollout (length,): contributions of the input tokens to the last hidden states at `positions`."""
         return rollout(self.layers, self.query_weights(positions)).numpy()

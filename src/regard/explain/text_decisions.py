@@ -1,4 +1,4 @@
-"""Decisions about whole texts: what classify, choose and embed read and said, and the numbers that made them say so."""
+"""Predictions of the tasks classify, choose and embed, with the output scores to explain."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from regard.tasks.special_tokens import SpecialTokens, is_encoder, pad_id
 from regard.types import Batch
 
 MAX_LABELS = 6
-"""Labels of a text that are explained."""
+"""Limit of explained labels per text."""
 
 
 def decide_classify(model: Any, source: Any, target: str | None) -> Decision:
-    """`target` is the second text of a pair, or the class that is explained in the stead of the one that was said.
+    """Prediction of a classifier. `target`: the second text of a pair, or the class to explain instead of the predicted class.
 
-    The likeliest other class is explained beside it; of several labels all that were said are."""
+    The most likely other class is explained too. Multi-label classifiers: all predicted labels, up to `MAX_LABELS`."""
     labels, pairing = model.spec.labels, pair_order(model.spec.head_options)
     named = target if not pairing and target in labels else None
     if target is not None and named is None and not pairing and len(target.split()) == 1:
-        raise UnknownNameError("class", target, labels)  # one word is hardly the second text of a pair
+        raise UnknownNameError("class", target, labels)  # one word is an unlikely second text
     item = source if target is None or named is not None else (source, target)
     if isinstance(item, str):
         item = tuple(item.split("\t", 1)) if pairing else (item,)
@@ -85,7 +85,7 @@ def decide_classify(model: Any, source: Any, target: str | None) -> Decision:
 
 
 def decide_choice(model: Any, source: Any, target: str | None) -> Decision:
-    """`target` are the choices, "one|another", where the source does not hold them. Each is explained."""
+    """Prediction among choices; every choice is explained. `target`: the choices "one|another", if not part of the source."""
     answer = model.predict(source) if target is None else model.rank(source, target.split("|"))
     told, choices = answer.extra["prompt"], [item["value"] for item in answer.extra["choices"]]
     check_not_empty([told])
@@ -138,7 +138,7 @@ def decide_embed(model: Any, source: Any, target: str | None) -> Decision:
 
 
 def _truncated_row(model: Any, row: np.ndarray, name: str, text: str) -> TokenRow:
-    """A text of which the end is left out where it is too long."""
+    """Token row of one text, truncated at the end if too long."""
     lower = model.task.pooling.lowercase
     (whole,) = model.require_tokenizer().encode([text.strip().lower() if lower else text.strip()])
     lost = len(whole) + 2 - len(row)
@@ -158,7 +158,7 @@ def _cosine(vectors: Tensor) -> Tensor:
 
 
 def _encoded_rows(encoded: Encoded, names: Sequence[str]) -> tuple[TokenRow, ...]:
-    """The ways in which one sample is read."""
+    """Token rows of one sample: a text, both orders of a pair, or one row per choice."""
     ids, sizes = encoded.fields["text"][0], encoded.fields["ways"][0]
     parts = np.split(ids, np.cumsum(sizes)[:-1].astype(np.int64))
     seconds = encoded.fields["second"][0]
@@ -169,7 +169,7 @@ def _encoded_rows(encoded: Encoded, names: Sequence[str]) -> tuple[TokenRow, ...
 
 
 def _mark_truncations(model: Any, rows: Sequence[TokenRow], texts: Sequence[Sequence[str]]) -> tuple[TokenRow, ...]:
-    """The rows with the places where the middle of a text was left out."""
+    """The rows with the positions and sizes of truncations in the middle of a text."""
     text = model.require_tokenizer()
     marks = SpecialTokens.from_tokenizer(text, model.config)
     found = []
@@ -186,5 +186,5 @@ def _mark_truncations(model: Any, rows: Sequence[TokenRow], texts: Sequence[Sequ
 
 
 def _output_positions(model: ModelProtocol, row: TokenRow) -> tuple[int, ...]:
-    """The token whose state stands for the whole row: the first of an encoder, the last of a decoder."""
+    """Position of the hidden state used by the head: the first token of an encoder, the last token of a decoder."""
     return (0,) if is_encoder(model.config) else (len(row.ids) - 1,)

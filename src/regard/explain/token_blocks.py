@@ -1,4 +1,4 @@
-"""Stretches of tokens that stand together in a picture, where it cannot have a row for each."""
+"""Blocks of consecutive tokens, for attention maps too large for one row per token."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 CHUNK_ROWS = 4096
-"""Queries that are counted at once."""
+"""Queries per chunk."""
 
 MAX_NAMED_TOKENS = 8
-"""Tokens of a block that can still be named by them; a longer one has numbers."""
+"""Blocks up to this size are labeled with the tokens, larger blocks with the positions."""
 
 
 @dataclass(frozen=True)
 class TokenBlocks:
-    """Block i is the tokens from `starts[i]` to `starts[i + 1]`."""
+    """Block i contains the tokens from `starts[i]` up to, but not including, `starts[i + 1]`."""
 
     starts: tuple[int, ...]
 
     @classmethod
     def split(cls, length: int, max_blocks: int, isolated: Collection[int] = ()) -> TokenBlocks:
-        """At most `most` blocks of like sizes. What stands `apart` shares a block with its like only, so that tokens that
-        all see are seen; not where there are so many that nothing else would be."""
+        """At most `max_blocks` blocks of similar size. Tokens in `isolated`, such as global tokens, share no block with others,
+        so that attention to these tokens stays visible; ignored if more than half of the blocks would be needed."""
         flags = np.zeros(length + 2, dtype=bool)
         flags[1 + np.array(sorted(isolated), dtype=np.int64)] = True
         edges = [0, *(np.flatnonzero(flags[1:] != flags[:-1])).tolist(), length]
@@ -47,7 +47,7 @@ class TokenBlocks:
 
     @property
     def is_trivial(self) -> bool:
-        """Whether every token has a block for itself."""
+        """True if every block contains one token."""
         return len(self) == self.starts[-1]
 
     @property
@@ -56,7 +56,7 @@ class TokenBlocks:
 
     @cached_property
     def block_ids(self) -> Tensor:
-        """(length,) the block of each token."""
+        """Block index of each token, (length,)."""
         return torch.from_numpy(np.repeat(np.arange(len(self)), self.sizes))
 
     def names(self, pieces: Sequence[str]) -> tuple[str, ...]:
@@ -67,16 +67,16 @@ class TokenBlocks:
         return tuple(found)
 
     def sum_tokens(self, values: Tensor) -> Tensor:
-        """(…, length) -> (…, N): sums over the tokens of each block."""
+        """Sums over the tokens of each block: (…, length) -> (…, N)."""
         numbers = self.block_ids.to(values.device)
         return values.new_zeros(*values.shape[:-1], len(self)).index_add_(-1, numbers, values)
 
     def sum_attention(self, weights: Tensor, keys: Tensor | None = None, queries: Tensor | None = None) -> Tensor:
-        """(H, N, N) from weights (H, R, C): how much a token of a block looked at each block, summed over the block's tokens.
+        """Attention between blocks, (H, N, N), from weights (H, R, C): sums over the queries and keys of the blocks.
 
-        `keys` (R, C) or (H, R, C) are the tokens of the columns, `queries` (R,) those of the rows; None: their numbers."""
+        `keys` (R, C) or (H, R, C) are the tokens of the columns, `queries` (R,) the tokens of the rows; None: the indices."""
         many, numbers = len(self), self.block_ids.to(weights.device)
-        wide = torch.float32 if weights.device.type == "mps" else torch.float64  # which has no other
+        wide = torch.float32 if weights.device.type == "mps" else torch.float64  # MPS has no float64
         found = torch.zeros(len(weights), many * many, dtype=wide, device=weights.device)
         rows = numbers[: weights.shape[1]] if queries is None else numbers[queries]
         for begin in range(0, len(rows), CHUNK_ROWS):

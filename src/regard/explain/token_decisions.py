@@ -1,4 +1,4 @@
-"""Decisions about single tokens: what tag, span and mask read and said, and the numbers that made them say so."""
+"""Predictions of the tasks tag, qa and mlm, with the output scores to explain."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from regard.tasks.windowed import window_start
 from regard.types import IGNORE, Batch, Prediction
 
 MAX_TARGETS = 6
-"""Entities or gaps of a text that are explained."""
+"""Limit of explained entities or mask tokens per text."""
 
 
 def decide_tag(model: Any, source: Any, target: str | None) -> Decision:
-    """The entities that were found; with `target` that word. Where there are neither, the word that was least sure."""
+    """Prediction of a tagger: all entities, or the words `target`; without both, the word with the lowest confidence."""
     answer = model.predict(source)
     words, names = answer.tokens, model.spec.labels
     stretches = [_find_words(words, target)] if target is not None else _entity_spans(answer)
@@ -43,7 +43,7 @@ def decide_tag(model: Any, source: Any, target: str | None) -> Decision:
     for first, last in stretches[:MAX_TARGETS]:
         at = tuple(places[word] for word in range(first, last + 1) if word in places)
         if len(at) <= last - first:
-            continue  # it stands in another window of a long sentence
+            continue  # the entity is in another window of a long sentence
         tags = [names.index(answer.value[word]) for word in range(first, last + 1)]
         shown = f"{' '.join(words[first : last + 1])}: {answer.value[first]}"
         scores.append(OutputScore(shown, 0, at, functools.partial(_position_margin, at, tuple(tags))))
@@ -58,7 +58,7 @@ def decide_tag(model: Any, source: Any, target: str | None) -> Decision:
 
 
 def decide_qa(model: Any, source: Any, target: str | None) -> Decision:
-    """`target` is the context of the question, where the source does not hold it. Both ends of the answer are explained."""
+    """Start and end of the predicted answer. `target`: the context, if `source` contains only the question."""
     item = source if target is None else (source, target)
     answer = model.predict(item)
     question, context = _split_question(item)
@@ -68,7 +68,7 @@ def decide_qa(model: Any, source: Any, target: str | None) -> Decision:
     ends = [model.task.collate(encoded, [row], model.config).labels[0].tolist() for row in range(len(encoded))]
     if said:
         row = next((row for row, found in enumerate(ends) if any(found)), 0)
-    else:  # the window that was least for saying nothing decides
+    else:  # no answer: the window with the lowest no-answer score decides
         logits = model.task.token_logits(model, encoded)
         row = min(range(len(encoded)), key=lambda number: float(logits[number][0].sum()))
     scores = [
@@ -90,7 +90,7 @@ def decide_qa(model: Any, source: Any, target: str | None) -> Decision:
 
 
 def decide_mlm(model: Any, source: Any, target: str | None) -> Decision:
-    """Each gap with its likeliest word, or with `target` in its stead."""
+    """Most likely token for each mask token, or the token `target`."""
     answer = model.predict(source)
     text, config = model.require_tokenizer(), model.config
     marks = SpecialTokens.from_tokenizer(text, config)
@@ -120,13 +120,13 @@ def decide_mlm(model: Any, source: Any, target: str | None) -> Decision:
 
 
 def _position_margin(places: tuple[int, ...], outputs: tuple[int, ...], logits: Tensor) -> Tensor:
-    """How far these outputs are ahead, each at its place of the only row, summed."""
+    """Sum of the margins of `outputs` at `places` of the only sequence."""
     found = [logit_margin(logits[0, place], output) for place, output in zip(places, outputs, strict=True)]
     return torch.stack(found).sum()
 
 
 def _span_margin(place: int, which: int, logits: Tensor) -> Tensor:
-    """The same of a place among all places, as the beginning (0) or the end (1)."""
+    """Margin of token `place` over all tokens, as start (0) or end (1) of the answer."""
     return logit_margin(logits[0, :, which], place)
 
 
@@ -134,7 +134,7 @@ def _window_decision(
     model: Any, encoded: Encoded, row: int, scores: Sequence[OutputScore], *, title: str, said: str,
     chances: tuple[tuple[str, float], ...], facts: dict[str, str] | None = None, asked: str = PROBABILITIES_TITLE,
 ) -> Decision:  # fmt: skip
-    """A decision that was made in one window of a text."""
+    """A prediction made in one window of a text."""
     own = TokenRow(tuple(encoded.fields["text"][row].tolist()), int(encoded.fields["second"][row][0]))
     batch = model.task.collate(encoded, [row], model.config).to(model.device)
     return Decision(title, said, chances, (own,), batch, tuple(scores), facts or {}, asked)
@@ -148,7 +148,7 @@ def _entity_spans(answer: Prediction) -> list[tuple[int, int]]:
 
 
 def _find_words(words: Sequence[str], target: str) -> tuple[int, int]:
-    """Where these words stand, one after another."""
+    """Indices of the first and last word of `target` in the text; exact matches first, then case-insensitive matches."""
     wanted = target.split()
     for same in (lambda word: word, str.casefold):
         for first in range(len(words) - len(wanted) + 1):
@@ -158,7 +158,7 @@ def _find_words(words: Sequence[str], target: str) -> tuple[int, int]:
 
 
 def _word_positions(model: Any, encoded: Encoded, row: int) -> dict[int, int]:
-    """The words of a window by their numbers, and where the token of each that is asked stands in it."""
+    """Position of the labeled token of each word in a window, by word index."""
     labels = model.task.collate(encoded, [row], model.config).labels[0]
     return {
         window_start(encoded, row) + number: at for number, at in enumerate((labels != IGNORE).nonzero()[:, 0].tolist())
@@ -166,14 +166,14 @@ def _word_positions(model: Any, encoded: Encoded, row: int) -> dict[int, int]:
 
 
 def _best_window(encoded: Encoded, windows: Sequence[dict[int, int]], word: int) -> int:
-    """The window in which a word has the most on both sides."""
+    """The window with the most context on both sides of a word."""
     lengths = [len(ids) for ids in encoded.fields["text"]]
     deep = {n: min(at[word], lengths[n] - 1 - at[word]) for n, at in enumerate(windows) if word in at}
     return max(deep, key=lambda number: deep[number])
 
 
 def _split_question(item: Any) -> tuple[str, str]:
-    """A question that was answered already, and its context."""
+    """Question and context of an input that `predict` has accepted."""
     if isinstance(item, str):
         question, tab, context = item.partition("\t")
         item = (question, context) if tab else json.loads(item)

@@ -1,4 +1,4 @@
-"""What a translator looked at: every attention that its body has, or what its words depended on where it has none."""
+"""Explanation of a translation: all attention maps, or input saliency for models without attention."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ NO_ATTENTION_NOTE = (
 
 
 def explain_translation(model: ModelProtocol, source: str, target: str | None = None) -> Explanation:
-    """Translate (unless `target` is given), then read source and translation once more with all attentions watched.
+    """Translate (unless `target` is given), then run the model on source and translation with attention recording.
 
-    A row of the cross map is the moment at which that word is said: the decoder has read all before it."""
+    A row of the cross-attention map is the decoder step that predicts the token of the row."""
     if not source.strip():
         raise RegardError("Nothing to explain: the input is empty.")
     text, config = model.require_tokenizer(), model.config
@@ -72,7 +72,7 @@ def explain_translation(model: ModelProtocol, source: str, target: str | None = 
 
 
 def _title(text: str, model: ModelProtocol) -> str:
-    """The text with the names of the two sides: source and target, or question and answer."""
+    """The text with the names of source and target, or of question and answer for algorithmic tasks."""
     if model.task.name != "algorithmic":
         return text
     return text.replace("target", "answer").replace("source", "question").replace("Source", "Question")
@@ -109,12 +109,12 @@ def _to_ints(steps: Tensor) -> tuple[int, ...]:
 
 
 def attention_kinds(model: ModelProtocol) -> dict[str, str]:
-    """What each attention of a translator connects: translation and source (`cross`), or one of them with itself."""
+    """Kind of each attention: `cross` (translation to source), `encoder` or `decoder` (self-attention)."""
     return {name: _attention_kind(name, module) for name, module in named_attentions(model.body).items()}
 
 
 def _attention_kind(name: str, module: nn.Module) -> str:
-    if not isinstance(module, Attention) or module.is_cross:  # ancestors look at the source alone
+    if not isinstance(module, Attention) or module.is_cross:  # RNNsearch attends only to the source
         return "cross"
     return "encoder" if name.startswith("encoder.") else "decoder"
 
