@@ -1,11 +1,11 @@
-"""Pictures to learn from are cut out, mirrored, coloured, covered in part and mixed, each time otherwise.
+"""Image augmentation for training: random crop, flip, color jitter, erasing and mixup.
 
-Chance is drawn where batches are planned, as a small table of numbers, a row a picture; the pixels are changed by that table
-on the device. So a batch is a function of its number, and the work on pixels has one shape and no branches: it can be recorded.
+Random parameters are sampled with the batch plan on the CPU, one row per image; the pixels are changed on the device. So a
+batch depends only on its index, and the work on pixels has fixed shapes and no branches: CUDA graphs can capture it.
 
-A cut-out is resized by the filter that Pillow calls bilinear, a triangle that grows with the step from one new pixel to the
-next, so that shrinking leaves no jagged edges. It is made of two products with sparse matrices, one for rows and one for
-columns: on a GPU they cost less than reading the pixels one by one, and where nothing is changed they change nothing at all.
+Crops are resized by Pillow's bilinear filter, a triangle as wide as the step between output pixels, to avoid aliasing. The
+filter is two products with sparse matrices, for rows and for columns: on a GPU faster than gathering pixels, and an exact
+identity for unchanged images.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ COLUMNS = (
     "left", "top", "width", "height", "mirrored", "brightness", "contrast", "saturation", "weight", "partner",
     "right", "down", "across", "along", "wide", "high", "grey",
 )  # fmt: skip
-"""What the numbers of a row are: the cut-out in shares of the picture, 1 where it is mirrored, factors, and the weight
-of a picture beside its partner, the place of that one in the batch, how far a picture is moved, in shares of its sides, and
-the middle, the sides and the grey of a rectangle that covers it (sides of 0: nothing does)."""
+"""Columns of a parameter row: crop box (fractions of the image), flip (1: yes), color factors, mixup weight
+and index of the mixup partner in the batch, shift (fractions of the sides), and center, sides (0: no erasing) and gray value
+of the erased rectangle."""
 MIN_ERASE_AREA, MAX_ERASE_RATIO = 0.02, 3.3
-"""Of rectangles that cover pictures: the least share of the area, and the longer side in shorter ones at most."""
+"""Erased rectangles: minimum area as a fraction of the image, and maximum ratio of the longer to the shorter side."""
 LUMA_WEIGHTS = (0.299, 0.587, 0.114)
-"""how bright red, green and blue are"""
+"""brightness of red, green and blue"""
 
 
 @dataclass(frozen=True)
 class Augment:
-    """How much pictures are changed, at most; `NOTHING` leaves them as they are."""
+    """Maximum strength of each augmentation; `NO_AUGMENT` leaves images unchanged."""
 
     crop: float = 0.35
-    """the least share of a picture that is cut out; 1: all of it"""
+    """minimum area of a random crop as a fraction of the image; 1: no crop"""
     ratio: float = 4 / 3
-    """by how much the sides of a cut-out are drawn apart at most; 1: they keep their ratio"""
+    """maximum change of a crop's aspect ratio, as a factor; 1: unchanged"""
     flip: bool = True
-    """every second one is mirrored"""
+    """horizontal flip with probability 0.5"""
     color_jitter: float = 0.2
-    """brightness, contrast and saturation are changed by up to this share"""
+    """maximum relative change of brightness, contrast and saturation"""
     mixup: float = 0.0
-    """the parameter of the Beta distribution of the weights that two pictures are mixed with; 0: none are"""
+    """parameter of the Beta distribution of mixup weights; 0: no mixup"""
     shift: float = 0.0
-    """they are moved by up to this share of their sides, by whole pixels"""
+    """maximum shift as a fraction of the sides, rounded to pixels"""
     erase: float = 0.0
-    """a grey rectangle covers up to this share of every second one (random erasing)"""
+    """maximum area fraction of a gray rectangle, drawn with probability 0.5 (random erasing)"""
 
     def __post_init__(self) -> None:
         if not 0 < self.crop <= 1:
@@ -72,7 +72,7 @@ class Augment:
 
     @property
     def is_identity(self) -> bool:
-        """Whether pictures stay as they are."""
+        """True if images stay unchanged."""
         changed = (self.flip, self.color_jitter, self.mixup, self.shift, self.erase)
         return self.crop == 1 and not any(changed)
 
@@ -81,10 +81,10 @@ NO_AUGMENT = Augment(crop=1.0, ratio=1.0, flip=False, color_jitter=0.0, mixup=0.
 
 
 def sample_params(rng: np.random.Generator, count: int, augment: Augment) -> NDArray[np.float32]:
-    """(count, 17) numbers, as `COLUMNS` names them. Whatever `how` says, as much chance is used: with one thing switched off
-    the others fall out as before."""
+    """(count, 17) parameters with the columns `COLUMNS`. Disabling an augmentation other than mixup leaves the random values of
+    the others unchanged."""
     share = 1 - (1 - augment.crop) * rng.random(count)
-    widest = np.minimum(math.log(augment.ratio), -np.log(share))  # drawn further apart, it would leave the picture
+    widest = np.minimum(math.log(augment.ratio), -np.log(share))  # a larger ratio would exceed the image
     apart = np.exp(widest * (2 * rng.random(count) - 1))
     width, height = np.sqrt(share * apart), np.sqrt(share / apart)
     left, top = rng.random(count) * (1 - width), rng.random(count) * (1 - height)
@@ -101,7 +101,7 @@ def sample_params(rng: np.random.Generator, count: int, augment: Augment) -> NDA
 
 
 def _sample_erase_boxes(random: np.random.Generator, count: int, most: float) -> NDArray[np.float64]:
-    """(5, count): the middle, the sides and the grey of what covers a picture; it may reach over an edge."""
+    """(5, count) center, sides and gray value of the erased rectangles, which may extend beyond the image."""
     across, along, drawn, apart, chance, grey = random.random((6, count))
     share = (chance < 0.5) * (MIN_ERASE_AREA + (most - MIN_ERASE_AREA) * drawn) * (most > 0)
     apart = np.exp(math.log(MAX_ERASE_RATIO) * (2 * apart - 1))
@@ -109,16 +109,16 @@ def _sample_erase_boxes(random: np.random.Generator, count: int, most: float) ->
 
 
 def mixup_weights(augment_params: Tensor) -> tuple[Tensor, Tensor]:
-    """(B,) the weight of each picture and (B,) the place of the one that has the rest: labels are mixed likewise."""
+    """(B,) weight of each image and (B,) index of the image with the remaining weight, to mix labels in the same way."""
     return augment_params[:, 8], augment_params[:, 9].long()
 
 
 def augment_images(
     x: Tensor, augment_params: Tensor, size: int | tuple[int, int], augment: Augment | None = None
 ) -> Tensor:
-    """(B, 3, H, W) bytes as (B, 3, size, size) floats from 0 to 1, changed by the rows of `changes`.
+    """Augmented images: (B, 3, H, W) uint8 -> (B, 3, size, size) floats in [0, 1], without gradients.
 
-    What cannot happen under `how` is not computed; None: everything is. Gradients do not pass."""
+    Augmentations disabled in `augment` are skipped; None computes all of them."""
     new = (size, size) if isinstance(size, int) else size
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         augment_params = augment_params.float()
@@ -134,8 +134,8 @@ def augment_images(
 
 
 def augment_maps(values: Tensor, augment_params: Tensor, size: int | tuple[int, int]) -> Tensor:
-    """(B, H, W) numbers of classes, or depths, as (B, size, size), cut out and mirrored as pictures are. The nearest
-    is taken, so that nothing is mixed: a class stays one, and an unknown depth unknown."""
+    """(B, H, W) class ids or depths -> (B, size, size), cropped and flipped like the images. Nearest neighbor, so
+    class ids and unknown depths are not interpolated."""
     new = (size, size) if isinstance(size, int) else size
     batch, height, width = values.shape
     augment_params = augment_params.float()
@@ -150,16 +150,16 @@ def augment_maps(values: Tensor, augment_params: Tensor, size: int | tuple[int, 
 
 
 def _pixel_centers(first: Tensor, share: Tensor, old: int, new: int, mirrored: Tensor | None = None) -> Tensor:
-    """(B, new) where the middle of each new pixel lies, in old pixels, of which the first has its middle at 0.5.
+    """(B, new) centers of new pixels in coordinates of the old image, whose first pixel has its center at 0.5.
 
-    Steps are counted in pixels: of a whole picture at its own size they are 1 exactly, and nothing is rounded."""
+    The unit is pixels, so a whole image at the original size has a step of exactly 1, without rounding errors."""
     places = torch.arange(new, device=first.device, dtype=torch.float32) + 0.5
     at = first[:, None] * old + places * (share[:, None] * (old / new))
     return at if mirrored is None else torch.where(mirrored[:, None] > 0, at.flip(1), at)
 
 
 def _source_positions(changes: Tensor, height: int, width: int, new: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """(B, new) down and (B, new) across: where new pixels lie in old ones. What a move uncovers repeats the edge."""
+    """(B, new height) and (B, new width) source positions of the new pixels. Shifts repeat the edge pixels."""
     down = _pixel_centers(changes[:, 1], changes[:, 3], height, new[0])
     across = _pixel_centers(changes[:, 0], changes[:, 2], width, new[1], changes[:, 4])
     right, below = ((changes[:, place] * side).round()[:, None] for place, side in ((10, width), (11, height)))
@@ -167,7 +167,7 @@ def _source_positions(changes: Tensor, height: int, width: int, new: tuple[int, 
 
 
 def _resample_weights(centres: Tensor, share: Tensor, old: int, new: int) -> Tensor:
-    """(B, new, old) how much of each old pixel is in each new one."""
+    """(B, new, old) weights of the old pixels in each new pixel."""
     reach = (share * (old / new)).clamp(min=1).view(-1, 1, 1)
     middles = torch.arange(old, device=centres.device, dtype=torch.float32) + 0.5
     weights = (1 - (middles - centres[:, :, None]).abs() / reach).clamp(min=0)
@@ -180,15 +180,12 @@ def _crop_resize(x: Tensor, changes: Tensor, new: tuple[int, int]) -> Tensor:
     columns = _resample_weights(across, changes[:, 2], width, new[1])
     rows = _resample_weights(down, changes[:, 3], height, new[0])
     narrow = torch.bmm(x.reshape(batch, channels * height, width), columns.mT).view(batch, channels, height, new[1])
-    # channel by channel: a product of them all would copy the matrices of the rows three times
+    # per channel: a single product for all channels would copy the row matrices three times
     return torch.stack([torch.bmm(rows, narrow[:, channel]) for channel in range(channels)], 1)
 
 
-# -- colour
-
-
 def _jitter_color(x: Tensor, changes: Tensor) -> Tensor:
-    """Brighter or darker, then further from or nearer to its mean grey, then from or to its own greys."""
+    """Scale brightness, then contrast around the mean gray value, then saturation around the gray value of each pixel."""
     brightness, contrast, saturation = (changes[:, place].view(-1, 1, 1, 1) for place in (5, 6, 7))
     x = x * brightness
     x = x + (contrast - 1) * (x - _grayscale(x).mean((2, 3), keepdim=True))
@@ -201,7 +198,7 @@ def _grayscale(x: Tensor) -> Tensor:
     return red + green + blue
 
 
-# -- covering
+# -- random erasing
 
 
 def _erase(x: Tensor, changes: Tensor) -> Tensor:

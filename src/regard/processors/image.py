@@ -1,7 +1,7 @@
-"""Pictures -> pixels of one size, as a published model was taught to see them.
+"""Image preprocessing: resize, crop and normalize images to the model's input size.
 
-`Pixels` says how a picture is resized, cut and normalised. It is kept in a `preprocessor_config.json`, as the image processors
-of `transformers` keep it, and gives the very pixels that those made with Pillow give.
+`ImageProcessor` is saved as `preprocessor_config.json` in the format of `transformers`. The pixels are identical to the output
+of the Pillow-based image processors of `transformers`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ S = TypeVar("S", bound=np.generic)
 
 RGB_HALF: RGB = (0.5, 0.5, 0.5)
 _MIN_UNCROPPED_SIDE = 384
-"""from this side on ConvNeXT's processor squeezes a whole picture, and cuts nothing off"""
+"""Shortest edge from which ConvNeXT's processor resizes the whole image without cropping."""
 
 _CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "ViT": {"resample": 2, "size": {"height": 224, "width": 224}},
@@ -47,9 +47,9 @@ _CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "ConvNext": {"resample": 3, "size": {"shortest_edge": 384}, "crop_pct": 224 / 256, "default_to_square": False},
     "DPT": {"resample": 3, "size": {"height": 384, "width": 384}},
 }  # fmt: skip
-"""What a processor of each class does where its file says nothing."""
+"""Defaults of each image processor class of `transformers`, for keys missing in the file."""
 _REQUIRED_KEYS = ("size", "image_mean", "image_std", "resample")
-"""What the file of any other has to say, to be read by what it says."""
+"""Keys required in the file of any other class."""
 _SUPPORTED_KEYS = {
     "size", "crop_size", "crop_pct", "do_resize", "do_center_crop", "do_rescale", "do_normalize", "resample", "rescale_factor",
     "image_mean", "image_std", "keep_aspect_ratio", "ensure_multiple_of", "default_to_square",
@@ -58,26 +58,26 @@ _IGNORED_KEYS = {
     "image_processor_type", "feature_extractor_type", "processor_class", "do_convert_rgb", "data_format", "input_data_format",
     "return_tensors", "device", "disable_grouping", "do_reduce_labels", "reduce_labels", "size_divisor", "pad_size",
 }  # fmt: skip
-"""Nothing of these changes the pixels of a picture in colour, or only together with `do_pad`, which is refused."""
+"""Keys without effect on RGB images, or with an effect only together with `do_pad`, which is not supported."""
 
 
 @dataclass(frozen=True)
 class ImageProcessor:
     size: Size = (224, 224)
-    """height and width of what comes out; where the ratio of the sides is kept, about that"""
+    """output height and width; approximate if the aspect ratio is kept"""
     resize: Resize = "exact"
-    """exact: both sides, whatever their ratio was; shortest: until the shorter side fits; ratio: as little as makes one side
-    fit, as DPT does; none: not at all"""
+    """exact: both sides, ignoring the aspect ratio; shortest: the shorter side; ratio: both sides by the factor nearer to 1,
+    as in DPT; none: no resizing"""
     edge: int = 0
-    """the side that a picture is resized to before its middle is cut out; 0: the side of `size`"""
+    """side to resize to before the center crop; 0: the side of `size`"""
     crop: bool = False
-    """whether the middle is cut out, of `size`; what is smaller is laid on black"""
+    """center crop to `size`; smaller images are padded with black"""
     multiple: int = 1
-    """both sides become multiples of this, where nothing is cut out"""
+    """round both sides to a multiple of this value (exact and ratio)"""
     resample: int = int(Image.Resampling.BILINEAR)
-    """Pillow's number of the filter"""
+    """filter id of Pillow"""
     rescale_factor: float = 1 / 255
-    """bytes are multiplied by this before they are normalised"""
+    """factor for pixel values before the normalization"""
     mean: RGB = RGB_HALF
     std: RGB = RGB_HALF
 
@@ -100,7 +100,7 @@ class ImageProcessor:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> ImageProcessor:
-        """As a folder has it, our own or a published one; what would make other pixels is refused by its name."""
+        """Read the file of a folder. Preprocessing that is not supported raises DataError with the name of the key."""
         path = Path(folder) / FILE
         try:
             said = json.loads(path.read_text(encoding="utf-8"))
@@ -122,7 +122,7 @@ class ImageProcessor:
             raise DataError(f"invalid values ({str(error).rstrip('.')}).", path) from error
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """As the plainest processor of `transformers` that makes the same pixels."""
+        """Write the settings as the simplest image processor of `transformers` with the same output."""
         write_json(Path(folder) / FILE, self._to_published())
 
     def _to_published(self) -> dict[str, Any]:
@@ -148,25 +148,25 @@ class ImageProcessor:
         said |= {"do_normalize": True, "image_mean": list(self.mean), "image_std": list(self.std)}
         return {"image_processor_type": f"{kind}ImageProcessor", **said}
 
-    # -- pictures
+    # -- images
 
     def with_size(self, height: int, width: int) -> ImageProcessor:
-        """The same for another size; as much as before is cut off."""
+        """Copy for another output size; the center crop keeps the same fraction."""
         edge = round(self.edge * min(height, width) / min(self.size)) if self.edge else 0
         return replace(self, size=(height, width), edge=edge)
 
     def scaled(self, scale: float) -> ImageProcessor:
-        """The same for larger pictures, of which parts are cut out at random: nothing is cut off before."""
+        """Copy for larger outputs, from which random crops are taken. The whole shorter side is kept (edge=0)."""
         return replace(self, size=(round(scale * self.size[0]), round(scale * self.size[1])), edge=0)
 
     @property
     def has_variable_size(self) -> bool:
-        """Whether pictures of other sizes come out in other sizes, so that they cannot stand in one batch."""
+        """True if the output size depends on the input size, so images cannot be batched."""
         return self.resize != "exact" and not self.crop
 
     def with_fixed_size(self, side: int) -> ImageProcessor:
-        """As pictures are learnt from, all of one size: the middle where the sides keep their ratio, else all of it, squeezed;
-        of what was not resized `side` pixels."""
+        """Copy with one output size for training batches: a center crop for resize=shortest, else resizing without the aspect
+        ratio. resize=none gets a size of `side`."""
         if self.crop:
             return self
         if self.resize == "shortest":
@@ -176,20 +176,20 @@ class ImageProcessor:
 
     @property
     def min_side(self) -> int:
-        """Pixels that the shorter side of a file needs, so that nothing has to be made up (see `read_picture`)."""
+        """Shorter side in pixels below which a JPEG must not be downscaled while decoding (see `read_image`)."""
         return 0 if self.resize == "none" else max(*self.size, self.edge)
 
     def output_size(self, height: int, width: int) -> Size:
-        """The height and width of what becomes of a picture of these."""
+        """Output height and width for an input of this height and width."""
         return self.size if self.crop else self._resized_size(height, width)
 
     def crop_fraction(self, height: int, width: int) -> float:
-        """The share of a picture of these that is left where its middle is cut out."""
+        """Fraction of an image of this height and width that the center crop keeps; 1 without a crop."""
         had = self._resized_size(height, width) if self.crop else self.size
         return math.prod(min(wanted / side, 1.0) for wanted, side in zip(self.size, had, strict=True))
 
     def prepare(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """(H, W, 3) bytes at the size that the model reads, as bytes."""
+        """Resized and cropped image: (H, W, 3) uint8 -> (h, w, 3) uint8 at the input size of the model."""
         image = self._trim_long_side(image)
         size = self._resized_size(*image.shape[:2])
         if size[0] * size[1] > MAX_PIXELS:
@@ -203,7 +203,7 @@ class ImageProcessor:
         return self._center_crop(image, 0)
 
     def prepare_map(self, values: NDArray[S], fill: float = 0) -> NDArray[S]:
-        """(H, W) numbers of classes or depths, laid as `prepare` lays the picture; the nearest is taken, none is mixed."""
+        """(H, W) class ids or depths, resized and cropped like the image in `prepare`; nearest neighbor, no interpolation."""
         values = self._trim_long_side(values)
         rows, columns = (
             (np.arange(new) * 2 + 1) * old // (2 * new)
@@ -212,7 +212,7 @@ class ImageProcessor:
         return self._center_crop(values[rows[:, None], columns[None]], fill)
 
     def normalize(self, x: Tensor) -> Tensor:
-        """(B, 3, H, W) bytes, or floats from 0 to 1 as augmentation gives them, as the floats that a body reads."""
+        """Normalized pixels (B, 3, H, W) from uint8, or from floats in [0, 1] (output of the augmentation)."""
         mean, std = _mean_std_tensors(self.mean, self.std, x.device)
         return (x * (self.rescale_factor if not x.is_floating_point() else 255 * self.rescale_factor) - mean) / std
 
@@ -231,12 +231,12 @@ class ImageProcessor:
         down, across = self.size[0] / height, self.size[1] / width
         if self.resize == "ratio":
             down = across = across if abs(1 - across) < abs(1 - down) else down
-        # not less than one multiple: a stripe would become nothing
+        # at least one multiple: otherwise a side of a very long image would become 0
         rounded = (max(round(side / self.multiple), 1) * self.multiple for side in (down * height, across * width))
         return next(rounded), next(rounded)
 
     def _trim_long_side(self, picture: NDArray[S]) -> NDArray[S]:
-        """The middle of a stripe, of which nothing else would be kept, and which resized as a whole would fill the memory."""
+        """Center of a very long image: the crop discards the rest, and resizing the rest could exhaust memory."""
         height, width = picture.shape[:2]
         most = 16 * min(height, width) * math.ceil(max(self.size) / min(self.size))
         if not self.crop or self.resize != "shortest" or max(height, width) <= most:
@@ -261,17 +261,17 @@ class ImageProcessor:
 
 @lru_cache(maxsize=64)
 def _mean_std_tensors(mean: RGB, std: RGB, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Kept on the device: a recorded graph can copy nothing to it."""
+    """(3, 1, 1) mean and std, cached on the device because CUDA graph capture forbids copies from the host."""
     with torch.inference_mode(False):
         made = (torch.tensor(three, dtype=torch.float32, device=device).view(3, 1, 1) for three in (mean, std))
         return next(made), next(made)
 
 
-# -- what published files say
+# -- preprocessor_config.json of transformers
 
 
 class _UnsupportedProcessor(Exception):
-    """Something that would have to be done to pictures, and is not done here."""
+    """The file requires preprocessing that is not supported."""
 
 
 def _from_published(file: Mapping[str, Any]) -> ImageProcessor:
@@ -313,7 +313,7 @@ def _from_published(file: Mapping[str, Any]) -> ImageProcessor:
 
 
 def _processor_class(file: Mapping[str, Any]) -> str:
-    """The class of a processor without the endings that tell its release and its library; ViT's were the first, without any."""
+    """Class name without suffixes such as Fast and ImageProcessor; the first ViT files have no class name."""
     name = str(file.get("image_processor_type") or file.get("feature_extractor_type") or "ViTImageProcessor")
     for ending in ("Fast", "Pil", "ImageProcessor", "FeatureExtractor"):
         name = name.removesuffix(ending)

@@ -1,4 +1,4 @@
-"""Lists of different lengths -> one tensor."""
+"""Padding and packing: sequences of different lengths -> one tensor."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from regard.types import Offsets
 def pad(
     rows: Sequence[Sequence[int] | np.ndarray], pad_value: int, length: int | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """(B, L) filled up with `value` on the right, and the lengths (B,); None when there is nothing to fill.
+    """(B, L) rows padded on the right with `pad_value`, and the lengths (B,); None if no row needs padding.
 
-    With a `length` all batches are of that one, and tell their lengths always."""
+    With `length`, every batch has this length, and the lengths are always returned."""
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     longest = int(lengths.max(initial=0)) if length is None else length
     table = np.full((len(rows), longest), pad_value, dtype=np.int64)
@@ -33,10 +33,10 @@ def pack(
     num_documents: int = 0,
     pad_value: int = 0,
 ) -> tuple[Tensor, Offsets]:
-    """(1, length): all rows one after another, and where each begins.
+    """(1, length) concatenated rows, and the offsets of the documents.
 
-    With a `room` the row always has that length and that many `documents`, whatever it holds: the rest is filled up with
-    `value`, in documents no longer than `longest`, and with empty ones. So every row looks alike to compiled code.
+    With `length`, the shape is constant: `num_documents` documents in a row of `length` tokens. The remainder is padding in
+    documents of at most `max_document_length` tokens, then empty documents. Compiled code needs constant shapes.
     """
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     ids = np.concatenate(rows).astype(np.int64)

@@ -1,7 +1,7 @@
-"""Clouds to learn from are turned, mirrored, stretched, scaled, moved, blurred and thinned, each time otherwise.
+"""Point cloud augmentation for training: rotation, flip, stretch, scale, shift, jitter and point dropout.
 
-All of it happens on prepared rows (see `Points`), and is a pure function of the generator. Whatever `Shaking` says, as much
-chance is used: with one thing switched off the others fall out as before.
+All functions work on the rows of `PointProcessor` and are deterministic for a random generator. Disabling an augmentation
+other than point dropout leaves the random values of the others unchanged.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from regard.errors import SettingError
 RotateMode = Literal["none", "up", "any"]
 
 MAX_DEVIATIONS = 3.0
-"""deviations beyond which no point is jittered, so that none flies away"""
+"""clipping of the jitter and of the tilt, in standard deviations, to avoid outliers"""
 
 
 @dataclass(frozen=True)
 class PointAugment:
-    """How much clouds are changed, at most; `STILL` leaves them as they are."""
+    """Maximum strength of each augmentation; `NO_POINT_AUGMENT` leaves point clouds unchanged."""
 
     rotate: RotateMode = "none"
-    """none; up: about the axis that points upwards; any: about any axis, every rotation as likely"""
+    """none; up: about the vertical axis; any: uniform over all 3D rotations"""
     scale: tuple[float, ...] = (1.0, 1.0)
-    """the least and the largest factor that a cloud is scaled by"""
+    """minimum and maximum scale factor"""
     shift: float = 0.0
-    """it is moved by up to this along each axis, in the unit of the frame"""
+    """maximum shift along each axis, in the unit of the coordinate frame"""
     jitter: float = 0.0
-    """the deviation by which each point is moved by itself, in the unit of the frame"""
+    """standard deviation of the noise per point, in the unit of the coordinate frame"""
     point_dropout: float = 0.0
-    """up to this share of its points is left out"""
+    """maximum fraction of dropped points"""
     up: Literal["x", "y", "z"] = "z"
     tilt: float = 0.0
-    """the deviation of a further small turn about any axis, in degrees"""
+    """standard deviation of an additional rotation about a random axis, in degrees"""
     flip: bool = False
-    """every second one is mirrored along one of the axes that do not point upwards"""
+    """flip along a random horizontal axis with probability 0.5"""
     stretch: float = 0.0
-    """each axis is made longer or shorter by itself, by up to this share"""
+    """each axis is scaled by a separate factor between 1 and 1 + stretch, or by the inverse"""
 
     def __post_init__(self) -> None:
         if self.rotate not in ("none", "up", "any"):
@@ -61,8 +61,8 @@ NO_POINT_AUGMENT = PointAugment()
 
 
 def sample_kept_points(num_points: int, rng: np.random.Generator, augment: PointAugment) -> NDArray[np.int64]:
-    """Which of so many points stay, in their order; at least one does. Labels of points go the same way, so this is asked
-    before `shake`."""
+    """Sorted indices of the points kept by point dropout, at least one. Called before `augment_points`, because the labels
+    of points need the same indices."""
     share = augment.point_dropout * rng.random()
     chances = rng.random(num_points)
     stay = np.flatnonzero(chances >= share)
@@ -72,7 +72,7 @@ def sample_kept_points(num_points: int, rng: np.random.Generator, augment: Point
 def augment_points(
     x: NDArray[np.float32], rng: np.random.Generator, augment: PointAugment, normals_column: int | None = None
 ) -> NDArray[np.float32]:
-    """(n, 3 + F) rows as they are seen this time; `normals` is the column where normals begin (`Points.normals`)."""
+    """(n, 3 + F) augmented rows; `normals_column` is the first column of the normals (`PointProcessor.normals_column`)."""
     turned = _sample_rotation(rng, augment)
     factor = augment.scale[0] + (augment.scale[1] - augment.scale[0]) * rng.random()
     moved = augment.shift * (2 * rng.random(3) - 1)
@@ -91,7 +91,7 @@ def augment_points(
 
 
 def _sample_deformation(random: np.random.Generator, shaking: PointAugment) -> NDArray[np.float64]:
-    """(3, 3) what a cloud is tilted, mirrored and stretched by."""
+    """(3, 3) matrix of tilt, flip and stretch."""
     axis, angle = random.standard_normal(3), np.clip(random.standard_normal(), -MAX_DEVIATIONS, MAX_DEVIATIONS)
     (mirrored, which), longer = random.random(2), 1 + shaking.stretch * random.random(3)
     shorter = random.random(3) < 0.5
@@ -103,7 +103,7 @@ def _sample_deformation(random: np.random.Generator, shaking: PointAugment) -> N
 
 
 def _unit_vectors(normals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of length 1 again, where they had one: what is stretched has other normals."""
+    """Normals scaled to length 1, because stretching changes the length; zero vectors stay 0."""
     return normals / np.maximum(np.sqrt((normals**2).sum(1, keepdims=True)), 1e-12)
 
 
@@ -114,7 +114,7 @@ def _sample_rotation(random: np.random.Generator, shaking: PointAugment) -> NDAr
         return np.eye(3)
     if shaking.rotate == "up":
         return axis_rotation(angle, shaking.up)
-    # a quaternion of four normal numbers is as likely in every direction, and so is its rotation
+    # four normal variates, scaled to length 1, are a uniformly distributed quaternion and so a uniform rotation
     w, x, y, z = four / np.sqrt((four**2).sum())
     return np.array([
         [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
@@ -124,7 +124,7 @@ def _sample_rotation(random: np.random.Generator, shaking: PointAugment) -> NDAr
 
 
 def axis_rotation(angle: float, axis: str) -> NDArray[np.float64]:
-    """(3, 3) the rotation by an angle about one of the axes."""
+    """(3, 3) rotation by an angle about the x, y or z axis."""
     first, second = ((1, 2), (2, 0), (0, 1))["xyz".index(axis)]
     turned = np.eye(3)
     turned[first, first] = turned[second, second] = math.cos(angle)
@@ -134,7 +134,7 @@ def axis_rotation(angle: float, axis: str) -> NDArray[np.float64]:
 
 
 def rotation_matrix(axis: NDArray[np.float64], angle: float) -> NDArray[np.float64]:
-    """(3, 3) the rotation by an angle about any axis, as Rodrigues has it."""
+    """(3, 3) rotation by an angle about any axis (Rodrigues' formula)."""
     x, y, z = axis / np.sqrt((axis**2).sum())
     cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
     return np.eye(3) + math.sin(angle) * cross + (1 - math.cos(angle)) * (cross @ cross)

@@ -1,8 +1,8 @@
-"""A large scene in pieces that a model can hold, and one answer for every point out of theirs.
+"""Split a large scene into blocks that fit the model, and combine the predictions of all blocks for each point.
 
-A scene is cut into columns that stand upright and overlap by half, so that most points are seen from four of them. What is too
-much for one look is dealt out like cards, after a fixed shuffle: each piece is an even thinning of its column, and none is
-left out. Every point is answered by all pieces that it is in; their probabilities are averaged.
+Blocks are vertical columns with an overlap of half a block, so most points are in four blocks. A block with too many points is
+split evenly after a fixed shuffle: each part is a uniform subsample, and no point is dropped. The probabilities of a point
+are averaged over all parts with this point.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from regard.processors.voxel_grid import group_voxels, voxel_coordinates, voxel_
 
 @dataclass(frozen=True)
 class SceneBlocks:
-    """A cloud in pieces."""
+    """Point cloud split into parts of blocks."""
 
     point_indices: Indices
-    """(M,) the points of the cloud that are looked at, one of each cell"""
+    """(M,) indices of the kept points of the point cloud, one per voxel"""
     voxel_index: Indices
-    """(N,) of every point of the cloud the place among those of the one that speaks for it"""
+    """(N,) index into `point_indices` for every point: the kept point of the same voxel"""
     block_indices: list[Indices]
-    """of each piece its points, as places among those that are kept"""
+    """indices into `point_indices` of each part"""
     rows: list[PointRows]
-    """of each piece what the model reads"""
+    """model inputs of each part"""
 
 
 def split_scene(cloud: PointCloudLike, processor: PointProcessor) -> SceneBlocks:
-    """Everything that is to be looked at, so that every point of a cloud has an answer."""
+    """Model inputs that together cover every point of the point cloud."""
     kept, cell = voxel_downsample(cloud.coordinates, processor.voxel)
     chosen = scene_block_indices(cloud.coordinates[kept], processor)
     return SceneBlocks(
@@ -41,14 +41,14 @@ def split_scene(cloud: PointCloudLike, processor: PointProcessor) -> SceneBlocks
 
 
 def scene_block_indices(coordinates: NDArray[Any], processor: PointProcessor) -> list[Indices]:
-    """Numbers of points, of each piece in their order: every point is in one at least, and in none more than `count`."""
+    """Sorted point indices of each part. Every point is in at least one part; a part has at most `processor.count` points."""
     return [
         piece for column in overlapping_blocks(coordinates, processor) for piece in split_block(column, processor.count)
     ]
 
 
 def overlapping_blocks(coordinates: NDArray[Any], processor: PointProcessor) -> list[Indices]:
-    """The points of each column that has any, in their order."""
+    """Sorted point indices of each block with points."""
     many = len(coordinates)
     if not many:
         return []
@@ -57,7 +57,7 @@ def overlapping_blocks(coordinates: NDArray[Any], processor: PointProcessor) -> 
     halves = voxel_coordinates(np.delete(coordinates, processor.up_axis, axis=1), processor.block / 2)
     order, first = group_voxels(halves)
     starts = np.flatnonzero(first)
-    # a column is two halves wide: what stands in half h is in the columns that begin at h - 1 and at h
+    # a block is two half blocks wide: points of half block h are in the blocks that start at h - 1 and h
     last = np.maximum(halves.max(axis=0) - 1, 0)
     found: dict[tuple[int, ...], list[Indices]] = {}
     for half, inside in zip(halves[order[starts]], np.split(order, starts[1:]), strict=True):
@@ -68,7 +68,7 @@ def overlapping_blocks(coordinates: NDArray[Any], processor: PointProcessor) -> 
 
 
 def split_block(block: Indices, max_points: int) -> list[Indices]:
-    """As few hands as hold at most `count` each, even in number, after a fixed shuffle."""
+    """Minimum number of parts of about equal size with at most `max_points` points, after a fixed shuffle."""
     hands = -(-len(block) // max_points) if max_points else 1
     if hands <= 1:
         return [block]
@@ -77,28 +77,28 @@ def split_block(block: Indices, max_points: int) -> list[Indices]:
 
 
 class VoteAccumulator:
-    """What was said of each of some points, by all pieces that they were in."""
+    """Sums of the class probabilities of each point over all parts."""
 
     def __init__(self, num_points: int, num_classes: int) -> None:
         self._sums = np.zeros((num_points, num_classes), dtype=np.float64)
         self._counts = np.zeros(num_points, dtype=np.int64)
 
     def add(self, indices: Indices, probabilities: NDArray[Any]) -> None:
-        """(n, classes) probabilities of these points; none of them occurs twice."""
+        """Add (n, classes) probabilities for n distinct points."""
         self._sums[indices] += probabilities
         self._counts[indices] += 1
 
     @property
     def counts(self) -> Indices:
-        """(M,) how often each point was asked about."""
+        """(M,) number of predictions per point."""
         return self._counts
 
     def probabilities(self, voxel_index: Indices | None = None) -> NDArray[np.float32]:
-        """(M, classes) the mean of what was said; given the cells of a cloud, (N, classes) of all its points."""
+        """(M, classes) average probabilities; with `voxel_index`, (N, classes) for all points of the point cloud."""
         mean = (self._sums / np.maximum(self._counts, 1)[:, None]).astype(np.float32)
         return mean if voxel_index is None else mean[voxel_index]
 
     def labels(self, voxel_index: Indices | None = None) -> Indices:
-        """(M,) the likeliest class of each; given the cells of a cloud, (N,) of all its points."""
+        """(M,) most likely class per point; with `voxel_index`, (N,) for all points of the point cloud."""
         best = self._sums.argmax(axis=1)
         return best if voxel_index is None else best[voxel_index]

@@ -1,4 +1,4 @@
-"""One point for each cell of a grid, so that a cloud is as dense everywhere, whatever the scanner stood near to."""
+"""Voxel grid downsampling: one point per voxel, for a uniform density at any distance from the scanner."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from numpy.typing import NDArray
 Indices = NDArray[np.int64]
 
 MAX_FLAT_CELLS = 2**62
-"""Cells that can be numbered one by one; of more, which only single far points make, the three sides are compared."""
+"""Limit for voxel ids in one int64. Larger grids, which only far outliers cause, are sorted by three coordinates."""
 
 
 def voxel_downsample(
     coordinates: NDArray[Any], voxel_size: float, rng: np.random.Generator | None = None
 ) -> tuple[Indices, Indices]:
-    """(M,) the points that are kept, in their order, and (N,) of every point the place among those of the one of its cell.
+    """(M,) sorted indices of the kept points, and (N,) index of each point's voxel among the kept points.
 
-    Cells have this edge, and the first begins at the lowest corner of the cloud. Of each the first point is kept, or with
-    chance any. An edge of 0 keeps every point."""
+    The grid starts at the minimum of the coordinates. The first point of each voxel is kept, or with `rng` a random point.
+    A voxel size of 0 keeps every point."""
     many = len(coordinates)
     if voxel_size <= 0 or not many:
         return np.arange(many), np.arange(many)
     order, first = group_voxels(voxel_coordinates(coordinates, voxel_size))
     starts = np.flatnonzero(first)
     counts = np.diff(starts, append=many)
-    # sorted stably, the first of a cell in this order is the first in the cloud
+    # the sort is stable, so the first point of a voxel in this order is the first in the point cloud
     taken = starts if rng is None else starts + (rng.random(len(starts)) * counts).astype(np.int64)
     chosen = order[taken]
     again = np.argsort(chosen)
@@ -39,13 +39,13 @@ def voxel_downsample(
 
 
 def voxel_coordinates(coordinates: NDArray[Any], voxel_size: float) -> Indices:
-    """(N, D) the numbers of the cells along each side, from 0."""
+    """(N, D) voxel indices along each axis, from 0."""
     lowest = coordinates.min(axis=0).astype(np.float64)
     return np.minimum(np.floor((coordinates - lowest) / voxel_size), 2.0**62).astype(np.int64)
 
 
 def group_voxels(voxels: Indices) -> tuple[Indices, NDArray[np.bool_]]:
-    """An order in which points of one cell stand together, and which of them are the first of theirs."""
+    """Order of the points grouped by voxel, and a mask of the first point of each voxel in this order."""
     first = np.ones(len(voxels), dtype=bool)
     sizes = [int(side) + 1 for side in voxels.max(axis=0)]
     if math.prod(sizes) < MAX_FLAT_CELLS:
