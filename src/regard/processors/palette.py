@@ -1,7 +1,7 @@
-"""Pictures as rows of colours: each pixel becomes the number of the nearest colour of a palette, and back.
+"""Images as sequences of color ids: each pixel is encoded as the id of the nearest palette color, and decoded again.
 
-A palette is learnt from pictures by k-means, or read from a published folder, where it is called `clusters`. Colours are in
-[-1, 1], red, green and blue; a grey palette has three equal numbers.
+A palette is computed from images by k-means, or read from the `clusters` of a Hugging Face checkpoint (ImageGPT). Colors are
+RGB in [-1, 1]; a gray color has three equal values.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ FILE = "preprocessor_config.json"
 BILINEAR = int(Image.Resampling.BILINEAR)
 
 MAX_PIXELS = 2**18
-"""Pixels that a palette is learnt from, chosen by chance among all."""
+"""Pixels for the k-means of a palette, sampled from all images."""
 KMEANS_BATCH = 2**14
-"""Colours that are looked at in one round: all of them, where pictures have no more."""
+"""Distinct colors per k-means iteration; smaller sets are used completely."""
 KMEANS_ITERATIONS = 100
-"""of k-means; three times as many where a round looks at all"""
+"""iterations of mini-batch k-means; three times as many if an iteration uses all colors"""
 MAX_DISTANCES = 2**20
-"""Distances that are held at once."""
+"""Distances held in memory at once."""
 
 
 @dataclass(frozen=True, eq=False)
 class Palette:
-    """Reads pictures as `Pixels` does, but what a body is given are numbers of colours (B, side²)."""
+    """Processor with the interface of `ImageProcessor`, but with color ids (B, side²) as model inputs."""
 
     colors: Colors
     side: int
-    """pixels on each side of what is read"""
+    """height and width of the model inputs in pixels"""
     resample: int = BILINEAR
-    """Pillow's number of the filter by which pictures are brought to that size"""
+    """filter id of Pillow for resizing"""
 
     def __post_init__(self) -> None:
         table = np.asarray(self.colors, dtype=np.float64)
@@ -67,7 +67,7 @@ class Palette:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of what is read."""
+        """Height and width of the model inputs."""
         return self.side, self.side
 
     @property
@@ -76,50 +76,50 @@ class Palette:
 
     @property
     def min_side(self) -> int:
-        """Pixels that the shorter side of a file needs, so that nothing has to be made up (see `read_picture`)."""
+        """Shorter side in pixels below which a JPEG must not be downscaled while decoding (see `read_image`)."""
         return self.side
 
     def scaled(self, scale: float) -> Palette:
-        """The same for larger pictures, of which parts are cut out."""
+        """Copy for larger images, from which random crops are taken."""
         return replace(self, side=round(scale * self.side))
 
     def fingerprint(self) -> str:
-        """What was encoded by another palette is not the same."""
+        """Hash of colors, side and filter, to recognize data encoded by another palette."""
         content = self.colors.astype("<f8").tobytes() + f"{self.side} {self.resample}".encode()
         return hashlib.blake2b(content, digest_size=16).hexdigest()
 
-    # -- pixels and numbers
+    # -- pixels and ids
 
     def prepare(self, image: ImageArray) -> ImageArray:
-        """The picture at the size that is read, as bytes. One that is not square is squeezed, as published tools do it."""
+        """(side, side, 3) uint8 image, resized without keeping the aspect ratio, as in `transformers`."""
         return resize_square(image, self.side, self.resample)
 
     def normalize(self, x: Tensor) -> Tensor:
-        """(B, 3, H, W) bytes, or floats from 0 to 1 as augmentation gives them -> (B, H·W) numbers, row by row."""
+        """(B, H·W) color ids in row-major order from (B, 3, H, W) uint8 or floats in [0, 1] (output of the augmentation)."""
         flat = x.permute(0, 2, 3, 1).flatten(0, 2)
         halves = 0.5 if x.is_floating_point() else 127.5
         return self.nearest(flat.to(_exact_dtype(x.device)) / halves - 1).view(len(x), -1)
 
     def encode(self, image: ImageArray) -> Ids:
-        """(side²,) the numbers of one picture of any size."""
+        """(side²,) color ids of an image of any size."""
         return self.normalize(torch.from_numpy(self.prepare(image).copy()).permute(2, 0, 1)[None])[0].numpy()
 
     def nearest(self, pixels: Tensor) -> Tensor:
-        """(N, 3) in [-1, 1] -> (N,) the colours with the least squared distance; of equal ones the first."""
+        """(N, 3) pixels in [-1, 1] -> (N,) ids of the nearest colors by squared distance; ties go to the lowest id."""
         colours, step = _color_table(self, pixels.device), max(MAX_DISTANCES // len(self), 1)
         parts = torch.split(pixels.to(colours.dtype), step)
         return torch.cat([_squared_distances(part, colours).argmin(1) for part in parts])
 
     def decode(self, ids: npt.ArrayLike) -> ImageArray:
-        """(side, side, 3) bytes of numbers that stand row by row."""
+        """(side, side, 3) uint8 image from color ids in row-major order."""
         table = np.clip(np.rint(127.5 * (self.colors + 1)), 0, 255).astype(np.uint8)
         return table[np.asarray(ids)].reshape(self.side, self.side, 3)
 
-    # -- learnt, kept, found again
+    # -- fitting and files
 
     @classmethod
     def fit(cls, images: Iterable[ImageArray], count: int, side: int, seed: int = 0) -> Palette:
-        """By k-means of the pixels of these pictures at this side: `count` colours, or as many as there are."""
+        """Palette of `count` colors by k-means over the pixels of the resized images; all colors if there are fewer."""
         random = np.random.default_rng(seed)
         kept = _sample_pixels((resize_square(picture, side).reshape(-1, 3) for picture in images), random)
         if not len(kept):
@@ -127,11 +127,11 @@ class Palette:
         different, weights = np.unique(kept, axis=0, return_counts=True)
         found = kmeans(different / 127.5 - 1, weights.astype(np.float64), count, random)
         bright = found @ np.array([0.299, 0.587, 0.114])
-        return cls(found[np.lexsort((*found.T, bright))], side)  # dark colours first: so it can be read
+        return cls(found[np.lexsort((*found.T, bright))], side)  # sorted by brightness, for readability
 
     @classmethod
     def load(cls, folder: Path) -> Palette | None:
-        """As a published folder has it; None where it has none."""
+        """Palette of a checkpoint folder; None if the folder has no `clusters`."""
         path = folder / FILE
         if not path.exists():
             return None
@@ -160,7 +160,7 @@ REQUIRED_SETTINGS: dict[str, Any] = {
     "do_resize": True, "do_color_quantize": True, "do_normalize": True, "do_rescale": True, "rescale_factor": 1 / 255,
     "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
 }  # fmt: skip
-"""How pixels are brought to [-1, 1]: with other values the clusters would mean other colours."""
+"""Required values of the normalization to [-1, 1]: other values would change the colors of the clusters."""
 
 
 def _exact_dtype(device: torch.device) -> torch.dtype:
@@ -169,13 +169,13 @@ def _exact_dtype(device: torch.device) -> torch.dtype:
 
 @lru_cache(maxsize=16)
 def _color_table(palette: Palette, device: torch.device) -> Tensor:
-    """Kept on the device: a recorded graph can copy nothing to it."""
+    """(C, 3) colors, cached on the device because CUDA graph capture forbids copies from the host."""
     with torch.inference_mode(False):
         return torch.from_numpy(palette.colors).to(device, _exact_dtype(device))
 
 
 def _parse_side(said: dict[str, Any]) -> int:
-    """The first files have one number."""
+    """Side of square images; `size` is an integer in older files."""
     size = said["size"]
     height, width = (size, size) if isinstance(size, int) else (size["height"], size["width"])
     if height != width:
@@ -191,12 +191,12 @@ def resize_square(image: ImageArray, side: int, resample: int = BILINEAR) -> Ima
         )
     if image.shape[:2] == (side, side):
         return image
-    # not as Pillow has it, which nobody may write to
+    # a copy, because arrays that share memory with a Pillow image are read-only
     return np.array(Image.fromarray(image).resize((side, side), Image.Resampling(resample)))
 
 
 def _squared_distances(points: Tensor, colours: Tensor) -> Tensor:
-    """(P, C) squared, by differences and not by products: what is equally far is exactly so."""
+    """(P, C) squared distances. Computed from differences, not by a matrix product, so equal distances compare equal."""
     total = (points[:, :1] - colours[:, 0]) ** 2
     for channel in (1, 2):
         total += (points[:, channel : channel + 1] - colours[:, channel]) ** 2
@@ -204,7 +204,7 @@ def _squared_distances(points: Tensor, colours: Tensor) -> Tensor:
 
 
 def _sample_pixels(parts: Iterator[npt.NDArray[np.uint8]], random: np.random.Generator) -> npt.NDArray[np.uint8]:
-    """At most KEPT of the pixels in all parts, each with the same chance, in memory for no more (Vitter's algorithm R)."""
+    """At most MAX_PIXELS uniformly sampled pixels of all parts, in constant memory (reservoir sampling, algorithm R)."""
     kept, seen = np.zeros((0, 3), dtype=np.uint8), 0
     for part in parts:
         first = part[: MAX_PIXELS - len(kept)]
@@ -222,10 +222,10 @@ def _sample_pixels(parts: Iterator[npt.NDArray[np.uint8]], random: np.random.Gen
 
 
 def kmeans(points: Colors, weights: npt.NDArray[np.float64], count: int, rng: np.random.Generator) -> Colors:
-    """Centres of points that are all different and stand for so many pixels each; all points, where there are no more.
+    """At most `count` cluster centers of distinct points, weighted by the number of pixels with each color.
 
-    Up to BATCH points every round looks at all of them (Lloyd's algorithm, until nothing changes). Of more, each looks at
-    some of them by chance, and a centre is the mean of all that was ever nearest to it (Sculley 2010)."""
+    Up to KMEANS_BATCH points, every iteration uses all points (Lloyd's algorithm, until the assignment is stable). For more
+    points, an iteration uses a random batch, and a center is the mean of all points assigned so far (Sculley 2010)."""
     if len(points) <= count:
         return points
     centres = _kmeans_init(points, weights, count, rng)
@@ -243,14 +243,14 @@ def kmeans(points: Colors, weights: npt.NDArray[np.float64], count: int, rng: np
         sums = np.stack([np.bincount(nearest, own * points[rows, c], count) for c in range(3)], 1)
         here = mass > 0
         centres[here] += (sums[here] - mass[here, None] * centres[here]) / seen[here, None]
-        if whole and not here.all():  # a centre that nobody is nearest to goes where most is wrong, one at a time
+        if whole and not here.all():  # one empty cluster per iteration moves to the point with the largest error
             centres[np.argmin(here)] = points[np.argmax(far * own)]
     return np.unique(centres, axis=0)
 
 
 def _kmeans_init(points: Colors, weights: npt.NDArray[np.float64], count: int, random: np.random.Generator) -> Colors:
-    """The beginning of k-means++ (Arthur and Vassilvitskii 2007): far points are likelier, and none is taken twice. Of very
-    many points some are looked at."""
+    """Initial centers by k-means++ (Arthur and Vassilvitskii 2007): distant points are more likely, and none is chosen twice.
+    Large inputs are subsampled."""
     if len(points) > max(KMEANS_BATCH, 4 * count):
         some = random.choice(len(points), max(KMEANS_BATCH, 4 * count), replace=False, p=weights / weights.sum())
         points, weights = points[some], np.ones(len(some))
@@ -264,7 +264,7 @@ def _kmeans_init(points: Colors, weights: npt.NDArray[np.float64], count: int, r
 
 
 def _assign_clusters(points: Colors, centres: Colors) -> tuple[Ids, npt.NDArray[np.float64]]:
-    """The nearest centre of each point, and how far it is. Which of equal ones does not matter here: products are faster."""
+    """Nearest center of each point, and the squared distance. Ties are irrelevant here, so a faster matrix product is used."""
     step, sizes = max(MAX_DISTANCES // len(centres), 1), (centres**2).sum(1)
     starts = range(0, len(points), step)
     nearest = np.concatenate([(sizes - 2 * points[at : at + step] @ centres.T).argmin(1) for at in starts])

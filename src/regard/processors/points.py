@@ -1,8 +1,7 @@
-"""Clouds -> rows of points as a model was taught to see them.
+"""Point cloud preprocessing: point clouds -> rows of coordinates and features.
 
-A row is a place in the model's frame and what is known of the point beside it: x, y, z, then red, green and blue from 0 to 1,
-then the normal. `Points` says how many points are taken, in which frame, how dense, and what stands beside them. It is kept in
-a `points.json`.
+A row has x, y, z in the coordinate frame of the model, then red, green and blue in [0, 1], then the normal. `PointProcessor`
+defines the number of points, the frame, the density and the features, and is saved as `points.json`.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ FILE = "points.json"
 CoordinateFrame = Literal["unit_sphere", "center", "floor"]
 Axis = Literal["x", "y", "z"]
 FEATURES = ("colors", "normals")
-"""What may stand beside a place, in this order."""
+"""Possible features of a point, in the order of the columns."""
 TTA_FOLDS = 10
-"""Several looks at a small cloud leave out one point in so many, each look others."""
+"""For several views of a small point cloud, each view leaves out 1 / TTA_FOLDS of the points, different in each view."""
 
 PointRows = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
 
 class PointCloudLike(Protocol):
-    """What is read of a cloud: points, and what is known of each."""
+    """Point cloud with optional colors and normals."""
 
     @property
     def coordinates(self) -> NDArray[np.float32]: ...
@@ -48,18 +47,18 @@ class PointCloudLike(Protocol):
 @dataclass(frozen=True)
 class PointProcessor:
     count: int = 1024
-    """points that are drawn of each cloud; of a smaller one all are taken; 0: always all"""
+    """maximum number of points sampled from a point cloud; 0: all points"""
     frame: CoordinateFrame = "unit_sphere"
-    """unit: about the mean, the farthest point at distance 1; centred: about the mean, metres stay metres; floor: about the
-    mean in the plane, and the lowest point at 0"""
+    """unit_sphere: centered at the mean, maximum distance 1; center: centered at the mean, original scale; floor: centered
+    at the mean horizontally, lowest point at 0"""
     voxel: float = 0.0
-    """edge of the cells that keep one point each, in the unit of the file; 0: all are kept"""
+    """voxel size of the downsampling, in the unit of the file; 0: no downsampling"""
     block: float = 0.0
-    """side of the columns that a large scene is cut into; 0: a cloud stays whole"""
+    """side of the blocks of a large scene; 0: no blocks"""
     features: tuple[str, ...] = ()
-    """what the model reads beside the places: colours, normals; 0 where a file has none"""
+    """features in addition to the coordinates: colors, normals; 0 if a file has none"""
     up: Axis = "z"
-    """the axis that points upwards, for the frame `floor` and for columns"""
+    """vertical axis, for frame=floor and for blocks"""
 
     def __post_init__(self) -> None:
         if self.count < 0:
@@ -109,35 +108,35 @@ class PointProcessor:
     def save(self, folder: str | os.PathLike[str]) -> None:
         write_json(Path(folder) / FILE, as_dict(self))
 
-    # -- clouds
+    # -- point clouds
 
     @property
     def width(self) -> int:
-        """Numbers of a row."""
+        """Values per row."""
         return 3 + 3 * len(self.features)
 
     @property
     def normals_column(self) -> int | None:
-        """The column where normals begin, which turn with the places; None: there are none."""
+        """First column of the normals, which rotate with the coordinates; None without normals."""
         return 3 + 3 * self.features.index("normals") if "normals" in self.features else None
 
     @property
     def up_axis(self) -> int:
-        """The column of the axis that points upwards."""
+        """Column of the vertical axis."""
         return "xyz".index(self.up)
 
     def prepare(self, cloud: PointCloudLike, rng: np.random.Generator | None = None) -> tuple[PointRows, Indices]:
-        """(n, width) rows, and (n,) which points of the cloud they are.
+        """(n, width) rows, and (n,) their indices in the point cloud.
 
-        Without chance this is a pure function of the cloud: of each cell the first point is kept, of a scene with blocks the
-        column about its middle, and of more than `count` points those that a fixed shuffle puts first."""
+        Without `rng` the result is deterministic: the first point of each voxel, the block around the center of the scene,
+        and the first `count` points of a fixed shuffle."""
         kept = self._candidates(cloud, rng)
         kept = kept[sample_indices(len(kept), self.count, rng)]
         return self.normalize(self.rows(cloud, kept)), kept
 
     def prepare_views(self, cloud: PointCloudLike, min_views: int, max_views: int) -> list[PointRows]:
-        """Several such, without chance, until each point was drawn once, so many at least and at most; the first of one is that
-        of `prepare`."""
+        """Deterministic samples that together contain every point, at least `min_views` and at most `max_views`. The first
+        equals the result of `prepare`, unless a point cloud of at most `count` points gets several views."""
         kept = self._candidates(cloud, None)
         return [
             self.normalize(self.rows(cloud, kept[some]))
@@ -151,7 +150,7 @@ class PointProcessor:
         return kept
 
     def rows(self, cloud: PointCloudLike, indices: Indices | None = None) -> PointRows:
-        """(n, width) these points of a cloud, or all, where they are."""
+        """(n, width) rows of these points, or of all points, in the original coordinates."""
         taken = slice(None) if indices is None else indices
         x = np.zeros((len(cloud.coordinates[taken]), self.width), dtype=np.float32)
         x[:, :3] = cloud.coordinates[taken]
@@ -164,21 +163,21 @@ class PointProcessor:
         return x
 
     def normalize(self, x: PointRows) -> PointRows:
-        """The same rows with their places in the model's frame."""
+        """Rows with the coordinates in the frame of the model."""
         if not len(x):
             return x
         places = x[:, :3].astype(np.float64)
         places -= _frame_origin(places, self)
         if self.frame == "unit_sphere":
-            places /= np.sqrt((places**2).sum(axis=1).max()) or 1.0  # one point, or all in one place, stays there
+            places /= np.sqrt((places**2).sum(axis=1).max()) or 1.0  # all distances are 0 for identical points
         return np.concatenate([places.astype(np.float32), x[:, 3:]], axis=1)
 
     def without_limit(self) -> PointProcessor:
-        """The same for all points of a cloud."""
+        """Copy without a limit on the number of points."""
         return replace(self, count=0)
 
     def _block_indices(self, places: NDArray[np.float32], random: np.random.Generator | None) -> Indices:
-        """The points of one column, about one of them that chance chooses, else about the one nearest to the middle."""
+        """Indices of the points in a block around a random point, or without `random` around the point nearest to the mean."""
         flat = np.delete(places, self.up_axis, axis=1)
         if random is None:
             middle = flat[((flat - flat.mean(axis=0)) ** 2).sum(axis=1).argmin()]
@@ -188,21 +187,21 @@ class PointProcessor:
 
 
 def sample_indices(total: int, count: int, rng: np.random.Generator | None = None) -> Indices:
-    """Which of so many are taken, `count` at most (0: all); without chance those that a fixed shuffle puts first."""
+    """At most `count` indices below `total` (0: all), random or, without `rng`, the first of a fixed shuffle."""
     if rng is None or not count or total <= count:
         return sample_rounds(total, count, 1, 1)[0]
     return rng.choice(total, count, replace=False)
 
 
 def sample_rounds(total: int, count: int, min_rounds: int, max_rounds: int) -> list[Indices]:
-    """So many in a fixed shuffle that goes round, `count` at a time until each has come, `least` times or more, up to `most`;
-    then comes another shuffle. Where one time would be enough and several are wanted, each leaves out another tenth."""
+    """Consecutive windows of `count` indices in a fixed shuffle, until every index was used, but within `min_rounds` and
+    `max_rounds`; further rounds use new shuffles. If all indices fit one of several rounds, each round omits 1 / TTA_FOLDS."""
     if not count or total <= count:
         if min_rounds == 1 or total < 2:
             return [np.arange(total)]
         count, each = total - max(total // TTA_FOLDS, 1), TTA_FOLDS
     else:
-        each = -(-total // count)  # times until every one has come
+        each = -(-total // count)  # rounds until every index was used
     random, found = np.random.default_rng(total), list[Indices]()
     for turn in range(min(max(-(-total // count), min_rounds), max_rounds)):
         if turn % each == 0:
