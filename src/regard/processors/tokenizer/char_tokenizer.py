@@ -1,4 +1,4 @@
-"""Tokens that are whole: every character that occurs, or every word between blanks. What does not occur is refused."""
+"""Tokenizers with one token per character or per whitespace-separated word; units outside the vocabulary are errors."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from regard.processors.tokenizer.token_text import TokenFormat, component_state,
 
 LONE_SURROGATE = "A text contains half of a character (a lone surrogate, usually caused by bytes that are not UTF-8)."
 CONTINUATION_PREFIX = "\ue000"
-"""What a piece would begin with that goes on with a word: a letter that stands for nothing, as no word has pieces."""
+"""Continuation prefix of the decoder: a private-use character in no token, because words are not split."""
 
 
 def build_tokenizer(units: Collection[str], words: bool) -> Tokenizer:
-    """Of these characters or words, in the order of Unicode."""
+    """Tokenizer with these characters or words, sorted by code point."""
     if not units:
         raise DataError("Cannot build a vocabulary: the texts contain no characters.")
     if any("\ud800" <= letter <= "\udfff" for unit in units for letter in unit):
         raise DataError(LONE_SURROGATE)
-    # words, not BPE without merges: the library then refuses what is unknown and does not leave it out
+    # WordLevel raises an error for unknown units; BPE without merges would silently drop them
     backend = Tokenizer(models.WordLevel({unit: i for i, unit in enumerate(sorted(units))}, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit() if words else _split_characters()
     backend.decoder = decoders.WordPiece(CONTINUATION_PREFIX, cleanup=False) if words else decoders.Fuse()
@@ -29,7 +29,7 @@ def build_tokenizer(units: Collection[str], words: bool) -> Tokenizer:
 
 
 def word_level_vocabulary(backend: Tokenizer) -> dict[str, int] | None:
-    """The id of each character or word; None of tokenizers of another kind."""
+    """Ids by character or word; None for other kinds of tokenizers."""
     if not isinstance(backend.model, models.WordLevel):
         return None
     wanted = (
@@ -57,7 +57,7 @@ def encode(text: str, alphabet: dict[str, int], words: bool) -> list[int]:
 
 
 def token_spans(text: str, words: bool) -> list[tuple[int, int]]:
-    """Where each token stands in its text."""
+    """Start and end of each token in the text."""
     return [found.span() for found in re.finditer(r"\S+" if words else r"[\s\S]", text)]
 
 

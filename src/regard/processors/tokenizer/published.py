@@ -1,7 +1,7 @@
-"""Tokenizers as they were published before tokenizer.json, and what stands beside one.
+"""Tokenizers of checkpoints without tokenizer.json, and settings of tokenizer_config.json.
 
-A vocabulary with its merges is GPT-2's (and RoBERTa's), which reads bytes, or GPT-1's, of lower-cased words whose last
-piece ends in `</w>`: it shows itself which one it is. A vocabulary alone, a token a line, is BERT's WordPiece.
+A vocabulary with merges is byte-level (GPT-2, RoBERTa) or has lowercased words whose last token ends in `</w>` (GPT-1): the
+tokens show which. A vocabulary without merges, one token per line, is BERT's WordPiece.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ VOCABULARY_FILES = tuple(
     for names in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"), ("vocab.txt",))
     for zipped in ("", ".gz")
 )
-"""Under which names they lie in a folder; the second are those of OpenAI's own release."""
+"""File names in a folder; the second pair is used in OpenAI's release of GPT-2."""
 
 GPT1_UNKNOWN, END_OF_WORD, BYTE_SPACE = "<unk>", "</w>", "Ġ"
-"""GPT-1's token for unknown characters, the ending of its words, and a space among GPT-2's bytes."""
+"""GPT-1's unknown token, the suffix of its words, and the space in GPT-2's byte alphabet."""
 
 ADDED_TOKENS_KEY = "added_tokens_decoder"
 ADDED_TOKEN_FIELDS = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
-"""Where a configuration has the added tokens by their ids, and what it may say of each."""
+"""Key of the added tokens by id in tokenizer_config.json, and the fields of an added token."""
 
 ROBERTA_MASK = "<mask>"
 ROBERTA_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", ROBERTA_MASK)
-"""Special among bytes though nothing may say so: no merge of GPT-2's makes these of letters and marks."""
+"""Special in byte-level vocabularies even if undeclared: the merges of GPT-2 cannot produce these tokens."""
 
 SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""What published tokenizers call the parts that special tokens play."""
+"""Keys of special tokens in `transformers`."""
 
 STRIP_ACCENTS = "strip_accents"
 BERT_NORMALIZER_KEYS = {
@@ -46,10 +46,10 @@ BERT_NORMALIZER_KEYS = {
     STRIP_ACCENTS: STRIP_ACCENTS,
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-"""What a configuration says of how BERT reads text, and what the library calls it."""
+"""Settings of tokenizer_config.json, and the arguments of `BertNormalizer`."""
 
 BASIC_SETTINGS = {"do_basic_tokenize": True, "word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
-"""Settings that need more than a vocabulary where they have another value than this."""
+"""Supported values of settings that otherwise require more than a vocabulary."""
 
 JIEBA_NOTE = (
     "warning: the original tokenizer splits Chinese text into words with jieba, but regard splits Chinese text into "
@@ -60,7 +60,7 @@ CONVERT_ADVICE = "Save the tokenizer as tokenizer.json with the library that cre
 
 
 def find_files(path: Path) -> tuple[Path, ...] | None:
-    """The files of a folder that make a tokenizer together; a vocab.txt may be named itself."""
+    """Files of a folder that together define a tokenizer; `path` may also be a vocab.txt."""
     if (path.name,) in VOCABULARY_FILES and path.is_file():
         return (path,)
     found = (tuple(path / name for name in names) for names in VOCABULARY_FILES)
@@ -68,14 +68,14 @@ def find_files(path: Path) -> tuple[Path, ...] | None:
 
 
 def read_tokenizer(files: tuple[Path, ...], end: str) -> Tokenizer:
-    """The tokenizer that they describe; `end` is special wherever it is a token of bytes or of words."""
+    """Build the tokenizer of these files; `end` becomes a special token if a BPE vocabulary contains it."""
     vocabulary, settings = files[0], read_tokenizer_settings(files[0].parent)
     ids = _read_vocabulary(vocabulary) if len(files) > 1 else _read_vocab_txt(vocabulary)
     try:
         added = _added_tokens(settings)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"the added tokens cannot be read ({error!r}).", vocabulary.parent) from error
-    for token, number in added.values():  # those without a place in the vocabulary come after it
+    for token, number in added.values():  # tokens without an id are appended to the vocabulary
         place = ids.setdefault(token.content, len(ids) if number is None else number)
         if number not in (None, place):
             raise DataError(
@@ -95,10 +95,10 @@ def read_tokenizer(files: tuple[Path, ...], end: str) -> Tokenizer:
 
 
 def apply_settings(backend: Tokenizer, settings: dict[str, Any], folder: Path) -> None:
-    """Make of a tokenizer.json what the library that wrote it does by the settings beside it."""
+    """Apply the settings of tokenizer_config.json to a loaded tokenizer.json, as `transformers` does."""
     now, jieba = component_state(backend.normalizer), needs_jieba(settings)
     if now.get("type") == "BertNormalizer" and (jieba or _tokenizer_class(settings).startswith("BertTokenizer")):
-        # without jieba, which is not in the file, Chinese text would be one long word
+        # jieba is not in the file, and without it Chinese text would be one long word
         said = _bert_normalizer_args(settings, folder) | ({"handle_chinese_chars": True} if jieba else {})
         parts = {name: value for name, value in now.items() if name != "type"}
         backend.normalizer = normalizers.BertNormalizer(**parts | said)
@@ -117,7 +117,7 @@ def _tokenizer_class(settings: dict[str, Any]) -> str:
 
 
 def special_tokens(settings: dict[str, Any]) -> dict[str, str]:
-    """The special tokens under the names of their parts."""
+    """Special tokens by their `transformers` keys."""
     found = ((name, _token_content(settings.get(name))) for name in SPECIAL_TOKEN_KEYS)
     return {name: token for name, token in found if token is not None}
 
@@ -135,7 +135,7 @@ def _build_wordpiece(ids: dict[str, int], path: Path, settings: dict[str, Any]) 
 
 
 def _bert_normalizer_args(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """What is said of how BERT reads text, as the library calls it; without a word on accents, `lowercase` decides."""
+    """Arguments of `BertNormalizer` from the settings; strip_accents=None follows `lowercase`."""
     said = {name: settings[key] for key, name in BERT_NORMALIZER_KEYS.items() if key in settings}
     if wrong := [key for key, name in BERT_NORMALIZER_KEYS.items() if not isinstance(said.get(name), bool | None)]:
         raise DataError(f"{wrong[0]} must be true or false, got {settings[wrong[0]]!r}.", folder)
@@ -174,7 +174,7 @@ def _is_word_level(ids: dict[str, int], path: Path) -> bool:
 
 
 def _unknown_token(ids: dict[str, int], words: bool, said: str | None, end: str, path: Path) -> str | None:
-    """The token for what has none. All the bytes need no such thing; without it, text would be left out in silence."""
+    """Unknown token, or None if the vocabulary has all bytes. Without it, the library would silently drop text."""
     missing = 0 if words else sum(byte not in ids for byte in pre_tokenizers.ByteLevel.alphabet())
     if not words and not missing:
         return None
@@ -194,7 +194,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _read_vocab_txt(path: Path) -> dict[str, int]:
-    """A token a line, in the order of their ids."""
+    """Ids by token, from a file with one token per line in the order of ids."""
     lines = _read_text(path).replace("\r\n", "\n").rstrip("\n").split("\n")
     ids: dict[str, int] = {}
     for number, token in enumerate(lines):
@@ -216,7 +216,7 @@ def _read_merges(path: Path) -> list[tuple[str, str]]:
 
 
 def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
-    """What the folder says of its special tokens. A configuration that numbers them is newer than the other files."""
+    """Settings of the folder's tokenizer. If tokenizer_config.json lists the added tokens, older files are ignored."""
     settings = _read_json(folder / "tokenizer_config.json", needed=False)
     if ADDED_TOKENS_KEY not in settings:
         settings |= _read_json(folder / "special_tokens_map.json", needed=False)
@@ -226,7 +226,7 @@ def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
 
 
 def _added_tokens(settings: dict[str, Any]) -> dict[str, tuple[AddedToken, int | None]]:
-    """Tokens beside the merges' own, in the order of their ids where those are said."""
+    """Added and special tokens with their ids, sorted by id; None for tokens without an id."""
     found: dict[str, tuple[AddedToken, int | None]] = {}
     for number, token in sorted(settings[ADDED_TOKENS_KEY].items(), key=lambda item: int(item[0])):
         found[token["content"]] = (
@@ -241,7 +241,7 @@ def _added_tokens(settings: dict[str, Any]) -> dict[str, tuple[AddedToken, int |
 
 
 def _special_token(value: str | dict[str, Any]) -> AddedToken:
-    """The blank before <mask> belongs to it, for others who look for it in a text: what is put there has its own."""
+    """Special token. `<mask>` includes the preceding space, as in RoBERTa, because tokens of words start with a space."""
     said: dict[str, Any] = value if isinstance(value, dict) else {"content": value, "lstrip": value == ROBERTA_MASK}
     return AddedToken(
         **{key: said[key] for key in ADDED_TOKEN_FIELDS if key in said} | {"special": True, "normalized": False}
@@ -249,7 +249,7 @@ def _special_token(value: str | dict[str, Any]) -> AddedToken:
 
 
 def _special_values(settings: dict[str, Any]) -> Iterator[str | dict[str, Any]]:
-    """Tokens with a part to play (`eos_token`, ...) and further ones are special."""
+    """Values of all special tokens: keys such as `eos_token`, and additional special tokens."""
     for key, value in settings.items():
         if key in ("additional_special_tokens", "extra_special_tokens"):
             values = list(value.values()) if isinstance(value, dict) else list(value or ())
@@ -259,7 +259,7 @@ def _special_values(settings: dict[str, Any]) -> Iterator[str | dict[str, Any]]:
 
 
 def _token_content(value: Any) -> str | None:
-    """A token is written as its text, or as an object that has it."""
+    """Text of a token, given as a string or as an object with `content`."""
     value = value.get("content") if isinstance(value, dict) else value
     return value if isinstance(value, str) else None
 

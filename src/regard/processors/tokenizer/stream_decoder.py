@@ -1,4 +1,4 @@
-"""Tokens that come one by one -> text that comes bit by bit, and what was said is never taken back."""
+"""Incremental decoding: text for tokens as they are generated; returned text never changes later."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from regard.processors.tokenizer.tokenizer import TextTokenizer
 
 
 class StreamDecoder:
-    """All that `add` and `end` return, joined, is the text of all tokens, cut before the first of the stop strings.
+    """The joined results of `add` and `end` are the text of all tokens, cut before the earliest stop string.
 
-    The first is the one that begins first. `add` keeps back half a character and what may yet become a stop string."""
+    `add` holds back incomplete characters and text that may become a stop string."""
 
     def __init__(self, text: TextTokenizer, stop: Sequence[str] = ()) -> None:
         if isinstance(stop, str) or not all(stop):
@@ -23,10 +23,10 @@ class StreamDecoder:
         self._detokenizer = _make_detokenizer(text)
         self._pending = ""
         self.stopped = False
-        """whether a stop string was met"""
+        """a stop string was found"""
 
     def add(self, ids: Sequence[int]) -> str:
-        """The text that is now certain."""
+        """Text that later tokens cannot change."""
         if self.stopped:
             return ""
         special, reader = self._text.special_ids, self._detokenizer
@@ -37,7 +37,7 @@ class StreamDecoder:
         return self._emit(may)
 
     def end(self) -> str:
-        """The rest: nothing comes any more."""
+        """Remaining text, after the last token."""
         if self.stopped:
             return ""
         self._pending += self._detokenizer.end()
@@ -49,12 +49,12 @@ class StreamDecoder:
         return said
 
     def _find_stop(self) -> int | None:
-        """Where the first stop string begins."""
+        """Start of the earliest stop string; None if there is none."""
         found = [place for stop in self._stop_strings if (place := self._pending.find(stop)) >= 0]
         return min(found, default=None)
 
     def _find_partial_stop(self) -> int:
-        """Where something begins that the next tokens may make a stop string of; otherwise the end."""
+        """Start of a suffix that later tokens may extend to a stop string; otherwise the length of the pending text."""
         longest = max(map(len, self._stop_strings), default=1) - 1
         places = range(max(0, len(self._pending) - longest), len(self._pending))
         begun = (
@@ -64,7 +64,7 @@ class StreamDecoder:
 
 
 class _Detokenizer(Protocol):
-    """Tokens -> text without regard to stop strings."""
+    """Incremental conversion of tokens to text, ignoring stop strings."""
 
     def add(self, token: int) -> str: ...
     def end(self) -> str: ...
@@ -79,7 +79,7 @@ def _make_detokenizer(text: TextTokenizer) -> _Detokenizer:
 
 
 class _ByteDetokenizer:
-    """Bytes, of which only whole characters are said; what can be none is U+FFFD, as in `decode`."""
+    """Byte-level tokens: text of complete UTF-8 characters; invalid bytes become U+FFFD, as in `decode`."""
 
     def __init__(self, text: TextTokenizer, strip: bool) -> None:
         self._text, self._strip = text, strip
@@ -92,7 +92,7 @@ class _ByteDetokenizer:
         return self._strip_prefix(self._decoder.decode(b"", final=True))
 
     def _strip_prefix(self, said: str) -> str:
-        """Without the space that was put in front of the text, where one was."""
+        """Text without the leading space added by the tokenizer."""
         if said and self._strip:
             self._strip = False
             return said.removeprefix(" ")
@@ -100,7 +100,7 @@ class _ByteDetokenizer:
 
 
 class _WordDetokenizer:
-    """Names as they are; the ending of a word is a space once another token follows."""
+    """Tokens that are text, without or with an end-of-word suffix, which becomes a space before the next token."""
 
     def __init__(self, text: TextTokenizer) -> None:
         self._text, self._suffix, self._pending = text, word_suffix(text.backend), ""
@@ -118,10 +118,10 @@ class _WordDetokenizer:
 
 
 class _WindowDetokenizer:
-    """Any other tokenizer: what a token adds to the text of the last few. Half a character shows as U+FFFD at the end."""
+    """Any other tokenizer: difference of the decoded text with and without the new tokens. U+FFFD marks partial characters."""
 
     CONTEXT = 8
-    """tokens that are decoded again with the next, and the most for which an end that is unreadable is kept back"""
+    """tokens of context for decoding, and maximum number of tokens held back because of a partial character"""
 
     def __init__(self, text: TextTokenizer) -> None:
         self._text = text

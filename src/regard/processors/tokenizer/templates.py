@@ -1,4 +1,4 @@
-"""The special tokens around a text and between two: `[CLS] A [SEP] B [SEP]` with BERT, `<s> A </s></s> B </s>` with RoBERTa."""
+"""Special tokens around a text or a pair: `[CLS] A [SEP] B [SEP]` for BERT, `<s> A </s></s> B </s>` for RoBERTa."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class TokenTemplate:
     separator: tuple[int, ...] = ()
     end: tuple[int, ...] = ()
     second_type: int = 0
-    """the type of the second text and of what stands behind it; all before has type 0"""
+    """token type id of the second text and of the tokens after it; all earlier tokens have type 0"""
 
     def post_processor(self, id_to_token: Callable[[int], str]) -> processors.PostProcessor:
-        """The same for the library."""
+        """Equivalent post-processor of the `tokenizers` library."""
         end = [f"{id_to_token(i)}:0" for i in self.end]
         first = [*(f"{id_to_token(i)}:0" for i in self.start), "$A:0"]
         second = [f"$B:{self.second_type}", *(f"{id_to_token(i)}:{self.second_type}" for i in self.end)]
@@ -27,10 +27,10 @@ class TokenTemplate:
 
 
 def template_of(backend: Tokenizer) -> TokenTemplate | None:
-    """What the library puts around a text; None: nothing."""
+    """Template of the library's post-processor; None if the post-processor adds no tokens."""
     if backend.post_processor is None:
         return None
-    probe = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))  # ids of special tokens stand in the processor itself
+    probe = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))  # the post-processor contains the special token ids
     probe.post_processor = backend.post_processor
     pair = probe.encode("a", "a")
     a, b = pair.sequence_ids.index(0), pair.sequence_ids.index(1)

@@ -1,5 +1,5 @@
-"""How the names of tokens stand for text: as GPT-2's letters for bytes, as characters, or as words with an ending or with
-pieces that are marked as going on."""
+"""Text of tokens by format: bytes in GPT-2's alphabet, characters, words with an end-of-word suffix, or word pieces with a
+continuation prefix."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any, NamedTuple
 from tokenizers import Tokenizer, decoders
 
 SENTENCE_DECODER = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-"""Bytes of a text that was given a leading space."""
+"""Byte-level decoder that removes the added leading space."""
 
 
 class TokenFormat(Enum):
     BYTES = "bytes"
-    """as `Text.language` and GPT-2"""
+    """`TextTokenizer.train_lm_bpe`, GPT-2"""
     PREFIXED_BYTES = "bytes with a leading space"
-    """as `Text.train`"""
+    """`TextTokenizer.train_sentence_bpe`"""
     CHARACTERS = "characters"
-    """as `Text.characters`"""
+    """`TextTokenizer.from_characters`"""
     WORD_SUFFIX = "end-of-word suffix"
-    """as GPT-1"""
+    """GPT-1"""
     WORDPIECE = "continuation prefix"
-    """as `Text.wordpiece` and BERT"""
+    """`TextTokenizer.train_wordpiece`, `TextTokenizer.from_words`, BERT"""
     OTHER = "other"
-    """as published ones with a decoder of their own"""
+    """tokenizers of checkpoints with another decoder"""
 
     @property
     def is_byte_level(self) -> bool:
@@ -33,7 +33,7 @@ class TokenFormat(Enum):
 
 
 def detect_format(backend: Tokenizer) -> TokenFormat:
-    """By its decoder, which every tokenizer.json has."""
+    """Token format, detected from the decoder in tokenizer.json."""
     decoder = component_state(backend.decoder)
     if decoder == component_state(SENTENCE_DECODER):
         return TokenFormat.PREFIXED_BYTES
@@ -47,17 +47,17 @@ def detect_format(backend: Tokenizer) -> TokenFormat:
 
 
 def component_state(component: Any) -> dict[str, Any]:
-    """What a part of the library's tokenizer is, as its file says it."""
+    """JSON state of a tokenizer component, as in tokenizer.json."""
     return {} if component is None else json.loads(component.__getstate__())
 
 
 def word_suffix(backend: Tokenizer) -> str:
-    """What the last piece of a word ends in, where words have an ending."""
+    """Suffix of the last token of a word; empty for formats without a suffix."""
     return str(component_state(backend.decoder).get("suffix", ""))
 
 
 def continuation_prefix(backend: Tokenizer) -> str:
-    """What pieces begin with that go on with a word, where they have a mark."""
+    """Prefix of tokens that continue a word; empty for formats without a prefix."""
     return str(component_state(backend.decoder).get("prefix", ""))
 
 
@@ -68,11 +68,11 @@ def _make_byte_decoder() -> dict[str, int]:
 
 
 BYTE_DECODER = _make_byte_decoder()
-"""GPT-2's letters for bytes: those that can be seen stand for themselves, the others for 256 and up, in order."""
+"""GPT-2's alphabet for bytes: printable characters map to themselves, the other bytes to code points from 256 on."""
 
 
 def to_bytes(name: str) -> bytes:
-    """A name that has other letters (an added token) is text already."""
+    """Bytes of a byte-level token. Added tokens contain other characters and are encoded as UTF-8."""
     try:
         return bytes(BYTE_DECODER[letter] for letter in name)
     except KeyError:
@@ -83,20 +83,20 @@ WHITESPACE_SYMBOLS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 
 
 def to_visible(raw: bytes) -> str:
-    """Text in which blanks, bytes that are no whole character (‹e2›) and unprintable characters can be seen."""
+    """Text with symbols for whitespace, incomplete characters (‹e2›) and unprintable characters."""
     return "".join(map(_visible_char, raw.decode("utf-8", "surrogateescape")))
 
 
 def _visible_char(letter: str) -> str:
     if letter in WHITESPACE_SYMBOLS:
         return WHITESPACE_SYMBOLS[letter]
-    if "\udc80" <= letter <= "\udcff":  # a byte that did not decode
+    if "\udc80" <= letter <= "\udcff":  # an undecodable byte, as a surrogate
         return f"‹{ord(letter) - 0xDC00:02x}›"
     return letter if letter.isprintable() else f"‹U+{ord(letter):04X}›"
 
 
 class TokenText(NamedTuple):
-    """A token as it is shown, whether it begins and ends a word, and whether it is a special one."""
+    """Readable text of a token, and flags for word start, word end and special tokens."""
 
     text: str
     starts_word: bool = False
@@ -105,7 +105,7 @@ class TokenText(NamedTuple):
 
 
 def describe_token(backend: Tokenizer, token: int) -> TokenText:
-    """A token that is not a special one."""
+    """Readable text of an ordinary token."""
     name, form = backend.id_to_token(token) or "?", detect_format(backend)
     if form is TokenFormat.BYTES:
         return TokenText(to_visible(to_bytes(name)))

@@ -1,5 +1,5 @@
-"""Text -> tokens, by the `tokenizers` library. Byte-pair encoding over bytes: no text is unknown, and decoding is exact.
-WordPiece, as encoders have it: words in pieces, and what has a strange letter is unknown."""
+"""Tokenizers, based on the `tokenizers` library: byte-level BPE (encodes any text, exact decoding), WordPiece (a word with an
+unknown character becomes the unknown token), characters and words."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from regard.processors.tokenizer.words import (
 
 PAD, START, END = "<pad>", "<s>", "</s>"
 SPECIAL_TOKENS = (PAD, START, END)
-"""The first three ids of every tokenizer that is trained here on sentences."""
+"""The first three ids of tokenizers trained on sentences."""
 
 END_OF_TEXT = "<|endoftext|>"
-"""Ends a document and begins the next; the only special token of a language model's tokenizer."""
+"""Separator of documents; the only special token of a language model's tokenizer."""
 
 DEFAULT_SPECIAL_TOKENS = {
     "bos_token": (START, END_OF_TEXT), "eos_token": (END, END_OF_TEXT), "pad_token": (PAD, wordpiece.PAD),
     "unk_token": (wordpiece.UNKNOWN, published.GPT1_UNKNOWN), "cls_token": (wordpiece.START,), "sep_token": (wordpiece.END,),
     "mask_token": (wordpiece.MASK, published.ROBERTA_MASK),
 }  # fmt: skip
-"""The special tokens of published tokenizers, where a folder says nothing else, by the names of their parts."""
+"""Default special tokens by their `transformers` keys, for folders that declare none."""
 
 Role = Literal["start", "end", "pad", "mask", "unknown"]
 ROLE_KEYS: dict[Role, tuple[str, ...]] = {
@@ -56,29 +56,29 @@ ROLE_KEYS: dict[Role, tuple[str, ...]] = {
 }  # fmt: skip
 
 ENCODE_BATCH = 10_000
-"""Texts that are encoded at once."""
+"""Maximum number of texts per call of the library."""
 
 MAX_BATCH_CHARS = 4_000_000
-"""Characters that are encoded at once: the library's own records of a text take over 100 bytes for each."""
+"""Maximum number of characters per call: the encodings of the library take over 100 bytes per character."""
 
 
 class TextTokenizer:
-    """A tokenizer with the few calls that tasks need. It adds no special tokens: tasks say where those belong."""
+    """Tokenizer for tasks. Encoding adds no special tokens: the tasks add them."""
 
     def __init__(self, backend: Tokenizer, declared_tokens: Mapping[str, str] | None = None) -> None:
         self.backend = backend
         self.declared_tokens = dict(declared_tokens or {})
-        """special tokens by the published names of their parts (`mask_token`, …), where a folder says them"""
+        """special tokens by their `transformers` keys (`mask_token`, …), as declared in a folder"""
         self.notes: list[str] = []
-        """how it differs from what was published"""
+        """differences from the original tokenizer"""
         self.backend.no_padding()
-        self.backend.no_truncation()  # nothing is ever truncated silently
+        self.backend.no_truncation()  # tasks truncate explicitly and report the truncation
         self._token_texts: dict[int, TokenText] = {}
-        self.backend.encode_special_tokens = True  # "</s>" in a person's text is text, and ends nothing
+        self.backend.encode_special_tokens = True  # "</s>" in an input text is ordinary text, not the end token
 
     @classmethod
     def train_sentence_bpe(cls, texts: Iterable[str], vocabulary: int) -> TextTokenizer:
-        """Byte-level BPE from an iterator. A leading space is added, so that a word is the same token anywhere."""
+        """Train byte-level BPE. A leading space is added, so that a word has the same tokens at any position."""
         backend = Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
         backend.decoder = SENTENCE_DECODER
@@ -87,7 +87,7 @@ class TextTokenizer:
 
     @classmethod
     def train_lm_bpe(cls, texts: Iterable[str], vocabulary: int) -> TextTokenizer:
-        """Byte-level BPE as GPT-2's: nothing is added in front, so any text comes back exactly as it was."""
+        """Train byte-level BPE as in GPT-2, without a leading space, so that any text is decoded exactly."""
         if vocabulary <= 256:
             raise SettingError(
                 f"A vocabulary of {vocabulary} tokens is too small: the 256 bytes and {END_OF_TEXT} need 257."
@@ -96,14 +96,14 @@ class TextTokenizer:
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
         _train_bpe(backend, texts, vocabulary - 1)
-        # The last id, as GPT-2 has it: the ids before it are the bytes and then the merges in their order, which is
-        # what vocab.json + merges.txt and tiktoken's ranks say, so that those can be written from it.
+        # The last id, as in GPT-2: the ids before it are the bytes and the merges in order, as in vocab.json + merges.txt
+        # and in tiktoken's ranks, so both formats can be exported.
         backend.add_special_tokens([END_OF_TEXT])
         return cls(backend)
 
     @classmethod
     def from_characters(cls, texts: Iterable[str]) -> TextTokenizer:
-        """A token for each character that occurs, in the order of Unicode, and the end of text."""
+        """One token per character of the texts, sorted by code point, and the end-of-text token."""
         found: set[str] = set()
         for text in texts:
             found.update(text)
@@ -113,8 +113,8 @@ class TextTokenizer:
 
     @classmethod
     def from_words(cls, texts: Iterable[str], words: bool = True) -> TextTokenizer:
-        """A token for each word between blanks, or for each character where no text has a blank or no `words` are wanted; and
-        those of sentences."""
+        """SPECIAL_TOKENS and one token per whitespace-separated word, or one token per character if `words` is false or no
+        text contains whitespace."""
         letters, found = set[str](), set[str]()
         for text in texts:
             letters.update(text)
@@ -126,7 +126,7 @@ class TextTokenizer:
 
     @classmethod
     def train_wordpiece(cls, texts: Iterable[str], vocabulary: int, lowercase: bool = True) -> TextTokenizer:
-        """WordPiece as BERT's, from an iterator; with `lower`, case and accents make no difference."""
+        """Train WordPiece as in BERT; with `lowercase`, case and accents are removed."""
         try:
             return cls(wordpiece.train(texts, vocabulary, lowercase))
         except UnicodeEncodeError as error:
@@ -134,9 +134,9 @@ class TextTokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> TextTokenizer:
-        """A tokenizer.json, or a folder with one, with vocab.txt (BERT), or with vocab.json and merges.txt (GPT, RoBERTa).
+        """Load tokenizer.json, or a folder with tokenizer.json, vocab.txt (BERT), or vocab.json and merges.txt (GPT, RoBERTa).
 
-        RoFormer finds Chinese words by jieba; here it is read as BERT, and `notes` says so."""
+        RoFormer's jieba segmentation of Chinese words is not supported: the tokenizer is loaded as BERT's, with a note."""
         path = Path(path)
         file = path / "tokenizer.json" if path.is_dir() else path
         found = None if file.name == "tokenizer.json" and file.exists() else published.find_files(path)
@@ -145,7 +145,7 @@ class TextTokenizer:
                 "tokenizer not found.", file,
                 advice="Pass tokenizer.json, or a folder with tokenizer.json, vocab.txt, or vocab.json and merges.txt.",
             )  # fmt: skip
-        # a file of another name says nothing of what stands beside it
+        # tokenizer_config.json in the same folder applies only to a file named tokenizer.json
         settings = published.read_tokenizer_settings(file.parent) if found or file.name == "tokenizer.json" else {}
         if found:
             backend = published.read_tokenizer(found, end=END_OF_TEXT)
@@ -161,11 +161,11 @@ class TextTokenizer:
 
     @staticmethod
     def exists(folder: str | Path) -> bool:
-        """Whether `load` finds a tokenizer in this folder."""
+        """True if `load` finds a tokenizer in this folder."""
         return (Path(folder) / "tokenizer.json").exists() or published.find_files(Path(folder)) is not None
 
     def with_special_tokens(self, tokens: Sequence[str]) -> TextTokenizer:
-        """Another one that has these special tokens too: those that are new get the next ids."""
+        """Copy with these special tokens; new tokens get the next ids."""
         for token in tokens:
             known = self.token_to_id(token)
             if not token or (known is not None and known not in self.special_ids):
@@ -178,14 +178,14 @@ class TextTokenizer:
         write_text(path, self.backend.to_str(pretty=True))
 
     def with_post_processor(self, single: str, pair: str, special_tokens: Sequence[str]) -> TextTokenizer:
-        """A copy that puts marks around a text or a pair for others who read it; here tasks do that themselves."""
+        """Copy that adds special tokens around a text or a pair in other programs; in regard the tasks add them."""
         backend = self._copy_backend()
         known = [(mark, self.backend.token_to_id(mark)) for mark in special_tokens]
         backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=known)
         return TextTokenizer(backend, self.declared_tokens)
 
     def with_template(self, template: TokenTemplate | None = None) -> TextTokenizer:
-        """The same that puts a frame around a text or a pair for others: its own, or that of the model that it belongs to."""
+        """Copy that adds the special tokens of a template (default: the own template) in other programs."""
         template = template or self.template
         if template_of(self.backend) == template:
             return self
@@ -197,7 +197,7 @@ class TextTokenizer:
         return Tokenizer.from_str(self.backend.to_str())
 
     def special_tokens_map(self) -> dict[str, str]:
-        """Its special tokens under the names that published tokenizers give them."""
+        """Special tokens of this vocabulary by their `transformers` keys."""
         known = {
             name: (
                 *([self.declared_tokens[name]] if name in self.declared_tokens else []),
@@ -207,7 +207,7 @@ class TextTokenizer:
         }
         if (
             self.token_to_id(published.ROBERTA_MASK) is not None
-        ):  # as RoBERTa, whose first and last token have two names
+        ):  # RoBERTa uses the same token as bos and cls, and the same token as eos and sep
             known |= {"cls_token": (*known["cls_token"], START), "sep_token": (*known["sep_token"], END)}
         found = {
             name: [token for token in tokens if self.token_to_id(token) is not None] for name, tokens in known.items()
@@ -215,13 +215,13 @@ class TextTokenizer:
         return {name: tokens[0] for name, tokens in found.items() if tokens}
 
     def special_id(self, role: Role) -> int | None:
-        """The id of the special token that plays a part: the first is [CLS] or <s>, the last [SEP] or </s>."""
+        """Id of the special token of a role: [CLS] or <s> for start, [SEP] or </s> for end; None if there is none."""
         names = self.special_tokens_map()
         return next((self.token_to_id(names[name]) for name in ROLE_KEYS[role] if name in names), None)
 
     @cached_property
     def template(self) -> TokenTemplate:
-        """The special tokens around a text or a pair: as its file has them, otherwise BERT's, or RoBERTa's for bytes."""
+        """Special tokens around a text or a pair: as in tokenizer.json, otherwise BERT's for WordPiece, else RoBERTa's."""
         if (found := template_of(self.backend)) is not None:
             return found
         start, end = (() if (number := self.special_id(role)) is None else (number,) for role in ("start", "end"))
@@ -232,12 +232,12 @@ class TextTokenizer:
         )
 
     def fingerprint(self) -> str:
-        """Two tokenizers with the same one make the same tokens of a text, whatever they put around it for others."""
+        """Hash of the tokenizer without post-processor: equal hashes mean equal token ids for any text."""
         return blake2b(self._plain_backend.to_str().encode(), digest_size=16).hexdigest()
 
     @cached_property
     def _plain_backend(self) -> Tokenizer:
-        """Without what is put around a text: it moves the places of tokens in it."""
+        """Copy without post-processor, because a post-processor can change the offsets of tokens."""
         backend = self._copy_backend()
         backend.post_processor = None
         backend.encode_special_tokens = True
@@ -251,12 +251,12 @@ class TextTokenizer:
         return self.backend.token_to_id(token)
 
     def id_to_token(self, token: int) -> str:
-        """As the vocabulary has it; nothing for an id that it does not have."""
+        """Token as in the vocabulary; an empty string for unknown ids."""
         return self.backend.id_to_token(token) or ""
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Ids that stand for no text: `decode` leaves them out."""
+        """Ids of the special tokens, which `decode` skips."""
         added = self.backend.get_added_tokens_decoder().items()
         return frozenset(number for number, token in added if token.special)
 
@@ -266,7 +266,7 @@ class TextTokenizer:
 
     @cached_property
     def alphabet(self) -> dict[str, int] | None:
-        """The id of each character or word, of a tokenizer by `characters` or `whole`."""
+        """Ids by character or word, for tokenizers of `from_characters` and `from_words`; None for other tokenizers."""
         return char_tokenizer.word_level_vocabulary(self.backend)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -277,7 +277,7 @@ class TextTokenizer:
         return [item.ids for item in self._encode_batches(texts, self.backend.encode_batch_fast)]
 
     def encode_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[Span]]]:
-        """With the place of each token in its text, without blanks in front; half a character has the place of the whole."""
+        """Token ids and character spans. Spans exclude leading spaces; a part of a character has the span of the character."""
         if self.alphabet is not None:
             rows = zip(self.encode(texts), texts, strict=True)
             return [
@@ -298,9 +298,9 @@ class TextTokenizer:
         return found
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
-        """Words that are given one by one, with the number of the word of each token; every word has a token.
+        """Token ids of split words, and the word index of each token; every word has at least one token.
 
-        Among bytes a word begins with its blank, wherever it stands."""
+        Byte-level tokenizers encode each word with a leading space."""
         if not self.token_format.is_byte_level:
             return encode_split_words(sentences, self.encode, self.special_id("unknown"))
 
@@ -310,7 +310,7 @@ class TextTokenizer:
         return encode_split_words(sentences, encode, self.special_id("unknown"))
 
     def encode_masked(self, texts: Sequence[str]) -> list[list[int]]:
-        """As `encode`, but where the name of the mask stands in a text, the mask is meant."""
+        """Like `encode`, but the text of the mask token is encoded as the mask token."""
         if (mask := self.special_id("mask")) is None:
             return self.encode(texts)
         added = self.backend.get_added_tokens_decoder().get(mask)
@@ -319,9 +319,9 @@ class TextTokenizer:
         )
 
     def starts_word(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Whether each token of a row begins a word, so that whole words can be masked; a special token is one itself.
+        """(L,) mask of the tokens that start a word, for whole-word masking. Special tokens are separate words.
 
-        Among bytes it is the blank that begins a word: marks such as a comma go with the word before."""
+        Byte-level words start at a space, so punctuation such as a comma belongs to the preceding word."""
         row = np.asarray(ids, dtype=np.int64)
         starts = self._word_boundaries[row, 0]
         starts[1:] |= self._word_boundaries[row[:-1], 1]
@@ -345,7 +345,7 @@ class TextTokenizer:
 
     @property
     def _token_names(self) -> list[str]:
-        """Of all ids; nothing for those that have none."""
+        """Tokens of all ids from 0 to the maximum; an empty string for unused ids."""
         return [self.id_to_token(token) for token in range(max(self.backend.get_vocab().values(), default=-1) + 1)]
 
     def _encode_batches(self, texts: Sequence[str], encode: Callable[..., list[Encoding]]) -> Iterator[Encoding]:
@@ -359,9 +359,9 @@ class TextTokenizer:
         return self.backend.decode_batch([list(row) for row in ids], skip_special_tokens=True)
 
     def display_tokens(self, ids: Sequence[int]) -> list[str]:
-        """The tokens as a person reads them.
+        """Tokens as readable text.
 
-        Where blanks belong to the text they are seen; elsewhere a piece that continues a word begins with a dot."""
+        Byte-level and character tokens show spaces as ␣; in other formats a token that continues a word starts with a dot."""
         known = [self._token_text(i) for i in ids]
         if self.token_format in (TokenFormat.BYTES, TokenFormat.CHARACTERS):
             return [piece.text for piece in known]
@@ -382,7 +382,7 @@ class TextTokenizer:
 
 
 def _train_bpe(backend: Tokenizer, texts: Iterable[str], vocabulary: int, special: Sequence[str] = ()) -> None:
-    """All bytes are tokens, whether they occur or not."""
+    """Train with all 256 bytes in the vocabulary."""
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary, special_tokens=list(special), show_progress=False, min_frequency=2,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -394,7 +394,7 @@ def _train_bpe(backend: Tokenizer, texts: Iterable[str], vocabulary: int, specia
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """As many texts as are encoded at once."""
+    """Split texts into batches of at most ENCODE_BATCH texts and about MAX_BATCH_CHARS characters."""
     load: list[str] = []
     room = MAX_BATCH_CHARS
     for text in texts:

@@ -1,6 +1,6 @@
-"""WordPiece, BERT's way to spell: a word is cut into the longest pieces that are known, and all but its first begin with ##.
+"""WordPiece as in BERT: a word is split into the longest tokens of the vocabulary; tokens after the first start with ##.
 
-A word with a letter that is not in the vocabulary is `[UNK]` as a whole, and so is one of more than a hundred letters.
+A word with a character outside the vocabulary, or with more than 100 characters, becomes `[UNK]`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from regard.errors import DataError, SettingError
 
 PREFIX = "##"
 PAD, UNKNOWN, START, END, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""The first five ids of every tokenizer of this kind that is trained here."""
+"""The first five ids of WordPiece tokenizers trained by regard."""
 
 WORD_START = "\ue000"
-"""Stands before each word while pieces are learnt. No text has it: BERT's normaliser takes such characters out."""
+"""Marks the start of each word during training. Absent from all texts: BERT's normalizer removes private-use characters."""
 
 
 def build_tokenizer(
     ids: Mapping[str, int], normalizer: normalizers.BertNormalizer, unknown: str = UNKNOWN
 ) -> Tokenizer:
-    """BERT's tokenizer with this vocabulary; those of BERT's own tokens that it has are special."""
+    """BERT's tokenizer with this vocabulary; tokens of SPECIAL_TOKENS in the vocabulary become special."""
     backend = Tokenizer(models.WordPiece(dict(ids), unk_token=unknown))
     backend.normalizer = normalizer
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -33,10 +33,10 @@ def build_tokenizer(
 
 
 def train(texts: Iterable[str], vocabulary: int, lowercase: bool) -> Tokenizer:
-    """Pieces by the merges of pairs that are most frequent, from an iterator.
+    """Train a vocabulary by merging the most frequent pairs.
 
-    The library's own trainer numbers the letters inside words as it happens to find them and settles ties by these
-    numbers: no two trainings agree. Words with a mark before them have no such letters."""
+    The WordPiece trainer of `tokenizers` numbers characters inside words in arbitrary order and breaks ties by these
+    numbers, so each training differs. With a start mark on each word, BPE training gives the same vocabulary every time."""
     room = vocabulary - len(SPECIAL_TOKENS)
     if room < 2:
         raise SettingError(
@@ -50,7 +50,7 @@ def train(texts: Iterable[str], vocabulary: int, lowercase: bool) -> Tokenizer:
         [words, pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always", split=False)]
     )
     seen: Counter[str] = Counter()
-    # more than will be kept: how many letters there are, which also take a place, is not known before
+    # more tokens than needed, because the number of characters, which also need ids, is not known in advance
     trainer = trainers.BpeTrainer(vocab_size=2 * vocabulary + 4000, min_frequency=2, show_progress=False)
     marked.train_from_iterator(_count_characters(texts, seen), trainer)
     letters = _count_normalized(seen, normaliser)
@@ -60,7 +60,7 @@ def train(texts: Iterable[str], vocabulary: int, lowercase: bool) -> Tokenizer:
     found = marked.get_vocab()
     merged = [name for name in sorted(found, key=found.__getitem__) if len(name) > 1]
     names = _make_vocabulary(letters, inner, merged, room // 2)
-    if len(names) < vocabulary:  # what merges leave is for letters
+    if len(names) < vocabulary:  # ids not used by merges are used for more characters
         names = _make_vocabulary(letters, inner, merged, room // 2 + vocabulary - len(names))
     return build_tokenizer({name: number for number, name in enumerate(names[:vocabulary])}, normaliser)
 
@@ -72,7 +72,7 @@ def _count_characters(texts: Iterable[str], seen: Counter[str]) -> Iterator[str]
 
 
 def _count_normalized(seen: Mapping[str, int], normaliser: normalizers.BertNormalizer) -> Counter[str]:
-    """How often each letter stands in the texts as they are read: É may count as e."""
+    """Number of occurrences of each character after normalization, which maps É to e, for example."""
     letters: Counter[str] = Counter()
     for raw, count in seen.items():
         for letter in normaliser.normalize_str(raw).strip():
@@ -81,9 +81,9 @@ def _count_normalized(seen: Mapping[str, int], normaliser: normalizers.BertNorma
 
 
 def _make_vocabulary(letters: Counter[str], inner: set[str], merged: Iterable[str], room: int) -> list[str]:
-    """All tokens: as many letters as there is room for, the most frequent, and what is merged of these.
+    """All tokens: special tokens, the most frequent characters within `room` ids, and the merges of these characters.
 
-    A letter has one name where a word begins and, if it is an `inner` one, another inside of words."""
+    A character has one token for word starts and, if in `inner`, another for positions inside words."""
     kept: list[str] = []
     for letter in sorted(letters, key=lambda letter: (-letters[letter], letter)):
         room -= 2 if letter in inner else 1

@@ -1,4 +1,4 @@
-"""Tokens and words: where a token stands in its text, which word it belongs to, and where words begin."""
+"""Words and tokens: character spans of tokens, word index of each token, and word starts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from regard.processors.tokenizer.token_text import TokenFormat, to_bytes
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
 Span = tuple[int, int]
-"""Where a token stands in its text: its first character, and the one behind its last."""
+"""Start and end (exclusive) of a token in the text, in characters."""
 
 
 def encode_split_words(
     sentences: Sequence[Sequence[str]], encode: Encode, unknown: int | None
 ) -> list[tuple[list[int], list[int]]]:
-    """The tokens of words that are given one by one, and the number of the word that each belongs to.
+    """Token ids of split words, and the word index of each token.
 
-    Every word has a token: one of which nothing is left is unknown."""
-    words = list(dict.fromkeys(chain.from_iterable(sentences)))  # each is encoded once, however often it stands there
+    Every word has at least one token: a word without tokens becomes the unknown token."""
+    words = list(dict.fromkeys(chain.from_iterable(sentences)))  # each distinct word is encoded once
     known = dict(zip(words, encode(words), strict=True))
     for word in (word for word, ids in known.items() if not ids):
         if unknown is None:
@@ -40,7 +40,7 @@ def encode_split_words(
 def encode_with_masks(
     texts: Sequence[str], encode: Encode, mask_token: str, mask_id: int, strip_space: bool
 ) -> list[list[int]]:
-    """The tokens of texts in which `name` stands for the mask, with `blank` together with the blanks before it."""
+    """Token ids of texts in which `mask_token` is replaced by `mask_id`; `strip_space` also removes the spaces before it."""
     parts = [text.split(mask_token) for text in texts]
     cut = [part.rstrip() if strip_space and at + 1 < len(row) else part for row in parts for at, part in enumerate(row)]
     rows = iter(encode(cut))
@@ -48,9 +48,9 @@ def encode_with_masks(
 
 
 def trim_spans(text: str, spans: Sequence[Span], is_whitespace: np.ndarray | None) -> list[Span]:
-    """The places of tokens without blanks in front, and with the accents behind them that were taken off.
+    """Spans without leading spaces, extended by the combining accents after the token that the normalizer removed.
 
-    `blank` says of bytes which tokens are blanks altogether: one may have been put in front, and stands nowhere."""
+    `is_whitespace` marks byte-level tokens of spaces only: an added leading space gets an empty span."""
     if not spans or (is_whitespace is None and text.isascii()):
         return list(spans)
     found = []
@@ -67,12 +67,12 @@ def trim_spans(text: str, spans: Sequence[Span], is_whitespace: np.ndarray | Non
 
 
 def whitespace_mask(names: Sequence[str]) -> np.ndarray:
-    """Which tokens of bytes are nothing but blanks."""
+    """(N,) mask of the byte-level tokens that contain only whitespace."""
     return np.array([not to_bytes(name).strip() for name in names], dtype=bool)
 
 
 def word_boundaries(names: Sequence[str], token_format: TokenFormat, mark: str) -> np.ndarray:
-    """(N, 2): whether a word begins with the token of each name, and whether one begins behind it."""
+    """(N, 2) mask of the tokens that start a word, and of the tokens after which a word starts."""
     return np.array([_word_boundary(name, token_format, mark) for name in names], dtype=bool).reshape(-1, 2)
 
 
