@@ -1,4 +1,4 @@
-"""What `regard demo` can show."""
+"""Demos of `regard demo`, by name."""
 
 from __future__ import annotations
 

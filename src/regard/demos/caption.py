@@ -1,4 +1,4 @@
-"""The embedded scenes, those of one object or two: a captioner that looks at the picture anew for each word."""
+"""Captioning demo: a captioning model with attention over the image, on generated scenes of one or two objects."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from regard.explain.grounding import ALL_KINDS, WordAttention, score_by_kind, wo
 from regard.model import Model
 
 IMAGE_SIZE = 48
-"""pixels of a picture"""
+"""image height and width in pixels"""
 MAX_OBJECTS = 2
-"""objects of a scene"""
+"""maximum number of objects in a scene"""
 NUM_EXAMPLES = 4
-"""scenes that are captioned for a person to see"""
+"""scenes with printed captions"""
 ATTENTION_SAMPLES = 100
-"""scenes whose attention is measured"""
+"""scenes in the measurement of attention"""
 WORD_KINDS = ("size", "color", "shape", "relation", ALL_KINDS)
-"""what words tell"""
+"""kinds of words with a printed score"""
 
 
 class CaptionDemo(Demo):
@@ -43,8 +43,8 @@ class CaptionDemo(Demo):
         "data.eval_samples=280",
         "decode.num_beams=1",
     )
-    """caption-attend-tiny without the last stage of what it sees through, which has 3 x 3 places of such small pictures, and
-    the one before it 6 x 6. Most of a scene is empty: that every place be looked at is not demanded."""
+    """caption-attend-tiny without the last encoder stage, whose feature map of such small images is 3×3; the stage before has
+    6×6. Most of a scene is empty, so the penalty for regions without attention is 0."""
     input_key = "image"
     titles = {  # noqa: RUF012
         "corpus": "Data: generated images of colored shapes, with captions",
@@ -60,7 +60,7 @@ class CaptionDemo(Demo):
         }
 
     def show_predictions(self, model: Model, rows: ResultRows, log: LogFn) -> None:
-        """Scenes from all over the test part: those of two objects are many more."""
+        """Print captions of evenly spaced test scenes; scenes with a single object occur only among the first."""
         pictures = [row["image"] for row in rows[:: max(len(rows) // NUM_EXAMPLES, 1)]][:NUM_EXAMPLES]
         for picture, answer in zip(pictures, model.predict(pictures), strict=True):
             log(f"{picture}  →  {answer.value}")
@@ -101,7 +101,7 @@ from the training data are much harder):
 
 
 def measure_attention(model: Model, captions: Path) -> Iterator[WordAttention]:
-    """What was looked at while the right captions are read, of scenes from all over a part."""
+    """Attention of each word, with the reference captions as inputs, for evenly spaced samples of a split."""
     lines = captions.read_text("utf-8").splitlines()
     for line in lines[:: max(len(lines) // ATTENTION_SAMPLES, 1)][:ATTENTION_SAMPLES]:
         row = json.loads(line)

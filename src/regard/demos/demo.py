@@ -1,4 +1,4 @@
-"""What one demo has of its own: its embedded data, its recipe, what it is asked, and what is shown of its attention."""
+"""Interface of a demo: generated data, settings, printed predictions and attention."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from regard.model import Model
 
 LogFn = Callable[[str], None]
 ResultRows = Sequence[Mapping[str, str]]
-"""Test samples with their answers."""
+"""Test samples with predictions and references."""
 
 
 class Demo(ABC):
     name: ClassVar[str]
-    """by which it is asked for"""
+    """argument of `regard demo`"""
     task: ClassVar[str]
     metric: ClassVar[str] = "exact_match"
-    """the score of the test that it is judged by"""
+    """test score that `demo` returns"""
     out: ClassVar[str]
-    """the folder of the run, where none is named"""
+    """default run folder"""
     settings: ClassVar[tuple[str, ...]]
     input_key: ClassVar[str]
-    """what a test sample calls that which is asked"""
+    """key of the input in a test sample"""
     titles: ClassVar[Mapping[str, str]]
-    """of the stages, in their order: corpus, train, score, answer, explain"""
+    """titles of the stages: corpus, train, score, predict, explain"""
 
     @abstractmethod
     def write_data(self, folder: Path) -> dict[str, str]:
-        """The data as files of the kind that a person would have; those of its parts train, valid and test are named."""
+        """Write the data in a file format for users' own data; return the paths of train, valid and test."""
 
     @abstractmethod
     def show_predictions(self, model: Model, rows: ResultRows, log: LogFn) -> None: ...
 
     @abstractmethod
     def explain(self, model: Model, run: Path, data: Mapping[str, str], rows: ResultRows, log: LogFn) -> dict[str, Any]:
-        """Pictures and pages into the run. What was measured is kept with the scores."""
+        """Save figures and pages in the run folder; return measurements for demo.json."""
 
     @abstractmethod
     def next_steps(self, program: str, run: Path, data: Path) -> str:
-        """What to type next, of the run and the folder of its data."""
+        """Text with commands to try next, for the run folder and the data folder."""
 
 
 def quote_path(path: Path) -> str:
-    """As a shell takes it."""
+    """Path quoted for a shell."""
     return shlex.quote(str(path))

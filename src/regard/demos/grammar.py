@@ -1,8 +1,8 @@
-"""A small English-German grammar, written for the demo: it says sentences in both languages.
+"""Small English–German grammar for the demo, which generates sentence pairs with exact translations.
 
-A `Sentence` is what is meant; `english` and `german` say it. German moves the verb: second in a main clause, last
-after a conjunction, with participle, infinitive or particle closing the clause. `corpus` draws pairs so that the
-held-out ones each contain a combination of words, listed in `UNSEEN`, that no training pair contains.
+A `Sentence` is a syntax tree; `to_english` and `to_german` render it. German moves the verb: second in a main clause, last
+after a conjunction, with participle, infinitive or particle at the end of the clause. `generate_corpus` draws sentence pairs;
+each held-out pair contains a combination of `UNSEEN_COMBINATIONS`, which no training pair contains.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Determiner = Literal["the", "a", "no"]
 Case = Literal["nominative", "accusative"]
 Item = TypeVar("Item")
 
-MAX_WORDS = 16  # words of an English sentence in the corpus
+MAX_WORDS = 16  # maximum length of an English sentence in the corpus
 
 
 class SentencePair(NamedTuple):
@@ -28,7 +28,7 @@ class SentencePair(NamedTuple):
 
 
 class Combination(NamedTuple):
-    """Two words that stand in a relation: subject and verb, verb and object, or adjective and noun."""
+    """Two related words: subject and verb, verb and object, or adjective and noun."""
 
     relation: lex.Relation
     first: str
@@ -44,7 +44,7 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A noun with its determiner; an indefinite plural (`a` with `plural`) has no article in either language."""
+    """Noun with a determiner; an indefinite plural (`a` with `plural`) has no article in either language."""
 
     determiner: Determiner
     noun: Noun
@@ -60,7 +60,7 @@ class Clause:
     negated: bool = False
     object: Phrase | None = None
     adverb: Adverb | None = None
-    adverb_first: bool = False  # the adverb opens the clause
+    adverb_first: bool = False  # the adverb starts the clause
 
     @property
     def is_negative(self) -> bool:
@@ -119,7 +119,7 @@ def to_english(sentence: Sentence) -> str:
 
 
 def _german_phrase(phrase: Phrase | Pronoun, case: Case, negated: bool = False) -> str:
-    """Article and endings by case, gender and number; a negated indefinite phrase takes `kein`."""
+    """Noun phrase with article and inflection for case, gender and number; a negated indefinite phrase uses *kein*."""
     if isinstance(phrase, Pronoun):
         return phrase.german
     gender = "p" if phrase.plural else phrase.noun.gender
@@ -138,7 +138,7 @@ def _german_phrase(phrase: Phrase | Pronoun, case: Case, negated: bool = False) 
 
 
 def _german_verb(verb: Verb, tense: Tense, plural: bool) -> tuple[str, str]:
-    """The finite verb, and what closes the clause."""
+    """Finite verb, and the particle, participle or infinitive at the end of the clause."""
     if tense is lex.PRESENT:
         return (verb.german_plural if plural else verb.german_third), verb.particle
     if tense is lex.PAST:
@@ -150,7 +150,8 @@ def _german_verb(verb: Verb, tense: Tense, plural: bool) -> tuple[str, str]:
 
 
 def _german_midfield(clause: Clause) -> list[str]:
-    """What stands between verb and close. `nicht` follows a definite object and the time; `kein` replaces it else."""
+    """Words between the verb and the end of the clause. *nicht* follows a definite object and the time; an indefinite
+    object uses *kein* instead."""
     time = clause.adverb.german if clause.adverb and not clause.adverb_first else ""
     if clause.object is None:
         return [time, "nicht" if clause.negated else ""]
@@ -160,7 +161,7 @@ def _german_midfield(clause: Clause) -> list[str]:
 
 
 def _german_clause(clause: Clause, place: Literal["first", "after", "side"]) -> str:
-    """A main clause that comes first, a main clause after another (its verb leads), or a side clause (verb last)."""
+    """Main clause in first position, main clause after a subordinate clause (verb first), or subordinate clause (verb last)."""
     subject = _german_phrase(clause.subject, "nominative")
     finite, close = _german_verb(clause.verb, clause.tense, clause.subject.plural)
     middle = _german_midfield(clause)
@@ -185,11 +186,11 @@ def to_german(sentence: Sentence) -> str:
     return f"{_german_clause(sentence.main, 'first')} , {side}"
 
 
-# What may be said
+# Valid sentences
 
 
 def _is_valid_clause(clause: Clause) -> bool:
-    """Whether verb, subject, object, tense and adverb suit one another."""
+    """True if verb, subject, object, tense and adverb are compatible."""
     subject, verb, target, adverb = clause.subject, clause.verb, clause.object, clause.adverb
     if isinstance(subject, Phrase):
         if subject.noun.kind not in verb.subjects or (subject.determiner == "no" and clause.negated):
@@ -206,9 +207,9 @@ def _is_valid_clause(clause: Clause) -> bool:
 
 
 def _can_join(link: Conjunction, main: Clause, side: Clause, side_leads: bool) -> bool:
-    """Whether the verbs, tenses and adverbs of the two clauses suit the link."""
+    """True if verbs, tenses and adverbs of both clauses are compatible with the conjunction."""
     if side_leads and (main.adverb or not link.can_lead):
-        return False  # German would put this adverb before or after the subject, as the subject is known or not
+        return False  # the position of the adverb in German would depend on whether the subject is already known
     if side.adverb_first or side.verb.is_reporting or main.verb.is_reporting != (link is lex.THAT):
         return False
     if link is lex.WHEN and any(clause.adverb and clause.adverb.is_habitual for clause in (main, side)):
@@ -220,12 +221,12 @@ def _can_join(link: Conjunction, main: Clause, side: Clause, side_leads: bool) -
 
 
 def _pick(rng: Random, items: Sequence[Item]) -> Item:
-    # `random` alone is promised to give the same numbers in every version of Python; `choice` is not.
+    # Python guarantees the same values of `random` in all versions, but not of `choice`.
     return items[int(rng.random() * len(items))]
 
 
 def _draw_phrase(rng: Random, nouns: Sequence[Noun], plurals: float, adjectives: float, noes: float) -> Phrase:
-    """A phrase of one of the nouns, with the rates at which it is plural, has an adjective, or says `no`."""
+    """Random noun phrase; `plurals`, `adjectives` and `noes` are the probabilities of a plural, an adjective and `no`."""
     noun = _pick(rng, nouns)
     plural = rng.random() < plurals
     determiner: Determiner = "the" if rng.random() < 0.5 else "a"
@@ -281,7 +282,7 @@ UNSEEN_COMBINATIONS = frozenset(Combination(*combination) for combination in lex
 
 
 def generate_corpus(count: int = 120_000, seed: int = 2017) -> Corpus:
-    """Distinct pairs, the same on every machine; training pairs hold no combination that is in `UNSEEN`."""
+    """Distinct pairs, identical on every machine; training pairs contain no combination of `UNSEEN_COMBINATIONS`."""
     rng = Random(seed)
     valid, test = min(1_000, count // 20), min(2_000, count // 10)
     train: list[SentencePair] = []

@@ -1,7 +1,7 @@
-"""The words of the demo's English and German, and what each may be combined with.
+"""English and German words of the demo, with the allowed combinations.
 
-Every English form here has one reading, so that a sentence has one translation: there is no `you`, no `read`,
-no `must` (its negation would need another German verb), and animals never eat (German would say *fressen*).
+Every English form is unambiguous, so that a sentence has exactly one translation: there is no *you*, no *read*,
+no *must* (the negation needs another German verb), and animals never eat (German uses *fressen* for animals).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Adjective:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """Principal parts; `particle` is what a separable verb leaves at the end of a main clause."""
+    """Principal parts; `particle` is the separable prefix, placed at the end of a main clause."""
 
     base: str
     third: str
@@ -61,8 +61,8 @@ class Verb:
     subjects: Kinds
     objects: Kinds
     particle: str = ""
-    is_motion: bool = False  # verbs of motion form their perfect with `sein`
-    is_stative: bool = False  # no adverb of time and no modal: nobody needs a lamp every evening
+    is_motion: bool = False  # verbs of motion form the perfect with *sein*
+    is_stative: bool = False  # no adverb of time and no modal: "needs a lamp every evening" is unnatural
     is_reporting: bool = False  # takes a that-clause
 
     @property
@@ -76,7 +76,7 @@ class Verb:
 
 @dataclass(frozen=True, slots=True)
 class Tense:
-    """How a tense is built: auxiliaries as (singular, plural), empty where the verb itself is finite."""
+    """Auxiliaries of a tense as (singular, plural); empty if the verb itself is finite."""
 
     name: str
     english: tuple[str, str]
@@ -90,13 +90,13 @@ class Adverb:
     english: str
     german: str
     tenses: frozenset[str]
-    is_negatable: bool = True  # `not every day` would move the German negation
-    is_habitual: bool = False  # `when` would no longer be *als*
+    is_negatable: bool = True  # *not every day* would move the German negation
+    is_habitual: bool = False  # with a habitual adverb, *when* is not translated as *als*
 
 
 @dataclass(frozen=True, slots=True)
 class Conjunction:
-    """A conjunction; `may_lead` when its clause may also come before the main one."""
+    """Conjunction; with `can_lead`, the subordinate clause may precede the main clause."""
 
     english: str
     german: str
@@ -224,7 +224,7 @@ WANT = Tense("want", ("wants to", "want to"), ("does not want to", "do not want 
 COULD = Tense("could", ("could", "could"), ("could not", "could not"), ("konnte", "konnten"), is_past=True)
 WANTED = Tense("wanted", ("wanted to",) * 2, ("did not want to",) * 2, ("wollte", "wollten"), is_past=True)
 TENSES: tuple[Tense, ...] = (PRESENT, PAST, PERFECT, FUTURE, CAN, WANT, COULD, WANTED)
-# Tenses as often as they are drawn.
+# Repeated by their sampling weight.
 WEIGHTED_TENSES = (PRESENT,) * 3 + (PAST,) * 4 + (PERFECT, FUTURE) * 2 + (CAN, WANT, COULD, WANTED)
 _WEIGHTED_PAST_TENSES = tuple(tense for tense in WEIGHTED_TENSES if tense.is_past)
 
@@ -249,7 +249,7 @@ IF = Conjunction("if", "wenn")
 WHEN = Conjunction("when", "als")
 CONJUNCTIONS: tuple[Conjunction, ...] = (THAT, BECAUSE, ALTHOUGH, IF, WHEN)
 
-# Kept out of training: each word is met often, these two together never, in any form.
+# Pairs absent from the training data: each word is frequent, but these two never occur together in any form.
 _UNSEEN_WORDS: dict[Relation, str] = {
     "subject": "cat dance, dog sleep, king laugh, queen work, aunt sing, man come, bird swim, girl buy, uncle eat, "
     "teacher visit, doctor invite, child say, woman draw, horse see",
@@ -262,7 +262,7 @@ UNSEEN_PAIRS: tuple[tuple[Relation, str, str], ...] = tuple(
     (relation, *_split_pair(entry)) for relation, entries in _UNSEEN_WORDS.items() for entry in entries.split(", ")
 )
 
-# (case, gender): plural forms are the same in both cases and stand under "p".
+# Keys: (case, gender). Plural forms have the key "p" and are the same in both cases.
 DEFINITE_ARTICLES: dict[tuple[str, str], str] = {
     ("nominative", "m"): "der", ("nominative", "f"): "die", ("nominative", "n"): "das", ("nominative", "p"): "die",
     ("accusative", "m"): "den", ("accusative", "f"): "die", ("accusative", "n"): "das", ("accusative", "p"): "die",
@@ -271,7 +271,7 @@ INDEFINITE_ARTICLES: dict[tuple[str, str], str] = {
     ("nominative", "m"): "ein", ("nominative", "f"): "eine", ("nominative", "n"): "ein",
     ("accusative", "m"): "einen", ("accusative", "f"): "eine", ("accusative", "n"): "ein",
 }  # fmt: skip
-# What an adjective adds after a definite article, and after `ein` or `kein`, which leave gender for it to show.
+# Adjective inflection after a definite article (weak), and after *ein* or *kein* (mixed), which do not mark the gender.
 WEAK_ENDINGS: dict[tuple[str, str], str] = {
     ("nominative", "m"): "e", ("nominative", "f"): "e", ("nominative", "n"): "e", ("nominative", "p"): "en",
     ("accusative", "m"): "en", ("accusative", "f"): "e", ("accusative", "n"): "e", ("accusative", "p"): "en",
@@ -289,7 +289,7 @@ def main_tenses(conjunction: Conjunction) -> tuple[Tense, ...]:
 
 
 def subordinate_tenses(conjunction: Conjunction, after_past: bool) -> tuple[Tense, ...]:
-    """Tenses of the clause after `link`: `when` is a past (*als*), `if` a present, and a past calls for a past."""
+    """Tenses of the subordinate clause: past after *when* (*als*), present after *if*, and past after a past main clause."""
     if conjunction is WHEN:
         return (PAST,)
     if conjunction is IF:

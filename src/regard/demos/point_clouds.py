@@ -1,4 +1,4 @@
-"""The embedded rooms: a Point Transformer that tells floor, wall, table, chair and lamp apart, point by point."""
+"""Point cloud demo: a Point Transformer segments generated rooms into floor, wall, table, chair and lamp."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from regard.model import Model
 from regard.tasks.metrics.segmentation_depth import format_fractions
 
 ROOM_COUNTS = {"train": 160, "valid": 16, "test": 32}
-"""rooms of each part"""
+"""number of rooms per split"""
 NUM_EXAMPLES = 3
-"""rooms that are left as files for a person to see"""
+"""rooms with predictions written to files"""
 
 
 class PointCloudDemo(Demo):
@@ -50,7 +50,7 @@ class PointCloudDemo(Demo):
     }
 
     def write_data(self, folder: Path) -> dict[str, str]:
-        """As PLY files whose points have a property `label`, so that a person can see what their own should look like."""
+        """Write PLY files with a property `label` per point, as an example of the format for users' own data."""
         paths = {}
         for part, many in ROOM_COUNTS.items():
             recipe = parse_cloud_recipe(f"rooms#part={part}")
@@ -63,7 +63,7 @@ class PointCloudDemo(Demo):
         return paths
 
     def show_predictions(self, model: Model, rows: ResultRows, log: LogFn) -> None:
-        """Files that a person opens: the page turns under the mouse."""
+        """Write predictions of some rooms, with an interactive page for each."""
         for path in [row["cloud"] for row in rows[:: max(len(rows) // NUM_EXAMPLES, 1)]][:NUM_EXAMPLES]:
             answer = model.predict(path)
             folder = Path(model.spec.source) / "answers"
@@ -76,7 +76,7 @@ class PointCloudDemo(Demo):
         path = rows[0]["cloud"]
         cloud = read_cloud(path)
         chairs = np.flatnonzero(cloud.labels == cloud.classes.index("chair"))
-        at = int(chairs[cloud.coordinates[chairs, 2].argmax()])  # at the top of a back
+        at = int(chairs[cloud.coordinates[chairs, 2].argmax()])  # highest point of a backrest
         found = model.explain(path, at=at)
         log(f"Point {at} of {path}: {found.title}")
         for suffix in ("html", "png"):
@@ -104,7 +104,7 @@ The results of the demo are in {run}. To segment more rooms:
 
 
 def is_valid_cloud(path: Path) -> bool:
-    """Whether an earlier demo left it whole."""
+    """True if an earlier demo wrote the file completely."""
     try:
         return path.exists() and len(read_cloud(str(path))) > 0
     except RegardError:

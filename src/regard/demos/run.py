@@ -1,4 +1,4 @@
-"""`demo`: a whole job on embedded data — train, score, ask, show what was looked at — in a few minutes."""
+"""`regard demo`: train, evaluate, predict and explain on generated data, in a few minutes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def demo(
     what: str = "translate", out: str | os.PathLike[str] | None = None, overwrite: bool = False,
     console: Console | None = None,
 ) -> float:  # fmt: skip
-    """Returns the score of the test, in percent: the share of samples that were answered exactly, of clouds the mean overlap.
+    """Run a demo and return the test score in percent: exact match, or mIoU for point clouds.
 
-    A demo that was interrupted goes on; one that is finished is shown without training, unless `again`."""
+    An interrupted demo is resumed. A finished demo is not trained again, unless `overwrite` is set."""
     if what not in DEMOS:
         raise UnknownNameError("demo", what, DEMOS)
     shown, console, begun = DEMOS[what], console or PipeSafeConsole(), time.perf_counter()
@@ -67,7 +67,7 @@ def demo(
 
 
 def train_or_load(spec: Demo, folder: Path, data: dict[str, str], overwrite: bool, console: Console) -> Model:
-    """Train, go on, or take what an earlier demo left; a folder that holds anything else is refused by `train`."""
+    """Train, resume, or load the model of an earlier demo; `train` rejects a folder with other content."""
     run = RunFolder(folder)
     facts = run.read_metadata() if run.exists() else {}
     ours = facts.get("sources", {}).get("data") == [os.path.abspath(data["train"])]
@@ -85,13 +85,13 @@ def train_or_load(spec: Demo, folder: Path, data: dict[str, str], overwrite: boo
             spec.task, [data["train"]], valid=[data["valid"]], out=folder, settings=spec.settings, console=console,
             resume=ours and not overwrite,
         )  # fmt: skip
-    except Interrupted as stopped:  # the demo goes on too, and shows the rest
+    except Interrupted as stopped:  # the demo command resumes training and runs the remaining stages
         stopped.args = (f"Interrupted; checkpoint saved. Resume with:\n  {demo_command(spec, folder)}",)
         raise
 
 
 def demo_command(spec: Demo, folder: Path) -> str:
-    """This demo once more, in as few words as say so."""
+    """Shortest command line of this demo."""
     which = "" if spec.name == "translate" else f" {spec.name}"
     where = "" if folder == Path(spec.out) else f" --out {quote_path(folder)}"
     return f"regard demo{which}{where}"

@@ -1,16 +1,16 @@
-"""Scenes of coloured shapes with captions, drawn by the project itself: the embedded set for captioners.
+"""Generated scenes of colored shapes with captions: the dataset of the captioning demo.
 
-A scene has one to five objects in the cells of a grid, no two of one colour and shape. It has exactly one caption, by rules:
+A scene has one to five objects in the cells of a grid, with distinct combinations of color and shape. Rules of the caption:
 
-1. Objects are named in the order of their colours (red, orange, yellow, green, blue, purple, black); those of one colour row by
-   row, from left to right. What is neither small nor large has no word for its size.
-2. Each further object is named with where the first one stands, seen from it: "a red ring above a blue star and left of a black
-   cross" says that the ring is above the star and left of the cross.
-3. In another row the first is above or below it, whatever the columns are; in the same row left of it or right of it.
+1. Objects are sorted by color (red, orange, yellow, green, blue, purple, black), then by row, then by column. Objects of
+   middle size have no size word.
+2. Each further object is named with the position of the first object relative to it: in "a red ring above a blue star and
+   left of a black cross", the ring is above the star and left of the cross.
+3. In different rows the relation is above or below, for any columns; in the same row left of or right of.
 
-`parts` draws the scenes of all parts, no arrangement of objects twice. What is learnt from and validated on holds none of
-`UNSEEN_PAIRS`, a colour with a shape, and none of `UNSEEN_RELATIONS`, two shapes and a relation. Every object knows its pixels,
-and every word of a caption the objects that it names.
+`generate_splits` draws the scenes of all splits without duplicates. Training and validation scenes contain no combination
+of `UNSEEN_PAIRS` (color, shape) and `UNSEEN_RELATIONS` (shape, relation, shape). The dataset includes the bounding box of each
+object, and the objects named by each word.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ Item = TypeVar("Item")
 
 SEED: Final = 2015
 IMAGE_SIZE: Final = 64
-"""pixels of a picture down and across"""
+"""image height and width in pixels"""
 GRID_SIZE: Final = 3
-"""cells of a scene down and across"""
+"""grid cells per side"""
 MAX_OBJECTS: Final = 5
-"""objects of a scene"""
+"""maximum number of objects in a scene"""
 
 SIZES: Final = {"small": 0.2, "middle": 0.3, "large": 0.4}
-"""Radii in cells."""
+"""Radius in cells."""
 NAMED_SIZES: Final = ("small", "large")
-"""The sizes that there is a word for."""
+"""Sizes with a size word."""
 JITTER: Final = 0.06
-"""How far from the middle of its cell an object may lie, in cells."""
+"""Maximum offset of an object from the center of the cell, in cells."""
 SHADE_RANGE: Final = 0.12
-"""How much lighter or darker than its colour an object may be."""
+"""Maximum fraction by which a color is blended with white or black."""
 
 RELATIONS: Final = ("above", "below", "left of", "right of")
 
@@ -56,8 +56,8 @@ SPLIT_SIZES: Final[dict[str, tuple[int, ...]]] = {
     "valid": (40, 240, 240, 240, 240),
     "train": (600, 4850, 4850, 4850, 4850),
 }
-"""How many scenes of one, two, … objects each part has. Each scene of `test-pairs` holds a colour with a shape that is not seen
-in training, each of `test-relations` two shapes in a relation that is not; `test` has neither, only other scenes."""
+"""Number of scenes with one, two, … objects per split. Each scene of `test-pairs` has a color and shape combination that is
+absent from training, each scene of `test-relations` a relation of two shapes that is absent; `test` has neither."""
 
 UNSEEN_PAIRS: Final = frozenset(
     {("red", "star"), ("orange", "square"), ("yellow", "cross"), ("green", "circle"), ("blue", "triangle"),
@@ -71,7 +71,7 @@ UNSEEN_RELATIONS: Final = frozenset(
 
 
 class SceneObject(NamedTuple):
-    """An object, and the cell that it lies in."""
+    """Object and grid cell."""
 
     size: str
     colour: str
@@ -81,7 +81,7 @@ class SceneObject(NamedTuple):
 
 
 class Appearance(NamedTuple):
-    """What a caption does not say of an object: how far it is from the middle of its cell, and how light."""
+    """Properties absent from the caption: offset from the center of the cell, and brightness."""
 
     offset_y: float
     offset_x: float
@@ -89,7 +89,7 @@ class Appearance(NamedTuple):
 
 
 class SceneWord(NamedTuple):
-    """A word of a caption, what it tells, and the numbers of the objects that it tells it of; a relation is of two."""
+    """Word of a caption, kind of word, and indices of the named objects; a relation names two."""
 
     text: str
     kind: WordKind = ""
@@ -97,7 +97,7 @@ class SceneWord(NamedTuple):
 
 
 class ParsedCaption(NamedTuple):
-    """What a caption says: size, colour and shape of each object, and where the first stands, seen from each other."""
+    """Size, color and shape of each object, and the relations of the first object to the others."""
 
     objects: tuple[tuple[str, str, str], ...]
     relations: tuple[str, ...]
@@ -106,12 +106,12 @@ class ParsedCaption(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ShapeScene:
     objects: tuple[SceneObject, ...]
-    """in the order in which they are named"""
+    """in the order of the caption"""
     appearances: tuple[Appearance, ...]
     background: Background
 
 
-# What is said
+# Captions
 
 
 def sort_objects(objects: Sequence[SceneObject]) -> tuple[SceneObject, ...]:
@@ -120,14 +120,14 @@ def sort_objects(objects: Sequence[SceneObject]) -> tuple[SceneObject, ...]:
 
 
 def relation(first: SceneObject, other: SceneObject) -> str:
-    """Where the first stands, seen from the other."""
+    """Position of the first object relative to the other."""
     if first.row != other.row:
         return "above" if first.row < other.row else "below"
     return "left of" if first.column < other.column else "right of"
 
 
 def caption_words(objects: Sequence[SceneObject]) -> list[SceneWord]:
-    """The caption of objects in their order, word by word."""
+    """Words of the caption of sorted objects."""
     found: list[SceneWord] = []
     for number, thing in enumerate(objects):
         if number:
@@ -145,7 +145,7 @@ def caption(objects: Sequence[SceneObject]) -> str:
 
 
 def parse_caption(text: str) -> ParsedCaption | None:
-    """What these words say, or None where they are no caption of ours."""
+    """Objects and relations of a caption; None for text outside the grammar of captions."""
     pieces = re.split(f" ({'|'.join(RELATIONS)}) ", text)
     phrases, relations = pieces[::2], pieces[1::2]
     if not all(phrase.endswith(" and") for phrase in phrases[1:-1]):
@@ -166,11 +166,11 @@ def _parse_object(phrase: str) -> tuple[str, str, str] | None:
     return (size, said[0], said[1]) if article == right else None
 
 
-# What is seen
+# Rendering
 
 
 def render_scene(scene: ShapeScene, image_size: int = IMAGE_SIZE) -> tuple[ImageArray, tuple[Box, ...]]:
-    """The picture, and of each object the box that holds its pixels."""
+    """(side, side, 3) image, and the bounding box of each object."""
     pixels, cell, boxes = shapes.render_background(scene.background, image_size), image_size / GRID_SIZE, []
     for thing, look in zip(scene.objects, scene.appearances, strict=True):
         middle = (thing.row + 0.5 + look.offset_y) * cell, (thing.column + 0.5 + look.offset_x) * cell
@@ -183,11 +183,11 @@ def render_scene(scene: ShapeScene, image_size: int = IMAGE_SIZE) -> tuple[Image
     return shapes.to_uint8(pixels), tuple(boxes)
 
 
-# Drawing the parts
+# Generating the splits
 
 
 def combinations(objects: Sequence[SceneObject]) -> Iterator[tuple[str, ...]]:
-    """What may be unseen: a colour with a shape, and two shapes in a relation."""
+    """Combinations that may be held out: (color, shape) and (shape, relation, shape)."""
     for thing in objects:
         yield thing.colour, thing.shape
     for other in objects[1:]:
@@ -195,7 +195,7 @@ def combinations(objects: Sequence[SceneObject]) -> Iterator[tuple[str, ...]]:
 
 
 def generate_splits(seed: int = SEED, sizes: Mapping[str, Sequence[int]] = SPLIT_SIZES) -> dict[str, list[ShapeScene]]:
-    """The scenes of each part, the same on every machine; no arrangement of objects occurs twice."""
+    """Scenes of each split, identical on every machine, without duplicate arrangements of objects."""
     rng, taken = Random(seed), set()
     lacks = {name: list(many) for name, many in sizes.items()}
     found: dict[str, list[ShapeScene]] = {name: [] for name in sizes}
@@ -212,7 +212,7 @@ def generate_splits(seed: int = SEED, sizes: Mapping[str, Sequence[int]] = SPLIT
 
 
 def _allowed_splits(things: Sequence[SceneObject]) -> tuple[str, ...]:
-    """Where a scene may belong, the smallest part first; nowhere, if it is new in both ways."""
+    """Splits allowed for a scene, smallest first; none if the scene has both an unseen pair and an unseen relation."""
     pairs, relations = (not unseen.isdisjoint(combinations(things)) for unseen in (UNSEEN_PAIRS, UNSEEN_RELATIONS))
     if pairs or relations:
         return () if pairs and relations else ("test-pairs",) if pairs else ("test-relations",)
@@ -220,12 +220,12 @@ def _allowed_splits(things: Sequence[SceneObject]) -> tuple[str, ...]:
 
 
 def _pick(rng: Random, items: Sequence[Item]) -> Item:
-    # `random` alone is promised to give the same numbers in every version of Python; `choice` is not.
+    # Python guarantees the same values of `random` in all versions, but not of `choice`.
     return items[int(rng.random() * len(items))]
 
 
 def _draw_objects(rng: Random, many: int) -> tuple[SceneObject, ...]:
-    """Objects in cells of their own, no two of one colour and shape."""
+    """Objects in distinct cells with distinct combinations of color and shape."""
     found: dict[tuple[int, int], SceneObject] = {}
     names: set[tuple[str, str]] = set()
     sizes, colours, forms = list(SIZES), list(COLORS), list(SHAPES)
@@ -247,7 +247,7 @@ def _draw_background(rng: Random) -> Background:
     return Background(_pick(rng, shapes.BACKGROUND_COLORS), _pick(rng, shapes.TEXTURES), int(rng.random() * 2**31))
 
 
-# Writing them
+# Writing
 
 
 def write_dataset(
@@ -256,24 +256,24 @@ def write_dataset(
     scenes: Mapping[str, Sequence[ShapeScene]] | None = None,
     max_objects: int = MAX_OBJECTS,
 ) -> dict[str, Path]:
-    """A folder for each part, with pictures as PNG files and a captions.jsonl, which is named; what stands there is kept. Of
-    scenes that are not given, those with at most so many objects."""
+    """Write a folder per split with PNG images and captions.jsonl, unless already present; return the captions files. The
+    default scenes are limited to `max_objects` objects."""
     told, told_in = (
         {"seed": SEED, "side": image_size, **({"most": max_objects} if max_objects < MAX_OBJECTS else {})},
         folder / "scenes.json",
     )
     if scenes is not None or _read_manifest(told_in) != told:
-        told_in.unlink(missing_ok=True)  # what it speaks of is there no longer
+        told_in.unlink(missing_ok=True)  # the manifest is invalid while files are rewritten
         found = limit_objects(generate_splits(), max_objects) if scenes is None else scenes
         for name, items in found.items():
             _write_split(folder / name, items, image_size)
-        if scenes is None:  # last: what was interrupted is written anew, and so is what others have drawn
+        if scenes is None:  # written last, so that an interrupted or custom dataset is rewritten next time
             write_json(told_in, told)
     return {name: folder / name / "captions.jsonl" for name in scenes or SPLIT_SIZES}
 
 
 def _read_manifest(path: Path) -> Any:
-    """What stands there; None where nothing does that can be read."""
+    """Content of the manifest; None if missing or unreadable."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -281,7 +281,7 @@ def _read_manifest(path: Path) -> Any:
 
 
 def limit_objects(scenes: Mapping[str, Sequence[ShapeScene]], max_objects: int) -> dict[str, list[ShapeScene]]:
-    """Those with at most so many objects, each in its part."""
+    """Scenes with at most `max_objects` objects, per split."""
     return {name: [scene for scene in items if len(scene.objects) <= max_objects] for name, items in scenes.items()}
 
 
@@ -292,7 +292,7 @@ def _write_split(folder: Path, scenes: Sequence[ShapeScene], side: int) -> None:
     lines = []
     for number, scene in enumerate(scenes):
         picture, boxes = render_scene(scene, side)
-        name = f"images/{folder.name}-{number:05d}.png"  # of two parts no two have one name: they are no leak
+        name = f"images/{folder.name}-{number:05d}.png"  # names differ between splits, so none looks like a leak
         Image.fromarray(picture).save(folder / name)
         things = [{**thing._asdict(), "box": list(box)} for thing, box in zip(scene.objects, boxes, strict=True)]
         said = [[word.text, word.kind, list(word.objects)] for word in caption_words(scene.objects)]

@@ -1,7 +1,6 @@
-"""Coloured shapes as pixels: which points a shape holds, how much of each pixel it covers, and the grounds that it lies on.
+"""Rendering of colored shapes with anti-aliasing, and backgrounds.
 
-Everything is computed by arithmetic alone, so that a scene has the same bytes on every machine. A pixel at the edge of a shape
-takes part of its colour.
+Only arithmetic is used, so a scene has the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ FloatArray = NDArray[np.float64]
 InsideTest = Callable[[FloatArray, FloatArray], NDArray[np.bool_]]
 
 SAMPLES_PER_AXIS: Final = 4
-"""Points across and down each pixel that are asked whether they lie in a shape."""
+"""Sample points per pixel and axis for the coverage of a shape."""
 
 
 class Box(NamedTuple):
-    """Pixels from the left and the top, right and bottom not included."""
+    """Bounding box in pixels from the top left; right and bottom are exclusive."""
 
     left: int
     top: int
@@ -31,7 +30,7 @@ class Box(NamedTuple):
 
 
 class Background(NamedTuple):
-    """What a scene lies on: a light colour, plain or with a faint texture of its own."""
+    """Light background color, plain or with a faint texture."""
 
     color: tuple[int, int, int]
     texture: str = "plain"
@@ -46,11 +45,11 @@ COLORS: Final[dict[str, tuple[int, int, int]]] = {
 BACKGROUND_COLORS: Final = ((250, 250, 248), (232, 236, 240), (245, 238, 224), (226, 238, 232), (240, 230, 240))
 TEXTURES: Final = ("plain", "grain", "stripes", "checks")
 TEXTURE_AMPLITUDE: Final = 7.0
-"""How much lighter or darker a texture makes its ground, in bytes."""
+"""Maximum change of the background by a texture, in pixel values."""
 
 
 def _polygon(corners: Sequence[tuple[float, float]]) -> InsideTest:
-    """A point lies inside where a line to its right crosses the border an odd number of times."""
+    """Inside test of a polygon: a ray to the right crosses the border an odd number of times."""
 
     def inside(x: FloatArray, y: FloatArray) -> NDArray[np.bool_]:
         found = np.zeros(np.broadcast_shapes(x.shape, y.shape), dtype=bool)
@@ -63,7 +62,7 @@ def _polygon(corners: Sequence[tuple[float, float]]) -> InsideTest:
 
 
 def _star_vertices(radii: Sequence[float], many: int) -> list[tuple[float, float]]:
-    """Corners around the middle, the first one straight above it, at these distances by turns."""
+    """Vertices around the center, starting at the top, with alternating distances `radii`."""
     turns = [2 * math.pi * number / many for number in range(many)]
     return [
         (radii[n % len(radii)] * math.sin(turn), -radii[n % len(radii)] * math.cos(turn))
@@ -79,12 +78,12 @@ SHAPES: Final[dict[str, InsideTest]] = {
     "cross": lambda x, y: ((abs(x) < 0.3) & (abs(y) < 0.95)) | ((abs(y) < 0.3) & (abs(x) < 0.95)),
     "ring": lambda x, y: (x * x + y * y < 0.96**2) & (x * x + y * y > 0.52**2),
 }
-"""Each within one unit of the middle, down and across."""
+"""Inside tests; each shape is within a distance of 1 from the center on both axes."""
 
 
 def coverage(shape: str, center: tuple[float, float], radius: float, image_size: int) -> tuple[Box, FloatArray]:
-    """The smallest box that holds all pixels of the shape, and how much of each of them it covers. `middle`: down and
-    across, in pixels as the radius is."""
+    """Bounding box of a shape, and the covered fraction of each pixel in the box. `center` is (y, x); all lengths are in
+    pixels."""
     across, top, left = (
         math.ceil(2 * radius) + 3,
         math.floor(center[0] - radius) - 1,
@@ -105,11 +104,11 @@ def coverage(shape: str, center: tuple[float, float], radius: float, image_size:
 
 
 def render_background(background: Background, image_size: int) -> FloatArray:
-    """(side, side, 3), of which the texture is a little lighter and darker."""
+    """(side, side, 3) background with texture."""
     at = np.arange(image_size)
     period = max(2, image_size // 16)
     shade = np.zeros((image_size, image_size))
-    if background.texture == "grain":  # the old generator: its numbers are promised to stay what they are
+    if background.texture == "grain":  # NumPy guarantees that the values of RandomState never change
         shade = 2 * np.random.RandomState(background.seed).random_sample((image_size, image_size)) - 1
     elif background.texture == "stripes":
         stripes = np.where((at + background.seed // 2) // period % 2, 1.0, -1.0)
@@ -120,7 +119,7 @@ def render_background(background: Background, image_size: int) -> FloatArray:
 
 
 def blend_color(pixels: FloatArray, box: Box, alpha: FloatArray, color: Sequence[float]) -> None:
-    """Lay a colour over what is there, each pixel by its share."""
+    """Blend a color into the pixels of a box, in place."""
     part = pixels[box.top : box.bottom, box.left : box.right]
     part += alpha[..., None] * (np.array(color, dtype=np.float64) - part)
 

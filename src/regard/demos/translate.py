@@ -1,4 +1,4 @@
-"""The main job on the embedded corpus: a Transformer that translates."""
+"""Translation demo: an encoder-decoder Transformer on a generated English–German corpus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.model import Model
 
 SENTENCE = "the cat danced"
 REORDERED_SENTENCE = "the man said that the woman bought the red book"
-"""Its translation has the verb at the end: the cross-attention must reach back for it."""
+"""The German verb is at the end of the sentence: the cross-attention must reach back to the middle of the source."""
 
 
 class TranslateDemo(Demo):
@@ -36,7 +36,7 @@ class TranslateDemo(Demo):
         "data.eval_samples=300",
         "decode.num_beams=1",
     )
-    """A smaller transformer-tiny: the grammar has about 200 words a side."""
+    """A smaller transformer-tiny: the grammar has about 200 words per language."""
     input_key = "source"
     titles = {  # noqa: RUF012
         "corpus": "Data: sentence pairs generated from an English–German grammar",
@@ -47,7 +47,7 @@ class TranslateDemo(Demo):
     }
 
     def write_data(self, folder: Path) -> dict[str, str]:
-        """As tab-separated files, so that a person can see what their own should look like."""
+        """Write tab-separated files, as an example of the format for users' own data."""
         folder.mkdir(parents=True, exist_ok=True)
         made = generate_corpus()
         paths = {}
