@@ -1,9 +1,9 @@
-"""Questions whose answers follow from rules alone: copying, turning, adding, sorting, and stories with a question.
+"""Generated algorithmic datasets: copying, reversing, adding, sorting, and stories with a question.
 
-They are made anew whenever they are read, the same for the same name: `copy`, or `copy#longest=40,samples=20000,seed=3`.
-Of a question the hash of its text decides whether it belongs to the part that is trained on, validated or tested on, so
-that none is in two of them. Questions to learn from are up to `longest` long; of those to validate and to test by, every
-second is longer, up to twice that. Lengths are counted in digits, in sentences where it is a story.
+Samples are generated when a dataset is read, and are identical for the same name: `copy`, or
+`copy#longest=40,samples=20000,seed=3`. A hash of the question assigns the split, so splits do not overlap. Training questions
+have a length of at most `longest`; every second validation and test question is longer, up to twice `longest`. The length is
+the number of digits, or of sentences in a story.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from regard.errors import DataError, SettingError, UnknownNameError
 
 SPLITS = ("train", "valid", "test")
 MAX_TRIES = 100
-"""draws of one length before another is drawn: of the shortest questions there are few"""
+"""draws of one length before another length is drawn, because there are only a few short questions"""
 
 GeneratedSample = tuple[str, str, tuple[int, ...]]
-"""A question, its answer, and the sentences that say it, where it is a story."""
+"""Question, answer, and indices of the supporting sentences of a story."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmicQuestion(Pair):
-    """A question (`source`) and its answer (`target`)."""
+    """Question (`source`) and answer (`target`)."""
 
     supporting_facts: tuple[int, ...] = ()
-    """the sentences of a story that decide the answer, from 0 on"""
+    """indices of the sentences of a story that determine the answer"""
     is_longer: bool | None = None
-    """whether it is longer than those that are learnt from; None: nobody has said so"""
+    """the question is longer than all training questions; None: unknown"""
 
 
 @dataclass(frozen=True)
 class AlgorithmicRecipe:
-    """What is made, and how much of it."""
+    """Settings of a generated dataset."""
 
     kind: str
     longest: int = 20
-    """length of the longest question that is learnt from"""
+    """maximum length of training questions"""
     samples: int = 0
-    """questions; 0: 20,000 to learn from, 1,000 to validate or test by"""
+    """number of questions; 0: 20,000 for training, 1,000 for validation and test"""
     seed: int = 1
     part: str = "train"
     """train, valid or test"""
     forwards: bool = False
-    """numbers of an addition begin with their highest digit, as people write them; else with the lowest"""
+    """numbers of an addition start with the highest digit, as usual; otherwise with the lowest digit"""
 
     def __post_init__(self) -> None:
         for name, least in (("longest", 2), ("samples", 0)):
@@ -67,7 +67,7 @@ class AlgorithmicRecipe:
         return self.samples or (20_000 if self.part == "train" else 1000)
 
     def __str__(self) -> str:
-        """As it is read again: what is not as usual stands behind the name."""
+        """Name for `parse_recipe`, with all settings that differ from the defaults."""
         usual = AlgorithmicRecipe(self.kind)
         said = [
             f"{item.name}={str(getattr(self, item.name)).lower()}"
@@ -77,12 +77,12 @@ class AlgorithmicRecipe:
         return self.kind + (f"#{','.join(said)}" if said else "")
 
     def for_split(self, split: str) -> AlgorithmicRecipe:
-        """The questions to validate or to test by, of those that are learnt from."""
+        """Recipe of the validation or test split of this dataset."""
         return replace(self, part=split, samples=0)
 
 
 def parse_recipe(entry: str) -> AlgorithmicRecipe | None:
-    """What a name stands for; None where it is no name but a file."""
+    """Recipe of a name such as `copy#longest=40`; None if the entry is a file."""
     kind, sign, rest = entry.partition("#")
     if kind not in GENERATORS:
         return None
@@ -99,7 +99,7 @@ def parse_recipe(entry: str) -> AlgorithmicRecipe | None:
 
 
 def generate_questions(entry: str) -> Iterator[AlgorithmicQuestion]:
-    """Those that a name stands for, each once."""
+    """Distinct questions of a dataset name."""
     recipe = parse_recipe(entry)
     if recipe is None:
         raise UnknownNameError("algorithmic dataset", entry, GENERATORS)
@@ -107,7 +107,7 @@ def generate_questions(entry: str) -> Iterator[AlgorithmicQuestion]:
     random = Random(f"{recipe.kind} {recipe.longest} {recipe.seed} {recipe.part} {recipe.forwards}")
     made: set[str] = set()
     full: set[int] = set()
-    """lengths of which there is nothing new"""
+    """lengths without new questions"""
     while len(made) < recipe.count:
         beyond = recipe.part != "train" and len(made) % 2 == 1
         lengths = range(recipe.longest + 1, 2 * recipe.longest + 1) if beyond else range(1, recipe.longest + 1)
@@ -135,7 +135,7 @@ def _draw_new(make: Callable[[], GeneratedSample], made: set[str], recipe: Algor
 
 
 def _split_of(question: str, seed: int) -> str:
-    """Eight of ten belong to training."""
+    """Split by a hash of the question: 80 % train, 10 % valid, 10 % test."""
     number = int.from_bytes(blake2b(f"{seed} {question}".encode(), digest_size=4).digest()) % 10
     return SPLITS[max(0, number - 7)]
 
@@ -160,7 +160,7 @@ def _sort(random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSa
 
 
 def _add(random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSample:
-    """Two numbers of together so many digits; the shortest has one digit each."""
+    """Two numbers with `length` digits in total, at least one digit each."""
     first = random.randint(1, max(length - 1, 1))
     one, other = (_random_number(random, digits) for digits in (first, max(length - first, 1)))
     numbers = [str(number) for number in (one, other, one + other)]
@@ -180,4 +180,4 @@ GENERATORS: dict[str, Callable[[Random, int, AlgorithmicRecipe], GeneratedSample
     "copy": _copy, "reverse": _reverse, "addition": _add, "sorting": _sort,
     "facts-1": _story_generator(1), "facts-2": _story_generator(2), "facts-3": _story_generator(3),
 }  # fmt: skip
-"""What can be asked for by name."""
+"""Generators of the datasets, by name."""

@@ -1,4 +1,4 @@
-"""What happens to clouds that are made: they are turned, some of them is missing, and every point is a little off."""
+"""Corruption of generated point clouds: rotation, holes and noise."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 RotationMode = Literal["none", "up", "any"]
 MAX_HOLES = 5
-"""holes"""
+"""maximum number of holes"""
 
 FloatArray = NDArray[np.float64]
 FractionRange = tuple[float, float]
-"""The least and the largest share of the points that one hole takes away."""
+"""Minimum and maximum fraction of the points that a hole removes."""
 
 
 def oversample_count(points: int, holes: int, fractions: FractionRange) -> int:
-    """How many points are drawn, so that so many are left whatever the holes take."""
+    """Number of points to sample, so that at least `points` are left after the holes."""
     many = points
     for _ in range(holes):
         many = math.ceil(many / (1 - fractions[1])) + 1
@@ -28,7 +28,7 @@ def oversample_count(points: int, holes: int, fractions: FractionRange) -> int:
 def indices_outside_holes(
     coordinates: FloatArray, points: int, holes: int, fractions: FractionRange, random: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Which points are left where each hole, a ball about one of them, takes some away; so many of those."""
+    """Indices of `points` points outside the holes; a hole is a ball around a random point and removes its neighbors."""
     there = np.arange(len(coordinates))
     for where, size in random.random((MAX_HOLES, 2))[:holes]:
         middle = coordinates[there[int(where * len(there))]]
@@ -39,7 +39,7 @@ def indices_outside_holes(
 
 
 def random_rotation(mode: RotationMode, random: np.random.Generator) -> FloatArray:
-    """(3, 3), every rotation about the axis upwards, or every one at all, as likely. The same chance is used for each."""
+    """(3, 3) rotation, uniform about the vertical axis or over all rotations. All modes use three random values."""
     one, two, three = random.random(3)
     angle = 2 * math.pi * one
     cos, sin = math.cos(angle), math.sin(angle)
@@ -48,14 +48,14 @@ def random_rotation(mode: RotationMode, random: np.random.Generator) -> FloatArr
         return np.eye(3)
     if mode == "up":
         return about
-    # what points upwards goes anywhere on the sphere (Arvo): a reflection of the rotation about it
+    # Arvo's method: a rotation by 180° about `aside` maps the vertical axis to a uniform point of the sphere
     aside = np.array([math.cos(2 * math.pi * two), math.sin(2 * math.pi * two), 0.0]) * math.sqrt(three)
     aside[2] = math.sqrt(1 - three)
     return (2 * np.outer(aside, aside) - np.eye(3)) @ about
 
 
 def add_noise(coordinates: FloatArray, noise: float, random: np.random.Generator) -> FloatArray:
-    """Every point moved by a normal number along each axis (Box and Muller: the same on every machine)."""
+    """Coordinates with Gaussian noise, by the Box–Muller transform, which is the same on every machine."""
     if not noise:
         return coordinates
     size, angle = random.random((2, *coordinates.shape))

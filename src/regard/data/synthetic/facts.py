@@ -1,7 +1,7 @@
-"""Small stories and a question about each, with answers that need one, two or three of their sentences.
+"""Generated stories with a question whose answer requires one, two or three sentences.
 
-People walk from place to place, take things with them and leave them. Questions: where someone is (one sentence says it),
-where a thing is (who took or left it, and where that was), where it was before it came where it is (and where from).
+People move between places, and take and leave objects. The question is where someone is (one fact), where an object is
+(a sentence about the object and one about the place), or where an object was before (three facts).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from random import Random
 PEOPLE = ("ada", "boris", "clara", "dmitri")
 PLACES = ("kitchen", "garden", "cellar", "attic", "library", "stable")
 OBJECTS = ("lamp", "apple", "rope")
-"""As many as bAbI has (Weston et al. 2015). With six people a Transformer of four blocks needs several times as many stories
-until it has found out who is where."""
+"""Similar numbers as in bAbI (Weston et al. 2015). With six people, a Transformer with four layers needs several times as many
+stories to track the places."""
 WALKS, TAKES, LEAVES = ("walked to", "went to", "hurried to"), ("took", "grabbed"), ("left", "dropped")
 
 
@@ -21,18 +21,18 @@ WALKS, TAKES, LEAVES = ("walked to", "went to", "hurried to"), ("took", "grabbed
 class StoryObject:
     holder: str | None = None
     moved_at: int = -1
-    """the sentence in which it was taken, or left"""
+    """index of the sentence in which the object was taken or left"""
     location_history: list[tuple[str, int]] = field(default_factory=list)
-    """where it was, one place after another, and the sentence in which it came there"""
+    """places of the object in order, each with the index of the sentence that determines it"""
 
 
 @dataclass
 class StoryState:
-    """What is the case after some sentences."""
+    """State of people and objects after some sentences."""
 
     random: Random
     people: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """where everybody is, and the sentence that says so"""
+    """place of each person, and the index of the sentence with this place"""
     objects: dict[str, StoryObject] = field(default_factory=dict)
     sentences: list[str] = field(default_factory=list)
 
@@ -47,7 +47,7 @@ class StoryState:
     def take(self, person: str, item: str) -> None:
         place, since = self.people[person]
         thing = self.objects.setdefault(item, StoryObject())
-        thing.location_history[-1:] = [(place, since)]  # who takes it says best where that was
+        thing.location_history[-1:] = [(place, since)]  # the last walk of the taker becomes the supporting fact
         thing.holder, thing.moved_at = person, len(self.sentences)
         self.sentences.append(f"{person} {self.random.choice(TAKES)} the {item} .")
 
@@ -56,7 +56,7 @@ class StoryState:
         self.sentences.append(f"{person} {self.random.choice(LEAVES)} the {item} .")
 
     def step(self) -> None:
-        """Somebody does something that can be done."""
+        """Add a random action that is possible in this state."""
         who = self.random.choice(PEOPLE)
         held = [name for name, thing in self.objects.items() if thing.holder == who]
         here = self.people[who][0] if who in self.people else None
@@ -70,14 +70,14 @@ class StoryState:
             self.walk(who, self.random.choice([place for place in PLACES if place != here]))
 
     def _is_available(self, name: str, here: str) -> bool:
-        """A thing that nobody has spoken of may be anywhere."""
+        """True if an object can be taken here; objects not mentioned before may be anywhere."""
         if name not in self.objects:
             return True
         return self.objects[name].holder is None and self.objects[name].location_history[-1][0] == here
 
 
 def generate_story(random: Random, length: int, num_facts: int) -> tuple[str, str, tuple[int, ...]]:
-    """A story of so many sentences with its question, the answer, and the sentences that decide it: as many as `facts`."""
+    """Story of `length` sentences with a question, the answer, and the indices of the `num_facts` supporting sentences."""
     while True:
         world = StoryState(random)
         for _ in range(length):

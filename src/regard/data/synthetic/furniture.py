@@ -1,6 +1,6 @@
-"""What stands in a room: tables, chairs round them, lamps that stand, hang or are put on a table, the floor and the walls.
+"""Random furniture of a room: tables, chairs, floor, pendant and table lamps, the floor and the walls.
 
-All lengths are metres, and nothing is drawn but by the chance that is given, in a fixed order.
+All lengths are in meters. All random values come from the given function, in a fixed order.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from regard.data.synthetic.meshes import SEGMENTS, Mesh, arc, box, merge_meshes,
 
 CLASSES: Final = ("floor", "wall", "table", "chair", "lamp")
 ROUND_SEGMENTS: Final = SEGMENTS // 3
-"""flat stripes of what is round: furniture is small"""
+"""segments of round furniture, fewer because furniture is small"""
 MAX_TRIES: Final = 30
-"""places that are tried for a thing before the room is full"""
+"""attempts to find a free spot for an object"""
 WALL_PROBABILITY: Final = 0.8
-"""how often a wall is there: a scanner does not see every side"""
+"""probability of a wall, because a scanner does not cover every side"""
 
 UniformFn = Callable[[float, float], float]
-"""A number between two."""
+"""Uniform random number between two limits."""
 
 
 class RoomObject(NamedTuple):
@@ -29,7 +29,7 @@ class RoomObject(NamedTuple):
 
 
 class Footprint(NamedTuple):
-    """A circle of the floor where something stands."""
+    """Circle on the floor occupied by an object."""
 
     x: float
     y: float
@@ -47,7 +47,7 @@ class TableSpec(NamedTuple):
 
 
 def build_room(uniform: UniformFn) -> list[RoomObject]:
-    """A room about 0, its floor at 0."""
+    """Objects of a room centered at 0, with the floor at height 0."""
     wide, deep, high = uniform(2.8, 5), uniform(2.8, 5), uniform(2.3, 3)
     things = [RoomObject("floor", rectangle((-wide / 2, -deep / 2, 0), (wide, 0, 0), (0, deep, 0)))]
     things += _walls(uniform, wide, deep, high)
@@ -71,13 +71,13 @@ def build_room(uniform: UniformFn) -> list[RoomObject]:
     return things
 
 
-# -- where things stand
+# -- placement
 
 
 def _place_footprint(
     chance: UniformFn, wide: float, deep: float, radius: float, taken: list[Footprint]
 ) -> Footprint | None:
-    """A free place for something so large, which is then taken."""
+    """Free spot with this radius, marked as occupied; None if there is none."""
     for _ in range(MAX_TRIES):
         x = chance(-1, 1) * max(wide / 2 - radius, 0)
         y = chance(-1, 1) * max(deep / 2 - radius, 0)
@@ -90,7 +90,7 @@ def _place_footprint(
 def _walls(chance: UniformFn, wide: float, deep: float, high: float) -> list[RoomObject]:
     found: list[RoomObject] = []
     for number, (length, behind) in enumerate(((wide, deep), (deep, wide)) * 2):
-        there = chance(0, 1) < WALL_PROBABILITY or (number == 3 and not found)  # one at least
+        there = chance(0, 1) < WALL_PROBABILITY or (number == 3 and not found)  # at least one wall
         wall = _wall(chance, length, high).translate((0, -behind / 2, 0)).rotate_z(number * math.pi / 2)
         if there:
             found.append(RoomObject("wall", wall))
@@ -98,7 +98,7 @@ def _walls(chance: UniformFn, wide: float, deep: float, high: float) -> list[Roo
 
 
 def _wall(chance: UniformFn, length: float, high: float) -> Mesh:
-    """Along x, with an opening in every second one: a door, or a window."""
+    """Wall along x; with probability 0.5, the wall has a door or a window."""
     opens, door = chance(0, 1) < 0.5, chance(0, 1) < 0.5
     width, middle = chance(0.8, 1.1) if door else chance(0.8, 1.8), chance(-0.3, 0.3) * length
     low, top = (0.0, chance(1.9, 2.1)) if door else (chance(0.8, 1.1), chance(1.7, 2.1))
@@ -126,7 +126,7 @@ def _place_table(chance: UniformFn, wide: float, deep: float, taken: list[Footpr
 
 
 def _place_chairs(chance: UniformFn, table: TableSpec, wide: float, deep: float, taken: list[Footprint]) -> list[Mesh]:
-    """Each looks at the table, pushed under it more or less; those that would stand in a wall or in others are left out."""
+    """Chairs that face the table at a random distance; chairs inside a wall or another object are skipped."""
     found, others = [], taken[:-1]
     for number in range(4):
         direction = number * math.pi / 2 + (chance(-0.4, 0.4) if table.is_round else 0.0)
@@ -138,22 +138,22 @@ def _place_chairs(chance: UniformFn, table: TableSpec, wide: float, deep: float,
         at = table.x + reach * cos - aside * sin, table.y + reach * sin + aside * cos
         inside = abs(at[0]) < wide / 2 - 0.25 and abs(at[1]) < deep / 2 - 0.25
         if there and inside and all(math.hypot(at[0] - one.x, at[1] - one.y) > one.radius + 0.2 for one in others):
-            # its back is on its own left, away from the table
+            # rotated by 180°, so that the front faces the table and the back points away
             found.append(chair.rotate_z(table.angle + direction + math.pi + slant).translate((*at, 0)))
             taken.append(Footprint(*at, 0.25))
     return found
 
 
-# -- things
+# -- meshes
 
 
 def _disc_mesh(radius: float, bottom: float, top: float) -> Mesh:
-    """A disc, or a pole."""
+    """Closed cylinder."""
     return revolve([(0, bottom), (radius, bottom), (radius, top), (0, top)], ROUND_SEGMENTS)
 
 
 def _pole_mesh(radius: float, bottom: float, top: float) -> Mesh:
-    """Without its ends, which are hidden."""
+    """Cylinder without its hidden ends."""
     return revolve([(radius, bottom), (radius, top)], ROUND_SEGMENTS // 2)
 
 
@@ -188,7 +188,7 @@ def _table_mesh(chance: UniformFn, table: TableSpec) -> Mesh:
 
 
 def _chair_mesh(chance: UniformFn) -> Mesh:
-    """Looking along x, its back behind it."""
+    """Chair facing along x, with the backrest at negative x."""
     wide, deep, seat, thick = chance(0.38, 0.48), chance(0.38, 0.46), chance(0.42, 0.5), chance(0.02, 0.06)
     back, slim, swivel, slats = chance(0.32, 0.55), chance(0.025, 0.05), chance(0, 1) < 0.25, int(chance(1, 4))
     parts = [box((deep, wide, thick)).translate((0, 0, seat - thick))]
@@ -209,7 +209,7 @@ def _chair_mesh(chance: UniformFn) -> Mesh:
 
 
 def _lampshade_mesh(chance: UniformFn, size: float, bottom: float) -> tuple[Mesh, float]:
-    """Open below and above, or a ball; and where it ends."""
+    """Lampshade (open cone or ball), and the height of its top."""
     wide, narrow, high, ball = size * chance(0.85, 1.15), chance(0.35, 0.9), size * chance(1, 1.6), chance(0, 1) < 0.3
     if ball:
         middle = bottom + wide
@@ -221,7 +221,7 @@ def _lampshade_mesh(chance: UniformFn, size: float, bottom: float) -> tuple[Mesh
 def _place_lamp(
     chance: UniformFn, wide: float, deep: float, high: float, tables: list[TableSpec], taken: list[Footprint]
 ) -> Mesh | None:
-    """It stands on the floor, hangs, or stands on a table; a table has one at most."""
+    """Floor lamp, pendant lamp or table lamp; None without a free spot. A table has at most one lamp on or above it."""
     kind, which = chance(0, 1), int(chance(0, max(len(tables), 1)))
     if kind < 0.4:
         spot = _place_footprint(chance, wide, deep, 0.25, taken)
@@ -249,7 +249,6 @@ def _pendant_lamp_mesh(chance: UniformFn, high: float) -> Mesh:
 
 
 def _table_lamp_mesh(chance: UniformFn) -> Mesh:
-    """On a table."""
     tall, foot = chance(0.18, 0.35), chance(0.06, 0.1)
     shade, _ = _lampshade_mesh(chance, 0.12, tall)
     return merge_meshes([_disc_mesh(foot, 0.0, 0.025), _pole_mesh(chance(0.01, 0.02), 0.025, tall + 0.03), shade])

@@ -1,4 +1,4 @@
-"""Bodies of triangles, from which solids and furniture are built: boxes, what a turned profile sweeps, prisms and pyramids."""
+"""Triangle meshes as parts of solids and furniture: boxes, surfaces of revolution, prisms and pyramids."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 SEGMENTS = 48
-"""flat stripes that a round body is made of; it is nowhere more than 0.3 % of its radius off the round one"""
+"""segments of a round mesh; the deviation from the exact surface is below 0.3 % of the radius"""
 
 Vector = Sequence[float] | NDArray[Any]
 
 
 class Mesh(NamedTuple):
-    """A body, or a part of one."""
+    """Triangle mesh."""
 
     vertices: NDArray[np.float64]
     """(V, 3)"""
@@ -31,13 +31,13 @@ class Mesh(NamedTuple):
         return Mesh(self.vertices + np.asarray(offset, dtype=np.float64), self.faces)
 
     def rotate_z(self, angle: float) -> Mesh:
-        """About the axis that points upwards."""
+        """Mesh rotated about the vertical axis."""
         cos, sin = math.cos(angle), math.sin(angle)
         return Mesh(self.vertices @ np.array([[cos, sin, 0.0], [-sin, cos, 0.0], [0.0, 0.0, 1.0]]), self.faces)
 
 
 def merge_meshes(meshes: Sequence[Mesh]) -> Mesh:
-    """Several as one."""
+    """All meshes as a single mesh."""
     before = np.cumsum([0, *(len(form.vertices) for form in meshes[:-1])])
     return Mesh(
         np.concatenate([form.vertices for form in meshes]),
@@ -46,7 +46,7 @@ def merge_meshes(meshes: Sequence[Mesh]) -> Mesh:
 
 
 def box(size: Vector) -> Mesh:
-    """About the middle of its base, which stands at 0."""
+    """Box centered at x = y = 0, with the base at z = 0."""
     corners = np.array([[x, y, z] for z in (0.0, 1.0) for y in (-0.5, 0.5) for x in (-0.5, 0.5)])
     quads = ((0, 2, 3, 1), (4, 5, 7, 6), (0, 1, 5, 4), (2, 6, 7, 3), (0, 4, 6, 2), (1, 3, 7, 5))
     faces = [(a, b, c) for a, *rest in quads for b, c in itertools.pairwise(rest)]
@@ -54,20 +54,20 @@ def box(size: Vector) -> Mesh:
 
 
 def open_box(size: Vector) -> Mesh:
-    """A box without its ends, which are hidden in what stands on it and in the floor."""
+    """Box without top and bottom, which are hidden by the object on top and by the floor."""
     whole = box(size)
     return Mesh(whole.vertices, whole.faces[4:])
 
 
 def rectangle(origin: Vector, edge_u: Vector, edge_v: Vector) -> Mesh:
-    """From a corner, by two of its edges."""
+    """Rectangle from a corner and two edge vectors."""
     a, u, v = (np.asarray(one, dtype=np.float64) for one in (origin, edge_u, edge_v))
     return Mesh(np.stack([a, a + u, a + u + v, a + v]), np.array([[0, 1, 2], [0, 2, 3]]))
 
 
 def revolve(profile: Sequence[tuple[float, float]], segments: int = SEGMENTS) -> Mesh:
-    """What points (radius, height) and the lines between them sweep about the axis that points upwards; a profile that
-    rises has its outside outwards."""
+    """Surface of revolution about the vertical axis, from a profile of (radius, height) points. Normals of a rising profile
+    point outwards."""
     angles = 2 * math.pi / segments * np.arange(segments)
     radii, heights = np.array(profile, dtype=np.float64).T
     ring = np.stack([np.cos(angles), np.sin(angles)], axis=1)
@@ -82,7 +82,7 @@ def revolve(profile: Sequence[tuple[float, float]], segments: int = SEGMENTS) ->
 
 
 def extrude(outline: Sequence[tuple[float, float]], height: float) -> Mesh:
-    """A prism on an outline that runs against the clock; all of it must be seen from its first corner."""
+    """Prism over a counterclockwise outline. The whole outline must be visible from the first vertex (triangle fan)."""
     many = len(outline)
     flat = np.array(outline, dtype=np.float64)
     corners = np.concatenate([np.c_[flat, np.zeros(many)], np.c_[flat, np.full(many, height)]])
@@ -96,7 +96,7 @@ def extrude(outline: Sequence[tuple[float, float]], height: float) -> Mesh:
 
 
 def pyramid(outline: Sequence[tuple[float, float]], height: float) -> Mesh:
-    """A pyramid over an outline, its tip above 0, 0."""
+    """Pyramid over an outline, with the tip above (0, 0)."""
     many = len(outline)
     flat = np.array(outline, dtype=np.float64)
     corners = np.concatenate([np.c_[flat, np.zeros(many)], [[0.0, 0.0, height]]])
@@ -106,6 +106,6 @@ def pyramid(outline: Sequence[tuple[float, float]], height: float) -> Mesh:
 
 
 def arc(radius: float, start_angle: float, end_angle: float, steps: int = 16) -> list[tuple[float, float]]:
-    """Points of a profile on a circle about 0, from one angle to another, from the horizon upwards."""
+    """Profile points (radius, height) on a circle around 0; angles are measured upwards from the horizontal."""
     angles = start_angle + (end_angle - start_angle) * np.arange(steps + 1) / steps
     return [(max(radius * math.cos(angle), 0.0), radius * math.sin(angle)) for angle in angles]

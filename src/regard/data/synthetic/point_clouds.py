@@ -1,7 +1,7 @@
-"""Clouds that are made by their name, the same for the same name: `solids`, or `rooms#part=test,samples=50,noise=0.03`.
+"""Generated point cloud datasets by name, identical for the same name: `solids`, or `rooms#part=test,samples=50,noise=0.03`.
 
-A name ends in the version of what is made, `solids-1`; without it the newest is meant. One cloud of them is called by its
-number: `solids-1#part=test,number=3`. Parts to learn from, to validate and to test by have nothing in common.
+A name ends in a version, as in `solids-1`; without a version the newest is used. A number selects a single point cloud:
+`solids-1#part=test,number=3`. The splits do not overlap.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from regard.errors import DataError, SettingError, UnknownNameError
 SPLITS = ("train", "valid", "test")
 LATEST_VERSIONS = {"solids": "solids-1", "rooms": "rooms-1"}
 TASKS = {"solids-1": "classify", "rooms-1": "segment"}
-"""What is learnt from each."""
+"""Task of each dataset."""
 DEFAULT_SAMPLES = {"solids-1": (2000, 500, 500), "rooms-1": (500, 50, 100)}
-"""clouds of each part, where nobody says how many"""
+"""number of point clouds in train, valid and test, if `samples` is 0"""
 DEFAULTS: dict[str, dict[str, Any]] = {
     "solids-1": {"points": 1024, "noise": 0.01, "holes": 1, "turn": "any"},
     "rooms-1": {"points": 8192, "noise": 0.01, "holes": 3, "turn": "up"},
@@ -32,23 +32,23 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class CloudRecipe:
-    """What is made, and how much of it."""
+    """Settings of a generated dataset."""
 
     kind: str
     part: str = "train"
     """train, valid or test"""
     samples: int = 0
-    """clouds; 0: as many as is usual for the part"""
+    """number of point clouds; 0: the default of the split"""
     points: int = 0
-    """points of each; 0: 1,024 of a solid, 8,192 of a room"""
+    """points per point cloud; 0: 1,024 for solids, 8,192 for rooms"""
     noise: float = -1.0
-    """the deviation of every point, in radii of a solid or metres of a room; -1: 0.01"""
+    """standard deviation of the noise, relative to the radius of a solid or in meters for rooms; -1: 0.01"""
     holes: int = -1
-    """balls of points that are missing, each 3 to 12 % of a solid, to 3 % of a room; -1: one in a solid, three in a room"""
+    """number of holes; each removes 3 to 12 % of the points of a solid, 0.5 to 3 % of a room; -1: 1 for solids, 3 for rooms"""
     turn: str = ""
-    """none, up (about the axis upwards) or any; nothing: solids are turned any way, rooms about the axis upwards"""
+    """none, up (about the vertical axis) or any; empty: any for solids, up for rooms"""
     number: int = -1
-    """one cloud alone, from 0; -1: all"""
+    """index of a single point cloud; -1: all"""
 
     def __post_init__(self) -> None:
         for name, least in (("samples", 0), ("points", 0), ("number", -1), ("holes", -1)):
@@ -74,7 +74,7 @@ class CloudRecipe:
         return TASKS[self.kind]
 
     def __str__(self) -> str:
-        """As it is read again: what is not as usual stands behind the name."""
+        """Name for `parse_cloud_recipe`, with all settings that differ from the defaults."""
         usual = CloudRecipe(self.kind)
         said = [
             f"{item.name}={getattr(self, item.name)}"
@@ -84,11 +84,11 @@ class CloudRecipe:
         return self.kind + (f"#{','.join(said)}" if said else "")
 
     def for_split(self, split: str) -> CloudRecipe:
-        """The clouds to validate or to test by, of those that are learnt from."""
+        """Recipe of the validation or test split of this dataset."""
         return replace(self, part=split, samples=0, number=-1)
 
     def label(self, index: int) -> str:
-        """The class of one of them; nothing where its points have classes."""
+        """Class of a point cloud; empty if the points have labels."""
         return class_name(index) if self.task == "classify" else ""
 
     def indices(self) -> range:
@@ -105,7 +105,7 @@ class CloudRecipe:
 
 
 def parse_cloud_recipe(entry: str) -> CloudRecipe | None:
-    """What a name stands for; None where it is no name but a file."""
+    """Recipe of a name such as `rooms#part=test`; None if the entry is a file."""
     said_kind, sign, rest = entry.partition("#")
     kind = LATEST_VERSIONS.get(said_kind, said_kind)
     if kind not in TASKS:
@@ -123,13 +123,13 @@ def parse_cloud_recipe(entry: str) -> CloudRecipe | None:
 
 
 def iter_recipe_clouds(recipe: CloudRecipe) -> Iterator[tuple[int, str, str]]:
-    """Of each cloud its number, a name that `read_cloud` makes it by, and its class."""
+    """Index, name for `read_cloud`, and class of each point cloud."""
     for number in recipe.indices():
         yield number, str(replace(recipe, number=number, samples=0)), recipe.label(number)
 
 
 def generate_cloud(name: str) -> PointCloud | None:
-    """The one cloud that a name stands for; None where it stands for no clouds."""
+    """Point cloud of a name with `number`; None if the name is not a generated dataset."""
     recipe = parse_cloud_recipe(name)
     if recipe is None:
         return None
@@ -142,7 +142,7 @@ def generate_cloud(name: str) -> PointCloud | None:
 
 
 def recipe_classes(recipe: CloudRecipe) -> tuple[str, ...]:
-    """What is told apart: kinds of solids, or what stands in rooms."""
+    """Classes of solids, or of the objects in rooms."""
     from regard.data.synthetic.furniture import CLASSES
 
     return tuple(SOLIDS) if recipe.task == "classify" else CLASSES

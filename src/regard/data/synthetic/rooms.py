@@ -1,9 +1,9 @@
-"""Small rooms, the embedded set for the classes of points: floor, walls, tables with chairs round them, lamps.
+"""Generated rooms: dataset for point cloud segmentation, with floor, walls, tables with chairs, and lamps.
 
-A room is a pure function of its part and its number, as solids are: furniture, points, rotation about the axis upwards, holes,
-noise and colours come from generators of their own. Points are spread by area, more thinly on the floor and the walls, more
-densely on lamps, which are small. Every piece of furniture, each wall and the floor has a colour of its own that chance
-chooses among all: a colour says which points belong together, and not what they are. `rooms-1` never changes.
+As for solids, a room depends only on split and index: furniture, points, rotation about the vertical axis, holes, noise and
+colors come from separate random generators. Points are sampled by area, fewer on the floor and the walls, more on the small
+lamps. Each object, wall and floor has a random color: colors separate objects, but carry no information about the class. The
+samples of `rooms-1` must never change.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from regard.data.synthetic.meshes import Mesh, merge_meshes
 SEED: Final = 1986
 SPLITS: Final = ("train", "valid", "test")
 HOLE_FRACTIONS: Final = (0.005, 0.03)
-"""shares of the points that one hole takes away"""
+"""minimum and maximum fraction of the points that a hole removes"""
 POINT_DENSITY: Final = {"floor": 0.6, "wall": 0.4, "table": 1.0, "chair": 1.0, "lamp": 2.5}
-"""how many points an area gets, against that of tables"""
+"""points per area, relative to tables"""
 SHADE_RANGE: Final = 0.06
-"""how much the colours of the points of one thing differ"""
+"""maximum color difference between the points of an object"""
 
 
 class Room(NamedTuple):
-    """What stands in it, as one body, and which thing each of its faces belongs to."""
+    """Objects of a room, their merged mesh, and the object index of each face."""
 
     objects: list[RoomObject]
     mesh: Mesh
@@ -54,7 +54,7 @@ def sample_room(split: str, index: int) -> Room:
 def room_cloud(
     split: str, index: int, points: int = 8192, noise: float = 0.01, holes: int = 3, rotation_mode: RotationMode = "up"
 ) -> PointCloud:  # fmt: skip
-    """A cloud of one room; `noise` in metres, `holes` that each take some of it away."""
+    """Labeled point cloud of a room with colors and normals; `noise` is in meters, and each hole removes some points."""
     made = sample_room(split, index)
     label = np.array([CLASSES.index(thing.kind) for thing in made.objects])
     dense = np.array([POINT_DENSITY[thing.kind] for thing in made.objects])
@@ -74,7 +74,7 @@ def room_cloud(
 
 
 def _point_colors(owner: NDArray[np.int64], things: int, random: np.random.Generator) -> NDArray[np.uint8]:
-    """(N, 3) a colour for each thing, and a shade of it for each point."""
+    """(N, 3) colors: one color per object with a random shade per point."""
     colours = random.random((things, 3))[owner] + SHADE_RANGE * (2 * random.random((len(owner), 1)) - 1)
     return np.rint(255 * np.clip(colours, 0, 1)).astype(np.uint8)
 

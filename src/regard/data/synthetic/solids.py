@@ -1,9 +1,8 @@
-"""Solids, the embedded set for telling clouds apart: ten kinds with proportions of their own, drawn by the project itself.
+"""Generated solids: dataset for point cloud classification, with ten classes of varying proportions.
 
-Number n of a part is of kind n modulo ten. Its proportions, points, rotation, holes and noise each come from a generator of
-their own, keyed by the part and the number: so a solid is the same whatever else is made, and the same solid with more noise is
-still that solid. No two parts share a key. What is drawn must never change under this name: `solids-1` is in the checksums of
-a test, and other solids would be `solids-2`.
+Sample n of a split has class n modulo ten. Proportions, points, rotation, holes and noise come from separate random generators,
+seeded by split and index: a solid does not depend on other samples, and a change of the noise keeps its shape. Splits have
+distinct seeds. The samples of `solids-1` must never change (a test has checksums); other solids would be `solids-2`.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from regard.data.synthetic.meshes import Mesh, arc, box, extrude, pyramid, revol
 SEED: Final = 2021
 SPLITS: Final = ("train", "valid", "test")
 HOLE_FRACTIONS: Final = (0.03, 0.12)
-"""shares of the points that one hole takes away"""
+"""minimum and maximum fraction of the points that a hole removes"""
 
 UniformFn = Callable[[float, float], float]
-"""A number between two."""
+"""Uniform random number between two limits."""
 
 
 def _box(of: UniformFn) -> Mesh:
@@ -39,7 +38,7 @@ def _box(of: UniformFn) -> Mesh:
 
 
 def _ball(of: UniformFn) -> Mesh:
-    """A sphere, or longer or flatter than one by up to a third."""
+    """Ellipsoid with axes of different length, close to a sphere."""
     return revolve(arc(1, -math.pi / 2, math.pi / 2, 24)).scale((1, of(0.75, 1), of(0.75, 1.35)))
 
 
@@ -70,9 +69,9 @@ def _capsule(of: UniformFn) -> Mesh:
 
 
 def _angle_beam(of: UniformFn) -> Mesh:
-    """A beam of two flanges."""
+    """L-shaped beam of two flanges."""
     one, other, thick, length = of(0.7, 1), of(0.7, 1), of(0.15, 0.3), of(1, 3)
-    # the inner corner comes first: from there all of it is seen
+    # `extrude` needs an outline that is visible from the first vertex: here the inner corner
     outline = [(thick, thick), (thick, other), (0, other), (0, 0), (one, 0), (one, thick)]
     return extrude(outline, length)
 
@@ -83,7 +82,7 @@ def _tube(of: UniformFn) -> Mesh:
 
 
 def _wedge(of: UniformFn) -> Mesh:
-    """A prism on a triangle."""
+    """Triangular prism."""
     tip, high, length = of(0, 1), of(0.6, 1.2), of(0.6, 2)
     return extrude([(0, 0), (1, 0), (tip, high)], length)
 
@@ -99,7 +98,7 @@ def class_name(index: int) -> str:
 
 
 def solid_mesh(split: str, index: int) -> Mesh:
-    """The body, about its middle, with its farthest corner at distance 1."""
+    """Mesh of a solid, centered at its bounding box, with a maximum vertex distance of 1."""
     random = _generator(split, index, 0)
     form = MESH_BUILDERS[class_name(index)](lambda low, high: low + (high - low) * random.random())
     low, high = form.vertices.min(axis=0), form.vertices.max(axis=0)
@@ -110,7 +109,7 @@ def solid_mesh(split: str, index: int) -> Mesh:
 def solid_cloud(
     split: str, index: int, points: int = 1024, noise: float = 0.01, holes: int = 1, rotation_mode: RotationMode = "any"
 ) -> PointCloud:  # fmt: skip
-    """A cloud of one solid; `noise` in radii, `holes` that each take some of it away."""
+    """Point cloud of a solid with normals; `noise` is relative to the radius, and each hole removes some points."""
     form = solid_mesh(split, index)
     sizes, normals = triangle_areas(form.vertices, form.faces)
     face, weights = sample_triangles(
