@@ -1,6 +1,6 @@
-"""Points as arrays of NumPy: .npy, a row a point, or with named fields; .npz, an array for each thing.
+"""Point clouds in NumPy files: .npy with one row per point or with named fields, .npz with one array per kind of data.
 
-Nothing is unpickled, and no room is made that a heading promises and the file does not have.
+Pickled data is not loaded. The sizes in a header are compared with the file size before memory is allocated.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ ARRAY_ALIASES: Mapping[str, tuple[str, ...]] = {
         "labels", "label", "y", "semantic", "semantic_gt", "segment", "segmentation", "seg", "classification", "class", "gt",
     ),
 }  # fmt: skip
-"""What the arrays of an .npz may be called, the likeliest first."""
+"""Names of arrays in an .npz, in order of preference."""
 CLASS_NAME_ARRAYS = ("classes", "class_names", "names")
-"""What an array of the names of the classes may be called."""
+"""Names of an array with the class names."""
 _ZIP_ERRORS = (
     zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError, struct.error, LookupError,
 )  # fmt: skip
-"""What the reader of archives raises where bytes lead it astray."""
+"""Errors of `zipfile` for damaged archives."""
 _HEADER_ERRORS = (
     ValueError,
     TypeError,
@@ -45,7 +45,7 @@ _HEADER_ERRORS = (
     ArithmeticError,
     AttributeError,
 )
-"""What reading a heading raises that is none."""
+"""Errors of parsing an invalid header."""
 
 
 def read_npy(content: bytes, columns: Columns | None = None) -> RawCloud:
@@ -76,7 +76,7 @@ def read_npz(content: bytes, columns: Columns | None = None) -> RawCloud:
 
 
 def _merge_arrays(found: Mapping[str, NDArray[Any]], classes: tuple[str, ...], columns: Columns | None) -> RawCloud:
-    """The places may be a whole table; what is an array of its own is taken from there."""
+    """Point cloud from the coordinates, which may be a table with more columns; separate arrays override its columns."""
     columns = {name: said for name, said in (columns or {}).items() if name != "label" or said.isdigit()}
     raw = _from_array(found["places"], columns)
     for what in ("colors", "normals"):
@@ -87,7 +87,7 @@ def _merge_arrays(found: Mapping[str, NDArray[Any]], classes: tuple[str, ...], c
     if labels is not None and labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels is not None and labels.ndim == 0:
-        labels = None  # of the whole cloud
+        labels = None  # a single label of the whole point cloud
     for what, values in (*((name, found.get(name)) for name in ("colors", "normals")), ("labels", labels)):
         if values is not None and len(values) != len(raw.coordinates):
             raise CloudFormatError(
@@ -135,7 +135,7 @@ def _from_array(array: NDArray[Any], columns: Columns | None) -> RawCloud:
 
 
 def _from_structured(array: NDArray[Any], columns: Columns | None) -> RawCloud:
-    """Of named fields, as the properties of a PLY."""
+    """Point cloud from named fields, with the same names as PLY properties."""
     called = resolve_columns([name for name in array.dtype.names or () if not array.dtype[name].shape], columns)
     lacking = next((name for name in "xyz" if name not in called), None)
     if lacking is not None:
@@ -158,7 +158,7 @@ def _from_structured(array: NDArray[Any], columns: Columns | None) -> RawCloud:
 
 
 def load_npy(content: bytes, name: str = "") -> NDArray[Any]:
-    """What a file of NumPy holds; what it says of its size is held against its bytes first."""
+    """Array of an .npy file; the size in the header is checked against the number of bytes first."""
     inside = f"array '{name}': " if name else ""
     start, shape, kind = _parse_header(content, inside)
     if kind.hasobject:
@@ -182,7 +182,7 @@ def load_npy(content: bytes, name: str = "") -> NDArray[Any]:
 
 
 def _parse_header(content: bytes, inside: str) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
-    """Where the numbers begin, and what they are said to be."""
+    """Offset of the data, shape and dtype."""
     if not content.startswith(NPY_MAGIC):
         raise CloudFormatError(f"{inside}not an array in NumPy format.", "Write the array with np.save().")
     size = 2 if content[6:7] == b"\x01" else 4
@@ -221,7 +221,7 @@ def _load_npz(content: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _read_member(archive: zipfile.ZipFile, item: zipfile.ZipInfo, name: str) -> bytes:
-    """Its bytes, of which a heading may not promise others than there are: a packed gigabyte of zeros is a kilobyte."""
+    """Content of an archive member, limited to the size in the array header: a kilobyte may decompress to a gigabyte."""
     with archive.open(item) as stream:
         first = stream.read(1 << 16)
         _, shape, kind = _parse_header(first, f"array '{name}': ")

@@ -1,4 +1,4 @@
-"""Clouds that are read once, as long as there is room for them; the rest are read anew each time."""
+"""In-memory cache of point clouds within a memory limit; other point clouds are read from disk each time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from regard.data.points.cloud import PointCloud
 
 
 class CloudCache:
-    """`shelf(i, read)` is the cloud of sample i, read where it does not stand here yet. Processes that are forked later find
-    what stands here then, and keep what they read for themselves, each its part of what may be taken."""
+    """`cache(i, read)` returns the point cloud of sample i and calls `read` only if the cache has no entry. Forked workers
+    inherit the entries at the time of the fork; each worker may use `max_bytes / num_workers` for further entries."""
 
     def __init__(self, max_bytes: int | None = None, num_workers: int = 1) -> None:
-        """`most`: bytes that may be taken; None: a share of the memory that is free. `workers`: processes that are forked."""
+        """`max_bytes` None uses a fraction of the free memory; `num_workers` is the number of forked workers."""
         self.max_bytes = int(MEMORY_FRACTION * free_memory() / local_world_size()) if max_bytes is None else max_bytes
         self.num_workers, self.owner_pid = max(num_workers, 1), os.getpid()
         self.used_bytes = 0

@@ -1,8 +1,8 @@
-"""A point cloud: places, and what is known of each point.
+"""Point clouds with optional colors, normals and labels.
 
-Files hold coordinates in float64, colours in bytes or shares, labels as any number. `Raw` is what a reader found, and `settled`
-makes a `Cloud` of it, the same for all formats: points that are nowhere are dropped and counted, far-away coordinates lose
-their origin before they become float32, colours become bytes, normals get the length 1.
+Readers return a `RawCloud` with the dtypes of the file. `normalize_cloud` converts all formats to a `PointCloud`: points with
+NaN or infinite coordinates are dropped and counted, coordinates far from 0 are shifted before the conversion to float32, colors
+become uint8, and normals get length 1.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from regard.errors import DataError
 
 MAX_POINTS = 100_000_000
-"""points of one file that are read at most: a gigabyte of places"""
+"""maximum number of points per file (about 1 GB of coordinates)"""
 MAX_COORDINATE = 1e15
-"""A coordinate beyond this is no place; scanners write such numbers where they saw nothing."""
+"""Larger coordinates are invalid; scanners use such values for missing measurements."""
 MAX_OFFSET_RATIO = 64.0
-"""Times farther from 0 than it is large, from which on a cloud loses its origin: float32 would know its points to 4e-6 of its
-size only."""
+"""Maximum ratio of distance from 0 to extent without a shift of the origin. At this ratio, float32 resolves 4e-6 of the
+extent."""
 
 Location = tuple[str, int]
-"""Where bytes stand that are no file of their own: a table, and the row in it."""
+"""Table and row of a file embedded in a table."""
 Columns = Mapping[str, str]
 
 COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
@@ -43,40 +43,40 @@ COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
         "segment", "segmentation",
     ),
 }  # fmt: skip
-"""What columns and properties may be called, the surest first; `scalar_` before them and the case of letters say nothing."""
+"""Names of columns and properties, in order of preference; case and the prefix `scalar_` are ignored."""
 
 
 @dataclass(frozen=True)
 class PointCloud:
     coordinates: NDArray[np.float32]
-    """(N, 3), counted from `origin`"""
+    """(N, 3), relative to `origin`"""
     colors: NDArray[np.uint8] | None = None
     """(N, 3) red, green and blue"""
     normals: NDArray[np.float32] | None = None
-    """(N, 3) of length 1, or 0 where none is known"""
+    """(N, 3) of length 1, or 0 if unknown"""
     labels: NDArray[np.int64] | None = None
-    """(N,) numbers of classes, as they stand in the file; below 0 where none is known"""
+    """(N,) class ids as in the file; below 0 if unknown"""
     classes: tuple[str, ...] = ()
-    """names of these numbers from 0, where the file says them"""
+    """class names by id, if the file contains names"""
     origin: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
-    """(3,) what was subtracted from the coordinates of the file"""
+    """(3,) offset subtracted from the coordinates of the file"""
     num_dropped: int = 0
-    """points of the file that are left out, as they are nowhere (NaN or infinite)"""
+    """number of dropped points with NaN or infinite coordinates"""
     from_mesh: bool = False
-    """whether points were drawn on the faces of a mesh"""
+    """the points were sampled from a mesh"""
 
     def __len__(self) -> int:
         return len(self.coordinates)
 
     @property
     def world_coordinates(self) -> NDArray[np.float64]:
-        """(N, 3) the places with the coordinates that the file has."""
+        """(N, 3) coordinates as in the file."""
         return self.coordinates.astype(np.float64) + self.origin
 
 
 @dataclass(frozen=True)
 class RawCloud:
-    """What stands in a file, as it stands there."""
+    """Content of a file, with the dtypes of the file."""
 
     coordinates: NDArray[Any]
     colors: NDArray[Any] | None = None
@@ -84,12 +84,12 @@ class RawCloud:
     labels: NDArray[Any] | None = None
     classes: tuple[str, ...] = ()
     faces: NDArray[np.int64] | None = None
-    """(T, 3) corners of triangles, where it is a mesh"""
+    """(T, 3) vertex indices of the triangles of a mesh"""
     from_mesh: bool = False
 
 
 class CloudFormatError(Exception):
-    """What is wrong with a file, what to do, and in which line; who opened it knows its name."""
+    """Problem of a file, advice and line; the caller adds the path."""
 
     def __init__(self, problem: str, advice: str = "", line: int | None = None) -> None:
         super().__init__(problem)
@@ -102,7 +102,7 @@ class CloudFormatError(Exception):
 def resolve_columns(
     available: Mapping[str, Any] | list[str] | tuple[str, ...], columns: Columns | None = None
 ) -> dict[str, str]:
-    """What is called how in a file: as a person said, else by the usual names."""
+    """Columns of a file by their meaning: `columns` if given, otherwise by the usual names."""
     small = {name.lower().removeprefix("scalar_"): name for name in reversed(list(available))}
     found = {}
     for name, words in COLUMN_ALIASES.items():
@@ -119,10 +119,10 @@ def resolve_columns(
 
 
 def normalize_cloud(raw: RawCloud) -> PointCloud:
-    """The same for all formats, or what is wrong with it."""
+    """Convert a raw point cloud to the common format; raises CloudFormatError for invalid values."""
     places = _check_coordinates(raw.coordinates)
     with np.errstate(invalid="ignore"):
-        fine: NDArray[np.bool_] = np.all(np.abs(places) <= MAX_COORDINATE, axis=1)  # not of what is no number
+        fine: NDArray[np.bool_] = np.all(np.abs(places) <= MAX_COORDINATE, axis=1)  # false for NaN
     dropped = int(len(fine) - fine.sum())
     if not len(places):
         raise CloudFormatError("the file contains no points.", "Export the file again, or remove the file.")
@@ -162,7 +162,7 @@ def _choose_origin(places: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def colors_to_uint8(colors: NDArray[Any]) -> NDArray[np.uint8]:
-    """(N, 3) colours as bytes: floats run to 1 or to 255, whole numbers to 255 or to 65,535."""
+    """(N, 3) uint8 colors from floats up to 1 or 255, or from integers up to 255 or 65,535."""
     if colors.dtype == np.uint8:
         return np.ascontiguousarray(colors)
     values = np.nan_to_num(colors.astype(np.float64), nan=0.0, posinf=-1.0, neginf=-1.0)
@@ -183,7 +183,7 @@ def _normalize_vectors(normals: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def labels_to_int(labels: NDArray[Any]) -> NDArray[np.int64]:
-    """(N,) labels as whole numbers; what is none is -1, as is what cannot be one."""
+    """(N,) integer labels; NaN and infinite labels become -1, and fractions raise an error."""
     if labels.dtype.kind in "iub":
         if labels.dtype == np.uint64 and labels.max(initial=0) > 2**62:
             raise CloudFormatError(f"label values up to {labels.max()} are too large for class ids (maximum {2**62}).")

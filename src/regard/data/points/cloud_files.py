@@ -1,14 +1,14 @@
-"""Files of point clouds, whatever their format, as a `Cloud`.
+"""Read point cloud files of all supported formats as a `PointCloud`.
 
-| ending                        | what it is                                                     |
+| extension                     | content                                                        |
 |-------------------------------|----------------------------------------------------------------|
 | .ply                          | points or a mesh, with any properties                          |
-| .off, .obj, .stl              | a mesh                                                         |
-| .glb                          | a mesh, by trimesh (`pip install trimesh`)                     |
-| .xyz, .txt, .pts, .asc, .csv  | a point a line                                                 |
-| .npy, .npz                    | arrays of NumPy                                                |
+| .off, .obj, .stl              | mesh                                                           |
+| .glb                          | mesh, requires trimesh (`pip install trimesh`)                 |
+| .xyz, .txt, .pts, .asc, .csv  | one point per line                                             |
+| .npy, .npz                    | NumPy arrays                                                   |
 
-A mesh becomes a cloud by points that are drawn on its faces; one whose vertices have labels is its vertices.
+Points are sampled on the faces of a mesh; a mesh with vertex labels becomes the point cloud of its vertices.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _READERS: dict[str, Callable[[bytes, Columns | None], RawCloud]] = {
     ".npz": read_npz,
 }
 _MAGIC = {b"ply": ".ply", NPY_MAGIC: ".npy", b"PK\x03\x04": ".npz", b"glTF": ".glb"}
-"""What formats begin with, where they begin with something."""
+"""First bytes of formats with a signature."""
 _OTHER_FORMATS = {
     b"\x1f\x8b": "gzip-compressed (decompress the file first)",
     b"LASF": "a LAS or LAZ file (convert the file to PLY)", b"\x89HDF": "an HDF5 file",
@@ -50,10 +50,10 @@ _OTHER_FORMATS = {
     b"version https://git-lfs": "a Git LFS pointer (the content was not fetched)", b"\x89PNG": "an image",
     b"\xff\xd8\xff": "an image", b"%PDF-": "a PDF",
 }  # fmt: skip
-"""What a file may be instead of a cloud."""
+"""First bytes of files that are not supported, with a description."""
 _OBJ_VERTEX = re.compile(rb"^v[ \t]+[-+.\d]", re.MULTILINE)
 OBJ_PROBE_BYTES = 1 << 16
-"""bytes in which an OBJ has its first vertex"""
+"""bytes to search for the first vertex of an OBJ file without an extension"""
 
 
 def read_cloud(
@@ -64,18 +64,18 @@ def read_cloud(
     location: Location | None = None,
     name: str = "",
 ) -> PointCloud:
-    """The cloud of a file, of its bytes, or of the name of one that is made (`solids#part=test,number=3`).
+    """Point cloud of a file, of its bytes, or of the name of a generated point cloud (`solids#part=test,number=3`).
 
-    Of a mesh so many `points` are drawn, a pure function of the `seed`. `columns` says what is called how in the file, as
-    {"label": "scalar_Class"}, or where it stands from 0. Where bytes lie in a table, `place` is named in errors, and `name` is
-    what the file was called, whose ending tells formats that begin like others."""
+    Meshes are sampled with `num_points` points and `seed`. `columns` maps meanings to names in the file, as in
+    {"label": "scalar_Class"}, or to column indices. For bytes from a table, errors report `location`, and the extension of
+    `name` determines formats without a signature."""
     path, line = location or (source if isinstance(source, str) else "point cloud", None)
     if isinstance(source, str) and (made := _generated_cloud(source)) is not None:
         return made
     content = source if isinstance(source, bytes) else _read_bytes(source, path, line)
     ending = os.path.splitext(source if isinstance(source, str) else name)[1].lower()
     try:
-        with np.errstate(invalid="ignore", over="ignore"):  # numbers that are none are looked for, and told
+        with np.errstate(invalid="ignore", over="ignore"):  # invalid numbers are checked and reported later
             raw = _READERS[_detect_format(content, ending)](content, columns)
             return normalize_cloud(raw if raw.faces is None else sample_mesh(raw, num_points, seed))
     except CloudFormatError as error:
@@ -85,7 +85,7 @@ def read_cloud(
 
 
 def _generated_cloud(source: str) -> PointCloud | None:
-    """A cloud that is made by its name; a file of this name comes first."""
+    """Generated point cloud of this name; None if a file has this name or the name is unknown."""
     from regard.data.synthetic.point_clouds import generate_cloud
 
     return None if os.path.exists(os.path.expanduser(source)) else generate_cloud(source)
@@ -93,7 +93,7 @@ def _generated_cloud(source: str) -> PointCloud | None:
 
 def _read_bytes(source: str, path: str, line: int | None) -> bytes:
     name = os.path.expanduser(source)
-    if not os.path.isfile(name):  # a pipe would be waited for without end
+    if not os.path.isfile(name):  # reading a pipe could block forever
         there = "expected a point cloud file, got a folder." if os.path.isdir(name) else "not a regular file."
         raise DataError(there if os.path.exists(name) else "file not found.", path, line)
     try:
@@ -104,7 +104,7 @@ def _read_bytes(source: str, path: str, line: int | None) -> bytes:
 
 
 def _detect_format(content: bytes, ending: str) -> str:
-    """By its first bytes where they tell, else by its ending."""
+    """Format from the first bytes, otherwise from the extension."""
     if not content.strip():
         raise CloudFormatError("the file is empty.", "Copy or download the file again, or remove the file.")
     first = content[:64].lstrip(b"\xef\xbb\xbf \r\n\t")

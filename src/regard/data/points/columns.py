@@ -1,17 +1,17 @@
-"""What the columns of a table of points are: as a person says, as their heading says, else by their number and their values.
+"""Meaning of the columns of a point table: from `--columns`, from the header, or from the number of columns and the values.
 
-| columns | what they are taken for                                                                                    |
+| columns | meaning                                                                                                    |
 |---------|------------------------------------------------------------------------------------------------------------|
 | 3       | x y z                                                                                                      |
-| 4       | x y z and a label, if those are whole numbers; else something measured, which is not read                  |
-| 5       | x y z, something measured, a label                                                                         |
-| 6       | x y z and normals, if those have the length 1; else colours, to 1, to 255 or to 65,535                     |
-| 7       | x y z, normals or colours, a label; or x y z, something measured, colours (first so in .pts)               |
-| 8       | x y z, something measured, normals or colours, a label                                                     |
-| 9, 10   | x y z, colours and normals in either order, and a label behind them                                        |
+| 4       | x y z, label (if integers), otherwise a measured value (ignored)                                           |
+| 5       | x y z, measured value, label                                                                               |
+| 6       | x y z, normals (if of length 1), otherwise colors (up to 1, 255 or 65,535)                                 |
+| 7       | x y z, normals or colors, label; or x y z, measured value, colors (preferred in .pts)                      |
+| 8       | x y z, measured value, normals or colors, label                                                            |
+| 9, 10   | x y z, colors and normals in any order, and a label in the last of 10 columns                              |
 
-Anything else has to be said: by a heading above the numbers (`x y z red green blue label`), or by `--columns label=6`, which is
-a name of the heading or a place from 0.
+Other tables need a header line ("x y z red green blue label"), or `--columns label=6` with a name of the header or a column
+index from 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from regard.data.points.cloud import COLUMN_ALIASES, CloudFormatError, Columns, RawCloud, resolve_columns
 
 COLUMN_NAMES = tuple(COLUMN_ALIASES)
-"""What a column can be."""
+"""Possible meanings of a column."""
 VECTOR_COLUMNS = {"colors": ("red", "green", "blue"), "normals": ("nx", "ny", "nz")}
 COLUMN_LAYOUTS: Mapping[int, tuple[tuple[str, ...], ...]] = {
     0: ((),),
@@ -37,11 +37,11 @@ COLUMN_LAYOUTS: Mapping[int, tuple[tuple[str, ...], ...]] = {
     6: (("colors", "normals"), ("normals", "colors")),
     7: (("colors", "normals", "label"), ("normals", "colors", "label")),
 }
-"""What may stand behind x, y and z in so many columns, the likeliest first."""
+"""Possible layouts of the columns after x, y and z, by number of columns, most likely first."""
 NORMAL_TOLERANCE = 0.02
-"""how far the length of a normal may be from 1"""
+"""maximum difference of the length of a normal from 1"""
 MAX_CLASSES = 65536
-"""numbers of classes"""
+"""limit for integer labels and colors"""
 HEADER_HINT = (
     "Add a header line such as 'x y z red green blue label', or pass --columns label=6 (column indices start at 0)."
 )
@@ -50,7 +50,7 @@ HEADER_HINT = (
 def cloud_from_table(
     table: NDArray[Any], names: Sequence[str] = (), columns: Columns | None = None, scanner_order: bool = False
 ) -> RawCloud:
-    """(N, C) numbers as places and what belongs to them; `scanned`: in the order that scanners write."""
+    """Point cloud from an (N, C) table; `scanner_order` prefers layouts with a measured value after x, y and z (.pts)."""
     columns = {name: said for name, said in (columns or {}).items() if name in COLUMN_NAMES}
     wide = table.shape[1]
     if wide < 3:
@@ -77,7 +77,7 @@ def _candidate_layouts(more: int, scanned: bool) -> Sequence[tuple[str, ...]]:
 
 
 def _column_slices(layout: Sequence[str]) -> dict[str, Any]:
-    """Where each stands, counted from x."""
+    """Column index or slice of each part of a layout; the layout starts after x, y and z."""
     found: dict[str, Any] = {}
     at = 3
     for name in layout:
@@ -87,7 +87,7 @@ def _column_slices(layout: Sequence[str]) -> dict[str, Any]:
 
 
 def _is_plausible(name: str, values: NDArray[Any]) -> bool:
-    """Whether these may be what they are taken for."""
+    """True if the values are possible for this kind of column."""
     if name == "measured":
         return True
     finite = values[np.isfinite(values) if values.ndim == 1 else np.isfinite(values).all(axis=1)]
@@ -106,7 +106,7 @@ def _is_plausible(name: str, values: NDArray[Any]) -> bool:
 
 
 def _from_named_columns(table: NDArray[Any], names: Sequence[str], columns: Columns) -> RawCloud:
-    """By a heading, or by what a person says: names of it, or places."""
+    """Point cloud by the names of the header, and by `columns` with header names or column indices."""
     there = {name: place for place, name in reversed(list(enumerate(names)))}
     placed = {name: said for name, said in columns.items() if said not in there and said.isdigit()}
     for name, said in placed.items():

@@ -1,17 +1,15 @@
-"""Point clouds with what belongs to each: a class, labels of its points, or nothing.
+"""Datasets of point clouds: with a class per point cloud, with labels per point, or without labels.
 
-| what is named      | to tell clouds apart                              | to tell points apart                              |
+| data               | classification                                    | segmentation                                      |
 |--------------------|---------------------------------------------------|---------------------------------------------------|
-| a folder           | of folders, each a class, whatever lies in it      | of clouds whose points have labels, however deep  |
-| a file of a cloud  |                                                   | whose points have labels                          |
-| a table            | CSV, TSV, JSON lines, Parquet: cloud and label     | the column cloud                                  |
-| a name             | `solids`, which the project makes                  | `rooms`                                           |
+| a folder           | one subfolder per class                           | point clouds with point labels, at any depth      |
+| a point cloud file | (not supported)                                   | with point labels                                 |
+| a table            | CSV, TSV, JSON Lines, Parquet: cloud and label    | column cloud                                      |
+| a name             | `solids` (generated)                              | `rooms` (generated)                               |
 
-What is called `label`, `class`, `classification` or `scalar_Label` among the properties of points is their label
-(data/points/cloud.py
-lists the words); `--columns label=NAME` says it otherwise. A classes.txt beside the files names the classes. Paths in a table
-begin where it lies, or in a folder `clouds` there. Nothing is decoded here. What is hidden, or no cloud by its name, is left
-out as `Empty`.
+A point property named `label`, `class` or `classification` is the label (all names: `COLUMN_ALIASES` in data/points/cloud.py);
+`--columns label=NAME` selects another. A classes.txt next to the files names the classes. Paths in a table are relative to the
+table, or to a folder `clouds` next to it. Files are not decoded here. Hidden files and other file types become `SkippedRow`.
 """
 
 from __future__ import annotations
@@ -55,14 +53,14 @@ __all__ = [
 ]
 
 CLOUD_FOLDERS = ("clouds", "points", "scans", "meshes")
-"""What a folder is called that holds the clouds of a table beside it."""
+"""Names of a folder next to a table with the point cloud files."""
 ADVICE = {
     "classify": "Expected one folder per class, or a table with the columns cloud and label.",
     "segment": "Expected point clouds with a label per point (a folder or a file), or a table with the column cloud.",
     "": "Expected a folder of point clouds, a point cloud file, or a table with the column cloud.",
 }
 COLUMN_CHOICES = ("cloud", *COLUMN_NAMES)
-"""What --columns may say of clouds."""
+"""Names allowed in --columns for point clouds."""
 
 OptionalColumns = Mapping[str, str] | None
 CloudIterator = Iterator["CloudSample | SkippedRow"]
@@ -70,32 +68,32 @@ CloudIterator = Iterator["CloudSample | SkippedRow"]
 
 @dataclass(frozen=True, slots=True)
 class CloudSample:
-    """A file of a cloud, what belongs to it, and where it was found."""
+    """Point cloud file with its label and location."""
 
     source: str
-    """its path, or the name that it is made by; where it lies in a table, its name, or nothing"""
+    """path, or name of a generated point cloud; for an embedded file its name, or empty"""
     label: str = ""
-    """its class; nothing where its points have classes, or where it is asked for"""
+    """class; empty if the points have labels, or for unlabeled data"""
     path: str = ""
-    """the table, the folder, or the name of a set"""
+    """table, folder or dataset name"""
     line: int = 0
-    """the row, or the place among the files of the folder"""
+    """row in the table, or number of the file in the folder"""
     content: bytes = field(default=b"", repr=False)
-    """the bytes of the file, where it lies in a table"""
+    """content of a file embedded in a table"""
     columns: tuple[tuple[str, str], ...] = ()
-    """what is called how in the file, where a person said it"""
+    """column names in the file, from --columns"""
 
     def __post_init__(self) -> None:
-        # what was kept as JSON comes back as lists
+        # samples restored from JSON have lists instead of tuples
         object.__setattr__(self, "columns", tuple((name, said) for name, said in self.columns))
 
     @property
     def location(self) -> tuple[str, int] | None:
-        """What errors name, where the cloud is no file of its own."""
+        """Location for errors, if the file is embedded in a table."""
         return (self.path, self.line) if self.content else None
 
     def read(self, seed: int = 0, num_points: int = DEFAULT_POINTS) -> PointCloud:
-        """What it holds; of a mesh so many points are drawn."""
+        """Read the point cloud; a mesh is sampled with `num_points` points."""
         said = dict(self.columns) or None
         if self.content:
             return read_cloud(self.content, seed, num_points, said, self.location, self.source)
@@ -103,17 +101,17 @@ class CloudSample:
 
 
 def iterate_clouds(data: Sequence[str], columns: OptionalColumns = None) -> CloudIterator:
-    """Clouds and their classes, of every folder, table or name, in the order given."""
+    """Point clouds with classes from all folders, tables and names, in the given order."""
     return iterate_all(data, lambda entry: read_clouds(entry, columns), "clouds", ADVICE["classify"])
 
 
 def iterate_labeled_clouds(data: Sequence[str], columns: OptionalColumns = None) -> CloudIterator:
-    """Clouds whose points have labels."""
+    """Point clouds with point labels."""
     return iterate_all(data, lambda entry: read_labeled_clouds(entry, columns), "clouds", ADVICE["segment"])
 
 
 def read_clouds(entry: str, columns: OptionalColumns = None, on_error: ErrorHandler = raise_error) -> CloudIterator:
-    """Those of one folder, table or name, with their classes."""
+    """Point clouds with classes from one folder, table or name."""
     return _read_entry(entry, "classify", columns, on_error)
 
 
@@ -126,23 +124,23 @@ def read_labeled_clouds(
 def read_unlabeled_clouds(
     entry: str, columns: OptionalColumns = None, on_error: ErrorHandler = raise_error
 ) -> CloudIterator:
-    """Clouds alone, of which something is asked, whatever belongs to them."""
+    """Point clouds without labels, for prediction; labels in the data are ignored."""
     return _read_entry(entry, "", columns, on_error)
 
 
 CLOUD_COLUMNS = COLUMN_ALIASES["cloud"][:5]
-"""Columns of a table that are taken for clouds; the other words may mean files of any kind."""
+"""Names of table columns that are always point clouds; the other aliases may be files of any kind."""
 CLOUD_ONLY_SUFFIXES = tuple(ending for ending in CLOUD_SUFFIXES if ending not in (".txt", ".csv", ".npy"))
-"""Of files that are clouds and nothing else."""
+"""Extensions of files that are always point clouds."""
 
 
 def is_cloud_data(entry: str, columns: OptionalColumns = None) -> bool:
-    """Whether what is named as data is of clouds: a set that is made, a file of one, a folder with one, a table of them."""
+    """True if the data entry is a generated point cloud dataset, a point cloud file, or a folder or table of point clouds."""
     if parse_cloud_recipe(entry) is not None or "cloud" in (columns or {}):
         return True
     path = os.path.expanduser(entry)
     if os.path.isdir(path):
-        # the first file that is not hidden decides: of texts and tables there are others than clouds
+        # .txt, .csv and .npy files next to images are not point clouds, but texts, tables or depth maps
         found = (one for one in walk_files(path, CLOUD_SUFFIXES) if one.matches)
         first = next(found, None)
         return first is not None and (first.path.lower().endswith(CLOUD_ONLY_SUFFIXES) or not _has_images(path))
@@ -156,7 +154,7 @@ def is_cloud_data(entry: str, columns: OptionalColumns = None) -> bool:
 
 
 def _has_images(folder: str) -> bool:
-    """Arrays may be maps of depth beside pictures."""
+    """True if the folder has images: arrays next to images may be depth maps."""
     from regard.data.file_discovery import IMAGE_SUFFIXES
 
     return any(one.matches for one in walk_files(folder, IMAGE_SUFFIXES))
@@ -187,7 +185,7 @@ def _read_entry(entry: str, task: str, columns: OptionalColumns, complain: Error
 
 
 _TABLE_LABEL = ("label", "classify")
-"""There a column of the table is meant, else one of the points."""
+"""For task 'classify', `label` is a column of the table, otherwise a property of the points."""
 
 
 # -- folders
@@ -210,7 +208,7 @@ def _read_folder(entry: str, own: tuple[tuple[str, str], ...]) -> CloudIterator:
 
 
 def _read_class_folders(entry: str, own: tuple[tuple[str, str], ...]) -> CloudIterator:
-    """A class is a folder inside the one that is named; those inside it are only order."""
+    """Point clouds with the first subfolder as the class; deeper subfolders are ignored."""
     folder = os.path.expanduser(entry)
     reject_split_folders(entry, _subfolder_names(folder))
     seen, outside = False, 0
@@ -235,7 +233,7 @@ def _read_class_folders(entry: str, own: tuple[tuple[str, str], ...]) -> CloudIt
 
 
 def _is_table(entry: str, columns: OptionalColumns) -> bool:
-    """Whether a file names clouds, and is none itself; of texts and commas the heading decides."""
+    """True if the file is a table of point clouds, not a point cloud itself; the header decides for .txt and .csv."""
     kind = file_format(entry)
     if "cloud" in (columns or {}) or kind in (*JSON_SUFFIXES, *PARQUET_SUFFIXES, ".tsv", ".tab"):
         return True
@@ -243,7 +241,7 @@ def _is_table(entry: str, columns: OptionalColumns) -> bool:
 
 
 def _has_column(entry: str, words: Sequence[str]) -> bool:
-    """Whether it has columns, one of which is called by one of these."""
+    """True if the table has a column with one of these names."""
     return any(name.lower() in words for name in _column_names(entry))
 
 
@@ -252,12 +250,12 @@ def _column_names(entry: str) -> Sequence[str]:
         return ()
     try:
         return tuple(read_header(entry))
-    except (RegardError, OSError):  # what is wrong with it is said where it is read
+    except (RegardError, OSError):  # the reader reports the error later
         return ()
 
 
 def _lists_clouds(entry: str) -> bool:
-    """Whether a column that may mean files of any kind begins with one of a cloud."""
+    """True if the first value of a column for files of any kind is a point cloud file."""
     unsure = [name for name in _column_names(entry) if name.lower() in COLUMN_ALIASES["cloud"][len(CLOUD_COLUMNS) :]]
     return any(file_format(first_value(entry, name)) in CLOUD_ONLY_SUFFIXES for name in unsure)
 
@@ -295,7 +293,7 @@ def _make_sample(
 
 
 def _resolve_file(entry: str, line: int, value: str | EmbeddedFile) -> tuple[str, bytes]:
-    """The path of a file that is there, or the name and the bytes of one that lies in the table."""
+    """Path of an existing file, or name and content of an embedded file."""
     if isinstance(value, EmbeddedFile):
         return value.name, value.content
     if value.startswith(("http://", "https://", "s3://", "gs://")):

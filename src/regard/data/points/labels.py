@@ -1,7 +1,7 @@
-"""Classes of the points of point clouds: from a classes.txt or classes.json (data/images/masks.py), by
-the files themselves, where they name them, or by the numbers that occur.
+"""Classes of labeled points: from classes.txt or classes.json (data/images/masks.py), from the names in the point cloud files,
+or from the labels that occur.
 
-A number below 0 is no class: nothing is known there.
+Labels below 0 are unknown and ignored.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from regard.data.synthetic.point_clouds import parse_cloud_recipe, recipe_classe
 from regard.errors import DataError
 
 IGNORE_LABEL = -1
-"""Stands where nothing is to be learnt."""
+"""Class index of points without a label, ignored by the loss."""
 MAX_LABEL = 65535
-"""the highest number that a class can have"""
+"""maximum label value"""
 
 
 def find_cloud_classes(entries: Sequence[str]) -> ClassMap | None:
-    """As a file says it that lies beside the clouds or in a folder above them; None where there is none."""
+    """Classes from a file next to the point clouds or in a parent folder; None if there is no such file."""
     for entry in entries:
         if (found := find_classes_near(entry)) is not None:
             return found
@@ -33,7 +33,7 @@ def find_cloud_classes(entries: Sequence[str]) -> ClassMap | None:
 
 
 def find_classes_near(source: str) -> ClassMap | None:
-    """The same of one cloud or one entry; of what is made by a name its classes."""
+    """Classes of one point cloud or data entry; a generated dataset defines its own classes."""
     recipe = parse_cloud_recipe(source)
     if recipe is not None:
         names = recipe_classes(recipe)
@@ -43,7 +43,7 @@ def find_classes_near(source: str) -> ClassMap | None:
 
 
 def classes_from_cloud(cloud: PointCloud) -> ClassMap | None:
-    """As the file of a cloud names them; names that are bare numbers stand for those that it does not name."""
+    """Classes named in the file of a point cloud; a name equal to the class id marks an id without a name."""
     if not cloud.classes:
         return None
     named = [(name, number) for number, name in enumerate(cloud.classes) if name != str(number)]
@@ -51,13 +51,13 @@ def classes_from_cloud(cloud: PointCloud) -> ClassMap | None:
 
 
 def infer_cloud_classes(values: Iterable[int]) -> ClassMap:
-    """Of labels that nothing is said about: each number from 0 on is a class that is called so."""
+    """Classes from labels without names: each label from 0 on is a class, named by its number."""
     return infer_classes(value for value in values if value >= 0)
 
 
 def labels_to_indices(labels: NDArray[np.int64], classes: ClassMap, path: str = "") -> NDArray[np.int64]:
-    """(N,) the places of the classes in the order of their names, `UNKNOWN` where there is none; `path` is named in errors."""
-    table = np.full(MAX_LABEL + 2, -2, dtype=np.int64)  # the last is asked for by -1
+    """(N,) class indices of labels, IGNORE_LABEL for unknown and void labels; errors report `path`."""
+    table = np.full(MAX_LABEL + 2, -2, dtype=np.int64)  # the last entry is for label -1
     table[[*classes.void, -1]] = IGNORE_LABEL
     table[list(classes.values)] = np.arange(len(classes.values))
     found = table[np.where(labels < 0, -1, np.minimum(labels, MAX_LABEL))]
@@ -73,6 +73,6 @@ def labels_to_indices(labels: NDArray[np.int64], classes: ClassMap, path: str = 
 
 
 def count_labels(labels: NDArray[Any]) -> dict[int, int]:
-    """How often each number occurs."""
+    """Number of occurrences of each label."""
     values, counts = np.unique(labels, return_counts=True)
     return dict(zip(values.tolist(), counts.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Meshes become clouds: points are drawn on their faces, as many on each as its area is large."""
+"""Sampling of point clouds from meshes, uniform by area."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from numpy.typing import NDArray
 from regard.data.points.cloud import MAX_COORDINATE, CloudFormatError, RawCloud
 
 DEFAULT_POINTS = 4096
-"""points that are drawn of a mesh where nobody says how many"""
+"""default number of points sampled from a mesh"""
 MIN_RELATIVE_AREA = 1e-12
-"""A face whose area is less than this share of the largest is a line, but for rounding."""
+"""Triangles with an area below this fraction of the largest area are degenerate (lines, except for rounding)."""
 
 
 def triangulate(counts: NDArray[np.int64], corners: NDArray[np.int64], vertices: int) -> NDArray[np.int64]:
-    """(T, 3) triangles of faces with so many corners each: all that share the first. Faces of two corners are none.
-
-    The corners are numbers of vertices; a wrong one is named with its face."""
+    """(T, 3) triangles of faces with `counts` corners each, as fans around the first corner. Faces with fewer than three
+    corners have no triangles. An invalid vertex index raises an error with the number of the face."""
     starts = np.cumsum(counts) - counts
     wrong = np.flatnonzero((corners < 0) | (corners >= vertices))
     if len(wrong):
@@ -42,7 +41,7 @@ def _empty_faces() -> NDArray[np.int64]:
 def triangle_areas(
     coordinates: NDArray[np.float64], faces: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(T,) areas of triangles, 0 of those that are a line or have a corner nowhere; and (T, 3) their normals."""
+    """(T,) areas, 0 for degenerate triangles and for NaN or infinite coordinates, and (T, 3) normals."""
     a, b, c = (coordinates[faces[:, corner]] for corner in range(3))
     with np.errstate(invalid="ignore", over="ignore"):
         across = np.cross(b - a, c - a)
@@ -56,13 +55,13 @@ def triangle_areas(
 def sample_triangles(
     areas: NDArray[np.float64], num_points: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """So many points, evenly by the areas of triangles: (many,) the triangle of each, and (many, 3) the weights of its corners.
+    """Points sampled uniformly by area: (num_points,) triangle index, and (num_points, 3) barycentric weights.
 
-    Some triangle must have an area."""
+    At least one triangle must have an area above 0."""
     total = np.cumsum(areas)
     chosen = np.searchsorted(total, rng.random(num_points) * total[-1], side="right")
-    chosen = np.minimum(chosen, int(np.flatnonzero(areas)[-1]))  # rounding must not lead past the last that has an area
-    # a point of a parallelogram that falls into its other half is turned into this one
+    chosen = np.minimum(chosen, int(np.flatnonzero(areas)[-1]))  # rounding must not select an empty triangle
+    # points in the other half of the parallelogram are reflected into the triangle
     one, other = rng.random((2, num_points))
     over = one + other > 1
     one, other = np.where(over, 1 - one, one), np.where(over, 1 - other, other)
@@ -70,14 +69,14 @@ def sample_triangles(
 
 
 def interpolate(values: NDArray[Any], corners: NDArray[np.int64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, C) what points have that lie between corners, of which the vertices have these values."""
+    """(N, C) vertex values interpolated at points with these corners (N, 3) and barycentric weights (N, 3)."""
     return np.einsum("nk,nkc->nc", weights, values[corners].astype(np.float64))
 
 
 def sample_mesh(raw: RawCloud, num_points: int, seed: int) -> RawCloud:
-    """So many points of a mesh, evenly by area, with the normals of their faces and the colours between those of the corners.
+    """Point cloud sampled uniformly by area, with face normals and interpolated colors; deterministic for a seed.
 
-    A pure function of the mesh and the seed. A mesh without any area, whose faces are lines, is its vertices."""
+    A mesh without area (only degenerate faces) becomes the point cloud of its vertices."""
     assert raw.faces is not None
     places = raw.coordinates.astype(np.float64)
     sizes, normals = triangle_areas(np.where(np.abs(places) <= MAX_COORDINATE, places, np.nan), raw.faces)
@@ -90,5 +89,5 @@ def sample_mesh(raw: RawCloud, num_points: int, seed: int) -> RawCloud:
 
 
 def _restore_dtype(values: NDArray[np.float64], like: NDArray[Any]) -> NDArray[Any]:
-    """Whole numbers stay whole, so that what they mean stays the same."""
+    """Values rounded to the original integer dtype, because the dtype determines the range of colors."""
     return np.rint(values).astype(like.dtype) if like.dtype.kind in "iu" else values

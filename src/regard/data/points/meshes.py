@@ -1,7 +1,7 @@
-"""Meshes: OFF, OBJ and STL, and by trimesh GLB.
+"""Mesh readers: OFF, OBJ and STL, and GLB with trimesh.
 
-What is text is read here, line by line: so a wrong one is named, and what files of well-known sets have (`OFF490 518 0` in one
-line) is understood. Faces of more than three corners are cut into triangles that share the first.
+Text files are parsed here line by line, to report the line of an error and to accept variants in common datasets
+(`OFF490 518 0` on one line). Faces with more than three corners are split into triangle fans.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _parse_off(said: re.Match[str], vertices: Sequence[tuple[int, str]], faces: 
 
 
 def _parse_vertices(rows: Sequence[tuple[int, str]], wide: int, what: str) -> NDArray[np.float64]:
-    """Numbers of lines that comments may stand between."""
+    """Numbers of vertex lines; line numbers are explicit because comments may separate the lines."""
     if not rows:
         return np.zeros((0, wide))
     try:
@@ -97,7 +97,7 @@ def _parse_off_faces(rows: Sequence[tuple[int, str]], vertices: int) -> NDArray[
 
 
 def read_obj(content: bytes) -> RawCloud:
-    """Vertices (with colours behind them, where there are) and faces; materials, textures and curves are not looked at."""
+    """Read vertices, with colors if present, and faces; materials, textures and curves are ignored."""
     vertices: list[list[str]] = []
     lines: list[int] = []
     counts, corners = list[int](), list[int]()
@@ -121,7 +121,7 @@ def read_obj(content: bytes) -> RawCloud:
 
 
 def _join_continued(texts: Sequence[str]) -> list[tuple[int, str]]:
-    """Lines that end in a backslash go on in the next."""
+    """Lines with numbers; a line that ends in a backslash is joined with the next."""
     found: list[tuple[int, str]] = []
     joined = ""
     for line, text in enumerate(texts, start=1):
@@ -134,7 +134,7 @@ def _join_continued(texts: Sequence[str]) -> list[tuple[int, str]]:
 
 
 def _obj_vertices(vertices: Sequence[Sequence[str]], lines: Sequence[int]) -> NDArray[np.float64]:
-    """Three numbers each, or six where all have colours; a fourth is a weight."""
+    """(V, 3) coordinates, or (V, 6) with colors if every vertex has six numbers; a fourth number is a weight."""
     wide = 6 if all(len(words) == 6 for words in vertices) else 3
     return _parse_vertices(
         [(line, " ".join(words)) for line, words in zip(lines, vertices, strict=True)], wide, "per vertex"
@@ -142,7 +142,7 @@ def _obj_vertices(vertices: Sequence[Sequence[str]], lines: Sequence[int]) -> ND
 
 
 def _vertex_index(word: str, vertices: int, line: int) -> int:
-    """The vertex of `7`, `7/2`, `7//3` or `7/2/3`, from 0; below 0 they are counted back from the last that was named."""
+    """Vertex index from 0 of a corner `7`, `7/2`, `7//3` or `7/2/3`; negative indices count back from the last vertex."""
     try:
         number = int(word.partition("/")[0])
     except ValueError as error:
@@ -162,11 +162,11 @@ def _vertex_index(word: str, vertices: int, line: int) -> int:
 
 
 _STL_FACET = np.dtype([("normal", "<f4", (3,)), ("corners", "<f4", (3, 3)), ("said", "<u2")])
-"""50 bytes"""
+"""50 bytes per triangle"""
 
 
 def read_stl(content: bytes) -> RawCloud:
-    """Triangles, as bytes or as text; each has corners of its own."""
+    """Read triangles from a binary or text file; triangles do not share vertices."""
     if content[:5].lower() == b"solid" and b"facet" in content[:4096].lower():
         return _parse_facets(decode_lines(content))
     many = int.from_bytes(content[80:84], "little")
@@ -179,7 +179,7 @@ def read_stl(content: bytes) -> RawCloud:
 
 
 def _parse_facets(texts: Sequence[str]) -> RawCloud:
-    """Of the lines between `facet` and `endfacet` those that name a corner are read."""
+    """Mesh from the `vertex` lines of each facet; other lines are ignored."""
     rows: list[tuple[int, str]] = []
     inside = 0
     for line, text in enumerate(texts, start=1):
@@ -208,30 +208,30 @@ def _stl_mesh(corners: NDArray[Any]) -> RawCloud:
     return RawCloud(corners, faces=np.arange(len(corners)).reshape(-1, 3))
 
 
-# -- by trimesh
+# -- GLB
 
 
 _trimesh_lock = Lock()
-"""Warnings of trimesh are kept back by one thread at a time, which restores what was before."""
+"""The warning filter is global, so only one thread at a time may change and restore it."""
 
 
 def read_glb(content: bytes) -> RawCloud:
-    """All meshes of a scene, each in its place."""
+    """Read all meshes of a scene with their transforms, as one mesh."""
     try:
         import trimesh
     except ImportError as error:
         raise CloudFormatError(
             "reading .glb files requires trimesh, which is not installed.", f"Install trimesh: {INSTALL_HINT}"
         ) from error
-    logging.getLogger("trimesh").addHandler(logging.NullHandler())  # what it says of damaged files is said here
+    logging.getLogger("trimesh").addHandler(logging.NullHandler())  # errors are reported by CloudFormatError instead
     try:
         with _trimesh_lock, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # nothing is merged or repaired: the faces are as the file has them
+            # process=False: vertices are not merged, and faces stay as in the file
             mesh: Any = trimesh.load(io.BytesIO(content), file_type="glb", force="mesh", process=False)
             places, faces = np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int64)
             colours = np.asarray(mesh.visual.vertex_colors)[:, :3] if mesh.visual.kind == "vertex" else None
-    except Exception as error:  # its readers raise whatever the bytes lead them to
+    except Exception as error:  # the readers of trimesh raise various errors for damaged files
         reason = str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__
         raise CloudFormatError(f"not a GLB file, or damaged ({reason}).", "Copy or download the file again.") from error
     if not len(places):

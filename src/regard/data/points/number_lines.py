@@ -1,4 +1,4 @@
-"""Lines of numbers as arrays, quickly; what is no number is found by its line."""
+"""Parse lines of numbers into arrays; errors have the line number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SEPARATOR = re.compile(r"[\s,;]+")
 
 
 def decode_lines(content: bytes) -> list[str]:
-    """The lines of a text. Bytes that are no UTF-8 do not matter in comments and names; elsewhere they are no numbers."""
+    """Lines of a text file. Invalid UTF-8 is replaced, which is harmless in comments and names, and an error in numbers."""
     utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     if utf16 or b"\0" in content[:4096]:
         advice = "Convert the file to UTF-8." if utf16 else "Use the extension that matches the file format."
@@ -26,17 +26,17 @@ def decode_lines(content: bytes) -> list[str]:
 
 
 def split_fields(text: str) -> list[str]:
-    """What stands between blanks, tabs, commas or semicolons."""
+    """Fields separated by spaces, tabs, commas or semicolons."""
     return [word for word in _SEPARATOR.split(text) if word] if "," in text or ";" in text else text.split()
 
 
 def parse_rows(
     lines: Sequence[str], first_line: int, width: int, what: str = "per row", allow_extra: bool = False
 ) -> NDArray[np.float64]:
-    """(N, wide) the numbers of lines, of which the first has this number; `more` may stand behind them."""
+    """(N, width) numbers of lines that start at line `first_line`; `allow_extra` ignores further fields."""
     if not lines or not width:
         return np.zeros((len(lines), width))
-    if len(split_fields(lines[0])) < width:  # where nothing stands at all, the reader would warn
+    if len(split_fields(lines[0])) < width:  # np.loadtxt would warn about empty input
         raise _row_error(lines, first_line, width, what, allow_extra)
     if "," in lines[0] or ";" in lines[0]:
         plain: Sequence[str] = [text.replace(",", " ").replace(";", " ") for text in lines]
@@ -48,13 +48,13 @@ def parse_rows(
         )
     except ValueError as error:
         raise _row_error(lines, first_line, width, what, allow_extra) from error
-    if found.shape != (len(lines), width):  # blank lines are left out by it, and all may be too long
+    if found.shape != (len(lines), width):  # np.loadtxt skips empty lines and accepts lines that are all too long
         raise _row_error(lines, first_line, width, what, allow_extra)
     return found
 
 
 def _row_error(lines: Sequence[str], first: int, wide: int, what: str, more: bool) -> CloudFormatError:
-    """The first line that is wrong, and how."""
+    """Error for the first invalid line."""
     for line, text in enumerate(lines, start=first):
         words = split_fields(text)
         if len(words) < wide or (len(words) > wide and not more):

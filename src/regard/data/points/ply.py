@@ -1,8 +1,8 @@
-"""PLY: points or a mesh with any properties, as text or as bytes of either order; and how labelled clouds are written.
+"""PLY files: read points or meshes, as text or binary in both byte orders, and write labeled point clouds.
 
-The heading says what elements follow, how many, and what properties each has. Of the vertices x, y and z are read, and by their
-names colours, normals and a label; of the faces the corners. Nothing is made room for on a heading's word: what it promises is
-compared with the bytes that are there. A comment `class 3 chair` names the class that has this number.
+The header lists the elements with their counts and properties. Vertices have x, y and z, and by property name colors, normals
+and a label; faces have vertex indices. Counts in the header are compared with the file size before memory is allocated. A
+comment `class 3 chair` names class 3.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ DTYPES = {
 BYTE_ORDERS = {"binary_little_endian": "<", "binary_big_endian": ">", "ascii": ""}
 FACE_PROPERTIES = ("vertex_indices", "vertex_index")
 MAX_HEADER_BYTES = 1 << 20
-"""bytes within which a heading ends"""
+"""maximum size of the header in bytes"""
 _CLASS_COMMENT = re.compile(r"class\s+(\d+)\s+(\S.*)")
 
 
 @dataclass
 class PlyElement:
-    """What stands in a file so many times: a vertex or a face."""
+    """Element of the header, such as vertex or face, with the number of rows."""
 
     name: str
     count: int
     scalars: dict[str, str] = field(default_factory=dict)
-    """properties of one number each, and NumPy's letters for their kinds"""
+    """NumPy dtype of each scalar property"""
     lists: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """properties of several numbers: the kinds of their count and of themselves"""
+    """NumPy dtypes of the length and of the values of each list property"""
     property_order: list[str] = field(default_factory=list)
-    """all of them as they follow one another"""
+    """names of all properties in file order"""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class PlyHeader:
     elements: tuple[PlyElement, ...]
     classes: tuple[str, ...]
     num_bytes: int
-    """bytes that it takes"""
+    """size of the header in bytes"""
     num_lines: int
 
 
 def read_ply(content: bytes, columns: Columns | None = None) -> RawCloud:
-    """The vertices, and the faces where there are any."""
+    """Read the vertices, and the faces if present."""
     heading = read_header(content)
     wanted = [element for element in heading.elements if element.name in ("vertex", "face") and element.count]
     if not any(element.name == "vertex" for element in wanted):
@@ -77,8 +77,8 @@ def read_ply(content: bytes, columns: Columns | None = None) -> RawCloud:
             corners = next((lists[name] for name in FACE_PROPERTIES if name in lists), None)
         wanted = [other for other in wanted if other is not element]
         if not wanted:
-            break  # what follows is not asked for
-    # faces may stand before the vertices that they name
+            break  # later elements are not needed
+    # triangulated last, because faces may precede the vertices in the file
     faces = None if corners is None else triangulate(*corners, len(vertex[next(iter(vertex))]) if vertex else 0)
     return _to_raw_cloud(vertex, faces, heading.classes, columns)
 
@@ -100,12 +100,12 @@ def _to_raw_cloud(
     places = three("x", "y", "z")
     assert places is not None
     labels = vertex[called["label"]] if "label" in called else None
-    # labels belong to points: such a mesh is its points
+    # labels belong to vertices, so a labeled mesh is read as a point cloud without faces
     kept = faces if labels is None and faces is not None and len(faces) else None
     return RawCloud(places, three("red", "green", "blue"), three("nx", "ny", "nz"), labels, classes, kept)
 
 
-# -- the heading
+# -- header
 
 
 def read_header(content: bytes) -> PlyHeader:
@@ -169,7 +169,7 @@ def _parse_property(element: PlyElement, words: Sequence[str], line: int) -> Non
 
 ScalarProperties = dict[str, NDArray[Any]]
 ListProperties = dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]
-"""Of each list property how many numbers each has, and all of them."""
+"""Lengths and concatenated values of each list property."""
 
 
 def _truncated_error(element: PlyElement, there: int, unit: str) -> CloudFormatError:
@@ -187,7 +187,7 @@ def _check_limit(element: PlyElement) -> None:
         )
 
 
-# -- bytes
+# -- binary
 
 
 class _BinaryReader:
@@ -211,7 +211,7 @@ class _BinaryReader:
         return {name: rows[name] for name in element.property_order}, {}
 
     def _read_lists(self, element: PlyElement) -> tuple[ScalarProperties, ListProperties]:
-        """Rows of the same sizes are read together: in most files these are all of them."""
+        """Read blocks of consecutive rows with equal list lengths, usually all rows."""
         fixed: dict[str, list[NDArray[Any]]] = {name: [] for name in element.scalars}
         counts: dict[str, list[NDArray[Any]]] = {name: [] for name in element.lists}
         values: dict[str, list[NDArray[Any]]] = {name: [] for name in element.lists}
@@ -237,7 +237,7 @@ class _BinaryReader:
         )
 
     def _row_dtype(self, element: PlyElement) -> tuple[np.dtype[Any], dict[str, int]]:
-        """How the row here is laid out, and how many numbers its lists have."""
+        """Row dtype at the current offset, and the length of each list in this row."""
         parts: list[tuple[Any, ...]] = []
         sizes: dict[str, int] = {}
         at = self.offset
@@ -313,7 +313,7 @@ class _AsciiReader:
 
 
 def _cast_to_declared(values: NDArray[np.float64], kind: str) -> NDArray[Any]:
-    """Whole numbers where the heading says so, and they are: colours of 0 and 1 are bytes then, and no shares."""
+    """Integers if declared in the header and exact, so that colors of 0 and 1 count as uint8, not as fractions."""
     if kind[0] == "f" or not np.isfinite(values).all():
         return values
     limits = np.iinfo(kind)
@@ -328,8 +328,8 @@ def write_ply(
     path: str | Path, cloud: PointCloud, labels: NDArray[Any] | None = None, colors: NDArray[Any] | None = None,
     classes: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    """A cloud with a label and a colour for each point, those of the cloud where none are given; as bytes, in the coordinates
-    of its file. Comments name the classes."""
+    """Write a binary PLY file in the original coordinates, with labels and colors (default: from `cloud`). Comments name the
+    classes."""
     labels = cloud.labels if labels is None else np.asarray(labels)
     colors = cloud.colors if colors is None else np.asarray(colors)
     names = tuple(classes) or cloud.classes

@@ -1,8 +1,8 @@
-"""Points as lines of numbers: .xyz, .txt, .pts, .asc, .csv.
+"""Point clouds in text files: .xyz, .txt, .pts, .asc, .csv.
 
-Numbers stand between blanks, tabs, commas or semicolons, as many in each line. Lines that begin with #, // or % say nothing,
-nor does a first line of one whole number, which counts the others; a heading may name the columns, also behind such a sign.
-What the columns are, `point_columns` says.
+Each line has the same number of fields, separated by spaces, tabs, commas or semicolons. Comment lines start with #, // or %.
+A first line with a single integer is the number of points and is ignored. A header may name the columns, also in a comment;
+the module `columns` determines the meaning of the columns.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def read_points(content: bytes, columns: Columns | None = None, suffix: str = ".
 
 
 def _find_first_row(texts: Sequence[str]) -> tuple[int, list[str]]:
-    """Where the numbers begin, from 0, and what the columns are called, if anything says so."""
+    """Index of the first line of numbers, and the column names; empty without a header."""
     names: list[str] = []
     counted = False
     for at, text in enumerate(texts):
