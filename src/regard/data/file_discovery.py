@@ -1,4 +1,4 @@
-"""Files of a folder and of all folders inside it, in the order of their names; files of two folders that belong together."""
+"""Recursive file listing in sorted order, and matching of the files of two folders by name."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ IMAGE_SUFFIXES = (
 )  # fmt: skip
 DEPTH_SUFFIXES = (".png", ".npy", ".tif", ".tiff", ".pfm", ".pgm")
 CLASS_FILES = ("classes.txt", "classes.json")
-"""Files that say something about the others."""
+"""Files that list class names; they are never samples."""
 README_FILES = ("readme.txt", "license.txt", "licence.txt")
-"""Files for people, whose ending may be that of numbers."""
+"""Files that are never samples, although .txt can also be a point cloud."""
 SYSTEM_FILES = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
-"""What systems leave in folders under a name without a dot in front."""
+"""Files and folders that operating systems create; treated as hidden."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
     path: str
     parts: tuple[str, ...]
-    """the names of the folders on the way, and its own"""
+    """path relative to the walked folder, split into names"""
     matches: bool
-    """whether it may be what is looked for, by its name"""
+    """True if the file name has one of the requested extensions"""
     reason: str = ""
-    """why not"""
+    """reason for `matches=False`"""
 
     @property
     def name(self) -> str:
@@ -37,12 +37,12 @@ class FoundFile:
 
     @property
     def stem(self) -> str:
-        """Its name without the ending."""
+        """`name` without the file extension."""
         return os.path.splitext(self.name)[0]
 
 
 def walk_files(folder: str, suffixes: Sequence[str], what: str = "image") -> Iterator[FoundFile]:
-    """Every file, those that do not fit too; of a hidden folder only itself. Links to folders are followed, never upwards."""
+    """Yield every file, also files that do not match. A hidden folder is one entry. Links to a parent folder are skipped."""
     yield from _walk_folder(folder, (), suffixes, what, ())
 
 
@@ -73,7 +73,7 @@ def _walk_folder(
 
 
 def find_subfolder(folder: str, names: Sequence[str]) -> str | None:
-    """The folder inside this one that has the first of these names that there is."""
+    """Path of the subfolder with the first of `names` that exists, ignoring case; None if no name exists."""
     there = {name.lower(): name for name in sorted(os.listdir(folder)) if os.path.isdir(os.path.join(folder, name))}
     return next((os.path.join(folder, there[name]) for name in names if name in there), None)
 
@@ -82,10 +82,9 @@ FilePairs = list[tuple[FoundFile, str | None]]
 
 
 def match_files(images: str, targets: str, suffixes: Sequence[str]) -> tuple[FilePairs, int, list[str]]:
-    """Every file of `images` with the file of the other folder that has its name but for the ending; how many have none; and
-    those of the other folder that nothing belongs to.
+    """Pairs of an image and the target with the same stem, number of images without a target, unused target files.
 
-    Where no name is the same, the others may all have one more word at their end, such as 0001_mask beside 0001."""
+    If no stem is equal, all targets may have the same suffix, for example 0001_mask.png for 0001.jpg."""
     files = list(walk_files(images, IMAGE_SUFFIXES))
     there: dict[str, str] = {}
     for found in walk_files(targets, suffixes):
@@ -100,7 +99,7 @@ def match_files(images: str, targets: str, suffixes: Sequence[str]) -> tuple[Fil
 
 
 def _common_suffix(stems: Sequence[str], there: dict[str, str]) -> str:
-    """What the names of all others have at their end beyond those of the pictures; nothing where that is not so."""
+    """Suffix that all target stems add to the image stems, found from the first image; empty if there is none."""
     for stem in stems[:1]:
         words = [name[len(stem) :] for name in there if name.startswith(stem)]
         if len(words) == 1 and all(name.endswith(words[0]) for name in there):

@@ -1,4 +1,4 @@
-"""What readers of samples have in common: every file in its order, and blank rows that are no lost ones."""
+"""Helpers of all sample readers: iteration over several files, and empty rows at the end of a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ S = TypeVar("S")
 def iterate_all(
     data: Sequence[str], read: Callable[[str], Iterator[S | SkippedRow]], unit: str, advice: str
 ) -> Iterator[S | SkippedRow]:
-    """The samples of every file or pattern of files, in the order given; an error where there is none."""
+    """Yield the samples of all files and patterns in input order; raise `DataError` if there is no sample."""
     entries = expand_patterns(data)
     if not entries:
         raise DataError("No data given.", advice="Pass at least one file.")
@@ -38,7 +38,7 @@ def iterate_all(
 
 
 def drop_trailing_blanks(path: str, rows: Iterable[tuple[int, S | SkippedRow | None]]) -> Iterator[S | SkippedRow]:
-    """Samples, and the places of rows that lack something; blank ones (None) are such but at the end of a file."""
+    """Yield samples and skipped rows; empty rows (None) become `SkippedRow`, except at the end of the file."""
     blank: list[SkippedRow] = []
     for line, item in rows:
         if item is None:

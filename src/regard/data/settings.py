@@ -1,4 +1,4 @@
-"""What a person may set about data."""
+"""User settings `data.*`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a person names as data: a file, two parallel files 'SRC:TGT', or patterns of either, such as 'data/*.tsv'.
+"""Data arguments: a file, two parallel files 'SRC:TGT', or patterns, such as 'data/*.tsv'.
 
-A name that exists is itself, whatever signs it holds; only what does not exist can be a pattern.
+An existing path is used literally, even if the path contains wildcards; only other paths are expanded as patterns.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections.abc import Iterable
 from regard.errors import DataError
 
 _WILDCARD = re.compile(r"\*\*/|\*+|\?|\[!?\]?[^\]]*\]")
-"""The signs of a pattern: any folders, any letters, one letter, one letter of a set."""
+"""Wildcards: any folders, any characters, one character, one character of a set."""
 _PATTERN_HINT = (
     "Patterns support * ? [abc] and **/ (folders at any depth). Quote patterns so that the shell does not expand them."
 )
 
 WildcardMatch = tuple[str, ...]
-"""What the signs of a pattern stood for in one file."""
+"""Text matched by each wildcard of a pattern, for one file."""
 
 
 def expand_patterns(entries: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Every pattern replaced by the files that it matches, in sorted order; other entries stay as they are."""
+    """Entries with every pattern replaced by the matching files in sorted order; other entries are unchanged."""
     given = [entries] if isinstance(entries, str | os.PathLike) else entries
     return [name for entry in given for name in _expand_entry(os.fspath(entry))]
 
 
 def split_parallel(entry: str) -> tuple[str, str] | None:
-    """The two files of 'SRC:TGT'. A file whose own name has a colon is itself; among several colons, files decide."""
+    """The two paths of 'SRC:TGT', or None for a single file. Among several colons, existing files decide."""
     if ":" not in entry or _find_matches(entry):
         return None
     places = [place for place, letter in enumerate(entry) if letter == ":"]
@@ -41,7 +41,7 @@ def split_parallel(entry: str) -> tuple[str, str] | None:
 
 
 def absolute_entry(entry: str) -> str:
-    """The same file or pair of files, wherever one stands."""
+    """The entry with absolute paths, independent of the working directory."""
     return ":".join(os.path.abspath(os.path.expanduser(side)) for side in split_parallel(entry) or (entry,))
 
 
@@ -70,7 +70,7 @@ def _expand_entry(entry: str) -> list[str]:
 
 
 def _require_matches(side: str) -> dict[str, WildcardMatch]:
-    """The files that a name or a pattern stands for, each with what its signs stand for."""
+    """Files of a path or pattern, each with the text of the wildcards; raise `DataError` if a pattern matches no file."""
     if not _is_pattern(side):
         return {side: ()}
     found = _find_matches(side)
@@ -84,7 +84,7 @@ def _is_pattern(side: str) -> bool:
 
 
 def _find_matches(side: str) -> dict[str, WildcardMatch]:
-    """The same, and nothing where there is no such file. As in a shell, signs do not match names with a dot in front."""
+    """Existing files of a path or pattern, possibly none. As in a shell, wildcards do not match hidden files."""
     side = os.path.expanduser(side)
     if not _is_pattern(side):
         return {side: ()} if os.path.lexists(side) else {}
@@ -99,7 +99,7 @@ def _find_matches(side: str) -> dict[str, WildcardMatch]:
 
 
 def _split_literal_prefix(side: str) -> tuple[str, str]:
-    """The folder in front, as far as it exists by name (it too may hold brackets), and the pattern inside it."""
+    """Longest existing folder prefix, whose name may contain brackets, and the pattern after the prefix."""
     for place in (place for place in range(len(side) - 1, -1, -1) if side[place] == "/"):
         if os.path.isdir(side[: place + 1]):
             return side[: place + 1], side[place + 1 :]
@@ -107,7 +107,7 @@ def _split_literal_prefix(side: str) -> tuple[str, str]:
 
 
 def _pattern_to_regex(pattern: str) -> str:
-    """The pattern as a regular expression with a group for each sign."""
+    """Regular expression of the pattern, with one group per wildcard."""
     parts, end = [], 0
     for sign in _WILDCARD.finditer(pattern):
         parts.append(re.escape(pattern[end : sign.start()]))

@@ -1,4 +1,4 @@
-"""Grains prepared ahead by worker processes, in order, which end when the run does: at its end, or when it is killed."""
+"""Micro-batches prepared in advance by worker processes, which exit when the run ends or is killed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from regard.errors import RegardError, RunError
 from regard.types import Batch
 
 MakeBatch = Callable[[int], Batch]
-"""The grain of a number. It tokenizes nothing: threads of a tokenizer do not live on in a worker."""
+"""Micro-batch of an index. Must not call a tokenizer, because tokenizer threads do not survive a fork."""
 
 
 def prefetch(make_batch: MakeBatch, indices: Iterable[int], workers: int = 0, pin: bool = False) -> Generator[Batch]:
-    """The grains of these numbers, in their order. Close it (`contextlib.closing`) to end its workers at once.
+    """Yield the micro-batches of `indices` in order. Close the generator (`contextlib.closing`) to stop the workers.
 
-    With `pin` they lie in page-locked memory, from where they reach a GPU while it computes."""
+    With `pin`, micro-batches are in page-locked memory, so that copies to the GPU overlap with computation."""
     if not uses_workers(workers):
         for number in indices:
             batch = make_batch(number)
@@ -46,17 +46,17 @@ def prefetch(make_batch: MakeBatch, indices: Iterable[int], workers: int = 0, pi
             "Set data.num_workers=0 and continue with --resume."
         ) from error
     finally:
-        # Now, and not when the last traceback that knows of them goes.
+        # Stop workers now, because tracebacks can keep the loader alive.
         getattr(source, "_shutdown_workers", bool)()
 
 
 def uses_workers(workers: int) -> bool:
-    """Whether micro-batches are prepared by worker processes: they are forked, since the data is not sent to them."""
+    """True if worker processes are used. Fork is required, because workers inherit the data from the run."""
     return workers > 0 and capabilities.is_available("fork")
 
 
 class TimedIterator:
-    """Grains as they come, and how long they were waited for."""
+    """Iterator over micro-batches that adds up the waiting time in `wait_seconds`."""
 
     def __init__(self, micro_batches: Iterator[Batch]) -> None:
         self.micro_batches, self.wait_seconds = micro_batches, 0.0
@@ -77,16 +77,16 @@ class TimedIterator:
 
 
 def _is_worker_death(error: Exception) -> bool:
-    """Whether a worker is gone, and not only something went wrong in one: that is 'Caught' there, with its traceback.
+    """True if a worker process died; exceptions raised in a worker start with 'Caught' and are excluded.
 
-    What is seen first of a worker that was killed is its end or, in either thread, half of a message from it."""
+    The first error after a kill is the exit of the worker or a truncated message, in the main or the pinning thread."""
     text = str(error)
     return "worker process" not in text and not (isinstance(error, RuntimeError) and text.startswith("Caught"))
 
 
 def _start_loader(grain: MakeBatch, numbers: Iterable[int], workers: int, pin: bool) -> Iterator[Batch | _WorkerError]:
     parent = os.getpid()
-    # A worker that is just starting must not hear signals either. More workers than cores are the person's choice.
+    # A starting worker must not handle signals. The warning about more workers than cores is not needed.
     with _blocked_signals(signal.SIGINT, signal.SIGTERM), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         loader: DataLoader[Batch | _WorkerError] = DataLoader(
@@ -98,20 +98,20 @@ def _start_loader(grain: MakeBatch, numbers: Iterable[int], workers: int, pin: b
             collate_fn=_identity,
             worker_init_fn=lambda _: _init_worker(parent),
             multiprocessing_context=capabilities.fork_context(),
-            generator=torch.Generator(),  # of its own: workers draw nothing, and the run's draws stay where they are
+            generator=torch.Generator(),  # keeps the global random state of the run
         )
         before = signal.getsignal(signal.SIGCHLD)
         source = iter(loader)
         if signal.getsignal(signal.SIGCHLD) is not before:
-            # The loader would have the end of a worker raised wherever the run is, in the middle of a save for one. Waiting
-            # for the next grain finds it too, within five seconds.
+            # The handler of DataLoader raises at any point of the run, for example while a checkpoint is written. Waiting
+            # for the next micro-batch detects a dead worker too, within five seconds.
             signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
         return source
 
 
 @contextmanager
 def _blocked_signals(*signals: signal.Signals) -> Iterator[None]:
-    """Signals that arrive meanwhile arrive afterwards; a process that is forked meanwhile never hears them."""
+    """Delay signals until the end of the context; processes forked in the context never receive them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -121,15 +121,14 @@ def _blocked_signals(*signals: signal.Signals) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _WorkerError:
-    """An error for a person, on its way from a worker: the loader would bury it in a traceback."""
+    """Error in a worker, returned as data because DataLoader would add a traceback to the message."""
 
     error_type: type[RegardError]
     message: str
 
     def to_error(self) -> RegardError:
-        made = self.error_type.__new__(
-            self.error_type, self.message
-        )  # what its parts were is part of the message by now
+        # Skips __init__, because the message is already complete.
+        made = self.error_type.__new__(self.error_type, self.message)
         assert isinstance(made, RegardError)
         return made
 
@@ -150,10 +149,10 @@ def _identity(item: Any) -> Any:
 
 
 def _init_worker(parent: int) -> None:
-    """In a new worker: signals are for the run, which saves and then ends its workers; without it they end at once."""
+    """Ignore signals in a new worker, because the run saves and then stops workers; exit at once if the run is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    if capabilities.is_available("end_with_parent"):  # otherwise the loader's own watch ends it within some seconds
+    if capabilities.is_available("end_with_parent"):  # otherwise the watchdog of DataLoader exits within seconds
         capabilities.end_with_parent()
     if os.getppid() != parent:
-        os._exit(1)  # it ended before the kernel was asked
+        os._exit(1)  # the run ended before end_with_parent was called

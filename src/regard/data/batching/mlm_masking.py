@@ -1,7 +1,7 @@
-"""Hidden words: which tokens of a row a model is asked for, and what stands there instead.
+"""Token masking for masked language modeling (MLM).
 
-Of the n tokens of a row that are not special, round(share · n) are asked for, at least one. Each of them becomes the mask in
-8 of 10 cases, another token of chance in 1, and stays as it is in 1 (BERT).
+In a row with n non-special tokens, round(mask_prob · n) tokens are selected, at least one. As in BERT, a selected token is
+replaced by the mask token (80 %) or by a random token (10 %), or kept unchanged (10 %).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy.typing as npt
 from regard.data.batching.samplers import Indices
 
 MASK_FRACTION, RANDOM_FRACTION = 0.8, 0.1
-"""Shares of what is asked for that become the mask, and another token."""
+"""Fractions of the selected tokens replaced by the mask token and by a random token."""
 
 
 class MaskedRows(NamedTuple):
-    """Of each row: what is read, the places that are asked for, and what stood there."""
+    """Input ids, selected positions and original ids of each row."""
 
     inputs: list[Indices]
     positions: list[Indices]
@@ -31,20 +31,20 @@ class MaskedRows(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class TokenMasker:
     mask_id: int
-    """the id that hides a token"""
+    """id of the mask token"""
     maskable: npt.NDArray[np.bool_]
-    """(V,) which ids are not special: only they are hidden, and only they stand in for others"""
+    """(V,) True for non-special ids: only non-special ids are selected or used as random tokens"""
     mask_prob: float
     word_starts: Callable[[Indices], npt.NDArray[np.bool_]] | None = None
-    """where words begin in a row, if they are hidden as a whole"""
+    """marks the first token of each word, for whole-word masking"""
 
     def num_masked(self, num_tokens: npt.ArrayLike) -> Indices:
-        """How many are asked for, of so many that are not special."""
+        """Number of selected tokens in rows with `num_tokens` non-special tokens."""
         many = np.asarray(num_tokens, dtype=np.int64)
         return np.where(many > 0, np.maximum(np.rint(self.mask_prob * many), 1), 0).astype(np.int64)
 
     def max_masked(self, num_tokens: int, num_rows: int, max_length: int, num_special: int) -> int:
-        """How many can be asked for at most in so many rows, `around` tokens of each special, that share a room."""
+        """Maximum number of selected tokens in `num_rows` rows of `num_tokens` tokens in total, special tokens included."""
         sizes = np.arange(1, max(max_length - num_special, 1) + 1)
         over = float((self.num_masked(sizes) - self.mask_prob * (sizes + num_special)).max())
         return int(self.mask_prob * num_tokens + num_rows * max(over, 0.0)) + 1
@@ -71,7 +71,7 @@ class TokenMasker:
     def _pick_tokens(
         self, ids: Indices, open_: npt.NDArray[np.bool_], of: Indices, wanted: Indices, random: np.random.Generator
     ) -> Indices:
-        """Each as likely as any other of its row."""
+        """Flat indices of `wanted` random tokens per row, sorted."""
         at = np.flatnonzero(open_)
         at = at[np.lexsort((random.random(len(at)), of[at]))]
         first = np.searchsorted(of[at], np.arange(len(wanted)))
@@ -80,8 +80,9 @@ class TokenMasker:
     def _pick_words(
         self, ids: Indices, open_: npt.NDArray[np.bool_], of: Indices, wanted: Indices, random: np.random.Generator
     ) -> Indices:
-        """Word after word of chance; one that has more pieces than are still wanted is passed over. A row whose words are
-        all longer than that has single pieces hidden."""
+        """Flat indices of random whole words, sorted; words longer than the remaining number of tokens are skipped.
+
+        If all words of a row are too long, single tokens are selected."""
         assert self.word_starts is not None
         chosen = []
         limits = np.searchsorted(of, np.arange(len(wanted) + 1))
@@ -101,10 +102,10 @@ class TokenMasker:
         return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, dtype=np.int64)
 
     def _replacements(self, right: Indices, random: np.random.Generator) -> Indices:
-        """What stands where these are asked for."""
+        """Input ids that replace the selected tokens `right`."""
         chance, many = random.random(len(right)), len(self._maskable_ids)
         other = random.integers(0, max(many - 1, 1), len(right))
-        other += other >= np.searchsorted(self._maskable_ids, right)  # all but the right one
+        other += other >= np.searchsorted(self._maskable_ids, right)  # skips the original id
         changed = np.where(
             chance < MASK_FRACTION + RANDOM_FRACTION, self._maskable_ids[np.minimum(other, many - 1)], right
         )

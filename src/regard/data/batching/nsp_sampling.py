@@ -1,9 +1,9 @@
-"""The rows that an encoder is pre-trained on, in every epoch: a stretch of a document, or two that may follow each other.
+"""Rows for the pretraining of encoders: one window of a document, or two texts for next-sentence prediction (NSP).
 
-A part is what stands together of a document: all of it, or what is left between passages that were taken out. Each is cut
-into stretches of the room anew in each epoch, at a place of chance. For pairs a stretch is divided at a place of chance too;
-in half of them what stands behind it is exchanged for as much of another document, and what stood there is not read in that
-epoch. A part or a stretch that is too short to be divided is left out.
+A segment is a contiguous part of a document: the whole document, or the text between held-out passages. Each epoch cuts
+all segments into windows at random offsets. For NSP, each window is divided at a random position; in half of the windows
+the second text is replaced by a text of the same length from another document, and the replaced text is not used in that
+epoch. Segments and windows too short to be divided are skipped.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from regard.errors import DataError
 from regard.types import IGNORE
 
 Segments = npt.NDArray[np.int64]
-"""(N, 3) the first token, the one behind the last, and the number of the document; in the order of the text"""
+"""(N, 3) start, end (exclusive) and document number, in text order"""
 SegmentPairs = npt.NDArray[np.int64]
-"""(N, 5) the first text from … to …, the second from … to … (nothing where they are equal), and whether it follows: 0 it
-does, 1 it does not, `IGNORE` nobody knows; grains have the seed and the number of the grain behind that"""
+"""(N, 5) start and end of the first text, start and end of the second text (equal: no second text), and the NSP label: 0
+next text, 1 random text, `IGNORE` unlabeled. `PretrainingSampler.micro_batch` appends the seed and the index."""
 
 MAX_DRAWS = 8
-"""draws for a text of the right length; after them a shorter one will do"""
+"""draws for a negative of the requested length; then a shorter negative is accepted"""
 
 
 def count_documents(segments: Segments) -> int:
@@ -31,15 +31,16 @@ def count_documents(segments: Segments) -> int:
 
 
 def single_segments(segments: Segments, max_length: int, rng: np.random.Generator) -> SegmentPairs:
-    """All of the text, in stretches."""
+    """Windows of all segments, without second texts."""
     stretches, _ = cut_windows(segments[:, :2], max_length, rng)
     none = np.zeros((len(stretches), 3), dtype=np.int64)
     return np.concatenate([stretches, none], axis=1)
 
 
 def segment_pairs(segments: Segments, max_length: int, rng: np.random.Generator) -> SegmentPairs:
-    """Each text with its successor, or with another; where there is one document only, with its successor, and nothing is
-    said about it."""
+    """Pairs of a text and the next text (label 0) or a random text (label 1), each with probability 0.5.
+
+    With a single document, all pairs have the next text and the label `IGNORE`."""
     stretches, begins = cut_windows(segments[:, :2], max_length, rng)
     long = stretches[:, 1] - stretches[:, 0] > 1
     stretches, own = stretches[long], segments[np.searchsorted(segments[:, 0], begins[long])]
@@ -58,13 +59,13 @@ def segment_pairs(segments: Segments, max_length: int, rng: np.random.Generator)
 def sample_negatives(
     segments: Segments, own: Indices, sizes: Indices, last: npt.NDArray[np.bool_], rng: np.random.Generator
 ) -> npt.NDArray[np.int64]:
-    """(N, 2) for each a stretch of that size in another document than its own, every place of the text as likely.
+    """Start and end of random windows outside the documents `own`, (N, 2), uniform over all tokens of the text.
 
-    Nothing but what is said there shall tell it from the successor: it is shorter only where nothing as long was found, and
-    where the successor is the `last` of its part, it is that of another."""
+    Only the content should distinguish a negative from the next text: a negative is shorter than `sizes` only if no
+    draw was long enough, and if the next text ends its segment (`last`), the negative ends a segment too."""
     ends = np.cumsum(segments[:, 1] - segments[:, 0])
     starts = ends - (segments[:, 1] - segments[:, 0])
-    # parts of a document stand side by side: the text without them is what is before and what is behind
+    # segments of a document are contiguous, so all other text is before or after them
     first, behind = (np.searchsorted(segments[:, 2], own, side=side) for side in ("left", "right"))
     before, inside = starts[first], ends[behind - 1] - starts[first]
     found, left = np.zeros((len(own), 2), dtype=np.int64), np.arange(len(own))
@@ -82,8 +83,9 @@ def sample_negatives(
 
 
 class PretrainingSampler(BatchSampler):
-    """Rows of like length in a grain, or one after another in packed rows of one shape. `around` are the special tokens of a
-    row, which reads `length` tokens at most."""
+    """Pretraining rows of similar length per micro-batch, or packed into rows of one shape.
+
+    A row has at most `length` tokens, including `num_special` special tokens."""
 
     def __init__(
         self, segments: Segments, length: int, num_special: int, tokens: int, seed: int, packed: bool, paired: bool
@@ -107,14 +109,14 @@ class PretrainingSampler(BatchSampler):
         super().__init__(np.array([longest]), tokens, seed)
         self.description = f"{'packed ' * packed}rows of {'text pairs' if paired else 'texts'} up to {length:,} tokens,"
         self.packed_sampler: PackedSampler | None = None
-        if packed:  # some epoch may have a longer one
+        if packed:  # a later epoch may have a longer row
             self.packed_sampler = PackedSampler(
                 np.append(self.row_lengths(self.epoch_rows(0)), longest), self.budget, seed
             )
             self.static_shape, self.shape = True, self.packed_sampler.shape
 
     def epoch_rows(self, number: int) -> SegmentPairs:
-        # draws of its own, which have nothing to do with those that order the rows
+        # independent of the generator that orders the rows
         random = np.random.default_rng(np.random.SeedSequence([self.seed, number, 1]))
         return (segment_pairs if self.paired else single_segments)(self.segments, self.max_text_tokens, random)
 
@@ -132,7 +134,7 @@ class PretrainingSampler(BatchSampler):
         return [rows[chosen] for chosen in plan.epoch(number)]
 
     def micro_batch(self, number: int) -> tuple[int, Indices]:
-        """With the seed and the number behind each row: what is hidden in it follows from them."""
+        """Epoch and rows; seed and index are appended to each row, because the masked tokens are derived from them."""
         epoch, rows = super().micro_batch(number)
         return epoch, np.concatenate([rows, np.broadcast_to([self.seed, number], (len(rows), 2))], axis=1)
 

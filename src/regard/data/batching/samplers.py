@@ -1,4 +1,4 @@
-"""The plan of batches: which samples go together, in every epoch, as a pure function of lengths, budget and seed."""
+"""Batch samplers: the samples of each micro-batch and epoch, as a pure function of lengths, budget and seed."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BatchShape:
-    """What a grain of packed rows is filled up to."""
+    """Shape that a micro-batch of packed rows is padded to."""
 
     row_lengths: tuple[int, ...]
-    """positions of the row, on each side"""
+    """positions of the packed row, per side"""
     max_lengths: tuple[int, ...]
-    """of a document, on each side, rounded up"""
+    """maximum length of a document, per side, rounded up"""
     num_documents: int
-    """in a row, those that only fill it up included"""
+    """documents per row, including padding documents"""
 
 
 @dataclass(frozen=True)
 class PaddedShape(BatchShape):
-    """Not one packed row, but a row for each document, all padded to the longest, so that many grains have one shape."""
+    """Shape with one row per document instead of one packed row; all rows are padded to the length of the bucket."""
 
 
 class BatchSampler:
-    """Samples in grains that fit a budget of tokens, epoch after epoch; how they are grouped is the subclass's affair."""
+    """Base of samplers that group samples into micro-batches within a token budget, for any number of epochs."""
 
     static_shape = False
-    """whether all grains have one shape, so that compiled or captured code sees one"""
+    """True if all micro-batches have one shape, as torch.compile and CUDA graphs require"""
     bucketed = False
-    """whether grains have few shapes, each of which can be recorded"""
+    """True if micro-batches have only a few shapes, each suitable for a CUDA graph"""
     shape: BatchShape | None = None
-    """of packed rows, or the largest that grains are filled up to"""
+    """shape of packed rows, or the largest bucket shape"""
     description = ""
-    """what grains are, in a few words, where there is something to say about it"""
+    """short description of a micro-batch for the log"""
 
     def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int) -> None:
         sides = np.asarray(lengths, dtype=np.int64)
@@ -58,28 +58,28 @@ class BatchSampler:
         if self.total_lengths[longest] > budget:
             problem = f"Sample {longest} has {self.total_lengths[longest]} tokens, but the limit of a micro-batch is {budget}."
             raise DataError(problem, advice="Raise the batch size, or truncate or remove samples of this length.")
-        self._epoch_starts = [0]  # the number of the first grain of each epoch counted so far
+        self._epoch_starts = [0]  # index of the first micro-batch, per epoch so far
         self._last_epoch: tuple[int, list[Indices]] | None = None
 
     def epoch(self, number: int) -> list[Indices]:
-        """Every sample once, in grains of random order."""
+        """Micro-batches of one epoch in random order; each sample occurs once."""
         raise NotImplementedError
 
     def padded_size(self, micro_batch: Indices) -> int:
-        """The positions that are computed for a grain, padding included."""
+        """Number of positions of a micro-batch, including padding."""
         raise NotImplementedError
 
     def shape_of(self, micro_batch: Indices) -> BatchShape | None:
         return self.shape
 
     def num_tokens(self, index: int) -> int:
-        """Real tokens of a grain, all sides together."""
+        """Number of tokens of a micro-batch without padding, summed over the sides."""
         return int(self.total_lengths[self.micro_batch(index)[1]].sum())
 
     def micro_batch(self, index: int) -> tuple[int, Indices]:
-        """The epoch and the samples of a grain, counted on through the epochs.
+        """Epoch and sample indices of a micro-batch; `index` counts through all epochs.
 
-        A jump ahead works through the epochs between, because each has its own number of grains; they are then known.
+        A jump ahead computes every epoch in between, because the number of micro-batches differs between epochs.
         """
         if index < 0:
             raise IndexError(f"micro-batch index must be at least 0, got {index}")
@@ -89,7 +89,7 @@ class BatchSampler:
         return epoch, self._cached_epoch(epoch)[index - self._epoch_starts[epoch]].copy()
 
     def padding_fraction(self) -> float:
-        """The share of padded positions in epoch 0."""
+        """Fraction of padding among all positions of epoch 0."""
         padded = sum(map(self.padded_size, self.epoch(0)))
         return 1 - int(self.total_lengths.sum()) / padded if padded else 0.0
 
@@ -103,10 +103,10 @@ class BatchSampler:
 
 
 class LengthBucketed(BatchSampler):
-    """Samples of similar length together, padded to the longest; the padded size of a grain stays within the budget.
+    """Micro-batches of samples of similar length, padded to the longest; the padded size is within the budget.
 
-    The padded size of a grain is its number of rows times its longest length, summed over the sides (source and
-    target, say); a row without length counts as 1.
+    The padded size is the number of rows times the maximum length, summed over the sides (for example source and
+    target); an empty row counts as 1.
     """
 
     def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int, noise: float = 0.1) -> None:
@@ -116,9 +116,9 @@ class LengthBucketed(BatchSampler):
         self.noise = noise
 
     def epoch(self, number: int) -> list[Indices]:
-        """Every sample once, in grains of random order. Neighbours in length mix anew in each epoch."""
+        """Micro-batches of one epoch in random order; samples of similar length are grouped differently in each epoch."""
         random = self._rng(number)
-        # The noise mixes lengths in proportion; the 1 shuffles samples of the same length even without noise.
+        # The noise is proportional to the length; the 1 shuffles samples of equal length even without noise.
         jittered = self.total_lengths + (1 + self.noise * self.total_lengths) * random.random(len(self.total_lengths))
         grains = self._split_by_budget(self._balance_sides(_stable_argsort(jittered)))
         return [grains[place] for place in _stable_argsort(random.random(len(grains)))]
@@ -127,14 +127,14 @@ class LengthBucketed(BatchSampler):
         return len(micro_batch) * int(self.side_lengths[micro_batch].max(0).sum())
 
     def sequential(self) -> list[Indices]:
-        """Every sample once, by length and without chance, for evaluation."""
+        """Micro-batches sorted by length, without randomness, for evaluation."""
         return self._split_by_budget(np.lexsort((self.side_lengths[:, 0], self.total_lengths)))
 
     def _balance_sides(self, order: Indices) -> Indices:
-        """Bring together samples that are alike on each side, not in total only.
+        """Reorder samples so that neighbors have similar lengths on each side, not only in total.
 
-        Bands of similar total are each sorted by the share of the first side, to and fro so that bands join smoothly.
-        Hundreds of grains of sentence pairs keep less than half of their padding so; a few are too few to form bands.
+        Bands of similar total length are sorted by the fraction of the first side, in alternating direction so that
+        bands join smoothly. This removes over half of the padding of sentence pairs, given hundreds of micro-batches.
         """
         total = self.total_lengths[order]
         grains = int(total.sum()) / self.budget
@@ -147,9 +147,9 @@ class LengthBucketed(BatchSampler):
         return order[np.lexsort((np.where(band % 2, -share, share), band))]
 
     def _split_by_budget(self, order: Indices) -> list[Indices]:
-        """Cut an order of the samples wherever one more would exceed the budget."""
+        """Split ordered samples into micro-batches, each with as many samples as the budget allows."""
         sides = self.side_lengths[order]
-        # No grain has more rows than would fit if all were as long as its first.
+        # Upper bound of rows: the count that fits if all samples are as long as the first.
         most = (self.budget // np.maximum(self.total_lengths[order], 1)).tolist()
         count = np.arange(1, min(self.budget, len(order)) + 1)
         grains = []
@@ -164,10 +164,10 @@ class LengthBucketed(BatchSampler):
 
 
 class PackedSampler(BatchSampler):
-    """Samples one after another in a row of constant size on each side, in an order of pure chance.
+    """Samples in random order, packed into one row of constant size per side.
 
-    Nothing is padded to its neighbours; what is left at the end of a row is filled up. All grains have one `shape`, so
-    that compiled or captured code sees one. A row has room for the longest sample at least, whatever the budget.
+    Only the end of a row is padding. All micro-batches have one `shape`, as torch.compile and CUDA graphs require.
+    A row is at least as long as the longest sample, whatever the budget.
     """
 
     static_shape = True
@@ -175,7 +175,7 @@ class PackedSampler(BatchSampler):
 
     def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int) -> None:
         super().__init__(lengths, budget, seed)
-        step = 64 if budget >= 4096 else 8  # matrix units like multiples
+        step = 64 if budget >= 4096 else 8  # aligned sizes are faster on tensor cores
         sums, longest = self.side_lengths.sum(0), self.side_lengths.max(0)
         shares = budget * sums / max(int(sums.sum()), 1)
         rooms = [
@@ -183,7 +183,7 @@ class PackedSampler(BatchSampler):
             for share, most in zip(shares, longest, strict=True)
         ]
         mean = max(float(self.total_lengths.mean()), 1.0)
-        # a quarter more than on average, and some for what fills the rest of a row, in pieces no longer than the longest
+        # 25 % more documents than on average; the padding of a row counts as documents of at most the maximum length
         most = int(1.25 * sum(rooms) / mean) + 8
         self.max_documents = min(most, len(self.side_lengths))
         rounded = tuple(-(-max(int(side), 1) // step) * step for side in longest)
@@ -212,10 +212,10 @@ class PackedSampler(BatchSampler):
 
 
 class FixedShape(BatchSampler):
-    """Samples whose lengths round up to the same numbers go together, padded to those: grains have few shapes.
+    """Buckets of samples whose rounded lengths are equal, padded to the rounded length: micro-batches have few shapes.
 
-    For bodies that go from token to token, whose many small launches are worth recording, once for each shape. Sizes of which
-    there are too few samples for a grain join the next larger ones."""
+    For recurrent models, whose many small kernel launches are captured in one CUDA graph per shape. Buckets with too few
+    samples for a micro-batch are merged into the next larger bucket."""
 
     bucketed = True
 
@@ -223,14 +223,14 @@ class FixedShape(BatchSampler):
         super().__init__(lengths, budget, seed)
         rounded = np.minimum(
             self.side_lengths + -self.side_lengths % _rounding_step(self.side_lengths), self.side_lengths.max(0)
-        )  # a body may read no more
+        )  # longer inputs may exceed the limit of the model
         sizes, owners = np.unique(rounded, axis=0, return_inverse=True)
         joined: dict[tuple[int, ...], list[Indices]] = {}
         size, waiting = np.zeros_like(sizes[0]), list[Indices]()
         for place in np.argsort(sizes.sum(1), kind="stable"):
             size = np.maximum(size, sizes[place])
             waiting.append(np.flatnonzero(owners.reshape(-1) == place))
-            if sum(map(len, waiting)) * size.sum() >= budget:  # they fill a grain
+            if sum(map(len, waiting)) * size.sum() >= budget:  # enough for a micro-batch
                 joined.setdefault(tuple(size.tolist()), []).extend(waiting)
                 size, waiting = np.zeros_like(size), []
         if waiting:
@@ -267,14 +267,14 @@ class FixedShape(BatchSampler):
 
 
 def _rounding_step(lengths: Indices) -> Indices:
-    """8 up to 64, 16 up to 128, 32 up to 256, …: at most a quarter is added to any length above 32."""
+    """Multiple to round up to: 8 for lengths up to 64, 16 up to 128, …; adds at most a quarter to lengths above 32."""
     return 2 ** np.maximum(np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64) - 3, 3)
 
 
 class Uniform(BatchSampler):
-    """As many samples in every grain, each beside a number of chance that is its own in this epoch: (rows, 2).
+    """Micro-batches of a constant number of samples, (rows, 2): sample index and a random seed per sample and epoch.
 
-    What is left over at the end of an epoch is filled up with samples of the same epoch, so that all grains have one shape."""
+    The last micro-batch is completed with samples of the same epoch, so that all micro-batches have one shape."""
 
     static_shape = True
 
@@ -303,18 +303,18 @@ class Uniform(BatchSampler):
         return 0.0
 
     def sequential(self) -> list[Indices]:
-        """Every sample once, in order and without chance, for evaluation."""
+        """All samples in input order, without random seeds, for evaluation."""
         return np.split(np.arange(len(self.total_lengths)), range(self.budget, len(self.total_lengths), self.budget))
 
 
 class SortedUniform(Uniform):
-    """The same of samples that are filled up to the longest of their grain: those of like lengths go together.
+    """`Uniform` for samples that are padded to the longest of the micro-batch: samples of similar length are grouped.
 
-    Lengths are put in order among some grains at a time, whose samples are chosen by chance."""
+    Samples are shuffled, then sorted by length within windows of `SORT_WINDOW` micro-batches."""
 
     static_shape = False
     SORT_WINDOW = 16
-    """grains"""
+    """micro-batches per sorted window"""
 
     def __init__(self, lengths: npt.ArrayLike, batch_size: int, seed: int) -> None:
         self.lengths = np.asarray(lengths, dtype=np.int64)
@@ -326,7 +326,7 @@ class SortedUniform(Uniform):
         parts = [whole[start : start + size] for start in range(0, len(whole), size)]
         ordered = np.concatenate([part[np.argsort(self.lengths[part[:, 0]], kind="stable")] for part in parts])
         grains = np.split(ordered, len(ordered) // self.batch_size)
-        random = np.random.default_rng([self.seed, number, 1])  # other numbers than samples were chosen by
+        random = np.random.default_rng([self.seed, number, 1])  # independent of the generator that shuffles samples
         return [grains[place] for place in _stable_argsort(random.random(len(grains)))]
 
     def padding_fraction(self) -> float:
@@ -336,5 +336,5 @@ class SortedUniform(Uniform):
 
 
 def _stable_argsort(keys: npt.NDArray[np.float64]) -> Indices:
-    # Stable, because the default sort breaks ties differently on different processors.
+    # The order of ties in the default sort depends on the processor.
     return np.argsort(keys, kind="stable")

@@ -1,4 +1,4 @@
-"""Which samples are held out, and whether the data is still the same: both decided by content alone."""
+"""Selection of held-out samples and fingerprints of data, both computed from content hashes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 from regard.errors import DataError, SettingError
 
 VALID_FRACTION, MAX_VALID_KEYS = 0.02, 2000
-"""How many of the keys are held out, and how many at most, unless another number is asked for."""
+"""Default fraction and maximum number of held-out keys."""
 SMALL_VALID_KEYS = 20
-"""Of small data so many are held out, up to a third of it."""
+"""Minimum number of held-out keys for small data, but at most a third of the data."""
 _CHUNK_KEYS = 1_000_000
 
 
 class HeldOutKeys:
-    """The keys that are held out: the distinct ones with the lowest hashes, a share of all.
+    """Set of held-out keys: the fraction of distinct keys with the lowest hashes.
 
-    All samples of one key fall on one side, and neither the order of the files nor most of what is added to them changes
-    the choice. At least one key stays on either side. Of each key the first 64 bits of its hash are kept, and only of
-    those that may still be chosen: keys are told apart by them (a million have one in common once in 37 million times).
+    All samples of a key are on the same side of the split. The choice does not depend on the order of the files, and
+    added data hardly changes it. Each side has at least one key. Only the first 64 bits of the lowest hashes are stored
+    (collision probability for a million keys: 1 in 37 million).
 
-    Unless another share is asked for, `least` are held out where they are a tenth of the data at most, and of smaller data
-    a few: a score of one sample says nothing.
+    With the default fraction, at least `min_keys` are held out, but at most a tenth of the keys; for small data
+    `SMALL_VALID_KEYS`, but at most a third, because a score on a single sample is meaningless.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class HeldOutKeys:
         self.salt = salt
         hashes = map(self._hash, keys)
         lowest, enough = np.empty(0, np.uint64), False
-        # A part is as long as what is known already, so that this is sorted few times.
+        # Chunks grow with the number of stored hashes, so that the hashes are sorted only a few times.
         while len(part := np.fromiter(islice(hashes, max(_CHUNK_KEYS, len(lowest))), np.uint64)):
             lowest = np.unique(np.concatenate([lowest, part]))
-            # The tiny surplus keeps 0.29 * 100 = 28.999… at 29.
+            # 1e-9 compensates rounding: 0.29 * 100 = 28.999… counts as 29.
             enough = enough or (int(fraction * len(lowest) + 1e-9) >= max_keys and len(lowest) > max_keys)
             lowest = lowest[:max_keys] if enough else lowest
         if len(lowest) < 2 and not enough:
@@ -64,12 +64,12 @@ class HeldOutKeys:
 
     def _hash(self, key: str) -> int:
         content = f"{self.salt}\0{key}".encode("utf-8", "surrogatepass")
-        # big-endian, so that numbers are ordered as the whole digests are
+        # big-endian, so that integers sort like the digests
         return int.from_bytes(blake2b(content, digest_size=16).digest()[:8], "big")
 
 
 class Fingerprint:
-    """A name for texts in their order, to notice that data has changed."""
+    """Hash of a sequence of texts, to detect changed data."""
 
     def __init__(self) -> None:
         self._digest = blake2b(digest_size=16)
@@ -77,7 +77,7 @@ class Fingerprint:
     def add(self, texts: Iterable[str]) -> None:
         for text in texts:
             content = text.encode("utf-8", "surrogatepass")
-            # With its length in front, "ab", "c" is not taken for "a", "bc".
+            # The length prefix distinguishes "ab", "c" from "a", "bc".
             self._digest.update(len(content).to_bytes(8, "little") + content)
 
     def __str__(self) -> str:

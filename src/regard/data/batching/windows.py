@@ -1,7 +1,7 @@
-"""Windows of long texts: which stretches of a stream of tokens are learnt from, in every epoch.
+"""Training windows of long texts, cut from a token stream at new positions in each epoch.
 
-A stretch is (first, last): the tokens first … last - 1 are read, and first + 1 … last are to be said. None crosses from one
-document into another. An epoch cuts every document anew and says each of its tokens once.
+A window is (first, last): tokens first … last - 1 are the inputs, tokens first + 1 … last are the targets. No window
+crosses a document boundary. A token is the target of at most one window per epoch.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from regard.data.batching.samplers import BatchSampler, Indices, LengthBucketed,
 from regard.errors import DataError
 
 TokenRanges = npt.NDArray[np.int64]
-"""(N, 2) first, last; or (N, 4) with the place from which on it says something, and the positions that its row has at least"""
+"""(N, 2) first, last; or (N, 4) with the start of the scored part and the minimum row length"""
 
 MAX_PADDING, MAX_PADDING_PACKED = 1 / 8, 1 / 20
-"""Share of positions that rows of one length may leave unsaid; and where rows can be packed, which leaves none."""
+"""Maximum fraction of padding for rows of fixed length; lower if packing, which avoids padding, is available."""
 
 
 def make_window_sampler(documents: TokenRanges, length: int, tokens: int, seed: int, packed: bool) -> BatchSampler:
-    """Rows of one length each, where documents are long or few of them are short; else pieces of like length together, or
-    packed. What is planned for packed rows in the first way is planned so for others too: a run may go on with either."""
+    """`FixedWindows` if the expected padding is small, else `VariableWindows`.
+
+    Data with fixed windows under `packed=True` also has fixed windows under `packed=False`: a run can resume with either."""
     documents = documents[documents[:, 1] > documents[:, 0]]
     if not len(documents):
         raise DataError("No text to train on: no document has two tokens.", advice="Add text.")
@@ -33,15 +34,16 @@ def make_window_sampler(documents: TokenRanges, length: int, tokens: int, seed: 
 
 
 def expected_padding(documents: TokenRanges, length: int) -> float:
-    """The share of positions that say nothing when every stretch has a row of `length`: its mean over all ways to cut."""
+    """Expected fraction of padding if each window has a row of `length` tokens, averaged over all offsets."""
     sizes = documents[:, 1] - documents[:, 0]
     rows = np.where(sizes <= length, 1.0, (sizes + length - 1) / length)
     return 1 - float(sizes.sum()) / (float(rows.sum()) * length)
 
 
 def cut_windows(documents: TokenRanges, length: int, rng: np.random.Generator) -> tuple[TokenRanges, Indices]:
-    """All documents as stretches of `length`, which begin at a place of chance in each document that is longer: its first
-    stretch and its last are shorter then. Also where the document of each stretch begins."""
+    """Windows of at most `length` tokens that cover all documents, and the document start of each window.
+
+    Longer documents are cut at a random offset, so that the first and the last window can be shorter."""
     first, last = documents[:, 0], documents[:, 1]
     start = first - np.where(last - first <= length, 0, rng.integers(0, length, len(documents)))
     counts = -(-(last - start) // length)
@@ -52,7 +54,7 @@ def cut_windows(documents: TokenRanges, length: int, rng: np.random.Generator) -
 
 
 class WindowSampler(BatchSampler):
-    """Documents that are cut anew in each epoch."""
+    """Base of samplers that cut documents at new positions in each epoch."""
 
     def __init__(self, documents: TokenRanges, length: int, tokens: int, seed: int) -> None:
         self.max_length = min(length, int((documents[:, 1] - documents[:, 0]).max()))
@@ -67,15 +69,15 @@ class WindowSampler(BatchSampler):
         return 1 - sum(map(count_targets, grains)) / sum(map(self.padded_size, grains))
 
     def _cut_epoch(self, number: int) -> tuple[TokenRanges, Indices]:
-        # draws of its own, which have nothing to do with those that order the stretches
+        # independent of the generator that orders the windows
         return cut_windows(
             self.documents, self.length, np.random.default_rng(np.random.SeedSequence([self.seed, number, 1]))
         )
 
 
 class FixedWindows(WindowSampler):
-    """Rows of one constant length. A stretch at the end of a document is read with what stands before it, as far as there is
-    room; one at its beginning, or a short document, is filled up."""
+    """Rows of one fixed length. The last window of a document is extended backward by context tokens without loss; the
+    first window and short documents are padded."""
 
     static_shape = True
 
@@ -86,7 +88,7 @@ class FixedWindows(WindowSampler):
         self.description = f"windows of {length:,} tokens, cut at new positions in each epoch,"
 
     def epoch(self, number: int) -> list[Indices]:
-        """What does not fill a grain is left out: other windows in each epoch."""
+        """Shuffled micro-batches; windows that do not fill a micro-batch are dropped, different windows in each epoch."""
         stretches, begins = self._cut_epoch(number)
         grains = len(stretches) // self.batch_size
         chosen = self._rng(number).permutation(len(stretches))[: grains * self.batch_size]
@@ -101,7 +103,7 @@ class FixedWindows(WindowSampler):
 
 
 class VariableWindows(WindowSampler):
-    """Stretches of like length in a grain, or one after another in packed rows of one shape."""
+    """Windows of similar length per micro-batch, or packed into rows of one shape."""
 
     def __init__(self, documents: TokenRanges, length: int, tokens: int, seed: int, packed: bool) -> None:
         super().__init__(documents, length, tokens, seed)
@@ -112,7 +114,7 @@ class VariableWindows(WindowSampler):
         self.packed_sampler: PackedSampler | None = None
         if packed:
             stretches, _ = self._cut_epoch(0)
-            # some epoch may have a longer one
+            # a later epoch may have a longer window
             self.packed_sampler = PackedSampler(
                 np.append(stretches[:, 1] - stretches[:, 0], self.max_length), self.budget, seed
             )
@@ -136,14 +138,14 @@ class VariableWindows(WindowSampler):
 
 
 def count_targets(micro_batch: TokenRanges) -> int:
-    """How many tokens these stretches say."""
+    """Number of target tokens of the windows."""
     return int((micro_batch[:, 1] - micro_batch[:, 2 if micro_batch.shape[1] > 2 else 0]).sum())
 
 
 def sliding_windows(documents: TokenRanges, length: int, stride: int) -> Iterator[tuple[int, int, int]]:
-    """Each document from its beginning, for evaluation: (first, last, scored from). Every token is said once.
+    """Yield (first, last, start of the scored part) for evaluation; each token is scored once.
 
-    Windows begin `stride` apart; those that overlap the one before say only what it did not."""
+    Windows start `stride` tokens apart; in an overlap only the earlier window scores the tokens."""
     for first, last in documents.tolist():
         said = first
         start = first

@@ -1,8 +1,8 @@
-"""Where token stores are kept between runs: found by what they hold, written by one process, safe before all others.
+"""Cache of token stores between runs, keyed by content and safe for concurrent processes.
 
-`$REGARD_CACHE`, or `~/.cache/regard`. A store is written in a private folder beside its place and renamed into it when it
-is whole: who comes second throws its own away. A store that is mapped is locked, shared, by its readers; the least
-recently used that nobody holds make room for a new one beyond `$REGARD_CACHE_GB`.
+The folder is `$REGARD_CACHE` or `~/.cache/regard`. A store is written to a temporary folder and renamed when complete; if
+another process was faster, the temporary folder is deleted. Readers hold a shared lock on mapped stores. Above
+`$REGARD_CACHE_GB`, the least recently used stores without a lock are removed.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from regard.errors import DataError, SettingError
 from regard.files import fsync
 
 FillStore = Callable[[StoreWriter], Mapping[str, Any]]
-"""Writes the rows and returns what is to be remembered of them."""
+"""Writes the rows and returns the metadata of the store."""
 Log = Callable[[str], None]
 
 _STALE_SECONDS = 3600.0
 _MAX_NOTES = 100
-"""Notes that are kept, the latest used."""
+"""Maximum number of notes; the least recently used are deleted."""
 
 
 def cache_key(*parts: Any) -> str:
-    """A name for values that JSON can say."""
+    """Hash of JSON-serializable values."""
     return _checksum(json.dumps(parts))
 
 
@@ -52,12 +52,12 @@ def cache_folder(kind: str) -> Path:
     root = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "regard"
     try:
         return root.expanduser().absolute() / kind
-    except RuntimeError as error:  # no home
+    except RuntimeError as error:  # no home folder
         raise OSError(errno.ENOENT, str(error)) from error
 
 
 def cached_store(key: str, sides: Mapping[str, int], fill: FillStore, log: Log, noun: str = "tokens") -> TokenStore:
-    """The store of this key: from the cache, or filled now and left there; where it cannot be, in unnamed files."""
+    """Store of this key from the cache, or built and cached; in temporary files if the cache is not writable."""
     most, place = _max_cache_bytes(), Path("~/.cache/regard")
     try:
         place = cache_folder("tokens")
@@ -78,7 +78,7 @@ def cached_store(key: str, sides: Mapping[str, int], fill: FillStore, log: Log, 
 
 
 def _fallback_folder(place: Path, error: OSError) -> str:
-    """The folder for temporary files; no room on the same disk is no place to try again."""
+    """Folder for temporary files; raise `DataError` if the folder is on the same full disk."""
     with suppress(OSError):
         folder = tempfile.gettempdir()
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -119,7 +119,7 @@ def _build_store(final: Path, sides: Mapping[str, int], fill: FillStore, most: f
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-            if (theirs := _open_locked(final)) is not None:  # another process was first; a damaged one is gone by now
+            if (theirs := _open_locked(final)) is not None:  # another process was first; damaged stores are removed
                 return theirs
     fsync(final.parent)
     _evict(final, most)
@@ -130,7 +130,7 @@ def _build_store(final: Path, sides: Mapping[str, int], fill: FillStore, most: f
 
 
 def _build_temporary(folder: str, sides: Mapping[str, int], fill: FillStore) -> TokenStore:
-    """In files without a name, which end with the process, however it ends."""
+    """Store in unnamed temporary files, which the operating system deletes when the process ends."""
 
     def make(_: str) -> BinaryIO:
         return files.enter_context(tempfile.TemporaryFile(dir=folder))
@@ -144,20 +144,20 @@ def _build_temporary(folder: str, sides: Mapping[str, int], fill: FillStore) -> 
 
 
 class FileLock:
-    """On an open file, shared or alone, until the object goes."""
+    """Shared or exclusive lock of a file, held until the object is deleted."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.descriptor = path, os.open(path, os.O_RDONLY)
 
     def acquire(self, shared: bool) -> bool:
-        """Whether the lock is ours, and its file still where it was: it may have gone before it was locked."""
+        """True if the file is locked and still at `path`: another process may remove the file before the lock."""
         if not capabilities.is_available("file_locks"):
-            return shared  # every process may read an entry, none may remove one
+            return shared  # without locks, stores can be read but never removed
         try:
             capabilities.lock_file(self.descriptor, shared)
         except BlockingIOError:
             return False
-        except OSError:  # a file system without locks
+        except OSError:  # file system without locks
             return shared
         try:
             return os.path.samestat(os.fstat(self.descriptor), self.path.stat())
@@ -170,7 +170,7 @@ class FileLock:
 
 
 def _open_locked(folder: Path) -> TokenStore | None:
-    """The store in this folder under a shared lock, and marked as used; None where there is none that is whole."""
+    """Store in `folder` under a shared lock, marked as used; None if the store is missing or damaged."""
     try:
         lock = FileLock(folder / MANIFEST_NAME)
     except (FileNotFoundError, NotADirectoryError):
@@ -178,19 +178,19 @@ def _open_locked(folder: Path) -> TokenStore | None:
             _remove(folder)
         return None
     if not lock.acquire(shared=True):
-        return None  # it is being removed at this moment
+        return None  # another process is removing the store
     try:
         store = open_store(folder, owner=lock)
     except CorruptStore:
         _remove(folder)
         return None
-    with suppress(OSError):  # a cache that may only be read is one nevertheless
+    with suppress(OSError):  # the cache may be read-only
         os.utime(folder / MANIFEST_NAME)
     return store
 
 
 def _evict(new: Path, most: float) -> None:
-    """Remove the least recently used stores beyond the bound, but none that is held, nor the new one."""
+    """Remove least recently used stores until the cache has at most `most` bytes; keep locked stores and the new store."""
     sizes = {folder: sum(size for size, _ in _file_stats(folder)) for folder in new.parent.glob("[!.]*")}
     surplus = sum(sizes.values()) - most
     for folder in sorted(sizes, key=lambda folder: _mtime(folder / MANIFEST_NAME)):
@@ -204,7 +204,7 @@ def _evict(new: Path, most: float) -> None:
 
 
 def _file_stats(folder: Path) -> list[tuple[int, float]]:
-    """Size and time of each; none of a folder that somebody else removes meanwhile."""
+    """Size and modification time of each file; empty if another process removes the folder."""
     with suppress(OSError):
         return [(found.st_size, found.st_mtime) for found in (path.stat() for path in folder.iterdir())]
     return []
@@ -218,7 +218,7 @@ def _mtime(path: Path) -> float:
 
 @contextmanager
 def _temporary_folder(final: Path) -> Iterator[Path]:
-    """A folder of our own beside the final one, which is gone afterwards unless it was renamed."""
+    """Temporary folder next to the final path, deleted afterwards unless renamed."""
     folder = _temporary_path(final)
     folder.mkdir()
     try:
@@ -232,7 +232,7 @@ def _temporary_path(final: Path) -> Path:
 
 
 def _remove(folder: Path) -> None:
-    """Out of the way at once, so that nobody meets half of it."""
+    """Rename the folder, then delete it, so that no process opens a partly deleted store."""
     aside = _temporary_path(folder)
     with suppress(OSError):
         folder.rename(aside)
@@ -240,7 +240,7 @@ def _remove(folder: Path) -> None:
 
 
 def _remove_stale(place: Path) -> None:
-    """Remove what builders left that died: their process is gone and nothing was written for an hour."""
+    """Delete temporary folders of dead processes after an hour without changes."""
     for folder in place.glob(".*.writing"):
         pid = folder.name.split(".")[-3]
         newest = max([_mtime(folder), *(changed for _, changed in _file_stats(folder))])
@@ -253,16 +253,16 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's
+    except OSError:  # process of another user
         return True
     return True
 
 
-# -- small notes
+# -- notes
 
 
 def save_note(key: str, value: Any) -> None:
-    """Keep a value that JSON can say. Without a place for it nothing is kept and nothing is lost."""
+    """Save a JSON-serializable value in the cache. Write errors are ignored, because notes are optional."""
     text = json.dumps(value)
     with suppress(OSError):
         place = cache_folder("notes")
@@ -278,7 +278,7 @@ def save_note(key: str, value: Any) -> None:
 
 
 def load_note(key: str) -> Any:
-    """What was remembered, or None; a note that is damaged is none."""
+    """Saved value, or None if the note is missing or damaged."""
     try:
         note = cache_folder("notes") / key
         total, _, text = note.read_text("utf-8").partition("\n")

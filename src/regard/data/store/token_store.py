@@ -1,7 +1,7 @@
-"""Rows of numbers in files that are mapped, not read: what is trained on may be larger than memory.
+"""Rows of integers in memory-mapped files, so that training data can be larger than memory.
 
-A store is a folder. Each side (source and target, say) has `SIDE.values`, its rows one after another, and `SIDE.starts`,
-where each begins and the last ends; `store.json` says how many there are, and size and checksum of every file.
+A store is a folder. Each side (for example source and target) has `SIDE.values`, the concatenated rows, and `SIDE.starts`,
+the row offsets; `store.json` contains the number of rows and the size and checksum of every file.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ import numpy.typing as npt
 VERSION = 2
 MANIFEST_NAME = "store.json"
 MAX_INT = 2**31
-"""How many numbers there are on a side that holds places or counts: as many as four bytes can say."""
+"""Number of possible values for sides with positions or counts, which are stored in four bytes."""
 CHECKSUM_MAX_BYTES = 256 * 2**20
-"""Stores of fewer bytes are read through and summed when they are opened; of larger ones the sizes are checked."""
+"""Stores below this size are verified by checksum when opened, larger stores only by file size."""
 
 
 class CorruptStore(Exception):
-    """A store that is not what its record says. It is made again, never used."""
+    """Store whose files do not match the manifest; the cache rebuilds the store."""
 
 
 @dataclass(frozen=True, eq=False)
 class RaggedRows:
-    """Rows that lie in a file: `rows[i]` touches the pages of that row alone, lengths touch none of them."""
+    """Memory-mapped rows of different lengths: `rows[i]` reads only the pages of row i, `lengths` reads no values."""
 
     values: npt.NDArray[Any]
     offsets: npt.NDArray[np.int64]
     owner: object = None
-    """kept while the rows are: a lock, say"""
+    """object kept alive with the rows, for example a lock"""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -56,13 +56,13 @@ class RaggedRows:
 class TokenStore:
     sides: Mapping[str, RaggedRows]
     metadata: Mapping[str, Any]
-    """what its maker wrote down"""
+    """values returned by the function that filled the store"""
 
 
 class StoreWriter:
-    """Takes rows part by part; `make` opens the file of a name for writing.
+    """Write rows in chunks to files opened by `open_file`.
 
-    `sides` says how many numbers there are on each: where two bytes can say them they take two, else four."""
+    `sides` maps each side to the number of possible values: up to 2**16 are stored in two bytes, more in four."""
 
     def __init__(self, open_file: Callable[[str], BinaryIO], sides: Mapping[str, int]) -> None:
         self.dtypes = {side: np.dtype("<u2" if many <= 2**16 else "<i4") for side, many in sides.items()}
@@ -74,7 +74,7 @@ class StoreWriter:
             self._write(f"{side}.starts", np.zeros(1, "<i8"))
 
     def add(self, **parts: Sequence[npt.NDArray[Any]]) -> None:
-        """The same number of rows for every side."""
+        """Append rows, the same number for every side."""
         for side, rows in parts.items():
             if not rows:
                 return
@@ -94,7 +94,7 @@ class StoreWriter:
         self._checksums[name].update(content)
 
     def finish(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Everything to the disk, and the record of it."""
+        """Flush all files to disk and return the manifest."""
         files = {}
         for name, file in self.files.items():
             file.flush()
@@ -107,7 +107,7 @@ class StoreWriter:
 
 
 def map_store(manifest: Mapping[str, Any], files: Mapping[str, BinaryIO], owner: object = None) -> TokenStore:
-    """The store that this record describes, in files that are open."""
+    """Store described by the manifest, mapped from open files."""
     sides = {}
     for side, kind in manifest["kinds"].items():
         values = _memory_map(files[f"{side}.values"], np.dtype(kind))
@@ -120,8 +120,8 @@ def map_store(manifest: Mapping[str, Any], files: Mapping[str, BinaryIO], owner:
 
 def _memory_map(file: BinaryIO, kind: np.dtype[Any]) -> npt.NDArray[Any]:
     if not os.fstat(file.fileno()).st_size:
-        return np.empty(0, kind)  # nothing cannot be mapped
-    # as a plain array, because slices of a np.memmap are slow to make
+        return np.empty(0, kind)  # an empty file cannot be mapped
+    # a plain array, because slicing np.memmap is slow
     return np.asarray(np.memmap(file, dtype=kind, mode="r"))
 
 
@@ -137,7 +137,7 @@ def open_store(folder: Path, owner: object = None) -> TokenStore:
     try:
         record = json.loads((folder / MANIFEST_NAME).read_text("utf-8"))
         whole = sum(entry["size"] for entry in record["files"].values())
-        with ExitStack() as stack:  # what is mapped stays when its files are closed
+        with ExitStack() as stack:  # maps stay valid after the files are closed
             files = {name: stack.enter_context((folder / name).open("rb")) for name in record["files"]}
             for name, entry in record["files"].items():
                 _verify_file(name, files[name], entry, summed=whole < CHECKSUM_MAX_BYTES)
