@@ -1,4 +1,4 @@
-"""Watching attention costs nothing to those who don't: hooks are there only while somebody looks."""
+"""Recording of attention weights by hooks that exist only while recording: no cost otherwise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.types import AttentionRecord, AttentionRecords
 
 
 def named_attentions(model: nn.Module) -> dict[str, Attention | ScoreAttention | VectorAttention]:
-    """The attentions of a model by the name of their place: `decoder.blocks.0.cross`."""
+    """Attention modules of a model by name, e.g. `decoder.blocks.0.cross`."""
     return {
         name.replace("_orig_mod.", "").removeprefix("body.").removesuffix(".inner"): module
         for name, module in model.named_modules()
@@ -30,11 +30,11 @@ def record_attention(
     model: nn.Module, layers: list[str] | None = None, gradients: bool = False,
     callback: Callable[[AttentionRecord], None] | None = None,
 ) -> Iterator[AttentionRecords]:  # fmt: skip
-    """Collect the weights of the named attentions (None: all). The uncompiled module runs while this is open:
-    a hook that is added after `torch.compile` would be ignored without a word.
+    """Record the attention weights of the given layers (None: all). The model runs uncompiled inside the context,
+    because `torch.compile` ignores hooks added after compilation.
 
-    With `gradients` the weights stay in the graph, also of a model whose parameters are frozen. `each` is told of every look
-    at once, and none is kept: of long rows all weights together would fill the memory."""
+    With `gradients`, weights stay in the autograd graph, even if all parameters are frozen. `callback` receives each
+    record immediately and records are not stored, because the weights of long sequences may not fit in memory."""
     seen = AttentionRecords()
     places = named_attentions(model)
     unknown = set(layers or ()) - set(places)
@@ -52,7 +52,7 @@ def record_attention(
                     args = (
                         args[0].detach().requires_grad_(),
                         *args[1:],
-                    )  # nothing before is learnt: a graph begins here
+                    )  # all earlier parameters are frozen: the graph starts here
                 return args, {**kwargs, "record": replace(recorder, next_recorder=kwargs.get("record"))}
 
             handles.append(places[name].register_forward_pre_hook(pass_on, with_kwargs=True))

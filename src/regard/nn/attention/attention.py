@@ -1,6 +1,6 @@
-"""The one attention: project -> attend -> out. Each of the three can be called on its own.
+"""Multi-head attention in three parts, each callable separately: `project`, `attend`, `out`.
 
-Shape letters: B batch, Q queries, K keys, H heads, D width, d head width, C width of the context.
+Shape letters: B batch, Q queries, K keys, H heads, D width, d head width, e value width per head, C context width.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from regard.types import AttentionRecord, AttentionRecords
 
 
 class Attention(nn.Module):
-    """`Attention(width, heads)` is Vaswani's self-attention; with `context`, the width of what is regarded, it is cross.
+    """Multi-head attention (Vaswani et al. 2017): self-attention, or cross-attention if `context_width` is given.
 
-    Self-attention has one matrix `qkv`, cross-attention `q` and `kv`; the name tables split and join them.
+    Self-attention has one matrix `qkv`, cross-attention `q` and `kv`; the name tables of the checkpoint formats split
+    and join them.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Attention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier for each of q, k, v and out as a matrix of its own, however they are stored."""
+        """Xavier-initialize q, k, v and out as separate matrices, although q, k and v are stored in a joint matrix."""
         joined = (self.q.weight, *self.kv.weight.chunk(2)) if self.is_cross else self.qkv.weight.chunk(3)
         for matrix in (*joined, self.out.weight):
             nn.init.xavier_uniform_(matrix)
@@ -102,7 +103,7 @@ class Attention(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, rule: AttentionMask | None, at: Tensor | None, seen: AttentionRecorder | None,
         inside: BoundPosition,
     ) -> Tensor:  # fmt: skip
-        """The same where scores have a bias by distance."""
+        """Attention with a bias per distance added to the scores."""
         scale, dropout = self.scale, self.dropout if self.training else 0.0
         bias, spreads = inside.bias(q, k.shape[-2], scale), inside.position.adds_values
         assert bias is not None
@@ -126,7 +127,7 @@ class Attention(nn.Module):
     def _decode_window(
         self, x: Tensor, memory: StaticCache, rule: AttentionMask | None, where: Tensor | None
     ) -> int | None:
-        """How far back one more token looks, where the kernel for that can be taken."""
+        """Attention window of a one-token step (0: all earlier tokens); None if the decode kernel is not supported."""
         if self.is_cross or self.training or x.shape[1] != 1 or where is None or memory.write_columns is not None:
             return None
         if not dispatch.has_decode_kernel(memory.k) or memory.k is None or x.dtype != memory.k.dtype:
@@ -136,7 +137,7 @@ class Attention(nn.Module):
     def _decode_step(
         self, x: Tensor, memory: StaticCache, where: Tensor | None, band: int, inside: BoundPosition | None
     ) -> Tensor:
-        """One more token a row, by the kernel that writes its key and value itself."""
+        """One token per row; the kernel also writes the key and value of the token into the cache."""
         assert where is not None and memory.k is not None
         qkv = self.qkv(x)
         if inside is not None:
@@ -161,7 +162,7 @@ class Attention(nn.Module):
         if self.is_cross:
             if position is not None:
                 raise ValueError("Relative positions are not supported in cross-attention.")
-            q, at = self.query(x), None  # positions of x mean nothing among the keys of the context
+            q, at = self.query(x), None  # keys of the context have their own positions
         elif context is None:
             q, own_k, own_v = self.project(x)
             if position is not None:
@@ -183,16 +184,16 @@ class Attention(nn.Module):
 
 @dataclass
 class AttentionRecorder:
-    """Handed to an attention that is watched: it keeps the weights under the attention's name, or hands them on."""
+    """Stores the attention weights of a recorded attention module in `records`, or passes them to `callback`."""
 
     name: str
     records: AttentionRecords
     next_recorder: AttentionRecorder | None = None
-    """another one who watches at the same time"""
+    """A second recorder that receives the same weights."""
     keep_graph: bool = False
-    """whether weights stay in the graph, so that one can ask what a number owes to them"""
+    """Keep the weights in the autograd graph, for gradients with respect to the weights."""
     callback: Callable[[AttentionRecord], None] | None = None
-    """is told of every look, which then is not kept"""
+    """Receives each record; records are then not stored."""
 
     def __call__(
         self, weights: Float[Tensor, "B H Q K"], keys: Int[Tensor, "..."] | None = None,

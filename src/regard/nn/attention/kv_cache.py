@@ -1,10 +1,10 @@
-"""What is kept between decoding steps. Modules hold no state: memory is the caller's object, written in place.
+"""KV caches. Modules have no state: the caller owns the cache, and each decoding step updates the cache in place.
 
-Growing   keys and values of all steps so far, one longer each step
-Fixed     the same in a buffer of constant size, so that compiled code sees one shape
-Frozen    computed once from the context and never again (cross-attention)
+DynamicCache   keys and values of all steps so far; each step appends columns
+StaticCache    buffers of constant size, so that compiled code has a single shape
+CrossCache     keys and values of the context, computed once (cross-attention)
 
-The key of a row's position p lies in column p, so rows may stand at different places, come and go.
+The key of position p is in column p, so rows may have different lengths and can be added or removed.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ KeyValue = tuple[Tensor, Tensor]
 
 
 class KVCache:
-    """Give `extend` a way to make the new keys and values; receive all that a query may look at.
+    """`extend` receives a function for the new keys and values, and returns all keys and values that the queries may
+    attend to.
 
-    `at`: the columns of the new keys, (Q,) or (B, Q); None: from column 0 if the cache is empty, else after the existing
-    keys."""
+    `at`: the columns of the new keys, (Q,) or (B, Q); None: from column 0 if the cache is empty, else after the
+    existing keys."""
 
     @property
     def has_past(self) -> bool:
-        """Whether what is new does not stand at the beginning, where nobody says where."""
+        """Whether new keys come after existing keys if `at` is None."""
         raise NotImplementedError
 
     def extend(self, compute: Callable[[], KeyValue], at: Tensor | None) -> KeyValue:
         raise NotImplementedError
 
     def select_rows(self, rows: Tensor) -> None:
-        """Row i becomes what row `rows[i]` was."""
+        """Replace row i by row `rows[i]`."""
         raise NotImplementedError
 
     def append_rows(self, other: Any) -> None:
-        """The rows of another memory of the same kind below these."""
+        """Append the rows of another cache of the same class."""
         raise NotImplementedError
 
 
@@ -48,9 +49,9 @@ class DynamicCache(KVCache):
     k: Tensor | None = None
     v: Tensor | None = None
     buffers: KeyValue | None = None
-    """buffers with room at their end, whose beginnings k and v are: appending copies nothing that is there"""
+    """Buffers with spare columns; `k` and `v` are views of their first columns, so appending does not copy old keys."""
     aligned: bool = True
-    """all rows end in the same column: what is new goes behind it. Else each row's goes to its own place"""
+    """All rows end in the same column, and new keys follow there. If False, new keys are written at `at`."""
 
     @property
     def has_past(self) -> bool:
@@ -69,7 +70,7 @@ class DynamicCache(KVCache):
             if self.aligned or at is None:
                 buffer[..., used:now, :] = new
             else:
-                buffer[..., used:now, :] = 0.0  # hidden from shorter rows, but 0 times anything shall be a number
+                buffer[..., used:now, :] = 0.0  # masked for shorter rows, but must be finite: 0 · NaN is NaN
                 _write(buffer, at, new)
         self.k, self.v = self.buffers[0][..., :now, :], self.buffers[1][..., :now, :]
         return self.k, self.v
@@ -96,7 +97,7 @@ def _enlarge(x: Tensor, room: int) -> Tensor:
 
 
 def _write(buffer: Tensor, where: Tensor, new: Tensor) -> None:
-    """What is new (B, H, Q, d) into the columns `where`, (Q,) or (B, Q)."""
+    """Write `new` (B, H, Q, d) into the columns `where`, (Q,) or (B, Q)."""
     if where.ndim == 1:
         buffer.index_copy_(-2, where, new)
     else:
@@ -104,7 +105,7 @@ def _write(buffer: Tensor, where: Tensor, new: Tensor) -> None:
 
 
 def _concat_padded(x: Tensor | None, y: Tensor | None) -> Tensor | None:
-    """Rows of both (B, H, K, d), the narrower filled up with 0."""
+    """Rows of x and y, (B, H, K, d), the shorter padded with zeros to the same K."""
     if x is None or y is None:
         assert x is None and y is None, "both caches must be allocated, or neither"
         return None
@@ -123,7 +124,7 @@ class StaticCache(KVCache):
     v: Tensor | None = None
     write_columns: Tensor | None = None
     kernel_counters: Tensor | None = None
-    """zeros that a kernel counts with, and leaves as it found them"""
+    """Zeros that a kernel increments and resets to 0."""
 
     @property
     def has_past(self) -> bool:
@@ -149,14 +150,14 @@ class StaticCache(KVCache):
         assert at is not None
         _write(self.k, at, k)
         _write(self.v, at, v)
-        return (k, v) if first else (self.k, self.v)  # of a row's beginning, what is new is all there is
+        return (k, v) if first else (self.k, self.v)  # without earlier columns, the new keys are all keys
 
     def select_rows(self, rows: Tensor) -> None:
         if self.k is not None and self.v is not None:
             self.k, self.v = self.k.index_select(0, rows), self.v.index_select(0, rows)
 
     def allocate(self, k: Tensor, v: Tensor) -> StaticCache:
-        """With its buffers at once, for keys and values like these (B, H, K, d): a recording knows where they lie."""
+        """Allocate zeroed buffers for keys and values like k and v (B, H, K, d): CUDA graph capture needs fixed addresses."""
         self.k, self.v = (like.new_zeros(*like.shape[:-2], self.max_positions, like.shape[-1]) for like in (k, v))
         return self
 
@@ -200,7 +201,7 @@ class CrossCache(KVCache):
 
 @dataclass
 class LayerCache:
-    """What one block of a decoder keeps: its own past, and the context it regards."""
+    """Caches of one decoder block: self-attention and cross-attention."""
 
     self_cache: KVCache = field(default_factory=DynamicCache)
     cross_cache: CrossCache = field(default_factory=CrossCache)

@@ -1,7 +1,7 @@
-"""Attention within windows, watched: the weights themselves, one column for each place of a window, linear in length.
+"""Sliding-window attention that also returns the attention weights, with memory linear in the length.
 
-Row l of a band (B, H, L, W) holds what belongs to the keys from l - left to l + right, in steps of the dilation; columns
-that lie outside the row are 0. Weights stay in the graph: one may ask what a number owes to them.
+Row l of a band (B, H, L, W) has one column for each key from l - left to l + right, in steps of the dilation. Columns
+outside the sequence are 0. Weights stay in the autograd graph, for gradient-based attribution.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHUNK_SPEC = ChunkSpec(256, 2**22)
 
 
 def _window_keys(piece: Chunk, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(C, W) which key of the piece each place of a query's window is, and whether there is such a key."""
+    """(C, W) the key index within the chunk for each window column of each query, and whether the key exists."""
     step = piece.keys.step
     first = (piece.queries.start - piece.keys.start) // step - piece.window.left
     queries, keys = (len(range(x.start, x.stop, step)) for x in (piece.queries, piece.keys))
@@ -30,20 +30,20 @@ def _window_keys(piece: Chunk, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def _iter_windows(band: LocalPattern, x: Tensor) -> Iterator[tuple[Any, Any, Tensor, Tensor]]:
-    """Of each piece: its queries, its keys, and the columns of its windows."""
+    """Index of the queries, index of the keys, and window columns of each chunk."""
     for piece in iter_chunks(band, x, CHUNK_SPEC):
         here, there = ((piece.rows, piece.heads, side) for side in (piece.queries, piece.keys))
         yield here, there, *_window_keys(piece, x.device)
 
 
 def _to_dense(part: Tensor, columns: Tensor, inside: Tensor, keys: int) -> Tensor:
-    """(…, C, W) of a band as (…, C, K): each place where its key is."""
+    """Scatter (…, C, W) of a band to (…, C, K), each window column to the column of its key."""
     room = part.new_zeros(*part.shape[:-1], keys)
     return room.scatter_add_(-1, columns.expand_as(part), torch.where(inside, part, 0.0))
 
 
 def _band_scores(q: Tensor, k: Tensor, band: LocalPattern) -> Tensor:
-    """q · k for every place of every window."""
+    """q · k for every column of every window, (B, H, L, W)."""
     scores = q.new_empty(*q.shape[:3], band.window.left + band.window.right + 1)
     for here, there, columns, inside in _iter_windows(band, q):
         square = q[here] @ k[there].transpose(-2, -1)
@@ -52,7 +52,7 @@ def _band_scores(q: Tensor, k: Tensor, band: LocalPattern) -> Tensor:
 
 
 def _band_matmul(weights: Tensor, v: Tensor, band: LocalPattern) -> Tensor:
-    """Σ weight · value over the places of every window."""
+    """Σ weight · value over the columns of every window."""
     mixed = empty_transposed(v)
     for here, there, columns, inside in _iter_windows(band, v):
         values = v[there]
@@ -61,7 +61,7 @@ def _band_matmul(weights: Tensor, v: Tensor, band: LocalPattern) -> Tensor:
 
 
 def _band_matmul_transposed(weights: Tensor, x: Tensor, band: LocalPattern) -> Tensor:
-    """The reverse: what each key receives from the queries in whose windows it is."""
+    """The transpose of `_band_matmul`: for each key, Σ weight · x over the queries whose windows contain the key."""
     total = empty_transposed(x).zero_()
     for here, there, columns, inside in _iter_windows(band, x):
         square = _to_dense(weights[here], columns, inside, total[there].shape[-2])
@@ -98,7 +98,7 @@ class _BandMatmul(torch.autograd.Function):
 
 
 def _key_index(band: LocalPattern, heads: int, length: int, device: torch.device) -> Tensor:
-    """(1, H or 1, L, W) the key of each place of each window, outside the row too."""
+    """(1, H or 1, L, W) key position of each window column; positions outside the sequence are included."""
     at, keys = torch.arange(length, device=device)[:, None], []
     wide = torch.arange(-band.window.left, band.window.right + 1, device=device)
     for lane, window in band.head_groups(heads):
@@ -110,7 +110,7 @@ def _key_index(band: LocalPattern, heads: int, length: int, device: torch.device
 def _visible_keys(
     band: LocalPattern, rows: int, heads: int, length: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The keys of all columns, marked tokens first, -1 where there is none; and which of them a query sees."""
+    """Key positions of all columns (global tokens first, -1: no key), and a bool mask of the keys to attend to."""
     keys, found, real = _key_index(band, heads, length, device), band.global_positions(), band.valid_tokens(length)
     b, h = (
         torch.arange(rows, device=device).view(-1, 1, 1, 1),
@@ -130,7 +130,7 @@ def _visible_keys(
         may = torch.cat([x.expand(*sizes, -1) for x in (besides, may)], -1)
         keys = torch.cat([x.expand(*sizes, -1) for x in (torch.where(there, places, -1), keys)], -1)
         assert band.global_tokens is not None
-        may = may & ~band.global_tokens.tokens[:, None, :, None]  # their rows are told apart
+        may = may & ~band.global_tokens.tokens[:, None, :, None]  # global queries are computed by a separate attention
     if real is not None:
         may = may & real[:, None, :, None]
     return keys.int(), may
@@ -139,8 +139,8 @@ def _visible_keys(
 def local_attention_with_weights(
     q: Tensor, k: Tensor, v: Tensor, pattern: LocalPattern, scale: float, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(B, H, L, e) what every query saw in its window and of the marked tokens; (B, H, L, G + W) by which weights, and
-    (B or 1, H or 1, L, G + W) of which keys. Queries that are marked or padding saw nothing here."""
+    """Attention output (B, H, L, e) over the window and the global tokens, weights (B, H, L, G + W), and key positions
+    (B or 1, H or 1, L, G + W). Rows of global tokens and padding are 0."""
     found, (_, heads, length, _) = pattern.global_positions(), q.shape
     scores = _BandScores.apply(q * scale, k, pattern)  # type: ignore[no-untyped-call]
     keys, may = _visible_keys(pattern, q.shape[0], heads, length, q.device)

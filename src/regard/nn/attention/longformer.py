@@ -1,9 +1,9 @@
-"""Longformer's attention: everyone looks at a window and at the marked tokens, and marked tokens look at all.
+"""Longformer attention: every token attends to a window and to the global tokens; global tokens attend to all tokens.
 
-Two attentions under one `out`: `qkv` within windows, and `far_q` and `far_kv` of the marked tokens, whose result takes the
-place of what their window gave. The rule says windows and marks: `(Window(256, 256) | Global(marked)) & Real(lengths)`.
-Positions that turn queries and keys (Rotary) act in both; those that need a number for every query and key cannot.
-Shape letters: B batch, L length, G marked tokens of a row, H heads, D width, d head width.
+`qkv` projects for the windows, `far_q` and `far_kv` for the queries of global tokens, whose result replaces their
+window result; both share `out`. The mask defines both: `(SlidingWindow(256, 256) | GlobalTokens(tokens)) &
+Padding(lengths)`. Rotary positions are supported in both, positions with a bias per query and key in neither. Shape
+letters: B batch, L length, G global tokens of a row, H heads, D width, d head width.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class LongformerAttention(Attention):
         record: AttentionRecorder | None,
         position: BoundPosition | None = None,
     ) -> Float[Tensor, "B H L d"]:
-        """What everyone sees; what marked tokens see in their windows is made for nothing, as they are few."""
+        """Window attention of all tokens. Rows of global tokens are computed too, although they are overwritten later:
+        global tokens are few."""
         q, k, v = self.project(x)
         if position is not None:
             q, k, v = position.rotate(q, k, v)
@@ -89,7 +90,7 @@ class LongformerAttention(Attention):
         record: AttentionRecorder | None,
         position: BoundPosition | None = None,
     ) -> Float[Tensor, "B G D"]:
-        """What the marked tokens see: all that is real and of their document."""
+        """Attention of the global tokens to all tokens that `pattern.token_mask` allows."""
         found = pattern.global_positions()
         assert found is not None
         (places, there), (B, L, D) = found, x.shape
@@ -112,17 +113,17 @@ class LongformerAttention(Attention):
         return mixed.transpose(1, 2).flatten(2)
 
     def _prefers_folded_kv(self, marked: int) -> bool:
-        """Whether few enough are marked that taking their queries to the tokens costs less than making the keys and values
-        of all tokens for them."""
+        """Whether global tokens are so few that multiplying their queries by the key weights costs less than the keys
+        and values of all tokens."""
         few = 2 * marked * self.heads <= self.width
         return few and is_built_of(self.far_kv, (Linear,)) and not has_hooks(self.far_kv)
 
     def _global_folded_kv(
         self, q: Float[Tensor, "B H G d"], x: Float[Tensor, "B L D"], band: LocalPattern, dropout: float
     ) -> Float[Tensor, "B H G d"]:
-        """The same without keys and values: q · (W x) = (Wᵀ q) · x, and Σ p (W x + b) = W (Σ p x) + b Σ p.
+        """`global_attention` without keys and values: q · (W x) = (Wᵀ q) · x, and Σ p (W x + b) = W (Σ p x) + b Σ p.
 
-        The bias of the keys adds the same to all scores of a query, which changes no weight."""
+        The key bias is omitted: adding the same number to all scores of a query does not change the weights."""
         (B, H, G, _), found = q.shape, band.global_positions()
         assert found is not None
         keys, values = self.far_kv.weight.view(2, H, -1, self.width)
@@ -143,7 +144,7 @@ class LongformerAttention(Attention):
 def _rotate_queries(
     q: Float[Tensor, "B H G d"], places: Int[Tensor, "B G"], length: int, inside: BoundPosition
 ) -> Float[Tensor, "B H G d"]:
-    """Queries of some tokens of a row, each by where it stands."""
+    """Rotate the queries of the tokens at `places`, each by its position."""
     all_places = inside.position_ids.query_positions(length, q.device)
     standing = PositionIds(all_places.expand(len(places), -1).gather(1, places))
     return inside.position.rotate(q, q, q, standing)[0]

@@ -1,7 +1,7 @@
-"""Who may look at whom. A rule called on index tensors *is* its meaning: True = query q of row b, head h may look at key k.
+"""Attention masks. A mask is a function of index tensors: True = query q of row b and head h may attend to key k.
 
-`q` and `k` are absolute positions in the row. Rules join by `&` and `|`. This is the one place where masks are
-defined; every kernel is held equal to it, and a query that may look at nothing receives 0 from each of them.
+`q` and `k` are absolute positions in the row. Masks are combined with `&` and `|`. All kernels must give the same
+result as these definitions; a query that may not attend to any key gets 0.
 
     Causal() & Padding(lengths)                     a decoder over padded rows
     SlidingWindow(256, 256) | GlobalTokens(tokens)  Longformer
@@ -49,7 +49,7 @@ class Or(AttentionMask):
 
 @dataclass(frozen=True, eq=False)
 class Causal(AttentionMask):
-    """Nobody sees the future."""
+    """No attention to later positions."""
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return k <= q
@@ -57,7 +57,7 @@ class Causal(AttentionMask):
 
 @dataclass(frozen=True, eq=False)
 class Full(AttentionMask):
-    """Everybody sees everybody, in rows that have few different lengths, as pictures do: kernels may prepare for each."""
+    """Attention to all positions. For rows with few different lengths, as for images, so that kernels can prepare for each."""
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return (k >= 0) & (q >= 0)
@@ -65,7 +65,7 @@ class Full(AttentionMask):
 
 @dataclass(frozen=True, eq=False)
 class SlidingWindow(AttentionMask):
-    """At most `left` steps back and `right` steps ahead, each step `dilation` positions wide: a number, or one a head."""
+    """At most `left` steps back and `right` steps ahead; a step is `dilation` positions (an integer, or one per head)."""
 
     left: int
     right: int
@@ -84,7 +84,7 @@ class SlidingWindow(AttentionMask):
         return near & ((q - k) % wide == 0)
 
     def _head_dilation(self, h: Tensor) -> int | Tensor:
-        """The width of a step in each of these heads, without a table: such a rule can be compiled into a kernel."""
+        """Dilation of each head in h, without an indexed table, so that the mask can be compiled into a kernel."""
         if isinstance(self.dilation, int):
             return self.dilation
         wide = torch.full_like(h, self.dilation[0])
@@ -123,20 +123,20 @@ class PackedDocuments(AttentionMask):
 
 @dataclass(frozen=True, eq=False)
 class GlobalTokens(AttentionMask):
-    """Marked tokens see all and are seen by all: `tokens` (B, L) True marks."""
+    """Tokens marked True in `tokens` (B, L) attend to all tokens, and all tokens attend to them."""
 
     tokens: Tensor
     max_count: int | None = None
-    """At least as many as any row has marks, rounded, so that compiled code sees few numbers; None: they are counted, for
-    which a GPU is waited for."""
+    """Upper bound of the global tokens per row, rounded so that compiled code has few shapes; None: counted, which
+    synchronizes with the GPU."""
     cache: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return self.tokens[b, q] | self.tokens[b, k]
 
     def positions(self) -> tuple[Tensor, Tensor]:
-        """(B, G) where the marked tokens of each row stand, from left to right, and which of these G are there; what is
-        left of a row with fewer stands at its end. Found once for all layers of a pass."""
+        """(B, G) positions of the global tokens of each row, ascending, and a bool mask of the entries in use; unused
+        entries point to the last position. Computed once for all layers."""
         if not self.cache:
             length = self.tokens.shape[1]
             count = int(self.tokens.sum(1).max()) if self.max_count is None else min(self.max_count, length)
@@ -148,11 +148,12 @@ class GlobalTokens(AttentionMask):
 
 @dataclass(frozen=True, eq=False)
 class Dense(AttentionMask):
-    """Written out already, once for all layers: `table` (B, Q or 1, K); q counts the queries. No query is left with nothing."""
+    """Mask as a tensor `table` (B, Q or 1, K), built once for all layers; q is the index of the query. Every query must
+    have a key."""
 
     table: Tensor
     blocked: Tensor
-    """where the table is False: (B, 1, Q or 1, K)"""
+    """~table, (B, 1, Q or 1, K)."""
 
     @classmethod
     def from_table(cls, table: Tensor) -> Dense:
@@ -164,11 +165,11 @@ class Dense(AttentionMask):
 
 @dataclass(frozen=True, eq=False)
 class Memoized(AttentionMask):
-    """The same, written out by the first layer that needs it and kept for all others of one pass."""
+    """A mask that is materialized by the first layer and reused by the other layers of the same forward pass."""
 
     mask: AttentionMask
     cache: list[tuple[tuple[int, ...], Tensor | None, Tensor]] = field(default_factory=list)
-    """how many rows, heads, queries and keys, where queries stood, and the table (B or 1, H or 1, Q, K)"""
+    """Sizes (rows, heads, queries, keys), query positions, and the table (B or 1, H or 1, Q, K)."""
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return self.mask(b, h, q, k)
@@ -185,7 +186,7 @@ class Memoized(AttentionMask):
 
 
 def and_masks(*masks: AttentionMask | None) -> AttentionMask | None:
-    """All of those that are given; None when there is none."""
+    """Conjunction of the masks that are not None; None if all are None."""
     joined: AttentionMask | None = None
     for rule in masks:
         if rule is not None:
@@ -194,12 +195,12 @@ def and_masks(*masks: AttentionMask | None) -> AttentionMask | None:
 
 
 def valid_mask(valid: Tensor, length: int) -> Tensor:
-    """(B, length) True where a position is real, from such marks or from lengths (B,)."""
+    """(B, length) True at tokens, False at padding; `valid` is such a mask or lengths (B,)."""
     return valid if valid.ndim == 2 else torch.arange(length, device=valid.device) < valid[:, None]
 
 
 def materialize(mask: AttentionMask, rows: int, heads: int, q: Tensor, k: Tensor) -> Tensor:
-    """The rule written out: (B or 1, H or 1, Q, K). `q` is (Q,) or (B, Q); axes the rule does not use stay 1."""
+    """Bool tensor of the mask, (B or 1, H or 1, Q, K). `q` is (Q,) or (B, Q); axes not used by the mask have size 1."""
     b = torch.arange(rows, device=q.device).view(-1, 1, 1, 1)
     h = torch.arange(heads, device=q.device).view(1, -1, 1, 1)
     allowed = mask(b, h, (q if q.ndim == 2 else q[None])[:, None, :, None], k[None, None, None])

@@ -1,4 +1,4 @@
-"""Where things are, added to what they are."""
+"""Absolute position embeddings, added to the token embeddings."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ SinusoidLayout = Literal["halves", "interleaved"]
 
 
 def table_dtype(device: torch.device) -> torch.dtype:
-    """What tables are made in before they are rounded once: MPS has no float64."""
+    """Precision of position tables before rounding: float64, or float32 on MPS, which has no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 class SinusoidalPosition(nn.Module):
-    """Sines and cosines of wavelengths from 2π to base·2π; nothing to learn, any length.
+    """Sines and cosines with wavelengths from 2π to base · 2π; no parameters, any length.
 
-    `interleaved` is the paper's formula (channel 2i a sine, 2i+1 its cosine), `halves` is [sin | cos] as published
-    checkpoints have it: the same model with channels permuted. The table is made in float64 and then rounded once.
-    An odd width is allowed: the last sine has no cosine.
+    `interleaved` is the formula of the paper (channel 2i sine, 2i + 1 cosine), `halves` is [sin | cos] as in published
+    checkpoints: the same model with permuted channels. Computed in float64. With an odd width, the last sine has no cosine.
     """
 
     def __init__(self, width: int, layout: SinusoidLayout = "halves", base: float = 10000.0) -> None:
@@ -43,7 +42,7 @@ class SinusoidalPosition(nn.Module):
 
 
 class LearnedPosition(nn.Module):
-    """One vector a position, trained; there is none beyond `length`."""
+    """Learned vector per position, for at most `max_length` positions."""
 
     def __init__(self, max_length: int, width: int, std: float = 0.02) -> None:
         super().__init__()
@@ -56,7 +55,7 @@ class LearnedPosition(nn.Module):
 
 
 class NoPosition(nn.Module):
-    """Nothing is added: order is known from the causal rule alone, or from positions inside attention (relative.py)."""
+    """Zeros: order comes from the causal mask alone, or from relative positions in attention (relative_positions.py)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -71,7 +70,7 @@ AbsolutePosition = LearnedPosition | SinusoidalPosition | NoPosition
 
 
 def make_absolute_position(config: Any) -> AbsolutePosition:
-    """What `config.position_embedding` asks for."""
+    """Position embedding for `config.position_embedding`."""
     if config.position_embedding == "none":
         return NoPosition(config.width)
     if config.position_embedding == "learned":

@@ -1,11 +1,11 @@
-"""Where things are, seen inside attention: a query meets a key according to how far apart they stand.
+"""Positions inside self-attention: scores depend on the distance between query and key.
 
-Rotary    turns queries and keys by angles that grow with their positions (Su et al. 2021): any kernel
-Buckets   adds to a score what was learned for the distance and the head (Raffel et al. 2020, T5)
-Shaw      adds to a key and a value what was learned for the distance (Shaw et al. 2018)
+Rotary    rotates queries and keys by angles proportional to their positions (Su et al. 2021); works with any kernel
+T5Bias    adds a learned bias per head and distance bucket to the scores (Raffel et al. 2020)
+Shaw      adds a learned vector per distance to the keys and values (Shaw et al. 2018)
 
-A `Stack` holds one for all its blocks, or one for each, and hands it to their self-attention; cross-attention has none.
-Distances are key − query: what stands before is negative. Shape letters as in attention.py.
+A `Stack` has one position module for all blocks or one per block, for self-attention only. Distances are key − query:
+earlier keys have negative distances. Shape letters as in attention.py.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ RelativeKind = Literal["none", "rotary", "rotary-halves", "t5", "shaw"]
 
 
 class PositionIds:
-    """Where the queries and the keys of one pass stand, (Q,) or (B, Q) and (K,) or (B, K).
+    """Positions of the queries, (Q,) or (B, Q), and of the keys, (K,) or (B, K), of one forward pass.
 
-    None: queries from 0 on, and a key where its column is. What layers work out alike is kept for the others of the pass.
+    None: queries are at 0, 1, …, and keys at their columns. Tables shared by several layers are cached here.
     """
 
     def __init__(self, queries: Tensor | None = None, keys: Tensor | None = None) -> None:
         self.queries, self.keys = queries, keys
         self.cache: list[tuple[tuple[object, ...], tuple[Any, ...], Any]] = []
-        """whose it is, its form, and what was made"""
+        """Owners, key, and value of each cached result."""
 
     def memoize(self, owners: tuple[object, ...], key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """What was made before for the same objects, in the same form."""
+        """Cached result for the same owners (by identity) and key; otherwise `make()`."""
         for known, known_form, made in self.cache:
             if known_form == key and len(known) == len(owners) and all(map(operator.is_, known, owners)):
                 return made
@@ -50,7 +50,7 @@ class PositionIds:
         return torch.arange(length, device=device) if self.queries is None else self.queries
 
     def distances(self, queries: int, keys: int, device: torch.device) -> Int[Tensor, "B_or_1 1 Q K"]:
-        """key − query; Q is 1 where all queries of a row stand at one place."""
+        """key − query; Q is 1 if all queries of a row are at the same position."""
 
         def make() -> Tensor:
             q = self.query_positions(queries, device)
@@ -62,17 +62,17 @@ class PositionIds:
 
 
 class AttentionPosition(nn.Module):
-    """A position that acts inside attention. What one of them does not do is done by these, which is nothing."""
+    """Base class of positions inside attention, without any effect."""
 
     has_bias = False
-    """it looks at distances: a score has a bias, and a memory must know where its keys stand"""
+    """Scores get a bias per distance: the decoding state must store key positions."""
     shared = False
-    """its bias does not depend on the queries, and is the same in all blocks that share it"""
+    """The bias does not depend on the queries and is the same in all blocks."""
     adds_values = False
-    """it adds to the values: the weights must be seen, which fused kernels do not show"""
+    """Adds to the values. Requires the attention weights, which fused kernels do not return."""
 
     def check(self, heads: int, head_width: int) -> None:
-        """Refuse attentions that it was not made for."""
+        """Raise an error if the position does not fit the number or width of heads."""
 
     def rotate(
         self,
@@ -81,25 +81,25 @@ class AttentionPosition(nn.Module):
         v: Float[Tensor, "B H Q d"],
         position_ids: PositionIds,
     ) -> tuple[Float[Tensor, "B H Q d"], Float[Tensor, "B H Q d"], Float[Tensor, "B H Q d"]]:
-        """Queries and the keys and values made of the same tokens, before these are kept."""
+        """Rotate queries, keys and values of the same tokens, before keys and values enter the cache."""
         return q, k, v
 
     def bias(
         self, q: Float[Tensor, "B H Q d"], keys: int, scale: float, position_ids: PositionIds
     ) -> Float[Tensor, "B_or_1 H Q_or_1 K"] | None:
-        """What is added to the scores of these queries."""
+        """Bias to add to the scores of the queries."""
         return None
 
     def add_values(self, weights: Float[Tensor, "B H Q K"], position_ids: PositionIds) -> Float[Tensor, "B H Q d"]:
-        """What is added to the mixed values, where it `spreads`."""
+        """Term to add to the attention output, if `adds_values`."""
         raise NotImplementedError
 
 
 class Rotary(AttentionPosition):
-    """Channels are turned in pairs, pair i by position · base^(−2i/d): a product of q and k then knows their distance only.
+    """Rotates channel pair i by the angle position · base^(−2i/d), so that q · k depends on the distance only.
 
     `interleaved` pairs channels 2i and 2i + 1 (RoFormer), `halves` i and i + d/2 (GPT-NeoX, LLaMA): the same model with
-    the channels of q and k permuted. `values` turns the values too, by their own positions.
+    permuted channels of q and k. `rotate_values` also rotates the values.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Rotary(AttentionPosition):
         )
 
     def cos_sin(self, positions: Int[Tensor, "..."], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and sines (Q, d/2) or (B, 1, Q, d/2), made in float64 and rounded once."""
+        """Cosines and sines (Q, d/2) or (B, 1, Q, d/2), computed in float64."""
         kind = table_dtype(positions.device)
         pairs = torch.arange(self.head_width // 2, device=positions.device, dtype=kind)
         angles = positions.to(kind)[..., None] * torch.exp(pairs * (-2 * math.log(self.base) / self.head_width))
@@ -151,9 +151,9 @@ class Rotary(AttentionPosition):
 
 
 class T5Bias(AttentionPosition):
-    """T5's bias: a number for each head and bucket of distances, the same in all blocks.
+    """Bias of T5: a number per head and bucket of distances, the same in all blocks.
 
-    Small distances have one bucket each; larger ones share buckets of growing width, and all from `max_distance` on share the
+    Small distances have one bucket each, larger distances have buckets of growing width; `max_distance` and beyond have the
     last. With `bidirectional`, half of the buckets are for later keys; without, later keys count as distance 0 (masked)."""
 
     has_bias = shared = True
@@ -174,14 +174,14 @@ class T5Bias(AttentionPosition):
             raise ValueError(f"T5Bias has {self.heads} heads, but the attention has {heads}.")
 
     def bucket(self, distance: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
-        """The first half have one distance each, the others equal shares of its logarithm."""
+        """Bucket of each distance: one bucket per distance in the first half, logarithmic buckets in the second half."""
         alone = self.buckets_per_side // 2
         away = distance.abs() if self.bidirectional else (-distance).clamp(min=0)
         kind = table_dtype(distance.device)
         share = torch.log(away.clamp(min=1).to(kind) / alone) * (
             (self.buckets_per_side - alone) / math.log(self.max_distance / alone)
         )
-        nudge = 1e-9 if kind == torch.float64 else 1e-5  # a distance that is exactly the first of its bucket stays so
+        nudge = 1e-9 if kind == torch.float64 else 1e-5  # rounding must not move the first distance of a bucket
         shared = (share + (alone + nudge)).long().clamp(max=self.buckets_per_side - 1)
         found = torch.where(away < alone, away, shared)
         return found + self.buckets_per_side * (distance > 0) if self.bidirectional else found
@@ -197,9 +197,9 @@ class T5Bias(AttentionPosition):
 
 
 class Shaw(AttentionPosition):
-    """One vector per distance from -`max_distance` to `max_distance`, clipped beyond; shared by all heads, one table per layer.
+    """Vectors per distance from -`max_distance` to `max_distance`, clipped beyond; shared by all heads, one table per layer.
 
-    score = q · (k + a) · scale, and with `values` a second vector is added to each value."""
+    score = q · (k + a) · scale; with `values`, another vector per distance is added to each value."""
 
     has_bias = True
 
@@ -222,7 +222,7 @@ class Shaw(AttentionPosition):
     def table_index(
         self, shape: Sequence[int], device: torch.device, position_ids: PositionIds
     ) -> Int[Tensor, "B H Q K"]:
-        """Which row of the tables belongs to each query and key."""
+        """Row of the tables for each query and key."""
         B, H, Q, K = shape
 
         def make() -> Tensor:
@@ -237,7 +237,7 @@ class Shaw(AttentionPosition):
         return by_distance.gather(-1, self.table_index((*q.shape[:-1], keys), q.device, position_ids))
 
     def add_values(self, weights: Float[Tensor, "B H Q K"], position_ids: PositionIds) -> Float[Tensor, "B H Q d"]:
-        """What was looked at is summed by distance first, in float32 at least: the last rows take the sum of many."""
+        """Sums weights by distance first, in float32 or wider because the end rows collect all clipped distances."""
         rows = self.table_index(weights.shape, weights.device, position_ids)
         kind = torch.promote_types(weights.dtype, torch.float32)
         sums = torch.zeros(*weights.shape[:-1], 2 * self.max_distance + 1, dtype=kind, device=weights.device)
@@ -246,7 +246,7 @@ class Shaw(AttentionPosition):
 
 
 class BoundPosition(NamedTuple):
-    """A position, and where queries and keys stand in this pass: what one attention is handed."""
+    """An `AttentionPosition` with the position ids of one forward pass."""
 
     position: AttentionPosition
     position_ids: PositionIds
@@ -263,7 +263,7 @@ class BoundPosition(NamedTuple):
         return self.position.add_values(weights, self.position_ids)
 
     def memoize_bias(self, mask: object, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """What is made of the bias under a rule: once, where that bias is the same in all blocks."""
+        """Cached result of `make`, computed from the bias and a mask, if the bias is shared by all blocks."""
         return self.position_ids.memoize((self.position, mask), key, make) if self.position.shared else make()
 
 
@@ -285,7 +285,7 @@ def make_position(
 
 
 def check_relative(config: Any) -> None:
-    """Heads that cannot be turned are refused with the words of a setting."""
+    """Raise a SettingError if heads have an odd width with rotary positions."""
     head_width = config.width // config.heads
     if config.relative_position.startswith("rotary") and head_width % 2:
         raise SettingError(
@@ -295,8 +295,8 @@ def check_relative(config: Any) -> None:
 
 
 def supports_packing(config: Any) -> bool:
-    """Whether packed rows cost what they hold: kernels for them know no bias, whose table is as wide as it is long. Recurrence
-    and convolutions (`packs` of their configs) go through a row as if it were one text."""
+    """Whether the model trains efficiently on packed rows. Kernels for packed rows support no bias, and models with
+    recurrence or convolutions (`packs` of their config is False) would mix the documents of a row."""
     return getattr(config, "packs", True) and getattr(config, "relative_position", "none") in (
         "none",
         "rotary",

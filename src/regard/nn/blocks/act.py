@@ -1,8 +1,8 @@
-"""Adaptive computation time (Graves 2016, as the Universal Transformer has it): every position says when it has thought enough.
+"""Adaptive computation time (Graves 2016) as in the Universal Transformer: a number of steps per position.
 
-Before each step a position says with which probability p it stops. The probabilities of its steps are added up, and with
-the step that brings them above 1 − ε it stops; the share of that last step is what is left to 1, its remainder. What a
-position ends with is a mixture of its states after all its steps, by these shares.
+Before each step, a position computes a halting probability p. The position halts at the step at which the sum of its
+probabilities exceeds 1 − ε. The weight of a step is p, and the weight of the last step is the remainder to 1. The
+output is a mixture of the states after all steps by these weights.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from regard.nn.kernels.linear import Linear
 
 Mixing = Literal["convex", "accumulated"]
 HALTING_LR_SCALE = 0.05
-"""The share of the rate that gates learn at. A position that stops after its first step has the share 1 and the remainder 1,
-whatever p is, so that nothing leads back from there: as fast as the rest, gates are there before later steps are of any use."""
+"""Factor of the learning rate for halting gates. A position that halts after its first step has weight 1 and remainder 1 for
+any p, so its gate gets no gradient: with the full learning rate, gates reach that state before later steps are useful."""
 StepFunction = Callable[[Tensor, int], Tensor]
-"""States before a step, and its number from 0 on -> states after it."""
+"""States before a step, index of the step -> states after the step."""
 
 
 @dataclass(frozen=True)
 class ACTOutput:
-    """What positions ended with, and how long they took; padding took no step."""
+    """States, number of steps and remainder of each position; padding has 0 steps."""
 
     states: Float[Tensor, "B L D"]
     steps: Int[Tensor, "B L"]
     remainders: Float[Tensor, "B L"]
 
     def ponder_cost(self, valid: Bool[Tensor, "B L"] | None = None) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-        """The sum of steps and remainders over the positions that are real, and how many these are. What is learnt from are
-        the remainders: a number of steps has no slope."""
+        """Sum of steps and remainders over the valid positions, and the number of valid positions. Only the remainders
+        have a gradient."""
         spent = self.steps + self.remainders
         if valid is None:
             return spent.sum(), self.steps.new_tensor(spent.numel())
@@ -44,16 +44,15 @@ class ACTOutput:
 
 
 class Halting(nn.Module):
-    """p = σ(w · state + b), with b = 1 at first, of the state with its coordinates already added.
+    """p = σ(w · state + b) of the state with coordinates added; b is initialized to 1.
 
-    With `convex` mixing a step's states replace the given share of what was there (out = new · u + out · (1 − u), as the
-    published code does); with `accumulated` they are added by their shares, which sum to 1. Positions that have stopped go on
-    being transformed, so that others see them as if they had not; those that have not stopped after `cap` steps get no
-    remainder.
+    With `convex` mixing, out = new · u + out · (1 − u), as in the published code; with `accumulated`, out = Σ new · u,
+    where the weights u sum to 1. Halted positions are still transformed, and other positions attend to their new
+    states; positions that have not halted after `max_steps` steps get no remainder.
 
-    How many steps are computed: on CPUs as many as the slowest position needs, for which all are asked after each step. On
-    other devices always `cap`: to ask a GPU would be to wait for it, and a recorded pass has one number of steps. What is
-    computed beyond the slowest position has the share 0, so that the results are the same."""
+    On CPUs, steps are computed until all positions have halted. On other devices always `max_steps` steps are computed,
+    because the check would synchronize with the GPU and a captured CUDA graph has a fixed number of steps. Additional
+    steps have weight 0, so the results are equal."""
 
     lr_scales: ClassVar = {"gate.weight": HALTING_LR_SCALE, "gate.bias": HALTING_LR_SCALE}
 
@@ -65,7 +64,7 @@ class Halting(nn.Module):
         nn.init.ones_(self.gate.bias)
 
     def halting_probability(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L"]:
-        """At least in float32, whatever the states are in: sums of a few of them are compared with 0.99."""
+        """In float32 or wider for any dtype of x, because sums of a few probabilities are compared with 0.99."""
         kind = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
             return F.linear(x.to(kind), self.gate.weight.to(kind), self.gate.bias.to(kind))[..., 0].sigmoid()
@@ -78,8 +77,8 @@ class Halting(nn.Module):
         valid: Bool[Tensor, "B L"] | None = None,
         run_all_steps: bool = False,
     ) -> ACTOutput:
-        """`place` adds the coordinates of a step, `change` is the step itself. Padding is transformed like all others, but
-        nobody waits for it. `whole`: all steps up to the cap, as a memory of them needs."""
+        """`add_coordinates` adds the coordinates of a step, `transition` computes the step. Padding is transformed too,
+        but is not checked for halting. `run_all_steps`: compute `max_steps` steps, as a KV cache requires."""
         running = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if valid is None else valid
         steps = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device)
         run_all_steps = run_all_steps or x.device.type != "cpu" or torch.compiler.is_compiling()

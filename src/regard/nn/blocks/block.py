@@ -1,4 +1,4 @@
-"""Residual, Feed, Block, Stack: attention becomes a network here."""
+"""Residual, feed-forward layer, Transformer block, and stack of blocks."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Residual(nn.Module):
-    """x + inner(x), and where the norm stands: `post` LN(x + inner(x)) as in 2017, `pre` x + inner(LN(x)), None nowhere.
+    """x + inner(x) with a norm: `post` LN(x + inner(x)) (Vaswani et al. 2017), `pre` x + inner(LN(x)), None: no norm.
 
-    `kind` is the norm itself: Norm, or RMS."""
+    `norm_type`: LayerNorm or RMSNorm."""
 
     def __init__(
         self, inner: nn.Module, width: int, norm: NormPlacement | None = "post", dropout: float = 0.0, eps: float = 1e-5,
@@ -54,12 +54,12 @@ class Residual(nn.Module):
         return x + added if self.placement is None else self.norm(x, added)
 
     def branch(self, x: Float[Tensor, "*rows D"], *args: Any, **kwargs: Any) -> Float[Tensor, "*rows D"]:
-        """What is added."""
+        """Dropout of inner(x), the summand of x."""
         return self.dropout(self.inner(x, *args, **kwargs))
 
 
 class FeedForward(nn.Module):
-    """Two matrices with a non-linearity between, at each position alone: equation 2."""
+    """Two linear layers with an activation between, for each position separately (equation 2 of the paper)."""
 
     def __init__(
         self, width: int, hidden: int, activation: str = "relu", dropout: float = 0.0, bias: bool = True
@@ -79,7 +79,7 @@ class FeedForward(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """attend, optionally cross, feed; each inside a Residual."""
+    """Self-attention, optional cross-attention, and feed-forward, each in a Residual."""
 
     def __init__(self, attend: Residual, feed: Residual, cross: Residual | None = None) -> None:
         super().__init__()
@@ -114,24 +114,24 @@ class TransformerBlock(nn.Module):
         return self.feed(x)
 
     def _can_fuse_add_norm(self) -> bool:
-        """attend and feed with their norms before them, and nobody listens to these: the sum and norm between them may be one
-        operator."""
+        """Whether the sum and norm between attention and feed-forward can be a single operator: pre-norm, no
+        cross-attention, no hooks."""
         attend, feed = self.attend, self.feed
         plain = type(attend) is type(feed) is Residual and attend.placement == feed.placement == "pre"
         quiet = not any(part._forward_hooks or part._forward_pre_hooks for part in (attend, feed, feed.norm))
         return plain and quiet and type(feed.norm) is LayerNorm and not self.has_cross_attention
 
     def cross_kv(self, context: Float[Tensor, "B K C"]) -> CrossCache:
-        """Keys and values of the context, made once for all steps of a decoding."""
+        """Keys and values of the context, computed once for all decoding steps."""
         attention: Any = self.cross.inner
         k, v = attention.keys(context)
-        return CrossCache((k.contiguous(), v.contiguous()))  # read again at every step: they lie together
+        return CrossCache((k.contiguous(), v.contiguous()))  # read at every step, so stored without gaps
 
 
 class Stack(nn.Module):
-    """Blocks one after another, with a last norm where the system has one.
+    """Sequence of blocks, with an optional final norm.
 
-    `position` acts inside the self-attention of the blocks: one for all of them, or one for each."""
+    `position`: relative position in the self-attention, one for all blocks or one per block."""
 
     def __init__(
         self, blocks: Sequence[nn.Module], norm: nn.Module | None = None,
@@ -148,18 +148,18 @@ class Stack(nn.Module):
                 own.check(*_head_shape(block))
 
     def positions(self) -> Sequence[AttentionPosition | None]:
-        """What acts inside each block."""
+        """Relative position of each block."""
         several: Any = self.position
         return [*several] if isinstance(self.position, nn.ModuleList) else [several] * len(self.blocks)
 
     @property
     def depth(self) -> int:
-        """Memories that one more token writes into."""
+        """Number of KV caches."""
         return len(self.blocks)
 
     @property
     def has_bias(self) -> bool:
-        """Whether a step must be told where the keys stand."""
+        """Whether attention needs key positions."""
         return self.position is not None and any(own is not None and own.has_bias for own in self.positions())
 
     def forward(
@@ -168,10 +168,10 @@ class Stack(nn.Module):
         cache: Sequence[LayerCache] | None = None, at: Int[Tensor, "..."] | None = None, taps: Collection[int] = (),
         position_ids: PositionIds | None = None,
     ) -> tuple[Float[Tensor, "B L D"], tuple[Tensor, ...]]:  # fmt: skip
-        """The last states, and the states after the blocks numbered in `taps` (before the last norm).
+        """Final states, and the states after the blocks with the indices `taps` (before the final norm).
 
-        `rule` is one for all blocks, or one for each. `standing`: where x and what it looks at stand, for positions inside
-        attention; None: in their columns."""
+        `mask`: one for all blocks, or one per block. `position_ids`: positions of queries and keys for relative
+        positions; None: their columns."""
         tapped: list[Tensor] = []
         rules = mask if isinstance(mask, Sequence) else [mask] * len(self.blocks)
         inside = None if self.position is None else self._bind_positions(cache, at, position_ids)
@@ -207,7 +207,7 @@ class Stack(nn.Module):
 
 
 def _head_shape(block: nn.Module) -> tuple[int, int]:
-    """How many heads a block has and how wide they are; a position acts inside our own attention only."""
+    """Number and width of the heads of a block."""
     attention = block.attend.inner if isinstance(block, TransformerBlock) else None
     if not isinstance(attention, Attention) or attention.is_cross:
         raise ValueError(
@@ -220,7 +220,7 @@ def transformer_block(
     width: int, heads: int, hidden: int, *, cross: bool = False, norm: NormPlacement = "post", activation: str = "relu",
     dropout: float = 0.0, attention_dropout: float = 0.0, feed_dropout: float = 0.0, eps: float = 1e-5,
 ) -> TransformerBlock:  # fmt: skip
-    """The block of 2017 from its sizes; `cross` makes it a decoder's."""
+    """Block of the original Transformer; `cross` adds cross-attention."""
 
     def residual(inner: nn.Module) -> Residual:
         return Residual(inner, width, norm, dropout, eps)
@@ -233,7 +233,7 @@ def transformer_block(
 
 
 class TokenEmbedding(nn.Module):
-    """Token embeddings that are also the output matrix. The one accessor of tied weights is `read`."""
+    """Token embeddings, tied to the output matrix (`to_logits`)."""
 
     def __init__(self, vocab_size: int, width: int, scaled: bool = True, bias: bool = False) -> None:
         super().__init__()
@@ -248,11 +248,11 @@ class TokenEmbedding(nn.Module):
         return self.table(ids) * self.scale
 
     def to_logits(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
-        """States -> logits, by the same matrix."""
+        """Logits, with the embedding matrix as output matrix."""
         return linear(x, self.table.weight, self.bias if self.has_bias else None)
 
     def cross_entropy(
         self, x: Float[Tensor, "*rows D"], labels: Int[Tensor, "*rows"], smoothing: float = 0.0
     ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-        """(sum, count) of the loss of `read(x)`, which need not be kept to learn from it."""
+        """Sum of the loss of `to_logits(x)` and number of labels, without storing the logits."""
         return linear_cross_entropy(x, self.table.weight, self.bias if self.has_bias else None, labels, smoothing)

@@ -1,4 +1,4 @@
-"""A decoder that regards a context: the second half of the Transformer, and of the captioners that are one."""
+"""Decoder with cross-attention: the decoder of the Transformer and of Transformer captioning models."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from regard.nn.blocks.incremental import IncrementalDecoder
 
 
 class CrossDecoder(IncrementalDecoder):
-    """What it regards is made by who inherits from it; `encoder`: a stack that takes part in that, kept here by its place among
-    the others."""
+    """Subclasses compute the context. `encoder`: encoder of a subclass, registered here to keep the order of parameters."""
 
     def __init__(
         self,
@@ -52,7 +51,7 @@ class CrossDecoder(IncrementalDecoder):
         """Process all but the last token of the prompt. `max_positions`: `max_cache_len` of `empty_state`."""
         check_length(self.position.max_length, prompt.shape[1])
         state = self.empty_state(prompt, max_positions, context_mask)
-        # keys and values of the source are made here, once, before beams multiply the rows
+        # keys and values of the source are computed here, once, before beams multiply the rows
         for layer, regarded in zip(state.layers, self.decoder.cross_kv(context), strict=True):
             layer.cross_cache = regarded
         state.zero_empty_contexts()

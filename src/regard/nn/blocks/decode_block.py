@@ -1,7 +1,7 @@
-"""One decoding step of a pre-norm block on CUDA, for few rows, in five launches instead of some twenty.
+"""One decoding step of a pre-norm block on CUDA, for few rows, in five kernel launches instead of about twenty.
 
-Norms, biases, activations and residual sums ride along with the linear layers (`few.py`), the attention writes its key and
-value itself (`onestep.py`). Taken by `Block` where everything fits; else the block computes as always.
+Norms, biases, activations and residual sums are fused into the linear layers (small_linear.py), and the attention kernel
+writes key and value into the cache (decode_attention.py). Used by `TransformerBlock` if `step_window` is not None.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FUSED_ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 
 
 def step_window(block: Any, x: Tensor, cache: Any, mask: AttentionMask | None, positions: Tensor | None) -> int | None:
-    """How far back the step looks (0: to the beginning); None where it must be computed as always."""
+    """Attention window of the step (0: all earlier tokens); None if the fused step is not supported."""
     if (
         not x.is_cuda
         or torch.is_grad_enabled()
@@ -60,8 +60,8 @@ def _is_supported_block(block: Any, x: Tensor, memory: StaticCache) -> bool:
 
 
 def is_pristine_block(block: nn.Module) -> bool:
-    """Whether nobody listens within the block and all its parts are ours: a step reads their weights, it does not call them."""
-    from regard.nn.blocks.block import FeedForward, Residual, TransformerBlock  # which imports this
+    """Whether all submodules are of known classes without hooks: the fused step reads weights and calls no submodule."""
+    from regard.nn.blocks.block import FeedForward, Residual, TransformerBlock  # block.py imports this module
 
     return is_built_of(
         block, (TransformerBlock, Residual, FeedForward, Attention, Linear, LayerNorm, nn.Dropout)

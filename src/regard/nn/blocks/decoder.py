@@ -1,4 +1,4 @@
-"""The decoder-only body: tokens, positions and one stack that never looks ahead. T-D and the GPTs are this."""
+"""Decoder-only body of the Transformer decoder and the GPT models: token and position embeddings and a causal stack."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DecoderOnly(IncrementalDecoder):
     ) -> Float[Tensor, "B L D"]:
         x = self.embed_with_positions(ids, positions, position_embeddings)
         if x.is_cuda and torch.is_autocast_enabled("cuda"):
-            # what runs from block to block is of sixteen bits too: norms and sums are half the bytes
+            # 16-bit states between the blocks, too: half of the bytes for norms and sums
             x = x.to(torch.get_autocast_dtype("cuda"))
         return self.dropout(x)
 
@@ -84,11 +84,11 @@ class DecoderOnly(IncrementalDecoder):
         if batch.offsets is None:
             check_length(self.position.max_length, length)
             return torch.arange(length, device=batch.inputs.device)
-        # what only fills up a row may be longer than any document
+        # padding after the last document may be longer than any document
         return batch.offsets.positions(length).clamp(max=None if most is None else most - 1, min=0)
 
     def _validated_prompt(self, batch: Batch) -> Tensor:
-        """(B, P) the prompts, not wider than the positions that there are."""
+        """(B, P) the prompts, truncated to the number of positions."""
         prompt, lengths = batch.prompt, batch.prompt_lengths
         if batch.offsets is not None or batch.positions is not None:
             raise ValueError(
@@ -109,7 +109,7 @@ class DecoderOnly(IncrementalDecoder):
 
 
 def gpt_blocks(config: Any, norm: NormPlacement) -> list[TransformerBlock]:
-    """Blocks as all GPTs have them, from the sizes of a config."""
+    """Blocks of the GPT models from a config."""
     return [
         transformer_block(
             config.width, config.heads, config.ffn_dim, norm=norm, activation="gelu_tanh", dropout=config.dropout,

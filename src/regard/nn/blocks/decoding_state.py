@@ -1,4 +1,4 @@
-"""The state of a decoder between steps: the memories of its layers, where each row stands, and what it may look at."""
+"""State of a decoder between steps: KV caches of the layers, position of each row, and masks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.nn.kernels import dispatch
 
 
 class StepInputs(NamedTuple):
-    """The next tokens of each row: where they stand, what they may look at in each layer, where their keys go."""
+    """Positions of the next tokens of each row, mask per layer, and cache columns of the new keys."""
 
     positions: Tensor
     masks: list[AttentionMask | None]
@@ -25,9 +25,9 @@ class StepInputs(NamedTuple):
 
 
 def layer_masks(mask: AttentionMask, window_sizes: Sequence[int]) -> list[AttentionMask | None]:
-    """The rule layer by layer: a band of w is a token and the w - 1 before it, 0 is all.
+    """Mask of each layer. A window size of w allows a token and the w - 1 tokens before it; 0 allows all earlier tokens.
 
-    Layers of one band share one rule, so that it is written out once where it must be."""
+    Layers with the same window size share one mask, so that the mask is materialized at most once."""
     rules = {band: mask & SlidingWindow(band - 1, 0) if band else mask for band in sorted(set(window_sizes))}
     shared = {band: one if isinstance(one, Causal) else Memoized(one) for band, one in rules.items()}
     return [shared[band] for band in window_sizes]
@@ -35,41 +35,41 @@ def layer_masks(mask: AttentionMask, window_sizes: Sequence[int]) -> list[Attent
 
 @dataclass
 class DecoderState:
-    """What a generating body keeps between steps; search moves its rows about and knows nothing else of it.
+    """State of a decoder between steps. Search only selects and reorders its rows.
 
-    Beams of one source are several queries of one row: they share what was read of the source and of the prompt, each
-    writes its keys next to those of the others, and `beam_ancestors` marks the keys that belong to the past of a beam. So
-    beams swap their pasts by swapping rows of `beam_ancestors`, and no key is ever moved.
+    Beams of one source are several queries of one row: beams share the keys of the source and of the prompt, all beams
+    write their keys into the same row, and `beam_ancestors` marks the keys in the history of each beam. Swapping beams
+    swaps rows of `beam_ancestors`; keys are not moved.
 
-    Nothing here asks the device anything while it steps: what a step needs to know in Python was known when it started.
+    Steps never synchronize with the device: all sizes that Python needs are known before the step.
     """
 
     layers: list[LayerCache]
     positions: Tensor
-    """(B,) the position of the next token of each row"""
+    """(B,) the position of the next token of each row."""
     context_mask: Tensor | None = None
-    """(B, 1, S) which positions of the source are real"""
+    """(B, 1, S) False at padding of the source."""
     beams: int = 1
     beam_ancestors: Tensor | None = None
-    """(B, W, columns) True where a beam may look"""
+    """(B, W, columns) True for keys that a beam may attend to."""
     position_embeddings: Tensor | None = None
-    """(room, D) what stands for the positions, computed once where the room is known"""
+    """(positions, D) position embeddings, precomputed for static caches."""
     beam_identity: Tensor | None = None
-    """(W, W) each beam sees itself"""
+    """Identity matrix (W, W): each beam attends to its own new key."""
     key_positions: Tensor | None = None
-    """the position whose key lies in each column: (columns,) of fixed memories, (B, columns) of beams"""
+    """Position of the key in each column: (columns,) for static caches, (B, columns) for beams."""
     window_sizes: Sequence[int] = ()
     """Attention window of each layer, as in `layer_masks`; 0: all."""
     max_cache_len: int = 0
-    """columns a row was asked to have, of fixed memories"""
+    """Requested columns per row of static caches."""
     max_positions: int = 0
-    """positions that there are, of fixed memories; rows that have finished are stepped on and stay at the last"""
+    """Number of positions of static caches; finished rows are still stepped, and stay at the last position."""
     current_length: int = 0
-    """no row has come further than this position"""
+    """Upper bound of the positions of all rows."""
     aligned: bool = True
-    """all rows are at the same position"""
+    """All rows are at the same position."""
     has_bias: bool = False
-    """distances count inside attention: a bias is added to the scores, and beams must know where their keys stand"""
+    """Attention adds a bias per distance, so beams need the positions of their keys."""
 
     def __post_init__(self) -> None:
         self.window_sizes = self.window_sizes or [0] * len(self.layers)
@@ -93,7 +93,7 @@ class DecoderState:
 
     @property
     def cross_caches(self) -> list[CrossCache]:
-        """What layers regard, each once: layers that share their weights share it."""
+        """Distinct cross-attention caches; layers with shared weights share a cache."""
         return list({id(layer.cross_cache): layer.cross_cache for layer in self.layers}.values())
 
     @property
@@ -102,7 +102,7 @@ class DecoderState:
         return first if isinstance(first, StaticCache) else None
 
     def next_step(self, queries: int) -> StepInputs:
-        """For that many more tokens of each row, or one of each of its beams."""
+        """Inputs of a step with `queries` tokens per row, or with one token per beam."""
         device = self.positions.device
         where = (
             self.positions[:, None]
@@ -111,7 +111,7 @@ class DecoderState:
         )
         if self.beam_ancestors is not None:
             return StepInputs(where, self._step_masks(self.append_beam_keys(), self.key_positions, where), None)
-        if queries > 1 and self.current_length == 0:  # the beginning: what is new is all there is
+        if queries > 1 and self.current_length == 0:  # no cached keys yet
             return StepInputs(torch.arange(queries, device=device), layer_masks(Causal(), self.window_sizes), None)
         if queries > 1:
             where = where + torch.arange(queries, device=device)
@@ -122,7 +122,7 @@ class DecoderState:
         if together and all(not band or self.current_length < band for band in self.window_sizes):
             return StepInputs(
                 where, [None] * len(self.window_sizes), where
-            )  # it may look at all: no mask, the faster kernel
+            )  # every key is allowed: no mask, faster kernel
         homes = (
             torch.arange(self.current_length + 1, device=device) if self.key_positions is None else self.key_positions
         )
@@ -130,11 +130,11 @@ class DecoderState:
         return StepInputs(where, self._step_masks(seen, homes, where), where)
 
     def position_ids(self, positions: Tensor) -> PositionIds:
-        """Where the tokens of a turn and the keys of this state stand, for positions inside attention."""
+        """Positions of new tokens and of cached keys, for relative positions."""
         return PositionIds(positions, None if self.beam_ancestors is None else self.key_positions)
 
     def _step_masks(self, seen: Tensor | None, homes: Tensor | None, where: Tensor) -> list[AttentionMask | None]:
-        """What one more token may look at, written out once for all layers of a band."""
+        """Mask of a one-token step for each layer, materialized once per window size."""
         rules: dict[int, AttentionMask | None] = {}
         for band in set(self.window_sizes):
             table = seen
@@ -149,10 +149,10 @@ class DecoderState:
         self.positions += steps
         self.current_length += steps
         if self.static_kv is not None and self.static_kv.write_columns is not None:
-            self.static_kv.write_columns += self.beams  # one tensor, shared by all layers
+            self.static_kv.write_columns += self.beams  # a single tensor, shared by all layers
 
     def set_positions(self, positions: Tensor | None = None) -> None:
-        """Rows are at these positions, or have been taken away: how far the furthest is, and whether all are level."""
+        """Set the positions, or, after rows were removed, update the maximum position and whether all rows are aligned."""
         if positions is not None:
             self.positions.copy_(positions)
         low, high = map(int, self.positions.aminmax())
@@ -167,7 +167,7 @@ class DecoderState:
     # -- beams
 
     def expand_beams(self, beams: int) -> None:
-        """Each row becomes that many beams; one is the row itself."""
+        """Turn each row into `beams` beams; 1 beam changes nothing."""
         if beams == 1:
             return
         used = room = self.current_length
@@ -203,7 +203,7 @@ class DecoderState:
         return self.beam_ancestors
 
     def reorder(self, rows: Tensor) -> None:
-        """Rows of the same source exchange their pasts (beams): what was read of the source stays as it is."""
+        """Reorder rows of the same source (beams). The cross-attention caches stay unchanged."""
         if self.beam_ancestors is None:
             for layer in self.layers:
                 layer.self_cache.select_rows(rows)
@@ -213,10 +213,10 @@ class DecoderState:
         moved = self.beam_ancestors.gather(1, parents[..., None].expand(-1, -1, self.beam_ancestors.shape[2]))
         self.beam_ancestors = moved if self.static_kv is None else self.beam_ancestors.copy_(moved)
 
-    # -- rows that come and go
+    # -- adding and removing rows
 
     def select_rows(self, rows: Tensor) -> None:
-        """Take these rows, in this order; a row may be taken several times or not at all. Beams stay together."""
+        """Select rows, in this order; rows may be repeated or dropped. Beams of a row stay together."""
         if self.beam_ancestors is not None:
             rows = rows.view(-1, self.beams)[:, 0] // self.beams
             self.beam_ancestors = self.beam_ancestors.index_select(0, rows)
@@ -232,7 +232,7 @@ class DecoderState:
             self.set_positions()
 
     def append_rows(self, other: DecoderState) -> None:
-        """The rows of another state of the same body stand below these, wherever they are; not those of beams."""
+        """Append the rows of another state of the same model, at any positions; not supported for beams."""
         if self.beam_ancestors is not None or other.beam_ancestors is not None:
             raise ValueError("States of beam search cannot be merged, because all rows share the cache columns.")
         masks = [state._full_context_mask() for state in (self, other)]
@@ -256,14 +256,14 @@ class DecoderState:
         self.set_positions()
 
     def _full_context_mask(self) -> Tensor | None:
-        """The mask of the source, written out; None where there is no source."""
+        """Mask of the source as a tensor; None if there is no source."""
         kept = self.layers[0].cross_cache.kv
         if kept is None or self.context_mask is not None:
             return self.context_mask
         return torch.ones(len(self.positions), 1, kept[0].shape[-2], dtype=torch.bool, device=self.positions.device)
 
     def zero_empty_contexts(self) -> None:
-        """Rows without a real position of the source regard nothing, and receive 0 from it."""
+        """Set the values of sources without any valid position to 0, so that cross-attention returns 0."""
         if self.context_mask is None:
             return
         empty = ~self.context_mask.any(-1)[:, :, None, None]
@@ -273,7 +273,7 @@ class DecoderState:
                 context.kv = k, v.masked_fill(empty, 0.0)
 
     def tensors(self) -> list[Tensor]:
-        """All that a step reads or writes, for a recording that repeats it at the same addresses."""
+        """All tensors read or written by a step, for a captured CUDA graph that uses fixed addresses."""
         found: list[Tensor | None] = [
             self.positions,
             self.context_mask,

@@ -1,4 +1,4 @@
-"""Tokens -> embeddings and states -> tokens, where source, target and output need not share one matrix."""
+"""Source, target and output embeddings with optional weight sharing."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ EmbeddingSharing = Literal["none", "source_target", "all"]
 
 
 class SharedEmbeddings(nn.Module):
-    """`three`: embeddings of the source, of the target, and the output matrix, each its own. `two`: source and target share
-    their embeddings. `one`: the output matrix is the same again. The one accessor of tied weights is `read`."""
+    """Embeddings of source and target, and the output matrix. `sharing`: `none`, `source_target` (one table for source and
+    target), `all` (that table is also the output matrix). Compute logits with `to_logits`, which selects the right matrix."""
 
     def __init__(
         self,
@@ -26,8 +26,8 @@ class SharedEmbeddings(nn.Module):
         source_vocab_size: int = 0,
         bias: bool = False,
     ) -> None:
-        """`output`: width of the states that are read. `source`: tokens of the source where it has more than the target.
-        `bias`: on the logits of an output matrix of its own."""
+        """`output_width`: hidden size before the output matrix. `source_vocab_size`: if the source has more tokens than
+        the target. `bias`: add a bias to the logits of a separate output matrix."""
         super().__init__()
         if sharing == "all" and embedding_width != output_width:
             raise ValueError(
@@ -45,16 +45,15 @@ class SharedEmbeddings(nn.Module):
 
     @property
     def vocab_size(self) -> int:
-        """Tokens that can be said."""
+        """Size of the target vocabulary."""
         return self.target.num_embeddings
 
     def to_logits(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
-        """States -> logits."""
         return linear(x, self.target.weight) if self.output is None else self.output(x)
 
 
 def check_embeddings(config: Any, output: str) -> None:
-    """In the words of settings; `output` names the field that is the width of what is read."""
+    """Raise a SettingError for invalid combinations; `output` names the setting of the width before the output matrix."""
     if config.tie_embeddings == "all" and config.embedding_dim != getattr(config, output):
         raise SettingError(
             f"model.tie_embeddings=all requires model.{output} ({getattr(config, output)}) to equal model.embedding_dim "

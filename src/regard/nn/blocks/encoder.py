@@ -1,7 +1,4 @@
-"""The encoder-only body: tokens, where they are and which text they belong to, and one stack that looks both ways.
-
-BERT, RoFormer and Longformer are this.
-"""
+"""Encoder-only body of BERT, RoFormer and Longformer: embeddings and a bidirectional stack."""
 
 from __future__ import annotations
 
@@ -30,11 +27,11 @@ from regard.types import Batch, BodyOutput, Offsets
 
 
 class EncoderEmbedding(nn.Module):
-    """What a token is, where it stands and which of two texts it belongs to: a sum, a norm, and dropout.
+    """Sum of token, position and token type embeddings, then LayerNorm and dropout.
 
-    `position` may be None where attention itself knows places. `first` is the row of its table for the first token: there
-    padding has a place of its own before it, and places are counted along what is real (RoBERTa). `project`: tables
-    narrower than the states (RoFormer allows it)."""
+    `position`: None if attention has relative positions. `position_offset`: row of the position table for the first
+    token; if not 0, position ids skip padding, which uses the row before (RoBERTa). `project`: linear layer from the
+    embedding width to the hidden size (RoFormer)."""
 
     def __init__(
         self,
@@ -53,7 +50,7 @@ class EncoderEmbedding(nn.Module):
 
     @property
     def max_length(self) -> int | None:
-        """How many tokens have a place; None: any number."""
+        """Maximum number of tokens; None: unlimited."""
         return (
             None
             if self.position is None or self.position.max_length is None
@@ -69,7 +66,7 @@ class EncoderEmbedding(nn.Module):
             x = x + self.position(self.position_ids(batch))
         x = self.norm(x)
         if x.is_cuda and torch.is_autocast_enabled("cuda"):
-            x = x.to(torch.get_autocast_dtype("cuda"))  # what runs from block to block is of sixteen bits too
+            x = x.to(torch.get_autocast_dtype("cuda"))  # 16-bit states between the blocks, too
         x = self.dropout(x)
         return x if self.project is None else self.project(x)
 
@@ -78,7 +75,7 @@ class EncoderEmbedding(nn.Module):
         if batch.positions is not None:
             return batch.positions + self.position_offset
         if batch.offsets is not None:
-            # what only fills up a row may be longer than any document
+            # padding after the last document may be longer than any document
             places = batch.offsets.positions(length).clamp(max=None if most is None else most - 1, min=0)
             return places + self.position_offset
         if most is not None and length > most:
@@ -92,7 +89,7 @@ class EncoderEmbedding(nn.Module):
 
 
 class Pooler(nn.Module):
-    """One vector for a whole text: the state of its first token through one more layer."""
+    """Linear layer and tanh on the state of the first token."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -103,8 +100,8 @@ class Pooler(nn.Module):
 
 
 class EncoderOnly(nn.Module):
-    """`windows`: how many tokens to each side the blocks look at, apart from `Batch.marked` ones; none given: all.
-    `dilations`: of each block the steps of its heads; none given: 1."""
+    """`windows`: tokens on each side that each block attends to, in addition to `Batch.global_tokens`; empty: all
+    tokens. `dilations`: dilation per block and head; empty: 1."""
 
     def __init__(
         self, embedding: EncoderEmbedding, encoder: Stack, pooler: Pooler | None = None, windows: Sequence[int] = (),
@@ -126,7 +123,7 @@ class EncoderOnly(nn.Module):
         return self.embedding.tokens
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
-        """The states over `batch.x`, and of each row, or of each document of a packed row, its summary."""
+        """Hidden states of `batch.inputs`, and a pooled state per row, or per document of a packed row."""
         standing = None if self.encoder.position is None else self._position_ids(batch)
         sequence, tapped = self.encoder(
             self.embedding(batch), mask=self.attention_masks(batch), taps=taps, position_ids=standing
@@ -135,7 +132,7 @@ class EncoderOnly(nn.Module):
         return BodyOutput(sequence, self.pooler(first) if self.has_pooler else first, tapped)
 
     def _position_ids(self, batch: Batch) -> PositionIds | None:
-        """Where tokens stand, for positions inside attention; None: in their columns."""
+        """Positions of the tokens for relative positions; None: their columns."""
         if batch.positions is not None:
             return PositionIds(batch.positions, batch.positions)
         if batch.offsets is None:
@@ -152,7 +149,7 @@ class EncoderOnly(nn.Module):
         rest = and_masks(packed, real)
         made: dict[
             SlidingWindow, AttentionMask | None
-        ] = {}  # blocks alike have one rule, so that what it is read off for is done once
+        ] = {}  # equal blocks share a mask, so that its pattern is parsed once
         for window in self.windows:
             if window not in made:
                 made[window] = and_masks(window if marked is None else window | marked, rest)
@@ -160,15 +157,15 @@ class EncoderOnly(nn.Module):
 
 
 def first_token_states(sequence: Float[Tensor, "B L D"], offsets: Offsets | None) -> Float[Tensor, "N D"]:
-    """Of the first token of each row, or of each document of a packed row."""
+    """States of the first token of each row, or of each document of a packed row."""
     if offsets is None:
         return sequence[:, 0]
-    # empty documents have no first token: they read the last position, and nobody asks them
+    # empty documents have no first token: their result, the state of another token, is not used
     return sequence[0].index_select(0, offsets.starts[:-1].clamp(max=sequence.shape[1] - 1))
 
 
 def init_encoder_weights(body: EncoderOnly, std: float = 0.02) -> EncoderOnly:
-    """As BERT begins: all matrices N(0, std), biases 0."""
+    """Initialize as BERT: matrices N(0, std), biases 0."""
     for module in body.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=std)

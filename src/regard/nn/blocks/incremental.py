@@ -1,4 +1,4 @@
-"""A stack of blocks that goes on token by token: what decoder-only bodies share with decoders that regard a context."""
+"""Base class of decoders that process tokens incrementally, with or without cross-attention."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from regard.nn.blocks.decoding_state import DecoderState
 
 
 class IncrementalDecoder(nn.Module):
-    """Who inherits from it has made the parts, in the order in which they are to be kept."""
+    """Subclasses register the submodules, which determines the order of the parameters."""
 
     static_cache = True
-    """search may ask for a state of fixed size"""
+    """Search may request a static cache."""
 
     tokens: TokenEmbedding
     position: AbsolutePosition
@@ -61,19 +61,19 @@ class IncrementalDecoder(nn.Module):
         if state.key_positions is not None and length is None:
             state.position_embeddings = (
                 self.position(state.key_positions).to(empty.dtype).contiguous()
-            )  # a recording writes it
+            )  # contiguous: a captured CUDA graph writes into the tensor
         return state
 
     def step(self, tokens: Int[Tensor, "R"], state: DecoderState) -> Float[Tensor, "R V"]:
-        """The logits that follow one more token of each row, or of each beam of a row."""
+        """Logits after one more token of each row, or of each beam."""
         x = self.advance(tokens.view(-1, state.beams), state)
         return self.to_logits(x.flatten(0, 1))
 
     def advance(self, ids: Int[Tensor, "B Q"], state: DecoderState) -> Float[Tensor, "B Q D"]:
-        """Several tokens of each row, or one of each of its beams, which are queries of one row at one position."""
+        """Hidden states of new tokens: several per row, or one per beam (beams are queries of one row at one position)."""
         turn = state.next_step(ids.shape[1])
         steps = turn.positions.shape[-1]
-        if state.static_kv is None:  # in fixed memories rows that have finished are stepped on with the others
+        if state.static_kv is None:  # with static caches, finished rows are stepped too
             check_length(self.position.max_length, state.current_length + steps)
         x, _ = self.decoder(
             self.embed(ids, turn.positions, state.position_embeddings),

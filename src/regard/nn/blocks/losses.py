@@ -1,4 +1,4 @@
-"""Losses as (sum, count), so that accumulation and distribution divide once, by the right number."""
+"""Losses as (sum, count), so that gradient accumulation and data parallelism divide once by the total count."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from regard.nn.kernels.linear import linear
 from regard.types import IGNORE
 
 MAX_LOGIT_BYTES = 4 * 2**30
-"""of the logits that are held at once"""
+"""Maximum size of logits in memory during training."""
 MAX_EVAL_LOGIT_BYTES = 2**27
-"""the same where nothing learns from them: they need not be fewer to be fast"""
+"""Maximum size of logits in memory without gradients; larger chunks are not faster."""
 ALIGNMENT = 128
-"""Matrix units want rows and columns in multiples: 50,257 of GPT-2 become 50,304 inside a product, never in the weights."""
+"""Multiple for matrix dimensions, for fast matrix units: GPT-2's 50,257 rows are padded to 50,304 inside a product only."""
 
 
 def cross_entropy(
     logits: Float[Tensor, "*rows V"], labels: Int[Tensor, "*rows"], smoothing: float = 0.0
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-    """The paper's label smoothing: the right class gets 1 - ε, each of the *other* V - 1 classes ε / (V - 1).
+    """Cross-entropy sum and label count, with the label smoothing of the paper: 1 - ε for the label, ε / (V - 1) for
+    other classes.
 
-    torch spreads its ε over all V classes, the right one included; ε·V/(V - 1) there is ε here.
+    `F.cross_entropy` distributes its ε over all V classes, including the label; ε · V / (V - 1) there equals ε here.
     """
     V = logits.shape[-1]
     rows, wanted, spread = logits.reshape(-1, V), labels.reshape(-1), _torch_smoothing(smoothing, V)
@@ -43,12 +44,12 @@ def linear_cross_entropy(
     x: Float[Tensor, "*rows D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, "V"] | None,
     labels: Int[Tensor, "*rows"], smoothing: float = 0.0,
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:  # fmt: skip
-    """`cross_entropy(linear(x, weight, bias), labels, smoothing)`; on CUDA in sixteen bits without keeping the logits."""
+    """`cross_entropy(linear(x, weight, bias), labels, smoothing)`; with 16-bit dtypes on CUDA without storing the logits."""
     dtype = _half_dtype(x, weight)
     if dtype is None and (parts := _num_eval_chunks(x, weight, bias)) > 1:
         rows, wanted = x.reshape(-1, x.shape[-1]).chunk(parts), labels.reshape(-1).chunk(parts)
         sums = [
-            # not `linear`, which would keep a copy of the weights for the few rows of a part
+            # not `linear`, which would cache packed weights for the few rows of a chunk
             cross_entropy(F.linear(some, weight, bias), said, smoothing)[0]
             for some, said in zip(rows, wanted, strict=True)
         ]
@@ -62,7 +63,7 @@ def fused_linear_cross_entropy(
     x: Float[Tensor, "*rows D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, "V"] | None,
     labels: Int[Tensor, "*rows"], smoothing: float = 0.0,
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:  # fmt: skip
-    """The same in the dtype of x; gradients are computed chunk by chunk together with the logits (`_chunked_loss`)."""
+    """`linear_cross_entropy` in the dtype of x; gradients are computed with the logits, chunk by chunk (`_chunked_loss`)."""
     V, D = weight.shape
     learns = torch.is_grad_enabled()
     wanted = [learns and part is not None and part.requires_grad for part in (x, weight, bias)]
@@ -72,7 +73,7 @@ def fused_linear_cross_entropy(
 
 
 def _num_eval_chunks(x: Tensor, weight: Tensor, bias: Tensor | None) -> int:
-    """How many, so that no logits of a part are more than READ bytes; 1 where gradients need all of them."""
+    """Number of chunks with logits of at most MAX_EVAL_LOGIT_BYTES; 1 if gradients are needed."""
     learns = any(part is not None and part.requires_grad for part in (x, weight, bias))
     if (learns and torch.is_grad_enabled()) or torch.compiler.is_compiling():
         return 1
@@ -84,7 +85,7 @@ def _torch_smoothing(smoothing: float, V: int) -> float:
 
 
 def _half_dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
-    """The sixteen bits in which CUDA would multiply these two, if it would."""
+    """16-bit dtype of the product on CUDA; None for other dtypes and devices."""
     if not x.is_cuda or torch.float64 in (x.dtype, weight.dtype) or not capabilities.is_available("triton"):
         return None
     casts = torch.is_autocast_enabled("cuda")
@@ -93,12 +94,11 @@ def _half_dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
 
 
 def _accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What sums are made in."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _loss_and_gradient(logits: Tensor, labels: Tensor, spread: float) -> tuple[Tensor, Tensor]:
-    """The loss of each row and its gradient, probability minus target; 0 where nothing is asked."""
+    """Loss of each row and its gradient, probability minus target; 0 for ignored labels."""
     V = logits.shape[-1]
     asked = labels != IGNORE
     right = torch.where(asked, labels, 0)[:, None]
@@ -115,14 +115,14 @@ def _loss_and_gradient(logits: Tensor, labels: Tensor, spread: float) -> tuple[T
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
-    """The same for CPUs: loss and gradient of a few rows at a time, while they are in the cache.
+    """Cross-entropy on CPUs: loss and gradient of a few rows at a time, while the rows are in the CPU cache.
 
-    `F.cross_entropy` goes over all logits of a batch half a dozen times, most of them in float32; for 8,000 tokens that was
-    a fifth of a training step. The gradient, probability minus target, is made with the loss and kept in the logits' dtype.
+    `F.cross_entropy` reads all logits of a batch about six times, mostly in float32: a fifth of a training step with
+    8,000 tokens. The gradient is computed with the loss and stored in the dtype of the logits.
     """
 
     CHUNK_NUMEL = 2**18
-    """of a block"""
+    """Logits per chunk."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, spread: float) -> Tensor:
@@ -140,21 +140,21 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *told: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors
-        once = float(told[0]) == 1.0  # a sum that is pulled back as it is, as training does
+        once = float(told[0]) == 1.0  # the usual case in training
         return gradient if once else gradient * told[0].to(gradient.dtype), None, None
 
 
-# -- the loss of a large vocabulary with the products before and behind it
+# -- fused output layer and loss for large vocabularies
 
 
 def _chunked_loss(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, spread: float, for_x: bool, for_weight: bool,
     for_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The sum of the losses of x (R, D), and the gradients that are wanted (empty where not).
+    """Sum of the losses of x (R, D), and the requested gradients (else empty).
 
-    Logits are made once, a part of the rows at a time, and become their own gradient; going backward only multiplies what
-    was made here. Sums over parts are in float32."""
+    Logits are computed once, chunk by chunk, and overwritten by their gradient; the backward pass only scales the
+    gradients. Sums over chunks are in float32."""
     table, shift = _pad_rows(weight, x.dtype), None if bias is None else _pad_rows(bias, x.dtype)
     R, step, wide = len(x), _rows_per_chunk(len(x), len(table) * x.element_size()), _accumulation_dtype(x.dtype)
     logits, losses = x.new_empty(min(step, R), len(table)), x.new_empty(R, dtype=wide)
@@ -184,7 +184,7 @@ def _chunked_loss(
 
 
 def _pad_rows(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """A copy with rows of 0 up to an aligned number."""
+    """Copy with zero rows appended, up to a multiple of ALIGNMENT."""
     made = rows.new_empty((_align_up(len(rows)), *rows.shape[1:]), dtype=dtype)
     made[: len(rows)] = rows
     made[len(rows) :] = 0.0
@@ -200,7 +200,7 @@ def _trim_gradient(gradient: Tensor | None, like: Tensor) -> Tensor:
 
 
 def _rows_per_chunk(rows: int, size: int) -> int:
-    """Parts of about one size, that of each below the limit."""
+    """Rows per chunk, for chunks of about equal size below MAX_LOGIT_BYTES."""
     parts = max(-(-rows * size // MAX_LOGIT_BYTES), 1)
     return max(_align_up(-(-rows // parts)), ALIGNMENT)
 
@@ -212,7 +212,7 @@ def _matmul(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _loss_and_gradient_(logits: Tensor, labels: Tensor, losses: Tensor, V: int, spread: float, gradient: bool) -> None:
-    """`vocabulary.sweep`, and what it means."""
+    """Write the losses, and with `gradient` replace the logits by their gradient."""
     if logits.is_cuda and capabilities.is_available("triton"):
         from regard.nn.kernels import cross_entropy as vocabulary
 
@@ -220,7 +220,7 @@ def _loss_and_gradient_(logits: Tensor, labels: Tensor, losses: Tensor, V: int, 
         return
     losses[:], change = _loss_and_gradient(logits[:, :V], labels, spread)
     if gradient:
-        logits[:, :V] = change  # those of rows of 0 are 0
+        logits[:, :V] = change  # columns after V are padding and already 0
 
 
 _fused_op = torch.library.custom_op(
@@ -240,7 +240,7 @@ def _(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)  # gradients of gradients: zeros as large as the weights
+    ctx.set_materialize_grads(False)  # None instead of zeros as large as the weights
     ctx.wanted = inputs[5:]
     ctx.save_for_backward(*output[1:])
 
@@ -249,7 +249,7 @@ def _backward_autograd(ctx: Any, told: Tensor | None, *second: Tensor | None) ->
     if told is None or any(gradient is not None for gradient in second):
         raise RuntimeError("The fused loss does not support second derivatives. Use cross_entropy of the logits.")
     made = [
-        (gradient.to(told.dtype) * told).to(gradient.dtype) if asked else None  # told in sixteen bits would be another
+        (gradient.to(told.dtype) * told).to(gradient.dtype) if asked else None  # the factor is not rounded to 16 bits
         for gradient, asked in zip(ctx.saved_tensors, ctx.wanted, strict=True)
     ]
     return (*made, *(None,) * 5)

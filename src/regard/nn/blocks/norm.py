@@ -1,4 +1,4 @@
-"""Layer norm and root-mean-square norm, with what is added before it."""
+"""LayerNorm and RMSNorm with an optional residual sum."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard import capabilities
 
 
 class LayerNorm(nn.LayerNorm):
-    """LN(x), or LN(x + more)."""
+    """LN(x), or LN(x + residual)."""
 
     def forward(
         self, x: Float[Tensor, "*rows D"], residual: Float[Tensor, "*rows D"] | None = None
@@ -27,7 +27,7 @@ class LayerNorm(nn.LayerNorm):
     def add_norm(
         self, x: Float[Tensor, "*rows D"], residual: Float[Tensor, "*rows D"]
     ) -> tuple[Float[Tensor, "*rows D"], Float[Tensor, "*rows D"]]:
-        """x + more, and LN of it."""
+        """x + residual, and LN(x + residual)."""
         if torch.compiler.is_compiling() and self._can_fuse_half(x, residual):
             from regard.nn.kernels import add_layernorm
 
@@ -51,7 +51,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """x / √(mean x² + eps) · gain, or the same of x + more: no mean is taken away and no bias added (T5, LLaMA)."""
+    """x / √(mean x² + eps) · weight, optionally of x + residual; no mean subtraction and no bias (T5, LLaMA)."""
 
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__(width, eps)
@@ -60,5 +60,5 @@ class RMSNorm(nn.RMSNorm):
         self, x: Float[Tensor, "*rows D"], residual: Float[Tensor, "*rows D"] | None = None
     ) -> Float[Tensor, "*rows D"]:
         x = x if residual is None else x + residual
-        # under autocast states may be of sixteen bits: as with the layer norm, the result is of the gain's dtype then
+        # 16-bit states under autocast: as in LayerNorm, the result has the dtype of the weight
         return F.rms_norm(x.to(self.weight.dtype), self.normalized_shape, self.weight, self.eps)

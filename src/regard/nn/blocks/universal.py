@@ -1,4 +1,4 @@
-"""One block again and again: depth is a number of steps, and all of them have the same weights."""
+"""Universal Transformer: one block applied several times, with the same weights at every step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from regard.nn.blocks.norm import LayerNorm
 
 @dataclass(frozen=True)
 class UniversalOutput:
-    """What a row of steps ended with."""
+    """Final states, states after the tapped steps, and the output of adaptive computation time."""
 
     states: Float[Tensor, "B L D"]
     taps: tuple[Tensor, ...] = ()
@@ -29,14 +29,14 @@ class UniversalOutput:
 
 
 class UniversalStack(nn.Module):
-    """Before each step the coordinates of every position are added: where it stands (`places`), and which step it is (`times`:
-    sines of 1, 2, …, or vectors that are learnt). With `halting` each position stops by itself.
+    """Before each step, embeddings of the positions and of the step (`times`: sinusoidal from 1 on, or learned) are
+    added. With `halting`, the number of steps is adaptive per position.
 
-    A memory of such a decoder has keys and values for each step. Where positions stop by themselves it has them for all
-    steps up to the cap: a later position may go on for longer than an earlier one did, and sees it as it would be then."""
+    The KV cache has keys and values for each step, and with `halting` for all steps up to the maximum, because a later
+    position may take more steps than an earlier position and then attends to keys of all steps."""
 
     position = None
-    """nothing acts inside attention"""
+    """No relative position."""
     has_bias = False
 
     def __init__(
@@ -56,7 +56,7 @@ class UniversalStack(nn.Module):
 
     @property
     def depth(self) -> int:
-        """Steps that there may be, and memories that one more token writes into."""
+        """Maximum number of steps, which is the number of KV caches."""
         return self.halting.max_steps if self.has_act else self.steps
 
     def forward(
@@ -72,7 +72,7 @@ class UniversalStack(nn.Module):
         taps: Collection[int] = (),
         valid: Bool[Tensor, "B L"] | None = None,
     ) -> UniversalOutput:
-        """`taps` are steps, from 0 on. `real`: positions that are not padding, which have a say in when it is enough."""
+        """`taps`: steps, from 0. `valid`: False at padding, which is ignored by adaptive computation time."""
         tapped: list[Tensor] = []
         rules = mask if isinstance(mask, Sequence) else [mask] * self.depth
         first = int(isinstance(self.times, SinusoidalPosition))  # the paper counts steps from 1
@@ -96,7 +96,7 @@ class UniversalStack(nn.Module):
         return UniversalOutput(self.norm(x), tuple(tapped))
 
     def cross_kv(self, context: Float[Tensor, "B K C"]) -> list[CrossCache]:
-        """One for all steps, which share the weights that make it."""
+        """A single cache for all steps, because the weights are shared."""
         return [self.block.cross_kv(context)] * self.depth
 
     def make_caches(self, x: Float[Tensor, "B L D"], max_cache_len: int | None = None) -> list[LayerCache]:
@@ -110,7 +110,7 @@ class UniversalStack(nn.Module):
 
 
 def check_universal(config: Any) -> None:
-    """Refuse steps that cannot be taken."""
+    """Raise a SettingError for invalid ACT settings."""
     for name in ("act_max_steps", "ponder_cost"):
         if getattr(config, name) < 0:
             raise SettingError(f"model.{name} must be at least 0, got {getattr(config, name)}.")
@@ -119,12 +119,12 @@ def check_universal(config: Any) -> None:
 
 
 def max_steps(config: Any) -> int:
-    """Steps at most."""
+    """Maximum number of steps."""
     return int(config.act_max_steps or 2 * config.num_steps) if config.act else int(config.num_steps)
 
 
 def make_universal_stack(config: Any, decoder: bool) -> UniversalStack:
-    """One side of a Universal Transformer, from the sizes of a config; `cross`: that of a decoder."""
+    """Encoder or decoder stack of a Universal Transformer from a config."""
     block = transformer_block(
         config.width, config.heads, config.ffn_dim, cross=decoder, norm=config.norm_position, activation=config.activation,
         dropout=config.dropout, attention_dropout=config.attention_dropout, feed_dropout=config.ffn_dropout,
