@@ -1,4 +1,4 @@
-"""What can be asked of a model. Commands, evaluation and pages read this table: a task appears everywhere by being here."""
+"""Tables of tasks by input modality, used by the command line, evaluation and documentation."""
 
 from __future__ import annotations
 
@@ -43,39 +43,39 @@ IMAGE_TASKS: LazyTable[Task] = LazyTable({
     "draw": "regard.tasks.image_generation:ImageGeneration",
     "caption": "regard.tasks.caption:Caption",
 }, instantiate=True)  # fmt: skip
-"""The same names where they are asked of bodies that read pictures."""
+"""Tasks for image models. Some names also occur in `TEXT_TASKS`."""
 
 
 POINT_TASKS: LazyTable[Task] = LazyTable({
     "classify": "regard.tasks.point_classification:PointClassification",
     "segment": "regard.tasks.point_segmentation:PointSegmentation",
 }, instantiate=True)  # fmt: skip
-"""The same names where they are asked of bodies that read points."""
+"""Tasks for point cloud models."""
 
 
 def tasks_by_modality() -> dict[str, Mapping[str, Task]]:
-    """The tables of tasks by the kind of input: text, pictures or points."""
+    """Task tables by input modality."""
     return {"text": TEXT_TASKS, "image": IMAGE_TASKS, "points": POINT_TASKS}
 
 
 def all_tasks() -> tuple[Task, ...]:
-    """All tasks of all tables; all of them are imported."""
+    """All tasks of all modalities. Every task module is imported."""
     return tuple(task for table in tasks_by_modality().values() for task in table.values())
 
 
 def uses_setting(task: Task, setting: str) -> bool:
-    """Whether a setting, as in `data.vocab_size`, means something to a task."""
+    """True if the setting, for example `data.vocab_size`, has an effect in the task."""
     return setting in task.settings_used or setting not in index.task_specific_settings()
 
 
 def unused_settings(task: Task, settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Settings that a person gave, by their groups, and that mean nothing to the task."""
+    """User settings by group without an effect in the task, as `group.name`."""
     given = (f"{group}.{name}" for group, values in settings.items() for name in values)
     return [setting for setting in given if not uses_setting(task, setting)]
 
 
 def find_task(name: str, modality: str | None = None) -> Task:
-    """The task of this name in the form for what is read; None: text, where it has that form."""
+    """Task by name and modality. None: the first modality with such a task, in the order text, image, points."""
     tables, name = tasks_by_modality(), resolve_task_name(name)
     for kind in (modality,) if modality else tables:
         if name in tables[kind]:

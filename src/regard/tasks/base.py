@@ -1,4 +1,4 @@
-"""What every task offers. Commands, runs, cards and evaluation know a task by these words and by nothing else."""
+"""Base class of tasks. Commands, runs, model cards and evaluation use only this interface."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from regard.types import Batch, Prediction
 FieldRows = Sequence[np.ndarray] | RaggedRows
 
 TEXT_SETTINGS = ("data.vocab_size", "data.tokenizer", "train.batch_tokens", "train.packing")
-"""Settings of all that reads text; of what reads one text or two at a time also `READ`."""
+"""Settings of all text tasks. Text tasks without generation also use `ENCODING_SETTINGS`."""
 ENCODING_SETTINGS = ("data.tokenizer_type", "data.max_length")
 SEARCH_SETTINGS = tuple(
     f"decode.{name}"
@@ -40,7 +40,7 @@ SEARCH_SETTINGS = tuple(
         "seed",
     )
 )
-"""Settings of all that generates; those of what generates text are also `SPOKEN`."""
+"""Settings of all generation tasks. Text generation also uses `GENERATION_SETTINGS`."""
 GENERATION_SETTINGS = tuple(
     f"decode.{name}" for name in ("repetition_penalty", "max_new_tokens", "max_length", "forced_eos", "stop_strings")
 )
@@ -48,15 +48,15 @@ GENERATION_SETTINGS = tuple(
 
 @dataclass(frozen=True)
 class Encoded:
-    """Samples as rows of ids on one or more sides; and those that were too long.
+    """Encoded samples: one row of ids per sample and field, and the samples above the length limit.
 
-    What is trained on lies in mapped files, and its samples are not kept."""
+    Training rows are memory-mapped files without `samples`."""
 
     samples: list[Any]
     fields: Mapping[str, FieldRows]
     too_long: list[Any]
     batch_context: Any = None
-    """what the task must know beside the rows to make batches of them: see `Task.how`"""
+    """additional data for `Task.collate`: see `Task.batch_context`"""
 
     def __len__(self) -> int:
         return len(next(iter(self.fields.values())))
@@ -68,17 +68,17 @@ def row_lengths(rows: FieldRows) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LossWeights:
-    """What the loss is made of beside the task's own likelihood."""
+    """Weights of the loss terms."""
 
     smoothing: float = 0.0
-    """share of probability that goes to the other classes"""
+    """label smoothing"""
     auxiliary: float = 0.0
-    """weight of the language-model loss beside a task's own"""
+    """weight of the auxiliary language modeling loss"""
 
 
 @dataclass(frozen=True)
 class LossSum:
-    """The loss on some data, before it is divided."""
+    """Sum and count of the loss on a dataset, before the division."""
 
     total: float
     count: float
@@ -99,128 +99,130 @@ METRIC_LABELS = {
 
 
 class Task(ProcessorMixin):
-    """A sample is what the task's files hold: it has a `path` and a `line`, and the rest is the task's affair."""
+    """Data format, encoding, loss, prediction and metrics. Samples have `path` and `line`, and fields specific to the
+    task."""
 
     name: ClassVar[str]
     description: ClassVar[str]
     columns: ClassVar[tuple[str, ...]]
-    """that a person may name"""
+    """columns that the user can rename"""
     unit: ClassVar[str]
-    """what samples are called"""
+    """plural noun for samples"""
     metric: ClassVar[str]
-    """which score decides between two models; the loss does where it is equal"""
+    """score for model selection; the loss decides between equal scores"""
     lower_is_better: ClassVar[bool] = False
-    """whether a lower one is better"""
+    """True if a lower score is better"""
     sample_type: ClassVar[type[Any]]
-    """the kind of its samples"""
+    """class of the samples"""
     fields: ClassVar[tuple[str, ...]]
-    """of its rows of ids"""
+    """fields of an encoded sample"""
     count_fields: ClassVar[tuple[str, ...]] = ()
-    """those of them that hold places and counts, which may be larger than any id"""
+    """fields with positions or counts, whose values may exceed the vocabulary size"""
     default_model: ClassVar[str]
-    """the preset that is trained when none is named"""
+    """preset if no model is given"""
     multiline: ClassVar[bool] = False
-    """whether answers may run over several lines"""
+    """True if predictions may have several lines"""
     has_length_limit: ClassVar[bool] = True
-    """whether a sample can be too long"""
+    """True if samples may exceed the length limit"""
     usage: ClassVar[str] = '"a text"'
-    """an input as it is written on a command line"""
+    """example of an input on the command line"""
     generates: ClassVar[bool] = True
-    """whether answers are searched for, as settings of decode say"""
+    """True if predictions are generated with the settings of `decode`"""
     has_labels: ClassVar[bool] = False
-    """whether answers are classes that are found in the data"""
+    """True if predictions are classes collected from the data"""
     keeps_label_order: ClassVar[bool] = False
-    """whether classes keep the order in which the data names them; else they are put in order"""
+    """True if classes keep the order of the data; otherwise classes are sorted"""
     truncates: ClassVar[bool] = False
-    """whether what is too long is cut, and not skipped"""
+    """True if long samples are truncated instead of skipped"""
     truncation_side: ClassVar[str] = "in the middle"
-    """where it is cut"""
+    """truncated part of a sample"""
     allows_empty_prompt: ClassVar[bool] = False
-    """whether there is an answer to nothing: "" then"""
+    """True if the empty prompt is valid input"""
     has_file_output: ClassVar[bool] = False
-    """whether answers are pictures or clouds, which are left as files"""
+    """True if predictions are images or point clouds, written to files"""
     max_inputs: ClassVar[int] = 512
-    """inputs that are answered together at most: answers are held until all of these are there"""
+    """maximum inputs per call of `predict`, whose predictions are held in memory together"""
     modality: ClassVar[str] = "text"
-    """what its samples are made of: text, pictures or points. Bodies read one kind, and a task may have a form for each"""
+    """input modality: text, image or points. A task may have one class per modality"""
     row_unit: ClassVar[str] = ""
-    """what that is called which may be too long, where a sample has several; else the unit"""
+    """plural noun for the rows with a length limit, if a sample has several rows; empty: `unit`"""
     batch_unit: ClassVar[str] = "tokens"
-    """what the budget of a grain counts, and the log"""
+    """unit of the micro-batch budget and of the log"""
     min_valid_samples: ClassVar[int] = 100
-    """samples, or what they belong to, that are held out where there are enough: a score of fewer is rough"""
+    """minimum number of held-out samples or groups in large datasets: scores of fewer samples are imprecise"""
     table_suffixes: ClassVar[tuple[str, ...]] = unlabeled_rows.TABLE_SUFFIXES
-    """suffixes of files that it is asked a row at a time; of others it is a line"""
+    """suffixes of files with one input per row; other files have one input per line"""
     settings_used: ClassVar[tuple[str, ...]] = TEXT_SETTINGS
-    """settings that mean something to it and not to every task: what no task names means something to all"""
+    """task-specific settings with an effect in this task. Settings in no such list apply to all tasks"""
 
     def format_count(self, count: int) -> str:
-        """So many samples, in words."""
+        """Number of samples with the unit."""
         return f"{count:,} {self.unit if count != 1 else self.unit.removesuffix('s')}"
 
     def expand_entries(self, data: Sequence[str]) -> list[str]:
-        """The files that paths and patterns stand for."""
+        """Files for paths and glob patterns."""
         return expand_patterns(data)
 
     def absolute_path(self, entry: str) -> str:
-        """The same entry, wherever one stands."""
+        """The data entry with absolute paths."""
         return absolute_entry(entry)
 
     def validation_entries(self, data: Sequence[str]) -> Sequence[str]:
-        """Entries to validate by, of data that brings its own; none: a share is held out."""
+        """Validation entries of a dataset with its own validation split. Empty: a fraction of the training data is held
+        out."""
         return ()
 
     def paths(self, entry: str) -> Sequence[str]:
-        """The files or folders that an entry names."""
+        """Files or folders of a data entry."""
         return split_parallel(entry) or (entry,)
 
     def iter_samples(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Any]:
-        """Samples one by one, and the places of rows that are left out (`Empty`)."""
+        """Iterate over samples, with a `SkippedRow` for each skipped row."""
         raise NotImplementedError
 
     def iter_inputs(
         self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
     ) -> Iterator[tuple[int, Any]]:
-        """What a file with columns asks: the line of each row and what `answer` takes, or None where it is blank."""
+        """Line number and input of `predict` for each row of a table without labels. The input of an empty row is None."""
         return unlabeled_rows.read_texts(entry, columns, complain)
 
     def split_key(self, sample: Any) -> str:
-        """What must not stand on both sides of a split."""
+        """Samples with equal keys are in the same split, to prevent leaks between training and validation."""
         raise NotImplementedError
 
     def fingerprint_texts(self, samples: Iterable[Any]) -> Iterator[str]:
-        """All that is text in samples, by which data is known again."""
+        """All texts of the samples, for the fingerprint of the data."""
         raise NotImplementedError
 
     def tokenizer_texts(self, samples: Iterable[Any]) -> Iterator[str]:
-        """Those of them that a tokenizer is made of."""
+        """Training texts of the tokenizer."""
         return self.fingerprint_texts(samples)
 
     def encoding_key(self, data: DataSettings) -> tuple[Any, ...]:
-        """Settings that change how samples are encoded."""
+        """Settings that affect the encoding of samples."""
         return ()
 
     def labels(self, sample: Any) -> Iterable[str]:
-        """The classes that a sample shows, where the task has classes."""
+        """Classes of a sample. Empty if the task has no classes."""
         return ()
 
     def head_labels(self, labels: Sequence[str], data: DataSettings) -> tuple[str, ...]:
-        """The classes that a head tells apart, of those that occur in the data."""
+        """Classes of the head, computed from the classes in the data."""
         return tuple(labels)
 
     def validate_data(self, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]) -> None:
-        """Before the first step: what could stop a validation later, or make the whole training vain."""
+        """Raise an error before the first step for data that would stop or invalidate a later validation."""
 
     def num_rows(self, encoded: Encoded) -> int:
-        """How many are left of what may be too long."""
+        """Number of rows within the length limit."""
         return len(encoded)
 
     def num_samples(self, encoded: Encoded) -> int:
-        """How many samples these are, where a sample may be several rows."""
+        """Number of samples. A sample may have several rows."""
         return len(encoded)
 
     def mark_gap(self, sample: Any, removed: Any) -> Any:
-        """The same sample where others were taken out before it, of which `taken` was the first."""
+        """The sample, marked as following a gap; `removed` is the first of the samples removed before it."""
         return sample
 
     def length_limit(self, config: Any, train: Any) -> tuple[int, str]:
@@ -229,77 +231,77 @@ class Task(ProcessorMixin):
         return int(train.batch_tokens) // len(self.fields) - 1, "train.batch_tokens"
 
     def label_source(self, data: Sequence[str]) -> str:
-        """What a file beside the data says of it, and decides about its classes."""
+        """Content of a file next to the data with class definitions. Empty if such a file has no effect."""
         return ""
 
     def batch_budget(self, train: Any) -> int:
-        """What a grain has room for, in what is `counted`."""
+        """Size of a micro-batch in `batch_unit`."""
         return int(train.batch_tokens)
 
     def usage_for(self, samples: Sequence[Any]) -> str:
-        """An input as it is written on a command line, for a model that knows such samples."""
+        """Example of a command-line input, for a model trained on such samples."""
         return self.usage
 
     def from_folder(self, folder: Path) -> Task:
-        """The task as the files of a folder say it, beside its weights."""
+        """The task with the options stored in a checkpoint folder."""
         return self
 
     def extra_files(self, config: Any) -> dict[str, Any]:
-        """JSON files that others look for beside the weights, by their names."""
+        """Contents of additional JSON files of a Hugging Face checkpoint, by file name."""
         return {}
 
     def adapt_config(self, config: Any) -> Any:
-        """The system's config with those parts of the body that this task needs."""
+        """Model config with the optional modules that this task requires."""
         return config
 
     def unused_modules(self, body: Any, config: Any) -> Sequence[nn.Module]:
-        """Parts of the body that this task never reads: they do not learn."""
+        """Modules of the body without an effect on the output of this task. These modules are frozen."""
         return ()
 
     def head_options(self, samples: Sequence[Any], data: DataSettings, train: Encoded) -> str:
-        """What a model must know of how it has learnt, in words (`Identity.pair`): how the two texts of a sample are read
-        together (`data.pair_order`), whether it may have several labels, or what its tags spell; nothing where none of it is.
-        `samples` are those of validation; of those to `train` on there are the rows."""
+        """Options of the head as a string in the checkpoint, for example the order of two texts (`data.pair_order`),
+        multi-label classification or the tagging scheme; empty if there are none. `samples` are the validation samples;
+        `train` contains only encoded rows."""
         return ""
 
     def parse_head_options(self, published_config: Mapping[str, Any], labels: Sequence[str]) -> str:
-        """The same as a published config says it."""
+        """Head options from a Hugging Face config."""
         return ""
 
     def export_head_options(self, head_options: str) -> dict[str, Any]:
-        """The keys by which a published config says it."""
+        """Keys of a Hugging Face config for the head options."""
         return {}
 
     def unsupported_by_layout(self, labels: Sequence[str]) -> str:
-        """What no published layout can say of a model with these labels; empty when it can say all."""
+        """Reason why the Hugging Face format cannot represent a model with these labels, or an empty string."""
         return ""
 
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
-        """Refuse settings that cannot work, before anything is read; `tokens` are those of a grain."""
+        """Raise an error for invalid settings before data is read. `tokens`: tokens per micro-batch."""
 
     def fit_config(self, config: Any, processor: Any) -> Any:
-        """The system's config with what its reader decides: vocabulary and special tokens, or colours."""
+        """Model config with the values from the processor: vocabulary size and special token ids, or the color palette."""
         raise NotImplementedError
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        """What is put on the body's states; None: the body itself reads them."""
+        """Head on the hidden states of the body. None: the body has the output layer."""
         return None
 
     def encode(
         self, samples: Sequence[Any], processor: Any, config: Any, max_length: int, data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
-        """Samples as rows; `reader` turns them into numbers: a tokenizer, pixels or a palette."""
+        """Encode samples with the processor (a tokenizer, an image or point processor, or a color palette)."""
         raise NotImplementedError
 
     def batch_context(
         self, processor: Any, config: Any, max_length: int, data: DataSettings | None, labels: Sequence[str] = ()
     ) -> Any:
-        """What batches of encoded samples are made by, where the samples themselves do not say it."""
+        """Additional data for `collate`, for example augmentation or token masking."""
         return None
 
     def lengths(self, encoded: Encoded) -> np.ndarray:
-        """(N, sides): positions that each sample costs."""
+        """(N, fields) number of positions per sample."""
         return np.stack([row_lengths(side) for side in encoded.fields.values()], axis=1)
 
     def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
@@ -313,31 +315,31 @@ class Task(ProcessorMixin):
     def eval_batches(
         self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
     ) -> Iterator[Batch]:
-        """All samples in order, to measure the loss."""
+        """Batches of all samples, for the evaluation loss."""
         lengths = self.lengths(encoded)
         for rows in LengthBucketed(lengths, max(tokens, int(lengths.sum(1).max())), seed=0).sequential():
             yield self.collate(encoded, rows, config)
 
     def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
-        """What the model says before any softmax."""
+        """Logits of the model."""
         return model.body.to_logits(model.body(batch).sequence)
 
     def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
-        """(sum, count), so that accumulation and distribution are right by construction."""
+        """(sum, count) of the loss. Gradient accumulation and data parallelism divide by the global count."""
         raise NotImplementedError
 
     def is_single(self, inputs: Any) -> bool:
-        """Whether this is one input, and not several."""
+        """True for a single input, False for a list of inputs."""
         return isinstance(inputs, str)
 
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """In the order of the inputs, which are numbered from `first` for their random streams."""
+        """Predictions in input order. Input i has the random stream `first + i`."""
         raise NotImplementedError
 
     def can_stream(self, decode: DecodeSettings) -> bool:
-        """Whether an answer can be given as it is made."""
+        """True if the prediction can be streamed."""
         return False
 
     def stream_prediction(
@@ -346,7 +348,7 @@ class Task(ProcessorMixin):
         raise RegardError(f"Task '{self.name}' does not support streaming.")
 
     def rank(self, model: ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
-        """Which of some texts follows best."""
+        """Rank the choices by the likelihood after the prompt."""
         raise RegardError(f"Task '{self.name}' cannot rank choices. Use a model trained for task 'lm' or 'choose'.")
 
     def evaluate(
@@ -362,15 +364,15 @@ class Task(ProcessorMixin):
         raise NotImplementedError
 
     def selection_metric(self, scores: Mapping[str, Any]) -> str:
-        """Which of these scores decides between two models."""
+        """Name of the score for model selection."""
         return self.metric
 
     def fast_decode(self, decode: DecodeSettings) -> DecodeSettings:
-        """How samples are answered while training: as a whole they are only at the end."""
+        """Decode settings for validation during training: greedy search. Full settings apply at the end."""
         return replace(decode, num_beams=1, num_return_sequences=1, do_sample=False)
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
-        """The scores of a validation in one line."""
+        """Validation scores in one line."""
         return "  ".join(
             f"{METRIC_LABELS.get(name, name.replace('_', ' '))} {value:.2f}"
             for name, value in scores.items()
@@ -378,22 +380,22 @@ class Task(ProcessorMixin):
         )
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
-        """Pictures of the answers to all samples, left in a run's folder; their names."""
+        """Save figures of the predictions to the run folder, and return the file names."""
         return []
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
-        """Of tasks that paint: the answer as files of this name in a folder, a picture and data; paths by what they are."""
+        """Write a prediction as an image and data files, and return the paths by kind (tasks with file output)."""
         return {}
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
-        """An answer as a person reads it on a terminal."""
+        """Prediction as text for the terminal."""
         return str(prediction.value)
 
     def example_row(self, sample: Any, prediction: Prediction) -> dict[str, str]:
-        """A sample with its answer, as a row of a table."""
+        """A sample with its prediction as a table row."""
         raise NotImplementedError
 
     def format_example(self, sample: Any, prediction: Prediction) -> str:
-        """The same as indented lines, one for each value."""
+        """A sample with its prediction as indented lines, one per value."""
         rows = self.example_row(sample, prediction).items()
         return "".join(f"    {name}: {' ⏎ '.join(str(value).splitlines())}\n" for name, value in rows)

@@ -1,4 +1,4 @@
-"""What turns a task's samples into tensors: how its reader is made, found in a folder and kept in one."""
+"""Creation, loading and saving of the processor of a task: a tokenizer, or an image or point processor."""
 
 from __future__ import annotations
 
@@ -12,72 +12,72 @@ from regard.processors.tokenizer.tokenizer import TextTokenizer
 
 
 def tokenizer_config(text: TextTokenizer, config: Any) -> dict[str, Any]:
-    """Its special tokens by their roles. Without the class the model's type would decide for others how its text is read, and
-    not every tokenizer of a GPT-2 is GPT-2's."""
+    """Contents of tokenizer_config.json. The class is required: otherwise Hugging Face selects a tokenizer by the model
+    type, and a GPT-2 model may have another tokenizer."""
     found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **text.special_tokens_map()}
-    if getattr(config, "type_vocab_size", 1) > 1:  # else others would read two texts as one
+    if getattr(config, "type_vocab_size", 1) > 1:  # otherwise Hugging Face ignores token types
         found["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     return found
 
 
 class ProcessorMixin:
-    """A reader is a tokenizer where nothing else is said."""
+    """Processor methods of a task. The default processor is a tokenizer."""
 
     has_text: ClassVar[bool] = True
-    """whether samples hold texts, which a tokenizer is made of"""
+    """True if samples contain text and the processor includes a tokenizer"""
     processor_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", "tokenizer_config.json")
-    """of a folder, where it keeps what turns samples into tensors"""
+    """files of the processor in a checkpoint folder"""
 
     def train_tokenizer(self, texts: Iterable[str], data: DataSettings) -> TextTokenizer:
         return TextTokenizer.train_sentence_bpe(texts, data.vocab_size)
 
     def has_closed_vocabulary(self, data: DataSettings) -> bool:
-        """Whether the tokenizer that is made refuses what it has not seen."""
+        """True if a newly trained tokenizer has no token for unseen characters or words."""
         return data.tokenizer_type == "char"
 
     def adapt_tokenizer(self, text: TextTokenizer) -> TextTokenizer:
-        """A tokenizer that a person brings, with what the task cannot do without."""
+        """A tokenizer given by the user, with the tokens that the task requires."""
         return text
 
     def add_special_tokens(self, text: TextTokenizer, config: Any) -> TextTokenizer:
-        """The tokenizer with the special tokens that only this task has."""
+        """The tokenizer with the special tokens of this task."""
         return text
 
     def build_processor(self, text: TextTokenizer, config: Any, data: DataSettings) -> Any:
-        """The reader of a fresh model, of the tokenizer that was made of its texts, or that a person brings."""
+        """Processor of a new model, from a trained or given tokenizer."""
         return self.add_special_tokens(text, config)
 
     def default_processor(self, config: Any, data: DataSettings) -> Any:
-        """The reader of a fresh model, where nothing of it is learnt from the data; None where something is."""
+        """Processor of a new model if no part of the processor is fitted to the data; otherwise None."""
         return None
 
     fit_message: ClassVar[str] = "Computing a color palette from the training images …"
-    """what is said while that is done"""
+    """log message during `fit_processor`"""
 
     def fit_processor(self, samples: Iterable[Any], config: Any, data: DataSettings) -> Any:
-        """The reader of a fresh model, where it is learnt from samples that are no texts."""
+        """Processor of a new model, fitted to samples other than text."""
         raise NotImplementedError
 
     def load_processor(self, folder: Path) -> Any:
-        """What turns samples into tensors, as a folder has it; None where it has none."""
+        """Processor from a checkpoint folder, or None."""
         return TextTokenizer.load(folder) if TextTokenizer.exists(folder) else None
 
     def adapt_processor(self, processor: Any, config: Any, data: DataSettings) -> Any:
-        """The reader that a folder brings, as it serves to learn by."""
+        """Processor of a checkpoint, adapted to the training settings."""
         return processor
 
     def save_processor(self, processor: Any, config: Any, folder: Path) -> None:
-        """The reader into a folder, where others find it too."""
+        """Save the processor in Hugging Face format."""
         processor.save(folder / "tokenizer.json")
         write_json(folder / "tokenizer_config.json", tokenizer_config(processor, config))
 
     def export_tokenizer(self, text: TextTokenizer, config: Any) -> TextTokenizer:
-        """The tokenizer as others shall find it, who do not know this task's special tokens."""
+        """Tokenizer for export, for programs without the special tokens of this task."""
         return text
 
     def describe_processor(self, processor: Any) -> str:
         return f"vocabulary of {processor.size:,} tokens"
 
     def row_encoding(self, processor: Any) -> tuple[int, str]:
-        """How many numbers the rows of encoded samples are made of, and what of the reader they depend on."""
+        """Number of distinct values in encoded rows, and a fingerprint of the processor for their cache."""
         return processor.size, processor.fingerprint()

@@ -1,4 +1,4 @@
-"""What a task or an explanation may ask of a model, so that it need not know how a model is put together."""
+"""Interface of a model for tasks and explanations, without an import of the model class."""
 
 from __future__ import annotations
 

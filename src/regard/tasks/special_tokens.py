@@ -1,8 +1,7 @@
-"""How texts are written as one row of tokens: what stands before them, between two of them, and after them.
+"""Special tokens around one text or two, and truncation.
 
-Decoders read `[start] A [delimiter] B [extract]` and are asked at the last token, as GPT-1 was fine-tuned; encoders read
-`[CLS] A [SEP] B [SEP]` and are asked at the first. Where a text is too long, its middle is left out.
-"""
+Decoders read `[start] A [delimiter] B [extract]` and classify the last token, as in the fine-tuning of GPT-1; encoders read
+`[CLS] A [SEP] B [SEP]` and classify the first token. Long texts are truncated in the middle."""
 
 from __future__ import annotations
 
@@ -17,27 +16,27 @@ from regard.processors.tokenizer.templates import TokenTemplate
 from regard.processors.tokenizer.tokenizer import Role, TextTokenizer
 
 SPECIAL_TOKENS = START, DELIMITER, EXTRACT = ("_start_", "_delimiter_", "_classify_")
-"""The special tokens of GPT-1's fine-tuning, as its authors call them."""
+"""Special tokens of GPT-1 fine-tuning, with the names of the paper's code."""
 
 
 def is_encoder(config: Any) -> bool:
-    """Whether the body looks both ways, and has a token that hides others."""
+    """True for encoders: bidirectional attention and a mask token."""
     return hasattr(config, "mask_id")
 
 
 class TokenSequence(NamedTuple):
-    """One row of tokens."""
+    """Token ids of one text or two with special tokens."""
 
     ids: list[int]
     truncated: bool
-    """whether something of the texts had to be left out"""
+    """True if tokens of the texts were removed"""
     second_start: int
-    """where the second text begins; 0 where there is one"""
+    """position of the first token of the second text; 0 if there is only one text"""
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The ids of the special tokens; nothing for one that a published tokenizer does not have."""
+    """Ids of the special tokens; empty for special tokens missing in the tokenizer of a checkpoint."""
 
     start: tuple[int, ...]
     delimiter: tuple[int, ...]
@@ -52,16 +51,16 @@ class SpecialTokens:
         return cls(*(() if number is None else (number,) for number in ids))
 
     def second_text(self, text: str) -> str:
-        """The second of two texts; where no delimiter stands between them, a blank does."""
+        """The second of two texts, with a leading space if the tokenizer has no delimiter."""
         return text if self.delimiter else f" {text}"
 
     def max_text_tokens(self, max_length: int, texts: int) -> int:
-        """How many tokens of so many texts a row of `longest` has place for."""
+        """Maximum tokens of the texts in a row of `max_length` tokens with special tokens."""
         around = len(self.start) + len(self.extract) + (len(self.delimiter) if texts > 1 else 0)
         return max(max_length - around, 1)
 
     def build_sequence(self, parts: Sequence[Sequence[int]], max_length: int) -> TokenSequence:
-        """The marks are never left out."""
+        """Concatenate texts and special tokens. Only the texts are truncated."""
         room = self.max_text_tokens(max_length, len(parts))
         kept = truncate_middle(parts, room)
         cut = sum(map(len, parts)) > room
@@ -72,13 +71,13 @@ class SpecialTokens:
 
 
 def num_separators(config: Any) -> int:
-    """How many ends stand between two texts: Longformer, as RoBERTa, has two."""
+    """Number of end tokens between two texts: 2 for RoBERTa and Longformer."""
     return int(getattr(config, "between", 1))
 
 
 def truncate_middle(parts: Sequence[Sequence[int]], max_tokens: int) -> list[list[int]]:
-    """The same within a room: of two texts the longer loses first, and each in its middle, for beginnings and ends say
-    most."""
+    """Texts truncated to `max_tokens` in total. The longer of two texts is truncated first, each in the middle, because the
+    beginning and end of a text are the most informative."""
     if sum(map(len, parts)) <= max_tokens:
         return [list(part) for part in parts]
     sizes = [max_tokens]
@@ -95,7 +94,7 @@ SPECIAL_ID_FIELDS: dict[str, Role] = {"pad_id": "pad", "bos_id": "start", "eos_i
 
 
 def with_special_ids(config: Any, text: TextTokenizer) -> Any:
-    """An encoder's config with the special tokens of the tokenizer beside it."""
+    """The config of an encoder with the special token ids of the tokenizer."""
     if not is_encoder(config):
         return config
     found = {name: text.special_id(role) for name, role in SPECIAL_ID_FIELDS.items()}
@@ -103,7 +102,7 @@ def with_special_ids(config: Any, text: TextTokenizer) -> Any:
 
 
 def with_template(text: TextTokenizer, config: Any) -> TextTokenizer:
-    """The tokenizer of an encoder as others shall find it: with what this model has around a text and between two."""
+    """Tokenizer of an encoder with the special tokens of the model as post-processor, for export."""
     if not is_encoder(config):
         return text
     end = (config.eos_id,)
@@ -115,8 +114,8 @@ def with_template(text: TextTokenizer, config: Any) -> TextTokenizer:
 def token_features(
     rows: Sequence[np.ndarray], second_starts: Sequence[int], num_global: Sequence[int], config: Any
 ) -> dict[str, list[np.ndarray]]:
-    """What an encoder wants to know of each token of these rows: which text it belongs to (`seconds`: where the second one
-    begins, 0 where there is one) and whether all see it (`marked`: so many at the beginning)."""
+    """Additional encoder inputs per token, by name: token types from the start of the second text (`second_starts`, 0: one
+    text), and global attention for the first `num_global` tokens."""
     tables: dict[str, list[np.ndarray]] = {}
     if getattr(config, "type_vocab_size", 1) > 1:
         begins = [second or len(row) for row, second in zip(rows, second_starts, strict=True)]
@@ -127,10 +126,10 @@ def token_features(
 
 
 def as_batch_fields(tables: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The same, padded or packed, as a batch holds it."""
+    """The padded or packed features with the dtypes of `Batch`."""
     return {name: table.bool() if name == "global_tokens" else table.long() for name, table in tables.items()}
 
 
 def pad_id(config: Any) -> int:
-    """The token that rows are filled up with."""
+    """Id of the padding token."""
     return int(config.pad_id if is_encoder(config) else config.eos_id)

@@ -1,9 +1,8 @@
-"""What classify and choose share: one new matrix on one state for a whole text, or for two.
+"""Classification heads on a pooled hidden state, shared by `classify` and `choose`.
 
-A sample is read in one or more ways, each a row of tokens by itself: a text, two texts, a pair in both orders, or a context
-with each of its choices. What is learnt of a way is the body's summary of it: of an encoder that of the first token, of a
-decoder the state at its last token, as GPT-1 was fine-tuned.
-"""
+A sample is encoded as one or more token sequences: a text, two texts, a pair in both orders, or a context with each choice.
+The pooled state of a sequence is the output of the encoder's pooler or, as in GPT-1, a decoder's hidden state of the last
+token."""
 
 from __future__ import annotations
 
@@ -43,30 +42,32 @@ from regard.tasks.special_tokens import (
 from regard.types import IGNORE, Batch, BodyOutput
 
 LABEL_PREFIX = "\0"
-"""Stands before a class among the texts of a sample: data is known again by it, and no tokenizer is made of it."""
+"""Prefix of labels among the texts of a sample: labels are part of the data fingerprint, but not of the tokenizer's training
+texts."""
 
 BATCH_TOKENS = 16_384
-"""Tokens that are looked at together when samples are answered."""
+"""Tokens per batch at inference."""
 
 
 @dataclass(frozen=True)
 class SequenceOutput:
-    """What the body made of a batch: S samples in up to K ways each."""
+    """Output of the body for a batch of S samples with up to K token sequences each."""
 
     batch: Batch
-    """the ways as rows (S·K, L), or one packed row"""
+    """sequences as rows (S·K, L), or one packed row"""
     sequence: Tensor
-    """(S·K, L, D) all states"""
+    """(S·K, L, D) hidden states"""
     lengths: Int[Tensor, "S K"]
-    """of the ways; 0 where a sample has fewer"""
+    """lengths of the sequences; 0 for missing sequences"""
     pooled: Float[Tensor, "S K D"]
-    """the summary of each way"""
+    """pooled state of each sequence"""
     body_output: BodyOutput
-    """what the body itself said"""
+    """output of the body"""
 
 
 def run_body(body: Any, batch: Batch) -> SequenceOutput:
-    """`batch.x` is (S, K, L) with lengths (S, K) as its mask, (B, L) of single ways, or one packed row of S·K ways."""
+    """Run the body on inputs (S, K, L) with lengths (S, K) as mask, on (B, L) with one sequence per sample, or on one packed
+    row of S·K sequences."""
     if batch.offsets is not None:
         assert batch.labels is not None
         starts, rows = batch.offsets.starts, replace(batch, labels=None)
@@ -95,19 +96,20 @@ def _flatten(table: Tensor | None, length: int) -> Tensor | None:
 
 
 def auxiliary_lm_loss(body: Any, output: SequenceOutput, labeled: Tensor) -> Tensor:
-    """The language-model loss of the samples that are `asked` (S,), summed over them: of each the mean over its ways, of a
-    way the mean over its own tokens but the first. So a long text weighs as much as a short one."""
+    """Language modeling loss, summed over the samples with `labeled` (S,). The loss of a sample is the average over its
+    sequences, and the loss of a sequence is the average over its tokens except the first: long and short texts have equal
+    weight."""
     x, K = output.batch.inputs, output.lengths.shape[1]
     ways = (output.lengths > 0).sum(1, keepdim=True).clamp(min=1)
     wide = torch.float64 if output.pooled.dtype == torch.float64 else torch.float32
-    shares = labeled[:, None].to(wide) / (ways * (output.lengths - 1).clamp(min=1))  # of each token of a way
+    shares = labeled[:, None].to(wide) / (ways * (output.lengths - 1).clamp(min=1))  # weight of each token
     shares = torch.where(output.lengths > 1, shares, 0.0).flatten()
     at = torch.arange(x.shape[1], device=x.device)
     if output.batch.offsets is None:
         weights = torch.where(at < output.lengths.view(-1, 1) - 1, shares[:, None], 0.0)
     else:
         way = output.batch.offsets.document_ids(at[None])[0].clamp(0, K * len(labeled) - 1)
-        inside = at + 1 < output.batch.offsets.starts[way + 1]  # the last token of a way says nothing of the next way
+        inside = at + 1 < output.batch.offsets.starts[way + 1]  # the last token has no next token
         weights = torch.where(inside, shares[way], 0.0)[None]
     logits = body.to_logits(output.sequence).to(wide)
     losses = F.cross_entropy(logits.flatten(0, 1), x.roll(-1, 1).flatten(), reduction="none")
@@ -115,8 +117,8 @@ def auxiliary_lm_loss(body: Any, output: SequenceOutput, labeled: Tensor) -> Ten
 
 
 def build_head(name: str, config: Any, outputs: int) -> ClassifierHead:
-    """The head that tells `outputs` things of a summary: for decoders one matrix without a bias, as GPT-1's authors have it;
-    encoders without a layer of their own for summaries have it there."""
+    """Linear head on the pooled state. Decoders: without bias, as in GPT-1. Encoders without a pooler have an additional
+    layer in the head."""
     if not is_encoder(config):
         return ClassifierHead(name, config.width, outputs, config.dropout, bias=False)
     inner = getattr(config, "head_activation", None)
@@ -124,19 +126,20 @@ def build_head(name: str, config: Any, outputs: int) -> ClassifierHead:
 
 
 def missing_bias_names(head: nn.Module) -> list[str]:
-    """Where the bias of a head would be that has none: some that were published do."""
+    """Names of the absent biases of a head: some checkpoints contain such biases."""
     return [f"{name}.bias" for name, part in head.named_modules() if isinstance(part, nn.Linear) and part.bias is None]
 
 
 def add_bias(head: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Make room for the bias that these tensors of a head have."""
+    """Create the absent biases that occur in the tensors of a checkpoint."""
     for name, part in head.named_modules():
         if isinstance(part, nn.Linear) and part.bias is None and f"{name}.bias" in tensors:
             part.bias = nn.Parameter(torch.zeros_like(part.weight[:, 0]))
 
 
 class SequenceHeadTask(Task):
-    """A task with a head. Its rows of ids: all ways of a sample one after another, their lengths, and the right class."""
+    """A task with a head on pooled states. Fields of a sample: concatenated token sequences, lengths of the sequences, start
+    of the second text in each sequence, and label."""
 
     fields = ("text", "ways", "second", "label")
     count_fields = ("ways", "second", "label")
@@ -145,7 +148,7 @@ class SequenceHeadTask(Task):
     generates, truncates = False, True
 
     def target_text(self, sample: Any) -> str:
-        """The right answer, as a text by which data is known again."""
+        """Label as text, for the fingerprint of the data."""
         raise NotImplementedError
 
     def sample_texts(self, sample: Any) -> Iterable[str]:
@@ -161,11 +164,11 @@ class SequenceHeadTask(Task):
         return build_tokenizer(texts, data)
 
     def adapt_config(self, config: Any) -> Any:
-        """A summary needs one more layer: the body's own, or one in the head."""
+        """The pooled state requires one more layer: the pooler of the body, or a layer in the head."""
         return replace(config, pooler=not hasattr(config, "head_activation")) if hasattr(config, "pooler") else config
 
     def export_tokenizer(self, text: TextTokenizer, config: Any) -> TextTokenizer:
-        """Others find the marks around a text by themselves: it would be classified otherwise without them."""
+        """Tokenizer with a post-processor for special tokens, so that other programs classify the same token ids."""
         if is_encoder(config):
             return with_template(text, config)
         if any(text.token_to_id(mark) is None for mark in SPECIAL_TOKENS):
@@ -184,7 +187,7 @@ class SequenceHeadTask(Task):
     def build_encoded(
         self, samples: Sequence[Any], sequences: Sequence[Sequence[TokenSequence]], labels: Any
     ) -> Encoded:
-        """`right` is the number of each sample's class, or the numbers that say its classes."""
+        """`labels`: class index per sample, or the encoded labels of multi-label samples."""
         sides: dict[str, FieldRows] = {
             "text": [np.concatenate([np.array(way.ids, dtype=np.int32) for way in item]) for item in sequences],
             "ways": [np.array([len(way.ids) for way in item], dtype=np.int32) for item in sequences],
@@ -195,7 +198,7 @@ class SequenceHeadTask(Task):
         return Encoded(list(samples), sides, cut)
 
     def lengths(self, encoded: Encoded) -> np.ndarray:
-        """(N, 1): the ways of a sample are padded to the longest of them."""
+        """(N, 1) positions per sample: its sequences are padded to the longest one."""
         text, ways = encoded.fields["text"], encoded.fields["ways"]
         most = (
             row_lengths(text) if max_sequences(encoded) == 1 else np.array([len(way) * int(way.max()) for way in ways])
@@ -221,7 +224,7 @@ class SequenceHeadTask(Task):
         none = np.zeros(0, dtype=np.int32)
         flat = [way for item in parts for way in (*item, *[none] * (most - len(item)))]
         seconds = [second for i in rows for second in _pad_zeros(encoded.fields["second"][i], most)]
-        marks = token_features(flat, seconds, [1] * len(flat), config)  # the first token is asked: it must see all
+        marks = token_features(flat, seconds, [1] * len(flat), config)  # the first token is pooled: global attention
         if shape is not None:
             sizes = shape.row_lengths[0], shape.max_lengths[0], shape.num_documents
             x, offsets = pack(flat, *sizes, pad_id(config))
@@ -238,7 +241,7 @@ class SequenceHeadTask(Task):
         return Batch(x, lengths, labels=labels, max_global_tokens=1, **as_batch_fields(tables))
 
     def sample_logits(self, model: ModelProtocol, output: SequenceOutput) -> Tensor:
-        """The logits of each sample, (S, classes)."""
+        """(S, classes) logits of each sample."""
         raise NotImplementedError
 
     def sample_loss(
@@ -250,7 +253,7 @@ class SequenceHeadTask(Task):
         return self.sample_logits(model, run_body(model.body, batch))
 
     def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
-        """The sum over samples of cross-entropy + auxiliary x language-model loss, and how many samples there are."""
+        """(sum, count) over samples of cross-entropy + `auxiliary` × language modeling loss."""
         assert batch.labels is not None
         found = run_body(model.body, batch)
         total, count = self.sample_loss(self.sample_logits(model, found), found, batch.labels, terms.smoothing)
@@ -265,7 +268,7 @@ class SequenceHeadTask(Task):
         return add_act_cost(model, (total, count), found.body_output)
 
     def predict_probabilities(self, model: ModelProtocol, encoded: Encoded) -> list[np.ndarray]:
-        """The probability of each class, for each sample."""
+        """Class probabilities of each sample."""
         found: list[np.ndarray] = [np.zeros(0)] * len(encoded)
         if not len(encoded):
             return found
@@ -280,11 +283,11 @@ class SequenceHeadTask(Task):
         return found
 
     def probabilities(self, model: ModelProtocol, logits: Tensor) -> Tensor:
-        """The probability of each class; they compete."""
+        """Class probabilities by softmax: exactly one class is correct."""
         return logits.softmax(-1)
 
     labels_are_sequences = False
-    """whether the classes are the ways themselves"""
+    """True if the classes are the token sequences (choices)"""
 
     def require_head(self, model: ModelProtocol) -> nn.Module:
         head: nn.Module | None = model.head
@@ -297,7 +300,7 @@ class SequenceHeadTask(Task):
 
 
 def build_tokenizer(texts: Iterable[str], data: DataSettings) -> TextTokenizer:
-    """The tokenizer that data.tokenizer_type asks for."""
+    """Train the tokenizer of `data.tokenizer_type`."""
     if data.tokenizer_type == "char":
         return TextTokenizer.from_characters(texts)
     if data.tokenizer_type == "wordpiece":
@@ -306,7 +309,7 @@ def build_tokenizer(texts: Iterable[str], data: DataSettings) -> TextTokenizer:
 
 
 def special_token_ids(text: TextTokenizer) -> dict[str, int]:
-    """The special tokens that an encoder cannot do without; a tokenizer that lacks one is refused."""
+    """Ids of the special tokens that an encoder requires. A missing token is an error."""
     found = {name: text.special_id(role) for name, role in SPECIAL_ID_FIELDS.items()}
     if missing := [SPECIAL_ID_FIELDS[name] for name, number in found.items() if number is None]:
         raise DataError(
@@ -317,7 +320,7 @@ def special_token_ids(text: TextTokenizer) -> dict[str, int]:
 
 
 def _pad_zeros(numbers: np.ndarray, size: int) -> list[int]:
-    """As many numbers as there are ways at most."""
+    """The values, padded with zeros to `size`."""
     return [*numbers.tolist(), *[0] * (size - len(numbers))]
 
 
@@ -326,7 +329,7 @@ def max_sequences(encoded: Encoded) -> int:
 
 
 def label_tensor(rows: Sequence[np.ndarray]) -> Tensor:
-    """(S,) the class of each sample; where a row is `[0, C, …]` (S, C): 1 where it has a label, and 0 where it has not."""
+    """(S,) class indices, or for multi-label rows `[0, C, …]` a multi-hot tensor (S, C)."""
     if len(rows[0]) == 1:
         return torch.tensor([int(row[0]) for row in rows])
     found = torch.zeros(len(rows), int(rows[0][1]), dtype=torch.long)
@@ -336,13 +339,13 @@ def label_tensor(rows: Sequence[np.ndarray]) -> Tensor:
 
 
 def first_samples(encoded: Encoded, max_samples: int | None) -> Encoded:
-    """The first so many samples."""
+    """The first `max_samples` samples."""
     sides: dict[str, FieldRows] = {name: list(side)[:max_samples] for name, side in encoded.fields.items()}
     return Encoded(encoded.samples[:max_samples], sides, encoded.too_long)
 
 
 def label_ids(samples: Sequence[Any], names: Sequence[str], labels: Sequence[str]) -> list[int]:
-    """The number of each sample's class; those that are unknown are named."""
+    """Class index of each sample. Unknown labels are an error."""
     known = {label: number for number, label in enumerate(labels)}
     strange: dict[str, list[Any]] = {}
     for sample, name in zip(samples, names, strict=True):
@@ -356,7 +359,7 @@ def label_ids(samples: Sequence[Any], names: Sequence[str], labels: Sequence[str
         more = f" and {len(strange) - 5} others" if len(strange) > 5 else ""
         advice = f"Known labels: {', '.join(list(labels)[:20])}{', …' if len(labels) > 20 else ''}. "
         advice += "Add samples of the unknown label to the training data, or remove such samples from this data."
-        inside = os.path.isdir(first.path)  # a folder of pictures, which has no lines
+        inside = os.path.isdir(first.path)  # files of an image folder have no line numbers
         raise DataError(
             f"unknown label {shown}{more}; this is the first occurrence.",
             first.source if inside else first.path,
