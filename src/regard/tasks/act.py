@@ -1,4 +1,4 @@
-"""Bodies whose tokens stop by themselves: what their steps cost while they learn, and how many an answer took."""
+"""Models with adaptive computation time (ACT): ponder cost during training, and ponder steps of predictions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch, BodyOutput, Prediction
 
 BATCH_TOKENS = 16_384
-"""Tokens that are looked at together."""
+"""Tokens per batch."""
 
 
 def add_act_cost(model: ModelProtocol, loss: tuple[Tensor, Tensor], *states: BodyOutput) -> tuple[Tensor, Tensor]:
-    """(sum, count) of a loss with what reading cost, while a model learns: `side["cost"]` is a mean over tokens, and counts for
-    each of what is asked. Of several readings it is their mean."""
+    """(sum, count) of a loss. During training `count` × `aux_losses["cost"]`, the ponder cost averaged over tokens, is
+    added; for several forward passes, the average of their costs."""
     total, count = loss
     costs = [one.aux_losses["cost"] for one in states if "cost" in one.aux_losses]
     if not model.training or not costs:
@@ -28,8 +28,8 @@ def add_act_cost(model: ModelProtocol, loss: tuple[Tensor, Tensor], *states: Bod
 
 
 def act_steps(model: ModelProtocol, batch: Batch) -> list[list[int]] | None:
-    """How many steps each token of each row took; None where all take as many. A sample that is read in several ways has as
-    many rows: `batch.x` is (S, K, L) then."""
+    """Ponder steps of each token in each row; None for a fixed number of steps. Inputs (S, K, L) with several sequences per
+    sample are S·K rows."""
     if not getattr(model.config, "act", False):
         return None
     length = batch.inputs.shape[-1]
@@ -37,15 +37,14 @@ def act_steps(model: ModelProtocol, batch: Batch) -> list[list[int]] | None:
     types = None if batch.token_types is None else batch.token_types.reshape(-1, length)
     with torch.inference_mode():
         steps = model.body(Batch(batch.inputs.reshape(-1, length), mask, token_types=types)).act_steps
-    return [row[row > 0].tolist() for row in steps.cpu()]  # padding took none
+    return [row[row > 0].tolist() for row in steps.cpu()]  # padding has 0 steps
 
 
 def with_act_steps(
     task: Task, model: ModelProtocol, encoded: Encoded, predictions: Sequence[Prediction]
 ) -> list[Prediction]:
-    """The answers, each with the steps of all tokens that were read for it (`extra["act_steps"]`):
-    those of the text with the marks
-    around it, of several ways or windows one after another."""
+    """Predictions with the ponder steps of all input tokens including special tokens (`extra["act_steps"]`). The steps of
+    several sequences or windows of a sample are concatenated."""
     if not getattr(model.config, "act", False) or not len(encoded):
         return list(predictions)
     lengths, told = task.lengths(encoded), [list[int]() for _ in predictions]
@@ -57,7 +56,7 @@ def with_act_steps(
         for number, row in enumerate(some.tolist()):
             rows[int(row)] = [step for way in found[number * ways : (number + 1) * ways] for step in way]
     for row in range(len(encoded)):
-        # a sample has a row, or several windows
+        # a sample has one row, or one row per window
         owner = int(encoded.fields["owner"][row][0]) if "owner" in encoded.fields else row
         told[owner] += rows[row]
     return [

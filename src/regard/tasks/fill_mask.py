@@ -1,4 +1,4 @@
-"""Gaps in a text, and the words that a model would put there."""
+"""Mask tokens in a text, and the predicted words."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from regard.tasks.special_tokens import SpecialTokens
 from regard.types import Batch, Prediction
 
 TOP_K = 5
-"""Words that are named for a gap."""
+"""Number of candidates per mask token."""
 
 BATCH_TOKENS = 16_384
-"""Tokens that are looked at together."""
+"""Tokens per batch."""
 
 
 def text_token_mask(text: TextTokenizer, config: Any) -> npt.NDArray[np.bool_]:
-    """(V,) which ids stand for text."""
+    """(V,) True for ids of text tokens, False for special tokens and unused ids."""
     table = np.zeros(config.vocab_size, dtype=bool)
     table[[number for number in text.backend.get_vocab().values() if number not in text.special_ids]] = True
     return table
 
 
 def mask_token(text: TextTokenizer) -> str:
-    """How a gap is written."""
+    """The mask token as text."""
     mask = text.special_id("mask")
     if mask is None:
         raise RegardError("The tokenizer has no mask token, so the model cannot predict masked words.")
@@ -42,7 +42,8 @@ def mask_token(text: TextTokenizer) -> str:
 
 
 def fill_masks(model: ModelProtocol, inputs: Sequence[str]) -> list[Prediction]:
-    """Of each text its likeliest words in the gaps, each by itself; `extra["masks"]` has the best few of each gap."""
+    """Fill each mask token with the most likely token, independently of other mask tokens. `extra["masks"]` has the `TOP_K`
+    candidates of each mask token."""
     text, config = model.require_tokenizer(), model.config
     gap = mask_token(text)
     asked = [item.replace(MASK, gap) for item in inputs]
@@ -94,19 +95,19 @@ def _make_prediction(
             gaps[number].append({"word": word, "begins": begins, "probability": chance})
     said, *rest = asked.split(gap)
     for number, part in enumerate(rest):
-        # what goes on with a word stands close to it
+        # a piece that continues a word is appended without a space
         said = (said if starts[places[number]] else said.rstrip()) + gaps[number][0]["word"] + part
     scores = tuple(float(chance) for chance in sure[:, 0])
     return Prediction(said, scores, tuple(text.display_tokens(filled[places].tolist())), {"masks": gaps})
 
 
 def token_word(text: TextTokenizer, token: int) -> str:
-    """A token as a word, or a piece of one."""
+    """A token as a word or a piece of a word."""
     if text.token_format is TokenFormat.WORDPIECE:
         return text.id_to_token(token).removeprefix(continuation_prefix(text.backend))
     return text.decode([[token]])[0].strip()
 
 
 def format_candidates(gap: Sequence[dict[str, Any]]) -> str:
-    """The words for a gap with their probabilities; a dot stands before what goes on with the word before."""
+    """Candidates of a mask token with probabilities. A dot marks pieces that continue the previous word."""
     return "  ".join(f"{'' if item['begins'] else '·'}{item['word']} {item['probability']:.3f}" for item in gap)

@@ -1,8 +1,7 @@
-"""language: text in, what follows it out. Any decoder-only system can be asked.
+"""Task `lm`: causal language modeling and text generation with decoder-only models.
 
-A document is one stream of tokens: the end token, its text, the end token. Long ones are read in windows; no window reaches
-from one document into another.
-"""
+A document is one stream of tokens: end token, text, end token. Long documents are split into windows; a window never
+contains tokens of two documents."""
 
 from __future__ import annotations
 
@@ -45,17 +44,17 @@ from regard.tasks.protocol import ModelProtocol
 from regard.types import IGNORE, Batch, Prediction
 
 CONTINUES, TORN, OPENS, APART = 0, 1, 2, 3
-"""How a row of tokens joins the one before: it goes on; something was taken out between them; a document begins where the one
-before ended; or a document begins, but the end of the one before was taken out."""
+"""Boundary between a passage and the previous one: same document; same document after removed passages; new document
+directly after the end of the previous one; new document, but the end of the previous document was removed."""
 
 BATCH_TOKENS = 65_536
-"""Tokens of prompts and answers that are searched at once."""
+"""Tokens per batch at generation: prompts and new tokens."""
 
 MAX_LINES = 16
-"""of a sample that are shown, without blank ones that follow each other"""
+"""maximum lines of a printed sample, without consecutive empty lines"""
 
 SHOWN, BEGINNING = 3, 120
-"""Samples that are gone on with while training, and how many of their characters are given."""
+"""Number of samples continued during validation, and number of characters of their prompts."""
 
 
 class LanguageModeling(Task):
@@ -69,7 +68,7 @@ class LanguageModeling(Task):
     multiline = True
     sample_type = Passage
     fields = ("text", "joint")
-    min_valid_samples = 1  # a passage has many words
+    min_valid_samples = 1  # a passage has many tokens
     default_model = "gpt2-mini"
     usage = '"Once upon a time"'
     settings_used = (
@@ -84,7 +83,7 @@ class LanguageModeling(Task):
     )
 
     def expand_entries(self, data: Sequence[str]) -> list[str]:
-        """Folders too: all the text in them."""
+        """Text files, including all text files in folders."""
         return text_files(data)
 
     def iter_samples(
@@ -96,7 +95,7 @@ class LanguageModeling(Task):
         return sample.text
 
     def mark_gap(self, sample: Passage, removed: Passage) -> Passage:
-        """A document that ends before what was taken out ends truly, so that the next may begin there."""
+        """Without a mark if the removed passages begin at a document boundary: the previous document is complete."""
         return sample if sample.starts_document and removed.starts_document else replace(sample, after_gap=True)
 
     def fingerprint_texts(self, samples: Iterable[Passage]) -> Iterator[str]:
@@ -126,7 +125,7 @@ class LanguageModeling(Task):
             )
 
     def adapt_tokenizer(self, text: TextTokenizer) -> TextTokenizer:
-        """Documents begin and end with a token that a vocabulary made for something else may lack."""
+        """The tokenizer with the end token, which may be missing in the vocabulary of another tokenizer."""
         return text if text.token_to_id(END_OF_TEXT) is not None else text.with_special_tokens([END_OF_TEXT])
 
     def fit_config(self, config: Any, processor: TextTokenizer) -> Any:
@@ -146,7 +145,8 @@ class LanguageModeling(Task):
         data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:
-        """Nothing is too long. The end token of a document is the one that the next begins with."""
+        """Encode passages without a length limit. The end token of a document is also the first token of the next
+        document."""
         clean = DETOKENIZERS["none" if data is None else data.detokenize]
         rows = processor.encode([clean(sample.text) for sample in samples])
         joints = [
@@ -179,7 +179,7 @@ class LanguageModeling(Task):
         said, room = (rows[:, 2:3], int(rows[:, 3].max())) if rows.shape[1] > 2 else (first, 0)
         at = first + np.arange(max(room, int((last - first).max())))
         read = np.minimum(at, last)
-        # no mask: padding stands at the end, where the causal rule hides it
+        # no mask: padding at the end is hidden by the causal mask
         ids = np.where(at < last, values[read].astype(np.int64), config.eos_id)
         says = np.where((at < last) & (at >= said), values[np.minimum(read + 1, last)].astype(np.int64), IGNORE)
         return Batch(torch.from_numpy(ids), labels=torch.from_numpy(says))
@@ -203,7 +203,7 @@ class LanguageModeling(Task):
     def predict(
         self, model: ModelProtocol, inputs: Sequence[str], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """What follows each text. An empty one is the beginning of a document."""
+        """Generated continuation of each prompt. An empty prompt is the beginning of a document."""
         text, config = model.require_tokenizer(), model.config
         prompts = [prompt_ids(item, text, config, decode) for item in inputs]
         lengths = np.array([len(row) for row in prompts], dtype=np.int64)
@@ -260,8 +260,8 @@ class LanguageModeling(Task):
         return _iter_text(steps, StreamDecoder(text, decode.stop_strings))
 
     def rank(self, model: ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
-        """The likeliest of some continuations, as GPT-2 was asked without being trained for it: by the probability of all
-        tokens of each after the prompt. `scores` are the probabilities among the choices."""
+        """Rank continuations by the sum of token log-probabilities after the prompt, as in the zero-shot evaluation of
+        GPT-2. The scores are the probabilities normalized over the choices."""
         if len(choices) < 2 or not all(choices):
             raise SettingError("At least two non-empty choices are required.")
         text, config = model.require_tokenizer(), model.config
@@ -300,7 +300,7 @@ class LanguageModeling(Task):
         sums: LossSum,
         max_samples: int | None = None,
     ) -> EvalResult:
-        """Perplexity of a token and of a word (of the text as it was, with its line ends), and bits for each of its bytes."""
+        """Perplexity per token and per word of the original text, and bits per byte."""
         size = sum(len(sample.text.encode()) for sample in encoded.samples)
         count = sum(count_words(sample.text) for sample in encoded.samples)
         scores: dict[str, float | str] = {
@@ -308,7 +308,7 @@ class LanguageModeling(Task):
             "word_perplexity": round(_safe_exp(sums.total / max(count, 1)), 2),
             "bits_per_byte": round(sums.total / math.log(2) / max(size, 1), 4),
         }
-        clean = DETOKENIZERS[data.detokenize]  # the model has read such texts only
+        clean = DETOKENIZERS[data.detokenize]  # the training texts were cleaned in the same way
         some = [_prompt_prefix(clean(sample.text)) for sample in encoded.samples[:SHOWN]]
         answers = self.predict(model, some, replace(decode, truncate_prompt=True))
         return scores, answers
@@ -320,7 +320,7 @@ class LanguageModeling(Task):
         )
 
     def format_prediction(self, source: str, prediction: Prediction) -> str:
-        """The text as a whole."""
+        """Prompt and continuation."""
         return f"{source}{prediction.value}"
 
     def example_row(self, sample: Passage, prediction: Prediction) -> dict[str, str]:
@@ -333,14 +333,14 @@ class LanguageModeling(Task):
 
 
 def document_spans(encoded: Encoded) -> TokenRanges:
-    """(N, 2): where reading may begin, and the last token that may be said, in each document or torn part of one."""
+    """(N, 2) first token to read and last token to predict, for each document or contiguous part of a document."""
     text, joint = encoded.fields["text"], encoded.fields["joint"]
     assert isinstance(text, RaggedRows) and isinstance(joint, RaggedRows)
     joints = np.asarray(joint.values)
     heads = np.flatnonzero(joints != CONTINUES)
     heads = heads if len(heads) and heads[0] == 0 else np.concatenate([[0], heads])
     following = np.append(heads[1:], len(joints))
-    # where the next document follows, its first token ends this one
+    # The first token of the next document is the end token of this document.
     opens = np.append(joints, CONTINUES)[following] == OPENS
     return np.stack([text.offsets[heads], text.offsets[following] - 1 + opens], axis=1)
 
@@ -368,7 +368,7 @@ def _iter_text(steps: Iterator[list[list[int]]], flow: StreamDecoder) -> Iterato
 
 
 def _prompt_prefix(text: str) -> str:
-    """Some of the text, up to the end of a word."""
+    """Beginning of the text up to a word boundary, as prompt."""
     if len(text) <= BEGINNING:
         return text[: len(text) // 2]
     return text[:BEGINNING].rsplit(" ", 1)[0]

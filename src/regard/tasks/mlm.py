@@ -1,9 +1,8 @@
-"""mask: documents in which words are hidden; says which, and whether one text follows another. How encoders are pre-trained.
+"""Task `mlm`: masked language modeling and next-sentence prediction (NSP), the pretraining of encoders.
 
-A row is `[CLS] text [SEP]`, or with `model.nsp` `[CLS] A [SEP] B [SEP]`, where B follows A in its document in half of the
-rows and comes from another document of the same data in the others. Which rows there are is a function of (seed, epoch), which
-of their words are hidden of (seed, grain); in validation both are always the same.
-"""
+A row is `[CLS] text [SEP]`, or with `model.nsp` `[CLS] A [SEP] B [SEP]`, where B follows A in half of the rows and comes
+from another document in the others. The rows are a function of (seed, epoch), the masked tokens of (seed, micro-batch); in
+validation both are fixed."""
 
 from __future__ import annotations
 
@@ -44,21 +43,21 @@ from regard.tasks.text_heads import build_tokenizer, special_token_ids
 from regard.types import IGNORE, Batch, BodyOutput, Prediction
 
 BATCH_TOKENS = 16_384
-"""Tokens that are looked at together when they are scored."""
+"""Tokens per batch at evaluation."""
 
 SHOWN, BEGINNING = 3, 120
-"""Samples whose words are asked for while training, and how many of their characters are given."""
+"""Number of samples with predictions during validation, and number of their characters."""
 
 NSP_NOT_MEASURED = "not measured, because the validation data is a single document"
-"""Said of pairs where no text of another document can stand in the place of the successor."""
+"""Score of NSP if no other document can provide a negative B."""
 
 MIN_LENGTH = 8
-"""tokens that a row has room for at least"""
+"""minimum of the maximum row length in tokens"""
 
 
 @dataclass(frozen=True, eq=False)
 class MaskingContext:
-    """How rows are made of documents."""
+    """Maximum row length and token masking."""
 
     max_length: int
     masking: TokenMasker
@@ -78,7 +77,7 @@ class MaskedLM(Task):
     usage = '"The capital of [MASK] is Paris."'
     generates = False
     truncates = multiline = True
-    min_valid_samples = 1  # a passage has many words
+    min_valid_samples = 1  # a passage has many tokens
     settings_used = (
         *TEXT_SETTINGS,
         *ENCODING_SETTINGS,
@@ -89,7 +88,7 @@ class MaskedLM(Task):
     )
 
     def expand_entries(self, data: Sequence[str]) -> list[str]:
-        """Folders too: all the text in them."""
+        """Text files, including all text files in folders."""
         return text_files(data)
 
     def iter_samples(
@@ -124,7 +123,7 @@ class MaskedLM(Task):
             raise SettingError(f"{name} must be at least {MIN_LENGTH} for masked language modeling, got {longest}.")
 
     def adapt_config(self, config: Any) -> Any:
-        """Only the question whether a text follows reads a summary."""
+        """Only next-sentence prediction requires the pooler."""
         return replace(config, pooler=uses_nsp(config)) if hasattr(config, "pooler") else config
 
     def export_tokenizer(self, text: TextTokenizer, config: Any) -> TextTokenizer:
@@ -160,7 +159,7 @@ class MaskedLM(Task):
         data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:
-        """Tokens without any special one; nothing is too long."""
+        """Encode passages without special tokens and without a length limit."""
         clean = DETOKENIZERS["none" if data is None else data.detokenize]
         rows = processor.encode([clean(sample.text) for sample in samples])
         joints = [
@@ -178,7 +177,7 @@ class MaskedLM(Task):
         )
 
     def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
-        """`rows` are those of a plan, with their seed and the number of their grain."""
+        """`rows` of the sampler, with the seed and the number of the micro-batch in columns 5 and 6."""
         random = np.random.default_rng(np.random.SeedSequence([*rows[0, 5:7].tolist(), 2]))
         hidden = encoded.batch_context.masking(build_rows(encoded, rows, config), random)
         return _build_batch(encoded.batch_context, hidden, rows, config, shape)
@@ -186,7 +185,7 @@ class MaskedLM(Task):
     def eval_batches(
         self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
     ) -> Iterator[Batch]:
-        """All that there is, with the same words hidden each time, whatever is read together."""
+        """All rows with the same masked tokens in every evaluation, independent of the batch size."""
         random = np.random.default_rng(0)
         found, room = document_parts(encoded), encoded.batch_context.max_length - num_special_tokens(config)
         rows = (segment_pairs if uses_nsp(config) else single_segments)(found[found[:, 1] > found[:, 0]], room, random)
@@ -198,12 +197,13 @@ class MaskedLM(Task):
             yield _build_batch(encoded.batch_context, some, rows[chosen], config)
 
     def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
-        """(B, L, V): which token each position is."""
+        """(B, L, V) token logits at each position."""
         return model.head.words(model.body(batch).sequence, model.body.tokens)
 
     def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
-        """The mean over hidden words plus the mean over pairs, times the number of hidden words, and that number. So one
-        grain has the loss of the paper; in several each hidden word weighs the same, and a grain's pairs as its words do."""
+        """(sum, count) over masked tokens: MLM loss + average NSP loss × number of masked tokens. With one micro-batch per
+        step this is the loss of the paper; with several, the NSP loss of a micro-batch is weighted by its number of masked
+        tokens."""
         assert batch.labels is not None
         states = model.body(batch)
         total, count = model.head.words.cross_entropy(
@@ -217,7 +217,7 @@ class MaskedLM(Task):
     def predict(
         self, model: ModelProtocol, inputs: Sequence[str], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """The gaps of each text filled, [MASK] by [MASK]."""
+        """Predict every mask token of each text."""
         return fill_masks(model, inputs)
 
     def evaluate(
@@ -229,8 +229,7 @@ class MaskedLM(Task):
         sums: LossSum,
         max_samples: int | None = None,
     ) -> EvalResult:
-        """Of hidden words the loss, its exponential and the share that is found, and the share of pairs that are told apart,
-        in parts of 100."""
+        """Loss, perplexity and accuracy on masked tokens, and NSP accuracy, in percent."""
         measured = np.zeros(5)
         with torch.inference_mode():
             for batch in self.eval_batches(encoded, model.config, BATCH_TOKENS, data):
@@ -253,7 +252,7 @@ class MaskedLM(Task):
         ]
 
     def _batch_scores(self, model: ModelProtocol, batch: Batch) -> list[float]:
-        """Summed loss, hits and number of hidden words; hits and number of pairs."""
+        """Sum of the loss, correct predictions and number of masked tokens; correct predictions and number of text pairs."""
         assert batch.labels is not None
         states, labels = model.body(batch), batch.labels
         logits = model.head.words(labeled_states(states, batch), model.body.tokens)
@@ -272,7 +271,7 @@ class MaskedLM(Task):
         return words if follows is None else f"{words}  NSP accuracy {follows:5.2f} % (chance: 50 %)"
 
     def format_prediction(self, source: str, prediction: Prediction) -> str:
-        """The text as it was filled, and a row of words for each gap."""
+        """The text with the predicted words, and a table of candidates for each mask token."""
         if not prediction.extra["masks"]:
             return str(prediction.value)
         rows = [
@@ -301,12 +300,13 @@ def uses_nsp(config: Any) -> bool:
 
 
 def num_special_tokens(config: Any) -> int:
-    """The special tokens of a row."""
+    """Number of special tokens per row."""
     return 2 + (num_separators(config) if uses_nsp(config) else 0)
 
 
 def document_parts(encoded: Encoded) -> Segments:
-    """What stands together in each document. What is left of one whose beginning was taken out is known by its number."""
+    """(start, end, document number) of each contiguous part of a document. The number identifies a document even without its
+    beginning."""
     text, joint, document = (encoded.fields[name] for name in ("text", "joint", "document"))
     assert isinstance(text, RaggedRows) and isinstance(joint, RaggedRows) and isinstance(document, RaggedRows)
     joints = np.asarray(joint.values)
@@ -317,7 +317,7 @@ def document_parts(encoded: Encoded) -> Segments:
 
 
 def build_rows(encoded: Encoded, rows: np.ndarray, config: Any) -> list[np.ndarray]:
-    """The tokens of rows with the special ones around them."""
+    """Token ids of the rows with special tokens."""
     text = encoded.fields["text"]
     assert isinstance(text, RaggedRows)
     start, end = np.array([config.bos_id]), np.array([config.eos_id])
@@ -333,7 +333,8 @@ def build_rows(encoded: Encoded, rows: np.ndarray, config: Any) -> list[np.ndarr
 def _build_batch(
     how: MaskingContext, hidden: MaskedRows, rows: np.ndarray, config: Any, shape: BatchShape | None = None
 ) -> Batch:
-    """The rows padded, or packed with as many questions as such a row can have at most."""
+    """Padded rows, or one packed row with the maximum number of label positions for its shape, because packed shapes are
+    fixed."""
     right, lengths = torch.from_numpy(np.concatenate(hidden.labels)), [len(row) for row in hidden.inputs]
     types, follows = _nsp_fields(lengths, rows, config)
     if shape is None:
@@ -354,7 +355,7 @@ def _build_batch(
 
 
 def _nsp_fields(lengths: Sequence[int], rows: np.ndarray, config: Any) -> tuple[list[np.ndarray] | None, Tensor | None]:
-    """Where rows have two texts: which of them each token belongs to, and whether the second follows."""
+    """Token types and NSP labels of rows with two texts."""
     if not uses_nsp(config):
         return None, None
     second = 1 + num_separators(config) + rows[:, 1] - rows[:, 0]
@@ -363,24 +364,24 @@ def _nsp_fields(lengths: Sequence[int], rows: np.ndarray, config: Any) -> tuple[
 
 
 def _flat_positions(places: Sequence[np.ndarray], starts: np.ndarray) -> Tensor:
-    """Places counted through all rows, which start there."""
+    """Positions in the flattened batch, from positions in rows and the starts of the rows."""
     return torch.from_numpy(np.concatenate([at + first for at, first in zip(places, starts, strict=True)]))
 
 
 def labeled_states(states: BodyOutput, batch: Batch) -> Tensor:
-    """(M, D) the states that are asked, or all."""
+    """(M, D) hidden states at the label positions, or all hidden states."""
     if batch.label_positions is None:
         return states.sequence
-    # its gradient is added place by place: that of `[asked]` is sorted first
+    # index_select, because the backward pass of advanced indexing sorts the indices first
     return states.sequence.flatten(0, 1).index_select(0, batch.label_positions)
 
 
 def _mask_words(text: str, model: ModelProtocol) -> tuple[str, tuple[str, ...]]:
-    """The beginning of a text with gaps for some of its words, and these words: always the same ones."""
+    """Beginning of a text with some words masked, and the masked words. The choice is deterministic."""
     reader, gap = model.require_tokenizer(), mask_token(model.require_tokenizer())
     text = text if len(text) <= BEGINNING else text[:BEGINNING].rsplit(" ", 1)[0]
     ids, spans = reader.encode_offsets([text])[0]
-    most = max(model.config.max_length // 2 - 1, 1)  # around gaps there may be other tokens, and more
+    most = max(model.config.max_length // 2 - 1, 1)  # mask tokens may change the tokenization around them
     ids, spans = ids[:most], spans[:most]
     starts = np.append(reader.starts_word(ids), True)
     words = [
@@ -388,7 +389,7 @@ def _mask_words(text: str, model: ModelProtocol) -> tuple[str, tuple[str, ...]]:
         for place in np.flatnonzero(starts[:-1] & starts[1:]).tolist()
         if ids[place] not in reader.special_ids and any(letter.isalnum() for letter in text[slice(*spans[place])])
     ]
-    if not words or gap in text or MASK in text:  # what looks like a gap is text there
+    if not words or gap in text or MASK in text:  # a mask token in the text itself
         return text, ()
     chosen = sorted(np.random.default_rng(0).permutation(words)[: max(round(0.15 * len(ids)), 1)].tolist())
     asked, at = "", 0

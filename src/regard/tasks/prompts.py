@@ -1,4 +1,4 @@
-"""Texts that are to be gone on with: how they are read, how far an answer may go, and where it is cut."""
+"""Prompts of text generation: tokenization, maximum number of new tokens, stop strings."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from regard.processors.tokenizer.stream_decoder import StreamDecoder
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 
 DEFAULT_NEW_TOKENS = 256
-"""Tokens that are said when nobody says how many."""
+"""Default of the maximum number of new tokens."""
 
 
 def prompt_ids(prompt: str, text: TextTokenizer, config: Any, decode: DecodeSettings) -> list[int]:
-    """An empty text is the beginning of a document."""
+    """Token ids of a prompt. The empty prompt is the end token, which begins a document."""
     ids = text.encode([prompt])[0] or [config.eos_id]
     if len(ids) <= config.max_length:
         return ids
@@ -30,19 +30,19 @@ def prompt_ids(prompt: str, text: TextTokenizer, config: Any, decode: DecodeSett
 
 
 def max_new_tokens(prompt_length: int, config: Any, decode: DecodeSettings) -> int:
-    """How many tokens may be said: the last of them is not read again."""
+    """Maximum number of new tokens. The last new token is not an input, so the context has one more."""
     return min(decode.new_token_limit(prompt_length, DEFAULT_NEW_TOKENS), config.max_length - prompt_length + 1)
 
 
 def finish_reason(hypothesis: Hypothesis, prompt_length: int, config: Any) -> str:
-    """Why an answer ended: end, until, length, or context where there was no more room to read."""
+    """Reason for the end of generation: eos, stop, length, or context (the context is full)."""
     full = len(hypothesis.tokens) == config.max_length - prompt_length + 1
     return "context" if hypothesis.finish_reason == "length" and full else hypothesis.finish_reason
 
 
 def stop_condition(text: TextTokenizer, stop_strings: Sequence[str]) -> Callable[[int, list[int]], bool] | None:
-    """Whether what a row has said holds a stop string; each is asked again and again as it grows."""
-    # by the list, which grows; it is kept, so that no other has its number
+    """Function of a row and its new tokens: True if a stop string was generated. Called after every step."""
+    # Keyed by the id of the token list, which grows in place. The list is kept so that no other list has this id.
     flows: dict[int, tuple[list[int], StreamDecoder, int]] = {}
 
     def heard(row: int, tokens: list[int]) -> bool:
@@ -55,7 +55,7 @@ def stop_condition(text: TextTokenizer, stop_strings: Sequence[str]) -> Callable
 
 
 def text_before_stop(text: TextTokenizer, hypothesis: Hypothesis, stop_strings: Sequence[str]) -> str:
-    """What was said, before the first stop string."""
+    """Generated text before the first stop string."""
     if not stop_strings:
         return text.decode([hypothesis.tokens])[0]
     flow = StreamDecoder(text, stop_strings)

@@ -1,4 +1,4 @@
-"""What a body says: the loss of what it should say, and answers that a search has found, as a person reads them."""
+"""Loss and predictions of models with a decoder: translation and captioning."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from regard.types import Batch, BodyOutput, Prediction
 def seq2seq_loss(
     model: ModelProtocol, states: BodyOutput, labels: Tensor | None, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """(sum, count) of the loss of what should be said. What a body asks for beside it (`side["penalty"]`, summed over what is
-    said) counts while it learns."""
+    """(sum, count) of the cross-entropy over target tokens. During training `aux_losses["penalty"]`, a sum over target
+    tokens, is added."""
     assert labels is not None
     total, count = cross_entropy(model.body.to_logits(states.sequence), labels, smoothing)
     if model.training and "penalty" in states.aux_losses:
@@ -27,7 +27,7 @@ def seq2seq_loss(
 
 
 def text_prediction(text: TextTokenizer, hypotheses: Sequence[Hypothesis]) -> Prediction:
-    """The best of them, with its ids and log-probabilities, and the others beside it."""
+    """Prediction from the best hypothesis, with token ids, log-probabilities, and the other hypotheses as alternatives."""
     values = text.decode([option.tokens for option in hypotheses])
     best = hypotheses[0]
     extra = {
@@ -43,7 +43,7 @@ def text_prediction(text: TextTokenizer, hypotheses: Sequence[Hypothesis]) -> Pr
 
 
 def source_act_steps(model: ModelProtocol, batch: Batch) -> list[list[int]] | None:
-    """How many steps each token of each source was thought about; None where all have the same."""
+    """Number of ACT steps of each source token; None if the model has a fixed number of steps."""
     if not hasattr(model.body, "act_steps"):
         return None
     with torch.inference_mode():

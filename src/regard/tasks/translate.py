@@ -1,4 +1,4 @@
-"""translate: a sentence in, a sentence out. Any sequence-to-sequence system can be asked."""
+"""Task `translate`: translation with sequence-to-sequence models."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Translate(Task):
         self, samples: Sequence[Pair], processor: TextTokenizer, config: Any, max_length: int, data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:  # fmt: skip
-        """Source + end, and start + target + end, of each."""
+        """Source + end, and start + target + end. Pairs longer than `max_length` are skipped."""
         source = processor.encode([sample.source for sample in samples])
         target = processor.encode([sample.target for sample in samples])
         fits = [len(s) <= max_length and len(t) <= max_length for s, t in zip(source, target, strict=True)]
@@ -105,13 +105,13 @@ class Translate(Task):
         return Encoded([samples[i] for i in kept], sides, too_long)
 
     def lengths(self, encoded: Encoded) -> np.ndarray:
-        """The decoder reads all of its side but the end."""
+        """(N, 2) positions per side. The decoder input excludes the end token."""
         return super().lengths(encoded) - np.array([0, 1])
 
     def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None) -> Batch:
-        """Teacher forcing: the decoder reads start + target and should say target + end.
+        """Teacher forcing: decoder inputs start + target, labels target + end.
 
-        With a `shape` the samples are packed into one row of it on each side, or padded to it."""
+        With a `shape` the samples are packed into one row per side, or padded to a fixed shape."""
         rows = list(rows)
         source, target = ([encoded.fields[side][i] for i in rows] for side in self.fields)
         reads, says = [row[:-1] for row in target], [row[1:] for row in target]
@@ -128,11 +128,11 @@ class Translate(Task):
             labels, _ = pack(says, target_room, target_longest, many, IGNORE)
             return Batch(x, decoder_inputs=y, labels=labels, offsets=offsets, decoder_offsets=target_offsets)
         x, lengths = pad(source, config.pad_id)
-        # the target needs no mask: padding stands at its end, where the causal rule hides it
+        # No mask for the target: padding at the end is hidden by the causal mask.
         return Batch(x, lengths, pad(reads, config.pad_id)[0], labels=pad(says, IGNORE)[0])
 
     def source_ids(self, text: TextTokenizer, inputs: Sequence[str], config: Any) -> list[list[int]]:
-        """What the encoder reads: the text without blanks around it, as in training, and the end."""
+        """Encoder inputs: the stripped text, as in training, and the end token."""
         return [[*row, config.eos_id] for row in text.encode([item.strip() for item in inputs])]
 
     def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
@@ -141,9 +141,9 @@ class Translate(Task):
     def predict(
         self, model: ModelProtocol, inputs: Sequence[str], decode: DecodeSettings, first: int = 0, budget: int = 8192
     ) -> list[Prediction]:
-        """In the order of the inputs; longer ones are searched together with their like.
+        """Predictions in input order; inputs of similar lengths are decoded together.
 
-        Inputs are numbered from `first` for their random streams; `budget` bounds the tokens searched at once."""
+        Input i has the random stream `first + i`; `budget` limits the source tokens per batch."""
         text, config = model.require_tokenizer(), model.config
         ids = [np.array(row) for row in self.source_ids(text, inputs, config)]
         lengths = np.array([len(row) for row in ids])
@@ -151,7 +151,7 @@ class Translate(Task):
         asked = np.flatnonzero(lengths > 1)
         banned = (
             () if config.pad_id == config.eos_id else (config.pad_id,)
-        )  # padding is never said, as published models have it
+        )  # padding is never generated, as in Marian models
         if not len(asked):
             return answers
         costs = lengths[asked] * max(decode.num_beams, decode.num_return_sequences)
@@ -162,7 +162,7 @@ class Translate(Task):
             prompt = torch.full((len(rows), 1), config.bos_id)
             limits = torch.tensor([decode.new_token_limit(1, int(n) + decode.max_extra_tokens) for n in lengths[rows]])
             batch = Batch(x, mask, prompt).to(model.device)
-            # requests are numbered by their place in the input, so that batching changes no draw
+            # The random stream depends on the position in the input, so batching does not change samples.
             found = search(model.body, batch, config.eos_id, limits, decode, requests=first + rows, banned=banned)
             steps = source_act_steps(model, batch)
             for number, (i, options) in enumerate(zip(rows, found, strict=True)):
@@ -180,7 +180,7 @@ class Translate(Task):
         sums: LossSum,
         max_samples: int | None = None,
     ) -> EvalResult:
-        """BLEU and chrF by sacreBLEU, with its signature, and the share of exact matches."""
+        """BLEU (with the signature) and chrF of sacreBLEU, and the percentage of exact matches."""
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
 
@@ -210,7 +210,7 @@ class Translate(Task):
 def _pad_to_block(
     source: list[np.ndarray], reads: list[np.ndarray], says: list[np.ndarray], fill: int, block: PaddedShape
 ) -> Batch:
-    """Rows of the lengths of a block, and as many: for those that are missing the first one again, nothing asked of it."""
+    """Batch with the shape of a block. Missing rows repeat the first source with all labels ignored."""
     missing = block.num_documents - len(source)
     across, over = block.max_lengths
     x, lengths = pad(source + source[:1] * missing, fill, across)
