@@ -1,4 +1,4 @@
-"""choose: what is told and some answers in, one of them out. Any encoder or decoder-only system can be asked."""
+"""Task `choose`: multiple choice with encoders or decoders."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Choose(SequenceHeadTask):
         data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:
-        """A way for each choice: `[start] context and question [delimiter] choice [extract]`."""
+        """One token sequence per choice: `[start] prompt [delimiter] choice [extract]`."""
         marks, limit = SpecialTokens.from_tokenizer(processor, config), min(max_length, config.max_length)
         told = processor.encode([sample.prompt for sample in samples])
         choices = iter(processor.encode([marks.second_text(choice) for sample in samples for choice in sample.choices]))
@@ -82,13 +82,13 @@ class Choose(SequenceHeadTask):
         return self.build_encoded(samples, ways, [max(sample.label, 0) for sample in samples])
 
     def sample_logits(self, model: ModelProtocol, output: SequenceOutput) -> Tensor:
-        """(S, K): a number for each choice; that of one which is not there is −∞."""
+        """(S, K) logits of the choices, −∞ for missing choices."""
         return self.require_head(model)(output.pooled)[..., 0].masked_fill(output.lengths == 0, -torch.inf)
 
     def sample_loss(
         self, logits: Tensor, output: SequenceOutput, labels: Tensor, smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        """Smoothing goes to the other choices of the same question."""
+        """Cross-entropy over the choices; label smoothing is distributed over the other choices of the question."""
         asked, there = labels != IGNORE, output.lengths > 0
         logs = (logits if logits.dtype == torch.float64 else logits.float()).masked_fill(~asked[:, None], 0.0)
         logs = logs.log_softmax(-1).masked_fill(~there, 0.0)
@@ -103,21 +103,21 @@ class Choose(SequenceHeadTask):
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """Of each {"context": …, "question": …, "choices": […]}, as such or as JSON, the likeliest choice."""
+        """Most likely choice for each {"context": …, "question": …, "choices": […]}, a dict or JSON."""
         samples = [_parse_input(item) for item in inputs]
         text = model.require_tokenizer()
         encoded = self.encode(samples, text, model.config, model.config.max_length)
         return with_act_steps(self, model, encoded, self._predictions(model, encoded))
 
     def rank(self, model: ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
-        """The same of one context."""
+        """Prediction for one context."""
         text = model.require_tokenizer()
         return self._predictions(
             model, self.encode([_make_question(prompt, "", choices)], text, model.config, model.config.max_length)
         )[0]
 
     def _predictions(self, model: ModelProtocol, encoded: Encoded) -> list[Prediction]:
-        """`scores` and `choices` begin with the likeliest."""
+        """Scores and `choices` are sorted by probability."""
         self.require_head(model)
         cut = {id(sample) for sample in encoded.too_long}
         answers = []
@@ -138,7 +138,7 @@ class Choose(SequenceHeadTask):
         sums: LossSum,
         max_samples: int | None = None,
     ) -> EvalResult:
-        """The share of 100 that was answered rightly, and what would be by chance."""
+        """Accuracy and chance accuracy in percent."""
         some = first_samples(encoded, max_samples)
         answers = self._predictions(model, some)
         right = [sample.label == answer.extra["index"] for sample, answer in zip(some.samples, answers, strict=True)]
@@ -160,7 +160,7 @@ class Choose(SequenceHeadTask):
     def save_figures(
         self, folder: Path, samples: Sequence[ChoiceSample], predictions: Sequence[Prediction]
     ) -> list[str]:
-        """Whether some place is chosen more often than it is right."""
+        """Confusion matrix of choice positions, which shows position bias."""
         places = max((len(sample.choices) for sample in samples), default=0)
         if places < 2:
             return []
@@ -183,13 +183,13 @@ def _choice_names(count: int) -> list[str]:
 
 
 def _per_choice_metrics(samples: Sequence[ChoiceSample], answers: Sequence[Prediction]) -> ClassMetrics:
-    """How well each place is chosen where it is right."""
+    """Precision, recall and F1 per choice position."""
     right = [[f"choice {sample.label}"] for sample in samples]
     return ClassMetrics.from_labels(right, [[f"choice {answer.extra['index']}"] for answer in answers], "questions")
 
 
 def _choice_confusion(samples: Sequence[ChoiceSample], answers: Sequence[Prediction], places: int) -> np.ndarray:
-    """(places, places): how often the right choice stood at each (rows) and the one at each was taken (columns)."""
+    """(places, places) counts by position of the correct choice (rows) and of the predicted choice (columns)."""
     counts = np.zeros((places, places), dtype=np.int64)
     for sample, answer in zip(samples, answers, strict=True):
         counts[sample.label, answer.extra["index"]] += 1

@@ -1,4 +1,4 @@
-"""classify: a text or two in, one of some classes out, or several. Any encoder or decoder-only system can be asked."""
+"""Task `classify`: single-label or multi-label classification of texts or text pairs with encoders or decoders."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from regard.tasks.text_heads import SequenceHeadTask, SequenceOutput, build_head
 from regard.types import Batch, Prediction
 
 MAX_PRINTED_LABELS = 5
-"""Classes whose probabilities are told on a terminal."""
+"""Maximum number of printed class probabilities."""
 
 
 class Classify(SequenceHeadTask):
@@ -113,7 +113,7 @@ class Classify(SequenceHeadTask):
         data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:
-        """One way for a text or an ordered pair, both orders of a symmetric one."""
+        """One token sequence per text or ordered pair, two for a symmetric pair (both orders)."""
         if len(labels) < 2:
             raise DataError(
                 f"Only one class found ('{labels[0]}'). Classification needs at least two."
@@ -133,7 +133,7 @@ class Classify(SequenceHeadTask):
         symmetric: bool,
         labels: Sequence[str],
     ) -> Encoded:
-        """Without `labels` those are what is asked for."""
+        """`labels` is empty at inference."""
         marks, limit = SpecialTokens.from_tokenizer(processor, config), min(longest, config.max_length)
         firsts = processor.encode([sample.text for sample in samples])
         seconds = processor.encode(
@@ -148,7 +148,7 @@ class Classify(SequenceHeadTask):
         return self.build_encoded(samples, ways, right)
 
     def sample_logits(self, model: ModelProtocol, output: SequenceOutput) -> Tensor:
-        """Both orders of a symmetric pair are added before the matrix."""
+        """Logits from the sum of the pooled states of both orders of a symmetric pair."""
         return self.require_head(model)(output.pooled.sum(1))
 
     def sample_loss(
@@ -157,7 +157,7 @@ class Classify(SequenceHeadTask):
         return (binary_cross_entropy if labels.ndim == 2 else cross_entropy)(logits, labels, smoothing)
 
     def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
-        """Of several labels the mean of their binary cross-entropies stands for the cross-entropy of a sample."""
+        """As in the base class; the loss of a multi-label sample is the average binary cross-entropy over labels."""
         assert batch.labels is not None
         return super().loss(model, replace(batch, labels=match_label_format(model, batch.labels)), terms)
 
@@ -170,8 +170,8 @@ class Classify(SequenceHeadTask):
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """Of each text, or pair as (a, b) or "a<tab>b", the likeliest class, or the list of labels that are likelier than
-        not, the likeliest first; `scores` are the probabilities of all."""
+        """Class of each text or pair, given as (a, b) or "a<tab>b", or the list of labels above the threshold, most likely
+        first. The scores are the probabilities of all classes."""
         self.require_head(model)
         pairing = pair_order(model.spec.head_options)
         samples = [_parse_input(item, pairing) for item in inputs]
@@ -199,8 +199,8 @@ class Classify(SequenceHeadTask):
         sums: LossSum,
         max_samples: int | None = None,
     ) -> EvalResult:
-        """Shares of 100: accuracy, the mean of the F1 of the classes, and Matthews' correlation; of all samples also how
-        often each class was taken for each. Of several labels F1 over all of them, and their mean."""
+        """Accuracy, macro F1 and Matthews correlation in percent, and the confusion matrix if all samples are evaluated.
+        Multi-label: micro F1, macro F1 and exact match."""
         some = first_samples(encoded, max_samples)
         answers = self._predictions(model, some, decode)
         if is_multilabel(model):
@@ -227,7 +227,7 @@ class Classify(SequenceHeadTask):
         return [save_class_figure(labels, right, said, self.unit, folder).name]
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
-        """The class, or the labels with | between them, and the probabilities of the likeliest ones."""
+        """Predicted class, or labels separated by |, and the highest probabilities."""
         chances = sorted(prediction.extra["probabilities"].items(), key=lambda item: -item[1])
         return "\t".join(
             [
@@ -259,23 +259,23 @@ def _parse_input(item: Any, pairing: str) -> LabeledText:
     return LabeledText(parts[0].strip(), parts[1].strip() if len(parts) > 1 else "", "")
 
 
-# -- how good the answers are
+# -- metrics
 
 
 def predicted_labels(prediction: Prediction) -> list[str]:
-    """What was said, be it one class or several labels."""
+    """Predicted labels as a list, for single-label and multi-label predictions."""
     return prediction.value if isinstance(prediction.value, list) else [str(prediction.value)]
 
 
 def multilabel_metrics(targets: Sequence[Sequence[str]], predictions: Sequence[Prediction]) -> ClassMetrics:
-    """Where each sample may have several labels."""
+    """Precision, recall and F1 per label of multi-label samples."""
     return ClassMetrics.from_labels(targets, list(map(predicted_labels, predictions)), "labels")
 
 
 def multilabel_scores(
     targets: Sequence[Sequence[str]], predictions: Sequence[Prediction], with_tables: bool
 ) -> dict[str, float | str]:
-    """F1 over all labels together, the mean over labels, and the share of samples that have all labels right."""
+    """Micro F1, macro F1 and exact match in percent; `with_tables` adds a table per label."""
     each = multilabel_metrics(targets, predictions)
     exact = [set(labels) == set(predicted_labels(answer)) for labels, answer in zip(targets, predictions, strict=True)]
     shares = {"micro_f1": each.micro.f1, "macro_f1": each.macro_f1, "exact_match": float(np.mean(exact))}
@@ -286,7 +286,7 @@ def multilabel_scores(
 def classification_scores(
     labels: Sequence[str], targets: Sequence[str], predictions: Sequence[str], unit: str, with_tables: bool
 ) -> dict[str, float | str]:
-    """Shares of 100; of a `whole` validation also tables."""
+    """Scores in percent; `with_tables` adds the confusion matrix or tables."""
     counts = confusion_matrix(labels, targets, predictions)
     scores: dict[str, float | str] = {name: round(100 * value, 2) for name, value in confusion_scores(counts).items()}
     scores["samples"] = len(predictions)
@@ -298,7 +298,7 @@ def classification_scores(
 def save_class_figure(
     labels: Sequence[str], targets: Sequence[str], predictions: Sequence[str], unit: str, folder: Path
 ) -> Path:
-    """How often each class was taken for each, or of very many how well each is told."""
+    """Save the confusion matrix, or for more than `MAX_CLASSES` classes the metrics per class."""
     if len(labels) > MAX_CLASSES:
         return _single_label_metrics(targets, predictions, unit).save_figure(folder / "classes.png")
     return draw_confusion(labels, confusion_matrix(labels, targets, predictions), folder / "confusion.png")
@@ -309,7 +309,7 @@ def _single_label_metrics(right: Sequence[str], said: Sequence[str], unit: str) 
 
 
 def class_report(labels: Sequence[str], counts: np.ndarray, metrics: ClassMetrics) -> dict[str, float | str]:
-    """How often each class was taken for each; of very many each by itself, and the most frequent confusions."""
+    """Confusion matrix, or for more than `MAX_CLASSES` classes the metrics per class and the most frequent confusions."""
     if len(labels) <= MAX_CLASSES:
         return {"confusion_matrix": confusion_table(labels, counts)}
     told: dict[str, float | str] = {"per_class": metrics.table(), "most_confused": confusion_summary(labels, counts)}
@@ -317,7 +317,7 @@ def class_report(labels: Sequence[str], counts: np.ndarray, metrics: ClassMetric
 
 
 def confusion_matrix(labels: Sequence[str], targets: Sequence[str], predictions: Sequence[str]) -> np.ndarray:
-    """(C, C): how often a sample of each class (rows) was taken for each (columns)."""
+    """(C, C) counts by label (rows) and prediction (columns)."""
     number = {label: place for place, label in enumerate(labels)}
     counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
     np.add.at(counts, ([number[label] for label in targets], [number[label] for label in predictions]), 1)
@@ -325,8 +325,8 @@ def confusion_matrix(labels: Sequence[str], targets: Sequence[str], predictions:
 
 
 def confusion_scores(counts: np.ndarray) -> dict[str, float]:
-    """Accuracy; F1 by class, averaged over the classes that occur or were said; and Matthews' correlation, for any number
-    of classes (Gorodkin 2004), 0 where one side never varies."""
+    """Accuracy, macro F1 over the classes among labels and predictions, and the multiclass Matthews correlation (Gorodkin
+    2004), which is 0 if all labels or all predictions are equal."""
     total, hits = float(counts.sum()), np.diag(counts).astype(float)
     right, said = counts.sum(1).astype(float), counts.sum(0).astype(float)
     there = (right + said) > 0
@@ -341,7 +341,7 @@ def confusion_scores(counts: np.ndarray) -> dict[str, float]:
 
 
 def confusion_table(labels: Sequence[str], counts: np.ndarray) -> str:
-    """The same as a table."""
+    """Confusion matrix as a table."""
     rows = [
         {"true \\ predicted": label, **{name: int(count) for name, count in zip(labels, row, strict=True)}}
         for label, row in zip(labels, counts, strict=True)

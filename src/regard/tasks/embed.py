@@ -1,8 +1,7 @@
-"""embed: a text in, one vector out, near those of texts that belong to it. Any encoder can be asked.
+"""Task `embed`: sentence embeddings with encoders.
 
-It learns from pairs of texts that belong together: among all second texts of a grain the first shall be nearest to its own,
-and the other way round. What the others are follows from the grain: `train.batch_tokens` says how many there are.
-"""
+Contrastive training on pairs of similar texts: each text must be nearest to its partner among the other texts of the
+micro-batch, in both directions. `train.batch_tokens` thus determines the number of negatives."""
 
 from __future__ import annotations
 
@@ -48,21 +47,21 @@ from regard.tasks.text_heads import build_tokenizer, special_token_ids
 from regard.types import IGNORE, Batch, BodyOutput, Offsets, Prediction
 
 SCALE = 20.0
-"""Cosines are multiplied by it before the softmax: a temperature of 0.05."""
+"""Factor of the cosines before the softmax: a temperature of 0.05."""
 BUDGET, LARGE = 4096, 65_536
-"""Tokens that are looked at together when texts are asked for: on a CPU what its cache holds, and on other devices."""
+"""Tokens per batch at inference: limited by the cache of a CPU, and on other devices."""
 TOP_K = 5
-"""How many of the nearest texts are told where nobody says how many."""
+"""Default number of search results."""
 
 ProgressCallback = Callable[[int, int], None]
-"""Hears how many texts are done, of how many."""
+"""Receives the number of finished texts and of all texts."""
 
 
 class Embeddings(NamedTuple):
     vectors: np.ndarray
     """(N, D)"""
     truncated: list[bool]
-    """whether a text was too long to be read as a whole"""
+    """True for truncated texts"""
 
 
 class Embed(Task):
@@ -82,14 +81,14 @@ class Embed(Task):
         self.pooling = pooling or Pooling()
 
     def from_folder(self, folder: Path) -> Embed:
-        """The task as the files beside published weights say it."""
+        """The task with the pooling of a checkpoint."""
         return Embed(read_pooling(folder))
 
     def extra_files(self, config: Any) -> dict[str, Any]:
-        """Those files, for others."""
+        """Pooling files for sentence-transformers."""
         return pooling_files(self.pooling, config.width)
 
-    # -- pairs of texts
+    # -- data
 
     def iter_samples(
         self, data: Sequence[str], columns: Mapping[str, str] | None = None
@@ -133,8 +132,8 @@ class Embed(Task):
     def _encode_texts(
         self, texts: Sequence[str], text: TextTokenizer, config: Any, longest: int
     ) -> tuple[list[np.ndarray], list[bool]]:
-        """Each between the tokens that begin and end a text. Of one that is too long the beginning is read, as published
-        tools do, whose vectors these shall equal."""
+        """Token ids with start and end token. Long texts are truncated at the end, as in sentence-transformers, so that
+        embeddings are equal."""
         limit = min(longest, config.max_length, self.pooling.max_length or config.max_length)
         told = [item.lower() if self.pooling.lowercase else item for item in map(str.strip, texts)]
         ids, room = text.encode(told), max(limit - 2, 1)
@@ -146,7 +145,8 @@ class Embed(Task):
         return (PackedSampler if packed else LengthBucketed)(lengths, max(tokens, int(lengths.sum(1).max())), seed)
 
     def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None) -> Batch:
-        """First texts as x, second ones as target. `labels` (S, 2) number the different texts: equal ones are alike."""
+        """First texts as inputs, second texts as decoder inputs. `labels` (S, 2) are ids of distinct texts: equal texts have
+        equal ids."""
         rows = list(rows)
         firsts, seconds = ([encoded.fields[side][i] for i in rows] for side in self.fields)
         labels, value = torch.from_numpy(_text_ids(firsts, seconds)), pad_id(config)
@@ -159,11 +159,11 @@ class Embed(Task):
         labels = F.pad(labels, (0, 0, 0, many - len(labels)), value=IGNORE)
         return Batch(x, decoder_inputs=y, labels=labels, offsets=offsets, decoder_offsets=target_offsets)
 
-    # -- what is learnt
+    # -- training
 
     def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
-        """The sum over pairs of the mean of two cross-entropies: of the second text among all second ones, given the first,
-        and the other way round; and how many pairs there are. Texts that are equal are no contrast to each other."""
+        """(sum, count) over pairs of the average of two cross-entropies: second texts given the first, and first texts given
+        the second. Equal texts are not negatives of each other."""
         assert batch.labels is not None and batch.decoder_inputs is not None
         if terms.smoothing or terms.auxiliary:
             raise SettingError(
@@ -177,9 +177,9 @@ class Embed(Task):
         with torch.autocast(firsts.device.type, enabled=False):
             alike = (SCALE * firsts @ seconds.T).masked_fill(_excluded_negatives(batch.labels, asked), -torch.inf)
         losses = (alike.logsumexp(1) + alike.logsumexp(0)) / 2 - alike.diagonal()
-        total = losses.sum()  # what only fills up a row has no contrast: its loss is 0
+        total = losses.sum()  # padding rows have no negatives: their loss is 0
         if getattr(model.body, "has_pooler", False) and first[0].pooled is not None:
-            # nobody asks for it, but processes that train together wait for a gradient of every parameter
+            # Distributed training requires a gradient for every parameter, including the unused pooler.
             total = total + 0.0 * first[0].pooled.sum()
         return add_act_cost(model, (total, asked.sum()), first[0], second[0])
 
@@ -190,11 +190,11 @@ class Embed(Task):
         return model.body(rows), rows
 
     def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
-        """The vectors (B, D)."""
+        """(B, D) embeddings."""
         batch = batch if batch.global_tokens is not None else _with_global_token(batch, model.config)
         return self.pooling(model.body(batch).sequence, batch)
 
-    # -- what is answered
+    # -- inference
 
     def is_single(self, inputs: Any) -> bool:
         return isinstance(inputs, str | Mapping)
@@ -202,9 +202,9 @@ class Embed(Task):
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """Of a text its vector; of {"query": text, "corpus": texts, "top_k": 5} the nearest of the texts, as `nearest` says.
+        """Embedding of a text; for {"query": text, "corpus": texts, "top_k": 5} the nearest texts, as in `search`.
 
-        The vectors of one list of texts are made once, however many queries name it."""
+        The embeddings of a corpus are computed once for all its queries."""
         shelves: dict[int, TextIndex] = {}
         found = self.embed_texts(model, [_query_text(item) for item in inputs])
         answers = []
@@ -223,7 +223,7 @@ class Embed(Task):
     def build_index(
         self, model: ModelProtocol, texts: Sequence[str], on_progress: ProgressCallback | None = None
     ) -> TextIndex:
-        """Texts that are to be searched, with their vectors."""
+        """Texts with their embeddings, for search."""
         if isinstance(texts, str) or not texts:
             raise RegardError("Search requires a non-empty list of texts.")
         distinct = list(dict.fromkeys(texts))
@@ -234,7 +234,7 @@ class Embed(Task):
     def search(
         self, model: ModelProtocol, queries: Sequence[str], index: TextIndex, top_k: int = TOP_K
     ) -> list[Prediction]:
-        """Of each the text that is nearest; `scores` and `hits` tell the best so many with their cosines."""
+        """Nearest text of each query. The scores and `hits` contain the `top_k` nearest texts with cosines."""
         found = self.embed_texts(model, queries)
         hits = index.search(found.vectors, top_k)
         return [
@@ -252,7 +252,7 @@ class Embed(Task):
         return Embeddings(self._embed_rows(model, rows, on_progress), cut)
 
     def _embed_rows(self, model: ModelProtocol, rows: FieldRows, tell: ProgressCallback | None = None) -> np.ndarray:
-        """(N, D): longer texts are looked at together with their like."""
+        """(N, D) embeddings, in batches of similar lengths."""
         wide = np.float64 if next(iter(model.body.parameters())).dtype == torch.float64 else np.float32
         table, done = np.zeros((len(rows), model.config.width), dtype=wide), 0
         if not len(rows):
@@ -272,7 +272,7 @@ class Embed(Task):
             "Task 'embed' cannot rank choices. To find the most similar texts in a file, pass --search FILE."
         )
 
-    # -- how good it is
+    # -- metrics
 
     def evaluate(
         self,
@@ -283,8 +283,8 @@ class Embed(Task):
         sums: LossSum,
         max_samples: int | None = None,
     ) -> EvalResult:
-        """Shares of 100: how often the second text of a pair is the nearest to the first among all second texts
-        (accuracy), and the mean of 1 / its rank, where it is among the nearest ten (mrr)."""
+        """Percentage of pairs whose second text is nearest to the first among all second texts (accuracy), and mean
+        reciprocal rank within the first ten (MRR)."""
         samples = encoded.samples
         place: dict[str, int] = {}
         for number, sample in enumerate(samples):
@@ -312,14 +312,14 @@ class Embed(Task):
 
 
 def _text_ids(firsts: Sequence[np.ndarray], seconds: Sequence[np.ndarray]) -> np.ndarray:
-    """(S, 2): texts that are equal, on whichever side, have the same number."""
+    """(S, 2) ids of texts. Equal texts have equal ids on both sides."""
     known: dict[bytes, int] = {}
     pairs = zip(firsts, seconds, strict=True)
     return np.array([[known.setdefault(row.tobytes(), len(known)) for row in pair] for pair in pairs], dtype=np.int64)
 
 
 def _excluded_negatives(numbers: Tensor, asked: Tensor) -> Tensor:
-    """(S, S): where the second text of a pair is not to be far from the first of another: one of their texts is the same."""
+    """(S, S) True for entries that are not negatives: two pairs with a common text, and padding."""
     first, second = numbers.T
     same = (first[:, None] == first) | (second[:, None] == second) | (first[:, None] == second)
     same = same | ~(asked[:, None] & asked)
@@ -327,7 +327,7 @@ def _excluded_negatives(numbers: Tensor, asked: Tensor) -> Tensor:
 
 
 def _with_global_token(batch: Batch, config: Any) -> Batch:
-    """Where tokens look at their neighbours only, the first sees all and is seen by all."""
+    """Batch with global attention for the first token, if the model has local attention."""
     if not hasattr(config, "attention_window"):
         return batch
     marked = torch.zeros_like(batch.inputs, dtype=torch.bool)
@@ -354,8 +354,8 @@ def _search_prediction(hits: Sequence[SearchHit], extra: Mapping[str, Any]) -> P
 def _rank_predictions(
     asked: Sequence[Pair], samples: Sequence[Pair], among: TextIndex, cosines: Iterable[np.ndarray]
 ) -> list[Prediction]:
-    """Of each pair what was found for its first text, and the rank of the best that belongs to it. Texts that are as near
-    rank before it; the first text itself, where it is among the others, is not looked for."""
+    """Prediction for the first text of each pair, and the rank of its best partner. Other texts with the same cosine rank
+    before the partner; the first text itself is excluded from the results."""
     place = {text: number for number, text in enumerate(among.texts)}
     right: dict[str, list[int]] = {}
     for sample in samples:

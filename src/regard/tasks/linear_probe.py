@@ -1,10 +1,8 @@
-"""What each layer knows: a linear classifier on the states of each, averaged over the places of a picture.
+"""Linear probes: logistic regression on the pooled features of each layer of a frozen image encoder.
 
-The body itself learns nothing here. Of each block the states are taken as the next one reads them, at the same size
-everywhere, and beside their mean stands the class token, where there is one; of each stage of convolutions or of Swin the map
-is taken as it is. Every number is brought to mean 0 and spread 1. How strongly the classifier is held back is chosen on a
-validation part; what it reaches on others is told.
-"""
+Features of a block are the RMS-normalized hidden states, averaged over patches and concatenated with the class token if
+there is one; features of a CNN or Swin stage are the averaged feature map. Features are standardized. The L2 penalty is
+selected on the validation split, and the accuracy is measured on the test split."""
 
 from __future__ import annotations
 
@@ -20,29 +18,29 @@ from regard.errors import DataError
 from regard.types import Batch
 
 PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-"""Of the penalty that are tried, strong ones first: each begins where the one before ended."""
+"""L2 penalties in decreasing order; each fit starts from the previous solution."""
 MAX_STEPS = 200
-"""of L-BFGS at most"""
+"""maximum L-BFGS iterations"""
 
 
 @dataclass(frozen=True)
 class ProbeLayer:
-    """One that a body can be asked for."""
+    """A layer of the encoder."""
 
     name: str
-    """a person's: block 1, stage 2"""
+    """displayed name: block 1, stage 2"""
     tap: int
-    """the number to ask for in `taps`"""
+    """index for the argument `taps` of the body"""
     width: int
-    """numbers that are kept of a picture"""
+    """number of features per image"""
     stride: int
-    """pixels from one place to the next"""
+    """pixels between adjacent positions"""
     has_class_token: bool = False
-    """a class token stands before the places"""
+    """True if the first position is a class token"""
 
 
 def probe_layers(config: Any) -> tuple[ProbeLayer, ...]:
-    """All that a body of this config has, from its first to its last."""
+    """All layers of an encoder with this config, in order."""
     maps = config.feature_maps()
     flat = [tap for tap in maps if tap.is_sequence]
     if not flat:
@@ -57,12 +55,12 @@ def probe_layers(config: Any) -> tuple[ProbeLayer, ...]:
 
 @dataclass(frozen=True)
 class LayerFeatures:
-    """Labelled samples as each layer sees them."""
+    """Features and labels of a dataset."""
 
     features: Sequence[Tensor]
-    """of each layer (N, D)"""
+    """(N, D) per layer"""
     labels: Tensor
-    """(N,) numbers of classes"""
+    """(N,) class indices"""
 
     def layer(self, number: int, device: torch.device) -> tuple[Tensor, Tensor]:
         return self.features[number].to(device), self.labels.to(device)
@@ -70,18 +68,18 @@ class LayerFeatures:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Of one layer: shares of 100, and the penalty that did best on the validation part."""
+    """Accuracies in percent, and the penalty with the best validation accuracy, of one layer."""
 
     layer: int
-    """1 is the first"""
+    """layer number from 1"""
     accuracy: float
-    """on the test part, or on the validation part where there is no other"""
+    """test accuracy, or validation accuracy without a test split"""
     valid_accuracy: float
     penalty: float
 
 
 def extract_features(body: Any, batches: Iterable[Batch], layers: Sequence[ProbeLayer]) -> LayerFeatures:
-    """What each of these layers makes of batches whose `labels` (B,) are classes; the body is left as it was."""
+    """Features of the layers for batches with `labels` (B,). The training mode of the body is restored."""
     found: list[list[Tensor]] = [[] for _ in layers]
     labels: list[Tensor] = []
     training, device = body.training, next(body.parameters()).device
@@ -99,15 +97,15 @@ def extract_features(body: Any, batches: Iterable[Batch], layers: Sequence[Probe
     if not labels:
         raise DataError("No labeled images found.")
     joined = []
-    for parts in found:  # one layer at a time, so that no more than one is there twice
+    for parts in found:  # layer by layer, so that only one layer is in memory twice
         joined.append(torch.cat(parts))
         parts.clear()
     return LayerFeatures(joined, torch.cat(labels))
 
 
 def _pool_states(states: Tensor, token: bool) -> Tensor:
-    """(B, D) over the places of a map (B, D, h, w), or of states (B, L, D), each brought to size 1 first, as the next block
-    would do it; (B, 2 D) with a class token in front. Gains do not matter: every number is brought to spread 1 later."""
+    """(B, D) average of a feature map (B, D, h, w), or of hidden states (B, L, D) after RMS normalization as in the next
+    block; (B, 2 D) with a class token. The gain of the norm has no effect, because features are standardized later."""
     wide = states if states.dtype == torch.float64 else states.float()
     if wide.ndim == 4:
         return wide.mean((2, 3))
@@ -119,11 +117,11 @@ def probe(
     train: LayerFeatures, valid: LayerFeatures, test: LayerFeatures | None = None, device: torch.device | str = "cpu",
     penalties: Sequence[float] = PENALTIES, on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[ProbeResult]:  # fmt: skip
-    """A classifier for each layer. The test part is looked at once a layer, by the one that was chosen. `told` hears how many
-    layers of all are done."""
+    """Fit a classifier per layer. The test split is evaluated once per layer, with the selected penalty. `on_progress`
+    receives the number of finished layers and of all layers."""
     if bool((train.labels == train.labels[0]).all()):
         raise DataError("Only one class found. A linear probe needs at least two.")
-    # one that nothing is learnt of may be asked for
+    # classes may be absent from the training split
     count = max(int(part.labels.max()) for part in (train, valid, test) if part is not None) + 1
     found: list[ProbeResult] = []
     for layer in range(len(train.features)):
@@ -148,7 +146,7 @@ def _probe_layer(
     for strength in strengths:
         weights = fit_logistic_regression(x, y, strength, weights)
         logits = linear_logits(xv, weights)
-        # of equally many right answers the surer ones, and of equally sure ones the stronger penalty
+        # equal accuracy: lower loss; equal loss: stronger penalty
         score = _accuracy(logits, yv), float(F.cross_entropy(logits, yv))
         if (score[0], -score[1]) > (best[0], -best[1]):
             kept, chosen, best = weights, strength, score
@@ -159,8 +157,8 @@ def _probe_layer(
 
 
 def fit_logistic_regression(x: Tensor, y: Tensor, penalty: float, initial: Tensor) -> Tensor:
-    """(classes, D + 1) the weights of multinomial logistic regression, the bias last: the least mean cross-entropy +
-    strength / 2 x sum of squares of all but the bias. It has one minimum; `begin` only saves steps."""
+    """(classes, D + 1) weights of multinomial logistic regression with the bias in the last column: minimum of mean
+    cross-entropy + penalty / 2 × squared norm without bias. The problem is convex; `initial` only saves steps."""
     weights = initial.detach().clone().requires_grad_()
     search = torch.optim.LBFGS(
         [weights], max_iter=MAX_STEPS, history_size=20, tolerance_grad=1e-6, tolerance_change=1e-12,

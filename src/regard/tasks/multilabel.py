@@ -1,4 +1,4 @@
-"""Several labels of one text or picture, or none: each is told from its absence by itself: probabilities do not compete."""
+"""Multi-label classification of texts and images: independent binary decisions per label."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from regard.tasks.text_heads import label_ids
 from regard.types import IGNORE
 
 MULTILABEL = "several"
-"""Among the words of `Identity.pair`: a sample may have several labels."""
+"""Word in `head_options` for multi-label models."""
 
 DEFAULT_THRESHOLD = 0.5
-"""From this probability on a label is said, unless decode.threshold says otherwise."""
+"""Probability threshold if `decode.threshold` is not set."""
 
 PUBLISHED_PROBLEM_TYPE = "multi_label_classification"
 
@@ -30,12 +30,12 @@ def is_multilabel(model: ModelProtocol) -> bool:
 
 
 def pair_order(pair: str) -> str:
-    """How two texts are read together, of the words of `Identity.pair`."""
+    """Order of text pairs from the words of `head_options`."""
     return " ".join(word for word in pair.split() if word != MULTILABEL)
 
 
 def parse_problem_type(published: Mapping[str, Any], labels: Sequence[str], advice: str = "") -> str:
-    """What a published config says of its head; one that tells a number and no class is refused."""
+    """Head options from `problem_type` of a Hugging Face config. Regression is an error."""
     problem = published.get("problem_type")
     if problem == "regression" or len(labels) == 1:
         why = "problem_type=regression" if problem == "regression" else "a head with one output"
@@ -46,8 +46,8 @@ def parse_problem_type(published: Mapping[str, Any], labels: Sequence[str], advi
 
 
 def label_rows(samples: Sequence[LabeledText], labels: Sequence[str]) -> list[list[int]]:
-    """Of each sample the number of its class; where it may have several `[0, C, …]` with the numbers of all,
-    which `label_tensor` reads."""
+    """Class index of each sample; for multi-label samples `[0, C, …]` with the indices of all labels, decoded by
+    `label_tensor`."""
     owners = [(sample, name) for sample in samples for name in sample.labels]
     numbers: Iterator[int] = iter(label_ids([sample for sample, _ in owners], [name for _, name in owners], labels))
     return [
@@ -57,7 +57,7 @@ def label_rows(samples: Sequence[LabeledText], labels: Sequence[str]) -> list[li
 
 
 def labels_above_threshold(probabilities: Mapping[str, float], threshold: float | None) -> list[str]:
-    """Labels that are likelier than not, or as likely as `least`, the likeliest first."""
+    """Labels with at least the threshold probability, most likely first."""
     return [
         label
         for label in sorted(probabilities, key=lambda label: -probabilities[label])
@@ -66,7 +66,7 @@ def labels_above_threshold(probabilities: Mapping[str, float], threshold: float 
 
 
 def match_label_format(model: ModelProtocol, labels: Tensor) -> Tensor:
-    """The same in the form that a model has learnt: a single class is one of several labels, but not the other way."""
+    """Labels in the format of the model: class indices become multi-hot for a multi-label model. The reverse is an error."""
     if is_multilabel(model) == (labels.ndim == 2):
         return labels
     if labels.ndim == 2:
@@ -81,9 +81,9 @@ def match_label_format(model: ModelProtocol, labels: Tensor) -> Tensor:
 def binary_cross_entropy(
     logits: Float[Tensor, "S C"], labels: Int[Tensor, "S C"], smoothing: float = 0.0
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-    """The mean over the labels of each sample, summed over samples, and how many there are.
+    """(sum, count) over samples of the binary cross-entropy, averaged over labels.
 
-    Of smoothing each label and each absence of one gives half to the other."""
+    Label smoothing moves targets toward 0.5."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
     asked = labels[:, 0] != IGNORE
     wanted = labels.clamp(min=0).to(logits.dtype) * (1 - smoothing) + smoothing / 2

@@ -1,4 +1,4 @@
-"""Which of many texts are nearest to a question: by the cosine of their vectors."""
+"""Nearest-neighbor search of texts by cosine similarity of embeddings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from regard.errors import RegardError
 
 MAX_COSINES = 1 << 24
-"""Cosines that are held at once."""
+"""Maximum number of cosines in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +18,14 @@ class SearchHit:
     value: str
     cosine: float
     index: int
-    """its place among the texts that were given"""
+    """index of the text"""
 
 
 class TextIndex:
-    """Texts that are searched, and their vectors, which are made once. Of equal texts the first is found."""
+    """Texts with their embeddings. Among duplicates the first text is found."""
 
     def __init__(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """(N, D): a vector for each text."""
+        """`vectors` (N, D): embedding of each text."""
         self.texts = texts
         self.vectors = normalize(vectors)
         first: dict[str, int] = {}
@@ -34,7 +34,7 @@ class TextIndex:
         self.is_duplicate = np.array([first[text] != place for place, text in enumerate(texts)], dtype=bool)
 
     def search(self, queries: np.ndarray, top_k: int) -> list[list[SearchHit]]:
-        """Of each vector (Q, D) the nearest texts, the nearest first."""
+        """The `top_k` nearest texts of each query embedding (Q, D), nearest first."""
         if top_k < 1:
             raise RegardError(f"The number of texts to return (top_k) must be at least 1, got {top_k}.")
         most = min(top_k, int((~self.is_duplicate).sum()))
@@ -48,13 +48,13 @@ class TextIndex:
         return found
 
     def iter_cosines(self, queries: np.ndarray) -> Iterator[np.ndarray]:
-        """(Q, N), some rows at a time."""
+        """(Q, N) cosines, in chunks of rows."""
         step = max(MAX_COSINES // max(len(self.texts), 1), 1)
         for start in range(0, len(queries), step):
             yield normalize(queries[start : start + step]) @ self.vectors.T
 
 
 def normalize(vectors: np.ndarray) -> np.ndarray:
-    """The same at length 1; nothing stays nothing."""
+    """L2-normalized vectors; zero vectors are unchanged."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.maximum(lengths, np.finfo(vectors.dtype).tiny)

@@ -1,9 +1,8 @@
-"""How the states of a text become its vector, and the files that say so beside published weights.
+"""Pooling of hidden states to a sentence embedding, and the configuration files of sentence-transformers.
 
-Without such files a vector is the mean of all states, those of the special tokens included, at length 1. The files are
-those of sentence-transformers: `modules.json` names what follows on the body, `1_Pooling/config.json` which states are
-taken, `sentence_bert_config.json` how much of a text is read.
-"""
+Without such files the embedding is the L2-normalized mean of all hidden states including special tokens. `modules.json`
+lists the modules after the encoder, `1_Pooling/config.json` has the pooling mode, `sentence_bert_config.json` the maximum
+length."""
 
 from __future__ import annotations
 
@@ -34,22 +33,22 @@ MODE_FLAGS: dict[str, str] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""What older files call the modes that newer ones name in `pooling_mode`."""
+"""Older keys for the values of `pooling_mode`."""
 
 
 @dataclass(frozen=True)
 class Pooling:
     mode: Mode = "mean"
-    """which state it is: the mean, that of the first token, the largest of each number, the sum over √length"""
+    """mean, hidden state of the first token, maximum per dimension, or sum / √length"""
     normalize: bool = True
-    """whether a vector is brought to length 1"""
+    """True for L2 normalization"""
     max_length: int | None = None
-    """tokens of a text that are read, its special tokens included; None: as many as the model reads"""
+    """maximum tokens per text including special tokens; None: limit of the model"""
     lowercase: bool = False
-    """whether a text is read in small letters"""
+    """True if texts are lowercased"""
 
     def __call__(self, states: Float[Tensor, "B L D"], batch: Batch) -> Float[Tensor, "S D"]:
-        """A vector for each row, or for each document of a packed row; in float32 at least."""
+        """Embedding of each row, or of each document in a packed row, in float32 or float64."""
         states = states if states.dtype == torch.float64 else states.float()
         vectors = self._pool_rows(states, batch) if batch.offsets is None else self._pool_documents(states[0], batch)
         return F.normalize(vectors, dim=-1) if self.normalize else vectors
@@ -65,7 +64,7 @@ class Pooling:
         return (states * real).sum(1) / self._divisor(real.sum(1).clamp(min=1).to(states.dtype))
 
     def _pool_documents(self, states: Tensor, batch: Batch) -> Tensor:
-        """Documents that are empty have vectors too, which nobody asks for."""
+        """Embeddings of all documents. The values for empty documents are not used."""
         assert batch.offsets is not None
         starts, (L, D) = batch.offsets.starts, states.shape
         if self.mode == "cls":
@@ -81,11 +80,11 @@ class Pooling:
         return length if self.mode == "mean" else length**0.5
 
 
-# -- the files
+# -- configuration files
 
 
 def read_pooling(folder: Path) -> Pooling:
-    """What the files of a folder say; the usual where there are none. What we do not compute is refused."""
+    """Pooling from the files of a checkpoint, or the default. Unsupported modules are an error."""
     if not (folder / MODULES).exists():
         return Pooling()
     modules = _read_json(folder / MODULES, list)
@@ -110,7 +109,7 @@ def read_pooling(folder: Path) -> Pooling:
 
 
 def pooling_files(pooling: Pooling, width: int) -> dict[str, Any]:
-    """What `read_pooling` reads, by the names of the files."""
+    """Contents of the files for `read_pooling`, by file name."""
     kinds = [("Transformer", ""), ("Pooling", POOLING), ("Normalize", NORMALIZE)][: 3 if pooling.normalize else 2]
     modules = [
         {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}

@@ -1,8 +1,6 @@
-"""span: a question and a context in, the stretch of the context that answers it out. Any encoder can be asked.
+"""Task `qa`: extractive question answering with encoders.
 
-Two numbers are learnt for every token: whether the answer begins there, and whether it ends there. Where the context does
-not say, both point at the first token of all.
-"""
+The head predicts start and end logits for each token. For unanswerable questions both labels are the first token."""
 
 from __future__ import annotations
 
@@ -34,20 +32,20 @@ from regard.tasks.windowed import TokenHeadTask, TokenWindow, first_sample_rows,
 from regard.types import IGNORE, Batch, Prediction
 
 NO_ANSWER = "no answer"
-"""The one class of models that were trained on questions which their contexts do not answer."""
+"""The only label of models trained on data with unanswerable questions."""
 
 MAX_ANSWER_TOKENS = 30
-"""Tokens of an answer when nobody says how many (decode.max_new_tokens)."""
+"""Maximum tokens per answer if `decode.max_new_tokens` is not set."""
 
 MAX_LISTED = 5
-"""Answers that are told of a question beside each other."""
+"""Maximum number of answers in a prediction."""
 
 MAX_CANDIDATES = 20
-"""Answers of a question that are compared with each other."""
+"""Maximum number of candidate spans per question."""
 
 
 class SpanCandidate(NamedTuple):
-    """A stretch of characters of the context, and how much is to be said for it."""
+    """Character span of the context with its score."""
 
     score: float
     start: int
@@ -102,8 +100,8 @@ class QuestionAnswering(TokenHeadTask):
         data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:
-        """`[CLS] question [SEP] context [SEP]`; a long context in windows. The label is the first and the last token of the
-        answer in its row, or 0 and 0 where this window does not hold it."""
+        """`[CLS] question [SEP] context [SEP]`; long contexts are split into windows. The label is the first and last token
+        of the answer in the row, or (0, 0) if the window does not contain the answer."""
         marks, limit = SpecialTokens.from_tokenizer(processor, config), min(max_length, config.max_length)
         stride = 0 if data is None else data.stride
         rows: list[TokenWindow] = []
@@ -121,7 +119,7 @@ class QuestionAnswering(TokenHeadTask):
         return self.build_encoded(samples, rows)
 
     def collate_labels(self, labels: Sequence[np.ndarray], lengths: Sequence[int], shape: BatchShape | None) -> Tensor:
-        """(rows, 2); of documents that fill up a packed row nothing is asked."""
+        """(rows, 2) labels; `IGNORE` for the empty documents of a packed row."""
         table = torch.from_numpy(np.stack(labels).astype(np.int64))
         if shape is None:
             return table
@@ -129,7 +127,7 @@ class QuestionAnswering(TokenHeadTask):
         return torch.cat([table, rest])
 
     def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
-        """The mean of both ends' cross-entropies over the tokens of each row, summed over rows."""
+        """(sum, count) over rows of the average of start and end cross-entropy over the tokens of the row."""
         assert batch.labels is not None
         states = model.body(batch)
         logits = self.require_head(model)(states.sequence)
@@ -148,7 +146,7 @@ class QuestionAnswering(TokenHeadTask):
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """Of each (question, context), {"question": …, "context": …} or "question<tab>context" the likeliest answer."""
+        """Most likely answer for each (question, context), {"question": …, "context": …} or "question<tab>context"."""
         samples = [_parse_input(item) for item in inputs]
         encoded = self.encode(samples, model.require_tokenizer(), model.config, model.config.max_length)
         return with_act_steps(self, model, encoded, self._predictions(model, encoded, decode, None))
@@ -165,7 +163,7 @@ class QuestionAnswering(TokenHeadTask):
             nothing = np.inf
             for row in rows:
                 begin, first = int(some.fields["second"][row][0]), window_start(some, row)
-                here = logits[row][begin:-1]  # without the end mark
+                here = logits[row][begin:-1]  # without the end token
                 nothing = min(nothing, float(logits[row][0].sum()))
                 found += _best_spans(here, places[first:], decode.max_new_tokens or MAX_ANSWER_TOKENS)
             answers.append(_make_prediction(sample, found, nothing, no_answer_threshold(model, decode)))
@@ -180,7 +178,7 @@ class QuestionAnswering(TokenHeadTask):
         sums: LossSum,
         max_samples: int | None = None,
     ) -> EvalResult:
-        """Shares of 100 by SQuAD's rules; where contexts may not say, with the threshold that would have been best."""
+        """SQuAD metrics in percent; if there may be no answer, also the best threshold for no answer."""
         answers = self._predictions(model, encoded, decode, max_samples)
         said = [str(answer.extra["answers"][0]["value"]) for answer in answers]
         doubts = [float(answer.extra["null_score_diff"]) for answer in answers]
@@ -188,7 +186,7 @@ class QuestionAnswering(TokenHeadTask):
         found = squad_scores(
             encoded.samples[:max_samples], said, None if threshold is None else doubts, threshold or 0.0
         )
-        scores: dict[str, float | str] = {  # at a threshold that is rounded, others might be silent
+        scores: dict[str, float | str] = {  # rounding the threshold would change predictions
             name: value if name.endswith("threshold") else round(value, 2) for name, value in found.items()
         }
         scores["samples"] = len(answers)
@@ -200,7 +198,7 @@ class QuestionAnswering(TokenHeadTask):
         return [draw_question_words(samples, predictions, folder / "questions.png").name] if predictions else []
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
-        """The answer with its probability, and what else might be one."""
+        """The answer with its probability, and other candidates."""
         others = [item for item in prediction.extra["answers"] if item["value"] != prediction.value]
         lines = [f"{prediction.score[0]:7.4f}  {prediction.value or '(no answer in the context)'}"]
         return "\n".join([*lines, *(f"{item['probability']:7.4f}    {item['value']}" for item in others[:3])])
@@ -215,14 +213,14 @@ class QuestionAnswering(TokenHeadTask):
 
 
 def no_answer_threshold(model: ModelProtocol, decode: DecodeSettings) -> float | None:
-    """How much more nothing must be believed than an answer before it is said; None where something always is.
+    """Minimum of (score of no answer − best answer score) for an empty prediction; None if every question gets an answer.
 
-    Published models do not say whether they have learnt to be silent: they are where a person names a threshold."""
+    Hugging Face checkpoints do not record unanswerable training questions: the user must set `decode.threshold`."""
     return 0.0 if decode.threshold is None and NO_ANSWER in model.spec.labels else decode.threshold
 
 
 def answer_tokens(sample: QASample, offsets: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """The first and the last token of the first answer; None where there is none, or no token of it."""
+    """First and last token of the first answer; None if there is no answer or if no token overlaps with the answer."""
     if not sample.answers:
         return None
     start, end = sample.starts[0], sample.starts[0] + len(sample.answers[0])
@@ -231,7 +229,7 @@ def answer_tokens(sample: QASample, offsets: Sequence[tuple[int, int]]) -> tuple
 
 
 def _padded_log_sums(logits: Tensor, mask: Tensor | None, right: Tensor) -> tuple[Tensor, Tensor]:
-    """(rows, 2): the log of the sum over each row, and what stands at the right places."""
+    """(rows, 2) logsumexp over the tokens of each row, and the logits at the labels."""
     if mask is not None:
         real = torch.arange(logits.shape[1], device=logits.device) < mask[:, None] if mask.ndim == 1 else mask
         logits = logits.masked_fill(~real[..., None], -torch.inf)
@@ -239,7 +237,7 @@ def _padded_log_sums(logits: Tensor, mask: Tensor | None, right: Tensor) -> tupl
 
 
 def _packed_log_sums(logits: Tensor, batch: Batch, right: Tensor) -> tuple[Tensor, Tensor]:
-    """The same of the documents of one row, in a shape that does not depend on their lengths."""
+    """As `_padded_log_sums`, for the documents of a packed row; all shapes are independent of the document lengths."""
     assert batch.offsets is not None
     starts = batch.offsets.starts
     documents = len(starts) - 1
@@ -254,7 +252,7 @@ def _packed_log_sums(logits: Tensor, batch: Batch, right: Tensor) -> tuple[Tenso
 
 
 def _best_spans(logits: np.ndarray, places: Sequence[tuple[int, int]], longest: int) -> list[SpanCandidate]:
-    """The best stretches of one window: those that begin before they end, and not too long."""
+    """Best spans of one window with start ≤ end and at most `longest` tokens."""
     count = min(len(logits), len(places))
     if not count:
         return []
@@ -272,7 +270,8 @@ def _best_spans(logits: np.ndarray, places: Sequence[tuple[int, int]], longest: 
 def _make_prediction(
     sample: QASample, found: Sequence[SpanCandidate], nothing: float, threshold: float | None
 ) -> Prediction:
-    """The best of all windows. Probabilities are among those that were kept, and nothing where nothing may be said."""
+    """Prediction from the spans of all windows. Probabilities are normalized over the candidates and, with a threshold, no
+    answer."""
     best: dict[tuple[int, int], float] = {}
     for place in found:
         key = place.start, place.end

@@ -1,6 +1,4 @@
-"""tag: the words of a sentence in, a tag for each out: names of people and places, parts of speech.
-
-Any encoder can be asked."""
+"""Task `tag`: token classification (NER, part-of-speech tagging) with encoders."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ from regard.tasks.windowed import TokenHeadTask, TokenWindow, first_sample_rows,
 from regard.types import IGNORE, Batch, Prediction
 
 WORD_PATTERN = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
-"""A word of a text that nobody has divided, or a mark."""
+"""A word or punctuation mark of untokenized text."""
 
 
 class Tag(TokenHeadTask):
@@ -75,7 +73,7 @@ class Tag(TokenHeadTask):
         return sample.tags
 
     def head_labels(self, labels: Sequence[str], data: DataSettings) -> tuple[str, ...]:
-        """All tags that can be written of the kinds that occur, whatever scheme the files are in."""
+        """All tags of the scheme for the entity types in the data; the data may use another scheme."""
         scheme = tag_scheme(labels, data)
         if scheme == "plain":
             return tuple(labels)
@@ -83,7 +81,7 @@ class Tag(TokenHeadTask):
         return tuple(all_tags(kinds, scheme))
 
     def head_options(self, samples: Sequence[TaggedSentence], data: DataSettings, train: Encoded) -> str:
-        """The scheme that entities are spelt in."""
+        """Tag scheme of the predictions."""
         return tag_scheme((tag for sample in samples for tag in sample.tags), data)
 
     def encoding_key(self, data: DataSettings) -> tuple[Any, ...]:
@@ -101,7 +99,7 @@ class Tag(TokenHeadTask):
         data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:
-        """The first token of each word is asked for its tag; without `labels` those are what is asked for."""
+        """The label of a word is at its first token; `labels` is empty at inference."""
         if data is not None and len(labels) < 2:
             found = "Only one tag found" if labels else "No tags found"
             raise DataError(f"{found}. Token classification needs at least two.")
@@ -135,8 +133,8 @@ class Tag(TokenHeadTask):
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """Of each sentence, as a text or as its words (a list or tuple of them), the tags. `scores` are their
-        probabilities, `extra["entities"]` what they spell."""
+        """Tags of each sentence, given as text or as words (a list or tuple). The scores are probabilities;
+        `extra["entities"]` has the entities of the tags."""
         samples = [_parse_input(item) for item in inputs]
         encoded = self.encode(samples, model.require_tokenizer(), model.config, model.config.max_length)
         return with_act_steps(self, model, encoded, self._predictions(model, encoded, None))
@@ -170,7 +168,7 @@ class Tag(TokenHeadTask):
         sums: LossSum,
         max_samples: int | None = None,
     ) -> EvalResult:
-        """Shares of 100, as `seqeval` computes them: F1, precision and recall of entities; of plain tags F1 is accuracy."""
+        """Entity F1, precision and recall in percent as in `seqeval`; for plain tags F1 is the accuracy."""
         answers = self._predictions(model, encoded, max_samples)
         found = _tagging_metrics(encoded.samples[:max_samples], answers)
         plain = found.plain
@@ -189,7 +187,7 @@ class Tag(TokenHeadTask):
         return [_tagging_metrics(samples, predictions).save_figure(folder / "tags.png").name]
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
-        """The sentence with its entities in brackets, and each with its probability; of plain tags word/tag."""
+        """The sentence with entities in brackets, and the probability of each entity; for plain tags word/tag."""
         shown = _format_tags(prediction.tokens, prediction.value, "entities" in prediction.extra)
         found = prediction.extra.get("entities", [])
         lines = [f"{item['probability']:7.4f}  {item['type'] or 'entity':8} {item['text']}" for item in found]
@@ -204,7 +202,7 @@ class Tag(TokenHeadTask):
 
 
 def tag_scheme(tags: Iterable[str], data: DataSettings) -> TagScheme:
-    """What is learnt and said: as data.tag_scheme has it, else IOB2 where tags spell entities."""
+    """`data.tag_scheme`; with auto IOB2 for entity tags, otherwise plain."""
     if data.tag_scheme != "auto":
         return data.tag_scheme
     return "IOB2" if all(parse_tag(tag) is not None for tag in tags) else "plain"
@@ -217,14 +215,14 @@ def _tagging_metrics(samples: Sequence[TaggedSentence], answers: Sequence[Predic
 
 
 def _converted_tags(sample: TaggedSentence, answer: Prediction) -> list[str]:
-    """The right tags, spelt as those of the answer are."""
+    """Reference tags in the scheme of the prediction."""
     if "entities" not in answer.extra:
         return list(sample.tags)
     return convert_tags(sample.tags, answer.extra["scheme"])
 
 
 def _tag_ids(sample: TaggedSentence, labels: Sequence[str], scheme: TagScheme) -> list[int]:
-    """The number of each word's tag."""
+    """Tag index of each word."""
     if not labels:
         return [0] * len(sample.words)
     tags = list(sample.tags)
@@ -234,7 +232,7 @@ def _tag_ids(sample: TaggedSentence, labels: Sequence[str], scheme: TagScheme) -
 
 
 def _detect_scheme(labels: Sequence[str]) -> TagScheme:
-    """By which scheme these are all tags."""
+    """Scheme of all tags."""
     letters = {parts[0] for tag in labels if (parts := parse_tag(tag)) is not None}
     if any(parse_tag(tag) is None for tag in labels):
         return "plain"
@@ -246,13 +244,15 @@ def _detect_scheme(labels: Sequence[str]) -> TagScheme:
 
 
 def _token_labels(words: Sequence[int], tags: Sequence[int]) -> list[int]:
-    """The tag of a word at its first token, counted from 1 as a store has no negative numbers, and 0 at its others."""
+    """Tag index + 1 at the first token of each word and 0 at other tokens, because the token store has no negative
+    values."""
     before = [-1, *words[:-1]]
     return [tags[word] + 1 if word != last else 0 for word, last in zip(words, before, strict=True)]
 
 
 def _merge_windows(count: int, encoded: Encoded, rows: Sequence[int], chances: Sequence[np.ndarray]) -> np.ndarray:
-    """(words, tags) from windows that overlap: each word where it has the most around it."""
+    """(words, tags) logits from overlapping windows. For each word the window with the most context on both sides is
+    used."""
     table, inside = np.zeros((count, chances[rows[0]].shape[-1])), np.full(count, -1)
     for row in rows:
         label, first = encoded.fields["label"][row], window_start(encoded, row)
@@ -264,7 +264,7 @@ def _merge_windows(count: int, encoded: Encoded, rows: Sequence[int], chances: S
 
 
 def _entities(words: Sequence[str], tags: Sequence[str], sure: Sequence[float]) -> list[dict[str, Any]]:
-    """An entity is as sure as the least sure of its words."""
+    """Entities with the minimum of the probabilities of their words."""
     return [
         {
             "type": found.type,
@@ -278,7 +278,7 @@ def _entities(words: Sequence[str], tags: Sequence[str], sure: Sequence[float]) 
 
 
 def _format_tags(words: Sequence[str], tags: Sequence[str], spells: bool) -> str:
-    """The sentence with its entities in brackets, or with the tag of each word."""
+    """The sentence with entities in brackets, or with the tag of each word."""
     if not spells:
         return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))
     marked = list(words)

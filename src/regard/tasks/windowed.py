@@ -1,7 +1,6 @@
-"""What tag and span share: an encoder is asked about single tokens, and long texts are read in several windows.
+"""Token-level heads on encoders, shared by `tag` and `qa`. Long texts are split into overlapping windows.
 
-A row is one window; the windows of a sample overlap, so that every token has something on both sides in one of them.
-"""
+A row is one window. The overlap provides context on both sides of every token in at least one window."""
 
 from __future__ import annotations
 
@@ -25,12 +24,12 @@ from regard.tasks.text_heads import BATCH_TOKENS, LABEL_PREFIX, build_tokenizer,
 from regard.types import Batch
 
 OVERLAP = 128
-"""Tokens that a window shares with the next, where a window has so many to spare."""
+"""Maximum overlap of consecutive windows in tokens."""
 
 
 def windows(length: int, max_length: int, stride: int = 0) -> list[tuple[int, int]]:
-    """Windows (start, end) of at most `max_length` tokens that cover `length` tokens, each `stride` after the one before (0:
-    overlap of a quarter, at most OVERLAP); the last window is moved back rather than shortened."""
+    """Windows (start, end) of at most `max_length` tokens that cover `length` tokens, each `stride` after the previous one
+    (0: overlap of a quarter, at most OVERLAP); the last window is moved back rather than shortened."""
     step = min(stride, max_length) or max(max_length - min(OVERLAP, max_length // 4), 1)
     if length <= max_length:
         return [(0, length)]
@@ -42,17 +41,17 @@ class TokenWindow(NamedTuple):
     """One row."""
 
     sample_index: int
-    """the sample that it is of, counted in the part that was encoded with it"""
+    """index of the sample in its chunk of encoded samples"""
     start: int
-    """the word or token of the sample that it begins with"""
+    """first word or token of the sample in this window"""
     ids: Sequence[int]
     second_start: int
-    """where its second text begins; 0 where it has one text"""
+    """position of the second text; 0 if there is only one text"""
     label: Sequence[int]
 
 
 class TokenHeadTask(Task):
-    """Rows of ids: a window, where its second text begins, which sample it is of and what it begins with, what is asked."""
+    """Fields of a row: token ids of a window, position of the second text, sample index and window start, labels."""
 
     fields = ("text", "second", "owner", "label")
     count_fields = ("second", "owner", "label")
@@ -60,11 +59,10 @@ class TokenHeadTask(Task):
     generates, truncates = False, True
 
     def sample_texts(self, sample: Any) -> Iterable[str]:
-        """The texts of a sample."""
         raise NotImplementedError
 
     def target_text(self, sample: Any) -> str:
-        """The right answer, as a text by which data is known again."""
+        """Label as text, for the fingerprint of the data."""
         raise NotImplementedError
 
     def fingerprint_texts(self, samples: Iterable[Any]) -> Iterator[str]:
@@ -85,7 +83,7 @@ class TokenHeadTask(Task):
         return with_template(text, config)
 
     def num_samples(self, encoded: Encoded) -> int:
-        """Samples, not windows; they are numbered anew in each part that was encoded."""
+        """Number of samples, not windows. Sample indices restart in each encoded chunk."""
         owners = np.array([int(owner[0]) for owner in encoded.fields["owner"]], dtype=np.int64)
         return 1 + int((np.diff(owners) != 0).sum()) if len(owners) else 0
 
@@ -102,7 +100,7 @@ class TokenHeadTask(Task):
         return Encoded(list(samples), sides, [])
 
     def collate_labels(self, labels: Sequence[np.ndarray], lengths: Sequence[int], shape: BatchShape | None) -> Tensor:
-        """What is asked of rows of these lengths, as one tensor."""
+        """Labels of rows with these lengths as one tensor."""
         raise NotImplementedError
 
     def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None) -> Batch:
@@ -110,7 +108,7 @@ class TokenHeadTask(Task):
         ids = [encoded.fields["text"][i] for i in rows]
         labels = self.collate_labels([encoded.fields["label"][i] for i in rows], list(map(len, ids)), shape)
         seconds = [int(encoded.fields["second"][i][0]) for i in rows]
-        # a question sees all and is seen by all, without the ends behind it; where there is none, the first token does
+        # global attention for the question without the separators after it, or for the first token if there is no question
         marked = [second - num_separators(config) if second else 1 for second in seconds]
         told, asks = token_features(ids, seconds, marked, config), any(seconds)
         if shape is None:
@@ -120,11 +118,11 @@ class TokenHeadTask(Task):
         sizes = shape.row_lengths[0], shape.max_lengths[0], shape.num_documents
         x, offsets = pack(ids, *sizes, pad_id(config))
         tables = {name: pack(table, *sizes)[0] for name, table in told.items()}
-        most = None if asks else shape.num_documents  # questions are of many lengths
+        most = None if asks else shape.num_documents  # question lengths vary
         return Batch(x, labels=labels, offsets=offsets, max_global_tokens=most, **as_batch_fields(tables))
 
     def token_logits(self, model: ModelProtocol, encoded: Encoded) -> list[np.ndarray]:
-        """The logits of every token of each row, (length, outputs) in float64."""
+        """Logits of all tokens of each row, (length, outputs) in float64."""
         found: list[np.ndarray] = [np.zeros(0)] * len(encoded)
         if not len(encoded):
             return found
@@ -151,7 +149,7 @@ class TokenHeadTask(Task):
 
 
 def window_start(encoded: Encoded, row: int) -> int:
-    """The word or token of its sample that a row begins with."""
+    """First word or token of the sample in this row."""
     return int(encoded.fields["owner"][row][1])
 
 
@@ -166,7 +164,7 @@ def rows_by_sample(encoded: Encoded, max_samples: int | None) -> list[list[int]]
 
 
 def first_sample_rows(encoded: Encoded, max_samples: int | None) -> Encoded:
-    """The first so many samples with all their rows."""
+    """The first `max_samples` samples with all their rows."""
     if max_samples is None or max_samples >= len(encoded.samples):
         return encoded
     kept = [row for rows in rows_by_sample(encoded, max_samples) for row in rows]
