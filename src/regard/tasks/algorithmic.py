@@ -1,7 +1,7 @@
-"""recall: a question in, the answer that follows from it out. Questions are made by rules (data/synthetic), or are in files.
+"""Task `algorithmic`: answers computed from questions, generated synthetically (`data/synthetic`) or read from files.
 
-It is translation with other words, tokens that are whole, and scores that tell lengths that were learnt from longer ones.
-"""
+As `translate`, with whole words or characters as tokens and separate scores for questions longer than the training
+questions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Algorithmic(SyntheticTask, Translate):
     # -- samples
 
     def usage_for(self, samples: Sequence[AlgorithmicQuestion]) -> str:
-        """One of them: its tokenizer knows no other words or digits."""
+        """A sample, because the vocabulary contains only the words of the training questions."""
         return shlex.quote(samples[0].source) if samples else self.usage
 
     def recipe(self, entry: str) -> AlgorithmicRecipe | None:
@@ -62,7 +62,7 @@ class Algorithmic(SyntheticTask, Translate):
                     else AlgorithmicQuestion(item.source, item.target, item.path, item.line)
                 )
 
-    # -- the tokenizer
+    # -- tokenizer
 
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
         if data.tokenizer_type == "wordpiece":
@@ -78,7 +78,7 @@ class Algorithmic(SyntheticTask, Translate):
         return True
 
     def head_options(self, samples: Sequence[Any], data: DataSettings, train: Encoded) -> str:
-        """The tokens of the longest question that was learnt from."""
+        """Maximum number of tokens of a training question."""
         return f"up to {int(row_lengths(train.fields['source']).max()) - 1}"
 
     # -- scores
@@ -92,8 +92,8 @@ class Algorithmic(SyntheticTask, Translate):
         sums: LossSum,
         max_samples: int | None = None,
     ) -> EvalResult:
-        """Answers that are right as a whole, and tokens that stand in their place; of questions as long as those that were
-        learnt from (inside) and of longer ones (beyond) apart."""
+        """Exact match and token accuracy in percent, in total and separately for questions within the training lengths and
+        for longer questions."""
         samples, text = encoded.samples[:max_samples], model.require_tokenizer()
         answers = self.predict(model, [sample.source for sample in samples], decode)
         meant = text.encode([sample.target for sample in samples])
@@ -121,6 +121,7 @@ class Algorithmic(SyntheticTask, Translate):
 
 
 def _beyond_trained_length(samples: Sequence[AlgorithmicQuestion], lengths: np.ndarray, pair: str) -> np.ndarray:
-    """Which questions are longer than all that were learnt from: as they say themselves, else by their tokens."""
+    """(N,) True for questions longer than all training questions: from `is_longer` of the question, or from the number of
+    tokens."""
     learnt = int(pair.rpartition(" ")[2]) if pair.startswith("up to ") else 10**9
     return np.array([n > learnt if s.is_longer is None else s.is_longer for s, n in zip(samples, lengths, strict=True)])

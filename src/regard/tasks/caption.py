@@ -1,7 +1,6 @@
-"""caption: a picture in, a sentence about it out. Any system that sees and speaks can be asked.
+"""Task `caption`: image captioning.
 
-A picture may have several captions: each is learnt from by itself, beside a picture that is decoded once.
-"""
+Each caption of an image is a training row; the image is decoded once."""
 
 from __future__ import annotations
 
@@ -58,22 +57,22 @@ from regard.tasks.special_tokens import SPECIAL_ID_FIELDS
 from regard.types import IGNORE, Batch, Prediction
 
 SPECIAL_TOKENS: dict[Role, str] = {"pad": PAD, "start": START, "end": END}
-"""What a tokenizer is given that has no token for a part."""
+"""Special tokens added to a tokenizer if its role has no token."""
 MAX_FIGURE_SAMPLES = 12
-"""Validation pictures that are drawn."""
+"""Maximum number of validation images in the figure."""
 
 
 @dataclass(frozen=True)
 class CaptionContext(ImageBatchContext):
-    """How pictures and captions become batches."""
+    """Batch context of images with captions."""
 
     caption_index: list[CaptionIndex] = field(default_factory=list)
-    """made when they are first asked for"""
+    """at most one element, computed at the first use"""
 
 
 @dataclass(frozen=True)
 class CaptionIndex:
-    """Every caption of some samples: which sample it is of, and where it stands in the row of that."""
+    """All captions: sample index, and start and end in the token row of the sample."""
 
     sample_index: np.ndarray
     start: np.ndarray
@@ -81,7 +80,7 @@ class CaptionIndex:
 
     @classmethod
     def from_ends(cls, ends: Any) -> CaptionIndex:
-        """Of rows that say where each caption of a sample ends."""
+        """Index from the rows of caption ends of each sample."""
         many = row_lengths(ends)
         last = np.concatenate([np.asarray(row, dtype=np.int64) for row in ends] or [np.zeros(0, dtype=np.int64)])
         first = np.concatenate([[0], last[:-1]]) if len(last) else last
@@ -90,7 +89,7 @@ class CaptionIndex:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens that are read, which are as many as are said."""
+        """Number of decoder positions of each caption."""
         return self.end - self.start - 1
 
 
@@ -134,7 +133,7 @@ class Caption(ImageTask):
     def iter_table(
         self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
     ) -> Iterator[CaptionedImage | SkippedRow]:
-        """Each picture once, however many captions a table has of it."""
+        """Each image once, independent of its number of captions."""
         return read_uncaptioned(entry, columns, complain)
 
     def fingerprint_texts(self, samples: Iterable[Any]) -> Iterator[str]:
@@ -155,13 +154,13 @@ class Caption(ImageTask):
                 f"data.tokenizer_type={data.tokenizer_type} is not supported by task 'caption'. Use byte_bpe (the default)."
             )
 
-    # -- the reader
+    # -- processor
 
     def load_processor(self, folder: Path) -> Any:
         return CaptionProcessor.load(folder)
 
     def save_processor(self, processor: Any, config: Any, folder: Path) -> None:
-        """One that has only half of it keeps that."""
+        """Save the image processor and the tokenizer, or the existing one of both."""
         pixels, text = (
             (processor.pixels, processor.text) if isinstance(processor, CaptionProcessor) else (processor, processor)
         )
@@ -175,7 +174,7 @@ class Caption(ImageTask):
         return None
 
     def adapt_tokenizer(self, text: TextTokenizer) -> TextTokenizer:
-        """A tokenizer that was made for something else may have no token for the beginning, the end, or to fill up with."""
+        """The tokenizer with start, end and padding tokens, which may be missing in tokenizers of other tasks."""
         return text.with_special_tokens(
             [token for role, token in SPECIAL_TOKENS.items() if text.special_id(role) is None]
         )
@@ -223,7 +222,7 @@ class Caption(ImageTask):
         data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:
-        """Of each picture its place, start + caption + end of all its captions in one row, and where each ends."""
+        """Source of each image, one row with start + caption + end of all its captions, and the end of each caption."""
         room = min(max_length, config.max_length - 1)
         coded = iter(processor.text.encode(list(self.tokenizer_texts(samples))))
         captions, ends, too_long = [], [], []
@@ -240,7 +239,7 @@ class Caption(ImageTask):
         return len(caption_index(encoded).sample_index)
 
     def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
-        """Captions of like lengths go together; `packed`: all grains have the shape of the longest, and can be recorded."""
+        """Batches of similar caption lengths; `packed`: fixed shape of the longest caption, for CUDA graph capture."""
         super().sampler(encoded, config, tokens, seed, packed)
         lengths = caption_index(encoded).lengths
         plan = Uniform(len(lengths), tokens, seed) if packed else SortedUniform(lengths, tokens, seed)
@@ -259,7 +258,7 @@ class Caption(ImageTask):
             yield self.collate(encoded, rows, config)
 
     def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
-        """Teacher forcing: the decoder reads start + caption and should say caption + end. `rows` are numbers of captions."""
+        """Teacher forcing: decoder inputs start + caption, labels caption + end. `rows` are caption indices."""
         batch = super().collate(encoded, rows, config)
         if shape is None or batch.decoder_inputs is None or batch.labels is None:
             return batch
@@ -276,7 +275,7 @@ class Caption(ImageTask):
         owners, shared = pairs.sample_index[numbers], None
         if learnt:
             x, changes = self.load_images(encoded, np.stack([owners, rows[:, 1]], axis=1))
-        else:  # captions of one picture follow each other, and it is looked at once
+        else:  # captions of an image are consecutive, and the image is encoded once
             different, back = np.unique(owners, return_inverse=True)
             x, changes = self.load_images(encoded, different)
             shared = torch.from_numpy(back)
@@ -285,7 +284,7 @@ class Caption(ImageTask):
             np.asarray(side[owner][first:last], dtype=np.int64)
             for owner, first, last in zip(owners, pairs.start[numbers], pairs.end[numbers], strict=True)
         ]
-        # the target needs no mask: padding stands at its end, where nothing that is asked sees it
+        # no mask for the target: padding at the end is hidden by the causal mask, and its labels are ignored
         target, labels = pad([row[:-1] for row in said], config.pad_id)[0], pad([row[1:] for row in said], IGNORE)[0]
         return Batch(
             x,
@@ -302,14 +301,14 @@ class Caption(ImageTask):
     def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
         return seq2seq_loss(model, model.body(self.prepare_inputs(model, batch)), batch.labels, terms.smoothing)
 
-    # -- answers
+    # -- inference
 
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """Of each picture (a path, bytes, an array or a picture of Pillow's) a caption.
+        """Caption of each image (a path, bytes, an array or a Pillow image).
 
-        Pictures are numbered from `first` for their random streams."""
+        Image i has the random stream `first + i`."""
         answers, pixels = [], model.require_image_processor()
         for start in range(0, len(inputs), most := eval_batch_size(pixels)):
             x = self.open_inputs(inputs[start : start + most], pixels)
@@ -321,7 +320,7 @@ class Caption(ImageTask):
         prompt = torch.full((len(x), 1), config.bos_id)
         batch = self.prepare_inputs(model, Batch(x, decoder_inputs=prompt).to(model.device))
         limits = torch.full((len(x),), min(decode.new_token_limit(1, config.max_length), config.max_length))
-        # what fills up and what begins is never said
+        # padding and start token are never generated
         banned = tuple({config.pad_id, config.bos_id} - {config.eos_id})
         numbers = first + np.arange(len(x))
         found = search(model.body, batch, config.eos_id, limits, decode, requests=numbers, banned=banned)
@@ -338,8 +337,8 @@ class Caption(ImageTask):
         sums: LossSum,
         max_samples: int | None = None,
     ) -> EvalResult:
-        """CIDEr-D, BLEU by sacreBLEU and chrF against all captions of a picture, times 100, and the share of answers that are
-        one of them word for word. CIDEr is left out where there is one picture, which has no rare words."""
+        """CIDEr-D × 100, BLEU (sacreBLEU), chrF and exact match in percent, against all captions of an image. CIDEr-D is
+        omitted for a single image, because its n-gram weights would be 0."""
         count = len(encoded) if max_samples is None else min(max_samples, len(encoded))
         answers: list[Prediction] = []
         for start in range(0, count, step := eval_batch_size(encoded.batch_context.pixels)):
@@ -350,7 +349,7 @@ class Caption(ImageTask):
         ), answers
 
     def selection_metric(self, scores: Mapping[str, Any]) -> str:
-        """CIDEr tells best what people would choose, of what can be had without a judge; of one picture BLEU-4."""
+        """CIDEr-D, the automatic metric closest to human judgment here; BLEU-4 for a single image."""
         return self.metric if self.metric in scores else "bleu4"
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
@@ -368,7 +367,7 @@ class Caption(ImageTask):
     def save_figures(
         self, folder: Path, samples: Sequence[CaptionedImage], predictions: Sequence[Prediction]
     ) -> list[str]:
-        """Some validation pictures, from all over the data."""
+        """Figure with evenly spaced validation samples."""
         from regard.draw.captions import CaptionSample, draw_captions
 
         count = min(MAX_FIGURE_SAMPLES, len(predictions))
@@ -389,7 +388,7 @@ def caption_index(encoded: Encoded) -> CaptionIndex:
 def caption_scores(
     predictions: Sequence[str], references: Sequence[Sequence[str]], data: DataSettings
 ) -> dict[str, float | str]:
-    """Of words in small letters without punctuation (`words`); of texts that are in words already, as they are."""
+    """Scores on lowercased words without punctuation (`tokenize_words`), or on pretokenized texts split at spaces."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
@@ -414,6 +413,6 @@ def caption_scores(
 
 
 def _reference_streams(meant: Sequence[Sequence[str]]) -> list[list[Any]]:
-    """The first reference of each, the second, …; None where there is no more."""
+    """First reference of each sample, second reference, …; None for missing references."""
     most = max(map(len, meant))
     return [[texts[n] if n < len(texts) else None for texts in meant] for n in range(most)]

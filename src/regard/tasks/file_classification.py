@@ -1,4 +1,4 @@
-"""classify, of whatever is opened as a file: a picture or a cloud in, one of some classes out."""
+"""Classification of files: images and point clouds."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ClassificationMixin(FileSampleTask):
         return Encoded(list(samples), sides, [], self.batch_context(processor, config, max_length, data))
 
     def label_ids(self, encoded: Encoded, rows: np.ndarray) -> Tensor:
-        """(B,) the numbers of the classes."""
+        """(B,) class indices."""
         return torch.tensor([int(encoded.fields["label"][int(number)][0]) for number in sample_ids(rows)])
 
     def probabilities(self, model: ModelProtocol, logits: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class ClassificationMixin(FileSampleTask):
             return self.probabilities(model, self.logits(model, batch.to(model.device)).float()).cpu().numpy()
 
     def make_predictions(self, model: ModelProtocol, table: np.ndarray, decode: DecodeSettings) -> list[Prediction]:
-        """The likeliest class of each, with all probabilities."""
+        """Prediction with the class, or with the labels above the threshold, and all probabilities."""
         labels, several = model.spec.labels, is_multilabel(model)
         answers = []
         for row in table:
@@ -83,7 +83,7 @@ class ClassificationMixin(FileSampleTask):
     def predict_rows(
         self, model: ModelProtocol, encoded: Encoded, rows: np.ndarray, decode: DecodeSettings
     ) -> list[Prediction]:
-        """Of samples that are there to be scored."""
+        """Predictions for rows of the evaluation data."""
         return self.make_predictions(
             model, self.predict_probabilities(model, self.collate(encoded, rows, model.config)), decode
         )
@@ -97,8 +97,7 @@ class ClassificationMixin(FileSampleTask):
         sums: LossSum,
         max_samples: int | None = None,
     ) -> EvalResult:
-        """Shares of 100: the right class first, or among the first five; the mean of the F1 of the classes. Of a model that
-        tells several labels F1 over all of them, and their mean."""
+        """Accuracy, top-5 accuracy and macro F1 in percent. Multi-label models: micro F1 and macro F1."""
         labels, count = model.spec.labels, len(encoded) if max_samples is None else min(max_samples, len(encoded))
         answers: list[Prediction] = []
         for start in range(0, count, step := self.eval_batch_size(encoded.batch_context)):

@@ -1,4 +1,4 @@
-"""What tasks share whose samples are files that are opened only when a batch is made of them: pictures and clouds."""
+"""Base class of tasks on images and point clouds, whose files are read when a batch is built."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch
 
 INLINE_MARKER = 2**16 - 1
-"""Stands before the bytes of a file that lies in a table; a path begins with a letter of its own."""
+"""First value of a row with the contents of a file; rows with a path begin with a byte."""
 LARGE_VALIDATION = 2000
-"""Validation samples from which it is said that they are looked through."""
+"""Minimum number of validation samples for a log message before reading."""
 EVAL_BATCH_SIZE = 64
-"""Samples that are looked at together when they are answered."""
+"""Samples per batch at inference."""
 
 
 class FileSampleTask(Task):
@@ -29,20 +29,21 @@ class FileSampleTask(Task):
     has_length_limit = False
     has_text = False
     suffixes: ClassVar[tuple[str, ...]]
-    """of its files"""
+    """file extensions"""
 
     def split_key(self, sample: Any) -> str:
-        """Its name and size, wherever it lies; what lies in a table and has no name is known by its row."""
+        """Label, file name and size, independent of the folder. Contents of table rows without a name have the row number as
+        name."""
         name = os.path.basename(sample.source) or str(sample.line)
         return f"{sample.label}\0{name}\0{num_bytes(sample)}"
 
     def fingerprint_texts(self, samples: Iterable[Any]) -> Iterator[str]:
-        """Names, sizes and classes: thousands of files are not read to know them again."""
+        """Names, sizes and labels instead of the contents of thousands of files."""
         for sample in samples:
             yield f"{os.path.basename(sample.source)}\0{num_bytes(sample)}\0{sample.label}"
 
     def source_row(self, sample: Any) -> np.ndarray:
-        """Where its file is to be found, as numbers that a store can hold."""
+        """Path or contents of the file as integers for the token store."""
         return encode_source(sample)
 
     def row_encoding(self, processor: Any) -> tuple[int, str]:
@@ -52,7 +53,7 @@ class FileSampleTask(Task):
         return np.ones((len(encoded), 1), dtype=np.int64)
 
     def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
-        """A file that cannot be read does not end a training: another one of the batch stands for it, and it is said."""
+        """In training, unreadable files are replaced by other files of the batch, with a warning."""
         rows = np.asarray(rows)
         try:
             return self.build_batch(encoded, rows, config)
@@ -62,11 +63,11 @@ class FileSampleTask(Task):
             return self.build_batch(encoded, self._replace_unreadable(encoded, rows, config), config)
 
     def eval_batch_size(self, context: Any) -> int:
-        """How many are looked at together when they are answered."""
+        """Samples per batch at inference."""
         raise NotImplementedError
 
     def build_batch(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
-        """The batch of these rows: (B,) numbers of samples, or (B, 2) with a number of chance beside each to learn from."""
+        """Batch of sample indices (B,), or in training of (B, 2) with a random seed for each sample."""
         raise NotImplementedError
 
     def _replace_unreadable(self, encoded: Encoded, rows: np.ndarray, config: Any) -> np.ndarray:
@@ -95,7 +96,7 @@ class FileSampleTask(Task):
         return model.head
 
     def validate_data(self, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]) -> None:
-        """Validation samples are all read once before the first step, so that none stops it later; most are kept."""
+        """Read all validation samples before the first step, so that unreadable files do not stop a later validation."""
         if len(valid) >= LARGE_VALIDATION:
             log(f"  Reading {len(valid):,} validation {self.unit} …")
         for _ in self.eval_batches(valid, config, EVAL_BATCH_SIZE):
@@ -103,7 +104,7 @@ class FileSampleTask(Task):
 
 
 def sample_ids(rows: np.ndarray) -> np.ndarray:
-    """The numbers of the samples, be there chance beside them or not."""
+    """Sample indices of rows (B,) or (B, 2)."""
     return rows[:, 0] if rows.ndim == 2 else rows
 
 
@@ -111,19 +112,19 @@ _warned: set[str] = set()
 
 
 def warn_once(line: str) -> None:
-    """Said once by each process that meets it."""
+    """Print a warning once per process."""
     if line not in _warned:
         _warned.add(line)
         print(line, file=sys.stderr, flush=True)
 
 
 def sample_location(sample: Any) -> str:
-    """What a person finds it by."""
+    """File or table row of a sample, for messages."""
     return sample.source or f"{sample.path}, row {sample.line}"
 
 
 def reservoir_sample(samples: Iterable[Any], max_samples: int, seed: int = 0) -> list[Any]:
-    """At most so many of the samples, each with the same chance, however many there are."""
+    """Uniform random choice of at most `max_samples` samples from a stream."""
     random, source = np.random.default_rng(seed), iter(samples)
     kept = list(islice(source, max_samples))
     for seen, sample in enumerate(source, max_samples + 1):
@@ -134,9 +135,9 @@ def reservoir_sample(samples: Iterable[Any], max_samples: int, seed: int = 0) ->
 
 
 def encode_source(sample: Any) -> np.ndarray:
-    """Where a file is to be found, as numbers that a store can hold: the bytes of its path, or its own."""
+    """Path or contents of a file as integers for the token store."""
     if sample.content:
-        # as a store has them: eight bytes for one would fill the memory
+        # uint16 as in the store: int64 would need four times the memory
         row = np.empty(1 + len(sample.content), np.uint16)
         row[0], row[1:] = INLINE_MARKER, np.frombuffer(sample.content, dtype=np.uint8)
         return row
@@ -144,7 +145,7 @@ def encode_source(sample: Any) -> np.ndarray:
 
 
 def decode_source(row: np.ndarray) -> str | bytes:
-    """The reverse."""
+    """Path or contents of a file from a row of the token store."""
     if len(row) and row[0] == INLINE_MARKER:
         return row[1:].astype(np.uint8).tobytes()
     return os.fsdecode(row.astype(np.uint8).tobytes())

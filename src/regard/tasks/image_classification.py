@@ -1,4 +1,4 @@
-"""classify, asked of bodies that read pictures: a picture in, one of some classes out."""
+"""Task `classify` for images."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ class ImageClassification(ClassificationMixin, ImageTask):
         assert batch.labels is not None
         logits = self.logits(model, batch)
         if is_multilabel(model):
-            # data name one class of each picture: such a model is scored on them, and one that is trained on them tells one
+            # image datasets have one label per image; only pretrained models are multi-label
             return binary_cross_entropy(logits, match_label_format(model, batch.labels), terms.smoothing)
         if batch.augment_params is None or not batch.augmentation.mixup:
             return cross_entropy(logits, batch.labels, terms.smoothing)
         weight, partner = mixup_weights(batch.augment_params)
-        # the loss is linear in the labels: mixed ones are the mixture of two losses
+        # the loss is linear in the targets: the loss of mixed targets is the mixture of two losses
         kept, count = _weighted_cross_entropy(logits, batch.labels, weight, terms.smoothing)
         other, _ = _weighted_cross_entropy(logits, batch.labels[partner], 1 - weight, terms.smoothing)
         return kept + other, count
@@ -101,7 +101,7 @@ class ImageClassification(ClassificationMixin, ImageTask):
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """Of each picture (a path, bytes, an array or a picture of Pillow's) the likeliest class, with all probabilities."""
+        """Class of each image (a path, bytes, an array or a Pillow image), with all probabilities."""
         answers = []
         pixels = model.require_image_processor()
         for start in range(0, len(inputs), most := eval_batch_size(pixels)):
@@ -111,7 +111,7 @@ class ImageClassification(ClassificationMixin, ImageTask):
 
 
 def _weighted_cross_entropy(logits: Tensor, labels: Tensor, weight: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Cross-entropy where each row has a weight; smoothing gives the other classes their share, as everywhere here."""
+    """(sum, count) of the cross-entropy with a weight per row; label smoothing is distributed over the other classes."""
     chances = F.log_softmax(logits.float(), -1)
     right = chances.gather(1, labels[:, None])[:, 0]
     others = (chances.sum(1) - right) / (chances.shape[1] - 1)

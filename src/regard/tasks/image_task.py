@@ -1,8 +1,7 @@
-"""What all tasks share whose samples are pictures: how they are found, decoded, cut out and mixed, and put into batches.
+"""Base class of image tasks: files, decoding, augmentation and batches.
 
-A batch holds bytes (B, 3, H, W) and, in training, a table of what chance does to each picture (`Batch.changes`). Cutting,
-mirroring and colouring are done with it on the device, so that batches are a pure function of their number, and small.
-"""
+A batch contains uint8 images (B, 3, H, W) and, in training, random augmentation parameters (`Batch.augment_params`).
+Cropping, flipping and color jitter run on the device, so batches are small and a deterministic function of their number."""
 
 from __future__ import annotations
 
@@ -41,16 +40,16 @@ from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch
 
 TRAIN_SCALE = 8 / 7
-"""Pictures that are cut out at random are kept so much larger: 256 pixels for 224."""
+"""Size factor of training images for random crops: 256 pixels for 224."""
 
 MIN_CROP_SIZE = 128
-"""From this side on a border of a picture is cut off, as is usual with photographs."""
+"""Minimum image size for a center crop of larger images, as usual for photographs."""
 
 BICUBIC = 3
-"""Pillow's number of that filter."""
+"""Bicubic filter of Pillow."""
 
 PALETTE_SAMPLES = 2048
-"""Pictures that a palette is learnt from, chosen by chance among all."""
+"""Number of randomly chosen images for the color palette."""
 
 
 Size = tuple[int, int]
@@ -59,23 +58,23 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True)
 class ImageBatchContext:
-    """How pictures become batches: see `Task.how`."""
+    """Preprocessing, augmentation and caches of images: see `Task.batch_context`."""
 
     pixels: ImageProcessor | Palette
     augment: Augment
     caches: dict[tuple[str, bool], ImageCache] = field(default_factory=dict)
-    """of each side that is decoded, for what is learnt from and for what is not"""
+    """by field and training mode"""
 
     @property
     def train_pixels(self) -> ImageProcessor | Palette:
-        """As pictures lie in batches that are learnt from: larger where a part is cut out."""
-        if self.augment.crop == 1 or min(self.pixels.size) < MIN_CROP_SIZE:  # small ones would only be blurred
+        """Processor of training images, with a larger size for random crops."""
+        if self.augment.crop == 1 or min(self.pixels.size) < MIN_CROP_SIZE:  # small images would become blurry
             return self.pixels
         return self.pixels.scaled(TRAIN_SCALE)
 
 
 IMAGE_AUGMENT_SETTINGS = ("data.crop_scale", "data.shift", "data.flip", "data.color_jitter", "data.random_erasing")
-"""Settings of how pictures are changed while they are learnt from."""
+"""Settings of image augmentation in training."""
 
 
 class ImageTask(FileSampleTask):
@@ -94,10 +93,10 @@ class ImageTask(FileSampleTask):
     def iter_table(
         self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
     ) -> Iterator[ImageSample | SkippedRow]:
-        """Pictures that a table names or holds; what it says of them is not read."""
+        """Images listed or contained in a table; labels are ignored."""
         return read_unlabeled(entry, columns, complain)
 
-    # -- the reader
+    # -- processor
 
     def load_processor(self, folder: Path) -> ImageProcessor | Palette | None:
         return Palette.load(folder) or (ImageProcessor.load(folder) if ImageProcessor.exists(folder) else None)
@@ -106,7 +105,8 @@ class ImageTask(FileSampleTask):
         processor.save(folder)
 
     def default_processor(self, config: Any, data: DataSettings) -> ImageProcessor | None:
-        """The whole of a small picture, the middle of a larger one; what reads colours of a palette learns those first."""
+        """Full image for small sizes, center crop for larger ones; None for models with a palette, which is fitted to the
+        data."""
         if hasattr(config, "num_colors"):
             return None
         edge = round(TRAIN_SCALE * config.image_size) if config.image_size >= MIN_CROP_SIZE else 0
@@ -118,7 +118,7 @@ class ImageTask(FileSampleTask):
         return processor.with_fixed_size(config.image_size) if isinstance(processor, ImageProcessor) else processor
 
     def fit_processor(self, samples: Iterable[ImageSample], config: Any, data: DataSettings) -> Palette:
-        """As many colours as the model has, or as the pictures have. Only some of them are opened."""
+        """Palette with at most `num_colors` colors, fitted to a random subset of the images."""
         pictures = (
             read_sample_image(sample, min_size=config.image_size)
             for sample in reservoir_sample(samples, PALETTE_SAMPLES)
@@ -157,7 +157,7 @@ class ImageTask(FileSampleTask):
         )
 
     def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
-        """The album is opened here, before workers are made: so they share it."""
+        """The cache is created before the data loader workers are forked, so that all workers share its memory."""
         if ("image", True) not in encoded.batch_context.caches:
             height, width = encoded.batch_context.train_pixels.size
             encoded.batch_context.caches["image", True] = ImageCache(len(encoded), (height, width, 3))
@@ -175,14 +175,14 @@ class ImageTask(FileSampleTask):
             yield self.collate(encoded, rows, config)
 
     def load_images(self, encoded: Encoded, rows: np.ndarray) -> tuple[Tensor, Tensor | None]:
-        """(B, 3, H, W) bytes, and what chance does to them; rows (B, 2) are learnt from, (B,) are not."""
+        """(B, 3, H, W) uint8 images and augmentation parameters; rows (B, 2) are for training, (B,) for evaluation."""
         how: ImageBatchContext = encoded.batch_context
         learnt = rows.ndim == 2
         pixels = how.train_pixels if learnt else how.pixels
         numbers, side = sample_ids(rows), encoded.fields["image"]
 
         def read(number: int) -> np.ndarray:
-            # what is scored is decoded as what is asked; to learn from, a file may be decoded smaller, which is other pixels
+            # evaluation decodes as inference does; training may decode at a lower resolution, with different pixels
             return pixels.prepare(read_image(decode_source(side[number]), pixels.min_side if learnt else 0))
 
         found = self.load_cached(encoded, "image", numbers, read, learnt, (*pixels.size, 3))
@@ -196,14 +196,15 @@ class ImageTask(FileSampleTask):
         self, encoded: Encoded, field: str, rows: np.ndarray, read: Callable[[int], np.ndarray], training: bool,
         shape: tuple[int, ...], dtype: Any = np.uint8,
     ) -> list[np.ndarray]:  # fmt: skip
-        """Each is decoded once, where all fit into memory. What is learnt from, workers decode; else threads do."""
+        """Cached arrays if all samples fit into memory. Training decodes in data loader workers, evaluation in threads."""
         albums = encoded.batch_context.caches
         if (field, training) not in albums:
             albums[field, training] = ImageCache(0 if training else len(encoded), shape, dtype=dtype)
         return albums[field, training].get_many(rows.tolist(), read, 1 if training else DECODE_THREADS)
 
     def prepare_inputs(self, model: ModelProtocol, batch: Batch) -> Batch:
-        """The batch with pixels, or colours of a palette, as the body reads them; those that are so already are left alone."""
+        """Batch with augmented and normalized pixels, or palette colors. Batches with other dtypes than uint8 are
+        unchanged."""
         if batch.inputs.dtype != torch.uint8:
             return batch
         pixels = model.require_image_processor()
@@ -213,31 +214,32 @@ class ImageTask(FileSampleTask):
             x = augment_images(x, batch.augment_params, pixels.size, batch.augmentation)
         return replace(batch, inputs=pixels.normalize(x), augment_params=None)
 
-    # -- what is asked
+    # -- inference
 
     def is_single(self, inputs: Any) -> bool:
         return isinstance(inputs, str | bytes | os.PathLike | np.ndarray) or hasattr(inputs, "convert")
 
     def open_inputs(self, inputs: Sequence[Any], pixels: ImageProcessor | Palette) -> Tensor:
-        """Pictures as bytes (B, 3, H, W), made ready; one at a time, as they may be large."""
+        """Preprocessed uint8 images (B, 3, H, W), opened one at a time to limit memory."""
         made = np.stack([pixels.prepare(load_image(item)) for item in inputs])
         return torch.from_numpy(made).permute(0, 3, 1, 2).contiguous()
 
 
 def eval_batch_size(pixels: ImageProcessor | Palette) -> int:
-    """How many pictures are looked at together: more of small ones, and each alone where each has a size of its own."""
+    """Images per batch at inference: more for small images, 1 if images have different sizes."""
     height, width = pixels.size
     fits = EVAL_BATCH_SIZE * 224**2 // (height * width) if isinstance(pixels, ImageProcessor) else 0
     return 1 if pixels.has_variable_size else min(max(fits, EVAL_BATCH_SIZE), 16 * EVAL_BATCH_SIZE)
 
 
 def load_image(item: Any) -> np.ndarray:
-    """A path, the bytes of a file, an array (H, W, 3) of bytes, or a picture of Pillow's."""
+    """Load a path, the bytes of a file, a uint8 array (H, W, 3), or a Pillow image."""
     return load_image_and_size(item)[0]
 
 
 def load_image_and_size(item: Any) -> tuple[np.ndarray, Size]:
-    """The same, and the height and width that it has itself: a file that is too large is decoded smaller, which is told."""
+    """Image and its original height and width. Files above the pixel limit are decoded at a lower resolution, with a
+    warning."""
     picture = _in_memory_image(item)
     if picture is not None:
         return picture, (picture.shape[0], picture.shape[1])
@@ -252,7 +254,7 @@ def load_image_and_size(item: Any) -> tuple[np.ndarray, Size]:
 
 
 def _in_memory_image(item: Any) -> np.ndarray | None:
-    """What is in memory already."""
+    """An array or Pillow image as an array; None for files."""
     if isinstance(item, np.ndarray):
         if item.dtype != np.uint8 or item.ndim != 3 or item.shape[2] != 3:
             raise RegardError(f"Expected a uint8 array of shape (H, W, 3), got {item.dtype} {item.shape}.")
@@ -261,12 +263,13 @@ def _in_memory_image(item: Any) -> np.ndarray | None:
 
 
 def read_sample_image(sample: ImageSample, min_size: int) -> np.ndarray:
-    """Its pixels; a large file is decoded no larger than is needed for so many on the shorter side."""
+    """Pixels of a sample; large files are decoded at a lower resolution with at least `min_size` pixels on the shorter
+    side."""
     return read_image(sample.content or sample.source, min_size, sample.location)
 
 
 def check_image_processor(processor: Any, config: Any) -> None:
-    """Refuse pictures that are made ready for a model of another kind."""
+    """Raise an error if the processor does not match the model."""
     if isinstance(processor, Palette) != hasattr(config, "num_colors"):
         kinds = ("palette colors", "pixels")
         expected, found = kinds if hasattr(config, "num_colors") else kinds[::-1]

@@ -1,4 +1,4 @@
-"""What tasks share whose samples may be made by rules: names stand for them in place of files."""
+"""Base class of tasks with synthetic datasets, given by name instead of a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.tasks.base import Task
 
 class SyntheticTask(Task):
     def recipe(self, entry: str) -> Any:
-        """What a name stands for; None where it is no name but a file."""
+        """Recipe of a synthetic dataset, or None if the entry is a file."""
         raise NotImplementedError
 
     def expand_entries(self, data: Sequence[str]) -> list[str]:
@@ -25,7 +25,7 @@ class SyntheticTask(Task):
         return entry if self.recipe(entry) else absolute_entry(entry)
 
     def validation_entries(self, data: Sequence[str]) -> Sequence[str]:
-        """What is made has a part to validate by."""
+        """Synthetic datasets have a validation split."""
         recipes = [self.recipe(entry) for entry in data]
         return [str(recipe.for_split("valid")) for recipe in recipes if recipe is not None]
 

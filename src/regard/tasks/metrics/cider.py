@@ -1,9 +1,8 @@
-"""CIDEr-D: how far a caption agrees with what people say of the picture (Vedantam et al. 2015, as COCO's server computes it).
+"""CIDEr-D of captions (Vedantam et al. 2015), as in the COCO evaluation.
 
-Stretches of one to four words are weighed by how rare they are among the references of all pictures, and compared as
-vectors. What is said more often than in a reference counts no more than there, and captions of another length count less.
-10 would be an answer that is its own only reference. One picture alone has no rare words, and 0.
-"""
+N-grams of one to four words are weighted by inverse document frequency over the references of all images and compared as
+vectors. Counts are clipped to the counts of the reference, and length differences are penalized. The maximum is 10, for a
+prediction equal to its only reference. With a single image all weights and the score are 0."""
 
 from __future__ import annotations
 
@@ -15,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_NGRAM = 4
-"""words of a stretch"""
+"""maximum n-gram length"""
 SIGMA = 6.0
-"""words that lengths may differ by before it counts much"""
+"""standard deviation of the length penalty, in words"""
 
 _WORD_PATTERN = re.compile(
-    r"n['’]t\b|['’](?:s|m|d|ll|re|ve)\b"  # what Penn's treebank cuts off a word
+    r"n['’]t\b|['’](?:s|m|d|ll|re|ve)\b"  # suffixes that the Penn Treebank tokenizer splits off
     r"|[^\W_](?:(?!n['’]t\b)(?:[^\W_]|[.,:/_&@+-](?=[^\W_])|['’](?!(?:s|m|d|ll|re|ve)\b)(?=[^\W_])))*"
-    r"|[^\w\s.,:;!?'’‘\"“”`()\[\]{}…–—-]"  # signs that are no punctuation
+    r"|[^\w\s.,:;!?'’‘\"“”`()\[\]{}…–—-]"  # symbols other than punctuation
 )
 
 Words = Sequence[str]
@@ -30,23 +29,24 @@ IntArray = NDArray[np.int64]
 
 
 def tokenize_words(text: str) -> list[str]:
-    """Lower case, punctuation left out, `don't` in two, as COCO's evaluation does with Penn's tokenizer, roughly."""
+    """Lowercased words without punctuation, with `don't` split in two: an approximation of the COCO evaluation's
+    tokenizer."""
     return _WORD_PATTERN.findall(text.lower())
 
 
 class NGrams(NamedTuple):
-    """All stretches of some length in some sentences, each once a sentence."""
+    """Distinct n-grams of each sentence for one n."""
 
     sentence: IntArray
-    """the sentence"""
+    """sentence index"""
     ngram_id: IntArray
-    """which stretch it is"""
+    """n-gram index"""
     occurrences: IntArray
-    """how often it is there"""
+    """count in the sentence"""
 
 
 def cider(predictions: Sequence[Words], reference_sets: Sequence[Sequence[Words]]) -> NDArray[np.float64]:
-    """Of each picture the agreement of what was `said`, in words, with its references: 0 to 10."""
+    """CIDEr-D of each image, 0 to 10, from tokenized predictions and references."""
     if len(predictions) != len(reference_sets) or not all(reference_sets):
         raise ValueError("Every image must have a prediction and at least one reference.")
     many = np.array([len(references) for references in reference_sets], dtype=np.int64)
@@ -63,9 +63,9 @@ def cider(predictions: Sequence[Words], reference_sets: Sequence[Sequence[Words]
 
 
 def _cosine_similarity(found: NGrams, picture: IntArray, many: int, references: int) -> NDArray[np.float64]:
-    """Of each reference the cosine between what was said and itself."""
+    """Cosine similarity between each reference and the prediction for its image."""
     own, kinds = found.sentence < many, int(found.ngram_id.max(initial=-1)) + 1
-    where = picture[found.sentence] * max(kinds, 1) + found.ngram_id  # a stretch of a picture
+    where = picture[found.sentence] * max(kinds, 1) + found.ngram_id  # n-gram of an image
     occurs = np.unique(where[~own]) % max(kinds, 1)
     rare = np.log(max(many, 1)) - np.log(np.maximum(np.bincount(occurs, minlength=kinds), 1))
     weight = found.occurrences * rare[found.ngram_id]
@@ -83,12 +83,12 @@ def _cosine_similarity(found: NGrams, picture: IntArray, many: int, references: 
 
 
 def _ngrams(sentences: Sequence[Words]) -> list[NGrams]:
-    """Of one word, of two, …; a stretch is known by the number of its beginning and of its last word."""
+    """N-grams of length 1, 2, …; the key of an n-gram is the id of its prefix and its last word."""
     number: dict[str, int] = {}
     tokens = np.array([number.setdefault(word, len(number)) for row in sentences for word in row], dtype=np.int64)
     lengths = np.array([len(row) for row in sentences], dtype=np.int64)
     owner = np.repeat(np.arange(len(sentences)), lengths)
-    last = np.repeat(np.cumsum(lengths), lengths)  # where the sentence of each word ends
+    last = np.repeat(np.cumsum(lengths), lengths)  # end of the sentence of each word
     kinds, made = tokens, []
     begins = np.arange(len(tokens))
     for length in range(1, MAX_NGRAM + 1):

@@ -1,8 +1,7 @@
-"""How well words are tagged: precision, recall and F1 of entities, whole and by kind; of plain tags, of every tag.
+"""Precision, recall and F1 of token classification: of entities, in total and by type, or of each plain tag.
 
-An entity is right where its kind, its first and its last word are. The numbers are those of `seqeval` as it comes (CoNLL's
-own `conlleval` gives them too): what no scheme allows is repaired before it is compared.
-"""
+An entity is correct if its type and its first and last word are correct. The values equal the default mode of `seqeval` and
+CoNLL's conlleval: invalid tag sequences are repaired before the comparison."""
 
 from __future__ import annotations
 
@@ -18,15 +17,15 @@ from regard.draw.per_class import LabelScore, draw_per_label
 from regard.errors import RegardError
 
 Tags = Sequence[Sequence[str]]
-"""Of each sentence the tags of its words."""
+"""Tags of the words of each sentence."""
 
 
 @dataclass(frozen=True)
 class MatchCounts:
-    """What there was, what was said, and what of that was right; all measures are shares of one."""
+    """Counts of labels, predictions and correct predictions. Metrics are fractions of 1."""
 
     actual: int
-    """how many there are"""
+    """number of labels"""
     predicted: int
     correct: int
 
@@ -46,18 +45,18 @@ class MatchCounts:
 
 @dataclass(frozen=True)
 class TaggingMetrics:
-    """The measures of some sentences."""
+    """Metrics of some sentences."""
 
     by_label: dict[str, MatchCounts]
-    """by kind of entity, or by tag; in the order of the alphabet"""
+    """by entity type or by tag, in alphabetical order"""
     accuracy: float
-    """share of words whose tag is right"""
+    """fraction of words with the correct tag"""
     plain: bool
-    """whether tags are classes of single words"""
+    """True if tags are classes of single words"""
 
     @property
     def micro(self) -> MatchCounts:
-        """Over all kinds together, every entity weighing alike (micro)."""
+        """Micro average: every entity has equal weight."""
         sums = (
             sum(getattr(hits, name) for hits in self.by_label.values()) for name in ("actual", "predicted", "correct")
         )
@@ -65,11 +64,11 @@ class TaggingMetrics:
 
     @property
     def macro_f1(self) -> float:
-        """Every kind weighing alike."""
+        """Macro average: every type has equal weight."""
         return sum(hits.f1 for hits in self.by_label.values()) / len(self.by_label) if self.by_label else 0.0
 
     def scores(self) -> dict[str, float]:
-        """Shares of 100. Of plain tags F1 over all words is the accuracy itself."""
+        """Scores in percent. For plain tags micro F1 equals the accuracy."""
         told = {"accuracy": self.accuracy, "macro_f1": self.macro_f1}
         if not self.plain:
             whole = self.micro
@@ -83,17 +82,17 @@ class TaggingMetrics:
         return markdown_table([*rows, {name: "all", **_metrics_row(self.micro)}])
 
     def save_figure(self, path: Path) -> Path:
-        """The same as a picture."""
+        """Save the table as a figure."""
         bars = [_bar(label or "_", hits) for label, hits in self.by_label.items()]
         return draw_per_label(bars, _bar("all", self.micro), "words" if self.plain else "entities", path)
 
     def by_frequency(self) -> list[tuple[str, MatchCounts]]:
-        """The most frequent first."""
+        """Types or tags with counts, most frequent first."""
         return sorted(self.by_label.items(), key=lambda item: (-item[1].actual, item[0]))
 
 
 def tagging_metrics(targets: Tags, predictions: Tags, scheme: TagScheme) -> TaggingMetrics:
-    """Compare what was said with what is right; both may be spelt in any scheme, unless it is `plain`."""
+    """Metrics of the predicted tags. Targets and predictions may have different schemes unless `scheme` is plain."""
     for number, (ours, theirs) in enumerate(zip(targets, predictions, strict=True)):
         if len(ours) != len(theirs):
             raise RegardError(
@@ -109,7 +108,7 @@ def tagging_metrics(targets: Tags, predictions: Tags, scheme: TagScheme) -> Tagg
 
 
 def _iter_spans(tags: Tags, single: bool) -> Iterable[tuple[str, int, int, int]]:
-    """All that can be hit: a kind or a tag, the sentence, the first word and the last."""
+    """Spans to compare: type or tag, sentence, first word, last word."""
     for number, sentence in enumerate(tags):
         if single:
             yield from ((tag, number, place, place) for place, tag in enumerate(sentence))

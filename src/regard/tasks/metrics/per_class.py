@@ -1,4 +1,4 @@
-"""How well each class is told, one by one, where a table of all by all would be too large or means nothing."""
+"""Metrics per class, for multi-label data or if a confusion matrix would be too large."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from regard.draw.per_class import LabelScore, draw_per_label
 from regard.tasks.metrics.ner import MatchCounts
 
 MAX_CONFUSIONS = 12
-"""Confusions that are told."""
+"""Maximum number of listed confusions."""
 
 
 @dataclass(frozen=True)
 class ClassMetrics:
     by_class: dict[str, MatchCounts]
-    """by class: those that occur or were said"""
+    """counts by class, for classes among labels or predictions"""
     micro: MatchCounts
-    """all classes together, each sample's weighing alike (micro)"""
+    """sums over classes, for micro averages"""
     unit: str
-    """what is counted"""
+    """plural noun for samples in figures"""
 
     @classmethod
     def from_labels(
         cls, targets: Sequence[Collection[str]], predictions: Sequence[Collection[str]], unit: str
     ) -> ClassMetrics:
-        """Compare the classes of each sample with those that were said of it."""
+        """Count labels, predictions and correct predictions of each class."""
         counts = Counter[str](), Counter[str](), Counter[str]()
         for ours, theirs in zip(targets, predictions, strict=True):
             for count, found in zip(counts, (set(ours), set(theirs), set(ours) & set(theirs)), strict=True):
@@ -43,11 +43,11 @@ class ClassMetrics:
 
     @property
     def macro_f1(self) -> float:
-        """Every class weighing alike."""
+        """Macro average: every class has equal weight."""
         return sum(hits.f1 for hits in self.by_class.values()) / len(self.by_class) if self.by_class else 0.0
 
     def table(self) -> str:
-        """A row for each class, the most frequent first, and one for all."""
+        """Table with a row per class, most frequent first, and a row for all."""
         ordered = sorted(self.by_class.items(), key=lambda item: (-item[1].actual, item[0]))
         return markdown_table([_row(name, hits) for name, hits in (*ordered, ("all", self.micro))])
 
@@ -57,7 +57,7 @@ class ClassMetrics:
 
 
 def confusion_summary(names: Sequence[str], counts: np.ndarray) -> str:
-    """The most frequent confusions of `counts[is, said]`; nothing where there is none."""
+    """Table of the most frequent confusions in `counts[label, prediction]`; empty without confusions."""
     wrong = counts * (1 - np.eye(len(names), dtype=counts.dtype))
     order = np.argsort(-wrong, axis=None, kind="stable")[:MAX_CONFUSIONS]
     found = [(int(row), int(column)) for row, column in zip(*np.unravel_index(order, wrong.shape), strict=True)]

@@ -1,4 +1,4 @@
-"""How right an answer for each pixel or point is: classes by what they overlap with, depths by how far they are off."""
+"""Metrics of dense prediction: IoU of segmentation, and depth errors."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from regard.nn.vision.depth_loss import fit_scale_shift, inverse_depth
 from regard.types import IGNORE, Prediction
 
 MIN_DEPTH = 1e-3
-"""Nothing is nearer: logarithms and ratios of a depth of 0 say nothing."""
+"""Minimum depth, because logarithms and ratios are undefined at 0."""
 
 
 class SegmentationMetrics:
-    """How many pixels or points of each class (rows) were said to be of each class (columns). Void ones are not counted."""
+    """Confusion matrix of pixels or points: labels (rows) and predictions (columns). Positions with `ignore_index` are
+    excluded."""
 
     def __init__(self, classes: int, ignore_index: int = IGNORE) -> None:
         self.ignore_index = ignore_index
         self.counts = np.zeros((classes, classes), dtype=np.int64)
 
     def add(self, predicted: np.ndarray, target: np.ndarray) -> None:
-        """Maps of one or of several pictures, of the same shape."""
+        """Add predictions and targets of equal shape, of one or several images."""
         if predicted.shape != target.shape:
             raise ValueError(f"Prediction shape {predicted.shape} does not match target shape {target.shape}.")
         classes, asked = len(self.counts), target != self.ignore_index
@@ -37,17 +38,17 @@ class SegmentationMetrics:
         self.counts += np.bincount(classes * target + predicted, minlength=classes**2).reshape(classes, classes)
 
     def class_iou(self) -> np.ndarray:
-        """Of each class the intersection over the union; no number where no pixel is or was said to be of it."""
+        """Intersection over union of each class; NaN for classes absent from labels and predictions."""
         both = np.diag(self.counts).astype(np.float64)
         union = self.counts.sum(0) + self.counts.sum(1) - both
         return np.divide(both, union, out=np.full(len(both), np.nan), where=union > 0)
 
     def accuracy(self) -> float:
-        """Share of the pixels whose class was said."""
+        """Fraction of correct pixels."""
         return float(np.trace(self.counts) / max(self.counts.sum(), 1))
 
     def mean_iou(self) -> float:
-        """Of all classes that are there or were said."""
+        """Average IoU of the classes in labels or predictions."""
         each = self.class_iou()
         return float(np.nanmean(each)) if np.isfinite(each).any() else 0.0
 
@@ -57,43 +58,43 @@ class SegmentationMetrics:
     def report(
         self, labels: Sequence[str], count: int, with_classes: bool, unit: str = "pixel"
     ) -> dict[str, float | str]:
-        """The scores of so many samples as shares of 100; of a `whole` validation also those of each class."""
+        """Scores of `count` samples in percent; `with_classes` adds a table per class."""
         scores: dict[str, float | str] = {name: round(100 * value, 2) for name, value in self.scores(unit).items()}
         scores["samples"] = count
         each = [{"class": n, "IoU": "" if v is None else f"{100 * v:.2f}"} for n, v in self.iou_by_name(labels).items()]
         return scores | ({"per_class": markdown_table(each)} if with_classes else {})
 
     def iou_by_name(self, names: Sequence[str]) -> dict[str, float | None]:
-        """The overlap of each class by its name."""
+        """IoU of each class by name."""
         return {
             name: None if np.isnan(value) else float(value) for name, value in zip(names, self.class_iou(), strict=True)
         }
 
 
 def class_fractions(classes: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-    """The share of each class that is seen, the largest first."""
+    """Fraction of each class in a prediction, largest first."""
     shares = np.bincount(classes.ravel(), minlength=len(labels)) / max(classes.size, 1)
     return {labels[n]: round(float(shares[n]), 4) for n in np.argsort(-shares) if shares[n] > 0}
 
 
 def format_fractions(source: Any, prediction: Prediction) -> str:
-    """Such shares on a terminal."""
+    """Class fractions for the terminal."""
     return "\t".join([str(source), *(f"{name} {100 * share:.1f} %" for name, share in prediction.value.items())])
 
 
 def format_top_fractions(prediction: Prediction) -> str:
-    """The largest of them in a table."""
+    """The four largest class fractions for a table."""
     return ", ".join(f"{name} {100 * share:.0f} %" for name, share in list(prediction.value.items())[:4])
 
 
 class DepthMetrics:
-    """Of each picture the usual measures over the pixels whose depth is known; their means over the pictures."""
+    """Depth metrics of each image over valid pixels, averaged over images."""
 
     def __init__(self) -> None:
         self.per_image: list[dict[str, float]] = []
 
     def add(self, predicted: np.ndarray, target: np.ndarray, valid: np.ndarray | None = None) -> None:
-        """Depths of one picture (H, W), in the same unit. Without `known` all that is above 0 is."""
+        """Add the depths of one image (H, W), in the same unit. Without `valid` all positive depths are valid."""
         if predicted.shape != target.shape:
             raise ValueError(f"Prediction shape {predicted.shape} does not match target shape {target.shape}.")
         asked = valid_depth(target, valid)
@@ -111,8 +112,8 @@ class DepthMetrics:
         )
 
     def scores(self) -> dict[str, float]:
-        """`abs_rel`, `rmse` and `log10` are errors; `delta1`, `delta2`, `delta3` are shares of pixels within a factor of 1.25,
-        its square and its cube."""
+        """`abs_rel`, `rmse` and `log10` are errors; `delta1`, `delta2`, `delta3` are fractions of pixels with a ratio below
+        1.25, 1.25² and 1.25³."""
         return (
             {name: float(np.mean([row[name] for row in self.per_image])) for name in self.per_image[0]}
             if self.per_image
@@ -121,7 +122,7 @@ class DepthMetrics:
 
 
 def valid_depth(target: np.ndarray, valid: np.ndarray | None = None) -> np.ndarray:
-    """Where a depth is known."""
+    """True for pixels with a valid depth."""
     found = np.isfinite(target) & (target > 0)
     return found if valid is None else found & valid.astype(bool)
 
@@ -129,9 +130,9 @@ def valid_depth(target: np.ndarray, valid: np.ndarray | None = None) -> np.ndarr
 def align_depth(
     prediction: np.ndarray, target_depth: np.ndarray, max_depth: float, valid: np.ndarray | None = None
 ) -> np.ndarray:
-    """Inverse depth in a unit of its own (H, W) -> depth in the unit of the truth, by the scale and shift of inverse depths
-    that fit it best: all that a relative model can be asked for. Nothing is farther than `farthest`, which must not be read
-    from this picture's own truth: that would tell the answer where it is farthest."""
+    """Predicted inverse depth (H, W) of unknown scale → depth in the unit of the target, with the least-squares scale and
+    shift, as usual for relative depth. Depth is limited to `max_depth`, which must not depend on this target: that would
+    leak labels."""
     asked = torch.from_numpy(valid_depth(target_depth, valid))[None]
     if not bool(asked.any()):
         return np.full(prediction.shape, np.nan)

@@ -1,10 +1,9 @@
-"""How well answers are spotted in their contexts: exact match and F1, by the rules of SQuAD 1.1 and 2.0.
+"""Exact match and F1 of extractive question answering, as in SQuAD 1.1 and 2.0.
 
-Texts are compared in small letters, without punctuation, the articles a, an, the, and double blanks. Exact match asks
-whether all is the same; F1 counts words in common. Of several right answers the best counts. Where a set has questions
-without an answer, or a model may say nothing, the rules of 2.0 hold: nothing is the right answer to those, and to no
-other; the score is told of both sorts, and a threshold decides when nothing is said.
-"""
+Texts are lowercased and compared without punctuation, the articles a, an, the, and repeated spaces. F1 counts common words.
+The best of several references counts. The rules of 2.0 apply if there are unanswerable questions or if the model may predict
+no answer: the empty text is correct only for unanswerable questions, scores are also reported separately for answerable and
+unanswerable questions, and a threshold decides between the best answer and no answer."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """What is compared of a text."""
+    """Normalized text for the comparison."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -39,7 +38,7 @@ def exact_match(prediction: str, reference: str) -> float:
 
 
 def word_f1(prediction: str, reference: str) -> float:
-    """F1 of the words: nothing in common is 0, even of two texts of which nothing is left to compare (1.1)."""
+    """F1 of the words; 0 without common words, even if both texts are empty after normalization (1.1)."""
     ours, theirs = normalize_answer(prediction).split(), normalize_answer(reference).split()
     same = sum((Counter(ours) & Counter(theirs)).values())
     if not same:
@@ -49,7 +48,7 @@ def word_f1(prediction: str, reference: str) -> float:
 
 
 def word_f1_or_empty(prediction: str, reference: str) -> float:
-    """The same, but two texts of which nothing is left are alike (2.0)."""
+    """F1 of the words; 1 if both texts are empty after normalization (2.0)."""
     return (
         word_f1(prediction, reference)
         if normalize_answer(prediction) and normalize_answer(reference)
@@ -63,11 +62,11 @@ def squad_scores(
     no_answer_scores: Sequence[float] | None = None,
     threshold: float = 0.0,
 ) -> dict[str, float]:
-    """Shares of 100: `exact`, `f1`, and by the rules of 2.0 those of both sorts.
+    """Exact match and F1 in percent, and with the rules of 2.0 also for answerable and unanswerable questions.
 
-    `said` is the best text of each question, or nothing for "the context does not say". `doubts` are how much more that
-    is believed than the text (the score of nothing less the text's): beyond the threshold nothing is said. The thresholds
-    that would have been best are told with their scores; they are to be chosen on validation data."""
+    `predictions`: best text of each question, or an empty string for no answer. `no_answer_scores`: score of no answer minus
+    score of the best text; above the threshold the prediction is empty. The best thresholds are returned with their scores
+    and should be selected on validation data."""
     _check_lengths(spans, predictions, no_answer_scores)
     if no_answer_scores is None and all(span.is_answerable for span in spans):
         right = [span.answers for span in spans]
@@ -75,7 +74,7 @@ def squad_scores(
             _best_over_references(predictions, right, exact_match), _best_over_references(predictions, right, word_f1)
         )
     possible = np.array([span.is_answerable for span in spans])
-    # in 2.0 an answer of which nothing is left, such as "the", is none
+    # in 2.0 references that are empty after normalization, such as "the", are removed
     right = [tuple(filter(normalize_answer, span.answers)) or ("",) for span in spans]
     raw = (
         _best_over_references(predictions, right, exact_match),
@@ -99,12 +98,14 @@ def squad_scores(
 def best_threshold(
     scores: FloatArray, no_answer_scores: Sequence[float], possible: NDArray[np.bool_]
 ) -> tuple[float, float]:
-    """The mean score at the best threshold, and the threshold: the lowest of the best, half-way to the next doubt.
+    """Average score at the best threshold, and the threshold: the lowest of the best, halfway to the next no-answer
+    score.
 
-    Questions are answered in the order of their doubt; those of equal doubt together, for no threshold divides them."""
+    Questions are sorted by no-answer score. Questions with equal scores stay together, because no threshold separates
+    them."""
     values = np.asarray(no_answer_scores, dtype=np.float64)
     order = np.argsort(values, kind="stable")
-    # what is gained by answering a question: its score, less the one that saying nothing has where nothing is right
+    # gain of answering a question: its score, minus 1 if the question is unanswerable
     gains = np.cumsum((scores - ~possible)[order])
     ends = np.flatnonzero(np.append(np.diff(values[order]) > 0, True))
     totals = np.append(0.0, gains[ends]) + np.sum(~possible)
@@ -114,14 +115,14 @@ def best_threshold(
 
 
 def _midpoint(low: float, high: float) -> float:
-    """A number from `low` on and below `high`, with no more digits than it takes, but two."""
+    """A value in [low, high) with as few digits as possible, at least two."""
     middle = low + (high - low) / 2
     found = (round(middle, digits) for digits in range(2, 18))
     return next((number for number in found if low <= number < high), low)
 
 
 def question_word_table(spans: Sequence[QASample], predictions: Sequence[Prediction]) -> str:
-    """A table of how well questions are answered, by the word that asks; the most frequent first."""
+    """Table of metrics by question word, most frequent first."""
     rows = [
         {
             "question": bar.name, "F1": _percent(bar.f1), "precision": _percent(bar.precision),
@@ -140,7 +141,7 @@ QUESTION_WORDS = ("what", "which", "who", "whom", "whose", "when", "where", "why
 
 
 def _question_word(question: str) -> str:
-    """The first word that asks."""
+    """First question word of a question."""
     words = re.findall(r"\w+", question.lower())
     return next((word for word in words if word in QUESTION_WORDS), "other")
 
@@ -154,7 +155,7 @@ def _bars_by_word(spans: Sequence[QASample], answers: Sequence[Prediction]) -> l
 
 
 def _bar(name: str, spans: Sequence[QASample], answers: Sequence[Prediction]) -> LabelScore:
-    """Means over questions of what the words of an answer and those of the right one, the best of several, share."""
+    """Average F1, precision and recall of the words over questions, with the best of several references."""
     parts = []
     for span, answer in zip(spans, answers, strict=True):
         shares = [_word_scores(str(answer.value), right) for right in span.answers or ("",)]
@@ -164,7 +165,7 @@ def _bar(name: str, spans: Sequence[QASample], answers: Sequence[Prediction]) ->
 
 
 def _word_scores(said: str, right: str) -> tuple[float, float, float]:
-    """F1, precision and recall of the words; two texts of which nothing is left are alike."""
+    """F1, precision and recall of the words; 1 if both texts are empty after normalization."""
     ours, theirs = normalize_answer(said).split(), normalize_answer(right).split()
     if not ours or not theirs:
         alike = float(ours == theirs)
@@ -180,7 +181,7 @@ def _percent(share: float) -> float:
 def _best_over_references(
     said: Sequence[str], right: Sequence[tuple[str, ...]], score: Callable[[str, str], float]
 ) -> FloatArray:
-    """The best over the right answers of each question."""
+    """Best score over the references of each question."""
     return np.array([max(score(text, one) for one in some) for text, some in zip(said, right, strict=True)])
 
 
