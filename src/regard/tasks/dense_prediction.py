@@ -1,4 +1,4 @@
-"""What segment and depth share: a picture in, a map of the same size out."""
+"""Base class of segmentation and depth estimation: target maps of the same size as the image."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch
 
 MAX_MAPS = 16
-"""Pictures that are looked at together: each is a map."""
+"""Maximum images per batch at inference."""
 BYTES_PER_PIXEL = 16
-"""Of a pixel of such a map, while it is made, told and written."""
+"""Memory per pixel of a map during prediction and writing."""
 
 
 class DensePredictionTask(ImageTask):
@@ -45,26 +45,27 @@ class DensePredictionTask(ImageTask):
     max_inputs = MAX_MAPS
     settings_used: ClassVar[tuple[str, ...]] = (*ImageTask.settings_used, *IMAGE_AUGMENT_SETTINGS, "data.image_size")
     target_attr: ClassVar[str]
-    """what belongs to a picture: mask or depth"""
+    """attribute of a sample with the target file: mask or depth"""
     map_dtype: ClassVar[type]
-    """of the numbers of such a map"""
+    """dtype of target maps"""
     unknown_value: ClassVar[float]
-    """what stands where nothing is known"""
+    """value of unlabeled pixels"""
     aspect_tolerance: ClassVar[float] = 0.0
-    """by which share the ratio of its sides may differ from the picture's, where it has another size; 0: it must not have"""
+    """maximum relative difference between the aspect ratios of map and image if the sizes differ; 0: sizes must be equal"""
     all_unknown_message: ClassVar[str]
-    """what is said of maps in which it stands everywhere"""
+    """error message if all pixels are unlabeled"""
 
     def read_target(self, source: str | bytes, data: Any) -> np.ndarray:
-        """(H, W) as it is learnt from."""
+        """(H, W) target map in the format for training."""
         raise NotImplementedError
 
     def unused_modules(self, body: Any, config: Any) -> Sequence[nn.Module]:
-        """The head reads maps on the way: what lies behind the last of them is in every file, and left alone."""
+        """Modules after the last feature map of the head. Checkpoints contain these modules, so they are kept but not
+        trained."""
         return body.unused_modules([tap.index for tap in config.feature_maps()])
 
     def default_processor(self, config: Any, data: DataSettings) -> ImageProcessor:
-        """The whole picture, at `data.image_size` or as a square."""
+        """Full image, resized to `data.image_size` or to a square."""
         shape = data.image_size or (config.image_size, config.image_size)
         return ImageProcessor((shape[0], shape[1]), "exact", resample=BICUBIC)
 
@@ -76,7 +77,7 @@ class DensePredictionTask(ImageTask):
             )
 
     def adapt_processor(self, processor: Any, config: Any, data: DataSettings) -> ImageProcessor:
-        """At `data.image_size` where it is said."""
+        """The processor with `data.image_size` if set."""
         pixels: ImageProcessor = (
             processor.with_size(data.image_size[0], data.image_size[1]) if data.image_size else processor
         )
@@ -114,7 +115,8 @@ class DensePredictionTask(ImageTask):
         super().validate_data(train, valid, config, log)
 
     def _require_known_targets(self, encoded: Encoded, part: str) -> None:
-        """Maps are opened until something is known in one of them, which it usually is in the first."""
+        """Raise an error if all maps are unlabeled. Maps are read until the first labeled pixel, usually in the first
+        map."""
         sources, broken = encoded.fields["beside"], None
         for number in range(len(encoded)):
             try:
@@ -122,7 +124,7 @@ class DensePredictionTask(ImageTask):
                     self.read_target(decode_source(sources[number]), encoded.batch_context) != self.unknown_value
                 ).any():
                     return
-            except DataError as error:  # it is left out by its name where it is learnt from
+            except DataError as error:  # unreadable files are skipped with a warning during training
                 broken = error
         if broken is not None:
             raise broken
@@ -152,7 +154,7 @@ class DensePredictionTask(ImageTask):
         yield from super().eval_batches(encoded, config, min(tokens, MAX_MAPS), data)
 
     def prepare_pair(self, model: ModelProtocol, batch: Batch) -> Batch:
-        """Pixels and what belongs to them, changed alike."""
+        """Normalized pixels and target maps with the same augmentation."""
         assert batch.labels is not None
         labels = batch.labels
         if batch.augment_params is not None:
@@ -160,7 +162,7 @@ class DensePredictionTask(ImageTask):
         return replace(self.prepare_inputs(model, batch), labels=labels)
 
     def feature_maps(self, model: ModelProtocol, batch: Batch) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
-        """The maps that the head asks the body for, and the size of the pixels."""
+        """Feature maps of the body for the head, and height and width of the pixels."""
         height, width = batch.inputs.shape[-2:]
         return model.body(batch, taps=model.head.tap_indices).hidden_states, (height, width)
 
@@ -171,7 +173,7 @@ class DensePredictionTask(ImageTask):
     def predict_maps(
         self, model: ModelProtocol, images: Iterable[tuple[np.ndarray, Size]]
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Each picture and what is said of it, at the size beside it. No more than a few are held."""
+        """Each image and its prediction at the given size. Only one batch is in memory."""
         pixels = model.require_image_processor()
         for some in chunked(images, min(MAX_MAPS, eval_batch_size(pixels))):
             made = np.stack([pixels.prepare(picture) for picture, _ in some])
@@ -185,14 +187,14 @@ class DensePredictionTask(ImageTask):
                 yield picture, self.resize_map(one, size)
 
     def resize_map(self, logits: Tensor, size: Size) -> np.ndarray:
-        """What is said of a picture (C, h, w) as a map of this size (H, W)."""
+        """Output for one image (C, h, w), resized to (H, W)."""
         wide = F.interpolate(logits[None], size, mode="bilinear", align_corners=False)
         return wide[0, 0].cpu().numpy()
 
     def iter_predictions_and_targets(
         self, model: ModelProtocol, encoded: Encoded, count: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Of the first samples: the picture, what is said of it, and what is right, at the size of the latter."""
+        """Image, prediction and target of the first `count` samples, at the size of the target."""
         right: deque[np.ndarray] = deque()
 
         def asked() -> Iterator[tuple[np.ndarray, Size]]:
@@ -212,7 +214,8 @@ class DensePredictionTask(ImageTask):
 
 
 def _check_memory(size: Size) -> None:
-    """A file that is decoded at an eighth of its size has a map of 64 times as many numbers."""
+    """Check the memory for a map of the original image: an image decoded at 1/8 of its size has a map with 64 times more
+    pixels."""
     if BYTES_PER_PIXEL * size[0] * size[1] > free_memory():
         raise DataError(
             f"Not enough free memory for a map of {size[0]:,} x {size[1]:,} pixels.",

@@ -1,4 +1,4 @@
-"""depth: a picture in, how far each of its pixels is."""
+"""Task `depth`: monocular depth estimation."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch, Prediction
 
 METERS_LABEL = "meters"
-"""Stands among the labels of a model that tells distances; others tell nearness, up to a scale and a shift."""
+"""Label of models that predict meters. Other models predict inverse depth up to scale and shift."""
 INITIAL_DEPTH = 2.0
-"""Metres that an untaught head says."""
+"""Initial prediction of a new head in meters."""
 MAX_FIGURE_SAMPLES = 6
-"""Validation pictures that are drawn."""
+"""Maximum number of validation images in the figure."""
 
 
 @dataclass(frozen=True)
 class DepthContext(ImageBatchContext):
-    """How pictures and depths become batches."""
+    """Batch context of images with depth maps."""
 
     unit: float = 0.0
 
@@ -96,8 +96,8 @@ class Depth(DensePredictionTask):
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """Of each picture the nearest, the middle and the farthest; `extra["depth"]` is the map itself, at the size of the
-        file; `extra["image"]` is smaller where not all of that is decoded."""
+        """Minimum, median and maximum depth (percentiles 1, 50, 99) of each image. `extra["depth"]` is the depth map at the
+        size of the file; `extra["image"]` is smaller if the file was decoded at a lower resolution."""
         return [
             self._make_prediction(model, picture, said)
             for picture, said in self.predict_maps(model, map(load_image_and_size, inputs))
@@ -118,8 +118,8 @@ class Depth(DensePredictionTask):
         sums: LossSum,
         max_samples: int | None = None,
     ) -> EvalResult:
-        """Errors, and shares of pixels within a factor; what tells nearness only is fitted to each picture first, and nothing
-        said farther than the farthest depth of all these pictures, as MiDaS is scored."""
+        """Depth errors and delta accuracies. Relative predictions are aligned to each target first and limited to the
+        maximum depth of all targets, as in the evaluation of MiDaS."""
         distances = DepthMetrics()
         answers: list[Prediction] = []
         count = len(encoded) if max_samples is None else min(max_samples, len(encoded))
@@ -156,7 +156,7 @@ class Depth(DensePredictionTask):
         return [draw_depths(rows, folder / "depths.png").name] if rows else []
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
-        """The map in colours with a scale, and as numbers: an array, and of metres millimetres as a PNG of 16 bits too."""
+        """Depth map as a colored figure and as a .npy array; metric depth also as a 16-bit PNG in millimeters."""
         from PIL import Image
 
         from regard.draw.figure import write_atomic

@@ -1,8 +1,7 @@
-"""draw: pictures are learnt pixel by pixel; answers are whole pictures, or what belongs below the upper half of one.
+"""Task `draw`: autoregressive image generation and completion.
 
-A picture is a row of colours of a palette, line by line. The body reads a sign that begins it and all colours but the last,
-and at each place says the colour that follows, so that nothing is shifted a second time.
-"""
+An image is a row of palette color ids in raster order. The inputs are the start token and all colors except the last; the
+labels are the colors, so the loss must not shift labels again."""
 
 from __future__ import annotations
 
@@ -37,18 +36,18 @@ from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch, Prediction
 
 QUANTIZE_BATCH = 64
-"""Pictures whose colours are found together."""
+"""Images per batch of color quantization."""
 
 MAX_FIGURE_SAMPLES = 8
-"""Samples that are gone on with when a model is scored."""
+"""Number of samples completed in an evaluation."""
 
 
 @dataclass(frozen=True)
 class ImagePrompt:
-    """What is asked for: a picture of which the first rows are given, none where it is drawn from nothing."""
+    """Prompt: an image whose first rows are given, or no image for unconditional generation."""
 
     image: np.ndarray | None = None
-    """bytes (H, W, 3) at the side of the model"""
+    """uint8 (H, W, 3) at the image size of the model"""
     rows: int = 0
 
 
@@ -70,7 +69,7 @@ class ImageGeneration(ImageTask):
     ) -> Iterator[ImageSample | SkippedRow]:
         return iterate_unlabeled(data, columns)
 
-    # -- the palette
+    # -- palette
 
     def load_processor(self, folder: Path) -> Any:
         return Palette.load(folder)
@@ -89,7 +88,7 @@ class ImageGeneration(ImageTask):
                     f"data.{name} is not used by task 'draw': images are not augmented. Remove data.{name}."
                 )
 
-    # -- pictures as rows of colours
+    # -- images as rows of color ids
 
     def batch_context(
         self, processor: Any, config: Any, max_length: int, data: DataSettings | None, labels: Sequence[str] = ()
@@ -119,7 +118,7 @@ class ImageGeneration(ImageTask):
         return Uniform(len(encoded), tokens, seed)
 
     def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
-        """`rows` are numbers of samples, each alone or beside a number of chance."""
+        """`rows`: sample indices (B,), or (B, 2) with a random seed."""
         numbers = np.asarray(rows).reshape(len(rows), -1)[:, 0]
         side = encoded.fields["colors"]
         colours = np.stack([np.asarray(side[int(i)], dtype=np.int64) for i in numbers])
@@ -132,7 +131,7 @@ class ImageGeneration(ImageTask):
             yield self.collate(encoded, rows, config)
 
     def prepare_inputs(self, model: ModelProtocol, batch: Batch) -> Batch:
-        """Bytes as they are read in learning: the sign that begins a picture first, and all colours but the last."""
+        """Convert uint8 images to the inputs of training: start token and all colors except the last."""
         if batch.inputs.dtype != torch.uint8:
             return batch
         return replace(batch, inputs=shift_right(super().prepare_inputs(model, batch).inputs, model.config).inputs)
@@ -141,7 +140,7 @@ class ImageGeneration(ImageTask):
         assert batch.labels is not None
         return model.body.cross_entropy(model.body(batch).sequence, batch.labels, terms.smoothing)
 
-    # -- answers
+    # -- inference
 
     def is_single(self, inputs: Any) -> bool:
         return inputs is None or isinstance(inputs, Mapping) or super().is_single(inputs)
@@ -149,10 +148,10 @@ class ImageGeneration(ImageTask):
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """An input is a picture (an array, Pillow's, or the path of a file), of which the upper half is given;
-        {"image": …, "rows": 20} says how much of it; None asks for a picture from nothing.
+        """Complete or generate images. An input is an image (an array, a Pillow image or a path) whose upper half is given,
+        {"image": …, "rows": 20} with another number of rows, or None for unconditional generation.
 
-        `extra["images"]` are arrays (size, size, 3), the likeliest first."""
+        `extra["images"]` are arrays (size, size, 3), most likely first."""
         _check_decode(decode)
         palette, config = require_palette(model), model.config
         begun = [_parse_prompt(item, palette) for item in inputs]
@@ -161,7 +160,7 @@ class ImageGeneration(ImageTask):
         prompts = [[config.bos_id, *_prompt_ids(item, palette)] for item in begun]
         x, mask = pad(prompts, config.bos_id)
         limits = torch.tensor([config.max_length + 1 - len(prompt) for prompt in prompts])
-        # what is read as the beginning is never said, so that a picture ends where it is full and nowhere else
+        # The start token is also the end token here and is never generated: images have a fixed number of pixels.
         found = search(
             model.body, Batch(x, mask).to(model.device), config.bos_id, limits, decode,
             requests=first + np.arange(len(begun)),
@@ -196,10 +195,10 @@ class ImageGeneration(ImageTask):
         sums: LossSum,
         max_samples: int | None = None,
     ) -> EvalResult:
-        """Bits that the colour of a pixel takes, and some pictures: halves that are gone on with and, when all is scored, as
-        many from nothing (`extra["unconditional"]`)."""
+        """Bits per pixel, and completions of some images; a full evaluation also generates as many images unconditionally
+        (`extra["unconditional"]`)."""
         palette, colours = require_palette(model), encoded.fields["colors"]
-        # from all over the data: those of a folder stand class by class
+        # evenly spaced, because image folders are sorted by class
         count = min(MAX_FIGURE_SAMPLES, len(encoded))
         chosen = [number * len(encoded) // count for number in range(count)]
         shown = [palette.decode(colours[number]) for number in chosen]
@@ -229,7 +228,7 @@ class ImageGeneration(ImageTask):
         return made
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
-        """Each picture pixel by pixel, and of a completion the sheet with what was given."""
+        """Each generated image, and for completions a contact sheet with the prompt."""
         many = len(prediction.extra["images"])
         names = [f"{name}.drawn.png" if many == 1 else f"{name}.drawn-{n}.png" for n in range(1, many + 1)]
         found = {
@@ -253,7 +252,7 @@ class ImageGeneration(ImageTask):
 def draw_completions(
     predictions: Sequence[Prediction], path: Path, title: str = "Completions (lower part generated)"
 ) -> Path:
-    """A row for each answer: what was given, what was drawn, and the picture as it was."""
+    """Contact sheet with a row per prediction: prompt, generated images and original."""
     most = max(len(answer.extra["images"]) for answer in predictions)
     lines = []
     for answer in predictions:
@@ -265,13 +264,13 @@ def draw_completions(
 
 
 def shift_right(colors: Tensor, config: Any) -> Batch:
-    """(B, L) colours -> what is read, the sign that begins a picture first, and what is to be said at each place."""
+    """Batch from color ids (B, L): inputs shifted right by a start token, labels unshifted."""
     x = torch.cat([torch.full_like(colors[:, :1], config.bos_id), colors[:, :-1]], 1)
     return Batch(x, labels=colors)
 
 
 def require_palette(model: Any) -> Palette:
-    """What a model's pictures are painted with."""
+    """Color palette of the model. A missing palette is an error."""
     if not isinstance(model.processor, Palette):
         raise RegardError(
             f"{model.spec.source or 'This model'} has no color palette, so images cannot be converted to color ids. Add a "

@@ -1,4 +1,4 @@
-"""classify, asked of bodies that read points: a cloud in, one of some classes out."""
+"""Task `classify` for point clouds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch, BodyOutput, Prediction
 
 MAX_VOTES = 8
-"""Times that a large cloud is looked at, at most, where a person does not want more."""
+"""Maximum number of votes for a large point cloud, unless `decode.num_votes` is larger."""
 
 
 class PointClassification(ClassificationMixin, PointCloudTask):
@@ -49,7 +49,7 @@ class PointClassification(ClassificationMixin, PointCloudTask):
         return Batch(x, labels=self.label_ids(encoded, rows), offsets=offsets)
 
     def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
-        """(B, classes)"""
+        """(B, classes) logits."""
         self.require_head(model)
         return self.apply_head(model, model.body(batch))
 
@@ -81,8 +81,7 @@ class PointClassification(ClassificationMixin, PointCloudTask):
     def vote_probabilities(
         self, model: ModelProtocol, clouds: Iterable[PointCloud], points: PointProcessor, decode: DecodeSettings
     ) -> np.ndarray:
-        """(B, classes) probabilities. A cloud of more points than are drawn is looked at several times, each time at others of
-        its points, and what is said is the mean."""
+        """(B, classes) probabilities, averaged over several random subsets of the points of large point clouds."""
         draws = [points.prepare_views(cloud, decode.num_votes, max(MAX_VOTES, decode.num_votes)) for cloud in clouds]
         rows = [x for some in draws for x in some]
         tables = []

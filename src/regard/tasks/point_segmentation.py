@@ -1,8 +1,7 @@
-"""segment, asked of bodies that read points: a cloud in, the class of each of its points out.
+"""Task `segment` for point clouds.
 
 Training uses vertical blocks of a scene around random points (`data.block_size`). Prediction uses overlapping blocks: the
-scores of a point are averaged over its blocks, and points removed by `data.voxel_size` have the scores of their voxel.
-"""
+scores of a point are averaged over its blocks, and points removed by `data.voxel_size` have the scores of their voxel."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ from regard.tasks.segment import VOID_VALUES, class_ids_option, class_pixel_valu
 from regard.types import IGNORE, Batch, BodyOutput, Prediction
 
 MAX_FIGURE_SAMPLES = 3
-"""Validation clouds that are drawn."""
+"""Maximum number of validation point clouds in the figure."""
 
 
 class PointSegmentation(PointCloudTask):
@@ -60,8 +59,8 @@ class PointSegmentation(PointCloudTask):
     metric = "miou"
     has_labels = True
     has_file_output = True
-    keeps_label_order = True  # so that labels that are written have the numbers of those that were learnt from
-    max_inputs = 1  # answers are as large as clouds
+    keeps_label_order = True  # written labels have the same class ids as the training labels
+    max_inputs = 1  # predictions are as large as point clouds
     fields = ("cloud",)
     default_points, default_frame = 4096, "floor"
 
@@ -71,7 +70,7 @@ class PointSegmentation(PointCloudTask):
         return iterate_labeled_clouds(data, columns)
 
     def labels(self, sample: CloudSample) -> Iterable[str]:
-        """Those that a file beside the clouds names, or the cloud itself; else the numbers that stand in it."""
+        """Class names from the class file or from the point cloud, or the label values of the points."""
         known = cloud_classes(sample.source)
         if known is not None:
             return known.names
@@ -83,11 +82,11 @@ class PointSegmentation(PointCloudTask):
         return repr(find_cloud_classes(data))
 
     def head_labels(self, labels: Sequence[str], data: DataSettings) -> tuple[str, ...]:
-        numbers = all(label.lstrip("-").isdigit() for label in labels)  # as they occur, while names have an order
+        numbers = all(label.lstrip("-").isdigit() for label in labels)  # class names are in order, numbers are not
         return infer_cloud_classes(map(int, labels)).names if numbers else tuple(labels)
 
     def head_options(self, samples: Sequence[CloudSample], data: DataSettings, train: Encoded) -> str:
-        """What stands in the clouds for each class, where that is not its place among them: "7,8,11"."""
+        """Label values of the classes, if these differ from the class indices: "7,8,11"."""
         return class_ids_option(cloud_classes(samples[0].source) if samples else None, train.batch_context.labels)
 
     def adapt_config(self, config: Any) -> Any:
@@ -118,13 +117,14 @@ class PointSegmentation(PointCloudTask):
         super().validate_data(train, valid, config, log)
 
     def _require_known_labels(self, encoded: Encoded, part: str) -> None:
-        """Clouds are opened until the class of a point is known in one of them, which it usually is in the first."""
+        """Raise an error if no point is labeled. Point clouds are read until the first labeled point, usually in the first
+        one."""
         broken = None
         for number in range(len(encoded)):
             try:
                 if (self.point_labels(encoded, number, self.load_cloud(encoded, number)) != IGNORE).any():
                     return
-            except DataError as error:  # it is left out by its name where it is learnt from
+            except DataError as error:  # unreadable files are skipped with a warning during training
                 broken = error
         if broken is not None:
             raise broken
@@ -137,7 +137,7 @@ class PointSegmentation(PointCloudTask):
     # -- batches
 
     def point_labels(self, encoded: Encoded, number: int, cloud: PointCloud) -> np.ndarray:
-        """(N,) the numbers of the classes of a cloud's points in the order of the labels, `IGNORE` where none is known."""
+        """(N,) class indices of the points, `IGNORE` for unlabeled points."""
         return point_label_ids(
             cloud, decode_cloud_source(encoded.fields["cloud"][number]).source, encoded.batch_context.labels
         )
@@ -151,7 +151,7 @@ class PointSegmentation(PointCloudTask):
         return Batch(x, labels=torch.from_numpy(np.concatenate(labels)), offsets=offsets)
 
     def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
-        """(B, N, classes), or (1, N, classes) of clouds that are packed."""
+        """(B, N, classes) logits, or (1, N, classes) for packed point clouds."""
         self.require_head(model)
         said = self.apply_head(model, model.body(batch))
         return said if batch.offsets is not None else said.view(*batch.inputs.shape[:2], -1)
@@ -163,18 +163,18 @@ class PointSegmentation(PointCloudTask):
         assert batch.labels is not None
         return cross_entropy(self.logits(model, batch).flatten(0, 1), batch.labels, terms.smoothing)
 
-    # -- answers
+    # -- inference
 
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """Of each cloud the share of each class that is seen; `extra["classes"]` are those of all its points (N,), in the order
-        of the file, `extra["probabilities"]` their probabilities."""
+        """Fraction of each class in each point cloud. `extra["classes"]` are the class indices of all points (N,) in file
+        order, `extra["probabilities"]` their probabilities."""
         points = model.require_point_processor()
         return [self._make_prediction(model, self.open_input(item, points), item) for item in inputs]
 
     def predict_points(self, model: ModelProtocol, cloud: PointCloud) -> tuple[np.ndarray, np.ndarray]:
-        """(N,) the class of every point of a cloud, and its probability: the mean of all pieces that it is in."""
+        """(N,) class index of every point and its probability, averaged over all blocks that contain the point."""
         found = split_scene(cloud, model.require_point_processor())
         votes = VoteAccumulator(len(found.point_indices), len(model.spec.labels))
         for some in pack_slices(map(len, found.rows)):
@@ -211,7 +211,7 @@ class PointSegmentation(PointCloudTask):
         sums: LossSum,
         max_samples: int | None = None,
     ) -> EvalResult:
-        """Shares of 100: how far classes overlap with what is right, in the mean, and points whose class was said."""
+        """Mean IoU and point accuracy in percent."""
         labels = model.spec.labels
         count = len(encoded) if max_samples is None else min(max_samples, len(encoded))
         overlap = SegmentationMetrics(len(labels), IGNORE)
@@ -239,7 +239,7 @@ class PointSegmentation(PointCloudTask):
         return [draw_clouds(shown, folder / "clouds.png").name] if shown else []
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
-        """The cloud with a label and a colour for each point, and a page on which it turns."""
+        """Point cloud with a label and color per point, and an interactive page."""
         from regard.data.points.ply import write_ply
         from regard.draw.class_colors import class_colors
         from regard.draw.point_cloud import write_cloud_page
@@ -293,7 +293,7 @@ def _short_name(source: str) -> str:
 
 
 def cloud_classes(source: str) -> ClassMap | None:
-    """The classes that a file beside a cloud names, or that it is made of. The highest numbers are void."""
+    """Classes from the class file of a point cloud or from its synthetic recipe. `VOID_VALUES` are void."""
     if not source:
         return None
     return _folder_classes(
@@ -303,7 +303,7 @@ def cloud_classes(source: str) -> ClassMap | None:
 
 @functools.lru_cache(maxsize=4096)
 def _folder_classes(folder: str) -> ClassMap | None:
-    """Looked for once in a folder, not for every cloud."""
+    """Classes of a folder, cached because many point clouds share a folder."""
     found = find_classes_near(folder)
     return None if found is None else replace(found, void=tuple({*found.void, *VOID_VALUES} - set(found.values)))
 
@@ -318,13 +318,13 @@ def _require_labels(cloud: PointCloud, source: str) -> np.ndarray:
 
 
 def point_label_ids(cloud: PointCloud, source: str, labels: Sequence[str]) -> np.ndarray:
-    """(N,) the classes of a cloud's points as numbers of these labels, `IGNORE` where none is known."""
+    """(N,) indices of the point labels among `labels`, `IGNORE` for unlabeled points."""
     values = _require_labels(cloud, source)
     known = cloud_classes(source) or classes_from_cloud(cloud) or _default_classes(labels)
     places = labels_to_indices(values, known, source)
     number = {label: place for place, label in enumerate(labels)}
     table = np.array([number.get(name, UNKNOWN_CLASS) for name in known.names] + [IGNORE], dtype=np.int64)
-    right = table[places]  # the last is what nobody knows
+    right = table[places]  # the last entry is for unlabeled points
     if (right == UNKNOWN_CLASS).any():
         name = known.names[int(places[(right == UNKNOWN_CLASS).argmax()])]
         raise DataError(
@@ -336,7 +336,7 @@ def point_label_ids(cloud: PointCloud, source: str, labels: Sequence[str]) -> np
 
 
 def _default_classes(labels: Sequence[str]) -> ClassMap:
-    """Of clouds that no file speaks of: classes are called by their numbers, or stand in the order of their names."""
+    """Classes of point clouds without a class file: names are numbers, or label values are indices."""
     if all(label.isdigit() for label in labels):
         return classes_from_numbers(labels)
     return ClassMap(tuple(labels), tuple(range(len(labels))), tuple(VOID_VALUES))
@@ -346,7 +346,7 @@ UNKNOWN_CLASS = -2
 
 
 def point_label_ids_or_none(cloud: PointCloud, source: str, labels: Sequence[str]) -> np.ndarray | None:
-    """The same where it is only good to know: None where the labels are others."""
+    """`point_label_ids`, or None if the labels do not match: labels are optional at inference."""
     try:
         return point_label_ids(cloud, source, labels)
     except DataError:

@@ -1,8 +1,7 @@
-"""What all tasks share whose samples are point clouds: how they are found, read, thinned, shaken and packed into batches.
+"""Base class of point cloud tasks: files, subsampling, augmentation and packed batches.
 
-A batch is one row of points (1, N, 3 + F), cloud after cloud, and where each begins (`Batch.offsets`). What chance does to a
-cloud is a pure function of its number of chance, so that batches are a pure function of theirs.
-"""
+A batch is one packed row of points (1, N, 3 + F) with the starts of the point clouds (`Batch.offsets`). Augmentation is a
+function of the random seed of a row, so batches are a deterministic function of their number."""
 
 from __future__ import annotations
 
@@ -46,26 +45,26 @@ from regard.tasks.synthetic import SyntheticTask
 from regard.types import Batch, Offsets
 
 MAX_INSPECTED = 32
-"""Clouds that are opened to see what is known of their points beside where they are."""
+"""Number of point clouds read to detect features and sizes."""
 MAX_POINTS = 2**17
-"""Points that are looked at together where nothing learns from them."""
+"""Maximum points per batch at inference."""
 LENGTH_MULTIPLE = 128
-"""The longest cloud of a batch is told as a multiple of this where they differ, so that compiled code sees few."""
+"""Maximum lengths of batches are rounded up to this multiple if lengths differ, to limit recompilation."""
 CRC_BYTES = 2**14
-"""Bytes of a file that it is known again by."""
+"""Number of leading bytes of a file in the split key."""
 MIN_POINTS = 64
-"""Points in which hardly anything is to be seen."""
+"""Minimum number of points for a reasonable prediction."""
 COLUMNS_MARKER = 2**16 - 2
-"""Stands before what is called how in a file, where a person said it."""
+"""First value of a row with column names given by the user."""
 POINT_AUGMENT_SETTINGS = (
     "data.rotate", "data.scale", "data.shift", "data.jitter", "data.point_dropout", "data.tilt", "data.flip", "data.stretch",
 )  # fmt: skip
-"""Settings of how clouds are changed while they are learnt from."""
+"""Settings of point cloud augmentation in training."""
 
 
 @dataclass(frozen=True)
 class PointBatchContext:
-    """How clouds become batches: see `Task.how`."""
+    """Preprocessing, augmentation and cache of point clouds: see `Task.batch_context`."""
 
     points: PointProcessor
     augment: PointAugment
@@ -95,9 +94,9 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
         "train.label_smoothing",
     )
     default_points: ClassVar[int]
-    """points that are drawn of a cloud where a person says nothing"""
+    """default of `data.num_points`"""
     default_frame: ClassVar[str]
-    """how clouds are laid where a person says nothing"""
+    """default of `data.point_norm`"""
 
     # -- samples
 
@@ -107,18 +106,18 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
     def iter_table(
         self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
     ) -> Iterator[CloudSample | SkippedRow]:
-        """Clouds that a table names; what it says of them is not read."""
+        """Point clouds listed in a table; labels are ignored."""
         return read_unlabeled_clouds(entry, columns, complain)
 
     def split_key(self, sample: CloudSample) -> str:
-        """Clouds of as many points are as many bytes, and each may lie as points.ply in a folder of its own: so what they
-        begin with tells them apart too."""
+        """With a checksum of the first bytes: different point clouds may have equal names and sizes, such as points.ply in
+        several folders."""
         return f"{super().split_key(sample)}\0{_head_crc(sample)}"
 
     def source_row(self, sample: CloudSample) -> np.ndarray:
         return encode_cloud_source(sample)
 
-    # -- the reader
+    # -- processor
 
     def load_processor(self, folder: Path) -> PointProcessor | None:
         return PointProcessor.load(folder) if PointProcessor.exists(folder) else None
@@ -131,14 +130,14 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
         self.adapt_processor(PointProcessor(self.default_points, self.default_frame), config, data)  # type: ignore[arg-type]
 
     def fit_processor(self, samples: Iterable[CloudSample], config: Any, data: DataSettings) -> PointProcessor:
-        """What is known of the points of every cloud that is opened is read beside their places, unless a person chooses."""
+        """Features (colors, normals) present in all inspected point clouds, unless `data.point_features` is set."""
         found, broken = list(FEATURES), None
         if data.point_features == ("auto",):
             opened = 0
             for sample in reservoir_sample(samples, MAX_INSPECTED):
                 try:
                     cloud = sample.read()
-                except DataError as error:  # it is left out by its name where it is learnt from
+                except DataError as error:  # unreadable files are skipped with a warning during training
                     broken = error
                     continue
                 opened += 1
@@ -152,7 +151,7 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
         )
 
     def adapt_processor(self, processor: PointProcessor, config: Any, data: DataSettings) -> PointProcessor:
-        """As a person says it; what a folder brings stays where nobody says anything else."""
+        """The processor with the settings of the user. Unset settings keep the values of the checkpoint."""
         said: dict[str, Any] = {"up": data.up_axis} if data.up_axis != "auto" else {}
         sizes = {"voxel": data.voxel_size, "block": data.block_size}
         said |= {name: value for name, value in sizes.items() if value >= 0}
@@ -186,7 +185,7 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
         check_point_processor(processor, config)
         if data is None:
             return PointBatchContext(processor, NO_POINT_AUGMENT, tuple(labels))
-        shelf = CloudCache(num_workers=data.num_workers if data.num_workers >= 0 else 2)  # as many as there may be
+        shelf = CloudCache(num_workers=data.num_workers if data.num_workers >= 0 else 2)  # auto: at most 2
         return PointBatchContext(processor, replace(self.augment(data), up=processor.up), tuple(labels), shelf)
 
     def augment(self, data: DataSettings) -> PointAugment:
@@ -195,8 +194,8 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
         return PointAugment(data.rotate, data.scale, data.shift, data.jitter, data.point_dropout, up, *more)
 
     def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
-        """Clouds that all fit on the shelf are read here, before workers are made: so they share them. Grains have one shape
-        where each has as many points as are drawn."""
+        """Point clouds that fit into the cache are read here, before the data loader workers are forked, so that all workers
+        share the memory. Micro-batches have a static shape if every point cloud has enough points."""
         plan = Uniform(len(encoded), tokens, seed, self.unit)
         plan.static_shape = self._has_fixed_shape(encoded)
         return plan
@@ -215,13 +214,13 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
         for number in range(len(encoded)):
             try:
                 whole &= len(self.load_cloud(encoded, number)) >= points.count
-            except DataError:  # another stands for it
+            except DataError:  # unreadable files are replaced in batches
                 continue
         return whole
 
     def validate_data(self, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]) -> None:
-        """Also how many points are left, where some are left out: cells and columns are measured in the unit of the files, and
-        one that was mistaken leaves nothing to learn from."""
+        """Also report the number of points after subsampling, because a wrong unit of `data.voxel_size` or `data.block_size`
+        removes nearly all points."""
         super().validate_data(train, valid, config, log)
         points = train.batch_context.points
         if points.voxel or points.block:
@@ -244,7 +243,7 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
             yield self.collate(encoded, rows, config)
 
     def eval_batch_size(self, context: PointBatchContext) -> int:
-        """How many clouds are looked at together when they are answered."""
+        """Point clouds per batch at inference."""
         return max(1, min(EVAL_BATCH_SIZE, MAX_POINTS // context.points.count)) if context.points.count else 1
 
     def load_cloud(self, encoded: Encoded, number: int) -> PointCloud:
@@ -259,7 +258,7 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
         return how.cache(number, read)
 
     def prepare_clouds(self, encoded: Encoded, rows: np.ndarray) -> Iterator[tuple[PointCloud, np.ndarray, np.ndarray]]:
-        """Of each row the cloud, what is read of it (n, 3 + F), and which of its points these are (n,)."""
+        """Point cloud, model inputs (n, 3 + F) and indices of the chosen points (n,) for each row."""
         how: PointBatchContext = encoded.batch_context
         for number, chance in zip(sample_ids(rows), rows[:, 1] if rows.ndim == 2 else [None] * len(rows), strict=True):
             cloud = self.load_cloud(encoded, int(number))
@@ -270,7 +269,7 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
                 x, chosen = augment_points(x[stay], random, how.augment, how.points.normals_column), chosen[stay]
             yield cloud, x, chosen
 
-    # -- what is asked
+    # -- inference
 
     def is_single(self, inputs: Any) -> bool:
         return isinstance(inputs, str | bytes | os.PathLike | np.ndarray | PointCloud | Tensor)
@@ -287,7 +286,7 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
         else:
             source = item if isinstance(item, bytes) else os.fspath(item)
             if isinstance(source, str) and parse_cloud_recipe(source) is None:
-                existing_file(source)  # else the nearest name is told
+                existing_file(source)  # reports the most similar file name if the file is missing
             cloud = read_cloud(source, num_points=mesh_sample_count(points))
         where = os.fspath(item) if isinstance(item, str | os.PathLike) else "point cloud"
         if cloud.num_dropped:
@@ -298,7 +297,7 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
 
 
 def warn_missing_features(cloud: PointCloud, points: PointProcessor, source: str) -> None:
-    """What a model reads and a cloud has not."""
+    """Print a warning for features of the model that the point cloud lacks."""
     for name in points.features:
         if getattr(cloud, name) is None:
             warn_once(
@@ -307,12 +306,12 @@ def warn_missing_features(cloud: PointCloud, points: PointProcessor, source: str
 
 
 def mesh_sample_count(points: PointProcessor) -> int:
-    """Points that a mesh becomes: several times those that are looked at, so that others can be drawn each time."""
+    """Number of points sampled from a mesh: several times `points.count`, so that subsets vary."""
     return max(DEFAULT_POINTS, 4 * points.count)
 
 
 def encode_cloud_source(sample: CloudSample) -> np.ndarray:
-    """Where a cloud is to be found, and what is called how in it, as numbers that a store can hold."""
+    """Source and column names of a point cloud as integers for the token store."""
     row = encode_source(sample)
     if not sample.columns:
         return row
@@ -321,7 +320,7 @@ def encode_cloud_source(sample: CloudSample) -> np.ndarray:
 
 
 def decode_cloud_source(row: np.ndarray) -> CloudSample:
-    """The reverse."""
+    """Point cloud source from a row of the token store."""
     columns: Any = ()
     if len(row) and row[0] == COLUMNS_MARKER:
         end = 2 + int(row[1])
@@ -332,7 +331,7 @@ def decode_cloud_source(row: np.ndarray) -> CloudSample:
 
 
 def pack_clouds(clouds: Sequence[np.ndarray]) -> tuple[Tensor, Offsets]:
-    """(1, N, 3 + F): all points one after another, and where each cloud begins."""
+    """(1, N, 3 + F) concatenated points, and the starts of the point clouds."""
     lengths = np.array([len(cloud) for cloud in clouds], dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     longest = int(lengths.max(initial=0))
@@ -342,7 +341,7 @@ def pack_clouds(clouds: Sequence[np.ndarray]) -> tuple[Tensor, Offsets]:
 
 
 def pack_slices(sizes: Iterable[int], max_points: int = MAX_POINTS) -> Iterator[slice]:
-    """Neighbours that are looked at together: as many as have no more points than fit."""
+    """Slices of consecutive point clouds with at most `max_points` points in total."""
     first, room, last = 0, 0, 0
     for last, size in enumerate(sizes):
         if room and room + size > max_points:
@@ -354,7 +353,7 @@ def pack_slices(sizes: Iterable[int], max_points: int = MAX_POINTS) -> Iterator[
 
 
 def cloud_from_array(rows: np.ndarray, points: PointProcessor) -> PointCloud:
-    """An array as a cloud; one with places alone has nothing else."""
+    """Point cloud from an array (N, 3), or (N, 3 + F) with the features of the model."""
     if rows.ndim != 2 or rows.shape[1] not in (3, points.width):
         wanted = (
             "(N, 3)" if points.width == 3 else f"(N, 3), or (N, {points.width}) with {' and '.join(points.features)}"
@@ -370,7 +369,7 @@ def cloud_from_array(rows: np.ndarray, points: PointProcessor) -> PointCloud:
 
 
 def check_point_processor(processor: PointProcessor, config: Any) -> None:
-    """Refuse clouds that are made ready for a model of another kind."""
+    """Raise an error if the processor does not match the model."""
     if processor.width - 3 != config.feature_dim:
         raise RegardError(
             f"The model has {config.feature_dim} extra features per point, but {FILE} defines {processor.width - 3}. "
@@ -379,7 +378,7 @@ def check_point_processor(processor: PointProcessor, config: Any) -> None:
 
 
 def _head_crc(sample: CloudSample) -> int:
-    """A sum of the first bytes of its file; 0 where there is none."""
+    """Checksum of the first bytes of the file; 0 if the file cannot be read."""
     if sample.content:
         return zlib.crc32(sample.content[:CRC_BYTES])
     try:
@@ -390,7 +389,7 @@ def _head_crc(sample: CloudSample) -> int:
 
 
 def _file_size(path: str) -> int:
-    """Bytes of a file, which are about those of its cloud; of what is made by its name few."""
+    """File size as an estimate of the memory of a point cloud, or a small constant for synthetic point clouds."""
     try:
         return os.path.getsize(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""segment: a picture in, the class of each of its pixels out."""
+"""Task `segment`: semantic segmentation of images."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from regard.tasks.protocol import ModelProtocol
 from regard.types import IGNORE, Batch, Prediction
 
 AUX_LOSS_WEIGHT = 0.4
-"""Weight of the auxiliary head's loss, as DPT was published with."""
+"""Weight of the auxiliary head's loss, as in DPT."""
 
 
 @dataclass(frozen=True)
 class SegmentationContext(ImageBatchContext):
-    """How pictures and masks become batches, for these classes."""
+    """Batch context of images with masks, with the class names."""
 
     labels: tuple[str, ...] = ()
 
@@ -53,7 +53,7 @@ class Segment(DensePredictionTask):
     default_model = "dpt-small"
     has_labels = True
     has_file_output = True
-    keeps_label_order = True  # so that masks that are written have the numbers of those that were learnt from
+    keeps_label_order = True  # written masks have the same class ids as the training masks
     target_attr, map_dtype, unknown_value = "mask", np.uint8, float(VOID)
     all_unknown_message = "every pixel is void"
 
@@ -63,22 +63,22 @@ class Segment(DensePredictionTask):
         return iterate_segmented(data, columns)
 
     def labels(self, sample: ImageSample) -> Iterable[str]:
-        """Those that a file beside the masks names, or the numbers in the mask."""
+        """Class names from the class file of the masks, or the pixel values of the mask."""
         known = mask_classes(sample.mask)
         if known is not None:
             return known.names
         return [str(value) for value in np.unique(read_mask(sample.target_content or sample.mask))]
 
     def label_source(self, data: Sequence[str]) -> str:
-        """Classes are named by a file that may lie above the folder of the masks."""
+        """Class file, which may be in a parent folder of the masks."""
         return repr(find_classes(data))
 
     def head_labels(self, labels: Sequence[str], data: DataSettings) -> tuple[str, ...]:
-        numbers = all(label.isdigit() for label in labels)  # as they occur, while names are in the order of their file
+        numbers = all(label.isdigit() for label in labels)  # names of a class file are in order, numbers are not
         return infer_classes(map(int, labels)).names if numbers else tuple(labels)
 
     def head_options(self, samples: Sequence[ImageSample], data: DataSettings, train: Encoded) -> str:
-        """What stands in the masks for each class, where that is not its place among them: "7,8,11"."""
+        """Pixel values of the classes, if these differ from the class indices: "7,8,11"."""
         return class_ids_option(mask_classes(samples[0].mask) if samples else None, train.batch_context.labels)
 
     def adapt_config(self, config: Any) -> Any:
@@ -94,7 +94,7 @@ class Segment(DensePredictionTask):
         if len(labels) < 2:
             raise DataError("Fewer than two classes found in the masks. Segmentation needs at least two.")
         for known, mask in {mask_classes(sample.mask): sample.mask for sample in samples if sample.mask}.items():
-            # their pixels would count as void, and nobody would notice
+            # these pixels would be ignored silently
             if known is not None and (strange := [name for name in known.names if name not in labels]):
                 raise DataError(
                     f"class '{strange[0]}' of the class file next to this mask is unknown to this model.", mask,
@@ -109,7 +109,7 @@ class Segment(DensePredictionTask):
         return SegmentationContext(seeing.pixels, seeing.augment, labels=tuple(labels))
 
     def read_target(self, source: str | bytes, data: Any) -> np.ndarray:
-        """(H, W) the numbers of the classes in the order of the labels, and `VOID`."""
+        """(H, W) class indices in the order of the labels, or `VOID`."""
         path = source if isinstance(source, str) else ""
         known = mask_classes(path) or classes_from_numbers(data.labels)
         number = {label: place for place, label in enumerate(data.labels)}
@@ -118,7 +118,8 @@ class Segment(DensePredictionTask):
         return table[known.to_indices(read_mask(source, known.colors), path)]
 
     def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
-        """Cross-entropy of the pixels whose class is known, and of the auxiliary head beside it while learning."""
+        """(sum, count) of the cross-entropy over labeled pixels, plus the weighted loss of the auxiliary head during
+        training."""
         batch = self.prepare_pair(model, batch)
         assert batch.labels is not None
         labels = batch.labels.long()
@@ -137,15 +138,15 @@ class Segment(DensePredictionTask):
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """Of each picture the share of each class that is seen; `extra["mask"]` is the map itself, as bytes, at the size of the
-        file; `extra["image"]` is smaller where not all of that is decoded."""
+        """Fraction of each class in each image. `extra["mask"]` is the uint8 class map at the size of the file;
+        `extra["image"]` is smaller if the file was decoded at a lower resolution."""
         return [
             self._make_prediction(model, picture, said)
             for picture, said in self.predict_maps(model, map(load_image_and_size, inputs))
         ]
 
     def resize_map(self, logits: Tensor, size: tuple[int, int]) -> np.ndarray:
-        """The class of each pixel, some rows at a time: numbers for all classes of a photograph would fill the memory."""
+        """Class of each pixel, in chunks of rows: full-size logits of all classes would not fit into memory."""
         (classes, high, _), (rows, columns) = logits.shape, size
         places = ((torch.arange(rows, device=logits.device) + 0.5) * (high / rows) - 0.5).clamp(0, high - 1)
         mask = np.empty(size, np.uint8)
@@ -172,7 +173,7 @@ class Segment(DensePredictionTask):
         sums: LossSum,
         max_samples: int | None = None,
     ) -> EvalResult:
-        """Shares of 100: how far classes overlap with what is right, in the mean, and pixels whose class was said."""
+        """Mean IoU and pixel accuracy in percent."""
         labels = model.spec.labels
         count = len(encoded) if max_samples is None else min(max_samples, len(encoded))
         overlap = SegmentationMetrics(len(labels), VOID)
@@ -203,7 +204,7 @@ class Segment(DensePredictionTask):
         return [draw_segmentations(rows, shown[0][1]["labels"], folder / "masks.png", ignore_index=VOID).name]
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
-        """The classes over the picture, and the mask as a PNG of their numbers, painted in the same colours."""
+        """Overlay of the classes on the image, and the mask as a PNG of class ids with the same colors as palette."""
         from PIL import Image
 
         from regard.draw.class_colors import class_colors
@@ -216,7 +217,7 @@ class Segment(DensePredictionTask):
         )
         numbers = prediction.extra["class_values"]
         image = Image.fromarray(numbers[mask])
-        if numbers.dtype == np.uint8:  # a palette gives numbers their colours
+        if numbers.dtype == np.uint8:  # only 8-bit images have a palette
             colours = np.zeros((int(numbers.max()) + 1, 3), np.uint8)
             colours[numbers] = class_colors(len(labels))
             image.putpalette(colours.ravel().tolist())
@@ -231,11 +232,11 @@ class Segment(DensePredictionTask):
 
 
 VOID_VALUES = frozenset((255, 65535))
-"""What stands for no class in masks of 8 and 16 bits."""
+"""Values of void pixels in 8-bit and 16-bit masks."""
 MAX_LOGITS = 2**25
-"""Numbers of classes of pixels that are held at once."""
+"""Maximum number of logits in memory."""
 MAX_FIGURE_SAMPLES = 6
-"""Validation pictures that are drawn."""
+"""Maximum number of validation images in the figure."""
 
 
 def mask_classes(mask: str) -> ClassMap | None:
@@ -244,13 +245,13 @@ def mask_classes(mask: str) -> ClassMap | None:
 
 @functools.lru_cache(maxsize=1024)
 def _folder_classes(folder: str) -> ClassMap | None:
-    """Looked for once, not for every mask. The highest numbers are void too, whether the file says so or not."""
+    """Classes of a folder, cached because many masks share a folder. `VOID_VALUES` are void unless the file defines them."""
     found = find_classes_above(folder)
     return None if found is None else replace(found, void=tuple({*found.void, *VOID_VALUES} - set(found.values)))
 
 
 def class_ids_option(classes: ClassMap | None, labels: Sequence[str]) -> str:
-    """The numbers by which a file names these classes; nothing where those are their places, or there is no file."""
+    """Comma-separated class ids of a class file; empty without a file or if ids equal indices."""
     value = {} if classes is None else dict(zip(classes.names, classes.values, strict=True))
     numbers = [value.get(label, -1) for label in labels]
     plain = numbers == list(range(len(numbers))) or min(numbers, default=-1) < 0
@@ -258,8 +259,8 @@ def class_ids_option(classes: ClassMap | None, labels: Sequence[str]) -> str:
 
 
 def class_pixel_values(labels: Sequence[str], class_ids: str) -> np.ndarray:
-    """What stands in a mask for each class: what a file said of those that were learnt from (`pairing`), or the number that it
-    is called by where none did; else its place."""
+    """Pixel value of each class in written masks: the ids of the class file (`class_ids`), or numeric class names, or the
+    indices."""
     words = class_ids.split(",") if class_ids else labels
     if not all(word.isdigit() and int(word) < 2**16 for word in words):
         return np.arange(len(labels), dtype=np.uint8)
@@ -268,6 +269,6 @@ def class_pixel_values(labels: Sequence[str], class_ids: str) -> np.ndarray:
 
 
 def classes_from_numbers(labels: Sequence[str]) -> ClassMap:
-    """Of masks or clouds that no file speaks of: classes are called by their numbers."""
+    """Classes of masks or point clouds without a class file: names are numbers."""
     values = tuple(map(int, labels))
     return ClassMap(tuple(labels), values, tuple(VOID_VALUES - set(values)))
