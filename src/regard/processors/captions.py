@@ -19,7 +19,7 @@ class CaptionProcessor:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> CaptionProcessor | ImageProcessor | TextTokenizer | None:
-        """Both processors of a folder, or the only one found; the task reports a missing processor when needed."""
+        """Both processors of a folder, or the only one found, or None; tasks report a missing processor when needed."""
         pixels = ImageProcessor.load(folder) if ImageProcessor.exists(folder) else None
         text = TextTokenizer.load(Path(folder)) if TextTokenizer.exists(Path(folder)) else None
         return pixels or text if pixels is None or text is None else cls(pixels, text)

@@ -108,7 +108,7 @@ def _unit_vectors(normals: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _sample_rotation(random: np.random.Generator, shaking: PointAugment) -> NDArray[np.float64]:
-    """(3, 3)"""
+    """(3, 3) random rotation of the mode `rotate`."""
     angle, four = 2 * math.pi * random.random(), random.standard_normal(4)
     if shaking.rotate == "none":
         return np.eye(3)

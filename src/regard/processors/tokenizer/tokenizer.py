@@ -185,7 +185,7 @@ class TextTokenizer:
         return TextTokenizer(backend, self.declared_tokens)
 
     def with_template(self, template: TokenTemplate | None = None) -> TextTokenizer:
-        """Copy that adds the special tokens of a template (default: the own template) in other programs."""
+        """Tokenizer that adds the special tokens of a template in other programs; None: `self.template`."""
         template = template or self.template
         if template_of(self.backend) == template:
             return self
