@@ -1,4 +1,4 @@
-"""A text as its tokens, each on the colour of how many steps it was thought about, with the number below it."""
+"""Tokens of a text, colored by the number of computation steps (ACT), with the number below each token."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from regard.draw.token_strip import BOX_HEIGHT, CHAR_WIDTH, FONT_SIZE, HEADING, 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LINE_HEIGHT: Final = 0.44  # inches of a line of tokens with their numbers
+LINE_HEIGHT: Final = 0.44  # inches per line of tokens and step numbers
 MAX_LINES: Final = 24
 
 
 @dataclass(frozen=True)
 class ActSteps:
-    """One text of an example; `most` steps could be taken."""
+    """Computation steps of each token of one text, at most `max_steps`."""
 
     title: str
     pieces: tuple[str, ...]
@@ -38,11 +38,11 @@ class ActSteps:
 
 
 class ActStepsStrip:
-    """The coloured text with its heading above and its legend below, so many inches wide."""
+    """Colored tokens with title and legend, `width` inches wide."""
 
     def __init__(self, act_steps: ActSteps, width: float) -> None:
         self.act_steps, self.width = act_steps, width
-        # a blank on both sides, so that the shortest tokens have room for their numbers
+        # a space on both sides, so that the step number fits below a short token
         self.texts = [
             f" {label(piece, 40).replace(SPACE_SYMBOL, ' ').strip() or SPACE_SYMBOL} " for piece in act_steps.pieces
         ]

@@ -1,4 +1,4 @@
-"""Attention as a still picture: one large matrix to read, and every layer and head beside it to compare."""
+"""Attention maps as a figure: one large heatmap, and small heatmaps of every layer and head."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from matplotlib.patches import Rectangle
 
 MARGIN: Final = 0.45
-HEADING: Final = 0.62  # inches above a panel for its title and what is shown of it
-LEGEND: Final = 0.75  # inches below a panel for its colour bar
+HEADING: Final = 0.62  # inches above a panel for title and subtitle
+LEGEND: Final = 0.75  # inches below a panel for the color bar
 
 
-COLUMN_GAP: Final = 0.6  # inches between two things that stand above the maps beside each other
-MAX_MOSAIC_WIDTH: Final = 5.0  # inches of all layers and heads
+COLUMN_GAP: Final = 0.6  # inches between two header blocks in one row
+MAX_MOSAIC_WIDTH: Final = 5.0  # inches, for all layers and heads of a map
 
 MIN_PANEL_WIDTH = 5.6
-"""Inches that a panel takes at least, so that its title stays on one line."""
+"""Minimum panel width in inches, so that the title fits on one line."""
 
 
 def draw_heatmaps(
@@ -43,11 +43,10 @@ def draw_heatmaps(
 ) -> Path:  # fmt: skip
     """Draw the maps into a .png or .svg file.
 
-    Without `layer` and `head`: the last layer of the cross-attention (or of the first map), mean over heads, large;
-    beside it every layer and head of every map; with `reading`, the text on the colours of its surprises above them, with
-    `decided` the text on the colours of what counted, and maps whose rows are layers; `thoughts` on those of steps taken.
-    With either: just that layer and head of each map, counted from 1. A layer alone is the mean of its heads; a head
-    alone is that of the last layer.
+    Without `layer` and `head`: a large heatmap of the last layer, averaged over heads, of the cross-attention or else the first
+    map; to the right, small heatmaps of all layers and heads of every map; above, tokens colored by surprisal (`likelihood`),
+    attribution (`decision`) and computation steps (`act_steps`), and maps with one row per layer.
+    With `layer` or `head`, counted from 1: only this layer (default: last) and head (default: average) of each map.
     """
     ending = check_suffix(path, (".png", ".svg"))
     ordered = sort_cross_first(tuple(item for item in maps if item.row_kind == "tokens"))
@@ -60,14 +59,14 @@ def draw_heatmaps(
         return [*texts, *(LayerPanel(item, width) for item in layered)]
 
     def above(width: float) -> list[list[HeaderBlock]]:
-        """In rows: two beside each other where all are short."""
+        """Header blocks in rows: two per row if all blocks are short."""
         halves = made((width - COLUMN_GAP) / 2)
         if len(halves) > 1 and all(item.is_short for item in halves):
             return [halves[at : at + 2] for at in range(0, len(halves), 2)]
         return [[item] for item in made(width)]
 
     with figure_style():
-        # of one layer with one head all is said by one large matrix, unless something stands above it
+        # for a single layer with one head and no header blocks, one large heatmap shows everything
         bare = all(item.is_single for item in maps) and likelihood is None and decision is None and not act_steps
         whole = layer is None and head is None and not bare
         sheet = _draw_overview(ordered, title, above) if whole else _draw_selected(ordered, title, layer, head)
@@ -75,13 +74,13 @@ def draw_heatmaps(
 
 
 class HeaderBlock(Protocol):
-    """What stands above the maps, as wide as they are together."""
+    """A block above the maps, as wide as all maps together."""
 
     @property
     def height(self) -> float: ...
     @property
     def is_short(self) -> bool:
-        """Whether half a sheet is enough for it."""
+        """True if half the width is enough."""
         ...
 
     def draw(self, sheet: Sheet, left: float, top: float) -> None: ...
@@ -89,7 +88,7 @@ class HeaderBlock(Protocol):
 
 @dataclass(frozen=True)
 class MatrixPanel:
-    """A labelled matrix and its measures in inches, which depend on how many tokens there are and how long."""
+    """A labeled matrix. Sizes are in inches and depend on the number and length of the tokens."""
 
     title: str
     subtitle: str
@@ -102,9 +101,9 @@ class MatrixPanel:
     sqrt_scale: bool = False
     is_gradient: bool = False
     max_cell: float = 0.56
-    """inches of a cell, however few there are"""
+    """maximum size of a cell in inches"""
     min_row_height: float = 0.0
-    """inches of a row, however many columns there are"""
+    """minimum height of a row in inches"""
 
     @property
     def cell(self) -> float:
@@ -112,14 +111,14 @@ class MatrixPanel:
 
     @property
     def row_height(self) -> float:
-        """Inches of a row: cells are square unless that would be too low."""
+        """Height of a row in inches: cells are square unless rows would be too low."""
         return max(self.cell, self.min_row_height)
 
     def font_size(self, inches: float | None = None) -> float:
         return min(max((inches or self.cell) * 72 * 0.62, 5.0), 10.5)
 
     def label_stride(self, inches: float) -> int:
-        """Every how many tokens a label fits."""
+        """Distance between labels in tokens, so that labels do not overlap."""
         return math.ceil(self.font_size(inches) * 1.1 / (inches * 72))
 
     @property
@@ -169,7 +168,7 @@ def make_panel(item: AttentionMap, layer: int, head: int | None, max_size: float
 
 
 class LayerPanel:
-    """A map whose rows are layers, the mean of its heads."""
+    """A map with one row per layer, averaged over heads."""
 
     def __init__(self, item: AttentionMap, width: float) -> None:
         self.width = width
@@ -194,7 +193,7 @@ class LayerPanel:
 
 
 def titled_sheet(width: float, height: float, title: str) -> tuple[Sheet, float]:
-    """A sheet with the title on it, and where the drawing may begin."""
+    """A sheet with a title, and the vertical position below the title in inches."""
     text = wrap_text(title, width - 2 * MARGIN, 15, max_lines=3)
     begin = MARGIN + 0.3 * (text.count("\n") + 1) + 0.2
     sheet = Sheet(width, begin + height + MARGIN)
@@ -222,7 +221,7 @@ def _draw_overview(
 ) -> Sheet:
     main = make_panel(maps[0], maps[0].layers, None, max_size=8.4)
     shapes = [tile_height(item) * item.layers / item.heads for item in maps]
-    heading, below = 0.95, 0.2  # room above each mosaic for three lines and the numbers, and for a gap beneath it
+    heading, below = 0.95, 0.2  # inches above a mosaic (three title lines, head numbers) and below
     fitting = (main.height - len(maps) * (heading + below)) / sum(shapes)
     side = max(2.2, 0.17 * max(item.heads for item in maps), min(fitting, MAX_MOSAIC_WIDTH))
     names = [item.title if len(maps) > 1 else "All layers and heads" for item in maps]
@@ -250,7 +249,7 @@ def _draw_overview(
 
 
 def draw_panel(sheet: Sheet, panel: MatrixPanel, left: float, top: float, width: float, matrix_top: float) -> None:
-    """The panel with its matrix `begin` inches below its heading, so that neighbours stand on one line."""
+    """Draw the panel. `matrix_top`: inches from heading to matrix, so that the matrices of adjacent panels are aligned."""
     size = 11.0
     sheet.text(left, top, wrap_text(panel.title, width, size, max_lines=1), size=size, weight="bold")
     sheet.text(left, top + 0.25, wrap_text(panel.subtitle, width, 8.5, max_lines=1), size=8.5, color=MUTED)
@@ -301,12 +300,12 @@ def _draw_values(axes: Axes, panel: MatrixPanel) -> None:
 
 
 def tile_height(item: AttentionMap) -> float:
-    """Of a small picture one unit wide; square cells unless that would make a sliver."""
+    """Height of a tile of width 1: square cells, limited to aspect ratios between 0.5 and 2."""
     return min(max(len(item.queries) / len(item.keys), 0.5), 2.0)
 
 
 def draw_mosaic(axes: Axes, item: AttentionMap) -> None:
-    """All layers (rows) and heads (columns) in one axes: hundreds of axes would take minutes."""
+    """Draw all layers (rows) and heads (columns) into one axes, because hundreds of axes would take minutes."""
     tall, gap = tile_height(item), 0.06
     colours, most = colormap(LIGHT), item.color_max(item.weights)
     for layer in range(item.layers):

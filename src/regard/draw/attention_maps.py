@@ -1,4 +1,4 @@
-"""What a model looked at, ready to be drawn."""
+"""Attention maps with labels, ready to be drawn."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from regard.errors import RegardError
 
 MIN_UNIFORM_MULTIPLE = 4
-"""Even shares that the strongest colour means at least."""
+"""The color scale ends at this multiple of the uniform attention weight or higher."""
 
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """One kind of attention over one example: `weights[layer, head, query, key]`, rows sum to 1 (0 where masked)."""
+    """One kind of attention on one example: `weights[layer, head, query, key]`; rows sum to 1 (0 if masked)."""
 
     name: str
     title: str
@@ -24,15 +24,15 @@ class AttentionMap:
     keys: tuple[str, ...]
     weights: NDArray[np.floating]
     has_rest_column: bool = False
-    """whether the first key stands for all those that are not shown: colours are not stretched to its sums"""
+    """True if the first key is the sum of all keys not shown; this column does not affect the color scale"""
     boundaries: tuple[int, ...] = ()
-    """the tokens that begin a further text of the same row: a line is drawn before them"""
+    """first token of each further text in the same sequence; a line is drawn before the token"""
     sqrt_scale: bool = False
-    """whether colours go by the square root, so that what is spread over thousands of tokens is seen too"""
+    """True for a square root color scale, so that attention spread over thousands of tokens is visible"""
     row_kind: Literal["tokens", "layers"] = "tokens"
-    """what the rows are; where they are layers, there is one layer only"""
+    """meaning of the rows; if rows are layers, the first dimension of `weights` is 1"""
     is_gradient: bool = False
-    """whether the weights are gradient norms, for models without attention"""
+    """True if the weights are gradient norms, for models without attention"""
     description: str = "Rows: queries. Columns: keys."
     """subtitle of the map"""
 
@@ -59,19 +59,19 @@ class AttentionMap:
 
     @property
     def is_single(self) -> bool:
-        """One layer of one head: there is nothing to choose from."""
+        """True for one layer with one head."""
         return self.layers == self.heads == 1
 
     def color_max(self, weights: NDArray[np.floating]) -> float:
-        """What the strongest colour means: the largest of these that is of one key, and so much of an even share at least
-        that attention which is spread evenly looks so."""
+        """Upper end of the color scale: the largest weight of a single key, or `MIN_UNIFORM_MULTIPLE` times the uniform weight
+        if larger, so that uniform attention looks uniform."""
         largest = float(weights[..., int(self.has_rest_column) :].max(initial=0))
         if self.has_rest_column or largest > 1:
             return largest or 1.0
         return min(max(largest, MIN_UNIFORM_MULTIPLE / weights.shape[-1]), 1.0)
 
     def view(self, layer: int | None, head: int | None) -> NDArray[np.float64]:
-        """One (query, key) matrix. Layers and heads count from 1, as every picture labels them; None is the mean."""
+        """Matrix (queries, keys) of one layer and head, counted from 1 as in all figures; None: the average."""
         for what, number, many in (("Layer", layer, self.layers), ("Head", head, self.heads)):
             if number is not None and not 1 <= number <= many:
                 raise RegardError(f"{what} of attention map '{self.name}' must be between 1 and {many}, got {number}.")
@@ -82,7 +82,7 @@ class AttentionMap:
 
 
 def sort_cross_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
-    """The order of interest: attention across two texts before attention within one."""
+    """The maps, cross-attention first."""
     if not maps:
         raise RegardError("No attention map to draw.")
     return tuple(sorted(maps, key=lambda item: item.name != "cross"))

@@ -1,4 +1,4 @@
-"""What was decided, and how much each token counted for it, ready to be drawn."""
+"""A prediction with token attributions, ready to be drawn."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ ROLLOUT: Final = "attention rollout"
 PROBABILITIES_TITLE: Final = "Class probabilities"
 
 CHUNK_TOKENS: Final = 24
-"""Tokens that are shown or left out together."""
+"""Size of the chunks in which long texts are shown or omitted."""
 PROFILE_BINS: Final = 160
-"""Stretches of a long text that are measured as wholes."""
+"""Maximum number of bars in the profile of a long text."""
 
 
 @dataclass(frozen=True)
 class TokenAttribution:
-    """A text as its tokens, and how much each counted: parts of 1 (all 0 where nothing did)."""
+    """Tokens of a text with attributions as fractions of 1; all 0 if no token contributes."""
 
     title: str
-    """for what"""
+    """name of the explained output"""
     method: str
-    """how that was found"""
+    """`GRADIENT` or `ROLLOUT`"""
     pieces: tuple[str, ...]
     fractions: NDArray[np.float64]
     special: tuple[bool, ...]
-    """tokens that stand for no word: they count too, but have no colour, or words could not be told apart beside them"""
+    """special tokens: included in the total, but not colored, because large values would hide differences between words"""
     words: tuple[int, ...]
-    """the number of the word that each token belongs to"""
+    """word index of each token"""
     second_start: int = 0
-    """where the second text begins; 0 where there is one"""
+    """position of the second text; 0: there is no second text"""
     output_positions: tuple[int, ...] = ()
-    """the tokens at which the answer was read"""
+    """tokens whose hidden states are the input of the head"""
     map_index: int = 0
-    """the map of the same tokens"""
+    """index of the attention map with the same tokens"""
     truncations: tuple[tuple[int, int], ...] = ()
-    """tokens before which others were left out because the text was too long, and how many"""
+    """positions after a truncation, each with the number of tokens removed before the position"""
     target_kind: str = ""
     """kind of the explained output, for example `class`"""
 
@@ -61,19 +61,19 @@ class TokenAttribution:
 
     @cached_property
     def word_fractions(self) -> NDArray[np.float64]:
-        """Of each token what its whole word counted: colours are of words, as what is told of them. Special tokens have 0."""
+        """Attribution of the whole word for each token, because colors show words. Special tokens have 0."""
         sums = np.bincount(self.words, np.where(self.special, 0.0, self.fractions))
         found: NDArray[np.float64] = np.where(self.special, 0.0, sums[np.array(self.words)])
         return found
 
     @cached_property
     def max_fraction(self) -> float:
-        """What the strongest colour means: the largest share of a word."""
+        """Upper end of the color scale: the largest attribution of a word."""
         return float(self.word_fractions.max(initial=0)) or 1.0
 
     @property
     def special_fraction(self) -> float:
-        """What special tokens took of the whole."""
+        """Sum over the special tokens."""
         return float(self.fractions[np.array(self.special)].sum())
 
     @property
@@ -102,13 +102,13 @@ class TokenAttribution:
 
     @property
     def output_names(self) -> str:
-        """The tokens at which the answer was read, in a few words."""
+        """Short description of the output positions."""
         return describe_tokens(
             [self.word_at(at) if self.special[at] else f"‘{self.word_at(at)}’" for at in self.output_positions]
         )
 
     def word_at(self, position: int) -> str:
-        """The whole word that a token belongs to, without the blank before it."""
+        """The whole word of the token at `position`, without leading space."""
         first = last = position
         while first and self.words[first - 1] == self.words[position]:
             first -= 1
@@ -117,7 +117,7 @@ class TokenAttribution:
         return "".join(self.pieces[first : last + 1]).strip("␣⏎↵") or self.pieces[position]
 
     def top_words(self, count: int) -> list[tuple[str, float]]:
-        """The words that counted most, the sums of their tokens; no special ones."""
+        """The words with the largest attribution, summed over tokens, without special tokens."""
         sums = np.bincount(self.words, np.where(self.special, 0.0, self.fractions))
         best = np.argsort(-sums, kind="stable")[:count]
         return [(self.word_at(self.words.index(int(word))), float(sums[word])) for word in best if sums[word] > 0]
@@ -134,7 +134,8 @@ class TokenAttribution:
         )
 
     def top_passages(self, max_tokens: int) -> list[tuple[int, int]]:
-        """Stretches of at most `most` tokens in all: those that counted most, in the order of the text, and its beginning."""
+        """Passages (start, end) with at most `max_tokens` tokens in total: the start of the text and the chunks with the
+        largest attribution, in text order."""
         if len(self.pieces) <= max_tokens:
             return [(0, len(self.pieces))]
         starts = np.arange(0, len(self.pieces), CHUNK_TOKENS)
@@ -151,7 +152,7 @@ class TokenAttribution:
         return found
 
     def profile(self, max_bins: int) -> NDArray[np.float64]:
-        """The shares of stretches of equal size along the whole text, special tokens left out."""
+        """Sums over segments of equal size, without special tokens."""
         size = -(-len(self.pieces) // max_bins)
         plain = np.where(self.special, 0.0, self.fractions)
         return np.add.reduceat(plain, np.arange(0, len(plain), size))
@@ -162,13 +163,13 @@ def percent(fraction: float) -> str:
 
 
 def describe_tokens(names: Sequence[str]) -> str:
-    """Some tokens in a few words."""
+    """Names of up to three tokens, or the number of tokens."""
     return f"all {len(names):,} tokens" if len(names) > 3 else " and ".join(names)
 
 
 @dataclass(frozen=True)
 class DecisionAttribution:
-    """What was said, what else could have been, and what counted for it."""
+    """A prediction with candidate probabilities and token attributions."""
 
     prediction: str
     probabilities: tuple[tuple[str, float], ...]

@@ -1,5 +1,5 @@
-"""A caption word by word: what was looked at in the picture while each was said, as a sheet of small pictures and as one page
-that steps through them. What was looked at keeps its light; the rest lies in the dark, and can still be seen."""
+"""Attention over the image for each word of a caption: a figure with one image per word, and an interactive page. Regions
+with attention are bright, all other regions are darkened."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from regard.errors import RegardError
 Weights = npt.NDArray[np.floating]
 
 COLUMNS: Final = 6
-MAX_WIDTH: Final = 10.5  # inches of a sheet between its margins, at most
-MAX_PANEL_WIDTH: Final = 1.9  # of a picture on it
+MAX_WIDTH: Final = 10.5  # maximum inches between the margins
+MAX_PANEL_WIDTH: Final = 1.9  # inches
 MARGIN: Final = 0.45
 GAP: Final = 0.16
-HEAD_HEIGHT: Final = 0.3  # inches above a picture for its word
+HEAD_HEIGHT: Final = 0.3  # inches above an image for the word
 MIN_IMAGE_SIDE: Final = 320
-"""Pixels that a small picture is enlarged to, so that light falls smoothly on it."""
+"""Small images are enlarged to this number of pixels, so that brightness changes smoothly."""
 MIN_UNIFORM_MULTIPLE: Final = 4
-"""The brightest light is so many even shares at least: what is looked at evenly looks so."""
+"""Full brightness means this multiple of the uniform weight or more, so that uniform attention looks uniform."""
 UNIFORM_NOTE: Final = "; dim: nearly uniform"
 MIN_BRIGHTNESS: Final = 0.38
-"""How much of a picture is seen where nothing was looked at."""
+"""Brightness of regions without attention."""
 LIGHT_COLOR: Final = (255, 178, 92)
 MAX_TINT: Final = 0.45
-"""The darker a picture is, the more light has a colour of its own: on a black one so much."""
+"""Strength of the light color on a black image; weaker on brighter images."""
 
 
 class CaptionWord(NamedTuple):
-    """A word, its probability given those before it, and the likeliest ones in its place with theirs."""
+    """A word with the probability given all previous words, and the most likely alternatives with probabilities."""
 
     word: str
     probability: float
@@ -52,12 +52,12 @@ class CaptionWord(NamedTuple):
 class CaptionLayer(NamedTuple):
     name: str
     weights: Weights
-    """(heads, words, rows, columns): shares of all that was looked at; what has no place in the picture may lack"""
+    """(heads, words, rows, columns): fractions of the total attention; the sum is below 1 if tokens are outside the grid"""
 
 
 @dataclass(frozen=True)
 class CaptionAttention:
-    """A picture, what was said of it, and what was looked at by each layer and head, on one grid."""
+    """An image with its caption, and the attention of each layer and head on one grid."""
 
     image: ImageArray
     words: tuple[CaptionWord, ...]
@@ -78,7 +78,7 @@ class CaptionAttention:
         return rows, columns
 
     def maps(self, layer: int | None = None, head: int | None = None) -> Weights:
-        """(words, rows, columns) of one layer and head, counted from 1; None: the mean of all."""
+        """Maps (words, rows, columns) of one layer and head, counted from 1; None: the average."""
         if layer is not None and not 1 <= layer <= len(self.layers):
             raise RegardError(f"Layer must be between 1 and {len(self.layers)}, got {layer}.")
         chosen = self.layers if layer is None else (self.layers[layer - 1],)
@@ -89,7 +89,7 @@ class CaptionAttention:
         return np.mean(means, axis=0)
 
     def describe_selection(self, layer: int | None, head: int | None) -> str:
-        """Which layers and heads these are, in words; nothing where there is but one."""
+        """Selected layers and heads as text; empty for one layer with one head."""
         many, heads = len(self.layers), len(self.layers[(layer or 1) - 1].weights)
         first = f"average over {many} layers" if layer is None else f"layer {layer} of {many}"
         second = f"average over {heads} heads" if head is None else f"head {head} of {heads}"
@@ -97,12 +97,12 @@ class CaptionAttention:
 
 
 def brightness_max(weights: Weights) -> float:
-    """The weight that has the brightest light."""
+    """The weight shown with full brightness."""
     return max(float(weights.max(initial=0.0)), min(MIN_UNIFORM_MULTIPLE / weights.size, 1.0))
 
 
 def spotlight(image: ImageArray, weights: Weights, max_weight: float) -> ImageArray:
-    """The picture in the light of what was looked at. The grid of weights is stretched over it smoothly."""
+    """The image with brightness by attention. The grid of weights is interpolated to the size of the image."""
     high, wide = image.shape[:2]
     shares = resize_grid(weights / max_weight, (high, wide), True, (1.0, 1.0)).clip(0, 1)[..., None]
     grey = image.mean(-1, keepdims=True)
@@ -116,7 +116,7 @@ def tint_strength(image: ImageArray) -> float:
 
 
 def upscale(image: ImageArray) -> ImageArray:
-    """No smaller than light needs to fall smoothly."""
+    """The image enlarged to at least `MIN_IMAGE_SIDE` pixels, so that brightness changes smoothly."""
     from PIL import Image
 
     times = -(-MIN_IMAGE_SIDE // max(image.shape[:2]))
@@ -126,7 +126,7 @@ def upscale(image: ImageArray) -> ImageArray:
     return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC))
 
 
-# -- the sheet
+# -- figure
 
 
 def draw_caption_attention(
@@ -137,7 +137,7 @@ def draw_caption_attention(
     layer: int | None = None,
     head: int | None = None,
 ) -> Path:
-    """The picture, and once more for each word, into a .png or .svg file."""
+    """Draw the image, and one image per word with brightness by attention, into a .png or .svg file."""
     ending = check_suffix(path, (".png", ".svg"))
     maps, picture = attention.maps(layer, head), upscale(attention.image)
     many = len(maps) + 1
@@ -187,7 +187,7 @@ def _draw_word(
 
 
 def _draw_scale(sheet: Sheet, top: float, told: str) -> None:
-    """What the light means."""
+    """Draw the legend of the brightness."""
     bar = sheet.axes(MARGIN, top, 1.2, 0.11)
     bar.imshow(
         np.linspace(MIN_BRIGHTNESS, 1, 256)[None], cmap="gray", vmin=0, vmax=1, aspect="auto", extent=(0, 1, 0, 1)
@@ -201,13 +201,13 @@ def _percent(chance: float) -> str:
     return f"{100 * chance:.0f} %" if chance >= 0.0995 else f"{100 * chance:.1f} %" if chance >= 0.0005 else "< 0.1 %"
 
 
-# -- the page
+# -- page
 
 
 def write_caption_page(
     attention: CaptionAttention, path: Path, title: str, note: str, facts: Mapping[str, str]
 ) -> Path:
-    """The picture in the light of each word, one after the other; every layer and head can be chosen."""
+    """Write a page that shows the image with the attention of one word at a time, for selected layers and heads."""
     check_suffix(path, (".html", ".htm"))
     data: dict[str, object] = {
         "picture": data_uri(attention.image),

@@ -1,4 +1,4 @@
-"""Pictures with what was said of them, and what a person said."""
+"""Images with generated and reference captions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from regard.draw.figure import Sheet, check_suffix, figure_style, wrap_text
 from regard.errors import RegardError
 
 COLUMNS: Final = 4
-IMAGE_WIDTH: Final = 2.7  # inches of a picture
+IMAGE_WIDTH: Final = 2.7  # inches
 IMAGE_HEIGHT: Final = 2.2
-TEXT_HEIGHT: Final = 1.2  # below it
+TEXT_HEIGHT: Final = 1.2  # inches below the image
 GAP: Final = 0.3
 MARGIN: Final = 0.45
 MAX_LINES: Final = 3
@@ -32,7 +32,7 @@ class CaptionSample(NamedTuple):
 def draw_captions(
     samples: Sequence[CaptionSample], path: Path, title: str = "Generated and reference captions"
 ) -> Path:
-    """Into a .png or .svg file."""
+    """Draw images and captions into a .png or .svg file."""
     ending = check_suffix(path, (".png", ".svg"))
     if not samples:
         raise RegardError("No images to draw.")
@@ -48,7 +48,7 @@ def draw_captions(
 
 
 def _draw_sample(sheet: Sheet, one: CaptionSample, left: float, top: float) -> None:
-    """The picture stands on a line with its neighbours, as large as its place allows."""
+    """Draw the image as large as fits, at the bottom of its cell, and the captions below."""
     high, wide = one.image.shape[:2]
     scale = min(IMAGE_WIDTH / wide, IMAGE_HEIGHT / high)
     width, height = scale * wide, scale * high

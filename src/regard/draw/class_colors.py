@@ -1,4 +1,4 @@
-"""Colours of what is said of pixels: of classes, and from cold to hot, from near to far."""
+"""Colors of classes, heatmaps and depth maps."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ ImageArray = npt.NDArray[np.uint8]
 MapArray = npt.NDArray[Any]
 
 UNKNOWN_COLOR: Final = (228, 232, 238)
-"""Where nothing is known."""
+"""Color of pixels without a value."""
 HEAT_COLORS: Final = ("#2d1160", "#721f81", "#b6377a", "#f1605d", "#feae77", "#fcfdbf")
-"""From cold to hot, ever lighter: colours of matplotlib's magma without its black, which a dark picture has itself."""
+"""From low to high, increasingly bright: matplotlib's magma without black, which is common in dark images."""
 DEPTH_COLORS: Final = ("#fcffa4", "#fbb61a", "#ed6925", "#bc3754", "#781c6d", "#320a5e", "#08051d")
-"""From near to far: what is near stands out. Colours of matplotlib's inferno, its black lifted."""
+"""From near to far, increasingly dark: matplotlib's inferno with a lighter black."""
 
 
 @functools.cache
 def class_colors(num_classes: int) -> tuple[tuple[int, int, int], ...]:
-    """A colour for each class, each as unlike all before it as can be (in OKLab, where equal steps look equal). More classes
-    do not change the colours of the first ones."""
+    """An RGB color for each class, as different as possible from all previous colors in OKLab, a perceptually uniform color
+    space. More classes do not change the colors of the first classes."""
     steps = np.linspace(0, 255, 14).round()
     every = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), -1).reshape(-1, 3)
     seen = _oklab(every)
     vivid = np.hypot(seen[:, 1], seen[:, 2])
-    useful = (seen[:, 0] > 0.48) & (seen[:, 0] < 0.87)  # neither black nor white,
-    useful &= (vivid > 0.085) & (vivid < 0.19)  # nor grey, nor glaring
+    useful = (seen[:, 0] > 0.48) & (seen[:, 0] < 0.87)  # not too dark or too bright
+    useful &= (vivid > 0.085) & (vivid < 0.19)  # not gray or too saturated
     every, seen = every[useful], seen[useful]
     chosen = [int(np.argmin(np.abs(every - (43, 81, 190)).sum(1)))]
     apart = np.full(len(every), np.inf)
@@ -40,7 +40,7 @@ def class_colors(num_classes: int) -> tuple[tuple[int, int, int], ...]:
 
 
 def _oklab(colours: MapArray) -> MapArray:
-    """Bytes (n, 3) -> lightness and two axes of colour (Ottosson 2020)."""
+    """RGB bytes (n, 3) -> lightness and two color axes of OKLab (Ottosson 2020)."""
     linear = np.where(colours <= 0.04045 * 255, colours / 255 / 12.92, ((colours / 255 + 0.055) / 1.055) ** 2.4)
     return np.cbrt(linear @ np.array(_RGB_TO_LMS).T) @ np.array(_LMS_TO_LAB).T
 
@@ -58,7 +58,7 @@ _LMS_TO_LAB: Final = (
 
 
 def apply_colormap(values: MapArray, stops: Sequence[str]) -> ImageArray:
-    """Shares of 0 to 1 -> bytes with one axis more, between evenly spaced colours."""
+    """RGB bytes (…, 3) for values from 0 to 1, interpolated between evenly spaced colors."""
     colours = np.array([[int(stop[at : at + 2], 16) for at in (1, 3, 5)] for stop in stops], dtype=np.float64)
     at = np.clip(np.nan_to_num(values), 0, 1) * (len(stops) - 1)
     channels = [np.interp(at, np.arange(len(stops)), colours[:, channel]) for channel in range(3)]

@@ -1,4 +1,4 @@
-"""How often each class occurs, in training and in validation: bars of shares, so that what is rare is seen as such."""
+"""Class frequencies in training and validation data as a bar chart."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 MARGIN: Final = 0.45
 ROW_HEIGHT: Final = 0.34
-CHAR_WIDTH: Final = 0.61 * 9.5 / 72  # inches of a letter of a name
+CHAR_WIDTH: Final = 0.61 * 9.5 / 72  # inches per character of a class name
 PLOT_WIDTH: Final = 4.8
 COLUMN_WIDTH: Final = 1.65
-"""inches of the numbers of one set"""
+"""inches for the numbers of one split"""
 MAX_CLASSES: Final = 30
-"""classes that are drawn of each, the most frequent first"""
+"""maximum number of classes per chart, most frequent first"""
 
 CountRow = tuple[str, int, float, int, float]
 
 
 def draw_class_counts(class_counts: Sequence[ClassCounts], path: Path) -> Path:
-    """One below the other, into a .png or .svg file."""
+    """Draw one chart below the other into a .png or .svg file."""
     ending = check_suffix(path, (".png", ".svg"))
     tables = [(spread, spread.rows()) for spread in class_counts]
     names = [label(name, max_width=28) for _, rows in tables for name, *_ in rows[:MAX_CLASSES]]
@@ -55,7 +55,7 @@ def draw_class_counts(class_counts: Sequence[ClassCounts], path: Path) -> Path:
 
 
 def _draw_bars(axes: Axes, rows: Sequence[CountRow]) -> None:
-    """A bar for training, a mark on it for validation."""
+    """Draw a bar for training and a mark for validation."""
     most = max(max(row[2], row[4]) for row in rows) or 1.0
     axes.set_xlim(0, most)
     axes.set_ylim(0.5 - len(rows), 0.5)
@@ -73,7 +73,7 @@ def _draw_bars(axes: Axes, rows: Sequence[CountRow]) -> None:
 
 
 def _draw_numbers(axes: Axes, rows: Sequence[CountRow], spread: ClassCounts, both: bool) -> None:
-    """How many, and which share, under a heading in the colour of the bars or of the marks."""
+    """Draw counts and percentages; column titles have the color of the bars and marks."""
     axes.set_xlim(0, COLUMN_WIDTH * (1 + both))
     axes.set_ylim(0.5 - len(rows), 0.5)
     axes.set_axis_off()

@@ -1,4 +1,4 @@
-// What a cloud was taken for: its points in the colours of their classes, of their height, of how sure it was, or of what is wrong.
+// Point cloud colored by predicted class, label, error, original color, height or confidence.
 
 const said = numbers(data.said, Uint16Array), right = data.right && numbers(data.right, Uint16Array);
 const sure = data.sure && bytes(data.sure), own = data.colours && bytes(data.colours);

@@ -1,5 +1,5 @@
 "use strict";
-// A cloud of points that turns under the mouse: drawn by WebGL, or point by point where there is none.
+// Rotatable point cloud, drawn with WebGL, or on a 2D canvas if WebGL is not available.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const find = (selector) => document.querySelector(selector);
@@ -8,10 +8,10 @@ const clamp = (value, low, top) => Math.min(Math.max(value, low), top);
 const bytes = (text) => { const signs = atob(text), found = new Uint8Array(signs.length); for (let n = 0; n < signs.length; n++) found[n] = signs.charCodeAt(n); return found; };
 const numbers = (text, kind) => new kind(bytes(text).buffer);
 const rgb = (color) => [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
-const PLAIN = 64; // the fourth number of a color: how large a point is, so much is plain; 0 is hidden
+const PLAIN = 64; // alpha value of a point of normal size; larger values enlarge the point, 0 hides the point
 const FOCAL = 3, NEAR = 0.02, REACH = 14, BEFORE = 0.15;
 
-// Colors between evenly spaced stops; shares go from 0 to 1.
+// Colors for values from 0 to 1, interpolated between evenly spaced stops.
 function ramp(stops) {
   const colors = stops.map(rgb);
   return (share) => {
@@ -39,7 +39,7 @@ precision highp float; in vec3 shade; out vec4 seen;
 void main() { vec2 at = gl_PointCoord - 0.5; if (dot(at, at) > 0.25) discard; seen = vec4(shade, 1); }`;
 const WHOLE = `#version 300 es
 void main() { gl_Position = vec4(vec2(gl_VertexID & 1, gl_VertexID >> 1) * 4.0 - 1.0, 0, 1); }`;
-// What stands before something else throws a dark edge on it: without normals this is what tells depth.
+// Darkens pixels next to nearer pixels, because points have no normals for shading.
 const EDGES = `#version 300 es
 precision highp float; uniform sampler2D colors, deep; uniform vec2 depths; uniform vec3 paper; uniform int wide; out vec4 seen;
 float far(ivec2 at) {
@@ -58,7 +58,7 @@ void main() {
   seen = vec4(texelFetch(colors, at, 0).rgb * (0.35 + 0.65 * exp(-9.0 * sum)), 1);
 }`;
 
-// Draws by WebGL 2; what it needs is made once.
+// Renderer with WebGL 2.
 class Glass {
   constructor(canvas, places) {
     const gl = this.gl = canvas.getContext("webgl2", { antialias: false, alpha: false, preserveDrawingBuffer: true });
@@ -117,7 +117,7 @@ class Glass {
   }
 }
 
-// The same by hand, on a canvas that has no WebGL: nearer points cover those behind them.
+// Renderer for a 2D canvas without WebGL: nearer points cover farther points.
 class Pencil {
   constructor(canvas, places) { this.pen = canvas.getContext("2d"); this.places = places; }
   resize(wide, high) { this.sheet = this.pen.createImageData(wide, high); this.deep = new Float32Array(wide * high); }
@@ -155,9 +155,9 @@ class Stage {
     new ResizeObserver(() => this.fit()).observe(box);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
   }
-  // As in the still pictures, as large as fits.
+  // Default view, as in the figures.
   reset() { this.turn = -0.9; this.tilt = data.tilt; this.frame(); }
-  // From where it is looked at: what is meant (all points, unless it is said) fills its part of the view.
+  // Moves the camera until the selected points (default: all points) fill the view.
   frame(near = 0) {
     const least = Math.max(this.least, near);
     this.far = 3.3; this.center = this.meant ? [0, 1, 2].map((axis) => this.places[3 * this.meant[0] + axis]) : [0, 0, 0];
@@ -187,7 +187,7 @@ class Stage {
     const ratio = this.wide / this.high, narrow = Math.min(ratio, 1), p = this.places;
     const size = 1.1 * this.grain * this.spacing * FOCAL * this.canvas.height / 2 * narrow, view = { axes: [r, u, f], center, far, ratio, size, dots: this.dots, depths: [NEAR, far + REACH] };
     if (narrow < 1) view.far = far / narrow, view.size = size / narrow, view.depths = [NEAR, view.far + REACH];
-    // Shares of the width and the height, and the distance, always in the same three numbers.
+    // Fractions of width and height, and depth; the array is reused for every point.
     const found = new Float64Array(3);
     view.seen = (n) => {
       const x = p[3 * n] - center[0], y = p[3 * n + 1] - center[1], z = p[3 * n + 2] - center[2], deep = f[0] * x + f[1] * y + f[2] * z + view.far;
@@ -208,7 +208,7 @@ class Stage {
     const view = this.view();
     this.after(pen, (n) => { const [x, y, z] = view.seen(n); return [x * this.wide, y * this.high, z]; });
   }
-  // The point nearest to the eye among those under a place of the screen, or else the one nearest to it.
+  // Point close to a screen position and to the camera, or -1.
   nearest(x, y, allowed = () => true) {
     const view = this.view(), { places: p, colors, wide, high } = this;
     let best = -1, least = Infinity;
@@ -261,12 +261,12 @@ class Stage {
   }
 }
 
-// Places as they were packed: whole numbers of 16 bits of the longest side. Here they lie around the middle, what is up is z,
-// and the farthest is at 1.
+// Coordinates are packed as 16-bit integers relative to the longest side. Unpacked coordinates are centered, with z up and a
+// bounding box with half diagonal 1.
 const packed = numbers(data.places, Uint16Array), many = packed.length / 3;
 function unpacked() {
-  const found = new Float32Array(3 * many), middle = [0, 1, 2].map((axis) => data.sides[axis] / 2), scale = 2 / (Math.hypot(...data.sides) || 1); // of one point there is no extent
-  const turned = { x: [1, 2, 0], y: [2, 0, 1], z: [0, 1, 2] }[data.up]; // cyclic: nothing is mirrored
+  const found = new Float32Array(3 * many), middle = [0, 1, 2].map((axis) => data.sides[axis] / 2), scale = 2 / (Math.hypot(...data.sides) || 1); // a single point has no extent
+  const turned = { x: [1, 2, 0], y: [2, 0, 1], z: [0, 1, 2] }[data.up]; // cyclic, because other orders would reflect the point cloud
   for (let n = 0; n < many; n++) for (let axis = 0; axis < 3; axis++) { const own = turned[axis]; found[3 * n + axis] = scale * (packed[3 * n + own] / 65535 - middle[own]); }
   return found;
 }
@@ -274,7 +274,7 @@ const digits = clamp(Math.ceil(-Math.log10(data.step)) - 1, 0, 9);
 const coordinates = (n) => [0, 1, 2].map((axis) => (data.low[axis] + data.step * packed[3 * n + axis]).toFixed(digits)).join(", ");
 const counted = (many, what) => `${many.toLocaleString("en")} ${what}${many === 1 ? "" : "s"}`;
 const percent = (share) => { const whole = 100 * share; return (whole >= 9.95 || whole === 0 ? whole.toFixed(0) : whole < 0.05 ? "< 0.1" : whole.toFixed(1)) + " %"; };
-// Rings that are seen on light and on dark ground.
+// Draws a ring that is visible on light and dark backgrounds.
 function ring(pen, x, y, radius) {
   const style = getComputedStyle(document.documentElement);
   for (const [color, wide] of [["--card", 4], ["--ink", 1.8]]) { pen.strokeStyle = style.getPropertyValue(color); pen.lineWidth = wide; pen.beginPath(); pen.arc(x, y, radius, 0, 7); pen.stroke(); }

@@ -1,9 +1,8 @@
-"""The colours of attention: 0 is the paper itself, and equal steps of weight are equal steps of lightness (OKLab).
+"""Colormaps of attention and surprisal: 0 is the background, and equal steps of weight are equal steps of lightness (OKLab).
 
-LIGHT is for white paper, DARK for a dark screen; both are read by linear interpolation between their nine stops.
-How surprising a token was has warm colours made in the same way, so that nobody takes it for attention; they stop where
-the token itself could no longer be read on them. The first half of attention's own colours does the same for a text on the
-colours of attention.
+LIGHT is for white and DARK for dark backgrounds, both interpolated linearly between nine stops. WARM_LIGHT and WARM_DARK
+(surprisal, gradient attribution) differ clearly from the colors of attention and end while text is still readable on
+the color. COOL_LIGHT and COOL_DARK, the first half of the attention colors, do the same for attention rollout.
 """
 
 from __future__ import annotations

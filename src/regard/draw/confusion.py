@@ -1,4 +1,4 @@
-"""Which class was taken for which: a small table in colours."""
+"""Confusion matrix as a heatmap."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from regard.draw.figure import Sheet, check_suffix, figure_style, wrap_text
 from regard.draw.token_label import display_width, label
 
 MARGIN: Final = 0.45
-CHAR_WIDTH: Final = 0.61 * 9 / 72  # inches of a letter of a class's name
+CHAR_WIDTH: Final = 0.61 * 9 / 72  # inches per character of a class name
 MAX_CLASSES: Final = 24
-"""classes that such a table is readable with"""
+"""maximum number of classes for a readable matrix"""
 
 
 def draw_confusion(names: Sequence[str], counts: np.ndarray[Any, Any], path: Path) -> Path:
-    """Rows: true class, columns: predicted class, color: fraction of the row. Write a .png or .svg file."""
+    """Draw counts (true class, predicted class), colored by fraction of the row, into a .png or .svg file."""
     from matplotlib.colors import LinearSegmentedColormap
 
     ending = check_suffix(path, (".png", ".svg"))
@@ -33,7 +33,7 @@ def draw_confusion(names: Sequence[str], counts: np.ndarray[Any, Any], path: Pat
         width = max(MARGIN + wide + cell * many + max(MARGIN, wide * 0.7), 4.0)
         about = f"{score}. Rows: true class, columns: predicted class, color: fraction of the row."
         about = wrap_text(about, width - MARGIN, 8.5, 3)
-        # names of columns lean, and so are less high than wide
+        # rotated column labels need less height than width
         left, top = MARGIN + wide, MARGIN + 0.43 + 0.17 * (1 + about.count("\n")) + 0.75 * wide
         sheet = Sheet(width, top + cell * many + MARGIN)
         sheet.text(MARGIN, MARGIN - 0.1, "Confusion matrix", size=13, weight="bold")

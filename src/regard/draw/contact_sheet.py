@@ -1,4 +1,4 @@
-"""Contact sheets: small pictures side by side, with what they are written beside and below them."""
+"""Contact sheets: rows of small images with labels."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ ImageArray = npt.NDArray[np.uint8]
 
 MARGIN: Final = 0.45
 GAP: Final = 0.12
-LABEL_HEIGHT: Final = 0.22  # inches for a line under a picture
-CHAR_WIDTH: Final = 0.61 * 8.5 / 72  # inches of a letter of a name
+LABEL_HEIGHT: Final = 0.22  # inches for the label below an image
+CHAR_WIDTH: Final = 0.61 * 8.5 / 72  # inches per character of a label
 MAX_WIDTH: Final = 10.0
-MIN_SIDE: Final = 0.45  # inches of the side of a picture
+MIN_SIDE: Final = 0.45  # minimum width of an image in inches
 MAX_SIDE: Final = 1.3
 BLANK_COLOR: Final = np.array([228, 232, 238], dtype=np.uint8)
-"""where a picture has nothing yet"""
+"""Color of pixels not yet generated."""
 
 
 class LabeledImage(NamedTuple):
     image: ImageArray
-    """bytes (H, W, 3), or (H, W) of greys"""
+    """bytes (H, W, 3), or (H, W) for grayscale"""
     label: str = ""
-    """a line under it"""
+    """text below the image"""
 
 
 class SheetRow(NamedTuple):
-    """A row of a sheet."""
+    """A row of images."""
 
     images: Sequence[LabeledImage]
     name: str = ""
-    """to its left"""
+    """text to the left of the row"""
 
 
 def image_rows(images: Sequence[LabeledImage], columns: int = 8) -> list[SheetRow]:
-    """The pictures in rows of so many."""
+    """The images in rows of `columns` images."""
     return [SheetRow(images[at : at + columns]) for at in range(0, len(images), columns)]
 
 
 def blank_below(image: ImageArray, visible_rows: int) -> ImageArray:
-    """The picture without what stands below its first rows."""
+    """The image with all pixels below the first `visible_rows` rows set to `BLANK_COLOR`."""
     kept = image.copy()
     kept[visible_rows:] = BLANK_COLOR
     return kept
@@ -60,7 +60,7 @@ def blank_below(image: ImageArray, visible_rows: int) -> ImageArray:
 def draw_contact_sheet(
     rows: Sequence[SheetRow], path: Path, title: str = "", subtitle: str = "", column_titles: Sequence[str] = ()
 ) -> Path:
-    """Into a .png or .svg file; `heads` stand above the columns. Pixels are drawn as they are, none is made up between."""
+    """Draw rows of images into a .png or .svg file, with `column_titles` above the columns. Pixels are not interpolated."""
     ending = check_suffix(path, (".png", ".svg"))
     many = max((len(line.images) for line in rows), default=0)
     if not many:
@@ -75,7 +75,7 @@ def draw_contact_sheet(
     import matplotlib
 
     with figure_style():
-        matplotlib.rcParams["image.composite_image"] = False  # each stays a picture of its own in an .svg
+        matplotlib.rcParams["image.composite_image"] = False  # keeps images separate in .svg files
         sheet = Sheet(max(2 * MARGIN + beside + width, 4.0), top + height + MARGIN)
         sheet.text(MARGIN, MARGIN - 0.1, label(title, max_width=80) if title else "", size=13, weight="bold")
         sheet.text(MARGIN, MARGIN + (0.22 if title else -0.1), subtitle, size=8.5, color=MUTED)
@@ -93,7 +93,7 @@ def draw_contact_sheet(
 
 
 def _inch_axes(axes: Axes, width: float, height: float) -> Axes:
-    """Measured in inches from its top left corner, like the sheet."""
+    """Set the axes to inches from the top left corner, as on the sheet."""
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)
     axes.set_axis_off()

@@ -1,4 +1,4 @@
-// What was decided, and the text on the colours of how much each token counted for it.
+// Candidate probabilities, and tokens colored by attribution.
 
 const decided = data.decided;
 const why = { title: "", way: "" };
@@ -14,7 +14,7 @@ function pick(change) {
   if (chosen().by === "tokens" && state.map !== current().map) choose({ map: current().map });
 }
 
-// One button for each, none where there is no choice.
+// One button per option; hidden if there is only one option.
 function options(box, names, now, choose) {
   box.hidden = names.length < 2;
   box.replaceChildren(...names.map((name) => {
@@ -42,13 +42,13 @@ function counts(share) {
   return share > 0 && share < 0.0995 ? `${Number((100 * share).toPrecision(2))} %` : percent(share);
 }
 
-// Tokens in a row; a number is so many that are not shown, null is where the second text begins.
+// Token elements. A number is the count of omitted tokens, null precedes the second text.
 function fillTokens(one) {
   find("#why .tokens").replaceChildren(...one.tokens.flatMap((token, number) => {
     if (token === null) return made("span", "apart");
     if (typeof token === "number") return made("span", "gap", ` … ${token.toLocaleString("en")} tokens … `);
     const [piece, share, special, , at] = token;
-    const text = running(piece) + (special ? ` ${counts(share)}` : ""), span = made("span", "token", text.trimStart()); // blanks are no part of a word's colour
+    const text = running(piece) + (special ? ` ${counts(share)}` : ""), span = made("span", "token", text.trimStart()); // leading spaces are not colored
     if (special) span.classList.add("sign");
     if (one.at.includes(at) && one.at.length < 9) span.classList.add("read");
     Object.assign(span.dataset, { at });
@@ -74,7 +74,7 @@ function fillWhy() {
   fillTokens(one);
 }
 
-// The whole of a long text as bars, a stretch each.
+// Bar chart of a long text, one bar per segment.
 function paintProfile(one, colour) {
   if (!one.profile) return;
   const canvas = find("#why .profile canvas"), wide = room(find("#why .profile")), high = 56;

@@ -1,4 +1,4 @@
-"""How a training went: the loss, what the task measures, and the learning rate, over the steps."""
+"""Training curves: loss, validation metrics and learning rate over steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NON_METRIC_KEYS: Final = frozenset({"kind", "step", "loss", "seconds", "elapsed
 
 
 def draw_training_curves(rows: Sequence[LogRow], path: Path, title: str = "") -> Path:
-    """Draw the log rows of a training (`kind` is "train" or "valid") into a .png or .svg file."""
+    """Draw the log rows of a training run (`kind` is "train" or "valid") into a .png or .svg file."""
     ending = check_suffix(path, (".png", ".svg"))
     train = [row for row in rows if row.get("kind") == "train"]
     valid = [row for row in rows if row.get("kind") == "valid"]
@@ -63,7 +63,7 @@ def _is_number(value: object) -> bool:
 
 
 def _series(rows: Sequence[LogRow], name: str) -> Series:
-    """Steps and finite values in order; a step that was trained again after a resume counts as last logged."""
+    """Sorted steps with finite values; for a step repeated after a resume, the last logged value is used."""
     found: dict[float, float] = {}
     for row in rows:
         step, value = row.get("step"), row.get(name)
@@ -75,7 +75,7 @@ def _series(rows: Sequence[LogRow], name: str) -> Series:
 
 
 def _moving_average(values: FloatVector) -> FloatVector:
-    """A moving mean about each point, so that nothing lags; narrow at the start, where the fall is steep."""
+    """Centered moving average, which does not lag; the window is narrow at the start, where the loss falls steeply."""
     reach = max(1, len(values) // 40)
     sums = np.concatenate([[0.0], np.cumsum(values)])
     at = np.arange(len(values))
@@ -86,7 +86,7 @@ def _moving_average(values: FloatVector) -> FloatVector:
 
 
 def _draw_loss(axes: Axes, train: Series, valid: Series, last: float) -> float | None:
-    """Both losses in one panel; returns the step where the validation loss was least."""
+    """Draw both losses in one panel. Returns the step with the lowest validation loss."""
     _style_axes(axes, "loss", last, ticks=8)
     if not len(train[0]) and not len(valid[0]):
         _mark_empty(axes)

@@ -1,5 +1,4 @@
-"""What stands above the maps of a decision: the answer among all that could have been said, and the text on the colours of
-how much each token counted."""
+"""Blocks above the attention maps of a prediction: candidate probabilities, and tokens colored by attribution."""
 
 from __future__ import annotations
 
@@ -29,17 +28,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAX_ANSWERS: Final = 6
-"""Of many answers the likeliest are drawn."""
+"""Maximum number of candidates, most likely first."""
 MAX_STRIPS: Final = 6
-"""Texts in one picture."""
+"""Maximum number of texts per figure."""
 MAX_TOKENS: Final = 480
-"""Of a long text so many are drawn, where it counted most."""
-PROFILE_HEIGHT: Final = 0.5  # inches of the bars along a long text
-TEXT_GAP: Final = 0.12  # inches between two texts of a row
+"""Maximum number of tokens per text; longer texts show the passages with the largest attribution."""
+PROFILE_HEIGHT: Final = 0.5  # inches of the bars for a long text
+TEXT_GAP: Final = 0.12  # inches between two texts of one row
 
 
 class ProbabilityBars:
-    """The answers with their probabilities, the likeliest first."""
+    """Candidate predictions with probabilities, most likely first."""
 
     is_short = True
 
@@ -75,27 +74,27 @@ class ProbabilityBars:
 
 
 class AttributionStrip:
-    """One text with its heading above and the legend below. Of a long one the passages that counted most are shown, and
-    above them how much each stretch of the whole counted."""
+    """One text colored by attribution, with title and legend. A long text has a profile of all tokens as bars, and below only
+    the passages with the largest attribution."""
 
     def __init__(self, attribution: TokenAttribution, width: float) -> None:
         self.attribution, self.width = attribution, width
         self.passages = attribution.top_passages(MAX_TOKENS)
         self.is_truncated = len(self.passages) > 1 or self.passages[0][1] < len(attribution.pieces)
         self.boxes: list[tuple[int | str, float, float]] = []
-        """a token, or what is said of those left out; inches from the top, inches from the left"""
+        """token index or omission mark, inches from the top, inches from the left"""
         self.text_height = 0.0
         for text in self._visible_tokens():
             self.text_height += TEXT_GAP if self.boxes else 0.0
             found = wrap_pieces([self._token_text(item) for item in text], width)
-            blanks: dict[int, float] = {}  # before the first token of a line nothing is to be kept apart
+            blanks: dict[int, float] = {}  # leading space of each line, removed from all boxes of the line
             for item, (line, left) in zip(text, found, strict=True):
                 blank = blanks.setdefault(line, _indent_width(inline_text(self._token_text(item))))
                 self.boxes.append((item, self.text_height + line * LINE_HEIGHT, left - blank))
             self.text_height += (found[-1][0] + 1) * LINE_HEIGHT
 
     def _visible_tokens(self) -> list[list[int | str]]:
-        """The tokens that are shown of each text, and between them how many are left out."""
+        """Shown tokens of each text, with marks for omitted and removed tokens."""
         texts: list[list[int | str]] = [[]]
         last = 0
         lost = dict(self.attribution.truncations)
@@ -112,7 +111,7 @@ class AttributionStrip:
         return texts
 
     def _token_text(self, item: int | str) -> str:
-        """A token as it is written; a special one with its share, for it has no colour."""
+        """Displayed text of a token. Special tokens have no color, so the text contains the attribution."""
         if isinstance(item, str):
             return item
         piece = self.attribution.pieces[item]
@@ -178,7 +177,7 @@ class AttributionStrip:
 
         colours, counted, family = colormap(self.colors), self.attribution, monospace_fonts()
         for at, top, left in self.boxes:
-            text = inline_text(self._token_text(at)).lstrip()  # a browser would leave out the blanks of an .svg
+            text = inline_text(self._token_text(at)).lstrip()  # browsers drop leading spaces of .svg text
             left += _indent_width(inline_text(self._token_text(at)))
             middle, wide = top + LINE_HEIGHT / 2, display_width(text) * CHAR_WIDTH
             if isinstance(at, str):
@@ -199,7 +198,7 @@ class AttributionStrip:
             axes.text(left, middle, text, ha="left", va="center_baseline", **ink)
 
     def _draw_profile(self, sheet: Sheet, left: float, top: float) -> None:
-        """The sum of every segment of the text; segments shown below are underlined."""
+        """Draw the sum of each segment of the text; segments shown below are underlined."""
         many, values = len(self.attribution.pieces), self.attribution.profile(PROFILE_BINS)
         size = -(-many // PROFILE_BINS)
         axes = sheet.axes(left, top, self.width, PROFILE_HEIGHT)
@@ -227,12 +226,12 @@ class AttributionStrip:
 
 
 def _indent_width(text: str) -> float:
-    """Inches of the blanks before it."""
+    """Width of the leading spaces in inches."""
     return (display_width(text) - display_width(text.lstrip())) * CHAR_WIDTH
 
 
 def decision_strips(decision: DecisionAttribution, width: float) -> list[ProbabilityBars | AttributionStrip]:
-    """The answers, every text by gradients where there are some, and the first one rolled out too."""
+    """Probabilities, all gradient attributions, and the first rollout; without gradients, all rollouts."""
     found: list[ProbabilityBars | AttributionStrip] = (
         [ProbabilityBars(decision, width)] if decision.probabilities else []
     )

@@ -1,4 +1,4 @@
-"""The sheet a picture is drawn on: fonts, inches from the top left corner, and safe writing to disk."""
+"""Figures with positions in inches from the top left corner, fonts, and atomic file writes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI: Final = 160
-CHAR_WIDTH_PER_POINT: Final = 0.61 / 72  # inches a letter takes per point of font size, a little generously
+CHAR_WIDTH_PER_POINT: Final = 0.61 / 72  # inches per character and point of font size, slightly overestimated
 
-# DejaVu comes with matplotlib; the others add the scripts it lacks, where the machine has them.
+# DejaVu is part of matplotlib; the other fonts, if installed, add missing scripts.
 _FONTS: Final = (
     "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Microsoft YaHei", "Hiragino Sans",
     "PingFang SC", "Malgun Gothic", "Arial Unicode MS", "Noto Sans Devanagari", "Nirmala UI", "Noto Emoji",
@@ -40,7 +40,7 @@ def check_suffix(path: Path, suffixes: Sequence[str]) -> str:
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
-    """Let `write` fill a file beside `path` and move it into place, so that no half-written file is ever seen."""
+    """Write a temporary file in the same folder, then rename the file to `path`, so that no partial file is ever visible."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
 
 
 def wrap_text(text: str, inches: float, size: float, max_lines: int) -> str:
-    """The text in lines that are not wider than so many inches; an ellipsis where it needs more of them."""
+    """The text wrapped at `inches`, with an ellipsis if more than `max_lines` lines are needed."""
     seen = label(" ".join(text.split()), max_width=2000)
     return "\n".join(
         textwrap.wrap(seen, max(12, int(inches / (CHAR_WIDTH_PER_POINT * size))), max_lines=max_lines, placeholder=" …")
@@ -64,7 +64,7 @@ def wrap_text(text: str, inches: float, size: float, max_lines: int) -> str:
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Our own settings of matplotlib, whatever the person's are, and theirs again afterwards."""
+    """Apply fixed matplotlib settings, independent of the settings of the user, which are restored afterwards."""
     import matplotlib
     from matplotlib import font_manager
 
@@ -74,13 +74,13 @@ def figure_style() -> Iterator[None]:
         matplotlib.rcParams.update(
             {
                 "font.family": [name for name in _FONTS if name in installed],
-                "text.parse_math": False,  # a token may hold any number of dollar signs
+                "text.parse_math": False,  # tokens may contain dollar signs
                 "text.color": INK,
                 "axes.edgecolor": LINE,
                 "axes.labelcolor": MUTED,
                 "xtick.color": MUTED,
                 "ytick.color": MUTED,
-                "svg.fonttype": "none",  # text stays text: it can be searched, and a browser has every glyph
+                "svg.fonttype": "none",  # text stays searchable, and browsers have every glyph
                 "svg.hashsalt": "regard",
             }
         )
@@ -89,14 +89,14 @@ def figure_style() -> Iterator[None]:
 
 
 def monospace_fonts() -> list[str]:
-    """Fonts for text in which every letter is equally wide, within `styled`."""
+    """Monospace fonts, for use within `figure_style`."""
     import matplotlib
 
     return ["DejaVu Sans Mono", *matplotlib.rcParams["font.family"]]
 
 
 class Sheet:
-    """A white figure measured in inches from its top left corner."""
+    """A white figure with positions in inches from the top left corner."""
 
     def __init__(self, width: float, height: float) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -119,7 +119,7 @@ class Sheet:
     def colorbar(
         self, left: float, top: float, width: float, cmap: Colormap, max_value: float, tick_labels: tuple[str, str, str]
     ) -> None:
-        """What the colours mean: names for 0, the half and `most`."""
+        """Draw a color bar with labels for 0, half and all of `max_value`."""
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import Normalize
 

@@ -1,4 +1,4 @@
-"""What was looked at in a picture as one page that needs nothing else, and learned positions as a sheet of small maps."""
+"""Heatmaps over an image as one self-contained page, and the similarity of position embeddings as a figure."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from regard.draw.figure import check_suffix, write_atomic
 from regard.draw.page import round_digits, write_page
 
 WEIGHT_SCALE = 10_000
-"""Weights are kept as whole numbers: four digits of the largest."""
+"""Weights are stored as integers: four digits relative to the largest weight."""
 
 POSITION_IMAGE_SIZE = 800
-"""About how many pixels a sheet of learned positions is wide."""
+"""Approximate width of the position similarity image in pixels."""
 
 
 class OverlayMap(NamedTuple):
-    """A map, or those of the heads of a layer, to be laid over a picture."""
+    """One heatmap, or the heatmaps of all heads of a layer."""
 
     name: str
     weights: np.ndarray
     """(h, w) or (heads, h, w)"""
     extent: tuple[float, float] = (1.0, 1.0)
-    """how far the grid reaches, in heights and widths of the picture"""
+    """height and width of the grid relative to the image"""
     weights_per_query: np.ndarray | None = None
-    """(places, heads, h, w) what each place of a lattice looked at"""
+    """(queries, heads, h, w) attention of each stored query"""
 
 
 def write_image_page(
@@ -38,8 +38,8 @@ def write_image_page(
     facts: Mapping[str, str], query: tuple[str, tuple[float, float] | None] = ("", None), query_grid: tuple[int, int] = (0, 0),
     positions: Any = None, descriptions: Mapping[str, str] | None = None,
 ) -> Path:  # fmt: skip
-    """The picture, on which every layer and head, the roll-out and what counted can be laid, and what each place looked at.
-    `asked`: who looked, in words and where that is; `about`: what each of the ways means, and "attention"."""
+    """Write a page with selectable heatmaps over the image: every layer and head, for the query or any stored query, and
+    `methods`. `query`: name and relative position; `descriptions`: texts for the methods and for "attention"."""
     check_suffix(path, (".html", ".htm"))
     data: dict[str, object] = {
         "picture": data_uri(image),
@@ -65,7 +65,7 @@ def _quantized_grid(grid: np.ndarray, covers: tuple[float, float]) -> dict[str, 
 
 
 def pack_maps(maps: np.ndarray) -> dict[str, object]:
-    """Of each of (m, n) maps the largest weight, and all as bytes, shares of that."""
+    """Maximum of each of (m, n) maps, and all weights as bytes relative to the maximum."""
     most = maps.max((2, 3))
     shares = np.rint(255 * maps / np.where(most > 0, most, 1)[:, :, None, None]).clip(0, 255).astype(np.uint8)
     found = [round_digits(value) for value in most.ravel().tolist()]
@@ -73,7 +73,7 @@ def pack_maps(maps: np.ndarray) -> dict[str, object]:
 
 
 def data_uri(image: np.ndarray) -> str:
-    """A picture as a page holds it in itself."""
+    """The image as a PNG data URI."""
     from PIL import Image
 
     to = io.BytesIO()
@@ -82,10 +82,10 @@ def data_uri(image: np.ndarray) -> str:
 
 
 def position_similarity_image(similarity: np.ndarray, gap: int = 2) -> np.ndarray:
-    """(n², n²) cosines as a sheet of n x n maps, one for each place, each as large as the grid itself."""
+    """Image of n × n tiles from cosine similarities (n², n²): one tile per position, each with the size of the grid."""
     side = round(len(similarity) ** 0.5)
     cell = min(max(POSITION_IMAGE_SIZE // side**2, 1), 16)
-    low, high = float(similarity.min()), float(np.sort(similarity, axis=1)[:, -2].max())  # each is most like itself
+    low, high = float(similarity.min()), float(np.sort(similarity, axis=1)[:, -2].max())  # without the diagonal
     shares = ((similarity - low) / max(high - low, 1e-12)).clip(0, 1).reshape(side, side, side, side)
     size = side * cell
     sheet = np.full((side * (size + gap) - gap, side * (size + gap) - gap, 3), 255, dtype=np.uint8)

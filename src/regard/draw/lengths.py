@@ -1,4 +1,4 @@
-"""How long samples are: the sides of pairs each by itself and one against the other; documents, and how much is in which."""
+"""Distribution of sequence lengths: histograms, source against target length of pairs, and cumulative tokens of documents."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PLOT_HEIGHT: Final = 4.6
 COLORS: Final = (ACCENT, WARM)
 DASH_PATTERN: Final = (0, (4, 3))
 MAX_OUTLIERS: Final = 2000
-"""outliers that are drawn one by one; more would hide the rest"""
+"""maximum number of outliers drawn; more would cover the density"""
 
 
 def draw_lengths(lengths: Lengths, path: Path) -> Path:
-    """Draw estimated tokens, the unit of data.max_length, into a .png or .svg file."""
+    """Draw sequence lengths in estimated tokens, the unit of `data.max_length`, into a .png or .svg file."""
     ending = check_suffix(path, (".png", ".svg"))
     pairs, over = len(lengths.names) == 2, int((lengths.tokens.max(axis=1) > lengths.max_length).sum())
     said = f"{len(lengths.tokens):,} {lengths.unit}"
@@ -48,10 +48,10 @@ def draw_lengths(lengths: Lengths, path: Path) -> Path:
 
 
 def _bin_edges(lengths: Lengths, many: int) -> tuple[NDArray[np.floating[Any]], bool]:
-    """Borders of bars between whole numbers, and whether they grow: a few very long texts would press all others into
-    one bar."""
+    """Bin edges between integers, and True for logarithmic bins, used if a few very long texts would compress all other lengths
+    into one bin."""
     least, most = int(lengths.tokens.min()), int(lengths.tokens.max())
-    if least == most:  # one document, say: a bar that can be seen, in the middle
+    if least == most:  # for example one document: a visible bar in the middle
         return np.array([0.85 * least, 1.15 * least + 1]), False
     if most > 10 * np.quantile(lengths.tokens, 0.99):
         return np.unique(np.geomspace(1, most + 1, many + 1).round()) - 0.5, True
@@ -67,7 +67,7 @@ def _draw_histograms(axes: Axes, lengths: Lengths) -> None:
     _style_axes(axes, "Histogram")
     edges, grows = _bin_edges(lengths, 48)
     limit, most = lengths.max_length, edges[-1]
-    near = most > limit / 2 and limit > 0  # a limit far away would press everything into a corner
+    near = most > limit / 2 and limit > 0  # a distant limit would compress the histogram
     highest = 1
     for side, (name, colour) in enumerate(zip(lengths.names, COLORS, strict=False)):
         values = lengths.tokens[:, side]
@@ -82,7 +82,7 @@ def _draw_histograms(axes: Axes, lengths: Lengths) -> None:
             label=f"{display_name(name)}, median {int(np.median(values)):,}",
         )
     axes.set_yscale("log")
-    axes.set_ylim(0.7, 3.0 * highest)  # room for the legend, which would hide the highest bars
+    axes.set_ylim(0.7, 3.0 * highest)  # space for the legend above the highest bars
     if grows:
         axes.set_xscale("log")
     axes.set_xlim(_axis_start(edges, lengths), 1.02 * (max(most, limit) if near else most))
@@ -130,12 +130,12 @@ def _draw_pair_density(axes: Axes, lengths: Lengths) -> None:
 
 
 def _draw_cumulative(axes: Axes, lengths: Lengths) -> None:
-    """How much of the text is in samples up to a length: a few long ones may be nearly all of it."""
+    """Draw the fraction of all tokens in samples up to each length: a few long samples may contain most tokens."""
     _style_axes(axes, "Cumulative tokens")
     values = np.sort(lengths.tokens[:, 0])
     share = 100 * np.cumsum(values) / max(int(values.sum()), 1)
     half = int(values[np.searchsorted(share, 50.0)])
-    edges, grows = _bin_edges(lengths, 48)  # the scale of the other panel
+    edges, grows = _bin_edges(lengths, 48)  # same scale as the histogram
     shown = np.unique(np.linspace(0, len(values) - 1, 1000).astype(int))
     axes.step([values[0], *values[shown]], [0.0, *share[shown]], where="post", color=ACCENT, linewidth=1.6)
     axes.axvline(half, color=MUTED, linewidth=1, linestyle=DASH_PATTERN, label=f"half of all tokens: ≤ {half:,}")
@@ -159,7 +159,7 @@ def _style_axes(axes: Axes, title: str) -> None:
 
 
 def _format_ticks(axes: Axes) -> None:
-    """Whole numbers at the ticks, after the scales are known."""
+    """Format ticks as integers; call after setting the scales."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     for axis in (axes.xaxis, axes.yaxis):

@@ -1,4 +1,4 @@
-"""Rows as a markdown table that also reads well as plain text."""
+"""Markdown tables that are also readable as plain text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from regard.draw.token_label import display_width as width_of
 
 
 def markdown_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str] | None = None) -> str:
-    """A GitHub table of the named columns, or of all that occur; columns of numbers are set flush right."""
+    """GitHub table of `columns`, default all columns that occur; numeric columns are right-aligned."""
     names = list(dict.fromkeys(name for row in rows for name in row)) if columns is None else list(columns)
     if not names:
         return ""
@@ -39,7 +39,7 @@ def _format_cell(value: object) -> str:
 
 
 def _escape(text: str) -> str:
-    # Backslashes in front of a pipe would swallow its escape, so they are doubled there and only there.
+    # Backslashes directly before a pipe would cancel the escape of the pipe; only these are doubled.
     one_line = " ".join(text.split("\n")).replace("\r", "")
     return re.sub(r"(\\*)\|", lambda found: found[1] * 2 + r"\|", one_line)
 

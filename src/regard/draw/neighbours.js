@@ -1,10 +1,10 @@
-// Which neighbours a point looked at: a layer is chosen by a button, a point by a click where its row is known.
+// Attention of a point to its neighbors. Buttons select the layer; a click selects a query point with stored attention.
 
 const said = data.said && numbers(data.said, Uint16Array), palette = data.palette.map(rgb), glow = ramp(data.glow);
 const levels = data.levels.map((text) => numbers(text, Uint32Array));
 const layers = data.layers.map((layer) => ({
   ...layer, keys: numbers(layer.keys, Uint32Array), shares: bytes(layer.shares), most: numbers(layer.most, Float32Array),
-  // the row of each point of the input that is known
+  // row of attention weights by index of the query point
   rows: new Map(Array.from(layer.queries ? numbers(layer.queries, Uint32Array) : levels[layer.level].keys(), (query, row) => [levels[layer.level][query], row])),
 }));
 const origins = data.origins && numbers(data.origins, Uint32Array), numbersOf = (n) => origins ? origins[n] : n;
@@ -12,14 +12,14 @@ const state = { layer: data.layer, chosen: data.chosen, classes: false };
 const dark = matchMedia("(prefers-color-scheme: dark)"), paper = () => dark.matches ? [16, 17, 22] : [245, 246, 248];
 const far = (a, b) => Math.hypot(...[0, 1, 2].map((axis) => packed[3 * a + axis] - packed[3 * b + axis]));
 
-// The point of this layer that stands for the chosen one: itself, or the nearest whose row is known.
+// Query point of the layer: the selected point, or the nearest point with stored attention.
 function asked(layer) {
   if (layer.rows.has(state.chosen)) return state.chosen;
   let best = -1, least = Infinity;
   for (const point of layer.rows.keys()) { const off = far(point, state.chosen); if (off < least) { least = off; best = point; } }
   return best;
 }
-// What it looked at: points with their shares, the largest first. Where a point stands twice in a row its shares are added.
+// Key points with weights, largest weight first. Weights of repeated keys are added.
 function looked(layer, point) {
   const row = layer.rows.get(point), found = new Map();
   for (let column = 0; column < layer.columns; column++) {
@@ -29,10 +29,10 @@ function looked(layer, point) {
   return [...found].sort((one, other) => other[1] - one[1]);
 }
 let now = [], from = -1, ringed = -1;
-// What the end of the colours means: the largest share.
+// Upper end of the color scale: the largest weight.
 const bright = () => now[0][1] || 1;
 const shade = (share) => glow(data.faint + (1 - data.faint) * share);
-// `near`: it is looked at from where all of it is seen, and from no nearer.
+// `near`: minimum distance of the camera; null keeps the camera.
 function show(near = null) {
   const layer = layers[state.layer], ground = paper(), colours = new Uint8Array(4 * many);
   from = asked(layer); now = looked(layer, from);
@@ -44,7 +44,7 @@ function show(near = null) {
   for (const [n, share] of [...now].reverse()) put(n, shade(share / most), 1, 1.25 + 0.5 * share / most);
   stage.meant = [from, ...now.map(([n]) => n)];
   if (near !== null) stage.frame(near);
-  if (near === 0) { stage.usual = clamp(0.08 + 0.2 * stage.far, 0.2, 0.6); sized(); } // about as large near and far
+  if (near === 0) { stage.usual = clamp(0.08 + 0.2 * stage.far, 0.2, 0.6); sized(); } // similar point size at every camera distance
   stage.paint(colours);
   find("#heading").textContent = `Attention of point ${numbersOf(from)}`;
   find("#shown").textContent = `${layer.name}: ${counted(now.length, "neighbor")} among ${counted(levels[layer.level].length, "point")}` + (from === state.chosen ? "" : "; nearest available point to the selected point");
@@ -74,7 +74,7 @@ levels.forEach((points, level) => {
 });
 const near = made("div", "group"), list = made("ol", "chances");
 list.id = "near"; near.append(made("span", "name", "Top neighbors"), list);
-// The classes that are seen, those of most points first.
+// Legend of the classes that occur, most frequent first.
 const kinds = made("div", "group"), swatches = made("ol", "classes plain");
 if (said) {
   const many = data.labels.map(() => 0);

@@ -1,5 +1,4 @@
-"""Answers for each pixel on the picture they are about: classes in colours with their names, depths with a scale, and what was
-looked at as a glow. Pictures are bytes (H, W, 3); a void pixel stays as it is."""
+"""Segmentation, depth maps and heatmaps drawn over images, with legends. Images are bytes (H, W, 3)."""
 
 from __future__ import annotations
 
@@ -25,15 +24,15 @@ from regard.errors import RegardError
 from regard.types import IGNORE
 
 MAX_SIDE: Final = 1600
-"""Pixels of a side that are drawn: more would be lost on a sheet, and fill the memory."""
+"""Maximum side of drawn images in pixels; more would not be visible in a figure and would need too much memory."""
 CLASS_ALPHA: Final = 0.6
-"""Share of a class's colour in what is seen of its pixels."""
+"""Opacity of class colors."""
 
 
 class SegmentationSample(NamedTuple):
     image: ImageArray
     prediction: MapArray
-    """(H, W) numbers of classes"""
+    """(H, W) class indices"""
     target: MapArray | None = None
     name: str = ""
 
@@ -41,9 +40,9 @@ class SegmentationSample(NamedTuple):
 class DepthSample(NamedTuple):
     image: ImageArray
     prediction: MapArray
-    """(H, W) depth, or with `relative` how near"""
+    """(H, W) depth, or inverse depth with `relative`"""
     target: MapArray | None = None
-    """(H, W) the same, as it is; what is no number is not known, nor is a depth of 0"""
+    """(H, W) ground truth; values that are not finite are unknown, and absolute depths not above 0"""
     name: str = ""
 
 
@@ -53,19 +52,19 @@ S = TypeVar("S", SegmentationSample, DepthSample)
 class AttentionOverlay(NamedTuple):
     image: ImageArray
     weights: MapArray
-    """(h, w) how much was looked at each place, of a grid of any size"""
+    """(h, w) on a grid of any size"""
     name: str = ""
     extent: tuple[float, float] = (1.0, 1.0)
-    """how far that grid reaches, in heights and widths of the picture: it may end below and to the right of it"""
+    """height and width of the grid relative to the image; a grid may extend below and to the right of the image"""
 
 
-# -- pictures of the size of the pixels
+# -- images
 
 
 def overlay_classes(
     image: ImageArray, classes: MapArray, num_classes: int, ignore_index: int = IGNORE, alpha: float = CLASS_ALPHA
 ) -> ImageArray:
-    """The picture in the colours of its classes, which have a dark edge; void pixels are left as they are."""
+    """The image in class colors with dark class boundaries; ignored pixels are unchanged."""
     image = _to_rgb(image, classes)
     there = (classes != ignore_index) & (classes >= 0) & (classes < num_classes)
     colours = np.array(class_colors(num_classes), dtype=np.float64)[np.where(there, classes, 0).astype(np.int64)]
@@ -76,7 +75,7 @@ def overlay_classes(
 
 
 def _class_edges(classes: MapArray) -> npt.NDArray[np.bool_]:
-    """Pixels whose right or lower neighbour is of another class."""
+    """Mask of the pixels whose right or lower neighbor has another class."""
     found = np.zeros(classes.shape, dtype=bool)
     found[:, :-1] |= classes[:, :-1] != classes[:, 1:]
     found[:-1] |= classes[:-1] != classes[1:]
@@ -84,7 +83,7 @@ def _class_edges(classes: MapArray) -> npt.NDArray[np.bool_]:
 
 
 def depth_image(depth: MapArray, near: float, far: float) -> ImageArray:
-    """Light is near, dark is far; what is not known is grey. With `near` above `far` the numbers say how near."""
+    """Colors of a depth map: bright is near, dark is far, gray is unknown. If `near` > `far`, values are inverse depths."""
     known = _valid_depth(depth, near > far)
     shares = (np.where(known, depth, near) - near) / ((far - near) or 1.0)
     return np.where(known[..., None], apply_colormap(shares, DEPTH_COLORS), np.array(UNKNOWN_COLOR, dtype=np.uint8))
@@ -98,8 +97,8 @@ def overlay_heatmap(
     image: ImageArray, weights: MapArray, max_weight: float | None = None, smooth: bool = True,
     extent: tuple[float, float] = (1.0, 1.0),
 ) -> ImageArray:  # fmt: skip
-    """What was looked at glows on the darkened picture. The grid of weights is stretched over it, or beyond it (`covers`);
-    not `smooth`: its places are seen. `most` is the weight of the brightest glow; None: the largest."""
+    """Heatmap over the darkened image. The grid is resized to the image, or beyond (`extent`); without `smooth`, cells are
+    visible. `max_weight`: upper end of the color scale; None: the largest weight."""
     max_weight = float(np.nanmax(weights, initial=0.0)) if max_weight is None else max_weight
     shape = image.shape[0], image.shape[1]
     wide = resize_grid(np.nan_to_num(weights) / (max_weight or 1.0), shape, smooth, extent)[..., None]
@@ -127,19 +126,19 @@ def _to_rgb(picture: ImageArray, beside: MapArray) -> ImageArray:
 
 
 def save_image(image: ImageArray, path: Path) -> Path:
-    """As it is, pixel by pixel, into a .png file."""
+    """Save the pixels without scaling as a .png file."""
     from PIL import Image
 
     check_suffix(path, (".png",))
     return write_atomic(path, lambda to: Image.fromarray(image).save(to, format="PNG"))
 
 
-# -- sheets with what the colours mean
+# -- figures with legends
 
 
 def fit_to_sheet(sample: S) -> S:
-    """The picture no larger than is seen on a sheet, and what belongs to it at the same size. A picture may have been decoded
-    smaller than it is, and what is said of it have its own size."""
+    """The sample with an image of at most `MAX_SIDE` pixels, and maps of the same size. Sizes may differ before, because large
+    images are decoded at reduced size."""
     from PIL import Image
 
     picture = sample.image
@@ -166,7 +165,7 @@ def draw_segmentations(
     subtitle: str = "",
     ignore_index: int = IGNORE,
 ) -> Path:
-    """Each picture beside its answer and, where it is known, the truth, over the names of the classes that are seen."""
+    """Draw image, prediction and, if known, label of each sample, with a legend of the classes that occur."""
     rows, samples = [], [fit_to_sheet(sample) for sample in samples]
     for sample in samples:
         answers = [answer for answer in (sample.prediction, sample.target) if answer is not None]
@@ -193,8 +192,8 @@ def draw_depths(
     unit: str = "m",
     relative: bool = False,
 ) -> Path:
-    """Each picture beside its answer and, where it is known, the truth, in colours of one scale. `relative`: the numbers say
-    how near, each map in a unit of its own."""
+    """Draw image, prediction and, if known, ground truth of each sample on one color scale. `relative`: values are inverse
+    depths, and each map has a separate scale."""
     samples = [fit_to_sheet(sample) for sample in samples]
     rows, scale = [], _depth_range([answer for sample in samples for answer in _depth_maps(sample)], relative)
     for sample in samples:
@@ -218,9 +217,8 @@ def draw_heatmap_overlays(
     unit: str | None = "of total weight",
     mark: tuple[float, float] | None = None,
 ) -> Path:
-    """What was looked at, of one picture by several heads or of several pictures, in rows of so many, on one scale, or where
-    there is no `unit` each on its own, which ends with the share above it. `mark`: a place, in heights and widths of the
-    pictures."""
+    """Draw heatmaps over one or several images in rows of `columns`, on one color scale; without `unit`, each on a separate
+    scale with the maximum in the title. `mark`: a position as fractions of image height and width."""
     mosts = [float(np.nanmax(sample.weights, initial=0.0)) for sample in samples]
     most = max(mosts, default=0.0)
     seen = [
@@ -236,7 +234,7 @@ def draw_heatmap_overlays(
     ends = f"{50 * most:.3g}", f"{100 * most:.3g} % {unit or ''}"
     if not unit and len(samples) > 1:
         ends = "", "maximum, given above each image"
-    # as it is seen on a grey picture, where nothing glows at 0
+    # colors over a gray image, because the heatmap is transparent at 0
     glowing = overlay_heatmap(np.full((1, 256, 3), 212, np.uint8), np.linspace(0, 1, 256)[None], 1.0)
     return draw_panels(rows, names, path, title, subtitle, ColorScale(glowing, ("0", *ends)), mark)
 
@@ -246,7 +244,7 @@ def _depth_maps(sample: DepthSample) -> list[MapArray]:
 
 
 def _depth_range(maps: Sequence[MapArray], relative: bool) -> tuple[float, float]:
-    """The nearest and the farthest that colours tell apart: all but a hundredth of the pixels at either end."""
+    """Near and far end of the color scale: the 1st and 99th percentile of the known values."""
     known = [m[_valid_depth(m, relative)] for m in maps]
     values = np.concatenate(known) if known else np.zeros(0)
     if not values.size:
@@ -257,7 +255,7 @@ def _depth_range(maps: Sequence[MapArray], relative: bool) -> tuple[float, float
 
 
 def _class_fractions(samples: Sequence[SegmentationSample], many: int) -> MapArray:
-    """Of all pixels, how many were said to be of each class, or are."""
+    """Fraction of pixels in each class, over predictions and labels together."""
     maps = [m for sample in samples for m in (sample.prediction, sample.target) if m is not None]
     counts = [np.bincount(m[(m >= 0) & (m < many)].astype(np.int64), minlength=many) for m in maps]
     return np.sum(counts, axis=0) / max(sum(m.size for m in maps), 1)

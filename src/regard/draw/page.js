@@ -1,4 +1,4 @@
-// What is chosen, and everything that changes the choice.
+// Selected map, layer, head and view, and the event handlers that change the selection.
 
 const state = { map: 0, layer: maps[0].layers, head: MEAN, view: "grid", least: null };
 let seen = { weights: null, grid: null, tiles: null, most: 1 };
@@ -81,7 +81,7 @@ function showRing() {
   ring.style.height = `${down * high - gap}px`;
 }
 
-// Default: weights above uniform, and at most four arcs per query.
+// Default: weights above uniform, and at most four arcs per query on average.
 function bound() {
   if (state.least !== null) return state.least;
   const { queries, keys } = chosen();
@@ -178,7 +178,7 @@ function overGrid(event) {
   tip(event, [bold(map.rows[row]), " → ", bold(map.columns[column]), share]);
 }
 
-// The tile under the pointer; a number in the margin stands for the mean of its row or column.
+// Layer and head under the pointer; the margins select the average.
 function tileAt(event) {
   const { gutter, wide, high } = seen.tiles, box = find(".tiles canvas").getBoundingClientRect();
   const column = Math.floor((event.clientX - box.left - gutter) / wide) + 1;
@@ -217,7 +217,7 @@ function pressed(event) {
   if (box) find(`#${what}s`).children[state[what]].focus();
 }
 
-// Not of the grid that brings a row into view because somebody points at its token in the text.
+// Hides the tooltip, except if the grid scrolls to the row of the token under the pointer.
 function scrolled(event) {
   if (event.target.id !== "grid" || !find(".tokens .on")) hideTip();
 }
@@ -254,7 +254,7 @@ function start() {
   addEventListener("beforeprint", () => { printing = true; open = words.open; words.open = true; show(true); });
   addEventListener("afterprint", () => { printing = false; words.open = open; show(true); });
   night.addEventListener("change", () => show(true));
-  let width = innerWidth; // phones fire resize whenever their address bar moves
+  let width = innerWidth; // on phones, the address bar triggers resize events
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; show(true); } });
   readHash();
   show(true);

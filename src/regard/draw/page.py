@@ -1,4 +1,4 @@
-"""Attention as one HTML file that needs nothing else: no network, no library, no folder beside it."""
+"""Attention as one self-contained HTML file, without network access, libraries or other files."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from regard.draw.colormap import COOL_DARK, COOL_LIGHT, DARK, LIGHT, WARM_DARK, 
 from regard.draw.figure import check_suffix, write_atomic
 from regard.draw.surprisal import TextLikelihood
 
-WEIGHT_SCALE: Final = 10_000  # weights are stored as whole ten-thousandths: four decimals at half the bytes
-MAX_TOKENS: Final = 4096  # of a longer text the page holds the passages that counted most
+WEIGHT_SCALE: Final = 10_000  # weights are stored as integers: four decimals with half the bytes
+MAX_TOKENS: Final = 4096  # longer texts are reduced to the passages with the largest attribution
 MAX_ANSWERS: Final = 12
 
 
@@ -30,8 +30,7 @@ def write_attention_page(
 ) -> Path:  # fmt: skip
     """Write the interactive page: a grid and arcs for every layer and head of every map, cross-attention first.
 
-    With `reading` the text stands above them, on the colours of how surprising each of its tokens was; with `decided` on the
-    colours of how much each counted; `thoughts` on those of how many steps each took."""
+    Above the maps: tokens colored by surprisal (`likelihood`), attribution (`decision`) and computation steps (`act_steps`)."""
     check_suffix(path, (".html", ".htm"))
     ordered = sort_cross_first(tuple(maps))
     parts = {
@@ -52,8 +51,8 @@ def write_page(
     path: Path, title: str, facts: Mapping[str, str], data: Mapping[str, object], parts: Mapping[str, str],
     template: str = "frame.html",
 ) -> Path:  # fmt: skip
-    """The frame of a page, its places filled by these and by further `parts`, which are HTML already. One pass: what is put in
-    is never searched for further places."""
+    """Fill the placeholders of the template. `parts` are already HTML. Only one substitution pass: placeholders in inserted
+    values are not replaced."""
     filled = {"title": html.escape(title), "facts": _facts_html(facts), "data": _escaped_json(data), **parts}
     whole = re.sub(r"<!--(\w+)-->", lambda place: filled[place[1]], read_asset(template))
     return write_atomic(path, lambda to: to.write_bytes(whole.encode("utf-8", "replace")))
@@ -65,7 +64,7 @@ def _facts_html(facts: Mapping[str, str]) -> str:
 
 
 def read_asset(name: str) -> str:
-    """A file that pages are made of."""
+    """Content of a page asset: template, style sheet or script."""
     return resources.files("regard.draw").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -98,7 +97,7 @@ def _page_data(
 
 
 def _escaped_json(data: Mapping[str, object]) -> str:
-    """JSON that no HTML parser can take for a tag: plain ASCII, and every angle bracket and ampersand escaped."""
+    """JSON without HTML tags: plain ASCII, with escaped angle brackets and ampersands."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -146,8 +145,8 @@ def _decision_data(decided: DecisionAttribution) -> dict[str, object]:
 
 
 def _attribution_data(one: TokenAttribution) -> dict[str, object]:
-    """Tokens as [piece, share, special, word, place, share of the whole word]; a number for so many left out; null before
-    the second text."""
+    """Page data of one attribution. Tokens: [piece, fraction, special, word, position, fraction of the word]; an integer is the
+    number of omitted tokens, null precedes the second text."""
     tokens: list[list[object] | int | None] = []
     last, lost = 0, dict(one.truncations)
     for begin, end in [*one.top_passages(MAX_TOKENS), (len(one.pieces), len(one.pieces))]:
@@ -180,5 +179,5 @@ def _attribution_data(one: TokenAttribution) -> dict[str, object]:
 
 
 def round_digits(number: float) -> float:
-    """As a page holds it: six digits."""
+    """The number with six significant digits, to save space."""
     return float(f"{number:.6g}")

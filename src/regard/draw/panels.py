@@ -1,4 +1,4 @@
-"""Sheets of panels in rows, with what their colours mean below them."""
+"""Figures with rows of image panels and a legend below."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 MARGIN: Final = 0.45
 GAP: Final = 0.14
-MAX_WIDTH: Final = 10.5  # inches of a sheet between its margins, at most
-MAX_PANEL_WIDTH: Final = 3.4  # of a picture on it
+MAX_WIDTH: Final = 10.5  # maximum inches between the margins
+MAX_PANEL_WIDTH: Final = 3.4  # inches
 MIN_PANEL_WIDTH: Final = 1.1
-HEAD_HEIGHT: Final = 0.26  # inches above a column for its name
+HEAD_HEIGHT: Final = 0.26  # inches above a column for the title
 SWATCH_SIZE: Final = 0.15
-ENTRY_HEIGHT: Final = 0.25  # inches of a line of the legend
+ENTRY_HEIGHT: Final = 0.25  # inches per line of the legend
 MAX_LEGEND_CLASSES: Final = 36
-"""Classes in a legend; of more those that cover most."""
+"""Maximum number of classes in a legend, largest fraction first."""
 
 
 class ClassLegend:
-    """The classes that are seen, those that cover most first, in columns."""
+    """Legend of the classes that occur, in columns, largest fraction first."""
 
     def __init__(self, names: Sequence[str], fractions: MapArray, unit: str = "pixels") -> None:
         """`unit`: noun for the total of the fractions."""
@@ -70,7 +70,7 @@ class ClassLegend:
 
 
 def percent(fraction: float) -> str:
-    """A share in words, with a digit more where it is small."""
+    """Percentage with an additional digit for small fractions."""
     return (
         f"{100 * fraction:.0f} %"
         if fraction >= 0.0995
@@ -81,10 +81,10 @@ def percent(fraction: float) -> str:
 
 
 class ColorScale:
-    """A bar of the colours with names for its beginning, its middle and its end; `gaps`: somewhere nothing is known."""
+    """Color bar with labels for start, middle and end; `has_unknown` adds the color of unknown values."""
 
     def __init__(self, colors: ImageArray, names: tuple[str, str, str], has_unknown: bool = False) -> None:
-        """`colours`: one row of pixels."""
+        """`colors`: one row of pixels."""
         self.colors, self.names, self.has_unknown = colors, names, has_unknown
 
     def height(self, width: float) -> float:
@@ -97,7 +97,7 @@ class ColorScale:
         colours: Any = self.colors
         axes.imshow(colours, extent=(0, long, top + 0.12, top), aspect="auto", interpolation="nearest", zorder=1)
         for at, name, place in zip((0.0, long / 2, long), self.names, ("left", "center", "right"), strict=True):
-            # a number ends under the end of the bar, and what is counted stands behind it
+            # the number is aligned with the bar, and the unit follows
             number, _, unit = name.partition(" ")
             axes.text(at, top + 0.17, number, size=8, color=MUTED, va="top", ha=place)
             axes.text(at + 0.05, top + 0.17, unit, size=8, color=MUTED, va="top", ha="left")
@@ -113,7 +113,7 @@ def draw_panels(
     rows: Sequence[Sequence[ImageArray]], names: Sequence[Any], path: Path, title: str, subtitle: str,
     legend: ClassLegend | ColorScale, mark: tuple[float, float] | None = None,
 ) -> Path:  # fmt: skip
-    """Panels in rows. `names`: one for each row, where the columns have fixed meanings, or one for each panel."""
+    """Draw panels in rows. `names`: one name per row if the columns have fixed meanings, or one name per panel."""
     ending = check_suffix(path, (".png", ".svg"))
     many = max((len(row) for row in rows), default=0)
     if not many:
@@ -178,7 +178,7 @@ def _draw_image(
         Rectangle((left, top), side, tall, fill=False, edgecolor=LINE, linewidth=0.6, zorder=2, clip_on=False)
     )
     if mark is not None:
-        for colour, wide in (("black", 2.2), ("white", 1.1)):  # seen on dark and on light ground
+        for colour, wide in (("black", 2.2), ("white", 1.1)):  # visible on dark and bright images
             axes.plot(
                 left + mark[1] * side, top + mark[0] * tall, "o", ms=6, mfc="none", mec=colour, mew=wide, zorder=3
             )

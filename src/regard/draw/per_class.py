@@ -1,4 +1,4 @@
-"""How well each kind or class is found: bars of F1 with precision and recall, and how many there are."""
+"""F1, precision, recall and support of each class as a bar chart."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 MARGIN: Final = 0.45
 ROW_HEIGHT: Final = 0.36
-CHAR_WIDTH: Final = 0.61 * 9.5 / 72  # inches of a letter of a name
+CHAR_WIDTH: Final = 0.61 * 9.5 / 72  # inches per character of a class name
 PLOT_WIDTH: Final = 4.6
 COUNT_WIDTH: Final = 1.5
 PRECISION_MARKER: Final = ("o", 5.2, "white")
 RECALL_MARKER: Final = ("D", 4.6, WARM)
-"""the shapes of marks, their sizes and colours"""
+"""marker shape, size and fill color"""
 MAX_LABELS: Final = 40
-"""labels that are drawn, the most frequent first"""
+"""maximum number of labels, most frequent first"""
 
 
 class LabelScore(NamedTuple):
     name: str
     f1: float
-    """from 0 to 1, as the others"""
+    """from 0 to 1, as precision and recall"""
     precision: float
     recall: float
     support: int
-    """there are"""
+    """number of occurrences in the reference"""
 
 
 def draw_per_label(scores: Sequence[LabelScore], overall: LabelScore, unit: str, path: Path) -> Path:
-    """A row for each label, the most frequent first, below one for all; `unit` is what is counted. Into .png or .svg."""
+    """Draw one row per label, most frequent first, below a row for all labels. `unit`: plural of the counted items."""
     ending = check_suffix(path, (".png", ".svg"))
     shown = sorted(scores, key=lambda bar: (-bar.support, bar.name))[:MAX_LABELS]
     rows = [overall, *shown]
@@ -54,7 +54,7 @@ def draw_per_label(scores: Sequence[LabelScore], overall: LabelScore, unit: str,
             size=9,
             color=MUTED,
         )
-        places = [-0.35 * (number > 0) - number for number in range(len(rows))]  # the first stands a little apart
+        places = [-0.35 * (number > 0) - number for number in range(len(rows))]  # space below the first row
         axes = _style_axes(sheet.axes(left, top, PLOT_WIDTH, high), places)
         axes.set_yticks(places, names, size=9.5, color=INK)
         axes.get_yticklabels()[0].set_fontweight("bold")
@@ -108,7 +108,7 @@ def _draw_legend(axes: Axes) -> None:
 
 
 def _draw_counts(axes: Axes, places: Sequence[float], rows: Sequence[LabelScore], unit: str) -> None:
-    """How many there are of each: a score of few says little."""
+    """Draw the support of each label, because a score from few occurrences is unreliable."""
     most = max([bar.support for bar in rows[1:]], default=0) or 1
     axes.set_xlim(0, most)
     axes.set_ylim(places[-1] - 0.55, 0.55)

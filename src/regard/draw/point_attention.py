@@ -1,5 +1,5 @@
-"""Which neighbours a point of a cloud looked at: as one page on which the cloud turns and another point is chosen by a click,
-and as still pictures, one for each layer."""
+"""Attention of a point to its neighbors: a page with a rotatable point cloud and selectable query point, and a figure with
+one image per layer."""
 
 from __future__ import annotations
 
@@ -25,63 +25,63 @@ from regard.draw.point_cloud import (
 
 COLUMNS: Final = 3
 WEIGHT_COLORS: Final = HEAT_COLORS[1:5]
-"""From little to the largest share: without what is too pale to be seen on white."""
+"""From low to high weight, without colors too pale for a white background."""
 MIN_COLOR: Final = 0.25
-"""Where in these colours shares begin."""
+"""Position in the color scale of the smallest weight."""
 BACKGROUND_GRAY: Final = 245
-"""The grey that points are faded to where nobody looked at them."""
+"""Gray toward which points without attention are faded."""
 POINT_GRAY: Final = 130.0
 QUERY_COLOR: Final = (0, 150, 255)
-"""The colour of the point that is asked."""
+"""Color of the query point."""
 CLICK_HINT: Final = "Click a point to show its attention. Coarser levels use the nearest available point."
 QUERY_ONLY_HINT: Final = "This point cloud is large, so attention is stored only for the query point."
 
 
 class NeighborAttention(NamedTuple):
-    """What the points of one level looked at in one layer."""
+    """Attention of the points of one level in one layer."""
 
     name: str
     short_name: str
     level: int
     keys: IntArray
-    """(Q, K) numbers of points of the level; -1: none"""
+    """(Q, K) point indices within the level; -1: no key"""
     weights: FloatArray
-    """(Q, K) shares of 1"""
+    """(Q, K), rows sum to 1"""
     queries: IntArray | None = None
-    """(Q,) the points of the level whose rows these are; None: all, in their order"""
+    """(Q,) query points within the level; None: all points in order"""
 
     def row_of(self, point: int) -> int:
-        """The row of a point of the level."""
+        """Row index of a point of the level."""
         return point if self.queries is None else int(np.flatnonzero(self.queries == point)[0])
 
 
 @dataclass(frozen=True)
 class CloudAttention:
-    """A cloud as it is read, its levels, and who is asked."""
+    """Input points with levels, attention and query point."""
 
     coordinates: FloatArray
     levels: tuple[IntArray, ...]
-    """of each the points that it has"""
+    """indices of the input points of each level"""
     layers: tuple[NeighborAttention, ...]
     query_point: int
-    """the point that is asked"""
+    """index of the query point"""
     file_index: IntArray | None = None
-    """by which number each point is known in its file"""
+    """index of each point in the file"""
     predictions: IntArray | None = None
-    """(N,) the class of each point, where points have classes"""
+    """(N,) class of each point, for segmentation"""
     labels: tuple[str, ...] = ()
     up: str = "z"
     origin: tuple[float, ...] = (0.0, 0.0, 0.0)
 
     def nearest_query(self, layer: NeighborAttention) -> int:
-        """The point of the layer's level that stands for the one that is asked: itself, or the nearest whose row is kept."""
+        """Index within the level of the query point, or of the nearest point with stored attention."""
         level = self.levels[layer.level]
         kept = np.arange(len(level)) if layer.queries is None else layer.queries
         off = ((self.coordinates[level[kept]] - self.coordinates[self.query_point]) ** 2).sum(1)
         return int(kept[off.argmin()])
 
     def point_weights(self, layer: NeighborAttention) -> npt.NDArray[np.float64]:
-        """(N,) what the one that is asked looked at in a layer."""
+        """Attention (N,) of the query point in a layer."""
         found = np.zeros(len(self.coordinates))
         row = layer.row_of(self.nearest_query(layer))
         there = layer.keys[row] >= 0
@@ -129,8 +129,8 @@ def _pack_layer(layer: NeighborAttention) -> dict[str, Any]:
 def draw_neighbors(
     attention: CloudAttention, path: Path, title: str = "", subtitle: str = "", layer: int | None = None
 ) -> Path:
-    """Where the point lies that is asked, and what was around it once for each layer, or for one (counted from 1): what was
-    looked at glows, the rest is faded."""
+    """Draw the position of the query point, and the attention around the query point in each layer, or in one layer (counted
+    from 1). Points without attention are faded."""
     chosen = attention.layers if layer is None else (attention.layers[layer - 1],)
     panels, names = [_render_overview(attention)], ["query point"]
     for one in chosen:
@@ -150,7 +150,7 @@ def _weight_colors(shares: FloatArray) -> ImageArray:
 
 
 def _base_colors(gazing: CloudAttention) -> npt.NDArray[np.float64]:
-    """The colours of the points, where nobody looks at them."""
+    """Colors (N, 3) of points without attention."""
     if gazing.predictions is None:
         return np.full((len(gazing.coordinates), 3), POINT_GRAY)
     return np.array(class_colors(len(gazing.labels)), dtype=np.float64)[gazing.predictions]
@@ -163,7 +163,7 @@ def _render_overview(gazing: CloudAttention) -> ImageArray:
 
 
 def _render_neighborhood(gazing: CloudAttention, layer: NeighborAttention, shares: FloatArray) -> ImageArray:
-    """What is near: so far as was looked, and as much again."""
+    """Render the surroundings of the query, up to 2.2 times the distance of the farthest key."""
     seen, larger = shares > 0, np.ones(len(shares))
     here = gazing.levels[layer.level][gazing.nearest_query(layer)]
     part = np.full((len(shares), 1), 0.25)

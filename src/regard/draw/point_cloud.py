@@ -1,5 +1,4 @@
-"""Clouds of points in the colours of their classes: as one page that needs nothing else, on which they turn under the mouse,
-and as still pictures from two sides."""
+"""Point clouds in class colors: a self-contained page with a rotatable point cloud, and a figure with two views."""
 
 from __future__ import annotations
 
@@ -24,45 +23,45 @@ FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.integer]
 
 MAX_PAGE_POINTS: Final = 200_000
-"""Points of a page; of more so many are chosen by chance."""
+"""Maximum number of points on a page; larger point clouds are subsampled randomly."""
 MAX_STILL_POINTS: Final = 60_000
-"""Points of a still picture."""
+"""Maximum number of points in a figure."""
 STILL_SIZE: Final = 560
-"""Pixels of a still picture."""
+"""Width and height of a rendered image in pixels."""
 QUANTIZATION_STEPS: Final = 2**16 - 1
 HEIGHT_COLORS: Final = ("#414487", "#2a788e", "#22a884", "#7ad151", "#fde725")
-"""From low to high: colours of matplotlib's viridis without its darkest."""
+"""From low to high: matplotlib's viridis without the darkest colors."""
 CONFIDENCE_COLORS: Final = ("#c8501e", "#e3a85a", "#9db4c4", "#2b6fae")
 ERROR_COLORS: Final = ("#a9b4c2", "#d3302b")
-"""What is right, and what is wrong."""
+"""Correct, wrong."""
 NO_CLASS: Final = 2**16 - 1
-"""Stands for no class on a page."""
+"""Class index of points without a label in page data."""
 AXIS_ORDER: Final = {"x": (1, 2, 0), "y": (2, 0, 1), "z": (0, 1, 2)}
-"""The axes in the order in which the last is up; cyclic, so that nothing is mirrored."""
+"""Axes in cyclic order with the up axis last; cyclic, because other orders would reflect the point cloud."""
 
 
 @dataclass(frozen=True)
 class PredictedCloud:
-    """A cloud and what its points were taken for."""
+    """A point cloud with predicted classes."""
 
     coordinates: FloatArray
     """(N, 3)"""
     predictions: IntArray
-    """(N,) numbers of classes"""
+    """(N,) class indices"""
     labels: tuple[str, ...]
     confidence: FloatArray | None = None
-    """(N,) the probability of what was said"""
+    """(N,) probability of the predicted class"""
     targets: IntArray | None = None
-    """(N,) what it is, `IGNORE` where nobody knows"""
+    """(N,) labels, `IGNORE` if unknown"""
     colors: npt.NDArray[np.uint8] | None = None
     """(N, 3)"""
     name: str = ""
     up: str = "z"
     origin: tuple[float, ...] = (0.0, 0.0, 0.0)
-    """what was taken from the places, which are told with it"""
+    """offset that was subtracted from the coordinates and is added for display"""
 
     def subsample(self, max_points: int) -> PredictedCloud:
-        """At most so many of its points, the same ones each time."""
+        """At most `max_points` points, randomly chosen with a fixed seed."""
         if len(self.coordinates) <= max_points:
             return self
         at = np.sort(np.random.default_rng(0).permutation(len(self.coordinates))[:max_points])
@@ -79,12 +78,12 @@ class PredictedCloud:
 
     @property
     def predicted_fractions(self) -> npt.NDArray[np.float64]:
-        """Of each class in what was said."""
+        """Fraction of points predicted as each class."""
         return np.bincount(self.predictions, minlength=len(self.labels)) / max(len(self.predictions), 1)
 
     @property
     def target_fractions(self) -> npt.NDArray[np.float64] | None:
-        """Of each class in the truth, among the points of which it is known."""
+        """Fraction of each class among the labeled points."""
         if self.targets is None:
             return None
         known = self.targets[self.targets >= 0]
@@ -97,7 +96,7 @@ class PredictedCloud:
 def pack_coordinates(
     coordinates: FloatArray, up: str = "z", origin: Sequence[float] = (0.0, 0.0, 0.0)
 ) -> dict[str, object]:
-    """Places as a page holds them: whole numbers of 16 bits, counted in steps from the lowest of each axis."""
+    """Page data of the coordinates: 16-bit integers from the minimum of each axis, in steps of the longest side / 65,535."""
     if not len(coordinates):
         coordinates = np.zeros((1, 3))
     low, high = coordinates.min(0).astype(np.float64), coordinates.max(0).astype(np.float64)
@@ -116,14 +115,14 @@ def pack_coordinates(
 
 
 def default_tilt(size: FloatArray, up: str) -> float:
-    """How far from above a cloud is looked at: a room, which is wider than high, more than a thing."""
+    """Elevation angle of the camera in radians: steeper for flat scenes such as rooms than for objects."""
     across, along, high = (float(size[axis]) for axis in AXIS_ORDER[up])
     return 0.85 if high < 0.7 * min(across, along) else 0.5
 
 
 def point_spacing(coordinates: FloatArray, longest: float) -> float:
-    """About how far points lie from their neighbours, as if they were spread over a surface: by the cells of a grid that they
-    cover, which is so coarse that a cell has a few of them."""
+    """Approximate distance between neighboring points on a surface, from the number of occupied cells of a grid coarse enough
+    for at least three points per cell on average."""
     for cells in (64, 32, 16, 8, 4, 2):
         at = np.floor((coordinates - coordinates.min(0)) / longest * (cells - 1e-6)).astype(np.int64)
         covered = len(np.unique(at @ np.array([cells**2, cells, 1])))
@@ -133,7 +132,7 @@ def point_spacing(coordinates: FloatArray, longest: float) -> float:
 
 
 def to_base64(values: npt.NDArray[Any]) -> str:
-    """The bytes of an array as signs that a page may hold."""
+    """Bytes of the array in base64."""
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
 
 
@@ -145,7 +144,7 @@ def write_cloud_page(
     cloud: PredictedCloud, path: Path, title: str, note: str = "", facts: Mapping[str, str] | None = None,
     class_iou: Sequence[float | None] = (),
 ) -> Path:  # fmt: skip
-    """The cloud, turning, in the colours of its classes. `overlap`: of each class with the truth, where that is known."""
+    """Write a page with a rotatable point cloud in class colors. `class_iou`: IoU of each class, if labels are known."""
     total, shares, truths, cloud = (
         len(cloud.coordinates),
         cloud.predicted_fractions,
@@ -153,7 +152,7 @@ def write_cloud_page(
         cloud.subsample(MAX_PAGE_POINTS),
     )
     there = shares if truths is None else shares + truths
-    order = [int(n) for n in np.argsort(-shares, kind="stable") if there[n] > 0]  # also what was missed wholly
+    order = [int(n) for n in np.argsort(-shares, kind="stable") if there[n] > 0]  # also classes never predicted
     known = cloud.targets is not None
     wrong = (
         int(((cloud.targets != cloud.predictions) & (cloud.targets != IGNORE)).sum())
@@ -187,7 +186,7 @@ def write_cloud_page(
 
 
 def pluralize(count: int, noun: str) -> str:
-    """So many of them, in words: "1 point", "2,048 points"."""
+    """Number and noun: "1 point", "2,048 points"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
@@ -198,7 +197,7 @@ def format_count(total: int, shown: int) -> str:
 def write_viewer_page(
     path: Path, title: str, note: str, facts: Mapping[str, str], data: Mapping[str, object], scripts: Sequence[str]
 ) -> Path:
-    """A page with a cloud that turns; the scripts say what is seen of it."""
+    """Write a page with a rotatable point cloud. `scripts` define colors and controls."""
     check_suffix(path, (".html", ".htm"))
     parts = {
         "note": html.escape(note),
@@ -209,15 +208,15 @@ def write_viewer_page(
     return write_page(path, title, facts, data, parts)
 
 
-# -- still pictures
+# -- figures
 
 
 def render_points(
     coordinates: FloatArray, colors: ImageArray, up: str = "z", tilt: float | None = None, size: int = STILL_SIZE,
     azimuth: float = -0.9, size_factors: FloatArray | None = None,
 ) -> ImageArray:  # fmt: skip
-    """(side, side, 3) bytes: points (N, 3) in their colours (N, 3) as discs, the nearer before the farther. What stands before
-    something else throws a dark edge on it. `larger` (N,): by how much, of single points."""
+    """Image (size, size, 3) of points (N, 3) with colors (N, 3) as discs; nearer points cover farther points and darken the
+    pixels around them. `size_factors` (N,): relative size of each point."""
     at = coordinates[:, AXIS_ORDER[up]].astype(np.float64)
     low, high = at.min(0), at.max(0)
     diagonal = float(np.linalg.norm(high - low)) or 1.0
@@ -235,14 +234,14 @@ def render_points(
     radius = np.clip(0.75 * apart * scale / deep * (1.0 if size_factors is None else size_factors), 0.7, size / 40)
     before = (
         deep if size_factors is None else deep - 0.1 * (size_factors > 1)
-    )  # what is meant is not covered by its neighbours
+    )  # larger points are not covered by neighbors
     return _shade_depth(*_splat_points(x, y, before, radius, colors, size), size)
 
 
 def _splat_points(
     x: FloatArray, y: FloatArray, deep: FloatArray, radius: FloatArray, colours: ImageArray, side: int
 ) -> tuple[ImageArray, FloatArray]:  # fmt: skip
-    """The colours that are seen, and how far they are: points are laid from the farthest to the nearest."""
+    """Color and depth of each pixel; points are drawn from the farthest to the nearest."""
     reach = math.ceil(float(radius.max(initial=0.0)))
     rows, columns, owners = [], [], []
     for down in range(-reach, reach + 1):
@@ -254,7 +253,7 @@ def _splat_points(
     row, column, owner = (np.concatenate(parts) for parts in (rows, columns, owners))
     inside = (row >= 0) & (row < side) & (column >= 0) & (column < side)
     row, column, owner = row[inside], column[inside], owner[inside]
-    order = np.argsort(-deep[owner], kind="stable")  # of those that are laid on one pixel the last stays
+    order = np.argsort(-deep[owner], kind="stable")  # the last point drawn on a pixel is visible
     seen, far = np.full((side, side, 3), 255, np.uint8), np.full((side, side), np.inf)
     seen[row[order], column[order]] = colours[owner[order]]
     far[row[order], column[order]] = deep[owner[order]]
@@ -276,8 +275,8 @@ def _shade_depth(seen: ImageArray, far: FloatArray, side: int) -> ImageArray:
 
 
 def draw_clouds(clouds: Sequence[PredictedCloud], path: Path, title: str = "", subtitle: str = "") -> Path:
-    """Each cloud from the side and from above in the colours of what was said, and where it is known the truth; below them the
-    names of the classes that are in either."""
+    """Draw each point cloud from the side and from above in predicted classes, and labels or else original colors if
+    known, with a legend of the classes that occur."""
     rows, names = [], []
     for number, whole in enumerate(clouds):
         cloud = whole.subsample(MAX_STILL_POINTS)

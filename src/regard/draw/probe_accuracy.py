@@ -1,4 +1,4 @@
-"""What each layer of a body knows: a score against the layer that it was read from."""
+"""Accuracy of linear probes by layer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def draw_layer_scores(
     subtitle: str = "",
     layer_names: Sequence[str] = (),
 ) -> Path:
-    """Shares of 100 by layer, a curve for each name, into a .png or .svg file. `names` of the layers; else they are counted,
-    and the first is 1."""
+    """Draw accuracies in percent by layer, one curve per name, into a .png or .svg file. `layer_names`: default 1, 2, …"""
     ending = check_suffix(path, (".png", ".svg"))
     if not curves or not all(curves.values()):
         raise RegardError("No layers to draw.")
@@ -49,11 +48,11 @@ def draw_layer_scores(
         axes.set_xlim(0.5, deepest + 0.5)
         axes.margins(y=0.18)
         low, high = axes.get_ylim()
-        low, high = max(low, -2.0), min(high, 102.0)  # a share of 100, with room for the ring of the best
+        low, high = max(low, -2.0), min(high, 102.0)  # 0 to 100 %, with space for the ring around the best value
         axes.set_yticks([tick for tick in axes.get_yticks() if max(low, 0) <= tick <= min(high, 100)])
         axes.set_ylim(low, high)
         kinds = list(dict.fromkeys(name.rpartition(" ")[0] for name in layer_names)) or ["layer"]
-        # block 1, block 2, … are 1, 2, … of blocks; where there are two kinds, each is named
+        # with one kind of layer (block 1, block 2, …), ticks show only the numbers
         said = [label(name if len(kinds) > 1 else name.rpartition(" ")[2], 10) for name in layer_names]
         step = -(-deepest // (10 if len(kinds) > 1 else 24))
         axes.set_xticks(range(1, deepest + 1, step), said[::step] or None)

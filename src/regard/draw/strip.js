@@ -1,10 +1,10 @@
-// The text as its tokens, on the colours of how surprising they were. To point at one tells what was likely in its place.
+// Tokens colored by surprisal. A tooltip shows the most likely tokens at the same position.
 
 const reading = data.reading;
 const tokens = reading ? reading.tokens : [];
 const ENDS = /[⏎↵]$/;
 
-// As running text: a blank is seen only where it stands alone.
+// Displayed text of a token: spaces are visible symbols only if the token has no other characters.
 function running(piece) {
   return /^␣*$/.test(piece) ? piece : piece.replaceAll("␣", " ");
 }
@@ -50,7 +50,7 @@ function paintStrip() {
   find("#text .ramp").style.background = `linear-gradient(90deg, ${stopsOf(reading).join(", ")})`;
 }
 
-// What was likely in the place of a token, and the token itself where it is not among it.
+// The most likely tokens; the actual token is added if missing.
 function likelyList(token) {
   const rows = token.likeliest.map(([piece, chance], at) => ({ piece, chance, own: at === token.rank - 1 }));
   if (token.rank > rows.length) rows.push({ piece: token.piece, chance: token.chance, own: true });
@@ -78,7 +78,7 @@ function leaveStrip() {
   if (state.view === "arcs") isolate(null);
 }
 
-// The row of a token in what is drawn of the map; early tokens of a long text have none.
+// Highlights the row of a token in the map; early tokens of a long text have no row.
 function pointRow(row) {
   if (row < 0 || row >= chosen().rows.length) return;
   if (state.view === "arcs") {
@@ -87,7 +87,7 @@ function pointRow(row) {
   }
   markRow(row);
   const box = find("#grid"), { high, top } = seen.grid;
-  const room = Math.min(box.clientHeight, innerHeight - box.getBoundingClientRect().top) - top; // of it on the screen
+  const room = Math.min(box.clientHeight, innerHeight - box.getBoundingClientRect().top) - top; // visible height
   if (room < high) return;
   if (row * high < box.scrollTop) box.scrollTop = row * high;
   if ((row + 1) * high > box.scrollTop + room) box.scrollTop = (row + 1) * high - room;
@@ -110,7 +110,7 @@ function startStrip() {
   listen(find("#text .tokens"), overToken);
 }
 
-// Pointer, touch and keys say which token of a text is meant.
+// Calls `over` for the token under the pointer, touch or keyboard focus.
 function listen(box, over) {
   const under = (event) => event.target.closest(".token");
   for (const kind of ["pointerover", "pointerdown"]) {

@@ -1,4 +1,4 @@
-"""What a model expected of a text, ready to be drawn: p(x) = ∏ p(x_t | x_<t), token by token."""
+"""Likelihood of a text, ready to be drawn: p(x) = ∏ p(x_t | x_<t), token by token."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from regard.errors import RegardError
 
 @dataclass(frozen=True)
 class TokenLikelihood:
-    """One token of the text, as it was expected from those before it."""
+    """Likelihood of one token given all previous tokens."""
 
     piece: str
     log_prob: float
-    """the natural logarithm of its probability"""
+    """natural logarithm of the probability"""
     rank: int
-    """1 where nothing was likelier"""
+    """1 for the most likely token"""
     top_k: tuple[tuple[str, float], ...]
-    """what was most likely here, with its probability, best first"""
+    """most likely tokens with probabilities, best first"""
 
     @property
     def probability(self) -> float:
@@ -26,21 +26,21 @@ class TokenLikelihood:
 
     @property
     def surprisal(self) -> float:
-        """In bits."""
+        """Surprisal in bits."""
         return -self.log_prob / math.log(2)
 
 
 @dataclass(frozen=True)
 class TextLikelihood:
-    """A text as it was expected. Sums are over what comes after the first `given` tokens."""
+    """Likelihood of a text. Totals exclude the first `prompt_length` tokens."""
 
     tokens: tuple[TokenLikelihood, ...]
     vocab_size: int
     num_bytes: int
-    """bytes of the text that is summed over"""
+    """bytes of the text without the prompt"""
     prompt_length: int = 0
     first_row: int = 0
-    """the row of the first token in the maps, which may begin later (then it is negative)"""
+    """map row of the first token; negative if the map starts at a later token"""
 
     def __post_init__(self) -> None:
         if not self.tokens[self.prompt_length :]:
@@ -50,12 +50,12 @@ class TextLikelihood:
 
     @property
     def uniform_surprisal(self) -> float:
-        """The surprise, in bits, of any token to one who knows nothing: what the colours end at."""
+        """Surprisal in bits of a uniform distribution over the vocabulary: upper end of the color scale."""
         return math.log2(max(self.vocab_size, 2))
 
     @property
     def log_prob(self) -> float:
-        """The natural logarithm of the probability of the whole."""
+        """Natural logarithm of the probability of the text without the prompt."""
         return math.fsum(guess.log_prob for guess in self.tokens[self.prompt_length :])
 
     @property

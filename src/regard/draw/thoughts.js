@@ -1,4 +1,4 @@
-// The texts on the colours of how many steps each token was thought about.
+// Tokens colored by the number of computation steps (ACT).
 
 const thoughts = data.thoughts || [];
 

@@ -1,4 +1,4 @@
-"""A text as its tokens, each on the colour of how surprising it was."""
+"""Tokens of a text, colored by surprisal."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FONT_SIZE: Final = 12.0
-CHAR_WIDTH: Final = 0.602 * FONT_SIZE / 72  # inches of a letter of the font, all of which are equally wide
+CHAR_WIDTH: Final = 0.602 * FONT_SIZE / 72  # inches per character of the monospace font
 LINE_HEIGHT: Final = 0.3
-BOX_HEIGHT: Final = 0.245  # inches of the colour behind a token
-GAP: Final = 0.018  # and between two of them
+BOX_HEIGHT: Final = 0.245  # inches, height of the colored box of a token
+GAP: Final = 0.018  # inches between two boxes
 HEADING: Final = 0.62
 LEGEND: Final = 0.55
 MAX_LINES: Final = 32
@@ -31,7 +31,7 @@ DESCRIPTION: Final = "−log₂ p(token | previous tokens). Higher means less ex
 
 @dataclass(frozen=True)
 class TokenBox:
-    """Where a token stands: its line, and its box in inches from the left."""
+    """Position of a token: line number, and left edge in inches."""
 
     token: TokenLikelihood
     index: int
@@ -52,7 +52,7 @@ def token_text(guess: TokenLikelihood) -> str:
 
 
 def inline_text(piece: str) -> str:
-    """As running text: a blank is seen only where it stands alone."""
+    """Displayed text of a token: spaces are visible symbols only if the token has no other characters."""
     text = label(piece, MAX_TOKEN_WIDTH)
     return text if not text.strip(SPACE_SYMBOL) else text.replace(SPACE_SYMBOL, " ")
 
@@ -63,8 +63,8 @@ def layout_tokens(likelihood: TextLikelihood, width: float) -> list[TokenBox]:
 
 
 def wrap_pieces(pieces: Sequence[str], width: float) -> list[tuple[int, float]]:
-    """The line and the left edge of each. Lines break where the text has one and between words; within a word only where it
-    is wider than a line."""
+    """Line number and left edge in inches of each token. Lines break at newlines and between words; within a word only if the
+    word is wider than a line."""
     placed: list[tuple[int, float]] = []
     line, left = 0, 0.0
     for word in _word_groups(pieces):
@@ -82,7 +82,7 @@ def wrap_pieces(pieces: Sequence[str], width: float) -> list[tuple[int, float]]:
 
 
 def _word_groups(pieces: Sequence[str]) -> list[list[int]]:
-    """Runs of tokens that stay together. A blank alone ends one, a blank at the beginning of more begins one."""
+    """Groups of tokens without line breaks inside. A leading space starts a group, a token of only spaces ends a group."""
     words: list[list[int]] = [[]]
     for at, piece in enumerate(pieces):
         alone = not piece.strip(SPACE_SYMBOL)
@@ -95,7 +95,7 @@ def _word_groups(pieces: Sequence[str]) -> list[list[int]]:
 
 
 class SurprisalStrip:
-    """The coloured text with its heading above and its legend below, so many inches wide."""
+    """Tokens colored by surprisal, with title and legend, `width` inches wide."""
 
     def __init__(self, likelihood: TextLikelihood, width: float) -> None:
         self.likelihood, self.width = likelihood, width
@@ -117,7 +117,7 @@ class SurprisalStrip:
 
     @property
     def is_short(self) -> bool:
-        return False  # what was expected is read along a whole line
+        return False  # always uses the full width
 
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
         sheet.text(left, top, "Token surprisal (bits)", size=11, weight="bold")
@@ -154,7 +154,7 @@ class SurprisalStrip:
                 axes.plot(
                     [edge, edge], [middle - 0.6 * BOX_HEIGHT, middle + 0.6 * BOX_HEIGHT], color=ACCENT, linewidth=2
                 )
-            text = token.text.lstrip()  # a browser would leave out the blanks of an .svg
+            text = token.text.lstrip()  # browsers drop leading spaces of .svg text
             left = token.left + (display_width(token.text) - display_width(text)) * CHAR_WIDTH
             strength = 1.0 if text.strip(SPACE_SYMBOL + "".join(NEWLINE_SYMBOLS)) else 0.55
             ink: dict[str, Any] = {"color": INK, "alpha": strength, "size": FONT_SIZE, "family": family}

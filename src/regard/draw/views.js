@@ -1,8 +1,8 @@
 "use strict";
-// The three drawings of one page: the grid, the arcs, and the overview of all layers and heads.
+// The three views of a page: grid, arcs, and overview of all layers and heads.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const MEAN = 0; // layers and heads count from 1
+const MEAN = 0; // layers and heads count from 1; 0 is the average
 const find = (selector) => document.querySelector(selector);
 const SVG = find("svg").namespaceURI;
 const MANY_ARCS = 4000;
@@ -30,8 +30,8 @@ function percent(weight) {
   return (whole >= 9.95 || whole === 0 ? whole.toFixed(0) : whole.toFixed(1)) + " %";
 }
 
-// The largest weight of a single key (the first one may stand for all that are not shown), and some even shares at least, so
-// that attention which is spread evenly looks so.
+// Upper end of the color scale: the largest weight of a single key (the first key may be the sum of keys not shown), or EVEN
+// times the uniform weight if larger, so that uniform attention looks uniform.
 const EVEN = 4;
 function strongest(map, weights) {
   let most = 0;
@@ -39,7 +39,7 @@ function strongest(map, weights) {
   return map.gathered || most > 1 ? most || 1 : Math.min(Math.max(most, EVEN / map.keys.length), 1);
 }
 
-// The mean over the chosen layers and heads, as one flat array of queries × keys.
+// Average over the selected layers and heads, as one flat array of queries × keys.
 function matrix(map, layer, head) {
   const size = map.queries.length * map.keys.length;
   const layers = layer === MEAN ? [...Array(map.layers).keys()] : [layer - 1];
@@ -54,7 +54,7 @@ function matrix(map, layer, head) {
 
 const night = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => night.matches && !printing;
-// On a canvas the style sheet does not reach: lines, numbers, and values written on weak and on strong cells.
+// Canvas colors, because style sheets do not apply to a canvas: lines, numbers, and values on weak and strong cells.
 const INKS = {
   light: { line: "#e1e5eb", quiet: "#5c6675", weak: "#1c2430", strong: "#ffffff", cut: "#c8501e" },
   dark: { line: "#2c303b", quiet: "#9ba5b4", weak: "#c9d0dc", strong: "#10131a", cut: "#f0935f" },
@@ -65,7 +65,7 @@ function bytes(hex) { return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2
 
 const stopsOf = (ramps) => (isDark() ? ramps.dark : ramps.light);
 
-// 256 colours [r, g, b] between the stops.
+// 256 colors [r, g, b] between the stops.
 function palette(ramps = data) {
   const stops = stopsOf(ramps).map(bytes);
   return Array.from({ length: 256 }, (_, at) => {
@@ -88,10 +88,10 @@ function widest(labels, size) {
   return Math.ceil(labels.reduce((most, label) => Math.max(most, pen.measureText(label).width), 0));
 }
 
-// A canvas of so many CSS pixels, as sharp as the screen (or paper) can show.
+// Sets the size of a canvas in CSS pixels, at the resolution of the screen or printer.
 function sharp(canvas, width, height) {
   const wanted = printing ? 3 : Math.max(1, window.devicePixelRatio || 1);
-  const ratio = Math.min(wanted, Math.sqrt(16e6 / (width * height))); // phones refuse larger canvases
+  const ratio = Math.min(wanted, Math.sqrt(16e6 / (width * height))); // larger canvases fail on phones
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(height * ratio);
   canvas.style.width = `${width}px`;
@@ -104,13 +104,13 @@ function sharp(canvas, width, height) {
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 const room = (node) => (printing ? 660 : node.clientWidth);
 
-// How far slanted labels reach beyond the last column.
+// Width of rotated labels beyond the last column.
 function overhang(labels, size, wide) {
   const reach = labels.map((label, at) => widest([label], size) * Math.SQRT1_2 + size - (labels.length - at - 0.5) * wide);
   return Math.max(0, Math.ceil(Math.max(...reach)));
 }
 
-// How large the cells and labels of a grid are in the room there is; what does not fit at all may as well be roomy.
+// Size of cells and labels for the available width; on screen, the grid scrolls if cells would be narrower than 11 pixels.
 function measure(map) {
   const space = room(find("#grid")) - 4, many = map.columns.length;
   let size = 15, left, over, wide;
@@ -168,7 +168,7 @@ function drawGrid(map, weights, most) {
       context.fillText(Math.round(weight * 100), (column + 0.5) * m.wide, (row + 0.53) * m.high);
     }
   }
-  context.fillStyle = ink.cut; // where the second of two texts begins
+  context.fillStyle = ink.cut; // boundary between two texts
   for (const cut of map.cuts) {
     context.fillRect(cut * m.wide - 1, 0, 1.5, many * m.high);
     context.fillRect(0, cut * m.high - 1, across * m.wide, 1.5);
@@ -224,7 +224,7 @@ function drawArcs(map, weights, most, least) {
   svg.replaceChildren(...sides, ...paths, ...tokens);
 }
 
-// Only the arcs of one token, with each share written at its other end; without a token, all again.
+// Shows only the arcs of one token, with the weight at the other end; all arcs if there is no token.
 function isolate(token, weights, keys) {
   const box = find("#arcs");
   box.classList.toggle("alone", Boolean(token));
@@ -244,7 +244,7 @@ function isolate(token, weights, keys) {
   }
 }
 
-// One layer and head, a pixel for each weight, by the square root so that faint looks are seen too.
+// Draws one layer and head with one pixel per weight, on a square root scale so that small weights are visible.
 function paintTile(tile, weights, most, colours) {
   const image = new ImageData(tile.width, tile.height);
   for (let at = 0; at < weights.length; at++) {
@@ -257,7 +257,7 @@ function paintTile(tile, weights, most, colours) {
   tile.getContext("2d").putImageData(image, 0, 0);
 }
 
-// All tiles on one canvas; returns where they lie, so that a click can be understood.
+// Draws all tiles on one canvas. Returns the tile layout, used to locate clicks.
 function drawOverview(map) {
   const canvas = find(".tiles canvas"), colours = palette(), ink = inks();
   const [many, across] = [map.rows.length, map.columns.length];

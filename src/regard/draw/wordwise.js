@@ -1,9 +1,9 @@
 "use strict";
-// A caption, word by word: the picture in the light of what was looked at while each was said.
+// Caption page: the image with brightness by attention, word by word.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const find = (selector) => document.querySelector(selector);
-const MEAN = 0; // layers and heads count from 1
+const MEAN = 0; // layers and heads count from 1; 0 is the average
 const WIDEST = 720, SMALL = 160, TEMPO = 900;
 const [rows, columns] = data.grid, places = rows * columns, [high, wide] = data.size;
 const layers = data.layers.map((layer) => ({ ...layer, shares: Uint8Array.from(atob(layer.bytes), (sign) => sign.charCodeAt(0)) }));
@@ -16,7 +16,7 @@ const clamp = (value, low, top) => Math.min(Math.max(value, low), top);
 const percent = (share) => { const whole = 100 * share; return (whole >= 9.95 || whole === 0 ? whole.toFixed(0) : whole < 0.05 ? "< 0.1" : whole.toFixed(1)) + " %"; };
 const headsOf = (layer) => layer === MEAN ? Math.min(...layers.map((one) => one.heads)) : layers[layer - 1].heads;
 
-// What was looked at while a word was said: the mean over the chosen layers and heads.
+// Attention of a word over the image, averaged over the selected layers and heads.
 function map(word) {
   const sum = new Float64Array(places), some = state.layer === MEAN ? layers : [layers[state.layer - 1]];
   for (const layer of some) {
@@ -31,7 +31,7 @@ function map(word) {
 
 const bright = (grid) => Math.max(...grid, Math.min(data.look.even / places, 1));
 
-// Of so many pixels along a side, the four neighbouring places of each and their parts (cubic, as Pillow's).
+// The four neighboring cells of each pixel along one side, with interpolation weights (bicubic, as in Pillow).
 function taps(many, pixels) {
   const cubic = (x) => { x = Math.abs(x); return x < 1 ? (1.5 * x - 2.5) * x * x + 1 : x < 2 ? ((-0.5 * x + 2.5) * x - 4) * x + 2 : 0; };
   return Array.from({ length: pixels }, (_, pixel) => {
@@ -73,7 +73,7 @@ function paint(canvas, width, grid) {
   canvas.height = Math.max(1, Math.round(width * high / wide));
   const pen = canvas.getContext("2d", { willReadFrequently: true });
   pen.imageSmoothingQuality = "high";
-  pen.imageSmoothingEnabled = Math.max(high, wide) >= 40; // of the smallest the pixels are to be seen
+  pen.imageSmoothingEnabled = Math.max(high, wide) >= 40; // pixels of tiny images stay visible
   pen.drawImage(picture, 0, 0, canvas.width, canvas.height);
   if (grid) light(canvas, grid, bright(grid));
 }
