@@ -1,4 +1,4 @@
-"""Which columns are wanted of a file, and the words for choosing them."""
+"""Requested columns of a file, and texts for messages about columns."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ SIDES = ("source", "target")
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """The columns that a task asks for, and what a person said they are called."""
+    """Columns required by a task, and the column names chosen by the user (--columns)."""
 
     required: tuple[str, ...]
-    """those that every row has"""
+    """columns of every row"""
     overrides: Mapping[str, str] | None = None
-    """what is called otherwise; None where nothing was said, and order may decide"""
+    """column name in the file for each renamed column; None: no choice was made, column order may be used"""
     optional: tuple[str, ...] = ()
-    """those that may be missing"""
+    """columns that may be missing"""
     numeric: tuple[str, ...] = ()
-    """those whose values may be numbers, which are given on as text"""
+    """columns that may contain numbers, which are returned as text"""
 
     def __post_init__(self) -> None:
         for name in self.overrides or ():
@@ -34,7 +34,7 @@ class ColumnSpec:
 
     @property
     def required_columns(self) -> dict[str, str]:
-        """What is called how, of those that must be there: one that was chosen must be, even if it is optional."""
+        """Names in the file of required columns; an optional column chosen by the user is required too."""
         return {
             name: self.column_for(name)
             for name in self.all_names
@@ -45,7 +45,7 @@ class ColumnSpec:
         return (self.overrides or {}).get(name, name)
 
     def present_columns(self, names: Iterable[str]) -> dict[str, str]:
-        """What is called how, of those that are there."""
+        """Names in the file of the columns that exist in `names`."""
         there = set(names)
         return {name: self.column_for(name) for name in self.all_names if self.column_for(name) in there}
 
@@ -59,7 +59,7 @@ class ColumnSpec:
 
     @property
     def parallel_hint(self) -> str:
-        """Advice that only pairs need."""
+        """Advice for text pairs, else empty."""
         return " Pass two parallel files as SRC:TGT." if self.required == SIDES else ""
 
     def count_message(self, found: int, kind: str = "") -> str:

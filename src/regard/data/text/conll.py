@@ -1,8 +1,8 @@
-"""Sentences of CoNLL's form: a word a line, its tags in columns beside it, and a blank line between sentences.
+"""Sentences in CoNLL format: one word per line with tags in further columns, and an empty line between sentences.
 
-Columns are separated by tabs where the first line has one, else by blanks. Lines `-DOCSTART- …` are left out, and so are
-comments `# …` before the first word of a sentence, unless that line is a word "#" like others; of CoNLL-U also words that
-are several (1-2) or none (1.1).
+Columns are separated by tabs if the first line contains a tab, else by spaces. Lines `-DOCSTART- …` and comments `# …`
+before the first word of a sentence are skipped, but not the word "#" with a known tag. In CoNLL-U, multiword tokens (1-2)
+and empty nodes (1.1) are skipped.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from regard.errors import DataError, UnknownColumnError
 
 WORD_COLUMNS = ("words", "tokens", "word", "token", "form", "sentence", "text")
 TAG_COLUMNS = ("tags", "ner_tags", "labels", "tag", "ner_tag", "ner", "label", "pos_tags", "pos", "upos")
-"""What the columns of words and of tags are usually called, the surest first."""
+"""Usual names of the word and tag columns, in order of preference."""
 
 CONLLU_COLUMNS = (1, 3)
-"""Where CoNLL-U has the word and its universal part of speech."""
+"""Positions of the word and the universal part of speech in CoNLL-U."""
 
 _DOCSTART = "-DOCSTART-"
 _SEPARATOR = re.compile(r"[ \t]+")
@@ -38,11 +38,11 @@ class Word(NamedTuple):
 
 
 class ConllLayout(NamedTuple):
-    """Where the columns are, as the first line of a file shows."""
+    """Column layout, detected from the first line of a file."""
 
     tab_separated: bool
     num_columns: int
-    """of every line; 0 where only the places that were chosen must be there"""
+    """columns of every line; 0: only the chosen positions must exist"""
     word_column: int
     tag_column: int
     has_header: bool
@@ -52,16 +52,16 @@ class ConllLayout(NamedTuple):
 
 
 def split_columns(text: str, tab_separated: bool) -> list[str]:
-    """The columns of a line. Blanks that keep words together, such as U+00A0, separate nothing."""
+    """Columns of a line. No-break spaces such as U+00A0 are not separators."""
     return [cell.strip(" ") for cell in text.split("\t")] if tab_separated else _SEPARATOR.split(text.strip(" \t"))
 
 
 def read_sentences(
     path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, words_only: bool = False
 ) -> Iterator[list[Word]]:
-    """Each as its words; a sentence with a line that is complained of is left out, where `complain` does not raise.
+    """Yield the words of each sentence; a sentence with an invalid line is skipped if `on_error` does not raise.
 
-    Where tags are `asked` for, none need be there."""
+    With `words_only`, tags may be missing."""
     layout: ConllLayout | None = None
     words: list[Word] = []
     spoilt: list[str] = []
@@ -97,7 +97,7 @@ def read_sentences(
 
 
 def _is_comment(text: str, layout: ConllLayout | None, tags: set[str]) -> bool:
-    """Whether this line before the first word of a sentence is none. The word "#" stands beside a tag that is known."""
+    """True if this line, before the first word of a sentence, is a comment. The word "#" has a known tag."""
     if text != "#" and not text.startswith("# "):
         return False
     if _METADATA_COMMENT.match(text) and "\t" not in text:

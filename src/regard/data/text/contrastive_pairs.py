@@ -1,4 +1,4 @@
-"""Pairs of texts that belong together: read as any pairs, whose columns may have more names."""
+"""Positive text pairs for contrastive training: files as in `pairs.py`, with more column names."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from regard.data.text.tables import SkippedRow, read_header
 from regard.errors import DataError
 
 PAIR_COLUMNS = (SIDES, ("anchor", "positive"), ("question", "answer"), ("text", "pair"), ("a", "b"))
-"""What the two columns may be called."""
+"""Supported names of the two columns."""
 LABEL_COLUMNS = ("label", "score", "similarity")
-"""A column of this name says that not all pairs belong together."""
+"""A column of this name indicates that some pairs are negative."""
 
 
 def iterate_positive_pairs(
     data: Sequence[str], columns: Mapping[str, str] | None = None
 ) -> Iterator[Pair | SkippedRow]:
-    """The pairs of all files one by one, and the places of rows with a blank side."""
+    """Yield the pairs of all files, and rows skipped because one text is empty."""
     return iterate_all(data, lambda entry: read_positive_pairs(entry, columns), "pairs", "Each row needs two texts.")
 
 
 def read_positive_pairs(
     entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
 ) -> Iterator[Pair | SkippedRow]:
-    """Those of one file or pair of files."""
+    """Yield the pairs of one file or of two parallel files."""
     return iterate_entry_pairs(entry, columns or _find_pair_columns(entry), on_error)
 
 
 def _find_pair_columns(entry: str) -> dict[str, str] | None:
-    """What the two columns of a file are called, where its header or keys are among `NAMES`."""
+    """Names of the two columns of a file if they are listed in `PAIR_COLUMNS`, else None."""
     if split_parallel(entry) is not None:
         return None
     found = {name.lower(): name for name in read_header(entry)}

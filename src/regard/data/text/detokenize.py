@@ -1,9 +1,9 @@
-"""Undo what published data sets did to their text: spaces around signs, and marks in place of them.
+"""Detokenization of public datasets, which contain spaces around punctuation and special markers such as "@-@".
 
-A model that was trained on text as people write it expects "the well-known castle (built in 1,200)", not "the well @-@ known
-castle ( built in 1 @,@ 200 )". GPT-2 was measured behind such a repair: nothing is lost by it, so the likelihood of the
-repaired text is one of the original. Only spaces and marks go, quotes of the Penn Treebank become plain ones, and a line stays
-a line: a text may be repaired in parts that end where lines do.
+A model trained on natural text expects "the well-known castle (built in 1,200)", not "the well @-@ known castle ( built in
+1 @,@ 200 )". GPT-2 was evaluated with invertible detokenizers too: the likelihood of the detokenized text is also a likelihood
+of the original. Only spaces and markers are removed, and Penn Treebank quotes become plain quotes. Lines are independent, so a
+text can be detokenized in chunks that end at line breaks.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 SpacedToken = tuple[str, bool, bool]
-"""A token, whether it stands right behind the one before it, and whether the one behind it stands right behind it."""
+"""A token, and two flags: no space before the token, no space after the token."""
 
 CLOSING = frozenset(",.;:!?)]}%”'″′") | {"..", "....", "?!", "!!"}
 OPENING = frozenset("([{“‘„¡¿£€¥₹₤$")
 JOINERS = {"@-@": "-", "@,@": ",", "@.@": ".", "—": "—", "/": "/"}
-"""What stands between two others without a space, and how it is written."""
+"""Tokens written without spaces on both sides, and the replacement text."""
 BETWEEN_NUMBERS = ("–", ":", "×", "⁄")
 DOLLAR_PREFIXES = ("US", "C", "CA", "AU", "NZ", "HK", "GB")
 CONTRACTIONS = ("s", "t", "re", "ve", "ll", "d", "m")
-"""What is left of a word behind an apostrophe."""
+"""Contracted endings after an apostrophe."""
 
 
 def count_words(text: str) -> int:
-    """By the rule of WikiText: what stands between blanks, and one more for every line that ends.
+    """Number of words as in WikiText: tokens separated by whitespace, plus one per line break.
 
-    The count of a text is the sum over its parts, wherever it was cut between two words.
+    The counts of chunks add up to the count of the text if no word is split.
     """
     return len(text.split()) + text.count("\n")
 
@@ -36,7 +36,7 @@ def detokenize_wikitext(text: str) -> str:
 
 
 def detokenize_ptb(text: str) -> str:
-    """The Penn Treebank, as it is published and as language models use it: in small letters, with N for every number."""
+    """Detokenized Penn Treebank text: the original, or the lowercased version with N for numbers."""
     return "\n".join(_join(_ptb_pieces(_split_tokens(line))) for line in text.split("\n"))
 
 
@@ -86,12 +86,12 @@ def _wikitext_pieces(tokens: list[str]) -> Iterable[SpacedToken]:
         elif token in OPENING:
             yield token, token == "$" and before in DOLLAR_PREFIXES, True
         else:
-            # "O 'Brien" and "it 's": an apostrophe with letters behind it never begins a quotation there
+            # "O 'Brien" and "it 's": an apostrophe followed by letters never opens a quotation in WikiText
             yield token, token in CLOSING or (token[0:1] == "'" and len(token) > 1), False
 
 
 def _heading_level(tokens: list[str]) -> int:
-    """How many signs "= =" a heading has on either side; 0 for any other line."""
+    """Number of "=" tokens on each side of a section title; 0 for other lines."""
     many = 0
     while many < len(tokens) and tokens[many] == "=":
         many += 1
@@ -100,10 +100,10 @@ def _heading_level(tokens: list[str]) -> int:
 
 
 class QuoteTracker:
-    """Which quotes of a line open and which close: they are written alike on both sides, so they are counted.
+    """Opening and closing quotes of a line, distinguished by counting, because both are the same character.
 
-    A single one is also the apostrophe of a plural ("the sisters ' house"): it is taken for that behind an s, if no quotation
-    is open and those that follow pair up without it.
+    A single quote can also be an apostrophe ("the sisters ' house"): after a letter or digit, if no quotation is open and
+    the number of later single quotes is even.
     """
 
     def __init__(self, tokens: list[str]) -> None:
@@ -112,7 +112,7 @@ class QuoteTracker:
         self.remaining = {mark: tokens.count(mark) for mark in self.open}
 
     def attachment(self, index: int) -> tuple[bool, bool]:
-        """Whether the one at this place stands right behind the token before it, and right before the next."""
+        """Flags of the quote at `index`: no space before the quote, no space after the quote."""
         mark = self.tokens[index]
         before, after = _neighbors(self.tokens, index)
         self.remaining[mark] -= 1
@@ -136,5 +136,5 @@ def _ptb_pieces(tokens: list[str]) -> Iterable[SpacedToken]:
 
 
 def _neighbors(tokens: list[str], at: int) -> tuple[str, str]:
-    """The token before and the token behind, or nothing at the ends."""
+    """Previous and next token; empty at the ends."""
     return tokens[at - 1] if at else "", tokens[at + 1] if at + 1 < len(tokens) else ""

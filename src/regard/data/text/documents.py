@@ -1,7 +1,7 @@
-r"""Documents of text: a plain file is one, and so is each object of JSON lines, each row of Parquet or of a table.
+r"""Text documents: a plain file is one document, and so is each JSONL object and each row of Parquet files and tables.
 
-Text is kept exactly as it is written, blanks and line ends too, but for two things: \r\n becomes \n, and a byte order mark
-at the start of a file is left out. Long documents come as several passages, so that no file is ever in memory.
+Text is unchanged, including spaces and line breaks, with two exceptions: \r\n becomes \n, and a byte order mark at the
+start of a file is removed. Long documents are split into passages, so that no file is loaded as a whole.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from regard.data.text.tables import JSON_SUFFIXES, PARQUET_SUFFIXES, SkippedRow,
 from regard.errors import DataError
 
 PASSAGE_CHARS = 8192
-"""characters beyond which a document is divided"""
+"""characters of a passage; longer documents are split"""
 MAX_LINE_SEARCH = 65_536
-"""characters in which a line end is looked for before a blank will do; fewer where passages are shorter"""
+"""characters to search for a line break before splitting at a space; scaled down for shorter passages"""
 MIN_PASSAGE_CHARS, TARGET_PASSAGES = 512, 100
-"""Passages of small texts are shorter, down to this, so that there are so many of them: a few are held out, by the passage."""
+"""Small texts are split into about `TARGET_PASSAGES` shorter passages, because whole passages are held out."""
 
 TEXT_COLUMNS = ("text",)
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".markdown", ".rst", ".org", ".tex")
-"""Suffixes of plain text that are read in a folder; a file that is named by itself may have any other as well."""
+"""Extensions of plain text files in folders; a file passed by name may have any extension."""
 TABLE_SUFFIXES = (".csv", ".tsv", ".tab", *JSON_SUFFIXES, *PARQUET_SUFFIXES)
-"""Suffixes of files with columns, of which one is the text."""
+"""Extensions of files with columns, including a text column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A document or a part of one, and where it was read."""
+    """A document or a part of a document, with its file and line."""
 
     text: str
     path: str
     line: int
-    """where it begins; the row, in Parquet"""
+    """first line of the passage; row number in Parquet"""
     starts_document: bool
-    """whether a document begins here; else the text goes on where the passage before it ended"""
+    """True for the first passage of a document; False: the text continues the previous passage"""
     after_gap: bool = False
-    """what stood before it was taken out (held out for validation, say); where a document begins here, the end of the one
-    before"""
+    """True if the text before the passage was removed, for example held out for validation; for the first passage of a
+    document, True if the end of the previous document was removed"""
     document: int = field(default=0, compare=False)
-    """the number of its document among all that were read, from 1: it is known even where the beginning was taken out"""
+    """number of the document, from 1, valid even if the beginning of the document was removed"""
 
 
 def iterate_texts(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Passage | SkippedRow]:
-    """The documents of every file, pattern of files, or folder, in the order given; those that are blank are `Empty`.
+    """Yield the passages of all files, patterns and folders in input order, and `SkippedRow` for empty documents.
 
-    `columns` may say which column or key holds the text, as {"text": "body"}.
+    `columns` may name the text column or key, for example {"text": "body"}.
     """
     files = text_files(data)
     if not files:
@@ -74,7 +74,7 @@ def iterate_texts(data: Sequence[str], columns: Mapping[str, str] | None = None)
 
 
 def text_files(data: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Patterns replaced by the files that they match, and folders by the files of text below them, in sorted order."""
+    """Files of all entries; patterns are replaced by matching files and folders by their text files, in sorted order."""
     found: list[str] = []
     for entry in expand_patterns(data):
         folder = os.path.expanduser(entry)
@@ -83,10 +83,10 @@ def text_files(data: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) 
 
 
 def passage_size(files: Sequence[str]) -> int:
-    """The characters of a passage, by the size of the files; a power of two, so that most of what is added changes nothing."""
+    """Characters per passage for these files; a power of two, so that adding some data rarely changes the passages."""
     total = 0
     for path in map(os.path.expanduser, files):
-        if not os.path.isfile(path):  # a pipe has no size, and what is not there is complained of when it is read
+        if not os.path.isfile(path):  # a pipe has no size; missing files raise later
             return PASSAGE_CHARS
         zipped = path.endswith((".gz", *PARQUET_SUFFIXES))
         total += os.path.getsize(path) * (3 if zipped else 1)
@@ -97,7 +97,7 @@ def passage_size(files: Sequence[str]) -> int:
 
 
 def check_columns(files: Sequence[str], columns: Mapping[str, str] | None) -> None:
-    """Refuse a choice of columns where no file has any, or of another than the text."""
+    """Raise if `columns` is given for files without columns, or names a column other than text."""
     ColumnSpec(TEXT_COLUMNS, columns)
     if columns and not any(file_format(path) in TABLE_SUFFIXES for path in files):
         raise DataError("plain text has no columns.", files[0], advice="Remove --columns.")
@@ -106,7 +106,7 @@ def check_columns(files: Sequence[str], columns: Mapping[str, str] | None) -> No
 def iterate_passages(
     path: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error, size: int | None = None
 ) -> Iterator[Passage | SkippedRow]:
-    """Those of one file. Rows and lines that are complained of are left out, where `complain` does not raise."""
+    """Yield the passages of one file. Invalid rows and lines are skipped if `on_error` does not raise."""
     if file_format(path) in TABLE_SUFFIXES:
         rows = iterate_rows(path, TEXT_COLUMNS, columns, on_error)
         return _passages_from_rows(path, ((line, row["text"].replace("\r\n", "\n")) for line, row in rows), size)
@@ -115,7 +115,7 @@ def iterate_passages(
 
 
 def _passages_from_rows(path: str, rows: Iterable[tuple[int, str]], size: int | None) -> Iterator[Passage | SkippedRow]:
-    blank: list[SkippedRow] = []  # held back: blank lines at the end of a file are no lost documents
+    blank: list[SkippedRow] = []  # delayed, because blank lines at the end of a file are ignored
     for line, text in rows:
         if not text.strip():
             blank.append(SkippedRow(path, line))
@@ -128,9 +128,9 @@ def _passages_from_rows(path: str, rows: Iterable[tuple[int, str]], size: int | 
 def split_document(
     path: str, line: int, pieces: Iterable[str], count_lines: bool, size: int | None = None
 ) -> Iterator[Passage | SkippedRow]:
-    """One document, given in pieces, as passages of about `size` characters. How it comes in pieces changes nothing.
+    """Yield passages of about `size` characters of one document; the result does not depend on the pieces.
 
-    `counted`: a line end in the text is one of the file, so that passages have lines of their own.
+    With `count_lines`, line breaks of the text are line breaks of the file, so that passages have different lines.
     """
     size = size or PASSAGE_CHARS
     reach = MAX_LINE_SEARCH * size // PASSAGE_CHARS
@@ -140,7 +140,7 @@ def split_document(
         if opens and not rest.strip():
             continue
         start = 0
-        while len(rest) - start > reach + size // 4 + 2:  # the longest text that `_find_cut` examines
+        while len(rest) - start > reach + size // 4 + 2:  # `_find_cut` examines at most this many characters
             end = _passage_end(rest, start, size, reach)
             yield Passage(rest[start:end], path, line, opens)
             line, start, opens = line + count_lines * rest.count("\n", start, end), end, False
@@ -156,16 +156,16 @@ def split_document(
 
 
 def _passage_end(text: str, start: int, size: int, reach: int) -> int:
-    """Where the passage that begins here ends. Less than a quarter of one is never left over: it belongs to the last."""
+    """End of the passage that begins at `start`. A rest shorter than a quarter of `size` is added to the passage."""
     end = _find_cut(text, start, size, reach)
     return len(text) if len(text) - end < size // 4 else end
 
 
 def _find_cut(text: str, start: int, size: int, reach: int) -> int:
-    """Where `text` can be cut.
+    """Position to split `text`: at a line break, else before a space, else anywhere.
 
-    At a line end if there is one, and where no token of GPT-2 reaches over the cut, so that its tokens are those of the
-    whole; else before a blank, where the same holds; else anywhere.
+    No pre-token of the GPT-2 tokenizer crosses a split at a line break or a space, so that the tokens are the same as
+    without the split.
     """
     near, far = start + size, start + reach
     if len(text) <= near:
@@ -192,11 +192,11 @@ def _find_cut(text: str, start: int, size: int, reach: int) -> int:
 
 
 def _is_token_boundary(text: str, start: int, at: int) -> bool:
-    r"""Whether the tokens before and behind a line end are those of the whole text.
+    r"""True if a split after a line break does not change the GPT-2 tokens.
 
-    The expression by which GPT-2 divides text takes the last blank before a word by itself (or with the word, if it is a
-    space), and all blanks before that as one. So a cut may stand before the last of several blanks, as in "a\n|\nb" and
-    "a \n| b", or behind a single one, as in "a\n|b"; not behind several, as in "a\n\n|b", which would be one token then.
+    The GPT-2 regular expression separates the last whitespace character before a word (a space joins the word) from all
+    earlier whitespace, which is one pre-token. A split is safe before the last of several whitespace characters ("a\n|\nb",
+    "a \n| b") or after a single one ("a\n|b"), but not after several ("a\n\n|b"), which would become one pre-token.
     """
     if _is_space(text[at]):
         return at + 1 < len(text) and not _is_space(text[at + 1])
@@ -204,12 +204,12 @@ def _is_token_boundary(text: str, start: int, at: int) -> bool:
 
 
 def _is_space(letter: str) -> bool:
-    """Whether Unicode has it as white space: Python also counts four separators that are control characters."""
+    """True for Unicode whitespace; `str.isspace` also accepts four control characters, which are excluded."""
     return letter.isspace() and not "\x1c" <= letter <= "\x1f"
 
 
 def _text_files_below(folder: str) -> list[str]:
-    """The files of text in a folder and the folders inside it, without those that are hidden."""
+    """Text files in a folder and all subfolders, except hidden files and folders."""
 
     def fail(error: OSError) -> None:
         raise DataError(f"cannot be read: {error.strerror or error}.", error.filename) from error

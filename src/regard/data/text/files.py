@@ -1,4 +1,4 @@
-"""Text files as numbered lines or in blocks: plain or gzipped, strict UTF-8, with an error that names the first wrong byte."""
+"""Text files as numbered lines or in blocks: plain or gzipped, strict UTF-8; errors report the first invalid byte."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error)
 
 BLOCK_BYTES = 1 << 18
-"""bytes that are decoded together"""
+"""bytes decoded at once"""
 
 _BINARY_MAGIC = {
     b"PK\x03\x04": "a zip archive (such as .xlsx, .docx or .npz)",
@@ -40,19 +40,19 @@ _BINARY_MAGIC = {
 }
 
 ErrorHandler = Callable[[str, DataError], None]
-"""What is done about a flaw of one line, by its kind. Where it does not raise, reading goes on behind the flaw."""
+"""Called with the kind and the error of an invalid line. If the handler does not raise, reading continues."""
 
 
 def raise_error(kind: str, error: DataError) -> None:
-    """The default: nothing is read past a flaw."""
+    """Default handler: stop at the first invalid line."""
     raise error
 
 
 def read_lines(path: str | Path, on_error: ErrorHandler = raise_error) -> Iterator[tuple[int, str]]:
-    r"""Each line with its number, from 1, without its end.
+    r"""Yield line numbers from 1 and lines without line breaks.
 
-    Only \n and \r\n end a line. `str.splitlines` also ends one at U+2028, \x0b and others, which occur inside
-    sentences and would shift one of two parallel files against the other.
+    Only \n and \r\n are line breaks. `str.splitlines` also splits at U+2028, \x0b and others, which occur inside
+    sentences and would shift the lines of two parallel files.
     """
     path = existing_file(path)
     with _open_text(path) as (stream, zipped):
@@ -60,10 +60,10 @@ def read_lines(path: str | Path, on_error: ErrorHandler = raise_error) -> Iterat
 
 
 def read_blocks(path: str | Path, on_error: ErrorHandler = raise_error) -> Iterator[tuple[int, str]]:
-    r"""The whole text in blocks, each with the number of the line that it begins in; nothing of a file that is empty.
+    r"""Yield the text in blocks, each with the number of its first line; an empty file has no blocks.
 
-    Blocks end where a line does, unless a line is longer than one: no file and no line is too large. \r\n becomes \n, and
-    a mark at the start is left out. Of a line that is complained of, where `complain` does not raise, the end stays.
+    Blocks end at line breaks, except in lines longer than a block, so that files and lines can have any size. \r\n becomes
+    \n, and a byte order mark is removed. If `on_error` does not raise, an invalid line becomes an empty line.
     """
     path = existing_file(path)
     with _open_text(path) as (stream, zipped):
@@ -88,16 +88,16 @@ def read_blocks(path: str | Path, on_error: ErrorHandler = raise_error) -> Itera
 
 
 def chunked(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """So many at a time, and what is left."""
+    """Yield lists of `size` items; the last list may be shorter."""
     rest = iter(items)
     while chunk := list(islice(rest, size)):
         yield chunk
 
 
 def existing_file(path: str | Path) -> Path:
-    """The path of a file that is there, or an error with the nearest name that is."""
+    """Path of an existing file; otherwise raise `DataError` with the most similar file name."""
     path = Path(os.path.expanduser(path))
-    # os.path, because Path.exists raises on names too long and on folders that may not be entered.
+    # os.path, because Path.exists raises for too long names and for folders without permission.
     if os.path.isdir(path):
         raise DataError("expected a file, got a folder.", path, advice=_folder_hint(path))
     if os.path.exists(path):
@@ -119,7 +119,7 @@ def _folder_hint(folder: Path) -> str:
 def _nearest_name_hint(path: Path) -> str:
     names = _list_folder(path.parent)
     advice = suggest(path.name, names)
-    # Without a near name `suggest` lists every one, which says little in a folder of thousands.
+    # Without a similar name `suggest` lists all files, too many in a large folder.
     return advice if len(names) <= 20 or advice.startswith("Did") else f"No file in '{path.parent}' has a similar name."
 
 
@@ -132,7 +132,7 @@ def _list_folder(folder: Path) -> list[str]:
 
 @contextmanager
 def _open_text(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
-    """The bytes of the text, and whether they were zipped."""
+    """Stream of uncompressed bytes, and True if the file is gzipped."""
     try:
         with open(path, "rb") as plain:
             zipped = plain.peek(2)[:2] == _GZIP
@@ -144,7 +144,7 @@ def _open_text(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
 def _decode_lines(
     path: Path, stream: Iterable[bytes], zipped: bool, complain: ErrorHandler
 ) -> Iterator[tuple[int, str]]:
-    """Decode line by line, so that a wrong byte is found at its line and its offset."""
+    """Decode each line separately, so that errors have the line number and byte offset."""
     offset = 0
     for number, raw in _raw_lines(path, stream):
         if number == 1:
@@ -182,7 +182,7 @@ def _decode_block(path: Path, raw: bytes, number: int, offset: int, zipped: bool
         spoilt.append(kind)
         complain(kind, error)
 
-    for count, line in enumerate(io.BytesIO(raw)):  # only some line of it is wrong
+    for count, line in enumerate(io.BytesIO(raw)):  # decode each line separately to find the invalid lines
         text = _decode_line(path, line, number + count, offset, zipped, hear)
         offset += len(line)
         found.append(text.replace("\r\n", "\n") if not spoilt else "\n" if text.endswith("\n") else "")
@@ -191,12 +191,12 @@ def _decode_block(path: Path, raw: bytes, number: int, offset: int, zipped: bool
 
 
 def _complete_prefix(raw: bytes) -> int:
-    """Where the last whole line ends; where there is none, the last whole character that cannot be half of a line end."""
+    """End of the last complete line; without a line break, end of the last complete character except a final \\r."""
     if end := raw.rfind(b"\n") + 1:
         return end
     end = len(raw) - raw.endswith(b"\r")
     for back in range(1, min(4, len(raw) + 1)):
-        if raw[-back] & 0xC0 != 0x80:  # the first byte of a character says how many belong to it
+        if raw[-back] & 0xC0 != 0x80:  # first byte of a character, which encodes the length
             size = 1 + (raw[-back] >= 0xC0) + (raw[-back] >= 0xE0) + (raw[-back] >= 0xF0)
             return end if size <= back else len(raw) - back
     return end
@@ -209,7 +209,7 @@ def _raw_lines(path: Path, stream: Iterable[bytes]) -> Iterator[tuple[int, bytes
             if raw != _BOM or number > 1:
                 yield number, raw
             else:
-                number = 0  # a file that holds a mark and nothing else is an empty one
+                number = 0  # a file with only a byte order mark is empty
     except _GZIP_ERRORS as error:
         raise _gzip_error(path, number + 1, error) from error
     if not number:
@@ -222,7 +222,7 @@ def _gzip_error(path: Path, line: int, error: Exception) -> DataError:
 
 
 def _reject_binary(path: Path, first: bytes, zipped: bool) -> None:
-    """Name what a file is, where its first bytes say so."""
+    """Raise `DataError` if the first bytes belong to a known binary format or UTF-16."""
     for magic, kind in _BINARY_MAGIC.items():
         if first.startswith(magic):
             rename = (

@@ -1,4 +1,4 @@
-"""Texts with a class, and questions with choices, from files that have columns: tables, JSON lines, Parquet."""
+"""Labeled texts and multiple-choice questions from files with columns: tables, JSONL, Parquet."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from regard.errors import DataError
 
 LABELED_COLUMNS = ("text", "pair", "label", "labels")
 QUESTION_COLUMNS = ("context", "question", "choices", "label")
-"""What a person may name by --columns."""
+"""Column names accepted by --columns."""
 
 NON_TEXT_COLUMNS = ("id", "idx", "index", "guid", "pair")
-"""Columns that are never taken for the text."""
+"""Columns that are never used as the text."""
 CHOICE_COLUMN = re.compile(r"choice\d+")
 LABEL_SEPARATOR = "|"
-"""Stands between several labels that are written as one text."""
+"""Separator of several labels in one cell."""
 PROBE_ROWS = 50
-"""Rows of a file that are looked at to see whether one has a list of labels."""
+"""Rows examined to detect lists of labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabeledText:
-    """A text, or two that are looked at together, and their class or classes; and where they were read."""
+    """A text or text pair with one or several labels, and its file and line."""
 
     text: str
     text_pair: str
-    """the second of a pair; else nothing"""
+    """second text of a pair, else empty"""
     label: str
-    """nothing where it is asked for; of several all in one text"""
+    """empty for unlabeled inputs; several labels are joined by commas"""
     path: str = ""
     line: int = 0
     label_set: tuple[str, ...] | None = None
-    """all its classes, perhaps none, where a text may have several; None where each has one"""
+    """labels of multi-label data, possibly empty; None for single-label data"""
 
     def __post_init__(self) -> None:
-        if self.label_set is not None:  # what was kept as JSON comes back as a list
+        if self.label_set is not None:  # JSON returns a list
             object.__setattr__(self, "label_set", tuple(self.label_set))
 
     @property
@@ -52,19 +52,19 @@ class LabeledText:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceSample:
-    """What is told, what is asked about it, and some answers, one of them right; and where they were read."""
+    """A multiple-choice question: context, question, choices and the correct choice, with file and line."""
 
     context: str
     question: str
-    """may be nothing: then an answer goes on with the context"""
+    """empty: the choices continue the context"""
     choices: tuple[str, ...]
     label: int = -1
-    """which choice is right, from 0; -1 where it is asked for"""
+    """index of the correct choice, from 0; -1 for unlabeled inputs"""
     path: str = ""
     line: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "choices", tuple(self.choices))  # what was kept as JSON comes back as a list
+        object.__setattr__(self, "choices", tuple(self.choices))  # JSON returns a list
 
     @property
     def prompt(self) -> str:
@@ -74,7 +74,7 @@ class ChoiceSample:
 def iterate_labeled(
     data: Sequence[str], columns: Mapping[str, str] | None = None
 ) -> Iterator[LabeledText | SkippedRow]:
-    """Those of every file or pattern of files, in the order given."""
+    """Yield the labeled texts of all files and patterns in input order."""
     advice = "Each row needs a text and a label."
     return _check_consistent_labels(iterate_all(data, lambda entry: read_labeled(entry, columns), "texts", advice))
 
@@ -92,12 +92,12 @@ def read_labeled(
     on_error: ErrorHandler = raise_error,
     inputs_only: bool = False,
 ) -> Iterator[LabeledText | SkippedRow]:
-    """Those of one file. Columns are `text`, `label` and perhaps `pair`; one column of text beside `label` needs no name.
+    """Yield the labeled texts of one file with columns `text`, `label` and optionally `pair`.
 
-    Where texts have several labels, or none, these stand under `labels`: as a list, or as one text with | between them. A
-    list under `label` means the same. A table of two columns without a header has the text first. Whitespace around a
-    text is removed, nothing else. Where the labels are `asked` for, none need be there, and none is read."""
-    ColumnSpec(("text", "label"), columns, ("pair", "labels"))  # a wrong choice is refused before names are looked for
+    The only text column next to `label` may have any name. Multi-label data has a column `labels`: a list, or labels
+    separated by |; a list in `label` is also accepted. In a table of two columns without a header, the text is first. Only
+    surrounding whitespace is removed from texts. With `inputs_only`, labels are not read and may be missing."""
+    ColumnSpec(("text", "label"), columns, ("pair", "labels"))  # raises for an unknown column choice
     if columns is not None and {"label", "labels"} <= columns.keys():
         advice = "Use labels=NAME for texts with several labels."
         raise DataError("--columns accepts either label or labels, not both.", entry, advice=advice)
@@ -117,11 +117,11 @@ def read_questions(
     on_error: ErrorHandler = raise_error,
     inputs_only: bool = False,
 ) -> Iterator[ChoiceSample | SkippedRow]:
-    """Those of one file. `choices` is a list, or stands in columns choice0, choice1, …; `label` is the number of the right
-    one from 0, its letter, or its text.
+    """Yield the questions of one file. `choices` is a list, or columns choice0, choice1, …; `label` is the index of the
+    correct choice from 0, its letter, or its text.
 
-    Where the right choice stands under `answer`, a number that is also the text of a choice means that text. Where it is
-    `asked` for, it need not be there, and is not read."""
+    In a column `answer`, a number that equals the text of a choice selects that choice. With `inputs_only`, the label is
+    not read and may be missing."""
     names, chosen = _question_columns(entry, columns)
     if inputs_only:
         names = [name for name in names if name != "label"]
@@ -142,11 +142,11 @@ def read_questions(
     return drop_trailing_blanks(entry, read())
 
 
-# -- a text and its class
+# -- labeled texts
 
 
 def _check_consistent_labels(items: Iterator[LabeledText | SkippedRow]) -> Iterator[LabeledText | SkippedRow]:
-    """The same; files of which one has a label a row and another several are refused."""
+    """Yield all items; raise `DataError` if single-label and multi-label files are mixed."""
     first: LabeledText | None = None
     for item in items:
         if isinstance(item, LabeledText):
@@ -161,8 +161,7 @@ def _check_consistent_labels(items: Iterator[LabeledText | SkippedRow]) -> Itera
 
 
 def _labeled_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[str, Mapping[str, str] | None]:
-    """Whether there is one `label` or several `labels`, and what is called how: as a person said, and beyond that what the
-    names in the file leave no doubt about."""
+    """Name of the label column (`label` or `labels`), and the column names: as chosen by the user, else detected."""
     names = read_header(entry)
     chosen = _match_columns(columns, names, LABELED_COLUMNS)
     several = chosen.pop("labels", None)
@@ -178,7 +177,7 @@ def _labeled_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[str
 
 
 def _holds_lists(entry: str, column: str) -> bool:
-    """Whether a column holds lists."""
+    """True if one of the first `PROBE_ROWS` rows has a list in this column."""
     if file_format(entry) not in (*JSON_SUFFIXES, *PARQUET_SUFFIXES):
         return False
     rows = iterate_rows(entry, ("labels",), {"labels": column}, lambda kind, error: None, numeric=("labels",))
@@ -186,7 +185,7 @@ def _holds_lists(entry: str, column: str) -> bool:
 
 
 def _add_text_column(entry: str, chosen: Mapping[str, str], names: Mapping[str, bool]) -> dict[str, str]:
-    """With the one column that can be the text, where none was named."""
+    """Column names, with the only remaining text column as `text` if none was chosen."""
     if "text" in chosen or _uses_positions(chosen, names):
         return _renamed_columns(chosen)
     others = [
@@ -201,7 +200,7 @@ def _add_text_column(entry: str, chosen: Mapping[str, str], names: Mapping[str, 
 
 
 def _input_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[tuple[str, ...], Mapping[str, str] | None]:
-    """What must be there where labels are asked for, and what is called how."""
+    """Required columns of unlabeled inputs, and the column names in the file."""
     names = read_header(entry)
     spelt = _match_columns(columns, names, LABELED_COLUMNS)
     texts = [name for name, text in names.items() if text and name.lower() not in NON_TEXT_COLUMNS]
@@ -211,7 +210,7 @@ def _input_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[tuple
         chosen = _renamed_columns(spelt)
     elif file_format(entry) in (*JSON_SUFFIXES, *PARQUET_SUFFIXES) and len(texts) == 1:
         chosen = _renamed_columns({**spelt, "text": texts[0]})
-    else:  # a table without a header, perhaps with labels
+    else:  # a table without a header, possibly with labels
         return ("text", "label") if len(names) == 2 and not columns else ("text",), columns
     return ("text",), {name: column for name, column in chosen.items() if name not in ("label", "labels")}
 
@@ -219,7 +218,7 @@ def _input_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[tuple
 def _match_columns(
     columns: Mapping[str, str] | None, names: Mapping[str, bool], wanted: Sequence[str]
 ) -> dict[str, str]:
-    """What was said, with those of the other `wanted` columns that the file has under these very names, in any case."""
+    """Chosen columns, and other `wanted` columns with exactly this name in the file, ignoring case."""
     said = dict(columns or {})
     if _uses_positions(said, names):
         return said
@@ -228,12 +227,12 @@ def _match_columns(
 
 
 def _renamed_columns(chosen: Mapping[str, str]) -> dict[str, str]:
-    """What is called otherwise. The rest is found by its name, and may be missing in a row where it is optional."""
+    """Columns whose name in the file differs. Others are found by name, and optional columns may be missing in a row."""
     return {name: column for name, column in chosen.items() if name != column}
 
 
 def _uses_positions(chosen: Mapping[str, str], names: Mapping[str, bool]) -> bool:
-    """Whether columns were chosen by their places, so that there is no header."""
+    """True if columns were chosen by position, so that the file has no header."""
     return any(name not in names and name.isdigit() for name in chosen.values())
 
 
@@ -252,7 +251,7 @@ def _make_labeled(path: str, line: int, row: Mapping[str, Any], asked: bool = Fa
 
 
 def _make_multilabel(path: str, line: int, row: Mapping[str, Any]) -> LabeledText | SkippedRow | None:
-    """No label is as good as some."""
+    """Multi-label sample; an empty label set is valid."""
     text, other, given = row["text"].strip(), row.get("pair", "").strip(), row["labels"]
     parts = given.split(LABEL_SEPARATOR) if isinstance(given, str) else given
     found = tuple(dict.fromkeys(label for label in map(str.strip, parts) if label))
@@ -264,11 +263,11 @@ def _make_multilabel(path: str, line: int, row: Mapping[str, Any]) -> LabeledTex
     return LabeledText(text, other, ", ".join(sorted(found)), path, line, found)
 
 
-# -- a question and its choices
+# -- multiple-choice questions
 
 
 def _question_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[list[str], dict[str, str] | None]:
-    """The names that are asked for, and what is called how."""
+    """Columns to read, and the column names in the file."""
     names = read_header(entry)
     chosen = _match_columns(columns, names, (*QUESTION_COLUMNS, "answer"))
     asked = ["question"]
@@ -299,7 +298,7 @@ def _question_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[li
 
 
 def _optional_choices(names: Iterable[str]) -> list[str]:
-    """Choices beyond two: a row may leave them out."""
+    """Choice columns after the second, which may be empty in a row."""
     return [name for name in names if CHOICE_COLUMN.fullmatch(name) and int(name[6:]) > 1]
 
 
@@ -313,7 +312,7 @@ def _make_question(
         raise DataError("expected a list in 'choices', got one text.", path, line, 'Write choices as ["…", "…"].')
     choices = [choice.strip() for choice in given]
     while choices and not choices[-1] and "choices" not in row:
-        choices.pop()  # a table has as many columns as its longest row
+        choices.pop()  # empty cells of rows with fewer choices
     if not any((context, question, label, *choices)):
         return None
     if not (context or question) or not (label or asked) or not choices:

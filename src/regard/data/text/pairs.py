@@ -1,4 +1,4 @@
-"""Pairs of texts: from two columns, from the keys of JSON objects, from Parquet, or from two parallel files."""
+"""Text pairs from tables, JSONL, Parquet or two parallel files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from regard.data.text.tables import SkippedRow, drop_invalid, iterate_rows
 from regard.errors import DataError
 
 PairRow = tuple[int, str, str]
-"""A line number, a source and a target."""
+"""Line number, source and target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two texts that belong together, and where they were read."""
+    """A source and a target text, with file and line."""
 
     source: str
     target: str
@@ -52,19 +52,19 @@ def iterate_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None)
 def iterate_entry_pairs(
     entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
 ) -> Iterator[Pair | SkippedRow]:
-    """Those of one file or pair of files. Rows that are complained of are left out, where `complain` does not raise."""
+    """Yield the pairs of one file or of two parallel files. Invalid rows are skipped if `on_error` does not raise."""
     sides = split_parallel(entry)
     if sides is None:
         rows = iterate_rows(entry, SIDES, columns, on_error)
         return _filter_pairs(entry, ((line, row["source"], row["target"]) for line, row in rows))
-    ColumnSpec(SIDES, columns)  # a wrong choice is refused here as well
+    ColumnSpec(SIDES, columns)  # raises for an unknown column choice
     source, target = map(existing_file, sides)
     return _filter_pairs(entry, drop_invalid(lambda hear: _zip_files(source, target, hear), on_error))
 
 
 def _filter_pairs(path: str, rows: Iterable[PairRow]) -> Iterator[Pair | SkippedRow]:
-    """Whole pairs, and the places of others."""
-    blank: list[SkippedRow] = []  # held back: blank lines at the end of a file are no lost pairs
+    """Yield pairs, and `SkippedRow` if a side is empty."""
+    blank: list[SkippedRow] = []  # delayed, because blank lines at the end of a file are ignored
     for line, source, target in rows:
         source, target = source.strip(), target.strip()
         if not source and not target:

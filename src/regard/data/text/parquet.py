@@ -1,4 +1,4 @@
-"""Rows of Parquet files, batch by batch, so that a file may be larger than memory. Needs pyarrow."""
+"""Rows of Parquet files, read in batches, so that a file can be larger than memory. Requires pyarrow."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from regard.data.text.columns import ColumnSpec, format_list, shorten
 from regard.errors import DataError, RegardError, UnknownColumnError
 
 MAX_BATCH_ROWS = 4096
-"""rows that are turned into text together, at most"""
+"""maximum number of rows converted at once"""
 MAX_BATCH_BYTES = 1 << 24
-"""bytes of them"""
+"""approximate maximum number of bytes converted at once"""
 TRANSLATION_COLUMN = "translation"
-"""the column under which published sets keep their two languages"""
+"""struct column with one field per language in Hugging Face translation datasets"""
 
 
 def parquet_rows(path: Path, spec: ColumnSpec) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each row with its number, from 1, and its values; a null is a blank text."""
+    """Yield row numbers from 1 and values; null becomes an empty text."""
     arrow, parquet = _import_pyarrow(path)
     if os.path.getsize(path) == 0:
         raise DataError("the file is empty.", path)
     number = 0
     try:
-        # a row group is read a megabyte at a time, not as a whole
+        # reads a row group in parts of 1 MiB instead of as a whole
         with parquet.ParquetFile(path, buffer_size=1 << 20) as file:
             outer, names = _choose_columns(path, file.schema_arrow, spec)
             columns = [outer] if outer else list(dict.fromkeys(names.values()))
             for batch in file.iter_batches(batch_size=_batch_rows(file.metadata), columns=columns):
-                if outer:  # a null in place of both languages leaves both blank
+                if outer:  # a null struct becomes null in both languages
                     pick = arrow.compute.struct_field
                     found = [pick(batch.column(outer), [name]) for name in names.values()]
                 else:
@@ -50,12 +50,12 @@ def parquet_rows(path: Path, spec: ColumnSpec) -> Iterator[tuple[int, dict[str, 
 
 
 def parquet_columns(path: Path) -> dict[str, bool]:
-    """The columns, and whether each holds text."""
+    """Column names, with True for text columns."""
     arrow, parquet = _import_pyarrow(path)
     try:
         return {field.name: _is_text(field.type) for field in parquet.read_schema(path)}
     except (arrow.ArrowException, OSError):
-        return {}  # who reads the rows says what is wrong
+        return {}  # reading the rows raises the error
 
 
 def _import_pyarrow(path: Path) -> tuple[Any, Any]:
@@ -71,13 +71,13 @@ def _import_pyarrow(path: Path) -> tuple[Any, Any]:
 
 
 def _batch_rows(metadata: Any) -> int:
-    """Rows that are turned into text together: fewer where they are long, as books are."""
+    """Rows per batch; fewer if the rows are long."""
     size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     return max(1, min(MAX_BATCH_ROWS, MAX_BATCH_BYTES * metadata.num_rows // max(size, 1)))
 
 
 def _choose_columns(path: Path, schema: Any, wanted: ColumnSpec) -> tuple[str, dict[str, str]]:
-    """The outer column where the others are nested in one, else "", and what is called how."""
+    """Struct column that contains the requested columns, else "", and the column names in the file."""
     kinds = {field.name: field.type for field in schema}
     outer = ""
     nested = kinds.get(TRANSLATION_COLUMN)
@@ -89,7 +89,7 @@ def _choose_columns(path: Path, schema: Any, wanted: ColumnSpec) -> tuple[str, d
         outer, kinds = TRANSLATION_COLUMN, {field.name: field.type for field in nested}
     texts = [name for name, kind in kinds.items() if _is_text(kind)]
     if wanted.overrides is None and not set(wanted.required) <= kinds.keys():
-        if len(texts) == len(wanted.required) and not outer:  # a struct's fields are often in the order of the alphabet
+        if len(texts) == len(wanted.required) and not outer:  # struct fields are often sorted, so order is not used
             return outer, dict(zip(wanted.required, texts, strict=True))
         found = f"column '{outer}' has no fields named {' and '.join(wanted.required)}."
         raise DataError(
@@ -149,7 +149,7 @@ def _to_texts(path: Path, column: Any, name: str, before: int) -> list[Any]:
 
 
 def _to_text(value: Any) -> Any:
-    """What is no text: nothing, a list of texts, or a number as JSON writes it."""
+    """Text of a value: empty for None, a list for a list, JSON for a number."""
     if value is None:
         return ""
     if isinstance(value, list):

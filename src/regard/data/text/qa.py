@@ -1,7 +1,7 @@
-"""Questions about a context whose answers stand in it word for word: SQuAD's JSON, JSON lines, Parquet and tables.
+"""Extractive question answering data: SQuAD JSON, JSONL, Parquet and tables.
 
-An answer is held by the place where it begins. One that does not stand where it is said to is looked for, and the nearest
-place is taken; whitespace may be written otherwise. No answer means that the context does not say.
+An answer is a span of the context, given by its text and start. If the text is not at the given start, the nearest
+occurrence is used; whitespace may differ. A question without answers is unanswerable.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from regard.errors import DataError
 
 REQUIRED_COLUMNS = ("question", "context")
 COLUMNS = (*REQUIRED_COLUMNS, "answer", "start", "id", "title")
-"""What a person may name by --columns."""
+"""Column names accepted by --columns."""
 
 COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
     "question": ("question", "query"),
@@ -40,46 +40,46 @@ COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
     "title": ("title", "article"),
     "impossible": ("is_impossible",),
 }
-"""What columns are usually called, the surest first."""
+"""Usual column names, in order of preference."""
 
 RawRow = dict[str, Any]
 AnswerText = tuple[str, int | None]
-"""An answer, and where it is said to begin."""
+"""Answer text and its given start."""
 
 
 @dataclass(frozen=True, slots=True)
 class QASample:
-    """A question, what it is asked about, and its answers there; and where they were read."""
+    """A question, the context, and the answers in the context, with file and line."""
 
     question: str
     context: str
     answers: tuple[str, ...]
-    """as they stand in the context, each of equal worth; none where it does not say"""
+    """reference answers, exactly as in the context; empty if unanswerable"""
     starts: tuple[int, ...]
-    """the characters that they begin with, from 0"""
+    """character offset of each answer in the context"""
     is_answerable: bool = True
-    """whether the context has the answer"""
+    """True if the context contains an answer"""
     id: str = ""
     title: str = ""
-    """of the article that the context is from"""
+    """title of the article of the context"""
     path: str = ""
     line: int = 0
-    """in a file that is one JSON document, the number of the question"""
+    """number of the question in SQuAD JSON"""
     num_relocated: int = 0
-    """answers that did not stand where they were said to, and were found elsewhere"""
+    """number of answers found at another position than given"""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "answers", tuple(self.answers))  # what was kept as JSON comes back as lists
+        object.__setattr__(self, "answers", tuple(self.answers))  # JSON returns lists
         object.__setattr__(self, "starts", tuple(self.starts))
 
     @property
     def split_key(self) -> str:
-        """What must not stand on both sides of a split: who has read an article knows more than its questions."""
+        """Article or context, kept on one side of a train/validation split to avoid leaks."""
         return self.title or self.context
 
 
 class LocatedAnswer(NamedTuple):
-    """An answer in its context."""
+    """An answer and its position in the context."""
 
     text: str
     start: int
@@ -87,7 +87,7 @@ class LocatedAnswer(NamedTuple):
 
 
 def iterate_qa(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[QASample | SkippedRow]:
-    """Those of every file or pattern of files, in the order given."""
+    """Yield the questions of all files and patterns in input order."""
     advice = "Each row needs a question and a context."
     return iterate_all(data, lambda entry: read_qa(entry, columns), "questions", advice)
 
@@ -98,11 +98,12 @@ def read_qa(
     on_error: ErrorHandler = raise_error,
     inputs_only: bool = False,
 ) -> Iterator[QASample | SkippedRow]:
-    """Those of one file: SQuAD's JSON, or rows with `question`, `context`, `answer` and perhaps `start`, `id`, `title`.
+    """Yield the questions of one file: SQuAD JSON, or rows with `question`, `context`, `answer` and optionally `start`,
+    `id`, `title`.
 
-    In JSON and Parquet `answers` may be a text, a list, or SQuAD's {"text": …, "answer_start": …}, one or a list of them.
-    Where answers are `asked` for, none is read."""
-    ColumnSpec(REQUIRED_COLUMNS, columns, COLUMNS[2:])  # a wrong choice is refused before anything is read
+    In JSON and Parquet, `answers` may be a text, {"text": …, "answer_start": …} as in SQuAD, or a list of either. With
+    `inputs_only`, answers are not read."""
+    ColumnSpec(REQUIRED_COLUMNS, columns, COLUMNS[2:])  # raises for an unknown column choice
     path = existing_file(entry)
     kind = file_format(path)
     whole = read_json_document(path) if kind == ".json" else None
@@ -128,14 +129,14 @@ def read_qa(
 
 
 class AnswerNotFound(DataError):
-    """An answer that does not stand in its context."""
+    """An answer that does not occur in the context."""
 
 
 # -- files -> rows
 
 
 def _squad_rows(path: Path, whole: Mapping[str, Any], complain: ErrorHandler) -> Iterator[tuple[int, RawRow]]:
-    """The questions of the paragraphs of the articles, counted from 1."""
+    """Yield numbers from 1 and questions of all articles in SQuAD JSON."""
     number = 0
     for article, title, paragraphs in _squad_articles(path, whole, complain):
         for place, paragraph in enumerate(paragraphs, start=1):
@@ -163,7 +164,7 @@ _SQUAD_KEYS = {"question": "question", "answer": "answers", "id": "id", "impossi
 def _squad_articles(
     path: Path, whole: Mapping[str, Any], complain: ErrorHandler
 ) -> Iterator[tuple[str, Any, list[Any]]]:
-    """Each article's name for people, its title, and its paragraphs."""
+    """Yield the name for messages, the title and the paragraphs of each article."""
     articles = whole.get("data")
     if not isinstance(articles, list):
         advice = f"{_SQUAD_HINT} For one question per line, use .jsonl."
@@ -229,7 +230,7 @@ def _make_sample(path: Path, entry: str, line: int, row: RawRow) -> QASample | S
 
 
 def _parse_answers(path: Path, line: int | None, value: Any, start: Any) -> list[AnswerText]:
-    """Answers that are not blank, with their places where these are said."""
+    """Non-empty answers, with their starts if given."""
     if isinstance(value, Mapping):
         value, start = value.get("text"), value.get("answer_start", value.get("start", start))
     if isinstance(value, list):
@@ -251,7 +252,7 @@ def _parse_answers(path: Path, line: int | None, value: Any, start: Any) -> list
 
 
 def _parse_start(path: Path, line: int | None, start: Any) -> int | None:
-    """Where an answer begins; nothing, or below 0, is unknown."""
+    """Start of an answer; None if missing or negative."""
     if start is None or start == "":
         return None
     try:
@@ -264,9 +265,9 @@ def _parse_start(path: Path, line: int | None, start: Any) -> int | None:
 
 
 def locate_answer(context: str, text: str, start: int | None) -> LocatedAnswer | None:
-    """An answer where it stands, without blanks around it; else at the nearest place to where it should, or the first.
+    """Position of an answer, without surrounding spaces: at `start`, else at the nearest occurrence, or the first.
 
-    Whole words go before parts of such."""
+    Occurrences of whole words are preferred."""
     stripped = text.strip()
     at = None if start is None else start + len(text) - len(text.lstrip())
     if at is not None and context.startswith(stripped, at):
@@ -283,6 +284,6 @@ def locate_answer(context: str, text: str, start: int | None) -> LocatedAnswer |
 
 
 def _splits_word(context: str, first: int, end: int) -> bool:
-    """Whether a word begins before this place, or ends behind it."""
+    """True if the span begins or ends inside a word."""
     before = first > 0 and context[first - 1 : first + 1].isalnum()
     return before or (end < len(context) and context[end - 1 : end + 1].isalnum())

@@ -1,4 +1,4 @@
-"""Objects of JSON and rows of Parquet as they are: lists and structures inside them too, which columns cannot say."""
+"""JSON objects and Parquet rows with nested lists and structs, which `iterate_rows` does not support."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from regard.data.text.tables import JSON_SUFFIXES, file_format, parse_json_objec
 from regard.errors import DataError, UnknownColumnError
 
 RecordIterator = Iterator[tuple[int, dict[str, Any]]]
-"""The number of a line or a row from 1, and what stands there; a blank line is nothing."""
+"""Number of a line or row from 1, and the record; empty for a blank line."""
 
 PARQUET_BATCH_ROWS = 256
-"""rows of Parquet that are turned into Python together: contexts are long"""
+"""Parquet rows converted at once; low, because contexts are long"""
 
 
 def read_records(path: Path, on_error: ErrorHandler) -> RecordIterator:
-    """Those of a file with an object a line, or of Parquet. What cannot be read is left out where `complain` does not raise."""
+    """Yield the records of a JSONL or Parquet file. Invalid lines are skipped if `on_error` does not raise."""
     return _read_jsonl(path, on_error) if file_format(path) in JSON_SUFFIXES else _read_parquet(path)
 
 
 def read_json_document(path: Path, keys: Sequence[str] = ("data",)) -> Any:
-    """What a .json file holds as a whole; None where it has an object a line: an object with one of these keys is a document.
+    """Content of a .json file with one document; None for a file with one object per line.
 
-    A file is read whole unless its first line is an object that is no document."""
+    The file is JSONL if the first line is an object without any of `keys`; otherwise the whole file is loaded."""
     first = next((text for _, text in read_lines(path) if text.strip()), "")
     try:
         found = json.loads(first)
         return found if isinstance(found, list) or any(key in found for key in keys) else None
     except (ValueError, RecursionError, TypeError):
-        pass  # it goes on behind this line
+        pass  # the document has more lines
     try:
         return json.loads("".join(text for _, text in read_blocks(path)))
     except (ValueError, RecursionError) as error:
@@ -45,7 +45,7 @@ def read_json_document(path: Path, keys: Sequence[str] = ("data",)) -> Any:
 def select_fields(
     path: Path, line: int, record: Mapping[str, Any], aliases: Mapping[str, Sequence[str]], overrides: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What of a record is wanted: under the name that was chosen for it, or the first of its usual ones."""
+    """Values of the requested fields: under the name in `overrides`, else under the first alias that exists."""
     small = {name.lower(): name for name in reversed(list(record))}
     found = {}
     for wanted, names in aliases.items():
@@ -63,8 +63,8 @@ def select_columns(
     path: Path, records: Iterator[tuple[int, Any]], aliases: Mapping[str, Sequence[str]], required: Sequence[str],
     overrides: Mapping[str, str] | None, on_error: ErrorHandler,
 ) -> RecordIterator:  # fmt: skip
-    """What of each record is wanted, as `picked` says it. One that lacks what is `needed` is left out where `complain` does not
-    raise; an empty one is handed on."""
+    """Yield the fields of each record selected by `select_fields`. Records without a required field are skipped if
+    `on_error` does not raise; empty records stay empty."""
     before: set[str] = set()
     for line, record in records:
         if not isinstance(record, dict):
@@ -102,7 +102,7 @@ def _read_jsonl(path: Path, complain: ErrorHandler) -> RecordIterator:
 
 
 def _read_parquet(path: Path) -> RecordIterator:
-    parquet_columns(path)  # says what is missing where there is no pyarrow
+    parquet_columns(path)  # raises if pyarrow is not installed
     from pyarrow import ArrowException, parquet
 
     number = 0

@@ -1,7 +1,7 @@
-"""Rows of files that have columns: tables of tabs or commas, an object of JSON a line, Parquet.
+"""Rows of files with columns: TSV, CSV, JSONL and Parquet.
 
-Every row is a line number and the values of the columns wanted. Values are text, kept exactly as it is written; JSON and
-Parquet may also hold a list of texts in a column whose name ends in "s", such as `choices`.
+A row is a line number and the values of the requested columns. Values are unchanged text; JSON and Parquet may also have a
+list of texts in a column whose name ends in "s", such as `choices`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from regard.errors import DataError, RegardError, UnknownColumnError
 
 T = TypeVar("T")
 Row = tuple[int, dict[str, Any]]
-"""A line number, and the values by the names that the task has for them."""
+"""Line number, and values by the column names of the task."""
 CellIterator = Iterator[tuple[int, list[str]]]
-"""A line number and all columns found there."""
+"""Line number and all cells of the line."""
 
 TAB_SUFFIXES, JSON_SUFFIXES, PARQUET_SUFFIXES = (
     (".tsv", ".tab", ".txt"),
@@ -31,32 +31,32 @@ TAB_SUFFIXES, JSON_SUFFIXES, PARQUET_SUFFIXES = (
     (".parquet", ".pq"),
 )
 MAX_FIELD_CHARS = 1 << 26
-"""characters that a field of a CSV file may have: a whole book, and yet a quote left open is noticed before memory ends"""
+"""maximum characters of a CSV field: enough for a book, but an unclosed quote raises before memory runs out"""
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedRow:
-    """The place of a row or a document that is left out because something in it is blank."""
+    """A row or document skipped because a value is empty."""
 
     path: str
     line: int
     reason: str = ""
-    """which side is blank, and what stands on the other"""
+    """the missing value, and the start of the other value"""
 
 
 def iterate_rows(
     entry: str, required: tuple[str, ...], columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error,
     optional: tuple[str, ...] = (), numeric: tuple[str, ...] = (),
 ) -> Iterator[Row]:  # fmt: skip
-    """The rows of one file: of each the line, and `names` with their values.
+    """Line numbers and values of the `required` and `optional` columns of one file.
 
-    `columns` says what a column is called in the file, as {"source": "en"}, or in a table without a header its position
-    from 0. Where nothing is said, a header or keys of these very names are used; else, in a table without a header, as many
-    columns as there are names, in their order. What is `optional` is left out of the row where the file does not have it.
-    Of `numbers` a value may be a number, and is given as text.
+    `columns` maps a column to its name in the file, for example {"source": "en"}, or to its position from 0 in a table
+    without a header. By default, a header or keys with the names of the columns are used; a table without a header must
+    have exactly the `required` columns, in this order. Rows have no entry for `optional` columns missing in the file.
+    Numbers in `numeric` columns are returned as text.
 
-    A blank line is a row of blank values, as is a null. Rows that are complained of are left out, where `complain` does
-    not raise. That a file exists is seen at once, what is in it when the rows are asked for.
+    Blank lines and nulls become empty values. Invalid rows are skipped if `on_error` does not raise. A missing file raises
+    at once; the content is checked during iteration.
     """
     wanted = ColumnSpec(required, columns, tuple(name for name in optional if name not in required), numeric)
     path = existing_file(entry)
@@ -80,14 +80,14 @@ def iterate_rows(
 
 
 def read_header(entry: str) -> dict[str, bool]:
-    """What the columns of a file seem to be called, by its first row that is not blank, and whether each holds text.
+    """Column names from the first non-empty row of a file, with True for text columns.
 
-    Of a table without a header these are its first values."""
+    For a table without a header, the names are the values of the first row."""
     path = existing_file(entry)
     kind = file_format(path)
     if kind in PARQUET_SUFFIXES:
         return parquet_columns(path)
-    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - who reads the rows will hear of it
+    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - reading the rows reports errors
     if kind in JSON_SUFFIXES:
         for line, text in read_lines(path, deaf):
             if text.strip():
@@ -102,8 +102,8 @@ def read_header(entry: str) -> dict[str, bool]:
 
 
 def first_value(entry: str, column: str) -> str:
-    """What stands first in a column of a table; nothing where it cannot be read."""
-    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - who reads the rows will hear of it
+    """First value of a column; empty if the file cannot be read."""
+    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - reading the rows reports errors
     try:
         _, row = next(iterate_rows(entry, ("value",), {"value": column}, deaf, numeric=("value",)), (0, {}))
     except (RegardError, OSError):
@@ -112,13 +112,13 @@ def first_value(entry: str, column: str) -> str:
 
 
 def file_format(path: str | Path) -> str:
-    """What tells the format of a file: its suffix in small letters, without that of gzip."""
+    """Lowercased file extension, without .gz."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     return "".join(suffixes[-2:-1] if suffixes[-1:] == [".gz"] else suffixes[-1:])
 
 
 def drop_invalid(make_rows: Callable[[ErrorHandler], Iterable[T]], on_error: ErrorHandler) -> Iterator[T]:
-    """Rows without those that were complained of: a reader gives a row after each complaint, and it is dropped here."""
+    """Yield rows without invalid rows: after each error the reader yields a placeholder row, which is dropped."""
     spoilt: list[str] = []
 
     def hear(kind: str, error: DataError) -> None:
@@ -132,7 +132,7 @@ def drop_invalid(make_rows: Callable[[ErrorHandler], Iterable[T]], on_error: Err
 
 
 def _check_no_header(path: Path, rows: Iterator[Row], wanted: ColumnSpec, complain: ErrorHandler) -> Iterator[Row]:
-    """Nothing is given on before the first fifty were looked at together."""
+    """Yield all rows after checking the first 50 for a header."""
     first = list(islice(rows, 50))
     _reject_header(path, first, wanted, complain)
     yield from first
@@ -140,7 +140,7 @@ def _check_no_header(path: Path, rows: Iterator[Row], wanted: ColumnSpec, compla
 
 
 def _reject_header(path: Path, first: list[Row], wanted: ColumnSpec, complain: ErrorHandler) -> None:
-    """One word a column above a file of sentences is a header that was not asked for, and would be trained on."""
+    """Report a first row with one word per column above rows of sentences: a header would become training data."""
     whole = [(line, [row[name].strip() for name in wanted.required]) for line, row in first]
     whole = [(line, cells) for line, cells in whole if all(cells)]
     if len(whole) < 5 or whole[0][0] != 1 or any(" " in cell for cell in whole[0][1]):
@@ -159,9 +159,9 @@ def _read_tsv(path: Path, complain: ErrorHandler) -> CellIterator:
 
 
 def _read_csv(path: Path, complain: ErrorHandler) -> CellIterator:
-    """The records of a CSV file, each numbered by the line where it starts; a quoted field may run over lines."""
+    """Yield the first line number and the cells of each CSV record; a quoted field may contain line breaks."""
     csv.field_size_limit(max(MAX_FIELD_CHARS, csv.field_size_limit()))
-    # Line ends go back on, for the reader would otherwise join the lines of a quoted field.
+    # csv.reader needs line breaks to keep the lines of a quoted field apart.
     reader = csv.reader((text + "\n" for _, text in read_lines(path, complain)), strict=True)
     start = 1
     while True:
@@ -199,12 +199,12 @@ def _select_cells(path: Path, rows: CellIterator, wanted: ColumnSpec, complain: 
 
 
 def _columns_by_order(path: Path, line: int, names: list[str], wanted: ColumnSpec) -> tuple[dict[str, int], bool]:
-    """Where the columns are, and whether this first row is a header, where no columns were asked for."""
+    """Column positions, and True if this first row is a header; without --columns."""
     lowered = [name.lower() for name in names]
     if set(wanted.required) <= set(lowered):
         return _column_positions(path, line, lowered, wanted.present_columns(lowered)), True
     by_position = f"Without a header, pass positions from 0: --columns {wanted.position_hint}."
-    if len(wanted.required) == 1:  # nothing tells a header from a first row, where a row is any text
+    if len(wanted.required) == 1:  # a header and a first row of text cannot be distinguished
         advice = f"{wanted.choose_hint} (available: {format_list(names)}). {by_position}"
         raise DataError(f"no column is named '{wanted.required[0]}'.", path, line, advice)
     if len(names) == len(wanted.required):
@@ -217,7 +217,7 @@ def _columns_by_order(path: Path, line: int, names: list[str], wanted: ColumnSpe
 
 
 def _columns_by_name(path: Path, line: int, names: list[str], wanted: ColumnSpec) -> tuple[dict[str, int], bool]:
-    """The same, where columns were asked for by the names of a header or by position."""
+    """Column positions, and True if this first row is a header; with --columns by name or by position."""
     needed = wanted.required_columns
     if not set(needed.values()) <= set(names) and all(name.isascii() and name.isdigit() for name in needed.values()):
         for place in map(int, needed.values()):
@@ -252,7 +252,7 @@ def _read_jsonl(path: Path, wanted: ColumnSpec, complain: ErrorHandler) -> Itera
 
 
 def _select_values(path: Path, line: int, text: str, wanted: ColumnSpec, first: bool) -> dict[str, Any]:
-    """Those of an object; where columns were asked for, the first one shows whether they exist."""
+    """Values of one JSON object; a chosen column missing in the first object raises `UnknownColumnError`."""
     record = parse_json_object(path, line, text)
     nested = record.get("translation")
     if isinstance(nested, dict) and not any(name in record for name in wanted.required_columns.values()):
@@ -272,7 +272,7 @@ def _select_values(path: Path, line: int, text: str, wanted: ColumnSpec, first: 
 
 
 def parse_json_object(path: Path, line: int, text: str) -> dict[str, Any]:
-    """The object that a line of JSON holds."""
+    """JSON object of a line."""
     hint = "Write one JSON object per line"
     try:
         record = json.loads(text)
@@ -287,7 +287,7 @@ def parse_json_object(path: Path, line: int, text: str) -> dict[str, Any]:
 
 
 def text_value(path: Path, line: int, name: str, value: object, allow_numbers: bool, allow_lists: bool) -> Any:
-    """A text, or where they are allowed a number as text or a list of such; nothing is a blank text."""
+    """Validated text; numbers become text and lists are kept if allowed, None becomes an empty text."""
     if value is None:
         return ""
     if allow_lists and isinstance(value, list):

@@ -1,16 +1,16 @@
-"""How the tags of words spell entities.
+"""Tag schemes for entities: parsing, writing, conversion and detection.
 
-| scheme | In | New   | York  | , | Rome  | Paris | … |                 two entities of a kind that touch
+| scheme | In | New   | York  | , | Rome  | Paris | … |                 two adjacent entities of one type
 |--------|----|-------|-------|---|-------|-------|---|
-| IOB1   | O  | I-LOC | I-LOC | O | I-LOC | B-LOC | O |                 B only where two of a kind touch
+| IOB1   | O  | I-LOC | I-LOC | O | I-LOC | B-LOC | O |                 B only between adjacent entities of one type
 | IOB2   | O  | B-LOC | I-LOC | O | B-LOC | B-LOC | O |
 | BIOES  | O  | B-LOC | E-LOC | O | S-LOC | S-LOC | O |
-| BILOU  | O  | B-LOC | L-LOC | O | U-LOC | U-LOC | O |                 the same in other letters
-| plain  | IN | NNP   | NNP   | , | NNP   | NNP   | : |                 no entities: every word has a class of its own
+| BILOU  | O  | B-LOC | L-LOC | O | U-LOC | U-LOC | O |                 BIOES with other letters
+| plain  | IN | NNP   | NNP   | , | NNP   | NNP   | : |                 no entities: one class per word
 
-One rule reads them all, and repairs what no scheme allows, as `seqeval` does unless it is told to be strict: a word goes on
-with the entity before it where that may go on (B, I), the word goes on or ends (I, E), and the kind is the same. Every other
-word with a tag but O begins a new entity.
+One rule parses all schemes and repairs invalid sequences, as `seqeval` does in its default mode: a word continues the
+previous entity if the previous tag is B or I, the tag of the word is I or E, and the types are equal. Every other word with
+a tag except O begins a new entity.
 """
 
 from __future__ import annotations
@@ -25,29 +25,28 @@ from regard.errors import RegardError
 
 TagScheme = Literal["IOB1", "IOB2", "BIOES", "BILOU", "plain"]
 SCHEME_LETTERS: dict[TagScheme, str] = {"IOB2": "BIIB", "IOB1": "IIII", "BIOES": "BIES", "BILOU": "BILU"}
-"""The letters of the first word of an entity, one inside, the last, and one alone. The first two come first: where nothing
-tells schemes apart, the most usual is taken."""
+"""Letters of the first, inner, last and only word of an entity. The order breaks ties: the most common scheme is first."""
 
 OUTSIDE = "O"
 MIN_ERROR_RATIO = 10
-"""times as many tags must be wrong in another scheme before one is sure"""
+"""minimum ratio of invalid tags in the second-best scheme to the best scheme, for an unambiguous choice"""
 _EQUIVALENT_LETTERS = {"L": "E", "U": "S"}
 _TAG = re.compile(r"([BIESLU])(?:-(\S+))?")
 _UNSUPPORTED_TAG = re.compile(r".+[-_.][BIESLU]|[BIESLU][_.:].+|[a-z]-.+|M-.+")
-"""tags that seem to spell entities in a way that is not read"""
+"""tags that resemble entity tags in an unsupported format"""
 
 
 class Entity(NamedTuple):
     type: str
-    """nothing where tags are mere letters"""
+    """empty if tags have only a letter"""
     first: int
     last: int
-    """the number of its last word, not the one behind it"""
+    """index of the last word (inclusive)"""
 
 
 @lru_cache(maxsize=4096)
 def parse_tag(tag: str) -> tuple[str, str] | None:
-    """The letter and the kind of a tag; None of one that spells no entity."""
+    """Letter and type of a tag; None if the tag is not an entity tag."""
     if tag == OUTSIDE:
         return OUTSIDE, ""
     found = _TAG.fullmatch(tag)
@@ -55,7 +54,7 @@ def parse_tag(tag: str) -> tuple[str, str] | None:
 
 
 def extract_entities(tags: Sequence[str]) -> list[Entity]:
-    """Those of one sentence, in any scheme."""
+    """Entities of one sentence, for tags of any scheme."""
     found: list[Entity] = []
     before, kind, first = OUTSIDE, "", -1
     for place, tag in enumerate(tags):
@@ -73,7 +72,7 @@ def extract_entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def entities_to_tags(entities: Iterable[Entity], length: int, scheme: TagScheme) -> list[str]:
-    """The tags of a sentence of so many words; entities stand in their order and do not overlap."""
+    """Tags of a sentence of `length` words; entities must be sorted and must not overlap."""
     tags, end = [OUTSIDE] * length, Entity("", -1, -2)
     for entity in entities:
         touches = end.last + 1 == entity.first and end.type == entity.type
@@ -85,12 +84,12 @@ def entities_to_tags(entities: Iterable[Entity], length: int, scheme: TagScheme)
 
 
 def convert_tags(tags: Sequence[str], scheme: TagScheme) -> list[str]:
-    """The same entities in another scheme, or repaired in the same."""
+    """Tags of the same entities in another scheme, or repaired in the same scheme."""
     return entities_to_tags(extract_entities(tags), len(tags), scheme)
 
 
 def scheme_tags(types: Iterable[str], scheme: TagScheme) -> list[str]:
-    """All tags that a scheme can write: O first, then by kind."""
+    """All tags of a scheme: O first, then sorted by type."""
     letters = "".join(sorted({*SCHEME_LETTERS[scheme], *("B" if scheme == "IOB1" else "")}))
     return [OUTSIDE, *(f"{letter}-{kind}" if kind else letter for kind in sorted(set(types)) for letter in letters)]
 
@@ -114,17 +113,17 @@ def _scheme_errors(letters: str, touches: bool) -> tuple[int, ...]:
 
 
 class SchemeDetector:
-    """By what a scheme is known: how often tags and kinds of entities occur, and how many tags are as it writes them."""
+    """Detection of the tag scheme from counts of tags, entity types and invalid tags per scheme."""
 
     def __init__(self) -> None:
         self.tag_counts: Counter[str] = Counter()
         self.type_counts: Counter[str] = Counter()
-        """entities of each kind"""
+        """number of entities per type"""
         self.scheme_errors: dict[TagScheme, int] = dict.fromkeys(SCHEME_LETTERS, 0)
-        """how many tags each scheme would write otherwise"""
+        """number of tags that are invalid in each scheme"""
 
     def update(self, tags: Sequence[str]) -> set[TagScheme]:
-        """Count those of a sentence; the schemes that would write some of them otherwise."""
+        """Count the tags of a sentence; return the schemes in which a tag is invalid."""
         self.tag_counts.update(tags)
         if any(parse_tag(tag) is None for tag in tags):
             return set()
@@ -141,19 +140,19 @@ class SchemeDetector:
 
     @property
     def scheme(self) -> TagScheme:
-        """The one that would write the fewest tags otherwise."""
+        """Scheme with the fewest invalid tags."""
         if any(parse_tag(tag) is None for tag in self.tag_counts):
             return "plain"
         return min(self.scheme_errors, key=lambda name: self.scheme_errors[name])
 
     @property
     def num_invalid(self) -> int:
-        """Tags that no sequence of the scheme has in this place."""
+        """Number of tags that are invalid in the detected scheme."""
         return 0 if self.scheme == "plain" else self.scheme_errors[self.scheme]
 
     @property
     def ambiguity(self) -> str:
-        """Why the scheme might be another; nothing where it cannot."""
+        """Reason why the detected scheme is uncertain; empty if it is certain."""
         scheme, flaws = self.scheme, self.scheme_errors
         if scheme == "plain":
             strange = [tag for tag in self.tag_counts if _UNSUPPORTED_TAG.fullmatch(tag)]

@@ -1,4 +1,4 @@
-"""Sentences with a tag for every word: in CoNLL's form, or a row each of tables, JSON lines and Parquet."""
+"""Sentences with one tag per word: CoNLL format, or one sentence per row of tables, JSONL and Parquet."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ from regard.data.text.tag_schemes import TagScheme, parse_tag
 from regard.errors import DataError
 
 COLUMNS = ("words", "tags")
-"""What a person may name by --columns."""
+"""Column names accepted by --columns."""
 
 CONLL_SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio", ".bioes")
 _PROBE_LINES = 50
-"""lines by which a table is told from CoNLL's form"""
+"""lines examined to distinguish a table from CoNLL format"""
 _TAG_NAMES_HINT = "Write tags as names, such as B-PER."
 
 
 @dataclass(frozen=True, slots=True)
 class TaggedSentence:
-    """The words of a sentence and their tags; and where they were read."""
+    """Words and tags of a sentence, with file and line."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
-    """nothing where they are asked for"""
+    """empty for unlabeled inputs"""
     path: str = ""
     line: int = 0
-    """of its first word"""
+    """line of the first word"""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "words", tuple(self.words))  # what was kept as JSON comes back as lists
+        object.__setattr__(self, "words", tuple(self.words))  # JSON returns lists
         object.__setattr__(self, "tags", tuple(self.tags))
 
 
 @dataclass(frozen=True)
 class TagOptions:
-    """How tags are to be read, where a person says so."""
+    """User settings for reading tags."""
 
     scheme: TagScheme | Literal["auto"] = "auto"
-    """what they are spelt in; `plain` allows any"""
+    """scheme of the tags; `plain` accepts any tag"""
     names: tuple[str, ...] = ()
-    """of tags that are written as numbers from 0"""
+    """names of tags stored as numbers from 0"""
 
 
 def iterate_tagged(
     data: Sequence[str], columns: Mapping[str, str] | None = None, tags: TagOptions = TagOptions()  # noqa: B008
 ) -> Iterator[TaggedSentence | SkippedRow]:  # fmt: skip
-    """Those of every file or pattern of files, in the order given."""
+    """Yield the sentences of all files and patterns in input order."""
     advice = "Each sentence needs words, and one tag per word."
     return iterate_all(data, lambda entry: read_tagged(entry, columns, tags=tags), "sentences", advice)
 
@@ -74,12 +74,12 @@ def read_tagged(
     on_error: ErrorHandler = raise_error,
     tags: TagOptions | None = TagOptions(),  # noqa: B008
 ) -> Iterator[TaggedSentence | SkippedRow]:
-    """Those of one file.
+    """Yield the sentences of one file.
 
-    In CoNLL's form the word stands first and the tag last, unless `columns` has other places for them. Tables, JSON and
-    Parquet have columns `words` (or `tokens`) and `tags` (or `ner_tags`, `labels`): lists, or texts divided by blanks.
-    Where `tags` is None they are asked for: none need be there, and none is read."""
-    ColumnSpec(COLUMNS, columns)  # a wrong choice is refused before anything is read
+    In CoNLL format the word is the first column and the tag the last, unless `columns` gives other positions. Tables, JSON
+    and Parquet have columns `words` (or `tokens`) and `tags` (or `ner_tags`, `labels`): lists, or texts split at spaces.
+    With `tags=None`, tags are not read and may be missing."""
+    ColumnSpec(COLUMNS, columns)  # raises for an unknown column choice
     path = existing_file(entry)
     kind = file_format(path)
     whole = _find_sentence_cell(path, columns) if kind in (*CONLL_SUFFIXES, *TAB_SUFFIXES) else None
@@ -106,8 +106,8 @@ def read_tagged(
 
 
 def _find_sentence_cell(path: Path, columns: Mapping[str, str] | None) -> tuple[int, str] | None:
-    """The first text that stands where a word should, with its line, where most lines of a file of tabs have one."""
-    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - who reads the words will hear of it
+    """First cell with several words in the word column, with its line, if most lines of a TSV file have one."""
+    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - reading the words reports errors
     said = (columns or {}).get("words", "0")
     at = int(said) if said.isascii() and said.isdigit() else 0
     found = (
@@ -121,8 +121,8 @@ def _find_sentence_cell(path: Path, columns: Mapping[str, str] | None) -> tuple[
 
 
 def _has_sentence_rows(path: Path, columns: Mapping[str, str] | None) -> bool:
-    """Whether a file of tabs has a sentence a line: several tags in one column never belong to one word."""
-    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - who reads the rows will hear of it
+    """True if a TSV file has one sentence per line: a cell with several tags cannot belong to one word."""
+    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - reading the rows reports errors
     found = (
         split_columns(text, tab_separated=True)
         for _, text in read_lines(path, deaf)
@@ -156,21 +156,21 @@ def _read_conll(
 
 
 class _TagValidator:
-    """Tags of one file either spell entities, or are classes of single words: one among many others is a mistake."""
+    """Check that all tags of a file are entity tags, or none is: a mixture is an error in the data."""
 
     def __init__(self, path: str, scheme: str) -> None:
         self.path, self.scheme = path, scheme
         self.first_seen: dict[bool, tuple[int, str]] = {}
-        """of tags that spell an entity and of those that do not, the first"""
+        """first entity tag (True) and first other tag (False), with lines"""
 
     def check(self, tags: Iterable[tuple[int, str]]) -> None:
-        """Tags with their lines."""
+        """Raise `DataError` at the first inconsistent tag; `tags` has (line, tag)."""
         if self.scheme == "plain":
             return
         for line, tag in tags:
             spells = parse_tag(tag) is not None
             if spells and len(tag) == 1:
-                continue  # O, or a letter that may be either
+                continue  # O, or a single letter, which is valid in both cases
             if self.scheme != "auto" and not spells:
                 advice = f"{self.scheme} tags are O, or a letter and an entity type such as B-PER."
                 raise DataError(f"invalid {self.scheme} tag '{tag[:40]}'.", self.path, line, advice)
@@ -187,7 +187,7 @@ class _TagValidator:
             self.first_seen.setdefault(spells, (line, tag))
 
 
-# -- a sentence a row
+# -- one sentence per row
 
 
 def _read_table(
@@ -216,7 +216,7 @@ def _read_table(
 def _read_words(
     entry: str, path: Path, columns: Mapping[str, str] | None, complain: ErrorHandler, tags: TagOptions
 ) -> Iterator[TaggedSentence | SkippedRow]:
-    """The same where tags are asked for."""
+    """Yield the sentences of a table without reading tags."""
     chosen = _resolve_columns(path, columns, ("words",))
     names = COLUMNS if chosen is None and len(read_header(entry)) == len(COLUMNS) else ("words",)
     if chosen is not None:
@@ -233,11 +233,11 @@ def _read_words(
 def _resolve_columns(
     path: Path, columns: Mapping[str, str] | None, needed: tuple[str, ...] = COLUMNS
 ) -> Mapping[str, str] | None:
-    """What is called how: as a person said, and beyond that by the usual names."""
+    """Column names in the file: as chosen by the user, else the usual names; None: by column order."""
     names = read_header(str(path))
     said = dict(columns or {})
     if any(name not in names and name.isdigit() for name in said.values()):
-        return columns  # by place: there is no header
+        return columns  # by position: no header
     small = {name.lower(): name for name in reversed(names)}
     for wanted, usual in (("words", WORD_COLUMNS), ("tags", TAG_COLUMNS)):
         found = next((small[name] for name in usual if name in small), None)
@@ -245,7 +245,7 @@ def _resolve_columns(
             said[wanted] = found
     if not set(needed) <= said.keys():
         if file_format(path) in (*TAB_SUFFIXES, ".csv") and not said:
-            return None  # without a header, by order
+            return None  # no header: by column order
         missing = next(name for name in needed if name not in said)
         advice = f"Pass --columns words=NAME tags=NAME (available: {format_list(names)})."
         raise DataError(f"no column is named '{missing}'.", path, 1, advice)
@@ -289,7 +289,7 @@ def _tag_name(path: str, line: int, tag: str, names: Sequence[str]) -> str:
 
 
 def _dataset_tag_names(path: Path, column: str) -> tuple[str, ...]:
-    """The names of classes that the `datasets` library writes into its Parquet files."""
+    """Class names from the metadata written by the `datasets` library into Parquet files."""
     if file_format(path) not in PARQUET_SUFFIXES:
         return ()
     kept = (_parquet_schema(path).metadata or {}).get(b"huggingface", b"{}")
@@ -301,7 +301,7 @@ def _dataset_tag_names(path: Path, column: str) -> tuple[str, ...]:
 
 
 def _reject_numeric_tags(path: Path, column: str) -> None:
-    """Numbers are no tags where nothing says what they are called."""
+    """Raise `DataError` if tags are numbers without names."""
     if file_format(path) in PARQUET_SUFFIXES:
         kind = next((field.type for field in _parquet_schema(path) if field.name == column), None)
         number, line = getattr(kind, "value_type", kind), None
@@ -317,8 +317,8 @@ def _reject_numeric_tags(path: Path, column: str) -> None:
 
 
 def _first_numeric_tag(path: Path, column: str) -> tuple[int | None, int | None]:
-    """A tag of the first object that is a number, and its line."""
-    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - who reads the rows will hear of it
+    """First integer among the tags of the first JSON object, else None, and the line."""
+    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - reading the rows reports errors
     line, text = next(((line, text) for line, text in read_lines(path, deaf) if text.strip()), (0, ""))
     try:
         tags = json.loads(text).get(column)
@@ -328,10 +328,10 @@ def _first_numeric_tag(path: Path, column: str) -> tuple[int | None, int | None]
 
 
 def _parquet_schema(path: Path) -> Any:
-    """Of a Parquet file whose columns were read already: pyarrow is there."""
+    """Schema of a Parquet file; empty if the file cannot be read."""
     from pyarrow import ArrowException, parquet, schema
 
     try:
         return parquet.read_schema(path)
     except (ArrowException, OSError):
-        return schema([])  # who reads the rows says what is wrong
+        return schema([])  # reading the rows raises the error

@@ -1,7 +1,7 @@
-"""What files with columns ask, one input a row: answers that stand beside it are not read, and need not be there.
+"""Model inputs from files with columns, one input per row; label columns are not read and may be missing.
 
-Each function gives, of one file, the line of a row and what a model is asked; None where the row is blank. Rows that are
-complained of are left out, where `complain` does not raise."""
+Each function yields line numbers and inputs of one file; the input of an empty row is None. Invalid rows are skipped if
+`on_error` does not raise."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from regard.errors import DataError
 InputIterator = Iterator[tuple[int, Any]]
 
 TABLE_SUFFIXES = (".tsv", ".tab", ".csv", *JSON_SUFFIXES, *PARQUET_SUFFIXES)
-"""Suffixes of files with columns. Plain text (.txt) is one input a line, unless columns are named."""
+"""Extensions of files with columns. Plain text (.txt) has one input per line, unless --columns is given."""
 
 
 def read_texts(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
-    """The column `text`, exactly as it is written."""
+    """Yield the column `text`, unchanged."""
     for line, row in iterate_rows(entry, ("text",), columns, on_error):
         yield line, row["text"] if row["text"].strip() else None
 
@@ -28,9 +28,9 @@ def read_texts(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHan
 def read_sources(
     entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler, aliases: tuple[str, ...] = ("source",)
 ) -> InputIterator:
-    """The first texts of pairs: of a table without a header the first of two columns, else one of the `usual` names."""
+    """Yield source texts: the first of two columns without a header, else the column with one of the `aliases`."""
     said = dict(columns or {})
-    ColumnSpec(("source",), said, ("target", "text"))  # a wrong choice is refused before names are looked for
+    ColumnSpec(("source",), said, ("target", "text"))  # raises for an unknown column choice
     names = read_header(entry)
     small = {name.lower(): name for name in names}
     found = said.get("source") or said.get("text") or next((small[name] for name in aliases if name in small), None)
@@ -43,7 +43,7 @@ def read_sources(
 
 
 def read_text_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
-    """A text, or two that are looked at together."""
+    """Yield texts, or (text, second text) for pairs."""
     from regard.data.text.labeled import read_labeled
 
     for line, item in _report_incomplete(read_labeled(entry, columns, on_error, inputs_only=True), on_error):
@@ -51,14 +51,14 @@ def read_text_inputs(entry: str, columns: Mapping[str, str] | None, on_error: Er
 
 
 def read_question_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
-    """A question with its choices."""
+    """Yield multiple-choice questions."""
     from regard.data.text.labeled import read_questions
 
     return _report_incomplete(read_questions(entry, columns, on_error, inputs_only=True), on_error)
 
 
 def read_sentence_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
-    """The words of a sentence."""
+    """Yield lists of words."""
     from regard.data.text.tagged import read_tagged
 
     for line, item in _report_incomplete(read_tagged(entry, columns, on_error, tags=None), on_error):
@@ -66,7 +66,7 @@ def read_sentence_inputs(entry: str, columns: Mapping[str, str] | None, on_error
 
 
 def read_qa_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
-    """A question and its context."""
+    """Yield (question, context)."""
     from regard.data.text.qa import read_qa
 
     for line, item in _report_incomplete(read_qa(entry, columns, on_error, inputs_only=True), on_error):
@@ -74,7 +74,7 @@ def read_qa_inputs(entry: str, columns: Mapping[str, str] | None, on_error: Erro
 
 
 def _report_incomplete(items: Iterable[Any], complain: ErrorHandler) -> InputIterator:
-    """Samples by their lines. Of rows in which only something is blank it is complained."""
+    """Yield lines and samples; partly empty rows are passed to `complain`, empty rows become None."""
     for item in items:
         if isinstance(item, SkippedRow) and item.reason:
             complain("format", DataError(f"{item.reason}.", item.path, item.line))
