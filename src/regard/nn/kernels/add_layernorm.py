@@ -1,7 +1,7 @@
-"""The sum of two states and its layer norm in one Triton kernel, on CUDA where nothing learns.
+"""Residual sum and layer norm in one Triton kernel, on CUDA without gradients.
 
-In decoding each launch counts. In a compiled block `added` keeps the sum too: left to itself torch.compile would not write it,
-but add up ever more of the summands anew in each norm that follows.
+Decoding time depends on the number of kernel launches. `add_layernorm_with_sum` also stores the sum for compiled
+blocks: otherwise torch.compile recomputes the sum, with more and more summands, in every following norm.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -23,7 +23,7 @@ def _add_layernorm_kernel(x, y, gain, bias, out, both, width, eps, block: tl.con
     there = columns < width
     a = tl.load(x + row * width + columns, mask=there, other=0.0)
     b = tl.load(y + row * width + columns, mask=there, other=0.0)
-    # rounded as the two operators would round between them
+    # rounded as between two separate operators
     rounded = (a + b).to(x.dtype.element_ty)
     if kept:
         tl.store(both + row * width + columns, rounded, mask=there)
@@ -41,7 +41,7 @@ def _launch(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float, kept: 
     out = torch.empty_like(x)
     both = torch.empty_like(x) if kept else out
     block = triton.next_power_of_2(width)
-    with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton launches on the current one
+    with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton uses the current device
         _add_layernorm_kernel[(x.numel() // width,)](
             x, y, gain, bias, out, both, width, eps, block=block, kept=kept, num_warps=4
         )

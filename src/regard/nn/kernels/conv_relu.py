@@ -1,4 +1,4 @@
-"""A convolution and the ReLU behind it as one kernel of cuDNN, bias included, where nothing learns: written once, not twice."""
+"""Convolution, bias and ReLU in one cuDNN kernel, without gradients: the feature map is written once instead of twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HALF_DTYPES = (torch.bfloat16, torch.float16)
 
 
 def conv_relu(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """ReLU(convolution(x)), as one kernel where the convolution keeps the places."""
+    """ReLU(conv(x)), in one kernel if supported."""
     bias = conv.bias
     if bias is None or not preserves_size(conv) or not is_supported(x, conv.weight):
         return F.relu(conv(x))
@@ -20,14 +20,14 @@ def conv_relu(conv: nn.Conv2d, x: Tensor) -> Tensor:
 
 
 def preserves_size(conv: nn.Conv2d) -> bool:
-    """Stride 1, as many zeros around as its filters reach, nothing left out and no groups: what the kernel is asked for."""
+    """Whether stride and dilation are 1, groups is 1, and padding keeps the size, as the fused kernel requires."""
     around = tuple(size // 2 for size in conv.kernel_size)
     steps = (conv.stride, conv.dilation, conv.padding, conv.groups)
     return steps == ((1, 1), (1, 1), around, 1)
 
 
 def is_supported(x: Tensor, weight: Tensor) -> bool:
-    """Where nobody wants gradients, and the kernels of cuDNN for halves read eight channels at a time."""
+    """Whether the fused kernel supports x and weight: 16 bits, channels in multiples of 8, no gradients."""
     halves = x.is_cuda and x.dtype == weight.dtype and x.dtype in HALF_DTYPES and not torch.is_autocast_enabled("cuda")
     eights = weight.shape[0] % 8 == 0 and weight.shape[1] % 8 == 0
     return halves and eights and not torch.is_grad_enabled() and capabilities.is_available("conv_relu")

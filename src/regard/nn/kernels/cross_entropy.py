@@ -1,7 +1,7 @@
-"""Loss and gradient of rows of logits in one Triton kernel: what is left of a large vocabulary's loss beside its products.
+"""Loss and gradient of rows of logits in one Triton kernel.
 
-Two sweeps over a row: its log-sum-exp, then probability minus target, written over the logits. The second finds the row in
-the GPU's cache, so each logit is read and written once. Imported only where Triton is.
+Two loops over a row: log-sum-exp, then probability minus target, written over the logits. The second loop reads the row
+from the GPU cache, so each logit is loaded from memory and stored once. Imported only if Triton is available.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -18,23 +18,25 @@ from torch import Tensor
 from regard.types import IGNORE
 
 MAX_THREADS = 1024
-"""threads of a row, at most: many, so that few rows are under way and all of them stay in the cache between the sweeps"""
+"""Maximum number of threads per row. With many threads per row, few rows run at once and stay in the cache between the
+loops."""
 
 
 @triton.jit
 def _log_sum_exp(own, columns, vocabulary, padded, smooth: tl.constexpr, lanes: tl.constexpr):
-    """log Σ exp of a row and, where smoothed, Σ. Each thread sums its own columns; they meet once, at the end."""
+    """log Σ exp of a row and, with `smooth`, Σ of the logits. Each thread sums its own columns, with one reduction at
+    the end."""
     highest = tl.full((lanes,), float("-inf"), tl.float32)
     total, plain = tl.zeros((lanes,), tl.float32), tl.zeros((lanes,), tl.float32)
     for first in range(0, padded, lanes * 8):
         at = first + columns
-        # asked by the padded width, which is aligned: eight columns are one load
+        # masked by the padded width, which is aligned, so that eight columns are one load
         value = tl.load(own + at, mask=at < padded, other=0.0).to(tl.float32)
         if smooth:
             plain += tl.sum(tl.where(at < vocabulary, value, 0.0), 1)
         value = tl.where(at < vocabulary, value, float("-inf"))
         higher = tl.maximum(highest, tl.max(value, 1))
-        from_here = tl.where(higher == float("-inf"), 0.0, higher)  # a thread that has seen no column
+        from_here = tl.where(higher == float("-inf"), 0.0, higher)  # no column yet in this thread
         total = total * tl.exp(highest - from_here) + tl.sum(tl.exp(value - from_here[:, None]), 1)
         highest = higher
     top = tl.max(highest, 0)
@@ -56,9 +58,9 @@ def _cross_entropy_kernel(logits, labels, losses, step, vocabulary, padded, spre
                 tl.store(own + at, tl.zeros((lanes, 8), logits.dtype.element_ty), mask=at < padded)
     else:
         known = (label >= 0) & (label < vocabulary)
-        right = tl.load(own + label, mask=known, other=0.0).to(tl.float32)  # before anything is written over it
+        right = tl.load(own + label, mask=known, other=0.0).to(tl.float32)  # before the logits are overwritten
         norm, plain = _log_sum_exp(own, columns, vocabulary, padded, smooth, lanes)
-        norm = tl.where(known, norm, float("nan"))  # a label that is no token is not trained as another
+        norm = tl.where(known, norm, float("nan"))  # invalid labels give NaN instead of training another class
         share, place = spread / vocabulary, label.to(tl.int32)
         tl.store(losses + row, norm - (1.0 - spread) * right - share * plain)
         if gradient:
@@ -74,11 +76,11 @@ def _cross_entropy_kernel(logits, labels, losses, step, vocabulary, padded, spre
 def cross_entropy_forward(
     logits: Tensor, labels: Tensor, losses: Tensor, vocab_size: int, smoothing: float, with_gradient: bool
 ) -> None:
-    """Fills `losses` (R,), and with `gradient` writes that of each row over its logits (R, P); columns from `vocabulary` on
-    are padding. Labels that are neither a token nor IGNORE give NaN: asking for them would stop the GPU."""
+    """Write the losses (R,), and with `with_gradient` replace the logits (R, P) by their gradient; columns from `vocab_size`
+    on are padding. Invalid labels (neither a token nor IGNORE) give NaN, because an error would synchronize with the GPU."""
     rows, padded = logits.shape
     lanes = min(MAX_THREADS, triton.next_power_of_2(triton.cdiv(padded, 8)))
-    with torch.cuda.device(logits.device) if logits.is_cuda else nullcontext():  # Triton launches on the current one
+    with torch.cuda.device(logits.device) if logits.is_cuda else nullcontext():  # Triton uses the current device
         _cross_entropy_kernel[(rows,)](
             logits, labels, losses, logits.stride(0), vocab_size, padded, smoothing, ignore=IGNORE, smooth=smoothing != 0.0,
             gradient=with_gradient, lanes=lanes, num_warps=max(lanes // 32, 1),

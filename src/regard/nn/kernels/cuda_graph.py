@@ -1,4 +1,4 @@
-"""One way to record work as a CUDA graph."""
+"""CUDA graph capture."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 @contextmanager
 def cudnn_benchmark() -> Iterator[None]:
-    """What is recorded is repeated many times: cuDNN may try its kernels first and take the fastest. Not where something
-    learns: which one is fastest may differ from run to run, and with it the last digits."""
+    """Enable cuDNN benchmarking, because a captured graph is replayed many times. Not with gradients: the selected
+    kernels, and with them the rounding of results, may differ between runs."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = before or not (torch.is_grad_enabled() or torch.backends.cudnn.deterministic)
     try:
@@ -27,19 +27,19 @@ def cudnn_benchmark() -> Iterator[None]:
 
 @functools.cache
 def _capture_stream(device: int, thread: int) -> Any:
-    """A stream of its own, and the same for all that is recorded: libraries keep memory for each, and recordings of one pool
-    can share only what one stream has used."""
+    """Capture stream, shared by all captures: libraries allocate memory per stream, and graphs of one memory pool can
+    share only memory used on the same stream."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def capture(
     function: Callable[[], T], device: torch.device, warmup: int = 3, pool: Any = None
 ) -> tuple[torch.cuda.CUDAGraph, T]:
-    """The recording and what the recorded work returned: tensors that each repetition fills anew.
+    """The graph, and the result of `function`: tensors that each replay overwrites.
 
-    `pool`: of another recording, whose memory this one may use, since the two are never repeated at once.
+    `pool`: memory pool of another graph; the two graphs must never be replayed at the same time.
 
-    Recording asks for a few real runs before it, on a stream of their own; what they change is the caller's affair."""
+    `function` runs `warmup` times before the capture, on the capture stream, including its side effects."""
     with torch.cuda.device(device), cudnn_benchmark():
         side = _capture_stream(torch.cuda.current_device(), threading.get_ident())
         side.wait_stream(torch.cuda.current_stream())
@@ -48,7 +48,7 @@ def capture(
                 function()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # other threads (that pin memory, say) may use CUDA meanwhile; a stream of this device, not of the first
+        # other threads may use CUDA meanwhile, e.g. to pin memory; the stream belongs to this device, not to device 0
         with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
             result = function()
     return graph, result

@@ -1,9 +1,9 @@
-"""Self-attention of one decoding step on CUDA: one query a row, a memory of constant size, each row at its own place.
+"""Self-attention of one decoding step on CUDA: one query per row, a static KV cache, rows at different positions.
 
-A step writes its key and value into the memory and looks at what the row has so far, and only that is read: how far
-a program loops stands in memory, no shape depends on it, so that a recorded step serves every length. A step of few rows
-has too few programs to fill a GPU; there several share a past, and the last to finish joins what they found. Imported only
-where Triton is.
+The kernel writes key and value of the step into the cache and reads only the columns up to the position of each row.
+The number of iterations is read from a tensor and no shape depends on it, so a captured CUDA graph serves every length.
+With few rows, several programs share the keys of one row and head to fill the GPU; the last to finish combines their
+results. Imported only if Triton is available.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -21,25 +21,25 @@ from torch import Tensor
 from triton.language.extra import cuda
 
 MAX_HEAD_WIDTH = 128
-"""numbers of a head, at most"""
+"""Maximum head width."""
 TILE_NUMEL = 2048
-"""numbers of the keys that a program reads at once: 32 columns of a head of 64"""
+"""Elements of a tile of keys: 32 columns with head width 64."""
 NUM_WARPS = 1
 TARGET_PROGRAMS = 2048
-"""fewer than this many rows and heads share their pasts among several programs, up to about this many"""
+"""Rows × heads below this number are split into several programs, up to about this number."""
 MAX_SPLITS = 32
-"""programs of one past, at most"""
+"""Maximum number of programs per row and head."""
 
-_LOWEST = tl.constexpr(-3.0e38)  # not -inf: what has seen nothing is compared too
+_LOWEST = tl.constexpr(-3.0e38)  # finite, because -inf - -inf is NaN in lanes without any key
 
 
 @triton.jit
 def _attend_tiles(query, k, v, first, end, part, parts, k_column, v_column, width: tl.constexpr, padded: tl.constexpr,
           block: tl.constexpr):  # fmt: skip
-    """Every `parts`-th tile of the columns first … end - 1, from the `part`-th on.
+    """Softmax over every `parts`-th tile of the columns first … end - 1, starting at tile `part`.
 
-    Each place of a tile keeps a softmax of its own over the columns that pass it (their highest score, sum of weights and
-    sum of values), so that nothing goes from warp to warp before the end."""
+    Each position in a tile has a separate running softmax (maximum, sum of weights, weighted sum of values), so that
+    warps communicate only at the end."""
     dims = tl.arange(0, padded)
     highest = tl.full((block,), _LOWEST, tl.float32)
     total = tl.zeros((block,), tl.float32)
@@ -62,7 +62,7 @@ def _attend_tiles(query, k, v, first, end, part, parts, k_column, v_column, widt
 
 @triton.jit
 def _combine_splits(place, used, out, shared, width: tl.constexpr, padded: tl.constexpr, splits: tl.constexpr):
-    """What the programs of one past found, in their order, whoever comes last."""
+    """Combine the results of the programs of one row and head, in a fixed order."""
     parts, dims = tl.arange(0, splits), tl.arange(0, padded)
     found = shared + (place * splits + parts) * (width + 2)
     there = parts < used
@@ -100,7 +100,7 @@ def _decode_kernel(qkv, k, v, at, out, shared, counts, heads, room, row_step, k_
         highs, totals, mixtures = _attend_tiles(
             query, k, v, first, end, part, used, k_column, v_column, width, padded, block
         )
-        # the step's own column is the first program's, which writes it and does not read it back
+        # the first program handles the column of the new token: it writes the key and value without reading them back
         if (part == 0) & (now >= 0) & (now < room):
             tl.store(k + now * k_column + dims, key, mask=there)
             tl.store(v + now * v_column + dims, value, mask=there)
@@ -116,20 +116,21 @@ def _decode_kernel(qkv, k, v, at, out, shared, counts, heads, room, row_step, k_
             tl.store(found + dims, mixed, mask=there)
             tl.store(found + width, highest)
             tl.store(found + width + 1, total)
-            tl.debug_barrier()  # all threads have written before one of them says so
+            tl.debug_barrier()  # all threads must have written before the counter increases
             if tl.atomic_add(counts + place, 1, sem="acq_rel") == used - 1:
-                tl.store(counts + place, 0)  # as the next step wants it
+                tl.store(counts + place, 0)  # for the next step
                 _combine_splits(place, used, out, shared, width, padded, splits)
 
 
 @functools.cache
 def supports_pdl(device: torch.device) -> bool:
-    """Whether a program may be placed on the chip before the kernel in front has ended, and waits there (Hopper on)."""
+    """Whether the GPU supports programmatic dependent launch: programs start before the previous kernel ends (Hopper or
+    newer)."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def num_splits(k: Tensor) -> int:
-    """How many programs share one past: by sizes alone, before any length is known."""
+    """Number of programs per row and head, computed from shapes only."""
     B, H, room, d = k.shape
     wanted = min(TARGET_PROGRAMS // max(B * H, 1), triton.cdiv(room, _tile_columns(d)), MAX_SPLITS)
     return 1 << (max(wanted, 1).bit_length() - 1)
@@ -152,7 +153,7 @@ def launch(qkv: Tensor, k: Tensor, v: Tensor, at: Tensor, counts: Tensor, scale:
     sizes = {"width": d, "padded": _padded_width(d), "block": _tile_columns(d), "splits": parts, "early": early}
     how = {"num_warps": NUM_WARPS, **({"launch_pdl": True} if early else {})}
     numbers = (H, room, *steps, scale / math.log(2), band)  # weights are powers of 2
-    with torch.cuda.device(k.device) if k.is_cuda else nullcontext():  # Triton launches on the current one
+    with torch.cuda.device(k.device) if k.is_cuda else nullcontext():  # Triton uses the current device
         _decode_kernel[(B * H, parts)](qkv, k, v, at, out, shared, counts, *numbers, **sizes, **how)
     return out
 
@@ -169,24 +170,24 @@ def _(qkv: Tensor, k: Tensor, *_: object) -> Tensor:
 
 
 def supports(qkv: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether these are on a device, of a dtype and lie in a way that the kernel can read."""
+    """Whether the kernel supports the device, dtype, head width and strides."""
     kind = qkv.dtype == k.dtype == v.dtype and k.dtype in (torch.float32, torch.bfloat16, torch.float16)
     return k.is_cuda and kind and k.shape[-1] <= MAX_HEAD_WIDTH and qkv.stride(-1) == k.stride(-1) == v.stride(-1) == 1
 
 
 def make_counters(k: Tensor) -> Tensor:
-    """A zero for each row and head, which a step leaves as it found it: all that follow each other may share them."""
+    """Zeros, one per row and head. Every step resets them to 0, so consecutive steps share them."""
     return torch.zeros(k.shape[0] * k.shape[1], device=k.device, dtype=torch.int32)
 
 
 def decode_attention(
     qkv: Tensor, k: Tensor, v: Tensor, at: Tensor, scale: float, window: int = 0, counts: Tensor | None = None
 ) -> Tensor:
-    """qkv (B, 3 · H · d), k and v (B, H, room, d), at (B,): what each row's query makes of its past (B, H · d).
+    """Attention output (B, H · d) of qkv (B, 3 · H · d), with the caches k and v (B, H, columns, d) and positions at (B,).
 
-    The key and value of this step go into column `at` of k and v; the query attends to columns up to `at`, to the last
-    `window` of them (0: all). A row beyond the room writes nothing. `counts`: counters of `make_counters`; None: they are
-    allocated here, at the cost of one launch."""
+    Key and value of this step are written into column `at`; the query attends to the columns up to `at`, to the last
+    `window` of them (0: all). Nothing is written if `at` is beyond the last column. `counts`: counters from
+    `make_counters`; None: allocated here, with one more kernel launch."""
     if counts is None:
         counts = make_counters(k) if num_splits(k) > 1 else torch.empty(0, device=k.device, dtype=torch.int32)
     elif counts.numel() < k.shape[0] * k.shape[1]:

@@ -1,6 +1,6 @@
-"""The ways to compute one attention. `plain` is the meaning; the others are faster and are held equal to it by tests.
+"""Attention kernels and their selection. `eager_attention` is the reference; tests compare the faster kernels with it.
 
-The kernel is chosen by the form of the rule, the device and the dtype, never by trying a function out.
+The kernel is selected by mask, device and dtype, never by trial execution.
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ from regard.nn.attention.masks import (
 KernelName = Literal["plain", "stepped", "sdpa", "widened", "varlen", "short"]
 
 SDPA_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Not cuDNN's: it builds a plan for every new shape (half a second a step on natural lengths, seen on an H200)."""
+"""Without cuDNN, which builds a plan for every new shape (half a second per step with varying lengths on an H200)."""
 
 CUDNN_BACKENDS = [SDPBackend.CUDNN_ATTENTION, *SDPA_BACKENDS]
-"""cuDNN's where it will, else the others in their order."""
+"""cuDNN if supported, else the first supported backend of SDPA_BACKENDS."""
 
 MIN_CUDNN_LENGTH = 512
-"""Rows of at least this many tokens, a multiple of 128 of them, are few shapes: there cuDNN's is taken where it may be. On an
-H200 it took 9.1 ms of a step of GPT-2 instead of 12.5. Rows that are few shapes by their rule (`Whole`) need not be so long."""
+"""Sequences of at least this many tokens, in multiples of 128, have few different shapes: cuDNN is used if available. On an
+H200, attention took 9.1 ms of a GPT-2 step instead of 12.5. With the mask `Full`, a quarter of this length is enough."""
 
 SHORT_ROW, MIDDLE_ROW = 128, 384
-"""bfloat16 on CPUs: up to SHORT_ROW keys plain products are fastest, up to MIDDLE_ROW too where all keys may be seen and
-scores are few (197 keys: 1.6 times as fast as the fused kernels, 1.8 times in learning). Else up to MIDDLE_ROW the fused
-kernel in float32, beyond that as it is: benchmarks/short_rows.py."""
+"""Limits for bfloat16 on CPUs (benchmarks/short_rows.py). Unfused products are fastest up to SHORT_ROW keys, and up to
+MIDDLE_ROW keys without a causal mask if there are few scores (197 keys: 1.6 times as fast as the fused kernels, 1.8 times in
+training). Otherwise, up to MIDDLE_ROW, the fused kernel runs in float32 if causal or training, else in bfloat16."""
 
 SCORES, LEARNT_SCORES = 2**24, 2**26
-"""Of all heads and rows: more leave the cache; what is learnt from is kept for the backward pass, and must fit into memory."""
+"""Maximum number of scores (rows × heads × Q × K) for unfused products: for the CPU cache; in training, for memory
+until backward."""
 
 
 def has_varlen_kernel() -> bool:
-    """Whether this build of torch has a kernel for packed rows (on CUDA, in 16 bits)."""
+    """Whether this PyTorch build has a kernel for packed rows (CUDA, 16 bits)."""
     return capabilities.is_available("varlen_attention")
 
 
@@ -65,7 +66,7 @@ def choose_kernel(
     needs_weights: bool,
     has_bias: bool = False,
 ) -> KernelName:
-    """`biased`: something is added to the scores, which the kernels of packed rows do not know."""
+    """Name of the kernel. `has_bias`: a bias is added to the scores, which kernels for packed rows do not support."""
     if needs_weights:
         return "plain"
     if _is_decode_step(q, mask):
@@ -77,7 +78,7 @@ def choose_kernel(
         if (form is not None or match_sliding_window(q, k, mask)) and supports_flash(q):
             return "varlen"
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[-2] <= 4 and not torch.is_grad_enabled():
-        return "widened"  # a step of one query over 128 keys: 47 µs, plain 96, fused 98
+        return "widened"  # one query, 128 keys: 47 µs; plain 96 µs, fused 98 µs
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and k.shape[-2] <= MIDDLE_ROW:
         return _choose_cpu_bfloat16(q, k, mask)
     return "sdpa"
@@ -87,27 +88,28 @@ def _choose_cpu_bfloat16(q: Tensor, k: Tensor, rule: AttentionMask | None) -> Ke
     scores, learns = math.prod(q.shape[:-1]) * k.shape[-2], torch.is_grad_enabled()
     if k.shape[-2] <= SHORT_ROW:
         return "plain"
-    if match_causal(rule) is not None:  # a fused kernel computes half of the scores
+    if match_causal(rule) is not None:  # fused kernels compute only half of the scores
         return "widened"
     return "plain" if scores <= (LEARNT_SCORES if learns else SCORES) else "widened" if learns else "sdpa"
 
 
 def _is_decode_step(q: Tensor, rule: AttentionMask | None) -> bool:
-    """The few queries of a decoding step: the fused kernels are slower there, on CUDA with masks and on CPUs with many rows."""
+    """Whether q has the few queries of a decoding step: fused kernels are slower on CUDA with masks, and on CPUs with
+    many rows."""
     if torch.is_grad_enabled() or q.shape[-2] > 16 or not (rule is None or isinstance(rule, Dense)):
         return False
     return q.is_cuda or (q.device.type == "cpu" and q.shape[0] >= 8 and q.dtype != torch.bfloat16)
 
 
 def supports_flash(q: Tensor) -> bool:
-    """Whether the kernel of packed rows knows this device and this width of heads."""
+    """Whether flash attention for packed rows supports the device and head width."""
     if q.shape[-1] % 8 or q.shape[-1] > 256 or _capability_major(q.get_device()) < 8:
         return False
     return capabilities.is_available("varlen_attention") and capabilities.is_available("flash_attention")
 
 
 def _is_short(q: Tensor, packed: PackedDocuments, window: tuple[int, int]) -> bool:
-    """Documents of a few dozen tokens have a kernel of their own: a step of Transformer-base took 17.8 ms instead of 25.3."""
+    """Whether the kernel for short documents is supported. A step of Transformer-base took 17.8 ms instead of 25.3."""
     if window not in ((-1, -1), (-1, 0)) or not capabilities.is_available("triton"):
         return False
     from regard.nn.kernels import varlen_short
@@ -131,12 +133,13 @@ def match_packed(mask: AttentionMask | None) -> tuple[PackedDocuments, tuple[int
         else:
             return None
     if packed is None or ((left, right) != (-1, -1) and packed.queries is not packed.keys):
-        return None  # the kernel counts steps within each document, the rule along the row: they agree on one side only
+        return None  # the kernel counts windows within documents, the mask along the row: equal only in self-attention
     return packed, (left, right)
 
 
 def match_causal(mask: AttentionMask | None) -> int | None:
-    """Causal, alone or joined with a window behind: how many keys it sees, its own included; 0 is all. Else None."""
+    """Number of keys per query of a Causal mask, optionally with a SlidingWindow, including its own; 0: all. None:
+    another mask."""
     causal, band = False, 0
     for part in _conjuncts(mask):
         if isinstance(part, Causal):
@@ -149,16 +152,16 @@ def match_causal(mask: AttentionMask | None) -> int | None:
 
 
 def match_sliding_window(q: Tensor, k: Tensor, mask: AttentionMask | None) -> int:
-    """How far back queries of whole rows look where that is less than the whole row; 0: it is not, or not so simple.
+    """Window size if full sequences attend to a causal window shorter than the sequence; else 0.
 
-    Rows of one length are documents of one length: a kernel that counts along documents need not read what lies further
-    back than the band, while a mask is as long as it is wide."""
+    Sequences of equal length are treated as packed documents: the kernel skips keys outside the window, and no L × L
+    mask is needed."""
     band = match_causal(mask) or 0
     return band if q.shape[-2] == k.shape[-2] and band < q.shape[-2] else 0
 
 
 def decode_step(qkv: Tensor, cache: StaticCache, at: Tensor, scale: float, window: int) -> Tensor:
-    """(B, D) one more token a row: its key and value go into the memory, and it looks at what lies there up to itself."""
+    """(B, D) attention output of one token per row; writes its key and value into the cache."""
     assert cache.k is not None and cache.v is not None
     from regard.nn.kernels import decode_attention
 
@@ -167,7 +170,7 @@ def decode_step(qkv: Tensor, cache: StaticCache, at: Tensor, scale: float, windo
 
 
 def has_decode_kernel(k: Tensor | None) -> bool:
-    """Whether one query a row over such keys, in a memory of constant size, has a kernel that knows the rule by itself."""
+    """Whether a one-query kernel with built-in causal mask supports keys like k in a static cache."""
     if k is None or not k.is_cuda or torch.is_grad_enabled() or not capabilities.is_available("triton"):
         return False
     from regard.nn.kernels import decode_attention
@@ -184,7 +187,7 @@ def _conjuncts(rule: AttentionMask | None) -> list[AttentionMask]:
 
 
 def bool_mask(q: Tensor, k: Tensor, mask: AttentionMask | None, at: Tensor | None) -> Tensor | None:
-    """The rule at these queries and keys; queries stand at `at` (0, 1, 2, … when None)."""
+    """Bool tensor of the mask for queries at the positions `at` (None: 0, 1, 2, …); None if every key is allowed."""
     if mask is None or isinstance(mask, Full):
         return None
     if isinstance(mask, Dense):
@@ -199,16 +202,16 @@ def eager_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float = 0.0,
     bias: Tensor | None = None, add_values: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """softmax(q kᵀ · scale) v, equation 1 of Vaswani et al.; also the weights, before dropout.
+    """softmax(q kᵀ · scale) v, equation 1 of Vaswani et al. 2017, and the weights before dropout.
 
-    `bias` is added to the scores, `spread` of the weights to what they mix."""
+    `bias` is added to the scores, `add_values(weights)` to the output."""
     scores = (q * scale) @ k.transpose(-2, -1)
     if bias is not None:
         scores = scores + bias
     if mask is not None:
-        # the lowest finite number, not -inf: an empty row would be 0/0, and its gradient NaN
+        # the lowest finite number, not -inf: an empty row would be 0/0, with NaN gradients
         scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
-    weights = scores.softmax(-1)  # sums are in float32 inside, whatever the dtype
+    weights = scores.softmax(-1)  # accumulated in float32 for any dtype
     if mask is not None:
         weights = weights.masked_fill(~mask, 0.0)
     weights = weights.to(v.dtype)
@@ -219,7 +222,7 @@ def eager_attention(
 def bmm_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Dense | None, scale: float, bias: Tensor | None = None
 ) -> Tensor:
-    """The same for the few queries of a decoding step, in as few operators as can be: each is a launch on a GPU."""
+    """`eager_attention` for the few queries of a decoding step, with few operators: each is a kernel launch on a GPU."""
     (B, H, Q, d), K = q.shape, k.shape[-2]
     keys, values = k.reshape(B * H, K, d), v.reshape(B * H, K, -1)
     added = q.new_empty(1, 1, 1) if bias is None else bias.expand(B, H, Q, K).reshape(B * H, Q, K)
@@ -231,18 +234,18 @@ def bmm_attention(
 
 
 MaskedBias = tuple[Tensor, Tensor | None]
-"""What is added to the scores, the lowest where nobody may look, and which queries may look at nothing."""
+"""Bias with the lowest value at masked keys, and a bool mask of queries without any key."""
 
 
 def mask_bias(bias: Tensor, mask: Tensor | None) -> MaskedBias:
-    """Half of the lowest number there is: added to or scaled it is still one, and an empty row has a gradient."""
+    """Set masked entries to half of the lowest number: adding to it stays finite, so empty rows have gradients."""
     if mask is None:
         return bias, None
     return torch.where(mask, bias, torch.finfo(bias.dtype).min / 2), ~mask.any(-1, keepdim=True)
 
 
 def sdpa_with_bias(q: Tensor, k: Tensor, v: Tensor, bias: MaskedBias, scale: float, dropout: float) -> Tensor:
-    """The fused kernels with a bias; it has the dtype of the queries."""
+    """Fused attention with a bias in the dtype of the queries."""
     added, empty = bias
     with sdpa_kernel(SDPA_BACKENDS) if q.is_cuda else nullcontext():
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout, scale=scale)
@@ -272,14 +275,14 @@ def sdpa(
     mask = bool_mask(q, k, attention_mask, at)
     with sdpa_kernel(SDPA_BACKENDS) if q.is_cuda else nullcontext():
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
-    # the CPU's kernel gives an empty row 0, some of CUDA's the mean of all values
+    # for empty rows, CPU kernels return 0, but some CUDA kernels return the mean of all values
     if mask is not None and out.device.type != "cpu":
         out = out.masked_fill(~mask.any(-1, keepdim=True), 0.0)
     return out
 
 
 def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, causal: bool) -> Tensor:
-    """Whole rows on CUDA: each query sees all keys, or looks back to the beginning."""
+    """Attention of full sequences on CUDA, without mask or causal."""
     if (
         not causal
         and not dropout
@@ -296,7 +299,7 @@ def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float
 
 
 def _choose_backends(q: Tensor, dropout: float, causal: bool) -> list[SDPBackend]:
-    """The kernels to choose from, in this order. Gradients of cuDNN's are not the same each time."""
+    """SDPA backends by priority. Gradients of cuDNN are not deterministic."""
     length, width = q.shape[-2:]
     steady = length >= MIN_CUDNN_LENGTH and length % 128 == 0 if causal else length >= MIN_CUDNN_LENGTH // 4
     if not steady or width not in (64, 128) or dropout or torch.are_deterministic_algorithms_enabled():
@@ -306,12 +309,12 @@ def _choose_backends(q: Tensor, dropout: float, causal: bool) -> list[SDPBackend
     return CUDNN_BACKENDS if _capability_major(q.get_device()) >= 9 and _cudnn_available() else SDPA_BACKENDS
 
 
-# What does not change while a program runs: torch.compile asks once, where it would leave its graph for the answer.
+# Constants at runtime: torch.compile evaluates them once, instead of breaking the graph.
 
 
 @capabilities.constant_in_graph
 def _capability_major(device: int) -> int:
-    """Of a device by its number, as a number: torch.compile takes neither a torch.device nor a pair for a constant."""
+    """Major compute capability by device index, as an int: torch.compile supports no torch.device or tuple as constant."""
     return _capability_of(device)[0]
 
 
@@ -322,7 +325,7 @@ def _capability_of(device: int) -> tuple[int, int]:
 
 @capabilities.constant_in_graph
 def _cudnn_available() -> bool:
-    """Whether cuDNN's attention works and is not switched off."""
+    """Whether cuDNN attention is available and enabled."""
     return torch.backends.cuda.cudnn_sdp_enabled() and capabilities.is_available("cudnn_attention")  # type: ignore[no-untyped-call]
 
 
@@ -335,7 +338,7 @@ def sdpa_float32(
     scale: float,
     dropout: float,
 ) -> Tensor:
-    """The fused kernel in float32."""
+    """`sdpa` computed in float32."""
     return sdpa(q.float(), k.float(), v.float(), attention_mask, at, scale, dropout).to(v.dtype)
 
 
@@ -348,7 +351,7 @@ def varlen(
     dropout: float = 0.0,
     use_short_kernel: bool = False,
 ) -> Tensor:
-    """Documents packed into one row, each attended on its own: padding is not computed. q, k, v: (1, H, T, d).
+    """Attention within each document of a packed row, without computing padding. q, k, v: (1, H, T, d).
 
     `use_short_kernel`: use the kernel for short documents. With a sliding window, rows (B, H, L, d) are B documents."""
     form = match_packed(mask)
@@ -380,7 +383,8 @@ def _flash_varlen(
     rows: tuple[Tensor, ...], starts: tuple[Tensor, Tensor], longest: tuple[int, int], window: tuple[int, int],
     scale: float, dropout: float,
 ) -> Tensor:  # fmt: skip
-    """Attention of packed documents, q, k, v (T, H, d). The public varlen operator has no dropout; flash attention has."""
+    """Attention of packed documents, q, k, v (T, H, d). Dropout requires flash attention: the public varlen operator
+    has none."""
     if dropout == 0.0:
         return capabilities.varlen_attention(rows[0], rows[1], rows[2], starts, longest, window, scale)
     out: Tensor = capabilities.flash_forward(

@@ -1,9 +1,8 @@
-"""A linear layer that is fast on the CPU where nothing learns.
+"""Linear layer with packed weights for inference on CPUs.
 
-Weights are kept a second time in the layout that oneDNN's kernels want (blocks, not rows), at the price of a copy of them. A
-step of four beams through 8,000 tokens takes a fifth of the time. Many rows in bfloat16 take three quarters: the kernel adds
-the bias while it has the sums, where torch's copies it to every row first, and applies the activation likewise. Only in
-inference mode; everything else is `torch.nn.functional.linear`.
+Weights are stored a second time in the blocked layout of oneDNN kernels. Four rows times 8,000 outputs take a fifth of the
+time. Many rows in bfloat16 take three quarters: the kernel adds the bias and applies the activation to the sums, while the
+PyTorch kernel first copies the bias to every row. In inference mode only; otherwise `torch.nn.functional.linear`.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 from regard import capabilities
 
 MAX_SMALL_ROWS = 8
-"""Rows on CUDA up to which reading the weights once is all there is to do: nn/kernels/small_linear.py."""
+"""Maximum number of rows on CUDA for small_linear.py: the time depends on reading the weights once."""
 MAX_PACKED_ROWS = 256
-"""More rows than this are as fast without, unless there is a bias to add in bfloat16."""
+"""With more rows, packed weights are not faster, except in bfloat16 with a bias."""
 MIN_PACKED_NUMEL = 2**15
-"""A matrix of this size or less is faster as it is, unless there are many rows."""
+"""Smaller matrices are faster unpacked, unless there are many rows."""
 
 PACKED_CAPABILITIES = {torch.float32: "packed_linear_float32", torch.bfloat16: "packed_linear_bfloat16"}
-"""The capability that multiplies by packed weights of a dtype."""
+"""Capability for products with packed weights, by dtype."""
 
 _packed_weights: Any = WeakIdKeyDictionary()
 _check_round = [0]
@@ -39,7 +38,7 @@ class Linear(nn.Linear):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    if torch.compiler.is_compiling():  # it cannot trace the questions below, and answers them itself
+    if torch.compiler.is_compiling():  # torch.compile cannot trace the checks below
         return F.linear(x, weight, bias)
     if x.device.type == "cpu" and _can_pack(x):
         rows = x.numel() // x.shape[-1]
@@ -65,11 +64,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 FUSED_ACTIVATIONS = {"relu": "", "gelu": "none", "gelu_tanh": "tanh"}
-"""Activations that oneDNN applies in the same kernel, and which form of them it is."""
+"""Activations that oneDNN applies in the same kernel, with the name of the algorithm."""
 
 
 def packed_linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor | None:
-    """The layer with an activation behind it in one kernel, of many rows in bfloat16; None where there is none."""
+    """Linear layer and activation in one kernel, for many rows in bfloat16; None if not supported."""
     if (
         torch.compiler.is_compiling()
         or x.device.type != "cpu"
@@ -95,14 +94,14 @@ def _has_bfloat16_bias(x: Tensor, bias: Tensor | None) -> bool:
 
 
 def _is_misaligned(x: Tensor, weight: Tensor) -> bool:
-    """A large vocabulary that is no multiple of 8: the matrix units want results that lie evenly."""
+    """Whether the number of outputs of a large matrix is not a multiple of 8, which tensor cores need for aligned rows."""
     return len(weight) % 8 != 0 and weight.numel() > 2**22 and x.dtype == weight.dtype and x.element_size() == 2
 
 
 def _aligned_matmul(x: Tensor, weight: Tensor) -> Tensor:
-    """The same product, most of it at once into rows of an even length, the last few columns beside it.
+    """x weightᵀ into rows of aligned length: most columns in one product, the last columns in a second.
 
-    A step of 64 rows of GPT-2, whose vocabulary is 50,257, spent 154 µs here without, a sixth of its time."""
+    With `F.linear`, a step of 64 rows of GPT-2 (50,257 tokens) spent 154 µs here, a sixth of its time."""
     count, most = len(weight), len(weight) // 8 * 8
     out = x.new_empty(len(x), most + 8)
     torch.mm(x, weight[:most].T, out=out[:, :most])
@@ -115,16 +114,16 @@ def _is_packable(x: Tensor, weight: Tensor) -> bool:
 
 
 def recheck_packed() -> None:
-    """Before a search: weights that were changed behind the back of the version counter shall be noticed."""
-    if not torch.compiler.is_compiling():  # a number that changes would be compiled anew each time
+    """Verify packed weights again at their next use. Called before a search, for changes without a new version."""
+    if not torch.compiler.is_compiling():  # a changing number would be recompiled every time
         _check_round[0] += 1
 
 
 def _get_packed(weight: Tensor, rows: int) -> Tensor:
-    """The weights in blocks, made anew when they have changed.
+    """Packed weights, packed again if the weights have changed.
 
-    In-place operators count versions; `weight.data`, numpy and fused optimisers do not. So what the weights sum up to is
-    looked at too, once in a search: that reads them once more, as each of its steps does."""
+    In-place operators increment the version; `weight.data`, numpy and fused optimizers do not. So a checksum is
+    compared too, once per search; the checksum reads the weights once, as each decoding step does."""
     known = _packed_weights.get(weight)
     now = (weight._version, weight.data_ptr())
     if known is not None and known.version == now and known.check_round == _check_round[0]:
@@ -139,9 +138,9 @@ def _get_packed(weight: Tensor, rows: int) -> Tensor:
 
 
 def _checksum(weight: Tensor) -> float:
-    """Of all, each weighed by its row and column, so that an exchange of rows changes it too: one pass, no copy."""
+    """Sum weighted by row and column, so that swapped rows change the checksum; one pass without a copy."""
     weight = weight.detach()
-    if weight.dtype != torch.float32:  # numpy cannot write such numbers, and what else changes them changes many
+    if weight.dtype != torch.float32:  # not written by numpy; other changes affect many rows, so a sample is enough
         weight = weight[::16].float()
     rows, columns = weight.shape
     return float(weight @ _ramp(columns) @ _ramp(rows))

@@ -1,9 +1,8 @@
-"""The first matrix of a feed-forward layer with the GELU behind it in one kernel: CUDA, sixteen bits, where nothing learns.
+"""First linear layer of a feed-forward layer and its GELU in one cuBLAS kernel: CUDA, 16 bits, without gradients.
 
-cuBLAS takes the sums in float32 and writes them once. The GELU it knows is the one made of tanh, also where the exact one is
-asked for: they differ by at most 5e-4, which is less than what is lost where sums are rounded to sixteen bits before the exact
-one is taken, so the result is nearer to that of float64 than the two kernels' (tests/test_cuda_pictures.py holds that). In
-inference of ViT-B/16 the second kernel was an eighth of the time.
+cuBLAS applies the tanh form of GELU to float32 sums, also if the exact GELU is requested. The two differ by at most
+5e-4, less than the error of rounding the sums to 16 bits before an exact GELU, so the result is closer to float64 than
+with two kernels (tests/test_cuda_pictures.py). In inference of ViT-B/16, the second kernel took an eighth of the time.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from regard.nn.kernels.linear import packed_linear_activation
 
 ACTIVATIONS = ("gelu", "gelu_tanh")
 MIN_ROWS = 64
-"""Fewer rows than this are read by other kernels."""
+"""Other kernels handle fewer rows."""
 
 
 def linear_gelu_forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -27,7 +26,7 @@ def linear_gelu_forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 linear_gelu = torch.library.custom_op(
     "regard::raised", linear_gelu_forward, mutates_args=(), schema="(Tensor x, Tensor weight, Tensor bias) -> Tensor"
 )
-"""torch.compile would take it apart again: it is one operator to it."""
+"""A custom operator, because torch.compile would split the product and the GELU again."""
 
 
 @linear_gelu.register_fake
@@ -46,7 +45,7 @@ def is_supported(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
 
 
 def linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor | None:
-    """The layer and its activation in one kernel, wherever one serves; None where none does."""
+    """Linear layer and activation in one kernel; None if not supported."""
     if bias is not None and is_supported(x, weight, bias, activation):
         return linear_gelu(x, weight, bias)
     return packed_linear_activation(x, weight, bias, activation)

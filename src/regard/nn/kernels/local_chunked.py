@@ -1,7 +1,7 @@
-"""Attention within windows, a block of queries at a time with the keys in its reach: time and memory are linear in length.
+"""Sliding-window attention in chunks of queries with the keys of their windows: time and memory are linear in the length.
 
-Any device, any dtype, with attention dropout and with marked tokens that everyone sees. Weights are never kept: the
-backward pass makes those of a block again, so that a row costs its queries, keys and values and one block.
+Any device and dtype, with attention dropout and global tokens. Weights are not stored: the backward pass recomputes the
+weights of each chunk, so memory holds queries, keys, values and one chunk.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from regard.nn.kernels.local_pattern import LocalPattern
 
 
 class ChunkSpec(NamedTuple):
-    """How rows are cut: so many queries at a time, and about so many weights."""
+    """Queries per chunk, and approximate maximum number of weights per chunk."""
 
     chunk_size: int
     max_weights: int
 
 
 MAX_CACHED_MASKS = 16
-"""masks that are kept for other pieces of their form"""
+"""Maximum number of masks cached for chunks of the same form."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some queries of some heads of some rows, and the keys within their windows, as slices."""
+    """Slices of rows, heads, queries, and keys within the windows of the queries."""
 
     rows: slice
     heads: slice
@@ -41,7 +41,7 @@ class Chunk:
 
 
 def iter_chunks(pattern: LocalPattern, q: Tensor, spec: ChunkSpec) -> Iterator[Chunk]:
-    """Every query once. Under a dilation of r, each r-th token belongs to one of r lines that don't know each other."""
+    """Chunks that cover every query once. With dilation r, the tokens of a row form r independent sequences."""
     (rows, heads, length, _), (block, room) = q.shape, spec
     for lane, window in pattern.head_groups(heads):
         assert isinstance(window.dilation, int)
@@ -61,18 +61,19 @@ def _slice(line: range) -> slice:
 
 
 class _ChunkContext:
-    """What is needed at every piece, and known from one piece to the next."""
+    """Tensors and cached masks shared by all chunks."""
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, band: LocalPattern, scale: float) -> None:
         self.q, self.k, self.v, self.pattern, self.scale = q, k, v, band, scale
         self.positions = torch.arange(q.shape[2], device=q.device)
         self.row_index = torch.arange(q.shape[0], device=q.device).view(-1, 1, 1, 1)
-        self.head_index = self.row_index[:1]  # the window of a lane does not ask for it
+        self.head_index = self.row_index[:1]  # windows of a head group have one dilation and ignore the head
         self.mask_cache: dict[tuple[int, ...], Tensor] = {}
         found = band.global_positions()
         self.num_global = 0 if found is None else found[0].shape[1]
         if found is None and q.dtype == torch.bfloat16:
-            # products take two thirds of the time where the keys of a head lie together, as those beside marked ones do
+            # products take two thirds of the time with contiguous keys per head, which torch.cat creates if there are
+            # global keys
             self.k, self.v = k.contiguous(), v.contiguous()
         if found is not None:
             self.global_positions, self.global_valid = (x[:, None, None] for x in found)
@@ -80,15 +81,16 @@ class _ChunkContext:
             self.global_k, self.global_v = self.gather_global(k), self.gather_global(v)
 
     def gather_global(self, x: Tensor) -> Tensor:
-        """(B, H, G, d) of the marked tokens."""
+        """(B, H, G, d) rows of x at the global tokens."""
         return x.gather(2, self.global_index.expand(-1, x.shape[1], -1, x.shape[3]))
 
     def scatter_add_global_(self, x: Tensor, gradient: Tensor) -> None:
-        """The reverse: what the marked tokens are told is added to what their places are told."""
+        """Add the gradients of the global tokens to x at their positions."""
         x.scatter_add_(2, self.global_index.expand_as(gradient), gradient.to(x.dtype))
 
     def additive_mask(self, piece: Chunk) -> tuple[Tensor, Tensor | None]:
-        """(R or 1, 1, C, K) what is added to scores, 0 or the lowest number; and which queries see nothing (None: none)."""
+        """(R or 1, 1, C, K) summand of the scores, 0 or the lowest number; and a bool mask of queries without any key
+        (None: none)."""
         q, k = self.positions[piece.queries].view(1, 1, -1, 1), self.positions[piece.keys].view(1, 1, 1, -1)
         rest = (
             None
@@ -96,11 +98,11 @@ class _ChunkContext:
             else self.pattern.token_mask(self.row_index[piece.rows], self.head_index, q, k)
         )
         if rest is not None and _all_true(rest):
-            rest = None  # nobody here is padding, or of another document
+            rest = None  # no padding and no other document in this chunk
         far, sizes = self.global_mask(piece, q) if self.num_global else None, (q.shape[2], k.shape[3])
         usual = rest is None and (far is None or _all_true(far == self.global_valid[piece.rows]))
         steps = (piece.queries.start - piece.keys.start) // piece.keys.step
-        form = (piece.rows.start if self.num_global else -1, steps, *sizes)  # of any dilation: tokens of one line
+        form = (piece.rows.start if self.num_global else -1, steps, *sizes)  # for any dilation: counted in steps
         if usual and form in self.mask_cache:
             return self.mask_cache[form], None
         may = piece.window(self.row_index[:1], self.head_index, q, k)
@@ -117,7 +119,7 @@ class _ChunkContext:
         return added, None if rest is None else ~may.any(-1, keepdim=True)
 
     def global_mask(self, piece: Chunk, q: Tensor) -> Tensor:
-        """(R, 1, C, G) which marked tokens a query sees besides: each key stands in the softmax once."""
+        """(R, 1, C, G) global tokens outside the window of a query: no key occurs twice in the softmax."""
         row, places = self.row_index[piece.rows], self.global_positions[piece.rows]
         may = self.global_valid[piece.rows] & ~piece.window(row, self.head_index, q, places)
         return (
@@ -125,7 +127,7 @@ class _ChunkContext:
         )
 
     def chunk_qkv(self, piece: Chunk) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, scaled, and keys and values of a piece, those of marked tokens first: each (R · H, …, d)."""
+        """Scaled queries, and keys and values of a chunk, global tokens first: each (R · H, …, d)."""
         some = piece.rows, piece.heads
         q, k, v = self.q[*some, piece.queries], self.k[*some, piece.keys], self.v[*some, piece.keys]
         if self.num_global:
@@ -133,7 +135,7 @@ class _ChunkContext:
         return (q * self.scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
 
     def weights(self, piece: Chunk, q: Tensor, k: Tensor) -> Tensor:
-        """softmax(q kᵀ) of a piece: (R · H, C, K); q is scaled."""
+        """softmax(q kᵀ) of a chunk, (R · H, C, K); q is already scaled."""
         added, empty = self.additive_mask(piece)
         heads = piece.heads.stop - piece.heads.start
         if added.shape[0] > 1:
@@ -145,24 +147,24 @@ class _ChunkContext:
 
 
 def _all_true(may: Tensor) -> bool:
-    """Whether everyone may, where that is known at once: a GPU would be waited for."""
+    """Whether all are True, on CPUs; False on other devices, to avoid a synchronization."""
     return may.device.type == "cpu" and bool(may.all())
 
 
 def _dropout_mask(weights: Tensor, dropout: float, seed: int) -> Tensor:
-    """What dropout multiplies the weights of a piece by, the same whenever it is asked."""
+    """Factors of dropout for the weights of a chunk, reproducible by seed."""
     chance = torch.Generator(weights.device).manual_seed(seed)
     return torch.empty_like(weights).bernoulli_(1.0 - dropout, generator=chance).div_(1.0 - dropout)
 
 
 def empty_transposed(x: Tensor) -> Tensor:
-    """(B, H, L, d) that lies as (B, L, H, d), as what comes from and goes to a matrix does."""
+    """Uninitialized (B, H, L, d) with the memory layout (B, L, H, d), as linear layers read and write."""
     B, H, L, d = x.shape
     return x.new_empty(B, L, H, d).transpose(1, 2)
 
 
 def default_chunk_spec(q: Tensor) -> ChunkSpec:
-    """On CPUs what is fastest for windows of 33 to 513 keys; on GPUs few launches, in some hundred MiB."""
+    """On CPUs, the fastest for windows of 33 to 513 keys; on GPUs, few launches within some hundred MiB."""
     if q.device.type != "cpu":
         return ChunkSpec(512, 2**26)
     return ChunkSpec(128 if q.dtype == torch.bfloat16 else 64, 2**20)
@@ -193,7 +195,7 @@ class _ChunkedAttention(torch.autograd.Function):
         band, scale, dropout, cut, seed = ctx.told
         whole, dq = _ChunkContext(q, k, v, band, scale), empty_transposed(q)
         sums = [empty_transposed(x).zero_() for x in (k, v)]
-        wide = torch.promote_types(q.dtype, torch.float32)  # marked tokens hear from everyone: many small numbers
+        wide = torch.promote_types(q.dtype, torch.float32)  # global tokens sum many small gradients
         far = [torch.zeros_like(x, dtype=wide) for x in (whole.global_k, whole.global_v)] if whole.num_global else []
         for number, piece in enumerate(iter_chunks(band, q, cut)):
             queries, keys, values = whole.chunk_qkv(piece)
@@ -226,6 +228,6 @@ def chunked_attention(
     dropout: float = 0.0,
     spec: ChunkSpec | None = None,
 ) -> Tensor:
-    """Every query over its window and the marked tokens, by the same softmax: (B, H, L, e). Marked queries too: what they
-    see besides is not seen here."""
+    """Attention output (B, H, L, e) over the window and the global tokens of every query. Global queries also get only
+    their window and the global tokens."""
     return _ChunkedAttention.apply(q, k, v, pattern, scale, dropout, spec or default_chunk_spec(q))  # type: ignore[no-untyped-call]

@@ -1,11 +1,11 @@
-"""The ways to compute an attention within windows, of which the fastest that can is taken.
+"""Selection of the kernel for sliding-window attention.
 
-| way | where | attention dropout | padding | documents | steps wider than 1 |
+| kernel | device | attention dropout | padding | documents | dilation > 1 |
 |---|---|---|---|---|---|
-| blocked | any device, any dtype | yes | lengths or marks | yes | yes |
+| blocked | any device, any dtype | yes | lengths or mask | yes | yes |
 | flash | CUDA, 16 bits | yes | lengths | packed | no |
 
-All are held equal to the rule by tests. A row costs time and memory that are linear in its length.
+Tests compare both with the mask definition. Time and memory are linear in the length.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def local_attention(
     dropout: float = 0.0,
     kernel: LocalKernel | None = None,
 ) -> Tensor:
-    """Every query over its window and the marked tokens, each key once: (B, H, L, e). What marked queries see besides is
-    not seen here, and rows of padding hold what nobody should read."""
+    """Attention output (B, H, L, e) over the window and the global tokens of every query, global queries included. Rows
+    of padding are undefined."""
     kernel = kernel or choose_local_kernel(q, pattern)
     if kernel == "flash":
         return flash_local_attention(q, k, v, pattern, scale, dropout)
@@ -56,13 +56,13 @@ def global_attention(
 
 
 def scatter_global_rows(x: Tensor, global_rows: Tensor, pattern: LocalPattern, valid: Tensor | None = None) -> Tensor:
-    """x (B, L, D) with `rows` (B, G, D) in the places of the marked tokens, and 0 where a token is not `real`."""
+    """x (B, L, D) with `global_rows` (B, G, D) at the global tokens, and 0 where `valid` is False."""
     found = pattern.global_positions()
     assert found is not None and pattern.global_tokens is not None
     (places, there), (B, L, D), hidden = found, x.shape, pattern.global_tokens.tokens
     if valid is not None:
         there, hidden = there & valid.gather(1, places), hidden | ~valid
     flat = (torch.arange(0, B * L, L, device=x.device)[:, None] + places).flatten()
-    global_rows = torch.where(there[:, :, None], global_rows, 0.0).to(x.dtype)  # those that are not there add nothing
+    global_rows = torch.where(there[:, :, None], global_rows, 0.0).to(x.dtype)  # unused entries add 0
     rest = x.masked_fill(hidden[:, :, None], 0.0).view(B * L, D)
     return rest.index_add_(0, flat, global_rows.flatten(0, 1)).view(B, L, D)

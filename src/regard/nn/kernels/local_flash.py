@@ -1,9 +1,8 @@
-"""Attention within windows on CUDA in 16 bits: torch's flash kernel for the window, the marked tokens beside it.
+"""Sliding-window attention on CUDA in 16 bits: PyTorch's flash kernel for the window, and the global tokens in addition.
 
-The kernel knows windows and documents, but no single keys. So the columns of the marked tokens, which are few, are a second
-attention over those of them that lie outside the window, and both are joined by their log-sum-exp. The backward pass needs
-no more than that: handed the joined result and the joined norm, the flash kernel's own backward gives exactly the share
-of the window in the gradient of the whole softmax, and the columns add theirs.
+The flash kernel supports windows and documents, but no individual keys. So the global tokens outside the window are a second,
+small attention, merged by log-sum-exp. The backward pass of the flash kernel, called with the merged output and log-sum-exp,
+computes exactly the gradient of the window part of the joint softmax; the gradient of the global part is added.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from regard.types import Offsets
 
 
 class SegmentLayout(NamedTuple):
-    """How the tokens of a batch lie: one row of stretches, each of which sees only itself, and there a window."""
+    """Boundaries of the segments in the flattened batch, and the window; tokens attend within their segment only."""
 
     starts: Tensor
     max_length: int
@@ -30,7 +29,7 @@ class SegmentLayout(NamedTuple):
 
 
 def supports(pattern: LocalPattern, rows: int) -> bool:
-    """Whether the rule says no more than where stretches begin, and steps are not wider than 1."""
+    """Whether the mask consists of a window with dilation 1 and contiguous segments."""
     stretches = pattern.segments()
     return pattern.window.dilation == 1 and (
         pattern.token_mask is None if stretches is None else rows == 1 or not isinstance(stretches, Offsets)
@@ -44,7 +43,7 @@ def segment_layout(pattern: LocalPattern, rows: int, length: int, device: torch.
     if isinstance(stretches, Offsets):
         return SegmentLayout(stretches.starts.int(), stretches.max_length, window.left, window.right)
     begins = torch.arange(0, (rows + 1) * length, length, dtype=torch.int32, device=device)
-    if stretches is not None:  # the padding of a row is a stretch of its own, which nobody reads
+    if stretches is not None:  # the padding of a row is a separate segment, whose output is not used
         ends = begins[:-1] + stretches.clamp(max=length).int()
         begins = torch.cat((torch.stack((begins[:-1], ends), 1).flatten(), begins[-1:]))
     return SegmentLayout(begins, length, window.left, window.right)
@@ -53,7 +52,7 @@ def segment_layout(pattern: LocalPattern, rows: int, length: int, device: torch.
 def flash_forward(
     q: Tensor, k: Tensor, v: Tensor, layout: SegmentLayout, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(T, H, d) the mixture, (H, T) its log-sum-exp, and the chance of dropout."""
+    """Output (T, H, d), log-sum-exp (H, T), and the random state of dropout."""
     found = capabilities.flash_forward(
         q, k, v, layout.starts, layout.starts, layout.max_length, layout.max_length, dropout, False, False, scale=scale,
         window_size_left=layout.left, window_size_right=layout.right,
@@ -109,7 +108,7 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, places: Tensor | None, bounds: Tensor | None, starts: Tensor, longest: int,
     left: int, right: int, scale: float, dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """q, k, v (B, L, H, d): the mixture, its log-sum-exp (H, T), and the chance of dropout, of windows and of columns."""
+    """Output, log-sum-exp (H, T), random state of window dropout, and dropout mask of global keys; q, k, v (B, L, H, d)."""
     at, kept = SegmentLayout(starts, longest, left, right), None
     out, lse, chance = flash_forward(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), at, scale, dropout)
     if places is not None and bounds is not None:
@@ -178,7 +177,7 @@ torch.library.register_autograd("regard::flashed", _backward_autograd, setup_con
 def flash_local_attention(
     q: Tensor, k: Tensor, v: Tensor, pattern: LocalPattern, scale: float, dropout: float = 0.0
 ) -> Tensor:
-    """Every query over its window and the marked tokens: (B, H, L, d). Rows of padding hold what nobody should read."""
+    """Attention output (B, H, L, d) over the window and the global tokens of every query. Rows of padding are undefined."""
     rows, _, length, _ = q.shape
     at = segment_layout(pattern, rows, length, q.device)
     marks = (

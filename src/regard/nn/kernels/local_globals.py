@@ -1,7 +1,7 @@
-"""The marked tokens as columns beside an attention within windows, joined to what the windows gave: the plain form.
+"""Global tokens as additional keys of sliding-window attention, merged into the output of the windows (PyTorch reference).
 
-A marked token is in the softmax of a query once: as a key of its window, or, from further away, as a column here.
-Shape letters: B rows, L tokens, G marked ones, H heads, d head width, T = B · L.
+A global token occurs once in the softmax of a query: as a key of the window, or as an additional key from outside the
+window. Shape letters: B rows, L tokens, G global tokens, H heads, d head width, T = B · L.
 """
 
 from __future__ import annotations
@@ -16,33 +16,34 @@ from regard.nn.kernels.local_pattern import LocalPattern
 
 @dataclass(frozen=True, eq=False)
 class GlobalKeys:
-    """(B, G) where the marked tokens stand, and (4, B, G) who sees them: queries from the first number to before the second,
-    unless they stand from the third to the fourth and have them in their window. One that is not there is seen by nobody."""
+    """Positions (B, G) of the global tokens, and bounds (4, B, G) of the queries that attend to them: from `bounds[0]`
+    to before `bounds[1]`, except queries from `bounds[2]` to `bounds[3]`, whose windows contain the token. Unused
+    entries have no queries."""
 
     positions: Tensor
     bounds: Tensor
 
     def visible_mask(self, length: int) -> Tensor:
-        """(B, 1, L, G)"""
+        """(B, 1, L, G) True if the query attends to the global key."""
         at = torch.arange(length, device=self.positions.device)[:, None]
         first, stop, near, close = self.bounds[:, :, None, None]
         return (at >= first) & (at < stop) & ((at < near) | (at > close))
 
     def flat_index(self, length: int) -> Tensor:
-        """(B, G) their places counted through all rows."""
+        """(B, G) positions in the flattened batch."""
         return _row_offsets(self.positions, length) + self.positions
 
     def gather(self, x: Tensor) -> Tensor:
-        """(B, G, H, d) of x (B, L, H, d)."""
+        """(B, G, H, d) rows of x (B, L, H, d) at the global tokens."""
         return x.flatten(0, 1)[self.flat_index(x.shape[1])]
 
     def scatter_add_(self, x: Tensor, gradient: Tensor) -> None:
-        """The reverse: what (B, G, H, d) are told is added to their places in x (B, L, H, d)."""
+        """Add the gradient (B, G, H, d) to x (B, L, H, d) at the global tokens."""
         where = self.flat_index(x.shape[1]).flatten()
         x.view(-1, *x.shape[2:]).index_add_(0, where, gradient.flatten(0, 1).to(x.dtype))
 
     def dropout_mask(self, q: Tensor, dropout: float) -> Tensor | None:
-        """(B, H, L, G) what dropout multiplies the weights by; None: nothing."""
+        """(B, H, L, G) factors of dropout for the weights; None: no dropout."""
         if not dropout:
             return None
         shape = (q.shape[0], q.shape[2], q.shape[1], self.positions.shape[1])
@@ -50,7 +51,7 @@ class GlobalKeys:
 
 
 def make_global_keys(pattern: LocalPattern, starts: Tensor, length: int) -> GlobalKeys | None:
-    """Of a batch whose rows, one after another, are cut into stretches; None: nobody is marked."""
+    """Global keys of a flattened batch with segments that begin at `starts`; None: no global tokens."""
     found = pattern.global_positions()
     if found is None:
         return None
@@ -67,12 +68,12 @@ def _row_offsets(places: Tensor, length: int) -> Tensor:
 
 
 def _to_heads(x: Tensor) -> Tensor:
-    """(B, L, H, d) -> (B, H, L, d), of at least 32 bits."""
+    """(B, L, H, d) -> (B, H, L, d), in float32 or wider."""
     return x.transpose(1, 2).to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _scores(q: Tensor, k: Tensor, marks: GlobalKeys, scale: float) -> Tensor:
-    """(B, H, L, G), -inf where a query does not see the column."""
+    """(B, H, L, G) scores, -inf if the query does not attend to the global key."""
     scores = (_to_heads(q) * scale) @ _to_heads(marks.gather(k)).transpose(2, 3)
     return scores.masked_fill(~marks.visible_mask(q.shape[1]), -torch.inf)
 
@@ -87,7 +88,7 @@ def merge_global_(
     scale: float,
     dropout_mask: Tensor | None,
 ) -> None:
-    """Into what the windows gave, (T, H, d) and its log-sum-exp (H, T); q, k, v are (B, L, H, d)."""
+    """Merge the global keys into the window output (T, H, d) and its log-sum-exp (H, T); q, k, v are (B, L, H, d)."""
     B, L, H, _ = q.shape
     scores, own = _scores(q, k, global_keys, scale), lse.view(H, B, L).transpose(0, 1)
     total = torch.logaddexp(own, scores.logsumexp(-1))
@@ -102,7 +103,7 @@ def add_global_gradients_(
     grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, global_keys: GlobalKeys, saved: tuple[Tensor, Tensor], scale: float,
     dropout_mask: Tensor | None, gradients: tuple[Tensor, Tensor, Tensor],
 ) -> None:  # fmt: skip
-    """Their share of the gradients is added to that of the windows; `saved`: the joined mixture and log-sum-exp."""
+    """Add the gradients of the global keys to `gradients` of the windows; `saved`: merged output and log-sum-exp."""
     (B, L, H, _), (out, lse), (dq, dk, dv) = q.shape, saved, gradients
     weights = (_scores(q, k, global_keys, scale) - lse.view(H, B, L).transpose(0, 1)[..., None]).exp()
     mine = _to_heads(grad_out)

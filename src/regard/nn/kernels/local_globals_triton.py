@@ -1,10 +1,10 @@
-"""`columns` on CUDA: the marked tokens joined to what a flash kernel gave in one sweep over the queries, in Triton.
+"""Triton version of local_globals.py: merges the global tokens into the flash output in one kernel over the queries.
 
-Queries, the mixture and its gradient are read once and no table of weights is written. Imported only where Triton is.
+Queries, output and gradient are read once, and weights are not stored. Imported only if Triton is available.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# the arguments of a kernel are pointers and numbers of Triton's own language
+# kernel arguments have no Python types
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from regard.nn.kernels import local_globals
 from regard.nn.kernels.local_globals import GlobalKeys
 
 HEAD_WIDTHS = (16, 32, 64, 128)
-"""of heads; others take the plain form"""
+"""Supported head widths; others use local_globals.py."""
 BLOCK, MARKS, SPAN = 64, 16, 512
-"""queries and marked tokens of a tile, and queries whose gradient of the marked tokens is summed in one program"""
+"""Queries per tile, global tokens per tile, and queries per program in the backward pass."""
 
 
 @triton.jit
 def _load_tile(x, row, at, length, head, row_step, step, head_step, width: tl.constexpr):
-    """(queries, width) of x (B, L, H, d), 0 behind the end."""
+    """(queries, width) tile of x (B, L, H, d), 0 after the end."""
     places = x + row * row_step + at.to(tl.int64)[:, None] * step + head * head_step + tl.arange(0, width)[None, :]
     return places, tl.load(places, mask=(at < length)[:, None], other=0.0)
 
 
 @triton.jit
 def _load_global(x, row, marks, count, head, heads, width: tl.constexpr):
-    """(marks, width) of x (B, G, H, d), 0 where there are fewer."""
+    """(marks, width) tile of x (B, G, H, d), 0 after the last global token."""
     places = x + ((row * count + marks)[:, None] * heads + head) * width + tl.arange(0, width)[None, :]
     return tl.load(places, mask=(marks < count)[:, None], other=0.0)
 
 
 @triton.jit
 def _scores(query, key, at, length, row, marks, count, seen, scale):
-    """q kᵀ · scale, -inf where a query does not see the token; `seen`: the bounds of `Columns`."""
+    """q kᵀ · scale, -inf if the query does not attend to the global key; `seen`: `GlobalKeys.bounds`."""
     own, there, each = seen + row * count + marks, marks < count, tl.num_programs(1).to(tl.int64) * count
     first, stop = tl.load(own, mask=there, other=0), tl.load(own + each, mask=there, other=0)
     near, close = tl.load(own + 2 * each, mask=there, other=0), tl.load(own + 3 * each, mask=there, other=0)
@@ -116,7 +116,7 @@ def _backward_kernel(told, q, k, v, out, lse, kept, seen, dq, dk, dv, begin, len
 
 
 def _device_context(x: Tensor) -> AbstractContextManager[Any]:
-    """Triton launches on the current device, wherever the tensors are."""
+    """Select the device of x: Triton uses the current device."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
@@ -156,7 +156,7 @@ def add_global_gradients_(
     grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, global_keys: GlobalKeys, saved: tuple[Tensor, Tensor], scale: float,
     dropout_mask: Tensor | None, gradients: tuple[Tensor, Tensor, Tensor],
 ) -> None:  # fmt: skip
-    """`told` and the gradients lie together."""
+    """`grad_out` and `gradients` must be contiguous."""
     if q.shape[-1] not in HEAD_WIDTHS or v.shape[-1] != q.shape[-1]:
         return local_globals.add_global_gradients_(
             grad_out, q, k, v, global_keys, saved, scale, dropout_mask, gradients
@@ -165,7 +165,7 @@ def add_global_gradients_(
     sizes: Any = {"width": width, "span": SPAN, "block": BLOCK, "tile": MARKS, "num_warps": 4}
     far_k, far_v = global_keys.gather(k).contiguous(), global_keys.gather(v).contiguous()
     found: tuple[list[Tensor], list[Tensor]] = ([], [])
-    for begin in range(0, G, MARKS):  # one after another: each adds to the gradient of the queries
+    for begin in range(0, G, MARKS):  # sequentially: each launch adds to the gradient of the queries
         parts = [torch.empty(spans, B, H, MARKS, width, device=q.device, dtype=torch.float32) for _ in found]
         with _device_context(q):
             _backward_kernel[(spans, B, H)](

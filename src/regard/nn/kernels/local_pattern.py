@@ -1,8 +1,8 @@
-"""Rules of windows, read off their form, for the kernels whose cost is linear in the length of a row.
+"""Recognition of sliding-window masks, for kernels with linear cost in the length.
 
-Window(256, 256)                                        everyone and their neighbours
-(Window(256, 256) | Global(marked)) & Real(lengths)     Longformer over padded rows
-(Window(256, 256) | Global(marked)) & Packed(at, at)    over documents packed into one row
+SlidingWindow(256, 256)                                                       neighbors only
+(SlidingWindow(256, 256) | GlobalTokens(tokens)) & Padding(lengths)           Longformer with padding
+(SlidingWindow(256, 256) | GlobalTokens(tokens)) & PackedDocuments(at, at)    Longformer with packed documents
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from regard.types import Offsets
 
 @dataclass(frozen=True, eq=False)
 class LocalPattern:
-    """`(window | marked) & rest`, where the rest is which tokens are real and which belong together."""
+    """`(window | global_tokens) & token_mask`, where `token_mask` consists of padding and packed documents."""
 
     window: SlidingWindow
     global_tokens: GlobalTokens | None = None
     token_mask: AttentionMask | None = None
 
     def global_positions(self) -> tuple[Tensor, Tensor] | None:
-        """(B, G) where the marked tokens stand and which of these are there; None: nobody is marked."""
+        """(B, G) positions of the global tokens and a bool mask of the entries in use; None: no global tokens."""
         found = None if self.global_tokens is None else self.global_tokens.positions()
         return None if found is None or found[0].shape[1] == 0 else found
 
     def covers(self, length: int) -> bool:
-        """Whether everyone in a row of this length is everyone's neighbour: then nothing is saved."""
+        """Whether the window covers a whole row of this length, so that a local kernel saves nothing."""
         return self.window.dilation == 1 and min(self.window.left, self.window.right) >= length - 1
 
     def max_span(self, length: int) -> int:
-        """How far apart at most two tokens of a row of this length are that may see each other, itself counted."""
+        """Maximum number of tokens of a row that attend to each other: the row, or its longest document."""
         packed = [part.queries.max_length for part in conjuncts(self.token_mask) if isinstance(part, PackedDocuments)]
         return min([length, *packed])
 
     def head_groups(self, heads: int) -> Iterator[tuple[slice, SlidingWindow]]:
-        """Heads beside each other that step equally wide, and their window."""
+        """Ranges of heads with the same dilation, and their window."""
         wide = self.window.dilation
         widths = (wide,) * heads if isinstance(wide, int) else wide
         if len(widths) != heads:
@@ -62,16 +62,16 @@ class LocalPattern:
             yield slice(lane[0], lane[-1] + 1), replace(self.window, dilation=width)
 
     def valid_tokens(self, length: int) -> Tensor | None:
-        """(B, length) True where a token is real; None: all are."""
+        """(B, length) False at padding; None: no padding."""
         every = [valid_mask(part.valid, length) for part in conjuncts(self.token_mask) if isinstance(part, Padding)]
         for other in every[1:]:
             every[0] = every[0] & other
         return every[0] if every else None
 
     def segments(self) -> Tensor | Offsets | None:
-        """What belongs together if it lies together: (B,) lengths of rows, or documents packed into one; None: neither.
+        """Contiguous segments of tokens: lengths (B,) of rows, or offsets of packed documents; None: any other mask.
 
-        Only where that is all the rest says; rows without a rest have no lengths."""
+        None also if there is no `token_mask`, because rows without a mask have no lengths."""
         found = conjuncts(self.token_mask)
         if len(found) != 1:
             return None
@@ -82,7 +82,7 @@ class LocalPattern:
 
 
 def conjuncts(mask: AttentionMask | None) -> list[AttentionMask]:
-    """The rules that are joined by `&`."""
+    """The masks combined by `&`."""
     if mask is None:
         return []
     if isinstance(mask, Memoized):
@@ -91,7 +91,7 @@ def conjuncts(mask: AttentionMask | None) -> list[AttentionMask]:
 
 
 def parse_pattern(mask: AttentionMask | None) -> LocalPattern | None:
-    """The rule as a band; None: it has another form."""
+    """The mask as a LocalPattern; None if the mask has another form."""
     windows, causal, rest = [], False, None
     for part in conjuncts(mask):
         if isinstance(part, SlidingWindow | Or):
@@ -112,7 +112,7 @@ def parse_pattern(mask: AttentionMask | None) -> LocalPattern | None:
 
 
 def _is_token_mask(part: AttentionMask) -> bool:
-    """Which tokens are real or belong together, on both sides alike: queries and keys are the same tokens."""
+    """Whether the mask defines padding, or documents that are the same for queries and keys."""
     if isinstance(part, PackedDocuments):
         return part.queries is part.keys
     return isinstance(part, Padding)

@@ -1,12 +1,12 @@
-"""Attention of whole rows on CUDA that are a few keys longer than a number of full tiles: a Triton kernel.
+"""Attention on CUDA for sequences a few keys longer than a multiple of the tile size: a Triton kernel.
 
-A picture of 384 x 384 pixels is 576 patches and a class token. Kernels that take keys 64 or 128 at a time spend a whole tile on
-the one that hangs over; here what hangs over is a narrow tile, and the full ones ask for no mask. Only where nothing learns.
-Imported only where Triton is.
+An image of 384 x 384 pixels has 576 patches and a class token. Kernels with tiles of 64 or 128 keys spend a whole tile
+on the last key; here the remaining keys use a narrow tile, and full tiles need no mask. Without gradients only.
+Imported only if Triton is available.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# the arguments of a kernel are pointers and numbers of Triton's own language
+# kernel arguments have no Python types
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from torch import Tensor
 TILE, NARROW, WARPS, STAGES = 64, 16, 4, 3
 HEAD_WIDTHS = (64,)
 LENGTH_RANGE = (257, 1041)
-"""Lengths, from and to, between which it was faster than cuDNN's wherever it was measured (1.1 to 1.5 times); rows of 197 were
-slower."""
+"""Minimum and maximum length at which this kernel was faster than cuDNN in all measurements (1.1 to 1.5 times); length
+197 was slower."""
 MIN_TILES = 576
-"""Tiles of queries from which on it is taken: fewer were not measured."""
+"""Minimum number of query tiles; smaller inputs were not measured."""
 MAX_GRID_SIZE = 65_535
-"""Rows times heads that CUDA starts programs for along one side of a grid."""
+"""Maximum of rows × heads, a limit of CUDA grids."""
 
 
 @triton.jit
 def _attend_tile(q, k, v, k_step, v_step, highest, total, mixed, start, length, scale, tile: tl.constexpr, width: tl.constexpr,
           masked: tl.constexpr):  # fmt: skip
-    """One more tile of keys, by the softmax that goes on: powers of 2, since those are what the hardware has."""
+    """Process one more tile of keys with running softmax, in powers of 2 as supported by the hardware."""
     at = start + tl.arange(0, tile)
     channel = tl.arange(0, width)
     inside = (at < length)[:, None]
@@ -87,7 +87,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     batch, heads, length, width = q.shape
     out = _empty_output(q, k, v, scale)
     steps = [number for x in (q, k, v, out) for number in x.stride()[:3]]
-    with torch.cuda.device(q.device) if q.is_cuda else nullcontext():  # Triton launches on the current one
+    with torch.cuda.device(q.device) if q.is_cuda else nullcontext():  # Triton uses the current device
         _attention_kernel[triton.cdiv(length, TILE), batch * heads](
             q, k, v, out, *steps, heads, scale * math.log2(math.e), length=length, tile=TILE, narrow=NARROW, width=width,
             stages=STAGES, num_warps=WARPS,
@@ -96,7 +96,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 
 
 def _empty_output(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Heads lie beside each other in every place, as the projection behind reads them."""
+    """Heads adjacent in memory at each position, as the output projection reads them."""
     batch, heads, length, width = q.shape
     return q.new_empty(batch, length, heads, width).transpose(1, 2)
 
@@ -109,7 +109,7 @@ ragged_attention.register_fake(_empty_output)
 
 
 def supports(q: Tensor, k: Tensor) -> bool:
-    """(B, H, L, d): where nobody wants gradients, a few keys hang over, and there is enough to do."""
+    """Whether q and k (B, H, L, d) are supported: no gradients, few keys after the last full tile, enough tiles."""
     batch, heads, length, width = q.shape
     if not q.is_cuda or torch.is_grad_enabled():
         return False

@@ -1,13 +1,12 @@
-"""A linear layer of up to eight rows on CUDA, with all that stands around it in a decoding step, in one launch.
+"""Linear layer of up to eight rows on CUDA, fused with norm, activation and residual sum, in one kernel launch.
 
-So few rows are no work for the matrix units: what counts is that the weights are read once, at full speed, and that the
-norm before the layer and the activation and the sum behind it cost no launches of their own. A program takes a few rows of
-the weights over their whole width and asks for all of them before it needs the first. Sums are in float32 and rounded
-once. Imported only where Triton is.
+With few rows, tensor cores do not help: the weights must be read once at full bandwidth, and norm, activation and
+residual sum should not need their own launches. A program processes a few rows of the weights over their whole width
+and issues all loads before the first use. Sums are in float32 and rounded once. Imported only if Triton is available.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, assignment, var-annotated"
-# ruff: noqa: RUF005 (Triton adds tuples, and knows no stars)
+# ruff: noqa: RUF005 (Triton supports tuple addition, but no unpacking)
 
 from __future__ import annotations
 
@@ -25,34 +24,34 @@ from regard.nn.kernels.decode_attention import supports_pdl
 Activation = Literal["", "gelu", "gelu_tanh", "relu"]
 
 MAX_ROWS = 8
-"""rows of x, at most"""
+"""Maximum number of rows of x."""
 MAX_COLUMNS = 8192
-"""columns of x, at most: each thread keeps its share of them"""
+"""Maximum number of columns of x: each thread keeps a part of them in registers."""
 WARP_COLUMNS = 256
-"""columns that a warp reads at once: 16 bytes a thread. A tile of more warps is as many times wider, never less, or
-Triton lays x and the weights out in two ways and moves the weights about"""
+"""Columns per warp and load: 16 bytes per thread. Tiles of more warps are wider in proportion; with narrower tiles,
+Triton chooses different layouts for x and the weights and converts the weights."""
 MAX_TILES_PER_WARP = 4
-"""tiles in a row of the weights, up to which a program has one warp; wider rows have more, up to WARPS"""
+"""Maximum number of tiles per row of the weights for one warp; wider rows get more warps, up to MAX_WARPS."""
 MAX_WARPS = 8
 TARGET_WARPS = 1024
-"""warps that fill a large GPU: programs take more rows of the weights, up to BLOCK_N, where there are more than these"""
+"""Warps that fill a large GPU: with more warps, each program processes more rows of the weights, up to MAX_BLOCK_N."""
 MAX_BLOCK_N = 4
 MAX_OUTPUTS = 16
-"""numbers of the result that a program makes, at most: more do not fit into registers"""
+"""Maximum number of outputs per program, limited by registers."""
 MAX_OVERLAP_ROWS = 8192
-"""rows of the weights, up to which programs may read theirs before the kernel in front, which makes x, has ended (Hopper on);
-many more would take its place on the chip"""
+"""Maximum number of rows of the weights for loading before the previous kernel, which computes x, has ended (Hopper or
+newer); with more rows, the waiting programs would occupy the GPU."""
 
 
 @triton.jit
 def _load(x, rows, row_step, columns, count, K: tl.constexpr):
-    """x (count, K) at these rows and columns, 0 beyond; the axes of both are laid out by the caller."""
+    """x (count, K) at the given rows and columns, 0 outside; the caller broadcasts both index tensors."""
     return tl.load(x + rows * row_step + columns, mask=(rows < count) & (columns < K), other=0.0)
 
 
 @triton.jit
 def _moments(xs, ks, eps, K: tl.constexpr, padded: tl.constexpr, block_k: tl.constexpr):
-    """Mean and inverse deviation of rows that lie in tiles."""
+    """Mean and inverse standard deviation of rows stored in tiles."""
     total = tl.zeros((padded, 1, block_k), tl.float32)
     for i in tl.static_range(0, len(xs)):
         total += xs[i].to(tl.float32)
@@ -81,7 +80,7 @@ def _small_linear_kernel(x, weight, bias, residual, gain, offset, out, M, N, x_s
          early: tl.constexpr):  # fmt: skip
     ms, ns = tl.arange(0, padded), tl.program_id(0) * block_n + tl.arange(0, block_n)
     ks = tl.arange(0, block_k)[None, None, :]
-    # everything that was there before the step, asked for first
+    # first load everything that does not depend on the previous kernel
     ws, gains, offsets, xs = (), (), (), ()
     for start in tl.static_range(0, K, block_k):
         ws = ws + (_load(weight, ns.to(tl.int64)[None, :, None], w_step, start + ks, N, K),)
@@ -106,7 +105,7 @@ def _small_linear_kernel(x, weight, bias, residual, gain, offset, out, M, N, x_s
         if gain is not None:
             row = (row - mean) * inverse * gains[i].to(tl.float32) + offsets[i].to(tl.float32)
         products = tl.reshape(row * ws[i].to(tl.float32), (padded, block_n, block_k // 8, 8))
-        sums += tl.sum(products, 3)  # of the eight neighbours that a thread holds: no words between threads yet
+        sums += tl.sum(products, 3)  # sum of the eight neighbors within a thread, without communication between threads
     total = tl.sum(sums, 2)
     if bias is not None:
         total += added
@@ -117,7 +116,7 @@ def _small_linear_kernel(x, weight, bias, residual, gain, offset, out, M, N, x_s
 
 
 def tile_config(M: int, N: int, K: int) -> tuple[int, int]:
-    """Rows of the weights (N, K) that a program takes, and its warps."""
+    """Rows of the weights (N, K) per program, and number of warps."""
     rows, warps, most = 1, 1, min(MAX_BLOCK_N, MAX_OUTPUTS // M)
     while warps < MAX_WARPS and triton.cdiv(K, WARP_COLUMNS * warps) > MAX_TILES_PER_WARP:
         warps *= 2
@@ -137,7 +136,7 @@ def launch(
     sizes = {"K": K, "padded": triton.next_power_of_2(M), "block_n": rows, "block_k": WARP_COLUMNS * warps}
     early = N <= MAX_OVERLAP_ROWS and supports_pdl(x.device)
     how = {"early": early, "num_warps": warps, **({"launch_pdl": True} if early else {})}
-    with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton launches on the current one
+    with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton uses the current device
         _small_linear_kernel[(triton.cdiv(N, rows),)](
             x, weight, bias, residual, gain, offset, out, M, N, *steps, eps, **sizes, activation=activation, **how
         )
@@ -157,7 +156,7 @@ def _(x: Tensor, weight: Tensor, *_: object) -> Tensor:
 
 
 def supports(x: Tensor, weight: Tensor) -> bool:
-    """Whether these are on a device, of a dtype and size and lie in a way that the kernel can read."""
+    """Whether the kernel supports the device, dtype, sizes and strides."""
     kind = x.is_cuda and x.dtype == weight.dtype and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
     return kind and x.shape[0] <= MAX_ROWS and x.shape[1] <= MAX_COLUMNS and x.stride(-1) == weight.stride(-1) == 1
 
@@ -166,7 +165,7 @@ def small_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Activation = "", residual: Tensor | None = None,
     norm: tuple[Tensor, Tensor, float] | None = None,
 ) -> Tensor:  # fmt: skip
-    """activation(LN(x) weightᵀ + bias) + residual, x (M, K), weight (N, K); `norm`: gain, offset and eps of the LN."""
+    """activation(LN(x) weightᵀ + bias) + residual, x (M, K), weight (N, K); `norm`: weight, bias and eps of the LN."""
     gain, offset, eps = norm or (None, None, 0.0)
     result: Tensor = _op(x, weight, bias, activation, residual, gain, offset, eps)
     return result

@@ -1,12 +1,11 @@
-"""Maps made larger or smaller on CUDA, corners staying corners: a Triton kernel for channels that lie together.
+"""Bilinear resizing with `align_corners=True` on CUDA: a Triton kernel for channels-last feature maps.
 
-torch's own kernel wants maps one channel after the other, and the one that torch.compile writes finds the neighbours of every
-number anew: here they are found once for a pixel, and the rest is reading and writing. Only where nothing learns. Imported
-only where Triton is.
+PyTorch's kernel requires contiguous channels, and the code of torch.compile recomputes the neighbors for every element;
+here the neighbors are computed once per pixel. Without gradients only. Imported only if Triton is available.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# the arguments of a kernel are pointers and numbers of Triton's own language
+# kernel arguments have no Python types
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 LINES_PER_PROGRAM, PIXELS_PER_PROGRAM, CHANNELS_PER_PROGRAM, NUM_WARPS = 4, 8, 128, 2
-"""of a program: lines that are made of the same old ones follow each other, so that those are read from far away once"""
+"""Work per program: consecutive output lines use the same input lines, which are then loaded from memory once."""
 
 
 @triton.jit
@@ -26,7 +25,7 @@ def _upsample_kernel(
     x, bias, out, height, width, rows, columns, down, across, channels, added: tl.constexpr, lines: tl.constexpr,
     pixels: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """`down` and `across`: how far one new pixel is from the next, in old ones."""
+    """`down` and `across`: distance between output pixels, in input pixels."""
     blocks = tl.cdiv(rows, lines)
     picture, first = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks * lines
     at = tl.program_id(1) * pixels + tl.arange(0, pixels)
@@ -64,7 +63,7 @@ def upsample_forward(x: Tensor, bias: Tensor | None, high: int, wide: int) -> Te
         triton.cdiv(wide, PIXELS_PER_PROGRAM),
         triton.cdiv(channels, CHANNELS_PER_PROGRAM),
     )
-    with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton launches on the current one
+    with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton uses the current device
         _upsample_kernel[grid](
             x,
             x if bias is None else bias,
@@ -98,7 +97,7 @@ upsample_bilinear.register_fake(_empty_output)
 
 
 def is_supported(x: Tensor, high: int, wide: int) -> bool:
-    """Where nobody wants gradients, and there are enough channels to read side by side."""
-    # places in a picture are counted in 32 bits
+    """Whether the kernel supports x: CUDA, no gradients, not float64, and at least 32 channels."""
+    # offsets within an image are 32-bit integers
     small = x.shape[1:].numel() < 2**31 and x.shape[1] * (high + LINES_PER_PROGRAM) * wide < 2**31
     return x.is_cuda and not torch.is_grad_enabled() and x.shape[1] >= 32 and x.dtype != torch.float64 and small

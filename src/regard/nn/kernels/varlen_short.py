@@ -1,12 +1,12 @@
-"""Attention of many short documents packed into one row, on CUDA: a Triton kernel of one tile a document and head.
+"""Attention of many short documents packed into one row, on CUDA: a Triton kernel with one tile per document and head.
 
-Kernels for long rows compute tiles of 128 x 128; a sentence of 25 tokens fills a twenty-fifth of one. Here a tile is as
-large as the longest document (up to 128), everything of a document is on the chip at once, and the backward pass is one
-kernel without sums over several. Imported only where Triton is.
+Kernels for long sequences compute tiles of 128 x 128; a sentence of 25 tokens fills 1/25 of a tile. Here a tile is as
+large as the longest document (up to 128), a whole document fits on the chip, and the backward pass is one kernel
+without sums over tiles. Imported only if Triton is available.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# the arguments of a kernel are pointers and numbers of Triton's own language
+# kernel arguments have no Python types
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ import triton.language as tl
 from torch import Tensor
 
 MAX_LENGTH = 128
-"""tokens of a document, at most"""
+"""Maximum number of tokens per document."""
 HEAD_WIDTHS = (16, 32, 64, 128)
 
 
 @triton.jit
 def _scores(q, k, rows, columns, queries, keys, scale, causal: tl.constexpr):
-    """q kᵀ · scale, -inf where the query may not look."""
+    """q kᵀ · scale, -inf for masked keys."""
     scores = tl.dot(q, tl.trans(k)) * scale
     may = (columns[None, :] < keys) & (rows[:, None] < queries)
     if causal:
@@ -35,21 +35,21 @@ def _scores(q, k, rows, columns, queries, keys, scale, causal: tl.constexpr):
 
 @triton.jit
 def _document_range(starts, document, block: tl.constexpr):
-    """Where a document begins, how long it is, and its positions."""
+    """Start, length, and token indices of a document."""
     first = tl.load(starts + document).to(tl.int64)
     return first, tl.load(starts + document + 1).to(tl.int64) - first, tl.arange(0, block)
 
 
 @triton.jit
 def _load_rows(x, first, count, at, head, row_step, head_step, width: tl.constexpr):
-    """The rows of a document, 0 where it has none."""
+    """Rows of a document, 0 after its end."""
     places = x + (first + at)[:, None] * row_step + head * head_step + tl.arange(0, width)[None, :]
     return tl.load(places, mask=(at < count)[:, None], other=0.0)
 
 
 @triton.jit
 def _store_rows(x, value, first, count, at, head, heads, width: tl.constexpr):
-    """Into a tensor (rows, heads, width) that lies together."""
+    """Store into a contiguous tensor (rows, heads, width)."""
     places = x + (first + at)[:, None] * heads * width + head * width + tl.arange(0, width)[None, :]
     tl.store(places, value.to(x.dtype.element_ty), mask=(at < count)[:, None])
 
@@ -69,7 +69,7 @@ def _forward_kernel(q, k, v, out, lse, q_starts, k_starts, length, heads, q_step
         highest = tl.where(highest == float("-inf"), 0.0, highest)
         weights = tl.exp(scores - highest[:, None])
         total = tl.sum(weights, 1)
-        total = tl.where(total == 0.0, 1.0, total)  # a query that may look at nothing receives 0
+        total = tl.where(total == 0.0, 1.0, total)  # a query without any key gets 0
         mixed = tl.dot((weights / total[:, None]).to(value.dtype), value)
         _store_rows(out, mixed, q_first, queries, rows, head, heads, width)
         tl.store(lse + head * length + q_first + rows, highest + tl.log(total), mask=rows < queries)
@@ -99,7 +99,7 @@ def _backward_kernel(q, k, v, out, lse, gradient, dq, dk, dv, q_starts, k_starts
 
 
 def _device_context(x: Tensor) -> AbstractContextManager[Any]:
-    """Triton launches on the current device, wherever the tensors are."""
+    """Select the device of x: Triton uses the current device."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
@@ -110,7 +110,7 @@ def _block_size(longest: int) -> int:
 def _launch_args(
     q: Tensor, k: Tensor, v: Tensor, q_longest: int, k_longest: int, scale: float, causal: bool
 ) -> tuple[Any, Any]:
-    """Arguments of both kernels that say how things lie, and how large tiles are."""
+    """Arguments of both kernels: sizes and strides, and tile sizes."""
     steps = [step for x in (q, k, v) for step in x.stride()[:2]]
     blocks = {"q_block": _block_size(q_longest), "k_block": _block_size(k_longest)}
     warps = 8 if max(blocks.values()) > 64 else 4 if max(blocks.values()) > 32 else 2
@@ -126,7 +126,8 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor, max_q_length: int, max_k_length: int, causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """q (T, H, d), k and v (S, H, d), documents i of both sides belong together: the mixture and the norm of its weights."""
+    """Output and log-sum-exp of q (T, H, d), k and v (S, H, d); document i of the queries attends to document i of the
+    keys."""
     out = q.new_empty(q.shape)
     lse = torch.empty(q.shape[1], q.shape[0], device=q.device, dtype=torch.float32)
     numbers, sizes = _launch_args(q, k, v, max_q_length, max_k_length, scale, causal)
