@@ -1,1 +1,1 @@
-"""Runs: train, evaluate, demo as plain functions, and the folder that a run leaves behind."""
+"""Runs: `train`, `evaluate` and other commands as functions, and the run folder."""

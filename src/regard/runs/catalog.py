@@ -1,7 +1,6 @@
-"""Generator of index.json, the file that `regard list` and the checks of names read instead of importing all systems.
+"""Generator of index.json, which `regard list` and the checks of names read instead of importing all systems.
 
-`python -m regard.runs.catalog` writes it; with `--check` it exits with code 1 where the file differs from the tables.
-"""
+`python -m regard.runs.catalog` writes index.json; with `--check` the exit code is 1 if index.json is not up to date."""
 
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ from regard.systems.common.system import System
 from regard.tasks import all_tasks
 
 MAX_DEFAULT_CHARS = 40
-"""Characters of a default value; a longer value, as the config of a captioner's encoder, is cut."""
+"""Maximum length of a default value; longer values, such as the config of a captioner's encoder, are shortened."""
 
 
 def build_index() -> dict[str, Any]:
-    """All systems with their presets, all tasks and all settings, as index.json contains them."""
+    """Contents of index.json: all systems with presets, all tasks and all settings."""
     systems = {
         name: {
             "about": system.description, "reads": system.modality, "tasks": list(system.tasks),

@@ -1,4 +1,4 @@
-"""`check`: what is wrong with data, before an hour is lost on it."""
+"""`check`: find problems in data before training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TEXT_CHECKS: LazyTable[Callable[..., Report]] = LazyTable({
     "embed": "regard.data.check.contrastive_pairs:check_contrastive_pairs",
     "algorithmic": "regard.data.check.algorithmic:check_algorithmic",
 })  # fmt: skip
-"""How the data of each task is checked."""
+"""Data checks of text tasks."""
 
 IMAGE_CHECKS: LazyTable[Callable[..., Report]] = LazyTable({
     "classify": "regard.data.check.images:check_images",
@@ -42,13 +42,13 @@ IMAGE_CHECKS: LazyTable[Callable[..., Report]] = LazyTable({
     "draw": "regard.data.check.images:check_unlabeled_images",
     "caption": "regard.data.check.captions:check_captions",
 })  # fmt: skip
-"""The same of tasks whose samples are pictures."""
+"""Data checks of image tasks."""
 
 POINT_CHECKS: LazyTable[Callable[..., Report]] = LazyTable({
     "classify": "regard.data.check.point_clouds:check_clouds",
     "segment": "regard.data.check.point_clouds:check_labeled_clouds",
 })  # fmt: skip
-"""The same of tasks whose samples are clouds."""
+"""Data checks of point cloud tasks."""
 
 CHECKS_BY_MODALITY = {"text": TEXT_CHECKS, "image": IMAGE_CHECKS, "points": POINT_CHECKS}
 
@@ -59,8 +59,8 @@ def check(
     task: str, data: Paths, *, valid: Paths = (), columns: Mapping[str, str] | None = None,
     settings: Sequence[str] | Mapping[str, Any] = (), out: str | os.PathLike[str] | None = None,
 ) -> Report:  # fmt: skip
-    """Look at data as `train` would read it. `print` the report, or read its findings; `out` is where the lengths are
-    drawn, a folder or a .png or .svg file."""
+    """Check data in the same way as `train` reads it. Print the report or use its findings; `out` is a folder or a .png or
+    .svg file for the chart of lengths."""
     task = resolve_task_name(task)
     if task not in TEXT_CHECKS and task not in IMAGE_CHECKS:
         raise UnknownNameError("task", task, [*TEXT_CHECKS, *IMAGE_CHECKS], TASK_ADVICE)
@@ -98,7 +98,7 @@ def check(
 
 
 def _figure_path(out: Path) -> Path:
-    """Refused before the reading, not after it."""
+    """Path of the chart. An invalid suffix is an error before the data is read."""
     from regard.draw.figure import check_suffix
 
     if not out.suffix or out.is_dir():
@@ -108,13 +108,13 @@ def _figure_path(out: Path) -> Path:
 
 
 def _classes_figure_name(picture: Path) -> str:
-    """The name of the picture of classes, which belongs to that of lengths."""
+    """File name of the class chart, derived from the name of the length chart."""
     return f"classes{picture.suffix}" if picture.stem == "lengths" else f"{picture.stem}-classes{picture.suffix}"
 
 
 @contextmanager
 def _progress() -> Iterator[ProgressCallback]:
-    """A line on standard error that says what is being read, where a person is looking on."""
+    """Status line on standard error, only in a terminal."""
     if not sys.stderr.isatty():
         yield lambda what, rows: None
         return

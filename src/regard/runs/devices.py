@@ -1,4 +1,4 @@
-"""The device that a command computes on."""
+"""Device of a command."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def pick_device(name: str) -> torch.device:
             raise SettingError(
                 f"No device {found}: this machine has {torch.cuda.device_count()} CUDA devices (numbered from 0)."
             )
-        torch.cuda.set_device(found)  # what is recorded or launched without a word goes to the current device
+        torch.cuda.set_device(found)  # launches without a device argument and CUDA graph capture use the current device
     return found

@@ -1,4 +1,4 @@
-"""`evaluate`: the task's own metrics, on the data that a run remembers or on other files."""
+"""`evaluate`: metrics of a model on the validation data of its run or on other files."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Evaluation:
     scores: dict[str, Any]
     predictions: list[Prediction]
     rows: list[dict[str, str]]
-    """samples with their answers"""
+    """samples with their predictions"""
 
 
 def evaluate(
     folder: str | os.PathLike[str], data: Sequence[str] = (), *, columns: Mapping[str, str] | None = None,
     settings: Sequence[str] = (), device: str = "auto", dtype: str | None = None, log: LogFn = lambda line: None,
 ) -> Evaluation:  # fmt: skip
-    """Score a model on files, or a run on the validation data it remembers."""
+    """Evaluate a model on files, or a run on its own validation data."""
     folder = Path(folder)
     _, own = read_config_files(folder)
     said = collect_overrides(settings)
@@ -87,20 +87,20 @@ def evaluate(
 
 
 def _with_trained_pairing(settings: Settings, model: Model) -> Settings:
-    """A head reads pairs in the way that it has learnt."""
+    """Settings with the pair order of the trained head."""
     pair = pair_order(model.spec.head_options)
-    known = pair in get_args(PairOrder)  # a tagger's says how entities are spelt
+    known = pair in get_args(PairOrder)  # head_options of other tasks have other meanings, for example a tag scheme
     return replace(settings, data=override(settings.data, {"pair_order": pair}, "data.")) if known else settings
 
 
 def _parse_numbers(row: Mapping[str, str]) -> dict[str, Any]:
-    """What is a number in a row that is written for people."""
-    single = row.get("probability", "").replace(".", "", 1).isdecimal()  # of several labels there are several
+    """Row for JSON with the probability as a number."""
+    single = row.get("probability", "").replace(".", "", 1).isdecimal()  # multi-label rows have several probabilities
     return {name: float(value) if name == "probability" and single else value for name, value in row.items()}
 
 
 def write_predictions(result: Evaluation, path: str | os.PathLike[str]) -> None:
-    """One JSON object a line: the sample and its answer."""
+    """Write samples with predictions, one JSON object per line."""
     with Path(path).open("w", encoding="utf-8") as file:
         for row in map(_parse_numbers, result.rows):
             file.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -1,4 +1,4 @@
-"""`explain`: what is explained, of arguments that may be files."""
+"""Inputs of `explain`: texts or files."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from regard.tasks import Task
 
 STDIN_ARGUMENT = "-"
 MAX_PATH_CHARS = 4096
-"""Letters that the name of a file may have."""
+"""Maximum length of a file path."""
 
 
 def read_texts(task: Task, inputs: Sequence[str]) -> list[str]:
-    """Texts as they are, the whole text of those that are files, and of standard input for `-`.
+    """Texts, contents of text files, and standard input for `-`.
 
-    What looks like the name of a file is one, so that a misspelt one is not explained. Pictures and clouds are
-    read by their task."""
+    Arguments with the form of a file name are files, so that a misspelled file name is an error. Image and point cloud files
+    are read by their task."""
     if len(inputs) > 2:
         raise RegardError(
             f"'regard explain' takes one or two inputs, got {len(inputs)}. Quote texts that contain spaces."
@@ -34,7 +34,7 @@ def read_texts(task: Task, inputs: Sequence[str]) -> list[str]:
 
 
 def parse_position(at: str | None, modality: str = "image") -> Any:
-    """The row and the column of a pixel, or the number or the coordinates of a point, as they are written on a command line."""
+    """Row and column of a pixel, or index or coordinates of a point, from a command-line argument."""
     if at is None:
         return None
     if modality == "points":
@@ -67,14 +67,14 @@ def _read_text(text: str) -> str:
     if len(text) >= MAX_PATH_CHARS or not (os.path.isfile(text) or FILE_NAME.fullmatch(text)):
         return text
     path = existing_file(text)
-    if not Path(text).suffix:  # it could have been meant as a text
+    if not Path(text).suffix:  # the argument could also be a text
         print(f"Reading file {text}", file=sys.stderr)
     return _check_text("".join(part for _, part in read_blocks(path, raise_error)), text)
 
 
 def _check_text(text: str, where: str) -> str:
     try:
-        text.encode()  # a byte that is not UTF-8 arrives as half of a character
+        text.encode()  # invalid UTF-8 bytes are lone surrogates
     except UnicodeEncodeError as error:
         raise DataError("is not UTF-8.", where, advice="Convert the file with iconv.") from error
     text = text.strip("\r\n")

@@ -68,7 +68,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Exclusive lock of the folder; it is released when the process ends for any reason."""
+        """Exclusive lock of the folder, released by the operating system if the process is killed."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = (self.path / LOCK_FILE).open("a+b", buffering=0)

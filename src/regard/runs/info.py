@@ -43,7 +43,7 @@ class ModelInfo:
     recipes: dict[str, dict[str, dict[str, Any]]]
     """default settings of a preset by task; for all tasks but the first, only the differences"""
     weights: str
-    """`random weights` or `pretrained: FOLDER`"""
+    """origin of the weights: random, or a folder"""
 
 
 def info(name: str) -> ModelInfo:

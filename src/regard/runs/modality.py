@@ -1,4 +1,4 @@
-"""What kind of samples a command means: texts, pictures or clouds, by the model that is named, else by the data."""
+"""Input modality of a command: text, image or points, from the model or else from the data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from regard.tasks import Task, find_task, tasks_by_modality
 def resolve_task(
     name: str, model: str | None, data: Sequence[str], columns: Mapping[str, str] | None, run: RunFolder | None = None
 ) -> Task:
-    """The task of this name in the form for what is to be read; `run`: one that goes on."""
+    """Task of this name for the modality of the model or data; `run`: the run to resume."""
     name = resolve_task_name(name)
     known = [reads for reads, table in tasks_by_modality().items() if name in table]
     if len(known) < 2:
@@ -47,17 +47,17 @@ def _detect_modality(
 
 
 def _is_image_data(entry: str, columns: Mapping[str, str]) -> bool:
-    """A folder, two folders side by side, or a table that has a column of pictures."""
+    """True for a folder, two parallel folders, or a table with an image column."""
     if "image" in columns or any(os.path.isdir(os.path.expanduser(side)) for side in split_parallel(entry) or (entry,)):
         return True
     from regard.data.images.tables import COLUMN_ALIASES
 
-    # the first four names of a column mean pictures; the others may mean files of any kind
+    # The first four column names are specific to images; the others may be files of any kind.
     return _has_column(entry, COLUMN_ALIASES["image"][:4]) or _lists_images(entry, COLUMN_ALIASES["image"][4:])
 
 
 def _lists_images(entry: str, words: Sequence[str]) -> bool:
-    """Whether a column that may mean files of any kind begins with a picture."""
+    """True if the first value of an ambiguous file column is an image."""
     try:
         unsure = [name for name in read_header(entry) if name.lower() in words]
     except (RegardError, OSError):
@@ -68,5 +68,5 @@ def _lists_images(entry: str, words: Sequence[str]) -> bool:
 def _has_column(entry: str, names: Sequence[str]) -> bool:
     try:
         return any(name.lower() in names for name in read_header(entry))
-    except (RegardError, OSError):  # what is wrong with it is said where it is read
+    except (RegardError, OSError):  # the reader reports the error
         return False

@@ -19,33 +19,33 @@ from regard.tasks import Task
 from regard.tasks.file_task import FileSampleTask
 
 FILE_NAME = re.compile(r"\S+\.(txt|tsv|tab|csv|jsonl|ndjson|json|parquet|pq|conll|conllu|gz)")
-"""An argument of this form is taken for a file, so that a misspelt one is not translated."""
+"""Arguments of this form are file names, so that a misspelled file name is an error instead of a text."""
 
 STDIN_NAME = "standard input"
 
 POINT_FILE_START = re.compile(r"(ply|C?N?OFF|solid\b.*|v\s.*|#.*|[-+.\deE]+([\s,;]+[-+.\deE]+)+)$")
-"""How a file of points begins, where a path is expected."""
+"""First line of a point cloud file, to detect file contents instead of paths on standard input."""
 
 
 @dataclass(frozen=True)
 class PredictInput:
-    """One input, and where it stands."""
+    """One input and its location."""
 
     value: Any
-    """what a task is asked; None where there is nothing to ask"""
+    """input of `Task.predict`; None for an empty or unreadable input"""
     location: str = ""
-    """nothing where it is an argument"""
+    """file and line; empty for a command-line argument"""
     error: RegardError | None = None
-    """why it cannot even be read"""
+    """error of an unreadable input"""
     name: str = ""
-    """how it is called where it has no words of its own: a picture inside a table"""
+    """displayed name of an input without text or path, such as an image inside a table"""
 
     @property
     def title(self) -> Any:
         return self.name or self.value
 
     def to_json(self) -> Any:
-        """The input as JSON says it."""
+        """The input in JSON output."""
         if self.name:
             return self.name
         if is_dataclass(self.value):
@@ -55,9 +55,9 @@ class PredictInput:
 
 
 def read_inputs(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[PredictInput]:
-    """Arguments as they are, the lines or rows of those that are files, or the lines of standard input.
+    """Inputs from arguments, from lines or rows of files, or from lines of standard input.
 
-    A blank line is one with nothing to ask, but to tasks that answer it themselves."""
+    The value of an empty line is None, except for generation tasks."""
     if columns and not any(_is_file(task, entry) or _is_table(task, entry) for entry in inputs):
         raise RegardError("--columns requires an input file.")
     if task.allows_empty_prompt and not inputs:
@@ -83,13 +83,13 @@ def read_inputs(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | 
             elif kind := _non_text_kind(entry):
                 raise RegardError(f"{entry}: expected text, got {'an' if kind == 'image' else 'a'} {kind}.")
             else:
-                if not Path(entry).suffix:  # it could have been meant as a text
+                if not Path(entry).suffix:  # the argument could also be a text
                     print(f"Reading the lines of file {entry}", file=sys.stderr)
                 yield from _line_inputs(task, entry)
 
 
 def _stdin_paths(task: FileSampleTask) -> Iterator[str]:
-    """The lines of standard input; a file that was piped in itself is told of once, not line by line."""
+    """Lines of standard input. If standard input is the content of a file, a single error is raised."""
     try:
         for number, line in enumerate(sys.stdin):
             entry = line.strip()
@@ -105,13 +105,13 @@ def _stdin_paths(task: FileSampleTask) -> Iterator[str]:
 
 
 def _file_inputs(task: FileSampleTask, entry: str) -> Iterator[PredictInput]:
-    """A file is itself; those of a folder or a pattern stand in it, where one that is bad is none of the others' affair."""
+    """Inputs of a path, folder or pattern. Only files of a folder or pattern have a location: their errors do not stop other
+    inputs."""
     return (PredictInput(path, "" if path == entry else entry) for path in expand_files(task, [entry]))
 
 
 def expand_files(task: FileSampleTask, inputs: Iterator[str] | Sequence[str]) -> Iterator[str]:
-    """The paths of the task's files that paths, patterns and folders stand for, those of a folder in the order of their
-    names."""
+    """Paths of the task's files for paths, patterns and folders; files of a folder are sorted by name."""
     for entry in expand_patterns(inputs):
         if not os.path.isdir(entry):
             yield entry
@@ -123,7 +123,7 @@ def expand_files(task: FileSampleTask, inputs: Iterator[str] | Sequence[str]) ->
 
 
 def _is_table(task: Task, entry: str) -> bool:
-    """Whether an entry is a table of such files, or a part of one: captions.json#val."""
+    """True for a table of files, or for a part of one such as captions.json#val."""
     if os.path.isfile(entry):
         return file_format(entry) in task.table_suffixes
     name = next(iter(task.paths(entry)), entry) if "#" in entry else entry
@@ -131,7 +131,7 @@ def _is_table(task: Task, entry: str) -> bool:
 
 
 def _table_inputs(task: Any, entry: str, columns: Mapping[str, str] | None) -> Iterator[PredictInput]:
-    """Files that a table names or holds, in its order."""
+    """Inputs of the files listed or contained in a table, in order."""
     found: list[DataError] = []
     for sample in task.iter_table(entry, columns, lambda kind, error: found.append(error)):
         path = sample.path
@@ -140,7 +140,7 @@ def _table_inputs(task: Any, entry: str, columns: Mapping[str, str] | None) -> I
             inside = f"{Path(path).stem}-{sample.line}" if sample.content else ""
             where = (
                 "" if sample.source == entry else f"{path}, row {sample.line}"
-            )  # a table of points is a cloud itself
+            )  # a table of points is a point cloud itself
             yield PredictInput(sample.content or sample.source, where, name=inside)
     yield from (PredictInput(None, entry, error) for error in found)
 
@@ -150,12 +150,12 @@ def _is_file(task: Task, text: str) -> bool:
         return False
     there = os.path.isfile(text) and (
         task.modality == "text" or file_format(text) in task.table_suffixes
-    )  # a picture has no columns
+    )  # images have no columns
     return there or bool(FILE_NAME.fullmatch(text)) or Path(text).suffix.lower() in task.table_suffixes
 
 
 def _non_text_kind(entry: str) -> str:
-    """What a file is that holds no text."""
+    """Kind of a file other than text."""
     from regard.data.points.labeled import CLOUD_ONLY_SUFFIXES
 
     ending = file_format(entry)
@@ -171,7 +171,7 @@ def _stdin_inputs(task: Task) -> Iterator[PredictInput]:
         print("Type one text per line; Ctrl-D ends.", file=sys.stderr)
     for number, line in enumerate(sys.stdin, start=1):
         try:
-            line.encode()  # a byte that is not UTF-8 arrives as half of a character
+            line.encode()  # invalid UTF-8 bytes are lone surrogates
         except UnicodeEncodeError:
             yield PredictInput(
                 None, STDIN_NAME, DataError("is not UTF-8.", STDIN_NAME, number, "Convert the file with iconv.")
@@ -182,14 +182,14 @@ def _stdin_inputs(task: Task) -> Iterator[PredictInput]:
 
 def _line_inputs(task: Task, path: str) -> Iterator[PredictInput]:
     found: list[DataError] = []
-    complain: ErrorHandler = lambda kind, error: found.append(error)  # noqa: E731 - others are answered
+    complain: ErrorHandler = lambda kind, error: found.append(error)  # noqa: E731 - other lines are predicted
     for number, text in read_lines(path, complain):
         yield PredictInput(None, path, found.pop()) if found else _text_input(task, text, f"{path}, line {number}")
         found.clear()
 
 
 def _row_inputs(task: Task, path: str, columns: Mapping[str, str] | None) -> Iterator[PredictInput]:
-    """In their order: what is complained of is heard before it, or with others that are read together."""
+    """Inputs and errors of a table in line order. Rows are read in chunks, so errors may arrive before earlier rows."""
     found: list[DataError] = []
 
     def complain(kind: str, error: DataError) -> None:

@@ -1,7 +1,6 @@
-"""Files -> everything that training needs, read and checked before a folder is made.
+"""Read and check all training data before the run folder is created.
 
-Validation samples are kept as they are; training samples only as tokens in mapped files, a part at a time.
-"""
+Validation samples stay in memory; training samples are encoded in chunks and stored as tokens in memory-mapped files."""
 
 from __future__ import annotations
 
@@ -28,24 +27,24 @@ from regard.tasks.base import Encoded
 LogFn = Callable[[str], None]
 
 SPECIAL_TOKEN_FIELDS = ("bos_id", "eos_id", "pad_id", "mask_id", "delimiter", "extract")
-"""Fields of a config that name special tokens, which encoded samples hold."""
+"""Config fields of special tokens, part of the cache key of encoded samples."""
 
 
 @dataclass(frozen=True)
 class PreparedData:
     train: Encoded
-    """tokens in mapped files, without the texts"""
+    """tokens in memory-mapped files, without the texts"""
     valid: Encoded
     processor: Any
-    """what turns samples into tensors"""
+    """converts samples to tensors"""
     config: Any
-    """the system's, with the tokenizer's vocabulary"""
+    """model config with the vocabulary size of the tokenizer"""
     stats: dict[str, Any]
-    """what was found: counts, fingerprints"""
+    """sample counts and data fingerprints"""
     labels: tuple[str, ...] = ()
-    """the classes, where the task has classes"""
+    """classes; empty if the task has no classes"""
     head_options: str = ""
-    """how two texts of a sample are read together, where there are two"""
+    """see `Task.head_options`"""
 
 
 def read_samples(task: Task, paths: Sequence[str], columns: Mapping[str, str], log: LogFn) -> list[Any]:
@@ -59,7 +58,7 @@ def read_samples(task: Task, paths: Sequence[str], columns: Mapping[str, str], l
 
 
 def validation_samples(task: Task, sources: DataSources, settings: Settings, log: LogFn) -> list[Any]:
-    """Those of the validation files; without any, the share of the training files that is held out by content."""
+    """Samples of the validation files, or the fraction of the training files held out by a content hash."""
     if sources.valid:
         return read_samples(task, sources.valid, dict(sources.columns), log)
     held = list(TrainingFiles(task, sources, settings.data.valid_fraction, log).scan().held)
@@ -83,7 +82,7 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
     found = files.scan()
     found = replace(found, labels=task.head_labels(found.labels, settings.data))
     valid = own or _holdout_samples(task, found, log)
-    reader, config = spec.processor, spec.identity.config  # a folder's tokenizer and config belong together already
+    reader, config = spec.processor, spec.identity.config  # tokenizer and config of a checkpoint already match
     reader = (
         task.default_processor(config, settings.data)
         if reader is None
@@ -121,14 +120,14 @@ def _make_tokenizer(
         text = files.task.adapt_tokenizer(TextTokenizer.load(settings.data.tokenizer))
         say(f"Tokenizer {settings.data.tokenizer}")
         return text
-    # Which texts and how many tokens decide it, and the library's version might.
+    # The tokenizer depends on the texts, these settings and possibly the version of the library.
     made = (
         files.task.name,
         settings.data.vocab_size,
         settings.data.tokenizer_type,
         files.task.encoding_key(settings.data),
     )
-    # an alphabet must know what the validation data holds too
+    # a closed vocabulary must cover the validation data
     more = list(files.task.tokenizer_texts(valid)) if files.task.has_closed_vocabulary(settings.data) else []
     key = cache_key("tokenizer", tokenizers.__version__, found.fingerprint, compute_fingerprint(more), *made)
     if (kept := load_note(key)) is not None:
@@ -143,13 +142,13 @@ def _make_tokenizer(
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """How many tokens a side may have, and which setting says so."""
+    """Maximum number of tokens per side, and the setting with this limit."""
 
     max_length: int
     setting: str
     unit: str
     action: str = "are skipped"
-    """what becomes of those with more"""
+    """treatment of longer samples"""
 
     @classmethod
     def from_settings(cls, settings: Settings, task: Task, config: Any) -> LengthLimit:
@@ -162,7 +161,8 @@ class LengthLimit:
         return cls(*most, task.row_unit or task.unit)
 
     def report(self, name: str, remaining: int, examples: Sequence[Any], skipped: int, log: LogFn) -> None:
-        """Say how many were too long and where the first is; where nothing is left, refuse."""
+        """Log the number of samples above the limit and the location of the first one. Raise an error if no samples
+        remain."""
         if skipped:
             place = "".join(f"; first: {sample.path}, line {sample.line}" for sample in examples)
             most = f"more than {self.max_length:,} tokens ({self.setting})"
@@ -183,7 +183,7 @@ def _load_or_encode(
     limit: LengthLimit,
     say: LogFn,
 ) -> Encoded:
-    """The training samples as tokens: from the cache, or encoded now."""
+    """Encoded training samples, from the cache or computed now."""
     special = tuple(getattr(config, name, None) for name in SPECIAL_TOKEN_FIELDS)
     flavour = files.task.encoding_key(settings.data), found.labels, len(found.held)
     count, mark = files.task.row_encoding(reader)
@@ -199,7 +199,7 @@ def _load_or_encode(
     what = "tokens" if files.task.modality == "text" else f"the list of {files.task.unit}"
     store = cached_store(key, sides, lambda writer: _write_tokens(files, found, encode, writer), say, what)
     skipped, place = store.metadata["too_long"], store.metadata["first"]
-    # the store knows which pair it was, not where: the same texts may lie in other files by now
+    # The store has the number of the sample, not its location: the same texts may be in other files now.
     first = list(islice(files.samples(found, "read"), place, place + 1)) if skipped else []
     how = files.task.batch_context(reader, config, limit.max_length, settings.data, found.labels)
     train = Encoded([], store.sides, [], how)
@@ -210,7 +210,7 @@ def _load_or_encode(
 def _write_tokens(
     files: TrainingFiles, found: ScanResult, encode: Callable[[Sequence[Any]], Encoded], writer: StoreWriter
 ) -> dict[str, Any]:
-    """Fill the store; returns how many samples were too long, and the number of the first."""
+    """Write encoded samples to the store. Returns the number of samples above the limit and the number of the first one."""
     done = skipped = first = 0
     for part in chunked(files.samples(found, "encoded"), ENCODE_BATCH // 10):
         encoded = encode(part)

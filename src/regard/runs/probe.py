@@ -1,4 +1,4 @@
-"""`probe`: what each layer of a body that reads pictures knows of classes, told by a linear classifier on its states."""
+"""`probe`: linear probes on the layers of an image model."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ from regard.tasks.text_heads import label_ids
 from regard.types import Batch
 
 MAX_IMAGES = 60_000
-"""Pictures that classifiers learn from, unless another number is asked for."""
+"""Default of the maximum number of training images."""
 MAX_STATE_VALUES = 2**27
-"""Numbers of states that are held at once."""
+"""Maximum number of hidden state values in memory."""
 MEMORY_FRACTION = 0.5
-"""The share of free memory that may be taken for what is kept of all pictures."""
+"""Maximum fraction of free memory for the features of all images."""
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
 class LayerAccuracy:
-    """Of one layer: shares of 100."""
+    """Accuracies of one layer in percent."""
 
     layer: str
     accuracy: float
-    """on the test part"""
+    """on the test split"""
     valid: float
-    """on the part that the penalty was chosen on"""
+    """on the validation split, which selects the penalty"""
     penalty: float
 
 
@@ -62,12 +62,12 @@ class ProbeReport:
     layers: list[LayerAccuracy]
     classes: tuple[str, ...]
     counts: dict[str, int]
-    """pictures of the three parts"""
+    """number of images per split"""
     figure: Path | None = None
 
     @property
     def best(self) -> LayerAccuracy:
-        """Of equal ones the first."""
+        """Layer with the highest accuracy; the first one of equals."""
         return max(self.layers, key=lambda known: known.accuracy)
 
     def as_dict(self) -> dict[str, Any]:
@@ -80,10 +80,10 @@ def probe(
     columns: Mapping[str, str] | None = None, max_images: int = MAX_IMAGES, out: str | os.PathLike[str] | None = None,
     device: str = "auto", dtype: str | None = None, log: LogFn = lambda line: None,
 ) -> ProbeReport:  # fmt: skip
-    """How well a linear classifier tells classes of pictures apart by the states of each layer of a run or a published folder.
+    """Accuracy of linear classifiers on the features of each layer of a run or a Hugging Face checkpoint.
 
-    It learns from at `most` so many pictures of `data`, or of what the run remembers; its accuracy is told on `test`, or on
-    what is held out, and drawn into `out`, a .png or .svg file."""
+    Trains on at most `max_images` images of `data`, or of the training data of the run; the accuracy is measured on `test`
+    or on held-out images and drawn to `out`, a .png or .svg file."""
     if max_images < 2:
         raise SettingError(f"--max-images must be at least 2, got {max_images}.")
     path = None if out is None else Path(out)
@@ -144,7 +144,7 @@ def _make_splits(
 
 
 def _check_memory(layers: Sequence[ProbeLayer], parts: ImageSplits) -> None:
-    """Refuse before an hour is lost what would not fit into memory."""
+    """Raise an error before the computation if the features do not fit into memory."""
     each, count = 4 * sum(layer.width for layer in layers), sum(parts.counts().values())
     room = int(MEMORY_FRACTION * free_memory())
     if each * count > room:
@@ -156,7 +156,7 @@ def _check_memory(layers: Sequence[ProbeLayer], parts: ImageSplits) -> None:
 
 
 class _ImageBatches:
-    """Pictures as batches that a body reads, decoded ahead by threads."""
+    """Batches of preprocessed images, decoded in advance by threads."""
 
     def __init__(self, model: Model, layers: Sequence[ProbeLayer], parts: ImageSplits) -> None:
         self.model, self.classes, self.progress = model, parts.classes, ProgressPrinter(IMAGE_TASK.unit)
@@ -166,7 +166,7 @@ class _ImageBatches:
         each = sum(height * width * layer.width // layer.stride**2 for layer in layers)
         self.batch_size = max(1, min(EVAL_BATCH_SIZE, MAX_STATE_VALUES // max(each, 1)))
         if isinstance(self.processor, ImageProcessor) and self.processor.resize != "exact" and not self.processor.crop:
-            self.batch_size = 1  # each has a size of its own
+            self.batch_size = 1  # images have different sizes
 
     def batches(self, part: ImageSplit) -> Iterator[Batch]:
         with ThreadPoolExecutor(DECODE_THREADS) as pool:

@@ -1,8 +1,7 @@
-"""What the training files hold, found by passes over them: they are never in memory as a whole.
+"""Scan of the training files: counts, labels, held-out samples and fingerprint, without loading all data into memory.
 
-What was found is remembered under the content of the files, so that a run goes on without parsing them again. Their bytes
-are read each time: only they tell that nothing has changed.
-"""
+The result is cached by the content of the files, so a resumed run does not parse the files again. Their bytes are still
+read, because only the content shows changes."""
 
 from __future__ import annotations
 
@@ -28,28 +27,28 @@ LogFn = Callable[[str], None]
 T = TypeVar("T")
 
 _CACHE_VERSION = 5
-"""Raised when files are parsed in another way than before: what was found then holds no more."""
+"""Version of the parsing in cache keys; must be increased when parsing changes."""
 _LOG_INTERVAL = 10.0
-"""Seconds between two lines about a long pass."""
+"""Seconds between log lines."""
 
 
 @dataclass(frozen=True)
 class ScanResult:
-    """What is known of the training files before any of it is encoded."""
+    """Facts about the training files before encoding."""
 
     train: int
-    """samples to train on"""
+    """number of training samples"""
     fingerprint: str
-    """of their texts, and of how they join"""
+    """fingerprint of the texts and of the gaps between them"""
     held: tuple[Any, ...]
-    """samples held out for validation; none where that has files of its own"""
+    """samples held out for validation; empty if there are validation files"""
     empty: int
-    """rows that hold nothing, or an empty side"""
+    """number of skipped rows: empty, or with an empty field"""
     first_empty: tuple[str, int]
     shared: int = 0
-    """samples to train on that are also among the validation files"""
+    """number of training samples that are also in the validation files"""
     labels: tuple[str, ...] = ()
-    """the classes that occur, in their order"""
+    """classes in order"""
 
 
 @dataclass
@@ -59,12 +58,12 @@ class _EmptyRows:
 
 
 class _GapTracker:
-    """Some samples out of all, in their order: those that follow a hole are told so."""
+    """Marks samples after removed samples: see `Task.mark_gap`."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self.first_skipped: Any = None
-        """the first that was left out since one was taken"""
+        """first sample skipped after the last kept sample"""
 
     def keep(self, sample: Any) -> Any:
         joined = sample if self.first_skipped is None else self.task.mark_gap(sample, self.first_skipped)
@@ -76,12 +75,12 @@ class _GapTracker:
 
 
 class TrainingFiles:
-    """The training files of a run, read as often as needed and a sample at a time."""
+    """Training files of a run, read repeatedly as a stream of samples."""
 
     def __init__(
         self, task: Task, sources: DataSources, valid_fraction: float, log: LogFn, valid: Sequence[Any] = ()
     ) -> None:
-        """`valid`: the samples of the validation files, where there are any."""
+        """`valid`: samples of the validation files, if any."""
         self.task, self.sources, self.valid_fraction, self.log = task, sources, valid_fraction, log
         self._valid_keys = {task.split_key(sample) for sample in valid}
         self._paths = [path for entry in sources.data for path in task.paths(entry)]
@@ -100,8 +99,8 @@ class TrainingFiles:
             found = ScanResult(**{**kept, **lists, "held": held})
         else:
             found = self._scan_files()
-            inside = any(getattr(sample, "content", b"") for sample in found.held)  # pictures are no notes
-            if not inside and self._read_stamps() == self._stamps:  # else it is not what was summed
+            inside = any(getattr(sample, "content", b"") for sample in found.held)  # image contents are not cached here
+            if not inside and self._read_stamps() == self._stamps:  # otherwise the files changed during the scan
                 rows = [
                     {name: value for name, value in asdict(sample).items() if value != b""} for sample in found.held
                 ]
@@ -117,9 +116,9 @@ class TrainingFiles:
         return found
 
     def samples(self, result: ScanResult, action: str) -> Iterator[Any]:
-        """Those to train on, and an error at the end where they are not what was found.
+        """Training samples. If the files have changed since the scan, an error is raised at the end.
 
-        What is being done with them is told now and then while it takes long."""
+        `action` is the verb of the progress messages."""
         held, total, rest = (
             {self.task.split_key(sample) for sample in result.held},
             Fingerprint(),
@@ -138,8 +137,8 @@ class TrainingFiles:
             raise DataError("The training data changed during reading.", ", ".join(self._paths), advice=advice)
 
     def location_key(self) -> str:
-        """A name for where pictures or clouds lie, and for when they were written: what is stored of them is their paths, or
-        colours that no name or size tells. Tables are summed and folders listed by `key`; what tables point to is looked at
+        """Key of the paths and modification times of image or point cloud files, because the store contains paths or colors,
+        which names and sizes do not determine. `key` covers tables and folder listings; files listed in tables are covered
         here."""
         total = Fingerprint()
         total.add([self.key])
@@ -181,7 +180,8 @@ class TrainingFiles:
                 empty.count += 1
 
     def _content_key(self) -> str:
-        """Content, and all that decides how it is parsed and divided; paths too, because places are named by them."""
+        """Cache key of the contents and of all settings for parsing and splitting. Paths are included, because samples
+        contain locations."""
         sums = [_digest(path) for path in self._paths]
         share = None if self.sources.valid else self.valid_fraction
         known = compute_fingerprint([*sorted(self._valid_keys), self.task.label_source(self.sources.data)])
@@ -198,7 +198,7 @@ class TrainingFiles:
 
 
 def _content_parts(task: Task, sample: Any) -> Iterator[str]:
-    """By what a sample is known again. Passages alike may be one document or several, whose tokens differ."""
+    """Texts for the fingerprint of a sample. Equal passages may be one document or several, with different tokens."""
     yield from task.fingerprint_texts((sample,))
     if hasattr(sample, "starts_document"):
         yield f"{sample.starts_document} {sample.after_gap}"
@@ -207,7 +207,7 @@ def _content_parts(task: Task, sample: Any) -> Iterator[str]:
 
 
 def _file_stamp(path: str) -> str:
-    """A file by its place and its time; what lies in a table has a name alone."""
+    """Path, size and modification time of a file; only the name if there is no such file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -216,7 +216,7 @@ def _file_stamp(path: str) -> str:
 
 
 def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
-    """Numbers by their value, words by the alphabet."""
+    """Labels sorted numerically if all are integers, otherwise alphabetically."""
     found = sorted(labels)
     return tuple(sorted(found, key=int) if all(label.lstrip("-").isdigit() for label in found) else found)
 
@@ -231,8 +231,8 @@ def describe_empty_rows(task: Task, count: int, path: str, line: int) -> str:
 
 
 def _digest(path: str) -> str:
-    """Of the bytes, and of a folder's pictures their names, sizes and times: thousands are not read for it. A file that cannot
-    be read has none: the parser says what is wrong with it."""
+    """Hash of the bytes of a file, or of names, sizes and times of the files in a folder, because reading thousands of
+    images is slow. Empty for unreadable files: the parser reports the error."""
     if os.path.isdir(path):
         return cache_key(_list_files(path))
     with suppress(OSError), open(path, "rb") as file:
@@ -252,7 +252,7 @@ def _list_files(folder: str) -> list[tuple[str, int, int]]:
 
 
 def log_progress(items: Iterable[T], action: str, log: LogFn) -> Iterator[T]:
-    """The same items; every ten seconds a line says how many there were and how fast."""
+    """The items, with a log line about count and speed every ten seconds."""
     begun = told = time.monotonic()
     count, source = 0, iter(items)
     while part := list(islice(source, 1000)):

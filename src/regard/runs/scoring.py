@@ -1,4 +1,4 @@
-"""The loss on data that is not trained on, and how far scores can be trusted."""
+"""Validation loss, and reliability of scores."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from regard.tasks.base import Encoded, LossSum, Task
 from regard.training.optimizer import autocast
 
 MIN_RELIABLE_SAMPLES = 100
-"""Fewer samples than this give scores that say little."""
+"""Minimum number of samples for reliable scores."""
 
 MIN_BATCH_TOKENS = 8192
-"""Tokens that are measured at once, where a step learns from fewer: without gradients there is room for them."""
+"""Minimum tokens per validation batch: without gradients more tokens fit into memory than in training."""
 
 
 def validation_loss(model: Model, encoded: Encoded, settings: Settings) -> LossSum:
-    """Negative log-likelihood of all that is to be said, without smoothing, and how much that is."""
+    """Sum of the negative log-likelihood without label smoothing, and count."""
     total = count = 0.0
-    recheck_packed()  # scores follow, by weights that have learnt since the last time
+    recheck_packed()  # the weights have changed since the last validation
     with torch.no_grad(), autocast(model.device, settings.train):
         tokens = max(settings.train.batch_tokens, MIN_BATCH_TOKENS)
         for batch in model.task.eval_batches(encoded, model.config, tokens, settings.data):
@@ -34,7 +34,7 @@ def validation_loss(model: Model, encoded: Encoded, settings: Settings) -> LossS
 
 
 def small_sample_warning(task: Task, num_samples: int) -> str:
-    """What is to be thought of scores on so few samples; nothing where they are many."""
+    """Warning about imprecise scores on few samples, or an empty string."""
     if task.min_valid_samples == 1 or num_samples >= MIN_RELIABLE_SAMPLES:
         return ""
     worth = (

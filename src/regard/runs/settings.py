@@ -1,4 +1,4 @@
-"""The settings of a run: the preset's recipe, then a file, then what was said on the command line."""
+"""Settings of a run: recipe of the preset, overridden by a settings file, overridden by the command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Settings:
     train: TrainSettings
     decode: DecodeSettings
     model: dict[str, Any]
-    """changes to the preset's config"""
+    """overrides of the preset's config"""
 
     def as_dict(self) -> dict[str, Any]:
         groups = {name: as_dict(getattr(self, name)) for name in GROUPS}
@@ -66,7 +66,7 @@ def collect_overrides(
 
 
 def _check_group(name: str) -> None:
-    """Refuse a name without its group, such as `lr` or `learning_rate`, with the whole names that end with it."""
+    """Raise an error for a setting name without its group, such as `lr` or `learning_rate`, with suggestions."""
     settings = {*(row["setting"] for row in index.load_index()["settings"]), *SYNONYMS, *RELATED}
     whole = sorted(setting for setting in settings if setting.partition(".")[2] == name)
     if whole:
@@ -74,17 +74,17 @@ def _check_group(name: str) -> None:
 
 
 def check_groups(overrides: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse unknown names and values of wrong types in the settings data.*, train.* and decode.*.
+    """Raise an error for unknown names and values of wrong types in the settings data.*, train.* and decode.*.
 
-    Limits of values and settings that exclude each other depend on a preset, and are checked by `resolve`."""
+    Limits of values and conflicts between settings depend on the preset and are checked by `resolve`."""
     for name, kind in GROUPS.items():
         check_values(kind, overrides.get(name, {}), f"{name}.")
 
 
 def check_names(task: str, model: str | None, overrides: Mapping[str, Mapping[str, Any]], resume: bool = False) -> None:
-    """Refuse an unknown task, preset or setting of a training before torch is imported.
+    """Raise an error for an unknown task, preset or setting of a training run, before torch is imported.
 
-    With `resume` the run folder names the system, and its settings `model.*` are compared with those of the folder."""
+    With `resume` the run folder defines the system, and `resume_spec` checks the settings `model.*`."""
     index.check_task(task)
     check_groups(overrides)
     if resume:
@@ -106,13 +106,14 @@ def resolve(recipe: Mapping[str, Mapping[str, Any]], overrides: Mapping[str, Map
         made[name] = apply_overrides(usual, asked) if name == "decode" else override(usual, asked, f"{name}.")
     if {"steps", "epochs"} <= overrides.get("train", {}).keys() and made["train"].epochs:
         raise SettingError("train.steps and train.epochs exclude each other. Set one of them.")
-    if "steps" in overrides.get("train", {}):  # in place of a recipe's passes
+    if "steps" in overrides.get("train", {}):  # overrides the epochs of the recipe
         made["train"] = replace(made["train"], epochs=0.0)
     return Settings(**made, model={**recipe.get("model", {}), **overrides.get("model", {})})
 
 
 def check_tokenizer_settings(model: Mapping[str, Any], has_tokenizer: bool) -> None:
-    """What a tokenizer decides, a person cannot; bodies without one may have sizes of such names."""
+    """Raise an error for settings determined by the tokenizer. Models without a tokenizer may have settings with these
+    names."""
     taken = {"vocab_size": " Set data.vocab_size.", "pad_id": "", "bos_id": "", "eos_id": "", "mask_id": ""}
     for name in model:
         if name in taken and has_tokenizer:
@@ -120,7 +121,7 @@ def check_tokenizer_settings(model: Mapping[str, Any], has_tokenizer: bool) -> N
 
 
 def diff_settings(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """`train.lr: 0.001 -> 0.002` for every value that is not the same."""
+    """Differences such as `train.lr: 0.001 -> 0.002`."""
     found = []
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)

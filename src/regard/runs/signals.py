@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM are noted and obeyed after the step, so that nothing is lost; between steps, at once."""
+"""Deferred handling of SIGINT and SIGTERM: training stops after the current step and saves a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from types import FrameType
 
 
 class SignalHandler:
-    """`number` is the signal that arrived, 0 until then."""
+    """`number` is the received signal, 0 before."""
 
     def __init__(self) -> None:
         self.number = 0
 
     @contextmanager
     def defer(self, on_signal: Callable[[int], None] | None = None) -> Iterator[None]:
-        """`leave` is what obeys at once. Outside of the main thread signals are not ours."""
+        """Record signals instead of stopping; `on_signal` is called immediately. No effect outside of the main thread."""
 
         def note(number: int, _: FrameType | None) -> None:
             if self.number:
-                if number == signal.SIGINT:  # a person who asks a second time: at once, and what was saved before stays
+                if number == signal.SIGINT:  # second Ctrl-C: stop immediately, with the last saved checkpoint
                     raise KeyboardInterrupt
-                return  # schedulers and torchrun send SIGTERM to all and once more: the save goes on
+                return  # schedulers and torchrun repeat SIGTERM: continue saving
             self.number = number
             if on_signal is not None:
                 on_signal(number)

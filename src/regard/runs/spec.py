@@ -27,7 +27,7 @@ from regard.weights.tables import matches
 
 @dataclass(frozen=True)
 class DataSources:
-    """Where a run's data lies."""
+    """Data files of a run."""
 
     data: tuple[str, ...]
     valid: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class DataSources:
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What a person said."""
+    """Arguments of the user."""
 
     task: Task
     model: str | None
@@ -53,11 +53,11 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class TrainSpec:
-    """What follows from it."""
+    """Complete specification of a run."""
 
     identity: ModelSpec
     processor: Any
-    """what turns samples into tensors, where a folder brings it; None: it is made"""
+    """processor of a checkpoint folder; None: a new processor is created"""
     settings: Settings
     sources: DataSources
     preset: str
@@ -91,7 +91,7 @@ def new_spec(request: TrainRequest) -> TrainSpec:
         reader, config = loaded.require_processor(), loaded.config
         if (
             loaded.has_new_head and loaded.tokenizer is not None
-        ):  # a head that was published without our special tokens has learnt to do without
+        ):  # an existing head was trained without these special tokens
             reader = request.task.add_special_tokens(reader, config)
             config = replace(config, vocab_size=max(config.vocab_size, reader.size))
         return _make_spec(replace(loaded.spec, config=config), reader, settings, request.sources, name, Path(name))
@@ -128,13 +128,13 @@ def _make_spec(
         raise SettingError(
             f"model.encoder cannot be changed: {name} contains its own image encoder. Remove model.encoder."
         )
-    # as the config reads them: "32" on a command line and 32 in a file are the same
+    # values parsed by the config: "32" on the command line equals 32 in a file
     settings = replace(settings, model={key: getattr(config, key) for key in settings.model})
     return TrainSpec(replace(identity, config=config, decode=settings.decode), reader, settings, sources, name, start)
 
 
 def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
-    """What the run was started with. Anything said now that differs from it is refused by name."""
+    """Specification of the existing run. Different settings in the request are an error."""
     old = folder.read_metadata()
     if not {"sources", "settings", "preset", "data_stats"} <= old.keys():
         raise RunError(
@@ -147,7 +147,7 @@ def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
     changes = override(config, resolve_encoder(config, settings.model), "model.")
     settings = replace(settings, model={key: getattr(changes, key) for key in settings.model})
     changed = diff_settings(resolve(old["settings"], {}).as_dict(), settings.as_dict())
-    # the one that changes no result, and that a machine with less memory may need otherwise
+    # num_workers changes no result, and another machine may need another value
     changed = [change for change in changed if not change.startswith("data.num_workers:")]
     changed += [f"task: {old['task']} -> {request.task.name}"] * (old["task"] != request.task.name)
     named = absolute_folder(request.model) if request.model and is_folder_path(request.model) else request.model
@@ -174,9 +174,9 @@ def _format_values(values: Sequence[Any]) -> str:
 
 
 def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str, Any]) -> list[str]:
-    """Put the folder's weights into a fresh model of the same sizes, which may have tokens and a head beyond those.
+    """Load the weights of a folder into a new model of the same sizes, which may have additional tokens and a new head.
 
-    `changes` are the settings model.* that were said. Returns what was left out, and what stays as it was made."""
+    `overrides` are the settings model.* of the user. Returns notes about unused weights and randomly initialized parts."""
     loaded = load(folder, task=new_model.task.name)
     ours, spare = new_model.body.state_dict(), new_model.spec.system.names.optional
     theirs = {name: part for name, part in loaded.body.state_dict().items() if name in ours or not matches(spare, name)}
@@ -202,7 +202,7 @@ def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str,
         same = not loaded.has_new_head and loaded.spec.labels == new_model.spec.labels
         if same:
             add_bias(new_model.head, loaded.head.state_dict())
-            wanted = new_model.head.state_dict()  # it may ask less than theirs
+            wanted = new_model.head.state_dict()  # the new head may have fewer tensors
             new_model.head.load_state_dict(
                 {name: part for name, part in loaded.head.state_dict().items() if name in wanted}
             )
@@ -219,6 +219,6 @@ def _describe_new_head(model: Model) -> str:
 
 
 def expand_paths(task: Task, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """One path, pattern or several, as files that a run can find again from anywhere."""
+    """Absolute paths of the files for one or several paths or patterns."""
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
     return tuple(task.absolute_path(entry) for entry in task.expand_entries([os.fspath(path) for path in given]))

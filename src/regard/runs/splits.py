@@ -1,4 +1,4 @@
-"""Pictures with classes, in three parts: to learn from, to choose by, and to be judged by. None is in two of them."""
+"""Labeled images in three disjoint splits: training, validation and test."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from regard.tasks import Task, find_task
 from regard.tasks.file_task import reservoir_sample
 
 IMAGE_TASK = find_task("classify", "image")
-"""As whose samples pictures are read."""
+"""Task that reads the images."""
 HOLDOUT_FRACTION, MAX_HOLDOUT = 0.2, 5_000
-"""How many pictures are held out for a part that has no files of its own, and how many at most."""
+"""Fraction of the images held out for a split without files, and maximum number."""
 
 BoolMask = NDArray[np.bool_]
 Columns = Mapping[str, str]
@@ -33,7 +33,7 @@ Columns = Mapping[str, str]
 
 @dataclass(frozen=True)
 class ImageSplit:
-    """Pictures of some files: those that are marked, in their order."""
+    """Images of some files, selected by a mask over all samples in order."""
 
     files: tuple[str, ...]
     columns: Columns
@@ -64,14 +64,14 @@ class ImageSplits:
 
 @dataclass
 class _ImageList:
-    """What is known of pictures before any of them is opened."""
+    """Keys, labels and locations of images, without reading the files."""
 
     files: tuple[str, ...]
     columns: Columns
     keys: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     locations: list[str] = field(default_factory=list)
-    """by which a picture is known again, whatever its class is said to be"""
+    """identify images independent of their labels"""
 
     def split(self, marks: BoolMask | None = None) -> ImageSplit:
         return ImageSplit(self.files, self.columns, np.ones(len(self.keys), bool) if marks is None else marks)
@@ -80,7 +80,7 @@ class _ImageList:
         return np.fromiter((home in homes for home in self.locations), bool, len(self.locations))
 
     def holdout_mask(self, left: BoolMask, name: str) -> BoolMask:
-        """A share of those that are left, chosen by their content."""
+        """Mask of a fraction of the remaining images, held out by a content hash."""
         held = HeldOutKeys(compress(self.keys, left), HOLDOUT_FRACTION, MAX_HOLDOUT, salt=f"probe {name}")
         return left & np.fromiter((key in held for key in self.keys), bool, len(self.keys))
 
@@ -89,8 +89,8 @@ def split_images(
     data: tuple[str, ...], valid: tuple[str, ...], test: tuple[str, ...], columns: Columns, run_metadata: Mapping[str, Any],
     max_images: int, log: LogFn,
 ) -> ImageSplits:  # fmt: skip
-    """`own`: what a run says of itself. Pictures that it held out in its own training are the test part, where they are among
-    the data and no other is given; at `most` so many are learnt from."""
+    """Split images. Without `test` the test split is the validation data of the run (`run_metadata`) if it was trained on
+    these files, otherwise a fraction of the images. At most `max_images` are used for training."""
     every = _list_images(data, columns, log)
     classes = sort_labels(set(every.labels))
     if len(classes) < 2:
@@ -161,12 +161,12 @@ def _location(sample: ImageSample) -> str:
 
 
 def _trained_on(own: Mapping[str, Any], data: tuple[str, ...]) -> bool:
-    """Whether a run has learnt from some of these files."""
+    """True if the run was trained on one of these files."""
     return bool(set(own.get("sources", {}).get("data", ())) & set(data))
 
 
 def _run_holdout(own: Mapping[str, Any], data: tuple[str, ...], say: LogFn) -> set[str]:
-    """The pictures of these files that a run held out when it learnt from them."""
+    """Locations of the images of these files that the run held out for validation."""
     if not _trained_on(own, data):
         return set()
     sources, task = DataSources.from_dict(own["sources"]), _run_task(own)

@@ -1,4 +1,4 @@
-"""The log once more as events, for TensorBoard. Written at once and by no thread: what goes wrong is told where it does."""
+"""The training log as TensorBoard events, written synchronously, so that errors are raised at the failing write."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 
 class EventWriter:
-    """One file of events. What earlier files say of `step` and later is said again here, and forgotten by the reader."""
+    """One event file. TensorBoard ignores events of earlier files at `step` or later, which a resumed run writes again."""
 
     def __init__(self, folder: Path, step: int) -> None:
         from tensorboard.compat.proto.event_pb2 import SessionLog  # type: ignore[import-untyped]
         from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
 
         folder.mkdir(parents=True, exist_ok=True)
-        # read in the order of their names, and never two of one name
+        # TensorBoard reads files in the order of their names, which must be unique
         name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
         self.file = (folder / name).open("wb")
         self.record_writer = RecordWriter(self.file)
@@ -34,7 +34,7 @@ class EventWriter:
         self._write(step=step, summary=Summary(value=made))
 
     def close(self) -> None:
-        with suppress(OSError):  # all is flushed, but for what could not be written and was told
+        with suppress(OSError):  # all events are flushed, and failed writes are already reported
             self.file.close()
 
     def _write(self, **fields: Any) -> None:

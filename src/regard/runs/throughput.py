@@ -1,4 +1,4 @@
-"""The steps since the last line of the log."""
+"""Loss and throughput since the last log row."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from regard.training.loop import TrainStep
 
 
 class ThroughputMeter:
-    """The steps since the last line of the log: their mean loss and speed."""
+    """Average loss and throughput of the steps since the last log row."""
 
     def __init__(
         self, step_tokens: Callable[[int], int], completed_steps: int, losses: Sequence[float] = (), unit: str = "tokens",
         wait_seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:  # fmt: skip
-        """`tokens(step)`: the real tokens of a step, in all processes, or what else is `counted`; `waited()`: the seconds that
-        were spent on waiting for data, so far."""
+        """`step_tokens(step)`: number of tokens (or other `unit`) of a step in all processes, without padding;
+        `wait_seconds()`: total seconds spent waiting for data."""
         self.unit, self.wait_seconds = unit, wait_seconds
         self.last_wait = 0.0
         self.step_tokens, self.completed_steps = step_tokens, completed_steps
@@ -35,14 +35,14 @@ class ThroughputMeter:
 
     def log_row(self) -> dict[str, Any]:
         device = self.steps[-1].loss.device
-        # waits for the device: the time is honest
+        # synchronizes the device, so that the measured time includes all kernels
         loss = float(torch.stack([part.to(device) for part in self.losses]).mean())
         seconds, waited = max(time.perf_counter() - self.start_time, 1e-9), self.wait_seconds()
         last = self.steps[-1]
         pace = seconds / len(self.steps)
         self.seconds_per_step = (
             pace if self.seconds_per_step == 0.0 else 0.7 * self.seconds_per_step + 0.3 * pace
-        )  # one slow moment is no forecast
+        )  # moving average against outliers
         row = {
             "kind": "train", "step": last.step, "loss": loss, "lr": last.lr, "grad_norm": float(last.grad_norm),
             f"{self.unit}_per_s": self.tokens / seconds, "seconds": seconds,
@@ -53,7 +53,7 @@ class ThroughputMeter:
         return row
 
     def current_speed(self, steps: int) -> tuple[float, float]:
-        """The speed since the last line of the log and the seconds left, while the next line is not due."""
+        """Speed since the last log row, and estimated seconds left."""
         seconds, many = max(time.perf_counter() - self.start_time, 1e-9), max(len(self.steps), 1)
         return self.tokens / seconds, (steps - self.completed_steps - len(self.steps)) * seconds / many
 
@@ -62,7 +62,7 @@ class ThroughputMeter:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Time spent on validation is not training time."""
+        """Exclude the time of validation from the training time."""
         before = time.perf_counter()
         yield
         self.start_time += time.perf_counter() - before

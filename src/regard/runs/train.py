@@ -154,7 +154,7 @@ def format_paths(paths: Sequence[str]) -> str:
 def _use_packing(
     order: TrainSpec, prepared: PreparedData, where: torch.device, console: Console, begun: bool | None
 ) -> bool:
-    """True if samples are packed, or padded to a few fixed shapes: where that is faster, unless train.packing is set.
+    """True if samples are packed, or padded to a few fixed shapes: `train.packing`, by default if packing is faster.
 
     A resumed run keeps the choice of its start (`begun`), because a micro-batch must contain the same samples."""
     settings: TrainSettings = order.settings.train

@@ -197,7 +197,7 @@ class Trainer:
                 grains.close()
 
     def micro_batch(self, number: int) -> Batch:
-        """The micro-batch with this number; it depends only on the number."""
+        """Micro-batch with this number, a deterministic function of the number."""
         _, rows = self.sampler.micro_batch(number)
         return self.task.collate(self.prepared.train, rows, self.model.config, self.sampler.shape_of(rows))
 
