@@ -22,8 +22,8 @@ MAX_PATH_CHARS = 4096
 def read_texts(task: Task, inputs: Sequence[str]) -> list[str]:
     """Texts, contents of text files, and standard input for `-`.
 
-    Arguments with the form of a file name are files, so that a misspelled file name is an error. Image and point cloud files
-    are read by their task."""
+    Arguments with the form of a file name are files, so that a misspelled name is an error. The task reads image and point
+    files."""
     if len(inputs) > 2:
         raise RegardError(
             f"'regard explain' takes one or two inputs, got {len(inputs)}. Quote texts that contain spaces."

@@ -105,8 +105,8 @@ def _stdin_paths(task: FileSampleTask) -> Iterator[str]:
 
 
 def _file_inputs(task: FileSampleTask, entry: str) -> Iterator[PredictInput]:
-    """Inputs of a path, folder or pattern. Only files of a folder or pattern have a location: their errors do not stop other
-    inputs."""
+    """Inputs of a path, folder or pattern. An error in a file of a folder or pattern (with a location) stops no other
+    input."""
     return (PredictInput(path, "" if path == entry else entry) for path in expand_files(task, [entry]))
 
 

@@ -161,8 +161,7 @@ class LengthLimit:
         return cls(*most, task.row_unit or task.unit)
 
     def report(self, name: str, remaining: int, examples: Sequence[Any], skipped: int, log: LogFn) -> None:
-        """Log the number of samples above the limit and the location of the first one. Raise an error if no samples
-        remain."""
+        """Log the number of samples above the limit and the first location. Raise an error if no samples remain."""
         if skipped:
             place = "".join(f"; first: {sample.path}, line {sample.line}" for sample in examples)
             most = f"more than {self.max_length:,} tokens ({self.setting})"

@@ -138,8 +138,8 @@ class TrainingFiles:
 
     def location_key(self) -> str:
         """Key of the paths and modification times of image or point cloud files, because the store contains paths or colors,
-        which names and sizes do not determine. `key` covers tables and folder listings; files listed in tables are covered
-        here."""
+        which names and sizes do not determine. `key` covers tables and folder listings, but not the files listed in
+        tables."""
         total = Fingerprint()
         total.add([self.key])
         for entry in self.sources.data:
@@ -180,8 +180,7 @@ class TrainingFiles:
                 empty.count += 1
 
     def _content_key(self) -> str:
-        """Cache key of the contents and of all settings for parsing and splitting. Paths are included, because samples
-        contain locations."""
+        """Cache key of the contents, the settings of parsing and splitting, and the paths, which are part of samples."""
         sums = [_digest(path) for path in self._paths]
         share = None if self.sources.valid else self.valid_fraction
         known = compute_fingerprint([*sorted(self._valid_keys), self.task.label_source(self.sources.data)])

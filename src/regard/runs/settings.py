@@ -112,8 +112,7 @@ def resolve(recipe: Mapping[str, Mapping[str, Any]], overrides: Mapping[str, Map
 
 
 def check_tokenizer_settings(model: Mapping[str, Any], has_tokenizer: bool) -> None:
-    """Raise an error for settings determined by the tokenizer. Models without a tokenizer may have settings with these
-    names."""
+    """Raise an error for settings determined by the tokenizer, unless the model has no tokenizer."""
     taken = {"vocab_size": " Set data.vocab_size.", "pad_id": "", "bos_id": "", "eos_id": "", "mask_id": ""}
     for name in model:
         if name in taken and has_tokenizer:

@@ -28,8 +28,7 @@ def add_act_cost(model: ModelProtocol, loss: tuple[Tensor, Tensor], *states: Bod
 
 
 def act_steps(model: ModelProtocol, batch: Batch) -> list[list[int]] | None:
-    """Ponder steps of each token in each row; None for a fixed number of steps. Inputs (S, K, L) with several sequences per
-    sample are S·K rows."""
+    """Ponder steps of each token in each row, or None for a fixed number of steps. Inputs (S, K, L) have S·K rows."""
     if not getattr(model.config, "act", False):
         return None
     length = batch.inputs.shape[-1]

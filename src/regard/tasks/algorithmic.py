@@ -1,7 +1,6 @@
 """Task `algorithmic`: answers computed from questions, generated synthetically (`data/synthetic`) or read from files.
 
-As `translate`, with whole words or characters as tokens and separate scores for questions longer than the training
-questions."""
+As `translate`, with words or characters as tokens and separate scores for questions longer than all training questions."""
 
 from __future__ import annotations
 
@@ -92,8 +91,7 @@ class Algorithmic(SyntheticTask, Translate):
         sums: LossSum,
         max_samples: int | None = None,
     ) -> EvalResult:
-        """Exact match and token accuracy in percent, in total and separately for questions within the training lengths and
-        for longer questions."""
+        """Exact match and token accuracy in percent: in total, within the training lengths, and for longer questions."""
         samples, text = encoded.samples[:max_samples], model.require_tokenizer()
         answers = self.predict(model, [sample.source for sample in samples], decode)
         meant = text.encode([sample.target for sample in samples])
@@ -121,7 +119,6 @@ class Algorithmic(SyntheticTask, Translate):
 
 
 def _beyond_trained_length(samples: Sequence[AlgorithmicQuestion], lengths: np.ndarray, pair: str) -> np.ndarray:
-    """(N,) True for questions longer than all training questions: from `is_longer` of the question, or from the number of
-    tokens."""
+    """(N,) True for questions longer than all training questions, from `is_longer` or else from the number of tokens."""
     learnt = int(pair.rpartition(" ")[2]) if pair.startswith("up to ") else 10**9
     return np.array([n > learnt if s.is_longer is None else s.is_longer for s, n in zip(samples, lengths, strict=True)])

@@ -99,8 +99,7 @@ METRIC_LABELS = {
 
 
 class Task(ProcessorMixin):
-    """Data format, encoding, loss, prediction and metrics. Samples have `path` and `line`, and fields specific to the
-    task."""
+    """Data format, encoding, loss, prediction and metrics of a task. Samples have the attributes `path` and `line`."""
 
     name: ClassVar[str]
     description: ClassVar[str]
@@ -168,8 +167,7 @@ class Task(ProcessorMixin):
         return absolute_entry(entry)
 
     def validation_entries(self, data: Sequence[str]) -> Sequence[str]:
-        """Validation entries of a dataset with its own validation split. Empty: a fraction of the training data is held
-        out."""
+        """Entries of a dataset's own validation split. Empty: a fraction of the training data is held out."""
         return ()
 
     def paths(self, entry: str) -> Sequence[str]:

@@ -60,8 +60,7 @@ class DensePredictionTask(ImageTask):
         raise NotImplementedError
 
     def unused_modules(self, body: Any, config: Any) -> Sequence[nn.Module]:
-        """Modules after the last feature map of the head. Checkpoints contain these modules, so they are kept but not
-        trained."""
+        """Modules after the last feature map of the head, kept for the checkpoint format but not trained."""
         return body.unused_modules([tap.index for tap in config.feature_maps()])
 
     def default_processor(self, config: Any, data: DataSettings) -> ImageProcessor:
@@ -115,8 +114,7 @@ class DensePredictionTask(ImageTask):
         super().validate_data(train, valid, config, log)
 
     def _require_known_targets(self, encoded: Encoded, part: str) -> None:
-        """Raise an error if all maps are unlabeled. Maps are read until the first labeled pixel, usually in the first
-        map."""
+        """Raise an error if all maps are unlabeled. Reading stops at the first labeled map, usually the first one."""
         sources, broken = encoded.fields["beside"], None
         for number in range(len(encoded)):
             try:
@@ -214,8 +212,7 @@ class DensePredictionTask(ImageTask):
 
 
 def _check_memory(size: Size) -> None:
-    """Check the memory for a map of the original image: an image decoded at 1/8 of its size has a map with 64 times more
-    pixels."""
+    """Check the memory for a full-size map: an image decoded at 1/8 of its size has a map of 64 times more pixels."""
     if BYTES_PER_PIXEL * size[0] * size[1] > free_memory():
         raise DataError(
             f"Not enough free memory for a map of {size[0]:,} x {size[1]:,} pixels.",

@@ -132,8 +132,7 @@ class Embed(Task):
     def _encode_texts(
         self, texts: Sequence[str], text: TextTokenizer, config: Any, longest: int
     ) -> tuple[list[np.ndarray], list[bool]]:
-        """Token ids with start and end token. Long texts are truncated at the end, as in sentence-transformers, so that
-        embeddings are equal."""
+        """Token ids with start and end token. Long texts are truncated at the end, as in sentence-transformers."""
         limit = min(longest, config.max_length, self.pooling.max_length or config.max_length)
         told = [item.lower() if self.pooling.lowercase else item for item in map(str.strip, texts)]
         ids, room = text.encode(told), max(limit - 2, 1)
@@ -145,8 +144,7 @@ class Embed(Task):
         return (PackedSampler if packed else LengthBucketed)(lengths, max(tokens, int(lengths.sum(1).max())), seed)
 
     def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None) -> Batch:
-        """First texts as inputs, second texts as decoder inputs. `labels` (S, 2) are ids of distinct texts: equal texts have
-        equal ids."""
+        """First texts as inputs, second texts as decoder inputs. `labels` (S, 2) are text ids, equal for equal texts."""
         rows = list(rows)
         firsts, seconds = ([encoded.fields[side][i] for i in rows] for side in self.fields)
         labels, value = torch.from_numpy(_text_ids(firsts, seconds)), pad_id(config)

@@ -32,8 +32,7 @@ class FileSampleTask(Task):
     """file extensions"""
 
     def split_key(self, sample: Any) -> str:
-        """Label, file name and size, independent of the folder. Contents of table rows without a name have the row number as
-        name."""
+        """Label, file name (or row number of a table) and size, independent of the folder."""
         name = os.path.basename(sample.source) or str(sample.line)
         return f"{sample.label}\0{name}\0{num_bytes(sample)}"
 

@@ -105,8 +105,7 @@ class ImageTask(FileSampleTask):
         processor.save(folder)
 
     def default_processor(self, config: Any, data: DataSettings) -> ImageProcessor | None:
-        """Full image for small sizes, center crop for larger ones; None for models with a palette, which is fitted to the
-        data."""
+        """Full image for small sizes, center crop for larger ones; None for models with a palette, fitted to the data."""
         if hasattr(config, "num_colors"):
             return None
         edge = round(TRAIN_SCALE * config.image_size) if config.image_size >= MIN_CROP_SIZE else 0
@@ -203,8 +202,7 @@ class ImageTask(FileSampleTask):
         return albums[field, training].get_many(rows.tolist(), read, 1 if training else DECODE_THREADS)
 
     def prepare_inputs(self, model: ModelProtocol, batch: Batch) -> Batch:
-        """Batch with augmented and normalized pixels, or palette colors. Batches with other dtypes than uint8 are
-        unchanged."""
+        """Batch with augmented and normalized pixels, or palette colors. Only uint8 batches are changed."""
         if batch.inputs.dtype != torch.uint8:
             return batch
         pixels = model.require_image_processor()
@@ -238,8 +236,7 @@ def load_image(item: Any) -> np.ndarray:
 
 
 def load_image_and_size(item: Any) -> tuple[np.ndarray, Size]:
-    """Image and its original height and width. Files above the pixel limit are decoded at a lower resolution, with a
-    warning."""
+    """Image and its original height and width. Files above the pixel limit are downscaled, with a warning."""
     picture = _in_memory_image(item)
     if picture is not None:
         return picture, (picture.shape[0], picture.shape[1])
@@ -263,8 +260,7 @@ def _in_memory_image(item: Any) -> np.ndarray | None:
 
 
 def read_sample_image(sample: ImageSample, min_size: int) -> np.ndarray:
-    """Pixels of a sample; large files are decoded at a lower resolution with at least `min_size` pixels on the shorter
-    side."""
+    """Pixels of a sample. Large files are downscaled to at least `min_size` pixels on the shorter side."""
     return read_image(sample.content or sample.source, min_size, sample.location)
 
 

@@ -145,8 +145,7 @@ class LanguageModeling(Task):
         data: DataSettings | None = None,
         labels: Sequence[str] = (),
     ) -> Encoded:
-        """Encode passages without a length limit. The end token of a document is also the first token of the next
-        document."""
+        """Encode passages without a length limit. The end token of a document also begins the next document."""
         clean = DETOKENIZERS["none" if data is None else data.detokenize]
         rows = processor.encode([clean(sample.text) for sample in samples])
         joints = [

@@ -1,8 +1,8 @@
 """Task `mlm`: masked language modeling and next-sentence prediction (NSP), the pretraining of encoders.
 
 A row is `[CLS] text [SEP]`, or with `model.nsp` `[CLS] A [SEP] B [SEP]`, where B follows A in half of the rows and comes
-from another document in the others. The rows are a function of (seed, epoch), the masked tokens of (seed, micro-batch); in
-validation both are fixed."""
+from another document in the others. Rows depend on (seed, epoch), masked tokens on (seed, micro-batch); validation is
+fixed."""
 
 from __future__ import annotations
 
@@ -202,8 +202,7 @@ class MaskedLM(Task):
 
     def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
         """(sum, count) over masked tokens: MLM loss + average NSP loss × number of masked tokens. With one micro-batch per
-        step this is the loss of the paper; with several, the NSP loss of a micro-batch is weighted by its number of masked
-        tokens."""
+        step this is the loss of the paper; with several, the NSP losses are weighted by the numbers of masked tokens."""
         assert batch.labels is not None
         states = model.body(batch)
         total, count = model.head.words.cross_entropy(
@@ -305,8 +304,7 @@ def num_special_tokens(config: Any) -> int:
 
 
 def document_parts(encoded: Encoded) -> Segments:
-    """(start, end, document number) of each contiguous part of a document. The number identifies a document even without its
-    beginning."""
+    """(start, end, document number) of each contiguous part of a document, which may lack the beginning."""
     text, joint, document = (encoded.fields[name] for name in ("text", "joint", "document"))
     assert isinstance(text, RaggedRows) and isinstance(joint, RaggedRows) and isinstance(document, RaggedRows)
     joints = np.asarray(joint.values)
@@ -333,8 +331,7 @@ def build_rows(encoded: Encoded, rows: np.ndarray, config: Any) -> list[np.ndarr
 def _build_batch(
     how: MaskingContext, hidden: MaskedRows, rows: np.ndarray, config: Any, shape: BatchShape | None = None
 ) -> Batch:
-    """Padded rows, or one packed row with the maximum number of label positions for its shape, because packed shapes are
-    fixed."""
+    """Padded rows, or one packed row with the maximum number of label positions, because packed shapes are fixed."""
     right, lengths = torch.from_numpy(np.concatenate(hidden.labels)), [len(row) for row in hidden.inputs]
     types, follows = _nsp_fields(lengths, rows, config)
     if shape is None:

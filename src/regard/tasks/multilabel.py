@@ -46,8 +46,7 @@ def parse_problem_type(published: Mapping[str, Any], labels: Sequence[str], advi
 
 
 def label_rows(samples: Sequence[LabeledText], labels: Sequence[str]) -> list[list[int]]:
-    """Class index of each sample; for multi-label samples `[0, C, …]` with the indices of all labels, decoded by
-    `label_tensor`."""
+    """Class index of each sample; for multi-label samples `[0, C, …]` with all indices, decoded by `label_tensor`."""
     owners = [(sample, name) for sample in samples for name in sample.labels]
     numbers: Iterator[int] = iter(label_ids([sample for sample, _ in owners], [name for _, name in owners], labels))
     return [

@@ -117,8 +117,7 @@ class PointSegmentation(PointCloudTask):
         super().validate_data(train, valid, config, log)
 
     def _require_known_labels(self, encoded: Encoded, part: str) -> None:
-        """Raise an error if no point is labeled. Point clouds are read until the first labeled point, usually in the first
-        one."""
+        """Raise an error if no point is labeled. Reading stops at the first labeled point cloud, usually the first one."""
         broken = None
         for number in range(len(encoded)):
             try:

@@ -110,8 +110,7 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
         return read_unlabeled_clouds(entry, columns, complain)
 
     def split_key(self, sample: CloudSample) -> str:
-        """With a checksum of the first bytes: different point clouds may have equal names and sizes, such as points.ply in
-        several folders."""
+        """With a checksum of the first bytes, because names and sizes may be equal (points.ply in several folders)."""
         return f"{super().split_key(sample)}\0{_head_crc(sample)}"
 
     def source_row(self, sample: CloudSample) -> np.ndarray:
@@ -219,8 +218,7 @@ class PointCloudTask(SyntheticTask, FileSampleTask):
         return whole
 
     def validate_data(self, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]) -> None:
-        """Also report the number of points after subsampling, because a wrong unit of `data.voxel_size` or `data.block_size`
-        removes nearly all points."""
+        """Also report the number of points after subsampling: wrong units of the voxel or block size remove most points."""
         super().validate_data(train, valid, config, log)
         points = train.batch_context.points
         if points.voxel or points.block:

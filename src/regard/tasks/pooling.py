@@ -1,8 +1,7 @@
 """Pooling of hidden states to a sentence embedding, and the configuration files of sentence-transformers.
 
 Without such files the embedding is the L2-normalized mean of all hidden states including special tokens. `modules.json`
-lists the modules after the encoder, `1_Pooling/config.json` has the pooling mode, `sentence_bert_config.json` the maximum
-length."""
+lists the modules, `1_Pooling/config.json` has the pooling mode and `sentence_bert_config.json` the maximum length."""
 
 from __future__ import annotations
 

@@ -270,8 +270,7 @@ def _best_spans(logits: np.ndarray, places: Sequence[tuple[int, int]], longest: 
 def _make_prediction(
     sample: QASample, found: Sequence[SpanCandidate], nothing: float, threshold: float | None
 ) -> Prediction:
-    """Prediction from the spans of all windows. Probabilities are normalized over the candidates and, with a threshold, no
-    answer."""
+    """Prediction from the spans of all windows, with probabilities over the candidates (and no answer, with a threshold)."""
     best: dict[tuple[int, int], float] = {}
     for place in found:
         key = place.start, place.end

@@ -118,8 +118,8 @@ class Segment(DensePredictionTask):
         return table[known.to_indices(read_mask(source, known.colors), path)]
 
     def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
-        """(sum, count) of the cross-entropy over labeled pixels, plus the weighted loss of the auxiliary head during
-        training."""
+        """(sum, count) of the cross-entropy over labeled pixels, in training plus the weighted loss of the auxiliary
+        head."""
         batch = self.prepare_pair(model, batch)
         assert batch.labels is not None
         labels = batch.labels.long()
@@ -259,8 +259,7 @@ def class_ids_option(classes: ClassMap | None, labels: Sequence[str]) -> str:
 
 
 def class_pixel_values(labels: Sequence[str], class_ids: str) -> np.ndarray:
-    """Pixel value of each class in written masks: the ids of the class file (`class_ids`), or numeric class names, or the
-    indices."""
+    """Pixel value of each class in written masks: ids of the class file (`class_ids`), numeric class names, or indices."""
     words = class_ids.split(",") if class_ids else labels
     if not all(word.isdigit() and int(word) < 2**16 for word in words):
         return np.arange(len(labels), dtype=np.uint8)

@@ -17,8 +17,7 @@ from regard.types import Batch, BodyOutput, Prediction
 def seq2seq_loss(
     model: ModelProtocol, states: BodyOutput, labels: Tensor | None, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """(sum, count) of the cross-entropy over target tokens. During training `aux_losses["penalty"]`, a sum over target
-    tokens, is added."""
+    """(sum, count) of the cross-entropy over target tokens, in training plus the sum `aux_losses["penalty"]`."""
     assert labels is not None
     total, count = cross_entropy(model.body.to_logits(states.sequence), labels, smoothing)
     if model.training and "penalty" in states.aux_losses:

@@ -244,15 +244,13 @@ def _detect_scheme(labels: Sequence[str]) -> TagScheme:
 
 
 def _token_labels(words: Sequence[int], tags: Sequence[int]) -> list[int]:
-    """Tag index + 1 at the first token of each word and 0 at other tokens, because the token store has no negative
-    values."""
+    """Tag index + 1 at the first token of each word, 0 at other tokens: the token store has no negative values."""
     before = [-1, *words[:-1]]
     return [tags[word] + 1 if word != last else 0 for word, last in zip(words, before, strict=True)]
 
 
 def _merge_windows(count: int, encoded: Encoded, rows: Sequence[int], chances: Sequence[np.ndarray]) -> np.ndarray:
-    """(words, tags) logits from overlapping windows. For each word the window with the most context on both sides is
-    used."""
+    """(words, tags) logits from overlapping windows; a word uses the window with the most context on both sides."""
     table, inside = np.zeros((count, chances[rows[0]].shape[-1])), np.full(count, -1)
     for row in rows:
         label, first = encoded.fields["label"][row], window_start(encoded, row)

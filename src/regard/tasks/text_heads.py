@@ -1,8 +1,7 @@
 """Classification heads on a pooled hidden state, shared by `classify` and `choose`.
 
 A sample is encoded as one or more token sequences: a text, two texts, a pair in both orders, or a context with each choice.
-The pooled state of a sequence is the output of the encoder's pooler or, as in GPT-1, a decoder's hidden state of the last
-token."""
+The pooled state of a sequence is the pooler output of an encoder, or as in GPT-1 the last hidden state of a decoder."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ from regard.tasks.special_tokens import (
 from regard.types import IGNORE, Batch, BodyOutput
 
 LABEL_PREFIX = "\0"
-"""Prefix of labels among the texts of a sample: labels are part of the data fingerprint, but not of the tokenizer's training
-texts."""
+"""Prefix of labels among the texts of a sample: part of the data fingerprint, but not used to train the tokenizer."""
 
 BATCH_TOKENS = 16_384
 """Tokens per batch at inference."""
@@ -66,8 +64,7 @@ class SequenceOutput:
 
 
 def run_body(body: Any, batch: Batch) -> SequenceOutput:
-    """Run the body on inputs (S, K, L) with lengths (S, K) as mask, on (B, L) with one sequence per sample, or on one packed
-    row of S·K sequences."""
+    """Run the body on inputs (S, K, L) with lengths (S, K), on (B, L) with K = 1, or on a packed row of S·K sequences."""
     if batch.offsets is not None:
         assert batch.labels is not None
         starts, rows = batch.offsets.starts, replace(batch, labels=None)
@@ -96,9 +93,8 @@ def _flatten(table: Tensor | None, length: int) -> Tensor | None:
 
 
 def auxiliary_lm_loss(body: Any, output: SequenceOutput, labeled: Tensor) -> Tensor:
-    """Language modeling loss, summed over the samples with `labeled` (S,). The loss of a sample is the average over its
-    sequences, and the loss of a sequence is the average over its tokens except the first: long and short texts have equal
-    weight."""
+    """Language modeling loss, summed over the samples with `labeled` (S,). The loss is averaged over the tokens of a
+    sequence except the first, and over the sequences of a sample: long and short texts have equal weight."""
     x, K = output.batch.inputs, output.lengths.shape[1]
     ways = (output.lengths > 0).sum(1, keepdim=True).clamp(min=1)
     wide = torch.float64 if output.pooled.dtype == torch.float64 else torch.float32
@@ -117,8 +113,7 @@ def auxiliary_lm_loss(body: Any, output: SequenceOutput, labeled: Tensor) -> Ten
 
 
 def build_head(name: str, config: Any, outputs: int) -> ClassifierHead:
-    """Linear head on the pooled state. Decoders: without bias, as in GPT-1. Encoders without a pooler have an additional
-    layer in the head."""
+    """Linear head on the pooled state. Decoders: without bias, as in GPT-1. Encoders without a pooler: one more layer."""
     if not is_encoder(config):
         return ClassifierHead(name, config.width, outputs, config.dropout, bias=False)
     inner = getattr(config, "head_activation", None)

@@ -29,8 +29,7 @@ IntArray = NDArray[np.int64]
 
 
 def tokenize_words(text: str) -> list[str]:
-    """Lowercased words without punctuation, with `don't` split in two: an approximation of the COCO evaluation's
-    tokenizer."""
+    """Lowercased words without punctuation, with `don't` split in two: approximates the tokenizer of COCO evaluation."""
     return _WORD_PATTERN.findall(text.lower())
 
 

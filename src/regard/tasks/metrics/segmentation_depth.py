@@ -17,8 +17,7 @@ MIN_DEPTH = 1e-3
 
 
 class SegmentationMetrics:
-    """Confusion matrix of pixels or points: labels (rows) and predictions (columns). Positions with `ignore_index` are
-    excluded."""
+    """Confusion matrix of pixels or points: labels (rows), predictions (columns). `ignore_index` is excluded."""
 
     def __init__(self, classes: int, ignore_index: int = IGNORE) -> None:
         self.ignore_index = ignore_index
@@ -112,8 +111,7 @@ class DepthMetrics:
         )
 
     def scores(self) -> dict[str, float]:
-        """`abs_rel`, `rmse` and `log10` are errors; `delta1`, `delta2`, `delta3` are fractions of pixels with a ratio below
-        1.25, 1.25² and 1.25³."""
+        """`abs_rel`, `rmse` and `log10` are errors; `delta1` to `delta3` are fractions of pixels with ratio < 1.25ⁿ."""
         return (
             {name: float(np.mean([row[name] for row in self.per_image])) for name in self.per_image[0]}
             if self.per_image
@@ -131,8 +129,7 @@ def align_depth(
     prediction: np.ndarray, target_depth: np.ndarray, max_depth: float, valid: np.ndarray | None = None
 ) -> np.ndarray:
     """Predicted inverse depth (H, W) of unknown scale → depth in the unit of the target, with the least-squares scale and
-    shift, as usual for relative depth. Depth is limited to `max_depth`, which must not depend on this target: that would
-    leak labels."""
+    shift, as usual for relative depth. The limit `max_depth` must not depend on this target, which would leak labels."""
     asked = torch.from_numpy(valid_depth(target_depth, valid))[None]
     if not bool(asked.any()):
         return np.full(prediction.shape, np.nan)

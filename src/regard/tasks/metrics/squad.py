@@ -98,11 +98,9 @@ def squad_scores(
 def best_threshold(
     scores: FloatArray, no_answer_scores: Sequence[float], possible: NDArray[np.bool_]
 ) -> tuple[float, float]:
-    """Average score at the best threshold, and the threshold: the lowest of the best, halfway to the next no-answer
-    score.
+    """Average score at the best threshold, and the threshold: the lowest best one, halfway to the next no-answer score.
 
-    Questions are sorted by no-answer score. Questions with equal scores stay together, because no threshold separates
-    them."""
+    Questions are sorted by no-answer score; no threshold separates questions with equal scores."""
     values = np.asarray(no_answer_scores, dtype=np.float64)
     order = np.argsort(values, kind="stable")
     # gain of answering a question: its score, minus 1 if the question is unanswerable
