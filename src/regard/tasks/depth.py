@@ -96,7 +96,7 @@ class Depth(DensePredictionTask):
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """Minimum, median and maximum depth (percentiles 1, 50, 99) of each image. `extra["depth"]` is the depth map at the
+        """Percentiles 1, 50 and 99 of the depth of each image. `extra["depth"]` is the depth map at the
         size of the file; `extra["image"]` is smaller if the file was decoded at a lower resolution."""
         return [
             self._make_prediction(model, picture, said)

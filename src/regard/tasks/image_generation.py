@@ -160,7 +160,7 @@ class ImageGeneration(ImageTask):
         prompts = [[config.bos_id, *_prompt_ids(item, palette)] for item in begun]
         x, mask = pad(prompts, config.bos_id)
         limits = torch.tensor([config.max_length + 1 - len(prompt) for prompt in prompts])
-        # The start token is also the end token here and is never generated: images have a fixed number of pixels.
+        # The start token is passed as end token, but is never generated: all images have the same number of pixels.
         found = search(
             model.body, Batch(x, mask).to(model.device), config.bos_id, limits, decode,
             requests=first + np.arange(len(begun)),
