@@ -1,4 +1,4 @@
-"""Beam search: several unfinished answers of a source are followed at once."""
+"""Beam search: the best partial outputs of each source are extended in parallel."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ Array = npt.NDArray[Any]
 
 
 def length_penalty(length: int, settings: DecodeSettings) -> float:
-    """What a sum of log-probabilities is divided by. The paper took ((5 + length) / 6) ** α from Wu et al. 2016."""
+    """Divisor of the summed log-probabilities: ((5 + length) / 6) ** p (Wu et al. 2016), or length ** p (Hugging Face)."""
     base = (5 + length) / 6 if settings.length_penalty_type == "wu" else float(length)
     return float(base**settings.length_penalty)
 
 
 class BeamSearch:
-    """W unfinished answers a source and the W best finished ones; W beams x V tokens compete at each step.
+    """Beam search state: W open beams per source, and the scores of the W best finished outputs.
 
-    B sources still open, W beams, T tokens at most. Nothing is moved: each step writes its 2 W candidates into the history
-    with the beam that each comes from, and paths are read back from there at the end. A source closes as soon as nothing
-    open can beat its finished ones.
-    """
+    B open sources, W beams, at most T tokens. A step appends 2 W candidates with their parent beams to a history of
+    fixed size; paths are read from the history at the end. A source ends when no open beam can beat its finished
+    outputs."""
 
     def __init__(
         self, body: GenerativeBody, state: DecodingState, last_tokens: Int[Tensor, "B"], eos_id: int, limits: Int[Tensor, "B"],
@@ -58,21 +57,21 @@ class BeamSearch:
         self.step_count = torch.zeros(1, dtype=torch.long, device=device)
         self.active = torch.ones(B, dtype=torch.bool, device=device)
         self.scores = torch.full((B, W), -torch.inf, dtype=wide, device=device)
-        self.scores[:, 0] = 0.0  # the beams start equal: only one of them may speak first
+        self.scores[:, 0] = 0.0  # all beams are equal at the start: only beam 0 competes in the first step
         self.finished_scores = torch.full((B, W), -torch.inf, dtype=wide, device=device)
         penalties = [length_penalty(length, settings) for length in range(1, longest + 1)]
         self.penalties = torch.tensor(penalties, dtype=wide, device=device)
         self.candidates = torch.zeros(longest, B, 2 * W, 2, dtype=torch.long, device=device)
-        """token and parent of each candidate"""
+        """token and parent beam of each candidate"""
         self.candidate_scores = torch.full((longest, B, 2 * W, 2), -torch.inf, dtype=wide, device=device)
-        """log-probability of its token, and score if it ends here"""
+        """log-probability of the token, and score if the output ends here"""
         self.survivors = torch.zeros(longest, B, W, dtype=torch.long, device=device)
-        """which candidates became the open beams"""
+        """indices of the candidates kept as open beams"""
         self.row_offsets = torch.arange(B, device=device)[:, None] * W
         self.in_top_beams = torch.arange(2 * W, device=device) < W
 
     def step(self) -> None:
-        """One more token for every beam: 2 W candidates, so that W unfinished ones remain even if W end."""
+        """Extend all beams by one token: 2 W candidates, so that W open beams remain even if W candidates end."""
         B, W = self.scores.shape
         logits = mask_banned(self.body.step(self.last_tokens, self.state), self.banned)
         if self.settings.forced_eos:
@@ -81,14 +80,14 @@ class BeamSearch:
         k = logs.shape[1]
         sums = (self.scores.view(-1, 1) + logs).view(B, W * k)
         best, which = sums.topk(min(2 * W, W * k))
-        if best.shape[1] < 2 * W:  # a tiny vocabulary
+        if best.shape[1] < 2 * W:  # vocabulary of less than 2 W tokens
             best, which = _pad_columns(best, 2 * W, -torch.inf), _pad_columns(which, 2 * W, 0)
         names = torch.stack([tokens.view(B, -1).gather(1, which), which // k], -1)
         penalty = self.penalties.index_select(0, self.step_count)
         self.step_count += 1
         last = self.step_count >= self.limits
         over = (names[..., 0] == self.eos_id) | last[:, None]
-        # candidates that end, and are among the W best, compete with those that ended before
+        # an ended candidate counts only if among the W best
         ends = over & self.in_top_beams & self.active[:, None]
         ended = (best / penalty).masked_fill(~ends, -torch.inf)
         worths = torch.stack([own.view(B, -1).gather(1, which), ended], -1)
@@ -105,17 +104,18 @@ class BeamSearch:
             self.repetition.append(self.last_tokens)
         divisor = penalty
         if self.settings.early_stopping == "never" and self.settings.length_penalty > 0:
-            divisor = self.penalties[self.limits - 1]  # an open beam could still grow to where the penalty is weakest
+            # the score bound of an open beam uses the penalty at its maximum length
+            divisor = self.penalties[self.limits - 1]
         open_ = scores[:, 0] / divisor > self.finished_scores[:, -1]
         if self.settings.early_stopping == "always":
             open_ = self.finished_scores[:, -1] == -torch.inf
         copy_into(self.active, self.active & open_ & ~last)
 
     def _top_candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each beam: what its likeliest tokens add to its score, their log-probabilities, and their names.
+        """Score increments, log-probabilities and tokens of the best candidates of each beam, each (B W, 2 W).
 
-        They differ where repetition is penalised, which bends the log-probabilities of beams (and the logits of rows that
-        follow one path), as `transformers` does it."""
+        Both differ only with a repetition penalty. As in `transformers`, the penalty changes the log-probabilities in
+        beam search, and the logits in greedy search and sampling."""
         count, wide = 2 * self.settings.num_beams, self.scores.dtype
         if self.repetition is None:
             logs, tokens = top_log_probs(logits, count)
@@ -158,13 +158,13 @@ class BeamSearch:
         self.rows = self.rows[rows.cpu().numpy()]
 
     def hypotheses(self, rows: list[int]) -> list[list[Hypothesis]]:
-        """The best answers of these sources, read back from the history."""
+        """Best outputs of these sources, read from the history."""
         steps = int(self.step_count)
         names, worths, orders = (
             x[:steps, rows].cpu().numpy() for x in (self.candidates, self.candidate_scores, self.survivors)
         )
         scores = worths[..., 1].transpose(1, 0, 2).reshape(len(rows), -1)
-        check_not_nan(float(scores.max(initial=0.0)))  # a NaN is its own maximum
+        check_not_nan(float(scores.max(initial=0.0)))  # the maximum of an array with NaN is NaN
         ranked = np.argsort(-scores, axis=1, kind="stable")[:, : self.settings.num_return_sequences]
         best = np.take_along_axis(scores, ranked, 1)
         at, candidate = np.divmod(ranked, names.shape[2])
@@ -182,7 +182,7 @@ class BeamSearch:
             logs = tuple(values[: last + 1].tolist())
             found.append(Hypothesis(tuple(said[: len(said) - ended]), score, logs, "eos" if ended else "length"))
         if not found:
-            check_not_nan(float("nan"))  # only NaN leaves nothing to compare
+            check_not_nan(float("nan"))  # only NaN leaves no candidate
         return found
 
     def collect(self, finished: dict[int, list[Hypothesis]]) -> list[list[Hypothesis]]:
@@ -190,7 +190,7 @@ class BeamSearch:
 
 
 def _backtrack(names: Array, worths: Array, orders: Array, at: Array, candidate: Array) -> tuple[Array, Array]:
-    """Tokens and their logs (T, B, n) on the way to candidate (B, n) of step `at`, all sources at once, from the end back."""
+    """Tokens and log-probabilities, (T, B, n), of the paths that end with candidate (B, n) of step `at`."""
     rows = np.arange(names.shape[1])[:, None]
     paths, logs = (np.zeros((len(names), *at.shape), dtype=x.dtype) for x in (names, worths))
     for step in range(len(names) - 1, -1, -1):

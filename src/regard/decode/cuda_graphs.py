@@ -1,10 +1,9 @@
-"""Search on CUDA with a step that is recorded once and repeated as a whole.
+"""Search on CUDA with the decoding step as a CUDA graph.
 
-One token of one sentence is a few hundred launches from Python, which take many times longer than the work itself. All
-tensors of a quest stay where they are, so one step is recorded as a CUDA graph and repeated; recordings are kept for the
-next batch of the same sizes. To meet few sizes, prompts and sources are padded to round lengths and numbers of rows, and
-memory is made for a round number of positions: how much of it a row uses is a number in a tensor, not a size.
-"""
+A step for one sentence launches hundreds of kernels from Python, and the launches take much longer than the kernels.
+All tensors of a search have fixed addresses, so a step is captured once and replayed; graphs are cached for later
+batches of the same shapes. For few different shapes, batch sizes, prompt and source lengths and cache lengths are
+rounded up; the used length of each cache row is a value in a tensor, not a shape."""
 
 from __future__ import annotations
 
@@ -32,16 +31,16 @@ from regard.nn.kernels.pristine import has_hooks
 from regard.types import Batch
 
 MAX_CACHED_GRAPHS = 6
-"""Recordings of a model that are kept for later batches: each holds its memory."""
+"""Cached graphs per model; each graph holds the memory of its tensors."""
 
 STEPS_PER_POLL = 8
-"""Steps between two looks at whether all rows are finished: a look waits for the device."""
+"""Steps between two checks for finished rows; a check synchronizes with the device."""
 
 GraphKey = tuple[Any, ...]
 
 
 class GraphedSearch:
-    """A quest whose tensors stay where they are, and the recorded step."""
+    """A search with tensors at fixed addresses, and its captured step."""
 
     def __init__(self, search: Any, graph: bool) -> None:
         self.search = search
@@ -65,16 +64,16 @@ class GraphedSearch:
 
 
 class GraphCache:
-    """The recordings of one body. One that is in use is not on the shelf: its tensors can serve one search at a time."""
+    """CUDA graphs of one body. A graph in use is not in the cache, because its tensors serve one search at a time."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        """searches wait for each other; a stream holds it while it begins only, for nobody knows how long it is read"""
+        """held during a search; a stream holds the lock only at its start, because a consumer may pause for any time"""
         self.entries: OrderedDict[GraphKey, GraphedSearch] = OrderedDict()
         self.capture_failed = False
-        """a step could not be recorded: nothing is tried again"""
+        """True after a failed capture: capture is not tried again"""
         self.out_of_memory_keys: set[GraphKey] = set()
-        """searches of these sizes left no memory for a recording"""
+        """shapes without enough memory for a graph"""
 
     def acquire(self, key: GraphKey, search: Any, graph: bool) -> GraphedSearch:
         recording = self.entries.pop(key, None)
@@ -85,7 +84,7 @@ class GraphCache:
         return recording
 
     def release(self, key: GraphKey, graphed: GraphedSearch) -> None:
-        graphed.search.body = None  # a recording does not keep its model alive
+        graphed.search.body = None  # a cached graph must not keep its model alive
         self.entries[key] = graphed
         self.entries.move_to_end(key)
         while len(self.entries) > MAX_CACHED_GRAPHS:
@@ -100,9 +99,9 @@ _graph_caches: weakref.WeakKeyDictionary[Any, GraphCache] = weakref.WeakKeyDicti
 
 
 def can_capture(body: Any, batch: Batch) -> bool:
-    """On CUDA, for bodies that offer states of fixed size, unless someone watches: hooks are not repeated by a recording.
+    """True if the search can be captured: on CUDA, with a static KV cache, without hooks and without autocast.
 
-    Under autocast weights are converted anew each time, at addresses that do not stay."""
+    A replay does not run hooks, and autocast casts the weights to new addresses at every step."""
     if not batch.inputs.is_cuda or not getattr(body, "static_cache", False) or torch.is_autocast_enabled("cuda"):
         return False
     works = capabilities.is_available("cuda_graphs") and not (
@@ -115,9 +114,9 @@ def graphed_search(
     body: Any, batch: Batch, eos_id: int, limits: Tensor, settings: DecodeSettings, requests: np.ndarray, banned: Tensor | None,
     copies: range | None = None, stop_fn: StopFn | None = None, capture: bool = True,
 ) -> list[list[Hypothesis]] | None:  # fmt: skip
-    """Search with a captured CUDA graph; None if a step cannot be captured.
+    """Outputs of a search with CUDA graphs; None if a step cannot be captured.
 
-    `capture=False` computes each step without a graph, in the same fixed shapes, for devices without CUDA graphs."""
+    `capture=False` runs each step without a graph, with the same static shapes, for devices without CUDA graphs."""
     with _graph_cache(body).lock:
         loan = acquire_graph(body, batch, eos_id, limits, settings, requests, banned, copies, capture)
         if loan is None:
@@ -132,15 +131,15 @@ def graphed_search(
 
 @dataclass(frozen=True)
 class GraphLease:
-    """A recording that one search uses."""
+    """A cached graph while one search uses it."""
 
     cache: GraphCache
     key: GraphKey
     graphed: GraphedSearch
     num_rows: int
-    """rows of the quest that do not only fill up"""
+    """rows of the search without padding rows"""
     max_steps: int
-    """steps at most"""
+    """maximum number of steps"""
 
     def iterate(self, stop_fn: StopFn | None = None, streaming: bool = False) -> Iterator[dict[int, list[int]]]:
         """Run a few steps at a time and yield the new tokens of each row; yield {} without `stop_fn` and `streaming`.
@@ -188,12 +187,12 @@ def acquire_graph(
             if key in shelf.out_of_memory_keys:
                 return None
             recording = shelf.acquire(key, quest, capture)
-        except torch.OutOfMemoryError:  # what is kept for later gives way, and this size is computed plainly
+        except torch.OutOfMemoryError:  # free the cached graphs, and run these shapes without a graph
             shelf.clear()
             shelf.out_of_memory_keys |= set() if key is None else {key}
             return None
         except RuntimeError as error:
-            if key is None:  # the prompts could not be read, which has nothing to do with recording
+            if key is None:  # the error occurred before the capture, in the prompts
                 raise
             shelf.capture_failed = True
             warnings.warn(
@@ -210,9 +209,9 @@ def _graph_cache(body: Any) -> GraphCache:
 def _graph_key(
     body: nn.Module, quest: Any, settings: DecodeSettings, copies: int, end: int, banned: Tensor | None
 ) -> GraphKey:
-    """All that a recording depends on, and where the weights lie: other weights at the same place are the same recording.
+    """Cache key: weight addresses, shapes and settings. Weights updated in place keep their graphs.
 
-    How long a prompt is stands in the quest's tensors, whose sizes are round."""
+    Prompt lengths are values in tensors, not part of the key."""
     weights = tuple((parameter.data_ptr(), parameter.dtype) for parameter in body.parameters())
     shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in _static_tensors(quest))
     step = replace(
@@ -225,10 +224,11 @@ def _graph_key(
 def _round_up_batch(
     batch: Batch, limits: Tensor, requests: np.ndarray, beams: bool
 ) -> tuple[Batch, Tensor, np.ndarray, int, int]:
-    """Rows and lengths rounded up, the most tokens that are said, and the room that a row needs for all it reads and says.
+    """Batch with rounded row count and lengths, limits, requests, maximum new tokens, and cache length.
 
-    Rows that only fill up repeat the last and may say one token. Of prompts without a source only the room shows in the
-    sizes of a quest, so it is what is rounded most; beams share the columns behind the widest prompt, which shows too."""
+    Padding rows repeat the last row and generate one token. Without a source, shapes depend only on the cache length,
+    which is rounded to 128; beams are cached after the longest prompt, so prompts of beam search are rounded to 128,
+    too."""
     B, rows = len(limits), _round_up_rows(len(limits))
     most = int(limits.max())
     limits, requests = F.pad(limits, (0, rows - B), value=1), np.pad(requests, (0, rows - B))
@@ -244,7 +244,7 @@ def _round_up_batch(
 
 
 def _pad_inputs(batch: Batch, step: int) -> Batch:
-    """Sources of a round length. Ids only: pixels and points have their own sizes."""
+    """Batch with token ids padded to a multiple of `step`. Images and point clouds are unchanged."""
     if batch.inputs.ndim != 2:
         return batch
     B, L = batch.inputs.shape
@@ -263,7 +263,7 @@ def _round_up(length: int, step: int) -> int:
 
 
 def _round_up_rows(rows: int) -> int:
-    """1, 2, 4, 8, 16, 24, 32, 64, 96, … then by 128: few sizes; rows that only fill up cost little."""
+    """1, 2, 4, 8, 16, 24, 32, 64, 96, …, 256, then multiples of 128: few shapes, and padding rows are cheap."""
     for step, most in ((1, 2), (4, 8), (8, 32), (32, 256)):
         if rows <= most:
             return _round_up(rows, step)

@@ -22,7 +22,7 @@ TRANSFORMERS_DEFAULTS = {
     "renormalize_logits": False, "token_healing": False, "guidance_scale": 1.0, "suppress_tokens": [],
     "begin_suppress_tokens": [], "low_memory": False,
 }  # fmt: skip
-"""Values of transformers for missing keys."""
+"""Defaults of transformers for missing keys."""
 
 NO_EFFECT = re.compile(
     r"_.*|transformers_version|(pad|bos)_token_id|use_cache|cache_.*|max_cache_len|output_.*|return_dict_in_generate"
@@ -33,7 +33,7 @@ NO_EFFECT = re.compile(
 
 
 def generation_keys(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of generation in the config.json of an older folder, without values equal to the defaults."""
+    """Generation keys in the config.json of older checkpoints, without values equal to the defaults."""
     keys = (*SAME_NAMES, "early_stopping", "forced_eos_token_id", "bad_words_ids", "no_repeat_ngram_size", "min_length")
     found = {key: config[key] for key in keys if config.get(key) is not None}
     return {key: value for key, value in found.items() if value != TRANSFORMERS_DEFAULTS.get(key)}
@@ -42,7 +42,7 @@ def generation_keys(config: Mapping[str, Any]) -> dict[str, Any]:
 def translate_generation_config(
     values: Mapping[str, Any], config: Any, never_generated: Collection[int] = ()
 ) -> tuple[dict[str, Any], list[str]]:
-    """Settings `decode.*`, and unsupported keys with values.
+    """Settings `decode.*`, and unsupported keys with their values.
 
     A missing key has the default of transformers, except for the length limit: regard has a default for each task.
     `config` is the model configuration. `never_generated` are tokens excluded by the task."""
@@ -60,7 +60,7 @@ def translate_generation_config(
     for key, token in (("eos_token_id", config.eos_id), ("decoder_start_token_id", getattr(config, "bos_id", None))):
         outside = (
             isinstance(given.get(key), int) and given[key] >= config.vocab_size
-        )  # replaced when the model is loaded
+        )  # read_published_config replaces this token
         if token is None or outside or _same_tokens(given.get(key), token):
             given.pop(key, None)
     if all(words in [[token] for token in never_generated] for words in given.get("bad_words_ids", ())):
@@ -72,7 +72,7 @@ def translate_generation_config(
         for key, value in given.items()
         if not NO_EFFECT.fullmatch(key) and value != TRANSFORMERS_DEFAULTS.get(key)
     }
-    if found["do_sample"] is True and found["num_beams"] != 1:  # beam sampling
+    if found["do_sample"] is True and found["num_beams"] != 1:  # beam sampling is not supported
         left["do_sample"] = found.pop("do_sample")
     if found.get("num_return_sequences", 1) != 1 and not found.get("do_sample") and found["num_beams"] == 1:
         left["num_return_sequences"] = found.pop("num_return_sequences")

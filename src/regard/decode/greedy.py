@@ -1,4 +1,4 @@
-"""One path a row: the likeliest token each time, or a drawn one."""
+"""Greedy search and sampling: one path per row."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from regard.decode.settings import DecodeSettings
 
 
 class GreedyOrSample:
-    """The draws of a source run as rows of their own. R rows, T tokens at most.
+    """Search state of R rows with at most T tokens. Each sample of a source is a separate row.
 
-    Each row counts its own steps, so that rows may join and leave. A row that is closed stands still: what it would say
-    next is written over and over behind its answer (hence one place more than T) and never read."""
+    Each row has its own step count, so that rows can be added and removed. A closed row overwrites a single slot after
+    its output at every step, hence T + 1 slots; this slot is never read."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class GreedyOrSample:
             if sample_range is None
             else sample_range
         )
-        """which draws of each source; others are another quest's"""
+        """samples of each source in this search; other chunks generate the rest"""
         self.num_samples = len(sample_range)
         if self.num_samples > 1:
             rows = torch.arange(len(last_tokens), device=last_tokens.device).repeat_interleave(self.num_samples)
@@ -60,15 +60,15 @@ class GreedyOrSample:
         R, device = len(last_tokens), last_tokens.device
         longest = int(limits.max())
         self.rows = np.arange(R)
-        """what each row was numbered in the beginning"""
+        """(R,) initial row numbers"""
         self.total_rows = R
-        """rows that there have been"""
+        """number of rows so far, including removed rows"""
         self.last_tokens, self.limits = last_tokens.clone(), limits.to(device)
         self.lengths = torch.zeros(R, dtype=torch.long, device=device)
-        """tokens that each row has said"""
+        """(R,) number of generated tokens"""
         self.active = torch.ones(R, dtype=torch.bool, device=device)
         self.stopped = torch.zeros(R, dtype=torch.bool, device=device)
-        """what these said was enough for who listens"""
+        """(R,) True for rows ended by `stop_fn`"""
         wide = torch.float32 if device.type == "mps" else torch.float64
         self.tokens = torch.zeros(longest + 1, R, dtype=torch.long, device=device)
         self.log_probs = torch.zeros(longest + 1, R, dtype=wide, device=device)
@@ -91,7 +91,8 @@ class GreedyOrSample:
             settings = self.settings
             allowed = filter_logits(bent, settings.temperature, settings.top_k, settings.top_p, settings.min_p)
             chance = self.uniforms.gather(0, at)[0]
-            place = "cpu" if logits.device.type == "mps" else logits.device  # it draws in float64, which MPS has not
+            # sampling uses float64, which MPS does not support
+            place = "cpu" if logits.device.type == "mps" else logits.device
             chosen = sample(allowed.to(place), chance.to(place)).to(logits.device)
         value = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)
         self.tokens.scatter_(0, at, chosen[None])
@@ -108,7 +109,7 @@ class GreedyOrSample:
         return own + ([] if self.repetition is None else self.repetition.tensors())
 
     def close(self, rows: list[int], lengths: list[int]) -> None:
-        """Someone who listens has heard enough of these rows; what they said beyond those lengths is forgotten."""
+        """End rows stopped by `stop_fn`, and discard tokens after these lengths."""
         at = torch.tensor(rows, device=self.lengths.device)
         self.lengths[at] = torch.tensor(lengths, device=self.lengths.device)
         self.active[at], self.stopped[at] = False, True
@@ -126,7 +127,7 @@ class GreedyOrSample:
         self.rows = self.rows[rows.cpu().numpy()]
 
     def append_rows(self, other: GreedyOrSample) -> np.ndarray:
-        """Rows of another quest, begun later with the same settings, go on beside these; returns their numbers here."""
+        """Add the rows of another search with the same settings; returns their row numbers."""
         if (self.settings, self.eos_id, self.num_samples) != (other.settings, other.eos_id, other.num_samples):
             raise ValueError("Merged searches must have the same settings, eos_id and number of samples.")
         self.state.append_rows(other.state)
@@ -143,7 +144,7 @@ class GreedyOrSample:
         return numbers
 
     def hypotheses(self, rows: list[int]) -> list[list[Hypothesis]]:
-        """What these rows said, each as a list of one."""
+        """Output of each row, as a list of one hypothesis."""
         tokens, logs = self.tokens[:, rows].cpu(), self.log_probs[:, rows].cpu()
         found = []
         for i, (length, met) in enumerate(zip(self.lengths[rows].tolist(), self.stopped[rows].tolist(), strict=True)):
@@ -156,7 +157,7 @@ class GreedyOrSample:
         return found
 
     def collect(self, finished: dict[int, list[Hypothesis]]) -> list[list[Hypothesis]]:
-        """By source: its draws, best first."""
+        """Samples of each source, best first."""
         listed = [finished[row][0] for row in sorted(finished)]
         many = self.num_samples
         return [sorted(listed[i : i + many], key=lambda f: -f.score) for i in range(0, len(listed), many)]

@@ -1,4 +1,4 @@
-"""How many rows a search may follow at once, by the bytes that they take."""
+"""Number of rows in one search, limited by memory."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from regard.nn.recurrent.recurrent_state import RecurrentSizes
 from regard.types import Batch
 
 DEFAULT_BUDGET = 2 * 2**30
-"""that a search holds at once beside the weights"""
+"""Bytes for the tensors of a search, without the weights."""
 MEMORY_DIVISOR = 8
-"""of a GPU's memory a search may have this part where that is more: six recordings are kept"""
+"""On a GPU, a search may use 1/8 of the memory, if this is more: up to six graphs are cached."""
 BYTES_PER_LOGIT = 48
-"""bytes for each token of the vocabulary while one is drawn: logits, their narrowing, probabilities and sums in float64"""
+"""Bytes per row and vocabulary entry during sampling: logits, filtered logits, float64 probabilities and sums."""
 
 
 @dataclass(frozen=True)
 class BodySizes:
-    """Of a body, as far as they say what a row takes."""
+    """Sizes of a body, for the memory of a row."""
 
     depth: int
     width: int
     vocab_size: int
     element_size: int
-    """bytes of a number"""
+    """bytes per weight"""
 
     @classmethod
     def from_body(cls, body: Any) -> BodySizes | None:
-        """None of bodies that are built in another way: nothing is known of what they keep."""
+        """Sizes of a body with a KV cache; None for other bodies."""
         tokens, decoder = getattr(body, "tokens", None), getattr(body, "decoder", None)
         if not isinstance(tokens, TokenEmbedding) or not isinstance(decoder, Stack | UniversalStack):
             return None
@@ -42,7 +42,7 @@ class BodySizes:
 
 
 def max_rows(body: Any, batch: Batch, new_tokens: int, beams: int) -> int | None:
-    """Rows of such a batch that say so many tokens, each in so many beams; None: nothing is known of what the body keeps."""
+    """Maximum number of rows for this batch, number of new tokens and of beams; None if the body has no known sizes."""
     sizes, budget = BodySizes.from_body(body), search_budget(batch.inputs.device)
     if sizes is not None:
         return max_cached_rows(sizes, batch.prompt.shape[1] + _context_length(body, batch), new_tokens, beams, budget)
@@ -52,7 +52,7 @@ def max_rows(body: Any, batch: Batch, new_tokens: int, beams: int) -> int | None
 
 
 def _context_length(body: Any, batch: Batch) -> int:
-    """That a decoder regards: words of a source, or places of a picture."""
+    """Number of cross-attention keys: source tokens, or cells of the image grid. 0 for decoder-only models."""
     if batch.decoder_inputs is None:
         return 0
     return (
@@ -63,7 +63,7 @@ def _context_length(body: Any, batch: Batch) -> int:
 def max_recurrent_rows(
     state_size: RecurrentSizes, element_size: int, beams: int = 1, budget: int = DEFAULT_BUDGET
 ) -> int:
-    """The same of bodies whose past has one size, of which every beam has a copy, and one more where beams change places."""
+    """Maximum number of rows for recurrent states of fixed size, counted twice: reordering beams makes a copy."""
     return max(
         1, budget // (beams * (2 * state_size.state_size * element_size + state_size.vocab_size * BYTES_PER_LOGIT))
     )
@@ -72,16 +72,17 @@ def max_recurrent_rows(
 def max_cached_rows(
     sizes: BodySizes, prompt_tokens: int, new_tokens: int, beams: int = 1, budget: int = DEFAULT_BUDGET
 ) -> int:
-    """Rows that read and say so many tokens, each in so many beams; one at least, whatever it takes.
+    """Maximum number of rows with a KV cache, at least 1.
 
-    Keys and values are counted twice: memories that grow have room to spare, recorded ones are filled from another."""
+    Keys and values are counted twice: growing caches have spare capacity, and static caches are copied from another
+    cache."""
     columns = prompt_tokens + new_tokens * beams
     kept = 2 * 2 * sizes.depth * sizes.width * sizes.element_size * columns
     return max(1, budget // (kept + beams * sizes.vocab_size * BYTES_PER_LOGIT))
 
 
 def search_budget(device: torch.device) -> int:
-    """That a search may hold there."""
+    """Bytes for the tensors of a search on this device."""
     if device.type != "cuda":
         return DEFAULT_BUDGET
     return max(DEFAULT_BUDGET, torch.cuda.get_device_properties(device).total_memory // MEMORY_DIVISOR)

@@ -1,4 +1,4 @@
-"""What search asks of a body, what it answers, and the few words that its ways share."""
+"""Protocols of bodies and searches, search results, and shared functions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from regard.types import Batch
 
 FinishReason = Literal["eos", "stop", "length", "context"]
 StopFn = Callable[[int, list[int]], bool]
-"""Given a row of the batch and what it has said so far: is that enough?"""
+"""Given a row of the batch and its generated tokens, return True to end the row."""
 
 
 class DecodingState(Protocol):
-    """What a body keeps between steps. Beams of one source are rows that stand together."""
+    """State of a body between steps, for example a KV cache. Beams of a source are adjacent rows."""
 
     positions: Tensor
 
@@ -37,16 +37,16 @@ class GenerativeBody(Protocol):
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One answer: its tokens without the prompt and the end token, and the log-probability of each (the end's too).
+    """One output: tokens without prompt and end token, and the log-probability of each token, including the end token.
 
-    Log-probabilities are those of the model's own distribution, before repetition penalty, temperature and narrowing."""
+    Log-probabilities are from the unmodified distribution, before repetition penalty, temperature and filters."""
 
     tokens: tuple[int, ...]
     score: float
     log_probs: tuple[float, ...]
     finish_reason: FinishReason
-    """`eos` (end token), `stop` (`stop_fn` returned True), `length` (limit reached), or `context` (context full). Search
-    itself reports `length` for both limits; the caller that sets the limits distinguishes `context`."""
+    """`eos` (end token), `stop` (`stop_fn` returned True), `length` (limit reached), or `context` (context full). A
+    search reports `length` for both limits; the caller sets the limits and distinguishes `context`."""
 
     @property
     def has_eos(self) -> bool:
@@ -54,7 +54,7 @@ class Hypothesis:
 
 
 class Search(Protocol):
-    """A search under way. A step is tensor operations on tensors that stay where they are, so that it can be recorded."""
+    """A search in progress. Tensors keep their addresses between steps, so that a step can be captured as a CUDA graph."""
 
     rows: np.ndarray
     active: Tensor
@@ -68,12 +68,12 @@ class Search(Protocol):
 
 
 def copy_into(target: Tensor, value: Tensor) -> None:
-    """Into the same place: a recording reads it there again."""
+    """Copy values into `target`: a CUDA graph requires fixed addresses."""
     target.copy_(value.reshape(target.shape))
 
 
 def mask_banned(logits: Tensor, banned: Tensor | None) -> Tensor:
-    """`banned` tokens are never said."""
+    """Logits with -inf for `banned` tokens, in place."""
     return logits if banned is None else logits.index_fill_(-1, banned, -float("inf"))
 
 

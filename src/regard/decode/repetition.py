@@ -1,4 +1,4 @@
-"""The repetition penalty (Keskar et al. 2019): what was read or said already is less likely to be said again."""
+"""Repetition penalty (Keskar et al. 2019) for tokens of the prompt and the output."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from regard.types import Batch
 
 
 class RepetitionPenalty:
-    """The tokens that each row has read or said. R rows, room for C tokens.
+    """Tokens of prompt and output of each row. R rows, C columns.
 
-    Not a mark for each token of the vocabulary: a few hundred places are looked at in a step, not fifty thousand. Places
-    that hold nothing yet repeat the first token of their prompt, which changes nothing."""
+    Token ids need less time than a mask over the vocabulary: a step gathers a few hundred columns, not 50,000. Unused
+    columns repeat the first token of the prompt, without effect."""
 
     def __init__(self, batch: Batch, penalty: float, max_tokens: int) -> None:
         prompt, lengths = batch.prompt[:, :max_tokens], batch.prompt_lengths
@@ -21,22 +21,22 @@ class RepetitionPenalty:
         self.penalty = penalty
         self.ids = prompt[:, :1].repeat(1, max_tokens)
         self.next_column = torch.full_like(prompt[:, 0], P) if lengths is None else lengths.clone()
-        """(R,) where the next token of each row is written"""
+        """(R,) column for the next token"""
         real = torch.arange(P, device=prompt.device) < self.next_column[:, None]
         self.ids[:, :P] = torch.where(real, prompt, prompt[:, :1])
 
     def apply(self, values: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
-        """Logits, or log-probabilities: those of the past divided by the penalty, or multiplied where they are below 0."""
+        """Logits or log-probabilities, with values of past tokens divided by the penalty, or multiplied if negative."""
         past = values.gather(1, self.ids)
         return values.scatter(1, self.ids, torch.where(past < 0, past * self.penalty, past / self.penalty))
 
     def append(self, tokens: Int[Tensor, "R"]) -> None:
-        """One more token each; rows that have finished and are stepped on write over their last."""
+        """Append one token per row; finished rows overwrite the last column."""
         self.ids.scatter_(1, self.next_column[:, None], tokens[:, None])
         self.next_column.add_(1).clamp_(max=self.ids.shape[1] - 1)
 
     def reorder(self, rows: Tensor) -> None:
-        """Beams exchange their pasts, in the same place."""
+        """Reorder the rows of beams, in place because a CUDA graph requires fixed addresses."""
         self.ids.copy_(self.ids.index_select(0, rows))
 
     def select_rows(self, rows: Tensor) -> None:

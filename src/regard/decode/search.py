@@ -1,10 +1,8 @@
-"""One search for every generating system: greedy, sampling, beam.
+"""Search for all generative systems: greedy search, sampling and beam search.
 
-A body offers `start(batch) -> state` and `step(tokens, state) -> logits`; the state can copy rows into beams (`expand_beams`),
-`reorder` the pasts of beams, select rows (`select_rows`) and add rows (`append_rows`). Search uses nothing else of a body, so
-an RNN, a GPT and a translation model share it. Rows that
-have finished are dropped, and what a row answers does not depend on its neighbours.
-"""
+A body provides `start(batch) -> state` and `step(tokens, state) -> logits`; a state can copy rows into beams
+(`expand_beams`), reorder beams (`reorder`), select rows (`select_rows`) and add rows (`append_rows`). RNNs, GPTs and
+translation models share this interface. Finished rows are removed; the output of a row does not depend on other rows."""
 
 from __future__ import annotations
 
@@ -35,12 +33,13 @@ def search(
     requests: np.ndarray | None = None, banned: tuple[int, ...] = (), stop_fn: StopFn | None = None,
     max_batch_tokens: int | None = None,
 ) -> list[list[Hypothesis]]:  # fmt: skip
-    """For each row of `batch`, continue `batch.prompt` by at most `limits` tokens and return the best outputs, best first.
+    """For each row of `batch`, continue `batch.prompt` by at most `limits` tokens and return the best outputs, best
+    first.
 
-    `requests` numbers the rows for their random streams (0, 1, 2, … when None); `banned` tokens are never generated. A row
-    also ends when `stop_fn` returns True for its tokens; beams are finished first and truncated then. Rows and samples are
-    split into chunks if they need too much memory, samples also if they exceed `max_batch_tokens` tokens; chunks do not
-    change the outputs."""
+    `requests` numbers the rows for their random streams (0, 1, 2, … when None); `banned` tokens are never generated. A
+    row also ends when `stop_fn` returns True for its tokens; beams are finished first and truncated then. Rows and
+    samples are split into chunks if they need too much memory, samples also if they exceed `max_batch_tokens` tokens;
+    chunks do not change the outputs."""
     speakers = ActiveRows.from_batch(batch, limits, requests, banned)
     answers = [[Hypothesis((), 0.0, (), "length")] for _ in limits]
     if not speakers.rows:
@@ -61,7 +60,7 @@ def search(
 
 @dataclass(frozen=True)
 class ActiveRows:
-    """The rows of a batch that may say something: who may not, says nothing, whoever the neighbours are."""
+    """Rows of a batch with a limit above 0, and their row numbers in the batch."""
 
     rows: list[int]
     batch: Batch
@@ -94,20 +93,20 @@ class ActiveRows:
         )  # fmt: skip
 
     def remap_stop_fn(self, stop_fn: StopFn | None) -> StopFn | None:
-        """Who is asked knows the rows by their places in the whole batch."""
+        """`stop_fn` called with the row numbers of the whole batch."""
         return None if stop_fn is None else lambda row, tokens: stop_fn(self.rows[row], tokens)
 
 
 def _chunks(
     body: GenerativeBody, speakers: ActiveRows, settings: DecodeSettings, budget: int | None
 ) -> Iterator[tuple[ActiveRows, range]]:
-    """Which rows, and which draws of them, are followed together: the draws of a row rather than many rows, for each part
-    reads its prompts anew."""
+    """Chunks of rows, and the samples in each. Samples of a row stay together if possible, because each chunk processes
+    its prompts again."""
     count, copies = len(speakers.rows), settings.num_return_sequences if settings.is_sampling else 1
     batch, longest = speakers.batch, int(speakers.limits.max())
     read, fits = batch.prompt.shape[1], max_rows(body, batch, longest, settings.num_beams)
     most = count * copies if fits is None else min(count * copies, fits)
-    if budget is not None and copies > 1:  # who asks has made a batch of the rows, not of their draws
+    if budget is not None and copies > 1:  # the caller limited the tokens of the rows, not of the samples
         most = min(most, max(1, budget // (read + longest)))
     together = min(copies, most)
     for rows in _split_evenly(count, most // together):
@@ -116,7 +115,7 @@ def _chunks(
 
 
 def _split_evenly(count: int, most: int) -> list[range]:
-    """In parts of about one size, none larger than `most`."""
+    """Ranges of about equal size, at most `most`."""
     parts = -(-count // most)
     ends = [count * part // parts for part in range(parts + 1)]
     return [range(first, last) for first, last in pairwise(ends)]
@@ -137,8 +136,8 @@ def _search_chunk(
 
 
 def _truncate(found: Hypothesis, row: int, until: StopFn) -> Hypothesis:
-    """A beam that said enough earlier; its score stays the one by which it was chosen."""
-    said: list[int] = []  # one that grows: who asks may remember how far it has read
+    """Output of a beam up to the first stop; the score of the whole beam is kept."""
+    said: list[int] = []  # one growing list: `until` may continue from the previous call
     for length, token in enumerate(found.tokens, 1):
         said.append(token)
         if until(row, said):

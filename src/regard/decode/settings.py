@@ -1,4 +1,4 @@
-"""What a person may ask of the search."""
+"""Decoding settings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from regard.errors import SettingError
 from regard.foreign_names import print_note, resolve_name, resolve_value
 
 MAX_NUM_RETURN = 4096
-"""Answers to one input: more are better asked for with several seeds."""
+"""Maximum number of outputs per input; use several seeds for more."""
 
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """Applied in this order: repetition, temperature, top_k, top_p, min_p.
+    """Settings of generation, applied in this order: repetition penalty, temperature, top_k, top_p, min_p.
 
-    Log-probabilities that are reported are those of the model itself, before any of these."""
+    Reported log-probabilities are from the unmodified distribution of the model."""
 
     num_beams: int = 1
     """Beam width. 1: greedy search."""
@@ -114,7 +114,7 @@ class DecodeSettings:
 
     @property
     def is_sampling(self) -> bool:
-        """At temperature 0 nothing is left to chance."""
+        """True if tokens are sampled; temperature 0 is greedy."""
         return self.do_sample and self.temperature > 0
 
     def new_token_limit(self, prompt_length: int, default: int) -> int:
@@ -128,7 +128,7 @@ SAMPLING_SETTINGS = ("temperature", "top_k", "top_p", "min_p")
 
 
 def apply_overrides(decode: DecodeSettings, overrides: Mapping[str, Any]) -> DecodeSettings:
-    """Settings of a preset or checkpoint with those of the user, which win.
+    """Settings of a preset or checkpoint, replaced by the settings of the user.
 
     Names of other tools are translated. A setting of sampling (`SAMPLING_SETTINGS`) implies sampling, sampling replaces
     the beam search of a preset, and beam search replaces sampling."""
@@ -160,11 +160,11 @@ def apply_overrides(decode: DecodeSettings, overrides: Mapping[str, Any]) -> Dec
 
 
 def _translate_overrides(decode: DecodeSettings, given: Mapping[str, Any]) -> dict[str, Any]:
-    """User settings by the names of regard, with the settings that follow from them."""
+    """User settings under the names of regard, with implied settings."""
     names = {key: resolve_name(f"decode.{key}", print_note) for key in given}
     found = {names[key].removeprefix("decode."): resolve_value(names[key], value) for key, value in given.items()}
     if "max_length" in found and "max_new_tokens" not in found:
-        found["max_new_tokens"] = 0  # the limit of the user replaces that of a checkpoint
+        found["max_new_tokens"] = 0  # the limit of the user replaces the limit of a checkpoint
     if "length_penalty" in found and "length_penalty_type" not in found:
         found["length_penalty_type"] = "power"
         if decode.length_penalty_type != "power" and str(found["length_penalty"]) not in ("0", "0.0"):
@@ -176,7 +176,7 @@ def _translate_overrides(decode: DecodeSettings, given: Mapping[str, Any]) -> di
 
 
 def _parse_stop_strings(value: str | list[Any] | tuple[Any, ...]) -> tuple[str, ...]:
-    """As they are, for blanks and new lines are what many answers end at; a command line writes them in one text."""
+    """Stop strings with unchanged whitespace; a string from the command line is split at commas."""
     if isinstance(value, str):
         value = value.replace("\\n", "\n").replace("\\t", "\t").split(",") if value else ()
     for text in value:

@@ -1,4 +1,4 @@
-"""A search begins, and goes on step by step."""
+"""Start a search, and run its steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def start_search(
     body: GenerativeBody, batch: Batch, eos_id: int, limits: Tensor, settings: DecodeSettings, requests: np.ndarray,
     banned: Tensor | None, max_cache_len: int | None = None, sample_range: range | None = None,
 ) -> Search:  # fmt: skip
-    """The prompts are read. `copies`: which draws of each row are followed, all when None."""
+    """Process the prompts and return the search. `sample_range`: samples of each row, None: all."""
     state: DecodingState = body.start(batch, max_cache_len)
     last, past = batch.last_tokens(), None
     if settings.repetition_penalty != 1.0:
@@ -35,7 +35,7 @@ def start_search(
 def iterate(
     search: Search, finished: dict[int, list[Hypothesis]], monitor: StopMonitor | None = None
 ) -> Iterator[dict[int, list[int]]]:
-    """Step by step, with what was heard in each. Rows leave with their answers as soon as they are finished."""
+    """Run the steps and yield the new tokens of each step. Finished rows are removed, with their outputs in `finished`."""
     while True:
         search.step()
         yield {} if monitor is None else monitor.poll()

@@ -1,4 +1,4 @@
-"""What rows have said so far, read along on the host."""
+"""Generated tokens on the host, for streaming and stop conditions."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from regard.decode.protocol import StopFn
 class StopMonitor:
     """Reports new tokens to a stream, and ends a row when `stop_fn` returns True.
 
-    Several steps may run between two polls. Tokens are still checked one by one, and tokens after the stop are discarded, so
-    that outputs do not depend on how often the search is polled."""
+    Several steps may run between two polls. Tokens are still checked one by one, and tokens after the stop are
+    discarded, so that outputs do not depend on how often the search is polled."""
 
     def __init__(self, search: GreedyOrSample, stop_fn: StopFn | None, num_rows: int | None = None) -> None:
         self.search, self.stop_fn = search, stop_fn
         self.num_rows = num_rows
-        """rows from this number on only fill up"""
+        """rows from this number on are padding"""
         self.generated: dict[int, list[int]] = {}
-        """by the number that a row had in the beginning; the end token is not among it"""
+        """tokens by initial row number, without the end token"""
         self.num_read: dict[int, int] = {}
-        """how many tokens were looked at"""
+        """number of checked tokens by row number"""
 
     def poll(self) -> dict[int, list[int]]:
-        """What each row has said since the last time, by its number; rows that have said enough are closed."""
+        """New tokens of each row since the last call, by row number; rows stopped by `stop_fn` are closed."""
         quest = self.search
         spoke = [
             (place, number, self.num_read.get(number, 0), length)

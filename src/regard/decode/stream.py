@@ -1,4 +1,4 @@
-"""A search that is heard while it goes on."""
+"""Search with output after every step."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def stream(
     body: GenerativeBody, batch: Batch, eos_id: int, limits: Int[Tensor, "B"], settings: DecodeSettings,
     requests: np.ndarray | None = None, banned: tuple[int, ...] = (), stop_fn: StopFn | None = None,
 ) -> Iterator[list[list[int]]]:  # fmt: skip
-    """After each step (a few on CUDA) the new tokens of each row of `batch`: together those that `search` finds.
+    """Yield the new tokens of each row of `batch` after each step (after a few steps on CUDA); same tokens as `search`.
 
-    Whoever closes the generator early, or lets it go, frees what it held."""
+    Closing or deleting the generator frees the memory of the search."""
     if settings.num_beams > 1:
         raise SettingError(
             f"Streaming requires decode.num_beams=1, got decode.num_beams={settings.num_beams}: beam search revises earlier "
@@ -60,7 +60,7 @@ def _generate(
         return
     try:
         yield from loan.iterate(until, streaming=True)
-        loan.hypotheses()  # refuses what is no number
+        loan.hypotheses()  # raises an error for NaN
     finally:
         loan.release()
 
@@ -68,7 +68,7 @@ def _generate(
 def _stream_rows(
     heard: Generator[dict[int, list[int]], None, None], rows: list[int], count: int
 ) -> Iterator[list[list[int]]]:
-    """Inference mode belongs to the thread: it is on while a step is made, and off while the listener has the word."""
+    """New tokens for all rows of the batch. Inference mode is a state of the thread, so the mode is off between steps."""
     with closing(heard):
         while True:
             with torch.inference_mode():

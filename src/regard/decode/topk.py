@@ -1,4 +1,4 @@
-"""The likeliest tokens of each row, without ordering a whole vocabulary."""
+"""Top-k tokens of each row, without sorting the vocabulary."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 CHUNK_SIZE = 64
-"""Tokens of which only the highest is looked at first."""
+"""Tokens per chunk; only the maximum of each chunk is compared first."""
 
 
 def top_log_probs(logits: Float[Tensor, "R V"], k: int) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"]]:
-    """The `count` highest log-probabilities of each row, highest first, and their tokens."""
+    """The `k` highest log-probabilities of each row, highest first, and their tokens."""
     logs = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
-    # the logits themselves have the same order, in half the bytes where they are of 16 bits
+    # logits have the same order, and 16-bit logits half the bytes
     return chunked_topk(logs, k, logits)
 
 
 def chunked_topk(
     values: Float[Tensor, "R V"], k: int, sort_key: Float[Tensor, "R V"] | None = None
 ) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"]]:
-    """The `count` highest values of each row, highest first, and where they stand; `order` is anything of the same order.
+    """The `k` highest values of each row, highest first, and their indices. `sort_key` has the order of the values.
 
-    The k highest lie in the k chunks with the highest maxima: those are found first, then the places within them."""
+    The k highest values are in the k chunks with the highest maxima."""
     rows, V = values.shape
     k = min(k, V)
     chunks = V // CHUNK_SIZE
@@ -35,7 +35,7 @@ def chunked_topk(
     near = body.gather(1, which[..., None].expand(-1, -1, CHUNK_SIZE)).flatten(1)
     names = (which[..., None] * CHUNK_SIZE + torch.arange(CHUNK_SIZE, device=values.device)).flatten(1)
     rest = V - chunks * CHUNK_SIZE
-    if rest:  # what no whole chunk holds is always looked at
+    if rest:  # the incomplete last chunk is always included
         near = torch.cat([near, values[:, -rest:]], 1)
         names = torch.cat([names, torch.arange(V - rest, V, device=values.device).expand(rows, -1)], 1)
     found, places = near.topk(k)

@@ -1,8 +1,8 @@
-"""Saved state: ours, pickle-free, whole or not at all.
+"""Checkpoints of training runs, without pickle and written atomically.
 
-A checkpoint is a folder of `state.safetensors` (weights, optimiser, averages) and `state.json` (step, scores, versions,
-a checksum). It is written aside, flushed to the disk, then renamed; one that is partial or damaged is never chosen.
-"""
+A checkpoint is a folder with `state.safetensors` (weights, optimizer state, averages) and `state.json` (step, scores,
+versions, checksum). The folder is written under a temporary name, flushed to disk and renamed; partial or damaged
+checkpoints are never loaded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def save_checkpoint(
     folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], metadata: Mapping[str, Any],
     keep: int, is_regular: Callable[[int], bool] = lambda step: True,
 ) -> Path:  # fmt: skip
-    """Write `folder/step-N`, and remove what is older but for the newest `keep` of the `regular` steps."""
+    """Write `folder/step-N`, and remove older checkpoints except for the newest `keep` with `is_regular(step)`."""
     final = folder / _folder_name(step)
     aside, replaced = folder / f".writing-{step:08d}", folder / f".replaced-{step:08d}"
     flat = {f"{group}:{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
@@ -63,7 +63,7 @@ def save_checkpoint(
         raise RunError(
             f"{final}: the checkpoint could not be written ({error}). Earlier checkpoints are unchanged."
         ) from (error if isinstance(error, OSError) else error.__cause__)
-    if final.exists():  # there is a whole one at every moment
+    if final.exists():  # rename fails if the target exists; keep the old copy until the new one is in place
         final.rename(replaced)
     aside.rename(final)
     fsync(folder)
@@ -73,19 +73,19 @@ def save_checkpoint(
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove what a save left that was cut off."""
+    """Remove the folders of an interrupted save."""
     for left in (*folder.glob(".writing-*"), *folder.glob(".replaced-*")):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def prune_checkpoints(folder: Path, step: int, keep: int, is_regular: Callable[[int], bool]) -> None:
-    """Remove what is older than `step`, but for so many of the `regular` steps that there are `keep` with it."""
-    # a later one can only be damaged: it was passed over, and must not count among those that are kept
+    """Remove checkpoints older than `step`, except for `keep` regular checkpoints, including `step`."""
+    # later checkpoints are damaged and were skipped, so they do not count as kept
     older = [number for number in _saved_steps(folder) if number < step]
     room = keep - is_regular(step)
     kept = [number for number in older if is_regular(number)][-room:] if room > 0 else []
     if not kept and not is_regular(step) and keep > 1:
-        kept = older[-1:]  # before the first regular one, too, there are two
+        kept = older[-1:]  # before the first regular checkpoint, keep two as well
     for number in older:
         if number not in kept:
             shutil.rmtree(folder / _folder_name(number))
@@ -96,13 +96,13 @@ def _folder_name(step: int) -> str:
 
 
 def _saved_steps(folder: Path) -> list[int]:
-    """The steps that there are checkpoints of. A copy that somebody made, under another name, is none of ours."""
+    """Steps with a checkpoint, in ascending order. Folders with other names are ignored."""
     named = (re.fullmatch(r"step-(\d{8,})", path.name) for path in folder.glob("step-*"))
     return sorted(int(found[1]) for found in named if found)
 
 
 def average_checkpoints(folder: Path, steps: Sequence[int]) -> dict[str, Tensor] | None:
-    """The mean of the weights (of their averages, where those are kept) after these steps; None if one is not whole."""
+    """Average of the weights (of the EMA, if enabled) after these steps; None if a checkpoint is damaged."""
     mean: dict[str, Tensor] = {}
     for step in steps:
         saved = read_checkpoint(folder / _folder_name(step))
@@ -119,7 +119,7 @@ def average_checkpoints(folder: Path, steps: Sequence[int]) -> dict[str, Tensor]
 
 
 def read_checkpoint(path: Path) -> Checkpoint | str:
-    """A checkpoint, or what is wrong with it."""
+    """The checkpoint, or a message if the folder is damaged."""
     try:
         facts = json.loads((path / "state.json").read_text(encoding="utf-8"))
         if (
@@ -133,7 +133,7 @@ def read_checkpoint(path: Path) -> Checkpoint | str:
 
 
 def latest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, and what was wrong with those passed over."""
+    """The newest valid checkpoint, and messages about skipped checkpoints."""
     problems: list[str] = []
     for number in _saved_steps(folder)[::-1]:
         found = read_checkpoint(folder / _folder_name(number))
@@ -144,7 +144,7 @@ def latest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def _metadata_checksum(facts: Mapping[str, Any]) -> str:
-    """A checksum of the record itself: a flipped digit of a score is no score."""
+    """Checksum of the metadata, to detect damaged scores."""
     return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

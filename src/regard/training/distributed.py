@@ -1,8 +1,7 @@
-"""The processes that train one model together, as `torchrun` starts them. Distribution itself is PyTorch's.
+"""Distributed training with `torchrun` and DistributedDataParallel.
 
-A step's grains are dealt out to the processes; each adds the gradients of its own, and DistributedDataParallel adds
-them up over all. What is trained does not depend on how many there are.
-"""
+The micro-batches of a step are distributed over the processes; each process accumulates gradients, and
+DistributedDataParallel reduces them over all processes. The update does not depend on the number of processes."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from torch import distributed as dist
 from regard.errors import RunError, SettingError
 
 TIMEOUT = datetime.timedelta(hours=12)
-"""How long the others wait while the first process validates or saves."""
+"""Time limit for processes that wait while the main process evaluates or saves."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class ProcessGroup:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """the number of this process on its machine, which is also its GPU's"""
+    """index of the process, and of its GPU, on this machine"""
 
     @property
     def is_main(self) -> bool:
@@ -43,22 +42,22 @@ class ProcessGroup:
             )
 
     def micro_batches(self, accumulate: int) -> range:
-        """Which grains of a step are ours."""
+        """Indices of the micro-batches of a step in this process."""
         return range(self.rank, accumulate, self.size)
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes."""
+        """Sum over all processes."""
         return values if self.size == 1 else _all_reduce(values, dist.ReduceOp.SUM)
 
     def all_reduce_max(self, value: int) -> int:
-        """The largest that any process says."""
+        """Maximum over all processes."""
         if self.size == 1:
             return value
-        # on the CPU, through gloo: nothing waits for a GPU
+        # on the CPU with gloo, without synchronizing a GPU
         return int(_all_reduce(torch.tensor(value), dist.ReduceOp.MAX))
 
     def min_nonnegative(self, value: int) -> int:
-        """The smallest that any process says; -1 says nothing."""
+        """Minimum of the nonnegative values of all processes; -1 if all are negative."""
         far = 2**62
         said = self.all_reduce_max(far - value if value >= 0 else 0)
         return far - said if said else -1
@@ -84,7 +83,7 @@ def _all_reduce(values: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
 
 
 def process_group_from_env() -> ProcessGroup:
-    """What the environment says, before anything is joined."""
+    """Rank and size from the environment, without initialization."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     return (
         ProcessGroup(int(os.environ.get("RANK", "0")), size, int(os.environ.get("LOCAL_RANK", "0")))
@@ -95,7 +94,7 @@ def process_group_from_env() -> ProcessGroup:
 
 @contextmanager
 def init_distributed(device: torch.device) -> Iterator[ProcessGroup]:
-    """The process group of `torchrun`, for as long as the block lasts; a process alone joins nothing."""
+    """Initialize the process group of `torchrun` during the block, if there are several processes."""
     world = process_group_from_env()
     if world.size == 1 or dist.is_initialized():
         yield world

@@ -1,9 +1,8 @@
-"""How one grain is computed: forward and backward, plainly, recorded as a CUDA graph, or compiled.
+"""Forward and backward pass of a micro-batch: eager, as a CUDA graph, or compiled.
 
-plain      operators are launched one by one from Python
-graph      the launches of a grain are recorded once and repeated as a whole: on CUDA, for grains of one shape or few
-compiled   `torch.compile`, and recorded too where that can be
-"""
+plain      eager mode
+graph      one CUDA graph per shape, if micro-batches have one shape or a few
+compiled   `torch.compile`, with CUDA graphs if possible"""
 
 from __future__ import annotations
 
@@ -30,18 +29,18 @@ LossSum = tuple[Tensor, Tensor]
 MODE_NAMES = {"plain": "eager execution", "graph": "CUDA graph capture", "compiled": "torch.compile"}
 
 WARMUP_STEPS, TIMED_STEPS = 4, 12
-"""Steps before the clock starts, and while it runs, when ways are compared."""
+"""Warmup steps and timed steps, when modes are compared."""
 
 MAX_COMPILE_SECONDS = 150.0
-"""Seconds that a trial of torch.compile may take beside the steps themselves: code that is made anew for every grain is never
+"""Maximum seconds of a trial of torch.compile in addition to the steps: recompiling for every micro-batch is never
 faster."""
 
 MIN_SECONDS_TO_COMPILE = 300.0
-"""Seconds of work left from which compiling, which takes a minute, is tried."""
+"""Minimum seconds of remaining training for a trial of torch.compile, which takes a minute."""
 
 
 class LossModule(nn.Module):
-    """The loss as a module, so that PyTorch's wrappers see one call forward."""
+    """The loss of a task as a module, so that DistributedDataParallel and torch.compile wrap a single forward."""
 
     def __init__(self, model: nn.Module, task: Any, weights: Any) -> None:
         super().__init__()
@@ -52,7 +51,7 @@ class LossModule(nn.Module):
 
 
 class ForwardBackward:
-    """Adds the gradients of a grain to those that are there and returns the (sum, count) of its loss."""
+    """Accumulates the gradients of a micro-batch and returns (sum, count) of its loss."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class ForwardBackward:
         static_shape: bool,
         bucketed: bool = False,
     ) -> None:
-        """`steady`: all grains have one shape; `few`: they have several, each of many grains."""
+        """`static_shape`: all micro-batches have one shape; `bucketed`: a few shapes, each with many micro-batches."""
         self.module: nn.Module = process_group.wrap(loss)
         self.settings, self.device, self.process_group = settings, device, process_group
         self.static_shape = static_shape
@@ -73,7 +72,7 @@ class ForwardBackward:
         self.can_compile: bool = getattr(body, "compiles", True) and (
             static_shape or getattr(body, "compiles_dynamic", True)
         )
-        """whether torch.compile is worth a try: of loops over tokens it would write out every step, anew for each length"""
+        """False for loops over tokens: torch.compile unrolls every step, again for each length"""
         self.parameters = [p for p in loss.parameters() if p.requires_grad]
         if device.type == "cpu":
             retain_freed_memory()
@@ -84,16 +83,16 @@ class ForwardBackward:
         self.compiled: Any = None
 
     def set_mode(self, mode: ExecutionMode) -> None:
-        """Between two steps only: gradients of half a step are not carried over."""
+        """Set the mode. Only between two optimizer steps, because accumulated gradients are lost."""
         self.mode, self.mode_verified = mode, mode == "plain"
         self.compiled = None
         if mode == "compiled":
-            # one shape is compiled as it is; many are compiled once, with sizes as unknowns
+            # one shape is compiled as static; otherwise, sizes are dynamic
             self.compiled = torch.compile(self.module, dynamic=not self.static_shape)
         self.run = GraphedForwardBackward(self) if mode != "plain" and self.can_capture else self._run_eager
 
     def __call__(self, batch: Batch, last: bool = True) -> LossSum:
-        """`last`: this process adds no more grains to the step, so gradients may be exchanged."""
+        """`last`: no more micro-batches of this process in the step, so gradients are reduced."""
         if self.mode_verified:
             return self.run(batch, last)
         seed = torch.initial_seed()
@@ -101,13 +100,11 @@ class ForwardBackward:
             result = self.run(batch, last)
             self.mode_verified = not isinstance(self.run, GraphedForwardBackward) or bool(self.run.graphs)
             return result
-        except (RuntimeError, OSError) as error:  # a compiler that is not there, an operator that cannot be recorded
-            reason = first_line(error)  # the error itself would hold on to the memory of what failed
+        except (RuntimeError, OSError) as error:  # missing compiler, or operator without capture support
+            reason = first_line(error)  # the exception holds the memory of the failed pass
         lower: ExecutionMode = "graph" if self.mode == "compiled" and self.can_capture else "plain"
         self.log(f"warning: {MODE_NAMES[self.mode]} failed ({reason}); continuing with {MODE_NAMES[lower]}.")
-        if (
-            not isinstance(self.run, GraphedForwardBackward) or not self.run.accumulates
-        ):  # what half of a grain left there
+        if not isinstance(self.run, GraphedForwardBackward) or not self.run.accumulates:  # remove partial gradients
             for parameter in self.parameters:
                 parameter.grad = None
         self.set_mode(lower)
@@ -116,11 +113,11 @@ class ForwardBackward:
 
     @property
     def num_shapes(self) -> int:
-        """A number that grows while shapes are met that are new, or recorded."""
+        """Number of new and captured shapes so far, which changes during warmup."""
         return len(self.run.seen_shapes) + len(self.run.graphs) if isinstance(self.run, GraphedForwardBackward) else 0
 
     def zero_grad(self) -> None:
-        """Gradients back to nothing, or to 0 where a recording holds on to their addresses and adds to what is there."""
+        """Set gradients to None; with CUDA graphs, to 0 in place, unless the graph overwrites gradients."""
         if isinstance(self.run, GraphedForwardBackward):
             if not self.run.accumulates:
                 return
@@ -149,23 +146,22 @@ def first_line(error: Exception) -> str:
 
 @functools.cache
 def retain_freed_memory() -> None:
-    """Ask the C library to keep the large blocks that a step frees for the next step, which needs the same again.
+    """Set glibc to keep large blocks of freed memory for the next step, which needs the same sizes.
 
-    By default it gives each back to the system and asks for it anew, and the system clears every page: a fifteenth of a
-    step on a CPU. Only glibc knows the request."""
+    By default, glibc returns such blocks to the system, and the system clears every page of a new block: 7 % of a step
+    on a CPU."""
     if capabilities.is_available("malloc_thresholds"):
         capabilities.set_malloc_thresholds(mmap=2**30, trim=2**31 - 1)
 
 
 class GraphedForwardBackward:
-    """Grains recorded as CUDA graphs, one for each shape. Seeds are read anew at each repetition, so dropout differs as it
-    should."""
+    """Micro-batches as CUDA graphs, one per shape. A replay reads new random seeds, so dropout differs between replays."""
 
     def __init__(self, forward_backward: ForwardBackward) -> None:
         self.forward_backward = forward_backward
         self.accumulates = forward_backward.settings.grad_accum > 1 or not forward_backward.static_shape
-        """to the gradients of the grains before; where one recording is a whole step, it writes its gradients anew, which saves
-        a pass over them"""
+        """True if a graph adds to gradients; a graph of a whole step overwrites gradients, which saves one pass over
+        memory"""
         self.graphs: dict[ShapeKey, CapturedGraph] = {}
         self.seen_shapes: set[ShapeKey] = set()
         self.max_graphs = MAX_GRAPHS
@@ -178,16 +174,16 @@ class GraphedForwardBackward:
         return self.graphs[key](batch)
 
     def _ensure_captured(self, key: ShapeKey, batch: Batch) -> bool:
-        """Whether this shape has a recording now. Where others have one already, what fails is computed plainly."""
-        if self.forward_backward.static_shape and self.graphs:  # it would write gradients that the first does not know
+        """True if this shape has a graph. After the first graph, a failed capture limits the number of graphs."""
+        if self.forward_backward.static_shape and self.graphs:  # a second graph would write to other gradient tensors
             raise ValueError(f"expected micro-batches of one shape, got another shape: {key}")
         if not self.forward_backward.static_shape and (
             key not in self.seen_shapes or len(self.graphs) >= self.max_graphs
         ):
-            self.seen_shapes.add(key)  # a shape that comes once is not worth its recording
+            self.seen_shapes.add(key)  # a single occurrence does not justify a capture
             return False
         try:
-            # its own copy, which later grains are written into, and not what somebody has there already
+            # a copy, because later micro-batches are copied into these tensors
             self.graphs[key] = self._capture(batch.map(lambda part: part.to(self.forward_backward.device, copy=True)))
         except RuntimeError as error:
             if not self.graphs:
@@ -205,16 +201,15 @@ class GraphedForwardBackward:
         return self.forward_backward.backward(batch)
 
     def _capture(self, batch: Batch) -> CapturedGraph:
-        """Recording asks for some plain runs before it, of which nothing may be left."""
-        pool = next((kept.graph.pool() for kept in self.graphs.values()), None)  # they are never repeated at once
+        """Capture one micro-batch. The warmup runs must leave no gradients or batch-norm statistics."""
+        pool = next((kept.graph.pool() for kept in self.graphs.values()), None)  # graphs never run concurrently
         with self._restore_state(always=True):
             graph, result = capture(lambda: self._forward_backward(batch), self.forward_backward.device, pool=pool)
         return CapturedGraph(graph, batch, result)
 
     @contextmanager
     def _restore_state(self, always: bool) -> Iterator[None]:
-        """What is left in gradients that are added to, in what batch norms have gathered and in the seed is taken back: when
-        it fails, or always."""
+        """Restore accumulated gradients, buffers (batch-norm statistics) and the seed: after an error, or always."""
         seed, failed = torch.initial_seed(), True
         gathered = [(part, part.clone()) for part in self.forward_backward.module.buffers()]
         before = (
@@ -234,7 +229,7 @@ class GraphedForwardBackward:
 
 
 ShapeKey = tuple[tuple[int, ...], ...]
-"""The shapes of a batch, and what else of it a recording takes for granted."""
+"""Shapes of a batch, and maximum lengths of packed documents."""
 
 
 def _shape_key(batch: Batch) -> ShapeKey:
@@ -243,16 +238,16 @@ def _shape_key(batch: Batch) -> ShapeKey:
 
 
 MAX_GRAPHS = 64
-"""Shapes that are recorded: each keeps a batch, all share the memory of a grain, and to record takes a second."""
+"""Maximum number of captured shapes: each has its own batch, all share a memory pool, and a capture takes a second."""
 
 
 @dataclass(frozen=True)
 class CapturedGraph:
     graph: torch.cuda.CUDAGraph
     batch: Batch
-    """where it reads"""
+    """input tensors of the graph"""
     result: LossSum
-    """where it writes"""
+    """output tensors of the graph"""
 
     def __call__(self, batch: Batch) -> LossSum:
         for here, there in zip(self.batch.tensors(), batch.tensors(), strict=True):
@@ -262,7 +257,7 @@ class CapturedGraph:
 
 
 class CompileTuner:
-    """`train.compile=auto`: times the ways on real grains and keeps the faster. What is found is said and remembered."""
+    """`train.compile=auto`: times the modes on training steps, and keeps the fastest."""
 
     def __init__(
         self,
@@ -285,17 +280,14 @@ class CompileTuner:
             why = "for this model" if forward_backward.static_shape else "for this model with inputs of varying shapes"
             log(f"note: train.compile=on has no effect: torch.compile is not faster {why}.")
             way = self.base_mode
-        if (
-            previous_mode in MODE_NAMES and settings.compile == "auto" and cuda
-        ):  # what was found before the run was interrupted
+        if previous_mode in MODE_NAMES and settings.compile == "auto" and cuda:  # mode before the run was interrupted
             way = previous_mode  # type: ignore[assignment]
         if way == "compiled":
             log("Compiling: the first step takes about a minute.")
         forward_backward.set_mode(way)
 
     def step(self, steps_left: int, disturbed: bool = False) -> None:
-        """After each step, `left` before the end; one with a validation in it, or with a shape that is new or recorded, is no
-        measure, and the count begins anew."""
+        """Count an optimizer step. Timing restarts after an evaluation (`disturbed`) or a new shape."""
         if not self.tuning:
             return
         if self.compile_tried and self._compile_timed_out():

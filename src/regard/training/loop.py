@@ -1,8 +1,7 @@
-"""The loop: a generator of steps that knows no task. Progress, logs, evaluation and saving belong to its caller.
+"""Training loop: a generator of optimizer steps, independent of tasks. The caller logs, evaluates and saves.
 
-A step is a fixed number of grains. Before each grain the generators are seeded from (seed, step, grain), so batch,
-dropout and masking are pure functions of it: going on after step n needs to know n and nothing else.
-"""
+A step has a fixed number of micro-batches. Before each, random generators are seeded from (seed, micro-batch index), so
+batch, dropout and masking are functions of the index: resuming after step n requires only n."""
 
 from __future__ import annotations
 
@@ -23,7 +22,8 @@ from regard.types import Batch
 
 @dataclass(frozen=True)
 class TrainStep:
-    """One update. `loss` is the mean over its labels, `norm` the gradient's before clipping; both stay on the device."""
+    """One optimizer step, with the average loss over all labels and the gradient norm before clipping, both on the
+    device."""
 
     step: int
     loss: Tensor
@@ -32,7 +32,7 @@ class TrainStep:
 
 
 class NonFiniteGuard:
-    """Remembers the first grain whose loss was not finite, on the device, so that looking costs nothing until asked."""
+    """Index of the first micro-batch with a non-finite loss or gradient, kept on the device to avoid synchronization."""
 
     def __init__(self, device: torch.device) -> None:
         self.first_micro_batch = torch.full((), -1, dtype=torch.long, device=device)
@@ -46,7 +46,7 @@ class NonFiniteGuard:
     def check(self, accumulate: int, process_group: ProcessGroup) -> None:
         grain = process_group.min_nonnegative(
             int(self.first_micro_batch)
-        )  # in a sum with the others' it has spread to their grains by now
+        )  # after the reduction, other processes have NaN as well
         if grain >= 0:
             step, part = divmod(grain, accumulate)
             raise RunError(
@@ -62,7 +62,7 @@ def micro_batch_seed(seed: int, micro_batch: int) -> int:
 
 
 def micro_batch_indices(start_step: int, settings: TrainSettings, process_group: ProcessGroup) -> Iterator[int]:
-    """The grains of this process, in order, from step done + 1 on."""
+    """Indices of the micro-batches of this process after `start_step` steps."""
     for step in range(start_step, settings.steps):
         for part in process_group.micro_batches(settings.grad_accum):
             yield step * settings.grad_accum + part
@@ -78,7 +78,7 @@ def train_loop(
     ema: WeightEMA | None = None,
     guard: NonFiniteGuard | None = None,
 ) -> Iterator[TrainStep]:
-    """Steps done + 1 … settings.steps. `grains` yields the batches of `numbers(done, …)` in their order."""
+    """Run steps start_step + 1 to settings.steps. `micro_batches` yields batches in the order of `micro_batch_indices`."""
     parameters, world = forward_backward.parameters, forward_backward.process_group
     parts = world.micro_batches(settings.grad_accum)
     for number in range(start_step + 1, settings.steps + 1):
@@ -96,14 +96,14 @@ def train_loop(
                 guard.record(loss, grain)
         assert sums is not None
         total, count = world.all_reduce_sum(sums).unbind()
-        count = torch.where(count > 0, count, 1.0)  # of pictures of which nothing is known nothing is learnt
+        count = torch.where(count > 0, count, 1.0)  # no division by 0 in a step without labels
         norm = _scale_gradients(parameters, count, settings.grad_clip, world.size)
         if guard is not None:
             guard.record(norm, grain)
         rate = lr_at(number, settings)
         set_lr(optimizer, rate)
         optimizer.step()
-        torch.autograd.graph.increment_version(parameters)  # fused optimisers do not count what they change
+        torch.autograd.graph.increment_version(parameters)  # fused optimizers do not increment version counters
         forward_backward.zero_grad()
         if ema is not None:
             ema.update(number)
@@ -111,9 +111,9 @@ def train_loop(
 
 
 def _scale_gradients(parameters: list[nn.Parameter], count: Tensor, clip: float, world: int) -> Tensor:
-    """Gradients of the sum become those of the mean over all labels of the step, then clipped; their norm before that.
+    """Scale gradients of a sum to gradients of the average over all labels, and clip; returns the norm before clipping.
 
-    PyTorch has divided them by the number of processes; that is undone."""
+    DistributedDataParallel divides gradients by the number of processes; `world` undoes this."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     scale = world / count
     norm = torch.nn.utils.get_total_norm(gradients) * scale

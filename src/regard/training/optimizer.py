@@ -1,4 +1,4 @@
-"""The optimiser, its schedule, the average of the weights, and the precision to compute in."""
+"""Optimizer, learning-rate schedule, weight averaging and precision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from regard.training.settings import TrainSettings
 
 
 def lr_at(step: int, settings: TrainSettings) -> float:
-    """The learning rate of step 1, 2, …; equation 3 of Vaswani et al. with its peak as `train.lr`."""
+    """Learning rate at step 1, 2, …; inverse_sqrt is equation 3 of Vaswani et al. with the maximum `train.lr`."""
     warm = max(settings.num_warmup_steps, 1)
     rising = min(step / warm, 1.0)
     if settings.lr_schedule == "inverse_sqrt":
@@ -29,7 +29,7 @@ def lr_at(step: int, settings: TrainSettings) -> float:
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> int:
-    """Parameters whose names match do not learn; how many numbers they hold."""
+    """Freeze parameters with matching names; returns the number of frozen weights."""
     named = dict(model.named_parameters())
     for pattern in patterns:
         for name in _match_parameters(named, pattern, "train.freeze"):
@@ -40,7 +40,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> int:
 
 
 def _match_parameters(named: Iterable[str], pattern: str, setting: str) -> list[str]:
-    """Names are those of the body, as `regard info` shows them."""
+    """Parameter names matching the pattern; the pattern has no prefix body., as in `regard info`."""
     names = [name.removeprefix("body.") for name in named]
     found = fnmatch.filter(names, pattern)
     if not found:
@@ -58,8 +58,8 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Ada
     """AdamW with weight decay on matrices only: gains, biases, vectors and parameters listed in `no_weight_decay` of a
     module (position embeddings, class tokens) have none.
 
-    The learning rate of a parameter is given by the first matching pattern of `train.lr_overrides`, otherwise `train.lr`
-    times the factor in `lr_scales` of its module."""
+    The learning rate of a parameter is given by the first matching pattern of `train.lr_overrides`, otherwise
+    `train.lr` times the factor in `lr_scales` of its module."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     rates: dict[str, float] = {}
     for pattern, rate in settings.lr_overrides.items():
@@ -81,7 +81,7 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Ada
 
 
 def _declared_parameters(model: nn.Module, kind: str) -> Iterator[tuple[str, tuple[Any, str]]]:
-    """The parameters that modules name in an attribute of this kind: the full name, the module, and its own name for it."""
+    """Parameters listed in the attribute `kind` of modules: full name, module, and name in the module."""
     for place, module in model.named_modules():
         for name in getattr(module, kind, ()):
             yield f"{place}.{name}".removeprefix("."), (module, name)
@@ -93,7 +93,7 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's state by parameter name, so that it can be saved as plain tensors and put back anywhere."""
+    """Optimizer state by parameter name, as plain tensors."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
@@ -112,7 +112,8 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensor
 
 
 class WeightEMA:
-    """An exponential average of the weights. Early on it follows faster, so that the random start is forgotten."""
+    """Exponential moving average of the weights, with a lower decay in early steps, for less weight of the
+    initialization."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -130,7 +131,7 @@ class WeightEMA:
 
 @contextmanager
 def swap_weights(model: nn.Module, tensors: Mapping[str, Tensor] | None) -> Iterator[None]:
-    """Other weights in place of the model's own, at the same addresses, until the end of the block."""
+    """Replace the weights of the model in place during the block. None: no change."""
     if tensors is None:
         yield
         return
@@ -144,7 +145,7 @@ def swap_weights(model: nn.Module, tensors: Mapping[str, Tensor] | None) -> Iter
 
 
 def _float_state(model: nn.Module) -> dict[str, Tensor]:
-    """Weights, and what batch norms gathered beside them."""
+    """Weights and floating-point buffers (batch-norm statistics)."""
     held = model.state_dict()
     gathered = {name: part for name, part in model.named_buffers() if name in held and part.is_floating_point()}
     return {**{name: p.detach() for name, p in model.named_parameters()}, **gathered}
@@ -152,11 +153,12 @@ def _float_state(model: nn.Module) -> dict[str, Tensor]:
 
 def _copy_weights(named: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     for name, parameter in named.items():
-        parameter.copy_(values[name].to(parameter.dtype))  # rounded where it lies: not every device has float64
+        # cast on the source device: not every device supports float64
+        parameter.copy_(values[name].to(parameter.dtype))
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
-    """Whether this device multiplies bfloat16 matrices faster than float32 ones."""
+    """True if this device multiplies bfloat16 matrices faster than float32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu" and capabilities.is_available("cpu_bfloat16")

@@ -1,4 +1,4 @@
-"""What a person may set about training."""
+"""Training settings."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TrainSettings:
 
     @property
     def num_warmup_steps(self) -> float:
-        """Steps of the warm-up."""
+        """Number of warmup steps."""
         return self.warmup_steps * self.steps if self.warmup_steps < 1 else self.warmup_steps
 
     def __post_init__(self) -> None:

@@ -18,11 +18,11 @@ PICKLE_ADVICE = "Convert the model to safetensors on a machine where you trust t
 
 
 def read_pickle(path: Path) -> dict[str, Tensor]:
-    """Tensors by name. `weights_only` restricts the reader to tensors and containers: a file that needs anything else,
-    as a malicious file does, is refused before any code of the file is executed."""
+    """Tensors by name. `weights_only` restricts the reader to tensors and containers: other content, for example of a
+    malicious file, is refused before any code of the file is executed."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old files hold storages of a deprecated class
+            warnings.simplefilter("ignore")  # old files contain storages of a deprecated class
             found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         name = re.search(r"GLOBAL (\S+)", str(error))
@@ -30,7 +30,7 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
         raise WeightsError(
             f"{path}: refused, because reading the pickle would execute code{needed}. {PICKLE_ADVICE}"
         ) from error
-    except Exception as error:  # a damaged file: torch raises errors of many classes
+    except Exception as error:  # damaged files raise errors of many classes
         first = (str(error).strip().splitlines() or [""])[0]
         raise WeightsError(f"{path}: not a valid PyTorch file ({type(error).__name__}: {first}).") from error
     if not isinstance(found, dict) or not all(isinstance(x, Tensor) and isinstance(n, str) for n, x in found.items()):

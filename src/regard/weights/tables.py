@@ -1,8 +1,7 @@
-"""Weights in and out. A two-way table says how our names and a published layout's belong together.
+"""Read and write weights. Two-way tables map tensor names of regard to tensor names of Hugging Face.
 
-Reading and writing are the same table walked in either direction; a tensor that the table does not know, or that is
-missing, is an error by name. Weights are read from safetensors, or from pytorch_model.bin as tensors only.
-"""
+The same table is used in both directions; unknown and missing tensors raise an error with their names. Weights are read
+from safetensors, or from pytorch_model.bin as tensors only."""
 
 from __future__ import annotations
 
@@ -29,10 +28,10 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class NameEntry:
-    """Our tensor `ours` is theirs; several of theirs are stacked on rows. `{n}` is any number, `{part}` weight or bias.
+    """Tensor `native` of regard, and the `published` tensors, concatenated by rows. `{n}` is any number, `{part}`
+    weight or bias.
 
-    `turned` entries are stored (in, out) in the published layout and (out, in) here.
-    """
+    `transposed` tensors are stored as (in, out) in the Hugging Face format and as (out, in) in regard."""
 
     native: str
     published: tuple[str, ...]
@@ -44,7 +43,7 @@ def entry(native: str, *published: str, transposed: bool = False) -> NameEntry:
 
 
 def transposed_linear(native: str, published: str) -> tuple[NameEntry, NameEntry]:
-    """A linear layer whose matrix is stored (in, out) over there."""
+    """Weight and bias of a linear layer with a matrix stored as (in, out)."""
     return entry(f"{native}.weight", f"{published}.weight", transposed=True), entry(
         f"{native}.bias", f"{published}.bias"
     )
@@ -54,16 +53,16 @@ def transposed_linear(native: str, published: str) -> tuple[NameEntry, NameEntry
 class NameTable:
     entries: tuple[NameEntry, ...]
     tied: tuple[str, ...] = ()
-    """tied tensors that some files repeat: read past"""
+    """copies of tied tensors in some files, ignored"""
     drop: tuple[str, ...] = ()
-    """constants that the published model stores and we compute"""
+    """constants in published files, computed in regard"""
     heads: tuple[str, ...] = ()
     """tensors of heads for other tasks"""
     optional: tuple[str, ...] = ()
-    """our parts of the body that only some tasks need: a file may lack them, and then they are made anew"""
+    """tensors required by some tasks only; randomly initialized if missing in a file"""
 
     def read(self, published: Mapping[str, Tensor], expected: Iterable[str]) -> tuple[Tensors, list[str]]:
-        """Tensors by our names, and which tensors of foreign heads were left out."""
+        """Tensors by native names, and names of ignored tensors of other heads."""
         found: Tensors = {}
         used: set[str] = set()
         missing: list[str] = []
@@ -121,12 +120,12 @@ def _compile_pattern(text: str) -> re.Pattern[str]:
 
 
 def matches(patterns: Sequence[str], name: str) -> bool:
-    """Whether a name is one of these, with `{n}` for any number and `*` for anything."""
+    """True if a pattern matches the name, with `{n}` for any number and `*` for any text."""
     return any(re.fullmatch(re.escape(p).replace(r"\{n\}", r"\d+").replace(r"\*", ".*"), name) for p in patterns)
 
 
 def resolve_tied(tensors: Mapping[str, Tensor], table: str, copies: Sequence[str]) -> Tensors:
-    """With the table under its own name, where a file has it as one of its copies only; copies must be copies."""
+    """Tensors with the embedding `table` under its own name, if a file contains only `copies`. Copies must be equal."""
     found = {name: tensors[name] for name in (table, *copies) if name in tensors}
     for name, tensor in found.items():
         if not torch.equal(tensor, next(iter(found.values()))):
@@ -135,7 +134,7 @@ def resolve_tied(tensors: Mapping[str, Tensor], table: str, copies: Sequence[str
 
 
 def rename_suffixes(tensors: Mapping[str, Tensor], suffixes: Mapping[str, str]) -> Tensors:
-    """With other endings of the names, where old files have old ones."""
+    """Tensors with the name suffixes of old files replaced."""
     found: Tensors = {}
     for name, tensor in tensors.items():
         old = next((ending for ending in suffixes if name.endswith(ending)), "")
@@ -144,7 +143,7 @@ def rename_suffixes(tensors: Mapping[str, Tensor], suffixes: Mapping[str, str]) 
 
 
 def add_prefix(tensors: Mapping[str, Tensor], prefix: str, exclude: Sequence[str]) -> Tensors:
-    """All names begin with the prefix, which bare bodies are published without, but those `beside` the body."""
+    """Tensors with names that start with the prefix, missing in files of bare models. Names in `exclude` are unchanged."""
     return {
         name if name.startswith(prefix) or matches(exclude, name) else prefix + name: t for name, t in tensors.items()
     }
@@ -160,40 +159,40 @@ def mismatch_error(missing: list[str], unexpected: list[str]) -> WeightsError:
 
 @dataclass(frozen=True)
 class PublishedLayout:
-    """How a published `config.json` and our Config say the same thing."""
+    """Map between a Hugging Face config.json and a model configuration of regard."""
 
     model_type: str
     architecture: str
     keys: dict[str, tuple[str, ...]]
-    """our field -> the published keys that hold it (all must agree)"""
+    """field of regard -> published keys, which must be equal"""
     defaults: dict[str, Any]
-    """what a key that is absent means"""
+    """values of missing keys"""
     fixed: dict[str, Any] = field(default_factory=dict)
-    """keys that would change the computation: only these values are what we compute"""
+    """keys with an effect on the computation, and the only supported values"""
     ignored_keys: tuple[str, ...] = ()
     extra_keys: dict[str, Any] = field(default_factory=dict)
-    """harmless keys whose default over there would surprise: written so"""
+    """keys without effect in regard, written because the default of Hugging Face differs"""
     value_maps: dict[str, dict[Any, Any]] = field(default_factory=dict)
-    """our field -> published value -> our value, where they are spelt differently"""
+    """field -> published value -> value in regard, if they differ"""
     copied_fields: dict[str, str] = field(default_factory=dict)
-    """harmless key -> our field that is written there once more"""
+    """key without effect in regard -> field to write"""
     after_read: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
-    """our fields, with those that follow from others where the file leaves them out"""
+    """completes the fields after reading, if the file omits some"""
 
     before_write: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
-    """our fields as the published keys count them: what `filled` undoes"""
+    """inverse of `after_read`, before writing"""
 
     head_architectures: dict[str, str] = field(default_factory=dict)
-    """task -> the architecture with a head for it"""
+    """task -> architecture with a head for the task"""
     other_architectures: dict[str, str] = field(default_factory=dict)
-    """other architectures -> the task that they were made for"""
+    """other architectures -> task"""
     select_architecture: Callable[[Mapping[str, Any], str], str] = lambda fields, task: ""
-    """the architecture to write for these fields and this task, where it is not the usual one"""
+    """architecture for these fields and this task; empty: the default"""
     fixed_head_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """task -> keys that would change its head: only these values are what we compute"""
+    """task -> keys with an effect on the head, and the only supported values"""
 
     def infer_task(self, config: Mapping[str, Any], default: str) -> str:
-        """What a published folder was made for, by its architecture."""
+        """Task of a Hugging Face checkpoint, by its architecture."""
         named = {
             **self.other_architectures,
             **{architecture: task for task, architecture in self.head_architectures.items()},
@@ -222,7 +221,7 @@ class PublishedLayout:
         fields: dict[str, Any] = {}
         for ours, theirs in self.keys.items():
             found = [config.get(key, self.defaults.get(key)) for key in theirs]
-            found = [value for value in found if value is not None] or [None]  # a second key may be left out
+            found = [value for value in found if value is not None] or [None]  # a second key may be missing
             if any(value != found[0] for value in found):
                 raise WeightsError(f"config.json: {' and '.join(theirs)} must be equal, got {found}.")
             fields[ours] = self._native_value(ours, found[0])
@@ -258,12 +257,11 @@ COMMON_IGNORED_KEYS = (
     "early_stopping", "do_sample", "temperature", "top_k", "top_p", "repetition_penalty", "task_specific_params",
     "problem_type", "prefix", "finetuning_task", "chunk_size_feed_forward", "attn_implementation", "tokenizer_class",
 )  # fmt: skip
-"""Keys of published configurations that say nothing about what the body computes; what they say of a head is a task's
-affair (`Task.read_manner`)."""
+"""Keys without effect on the body. Keys of heads are read by `Task.parse_head_options`."""
 
 
 PICKLE_MAGIC = (b"PK\x03\x04", *(bytes([0x80, protocol]) for protocol in range(2, 6)))
-"""How files by torch.save begin, new and old. Tensors in a safetensors file of that beginning would have no end."""
+"""First bytes of files by torch.save, as ZIP archive or as plain pickle."""
 
 
 def read_checkpoint(folder: Path) -> Tensors:
@@ -309,20 +307,18 @@ def read_safetensors(path: Path) -> Tensors:
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Down to the disk; what could only be written in part is not left there."""
+    """Write and flush the file; a partial file is removed."""
     plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     try:
         save_file(plain, path, metadata={"format": "pt", **(metadata or {})})
     except SafetensorError as error:
         path.unlink(missing_ok=True)
         raise WeightsError(f"{path}: cannot write the file ({error}).") from _os_error(error, path)
-    path.chmod(
-        0o666 & ~UMASK
-    )  # the library makes the file readable by its owner alone; it is as readable as the others
+    path.chmod(0o666 & ~UMASK)  # the library makes the file readable by its owner only
     fsync(path)
 
 
 def _os_error(error: Exception, path: Path) -> Exception:
-    """The library tells of a full disk in words alone."""
+    """OSError with the error number: the library reports a full disk only as text."""
     number = re.search(r"\(os error (\d+)\)", str(error))
     return OSError(int(number[1]), os.strerror(int(number[1])), str(path)) if number else error
