@@ -98,7 +98,7 @@ def test_a_card_names_commands_that_work(name: str, cli: Cli, tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     model: Model = MADE[name]().float()
     model.save("run")
-    Image.linear_gradient("L").convert("RGB").resize((40, 30)).save("picture.jpg")
+    Image.linear_gradient("L").convert("RGB").resize((40, 30)).save("image.jpg")
     write_ply("cloud.ply", cloud())
     words = commands("run", model.task, ASKED.get(name, ()))
     assert [line[0] for line in words] == ["predict", "explain", "evaluate"]

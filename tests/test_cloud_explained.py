@@ -136,10 +136,10 @@ def test_clouds_are_segmented_into_files(folders: Path, cli: Cli) -> None:
     done = cli("predict", folders / "segment", folders / "scans", "--out", "seen")
     assert done.code == 0 and len(done.out.splitlines()) == 2 and " %" in done.out
     assert sorted(path.name for path in Path("seen").iterdir()) == [
-        "room0.html", "room0.labelled.ply", "room1.html", "room1.labelled.ply",
+        "room0.html", "room0.labeled.ply", "room1.html", "room1.labeled.ply",
     ]  # fmt: skip
     assert "<title>room0.ply" in Path("seen/room0.html").read_text(), "as the page of an explanation"
-    labelled = read_cloud("seen/room0.labelled.ply")
+    labelled = read_cloud("seen/room0.labeled.ply")
     assert len(labelled) == 150 and labelled.classes == LABELS["segment"] and labelled.colors is not None
     said = json.loads(cli("predict", folders / "segment", "rooms#part=test,points=90,number=4", "--json").out)
     assert (

@@ -272,7 +272,7 @@ def test_answers_that_are_pictures_are_left_as_files(
         assert stop.value.code == 0 and len(said) == 12
     row = json.loads(said[0])
     depth = np.load(row["files"]["array"])
-    millimetres = np.asarray(Image.open(row["files"]["millimetres"]))
+    millimetres = np.asarray(Image.open(row["files"]["millimeters"]))
     assert depth.shape == millimetres.shape == (32, 32) and np.abs(1000 * depth - millimetres).max() <= 0.5
     assert len(list((tmp_path / "out of it").iterdir())) == 36
 

@@ -164,12 +164,12 @@ class Depth(DensePredictionTask):
 
         depth, relative = prediction.extra["depth"], prediction.extra["unit"] != METERS_LABEL
         sample = DepthSample(prediction.extra["image"], depth, name=name)
-        found = {"image": str(draw_depths([sample], folder / f"{name}.seen.png", relative=relative))}
+        found = {"image": str(draw_depths([sample], folder / f"{name}.preview.png", relative=relative))}
         array = write_atomic(folder / f"{name}.npy", lambda to: _save_array(to, depth))
         found["array"] = str(array)
         if not relative:
             image = Image.fromarray(np.clip(np.rint(1000 * depth), 0, 65535).astype(np.uint16))
-            found["millimetres"] = str(
+            found["millimeters"] = str(
                 write_atomic(folder / f"{name}.depth.png", lambda to: image.save(to, format="PNG"))
             )
         return found

@@ -230,9 +230,9 @@ class ImageGeneration(ImageTask):
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
         """Each generated image, and for completions a contact sheet with the prompt."""
         many = len(prediction.extra["images"])
-        names = [f"{name}.drawn.png" if many == 1 else f"{name}.drawn-{n}.png" for n in range(1, many + 1)]
+        names = [f"{name}.generated.png" if many == 1 else f"{name}.generated-{n}.png" for n in range(1, many + 1)]
         found = {
-            f"picture {n}" if many > 1 else "image": str(save_image(picture, folder / file))
+            f"image {n}" if many > 1 else "image": str(save_image(picture, folder / file))
             for n, (picture, file) in enumerate(zip(prediction.extra["images"], names, strict=True), 1)
         }
         if prediction.extra["given"] is not None:

@@ -82,7 +82,7 @@ class ImageTask(FileSampleTask):
     batch_unit = "images"
     unit = "images"
     sample_type = ImageSample
-    usage = "picture.jpg"
+    usage = "image.jpg"
     suffixes = IMAGE_SUFFIXES
     processor_files: ClassVar[tuple[str, ...]] = ("preprocessor_config.json",)
     fields: ClassVar[tuple[str, ...]] = ("image",)

@@ -274,7 +274,7 @@ class MaskedLM(Task):
         if not prediction.extra["masks"]:
             return str(prediction.value)
         rows = [
-            {"gap": number, "words": format_candidates(gap)}
+            {"mask": number, "words": format_candidates(gap)}
             for number, gap in enumerate(prediction.extra["masks"], start=1)
         ]
         return f"{prediction.value}\n{markdown_table(rows)}"

@@ -245,7 +245,7 @@ class PointSegmentation(PointCloudTask):
 
         labels, numbers, said = (prediction.extra[key] for key in ("labels", "class_values", "classes"))
         colours = np.array(class_colors(len(labels)), dtype=np.uint8)
-        kept = folder / f"{name}.labelled.ply"
+        kept = folder / f"{name}.labeled.ply"
         plain = numbers.tolist() == list(range(len(labels)))
         write_ply(kept, prediction.extra["cloud"], numbers[said], colours[said], labels if plain else ())
         facts, overlap = {}, SegmentationMetrics(len(labels), IGNORE)
