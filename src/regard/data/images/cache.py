@@ -1,4 +1,4 @@
-"""Pictures that are decoded once: where all of them fit into memory, workers share what each of them has decoded."""
+"""Cache of decoded images in memory shared by all worker processes, used if all images fit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import numpy.typing as npt
 from regard import capabilities
 
 DECODE_THREADS = min(os.cpu_count() or 1, 16)
-"""Threads that decode pictures, which Pillow does side by side."""
+"""Threads for decoding; Pillow releases the GIL."""
 
 ImageArray = npt.NDArray[Any]
 
 MEMORY_FRACTION = 0.25
-"""Of the memory that is free: more is not taken for pictures."""
+"""Maximum fraction of free memory used by the cache."""
 
 
 CGROUP_FILES = (
@@ -30,12 +30,11 @@ CGROUP_FILES = (
         "/sys/fs/cgroup/memory/memory.stat",
     ),
 )
-"""Where a container says how much it may take, how much it has taken, and what of that is files that can be read again."""
+"""Memory limit, memory usage and statistics (including file cache) of a container, for cgroup v2 and v1."""
 
 
 def free_memory() -> int:
-    """Bytes that may be taken without pushing anything out, of the machine and of the container around us; where the system
-    does not say it, a gigabyte."""
+    """Free memory of the machine, limited by the container, in bytes; 1 GiB if the free memory of the machine is unknown."""
     machine = capabilities.free_memory()
     machine = 2**30 if machine is None else machine
     return max(
@@ -44,31 +43,31 @@ def free_memory() -> int:
 
 
 def _cgroup_free_memory(limit: str, taken: str, kinds: str) -> int | None:
-    """What a container has left; None where there is none, or it has no limit."""
+    """Free memory of the container in bytes; None without a container or a limit."""
     try:
         with open(limit, encoding="ascii") as most, open(taken, encoding="ascii") as used, open(kinds) as stat:
             cached = {line.split()[0]: int(line.split()[1]) for line in stat}
             return int(most.read()) - int(used.read()) + cached.get("inactive_file", 0)
-    except (OSError, ValueError, IndexError):  # "max" is no number
+    except (OSError, ValueError, IndexError):  # without a limit the file contains "max"
         return None
 
 
 def local_world_size() -> int:
-    """Processes of this run on this machine, each with pictures of its own, as torchrun tells them."""
+    """Number of processes of this run on this machine, as set by torchrun; each process has a separate cache."""
     told = os.environ.get("LOCAL_WORLD_SIZE", "1")
     return max(1, int(told)) if told.isdigit() else 1
 
 
 class ImageCache:
-    """`album(i, read)` is the picture of sample i, read where nobody has read it yet.
+    """`cache(i, read)` returns the image of sample i; `read` is called only on the first access.
 
-    The memory is anonymous and shared: processes that are forked after the album was made see each other's pictures, and the
-    system takes pages only as they are filled."""
+    The memory is anonymous and shared between processes forked after the creation of the cache; the operating system
+    allocates pages only when they are written."""
 
     def __init__(
         self, count: int, shape: tuple[int, ...], max_bytes: int | None = None, dtype: npt.DTypeLike = np.uint8
     ) -> None:
-        """`most`: bytes that may be taken; pictures that need more are read anew each time."""
+        """The cache is disabled if all images need more than `max_bytes`; then every access calls `read`."""
         size = count * int(np.prod(shape)) * np.dtype(dtype).itemsize
         max_bytes = int(MEMORY_FRACTION * free_memory() / local_world_size()) if max_bytes is None else max_bytes
         self.count, self.shape, self.enabled = count, shape, 0 < size + count <= max_bytes
@@ -82,14 +81,14 @@ class ImageCache:
             return read()
         if not self.filled[index]:
             picture = read()
-            if picture.shape != self.shape:  # it has a size of its own
+            if picture.shape != self.shape:  # images of other sizes are not cached
                 return picture
             self.images[index] = picture
-            self.filled[index] = 1  # last: who sees the mark sees the picture
+            self.filled[index] = 1  # set last, so that other processes only use complete images
         return self.images[index]
 
     def get_many(self, indices: Sequence[int], read: Callable[[int], ImageArray], threads: int = 1) -> list[ImageArray]:
-        """Of these samples; who has no workers that decode beside it may have threads do so."""
+        """Images of several samples; `threads` > 1 decodes in parallel, for callers without worker processes."""
 
         def one(number: int) -> ImageArray:
             return self(number, lambda: read(number))

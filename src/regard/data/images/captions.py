@@ -1,16 +1,16 @@
-"""Pictures and what is said of them: JSON lines, COCO's JSON, tables and Parquet.
+"""Images with captions: JSONL, COCO JSON, tables and Parquet.
 
-| what is named         | what it is                                                                                |
+| entry                 | content                                                                                   |
 |-----------------------|-------------------------------------------------------------------------------------------|
-| captions.jsonl        | an object a line: {"image": "a.jpg", "captions": ["…", "…"]}, or "caption": "…"           |
-| captions.json         | COCO's (images, annotations), Karpathy's (images with sentences), or a list of such objects |
-| captions.csv, .tsv    | columns image and caption; rows of one picture are gathered, as are Flickr's a.jpg#0, a.jpg#1 |
-| captions.parquet      | the same, or the bytes of pictures in place of their paths                                |
-| a folder              | that holds one of these, called captions or metadata                                      |
-| FILE#train            | of any of these what the column `split` calls train; FILE#train+restval of two parts      |
+| captions.jsonl        | one object per line: {"image": "a.jpg", "captions": ["…", "…"]}, or "caption": "…"        |
+| captions.json         | COCO (images, annotations), Karpathy split (images with sentences), or a list of objects  |
+| captions.csv, .tsv    | columns image and caption; rows of one image are merged, also a.jpg#0, a.jpg#1 (Flickr)   |
+| captions.parquet      | columns as above; images as paths or bytes                                                |
+| a folder              | folder with one of these files, named captions or metadata                                |
+| FILE#train            | rows with `split` train; FILE#train+restval selects two splits                            |
 
-Paths begin where the file lies, in a folder `images` beside it, or where COCO has its pictures. Nothing is decoded here.
-Blanks in captions are made single ones.
+Paths are relative to the folder of the file, a subfolder `images`, or the image folder of COCO. Images are not decoded.
+Whitespace in captions is normalized to single spaces.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ CAPTION_COLUMNS: dict[str, tuple[str, ...]] = {
     "captions": ("captions", "caption", "sentences", "sentence", "text", "description"),
     "split": ("split",),
 }
-"""What columns are usually called, the surest first."""
+"""Usual column names, in order of preference."""
 ADVICE = (
     'Each row needs an image and a caption: one object {"image": "a.jpg", "captions": ["…"]} per line, '
     "or a table with the columns image and caption."
 )
 CAPTION_FILE_STEMS = ("captions", "metadata")
-"""What the file is called that speaks of the pictures of a folder."""
+"""Names of the caption file in a folder of images, without extension."""
 CAPTION_SUFFIXES = (*JSON_SUFFIXES, ".csv", *TAB_SUFFIXES, *PARQUET_SUFFIXES)
 
 REQUIRED_COLUMNS = ("image", "captions")
-"""What is wanted of a row; of one that is only asked, the picture."""
+"""Required columns of training data; inputs need only the image."""
 
 _SPLIT_SUFFIX = re.compile(r"(.+)#([\w+-]+)")
 _CAPTION_NUMBER = re.compile(r"(.*\.\w+)#\d+")
@@ -69,59 +69,59 @@ CaptionIterator = Iterator["CaptionedImage | SkippedRow"]
 
 @dataclass(frozen=True, slots=True)
 class CaptionedImage(ImageSample):
-    """A picture and all that is said of it; its line is that of the first caption, or its number in a JSON document."""
+    """An image with all captions; `line` is the line of the first caption, or a number in a JSON document."""
 
     captions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "captions", tuple(self.captions))  # what was kept as JSON comes back as a list
+        object.__setattr__(self, "captions", tuple(self.captions))  # JSON returns a list
 
 
 @dataclass
 class _ImageCaptions:
-    """What the rows of one picture have said so far."""
+    """Captions of one image, merged from the rows read so far."""
 
     image: str | EmbeddedFile
     line: int
     error_line: int | None
-    """the same, where it is a line"""
+    """`line` for messages; None in a JSON document"""
     captions: list[str]
 
 
 def iterate_captions(data: Sequence[str], columns: Mapping[str, str] | None = None) -> CaptionIterator:
-    """Those of every file, in the order given."""
+    """Yield the captioned images of all files in input order."""
     return iterate_all(data, lambda entry: read_captions(entry, columns), "captions", ADVICE)
 
 
 def read_captions(
     entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
 ) -> CaptionIterator:
-    """Pictures with their captions of one file, in the order in which they are first named."""
+    """Yield the captioned images of one file, in order of first occurrence."""
     return _read_samples(entry, columns, on_error, REQUIRED_COLUMNS)
 
 
 def read_uncaptioned(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> CaptionIterator:
-    """Every picture that a file names, once, whatever is said of it: a column of captions need not be there."""
+    """Yield each image of a file once; captions are not read and may be missing."""
     return _read_samples(entry, columns, on_error, ("image",))
 
 
 def _read_samples(
     entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler, wanted: ColumnNames
 ) -> CaptionIterator:
-    ColumnSpec(REQUIRED_COLUMNS, columns, ("split",))  # a wrong choice is refused before anything is read
+    ColumnSpec(REQUIRED_COLUMNS, columns, ("split",))  # raises for an unknown column choice
     path, parts = find_caption_file(entry)
     rows = _read_rows(path, columns, complain, wanted)
     return drop_trailing_blanks(str(path), _group_by_image(path, rows, parts, complain, wanted))
 
 
 def parse_splits(entry: str) -> tuple[str, tuple[str, ...]]:
-    """The name of a file or a folder, and the parts of it that are meant; none: all of it."""
+    """Path and selected splits of an entry FILE#SPLIT+SPLIT; no splits: all rows."""
     said = None if os.path.exists(os.path.expanduser(entry)) else _SPLIT_SUFFIX.fullmatch(entry)
     return (said[1], tuple(filter(None, said[2].split("+")))) if said else (entry, ())
 
 
 def find_caption_file(entry: str) -> tuple[Path, tuple[str, ...]]:
-    """The file with the captions, and the parts of it that are meant."""
+    """Path of the caption file, and the selected splits."""
     name, parts = parse_splits(entry)
     folder = Path(os.path.expanduser(name))
     if not folder.is_dir():
@@ -157,7 +157,7 @@ def _read_rows(
 
 
 def _coco_rows(path: Path, whole: Mapping[str, Any], complain: ErrorHandler, wanted: ColumnNames) -> RowIterator:
-    """Captions in the order of the annotations, counted from 1, and then pictures that have none; these alone are asked."""
+    """Yield numbered captions in annotation order, then images without annotations; for inputs, all images."""
     form = '{"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [{"image_id": 1, "caption": "…"}]}'
     hint = f"Expected COCO format: {form}."
     images, said = whole.get("images"), whole.get("annotations", [])
@@ -199,7 +199,7 @@ def _table_rows(
     path: Path, columns: Mapping[str, str] | None, complain: ErrorHandler, wanted: ColumnNames
 ) -> RowIterator:
     if file_format(path) not in CAPTION_SUFFIXES:
-        return iterate_rows(str(path), wanted, columns, complain)  # it says which are known
+        return iterate_rows(str(path), wanted, columns, complain)  # raises with the supported file types
     names, chosen = read_header(str(path)), dict(columns or {})
     small = {name.lower(): name for name in reversed(names)}
     if not any(name not in names and name.isdigit() for name in chosen.values()):
@@ -208,7 +208,7 @@ def _table_rows(
             if meant not in chosen and found is not None and found not in chosen.values():
                 chosen[meant] = found
         if not chosen and len(names) == len(REQUIRED_COLUMNS):
-            wanted = REQUIRED_COLUMNS  # it has no header
+            wanted = REQUIRED_COLUMNS  # no header
         missing = [name for name in wanted if name not in chosen]
         if len(missing) == 1 or (missing and len(names) != 2):
             commas = (
@@ -228,8 +228,8 @@ def _table_rows(
 def _group_by_image(
     path: Path, rows: RowIterator, parts: Sequence[str], complain: ErrorHandler, wanted: ColumnNames
 ) -> Iterator[tuple[int, CaptionedImage | SkippedRow | None]]:
-    """Pictures that lie in the table are given on as they come; of others all rows are read first, for several may speak of
-    one."""
+    """Merge the captions of each image. Embedded images are yielded during reading, images with paths after all rows,
+    because later rows may have more captions of an image."""
     folders, splits, asked = _image_folders(path), dict[str, int](), wanted != REQUIRED_COLUMNS
     order: list[tuple[int, SkippedRow | _ImageCaptions | None]] = []
     known: dict[str, _ImageCaptions] = {}
@@ -279,7 +279,7 @@ def _group_by_image(
 def _parse_row(
     path: Path, where: int | None, line: int, row: RawRow
 ) -> tuple[str | EmbeddedFile, list[str], SkippedRow | None]:
-    """The picture, its captions, and what is said where one of them is blank."""
+    """Image, non-empty captions, and a `SkippedRow` if the image or a caption is missing."""
     image = cell_value(path, line, row.get("image"), "image")
     if isinstance(image, str):
         numbered = _CAPTION_NUMBER.fullmatch(image)
@@ -306,7 +306,7 @@ def _make_sample(path: Path, told: _ImageCaptions, folders: Sequence[str]) -> Ca
 
 
 def _image_folders(path: Path) -> list[str]:
-    """Where pictures may lie: COCO has those of annotations/captions_val2017.json in val2017."""
+    """Folders to search for images; in COCO, annotations/captions_val2017.json refers to val2017."""
     here, part = path.parent, path.stem.rpartition("_")[2]
     own = find_subfolder(str(here), IMAGE_FOLDERS)
     near = [here / part, here.parent / part, here.parent / "images" / part, here.parent / "images"]
@@ -324,7 +324,7 @@ def _check_splits(path: Path, parts: Sequence[str], splits: Mapping[str, int]) -
 
 
 def _require_split(path: Path, splits: Mapping[str, int]) -> None:
-    """What is learnt from is one of them."""
+    """Raise `DataError` if the file contains several splits, because training uses one split."""
     there = {name: many for name, many in splits.items() if name}
     if len(there) > 1 and all(name.lower() in (*SPLIT_FOLDERS, "restval") for name in there):
         told = ", ".join(f"{name} {many:,}" for name, many in there.items())

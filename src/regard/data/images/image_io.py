@@ -1,7 +1,7 @@
-"""Files of pixels as arrays: photographs, masks of classes, maps of depth. Pillow reads them.
+"""Images, segmentation masks and depth maps as arrays, read with Pillow.
 
-What is wrong with a file is said by its name, and nothing else is ever said: Pillow's own warnings are kept back. Only formats
-that hold pixels are opened; some of Pillow's others start a program (EPS) or fetch a stub.
+Errors contain the file name; warnings of Pillow are suppressed. Only raster formats are opened, because Pillow starts an
+external program for some other formats (EPS).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from PIL import Image, JpegImagePlugin, UnidentifiedImageError
 from regard.errors import DataError
 
 MAX_PIXELS = 100_000_000
-"""pixels that are decoded at most: three hundred megabytes"""
+"""maximum number of decoded pixels: 300 MB as RGB"""
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000", "TGA")
 METERS_PER_MM = 0.001
 
 Location = tuple[str, int]
-"""Where bytes stand that are no file of their own: a table, and the row in it."""
+"""Table and row of an embedded image, for messages."""
 Color = tuple[int, int, int]
 
 _EXIF_ORIENTATION = 0x0112
@@ -36,9 +36,9 @@ _EXIF_TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
     5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE, 8: Image.Transpose.ROTATE_90,
 }  # fmt: skip
-"""What a camera wrote about how it was held, and what is to be done about it."""
+"""EXIF orientation, and the operation that makes the image upright."""
 _SWAPS_AXES = tuple(_EXIF_TRANSPOSE[number] for number in (5, 6, 7, 8))
-"""those that exchange height and width"""
+"""operations that swap height and width"""
 
 _OTHER_FORMATS = {
     b"%PDF-": "a PDF", b"<svg": "an SVG drawing", b"<?xml": "XML (an SVG drawing?)", b"<!DOC": "an HTML page",
@@ -46,7 +46,7 @@ _OTHER_FORMATS = {
     b"version https://git-lfs": "a Git LFS pointer (run: git lfs pull)", b"\x93NUMPY": "a NumPy array",
     b"\x89HDF": "an HDF5 file",
 }  # fmt: skip
-"""What a file may be instead of a picture, by its first bytes."""
+"""First bytes of files that are not images."""
 _IMAGE_MAGIC = {
     b"\x89PNG": "PNG",
     b"\xff\xd8\xff": "JPEG",
@@ -56,41 +56,41 @@ _IMAGE_MAGIC = {
     b"II*\0": "TIFF",
     b"MM\0*": "TIFF",
 }
-"""Those that are pictures, and yet were not taken for one."""
+"""First bytes of image formats, to report images that Pillow cannot identify as damaged."""
 
 
 @dataclass(frozen=True)
 class ImageInfo:
-    """What a file says of its picture."""
+    """Properties of an image file."""
 
     height: int
     width: int
-    """as the picture stands, before anything was reduced"""
+    """size of the upright image, before downscaling"""
     mode: str
-    """Pillow's word for its kind of pixels, such as RGB, L or CMYK"""
+    """Pillow mode, such as RGB, L or CMYK"""
     format: str
     animated: bool
     rotated: bool
-    """the camera was not held upright"""
+    """True if the EXIF orientation is not upright"""
     downscaled: bool
-    """it is decoded smaller than it is"""
+    """True if the image was decoded at a reduced size"""
     transparent: bool
-    """some of it can be seen through"""
+    """True if a pixel is not opaque"""
 
 
 def read_image(source: str | bytes, min_side: int = 0, location: Location | None = None) -> NDArray[np.uint8]:
-    """(H, W, 3) bytes of red, green and blue, upright.
+    """RGB image as uint8, (H, W, 3), upright.
 
-    What is transparent lies on white, as on a page; of what moves the first frame is taken; 16 bits are rounded to 8. A JPEG of
-    more than `LIMIT` pixels is decoded at a half, a quarter or an eighth, any other such file is refused. Where only so much
-    is needed that the shorter side has `least` pixels, a JPEG is decoded smaller too, which takes a fraction of the time.
+    Transparent images are composed on white; animations yield the first frame; 16 bits are rounded to 8. JPEG images of
+    more than `MAX_PIXELS` pixels are decoded at 1/2, 1/4 or 1/8 of the size; other formats raise `DataError`. With
+    `min_side`, JPEG images are decoded at the smallest such size with this shorter side, which is much faster.
     """
     with _open_image(source, location, min_side) as (image, _):
         return _to_rgb(image)
 
 
 def image_to_array(image: Image.Image) -> NDArray[np.uint8]:
-    """The same of a picture that Pillow has opened already."""
+    """RGB array, (H, W, 3), of an open Pillow image, as in `read_image`."""
     turn = _orientation(image)
     try:
         return _to_rgb(image if turn is None else image.transpose(turn))
@@ -101,7 +101,7 @@ def image_to_array(image: Image.Image) -> NDArray[np.uint8]:
 def inspect_image(
     source: str | bytes, location: Location | None = None, full: bool = True
 ) -> tuple[NDArray[np.uint8], ImageInfo]:  # fmt: skip
-    """The same with what is known of the file; not `curious`: but for what takes time, whether it moves or is clear."""
+    """RGB array, (H, W, 3), and properties of the file; `full=False` skips the slow checks (animated, transparent)."""
     with _open_image(source, location, 0, full) as (image, facts):
         return _to_rgb(image), facts
 
@@ -109,12 +109,12 @@ def inspect_image(
 def read_mask(
     source: str | bytes, colors: Mapping[Color, int] | None = None, location: Location | None = None
 ) -> NDArray[np.uint8] | NDArray[np.uint16]:
-    """(H, W) numbers of classes: the grey values or the palette's numbers, or what `colours` says of each colour."""
+    """Class ids, (H, W): gray values, palette indices, or the ids that `colors` assigns to RGB colors."""
     with _open_image(source, location, 0) as (image, facts):
         if facts.format == "JPEG":
             raise _ImageError("JPEG masks are not supported: compression changes class ids.", "Save the mask as PNG.")
         if image.mode in ("L", "P", "1", "LA", "PA") and not colors:
-            # a pair of number and transparency; of one bit 0 and 1
+            # drops the alpha channel; 1-bit masks become 0 and 1
             return np.array(image.getchannel(0) if len(image.getbands()) > 1 else image).astype(np.uint8)
         if image.mode.startswith("I"):
             return _to_smallest_uint(np.array(image))
@@ -124,9 +124,9 @@ def read_mask(
 
 
 def read_depth(source: str | bytes, unit: float | None = None, location: Location | None = None) -> NDArray[np.float32]:
-    """(H, W) metres, 0 where nothing is known: from a PNG of 16 bits, floats as TIFF or PFM, or an array (.npy).
+    """Depth in meters, (H, W), 0 for missing values: from 16-bit PNG, float TIFF or PFM, or a NumPy array (.npy).
 
-    `unit` is what 1 is worth in metres; where it is not said, whole numbers are millimetres and others metres."""
+    `unit` is the number of meters per unit; default: integers are millimeters, floats are meters."""
     found = _read_npy(source, location)
     if found is None:
         with _open_image(source, location, 0) as (image, _):
@@ -149,11 +149,11 @@ def read_depth(source: str | bytes, unit: float | None = None, location: Locatio
 
 
 class _ImageError(Exception):
-    """What is wrong and what to do; who opened the file knows its name."""
+    """Problem and advice; `_open_image` adds the file name."""
 
 
 class _WarningFilter:
-    """Pillow's warnings kept back while any thread reads. Each for itself would restore the filters of another."""
+    """Suppresses Pillow warnings while any thread reads: with one filter per thread, threads would reset each other."""
 
     def __init__(self) -> None:
         self._lock, self._readers = Lock(), 0
@@ -184,7 +184,7 @@ _suppress_warnings = _WarningFilter()
 def _open_image(
     source: str | bytes, place: Location | None, least: int, curious: bool = False
 ) -> Iterator[tuple[Image.Image, ImageInfo]]:
-    """The decoded picture, upright. Whatever is wrong while it is open is said of the file."""
+    """Decoded upright image and its properties; errors inside the context become `DataError` with the file name."""
     path, line = place or (source if isinstance(source, str) else "image", None)
     with _open_stream(source, path, line) as stream, _suppress_warnings():
         try:
@@ -194,7 +194,7 @@ def _open_image(
             raise DataError(error.args[0], path, line, error.args[1]) from error
         except MemoryError as error:
             raise DataError("the image does not fit into free memory.", path, line) from error
-        except Exception as error:  # decoders raise whatever the bytes lead them to
+        except Exception as error:  # decoders raise many types of exceptions
             cut = isinstance(error, EOFError) or "truncated" in str(error).lower()
             reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
             problem = f"truncated file: {reason}." if cut else f"damaged image: cannot be decoded ({reason})."
@@ -205,7 +205,7 @@ def _open_stream(source: str | bytes, path: str, line: int | None) -> IO[bytes]:
     if isinstance(source, bytes):
         return io.BytesIO(source)
     name = os.path.expanduser(source)
-    if not os.path.isfile(name):  # a pipe would be waited for without end
+    if not os.path.isfile(name):  # opening a pipe could block forever
         there = "expected an image file, got a folder." if os.path.isdir(name) else "not a regular file."
         raise DataError(there if os.path.exists(name) else "file not found.", path, line)
     try:
@@ -215,13 +215,13 @@ def _open_stream(source: str | bytes, path: str, line: int | None) -> IO[bytes]:
 
 
 def _identify(stream: IO[bytes]) -> Image.Image:
-    """The picture with nothing decoded yet."""
-    Image.init()  # older releases of Pillow lack some formats, and do not forgive being asked for them
+    """Opened image, not decoded yet."""
+    Image.init()  # older Pillow versions raise for unknown formats
     try:
         return Image.open(stream, formats=[name for name in FORMATS if name in Image.OPEN])
     except Image.DecompressionBombError as error:
         stream.seek(0)
-        if stream.read(3) == b"\xff\xd8\xff":  # it can be decoded smaller, which Pillow does not ask about
+        if stream.read(3) == b"\xff\xd8\xff":  # JPEG can be decoded at a reduced size
             stream.seek(0)
             return JpegImagePlugin.JpegImageFile(stream)
         many = re.search(r"(\d+) pixels", str(error))
@@ -239,7 +239,7 @@ def _too_large_error(pixels: int) -> _ImageError:
 
 
 def _unidentified_message(first: bytes) -> tuple[str, str]:
-    """What is said of a file that is no picture to Pillow, by its first bytes."""
+    """Problem and advice for a file that Pillow cannot identify, from the first bytes."""
     if not first:
         return "the file is empty.", "Copy or download the file again, or remove it."
     for magic, kind in _IMAGE_MAGIC.items():
@@ -278,11 +278,11 @@ def _decode(image: Image.Image, least: int, curious: bool) -> tuple[Image.Image,
 def _orientation(image: Image.Image) -> Image.Transpose | None:
     try:
         return _EXIF_TRANSPOSE.get(image.getexif().get(_EXIF_ORIENTATION, 1))
-    except Exception:  # what a camera wrote beside a picture may be broken, and the picture be whole
+    except Exception:  # EXIF data can be damaged in a valid image
         return None
 
 
-# -- kinds of pixels
+# -- pixel formats
 
 
 def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
@@ -296,11 +296,11 @@ def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
 
 
 def _to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Grey values of more than 8 bits as bytes: whole numbers are of 16 bits, floats run to 1 or to 255."""
+    """Gray values as 8 bits: integers have a range of 16 bits, floats a range of 0 to 1 or 0 to 255."""
     low, high = float(values.min()), float(values.max())
     whole = np.issubdtype(values.dtype, np.integer)
     most = 65535.0 if whole else 1.0 if high <= 1 else 255.0
-    if not (low >= 0 and high <= most):  # nor with a value that is none
+    if not (low >= 0 and high <= most):  # also raises for NaN
         raise _ImageError(
             f"gray values from {low:g} to {high:g} are not supported: the brightness range is unknown.",
             "Save the image with 8 or 16 bits per pixel, or as floats from 0 to 1.",
@@ -352,7 +352,7 @@ def _colors_to_classes(
 
 
 def _read_npy(source: str | bytes, place: Location | None) -> NDArray[Any] | None:
-    """What a file of NumPy holds; None where it is none."""
+    """Array of a .npy file; None for other formats."""
     path, line = place or (source if isinstance(source, str) else "array", None)
     with _open_stream(source, path, line) as stream:
         if stream.read(6) != b"\x93NUMPY":

@@ -1,14 +1,14 @@
-"""Pictures with what belongs to each: a class, a mask of classes, a map of depth, or nothing.
+"""Images with a class label, a segmentation mask, a depth map, or no target.
 
-| what is named          | what it is                                                                               |
+| entry                  | content                                                                                  |
 |------------------------|------------------------------------------------------------------------------------------|
-| a folder               | of folders, each a class, whatever lies how deep in it; or with `images` beside `masks` or `depth` |
-| images:masks           | two folders, in which what belongs together has one name but for its ending; so for depth |
-| a table                | CSV, TSV, JSON lines: a column of paths, and one beside it                               |
-| a table of Parquet     | the same, or the bytes of pictures in place of their paths                               |
+| a folder               | one subfolder per class, with any nesting; or subfolders `images` and `masks` or `depth` |
+| images:masks           | two folders with equal file names except for the extension; also for depth               |
+| a table                | CSV, TSV or JSONL: a column of image paths and a column of targets                       |
+| a Parquet table        | columns as above; images as paths or bytes                                               |
 
-Paths begin where the table lies, or in a folder `images` there. Nothing is decoded here. What is hidden, or no picture by
-its name, is left out as `Empty`.
+Paths are relative to the folder of the table, or to a subfolder `images`. Images are not decoded. Hidden files and files
+without an image extension become `SkippedRow`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from regard.data.text.tables import SkippedRow
 from regard.errors import DataError
 
 SPLIT_FOLDERS = ("train", "training", "valid", "val", "validation", "dev", "test", "testing")
-"""Folders of these names hold parts of the data, not classes."""
+"""Folders with these names are splits of the data, not classes."""
 IMAGE_FOLDERS = ("images", "image", "rgb", "pictures", "img", "frames")
 TARGET_FOLDERS = {
     "mask": ("masks", "mask", "annotations", "labels", "segmentation"),
     "depth": ("depth", "depths", "depth_maps"),
 }
-"""What folders are called that hold pictures, and what belongs to them."""
+"""Usual names of the folders of targets."""
 TARGET_TASKS = {"mask": "segment", "depth": "depth"}
-"""What is learnt from those."""
+"""Task of each target."""
 ADVICE = {
     "label": "Pass a folder with one subfolder per class, or a table with the columns image and label.",
     "mask": "Pass two folders as images:masks, or a table with the columns image and mask.",
@@ -49,54 +49,54 @@ ImageIterator = Iterator["ImageSample | SkippedRow"]
 
 @dataclass(frozen=True, slots=True)
 class ImageSample:
-    """A file of a picture, what belongs to it, and where it was found."""
+    """An image file and its target, with the location in the data."""
 
     source: str
-    """its path; where it lies in a table, its name, or nothing"""
+    """path; for an embedded image the file name, or empty"""
     label: str = ""
-    """nothing where it is asked for"""
+    """empty for unlabeled inputs"""
     path: str = ""
-    """the table or the folder"""
+    """table or folder"""
     line: int = 0
-    """the row, or the place among the files of the folder"""
+    """row of the table, or number of the file in the folder"""
     content: bytes = field(default=b"", repr=False)
-    """the bytes of the file, where it lies in a table"""
+    """file content of an image embedded in a table"""
     mask: str = ""
     depth: str = ""
-    """paths of what belongs to it, in a task that has such"""
+    """path of the mask or depth map, in tasks with such a target"""
     target_content: bytes = field(default=b"", repr=False)
-    """the bytes of its mask or its depth, where they lie in a table"""
+    """file content of a mask or depth map embedded in a table"""
 
     @property
     def location(self) -> tuple[str, int] | None:
-        """What errors name, where the picture is no file of its own."""
+        """Table and row of an embedded image, for error messages; else None."""
         return (self.path, self.line) if self.content else None
 
 
 def iterate_images(data: Sequence[str], columns: Mapping[str, str] | None = None) -> ImageIterator:
-    """Pictures and their classes, of every folder or table, in the order given."""
+    """Yield images with class labels from all folders and tables, in input order."""
     return _iterate_entries(data, columns, read_images, "label")
 
 
 def iterate_segmented(data: Sequence[str], columns: Mapping[str, str] | None = None) -> ImageIterator:
-    """Pictures and their masks."""
+    """Yield images with masks."""
     return _iterate_entries(data, columns, read_segmented, "mask")
 
 
 def iterate_depth_images(data: Sequence[str], columns: Mapping[str, str] | None = None) -> ImageIterator:
-    """Pictures and their maps of depth."""
+    """Yield images with depth maps."""
     return _iterate_entries(data, columns, read_depth_images, "depth")
 
 
 def iterate_unlabeled(data: Sequence[str], columns: Mapping[str, str] | None = None) -> ImageIterator:
-    """Pictures alone; a folder's are taken however deep they lie."""
+    """Yield images without targets; folders are searched recursively."""
     return _iterate_entries(data, columns, read_unlabeled, "")
 
 
 def read_images(
     entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
 ) -> ImageIterator:
-    """Those of one folder or table, with their classes."""
+    """Yield images with class labels from one folder or table."""
     return _read_entry(entry, "label", columns, on_error)
 
 
@@ -137,7 +137,7 @@ def _read_entry(entry: str, beside: str, columns: Mapping[str, str] | None, comp
 
 
 def paired_folders(entry: str, target: str) -> tuple[str, str] | None:
-    """The folder of pictures and that of what belongs to them; None where an entry is no such pair."""
+    """Folders of images and targets; None if the entry is not a pair of folders."""
     sides = split_parallel(entry)
     if sides is not None:
         if target not in TARGET_FOLDERS:
@@ -170,7 +170,7 @@ def _read_folder(entry: str) -> ImageIterator:
 
 
 def _read_class_folders(entry: str) -> ImageIterator:
-    """A class is a folder inside the one that is named; those inside it are only order."""
+    """Yield images labeled by the first subfolder; deeper folders have no meaning."""
     folder = os.path.expanduser(entry)
     seen, outside = False, 0
     _check_layout(entry, folder, "classes")
@@ -188,7 +188,7 @@ def _read_class_folders(entry: str) -> ImageIterator:
 
 
 def _check_layout(entry: str, folder: str, wanted: str) -> None:
-    """Folders that by their names are not what is `wanted`: pictures beside what belongs to them, or parts of the data."""
+    """Raise `DataError` if the subfolders are images with targets, or splits of the data, instead of `wanted`."""
     with os.scandir(folder) as items:
         names = sorted(item.name for item in items if item.is_dir() and not item.name.startswith("."))
     _reject_paired_folders(entry, names, wanted)
@@ -197,7 +197,7 @@ def _check_layout(entry: str, folder: str, wanted: str) -> None:
 
 
 def _reject_paired_folders(entry: str, names: Sequence[str], wanted: str) -> None:
-    """Only where all folders are called so: among others `image` and `label` may be classes."""
+    """Raise if all subfolders have names of images or targets; next to other folders, `image` or `label` can be classes."""
     called = {name.lower() for name in names}
     there = [task for beside, task in TARGET_TASKS.items() if called & set(TARGET_FOLDERS[beside])]
     pictures = next((name for name in names if name.lower() in IMAGE_FOLDERS), None)
@@ -218,7 +218,7 @@ def _reject_paired_folders(entry: str, names: Sequence[str], wanted: str) -> Non
 
 
 def reject_split_folders(entry: str, names: Sequence[str]) -> None:
-    """Folders that are parts of the data, which are named each by itself."""
+    """Raise `DataError` if all folders are splits of the data, because each split is passed separately."""
     if names and all(name.lower() in SPLIT_FOLDERS for name in names):
         held = [name for name in names if not name.lower().startswith("train")]
         valid = f" --valid {os.path.join(entry, held[0])}" if held and len(names) > 1 else ""
@@ -286,9 +286,9 @@ def _make_sample(entry: str, line: int, row: Mapping[str, Any], beside: str) -> 
 def resolve_file(
     entry: str, line: int | None, value: str | EmbeddedFile, what: str, folders: Sequence[str] | None = None
 ) -> tuple[str, bytes]:
-    """The path of a file that is there, or the name and the bytes of one that lies in the table.
+    """Path of an existing file and b"", or name and content of an embedded file.
 
-    It may lie in one of some `folders`; None: that of the table, or the one of pictures in it."""
+    `folders` are searched for the file; None: the folder of the table and its subfolder of images."""
     if isinstance(value, EmbeddedFile):
         return value.name, value.content
     if value.startswith(("http://", "https://", "s3://", "gs://")):

@@ -1,9 +1,8 @@
-"""Which classes the masks of pictures have: by a small file beside them, or by the numbers that they hold.
+"""Classes of segmentation masks, from a class file or from the values of the masks.
 
-`classes.txt` has a class a line: its name, in the order of the numbers in the masks from 0; or a number and a name; or a name
-and the red, green and blue that it is painted with (before or behind it). A class that is called void, ignore or unlabelled is
-not learnt. `classes.json` is a list of names, an object of numbers and names, or
-`{"classes": [...], "void": 255, "colours": [[128, 64, 128], ...]}`.
+`classes.txt` has one class per line: the name, in the order of mask values from 0; or a value and a name; or a name with
+RGB values before or after the name. Classes named void, ignore or unlabeled are excluded from training. `classes.json` is a
+list of names, an object of values and names, or `{"classes": [...], "void": 255, "colors": [[128, 64, 128], ...]}`.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from regard.errors import DataError, UnknownNameError
 
 CLASS_FILES = ("classes.json", "classes.txt")
 SEARCH_DEPTH = 3
-"""Folders that such a file may lie in: that of the masks, and two above it."""
+"""Number of folders to search: the folder of the masks and two parent folders."""
 VOID = 255
-"""What stands in a numbered mask where nothing is to be learnt; so there are 255 classes at most."""
+"""Index of ignored pixels; therefore at most 255 classes."""
 VOID_NAMES = ("void", "ignore", "ignored", "unlabelled", "unlabeled", "don't care", "dontcare")
 JSON_KEYS = ("classes", "void", "colours", "colors")
 
@@ -41,11 +40,11 @@ _NUMBERED_NAME = re.compile(r"(\d+)(?:\s*[:=,]\s*|\s+)(\S.*)")
 class ClassMap:
     names: tuple[str, ...]
     values: tuple[int, ...]
-    """what stands in the masks for each"""
+    """mask value of each class"""
     void: tuple[int, ...] = ()
-    """what stands where nothing is to be learnt"""
+    """mask values of ignored pixels"""
     color_values: tuple[tuple[Color, int], ...] = ()
-    """colours and what is to stand for each; nothing: masks hold numbers"""
+    """colors and the mask value of each; empty: masks contain values"""
 
     def __post_init__(self) -> None:
         if len(self.names) > VOID:
@@ -57,11 +56,11 @@ class ClassMap:
 
     @property
     def colors(self) -> dict[Color, int] | None:
-        """For `read_mask`."""
+        """Mask value of each color, for `read_mask`; None if masks contain values."""
         return dict(self.color_values) or None
 
     def to_indices(self, mask: NDArray[Any], path: str = "") -> NDArray[np.uint8]:
-        """A mask with the numbers of the classes from 0 in the order of their names, and `VOID`; `path` is named in errors."""
+        """Class indices of a mask, in the order of `names`, or `VOID`; `path` is used in error messages."""
         table = np.full(65536, -1, dtype=np.int16)
         table[list(self.void)] = VOID
         table[list(self.values)] = np.arange(len(self.values))
@@ -74,12 +73,12 @@ class ClassMap:
         return found.astype(np.uint8)
 
     def unknown_values(self, values: Iterable[int]) -> list[int]:
-        """Those of the numbers of a mask that are no class and not void."""
+        """Mask values without a class that are not void, sorted."""
         return sorted(set(values) - set(self.values) - set(self.void))
 
 
 def find_classes(entries: Sequence[str]) -> ClassMap | None:
-    """As a file says it that lies beside the masks, or beside the table; None where there is none."""
+    """Classes from a class file in the mask folder or the folder of the table; None if there is no file."""
     for entry in entries:
         sides = paired_folders(entry, "mask")
         folder = os.path.dirname(os.path.expanduser(entry)) if sides is None else sides[1]
@@ -89,7 +88,7 @@ def find_classes(entries: Sequence[str]) -> ClassMap | None:
 
 
 def find_classes_above(folder: str, search_depth: int = SEARCH_DEPTH) -> ClassMap | None:
-    """As a file says it that lies in a folder of masks, or in one of those above it, `folders` in all."""
+    """Classes from a class file in `folder` or its parents, `search_depth` folders in all; None if there is no file."""
     for _ in range(search_depth):
         for name in CLASS_FILES:
             if os.path.isfile(os.path.join(folder, name)):
@@ -99,8 +98,8 @@ def find_classes_above(folder: str, search_depth: int = SEARCH_DEPTH) -> ClassMa
 
 
 def infer_classes(values: Iterable[int]) -> ClassMap:
-    """Of masks that nothing is said about: each number is a class that is called so. The highest that its bits can hold, 255 or
-    65,535, is void, where the number before it does not occur, and two others do: masks of 0 and 255 are of two classes."""
+    """Classes of masks without a class file: one class per value. The maximum 255 or 65,535 is void if the value below does
+    not occur and there are at least two other values: masks with only 0 and 255 have two classes."""
     there = sorted(set(values))
     void = tuple(value for value in (255, 65535) if there[-1:] == [value] and value - 1 not in there and len(there) > 2)
     kept = tuple(value for value in there if value not in void)
@@ -119,7 +118,7 @@ def read_classes(path: str | Path) -> ClassMap:
 
 
 def _build_class_map(named: Sequence[tuple[int, str]], colours: Sequence[Color], void: Sequence[int]) -> ClassMap:
-    """Of numbers and names, in their order; those that are called void are void."""
+    """`ClassMap` of (mask value, name) pairs; names in `VOID_NAMES` are void."""
     unlearnt = {value for value, name in named if name.lower() in VOID_NAMES} | set(void)
     kept = [(value, name) for value, name in named if value not in unlearnt]
     if any(not 0 <= value <= 65535 for value, _ in named):

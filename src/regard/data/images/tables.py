@@ -1,4 +1,4 @@
-"""Rows of tables that name pictures or clouds, or hold them: Parquet may have their bytes, as published sets have."""
+"""Rows of tables with paths of images or point clouds; Parquet may embed the files, as Hugging Face datasets do."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ COLUMN_ALIASES = {
     "depth": ("depth", "depth_map"),
     "cloud": ("cloud", "point_cloud", "pointcloud", "mesh", "scan", "file_name", "filename", "file", "path"),
 }
-"""What columns may be called, the likeliest first."""
+"""Usual column names, in order of preference."""
 MAX_BATCH_BYTES = 1 << 24
-"""bytes of a table that are read together"""
+"""approximate bytes of a Parquet table read at once"""
 
 
 @dataclass(frozen=True)
 class EmbeddedFile:
-    """A file that lies in a table."""
+    """A file embedded in a table."""
 
     content: bytes = field(repr=False)
     name: str = ""
@@ -42,7 +42,7 @@ def iterate_file_table(
 
     Values are text, or an `EmbeddedFile` if the table contains the file."""
     names = (input_column, target) if target else (input_column,)
-    ColumnSpec(names, columns)  # a wrong choice is refused before names are looked for
+    ColumnSpec(names, columns)  # raises for an unknown column choice
     path = existing_file(entry)
     if file_format(path) in PARQUET_SUFFIXES:
         return _parquet_rows(path, names, _resolve_columns(parquet_columns(path), names, columns), on_error)
@@ -54,7 +54,7 @@ def iterate_file_table(
 def _resolve_columns(
     there: Mapping[str, bool], names: Sequence[str], columns: Mapping[str, str] | None
 ) -> dict[str, str] | None:
-    """What is called how: as a person said, else by the names that such columns have; None: by their order."""
+    """Column names in the file: as chosen by the user, else the usual names; None: by column order."""
     said = dict(columns or {})
     small = {name.lower(): name for name in there}
     for name in names:
@@ -71,7 +71,7 @@ def _resolve_columns(
 def _parquet_rows(
     path: Path, names: Sequence[str], chosen: Mapping[str, str] | None, complain: ErrorHandler
 ) -> Iterator[Row]:
-    import pyarrow  # that it is there was seen when the names were read
+    import pyarrow  # parquet_columns has checked that pyarrow is installed
     from pyarrow import parquet
 
     if os.path.getsize(path) == 0:
@@ -117,7 +117,7 @@ def _check_columns(path: Path, schema: Any, names: Sequence[str], chosen: Mappin
 
 
 def _class_names(schema: Any, column: str) -> list[str]:
-    """The names of numbered classes, where the library `datasets` wrote them beside the columns."""
+    """Class names from the metadata of the `datasets` library; empty if missing."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return [str(name) for name in features[column]["names"]]
@@ -126,7 +126,7 @@ def _class_names(schema: Any, column: str) -> list[str]:
 
 
 def cell_value(path: Path, row: int, value: Any, column: str) -> Any:
-    """A text, or a file that lies in the table."""
+    """Text of a cell, or an `EmbeddedFile`."""
     if isinstance(value, dict) and {"bytes", "path"} & value.keys():
         content, name = value.get("bytes"), value.get("path") or ""
         return EmbeddedFile(content, name) if content else name
@@ -136,7 +136,7 @@ def cell_value(path: Path, row: int, value: Any, column: str) -> Any:
         return ""
     if isinstance(value, str):
         return value.strip()
-    if isinstance(value, int | float):  # True too
+    if isinstance(value, int | float):  # includes bool
         return json.dumps(value)
     advice = "Expected a path, the bytes of a file, or a class."
     raise DataError(f"unsupported value in '{column}' ({type(value).__name__}).", path, row, advice)
