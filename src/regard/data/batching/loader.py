@@ -86,7 +86,7 @@ def _is_worker_death(error: Exception) -> bool:
 
 def _start_loader(grain: MakeBatch, numbers: Iterable[int], workers: int, pin: bool) -> Iterator[Batch | _WorkerError]:
     parent = os.getpid()
-    # A starting worker must not handle signals. The warning about more workers than cores is not needed.
+    # A starting worker must not handle signals. The number of workers is a user setting: no warning.
     with _blocked_signals(signal.SIGINT, signal.SIGTERM), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         loader: DataLoader[Batch | _WorkerError] = DataLoader(

@@ -74,7 +74,7 @@ class CaptionedImage(ImageSample):
     captions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "captions", tuple(self.captions))  # JSON returns a list
+        object.__setattr__(self, "captions", tuple(self.captions))  # a list if loaded from JSON
 
 
 @dataclass

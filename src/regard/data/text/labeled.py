@@ -42,7 +42,7 @@ class LabeledText:
     """labels of multi-label data, possibly empty; None for single-label data"""
 
     def __post_init__(self) -> None:
-        if self.label_set is not None:  # JSON returns a list
+        if self.label_set is not None:  # a list if loaded from JSON
             object.__setattr__(self, "label_set", tuple(self.label_set))
 
     @property
@@ -64,7 +64,7 @@ class ChoiceSample:
     line: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "choices", tuple(self.choices))  # JSON returns a list
+        object.__setattr__(self, "choices", tuple(self.choices))  # a list if loaded from JSON
 
     @property
     def prompt(self) -> str:

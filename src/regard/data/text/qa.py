@@ -69,7 +69,7 @@ class QASample:
     """number of answers found at another position than given"""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "answers", tuple(self.answers))  # JSON returns lists
+        object.__setattr__(self, "answers", tuple(self.answers))  # lists if loaded from JSON
         object.__setattr__(self, "starts", tuple(self.starts))
 
     @property

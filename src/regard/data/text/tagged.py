@@ -46,7 +46,7 @@ class TaggedSentence:
     """line of the first word"""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "words", tuple(self.words))  # JSON returns lists
+        object.__setattr__(self, "words", tuple(self.words))  # lists if loaded from JSON
         object.__setattr__(self, "tags", tuple(self.tags))
 
 
