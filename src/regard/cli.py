@@ -83,7 +83,8 @@ def root(
 @app.command()
 def demo(
     name: Annotated[
-        str, typer.Argument(help="translate (text), caption (images) or clouds (point clouds).")
+        str,
+        typer.Argument(help="Demo: translate (text), caption (image captions) or clouds (point-cloud segmentation)."),
     ] = "translate",
     out: Annotated[
         Path | None,

@@ -52,7 +52,7 @@ class TokenAttribution:
         many = {len(self.pieces), len(self.fractions), len(self.special), len(self.words)}
         if len(many) > 1 or not self.pieces:
             raise ValueError(
-                f"'{self.title}': pieces, fractions, special and words must have one length, got {sorted(many)}"
+                f"'{self.title}': pieces, fractions, special and words must have the same length, got {sorted(many)}"
             )
         if not np.isfinite(self.fractions).all():
             raise RegardError(

@@ -104,7 +104,7 @@ function showView() {
     return drawArcs(map, seen.weights, seen.most, least);
   }
   seen.grid = drawGrid(map, seen.weights, seen.most);
-  find("#grid canvas").setAttribute("aria-label", `${map.title}: ${map.rows.length} rows by ${map.columns.length} columns, ${shownName()}`);
+  find("#grid canvas").setAttribute("aria-label", `${map.title}, ${shownName()}: attention matrix with ${map.rows.length} rows and ${map.columns.length} columns`);
   find("#deck .ramp").style.background = `linear-gradient(90deg, ${stopsOf(data).join(", ")})`;
   find("#most").textContent = `${map.depends ? "fraction of the gradient norm" : "attention weight"} (max ${percent(seen.most)})${map.rooted ? ", √ scale" : ""}`;
 }

@@ -128,8 +128,8 @@ def _target_class(
     if model.task.name == "depth":
         unit = "m" if METERS_LABEL in labels else "(relative inverse depth)"
         if at is None:
-            return 0, "depth", {"explained value": f"average of the depth map, {float(logits[0].mean()):.4g} {unit}"}
-        return 0, "depth", {"explained value": f"depth at this pixel, {float(logits[0][at]):.4g} {unit}"}
+            return 0, "depth", {"explained value": f"mean predicted depth: {float(logits[0].mean()):.4g} {unit}"}
+        return 0, "depth", {"explained value": f"predicted depth at this pixel: {float(logits[0][at]):.4g} {unit}"}
     chances = (model.task.probabilities(model, logits) if model.task.name == "classify" else logits.softmax(1))[0]
     if chances.ndim > 1:
         chances = chances.flatten(1).mean(1) if at is None else chances[:, at[0], at[1]]

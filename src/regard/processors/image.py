@@ -348,5 +348,5 @@ def _size_pair(size: Any) -> Size:
 def _rgb_values(value: Any) -> RGB:
     values = [float(value)] * 3 if isinstance(value, int | float) else [float(one) for one in value]
     if len(values) != 3:
-        raise _UnsupportedProcessor(f"expected values for 3 color channels, got {len(values)}")
+        raise _UnsupportedProcessor(f"expected 3 values, one per color channel, got {len(values)}")
     return values[0], values[1], values[2]

@@ -60,7 +60,7 @@ class Config:
     pad_id: int = 0
     """Id of the padding token."""
     bos_id: int = 101
-    """Id of the start token."""
+    """Id of the start token (bos_token_id)."""
     eos_id: int = 102
     """Id of the end token."""
     mask_id: int = 103

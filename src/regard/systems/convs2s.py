@@ -56,7 +56,7 @@ class Config(Seq2SeqConfig):
     size_fields = ("embedding_dim", "output_dim", "max_length")
     output_width_field = "output_dim"
     source_vocab_size: ClassVar[int] = 0
-    """one tokenizer writes both sides"""
+    """Share one tokenizer between source and target."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -58,7 +58,7 @@ class Config:
     pad_id: int = 0
     """Id of the padding token."""
     bos_id: int = 101
-    """Id of the start token."""
+    """Id of the start token (bos_token_id)."""
     eos_id: int = 102
     """Id of the end token."""
     mask_id: int = 103
@@ -163,7 +163,9 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     if POSITION_TABLE in tensors and not torch.allclose(
         tensors[POSITION_TABLE].double(), _sinusoid_table(config, len(tensors[POSITION_TABLE])), atol=1e-2
     ):
-        raise WeightsError(f"{POSITION_TABLE} does not contain the sinusoidal positions of the paper.")
+        raise WeightsError(
+            f"{POSITION_TABLE} differs from the fixed sinusoidal position table of RoFormer; the checkpoint cannot be loaded."
+        )
     tensors = resolve_tied(tensors, "roformer.embeddings.word_embeddings.weight", NAMES.tied[:1])
     return config, bert.resolve_tied_bias(tensors)
 

@@ -66,7 +66,7 @@ class Config:
     pad_id: int = 0
     """Id of the padding token."""
     bos_id: int = 1
-    """Id of the start token."""
+    """Id of the start token (bos_token_id)."""
     eos_id: int = 2
     """Id of the end token."""
 

@@ -272,6 +272,6 @@ def check_image_processor(processor: Any, config: Any) -> None:
         raise RegardError(f"{FILE} does not match the model: the model expects {expected}, the file produces {found}.")
     if isinstance(processor, Palette) and (len(processor), processor.side) != (config.num_colors, config.image_size):
         raise RegardError(
-            f"Palette ({len(processor)} colors, {processor.side} px) does not match the model ({config.num_colors} colors, "
-            f"{config.image_size} px). Remove model.num_colors and model.image_size: the checkpoint defines both."
+            f"The checkpoint has a palette of {len(processor)} colors and images of {processor.side} px; the settings have "
+            f"{config.num_colors} colors and {config.image_size} px. Remove model.num_colors and model.image_size: the checkpoint defines both."
         )

@@ -277,7 +277,7 @@ class CompileTuner:
         self.tuning = settings.compile == "auto" and cuda and not previous_mode and forward_backward.can_compile
         way = asked.get(settings.compile, self.base_mode)
         if way == "compiled" and not forward_backward.can_compile:
-            why = "for this model" if forward_backward.static_shape else "for this model with inputs of varying shapes"
+            why = "for this model" if forward_backward.static_shape else "for this model if inputs have varying shapes"
             log(f"note: train.compile=on has no effect: torch.compile is not faster {why}.")
             way = self.base_mode
         if previous_mode in MODE_NAMES and settings.compile == "auto" and cuda:  # mode before the run was interrupted

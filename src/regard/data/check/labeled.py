@@ -182,7 +182,11 @@ def class_findings(prefix: str, task: str, survey: TableSurvey) -> Iterable[Find
         return
     first, most = next(iter(counts.items()))
     if most / many > MAX_CLASS_FRACTION:
-        said = "position imbalance, correct choice at position" if choose else "class imbalance, samples of class"
+        said = (
+            "the correct choice is unevenly distributed: questions with the correct choice at position"
+            if choose
+            else "class imbalance, samples of class"
+        )
         advice = f"Predicting only '{first}' scores {100 * most / many:.0f} % accuracy."
         advice += "" if choose else " Check macro-F1."
         yield Finding("warning", "imbalance", f"{prefix}{said} '{first}'", most, most / many, (), advice)

@@ -166,7 +166,7 @@ class _WarningFilter:
             if self._saved is None:
                 self._saved = warnings.catch_warnings()
                 self._saved.__enter__()
-                warnings.filterwarnings("ignore", module=r"PIL\b|regard\.raster")
+                warnings.filterwarnings("ignore", module=r"PIL\b|regard\.data\.images\.image_io")
         try:
             yield
         finally:

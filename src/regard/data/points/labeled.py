@@ -55,9 +55,9 @@ __all__ = [
 CLOUD_FOLDERS = ("clouds", "points", "scans", "meshes")
 """Names of a folder next to a table with the point cloud files."""
 ADVICE = {
-    "classify": "Expected one folder per class, or a table with the columns cloud and label.",
-    "segment": "Expected point clouds with a label per point (a folder or a file), or a table with the column cloud.",
-    "": "Expected a folder of point clouds, a point cloud file, or a table with the column cloud.",
+    "classify": "Expected one folder per class, or a table with the columns 'cloud' (path) and 'label'.",
+    "segment": "Expected a file or a folder of point clouds with one label per point, or a table with their paths in the column 'cloud'.",
+    "": "Expected a folder of point clouds, a point cloud file, or a table with paths in the column 'cloud'.",
 }
 COLUMN_CHOICES = ("cloud", *COLUMN_NAMES)
 """Names allowed in --columns for point clouds."""

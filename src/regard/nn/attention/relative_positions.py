@@ -217,7 +217,9 @@ class Shaw(AttentionPosition):
 
     def check(self, heads: int, head_width: int) -> None:
         if head_width != self.head_width:
-            raise ValueError(f"Shaw has head width {self.head_width}, but the attention has head width {head_width}.")
+            raise ValueError(
+                f"The relative position table (Shaw) has head width {self.head_width}, but the attention has head width {head_width}."
+            )
 
     def table_index(
         self, shape: Sequence[int], device: torch.device, position_ids: PositionIds
