@@ -273,5 +273,6 @@ def check_image_processor(processor: Any, config: Any) -> None:
     if isinstance(processor, Palette) and (len(processor), processor.side) != (config.num_colors, config.image_size):
         raise RegardError(
             f"The checkpoint has a palette of {len(processor)} colors and images of {processor.side} px; the settings have "
-            f"{config.num_colors} colors and {config.image_size} px. Remove model.num_colors and model.image_size: the checkpoint defines both."
+            f"{config.num_colors} colors and {config.image_size} px. Remove model.num_colors and "
+            "model.image_size: the checkpoint defines both."
         )

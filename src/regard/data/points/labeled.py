@@ -56,7 +56,10 @@ CLOUD_FOLDERS = ("clouds", "points", "scans", "meshes")
 """Names of a folder next to a table with the point cloud files."""
 ADVICE = {
     "classify": "Expected one folder per class, or a table with the columns 'cloud' (path) and 'label'.",
-    "segment": "Expected a file or a folder of point clouds with one label per point, or a table with their paths in the column 'cloud'.",
+    "segment": (
+        "Expected a file or a folder of point clouds with one label per point, "
+        "or a table with their paths in the column 'cloud'."
+    ),
     "": "Expected a folder of point clouds, a point cloud file, or a table with paths in the column 'cloud'.",
 }
 COLUMN_CHOICES = ("cloud", *COLUMN_NAMES)

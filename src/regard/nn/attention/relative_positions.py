@@ -218,7 +218,8 @@ class Shaw(AttentionPosition):
     def check(self, heads: int, head_width: int) -> None:
         if head_width != self.head_width:
             raise ValueError(
-                f"The relative position table (Shaw) has head width {self.head_width}, but the attention has head width {head_width}."
+                f"The relative position table (Shaw) has head width {self.head_width}, "
+                f"but the attention has head width {head_width}."
             )
 
     def table_index(
