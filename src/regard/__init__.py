@@ -29,7 +29,7 @@ _HOMES = {
     "save": "regard.model",
     "train": "regard.runs.train",
 }
-"""Module of each public name; modules are imported at the first use of a name, so `import regard` loads no torch."""
+"""Module of each public name, imported at the first use of the name, so that `import regard` does not import torch."""
 
 __all__ = [
     "Model", "Prediction", "RegardError", "__version__", "build", "check", "evaluate", "load", "probe", "record_attention",

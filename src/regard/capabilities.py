@@ -1,9 +1,8 @@
-"""Optional operators, precisions and system calls of this machine, each tried once before its first use.
+"""Optional operators, precisions and system calls of this machine, each tested once before its first use.
 
-Every private operator of PyTorch is called through a function of this module. `available(name)` runs the trial of a
-capability and remembers the result; where the trial fails, callers compute the plain formula. Importing this module
-does not import torch.
-"""
+Every private operator of PyTorch is called through a function of this module. `is_available(name)` runs the trial of a
+capability and caches the result; if the trial fails, callers use the plain formula. Importing this module does not
+import torch."""
 
 from __future__ import annotations
 
@@ -22,17 +21,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def constant_in_graph(function: F) -> F:
-    """The function, marked as constant for torch.compile, which then calls it while tracing.
+    """The function, marked as a constant for torch.compile, which calls marked functions during tracing.
 
-    The same as `torch.compiler.assume_constant_result`, which would import Dynamo (a second of start-up) for one attribute."""
+    Equal to `torch.compiler.assume_constant_result`, without the import of Dynamo (one second of startup)."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
 
 def disable_compile(function: F) -> F:
-    """The function, which interrupts a compiled graph and runs outside of it.
+    """The function, run outside of compiled graphs with a graph break.
 
-    `torch.compiler.disable` as a decorator would import Dynamo in programs that compile nothing."""
+    `torch.compiler.disable` as a decorator would import Dynamo in programs without compilation."""
 
     def call(*args: Any) -> Any:
         import torch
@@ -45,7 +44,7 @@ def disable_compile(function: F) -> F:
 
 
 def force_eager() -> AbstractContextManager[Any]:
-    """A context in which compiled modules run uncompiled; it does nothing in a program that has compiled nothing yet."""
+    """A context that runs compiled modules in eager mode; no effect in programs without compilation."""
     if "torch._dynamo" not in sys.modules:
         return nullcontext()
     import torch
@@ -57,7 +56,7 @@ def force_eager() -> AbstractContextManager[Any]:
 
 
 def pack_linear_weight(weight: Tensor, rows: int) -> Tensor:
-    """A weight matrix in oneDNN's blocked layout, for inputs of about this many rows."""
+    """Weight matrix in the blocked layout of oneDNN, for inputs of about this many rows."""
     import torch
 
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
@@ -75,9 +74,9 @@ def packed_linear(
 
 
 def cpu_supports_matmul(dtype: str) -> bool:
-    """Whether this CPU has instructions for products of bfloat16 or float16 matrices, and oneDNN has kernels for them.
+    """True if this CPU has instructions for bfloat16 or float16 matrix products, and oneDNN has kernels for them.
 
-    oneDNN alone would also accept x86 CPUs that convert every number to float32, which is slower than float32."""
+    oneDNN alone also accepts x86 CPUs without such instructions and casts to float32, which is slower than float32."""
     import platform
 
     import torch
@@ -90,7 +89,7 @@ def cpu_supports_matmul(dtype: str) -> bool:
 
 
 def autocast_lstm(layer: Any, x: Tensor, *state: Any) -> tuple[Tensor, Any]:
-    """An LSTM under autocast on a CPU, by oneDNN's kernel for bfloat16."""
+    """LSTM under autocast on a CPU, with the bfloat16 kernel of oneDNN."""
     outputs: tuple[Tensor, Any] = layer(x, *state)
     return outputs
 
@@ -122,7 +121,8 @@ def flash_backward(*args: Any, **kwargs: Any) -> Any:
 
 
 def softmax_backward(gradient: Tensor, weights: Tensor) -> Tensor:
-    """Gradient of the scores from that of their softmax over the last axis (an operator of autograd on every device)."""
+    """Gradient of the scores from the gradient of their softmax over the last axis (an operator of autograd on every
+    device)."""
     import torch
 
     return torch._softmax_backward_data(gradient, weights, -1, weights.dtype)
@@ -144,14 +144,14 @@ def conv_relu(x: Tensor, weight: Tensor, bias: Tensor, padding: Sequence[int]) -
 
 
 def triton_copy(source: Tensor, target: Tensor) -> None:
-    """Copies one number by a Triton kernel."""
+    """Copy one number with a Triton kernel."""
     from regard.triton_trial import copy
 
     copy(source, target)
 
 
 def capture_graph(function: Callable[[], Any]) -> Callable[[], None]:
-    """A captured CUDA graph of this work; calling the result replays it."""
+    """Capture the function as a CUDA graph; calling the result replays the graph."""
     import torch
 
     graph = torch.cuda.CUDAGraph()
@@ -161,7 +161,7 @@ def capture_graph(function: Callable[[], Any]) -> Callable[[], None]:
 
 
 def cudnn_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention by cuDNN's kernel alone."""
+    """Attention with the cuDNN kernel only."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -173,23 +173,23 @@ def cudnn_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def fork_context() -> Any:
-    """The multiprocessing context of forked workers, which share memory and data with their parent."""
+    """Multiprocessing context for forked workers, which share memory and data with their parent."""
     import multiprocessing
 
-    if not sys.platform.startswith("linux"):  # macOS has fork, but its system libraries do not survive it
+    if not sys.platform.startswith("linux"):  # macOS has fork, but its system libraries are not fork-safe
         raise OSError(f"worker processes are not forked on {sys.platform}")
     return multiprocessing.get_context("fork")
 
 
 def lock_file(descriptor: int, shared: bool) -> None:
-    """Locks an open file until it is closed; BlockingIOError if another process holds a lock that excludes this one."""
+    """Lock an open file until the file is closed; BlockingIOError if another process holds a conflicting lock."""
     import fcntl
 
     fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
 def end_with_parent() -> None:
-    """Asks the kernel to end this process when its parent ends."""
+    """End this process when its parent ends."""
     import ctypes
     import signal
 
@@ -199,7 +199,7 @@ def end_with_parent() -> None:
 
 
 def set_malloc_thresholds(mmap: int, trim: int) -> None:
-    """Sets from how many bytes glibc maps an allocation, and from how many free bytes it returns memory to the system."""
+    """Set the glibc thresholds: bytes of an allocation by mmap, and free bytes before memory is returned to the system."""
     import ctypes
 
     m_mmap_threshold, m_trim_threshold = -3, -1
@@ -209,12 +209,12 @@ def set_malloc_thresholds(mmap: int, trim: int) -> None:
 
 
 def read_meminfo() -> dict[str, int]:
-    """The table of /proc/meminfo, in bytes."""
+    """Values of /proc/meminfo, in bytes."""
     with open("/proc/meminfo", encoding="ascii") as file:
         return {line.split(":")[0]: 1024 * int(line.split()[1]) for line in file}
 
 
-# -- trials: each raises where its capability does not work
+# -- trials: each raises an error if its capability does not work
 
 
 def _try_packed_linear(dtype: str) -> None:
@@ -230,7 +230,7 @@ def _try_packed_linear(dtype: str) -> None:
 def _try_autocast_lstm() -> None:
     import torch
 
-    # a trial may run in the middle of a training: the weights of the layer must not come from the run's random numbers
+    # a trial may run during training and must not change the random state of the run
     with torch.random.fork_rng(devices=[]), torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         autocast_lstm(torch.nn.LSTM(8, 8, batch_first=True), torch.zeros(1, 2, 8))
 
@@ -364,7 +364,7 @@ TRIALS: dict[str, Callable[[], None]] = {
     "malloc_thresholds": _try_malloc,
     "memory_table": _try_memory,
 }
-"""The trial of every capability: it raises where the capability does not work."""
+"""Trial of each capability: raises an error if the capability does not work."""
 
 CUDA_CAPABILITIES = (
     "triton",
@@ -375,14 +375,14 @@ CUDA_CAPABILITIES = (
     "linear_gelu",
     "conv_relu",
 )
-"""Capabilities of a CUDA device: not available without one."""
+"""Capabilities of a CUDA device, not available without CUDA."""
 
 _results: dict[str, bool] = {}
 
 
 @constant_in_graph
 def is_available(name: str) -> bool:
-    """Whether a capability works on this machine; its trial runs at the first call."""
+    """True if a capability works on this machine; the trial runs at the first call."""
     if name not in _results:
         _results[name] = _run_trial(name)
     return _results[name]
@@ -398,13 +398,13 @@ def _run_trial(name: str) -> bool:
         TRIALS[name]()
     except KeyError:
         raise
-    except Exception:  # whatever an operator raises where it does not work: RuntimeError, ImportError, OSError, …
+    except Exception:  # operators raise many classes: RuntimeError, ImportError, OSError, …
         return False
     return True
 
 
 def is_fast_on(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether matrices of a half-precision dtype are multiplied on this device at least about as fast as float32."""
+    """True if this device multiplies matrices of a half-precision dtype at least about as fast as float32."""
     if device.type != "cpu":
         return True
     name = f"cpu_{str(dtype).removeprefix('torch.')}"
@@ -412,7 +412,7 @@ def is_fast_on(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def free_memory() -> int | None:
-    """Bytes of memory that are free on this machine, or None where the system does not report them."""
+    """Bytes of free memory on this machine, or None if the system does not report them."""
     if is_available("memory_table"):
         return read_meminfo()["MemAvailable"]
     try:

@@ -57,7 +57,7 @@ def make_console() -> Console:
 
 
 def print_stderr(line: str) -> None:
-    """Prints a line to standard error, unless it is empty."""
+    """Print a line to standard error, unless empty."""
     if line:
         print(line, file=sys.stderr)
 
@@ -468,7 +468,7 @@ def main() -> None:
     try:
         app(expand_options([word for word in words if word != "--debug"]))
     except Interrupted as stop:
-        if str(stop):  # only the first of several processes prints
+        if str(stop):  # only the main process has a message
             print(stop, file=sys.stderr)
         sys.exit(stop.exit_code)
     except RegardError as error:

@@ -1,4 +1,4 @@
-"""Words of a command line, and how answers are put into lines: no command, and nothing that needs torch."""
+"""Arguments and tables of the command line, without torch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from regard.errors import RegardError
 
 PATH_OPTIONS = ("--data", "--valid", "--test")
 MULTI_VALUE_OPTIONS = (*PATH_OPTIONS, "--columns", "--set")
-"""Options that take several values after one name."""
+"""Options with several values after one name."""
 
 
 MIN_WRAP_WIDTH = 20
-"""Columns of the terminal that the last column of a table needs to be wrapped."""
+"""Minimum terminal columns for wrapping the last column of a table."""
 
 
 def parse_columns(columns: Sequence[str] | None) -> dict[str, str]:
@@ -31,7 +31,7 @@ def parse_columns(columns: Sequence[str] | None) -> dict[str, str]:
 
 
 def print_table(rows: list[dict[str, Any]], right_aligned: tuple[str, ...] = ()) -> None:
-    """Print aligned columns. In a terminal the last column is wrapped at the edge; in a pipe lines stay whole."""
+    """Print aligned columns. In a terminal, the last column is wrapped; in a pipe, lines are not wrapped."""
     if not rows:
         return
     names = list(rows[0])
@@ -53,9 +53,9 @@ def to_json(value: Any) -> str:
 
 
 def expand_options(args: Sequence[str]) -> list[str]:
-    """`--data a b` -> `--data a --data b`: what follows such an option belongs to it until the next option.
+    """`--data a b` -> `--data a --data b`: all words until the next option are values of a multi-value option.
 
-    To `--set` and `--columns` belong only words with a `=`; after `--` all words are left alone."""
+    `--set` and `--columns` accept only words with a `=`; words after `--` are unchanged."""
     result: list[str] = []
     current, first = "", True
     for number, word in enumerate(args):

@@ -1,7 +1,6 @@
-"""Settings are frozen dataclasses: read from JSON or YAML, changed by dotted overrides, unknown keys refused.
+"""Settings as frozen dataclasses: read from JSON or YAML, changed by dotted overrides. Unknown keys raise an error.
 
-The string under a field is its documentation; `describe` finds it, so that help texts cannot drift from the code.
-"""
+The string under a field is its help text, returned by `describe`."""
 
 from __future__ import annotations
 
@@ -24,12 +23,12 @@ T = TypeVar("T")
 
 
 def as_dict(settings: Any) -> dict[str, Any]:
-    """Plain values only, ready for JSON."""
+    """Settings as plain values for JSON."""
     return dataclasses.asdict(settings)
 
 
 def check_values(cls: type[Any], values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values in the types of the fields of `kind`; an unknown key is refused with the nearest right name."""
+    """Values converted to the field types of `cls`; an unknown key raises an error with the nearest name."""
     hints = field_types(cls)
     for key in values:
         if key not in hints:
@@ -38,12 +37,12 @@ def check_values(cls: type[Any], values: Mapping[str, Any], prefix: str = "") ->
 
 
 def from_dict(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
-    """Build settings from plain values; an unknown key is refused with the nearest right name."""
+    """Settings from plain values; an unknown key raises an error with the nearest name."""
     return cls(**check_values(cls, values, prefix))
 
 
 def override(settings: T, values: Mapping[str, Any], prefix: str = "") -> T:
-    """A copy with some fields changed; the types and names are checked as in `from_dict`."""
+    """Copy of the settings with changed fields; names and types are checked as in `from_dict`."""
     return dataclasses.replace(settings, **check_values(type(settings), values, prefix))  # type: ignore[type-var]
 
 
@@ -60,7 +59,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def read_settings(path: str | Path) -> dict[str, dict[str, Any]]:
-    """A YAML or JSON file of groups: `train: {steps: 100}`."""
+    """Settings by group from a YAML or JSON file: `train: {steps: 100}`."""
     import yaml
 
     path = Path(path)
@@ -80,7 +79,7 @@ def read_settings(path: str | Path) -> dict[str, dict[str, Any]]:
 
 
 def _group_dotted_keys(values: dict[Any, Any]) -> dict[Any, Any]:
-    """`train.steps: 100` at the top of a file means what it means on a command line."""
+    """Settings by group, with top-level keys such as `train.steps: 100` split at the dot."""
     grouped: dict[Any, Any] = {}
     for key, value in values.items():
         group, dot, name = str(key).partition(".")
@@ -96,7 +95,7 @@ def _group_dotted_keys(values: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def describe(cls: type[Any]) -> dict[str, str]:
-    """Field name -> the documentation string written under it."""
+    """Help text of each field, from the string under the field."""
     found: dict[str, str] = {}
     for parent in reversed(cls.__mro__):
         if dataclasses.is_dataclass(parent):
@@ -122,9 +121,9 @@ def field_types(cls: type[Any]) -> dict[str, Any]:
 
 
 def coerce(value: Any, hint: Any, name: str) -> Any:
-    """The value in the type that the field declares; text from a command line is read, nothing is guessed further."""
+    """The value converted to the declared type of a field; strings from the command line are parsed."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:  # what it means is known to who reads it
+    if hint is Any:  # the caller interprets the value
         return value
     if origin in (typing.Union, types.UnionType):
         return _coerce_union(value, arguments, hint, name)
@@ -135,7 +134,7 @@ def coerce(value: Any, hint: Any, name: str) -> Any:
     if origin is tuple:
         if not isinstance(value, str | list | tuple):
             raise _type_error(name, value, hint)
-        # what was written in one word is divided; a list is taken as it is
+        # strings are split at commas, lists are not split
         parts = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
         return tuple(coerce(part, arguments[0], name) for part in parts)
     if origin is dict:
@@ -146,7 +145,7 @@ def coerce(value: Any, hint: Any, name: str) -> Any:
 
 
 def _parse_mapping(value: Any, hint: Any, name: str) -> list[tuple[Any, Any]]:
-    """`a=1,b=2` or a mapping."""
+    """Pairs from `a=1,b=2` or from a mapping."""
     if isinstance(value, Mapping):
         return list(value.items())
     entries = [part.rpartition("=") for part in str(value).split(",") if part.strip()]
@@ -184,7 +183,7 @@ def _coerce_scalar(value: Any, hint: Any, name: str) -> Any:
 
 
 def _parse_int(value: str | int | float) -> int:
-    """ "3e5" is a natural way to write a number of steps; 2.5 of them are not."""
+    """Integer from a number or string; "3e5" is accepted, 2.5 raises ValueError."""
     try:
         if isinstance(value, str | int):
             return int(value)

@@ -1,8 +1,6 @@
-"""Every error a person can meet says what is wrong, where, and what to do.
+"""Errors for users: each message states the problem, the place and the fix.
 
-A `RegardError` reaches the terminal as one readable paragraph and exit code 2. Anything else is a defect of ours
-and keeps its traceback.
-"""
+A `RegardError` is printed as one paragraph, with exit code 2. Other exceptions are bugs and keep their traceback."""
 
 from __future__ import annotations
 
@@ -12,11 +10,11 @@ from pathlib import Path
 
 
 class RegardError(Exception):
-    """Something that the person who called us can put right."""
+    """An error caused by input, settings or environment, which the user can fix."""
 
 
 class DataError(RegardError):
-    """A file, a line or a value of the person's data."""
+    """An invalid file, line or value in the data."""
 
     def __init__(self, problem: str, path: str | Path | None = None, line: int | None = None, advice: str = "") -> None:
         place = "" if path is None else f"{path}" + ("" if line is None else f", line {line}") + ": "
@@ -25,18 +23,18 @@ class DataError(RegardError):
 
 
 class SettingError(RegardError):
-    """A setting that does not exist or has no meaning."""
+    """An unknown setting or an invalid value."""
 
 
 class UnknownNameError(RegardError):
-    """A name that is not in a table; the nearest right ones are offered."""
+    """An unknown name; the message suggests the nearest names."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], advice: str = "") -> None:
         super().__init__(f"Unknown {kind} '{name}'. {suggest(name, known)}" + (f" {advice}" if advice else ""))
 
 
 class UnknownColumnError(UnknownNameError):
-    """A column that a file does not have; `has` lists those that it has, so that only near ones are offered besides."""
+    """An unknown column. The message suggests near names only, because `available` lists all columns."""
 
     def __init__(self, name: str, known: Iterable[str], available: str) -> None:
         RegardError.__init__(
@@ -45,7 +43,7 @@ class UnknownColumnError(UnknownNameError):
 
 
 class UnknownFolderError(UnknownNameError):
-    """A folder that is not there. Names are compared, not paths: what all of them lie in makes none of them near."""
+    """A missing folder. Only names are compared: common parent folders would make all paths similar."""
 
     def __init__(self, kind: str, folder: Path, candidates: Iterable[Path], advice: str = "") -> None:
         prefix = "" if folder.parent == Path() else f"{folder.parent}/"
@@ -55,28 +53,28 @@ class UnknownFolderError(UnknownNameError):
 
 
 class WeightsError(RegardError):
-    """Weights that do not fit the model: missing, unexpected, of another shape, or in a form we refuse to open."""
+    """Weights that do not match the model (missing, unexpected, other shape), or a file type that is refused."""
 
 
 class RunError(RegardError):
-    """A run folder that is missing, is none, or may not be overwritten."""
+    """A run folder that is missing, invalid, or protected from overwriting."""
 
 
 def suggest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """'Did you mean …?' with the nearest names, or the whole (short) list when nothing is near."""
+    """'Did you mean …?' with the nearest names, or the list of all names if no name is near."""
     names = sorted(set(known))
     everything = f"Available: {', '.join(names)}." if names else "None available."
     return suggest_nearest(name, names, prefix) or everything
 
 
 def suggest_nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """'Did you mean …?' with the nearest names; nothing when none is near."""
+    """'Did you mean …?' with the nearest names; empty if no name is near."""
     near = difflib.get_close_matches(name, sorted(set(known)), n=3, cutoff=0.5)
     return "Did you mean " + " or ".join(f"'{prefix}{n}'" for n in near) + "?" if near else ""
 
 
 class Interrupted(RegardError):
-    """A run that was asked to stop, has saved, and says how to go on."""
+    """A run stopped by a signal after saving; the message describes how to resume."""
 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Files that are whole and on the disk, or not there."""
+"""Atomic writing of files, flushed to disk."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def _read_umask() -> int:
 
 
 UMASK = _read_umask()
-"""Read once, at import: reading it sets it for a moment, for all threads."""
+"""Umask of the process, read once at import, because reading the umask changes it for a moment in all threads."""
 
 
 def write_text(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    # in text mode a line ends as it does in other files of the system
+    """Write a file atomically."""
+    # line separators of the system, as in text mode
     write_bytes(path, text.replace("\n", os.linesep).encode("utf-8"))
 
 
@@ -40,7 +40,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def fsync(path: Path) -> None:
-    """Down to the disk, a folder's entries too (where folders can be opened: not on Windows)."""
+    """Flush a file or the entries of a folder to disk. No effect on Windows, where folders cannot be opened."""
     if os.name == "nt":
         return
     handle = os.open(path, os.O_RDONLY)

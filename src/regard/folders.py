@@ -13,20 +13,20 @@ from regard.foreign_names import resolve_preset_name
 from regard.hub import PREFIX, describe_hub_name, local_folder
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-"""Names of the dtypes that a model can be computed in."""
+"""Names of dtypes for computation."""
 
 LAYOUTS = ("huggingface",)
-"""Formats that a model can be exported to."""
+"""Export formats."""
 
 METADATA_FILE = "regard.json"
-"""File with the metadata of regard, beside config.json."""
+"""File with the metadata of regard, in the same folder as config.json."""
 
 FORMAT = 1
-"""Version of the format of METADATA_FILE; folders with another version are refused."""
+"""Version of the format of METADATA_FILE; other versions are refused."""
 
 
 def read_config_files(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """config.json and regard.json of a folder or a name `hf:ORG/NAME`; other folders are refused with a reason."""
+    """config.json and regard.json of a folder or a name `hf:ORG/NAME`; other folders raise an error."""
     folder = local_folder(folder)
     if not folder.exists():
         raise _missing_folder_error(folder)
@@ -48,7 +48,7 @@ def read_config_files(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _missing_folder_error(folder: Path) -> RegardError:
-    """The reason why a name is no folder: a preset, a name of the Hub, or a typo."""
+    """Error for a name that is not a folder: a preset, a name of the Hub, or a typo."""
     name, parent = str(folder), folder.parent
     on_hub = describe_hub_name(name)
     if resolve_preset_name(name) in index.presets():
@@ -66,7 +66,7 @@ def _missing_folder_error(folder: Path) -> RegardError:
 
 
 def check_format(folder: Path, metadata: dict[str, Any]) -> None:
-    """Refuse the metadata of another version of regard."""
+    """Raise an error for metadata of another version of regard."""
     found = metadata.get("format")
     if found != FORMAT:
         raise RunError(

@@ -1,7 +1,7 @@
-"""Setting names of other tools, so that a name typed by habit works or is explained.
+"""Setting names of other tools, accepted or explained.
 
 A name in `SYNONYMS` has the same meaning as the setting of regard and is accepted. A name in `RELATED` has no exact
-counterpart: nothing is set, and the error names the setting to use."""
+counterpart: the error names the setting to use."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ SYNONYMS = {
 """Name in Hugging Face, fairseq, Lightning, timm, nanoGPT and others: setting of regard."""
 
 VALUES = {"decode.early_stopping": {"true": "always", "false": "heuristic"}}
-"""Setting: value in Hugging Face, and the value of regard."""
+"""Setting -> value in Hugging Face -> value in regard."""
 
 HINTS = {
     "train.warmup_ratio": "a value below 1 is a fraction of train.steps",

@@ -28,7 +28,7 @@ SHORT_NAMES = {
         )
     },
 }  # fmt: skip
-"""Well-known names without an organization, and the repositories."""
+"""Well-known names without an organization, and their repositories."""
 
 UNSUPPORTED = {
     "roberta": ("roberta-base", "roberta-large", "distilroberta-base"),
@@ -45,7 +45,7 @@ UNSUPPORTED = {
 """Unsupported architectures (`model_type`), and names of well-known models."""
 
 LOCAL_FOLDERS = ("runs", "models", "checkpoints", "data", "out", "output", "outputs", "results")
-"""First parts of local paths, as opposed to organizations on the Hub."""
+"""First parts of local paths, not organizations on the Hub."""
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 SNAPSHOT = re.compile(r"models--([^/\\]+)--([^/\\]+)[/\\]snapshots[/\\]\w+$")
@@ -79,7 +79,7 @@ def describe_hub_name(name: str) -> str:
 
 
 def check_preset(name: str) -> None:
-    """Refuse an unknown preset, with advice for a name of the Hub."""
+    """Raise an error for an unknown preset, with advice for a name of the Hub."""
     if name not in index.presets() and (advice := describe_hub_name(name)):
         raise RegardError(advice)
     index.check_preset(name)
@@ -92,7 +92,7 @@ def display_name(folder: str | Path) -> str:
 
 
 def local_folder(name: str | os.PathLike[str]) -> Path:
-    """The folder of a model: the snapshot in the cache for `hf:ORG/NAME`, downloaded if necessary, else the path."""
+    """Folder of a model: the snapshot in the cache for `hf:ORG/NAME`, downloaded if necessary, otherwise the path."""
     text = os.fspath(name)
     return _snapshot(text) if text.startswith(PREFIX) else Path(text)
 
@@ -112,7 +112,7 @@ def _snapshot(name: str) -> Path:
 
 
 def _check_model_type(name: str, folder: Path) -> None:
-    """Refuse an unsupported architecture before its weights are downloaded."""
+    """Raise an error for an unsupported architecture before its weights are downloaded."""
     try:
         config: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

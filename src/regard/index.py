@@ -1,7 +1,6 @@
 """Names and descriptions of all systems, presets, tasks and settings, read from a generated file without torch.
 
-`python -m regard.runs.catalog` writes the file from the tables; `make check` and a test fail where the two differ.
-"""
+`python -m regard.runs.catalog` writes the file; `make check` and a test fail if the file is out of date."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ TASK_ADVICE = "See 'regard list tasks'."
 
 @functools.cache
 def load_index() -> dict[str, Any]:
-    """The content of index.json: `systems`, `tasks` and `settings`; no entries where it has not been generated yet."""
+    """Content of index.json: `systems`, `tasks` and `settings`; empty if the file is not generated yet."""
     if not INDEX_PATH.exists():
         return {"systems": {}, "tasks": [], "settings": []}
     found: dict[str, Any] = json.loads(INDEX_PATH.read_text(encoding="utf-8"))
@@ -30,27 +29,27 @@ def load_index() -> dict[str, Any]:
 
 
 def presets() -> dict[str, str]:
-    """The name of each preset, with the name of its system."""
+    """System name of each preset."""
     return {preset: name for name, system in load_index()["systems"].items() for preset in system["presets"]}
 
 
 def model_types() -> dict[str, str]:
-    """Each `model_type` of a published config.json, with the name of the system that reads it."""
+    """System name for each `model_type` in a Hugging Face config.json."""
     return {system["model_type"]: name for name, system in load_index()["systems"].items() if system["model_type"]}
 
 
 def task_specific_settings() -> frozenset[str]:
-    """Settings that have an effect for some tasks only."""
+    """Settings with an effect on some tasks only."""
     return frozenset(name for task in load_index()["tasks"] for name in task["settings"])
 
 
 def processor_files() -> frozenset[str]:
-    """Names of the files that tokenizers and processors of all tasks are saved in."""
+    """File names of the tokenizers and processors of all tasks."""
     return frozenset(name for task in load_index()["tasks"] for name in task["reader_files"])
 
 
 def check_task(name: str) -> None:
-    """Refuse the name of a task that does not exist."""
+    """Raise an error for an unknown task."""
     known = [task["task"] for task in load_index()["tasks"]]
     if resolve_task_name(name) not in known:
         raise UnknownNameError("task", name, known, TASK_ADVICE)
@@ -63,14 +62,14 @@ def check_preset(name: str) -> None:
 
 
 def default_system(task: str) -> str | None:
-    """The system that a task trains where no model is given; None where it depends on the data."""
+    """Default system of a task; None if the default depends on the data."""
     name = resolve_task_name(task)
     found = {presets().get(row["model"]) for row in load_index()["tasks"] if row["task"] == name}
     return found.pop() if len(found) == 1 else None
 
 
 def check_model_settings(names: Iterable[str], system: str) -> None:
-    """Refuse the name of a setting `model.*` that a system does not have."""
+    """Raise an error for an unknown setting `model.*` of a system."""
     known = [row["setting"].removeprefix("model.") for row in load_index()["settings"] if row["system"] == system]
     for name in names:
         if name not in known:

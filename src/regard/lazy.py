@@ -1,4 +1,4 @@
-"""Tables of names and module paths, so that a program imports only the entries that a command uses."""
+"""Tables of names and module paths, so that a program imports only the entries in use."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ def resolve(path: str) -> Any:
 
 
 class LazyTable(MutableMapping[str, T], Generic[T]):
-    """A mapping of names to objects, each imported at its first access from a path `package.module:name`.
+    """Mapping of names to objects, each imported from a path `package.module:name` at its first access.
 
-    Iteration, length and `in` import nothing. A class at a path is instantiated where `instances` is set. Assignment adds
-    or replaces an entry by an object that exists already.
-    """
+    Iteration, length and `in` import no module. With `instantiate`, classes are instantiated. Assignment adds or
+    replaces an entry by an existing object."""
 
     def __init__(self, paths: Mapping[str, str], instantiate: bool = False) -> None:
         self.paths = dict(paths)

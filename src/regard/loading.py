@@ -1,4 +1,4 @@
-"""A folder of ours or a published one -> its tensors by our names."""
+"""Tensors and settings of a run folder or a Hugging Face checkpoint, by native names."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from regard.weights.tables import NameTable, Tensors, matches, mismatch_error, r
 
 
 class _SkipInit(TorchFunctionMode):
-    """Random initialization without effect: a tensor on the meta device has no values, and `normal_` of such a tensor
-    imports Dynamo, which takes a second."""
+    """Skips random initialization: a tensor on the meta device has no values, and `normal_` of such a tensor imports
+    Dynamo, which takes a second."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_, Tensor.normal_, Tensor.uniform_):
@@ -42,13 +42,13 @@ class _SkipInit(TorchFunctionMode):
 
 @contextmanager
 def meta_device() -> Iterator[None]:
-    """Modules that are built in the block have shapes only: no memory and no initial values."""
+    """Build modules in the block with shapes only, without memory and initial values."""
     with torch.device("meta"), _SkipInit():
         yield
 
 
 def published_labels(names: NameTable, published: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """The classes by their published names; where those were left out, by the names that are meant then."""
+    """Class names from `id2label`, or LABEL_0, LABEL_1, … if missing; empty without a classification head."""
     heads = [name for ours in ("head.classes.weight", "head.tags.weight") for name in names.published_names(ours)]
     found = next((tensors[name] for name in heads if name in tensors), None)
     if found is None:
@@ -58,8 +58,8 @@ def published_labels(names: NameTable, published: Mapping[str, Any], tensors: Ma
 
 
 def convert_tensors(model: Any, tensors: dict[str, Tensor], native: bool, same_task: bool) -> dict[str, Tensor]:
-    """Tensors by our names. The body must be there wholly; where the folder is not of the `same` task, its head is left
-    out and another made, and both are noted."""
+    """Tensors by native names. All tensors of the body are required. If the checkpoint is for another task, its head is
+    ignored and a new head is initialized, both with a note."""
     names, tensors = model.spec.system.names, dict(tensors)
     own_name = (lambda name: [name]) if native else names.published_names
     if model.head is not None:
@@ -68,7 +68,7 @@ def convert_tensors(model: Any, tensors: dict[str, Tensor], native: bool, same_t
     new = [
         name
         for name in wanted
-        # heads of two tasks may go by one name: that of another task is never taken
+        # heads of two tasks may have the same name: never load the head of another task
         if (name.startswith("head.") and not same_task)
         or (matches(names.optional, name) and not set(own_name(name)) <= tensors.keys())
     ]
@@ -91,18 +91,18 @@ def convert_tensors(model: Any, tensors: dict[str, Tensor], native: bool, same_t
 
 
 UNUSED_WEIGHTS = "Not used:"
-"""Start of a note about weights in the file that the model does not have."""
+"""Start of a note about weights in the file without a counterpart in the model."""
 
 HEAD_DESCRIPTIONS = {
     "seq_relationship": "next-sentence prediction", "follows": "next-sentence prediction", "predictions": "masked tokens",
     "words": "masked tokens", "lm_head": "language modeling", "classifier": "classes", "score": "classes", "classes": "classes",
     "tags": "tags", "choice": "choices", "qa_outputs": "answers", "ends": "answers", "pooler": "pooling",
 }  # fmt: skip
-"""Purpose of the parts of heads, by a component of the tensor name."""
+"""Purpose of head tensors, by a component of the tensor name."""
 
 
 def _describe_heads(names: Sequence[str]) -> str:
-    """Few tensors by their names, more by what they are for."""
+    """Names of up to two tensors, or the purpose of more tensors."""
     if len(names) < 3:
         return ", ".join(names)
     kinds = {
@@ -112,7 +112,8 @@ def _describe_heads(names: Sequence[str]) -> str:
 
 
 def _resolve_head_bias(head: nn.Module, own_name: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Heads of decoders have no bias, and some that were published do: it is taken, unless it is 0."""
+    """Tensors without a zero bias of the head. A nonzero bias is added to the head, because decoder heads have none by
+    default."""
     for bias in missing_bias_names(head):
         found = [name for name in own_name(f"head.{bias}") if name in tensors]
         if found and not any(bool(tensors[name].any()) for name in found):
@@ -123,7 +124,8 @@ def _resolve_head_bias(head: nn.Module, own_name: Any, tensors: dict[str, Tensor
 
 
 def _init_missing(model: Any, new: Sequence[str], read: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Parts that a file does not have, as they begin: a head as its task makes it, another part from N(0, 0.02)."""
+    """Initial values of missing tensors: the initialization of the task for heads, otherwise N(0, 0.02), or 0 for
+    vectors."""
     if not new:
         return {}
     widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in read.values()})
@@ -167,7 +169,7 @@ def assign_weights(
 
 
 def read_published_config(system: System, published: Mapping[str, Any], folder: Path) -> Any:
-    """The model configuration of a Hugging Face folder. An end token outside the vocabulary is replaced, with a note."""
+    """Model configuration of a Hugging Face checkpoint. An end token outside the vocabulary is replaced, with a note."""
     fields = system.published.read(published)
     end, size = fields.get("eos_id", 0), fields.get("vocab_size")
     if isinstance(size, int) and (end is None or (isinstance(end, int) and not 0 <= end < size)):
@@ -179,11 +181,12 @@ def read_published_config(system: System, published: Mapping[str, Any], folder: 
 
 
 def published_decode(folder: Path, published: Mapping[str, Any], config: Any, task: Task) -> DecodeSettings | None:
-    """Decode settings of a Hugging Face folder; None if the task does not generate or the folder has none.
+    """Decode settings of a Hugging Face checkpoint; None if the task does not generate text or the folder has no
+    settings.
 
-    Values that are not supported are printed in one note."""
+    Unsupported values are printed in one note."""
     path = folder / "generation_config.json"
-    if "decode.max_length" not in task.settings_used:  # no text is generated
+    if "decode.max_length" not in task.settings_used:  # the task generates no text
         return None
     try:
         given = json.loads(path.read_text(encoding="utf-8")) if path.exists() else generation_keys(published)
@@ -208,12 +211,11 @@ def published_decode(folder: Path, published: Mapping[str, Any], config: Any, ta
         raise RunError(f"{path}: {error}") from error
 
 
-# -- what captioners see through
+# -- image encoders of captioning models
 
 
 def read_body(folder: Path) -> tuple[System, Any, Tensors]:
-    """A folder of ours or a published one as a body alone: its system, its config, and its tensors by our names; those of a
-    head may be among them."""
+    """System, config and native tensors of a model folder without its task; tensors of a head may be included."""
     published, own = read_config_files(folder)
     ours = published.get("model_type") == "regard"
     system = find_system(own["system"]) if own else find_by_model_type(str(published.get("model_type")))
@@ -230,8 +232,8 @@ def read_body(folder: Path) -> tuple[System, Any, Tensors]:
 
 
 def resolve_encoder(config: Any, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes of a captioner's config, with all that follows from a folder that `model.encoder` names. The size of pictures
-    is that of the folder, where nobody says another."""
+    """Overrides of a captioning config, completed from the checkpoint folder `model.encoder`. The default image size is
+    the size in the folder."""
     said, name = dict(overrides), str(overrides.get("encoder", ""))
     if not name:
         return said
@@ -241,10 +243,10 @@ def resolve_encoder(config: Any, overrides: Mapping[str, Any]) -> dict[str, Any]
     if not isinstance(config, CaptionConfig) or index.presets().get(name) in ENCODER_SYSTEMS:
         return said
     folder = Path(os.path.abspath(os.path.expanduser(local_folder(name))))
-    if str(folder) == config.encoder:  # known already
+    if str(folder) == config.encoder:  # already resolved
         return {**said, "encoder": str(folder)}
     if not (folder.is_dir() or os.sep in name):
-        return said  # no folder, which is told where it is read
+        return said  # not a folder: the config raises an error for an unknown preset
     if "encoder_config" in said:
         raise SettingError(
             f"model.encoder_config cannot be set: {folder} contains its own config. Remove model.encoder_config."
@@ -267,7 +269,7 @@ def resolve_encoder(config: Any, overrides: Mapping[str, Any]) -> dict[str, Any]
 
 
 def load_encoder_weights(model: Any) -> list[str]:
-    """Put the weights of the folder that `model.encoder` names into a captioner that is made anew; what was done, in words."""
+    """Load the weights of the folder `model.encoder` into a new captioning model; returns messages for the log."""
     config = model.config
     if getattr(config, "encoder_folder", None) is None:
         return []

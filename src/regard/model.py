@@ -1,4 +1,4 @@
-"""Model = inputs + body + head + task: load it, ask it, watch it, save it."""
+"""Models: processor, body, head and task, with loading, prediction, explanation and saving."""
 
 from __future__ import annotations
 
@@ -51,26 +51,26 @@ __all__ = ["LAYOUTS", "Model", "ModelSpec", "assemble", "build", "load", "save",
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What a model is, apart from its weights."""
+    """Description of a model without its weights."""
 
     system: System
     config: Any
     task: Task
     decode: DecodeSettings = field(default_factory=DecodeSettings)
     source: str = ""
-    """the preset or folder it came from"""
+    """preset or folder of origin"""
     labels: tuple[str, ...] = ()
-    """the classes that its head tells apart, where it has one"""
+    """classes of the head, if any"""
     head_options: str = ""
-    """in words: how its head reads two texts together (`data.pair_order`), whether it tells `several` labels, how it spells
-    entities (`data.tag_scheme`), or which numbers its classes have in masks; nothing where it does none of it"""
+    """options of the head as words: order of text pairs (`data.pair_order`), multi-label, tag scheme
+    (`data.tag_scheme`), class ids in masks, or longest training question; empty without options"""
     pad_id: int | None = None
-    """the id that published tools fill rows up with, where a folder names one"""
+    """id of the padding token in a Hugging Face config.json"""
 
 
 class Model(nn.Module):
     def __init__(self, body: nn.Module, spec: ModelSpec, processor: Any = None) -> None:
-        """`reader`: what turns samples into tensors, a tokenizer or what is to be done with pixels or points."""
+        """`processor`: converts samples into tensors; a tokenizer, or the preprocessing of images or points."""
         super().__init__()
         self.body: Any = body
         self.spec, self.processor = spec, processor
@@ -78,11 +78,11 @@ class Model(nn.Module):
         for part in spec.task.unused_modules(body, spec.config):
             part.requires_grad_(False)
         self.notes: list[str] = []
-        """what was left out or newly made when it was loaded"""
+        """messages about ignored and newly initialized weights"""
         self.dtype_note = ""
-        """why the model is computed in another dtype than that of its file; empty where it is not"""
+        """reason for a dtype other than the dtype of the file; empty if equal"""
         self.has_new_head = False
-        """whether its head was newly made then, or is still to be made"""
+        """True if the head was newly initialized, or is not built yet"""
 
     @property
     def config(self) -> Any:
@@ -94,7 +94,7 @@ class Model(nn.Module):
 
     @property
     def tokenizer(self) -> TextTokenizer | None:
-        """The tokenizer, where there is one."""
+        """The tokenizer, or None."""
         return _tokenizer_of(self.processor)
 
     @tokenizer.setter
@@ -123,7 +123,7 @@ class Model(nn.Module):
         positions: Tensor | None = None,
         global_tokens: Tensor | None = None,
     ) -> BodyOutput:
-        """What the body makes of ids, pixels or points; `mask` belongs to x, True = real."""
+        """Output of the body for ids, pixels or points; `mask` is True for real positions of `inputs`."""
         recheck_packed()
         states: BodyOutput = self.body(
             Batch(
@@ -149,7 +149,7 @@ class Model(nn.Module):
         positions: Tensor | None = None,
         global_tokens: Tensor | None = None,
     ) -> Tensor:
-        """What the task reads: of every token, or of the head."""
+        """Logits of the task: for every token, or of the head."""
         recheck_packed()
         return self.task.logits(
             self,
@@ -173,11 +173,11 @@ class Model(nn.Module):
     def predict(
         self, inputs: str | Mapping[str, Any] | Sequence[Any], **settings: Any
     ) -> Prediction | list[Prediction]:
-        """One input gives one Answer, a list a list, batched and in order. `settings` are those of decode: num_beams=5, …
+        """One prediction for one input, a list for a list, in input order. `settings` are decode settings: num_beams=5,
+        …
 
-        An input is a text, a picture or a cloud, whatever the model reads; of texts for classify also a pair (a, b), for choose
-        {"context": …, "choices": […]}, for tag also a tuple of words, for span (question, context), for embed also
-        {"query": …, "corpus": […], "top_k": 5}."""
+        An input is a text, an image or a point cloud. classify also accepts a pair (a, b), choose {"context": …,
+        "choices": […]}, tag a tuple of words, qa (question, context), embed {"query": …, "corpus": […], "top_k": 5}."""
         recheck_packed()
         decode = apply_overrides(self.spec.decode, settings)
         single = self.task.is_single(inputs)
@@ -192,10 +192,10 @@ class Model(nn.Module):
         return answers[0] if single else answers
 
     def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
-        """The answer as it is made, in parts that break no character; joined they are what `answer` would say."""
+        """Yield the output of `predict` in parts during generation; a part never splits a character."""
         if not isinstance(prompt, str):
             raise RegardError("stream() takes one text. For a list use predict().")
-        # what is wrong with the prompt or the settings is told now, not when the first part is asked for
+        # errors of the prompt or the settings are raised here, not at the first part
         return self._stream_in_eval(
             self.task.stream_prediction(self, prompt, apply_overrides(self.spec.decode, settings))
         )
@@ -209,7 +209,7 @@ class Model(nn.Module):
             self.train(training)
 
     def rank(self, prompt: str, choices: Sequence[str]) -> Prediction:
-        """Which of some texts follows best, and with what probability among them."""
+        """The most likely of several continuations, with probabilities."""
         recheck_packed()
         training = self.training
         self.eval()
@@ -219,17 +219,17 @@ class Model(nn.Module):
             self.train(training)
 
     def explain(self, source: Any, target: str | None = None, *, at: Any = None) -> Explanation:
-        """What each layer and head looked at when it answered `source` (or was given `target`). `at`: what one place looked at,
-        a pixel (row, column) of a picture as the model reads it, or a point of a cloud, by its number or as (x, y, z)."""
+        """Attention of each layer and head for the prediction, or for `target`. `at` selects one query: a pixel (row,
+        column) of the preprocessed image, or a point by index or as (x, y, z)."""
         return explain(self, source, target, at)
 
     def weights(self) -> dict[str, Tensor]:
-        """All that is learnt, by the names of the body's parts, and `head.` before those of the head."""
+        """Weights by native names, with the prefix `head.` for the head."""
         head = {} if self.head is None else {f"head.{name}": value for name, value in self.head.state_dict().items()}
         return {**self.body.state_dict(), **head}
 
     def load_weights(self, weights: Mapping[str, Tensor], assign: bool = False) -> None:
-        """The same back; with `assign` these tensors themselves, not their values."""
+        """Load weights by native names; `assign` uses the given tensors instead of copying values."""
         head = {name.removeprefix("head."): value for name, value in weights.items() if name.startswith("head.")}
         body = {name: value for name, value in weights.items() if not name.startswith("head.")}
         self.body.load_state_dict(body, strict=True, assign=assign)
@@ -261,7 +261,7 @@ class Model(nn.Module):
         return self.processor
 
     def require_processor(self) -> Any:
-        """What its task reads by: pixels, points, a tokenizer, or pixels and a tokenizer."""
+        """The processor of the task; raises an error if a part is missing."""
         if self.task.modality == "image":
             self.require_image_processor()
         if self.task.modality == "points":
@@ -279,9 +279,9 @@ class Model(nn.Module):
         return self.tokenizer
 
     def save(self, folder: str | Path, metadata: dict[str, Any] | None = None) -> Path:
-        """A folder that `regard.load` reads, and that published tools read too where their layout can say it."""
+        """Save a folder for `regard.load`, in Hugging Face format if supported."""
         folder = Path(folder)
-        if unsupported_by_layout(self):  # such a variant is kept under our own names
+        if unsupported_by_layout(self):  # other variants are saved in the native format
             config = {"model_type": "regard", "system": self.spec.system.name}
             _write_folder(self, folder, config, self.weights())
         else:
@@ -295,13 +295,13 @@ class Model(nn.Module):
 def _tokenizer_of(reader: Any) -> TextTokenizer | None:
     if reader is None or isinstance(reader, TextTokenizer):
         return reader
-    from regard.processors.captions import CaptionProcessor  # only a reader of pictures or points gets here
+    from regard.processors.captions import CaptionProcessor  # only image and point processors reach this line
 
     return reader.text if isinstance(reader, CaptionProcessor) else None
 
 
 def build(name: str, *, device: str | torch.device = "cpu", task: str | None = None, **overrides: Any) -> Model:
-    """A fresh model by preset; `changes` are fields of its config: build("transformer-tiny", depth=2)."""
+    """A model with random weights from a preset; `overrides` are config fields: build("transformer-tiny", depth=2)."""
     system, preset = find_preset(name)
     chosen = find_task(task or system.tasks[0], system.modality)
     config = chosen.adapt_config(override(preset.config, resolve_encoder(preset.config, overrides), "model."))
@@ -325,10 +325,10 @@ def load(
     folder: str | Path, *, task: str | None = None, dtype: torch.dtype | str | None = None,
     device: str | torch.device = "cpu",
 ) -> Model:  # fmt: skip
-    """A run of ours or a published folder (config.json, model.safetensors, perhaps tokenizer.json), ready to be asked.
+    """Load a run folder or a Hugging Face checkpoint (config.json, model.safetensors, optional tokenizer.json).
 
-    `dtype` is a dtype, its name, or "stored" for the dtype of the file. Without one the dtype of the file is kept, except on
-    CPUs that multiply half-precision matrices slowly: there float32 is used, with a note in `model.precision`."""
+    `dtype` is a dtype, its name, or "stored" for the dtype of the file. Default: the dtype of the file, except on CPUs
+    with slow half-precision matrix products, where float32 is used, with a note in `model.dtype_note`."""
     folder = local_folder(folder)
     published, own = read_config_files(folder)
     tensors = read_checkpoint(folder)
@@ -366,7 +366,7 @@ def load(
 
 
 def choose_dtype(model: Model, dtype: torch.dtype | str | None, device: torch.device) -> tuple[str, torch.dtype]:
-    """A note (or an empty string) and the dtype to compute in: the given one, or that of the weights where it is fast."""
+    """A note (or an empty string) and the dtype for computation: the given dtype, or the dtype of the weights if fast."""
     stored = next(model.parameters()).dtype
     if isinstance(dtype, torch.dtype):
         return "", dtype
@@ -385,11 +385,11 @@ def choose_dtype(model: Model, dtype: torch.dtype | str | None, device: torch.de
 
 
 def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
-    """Write the published layout: config.json, model.safetensors and, where there is one, tokenizer.json."""
+    """Save in Hugging Face format: config.json, model.safetensors and, if available, tokenizer.json."""
     if layout not in LAYOUTS:
         raise UnknownNameError("layout", layout, LAYOUTS)
     system, config = model.spec.system, model.config
-    # others' are ours alone: that of span says that it may be silent
+    # labels of tasks without classes have no meaning in Hugging Face, for example of qa
     labels = model.spec.labels if model.task.has_labels else ()
     if reason := unsupported_by_layout(model):
         raise WeightsError(reason)
@@ -400,7 +400,7 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
         written |= {"id2label": named, "label2id": {label: int(number) for number, label in named.items()}}
         written |= model.task.export_head_options(model.spec.head_options)
     if labels and model.head is not None and model.task.modality == "text":
-        # there, the last token that is no padding is the one that is read
+        # Hugging Face reads the last token before the padding
         padding = pad_id(config) if model.spec.pad_id is None else model.spec.pad_id
         written |= {"pad_token_id": padding}
     _write_folder(model, Path(folder), written, tensors)
@@ -408,7 +408,7 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
 
 
 def unsupported_by_layout(model: Model) -> str:
-    """What the published layout cannot say of a model; empty when it can say all."""
+    """Reason why the Hugging Face format does not support the model; empty if supported."""
     system, task = model.spec.system, model.task.name
     if reason := system.unsupported_by_layout(model.config) or model.task.unsupported_by_layout(model.spec.labels):
         return reason

@@ -1,4 +1,4 @@
-"""The smallest Triton kernel: its launch shows that Triton, its C compiler and the driver work. See capabilities.py."""
+"""A minimal Triton kernel, to test Triton, its C compiler and the driver. See capabilities.py."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
@@ -15,5 +15,5 @@ def _copy(source, target):
 
 
 def copy(source: Tensor, target: Tensor) -> None:
-    """Copies the first number of one tensor to another."""
+    """Copy the first number of one tensor to another."""
     _copy[(1,)](source, target)

@@ -1,7 +1,7 @@
-"""The four small things that everything passes through.
+"""Types shared by all parts.
 
-Batch   inputs -> body      States   body -> head      Answer   task -> a person      Seen   what was watched
-"""
+Batch       input of a body            BodyOutput         output of a body, input of a head
+Prediction  output of a task           AttentionRecords   recorded attention weights"""
 
 from __future__ import annotations
 
@@ -15,76 +15,76 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Offsets:
-    """Where the documents of a packed row begin and end: document i is `[starts[i], starts[i + 1])`.
+    """Boundaries of packed documents: document i is `[starts[i], starts[i + 1])`.
 
-    `longest` is a Python number at least as large as the longest document, rounded, so that compiled code sees few.
-    """
+    `max_length` is at least the length of the longest document, rounded, so that compiled code is specialized to few
+    values."""
 
     starts: Tensor
     max_length: int
 
     def document_ids(self, positions: Tensor) -> Tensor:
-        """The number of the document that each position belongs to; empty documents have none."""
+        """Document index of each position; empty documents have no positions."""
         return torch.searchsorted(self.starts, positions.contiguous(), right=True) - 1
 
     def positions(self, length: int) -> Tensor:
-        """(1, length): each position counted from the start of its own document."""
+        """(1, length): positions, counted from the start of each document."""
         at = torch.arange(length, device=self.starts.device)[None]
         return at - self.starts[self.document_ids(at)]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a body is given. B rows, L positions; a packed batch has one row of many documents and `offsets`."""
+    """Input of a body. B rows, L positions; a packed batch has one row of many documents and `offsets`."""
 
     inputs: Tensor
-    """ids (B, L), pixels (B, 3, H, W) or points; pixels as bytes are not yet what a body reads"""
+    """ids (B, L), pixels (B, 3, H, W) or points; uint8 pixels need preprocessing first"""
     mask: Tensor | None = None
-    """which positions of x are real: lengths (B,) or True marks (B, L); None: all"""
+    """real positions of `inputs`: lengths (B,) or bool (B, L); None: all"""
     decoder_inputs: Tensor | None = None
-    """ids (B, T) that a decoder reads"""
+    """decoder input ids (B, T)"""
     decoder_mask: Tensor | None = None
     labels: Tensor | None = None
-    """what the head should say; `IGNORE` where nothing is asked"""
+    """target of the head; `IGNORE` for positions without a label"""
     label_positions: Tensor | None = None
-    """(M,) which positions of x, counted through all rows, the labels are of; None: of all, or of the rows"""
+    """(M,) positions of the labels in the flattened inputs; None: one label per position or per row"""
     nsp_labels: Tensor | None = None
-    """(S,) whether the second text of each row follows its first: 0 it does, 1 it does not; `IGNORE` where nobody asks"""
+    """(S,) next-sentence labels: 0 if the second text follows the first, else 1; `IGNORE` without a label"""
     token_types: Tensor | None = None
-    """(B, L) the number of the text that each position belongs to, where a row holds two"""
+    """(B, L) segment ids, for rows with two texts"""
     global_tokens: Tensor | None = None
-    """(B, L) True where a token sees all and is seen by all (Longformer's global ones); None: none"""
+    """(B, L) True for tokens with global attention (Longformer); None: none"""
     max_global_tokens: int | None = None
-    """a number that no row has more of them than; None: it is counted, for which a GPU is waited for"""
+    """maximum number of global tokens per row; None: counted, with a GPU synchronization"""
     positions: Tensor | None = None
-    """positions of x when they are not 0, 1, 2, …"""
+    """positions of `inputs` if different from 0, 1, 2, …"""
     augment_params: Tensor | None = None
-    """(B, n) how each picture is cut out, mirrored and coloured before it is looked at; None: not at all"""
+    """(B, n) parameters of crop, flip and color changes for each image; None: no augmentation"""
     augmentation: Any = None
-    """what these changes can be"""
+    """augmentation settings for `augment_params`"""
     image_index: Tensor | None = None
-    """(B,) which picture of x each row of the target speaks of, where several speak of one; None: row n of picture n"""
+    """(B,) image of each target row, if several captions share an image; None: row n has image n"""
     offsets: Offsets | None = None
     decoder_offsets: Offsets | None = None
 
     @property
     def prompt(self) -> Tensor:
-        """(B, P) what generation goes on from: the decoder's side, or x where there is one side only."""
+        """(B, P) prompt of generation: decoder inputs, or `inputs` of decoder-only models."""
         return self.inputs if self.decoder_inputs is None else self.decoder_inputs
 
     @property
     def prompt_lengths(self) -> Tensor | None:
-        """(B,) how much of each row of the prompt is real, from its beginning; None: all of it."""
+        """(B,) number of real tokens at the start of each prompt; None: all."""
         mask = self.mask if self.decoder_inputs is None else self.decoder_mask
         return mask if mask is None or mask.ndim == 1 else mask.sum(1)
 
     def last_tokens(self) -> Tensor:
-        """(B,) the last real token of each prompt."""
+        """(B,) last real token of each prompt."""
         lengths = self.prompt_lengths
         return self.prompt[:, -1] if lengths is None else self.prompt.gather(1, lengths[:, None] - 1)[:, 0]
 
     def select_rows(self, rows: Tensor) -> Batch:
-        """These rows, in this order; not of a packed batch."""
+        """The batch with these rows, in this order; packed batches are not supported."""
         if self.offsets is not None or self.decoder_offsets is not None:
             raise ValueError("a packed batch has one row")
         if self.label_positions is not None:
@@ -92,18 +92,19 @@ class Batch:
         if self.image_index is not None:
             raise ValueError("rows of a batch with image_index cannot be selected: rows share images")
         taken = self.map(lambda tensor: tensor[rows])
-        # positions that are the same for all rows have no axis of rows
+        # positions shared by all rows have no batch dimension
         return taken if self.positions is None or self.positions.ndim > 1 else replace(taken, positions=self.positions)
 
     def to(self, device: torch.device | str) -> Batch:
         return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
-        """In page-locked memory, from where `to` a GPU does not wait. The loader's thread calls it by this name."""
+        """Copy to pinned memory, for asynchronous transfers to a GPU. The pin-memory thread of a DataLoader calls this
+        method."""
         return self.map(lambda tensor: tensor.pin_memory())
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
-        """The same batch of changed tensors."""
+        """The batch with a function applied to all tensors."""
         changed: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
@@ -120,28 +121,28 @@ class Batch:
 
 
 IGNORE = -100
-"""The label of a position where nothing is asked."""
+"""Label of positions without a target."""
 
 
 @dataclass(frozen=True)
 class BodyOutput:
-    """What a body returns, whatever it read."""
+    """Output of a body."""
 
     sequence: Tensor
-    """(B, L, D) the last states"""
+    """(B, L, D) final hidden states"""
     pooled: Tensor | None = None
-    """(B, D) one vector for the whole input, where the system has one"""
+    """(B, D) pooled output, if the system has a pooler"""
     hidden_states: tuple[Tensor, ...] = ()
-    """states after the layers that were asked for"""
+    """hidden states of the requested layers"""
     cross_states: Tensor | None = None
-    """(B, S, D) what a decoder regarded"""
+    """(B, S, D) keys and values of cross-attention"""
     act_steps: Tensor | None = None
     aux_losses: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a task says to a person; `value` is plain Python, so that JSON, page and terminal show the same."""
+    """Prediction of a task; `value` is plain Python, so that JSON, pages and the terminal show the same content."""
 
     value: Any
     score: tuple[float, ...] = ()
@@ -151,19 +152,19 @@ class Prediction:
 
 @dataclass(frozen=True)
 class AttentionRecord:
-    """What one attention did once: weights (B, H, Q, K), and which key each column is (None: column k is key k)."""
+    """Attention weights (B, H, Q, K) of one call, with key indices of the columns (None: column k is key k)."""
 
     name: str
     weights: Tensor
     key_index: Tensor | None = None
-    """(B or 1, H or 1, Q, K); -1 where a column is none"""
+    """(B or 1, H or 1, Q, K); -1 for columns without a key"""
     query_index: Tensor | None = None
-    """(B, Q) which query each row is, -1 where it is none; None: row q is query q"""
+    """(B, Q) query index of each row, -1 for rows without a query; None: row q is query q"""
 
 
 @dataclass
 class AttentionRecords:
-    """What a watcher collected, in the order in which it happened."""
+    """Recorded attention weights, in call order."""
 
     records: list[AttentionRecord] = field(default_factory=list)
 
@@ -171,7 +172,7 @@ class AttentionRecords:
         return list(dict.fromkeys(look.name for look in self.records))
 
     def weights(self, name: str) -> Tensor:
-        """The weights of one attention; steps of a decoding are joined along the queries, narrow ones padded by 0."""
+        """Weights of one attention module; decoding steps are concatenated along the queries and padded with 0."""
         parts = [look.weights for look in self.records if look.name == name]
         if not parts:
             raise KeyError(f"nothing was seen of '{name}'; there is {self.names()}")
