@@ -1,10 +1,10 @@
-"""Point Transformer's body: clouds of points become coarser and wider from stage to stage, and fine again.
+"""Body of Point Transformer: an encoder with coarser and wider stages, and a decoder back to all points.
 
-Going down, points that are spread over the cloud each take the largest of what their neighbours have; at every level points
-look at their neighbours (nn/points/vector_attention.py); going up, points receive what the nearest coarse ones have
-(nn/points/hierarchy.py).
+Encoder stages sample points by farthest point sampling and max-pool the features of their neighbors; blocks apply
+vector attention to the neighbors (nn/points/vector_attention.py); decoder stages interpolate from the nearest coarse
+points (nn/points/hierarchy.py).
 
-Shape letters: N points of all clouds, M of a coarser level, K neighbours, B clouds, C and D widths.
+Shape letters: N points of all point clouds, M of a coarser level, K neighbors, B point clouds, C and D widths.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from regard.types import Batch, BodyOutput, Offsets
 
 
 class LinearNorm(nn.Module):
-    """A linear layer and what may stand behind it: a batch norm, a ReLU."""
+    """Linear layer, optional batch norm, optional ReLU."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True, norm: bool = True, relu: bool = True) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class LinearNorm(nn.Module):
 
 
 class PointTransformerBlock(nn.Module):
-    """linear, vector attention, linear, and x added. `released`: with a batch norm behind each of the three, and ReLUs."""
+    """x + linear(attention(linear(x))). `reference`: with batch norms and ReLUs, as in the published code."""
 
     def __init__(self, width: int, attend: VectorAttention, reference: bool) -> None:
         super().__init__()
@@ -57,8 +57,8 @@ class PointTransformerBlock(nn.Module):
 
 
 class TransitionDown(nn.Module):
-    """Each point that is kept takes, of every channel, the largest among its neighbours before: of a linear layer, with a batch
-    norm and a ReLU, of where a neighbour stands and what it has."""
+    """Max pooling over the neighbors of each sampled point, after a linear layer, batch norm and ReLU of offset and
+    features."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -66,20 +66,21 @@ class TransitionDown(nn.Module):
 
     def forward(self, x: Float[Tensor, "N C"], neighbors: Neighbors) -> Float[Tensor, "M D"]:
         places, features = torch.split(self.linear.weight, [3, x.shape[1]], dim=1)
-        # one matrix for both in the paper; what a point has is multiplied once, not once for each who is its neighbour
+        # one matrix for both in the paper; features are multiplied once per point instead of once per neighbor
         x = gather_rows(linear(x, features), neighbors.index)
         x = neighbors.apply(self.norm, x + linear(neighbors.offsets.to(x.dtype), places))
-        return max_over_neighbors(F.relu(x))  # 0 stands where there is no neighbour, which a ReLU is never below
+        return max_over_neighbors(F.relu(x))  # missing neighbors are 0, the minimum of ReLU
 
 
 def max_over_neighbors(x: Float[Tensor, "M K D"]) -> Float[Tensor, "M D"]:
-    """Of the neighbours. Gradients go to the one that has it, by its number: `amax` would look for it again by its value, which
-    compiled code may have rounded otherwise, and then divide by the none that it finds."""
+    """Maximum over K. In training by index: `amax` finds the position of the maximum again by value, which compiled
+    code may have rounded differently, and then divides the gradient by 0 matches."""
     return x.max(1).values if torch.is_grad_enabled() and x.requires_grad else x.amax(1)
 
 
 class BottleneckTransition(nn.Module):
-    """The first step of the way up. As released, every point is told the mean of its cloud too."""
+    """First decoder stage. `reference`: the mean of the point cloud is concatenated to every point, as in the published
+    code."""
 
     def __init__(self, width: int, reference: bool) -> None:
         super().__init__()
@@ -96,7 +97,7 @@ class BottleneckTransition(nn.Module):
 
 
 class TransitionUp(nn.Module):
-    """Points of a level, and what they receive of the coarser one, each through a layer of its own, added."""
+    """Sum of the features of a level and of the interpolated coarser features, each after its own layer."""
 
     def __init__(self, coarse: int, fine: int) -> None:
         super().__init__()
@@ -107,14 +108,14 @@ class TransitionUp(nn.Module):
 
 
 class PointStage(nn.Module):
-    """What leads to a level, and the blocks there."""
+    """Transition to a level, and the blocks of the level."""
 
     def __init__(self, transition: nn.Module, blocks: Iterable[PointTransformerBlock]) -> None:
         super().__init__()
         self.step, self.blocks = transition, nn.ModuleList(blocks)
 
     def forward(self, x: Float[Tensor, "M C"], neighbors: Neighbors, *transition_inputs: Any) -> Float[Tensor, "N D"]:
-        """`near`: neighbours at the level; `given`: what else leads there."""
+        """`neighbors`: neighbors within the level; `transition_inputs`: additional arguments of the transition."""
         x = self.step(x, *transition_inputs)
         for block in self.blocks:
             x = block(x, neighbors)
@@ -122,13 +123,13 @@ class PointStage(nn.Module):
 
 
 class PointTransformer(nn.Module):
-    """`down`: the stages from the finest level to the coarsest; `up`: those that lead back, from the coarsest, or none.
-    `rates`: one point in so many is kept, at each stage after the first; `counts`: neighbours of a point, at each. `ordered`:
-    points are looked at in an order of their own, so that the order in which they are given means nothing."""
+    """`down`: encoder stages, from the finest level; `up`: decoder stages, from the coarsest level, or empty. `strides`: one
+    of this many points is kept, for each stage after the first; `num_neighbors`: neighbors per point, for each stage. `sort`:
+    process points in lexicographic order, so that the result does not depend on the input order."""
 
     compiles_dynamic = False
-    """torch.compile is for clouds of one size: of others it would make code anew for each set of levels at which points have
-    too few neighbours, half a minute each time"""
+    """torch.compile only for point clouds of equal size: otherwise each set of levels with too few neighbors is
+    compiled separately, half a minute each time."""
 
     def __init__(
         self,
@@ -152,9 +153,9 @@ class PointTransformer(nn.Module):
         self.has_decoder = len(up) > 0
 
     def forward(self, batch: Batch) -> BodyOutput:
-        """`sequence` (1, N, D) are the states of all points as they were given, or (1, M, D) those of the coarsest level where
-        nothing leads back; `summary` (B, D) the mean of the coarsest ones of each cloud; `side` has `level0`, `level1`, …,
-        the points of the input that each level keeps."""
+        """`sequence`: states of all points in input order (1, N, D), or of the coarsest level (1, M, D) without a
+        decoder; `pooled` (B, D): mean of the coarsest level; `aux_losses`: `level0`, `level1`, …, the indices of the
+        input points of each level."""
         x, offsets = self._pack(batch)
         found = build_hierarchy(x, offsets, self.strides, self.num_neighbors, self.has_decoder, self.sorts_points)
         clouds = len(offsets.starts) - 1
@@ -168,7 +169,7 @@ class PointTransformer(nn.Module):
         return BodyOutput(x[None], summary, aux_losses=side)
 
     def _encode(self, x: Float[Tensor, "N C"], levels: Sequence[PointLevel]) -> list[Tensor]:
-        """The states of each level."""
+        """States of each level."""
         x = x.to(next(self.parameters()).dtype)
         kept: list[Tensor] = []
         for stage, level in zip(self.down, levels, strict=True):
@@ -177,7 +178,7 @@ class PointTransformer(nn.Module):
         return kept
 
     def _decode(self, kept: Sequence[Tensor], levels: Sequence[PointLevel], clouds: int) -> Float[Tensor, "N D"]:
-        """The states of the finest level; each is made of those of the coarser one and of its own."""
+        """Decoded states of the finest level."""
         deepest, *others = self.up
         x = deepest(kept[-1], levels[-1].neighbors, levels[-1], clouds)
         for number, stage in zip(reversed(range(len(levels) - 1)), others, strict=True):
@@ -185,7 +186,7 @@ class PointTransformer(nn.Module):
         return x
 
     def _pack(self, batch: Batch) -> tuple[Float[Tensor, "N C"], Offsets]:
-        """Rows one after another, and where clouds begin; without offsets each row of the batch is a cloud."""
+        """Points of all point clouds as rows, and their offsets; without offsets, each row of the batch is a point cloud."""
         x, offsets = batch.inputs, batch.offsets
         if x.ndim != 3 or x.shape[-1] != 3 + self.inputs or (offsets is not None and len(x) != 1):
             raise RegardError(
@@ -209,7 +210,7 @@ class PointTransformer(nn.Module):
 
 
 class PointCloudHead(nn.Module):
-    """The summary of a cloud -> its class: two layers, each half as wide as the one before, with batch norms and dropout."""
+    """Classification head for point clouds: two layers of half the width each, with batch norms and dropout."""
 
     def __init__(self, width: int, classes: int, dropout: float) -> None:
         super().__init__()
@@ -222,7 +223,7 @@ class PointCloudHead(nn.Module):
 
 
 class PointHead(nn.Module):
-    """The state of a point -> its class."""
+    """Classification head for points."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -233,10 +234,10 @@ class PointHead(nn.Module):
 
 
 def point_cloud_head(config: Any, classes: int) -> PointCloudHead:
-    """Reads `summary`."""
+    """Head for `pooled` of the body."""
     return PointCloudHead(config.widths[-1], classes, config.dropout)
 
 
 def point_head(config: Any, classes: int) -> PointHead:
-    """Reads `sequence` of a body that leads back to all points."""
+    """Head for `sequence` of a body with a decoder."""
     return PointHead(config.widths[0], classes)

@@ -1,11 +1,11 @@
-"""Farthest points: a few points of each cloud that are spread over it, each as far as can be from those chosen before.
+"""Farthest point sampling: each next point has the largest distance to the points already sampled.
 
-The first is the first point of the cloud; of points equally far away the one with the lowest index is next, and none is chosen
-twice, even if several points have the same coordinates. A cloud of n points
-keeps n // rate of them, and at least one (`CloudSizes.downsampled`), as the released code of Point Transformer does. All
-implementations give the same points: distances are those of nn/points/pairwise.py. Nothing here has a gradient.
+The first sample is the first point of the point cloud; ties go to the lowest index, and no point is sampled twice, even
+if several points have the same coordinates. A point cloud of n points keeps n // stride of them, and at least one
+(`CloudSizes.downsampled`), as in the published code of Point Transformer. All implementations return the same points,
+because they share the distances of nn/points/pairwise.py. No gradients.
 
-Shape letters: N points, M of them kept, B clouds.
+Shape letters: N points, M sampled points, B point clouds.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from regard.nn.points.packing import CloudSizes
 from regard.nn.points.pairwise import squared_distance, to_search_dtype
 
 SLICED_MIN_POINTS = 2**14
-"""Points from which a cloud on the CPU is gone through by itself, in slices."""
+"""Minimum size of point clouds that are sampled separately, in slices, on CPUs."""
 SLICE_SIZE = 512
-"""points of such a slice"""
+"""Points per slice."""
 
 
 def farthest_point_sampling(
     points: Float[Tensor, "N 3"], sizes: CloudSizes, sample_sizes: CloudSizes
 ) -> Int[Tensor, "M"]:
-    """Rows of `places`, cloud after cloud, in the order in which they were chosen."""
+    """Indices of the sampled points, per point cloud in the order of sampling."""
     for count, most in zip(sample_sizes.counts, sizes.counts, strict=True):
         if not 0 < count <= most:
             raise ValueError(f"The sample size must be between 1 and {most} points, got {count}.")
-    choose = _fps_op if torch.compiler.is_compiling() else torch.no_grad()(_fps)  # the operator is for compiled graphs
+    choose = _fps_op if torch.compiler.is_compiling() else torch.no_grad()(_fps)  # compiled graphs need the operator
     return choose(to_search_dtype(points), list(sizes.counts), list(sample_sizes.counts))
 
 
@@ -66,11 +66,11 @@ _fps_op.register_fake(_empty_output)
 
 
 def _fps_padded(places: Tensor, packing: CloudSizes, kept: CloudSizes) -> Tensor:
-    """All clouds at once, a point of each at a time; a cloud that wants fewer goes on, and nobody reads it."""
+    """Sample all point clouds in parallel, up to the largest sample; surplus samples are dropped."""
     axes, real = packing.pad(places).unbind(-1), packing.valid_mask(places.device)
     axes = tuple(axis.contiguous() for axis in axes)
     nearest = torch.full_like(axes[0], torch.inf)
-    if real is not None:  # what fills up a cloud is never farthest
+    if real is not None:  # padding is never farthest
         nearest.masked_fill_(~real, -1.0)
     last = torch.zeros((len(packing.counts), 1), dtype=torch.int64, device=places.device)
     chosen = [last]
@@ -85,14 +85,14 @@ def _fps_padded(places: Tensor, packing: CloudSizes, kept: CloudSizes) -> Tensor
 
 
 def _fps_sliced(places: Float[Tensor, "n 3"], kept: int) -> Int[Tensor, "m"]:
-    """One large cloud on the CPU. Sorted along its longest axis, a new point changes only the slices that begin and end
-    nearer to it than the farthest point is to those before: few, as soon as some points are chosen.
+    """Sample one large point cloud on CPUs. Points are sorted along the longest axis, so a new sample affects only
+    slices within the current maximum distance along that axis: few slices after the first samples.
 
-    Rounding keeps order: a distance is never below its part along one axis, however both are rounded."""
+    Rounding is safe: a rounded distance is never below its rounded component along one axis."""
     axis = int((places.amax(0) - places.amin(0)).argmax())
     names = places[:, axis].argsort(stable=True)
     count = -(-len(places) // SLICE_SIZE)
-    # the last slice is filled up with points that are never farthest
+    # the last slice is padded with points that are never farthest
     names = torch.cat([names, names[-1:].expand(count * SLICE_SIZE - len(names))])
     held = places[names].T.contiguous().view(3, count, SLICE_SIZE)
     begins, ends = held[axis, :, 0].tolist(), held[axis, :, -1].tolist()
@@ -115,7 +115,7 @@ def _fps_sliced(places: Float[Tensor, "n 3"], kept: int) -> Int[Tensor, "m"]:
         torch.amin(names[first:last].where(before == far[first:last, None], len(places)), 1, out=lowest[first:last])
         most = float(far.max())
         chosen.append(int(lowest.where(far == most, len(places)).min()))
-    if len(chosen) < kept:  # all that are left lie where one is that was chosen
+    if len(chosen) < kept:  # the remaining points are duplicates of sampled points
         left = torch.ones(len(places), dtype=torch.bool)
         left[chosen] = False
         chosen += left.nonzero()[: kept - len(chosen), 0].tolist()
@@ -123,5 +123,4 @@ def _fps_sliced(places: Float[Tensor, "n 3"], kept: int) -> Int[Tensor, "m"]:
 
 
 def _inverse_permutation(order: Int[Tensor, "n"]) -> list[int]:
-    """Where each stands in an order."""
     return torch.empty_like(order).scatter_(0, order, torch.arange(len(order))).tolist()

@@ -1,12 +1,12 @@
-"""Farthest points on CUDA: a Triton kernel that goes through all steps of a cloud at once.
+"""Farthest point sampling on CUDA: one Triton kernel for all steps of a point cloud.
 
-A step waits for the one before it, so time is what lies between two: points and their distances stay in registers, and nothing
-is launched anew. A large cloud is shared by several programs. Each says how far its farthest point is, and all wait for each
-other once a step; they run at the same time or not at all (a cooperative launch). Imported only where Triton is.
+Each step depends on the step before, so latency dominates: points and distances stay in registers, with a single kernel
+launch. Several programs share a large point cloud: each publishes its farthest point, and all programs synchronize once
+per step, which requires a cooperative launch. Imported only if Triton is available.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# the arguments of a kernel are pointers and numbers of Triton's own language
+# kernel arguments have no Python types
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from torch import Tensor
 from regard.nn.points.packing import CloudSizes
 
 MAX_UNSHARED_POINTS = 8192
-"""Points that one program holds; a larger cloud is shared."""
+"""Maximum number of points for one program; larger point clouds are shared by several programs."""
 MIN_BLOCK, MAX_BLOCK = 2048, 16384
-"""points of a program then, at least and at most"""
+"""Minimum and maximum number of points per program of a shared point cloud."""
 
 
 @triton.jit
 def _fps_kernel(
     places, starts, wanted, out, slots, arrived, clouds, block: tl.constexpr, shared: tl.constexpr
 ):  # fmt: skip
-    """`slots`: for each step the farthest that was said, distance and index in one number; `arrived`: how many have said it."""
+    """`slots`: farthest point of each step, distance and index in one integer; `arrived`: programs that have published
+    theirs."""
     cloud, part, parts = clouds + tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     start, end = tl.load(starts + cloud), tl.load(starts + cloud + 1)
     first, last = tl.load(wanted + cloud), tl.load(wanted + cloud + 1)
@@ -49,7 +50,7 @@ def _fps_kernel(
         top = tl.max(nearest, 0)
         chosen = tl.min(tl.where(nearest == top, at, 2147483647), 0)
         if shared:
-            # of equal distances the lowest index is the largest number
+            # for equal distances, the lowest index gives the largest integer
             said = (top.to(tl.int32, bitcast=True).to(tl.int64) << 32) | (2147483647 - chosen).to(tl.int64)
             tl.atomic_max(slots + step, said)
             tl.atomic_add(arrived + step, 1)
@@ -61,7 +62,7 @@ def _fps_kernel(
 
 
 def farthest_point_sampling(points: Tensor, sizes: CloudSizes, sample_sizes: CloudSizes) -> Tensor:
-    """As nn/points/farthest_point.py says it."""
+    """See nn/points/farthest_point.py."""
     points, device = points.contiguous(), points.device
     starts, wanted = sizes.starts(device), sample_sizes.starts(device)
     out = torch.empty(sample_sizes.total, dtype=torch.int64, device=device)
@@ -72,7 +73,7 @@ def farthest_point_sampling(points: Tensor, sizes: CloudSizes, sample_sizes: Clo
     )
     together = clouds if parts == 1 else max(_num_multiprocessors(device) // parts, 1)
     more = {"launch_cooperative_grid": True} if parts > 1 else {}
-    with torch.cuda.device(device) if points.is_cuda else nullcontext():  # Triton launches on the current one
+    with torch.cuda.device(device) if points.is_cuda else nullcontext():  # Triton uses the current device
         for first in range(0, clouds, together):
             _fps_kernel[(min(together, clouds - first), parts)](
                 points, starts, wanted, out, slots, arrived, first, block=block, shared=parts > 1,
@@ -82,7 +83,7 @@ def farthest_point_sampling(points: Tensor, sizes: CloudSizes, sample_sizes: Clo
 
 
 def _program_layout(longest: int, device: torch.device) -> tuple[int, int]:
-    """Points of a program, and programs of a cloud."""
+    """Points per program, and programs per point cloud."""
     if longest <= MAX_UNSHARED_POINTS:
         return max(triton.next_power_of_2(longest), 16), 1
     block = MIN_BLOCK
@@ -96,7 +97,7 @@ def _num_multiprocessors(device: torch.device) -> int:
 
 
 def is_supported(points: Tensor, sizes: CloudSizes) -> bool:
-    """Distances are float32 there, and a cloud must fit into the registers of the device."""
+    """Whether the points are float32 on CUDA and a point cloud fits into the registers of the device."""
     if not points.is_cuda or points.dtype != torch.float32:
         return False
     return sizes.max_size <= MAX_UNSHARED_POINTS or _program_layout(sizes.max_size, points.device)[

@@ -1,7 +1,7 @@
-"""From fine to coarse: which points of clouds each level keeps, who is near to whom there, and what leads back.
+"""Levels of point clouds: sampled points, neighbors, and interpolation weights.
 
-All this follows from the places alone. It is found once, before anything is computed, and shared by all that is computed at a
-level. Shape letters: N points of all clouds, M of a coarser level, K neighbours, B clouds.
+Computed from the coordinates only, once before the network, and shared by all blocks of a level. Shape letters: N
+points of all point clouds, M of a coarser level, K neighbors, B point clouds.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from regard.types import Offsets
 
 @dataclass(frozen=True)
 class PointLevel:
-    """One fineness of all clouds."""
+    """One level of all point clouds."""
 
     point_index: Int[Tensor, "M"]
-    """which points of the input these are"""
+    """Indices into the input points."""
     neighbors: Neighbors
-    """their neighbours among themselves"""
+    """Neighbors within the level."""
     cloud_index: Int[Tensor, "M"]
-    """the cloud that each belongs to"""
+    """Point cloud of each point."""
     points_per_cloud: int
-    """how many each cloud has, where that is known of all levels to be one number; else 0"""
+    """Points per point cloud, if equal for all point clouds at all levels; else 0."""
     finer_neighbors: Neighbors | None = None
-    """their neighbours in the level before; None: this is the finest"""
+    """Neighbors in the finer level; None: this is the finest level."""
     interp_index: Int[Tensor, "N K"] | None = None
-    """of each point of the level before, the nearest ones here"""
+    """Nearest points of this level for each point of the finer level."""
     interp_weights: Float[Tensor, "N K"] | None = None
-    """how much of each it receives"""
+    """Interpolation weights of these points."""
 
     def cloud_mean(self, x: Float[Tensor, "M D"], num_clouds: int) -> Float[Tensor, "B D"]:
-        """Of the points of each cloud."""
+        """Mean over the points of each point cloud."""
         if self.points_per_cloud:
             return x.view(num_clouds, self.points_per_cloud, -1).mean(1)
         wide = x if x.dtype == torch.float64 else x.float()
@@ -50,18 +50,18 @@ class PointLevel:
         return (total / counts).to(x.dtype)
 
     def interpolate(self, x: Float[Tensor, "M D"]) -> Float[Tensor, "N D"]:
-        """What the points of the level before receive of these."""
+        """Interpolate features to the points of the finer level."""
         assert self.interp_index is not None and self.interp_weights is not None
         return (gather_rows(x, self.interp_index) * self.interp_weights.to(x.dtype)[..., None]).sum(1)
 
 
 @dataclass(frozen=True)
 class PointHierarchy:
-    """All levels, from the finest to the coarsest, and how the points of the finest were given."""
+    """All levels, from the finest to the coarsest."""
 
     levels: list[PointLevel]
     inverse_order: Int[Tensor, "N"] | None
-    """where each point that was given stands in the finest level; None: in the same row"""
+    """Row of each input point in the finest level; None: the same row."""
 
 
 def build_hierarchy(
@@ -72,11 +72,12 @@ def build_hierarchy(
     with_interpolation: bool,
     sort: bool,
 ) -> PointHierarchy:
-    """Of rows that begin with places. `rates`: one point in so many is kept for each level after the first; `counts`: the
-    neighbours of a point, at each. `rises`: with the way back. `ordered`: points stand by their places, not as given.
+    """Levels of x, whose first three columns are coordinates. `strides`: one of this many points is kept, for each
+    level after the first; `num_neighbors`: neighbors per point, for each level. `with_interpolation`: also compute
+    interpolation weights. `sort`: order the points by coordinates.
 
-    Clouds of one size are surveyed without waiting for a device, and compiled code goes on through it; of others the sizes
-    must be known first."""
+    Point clouds of equal size need no synchronization with the device and can be compiled; for others, sizes are read
+    from the device."""
     if offsets.max_length * (len(offsets.starts) - 1) == len(x):
         return _build_hierarchy(
             x, CloudSizes.from_offsets(len(x), offsets), strides, num_neighbors, with_interpolation, sort
@@ -113,19 +114,19 @@ def _build_uncompiled(
     x: Tensor, offsets: Offsets, rates: Sequence[int], counts: Sequence[int], rises: bool, ordered: bool
 ) -> PointHierarchy:
     found = _build_hierarchy(x, CloudSizes.from_offsets(len(x), offsets), rates, counts, rises, ordered)
-    # clouds of 64 and 65 points have equally many at the next level: compiled code shall not be made anew for such
+    # 64 and 65 points have equally many samples at the next level, which must not cause a recompilation
     return replace(found, levels=[replace(level, points_per_cloud=0) for level in found.levels])
 
 
 def _at_least_float32(places: Tensor) -> Tensor:
-    """At least as float32: in sixteen bits neighbours would lie in one place."""
+    """In 16 bits, neighbors would have equal coordinates."""
     return places.float() if places.element_size() < 4 else places
 
 
 def find_neighbors(
     points: Float[Tensor, "N 3"], sizes: CloudSizes, k: int, queries: Float[Tensor, "M 3"], query_sizes: CloudSizes
 ) -> Neighbors:
-    """The neighbours of some points, and where they stand from there."""
+    """Neighbors of the queries, and their offsets from the queries."""
     index = knn(points, sizes, k, queries, query_sizes)
     if sizes.min_size >= index.shape[1]:
         return Neighbors(index, gather_rows(points, index) - queries[:, None])
@@ -134,8 +135,8 @@ def find_neighbors(
 
 
 def lexicographic_order(x: Float[Tensor, "N C"], sizes: CloudSizes) -> Int[Tensor, "N"]:
-    """Rows of each cloud by their first column, those that are equal there by the second, and so on: an order that does not
-    depend on that in which they were given, but for rows that are equal in all."""
+    """Row order of each point cloud, sorted by the first column, then by the second, and so on. Does not depend on the
+    input order, except for equal rows."""
     order = torch.arange(len(x), device=x.device)
     for column in reversed(x.detach().unbind(-1)):
         order = order[column[order].argsort(stable=True)]

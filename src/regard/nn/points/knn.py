@@ -1,11 +1,9 @@
-"""Who stands near whom in clouds of points, exactly, and by which weights values are carried from some points to others.
+"""Exact k-nearest-neighbor search in packed point clouds, and interpolation weights.
 
-Clouds lie one after another (nn/points/packing.py), and nobody has neighbours in another cloud. Of points equally
-far away the one
-with the lowest index goes first. A cloud with fewer points than were asked for has no more: -1 stands for those that are not
-there, and nobody is counted twice. Nothing here has a gradient.
+Point clouds are concatenated (nn/points/packing.py), and neighbors are in the same point cloud. Ties are ordered by
+index. If a point cloud has fewer points than requested, missing neighbors are -1. No gradients.
 
-Shape letters: N points, Q points that ask, K neighbours, B clouds.
+Shape letters: N points, Q queries, K neighbors, B point clouds.
 """
 
 from __future__ import annotations
@@ -22,32 +20,32 @@ from regard.nn.points.packing import MAX_PADDING_FACTOR, CloudSizes
 from regard.nn.points.pairwise import smallest_k, squared_distance, to_search_dtype
 
 MAX_PAIRS = 2**20
-"""Pairs that are compared at once: 64 bytes each at most, so 64 MiB, and on CUDA 512, however many points there are."""
+"""Maximum number of pairs compared at once, at most 64 bytes each: 64 MiB, or 512 MiB on CUDA, for any number of points."""
 GRID_MIN_POINTS = 2**11
-"""Points of a cloud from which it is searched by cells: those who ask times those who answer would be too many."""
+"""Minimum size of point clouds for the search by grid cells instead of all pairs."""
 GRID_MIN_POINTS_CUDA = 2**17
-"""The same on CUDA, where a kernel compares all pairs; cells are faster beyond this, but must be waited for."""
+"""Minimum size on CUDA, whose kernel compares all pairs; for larger point clouds the grid is faster, but synchronizes."""
 
 
 def knn(
     points: Float[Tensor, "N 3"], sizes: CloudSizes, k: int, queries: Float[Tensor, "Q 3"] | None = None,
     query_sizes: CloudSizes | None = None,
 ) -> Int[Tensor, "Q K"]:  # fmt: skip
-    """The `count` nearest points of each query's own cloud, the nearest first, as rows of `places`; -1 where there is none.
+    """Indices of the k nearest points in the same point cloud, (Q, K), nearest first; -1: no neighbor.
 
-    Without queries the points ask themselves, and each is its own first neighbour (or one that lies in the same place and
-    has a lower index). K is `count`, or the size of the largest cloud where that is smaller."""
+    Without queries, each point is its own first neighbor (or a duplicate with a lower index). K is `k`, or the size of
+    the largest point cloud if smaller."""
     query_sizes = sizes if query_sizes is None else query_sizes
     queries = points if queries is None else queries
-    search = _knn_op if torch.compiler.is_compiling() else torch.no_grad()(_knn)  # the operator is for compiled graphs
+    search = _knn_op if torch.compiler.is_compiling() else torch.no_grad()(_knn)  # compiled graphs need the operator
     return search(to_search_dtype(points), to_search_dtype(queries), list(sizes.counts), list(query_sizes.counts), k)
 
 
 def knn_interpolation(
     points: Float[Tensor, "N 3"], sizes: CloudSizes, queries: Float[Tensor, "Q 3"], query_sizes: CloudSizes, k: int = 3
 ) -> tuple[Int[Tensor, "Q K"], Float[Tensor, "Q K"]]:
-    """The nearest points and how much of each a query receives: the inverse of the distance, not of its square, as a share
-    of the sum. A neighbour that is not there has the weight 0, and some row as its index."""
+    """Indices of the nearest points, and interpolation weights: inverse distances (not squared), normalized to sum 1.
+    Missing neighbors have weight 0 and an arbitrary index."""
     index = knn(points, sizes, k, queries, query_sizes)
     held, asked = to_search_dtype(points), to_search_dtype(queries)
     real, index = index >= 0, index.clamp(min=0)
@@ -79,7 +77,7 @@ def _knn(places: Tensor, queries: Tensor, counts: list[int], asking: list[int], 
 
 
 def _prefers_grid(places: Tensor, packing: CloudSizes) -> bool:
-    """Whether cells are faster than the kernel on CUDA, and may be waited for."""
+    """Whether the grid is faster than the CUDA kernel and a synchronization is allowed."""
     return packing.max_size >= GRID_MIN_POINTS_CUDA and not torch.cuda.is_current_stream_capturing()
 
 
@@ -101,7 +99,7 @@ _knn_op.register_fake(_empty_output)
 
 
 def _batch_groups(packing: CloudSizes, asking: CloudSizes) -> Iterator[tuple[int, int]]:
-    """Clouds (from, to) that are searched at once: all, where they are small and much alike, else each alone."""
+    """Ranges of point clouds to search together: all if small and of similar size, else each separately."""
     clouds = len(packing.counts)
     pairs = sum(n * q for n, q in zip(packing.counts, asking.counts, strict=True))
     if packing.max_size < GRID_MIN_POINTS and clouds * packing.max_size * asking.max_size <= MAX_PADDING_FACTOR * pairs:
@@ -111,7 +109,7 @@ def _batch_groups(packing: CloudSizes, asking: CloudSizes) -> Iterator[tuple[int
 
 
 def _knn_padded(places: Tensor, packing: CloudSizes, queries: Tensor, asking: CloudSizes, count: int) -> Tensor:
-    """Rows within these places, -1 where none is."""
+    """Indices into `places`; -1: no neighbor."""
     device = places.device
     found = _knn_brute_force(packing.pad(places), packing.valid_mask(device), asking.pad(queries), count)
     starts, real = packing.starts(device)[:-1, None, None], asking.valid_mask(device)
@@ -123,7 +121,7 @@ def _knn_padded(places: Tensor, packing: CloudSizes, queries: Tensor, asking: Cl
 
 
 def _knn_brute_force(places: Tensor, real: Tensor | None, queries: Tensor, count: int) -> Int[Tensor, "B q k"]:
-    """Each with each, a part at a time; clouds side by side, (B, n, 3) and (B, q, 3)."""
+    """Compare all pairs in chunks, for padded point clouds (B, n, 3) and queries (B, q, 3)."""
     (B, n, _), q = places.shape, queries.shape[1]
     together, rows = max(MAX_PAIRS // (n * q), 1), max(min(MAX_PAIRS // n, q), 1)
     found = torch.empty((B, q, count), dtype=torch.int64, device=places.device)
@@ -134,7 +132,7 @@ def _knn_brute_force(places: Tensor, real: Tensor | None, queries: Tensor, count
         for row in range(0, q, rows):
             asked = queries[clouds, row : row + rows, None].unbind(-1)
             distances = squared_distance(asked, keys)
-            if real is not None:  # what fills up a cloud stands at its end: nearer than nobody
+            if real is not None:  # padding is at the end, at infinite distance
                 distances.masked_fill_(~real[clouds, None], torch.inf)
             found[clouds, row : row + rows] = smallest_k(distances, count, names)[1]
     return found

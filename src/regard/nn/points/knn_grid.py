@@ -1,8 +1,8 @@
-"""Nearest neighbours in one large cloud by cells, exactly: a point is compared with those of the 27 cells around it.
+"""Exact k-nearest-neighbor search in one large point cloud with a grid: compares a query with the points of 27 cells.
 
-Where the last neighbour that was found lies nearer than the edge of those cells, no other can be nearer still. Points of which
-that cannot be said ask again with cells twice as wide, until the cells around them hold the whole cloud. Cells are lines in a
-sorted list: three that lie above each other follow each other there, so that 27 cells are nine stretches of it.
+If the last neighbor is nearer than the border of the 27 cells, no other point can be nearer. Other queries are repeated
+with cells twice as wide, until the cells cover the whole point cloud. Points are sorted by cell: three cells along the
+last axis are adjacent in the sorted list, so 27 cells are nine ranges of the list.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch import Tensor
 from regard.nn.points.pairwise import smallest_k, squared_distance
 
 SAMPLE_QUERIES = 32
-"""points that are asked first, to know how wide a cell should be"""
+"""Queries sampled to estimate the cell size."""
 MEDIAN_CELL_FACTOR = 0.8
-"""the width of the first cells, as a multiple of how far the last neighbour usually is"""
+"""Initial cell size, as a multiple of the median distance of the last neighbor."""
 DENSE_CELL_FACTOR = 2.0
-"""the same of how far it is where points lie closest"""
+"""Limit of the initial cell size, as a multiple of the distance of the last neighbor in dense regions."""
 DISTANCE_TOLERANCE = 1 - 1e-5
-"""how much nearer than the edge a neighbour must be: more than rounding can hide"""
+"""Factor of the border distance for accepting a neighbor, larger than rounding errors."""
 MAX_CELLS_PER_AXIS = 2**20
-"""cells along an axis, so that three numbers fit into one"""
+"""Maximum number of cells per axis, so that three cell indices fit into one integer."""
 
 
 def knn_grid(points: Float[Tensor, "n 3"], queries: Float[Tensor, "q 3"], k: int, max_pairs: int) -> Int[Tensor, "q k"]:
@@ -46,8 +46,8 @@ def knn_grid(points: Float[Tensor, "n 3"], queries: Float[Tensor, "q 3"], k: int
 
 
 def limit_duplicates(points: Float[Tensor, "n 3"], k: int) -> Int[Tensor, "m"] | None:
-    """The places without those that so many with a lower index lie in exactly too: they are nobody's neighbours, and each
-    would be compared with all. None: all."""
+    """Indices of the points without duplicates beyond the first k of the same coordinates: these are never neighbors,
+    and would all be compared. None: all points."""
     order, fresh = _sort_duplicates(points)
     begun = torch.where(fresh, torch.arange(len(points), device=points.device), 0).cummax(0).values
     rank = torch.arange(len(points), device=points.device) - begun
@@ -57,7 +57,7 @@ def limit_duplicates(points: Float[Tensor, "n 3"], k: int) -> Int[Tensor, "m"] |
 
 
 def _sort_duplicates(places: Tensor) -> tuple[Tensor, Tensor]:
-    """An order in which equal places follow each other, the lowest index first, and True where a new one begins."""
+    """Order in which equal points are adjacent, lowest index first, and True at the first of each group."""
     order = torch.arange(len(places), device=places.device)
     for axis in (2, 1, 0):
         order = order[places[order, axis].argsort(stable=True)]
@@ -68,7 +68,7 @@ def _sort_duplicates(places: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _unique_points(places: Tensor) -> tuple[Tensor, Tensor]:
-    """Places that differ, and which of them each is."""
+    """Unique points, and the index of each point among them."""
     order, fresh = _sort_duplicates(places)
     inverse = torch.empty_like(order)
     inverse[order] = fresh.cumsum(0) - 1
@@ -81,7 +81,7 @@ def _search(places: Tensor, queries: Tensor, count: int, room: int) -> Tensor:
         _search_exhaustive(places, queries, count, room, torch.arange(len(queries), device=places.device), found)
         return found
     edge, left = _initial_cell_size(places, queries, count, room), torch.arange(len(queries), device=places.device)
-    # a place that is no number lies in no cell, and nobody would ever be sure
+    # a NaN coordinate is in no cell, so the search would never finish
     while len(left) * len(places) > room and math.isfinite(edge):
         grid = CellGrid.build(places, edge)
         sure = grid.search(queries, left, count, room, found)
@@ -92,7 +92,7 @@ def _search(places: Tensor, queries: Tensor, count: int, room: int) -> Tensor:
 
 
 def _search_exhaustive(places: Tensor, queries: Tensor, count: int, room: int, left: Tensor, found: Tensor) -> None:
-    """Those that are left, each with all."""
+    """Compare the remaining queries with all points."""
     names, held = torch.arange(len(places), device=places.device), places.unbind(-1)
     for rows in torch.split(left, max(room // len(places), 1)):
         distances = squared_distance(queries[rows, None].unbind(-1), held)
@@ -107,7 +107,7 @@ def _initial_cell_size(places: Tensor, queries: Tensor, count: int, room: int) -
         for rows in torch.split(some, max(room // len(places), 1))
     ]
     last = torch.cat(farthest).double().sqrt_().sort().values
-    # where points lie close together in some parts and far apart in others, the close ones are served first
+    # with varying density, queries in dense regions are answered first
     usual = min(MEDIAN_CELL_FACTOR * float(last[len(last) // 2]), DENSE_CELL_FACTOR * float(last[len(last) // 10]))
     spread = float((places.amax(0) - places.amin(0)).max())
     return usual or spread / len(places)
@@ -115,26 +115,26 @@ def _initial_cell_size(places: Tensor, queries: Tensor, count: int, room: int) -
 
 @dataclass(frozen=True)
 class CellGrid:
-    """Places sorted by the cell that they lie in. Cells are counted from 1: there is an empty one on either side."""
+    """Points sorted by cell. Cell indices start at 1, with an empty cell on either side."""
 
     cell_size: float
     origin: Tensor
-    """(3,) where cell 1 begins, along each axis"""
+    """(3,) lower corner of cell 1."""
     shape: Tensor
-    """(3,) cells along each axis, with the empty ones"""
+    """(3,) cells per axis, including the empty cells."""
     keys: Tensor
-    """(n,) the cells, rising"""
+    """(n,) cell of each point, ascending."""
     order: Tensor
-    """(n,) which place each is"""
+    """(n,) index of each point."""
     coordinates: tuple[Tensor, ...]
-    """their x, y and z"""
+    """x, y and z of the sorted points."""
 
     @classmethod
     def build(cls, points: Tensor, cell_size: float) -> CellGrid:
         exact = points.double()
         low = exact.amin(0)
         if float((exact.amax(0) - low).max()) > MAX_CELLS_PER_AXIS * cell_size:
-            # one far-off point shall not make cells wide for all: what lies beyond the grid counts to its outermost cells
+            # outliers must not enlarge all cells: points outside the grid belong to the outermost cells
             low = torch.maximum(low, exact.median(0).values - MAX_CELLS_PER_AXIS / 2 * cell_size)
         cells = ((exact - low) / cell_size).floor_().clamp_(0, MAX_CELLS_PER_AXIS - 1).long() + 1
         shape = cells.amax(0) + 2
@@ -142,7 +142,7 @@ class CellGrid:
         return cls(cell_size, low, shape, keys, order, tuple(axis[order] for axis in points.unbind(-1)))
 
     def search(self, queries: Tensor, pending: Tensor, k: int, max_pairs: int, found: Tensor) -> Tensor:
-        """Writes what is found for those that are left, and says of which of them it is sure."""
+        """Write the neighbors of the pending queries into `found`; returns a bool mask of the queries with a proven result."""
         exact = (queries[pending].double() - self.origin) / self.cell_size
         cells = (exact.floor() + 1).clamp_(min=0).minimum(self.shape - 1).long()
         keys = (cells[:, 0] * self.shape[1] + cells[:, 1]) * self.shape[2] + cells[:, 2]
@@ -151,7 +151,7 @@ class CellGrid:
         totals = sizes.sum(1)
         reach = self._search_radius(exact + 1, cells)
         sure = torch.zeros(len(pending), dtype=torch.bool, device=pending.device)
-        # those with equally many around them are looked at together: rows are filled up to the longest
+        # queries with similar numbers of candidates are batched, because rows are padded to the longest
         wide, order = totals[member].sort(stable=True)
         for rows, most in _batches_by_length(order, wide, max_pairs):
             some, which = torch.unique(member[rows], return_inverse=True)
@@ -163,7 +163,7 @@ class CellGrid:
         return sure
 
     def _neighbor_ranges(self, own: Tensor) -> tuple[Tensor, Tensor]:
-        """(c, 9) where the columns of three cells around each begin in the list, and how many places they have."""
+        """(c, 9) start and size of the nine ranges of points around each cell."""
         steps = torch.tensor([-1, 0, 1], device=own.device)
         columns = (steps[:, None] * self.shape[1] + steps).flatten() * self.shape[2]
         around = own[:, None] + columns
@@ -171,13 +171,14 @@ class CellGrid:
         return starts, torch.searchsorted(self.keys, around + 1, right=True) - starts
 
     def _search_radius(self, at: Tensor, cells: Tensor) -> Tensor:
-        """(q,) how far around each query all is known: to the nearest edge behind which there may be places."""
+        """(q,) radius within which all points are candidates: the distance to the nearest border with possible points
+        outside."""
         below = torch.where(cells <= 2, torch.inf, at - (cells - 1))
         above = torch.where(cells >= self.shape - 3, torch.inf, cells + 2 - at)
         return torch.minimum(below, above).amin(1) * self.cell_size
 
     def _nearest_candidates(self, queries: Tensor, listed: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The distance of the last neighbour and the names of all; `listed` (q, w) are places in the list, -1 none."""
+        """Distance of the last neighbor, and indices of all; `listed` (q, w): candidates as sorted positions, -1: none."""
         none, listed = listed < 0, listed.clamp(min=0)
         distances = squared_distance(queries[:, None].unbind(-1), tuple(axis[listed] for axis in self.coordinates))
         best, names = smallest_k(distances.masked_fill_(none, torch.inf), count, self.order[listed])
@@ -185,7 +186,7 @@ class CellGrid:
 
 
 def _expand_ranges(starts: Tensor, sizes: Tensor, wide: int) -> Tensor:
-    """Nine stretches of each as one row of places in the list, -1 behind the last."""
+    """Expand nine ranges per row to sorted positions, -1 after the last."""
     ends = sizes.cumsum(1)
     at = torch.arange(wide, device=starts.device).expand(len(starts), -1).contiguous()
     which = torch.searchsorted(ends, at, right=True)
@@ -194,7 +195,7 @@ def _expand_ranges(starts: Tensor, sizes: Tensor, wide: int) -> Tensor:
 
 
 def _batches_by_length(order: Tensor, wide: Tensor, room: int) -> Iterator[tuple[Tensor, int]]:
-    """Those who ask, in parts of as many as have room beside the longest row of the part; `wide` rises along `order`."""
+    """Batches of queries with at most `room` pairs after padding; `wide` is ascending along `order`."""
     lengths, first = wide.tolist(), 0
     while first < len(lengths):
         last = bisect.bisect_right(

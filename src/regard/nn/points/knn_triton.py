@@ -1,13 +1,13 @@
-"""Nearest neighbours on CUDA: a Triton kernel that compares each with each, exactly, and keeps the best in registers.
+"""Exact k-nearest-neighbor search on CUDA: a Triton kernel that compares all pairs and keeps the best in registers.
 
-A thread has one query (or two) and goes through all points of its cloud, some at a time; only where one of them is nearer than
-the worst that a query has, it is put in its place. Points are visited in leaps: in an order by place every one would be nearer
-than those before. Distance and index are one number, so the order of visits means nothing. No distance is ever written down,
-and nothing is waited for: a recording can hold it. Imported only where Triton is.
+Each thread has one or two queries and visits all points of the point cloud in blocks; only points nearer than the
+current worst neighbor are inserted. Blocks are visited with a stride, because in spatial order each block would be
+nearer than the blocks before. Distance and index are one integer, so the result does not depend on the order. Distances
+are not stored and nothing synchronizes, so CUDA graphs can capture the kernel. Imported only if Triton is available.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# the arguments of a kernel are pointers and numbers of Triton's own language
+# kernel arguments have no Python types
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from torch import Tensor
 from regard.nn.points.packing import CloudSizes
 
 QUERIES_PER_PROGRAM, POINTS_PER_VISIT = 32, 32
-"""queries of a program, and points that they visit at a time"""
+"""Queries per program, and points per visit."""
 VISIT_STRIDE = 1_000_003
-"""a prime above the number of visits: so each comes once"""
+"""A prime larger than the number of visits, so that each block is visited once."""
 MAX_NEIGHBORS = 32
-"""neighbours that registers have room for"""
+"""Maximum number of neighbors, limited by registers."""
 NO_NEIGHBOR, MAX_KEY = tl.constexpr(2**63 - 2**32), tl.constexpr(2**63 - 1)
-"""behind a distance of infinity; and behind that"""
+"""Keys larger than the key of any distance, infinity included; MAX_KEY is the largest."""
 
 
 @triton.jit
@@ -44,7 +44,7 @@ def _knn_kernel(
         x, y, z = tl.load(here, mask=asked), tl.load(here + 1, mask=asked), tl.load(here + 2, mask=asked)
         slots = tl.arange(0, room)[:, None]
         nobody = tl.zeros((room, ask), tl.int64) + slots + NO_NEIGHBOR
-        best = tl.where(slots < count, nobody, -nobody)  # slots that only make a power of two are never the worst
+        best = tl.where(slots < count, nobody, -nobody)  # padding slots are never the worst
         worst = tl.max(best, 0)
         total = (end - begin).to(tl.int32)
         turns = (total + visit - 1) // visit
@@ -76,12 +76,12 @@ def _knn_kernel(
 
 
 def knn(points: Tensor, queries: Tensor, sizes: CloudSizes, query_sizes: CloudSizes, k: int) -> Tensor:
-    """As nn/points/knn.py says it."""
+    """See nn/points/knn.py."""
     k = min(k, sizes.max_size)
     points, queries, device = points.contiguous(), queries.contiguous(), points.device
     out = torch.empty((len(queries), k), dtype=torch.int64, device=device)
     grid = (triton.cdiv(query_sizes.max_size, QUERIES_PER_PROGRAM), len(sizes.counts))
-    with torch.cuda.device(device) if points.is_cuda else nullcontext():  # Triton launches on the current one
+    with torch.cuda.device(device) if points.is_cuda else nullcontext():  # Triton uses the current device
         _knn_kernel[grid](
             points,
             queries,
@@ -100,5 +100,5 @@ def knn(points: Tensor, queries: Tensor, sizes: CloudSizes, query_sizes: CloudSi
 
 
 def is_supported(points: Tensor, k: int) -> bool:
-    """Distances are float32 there."""
+    """Whether the points are float32 on CUDA and k fits into registers."""
     return points.is_cuda and points.dtype == torch.float32 and k <= MAX_NEIGHBORS

@@ -1,7 +1,7 @@
-"""Clouds of different sizes in one table: the points of all, one after another, and how many each has.
+"""Packed point clouds of different sizes: the points of all, concatenated, and the number of points of each.
 
-The numbers are Python's, so that sizes of later tables follow from them and no device is waited for. Shape letters: B clouds,
-N points of all of them together.
+Sizes are Python integers, so that shapes follow without synchronizing with the device. Shape letters: B point clouds, N
+points of all point clouds.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from regard.errors import RegardError
 from regard.types import Offsets
 
 MAX_PADDING_FACTOR = 2
-"""How many times as large a table may be in which clouds stand side by side, filled up to the largest."""
+"""Maximum ratio of padded size to packed size for processing point clouds in one padded batch."""
 
 
 @dataclass(frozen=True)
 class CloudSizes:
     counts: tuple[int, ...]
-    """points of each cloud, at least one"""
+    """Points of each point cloud, at least one."""
 
     @classmethod
     def from_offsets(cls, num_points: int, offsets: Offsets) -> CloudSizes:
-        """Clouds of one size are known by their number; else the device is asked once where they begin."""
+        """Sizes from offsets. Reads the offsets from the device only if the point clouds have different sizes."""
         clouds = len(offsets.starts) - 1
         if clouds > 0 and offsets.max_length * clouds == num_points and num_points > 0:
             return cls((offsets.max_length,) * clouds)
@@ -45,7 +45,7 @@ class CloudSizes:
 
     @property
     def uniform_size(self) -> int:
-        """How many points each cloud has; 0 where they differ."""
+        """Points per point cloud if all are equal, else 0."""
         return self.counts[0] if all(count == self.counts[0] for count in self.counts) else 0
 
     @property
@@ -61,7 +61,7 @@ class CloudSizes:
         return sum(self.counts)
 
     def downsampled(self, stride: int) -> CloudSizes:
-        """One point in `rate` of each cloud, rounded down, and at least one."""
+        """Sizes after keeping one of `stride` points of each point cloud, rounded down, at least one."""
         return CloudSizes(tuple(max(count // stride, 1) for count in self.counts))
 
     def starts(self, device: torch.device) -> Int[Tensor, "starts"]:
@@ -78,35 +78,35 @@ class CloudSizes:
         return torch.tensor(self.counts, device=device)
 
     def cloud_index(self, device: torch.device) -> Int[Tensor, "N"]:
-        """The number of the cloud that each point belongs to."""
+        """Point cloud of each point."""
         numbers = torch.arange(len(self.counts), device=device)
         if self.uniform_size:
             return numbers[:, None].expand(-1, self.uniform_size).reshape(-1)
         return numbers.repeat_interleave(self.sizes(device), output_size=self.total)
 
     def batch_groups(self) -> Iterator[tuple[int, int]]:
-        """Clouds (from, to) that may stand side by side in one table: all, or each alone where much of it would be empty."""
+        """Ranges of point clouds to pad together: all, or each separately if padding would exceed MAX_PADDING_FACTOR."""
         if len(self.counts) * self.max_size <= MAX_PADDING_FACTOR * self.total:
             yield 0, len(self.counts)
         else:
             yield from ((number, number + 1) for number in range(len(self.counts)))
 
     def subset(self, first: int, last: int) -> tuple[CloudSizes, slice]:
-        """Some of the clouds, and the rows that they are."""
+        """Sizes of the point clouds first … last - 1, and the rows of their points."""
         before = sum(self.counts[:first])
         part = CloudSizes(self.counts[first:last])
         return part, slice(before, before + part.total)
 
     def pad(self, x: Tensor) -> Tensor:
-        """(N, …) -> (B, longest, …): clouds side by side; those that are smaller are filled up with points of others."""
+        """(N, …) -> (B, longest, …); padding consists of points of other point clouds."""
         if self.uniform_size:
             return x.view(len(self.counts), self.uniform_size, *x.shape[1:])
         return x[self.padded_index(x.device).clamp_(max=len(x) - 1)]
 
     def padded_index(self, device: torch.device) -> Int[Tensor, "B longest"]:
-        """Where the points of clouds that stand side by side lie one after another; of smaller clouds these run on."""
+        """Row of each point of a padded batch; padding has the rows that follow."""
         return self.starts(device)[:-1, None] + torch.arange(self.max_size, device=device)
 
     def valid_mask(self, device: torch.device) -> Tensor | None:
-        """(B, longest) True where a point is; None: everywhere."""
+        """(B, longest) False at padding; None: no padding."""
         return None if self.uniform_size else torch.arange(self.max_size, device=device) < self.sizes(device)[:, None]

@@ -1,7 +1,7 @@
-"""How far points are from each other, and which are the nearest: exactly, with nobody's place squared by itself.
+"""Squared distances and the nearest points, with the same rounding everywhere.
 
-|a|² + |b|² - 2 a·b is faster, and wrong far from the origin, where most digits go to the squares. Here differences are taken
-first and axes are added in one order, x, y, z, so that every device and every way of searching finds the same numbers.
+The formula |a|² + |b|² - 2 a·b is faster, but loses most digits far from the origin. Here differences are squared and
+summed in the order x, y, z, so that all devices and search algorithms compute the same numbers.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ INDEX_BITS = 2**32 - 1
 
 
 def to_search_dtype(points: Tensor) -> Tensor:
-    """In the precision that distances are compared in: float64 where it is so already, else float32."""
+    """Points as float64 if they are float64, else as float32."""
     return points.detach().to(torch.float64 if points.dtype == torch.float64 else torch.float32)
 
 
 def squared_distance(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> Tensor:
-    """(x, y, z) of some and of others, which broadcast -> squared distances."""
+    """Squared distances of points given as (x, y, z), with broadcasting."""
     total = (a[0] - b[0]).square_()
     for one, other in zip(a[1:], b[1:], strict=True):
         total += (one - other).square_()
@@ -29,11 +29,10 @@ def squared_distance(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> Tensor:
 def smallest_k(
     distances: Float[Tensor, "*rows n"], k: int, indices: Int[Tensor, "*#rows n"]
 ) -> tuple[Float[Tensor, "*rows k"], Int[Tensor, "*rows k"]]:
-    """The `count` smallest of each row in rising order, and their names; of equal ones the lowest names go first.
+    """The k smallest distances of each row, ascending, and their indices; ties are ordered by index.
 
-    Distances are never negative, so their bits rise with them: with the name behind them they are one whole number, and no
-    two are equal."""
-    if distances.dtype == torch.float64:  # has no bits to spare
+    Distances are not negative, so their bits have the same order: bits and index form one integer key, and all keys differ."""
+    if distances.dtype == torch.float64:  # no spare bits for the index
         indices = indices.expand_as(distances)
         indices, order = indices.sort(-1)
         found, again = distances.gather(-1, order).sort(dim=-1, stable=True)

@@ -1,10 +1,10 @@
-"""Vector attention (Zhao et al. 2021): every channel of a point has weights of its own over the point's neighbours.
+"""Vector attention (Zhao et al. 2021): every channel has separate attention weights over the neighbors of a point.
 
-y_i = Σ_j softmax_j(γ(φ(x_i) - ψ(x_j) + δ_ij)) ∘ (α(x_j) + δ_ij), where δ_ij = θ(p_i - p_j) says where j stands seen from i: it
-is in the score and in the value. φ, ψ and α are matrices, applied before neighbours are gathered; θ and γ are small nets, here
-`place` and `score`. The paper's form and that of the code which its authors released are two sets of such nets.
+y_i = Σ_j softmax_j(γ(φ(x_i) - ψ(x_j) + δ_ij)) ∘ (α(x_j) + δ_ij), where δ_ij = θ(p_i - p_j) encodes the relative
+position in scores and values. φ, ψ and α are linear layers, applied before gathering the neighbors; θ and γ are small
+networks, here `place` and `score`. The paper and the published code of its authors use different networks.
 
-Shape letters: N points, K neighbours, D width, H weights of a point (each serves D / H channels).
+Shape letters: N points, K neighbors, D width, H weights per neighbor (each for D / H channels).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from regard.nn.vision.convnet import BatchNorm
 
 
 def gather_rows(x: Float[Tensor, "N D"], index: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows D"]:
-    """Rows of a table. Of several ways to say it, those whose gradients are quickest."""
+    """Rows of x, with the operator that has the fastest gradient on the device."""
     flat = index.reshape(-1)
     rows = x.index_select(0, flat) if x.is_cuda else x.gather(0, flat[:, None].expand(-1, x.shape[1]))
     return rows.view(*index.shape, x.shape[1])
 
 
 class BatchNormRows(BatchNorm):
-    """A batch norm of each column, over all rows of a table, which may be laid out by points and neighbours."""
+    """Batch norm of the last axis, over all other axes."""
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
         taught = self.training and self.weight.requires_grad
@@ -38,7 +38,7 @@ class BatchNormRows(BatchNorm):
             raise RegardError(
                 "BatchNorm requires more than one point in training, got 1. Use larger point clouds or a larger batch."
             )
-        # as one map of many places, whose channels lie together: of a table the kernel for CPUs goes along the columns
+        # as a channels-last feature map: for a 2-D input, the CPU kernel iterates over columns
         places = x.reshape(1, -1, 1, x.shape[-1]).permute(0, 3, 1, 2)
         made = F.batch_norm(
             places, self.running_mean, self.running_var, self.weight, self.bias, taught, self.momentum, self.eps
@@ -48,28 +48,28 @@ class BatchNormRows(BatchNorm):
 
 @dataclass(frozen=True)
 class Neighbors:
-    """Who is near to whom, and where they stand from there."""
+    """Neighbors of each point, and their relative coordinates."""
 
     index: Int[Tensor, "N K"]
-    """rows of the table that is looked at; any row where there is no neighbour"""
+    """Rows of the neighbors; any row for missing neighbors."""
     offsets: Float[Tensor, "N K 3"]
-    """the place of each neighbour, seen from the point"""
+    """Coordinates of each neighbor relative to the point."""
     valid: Bool[Tensor, "N K"] | None = None
-    """True where there is a neighbour; None: everywhere"""
+    """False for missing neighbors; None: none are missing."""
 
     valid_index: Int[Tensor, "E"] | None = None
-    """where it is True, counted through all"""
+    """Flat indices of the True entries of `valid`."""
 
     @classmethod
     def from_mask(
         cls, index: Int[Tensor, "N K"], offsets: Float[Tensor, "N K 3"], valid: Bool[Tensor, "N K"]
     ) -> Neighbors:
-        """Of neighbours that are not all there; the device is waited for, to know how many are."""
+        """Neighbors of which some are missing. Synchronizes with the device to count them."""
         return cls(index, offsets, valid, valid.flatten().nonzero()[:, 0])
 
     def apply(self, net: nn.Module, x: Float[Tensor, "N K C"]) -> Float[Tensor, "N K C2"]:
-        """A net applied to every neighbour. Those that are not there do not count in the statistics of norms: they are left
-        out, and 0 stands for them."""
+        """Apply a network to every neighbor. Missing neighbors are excluded from batch norm statistics, and their
+        result is 0."""
         if self.valid_index is None:
             return net(x)
         made = net(gather_rows(x.flatten(0, 1), self.valid_index))
@@ -77,13 +77,13 @@ class Neighbors:
         return every.view(*self.index.shape, -1)
 
     def key_index(self) -> Int[Tensor, "1 1 N K"]:
-        """As a watcher is told: -1 where there is no neighbour."""
+        """Indices for `AttentionRecorder`: -1 for missing neighbors."""
         return (self.index if self.valid is None else self.index.where(self.valid, -1))[None, None]
 
 
 class VectorAttention(nn.Module):
-    """`shares`: how many channels each weight serves; channel c is weighed by weight c mod (width / shares). `turned`: the
-    difference of both features and places is taken the other way round, neighbour less point, as released."""
+    """`channels_per_weight`: channels that share a weight; channel c uses weight c mod (width / channels_per_weight).
+    `reverse_difference`: neighbor minus point, for features and coordinates, as in the published code."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class VectorAttention(nn.Module):
 
     @property
     def heads(self) -> int:
-        """Weights that a point has for each neighbour."""
+        """Attention weights per point and neighbor."""
         return self.width // self.channels_per_weight
 
     def forward(
@@ -123,7 +123,7 @@ class VectorAttention(nn.Module):
         return (values * weights.to(values.dtype)[:, :, None]).sum(1).view(N, self.width)
 
     def attention_weights(self, scores: Float[Tensor, "N K H"], neighbors: Neighbors) -> Float[Tensor, "N K H"]:
-        """softmax over the neighbours that are there; every point has at least one, itself."""
+        """Softmax over the existing neighbors; every point has at least one, itself."""
         if neighbors.valid is not None:
             scores = scores.masked_fill(~neighbors.valid[..., None], -torch.inf)
         wide = scores if scores.dtype == torch.float64 else scores.float()
@@ -131,14 +131,14 @@ class VectorAttention(nn.Module):
 
 
 def paper_attention(width: int) -> VectorAttention:
-    """θ and γ are two linear layers and a ReLU between them. How wide they are inside is not said: here as wide as the rest."""
+    """Attention of the paper: θ and γ are two linear layers with a ReLU. The paper does not specify their hidden size; `width` is used."""
     place = nn.Sequential(Linear(3, width), nn.ReLU(), Linear(width, width))
     score = nn.Sequential(Linear(width, width), nn.ReLU(), Linear(width, width))
     return VectorAttention(width, place, score)
 
 
 def reference_attention(width: int, channels_per_weight: int) -> VectorAttention:
-    """Batch norms inside θ and γ, and weights that several channels share."""
+    """Attention of the published code: batch norms in θ and γ, and weights shared by several channels."""
     few = width // channels_per_weight
     place = nn.Sequential(Linear(3, 3), BatchNormRows(3), nn.ReLU(), Linear(3, width))
     score = nn.Sequential(

@@ -1,7 +1,7 @@
-"""Convolutions over a text (Gehring et al. 2017): a place sees a few neighbours, a stack of blocks sees far.
+"""Convolutional sequence-to-sequence blocks (Gehring et al. 2017).
 
-Shape letters: B rows, L places, Q places of the decoder, K places of the source, D and C widths before and after, E width of
-the embeddings. Every sum of two things of one size is multiplied by √½, so that the states keep their variance.
+Shape letters: B rows, L positions, Q positions of the decoder, K positions of the source, D and C widths before and
+after, E embedding width. Sums of two tensors are multiplied by √½ to keep the variance.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SQRT_HALF = math.sqrt(0.5)
 
 
 class WeightNormLinear(nn.Module):
-    """A linear layer whose rows have a direction and a length of their own: gain · v / |v| (Salimans and Kingma 2016).
+    """Linear layer with weight normalization: gain · v / |v| per row (Salimans and Kingma 2016).
 
-    The direction is `weight`, the length `gain`, both plain parameters: nothing is computed but in the forward pass."""
+    The direction v is `weight`, the length `gain`, both plain parameters; the product is computed in the forward pass only."""
 
     def __init__(self, width: int, out: int, std: float) -> None:
         super().__init__()
@@ -38,12 +38,13 @@ class WeightNormLinear(nn.Module):
 
 
 def weight_norm_linear(width: int, out: int, dropout: float = 0.0) -> WeightNormLinear:
-    """As layers begin that no gate follows: N(0, kept / width), where this share of what they read is dropped."""
+    """Layer without a following gate, initialized with N(0, (1 - dropout) / width), where `dropout` is the dropout of
+    the input."""
     return WeightNormLinear(width, out, math.sqrt((1 - dropout) / width))
 
 
 class ScaleGradient(torch.autograd.Function):
-    """x itself; its gradient is multiplied by a number."""
+    """Identity whose gradient is multiplied by `scale`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:
@@ -57,23 +58,24 @@ class ScaleGradient(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class DecoderContext:
-    """What every block of a decoder looks at, and the embeddings of what it has read, which the queries are near to."""
+    """Encoded source and target embeddings, for the cross-attention of every decoder block."""
 
     context: ScoreContext
     target_embeddings: Float[Tensor, "B Q E"]
 
 
 class ConvBlock(nn.Module):
-    """(x + A ⊗ σ(B)) √½ with A and B of one convolution. A decoder's sees back only, and looks at the source in between.
+    """(x + A ⊗ σ(B)) √½, with A and B from one convolution. In a decoder the convolution is causal and cross-attention
+    follows.
 
-    `x` is mapped where the width changes. The matrix of the convolution reads the places of its kernel side by side."""
+    `x` is projected if the width changes. The convolution is a linear layer over the unfolded positions of its kernel."""
 
     def __init__(self, width: int, out: int, kernel: int, dropout: float, embedding: int | None = None) -> None:
-        """`embedding`: the width of what a decoder looks at; None: an encoder's block, which sees to both sides."""
+        """`embedding`: embedding width of a decoder block; None: encoder block with a centered kernel."""
         super().__init__()
         self.width, self.kernel, self.has_cross_attention = width, kernel, embedding is not None
         self.left_padding = kernel - 1 if self.has_cross_attention else (kernel - 1) // 2
-        # a gate halves what it lets through: four times the variance before it
+        # a gate halves its input on average: four times the variance before the gate
         self.conv = WeightNormLinear(kernel * width, 2 * out, math.sqrt(4 * (1 - dropout) / (kernel * width)))
         self.map = nn.Identity() if width == out else weight_norm_linear(width, out)
         self.dropout = nn.Dropout(dropout)
@@ -85,7 +87,7 @@ class ConvBlock(nn.Module):
         self, x: Float[Tensor, "B L D"], valid: Bool[Tensor, "B L"] | None = None, source: DecoderContext | None = None,
         state: Float[Tensor, "B before D"] | None = None,
     ) -> Float[Tensor, "B L C"]:  # fmt: skip
-        """`past`: what was read before x, where that is known; what comes after this is written over it."""
+        """`state`: previous inputs (decoding); overwritten with the inputs for the next step."""
         seen = x if valid is None else x.masked_fill(~valid[..., None], 0.0)
         seen = self.unfold(self.dropout(seen), state)
         gated = F.glu(self.conv(seen), dim=-1)
@@ -98,7 +100,7 @@ class ConvBlock(nn.Module):
     def unfold(
         self, x: Float[Tensor, "B L D"], past: Float[Tensor, "B before D"] | None
     ) -> Float[Tensor, "B L {self.kernel}*{self.width}"]:
-        """Each place with its neighbours; beyond the ends there are zeros."""
+        """Concatenate the positions of the kernel for each position, with zero padding at the ends."""
         if self.kernel == 1:
             return x
         length = x.shape[1]
@@ -111,12 +113,12 @@ class ConvBlock(nn.Module):
 
 
 class ConvStack(nn.Module):
-    """From the width of the embeddings to that of the convolutions, through the blocks, and out again."""
+    """Projection from the embedding width, convolution blocks, and output projection."""
 
     def __init__(
         self, embedding: int, stages: Sequence[tuple[int, int]], out: int, dropout: float, cross: bool = False
     ) -> None:
-        """`stages`: width and kernel of each block. `cross` makes it a decoder's."""
+        """`stages`: width and kernel size of each block. `cross`: decoder with cross-attention."""
         super().__init__()
         widths = [stages[0][0], *(width for width, _ in stages)]
         self.into = weight_norm_linear(embedding, widths[0], dropout)
@@ -130,7 +132,7 @@ class ConvStack(nn.Module):
         self, x: Float[Tensor, "B L E"], valid: Bool[Tensor, "B L"] | None = None, source: DecoderContext | None = None,
         states: Sequence[Tensor | None] | None = None, taps: Collection[int] = (),
     ) -> tuple[Float[Tensor, "B L O"], tuple[Tensor, ...]]:  # fmt: skip
-        """The last states, and those after the blocks numbered in `taps`."""
+        """Final states, and the states after the blocks with the indices `taps`."""
         x, tapped = self.into(x), []
         for number, block in enumerate(self.blocks):
             x = block(x, valid, source, None if states is None else states[number])
@@ -140,12 +142,12 @@ class ConvStack(nn.Module):
 
     @property
     def state_size(self) -> int:
-        """That `pasts` are of a row."""
+        """Values per row of `initial_states`."""
         blocks: Any = self.blocks
         return sum((block.kernel - 1) * block.width for block in blocks)
 
     def initial_states(self, rows: int, like: Tensor) -> dict[str, Tensor]:
-        """By the number of their block, what rows keep that have read nothing yet; none of blocks that see one place."""
+        """Zero states by block index, for blocks with a kernel size above 1."""
         blocks: Any = self.blocks
         return {
             str(number): like.new_zeros(rows, block.kernel - 1, block.width)

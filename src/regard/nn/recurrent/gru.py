@@ -1,9 +1,10 @@
-"""The gated cell of Cho and Bahdanau (2014), which is not torch's GRU: r is inside the product, and z takes what is new.
+"""Gated cell of Cho et al. and Bahdanau et al. (2014). Differs from torch.nn.GRU: r is inside the product, and z
+weights the new state.
 
     z, r = σ(W x + U h)      h̃ = tanh(W x + U (r ∘ h))      h' = (1 − z) ∘ h + z ∘ h̃
 
-No fused kernel computes it. What is read does not depend on the states, so its products are made for all steps at once; in the
-loop there are two matrix products a step. Shape letters: B rows, L steps, E width of what is read, W width of the states.
+No fused kernel exists. Input products are computed for all steps at once; the loop has two matrix products per step.
+Shape letters: B rows, L steps, E input width, W hidden size.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ LinearMap = Callable[[Tensor], Tensor]
 
 
 class GRUCell(nn.Module):
-    """`given(x)` are the products of what is read, of z, r and h̃; called with them, it is one step."""
+    """One step from `given(x)`, the input products of z, r and h̃."""
 
     def __init__(self, input_width: int, width: int, bias: bool = True) -> None:
         super().__init__()
@@ -34,18 +35,18 @@ class GRUCell(nn.Module):
 
 
 def _gru_step(given: Tensor, h: Tensor, gates: LinearMap, new: LinearMap, real: Tensor | None = None) -> Tensor:
-    """Where a row is not `real` its state stays."""
+    """New state; rows with `real` 0 keep their state."""
     W = h.shape[-1]
-    of_gates, of_new = torch.split(given, [2 * W, W], -1)  # slices would each have a gradient of the whole
+    of_gates, of_new = torch.split(given, [2 * W, W], -1)  # each slice would have a gradient of full size
     z, r = (of_gates + gates(h)).sigmoid().chunk(2, -1)
     made = (of_new + new(r * h)).tanh()
     return h + (z if real is None else z * real) * (made - h)
 
 
 class BidirectionalGRU(nn.Module):
-    """Two cells read a row, one from its beginning and one from its end; every place has the states of both.
+    """Two cells, one forward and one backward; the outputs are concatenated.
 
-    Both go through one loop, so that a step is as many operations as that of one."""
+    Both cells run in one loop, with as many operators per step as one cell."""
 
     def __init__(self, input_width: int, width: int, bias: bool = True) -> None:
         super().__init__()
@@ -54,7 +55,7 @@ class BidirectionalGRU(nn.Module):
     def forward(
         self, x: Float[Tensor, "B L E"], valid: Bool[Tensor, "B L"] | None = None
     ) -> tuple[Float[Tensor, "B L two_W"], Float[Tensor, "B W"]]:
-        """[onward | back] at every place, and the state at the beginning of those that came back."""
+        """[forward | backward] states at every position, and the backward state at the first position."""
         B = len(x)
         gates = torch.stack([self.onward.gates, self.back.gates]).mT
         new = torch.stack([self.onward.new, self.back.new]).mT

@@ -1,4 +1,4 @@
-"""What bodies keep between steps whose past is of one size: recurrent ones, and convolutions that look a little way back."""
+"""Decoding state of constant size, for recurrent and convolutional decoders."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class RecurrentSizes:
-    """What a body keeps of one row, and of each beam of it, while it is searched: a body says it before it reads anything."""
+    """Sizes of a row or beam during search, available before decoding starts."""
 
     state_size: int
     """Values per row of the recurrent state."""
     vocab_size: int
-    """tokens that are chosen from"""
+    """Size of the output vocabulary."""
 
 
 @dataclass
 class RecurrentState:
-    """Tensors by name, a row of each for each row of the batch; beams are rows that stand together.
+    """Named tensors with one row per batch row; beams are adjacent rows.
 
-    Shapes never change from step to step, and what is new is written over what was, so that a step can be recorded."""
+    Shapes are constant and tensors are updated in place, so that a CUDA graph can capture a step."""
 
     positions: Tensor
-    """(B,) tokens that each row has read"""
+    """(B,) number of tokens processed per row."""
     state: dict[str, Tensor]
-    """what a step changes, and what beams exchange"""
+    """Tensors that steps update and beams reorder."""
     context: dict[str, Tensor] = field(default_factory=dict)
-    """what was read of the source, (B, places, …): beams of a row have the same"""
+    """Encoded source, (B, positions, …), equal for all beams of a row."""
 
     @classmethod
     def from_tensors(cls, state: Mapping[str, Tensor], context: Mapping[str, Tensor] | None = None) -> RecurrentState:
         first = next(iter(state.values()))
         at = torch.zeros(len(first), dtype=torch.long, device=first.device)
-        # copies: what is written over at every step must not lie in what another name holds
+        # copies: tensors that are overwritten at every step must not share memory
         state = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
         return cls(at, state, dict(context or {}))
 
     def update(self, steps: int = 1, /, **state: Tensor) -> None:
-        """After so many more tokens of each row."""
+        """Copy the new state after `steps` more tokens of each row."""
         for name, tensor in state.items():
             self.state[name].copy_(tensor)
         self.positions += steps
@@ -53,20 +53,20 @@ class RecurrentState:
             self.select_rows(rows)
 
     def reorder(self, rows: Tensor) -> None:
-        """Rows of the same source exchange their pasts: what was read of the source stays as it is."""
+        """Reorder rows of the same source (beams). `context` stays unchanged."""
         for tensor in self.state.values():
             tensor.copy_(tensor.index_select(0, rows))
         self.positions.copy_(self.positions.index_select(0, rows))
 
     def select_rows(self, rows: Tensor) -> None:
-        """Take these rows, in this order; a row may be taken several times or not at all."""
+        """Select rows, in this order; rows may be repeated or dropped."""
         for held in (self.state, self.context):
             for name, tensor in held.items():
                 held[name] = tensor.index_select(0, rows)
         self.positions = self.positions.index_select(0, rows)
 
     def append_rows(self, other: RecurrentState) -> None:
-        """The rows of another state of the same body stand below these; shorter contexts are filled up, and not real there."""
+        """Append the rows of another state of the same model; shorter contexts are padded and masked."""
         for name, tensor in self.state.items():
             self.state[name] = torch.cat([tensor, other.state[name]])
         mine, theirs = self._context_with_mask(), other._context_with_mask()
@@ -76,7 +76,7 @@ class RecurrentState:
         self.positions = torch.cat([self.positions, other.positions])
 
     def _context_with_mask(self) -> dict[str, Tensor]:
-        """The context with its mask written out."""
+        """Context with an explicit `valid` mask."""
         if not self.context or "valid" in self.context:
             return self.context
         first = next(iter(self.context.values()))

@@ -1,9 +1,8 @@
-"""Recurrent layers of torch's fused kernels: plain, GRU and LSTM, a call for all steps of a layer.
+"""Recurrent layers with PyTorch's fused kernels (RNN, GRU, LSTM), one call per layer for all steps.
 
-Rows of different lengths are read without their lengths being known to Python: tokens stand at the end of their row, and
-what fills it up stands before them as vectors of 0. The cells have no biases, so a state of 0 that reads 0 stays 0, and the
-last state of every row is that of its last token. (Packed sequences want lengths on the CPU, for which a GPU would be waited
-for at every step.) Shape letters: B rows, L steps, E width of what is read, W width of the states, N layers.
+Rows of different lengths are padded on the left with zero vectors. The cells have no biases, so a zero state stays zero during
+padding, and the last state of every row belongs to its last token. (Packed sequences require lengths on the CPU, which would
+synchronize with the GPU at every step.) Shape letters: B rows, L steps, E input width, W hidden size, N layers.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ CellName = Literal["rnn", "gru", "lstm"]
 CELLS: dict[str, type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 RecurrentTensors = dict[str, Tensor]
-"""What is kept of all layers between steps, (B, N, W) each: `h`, and the cells `c` of LSTMs."""
+"""States of all layers, (B, N, W) each: `h`, and the cell states `c` of LSTMs."""
 
 
 def _make_layers(cell: CellName, inputs: int, width: int, depth: int, read: int) -> nn.ModuleList:
-    """`read`: the width of what every layer but the first reads.
+    """`read`: input width of all layers except the first.
 
-    Each is a module of its own: dropout between them then follows torch's seed, which cuDNN's own does not."""
+    Layers are separate modules, because dropout between the layers of one cuDNN call would not follow the seed of PyTorch."""
     widths = [inputs] + [read] * (depth - 1)
     return nn.ModuleList(CELLS[cell](each, width, bias=False, batch_first=True) for each in widths)
 
 
 def _state_dict(last: Any) -> RecurrentTensors:
-    """The last state of a layer, (1, B, W) or a pair of them."""
+    """Named tensors of the last state of a layer, (1, B, W) or a pair of them."""
     return {"h": last[0], "c": last[1]} if isinstance(last, tuple) else {"h": last}
 
 
 def run_layer(layer: nn.Module, x: Tensor, *initial_state: Any) -> tuple[Tensor, Any]:
-    """The outputs and the last state of a recurrent layer.
+    """Outputs and last state of a recurrent layer.
 
-    On CUDA in the dtype of the weights: under autocast cuDNN would compute in float16 whatever dtype was chosen, where
-    gradients of a sum over thousands of words overflow. On CPUs whose oneDNN has no LSTM in bfloat16, likewise."""
+    On CUDA in the dtype of the weights: under autocast, cuDNN computes in float16 for any autocast dtype, and gradients
+    summed over thousands of tokens overflow. Also on CPUs without a bfloat16 LSTM in oneDNN."""
     if not x.is_cuda and not (isinstance(layer, nn.LSTM) and torch.is_autocast_enabled("cpu")):
         return layer(x, *initial_state)
     if not x.is_cuda and capabilities.is_available("autocast_lstm"):
@@ -59,7 +58,7 @@ def _stack_layers(layers: list[RecurrentTensors]) -> RecurrentTensors:
 
 
 class RecurrentDecoder(nn.Module):
-    """Layers that go on from a state: a decoder, over all steps at once or one by one."""
+    """Recurrent decoder from an initial state, for all steps at once or step by step."""
 
     def __init__(self, cell: CellName, inputs: int, width: int, depth: int, dropout: float) -> None:
         super().__init__()
@@ -68,14 +67,14 @@ class RecurrentDecoder(nn.Module):
 
     @property
     def state_size(self) -> int:
-        """That are kept of a row."""
+        """Values per row of the state."""
         layers: Any = self.layers
         return sum(layer.hidden_size * (2 if layer.mode == "LSTM" else 1) for layer in layers)
 
     def forward(
         self, x: Float[Tensor, "B L E"], state: RecurrentTensors
     ) -> tuple[Float[Tensor, "B L W"], RecurrentTensors]:
-        """The states of the last layer, and what is kept of all after the last step."""
+        """States of the last layer, and the state of all layers after the last step."""
         after: list[RecurrentTensors] = []
         for number, layer in enumerate(self.layers):
             begin = [state[name][None, :, number].contiguous() for name in ("h", "c") if name in state]
@@ -99,7 +98,7 @@ class RecurrentEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "B L E"], order: ReadingOrder) -> RecurrentTensors:
-        """What is kept of each layer when rows are read that end together; of both directions, [onward | back]."""
+        """Last state of each layer for left-padded rows; [forward | backward] if bidirectional."""
         after = []
         for number, layer in enumerate(self.layers):
             x = self.dropout(x) if number else x
@@ -116,24 +115,24 @@ class RecurrentEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class ReadingOrder:
-    """In which order rows are read, so that they end together."""
+    """Column order of tokens, such that rows are left-padded."""
 
     columns: Int[Tensor, "B L"] | None = None
-    """which token stands where before any is turned; None: as they are, for the rows are full"""
+    """(B, L) source column of each position, before reversal; None: rows without padding."""
     valid: Bool[Tensor, "B L"] | None = None
-    """which of these are tokens"""
+    """False at padding, in the order of `columns`."""
     reversed: bool = False
-    """the last token is read first"""
+    """Read the last token first."""
     reverse_columns: Int[Tensor, "B L"] | None = None
-    """which column has which in rows that are read the other way round"""
+    """(B, L) source column of each position when reading in the opposite direction."""
 
     @classmethod
     def from_mask(cls, valid: Bool[Tensor, "B L"] | None, reversed: bool = False) -> ReadingOrder:
-        """What is not real is left out."""
+        """Order that moves padding before the tokens."""
         if valid is None:
             return cls(reversed=reversed)
         L, lengths = valid.shape[1], valid.sum(1, keepdim=True)
-        # those that are not real first, or last to be turned
+        # padding first, or last if the row is reversed afterward
         columns = (valid ^ reversed).long().argsort(dim=1, stable=True)
         at, first = torch.arange(L, device=valid.device), L - lengths
         back = torch.where(at >= first, L - 1 + first - at, at.expand_as(valid))
@@ -143,12 +142,12 @@ class ReadingOrder:
         return ids if self.columns is None else ids.gather(1, self.columns)
 
     def reorder_embeddings(self, x: Float[Tensor, "B L E"]) -> Float[Tensor, "B L E"]:
-        """Embeddings of those ids as they are read, 0 before the first token."""
+        """Embeddings of `reorder_ids` in reading order, 0 at padding."""
         x = x if self.valid is None else x * self.valid[..., None]
         return x.flip(1) if self.reversed else x
 
     def reverse(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
-        """The other way round, and back again; what fills up stays before it."""
+        """Reverse the tokens of each row (an involution); padding stays in front."""
         return x.flip(1) if self.reverse_columns is None else gather_columns(x, self.reverse_columns)
 
 
@@ -158,20 +157,19 @@ def gather_columns(x: Float[Tensor, "B L D"], columns: Int[Tensor, "B L"]) -> Fl
 
 @dataclass(frozen=True)
 class CompactTargets:
-    """Targets whose holes are closed: what is not real stands behind all that is, where a decoder that looks back does not
-    see it."""
+    """Target ids with padding moved to the end, where a causal decoder does not attend to it."""
 
     ids: Int[Tensor, "B L"]
     order: Int[Tensor, "B L"] | None = None
 
     @classmethod
     def from_mask(cls, ids: Int[Tensor, "B L"], mask: Tensor | None) -> CompactTargets:
-        """Lengths (B,) say that there are no holes."""
+        """A mask of lengths (B,) needs no reordering."""
         if mask is None or mask.ndim == 1:
             return cls(ids)
         order = (~mask).long().argsort(dim=1, stable=True)
         return cls(ids.gather(1, order), order)
 
     def restore(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
-        """States back in the columns of their tokens."""
+        """States in the original order of columns."""
         return x if self.order is None else gather_columns(x, self.order.argsort(dim=1))

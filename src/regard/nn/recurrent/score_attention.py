@@ -1,7 +1,7 @@
-"""Looking as the ancestors did: one head, whose values are what is looked at itself, and scores of several kinds.
+"""Single-head attention of recurrent models, with additive and multiplicative scores; values are the encoded context.
 
-A context is made ready once (what a score needs of it does not change), and then asked by one state after another, or by many
-at once. Shape letters: B rows, Q queries, K places, D width of the states that ask, C width of the places, n inner width.
+The context is prepared once, then queried step by step or for all steps at once. Shape letters: B rows, Q queries, K
+keys, D query width, C context width, n key width, e value width.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ ScoreName = Literal["additive", "dot", "general"]
 
 
 class AdditiveScore(nn.Module):
-    """v · tanh(W q + U k), a small network of its own (Bahdanau et al. 2014). Only v · (…) has a value for each pair."""
+    """v · tanh(W q + U k) (Bahdanau et al. 2014). W q and U k are computed once per query and key."""
 
     def __init__(self, query_width: int, key_width: int, inner: int, bias: bool = False) -> None:
-        """`bias`: of U, and of v as a number."""
+        """`bias`: add a bias to U and v."""
         super().__init__()
         self.inner = inner
         self.q, self.k, self.v = (
@@ -40,7 +40,7 @@ class AdditiveScore(nn.Module):
 
 
 class MultiplicativeScore(nn.Module):
-    """q · k, or q · (W k), which lets them have different widths (Luong et al. 2015). Neither is scaled."""
+    """q · k, or q · (W k) for different widths (Luong et al. 2015), unscaled."""
 
     def __init__(self, query_width: int, key_width: int, general: bool) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class MultiplicativeScore(nn.Module):
 
 
 def make_score(name: ScoreName, query_width: int, key_width: int, inner: int) -> AdditiveScore | MultiplicativeScore:
-    """By the name that a setting has for it."""
+    """Score function for the value of a setting."""
     return (
         AdditiveScore(query_width, key_width, inner)
         if name == "additive"
@@ -69,20 +69,20 @@ def make_score(name: ScoreName, query_width: int, key_width: int, inner: int) ->
 
 @dataclass(frozen=True)
 class ScoreContext:
-    """What is looked at, made ready: the keys that the score compares, the values that are mixed, which places are real."""
+    """Keys, values, and padding mask of a context."""
 
     keys: Float[Tensor, "B K n"]
     values: Float[Tensor, "B K C"]
     valid: Bool[Tensor, "B K"] | None = None
 
     def to_dict(self) -> dict[str, Tensor]:
-        """By names, for a state that holds tensors; `Context(**…)` is the reverse."""
+        """Tensors by name, for a decoding state; inverse: `ScoreContext(**…)`."""
         given = {"keys": self.keys, "values": self.values, "valid": self.valid}
         return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
 class ScoreAttention(nn.Module):
-    """softmax over the places of a score, and the mean of their values by it. A row without a real place receives 0."""
+    """Softmax attention over the keys. Rows with padding only return 0."""
 
     heads: int = 1
 
@@ -94,7 +94,7 @@ class ScoreAttention(nn.Module):
         self, context: Float[Tensor, "B K C"], valid: Bool[Tensor, "B K"] | None = None,
         values: Float[Tensor, "B K e"] | None = None,
     ) -> ScoreContext:  # fmt: skip
-        """`values`: what is mixed, where it is not the context itself."""
+        """`values`: values other than the context."""
         return ScoreContext(self.score.keys(context), context if values is None else values, valid)
 
     def weights(self, query: Float[Tensor, "B Q D"], context: ScoreContext) -> Float[Tensor, "B Q K"]:
@@ -104,12 +104,12 @@ class ScoreAttention(nn.Module):
             return wide.softmax(-1).to(scores.dtype)
         hidden = ~context.valid[:, None]
         found = wide.masked_fill(hidden, -torch.inf).softmax(-1)
-        return found.masked_fill(hidden, 0.0).to(scores.dtype)  # where nothing is real, softmax finds no number
+        return found.masked_fill(hidden, 0.0).to(scores.dtype)  # rows with padding only are NaN after softmax
 
     def forward(
         self, query: Float[Tensor, "B Q D"], context: ScoreContext, *, record: AttentionRecorder | None = None
     ) -> tuple[Float[Tensor, "B Q e"], Float[Tensor, "B Q K"]]:
-        """The mean and the weights."""
+        """Attention output and weights."""
         weights = self.weights(query, context)
         if record is not None:
             record(weights[:, None])

@@ -1,10 +1,10 @@
-"""Convolutional bodies: a stem, then stages of residual blocks, each stage coarser and wider than the one before.
+"""Convolutional bodies: a stem and stages of residual blocks, each stage coarser and wider than the stage before.
 
-ResNet (He et al. 2015) and BiT (Kolesnikov et al. 2019) are this; BiT's first stages also make the patches of ViT's and
-DPT's hybrids. Two things vary: whether a block's norms are after its convolutions (`PostActBlock`) or before (`PreActBlock`),
-and the convolutions and norms themselves: plain ones with batch norm, or standardised ones with group norm.
+ResNet (He et al. 2015) and BiT (Kolesnikov et al. 2019); the first stages of BiT are also the stem of hybrid ViT and
+DPT models. Norms come after (`PostActBlock`) or before (`PreActBlock`) the convolutions: batch norm with plain
+convolutions, or group norm with standardized convolutions.
 
-Shape letters: B pictures, C channels, h and w places of a map; D, H and W of the map that is made of it.
+Shape letters: B images, C channels, h and w size of a feature map; D, H and W of the output map.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ OutputMap = Float[Tensor, "B D H W"]
 
 
 class BatchNorm(nn.Module):
-    """Of each channel, over the pictures of a batch and all places; asked, not taught, by the statistics it has gathered.
+    """Batch norm per channel; uses running statistics in evaluation.
 
-    Here a picture's neighbours change what is learnt: a step of several grains takes statistics of each grain by itself, and
-    several processes each of their own, so another number of processes gives other numbers in training. A norm that is frozen
-    gathers nothing more. What PyTorch counts beside (`num_batches_tracked`) is used by nobody where the share of a batch is
-    fixed, and is not kept."""
+    In training, statistics are per micro-batch and per process, so results depend on both numbers. Frozen norms do not update
+    the running statistics. PyTorch's counter of batches is omitted, because it is unused with a fixed momentum."""
 
     weight: nn.Parameter
     bias: nn.Parameter
@@ -37,7 +35,7 @@ class BatchNorm(nn.Module):
     running_var: Tensor
 
     def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        """`share` of a new batch in the gathered statistics."""
+        """`momentum`: weight of a new batch in the running statistics."""
         super().__init__()
         self.eps, self.momentum = eps, momentum
         self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
@@ -57,9 +55,9 @@ class BatchNorm(nn.Module):
 
 
 def pad_same(x: FeatureMap, kernel: int, stride: int, dilation: int = 1) -> OutputMap:
-    """Zeros around it, so that one place in `stride` is answered, the first one included; an odd one stands at the end.
+    """Zero padding for ceil(size / stride) outputs; an odd zero goes to the end.
 
-    TensorFlow's "same": how much it is depends on the size of the map."""
+    TensorFlow's "same" padding, which depends on the input size."""
     heights, widths = (
         max((-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size, 0) for size in x.shape[-2:]
     )
@@ -69,13 +67,12 @@ def pad_same(x: FeatureMap, kernel: int, stride: int, dilation: int = 1) -> Outp
 
 
 def safe_stride(x: FeatureMap, stride: tuple[int, ...]) -> tuple[int, ...]:
-    """The stride over a map. One column gives one whatever it is, and with more than 1 oneDNN leaves the gradient of bfloat16
-    filters unset there."""
+    """The stride, but 1 along a width of 1: for larger strides, oneDNN leaves gradients of bfloat16 weights unset there."""
     return (stride[0], 1) if x.shape[-1] == 1 else stride
 
 
 class Convolution(nn.Conv2d):
-    """Without a bias, which the norm behind it would take away; as many zeros on every side as keep the places."""
+    """Convolution without bias, which a following norm would cancel, and with padding that keeps the size at stride 1."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, dilation: int = 1) -> None:
         super().__init__(inputs, outputs, kernel, stride, dilation * (kernel // 2), dilation, bias=False)
@@ -88,7 +85,7 @@ class Convolution(nn.Conv2d):
 
 
 class StandardizedConv2d(Convolution):
-    """Each filter with mean 0 and variance 1 (Qiao et al. 2019). `same`: padded as TensorFlow does."""
+    """Convolution whose filters have mean 0 and variance 1 (Qiao et al. 2019). `same`: TensorFlow padding."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, dilation: int = 1, same: bool = False
@@ -106,7 +103,7 @@ class StandardizedConv2d(Convolution):
 
 
 class ConvNorm(nn.Module):
-    """A convolution and its norm, of which a block says the order; with `active` a ReLU behind both."""
+    """Convolution and norm, in the order of the block; with `relu`, followed by a ReLU."""
 
     def __init__(self, conv: nn.Module, norm: nn.Module | None, relu: bool = False) -> None:
         super().__init__()
@@ -118,13 +115,13 @@ class ConvNorm(nn.Module):
         return x.relu_() if self.has_relu else x
 
     def pre_activate(self, x: FeatureMap) -> FeatureMap:
-        """What its convolution reads where the norm goes first."""
+        """ReLU(norm(x)), the input of the convolution in pre-activation blocks."""
         assert self.norm is not None
         return self.norm(x).relu_()
 
 
 class PostActBlock(nn.Module):
-    """ReLU(units(x) + x), norms behind their convolutions; `shortcut` brings x to another size."""
+    """ReLU(units(x) + x), norms after the convolutions; `shortcut` adapts the size of x."""
 
     def __init__(self, units: Iterable[ConvNorm], shortcut: ConvNorm | None = None) -> None:
         super().__init__()
@@ -139,7 +136,7 @@ class PostActBlock(nn.Module):
 
 
 class PreActBlock(nn.Module):
-    """units(x) + x, norms and ReLUs before their convolutions (He et al. 2016); a shortcut reads what the first one does."""
+    """units(x) + x, norms and ReLUs before the convolutions (He et al. 2016); the shortcut uses the first pre-activation."""
 
     def __init__(self, units: Iterable[ConvNorm], shortcut: ConvNorm | None = None) -> None:
         super().__init__()
@@ -157,7 +154,7 @@ class PreActBlock(nn.Module):
 
 
 class Stem(nn.Module):
-    """Pixels -> the first map: a convolution, `frame` zeros around what it gives, a norm with its ReLU, and a pool."""
+    """Convolution, `padding` zeros around its output, norm with ReLU, and pooling."""
 
     def __init__(
         self, conv: nn.Conv2d, norm: nn.Module | None, pool: nn.Module | None = None, padding: int = 0
@@ -180,7 +177,7 @@ class Stem(nn.Module):
 
 
 class StemMaxPool(nn.Module):
-    """The largest of 3 x 3 places, at every second one; `fits`: zeros are put around first, else nothing is."""
+    """3 x 3 max pooling with stride 2; `pad_same`: with TensorFlow padding, else without padding."""
 
     def __init__(self, pad_same: bool) -> None:
         super().__init__()
@@ -191,8 +188,8 @@ class StemMaxPool(nn.Module):
 
 
 class ConvBody(nn.Module):
-    """`taps` are maps (B, C, h, w) after the stages asked for; the sequence is the last one, row by row, after the norm where
-    there is one; the summary its mean."""
+    """Convolutional body. Taps are feature maps (B, C, h, w) after the given stages; the sequence is the flattened last
+    map, after the final norm if there is one, and `pooled` is its mean."""
 
     def __init__(self, stem: Stem, stages: Iterable[Sequence[nn.Module]], norm: nn.Module | None = None) -> None:
         super().__init__()
@@ -201,7 +198,7 @@ class ConvBody(nn.Module):
         self.norm = norm
 
     def feature_maps(self, x: Tensor) -> list[Tensor]:
-        """After each stage, before the last norm."""
+        """Feature maps after each stage, before the final norm."""
         x, found = self.stem(x.to(self.stem.conv.weight.dtype)), []
         for stage in self.stages:
             x = stage(x)
@@ -209,11 +206,11 @@ class ConvBody(nn.Module):
         return found
 
     def unused_modules(self, taps: Sequence[int]) -> list[nn.Module]:
-        """What nobody reads who reads these taps alone."""
+        """Modules that only affect outputs after the given taps."""
         return [*self.stages[max(taps) + 1 :], *([] if self.norm is None else [self.norm])]
 
     def truncate(self, tap: int) -> None:
-        """Nothing is kept of what lies behind this tap."""
+        """Remove all modules after the tap."""
         del self.stages[tap + 1 :]
         self.norm = None
 
@@ -224,7 +221,7 @@ class ConvBody(nn.Module):
 
 
 def init_resnet_weights(body: nn.Module) -> nn.Module:
-    """As ResNet begins: filters from N(0, 2 / fan out) (He et al. 2015)."""
+    """Initialize as ResNet: filters N(0, 2 / fan out) (He et al. 2015)."""
     for module in body.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -232,17 +229,17 @@ def init_resnet_weights(body: nn.Module) -> nn.Module:
 
 
 BlockFactory = Callable[[int, int, int], nn.Module]
-"""A block from its inputs, outputs and stride."""
+"""Function (inputs, outputs, stride) -> block."""
 
 
 def resnet_stage(make: BlockFactory, inputs: int, outputs: int, depth: int, stride: int) -> list[nn.Module]:
-    """The first block of a stage changes the size, the others keep it."""
+    """Blocks of a stage; the first changes the size."""
     return [make(inputs, outputs, stride), *(make(outputs, outputs, 1) for _ in range(depth - 1))]
 
 
 def resnet_block(inputs: int, outputs: int, stride: int, bottleneck: bool, stride_first: bool = False) -> PostActBlock:
-    """Two convolutions of 3 x 3, or one of them between two that make it narrow and wide again. `early`: the narrowing one
-    takes the stride (the paper's), else that of 3 x 3 does (ResNet 1.5)."""
+    """Two 3 x 3 convolutions, or a bottleneck (1 x 1, 3 x 3, 1 x 1). `stride_first`: stride in the first 1 x 1
+    convolution (He et al. 2015), else in the 3 x 3 convolution (ResNet 1.5)."""
 
     def unit(inputs: int, outputs: int, kernel: int, stride: int = 1, active: bool = True) -> ConvNorm:
         return ConvNorm(Convolution(inputs, outputs, kernel, stride), BatchNorm(outputs), active)
@@ -262,8 +259,8 @@ def resnet_block(inputs: int, outputs: int, stride: int, bottleneck: bool, strid
 
 
 class BiTFactory:
-    """Makes the parts of BiT: standardised convolutions, group norms. `before`: norms go before the convolutions; `same`: as
-    TensorFlow pads."""
+    """Builds the modules of BiT: standardized convolutions and group norms. `pre_norm`: norms before convolutions;
+    `same_padding`: TensorFlow padding."""
 
     def __init__(self, groups: int, pre_norm: bool, same_padding: bool) -> None:
         self.groups, self.pre_norm, self.same_padding = groups, pre_norm, same_padding
@@ -303,10 +300,10 @@ def bit_body(
     groups: int = 32,
     output_stride: int = 32,
 ) -> ConvBody:
-    """BiT's body. `fits`: the pool of the stem is padded as TensorFlow does; `stride`: a map is never coarser than that: later
-    stages widen the reach of their filters instead (not where norms go `before`: there only the stride is left out).
+    """BiT body. `pad_pool`: TensorFlow padding in the stem pooling; `output_stride`: maximum stride of feature maps:
+    later stages use dilation instead (with `pre_norm`, neither stride nor dilation).
 
-    ViT's and DPT's hybrids take it with before=False, same=True, fits=True and depths (3, 4, 9)."""
+    Hybrid ViT and DPT models use pre_norm=False, same_padding=True, pad_pool=True and depths (3, 4, 9)."""
     parts = BiTFactory(groups, pre_norm, same_padding)
     stages, inputs, reached, dilation = [], stem_width, 4, 1
     for number, (outputs, depth) in enumerate(zip(widths, depths, strict=True)):
@@ -314,7 +311,7 @@ def bit_body(
         if reached >= output_stride:
             step, dilation = 1, dilation * step
         reached *= step
-        # the first block reads what the stage before made: it reaches as far as that one did, but never further than 2
+        # the first block has the dilation of the stage before, at most 2
         reaches = [1 if dilation <= 2 else 2, *[dilation] * (depth - 1)]
         made = []
         for at, reach in enumerate(reaches):
@@ -325,6 +322,6 @@ def bit_body(
 
 
 def bottleneck_width(outputs: int) -> int:
-    """A quarter of them, as a multiple of 8 that is not a tenth less."""
+    """A quarter of `outputs`, rounded to a multiple of 8, at most 10 % below the quarter."""
     near = max(8, (outputs // 4 + 4) // 8 * 8)
     return near + 8 if near < 0.9 * outputs / 4 else near

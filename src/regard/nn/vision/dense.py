@@ -1,8 +1,8 @@
-"""Dense prediction (Ranftl et al. 2021): four maps of any vision body -> one answer for each pixel of the picture.
+"""Dense prediction (Ranftl et al. 2021): up to four feature maps of a vision body -> one prediction per pixel.
 
-Each map is laid out as a grid of its own fineness (reassembled), and the maps are added up from the deepest to the finest,
-doubling in size as they go (fused). Sequences of patches and maps of convolutions are taken alike, so `Depth` and `Segment`
-stand on ViT (then it is DPT), on Swin or on a ResNet (then it is much like MiDaS). B pictures of H x W pixels.
+Feature maps are reassembled at several resolutions and fused from the deepest to the finest, doubling in size. Patch
+sequences and convolutional feature maps are both supported, so `DepthHead` and `SegmentationHead` work with ViT (as in
+DPT), Swin, or ResNet (similar to MiDaS). B images of H x W pixels.
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ Shape = tuple[int, int]
 
 @dataclass(frozen=True)
 class FeatureTap:
-    """A map that a body offers to dense heads."""
+    """A feature map of a body for dense heads."""
 
     index: int
-    """the number to ask for in `taps`"""
+    """Index in `taps` of the body."""
     channels: int
     stride: int
-    """pixels from one place of the map to the next"""
+    """Pixels between adjacent positions of the map."""
     is_sequence: bool
-    """it is a sequence (B, 1+L, D), to be laid out as a grid; else a map (B, C, h, w)"""
+    """A sequence (B, 1+L, D), to be reshaped to a grid; else a feature map (B, C, h, w)."""
     has_class_token: bool = True
-    """of a sequence: a class token stands first"""
+    """The sequence starts with a class token."""
 
 
 @dataclass(frozen=True)
 class NeckConfig:
-    """How maps are brought together; the defaults are DPT's."""
+    """Fusion of the feature maps; the defaults are the values of DPT."""
 
     channels: tuple[int, ...]
-    """of each map once it is laid out; those of a map that is one already are its own"""
+    """Channels of each reassembled sequence; feature maps keep their own channels."""
     width: int = 256
-    """channels of the fused maps"""
+    """Channels of the fused maps."""
     factors: tuple[float, ...] = (4, 2, 1, 0.5)
-    """how much finer than its patches each sequence is laid out"""
+    """Upsampling factor of each sequence, relative to its patch grid."""
     readout: Readout = "project"
-    """what becomes of the class token: projected into each place with its state, added to each, or ignored"""
+    """Use of the class token: projected with each patch token, added to each, or ignored."""
     activation: str = "gelu"
-    """non-linearity after that projection"""
+    """Activation after the projection."""
     norm: bool | None = None
-    """batch norms in the residual units; None: where classes are told"""
+    """Batch norms in the residual units; None: only for segmentation."""
     bias: bool | None = None
-    """biases in the convolutions of the residual units; None: where there are no batch norms"""
+    """Biases in the convolutions of the residual units; None: only without batch norms."""
     unused_residual: bool = False
-    """the deepest fusion has a residual unit for a map that nobody hands it, as the published files have; it is frozen"""
+    """Give the deepest fusion an unused, frozen residual unit, as in published checkpoints."""
 
 
 def resize_bilinear(x: Float[Tensor, "B C h w"], size: Shape) -> Float[Tensor, "B C H W"]:
-    """Corners stay corners, as in all of DPT but its positions."""
+    """Bilinear resizing with `align_corners=True`, as everywhere in DPT except for positions."""
     if x.shape[-2:] == size:
         return x
     if _can_use_kernel(x, size):
@@ -76,7 +76,7 @@ def resize_bilinear(x: Float[Tensor, "B C h w"], size: Shape) -> Float[Tensor, "
 
 
 def _can_use_kernel(x: Tensor, size: Shape) -> bool:
-    """Whether the Triton kernel for bilinear upsampling takes this map."""
+    """Whether the Triton kernel for bilinear resizing supports the input."""
     if not x.is_cuda or torch.is_grad_enabled() or not capabilities.is_available("triton"):
         return False
     from regard.nn.kernels import upsample
@@ -85,7 +85,7 @@ def _can_use_kernel(x: Tensor, size: Shape) -> bool:
 
 
 def conv_then_resize(convolution: nn.Conv2d, x: Float[Tensor, "B c h w"], size: Shape) -> Float[Tensor, "B C H W"]:
-    """`resized` of what a convolution finds. A bias is the same before and after: the kernel adds it on its way."""
+    """`resize_bilinear(convolution(x), size)`. Resizing does not change the bias, so the resizing kernel adds it."""
     if not _can_use_kernel(x, size) or x.shape[-2:] == size or convolution.out_channels < 32:
         return resize_bilinear(convolution(x), size)
     from regard.nn.kernels import upsample
@@ -95,7 +95,7 @@ def conv_then_resize(convolution: nn.Conv2d, x: Float[Tensor, "B c h w"], size: 
 
 
 class ReadoutProjection(Linear):
-    """The class token and the state of a place side by side through one matrix. The token's half is computed once."""
+    """Linear layer of [patch token | class token]. The half of the class token is computed once."""
 
     def __init__(self, width: int, activation: str) -> None:
         super().__init__(2 * width, width)
@@ -103,12 +103,12 @@ class ReadoutProjection(Linear):
 
     def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L-1 D"]:
         places, first = self.weight.chunk(2, dim=1)
-        # the token goes through its places' half too and is dropped: to leave it out before would copy all the others
+        # the class token goes through the patch half too, and is dropped: slicing before would copy all patch tokens
         return self.activation(F.linear(x, places)[:, 1:] + F.linear(x[:, :1], first, self.bias))
 
 
 class Reassemble(nn.Module):
-    """A sequence -> a map: the class token read, states laid out as they lie in the picture, made finer or coarser."""
+    """Sequence -> feature map: readout of the class token, reshaping to the grid, projection, and resampling."""
 
     def __init__(self, tap: FeatureTap, channels: int, factor: float, readout: Readout, activation: str) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Reassemble(nn.Module):
             x = self.read(x)
         elif self.tap.has_class_token:
             x = x[:, 1:] + x[:, :1] if self.readout == "add" else x[:, 1:]
-        # the channels stay innermost, which is how convolutions like it best
+        # channels stay innermost (channels-last), which is fastest for convolutions
         return self.resize(self.project(x.transpose(1, 2).view(len(x), -1, *grid)))
 
 
@@ -139,12 +139,12 @@ def make_resampler(channels: int, factor: float) -> nn.Module:
 
 
 class Upsample(nn.ConvTranspose2d):
-    """Each place becomes a square of places, beside those of its neighbours."""
+    """Transposed convolution without overlap: each position becomes a square."""
 
     def forward(self, x: Float[Tensor, "B C h w"], output_size: list[int] | None = None) -> Float[Tensor, "B C H W"]:
         if x.shape[-1] > 1:
             return super().forward(x, output_size)
-        # of one column oneDNN gets the gradient of what is read wrong in bfloat16; squares do not overlap, so a matrix does it
+        # for a width of 1, oneDNN computes wrong bfloat16 input gradients; without overlap, a linear layer is equivalent
         squares = F.linear(x.permute(0, 2, 3, 1), self.weight.flatten(1).mT)
         squares = squares.view(*squares.shape[:3], *self.weight.shape[1:])
         wide = squares.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
@@ -152,14 +152,14 @@ class Upsample(nn.ConvTranspose2d):
 
 
 class Downsample(nn.Conv2d):
-    """A convolution at every so many places."""
+    """Strided convolution."""
 
     def forward(self, x: Float[Tensor, "B C h w"]) -> Float[Tensor, "B C H W"]:
         return F.conv2d(x, self.weight, self.bias, safe_stride(x, self.stride), self.padding)
 
 
 class ResidualConvUnit(nn.Module):
-    """x + two convolutions of it, each after a ReLU, and perhaps with a batch norm behind it."""
+    """x + conv(ReLU(conv(ReLU(x)))), each convolution optionally followed by a batch norm."""
 
     def __init__(self, width: int, norm: bool, bias: bool) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class ResidualConvUnit(nn.Module):
 
 
 class FeatureFusion(nn.Module):
-    """What was fused so far, and a finer map of the same size through a unit: a sum, one more unit, and twice the size."""
+    """Sum of the fused map and a finer map through a residual unit, another residual unit, and resizing."""
 
     def __init__(self, width: int, norm: bool, bias: bool, deepest: bool, spare: bool) -> None:
         super().__init__()
@@ -188,15 +188,15 @@ class FeatureFusion(nn.Module):
         self, x: Float[Tensor, "B C h w"], finer: Float[Tensor, "B C h w"] | None, size: Shape
     ) -> Float[Tensor, "B C H W"]:
         x = x if finer is None else x + self.skip(finer)
-        # the 1 x 1 convolution stands behind the resizing in the paper: the two can be exchanged, and here are fewer places
+        # the paper resizes before the 1 x 1 convolution: the order does not matter, and there are fewer positions here
         return conv_then_resize(self.out, self.unit(x), size)
 
 
 class DenseHead(nn.Module):
-    """Maps -> one fused map at half the fineness of the pixels. `Depth` and `Segment` read it."""
+    """Feature maps -> one fused map at half of the image resolution. Base class of `DepthHead` and `SegmentationHead`."""
 
     def __init__(self, taps: Sequence[FeatureTap], neck: NeckConfig, classifies: bool = False) -> None:
-        """`told`: classes are, which decides about batch norms where the neck leaves them open."""
+        """`classifies`: segmentation, which decides about batch norms if the neck does not."""
         super().__init__()
         sizes = (len(taps), len(neck.channels), len(neck.factors))
         if len(set(sizes)) > 1:
@@ -222,16 +222,16 @@ class DenseHead(nn.Module):
 
     @property
     def tap_indices(self) -> tuple[int, ...]:
-        """What to ask the body for."""
+        """Taps required from the body."""
         return tuple(tap.index for tap in self.feature_taps)
 
     def fuse(self, taps: Sequence[Tensor], shape: Shape) -> Float[Tensor, "B C h w"]:
-        """`shape` is the height and the width of the pictures. The first of `fusion` takes the deepest map."""
+        """Fused map for images of size `shape`. The first module of `fusion` gets the deepest map."""
         laid = [
             level(part(x, shape) if tap.is_sequence else x)
             for tap, part, level, x in zip(self.feature_taps, self.reassemble, self.levels, taps, strict=True)
         ]
-        # each is brought to the size of the next finer one, which is twice its own wherever the sides allow it
+        # each map is resized to the next finer map, which has twice the size if divisible
         high, wide = laid[0].shape[-2:]
         found, *finer = reversed(laid)
         sizes = [*(x.shape[-2:] for x in finer), (min(2 * high, shape[0]), min(2 * wide, shape[1]))]
@@ -241,10 +241,10 @@ class DenseHead(nn.Module):
 
 
 class DepthHead(DenseHead):
-    """How near each pixel is (inverse depth, at least 0, in a unit of the picture's own), or with `metric` how far.
+    """Relative inverse depth per pixel (at least 0), or with `metric` depth in the unit of the data.
 
-    There the answer is `typical` · softplus: never 0, so that no pixel stops to learn, and of the unit of the data, of
-    which `typical` is what an untaught head says everywhere. It is kept with the weights."""
+    With `metric`, the prediction is `typical` · softplus(x), where `typical` is the initial prediction, a buffer saved
+    with the weights. Softplus is never 0, so that every pixel has a gradient."""
 
     typical: Tensor
 
@@ -260,9 +260,7 @@ class DepthHead(DenseHead):
         if metric is not None:
             self.register_buffer("typical", torch.tensor(float(metric)))
         assert self.last.bias is not None
-        nn.init.constant_(
-            self.last.bias, INVERSE_SOFTPLUS_ONE if self.metric else 1.0
-        )  # behind a ReLU, pixels below 0 would not learn
+        nn.init.constant_(self.last.bias, INVERSE_SOFTPLUS_ONE if self.metric else 1.0)  # ReLU has no gradient below 0
 
     def forward(self, taps: Sequence[Tensor], shape: Shape) -> Float[Tensor, "B H W"]:
         x = conv_then_resize(self.first, self.fuse(taps, shape), shape)
@@ -271,11 +269,11 @@ class DepthHead(DenseHead):
 
 
 INVERSE_SOFTPLUS_ONE = 0.5413248546129181
-"""softplus of this is 1"""
+"""softplus(INVERSE_SOFTPLUS_ONE) = 1."""
 
 
 class ConvNormDropout(nn.Sequential):
-    """What stands before a convolution that tells classes."""
+    """Convolution, batch norm, ReLU and dropout before the classification layer."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
@@ -286,7 +284,7 @@ class ConvNormDropout(nn.Sequential):
 
 
 class SegmentationHead(DenseHead):
-    """Logits of the classes of each pixel; an auxiliary head beside it says the same of the fused map, in training only."""
+    """Class logits per pixel, with an optional auxiliary head on the fused map, for training only."""
 
     def __init__(
         self, taps: Sequence[FeatureTap], neck: NeckConfig, classes: int, dropout: float = 0.1, auxiliary: bool = True
@@ -303,7 +301,7 @@ class SegmentationHead(DenseHead):
     def forward_with_auxiliary(
         self, taps: Sequence[Tensor], shape: Shape
     ) -> tuple[Float[Tensor, "B K H W"], Float[Tensor, "B K H W"] | None]:
-        """The same, and what the auxiliary head says."""
+        """Logits of the main and of the auxiliary head."""
         fused = self.fuse(taps, shape)
         logits = resize_bilinear(self.classes(self.before(fused)), shape)
         if not self.auxiliary:
@@ -313,8 +311,8 @@ class SegmentationHead(DenseHead):
 
 
 def default_neck(config: Any) -> NeckConfig:
-    """The neck that a config describes; of a body that was not made for dense prediction one that suits its maps: sequences
-    are laid out as in DPT-Large, and fused in a third of the deepest map's channels, from 32 to DPT's 256."""
+    """Neck of the config. For bodies without one, a neck that fits their feature maps: sequences are reassembled as in
+    DPT-Large, and the width is a third of the channels of the deepest map, between 32 and the 256 of DPT."""
     if hasattr(config, "neck"):
         return config.neck()
     maps: tuple[FeatureTap, ...] = config.feature_maps()
@@ -337,7 +335,7 @@ def segmentation_head(config: Any, classes: int) -> SegmentationHead:
 
 
 def resolve_fusion_norm(config: Any, classifies: bool) -> Any:
-    """The config once it is known what is asked, for a published layout that says whether there are batch norms."""
+    """Config with `fusion_batch_norm=None` replaced by `classifies`, for checkpoint formats that store the value."""
     return (
         replace(config, fusion_batch_norm=classifies) if getattr(config, "fusion_batch_norm", False) is None else config
     )

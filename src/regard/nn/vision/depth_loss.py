@@ -1,8 +1,8 @@
-"""What depth is learnt by, as (sum, count) over the pictures that have a pixel whose depth is known.
+"""Depth losses as (sum, count) over the images with at least one valid pixel.
 
-Depth from many sources has no common scale, so `relative_loss` compares inverse depth up to a scale and a shift of each
-picture (MiDaS, Ranftl et al. 2019); `metric_loss` compares logarithms of depth in one unit (Eigen et al. 2014). B pictures
-of H x W pixels; `known` is True where the target says something.
+Data from several sources has no common scale, so `relative_loss` compares inverse depth up to scale and shift per image
+(MiDaS, Ranftl et al. 2019); `metric_loss` compares log depth in one unit (Eigen et al. 2014). B images of H x W pixels;
+`valid` is True at pixels with a label.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LossSum = tuple[Float[Tensor, ""], Int[Tensor, ""]]
 Alignment = Literal["robust", "squares"]
 
 EPSILON = 1e-6
-"""A spread below this part of its middle is none: a picture that is one plane, or one number said everywhere."""
+"""Deviations below this fraction of the median or mean count as 0: a flat image or a constant prediction."""
 
 
 def relative_loss(
@@ -30,11 +30,11 @@ def relative_loss(
     alpha: float = 0.5,
     keep_fraction: float = 0.8,
 ) -> LossSum:
-    """MiDaS's loss of inverse depths: what differs after alignment, and `alpha` times how differently it changes.
+    """Loss of MiDaS for inverse depth: differences after alignment, plus `alpha` times the gradient loss.
 
-    `robust`: both sides are brought to median 0 and mean deviation 1, and the largest differences, all but `keep`, are not
-    counted: they are where the target is wrong. `squares`: what is said is scaled and shifted to the target, and squared
-    differences are counted."""
+    `robust`: prediction and target are normalized to median 0 and mean absolute deviation 1, and only the smallest
+    `keep_fraction` of the differences counts, because large differences are often label errors. `squares`: the
+    prediction is scaled and shifted to the target by least squares, with squared differences."""
     prediction, target, valid = _at_least_float32(prediction), _at_least_float32(target), valid & target.isfinite()
     target = torch.where(valid, target, 0.0)
     many = valid.sum((1, 2))
@@ -50,8 +50,7 @@ def relative_loss(
 
 
 def metric_loss(prediction: DepthMaps, target: DepthMaps, valid: ValidMask, variance_weight: float = 0.85) -> LossSum:
-    """Root of the mean square of log ratios, less `share` of their squared mean: with 1 a common factor costs nothing, with 0
-    it costs as any other error."""
+    """√(mean(r²) − variance_weight · mean(r)²) of the log ratios r; with weight 1, a common factor is free."""
     prediction, target, valid = (
         _at_least_float32(prediction),
         _at_least_float32(target),
@@ -61,23 +60,23 @@ def metric_loss(prediction: DepthMaps, target: DepthMaps, valid: ValidMask, vari
     ratio = torch.where(valid, ratio, 0.0)
     many = valid.sum((1, 2))
     mean, square = (part.sum((1, 2)) / many.clamp(min=1) for part in (ratio, ratio.square()))
-    # at 0 the root has no slope: nothing is to be learnt there
+    # clamped, because the square root has no gradient at 0
     losses = (square - variance_weight * mean.square()).clamp(min=EPSILON**2).sqrt()
     return torch.where(many > 0, losses, 0.0).sum(), (many > 0).sum()
 
 
 def inverse_depth(depth: DepthMaps, valid: ValidMask) -> tuple[DepthMaps, ValidMask]:
-    """Inverse depth, and where it is known: not where nothing was measured, which sensors write as 0."""
+    """Inverse depth and its valid mask; depth 0 means missing, as sensors write."""
     valid = valid & depth.isfinite() & (depth > 0)
     return torch.where(valid, 1 / torch.where(valid, depth, 1.0), 0.0), valid
 
 
 def standardize(x: DepthMaps, valid: ValidMask) -> DepthMaps:
-    """(x - median) / mean deviation from it, both over what is known of each picture. Of an even number the lower of the two
-    middle values is the median."""
+    """(x - median) / mean absolute deviation, over the valid pixels of each image. For an even number of pixels, the
+    lower of the two middle values is the median."""
     flat, counted = x.flatten(1), valid.flatten(1)
     many = counted.sum(1, keepdim=True)
-    # by sorting: torch's own median has no deterministic form on CUDA
+    # by sorting: torch.median has no deterministic implementation on CUDA
     middle = torch.where(counted, flat, torch.inf).sort(1).values.gather(1, (many - 1).clamp(min=0) // 2)
     middle = torch.where(many > 0, middle, 0.0)
     from_middle = flat - middle
@@ -88,8 +87,8 @@ def standardize(x: DepthMaps, valid: ValidMask) -> DepthMaps:
 def fit_scale_shift(
     prediction: DepthMaps, target: DepthMaps, valid: ValidMask
 ) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
-    """The scale and the shift of each picture with the least Σ (scale · said + shift - target)²; scale 0 where one number was
-    said everywhere, or nothing is known."""
+    """Scale and shift per image that minimize Σ (scale · prediction + shift - target)²; scale 0 for a constant
+    prediction or without valid pixels."""
     prediction, target = torch.where(valid, prediction, 0.0), torch.where(valid, target, 0.0)
     many = valid.sum((1, 2)).clamp(min=1)
     means = [part.sum((1, 2)) / many for part in (prediction, target)]
@@ -104,18 +103,17 @@ def fit_scale_shift(
 
 
 def _trimmed_sum(sizes: DepthMaps, known: ValidMask, keep: float) -> Float[Tensor, "B"]:
-    """Sum of the smallest: `keep` of those that are known."""
+    """Sum of the smallest valid values, a fraction `keep` of them."""
     ranked = torch.where(known, sizes, torch.inf).flatten(1).sort(1).values
     most = (known.sum((1, 2)).double() * keep).floor()
     return torch.where(torch.arange(ranked.shape[1], device=ranked.device) < most[:, None], ranked, 0.0).sum(1)
 
 
 def _gradient_loss(left: DepthMaps, known: ValidMask, scales: int = 4) -> Float[Tensor, "B"]:
-    """How much a difference changes from one place to the next one that is known, to the right and down, in the picture and
-    in every second, fourth and eighth row and column of it.
+    """Sum of absolute differences between adjacent valid pixels, to the right and down, at strides 1, 2, 4 and 8.
 
-    All of it is divided by the known places of the whole picture, as the paper writes it, so that coarse changes count little;
-    programs that circulate divide each scale by its own places."""
+    The caller divides all scales by the valid pixels of the full image, as in the paper, so coarse scales count little;
+    published implementations divide each scale by its own number of pixels."""
     total = left.new_zeros(len(left))
     for scale in range(scales):
         step = 2**scale
@@ -129,5 +127,5 @@ def _gradient_loss(left: DepthMaps, known: ValidMask, scales: int = 4) -> Float[
 
 
 def _at_least_float32(x: Tensor) -> Tensor:
-    """Sums over a picture need more than sixteen bits."""
+    """Sums over an image need more than 16 bits."""
     return x if x.dtype == torch.float64 else x.float()

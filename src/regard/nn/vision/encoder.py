@@ -1,6 +1,6 @@
-"""A body that sees, as captioners look through it: what there is to regard, one place of the picture after another.
+"""Image encoder for captioning models: features per position of an image.
 
-Shape letters: B pictures, K places, C channels, H and W pixels.
+Shape letters: B images, K positions, C channels, H and W pixels.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from regard.types import Batch, BodyOutput
 
 
 class VisionEncoder(nn.Module):
-    """`tap` says what is looked at. `last`: the body's last states, and the tap tells how these lie in the picture; else what
-    lies behind the tap is left out. `frozen`: nothing of it learns, its norms gather nothing and it drops nothing."""
+    """`tap`: feature map of the body. `use_last_states`: use the final states, for which `tap` gives stride and class
+    token; else use the tap and remove all later modules. `frozen`: no gradients, and always in evaluation mode."""
 
     def __init__(self, body: Any, tap: FeatureTap, use_last_states: bool = True, frozen: bool = False) -> None:
         super().__init__()
@@ -36,15 +36,15 @@ class VisionEncoder(nn.Module):
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens that stand before the places and have none in the picture: a class token, or nothing."""
+        """Number of class tokens before the patch tokens, 0 or 1."""
         return int(self.tap.is_sequence and self.tap.has_class_token)
 
     def pooled(self, pixels: Float[Tensor, "B c H W"]) -> Float[Tensor, "B C"]:
-        """One vector for the whole picture."""
+        """Pooled vector per image."""
         return self.body(Batch(pixels)).pooled
 
     def features(self, pixels: Float[Tensor, "B c H W"]) -> Float[Tensor, "B K C"]:
-        """All that stands before the places, and the places row by row."""
+        """Class tokens and positions, row by row."""
         if self.uses_last_states:
             return self.body(Batch(pixels)).sequence
         states: BodyOutput = self.body(Batch(pixels), taps=(self.tap.index,))
@@ -52,10 +52,10 @@ class VisionEncoder(nn.Module):
         return found if self.tap.is_sequence else found.flatten(2).mT
 
     def patch_features(self, pixels: Float[Tensor, "B c H W"]) -> Float[Tensor, "B K C"]:
-        """The places alone."""
+        """Positions only."""
         return self.features(pixels)[:, self.num_prefix_tokens :]
 
     def grid(self, pixels: Float[Tensor, "B c H W"]) -> tuple[int, int]:
-        """How many places there are, down and across."""
+        """Number of rows and columns of positions."""
         height, width = pixels.shape[-2:]
         return -(-height // self.tap.stride), -(-width // self.tap.stride)

@@ -1,7 +1,7 @@
-"""Pictures as sequences: cut into patches, each a token that knows its place, and one stack that looks at all of them.
+"""Vision Transformer: images as sequences of patches, with one Transformer stack. Used by ViT and DPT.
 
-ViT and DPT are this; their hybrids cut up a map of convolutions instead of pixels.
-Shape letters: B pictures, C channels, H and W pixels, h and w patches.
+Hybrid models split a convolutional feature map into patches instead of the image. Shape letters: B images, C channels,
+H and W pixels, h and w patches.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Pool = Literal["first", "mean"]
 
 
 class PatchEmbedding(nn.Module):
-    """Squares of `patch` x `patch` places that do not overlap, each through one matrix: a convolution that steps as far as it
-    is wide. As a product of matrices it is at least as fast (bfloat16 on a CPU: 9.8 ms instead of 11.9 for 16 pictures of
-    ViT-B/16), and the file keeps the shape of a convolution."""
+    """Linear embedding of non-overlapping `patch` x `patch` squares, which equals a convolution with stride `patch`.
+    The matrix product is at least as fast (bfloat16 on a CPU: 9.8 ms instead of 11.9 for 16 images of ViT-B/16); the
+    weight keeps the shape of a convolution."""
 
     def __init__(self, width: int, patch: int, channels: int = 3) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class PatchEmbedding(nn.Module):
         nn.init.trunc_normal_(self.weight, std=(channels * patch**2) ** -0.5)
 
     def grid(self, x: Float[Tensor, "B C H W"]) -> tuple[int, int]:
-        """How many patches there are, down and across."""
+        """Number of rows and columns of patches."""
         (_, channels, height, width), side = x.shape, self.patch
         if channels != self.channels:
             raise ValueError(f"Expected images with {self.channels} channels, got {channels}.")
@@ -50,7 +50,7 @@ class PatchEmbedding(nn.Module):
         return height // side, width // side
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> tuple[Float[Tensor, "B L D"], tuple[int, int]]:
-        """The tokens, row by row, and how many patches there are, down and across."""
+        """Tokens, row by row, and the number of rows and columns of patches."""
         (B, C, _, _), side = x.shape, self.patch
         h, w = self.grid(x)
         rows = x.reshape(B, C, h, side, w, side).permute(0, 2, 4, 1, 3, 5).reshape(B, h * w, -1)
@@ -58,11 +58,11 @@ class PatchEmbedding(nn.Module):
 
 
 class GridPosition(nn.Module):
-    """One learned vector for each place of a square grid, row by row, after those of the `before` tokens that have no place in
-    the picture. Another grid gets vectors between those that were learnt."""
+    """Learned vector per position of a square grid, row by row, after the vectors of `num_prefix_tokens` tokens. For
+    other grid sizes the vectors are interpolated."""
 
     no_weight_decay = ("table",)
-    """what no decay is to make smaller"""
+    """Parameters without weight decay."""
 
     def __init__(
         self,
@@ -88,15 +88,15 @@ class GridPosition(nn.Module):
         return torch.cat([before, other.flatten(0, 1)[None]], 1)
 
     def _interpolation_matrix(self, places: int, kind: torch.dtype) -> Float[Tensor, "N S"]:
-        """How much of each learned place belongs to each of other ones, along one side. As a matrix, because the gradient of
-        torch's own resizing is not the same each time on CUDA, and is refused there where it must be."""
+        """Interpolation weights of the learned positions along one side. A matrix product, because the gradient of
+        `F.interpolate` on CUDA is not deterministic."""
         each = torch.eye(self.side, dtype=kind, device=self.table.device)
         return F.interpolate(each[None, None], (places, self.side), mode=self.interpolation, align_corners=False)[0, 0]
 
 
 class VisionTransformer(nn.Module):
-    """`token`: a learned one stands before the patches (the class token). `pool` says what the summary is: the state of the
-    first token, or the mean of those of the patches. `front`: convolutions whose last map is cut up instead of the pixels."""
+    """`class_token`: a learned token before the patches. `pool`: `first` (state of the first token) or `mean` (over the
+    patches). `stem`: convolutional body whose last feature map is split into patches instead of the image."""
 
     no_weight_decay = ("first",)
 
@@ -127,8 +127,8 @@ class VisionTransformer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, batch: Batch, taps: Sequence[int] = ()) -> BodyOutput:
-        """Taps 0, 1, … are states (B, L, D) after that block, before the last norm, the class token included; -1, -2, … are
-        maps (B, C, h, w) after the first, second, … stage of convolutions."""
+        """Taps 0, 1, … are states (B, L, D) after a block, before the final norm, including the class token; -1, -2, …
+        are feature maps (B, C, h, w) after the first, second, … convolutional stage."""
         self._check_taps(taps)
         pixels = batch.inputs.to(self.patches.weight.dtype)
         maps = self.front.feature_maps(pixels) if self.has_stem else [pixels]
@@ -141,20 +141,20 @@ class VisionTransformer(nn.Module):
         return BodyOutput(sequence, summary, tuple(found[tap] if tap >= 0 else maps[-1 - tap] for tap in taps))
 
     def embed(self, x: Float[Tensor, "B L D"], grid: tuple[int, int]) -> Float[Tensor, "B M D"]:
-        """With the class token, and with positions."""
+        """Prepend the class token, and add positions."""
         if self.has_class_token:
             x = torch.cat([self.first.to(x.dtype).expand(len(x), -1, -1), x], 1)
         x = x + self.position(grid)
         if x.is_cuda and torch.is_autocast_enabled("cuda"):
-            x = x.to(torch.get_autocast_dtype("cuda"))  # what runs from block to block is of sixteen bits too
+            x = x.to(torch.get_autocast_dtype("cuda"))  # 16-bit states between the blocks, too
         return self.dropout(x)
 
     def unused_modules(self, taps: Sequence[int]) -> list[nn.Module]:
-        """What nobody reads who reads these taps alone."""
+        """Modules that only affect outputs after the given taps."""
         return [*self.encoder.blocks[max(taps) + 1 :], self.encoder.norm]
 
     def truncate(self, tap: int) -> None:
-        """Nothing is kept of what lies behind this tap, which is one of a block."""
+        """Remove all modules after the tap of a block."""
         del self.encoder.blocks[tap + 1 :]
         self.encoder.norm = nn.Identity()
 
@@ -169,7 +169,7 @@ class VisionTransformer(nn.Module):
 
 
 def vit_blocks(config: Any) -> list[TransformerBlock]:
-    """Blocks as all ViTs have them, from the sizes of a config."""
+    """Blocks of the ViT models from a config."""
     return [
         transformer_block(
             config.width, config.heads, config.ffn_dim, norm="pre", activation=config.activation, dropout=config.dropout,
@@ -180,8 +180,8 @@ def vit_blocks(config: Any) -> list[TransformerBlock]:
 
 
 def init_vit_weights(body: VisionTransformer) -> VisionTransformer:
-    """As ViT begins: what its parts do by themselves (Xavier; positions N(0, 0.02), a class token of 0), and biases of the
-    feed-forward layers that are all but 0."""
+    """Initialize as ViT: defaults of the modules (Xavier; positions N(0, 0.02); class token 0), and N(0, 1e-6) for
+    feed-forward biases."""
     for module in body.modules():
         if isinstance(module, FeedForward):
             nn.init.normal_(module.up.bias, std=1e-6)
@@ -190,12 +190,12 @@ def init_vit_weights(body: VisionTransformer) -> VisionTransformer:
 
 
 def quarter_blocks(depth: int) -> list[int]:
-    """The blocks at the end of each quarter of a stack: what dense heads look at."""
+    """Indices of the last block of each quarter of the stack, the default taps of dense heads."""
     return [max(depth * part // 4 - 1, 0) for part in (1, 2, 3, 4)]
 
 
 def check_vit_config(config: Any) -> None:
-    """What no body of patches can be built with."""
+    """Raise a SettingError for sizes and dropout values out of range."""
     for name in ("image_size", "patch_size", "in_channels", "width", "depth", "heads", "ffn_dim"):
         if getattr(config, name) < 1:
             raise SettingError(f"model.{name} must be at least 1, got {getattr(config, name)}.")

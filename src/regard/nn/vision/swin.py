@@ -1,10 +1,11 @@
-"""Attention within windows of a grid, which are moved by half a window in every second block (Liu et al. 2021).
+"""Shifted-window attention (Liu et al. 2021): attention within windows of a grid, shifted by half a window in every
+second block.
 
-Tokens lie row by row in a sequence (B, h·w, D). The windows of a grid become the rows of attention, (B·N, M, D); a block with
-a shift rolls the grid first, so that its windows lie across the borders of the block before, and what only the roll brought
-together does not see each other. `SwinBody` is stages of such blocks, each half as fine and twice as wide as the one before.
+Tokens are a sequence (B, h·w, D), row by row. The windows of a grid become the rows of attention, (B·N, M, D). A block with a
+shift rolls the grid first, so that its windows cross the borders of the windows before; pairs that are adjacent only because
+of the roll are masked. `SwinBody` has stages of such blocks, each with half the resolution and twice the width.
 
-Shape letters: B pictures, L tokens of a grid, N windows of a picture, M tokens of a window, H heads, D width, d head width.
+Shape letters: B images, L tokens of a grid, N windows of an image, M tokens of a window, H heads, D width, d head width.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from regard.types import Batch, BodyOutput
 
 
 class WindowGrid(NamedTuple):
-    """A grid that is cut into windows of `side` x `side`: zeros stand below and to the right where they do not fit, then all
-    is rolled up and left by `shift`."""
+    """A grid split into `window` x `window` windows: padded with zeros at the bottom and right, then rolled up and left
+    by `shift`."""
 
     height: int
     width: int
@@ -41,23 +42,23 @@ class WindowGrid(NamedTuple):
 
     @classmethod
     def create(cls, height: int, width: int, window: int, shift: int) -> WindowGrid:
-        """In a grid no larger than a window nothing shifts, and windows are as large as its shorter side."""
+        """For a grid no larger than a window: no shift, and the window size is the shorter side."""
         least = min(height, width)
         return cls(height, width, least, 0) if least <= window else cls(height, width, window, shift)
 
     @property
     def num_windows(self) -> tuple[int, int]:
-        """How many there are, one below another and side by side."""
+        """Number of rows and columns of windows."""
         return -(-self.height // self.window), -(-self.width // self.window)
 
     @property
     def padded(self) -> WindowGrid:
-        """With the zeros that fill it up."""
+        """The grid including padding."""
         down, across = self.num_windows
         return self._replace(height=down * self.window, width=across * self.window)
 
     def partition(self, x: Shaped[Tensor, "B L D"]) -> Shaped[Tensor, "rows M D"]:
-        """A grid -> its windows as rows, picture after picture."""
+        """Grid -> rows of windows, image by image."""
         (B, _, D), (down, across), whole = x.shape, self.num_windows, self.padded
         x = x.reshape(B, self.height, self.width, D)
         if whole != self:
@@ -67,7 +68,7 @@ class WindowGrid(NamedTuple):
         return x.view(B, down, self.window, across, self.window, D).transpose(2, 3).reshape(-1, self.window**2, D)
 
     def reverse(self, x: Shaped[Tensor, "rows M D"]) -> Shaped[Tensor, "B L D"]:
-        """The way back."""
+        """Inverse of `partition`."""
         D, (down, across), whole = x.shape[-1], self.num_windows, self.padded
         x = (
             x.view(-1, down, across, self.window, self.window, D)
@@ -79,18 +80,18 @@ class WindowGrid(NamedTuple):
         return x[:, : self.height, : self.width].flatten(1, 2)
 
     def token_index(self, device: torch.device) -> Int[Tensor, "N M"]:
-        """Where the tokens of each window lie in the grid, counted row by row; -1 where there is none."""
+        """Grid index of the tokens of each window, counted row by row; -1 for padding."""
         return self.partition(torch.arange(1, self.height * self.width + 1, device=device)[None, :, None])[..., 0] - 1
 
     def blocked(self, device: torch.device) -> Bool[Tensor, "N M M"]:
-        """Who met by the roll alone: in no window do the first `shift` rows or columns see those of the other end."""
+        """Pairs that are adjacent only because of the roll: the first `shift` rows or columns with the other end."""
         rows, columns = (torch.arange(n, device=device) < self.shift for n in (self.padded.height, self.padded.width))
         region = self.padded.partition((2 * rows[:, None] + columns.long()).view(1, -1, 1))[..., 0]
         return region[:, :, None] != region[:, None, :]
 
 
 def relative_index(window: int, max_window: int, device: torch.device) -> Int[Tensor, "M M"]:
-    """The row of a table of (2 reach - 1)² offsets for each query and key of a window: query - key, rows first."""
+    """Row of the table of (2 · max_window - 1)² offsets for each query and key of a window: query - key, rows first."""
     at = torch.arange(window, device=device)
     row, column = at.repeat_interleave(window), at.repeat(window)
     apart = row[:, None] - row, column[:, None] - column
@@ -99,20 +100,20 @@ def relative_index(window: int, max_window: int, device: torch.device) -> Int[Te
 
 @functools.lru_cache(maxsize=64)
 def _make_cached(make: Callable[..., Tensor], form: tuple[Any, ...], device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # it may be learnt through later
+    with torch.inference_mode(False):  # a normal tensor, usable in training
         return make(*form, device)
 
 
 def cached_constant(make: Callable[..., Tensor], *args: Any, device: torch.device) -> Tensor:
-    """What a size and a device determine, made once for all passes. It is kept beside the modules, which have no state, and
-    not where someone records: compiled code makes it itself, and a recorded graph must own what it reads."""
+    """`make(*args, device)`, cached for all forward passes outside the modules, which have no state. Not cached in
+    compiled code, and not during CUDA graph capture, because a graph must own the tensors it reads."""
     if torch.compiler.is_compiling() or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
         return make(*args, device)
     return _make_cached(make, args, device)
 
 
 class GridPositionIds(PositionIds):
-    """The tokens of a pass lie in a grid, row by row."""
+    """Positions of tokens in a grid, row by row."""
 
     def __init__(self, height: int, width: int) -> None:
         super().__init__()
@@ -120,9 +121,9 @@ class GridPositionIds(PositionIds):
 
 
 class RelativePositionBias(AttentionPosition):
-    """A number for each head and each offset, in rows and columns, of a key from a query of one window; and which windows.
+    """Bias per head and offset (rows, columns) between the tokens of a window; also defines the windows.
 
-    Grids smaller than a window use the middle of the table."""
+    Grids smaller than a window use the center of the table."""
 
     has_bias = True
     no_weight_decay = ("table.weight",)
@@ -149,7 +150,7 @@ class RelativePositionBias(AttentionPosition):
     def bias(
         self, q: Float[Tensor, "B H Q d"], keys: int, scale: float, position_ids: PositionIds
     ) -> Float[Tensor, "B_or_1 H Q_or_1 K"]:
-        """One for all windows, or where they shift one for each row, the lowest where nobody may look."""
+        """One bias for all windows, or with a shift one per row, with the lowest value at masked keys."""
         tiles = self.window_grid(position_ids)
         rows = cached_constant(relative_index, tiles.window, self.window, device=q.device)
         bias = self.table(rows).movedim(-1, 0)[None].to(q.dtype)
@@ -161,7 +162,7 @@ class RelativePositionBias(AttentionPosition):
 
 
 class ShiftedWindowAttention(Attention):
-    """Queries and keys are the tokens of one window; its position says which windows there are."""
+    """Attention within windows, which `position` defines."""
 
     def forward(
         self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, mask: AttentionMask | None = None,
@@ -176,7 +177,7 @@ class ShiftedWindowAttention(Attention):
             raise ValueError("Shifted-window attention does not support context, cache, at or mask.")
         tiles = position.position.window_grid(position.position_ids)
         if not x.is_meta and torch.is_autocast_enabled(x.device.type):
-            x = x.to(torch.get_autocast_dtype(x.device.type))  # the matrix wants it so: half as much is moved
+            x = x.to(torch.get_autocast_dtype(x.device.type))  # before partitioning: half as many bytes are moved
         q, k, v = self.project(tiles.partition(x))
         mixed = (
             self.attend(q, k, v, position=position)
@@ -189,8 +190,8 @@ class ShiftedWindowAttention(Attention):
         self, q: Float[Tensor, "R H M d"], k: Float[Tensor, "R H M d"], v: Float[Tensor, "R H M d"], inside: BoundPosition,
         tiles: WindowGrid, seen: AttentionRecorder,
     ) -> Float[Tensor, "R H M d"]:  # fmt: skip
-        """The same by weights (B, H, N·M, M) that belong to pictures, not to windows, and stay in the graph. A token that only
-        fills up a window is looked at, too: its key is -1, its weight is not 0."""
+        """Attention with recorded weights (B, H, N·M, M), per image instead of per window, in the autograd graph.
+        Padding tokens are attended to as well: their key index is -1, their weight is not 0."""
         places, scale = tiles.token_index(q.device), self.scale
         (N, M), H = places.shape, self.heads
         scores = (q * scale) @ k.transpose(-2, -1) + inside.bias(q, M, scale)  # type: ignore[operator]
@@ -201,7 +202,7 @@ class ShiftedWindowAttention(Attention):
 
 
 class PatchMerging(nn.Module):
-    """Four neighbours become one token, twice as wide. Rows run first: above left, below left, above right, below right."""
+    """Merge 2 x 2 tokens into one of twice the width, in the order top left, bottom left, top right, bottom right."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -215,8 +216,7 @@ class PatchMerging(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth (Huang et al. 2016): in training a share of the samples goes without, and what the others get is made
-    larger by as much."""
+    """Stochastic depth (Huang et al. 2016): in training, drops x for random samples and rescales the others."""
 
     def __init__(self, drop_prob: float) -> None:
         super().__init__()
@@ -232,14 +232,14 @@ class DropPath(nn.Module):
 
 
 def add_drop_path(residual: Residual, drop_prob: float) -> Residual:
-    """With a branch that a share of the samples goes without."""
+    """Add stochastic depth to the branch of a residual."""
     residual.dropout = nn.Sequential(residual.dropout, DropPath(drop_prob))  # type: ignore[assignment]
     return residual
 
 
 class SwinBody(nn.Module):
-    """`first` is the norm of the patches, `norm` that of the last states, whose mean is the summary. `taps` are maps
-    (B, C, h, w) after the stages asked for, before they are merged."""
+    """`first`: norm of the patches; `norm`: norm of the final states, whose mean is `pooled`. Taps are feature maps (B,
+    C, h, w) after the given stages, before merging."""
 
     def __init__(
         self,
@@ -269,17 +269,17 @@ class SwinBody(nn.Module):
         return BodyOutput(sequence, sequence.mean(1), tuple(found[number] for number in taps))
 
     def unused_modules(self, taps: Sequence[int]) -> list[nn.Module]:
-        """What nobody reads who reads these taps alone."""
+        """Modules that only affect outputs after the given taps."""
         return [*self.merges[max(taps) :], *self.stages[max(taps) + 1 :], self.norm]
 
     def truncate(self, tap: int) -> None:
-        """Nothing is kept of what lies behind this tap."""
+        """Remove all modules after the tap."""
         del self.merges[tap:], self.stages[tap + 1 :]
         self.norm = nn.Identity()  # type: ignore[assignment]
 
     def embed(self, x: Float[Tensor, "..."]) -> tuple[Float[Tensor, "B L D"], tuple[int, int]]:
-        """The tokens of pictures (B, C, H, W), and how many there are down and across; zeros stand below and to the right of
-        what is no multiple of a patch."""
+        """Tokens of images (B, C, H, W), and the number of rows and columns; images are zero-padded at the bottom and
+        right to multiples of the patch size."""
         if x.ndim != 4 or x.shape[1] != self.patches.channels or not x.shape[2] * x.shape[3]:
             raise RegardError(
                 "Expected images of shape (batch, channels, height, width) with "
@@ -290,13 +290,13 @@ class SwinBody(nn.Module):
         x, grid = self.patches(x.to(self.patches.weight.dtype))
         x = self.first(x)
         if x.is_cuda and torch.is_autocast_enabled("cuda"):
-            x = x.to(torch.get_autocast_dtype("cuda"))  # what runs from block to block is of sixteen bits too
+            x = x.to(torch.get_autocast_dtype("cuda"))  # 16-bit states between the blocks, too
         return self.dropout(x), grid
 
 
 def init_swin_weights(body: SwinBody) -> SwinBody:
-    """As Swin begins: matrices and tables N(0, 0.02), cut off far out; biases 0. Patches begin larger, as they are
-    normed at once."""
+    """Initialize as Swin: weights and tables truncated N(0, 0.02), biases 0. Patch embeddings keep their larger
+    default, because a norm follows."""
     for module in body.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.trunc_normal_(module.weight, std=0.02)
