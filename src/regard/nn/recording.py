@@ -48,11 +48,8 @@ def record_attention(
             def pass_on(
                 _: nn.Module, args: Any, kwargs: Any, recorder: AttentionRecorder = recorder
             ) -> tuple[Any, Any]:
-                if gradients and not args[0].requires_grad:
-                    args = (
-                        args[0].detach().requires_grad_(),
-                        *args[1:],
-                    )  # all earlier parameters are frozen: the graph starts here
+                if gradients and not args[0].requires_grad:  # all earlier parameters are frozen: the graph starts here
+                    args = (args[0].detach().requires_grad_(), *args[1:])
                 return args, {**kwargs, "record": replace(recorder, next_recorder=kwargs.get("record"))}
 
             handles.append(places[name].register_forward_pre_hook(pass_on, with_kwargs=True))

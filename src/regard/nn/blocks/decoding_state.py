@@ -120,9 +120,8 @@ class DecoderState:
             return StepInputs(where, layer_masks(Causal(), self.window_sizes), where)
         together = self.aligned and self.static_kv is None
         if together and all(not band or self.current_length < band for band in self.window_sizes):
-            return StepInputs(
-                where, [None] * len(self.window_sizes), where
-            )  # every key is allowed: no mask, faster kernel
+            # every key is allowed: no mask, faster kernel
+            return StepInputs(where, [None] * len(self.window_sizes), where)
         homes = (
             torch.arange(self.current_length + 1, device=device) if self.key_positions is None else self.key_positions
         )

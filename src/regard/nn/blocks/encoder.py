@@ -147,9 +147,8 @@ class EncoderOnly(nn.Module):
             return and_masks(packed, real)
         marked = None if batch.global_tokens is None else GlobalTokens(batch.global_tokens, batch.max_global_tokens)
         rest = and_masks(packed, real)
-        made: dict[
-            SlidingWindow, AttentionMask | None
-        ] = {}  # equal blocks share a mask, so that its pattern is parsed once
+        # one mask object per window, shared by all blocks with the window
+        made: dict[SlidingWindow, AttentionMask | None] = {}
         for window in self.windows:
             if window not in made:
                 made[window] = and_masks(window if marked is None else window | marked, rest)

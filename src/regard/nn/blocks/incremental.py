@@ -59,9 +59,8 @@ class IncrementalDecoder(nn.Module):
         layers, measured = self.decoder.make_caches(empty, most), self.decoder.has_bias
         state = DecoderState.empty(layers, len(prompt), device, max_cache_len, context_mask, window_sizes, measured)
         if state.key_positions is not None and length is None:
-            state.position_embeddings = (
-                self.position(state.key_positions).to(empty.dtype).contiguous()
-            )  # contiguous: a captured CUDA graph writes into the tensor
+            # contiguous, because reusing a captured CUDA graph overwrites the tensor
+            state.position_embeddings = self.position(state.key_positions).to(empty.dtype).contiguous()
         return state
 
     def step(self, tokens: Int[Tensor, "R"], state: DecoderState) -> Float[Tensor, "R V"]:
