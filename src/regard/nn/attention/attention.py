@@ -23,8 +23,7 @@ from regard.types import AttentionRecord, AttentionRecords
 class Attention(nn.Module):
     """Multi-head attention (Vaswani et al. 2017): self-attention, or cross-attention if `context_width` is given.
 
-    Self-attention has one matrix `qkv`, cross-attention `q` and `kv`; the name tables of the checkpoint formats split
-    and join them.
+    Self-attention has one matrix `qkv`, cross-attention `q` and `kv`; checkpoint conversion splits and joins the matrices.
     """
 
     def __init__(

@@ -21,8 +21,7 @@ KeyValue = tuple[Tensor, Tensor]
 
 
 class KVCache:
-    """`extend` receives a function for the new keys and values, and returns all keys and values that the queries may
-    attend to.
+    """`extend` receives a function for the new keys and values, and returns all keys and values for the queries.
 
     `at`: the columns of the new keys, (Q,) or (B, Q); None: from column 0 if the cache is empty, else after the
     existing keys."""

@@ -1,9 +1,9 @@
 """Longformer attention: every token attends to a window and to the global tokens; global tokens attend to all tokens.
 
 `qkv` projects for the windows, `far_q` and `far_kv` for the queries of global tokens, whose result replaces their
-window result; both share `out`. The mask defines both: `(SlidingWindow(256, 256) | GlobalTokens(tokens)) &
-Padding(lengths)`. Rotary positions are supported in both, positions with a bias per query and key in neither. Shape
-letters: B batch, L length, G global tokens of a row, H heads, D width, d head width.
+window result; both share `out`. Mask: `(SlidingWindow(256, 256) | GlobalTokens(tokens)) & Padding(lengths)`. Rotary
+positions are supported in both, positions with a bias per query and key in neither.
+Shape letters: B batch, L length, G global tokens of a row, H heads, D width, d head width.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ class LongformerAttention(Attention):
         record: AttentionRecorder | None,
         position: BoundPosition | None = None,
     ) -> Float[Tensor, "B H L d"]:
-        """Window attention of all tokens. Rows of global tokens are computed too, although they are overwritten later:
-        global tokens are few."""
+        """Window attention of all tokens. Global tokens are included, because they are few; their rows are replaced later."""
         q, k, v = self.project(x)
         if position is not None:
             q, k, v = position.rotate(q, k, v)
@@ -113,8 +112,7 @@ class LongformerAttention(Attention):
         return mixed.transpose(1, 2).flatten(2)
 
     def _prefers_folded_kv(self, marked: int) -> bool:
-        """Whether global tokens are so few that multiplying their queries by the key weights costs less than the keys
-        and values of all tokens."""
+        """Whether multiplying the few global queries by the key weights costs less than keys and values of all tokens."""
         few = 2 * marked * self.heads <= self.width
         return few and is_built_of(self.far_kv, (Linear,)) and not has_hooks(self.far_kv)
 

@@ -127,8 +127,7 @@ class GlobalTokens(AttentionMask):
 
     tokens: Tensor
     max_count: int | None = None
-    """Upper bound of the global tokens per row, rounded so that compiled code has few shapes; None: counted, which
-    synchronizes with the GPU."""
+    """Upper bound of global tokens per row, rounded so that compiled code has few shapes; None: counted, with a GPU sync."""
     cache: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -148,8 +147,7 @@ class GlobalTokens(AttentionMask):
 
 @dataclass(frozen=True, eq=False)
 class Dense(AttentionMask):
-    """Mask as a tensor `table` (B, Q or 1, K), built once for all layers; q is the index of the query. Every query must
-    have a key."""
+    """Mask as a tensor `table` (B, Q or 1, K), built once for all layers; q is a query index. Each query must have a key."""
 
     table: Tensor
     blocked: Tensor

@@ -4,8 +4,8 @@ Rotary    rotates queries and keys by angles proportional to their positions (Su
 T5Bias    adds a learned bias per head and distance bucket to the scores (Raffel et al. 2020)
 Shaw      adds a learned vector per distance to the keys and values (Shaw et al. 2018)
 
-A `Stack` has one position module for all blocks or one per block, for self-attention only. Distances are key − query:
-earlier keys have negative distances. Shape letters as in attention.py.
+A `Stack` has one position module for all blocks or one per block, for self-attention only.
+Distances are key − query: earlier keys have negative distances. Shape letters as in attention.py.
 """
 
 from __future__ import annotations

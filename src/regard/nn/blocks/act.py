@@ -35,8 +35,7 @@ class ACTOutput:
     remainders: Float[Tensor, "B L"]
 
     def ponder_cost(self, valid: Bool[Tensor, "B L"] | None = None) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-        """Sum of steps and remainders over the valid positions, and the number of valid positions. Only the remainders
-        have a gradient."""
+        """Sum of steps and remainders over valid positions, and their number. Only the remainders have a gradient."""
         spent = self.steps + self.remainders
         if valid is None:
             return spent.sum(), self.steps.new_tensor(spent.numel())

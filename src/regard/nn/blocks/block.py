@@ -114,8 +114,8 @@ class TransformerBlock(nn.Module):
         return self.feed(x)
 
     def _can_fuse_add_norm(self) -> bool:
-        """Whether the sum and norm between attention and feed-forward can be a single operator: pre-norm, no
-        cross-attention, no hooks."""
+        """Whether the sum and norm between attention and feed-forward can be one operator: pre-norm, no cross-attention
+        or hooks."""
         attend, feed = self.attend, self.feed
         plain = type(attend) is type(feed) is Residual and attend.placement == feed.placement == "pre"
         quiet = not any(part._forward_hooks or part._forward_pre_hooks for part in (attend, feed, feed.norm))

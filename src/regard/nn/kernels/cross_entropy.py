@@ -18,14 +18,12 @@ from torch import Tensor
 from regard.types import IGNORE
 
 MAX_THREADS = 1024
-"""Maximum number of threads per row. With many threads per row, few rows run at once and stay in the cache between the
-loops."""
+"""Maximum threads per row. With many threads per row, few rows run at once and stay in the cache between the loops."""
 
 
 @triton.jit
 def _log_sum_exp(own, columns, vocabulary, padded, smooth: tl.constexpr, lanes: tl.constexpr):
-    """log Σ exp of a row and, with `smooth`, Σ of the logits. Each thread sums its own columns, with one reduction at
-    the end."""
+    """log Σ exp of a row and, with `smooth`, Σ of the logits. Threads sum their own columns, with one reduction at the end."""
     highest = tl.full((lanes,), float("-inf"), tl.float32)
     total, plain = tl.zeros((lanes,), tl.float32), tl.zeros((lanes,), tl.float32)
     for first in range(0, padded, lanes * 8):

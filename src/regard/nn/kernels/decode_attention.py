@@ -124,8 +124,7 @@ def _decode_kernel(qkv, k, v, at, out, shared, counts, heads, room, row_step, k_
 
 @functools.cache
 def supports_pdl(device: torch.device) -> bool:
-    """Whether the GPU supports programmatic dependent launch: programs start before the previous kernel ends (Hopper or
-    newer)."""
+    """Whether kernels can start before the previous kernel ends (programmatic dependent launch, Hopper or newer)."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 

@@ -48,8 +48,7 @@ MIDDLE_ROW keys without a causal mask if there are few scores (197 keys: 1.6 tim
 training). Otherwise, up to MIDDLE_ROW, the fused kernel runs in float32 if causal or training, else in bfloat16."""
 
 SCORES, LEARNT_SCORES = 2**24, 2**26
-"""Maximum number of scores (rows × heads × Q × K) for unfused products: for the CPU cache; in training, for memory
-until backward."""
+"""Maximum number of scores for unfused products: in inference, to fit in the CPU cache; in training, to fit in memory."""
 
 
 def has_varlen_kernel() -> bool:
@@ -94,8 +93,7 @@ def _choose_cpu_bfloat16(q: Tensor, k: Tensor, rule: AttentionMask | None) -> Ke
 
 
 def _is_decode_step(q: Tensor, rule: AttentionMask | None) -> bool:
-    """Whether q has the few queries of a decoding step: fused kernels are slower on CUDA with masks, and on CPUs with
-    many rows."""
+    """Whether q has few queries, as in decoding: fused kernels are slower on CUDA with masks, and on CPUs with many rows."""
     if torch.is_grad_enabled() or q.shape[-2] > 16 or not (rule is None or isinstance(rule, Dense)):
         return False
     return q.is_cuda or (q.device.type == "cpu" and q.shape[0] >= 8 and q.dtype != torch.bfloat16)
@@ -109,7 +107,7 @@ def supports_flash(q: Tensor) -> bool:
 
 
 def _is_short(q: Tensor, packed: PackedDocuments, window: tuple[int, int]) -> bool:
-    """Whether the kernel for short documents is supported. A step of Transformer-base took 17.8 ms instead of 25.3."""
+    """Whether the kernel for short documents is supported, with which a Transformer-base step took 17.8 ms instead of 25.3."""
     if window not in ((-1, -1), (-1, 0)) or not capabilities.is_available("triton"):
         return False
     from regard.nn.kernels import varlen_short
@@ -138,8 +136,7 @@ def match_packed(mask: AttentionMask | None) -> tuple[PackedDocuments, tuple[int
 
 
 def match_causal(mask: AttentionMask | None) -> int | None:
-    """Number of keys per query of a Causal mask, optionally with a SlidingWindow, including its own; 0: all. None:
-    another mask."""
+    """Keys per query of a Causal mask or causal SlidingWindow, the query's own key included; 0: all. None: another mask."""
     causal, band = False, 0
     for part in _conjuncts(mask):
         if isinstance(part, Causal):
@@ -154,8 +151,8 @@ def match_causal(mask: AttentionMask | None) -> int | None:
 def match_sliding_window(q: Tensor, k: Tensor, mask: AttentionMask | None) -> int:
     """Window size if full sequences attend to a causal window shorter than the sequence; else 0.
 
-    Sequences of equal length are treated as packed documents: the kernel skips keys outside the window, and no L × L
-    mask is needed."""
+    Sequences of equal length are treated as packed documents: the kernel skips keys outside the window, without an L ×
+    L mask."""
     band = match_causal(mask) or 0
     return band if q.shape[-2] == k.shape[-2] and band < q.shape[-2] else 0
 
@@ -282,7 +279,7 @@ def sdpa(
 
 
 def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, causal: bool) -> Tensor:
-    """Attention of full sequences on CUDA, without mask or causal."""
+    """Attention of full sequences on CUDA, causal or without a mask."""
     if (
         not causal
         and not dropout
@@ -383,8 +380,7 @@ def _flash_varlen(
     rows: tuple[Tensor, ...], starts: tuple[Tensor, Tensor], longest: tuple[int, int], window: tuple[int, int],
     scale: float, dropout: float,
 ) -> Tensor:  # fmt: skip
-    """Attention of packed documents, q, k, v (T, H, d). Dropout requires flash attention: the public varlen operator
-    has none."""
+    """Attention of packed documents, q, k, v (T, H, d). The public varlen operator has no dropout; flash attention has."""
     if dropout == 0.0:
         return capabilities.varlen_attention(rows[0], rows[1], rows[2], starts, longest, window, scale)
     out: Tensor = capabilities.flash_forward(

@@ -89,8 +89,7 @@ class _ChunkContext:
         x.scatter_add_(2, self.global_index.expand_as(gradient), gradient.to(x.dtype))
 
     def additive_mask(self, piece: Chunk) -> tuple[Tensor, Tensor | None]:
-        """(R or 1, 1, C, K) summand of the scores, 0 or the lowest number; and a bool mask of queries without any key
-        (None: none)."""
+        """(R or 1, 1, C, K) mask to add to the scores, 0 or the lowest number; and queries without any key (None: none)."""
         q, k = self.positions[piece.queries].view(1, 1, -1, 1), self.positions[piece.keys].view(1, 1, 1, -1)
         rest = (
             None
@@ -228,6 +227,5 @@ def chunked_attention(
     dropout: float = 0.0,
     spec: ChunkSpec | None = None,
 ) -> Tensor:
-    """Attention output (B, H, L, e) over the window and the global tokens of every query. Global queries also get only
-    their window and the global tokens."""
+    """Attention output (B, H, L, e) over the window and the global tokens of every query, also of global queries."""
     return _ChunkedAttention.apply(q, k, v, pattern, scale, dropout, spec or default_chunk_spec(q))  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """Global tokens as additional keys of sliding-window attention, merged into the output of the windows (PyTorch reference).
 
-A global token occurs once in the softmax of a query: as a key of the window, or as an additional key from outside the
-window. Shape letters: B rows, L tokens, G global tokens, H heads, d head width, T = B · L.
+A global token occurs once in the softmax of a query: as a key of the window, or as an additional key from outside.
+Shape letters: B rows, L tokens, G global tokens, H heads, d head width, T = B · L.
 """
 
 from __future__ import annotations

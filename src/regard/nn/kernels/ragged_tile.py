@@ -21,8 +21,7 @@ from torch import Tensor
 TILE, NARROW, WARPS, STAGES = 64, 16, 4, 3
 HEAD_WIDTHS = (64,)
 LENGTH_RANGE = (257, 1041)
-"""Minimum and maximum length at which this kernel was faster than cuDNN in all measurements (1.1 to 1.5 times); length
-197 was slower."""
+"""Range of lengths in which this kernel was always faster than cuDNN (1.1 to 1.5 times); length 197 was slower."""
 MIN_TILES = 576
 """Minimum number of query tiles; smaller inputs were not measured."""
 MAX_GRID_SIZE = 65_535

@@ -1,6 +1,6 @@
 """Bilinear resizing with `align_corners=True` on CUDA: a Triton kernel for channels-last feature maps.
 
-PyTorch's kernel requires contiguous channels, and the code of torch.compile recomputes the neighbors for every element;
+PyTorch's kernel requires channels-first maps, and the code of torch.compile recomputes the neighbors for every element;
 here the neighbors are computed once per pixel. Without gradients only. Imported only if Triton is available.
 """
 

@@ -126,8 +126,7 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor, max_q_length: int, max_k_length: int, causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Output and log-sum-exp of q (T, H, d), k and v (S, H, d); document i of the queries attends to document i of the
-    keys."""
+    """Output and log-sum-exp of q (T, H, d), k and v (S, H, d); document i of q attends to document i of k and v."""
     out = q.new_empty(q.shape)
     lse = torch.empty(q.shape[1], q.shape[0], device=q.device, dtype=torch.float32)
     numbers, sizes = _launch_args(q, k, v, max_q_length, max_k_length, scale, causal)

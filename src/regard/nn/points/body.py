@@ -57,8 +57,7 @@ class PointTransformerBlock(nn.Module):
 
 
 class TransitionDown(nn.Module):
-    """Max pooling over the neighbors of each sampled point, after a linear layer, batch norm and ReLU of offset and
-    features."""
+    """Max pooling over the neighbors of each sampled point, after linear layer, batch norm and ReLU of offset and features."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -73,14 +72,13 @@ class TransitionDown(nn.Module):
 
 
 def max_over_neighbors(x: Float[Tensor, "M K D"]) -> Float[Tensor, "M D"]:
-    """Maximum over K. In training by index: `amax` finds the position of the maximum again by value, which compiled
-    code may have rounded differently, and then divides the gradient by 0 matches."""
+    """Maximum over K. In training by index: `amax` searches the maximum again by value, which compiled code may have
+    rounded differently, and then divides the gradient by the number of matches, which is 0."""
     return x.max(1).values if torch.is_grad_enabled() and x.requires_grad else x.amax(1)
 
 
 class BottleneckTransition(nn.Module):
-    """First decoder stage. `reference`: the mean of the point cloud is concatenated to every point, as in the published
-    code."""
+    """First decoder stage. `reference`: concatenates the point cloud mean to every point, as in the published code."""
 
     def __init__(self, width: int, reference: bool) -> None:
         super().__init__()

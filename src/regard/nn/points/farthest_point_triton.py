@@ -29,8 +29,7 @@ MIN_BLOCK, MAX_BLOCK = 2048, 16384
 def _fps_kernel(
     places, starts, wanted, out, slots, arrived, clouds, block: tl.constexpr, shared: tl.constexpr
 ):  # fmt: skip
-    """`slots`: farthest point of each step, distance and index in one integer; `arrived`: programs that have published
-    theirs."""
+    """`slots`: farthest point of each step, distance and index in one integer; `arrived`: number of programs at each step."""
     cloud, part, parts = clouds + tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     start, end = tl.load(starts + cloud), tl.load(starts + cloud + 1)
     first, last = tl.load(wanted + cloud), tl.load(wanted + cloud + 1)

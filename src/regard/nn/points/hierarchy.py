@@ -1,7 +1,7 @@
 """Levels of point clouds: sampled points, neighbors, and interpolation weights.
 
-Computed from the coordinates only, once before the network, and shared by all blocks of a level. Shape letters: N
-points of all point clouds, M of a coarser level, K neighbors, B point clouds.
+Computed from the coordinates only, once before the network, and shared by all blocks of a level.
+Shape letters: N points of all point clouds, M of a coarser level, K neighbors, B point clouds.
 """
 
 from __future__ import annotations
@@ -73,11 +73,10 @@ def build_hierarchy(
     sort: bool,
 ) -> PointHierarchy:
     """Levels of x, whose first three columns are coordinates. `strides`: one of this many points is kept, for each
-    level after the first; `num_neighbors`: neighbors per point, for each level. `with_interpolation`: also compute
+    level after the first; `num_neighbors`: neighbors per point and level. `with_interpolation`: also compute
     interpolation weights. `sort`: order the points by coordinates.
 
-    Point clouds of equal size need no synchronization with the device and can be compiled; for others, sizes are read
-    from the device."""
+    Point clouds of equal size need no synchronization and can be compiled; for others, sizes are read from the device."""
     if offsets.max_length * (len(offsets.starts) - 1) == len(x):
         return _build_hierarchy(
             x, CloudSizes.from_offsets(len(x), offsets), strides, num_neighbors, with_interpolation, sort
@@ -135,8 +134,7 @@ def find_neighbors(
 
 
 def lexicographic_order(x: Float[Tensor, "N C"], sizes: CloudSizes) -> Int[Tensor, "N"]:
-    """Row order of each point cloud, sorted by the first column, then by the second, and so on. Does not depend on the
-    input order, except for equal rows."""
+    """Row order of each point cloud, sorted by the first column, then by the second, …: independent of the input order."""
     order = torch.arange(len(x), device=x.device)
     for column in reversed(x.detach().unbind(-1)):
         order = order[column[order].argsort(stable=True)]

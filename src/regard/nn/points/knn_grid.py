@@ -171,8 +171,7 @@ class CellGrid:
         return starts, torch.searchsorted(self.keys, around + 1, right=True) - starts
 
     def _search_radius(self, at: Tensor, cells: Tensor) -> Tensor:
-        """(q,) radius within which all points are candidates: the distance to the nearest border with possible points
-        outside."""
+        """(q,) distance to the nearest border of the searched cells that may have points outside."""
         below = torch.where(cells <= 2, torch.inf, at - (cells - 1))
         above = torch.where(cells >= self.shape - 3, torch.inf, cells + 2 - at)
         return torch.minimum(below, above).amin(1) * self.cell_size

@@ -1,7 +1,7 @@
 """Packed point clouds of different sizes: the points of all, concatenated, and the number of points of each.
 
-Sizes are Python integers, so that shapes follow without synchronizing with the device. Shape letters: B point clouds, N
-points of all point clouds.
+Sizes are Python integers, so that shapes follow without synchronizing with the device.
+Shape letters: B point clouds, N points of all point clouds.
 """
 
 from __future__ import annotations

@@ -68,8 +68,7 @@ class Neighbors:
         return cls(index, offsets, valid, valid.flatten().nonzero()[:, 0])
 
     def apply(self, net: nn.Module, x: Float[Tensor, "N K C"]) -> Float[Tensor, "N K C2"]:
-        """Apply a network to every neighbor. Missing neighbors are excluded from batch norm statistics, and their
-        result is 0."""
+        """Apply a network to every neighbor. Missing neighbors give 0 and are excluded from batch norm statistics."""
         if self.valid_index is None:
             return net(x)
         made = net(gather_rows(x.flatten(0, 1), self.valid_index))
@@ -131,7 +130,7 @@ class VectorAttention(nn.Module):
 
 
 def paper_attention(width: int) -> VectorAttention:
-    """Attention of the paper: θ and γ are two linear layers with a ReLU. The paper does not specify their hidden size; `width` is used."""
+    """Attention of the paper: θ and γ are two linear layers with a ReLU, all of size `width` (not specified in the paper)."""
     place = nn.Sequential(Linear(3, width), nn.ReLU(), Linear(width, width))
     score = nn.Sequential(Linear(width, width), nn.ReLU(), Linear(width, width))
     return VectorAttention(width, place, score)

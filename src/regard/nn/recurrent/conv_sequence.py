@@ -38,8 +38,7 @@ class WeightNormLinear(nn.Module):
 
 
 def weight_norm_linear(width: int, out: int, dropout: float = 0.0) -> WeightNormLinear:
-    """Layer without a following gate, initialized with N(0, (1 - dropout) / width), where `dropout` is the dropout of
-    the input."""
+    """Layer without a following gate, initialized with N(0, (1 - dropout) / width); `dropout`: dropout of its input."""
     return WeightNormLinear(width, out, math.sqrt((1 - dropout) / width))
 
 
@@ -65,8 +64,7 @@ class DecoderContext:
 
 
 class ConvBlock(nn.Module):
-    """(x + A ⊗ σ(B)) √½, with A and B from one convolution. In a decoder the convolution is causal and cross-attention
-    follows.
+    """(x + A ⊗ σ(B)) √½, with A and B from one convolution; causal and followed by cross-attention in a decoder.
 
     `x` is projected if the width changes. The convolution is a linear layer over the unfolded positions of its kernel."""
 

@@ -1,5 +1,5 @@
-"""Gated cell of Cho et al. and Bahdanau et al. (2014). Differs from torch.nn.GRU: r is inside the product, and z
-weights the new state.
+"""Gated cell of Cho et al. and Bahdanau et al. (2014). In contrast to `torch.nn.GRU`, r is inside the product and z
+weights h̃.
 
     z, r = σ(W x + U h)      h̃ = tanh(W x + U (r ∘ h))      h' = (1 − z) ∘ h + z ∘ h̃
 

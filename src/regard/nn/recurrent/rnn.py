@@ -157,7 +157,7 @@ def gather_columns(x: Float[Tensor, "B L D"], columns: Int[Tensor, "B L"]) -> Fl
 
 @dataclass(frozen=True)
 class CompactTargets:
-    """Target ids with padding moved to the end, where a causal decoder does not attend to it."""
+    """Target ids with padding moved to the end, so that a causal decoder never attends to padding."""
 
     ids: Int[Tensor, "B L"]
     order: Int[Tensor, "B L"] | None = None

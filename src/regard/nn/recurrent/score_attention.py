@@ -1,7 +1,7 @@
 """Single-head attention of recurrent models, with additive and multiplicative scores; values are the encoded context.
 
-The context is prepared once, then queried step by step or for all steps at once. Shape letters: B rows, Q queries, K
-keys, D query width, C context width, n key width, e value width.
+The context is prepared once, then queried step by step or for all steps at once.
+Shape letters: B rows, Q queries, K keys, D query width, C context width, n key width, e value width.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ScoreName = Literal["additive", "dot", "general"]
 
 
 class AdditiveScore(nn.Module):
-    """v · tanh(W q + U k) (Bahdanau et al. 2014). W q and U k are computed once per query and key."""
+    """v · tanh(W q + U k) (Bahdanau et al. 2014). Only the sum, tanh and v are computed per pair of query and key."""
 
     def __init__(self, query_width: int, key_width: int, inner: int, bias: bool = False) -> None:
         """`bias`: add a bias to U and v."""

@@ -1,8 +1,8 @@
 """Convolutional bodies: a stem and stages of residual blocks, each stage coarser and wider than the stage before.
 
 ResNet (He et al. 2015) and BiT (Kolesnikov et al. 2019); the first stages of BiT are also the stem of hybrid ViT and
-DPT models. Norms come after (`PostActBlock`) or before (`PreActBlock`) the convolutions: batch norm with plain
-convolutions, or group norm with standardized convolutions.
+DPT models. Norms come after (`PostActBlock`) or before (`PreActBlock`) the convolutions. Convolutions are plain with
+batch norm, or standardized with group norm.
 
 Shape letters: B images, C channels, h and w size of a feature map; D, H and W of the output map.
 """
@@ -206,7 +206,7 @@ class ConvBody(nn.Module):
         return found
 
     def unused_modules(self, taps: Sequence[int]) -> list[nn.Module]:
-        """Modules that only affect outputs after the given taps."""
+        """Modules that are not needed for the given taps."""
         return [*self.stages[max(taps) + 1 :], *([] if self.norm is None else [self.norm])]
 
     def truncate(self, tap: int) -> None:

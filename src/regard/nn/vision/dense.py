@@ -196,7 +196,7 @@ class DenseHead(nn.Module):
     """Feature maps -> one fused map at half of the image resolution. Base class of `DepthHead` and `SegmentationHead`."""
 
     def __init__(self, taps: Sequence[FeatureTap], neck: NeckConfig, classifies: bool = False) -> None:
-        """`classifies`: segmentation, which decides about batch norms if the neck does not."""
+        """`classifies`: True for segmentation, which has batch norms unless the neck specifies otherwise."""
         super().__init__()
         sizes = (len(taps), len(neck.channels), len(neck.factors))
         if len(set(sizes)) > 1:

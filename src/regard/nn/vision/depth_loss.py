@@ -60,7 +60,7 @@ def metric_loss(prediction: DepthMaps, target: DepthMaps, valid: ValidMask, vari
     ratio = torch.where(valid, ratio, 0.0)
     many = valid.sum((1, 2))
     mean, square = (part.sum((1, 2)) / many.clamp(min=1) for part in (ratio, ratio.square()))
-    # clamped, because the square root has no gradient at 0
+    # clamped, because the gradient of the square root is infinite at 0
     losses = (square - variance_weight * mean.square()).clamp(min=EPSILON**2).sqrt()
     return torch.where(many > 0, losses, 0.0).sum(), (many > 0).sum()
 

@@ -1,7 +1,7 @@
 """Vision Transformer: images as sequences of patches, with one Transformer stack. Used by ViT and DPT.
 
-Hybrid models split a convolutional feature map into patches instead of the image. Shape letters: B images, C channels,
-H and W pixels, h and w patches.
+Hybrid models split a convolutional feature map into patches instead of the image.
+Shape letters: B images, C channels, H and W pixels, h and w patches.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class VisionTransformer(nn.Module):
         return self.dropout(x)
 
     def unused_modules(self, taps: Sequence[int]) -> list[nn.Module]:
-        """Modules that only affect outputs after the given taps."""
+        """Modules that are not needed for the given taps."""
         return [*self.encoder.blocks[max(taps) + 1 :], self.encoder.norm]
 
     def truncate(self, tap: int) -> None:

@@ -1,5 +1,4 @@
-"""Shifted-window attention (Liu et al. 2021): attention within windows of a grid, shifted by half a window in every
-second block.
+"""Shifted-window attention (Liu et al. 2021): attention within windows of a grid, shifted in every second block.
 
 Tokens are a sequence (B, h·w, D), row by row. The windows of a grid become the rows of attention, (B·N, M, D). A block with a
 shift rolls the grid first, so that its windows cross the borders of the windows before; pairs that are adjacent only because
@@ -32,8 +31,8 @@ from regard.types import Batch, BodyOutput
 
 
 class WindowGrid(NamedTuple):
-    """A grid split into `window` x `window` windows: padded with zeros at the bottom and right, then rolled up and left
-    by `shift`."""
+    """A grid split into `window` x `window` windows: zero-padded at the bottom and right, then rolled up and left by
+    `shift`."""
 
     height: int
     width: int
@@ -269,7 +268,7 @@ class SwinBody(nn.Module):
         return BodyOutput(sequence, sequence.mean(1), tuple(found[number] for number in taps))
 
     def unused_modules(self, taps: Sequence[int]) -> list[nn.Module]:
-        """Modules that only affect outputs after the given taps."""
+        """Modules that are not needed for the given taps."""
         return [*self.merges[max(taps) :], *self.stages[max(taps) + 1 :], self.norm]
 
     def truncate(self, tap: int) -> None:
