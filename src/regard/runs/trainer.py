@@ -77,7 +77,7 @@ class Trainer:
             prepared.train, model.config, self.task.batch_budget(self.config), self.config.seed, packed
         )
         if self.config.epochs:
-            steps = math.ceil(self.config.epochs * len(self.sampler.epoch(0)) / self.config.grad_accum)
+            steps = math.ceil(self.config.epochs * self.sampler.num_micro_batches() / self.config.grad_accum)
             self.config = replace(self.config, steps=max(steps, 1))
         self.num_frozen = freeze(model, self.config.freeze)
         self.optimizer = make_optimizer(model, self.config)
@@ -419,7 +419,7 @@ class Trainer:
             )
 
     def _num_epochs(self) -> float:
-        return self.config.steps * self.config.grad_accum / len(self.sampler.epoch(0))
+        return self.config.steps * self.config.grad_accum / self.sampler.num_micro_batches()
 
     def _save_and_exit(self, number: int) -> None:
         self._check_finite()

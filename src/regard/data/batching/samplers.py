@@ -88,9 +88,13 @@ class BatchSampler:
         epoch = bisect_right(self._epoch_starts, index) - 1
         return epoch, self._cached_epoch(epoch)[index - self._epoch_starts[epoch]].copy()
 
+    def num_micro_batches(self, epoch: int = 0) -> int:
+        """Number of micro-batches of an epoch."""
+        return len(self._cached_epoch(epoch))
+
     def padding_fraction(self) -> float:
         """Fraction of padding among all positions of epoch 0."""
-        padded = sum(map(self.padded_size, self.epoch(0)))
+        padded = sum(map(self.padded_size, self._cached_epoch(0)))
         return 1 - int(self.total_lengths.sum()) / padded if padded else 0.0
 
     def _cached_epoch(self, epoch: int) -> list[Indices]:
@@ -299,6 +303,10 @@ class Uniform(BatchSampler):
     def num_tokens(self, index: int) -> int:
         return self.batch_size
 
+    def num_micro_batches(self, epoch: int = 0) -> int:
+        """Number of micro-batches of an epoch."""
+        return len(self._cached_epoch(epoch))
+
     def padding_fraction(self) -> float:
         return 0.0
 
@@ -328,6 +336,10 @@ class SortedUniform(Uniform):
         grains = np.split(ordered, len(ordered) // self.batch_size)
         random = np.random.default_rng([self.seed, number, 1])  # independent of the generator that shuffles samples
         return [grains[place] for place in _stable_argsort(random.random(len(grains)))]
+
+    def num_micro_batches(self, epoch: int = 0) -> int:
+        """Number of micro-batches of an epoch."""
+        return len(self._cached_epoch(epoch))
 
     def padding_fraction(self) -> float:
         grains = [self.lengths[grain[:, 0]] for grain in self.epoch(0)]
