@@ -114,8 +114,8 @@ class BeamSearch:
     def _top_candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Score increments, log-probabilities and tokens of the best candidates of each beam, each (B W, 2 W).
 
-        Both differ only with a repetition penalty. As in `transformers`, the penalty changes the log-probabilities in
-        beam search, and the logits in greedy search and sampling."""
+        The first two differ only with a repetition penalty. As in `transformers`, the penalty changes the
+        log-probabilities in beam search, and the logits in greedy search and sampling."""
         count, wide = 2 * self.settings.num_beams, self.scores.dtype
         if self.repetition is None:
             logs, tokens = top_log_probs(logits, count)

@@ -16,7 +16,7 @@ from regard.types import Batch
 DEFAULT_BUDGET = 2 * 2**30
 """Bytes for the tensors of a search, without the weights."""
 MEMORY_DIVISOR = 8
-"""On a GPU, a search may use 1/8 of the memory, if this is more: up to six graphs are cached."""
+"""A search may use 1/8 of the GPU memory if this exceeds DEFAULT_BUDGET, because up to six graphs are cached."""
 BYTES_PER_LOGIT = 48
 """Bytes per row and vocabulary entry during sampling: logits, filtered logits, float64 probabilities and sums."""
 

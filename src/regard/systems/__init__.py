@@ -1,4 +1,4 @@
-"""The systems, one file each, listed here and nowhere else; a system is imported at its first use."""
+"""Table of all systems, one module each; a system is imported at its first use."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def find_system(name: str) -> System:
 
 
 def find_by_model_type(model_type: str) -> System:
-    """The system that reads a published config.json of this `model_type`."""
+    """System for the `model_type` of a Hugging Face config.json."""
     owner = index.model_types().get(model_type)
     if owner is not None:
         return SYSTEMS[owner]

@@ -1,9 +1,8 @@
-"""BERT: Pre-training of Deep Bidirectional Transformers (Devlin et al. 2018): the encoder alone.
+"""BERT: Pre-training of Deep Bidirectional Transformers (Devlin et al. 2018): encoder-only.
 
-What is new against the Transformer: no decoder. Every token looks at all others on both sides, and what is learnt is which
-words were hidden and whether one text follows another; after that any task is one matrix on its states. Positions are
-learned, each of two texts has a vector of its own, and a norm stands after their sum.
-"""
+Differences from the Transformer: no decoder; each token attends to all tokens. Pretraining is masked language modeling
+and next-sentence prediction; each task adds one linear layer. Positions are learned, segments of a text pair have
+embeddings, and the sum of all embeddings is normalized."""
 
 from __future__ import annotations
 
@@ -95,7 +94,6 @@ PRESETS = {
 
 
 def build(config: Config) -> EncoderOnly:
-    """The whole machine."""
     body = EncoderOnly(
         EncoderEmbedding(
             tokens=TokenEmbedding(config.vocab_size, config.width, scaled=False),
@@ -153,7 +151,8 @@ PUBLISHED = PublishedLayout(
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Files of the bare body have no prefix, the oldest call a norm's parts gamma and beta; what is there says the rest."""
+    """Add the prefix of bare models, rename gamma and beta of old files, and detect pooler and next-sentence
+    prediction."""
     tensors = add_prefix(rename_suffixes(tensors, LEGACY_SUFFIXES), "bert.", ("cls.*", "classifier.*", "qa_outputs.*"))
     tensors = resolve_tied(tensors, "bert.embeddings.word_embeddings.weight", NAMES.tied[:1])
     tensors = bert.resolve_tied_bias(tensors)

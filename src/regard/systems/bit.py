@@ -1,9 +1,8 @@
-"""Big Transfer (Kolesnikov et al. 2019): a ResNet that learns from very many pictures, and then from few of one's own.
+"""Big Transfer (Kolesnikov et al. 2019): a ResNet for pretraining on large datasets and transfer to small datasets.
 
-What is new against ResNet: no picture sees its neighbours. Group norms stand where batch norms stood, filters have mean 0 and
-variance 1, and norms and ReLUs go before the convolutions (He et al. 2016), so that what is added up is never cut off. Its
-first three stages, with norms behind the convolutions, make the patches of ViT's and DPT's hybrids.
-"""
+Differences from ResNet: GroupNorm instead of BatchNorm, so that images of a batch are independent; weight
+standardization; norm and ReLU before each convolution (He et al. 2016), so that the residual stream has no ReLU. The
+first three stages, with norms after the convolutions, are the backbone of the ViT and DPT hybrids."""
 
 from __future__ import annotations
 
@@ -67,11 +66,11 @@ class Config:
 
     @property
     def head_std(self) -> float:
-        """How a new matrix for classes begins: at 0, so that none is likelier at first."""
+        """Standard deviation of a new classification matrix: 0, for equal probabilities at the start."""
         return 0.0
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
-        """What dense heads read: each stage."""
+        """Feature maps for dense heads: one per stage."""
         return tuple(
             FeatureTap(stage, width, min(4 * 2**stage, self.output_stride), is_sequence=False)
             for stage, width in enumerate(self.widths)
@@ -80,11 +79,11 @@ class Config:
 
 AUGMENTATION: dict[str, Any] = {"crop_scale": 0.08, "flip": True}
 PRESETS = {"bit-50": Preset(Config(), 23_500_352, vision.resnet_recipe(AUGMENTATION))}
-"""Counted without the matrix for classes, which comes with the data."""
+"""Parameter counts without the classification matrix, because its size depends on the data."""
 
 
 def build(config: Config) -> nn.Module:
-    """The whole machine, which hybrids have in them too: see `bit`."""
+    """The body is shared with hybrids: see `bit_body`."""
     body = bit_body(
         config.in_channels,
         config.stem_channels,
@@ -110,7 +109,7 @@ NAMES = NameTable(
 
 
 def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
-    """There, how zeros are put is nothing, or a word in letters of either size."""
+    """Fields with `global_padding` (null, or SAME in any case) as `padding`."""
     told = fields["padding"]
     if told is not None and str(told).lower() != "same":
         raise WeightsError(f"config.json: global_padding={told!r} is not supported. Supported: null, 'SAME'.")
@@ -155,7 +154,7 @@ PUBLISHED = PublishedLayout(
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Files of the bare body have no prefix."""
+    """Add the prefix of bare models."""
     return config, add_prefix(tensors, "bit.", ("classifier.*",))
 
 
@@ -184,7 +183,7 @@ FINETUNE_RECIPES = {
         {**AUGMENTATION, "crop_scale": 1.0}, epochs=25, batch_size=16, grad_accum=1, lr=1e-4, label_smoothing=0.0
     ),
 }
-"""For weights that have learnt already."""
+"""Recipes for pretrained weights."""
 
 SYSTEM = System(
     name="bit",

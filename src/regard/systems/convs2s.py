@@ -1,13 +1,12 @@
-"""Convolutional Sequence to Sequence Learning (Gehring et al. 2017): the encoder–decoder before the Transformer.
+"""Convolutional Sequence to Sequence Learning (Gehring et al. 2017): a convolutional encoder–decoder.
 
-What differs from Vaswani: a place sees the neighbours that a kernel covers, and a stack of them a window that grows with its
-depth; positions are learned; every block of the decoder looks at the source with one head, whose values are the encoder's
-states with the embeddings added. Like it, all places of a sentence are computed at once.
+Differences from the Transformer: convolutions instead of self-attention, with a receptive field that grows with depth;
+learned positions; each decoder block has cross-attention with one head, where keys are encoder outputs and values are
+the sum of encoder outputs and embeddings. All positions of a sentence are computed in parallel.
 
-Where the paper's equations and the authors' code differ, this is the code: what was looked at goes through a matrix to the
-width of the block, sums are multiplied by √½, and the gradient that reaches the encoder is divided by twice the number of
-attentions (each hands it one through its scores and one through its values).
-"""
+If the equations of the paper and the authors' code differ, the code is followed: the context is projected to the width
+of the block, sums are multiplied by √½, and the gradient of the encoder is divided by twice the number of attention
+layers (each contributes through its keys and its values)."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System, no
 from regard.types import Batch, BodyOutput
 
 STD = 0.1
-"""of all embeddings at the beginning"""
+"""Standard deviation of all embeddings at initialization."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Config(Seq2SeqConfig):
     size_fields = ("embedding_dim", "output_dim", "max_length")
     output_width_field = "output_dim"
     source_vocab_size: ClassVar[int] = 0
-    """Share one tokenizer between source and target."""
+    """Source and target share a tokenizer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,7 +64,7 @@ class Config(Seq2SeqConfig):
 
     @property
     def width(self) -> int:
-        """Of the states that tokens are read from."""
+        """Size of the states before the output layer."""
         return self.output_dim
 
 
@@ -99,8 +98,8 @@ PAPER_RECIPE: dict[str, dict[str, Any]] = {
     "data": {"vocab_size": 40_000},
     "decode": {"num_beams": 5, "length_penalty": 1.0, "length_penalty_type": "power"},
 }
-"""The paper's beam, clipping and vocabulary. It learns by Nesterov's momentum of 0.99 at a rate of 0.25, without smoothing and
-divided by 10 whenever validation stands still; here everything learns by Adam, and rate and schedule are Adam's."""
+"""Beam size, clipping and vocabulary of the paper. The paper uses Nesterov momentum 0.99 and learning rate 0.25,
+divided by 10 when validation stalls, without label smoothing; learning rate and schedule here are for Adam."""
 
 BASE = Config()
 PRESETS = {
@@ -137,7 +136,7 @@ PRESETS = {
 
 class ConvS2S(nn.Module):
     static_cache = True
-    """search may ask for a state of fixed size: it has no other"""
+    """a step can be captured as a CUDA graph: the state always has a fixed size"""
 
     def __init__(
         self,
@@ -147,7 +146,7 @@ class ConvS2S(nn.Module):
         decoder: ConvStack,
         dropout: float,
     ) -> None:
-        """`places`: positions of the source, and of the target."""
+        """`positions`: position embeddings of source and target."""
         super().__init__()
         self.tables, self.encoder, self.decoder = tables, encoder, decoder
         self.source_position, self.target_position = positions
@@ -160,7 +159,7 @@ class ConvS2S(nn.Module):
         return self.dropout(x + position(positions.clamp(max=position.max_length - 1)))
 
     def encode(self, batch: Batch, taps: Collection[int] = ()) -> tuple[ScoreContext, tuple[Tensor, ...]]:
-        """What a decoder looks at: states as keys, states and embeddings as values."""
+        """Keys (encoder outputs) and values (with embeddings added) for the decoder, and the states of `taps`."""
         if batch.offsets is not None:
             raise ValueError(
                 "Packed batches are not supported: convolutions would mix neighboring sentences. Use padded rows."
@@ -175,13 +174,13 @@ class ConvS2S(nn.Module):
 
     @staticmethod
     def value_scale(z: Float[Tensor, "B K E"], valid: Bool[Tensor, "B K"] | None) -> Float[Tensor, "#B 1 1"]:
-        """m √(1/m) of m places: the mean of m things has less variance than one has. It is taken into the values."""
+        """m √(1/m) for m positions, applied to the values: an average of m vectors has lower variance than one vector."""
         if valid is None:
             return z.new_full((1, 1, 1), math.sqrt(z.shape[1]))
         return valid.sum(1).to(z.dtype).sqrt()[:, None, None]
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
-        """The decoder's states over `batch.target`; `taps` are blocks of the encoder."""
+        """Decoder states for `batch.decoder_inputs`; `taps` are encoder blocks."""
         target, (context, tapped) = require_decoder_inputs(batch), self.encode(batch, taps)
         length = target.shape[1]
         real = None if batch.decoder_mask is None else valid_mask(batch.decoder_mask, length)
@@ -197,8 +196,8 @@ class ConvS2S(nn.Module):
         return RecurrentSizes(self.decoder.state_size + places, self.tables.vocab_size)
 
     def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
-        """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`. The state has a fixed
-        size, so `max_positions` has no effect."""
+        """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`. The state has a
+        fixed size, so `max_positions` has no effect."""
         prompt, (context, _) = require_prompt(batch), self.encode(batch)
         pasts = self.decoder.initial_states(len(batch.inputs), context.keys)
         state = RecurrentState(
@@ -209,7 +208,7 @@ class ConvS2S(nn.Module):
         return state
 
     def step(self, tokens: Int[Tensor, "B"], state: RecurrentState) -> Float[Tensor, "B V"]:
-        """The logits that follow one more token of each row."""
+        """Logits after one more token per row."""
         return self.to_logits(self.advance(tokens[:, None], state)[:, 0])
 
     def advance(self, ids: Int[Tensor, "B Q"], state: RecurrentState) -> Float[Tensor, "B Q O"]:
@@ -222,7 +221,7 @@ class ConvS2S(nn.Module):
 
 
 def build_embeddings(config: Config) -> SharedEmbeddings:
-    """All begin small, and an output matrix of its own is a layer like the others."""
+    """Embeddings from N(0, 0.1²); a separate output layer has weight normalization."""
     tables: Any = SharedEmbeddings(config.vocab_size, config.embedding_dim, config.output_dim, config.tie_embeddings)
     if tables.output is not None:
         tables.output = weight_norm_linear(config.output_dim, config.vocab_size, config.dropout)
@@ -233,7 +232,6 @@ def build_embeddings(config: Config) -> SharedEmbeddings:
 
 
 def build(config: Config) -> ConvS2S:
-    """The whole machine."""
     E, stages = config.embedding_dim, parse_stages(config.encoder_stages, "model.encoder_stages")
     below = parse_stages(config.decoder_stages or config.encoder_stages, "model.decoder_stages")
     return ConvS2S(

@@ -1,10 +1,9 @@
-"""Generating Wikipedia by Summarizing Long Sequences (Liu et al. 2018): T-D, the Transformer's decoder alone.
+"""Generating Wikipedia by Summarizing Long Sequences (Liu et al. 2018): T-D, a decoder-only Transformer.
 
-What is new against the Transformer: no encoder and no cross-attention. Source, a separator and target are one text, and the
-model learns to go on with it; half of the parameters are gone, and longer texts fit.
+Differences from the Transformer: no encoder and no cross-attention. Source, separator and target are one sequence for
+language modeling; the model has half of the parameters, and longer texts fit into memory.
 
-Its variants with compressed memory (T-DMCA) and mixtures of experts are not here. Nobody has published a layout for it.
-"""
+Memory-compressed attention (T-DMCA) and mixture of experts are not implemented. There is no Hugging Face equivalent."""
 
 from __future__ import annotations
 
@@ -82,7 +81,6 @@ PRESETS = {
 
 
 def build(config: Config) -> DecoderOnly:
-    """The whole machine."""
     blocks = [
         transformer_block(
             config.width, config.heads, config.ffn_dim, activation=config.activation, dropout=config.dropout,

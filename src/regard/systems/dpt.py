@@ -1,9 +1,8 @@
-"""Vision Transformers for Dense Prediction (Ranftl, Bochkovskiy, Koltun 2021): DPT, an answer for each pixel.
+"""Vision Transformers for Dense Prediction (Ranftl, Bochkovskiy, Koltun 2021): DPT, one prediction per pixel.
 
-What is new against ViT: not its last states are read but those of four blocks, each before any last norm. They are laid out
-as maps of four sizes again and fused from the coarsest to the finest (nn/vision/dense.py), so that what is far apart
-is seen together at every size. The hybrid takes its two finest maps from the convolutions that make its patches.
-"""
+Differences from ViT: the hidden states of four blocks, before the final norm, are reassembled into feature maps of four
+sizes and fused from coarse to fine (nn/vision/dense.py), with global attention at every size. The hybrid takes the two
+finest maps from its convolutional backbone."""
 
 from __future__ import annotations
 
@@ -122,7 +121,7 @@ class Config:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Channels after each stage of convolutions."""
+        """Channels after each stage of the backbone."""
         return vision.stage_widths(self.stem_channels, self.backbone_depths)
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
@@ -148,7 +147,7 @@ class Config:
 
 
 def _recipe(**train: Any) -> dict[str, dict[str, Any]]:
-    """The paper's for depth: 16 pictures a step at 1e-5, and 1e-4 for what is not yet trained; 60 passes."""
+    """Depth recipe of the paper: 16 images per step, learning rate 1e-5, 1e-4 for new layers, 60 epochs."""
     usual = {
         "epochs": 60, "batch_size": 16, "grad_accum": 1, "lr": 1e-5, "lr_overrides": {"head.*": 1e-4}, "warmup_steps": 0.0,
         "lr_schedule": "constant", "betas": "0.9,0.999", "eps": 1e-8, "weight_decay": 0.0, "grad_clip": 1.0,
@@ -158,7 +157,7 @@ def _recipe(**train: Any) -> dict[str, dict[str, Any]]:
 
 
 def _small_recipe(**train: Any) -> dict[str, dict[str, Any]]:
-    """From nothing, on a few thousand pictures at most."""
+    """Recipe for training from scratch on a few thousand images at most."""
     return _recipe(
         epochs=100, lr=3e-4, lr_overrides={}, warmup_steps=0.05, lr_schedule="cosine", weight_decay=0.05, **train
     )
@@ -192,11 +191,11 @@ PRESETS = {
     "dpt-large": Preset(LARGE, 343_030_465, _recipe()),
     "dpt-hybrid": Preset(HYBRID, 122_377_985, _recipe()),
 }
-"""Parameters are those of the model for depth. With 150 classes dpt-large has 343,960,364 and dpt-hybrid 123,307,884."""
+"""Parameter counts of depth models. With 150 classes, dpt-large has 343,960,364 and dpt-hybrid 123,307,884."""
 
 
 def build(config: Config) -> VisionTransformer:
-    """The whole machine but its head, which is `Depth` or `Segment` of nn/vision/dense.py."""
+    """The body; heads for depth and segmentation are in nn/vision/dense.py."""
     body = VisionTransformer(
         PatchEmbedding(
             config.width, *((1, config.widths[-1]) if config.hybrid else (config.patch_size, config.in_channels))
@@ -206,7 +205,8 @@ def build(config: Config) -> VisionTransformer:
         dropout=config.dropout,
         stem=vision.build_backbone(config) if config.hybrid else None,
     )
-    body.encoder.norm.requires_grad_(False)  # in every file, and behind all that is read
+    # in all checkpoints, but not used: features are read before this norm
+    body.encoder.norm.requires_grad_(False)
     return init_vit_weights(body)
 
 
@@ -215,7 +215,7 @@ def _part_entry(ours: str, theirs: str) -> NameEntry:
 
 
 def _batch_norm_entries(ours: str, theirs: str) -> tuple[NameEntry, ...]:
-    """A batch norm with what it has gathered."""
+    """Entries of a batch norm with running statistics."""
     return (
         _part_entry(ours, theirs),
         *(entry(f"{ours}.{name}", f"{theirs}.{name}") for name in vision.RUNNING_STATS),
@@ -236,7 +236,7 @@ def _residual_unit_entries(ours: str, theirs: str) -> tuple[NameEntry, ...]:
 
 
 PIXELS, PLACES = "dpt.embeddings.patch_embeddings.projection.", "dpt.embeddings.projection."
-"""The matrix of patches of pixels, and of places of a map."""
+"""Prefixes of the patch projection from pixels, and from feature-map cells."""
 
 NAMES = NameTable(
     entries=(
@@ -262,7 +262,7 @@ NAMES = NameTable(
 
 
 def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
-    """Our fields of what is published as one."""
+    """Fields from the config with a nested backbone."""
     told, found = fields["backbone_depths"], {**vision.require_square(fields), "backbone_depths": BASE.backbone_depths}
     found["fusion_batch_norm"] = bool(fields["fusion_batch_norm"])
     if found["hybrid"]:
@@ -274,7 +274,7 @@ def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
     config, side = Config(**fields), fields["image_size"] // fields["patch_size"]
-    # a transposed convolution cannot be 4.0 wide
+    # kernel sizes of transposed convolutions must be integers
     fields = {
         **fields,
         "reassemble_factors": [int(factor) if factor % 1 == 0 else factor for factor in config.reassemble_factors],
@@ -321,8 +321,7 @@ PUBLISHED = PublishedLayout(
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Files of the bare body have no prefix; batch norms have a count that nobody reads; whether there is an auxiliary head is
-    said by what is there."""
+    """Add the prefix of bare models, drop batch counters, detect the auxiliary head, and rename the patch projection."""
     tensors = add_prefix(vision.drop_batch_counts(tensors), "dpt.", ("neck.*", "head.*", "auxiliary_head.*"))
     if "head.head.1.weight" in tensors:
         config = replace(config, auxiliary_head="auxiliary_head.head.4.weight" in tensors)
@@ -330,7 +329,7 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def to_published(config: Config, tensors: Tensors) -> Tensors:
-    """Patches of a map go by another name than those of pixels, and others want the count of a batch norm."""
+    """Rename the patch projection of hybrids, and add batch counters."""
     if config.hybrid:
         tensors = {name.replace(PIXELS, PLACES): tensor for name, tensor in tensors.items()}
     return vision.add_batch_counts(tensors)
@@ -340,8 +339,8 @@ FINETUNE_RECIPES = {
     "depth": _recipe(epochs=10, lr_schedule="cosine", warmup_steps=0.05),
     "segment": _recipe(epochs=50, lr_schedule="cosine", warmup_steps=0.05, lr=3e-5, lr_overrides={"head.*": 3e-4}),
 }
-"""For weights that have learnt already. Classes were taught by SGD in the paper: 48 pictures a step, 240 passes at a rate of
-0.002 that falls to 0; Adam wants a smaller one."""
+"""Recipes for pretrained weights. For segmentation, the paper uses SGD with 48 images per step, 240 epochs, and a
+learning rate of 0.002 with decay to 0; these learning rates are for Adam."""
 
 SYSTEM = System(
     name="dpt",

@@ -1,9 +1,8 @@
 """Improving Language Understanding by Generative Pre-Training (Radford et al. 2018): GPT-1.
 
-What is new against the Transformer: the decoder alone is trained to go on with books, and then, with one new matrix, to do
-any task whose input can be written as one text. Positions are learned; the feed-forward layers have GELUs (in its tanh
-form); norms stand after the sub-layers as in 2017, and there is none at the end.
-"""
+Differences from the Transformer: decoder-only, pretrained on books, then fine-tuned with one additional linear layer on
+tasks with a single text as input. Positions are learned, the activation is GELU (tanh approximation), and blocks are
+post-norm without a final norm."""
 
 from __future__ import annotations
 
@@ -70,13 +69,12 @@ PAPER_RECIPE: dict[str, dict[str, Any]] = {
     "data": {"vocab_size": 40_478},
     "decode": {"do_sample": True, "top_k": 40},
 }  # fmt: skip
-"""64 rows of 512 tokens a step."""
+"""64 rows of 512 tokens per step."""
 
 PRESETS = {"gpt1": Preset(Config(), 116_534_784, PAPER_RECIPE)}
 
 
 def build(config: Config) -> DecoderOnly:
-    """The whole machine."""
     body = DecoderOnly(
         tokens=TokenEmbedding(config.vocab_size, config.width, scaled=False),
         position=make_absolute_position(config),
@@ -133,7 +131,7 @@ PUBLISHED = PublishedLayout(
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Files of the bare body have no prefix, and old ones bring their masks along."""
+    """Add the prefix of bare models, and resolve the tied output matrix."""
     tensors = add_prefix(tensors, "transformer.", (*NAMES.tied, *NAMES.heads))
     return config, resolve_tied(tensors, "transformer.tokens_embed.weight", NAMES.tied)
 

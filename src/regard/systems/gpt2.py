@@ -1,10 +1,9 @@
 """Language Models are Unsupervised Multitask Learners (Radford et al. 2019): GPT-2.
 
-What is new against the Transformer: the decoder alone, without a source; learned positions; norms before the sub-layers
-and one at the end; byte-level tokens. Trained to go on with text, it is asked by text: no head, no task of its own.
+Differences from the Transformer: decoder-only; learned positions; pre-norm with a final norm; byte-level tokens. Tasks
+are given as text prompts, without a task head.
 
-Optimiser, schedule and number of steps were never published; the recipes here are what its reproductions use.
-"""
+Optimizer, schedule and number of steps were not published; the recipes follow common reproductions."""
 
 from __future__ import annotations
 
@@ -76,12 +75,12 @@ def _recipe(vocabulary: int, kind: str = "byte_bpe", **train: Any) -> dict[str, 
     return {
         "train": {**usual, **train},
         "data": {"vocab_size": vocabulary, "tokenizer_type": kind},
-        "decode": {"do_sample": True, "top_k": 40},  # as the samples of the paper were drawn
+        "decode": {"do_sample": True, "top_k": 40},  # sampling of the paper
     }
 
 
 def _paper_recipe(rate: float) -> dict[str, dict[str, Any]]:
-    """Half a million tokens a step: 512 rows of 1024."""
+    """512 rows of 1024 tokens per step."""
     return _recipe(50_257, steps=100_000, batch_tokens=16_384, grad_accum=32, lr=rate, warmup_steps=2000)
 
 
@@ -118,7 +117,7 @@ PRESETS = {
 
 
 def build(config: Config) -> DecoderOnly:
-    """The whole machine. Weights begin as in OpenAI's code, where positions are N(0, 0.01)."""
+    """Weights are initialized as in the code of OpenAI, positions from N(0, 0.01)."""
     body = DecoderOnly(
         tokens=TokenEmbedding(config.vocab_size, config.width, scaled=False),
         position=make_absolute_position(config),
@@ -183,7 +182,7 @@ PUBLISHED = PublishedLayout(
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Files of the bare body have no prefix, and old ones bring their masks along."""
+    """Add the prefix of bare models, and resolve the tied output matrix."""
     tensors = add_prefix(tensors, "transformer.", (*NAMES.tied, *NAMES.heads))
     return config, resolve_tied(tensors, "transformer.wte.weight", NAMES.tied)
 

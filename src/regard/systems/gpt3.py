@@ -1,15 +1,15 @@
 """Language Models are Few-Shot Learners (Brown et al. 2020): GPT-3.
 
-What is new against GPT-2: size, and every other layer looks at a band of near positions instead of all (as the Sparse
-Transformer does). It is asked by text with a few examples in it, and nothing is trained for a task.
+Differences from GPT-2: size, and banded attention in every second layer (as in the Sparse Transformer). Tasks are given
+as prompts with a few examples, without fine-tuning.
 
-Which layers are banded and how wide the band is was not published. Here layers 0, 2, 4, … are dense, 1, 3, 5, … banded, and a
-band of `band` is a token and those before it, 256 together. Two rows of the paper's table contradict themselves and are
-resolved so: XL (24 heads of 128 are not its width of 2048) has 16 heads of 128, which gives the 1.3 billion of its name;
-13B (width 5140 is not 40 heads of 128) has a width of 5120. Dropout is not mentioned, and is 0.
+The paper does not specify the banded layers and the band width. Here, layers 0, 2, 4, … are dense and layers 1, 3, 5, …
+are banded; with `local_window=256`, a token attends to 256 tokens including itself. Two rows of the table in the paper
+are inconsistent: XL (24 heads of 128 do not match width 2048) has 16 heads of 128 here, which gives the 1.3 billion
+parameters of its name; 13B (width 5140 does not match 40 heads of 128) has width 5120. The paper does not mention
+dropout; the default is 0.
 
-There is no published layout: that of GPT-2 cannot say bands.
-"""
+There is no Hugging Face equivalent: the GPT-2 format does not support bands."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ class Config:
 
 
 def _recipe(lr: float, micro_batches: int, **changes: Any) -> dict[str, dict[str, Any]]:
-    """300 billion tokens in steps of that many grains of 16,384; the rate rises over 375 million tokens.
+    """300 billion tokens with `micro_batches` of 16,384 tokens per step, warmup over 375 million tokens.
 
-    In the paper the batch grows over the first billions of tokens and the rate falls to a tenth; here the one is constant,
-    and the other falls to 0."""
+    In the paper, the batch size grows over the first billions of tokens, and the learning rate decays to 10 %; here,
+    the batch size is constant, and the learning rate decays to 0."""
     train = {
         "steps": round(300e9 / (micro_batches * 16_384)),
         "batch_tokens": 16_384,
@@ -114,7 +114,6 @@ PRESETS = {
 
 
 def build(config: Config) -> DecoderOnly:
-    """The whole machine."""
     body = DecoderOnly(
         tokens=TokenEmbedding(config.vocab_size, config.width, scaled=False),
         position=make_absolute_position(config),

@@ -1,9 +1,8 @@
-"""The hybrid of An Image is Worth 16x16 Words (Dosovitskiy et al. 2020): ViT on a map of convolutions.
+"""The hybrid of An Image is Worth 16x16 Words (Dosovitskiy et al. 2020): ViT on a convolutional feature map.
 
-What is new against ViT: not pixels are cut into patches but what the first three stages of a ResNet-50 make of them (BiT's
-kind: standardised convolutions, group norms). A patch is one place of that map, which stands for 16 x 16 pixels. With few
-pictures to learn from convolutions know more from the start; with many the difference vanishes.
-"""
+Differences from ViT: patches are cells of the feature map after three stages of a ResNet-50 (BiT: weight
+standardization and GroupNorm), each for 16×16 pixels. Convolutions help on small datasets; on large datasets the
+difference vanishes."""
 
 from __future__ import annotations
 
@@ -82,21 +81,21 @@ class Config:
 
     @property
     def stride(self) -> int:
-        """Pixels from one place of the last map to the next."""
+        """Pixels per cell of the last feature map."""
         return int(2 * 2 ** len(self.backbone_depths))
 
     @property
     def map_size(self) -> int:
-        """Side of the last map."""
+        """Side of the last feature map, in cells."""
         return -(-self.image_size // self.stride)
 
     @property
     def head_std(self) -> float:
-        """How a new matrix for classes begins: at 0, so that none is likelier at first."""
+        """Standard deviation of a new classification matrix: 0, for equal probabilities at the start."""
         return 0.0
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
-        """The first two stages, and the last two of four quarters of the blocks, as DPT-Hybrid takes them."""
+        """Feature maps of the first two stages, and of the last two of four quarters of the blocks, as in DPT-Hybrid."""
         early = [
             FeatureTap(-1 - stage, self.widths[stage], 4 * 2**stage, is_sequence=False)
             for stage in range(len(self.backbone_depths))
@@ -112,11 +111,11 @@ class Config:
 
 
 MAX_STAGES = 4
-"""ResNets have no more."""
+"""Number of stages of a ResNet."""
 
 
 def _recipe(**train: Any) -> dict[str, dict[str, Any]]:
-    """ViT's; its convolutions leave room for half as many pictures at once."""
+    """Recipe of ViT with half of the images per micro-batch, because the convolutions need memory."""
     return vision.imagenet_recipe(**{"batch_size": 128, "grad_accum": 32, **train})
 
 
@@ -135,7 +134,6 @@ PRESETS = {
 
 
 def build(config: Config) -> VisionTransformer:
-    """The whole machine."""
     body = VisionTransformer(
         PatchEmbedding(config.width, config.patch_size, config.widths[-1]),
         GridPosition(config.map_size // config.patch_size, config.width),
@@ -156,7 +154,7 @@ NAMES = NameTable(
     ),
     heads=("classifier.*", "vit.pooler.*"),
 )
-"""As `transformers` 4 called them; version 5 has no such model any more, and its files are still about."""
+"""Names of `transformers` 4; version 5 has no such model, but its checkpoints are still available."""
 
 _TIMM_PREFIX = "patch_embed.backbone"
 TIMM_ENTRIES = (
@@ -171,7 +169,7 @@ TIMM_ENTRIES = (
 
 
 def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
-    """Our fields of what is published as one."""
+    """Fields from the config with a nested backbone."""
     return {**fields, **vision.read_backbone_config(fields["backbone_depths"], fields["in_channels"], all_stages=False)}
 
 
@@ -203,7 +201,7 @@ PUBLISHED = PublishedLayout(
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Files of the bare body have no prefix; timm's have names of their own, and q, k, v in one."""
+    """Add the prefix of bare models, and translate timm names, where q, k and v are one matrix."""
     if "pos_embed" in tensors:
         tensors = vision.translate_names(NAMES, TIMM_ENTRIES, tensors, max(config.depth, *config.backbone_depths))
     return config, add_prefix(tensors, "vit.", ("classifier.*",))

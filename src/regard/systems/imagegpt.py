@@ -1,11 +1,10 @@
 """Generative Pretraining from Pixels (Chen et al. 2020): ImageGPT.
 
-What is new against GPT-2: a picture is a text. Its pixels stand row by row, each the nearest of a few hundred colours, and the
-next one is learnt. Nothing tells the model that a picture has two dimensions: positions are counted through. Norms take no
-mean away and add no bias, and colours are said by a matrix of their own: the sign that begins a picture is never said.
+Differences from GPT-2: an image is a sequence of pixels in row-major order, each quantized to a palette of a few
+hundred colors. Positions are one-dimensional. Norms are RMSNorm, and the output matrix is not tied, because the start
+token is never predicted.
 
-The paper's code has no biases in its layers; where they were published they were given biases of 0, which we have too.
-"""
+The layers in the paper's code have no biases; published checkpoints have biases of 0, as here."""
 
 from __future__ import annotations
 
@@ -65,12 +64,12 @@ class Config:
 
     @property
     def vocab_size(self) -> int:
-        """What can be read: the colours, and the sign that begins a picture."""
+        """Number of input tokens: colors and the start token."""
         return self.num_colors + 1
 
     @property
     def bos_id(self) -> int:
-        """The sign that begins a picture."""
+        """Start token of an image."""
         return self.num_colors
 
     @property
@@ -79,11 +78,11 @@ class Config:
 
     @property
     def head_bias(self) -> bool:
-        """Whether what tells classes apart has a bias."""
+        """False: the classification head has no bias."""
         return False
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
-        """Every pixel is a place of its own."""
+        """Feature maps with one cell per pixel."""
         return tuple(
             FeatureTap(block, self.width, 1, is_sequence=True, has_class_token=False)
             for block in quarter_blocks(self.depth)
@@ -95,7 +94,7 @@ class Config:
 
 
 def _recipe(images: int, accumulate: int, rate: float, **train: Any) -> dict[str, dict[str, Any]]:
-    """The rate rises over an epoch of ImageNet and falls to 0; nothing is dropped and nothing decays."""
+    """Warmup over one epoch of ImageNet and decay to 0, without dropout and weight decay."""
     usual = {
         "steps": 1_000_000,
         "batch_size": images,
@@ -144,11 +143,11 @@ FINETUNE_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     "draw": {"train": {**_FINETUNE_TRAIN, "steps": 2000, "lr": 1e-4, "eval_every": 500}, "decode": {"do_sample": True}},
     "classify": {"train": {**_FINETUNE_TRAIN, "epochs": 10, "lr": 5e-4}},
 }
-"""For weights that have learnt already. The paper fine-tunes with its Adam and no decay either."""
+"""Recipes for pretrained weights. As in the paper, without weight decay."""
 
 
 class ImageGPT(DecoderOnly):
-    """The decoder-only body that says colours by a matrix of its own, and sums a picture up as the mean of its states."""
+    """Decoder-only body with an untied output matrix over colors and mean pooling."""
 
     def __init__(
         self,
@@ -176,7 +175,7 @@ class ImageGPT(DecoderOnly):
 
 
 def _mean_pool(x: Float[Tensor, "B L D"], batch: Batch) -> Float[Tensor, "B D"] | None:
-    """Over what is real of each row; rows that hold several documents have no summary."""
+    """Average over real positions, (B, D); None for packed rows."""
     if batch.offsets is not None:
         return None
     if batch.mask is None:
@@ -196,7 +195,6 @@ def _build_block(config: Config) -> TransformerBlock:
 
 
 def build(config: Config) -> ImageGPT:
-    """The whole machine."""
     body = ImageGPT(
         tokens=TokenEmbedding(config.vocab_size, config.width, scaled=False),
         position=LearnedPosition(config.max_length, config.width, std=0.01),
@@ -208,8 +206,8 @@ def build(config: Config) -> ImageGPT:
 
 
 def _init_weights(body: ImageGPT, config: Config) -> ImageGPT:
-    """Weights as in OpenAI's code: q, k and v N(0, 1/width), what attention adds divided by the depth too, the matrix of
-    the colours 0, so that all are equally likely at first."""
+    """Initialize as in the code of OpenAI: q, k and v with variance 1/width, attention outputs with 1/(width × depth),
+    and the color matrix with 0, so that all colors are equally likely at the start."""
     stds = {"qkv": config.width**-0.5, "out": (config.width * config.depth) ** -0.5, "up": 0.02, "down": 0.02}
     nn.init.normal_(body.tokens.table.weight, std=0.02)
     for name, part in body.decoder.named_modules():
@@ -243,7 +241,7 @@ NAMES = NameTable(
 
 
 def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
-    """Over there positions are counted, and the sign that begins a picture is one of the colours."""
+    """Fields from a config with a number of positions instead of an image size, and a start token among the colors."""
     size = math.isqrt(fields["image_size"])
     if size**2 != fields["image_size"]:
         raise WeightsError(
@@ -285,7 +283,7 @@ PUBLISHED = PublishedLayout(
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Files of the bare body have no prefix, and old ones bring their masks along."""
+    """Add the prefix of bare models."""
     return config, add_prefix(tensors, "transformer.", NAMES.heads)
 
 

@@ -1,9 +1,8 @@
-"""Longformer: The Long-Document Transformer (Beltagy, Peters, Cohan 2020): an encoder whose cost is linear in length.
+"""Longformer: The Long-Document Transformer (Beltagy, Peters, Cohan 2020): an encoder with cost linear in length.
 
-What is new against BERT: a token looks at a window around it, and only marked tokens look at all others and are seen by all,
-with matrices of their own; windows may differ by block and be dilated by head. The rest is RoBERTa's: byte-level tokens, no
-second type, no next sentences, and positions that begin behind that of the padding.
-"""
+Differences from BERT: sliding-window attention, and global attention for selected tokens with separate projections;
+windows may differ by layer and be dilated by head. As in RoBERTa: byte-level tokens, one segment, no next-sentence
+prediction, and positions that start after the padding id."""
 
 from __future__ import annotations
 
@@ -97,7 +96,7 @@ class Config:
 
     @property
     def one_sided_windows(self) -> tuple[int, ...]:
-        """Tokens to each side, by block."""
+        """One-sided windows of the layers, in tokens."""
         windows = self.attention_window * (self.depth if len(self.attention_window) == 1 else 1)
         return tuple(window // 2 for window in windows)
 
@@ -130,7 +129,6 @@ PRESETS = {
 
 
 def build(config: Config) -> EncoderOnly:
-    """The whole machine."""
 
     def residual(inner: nn.Module) -> Residual:
         return Residual(inner, config.width, "post", config.dropout, config.norm_eps)
@@ -217,7 +215,7 @@ PUBLISHED = PublishedLayout(
 
 
 def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
-    """The published length counts the places of the padding and before it; one window stands for all blocks."""
+    """Fields from a config with a maximum length that includes the position offset, and a window for each layer."""
     windows = fields["attention_window"]
     windows = tuple(windows) if isinstance(windows, list | tuple) else (windows,)
     if len(set(windows)) == 1:
@@ -231,7 +229,7 @@ def _window_per_layer(fields: dict[str, Any]) -> list[int]:
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Files of the bare body have no prefix."""
+    """Add the prefix of bare models, resolve tied tensors, and detect the pooler."""
     tensors = add_prefix(tensors, "longformer.", ("lm_head.*", "classifier.*", "qa_outputs.*"))
     tensors = resolve_tied(tensors, "longformer.embeddings.word_embeddings.weight", NAMES.tied[:1])
     if "lm_head.bias" in tensors or "lm_head.decoder.bias" in tensors:
@@ -257,7 +255,8 @@ LONG_DOCUMENT_TASKS = ("classify", "choose", "tag", "qa")
 
 
 def _full_length_recipes(recipes: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """The same, but long documents are read as far as the model reads: that is what it is for. Two of them at least."""
+    """Recipes for long documents with the maximum length of the model, and two documents of this length per
+    micro-batch."""
     longest = {"max_length": BASE.max_length}
     return {
         task: {**recipe, "train": {**recipe["train"], "batch_tokens": 2 * BASE.max_length}, "data": longest}

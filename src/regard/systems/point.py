@@ -1,9 +1,9 @@
-"""Point Transformer (Zhao et al. 2021): clouds of points, where each looks at its nearest neighbours.
+"""Point Transformer (Zhao et al. 2021): attention among the nearest neighbors in point clouds.
 
-What is new against the Transformer: nothing stands in a row. A point sees its neighbours in space only, and positions are
-differences of places, in the score and in the value; scores subtract and are vectors, a weight for every channel or for a few.
-Five stages make the cloud coarser, and five lead back where every point is asked for its class.
-"""
+Differences from the Transformer: points have no order. A point attends to its nearest neighbors only; positions are
+relative coordinates, in scores and values; scores are vectors from differences of queries and keys, with one weight per
+channel or per group of channels. Five stages downsample the point cloud, and five stages upsample again for
+segmentation."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Config:
 
     @property
     def width(self) -> int:
-        """Of the states in `sequence`."""
+        """Size of the hidden states in `sequence`."""
         return self.widths[0] if self.has_decoder else self.widths[-1]
 
 
@@ -100,8 +100,8 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
         "data": {"rotate": "up", "scale": "0.9,1.1", "jitter": 0.005},
     },
 }
-"""The paper learns by SGD with momentum 0.9 and a decay of 1e-4: 200 passes of ModelNet40 at a rate of 0.05, 40,000 steps of
-S3DIS at 0.5, both divided by 10 at 60 and at 80 %. Here all systems learn by Adam, which wants smaller rates."""
+"""The paper uses SGD with momentum 0.9 and weight decay 1e-4: 200 epochs of ModelNet40 at learning rate 0.05, 40,000
+steps of S3DIS at 0.5, both divided by 10 at 60 % and 80 %. These learning rates are for Adam."""
 
 PRESETS = {
     "point-tiny": Preset(
@@ -117,12 +117,11 @@ PRESETS = {
     "point-base": Preset(RELEASED, 4_903_114, CLASSIFY_RECIPE),
     "point-paper": Preset(replace(DEFAULT, variant="paper", num_neighbors=(16,) * 5), 7_487_360, CLASSIFY_RECIPE),
 }
-"""Counted as those that tell the class of a cloud, without the head, which comes with the data. `point-base` with a way back,
-three numbers beside each place and the head for 13 classes has the 7,767,729 of the released code."""
+"""Parameter counts of classification without the head, because its size depends on the data. `point-base` with decoder,
+three features per point and a head for 13 classes has the 7,767,729 parameters of the released code."""
 
 
 def build(config: Config) -> PointTransformer:
-    """The whole machine."""
     released, widths = config.variant == "released", config.widths
 
     def attention(width: int) -> VectorAttention:

@@ -1,9 +1,8 @@
-"""Deep Residual Learning for Image Recognition (He et al. 2015): the ResNet, all convolutions, as the baseline of pictures.
+"""Deep Residual Learning for Image Recognition (He et al. 2015): ResNet, the convolutional baseline for images.
 
-What is new against convolutions before it: a block learns what is to be added to what it reads, so that nets of 50 and more
-layers learn as easily as short ones; the Transformer has its residuals from here. Of attention there is none: what lies far
-apart meets only in the coarse maps of the last stages.
-"""
+Differences from earlier CNNs: residual connections, so that networks with 50 and more layers are easy to train; the
+Transformer has the same connections. Without attention, distant pixels interact only in the coarse maps of the last
+stages."""
 
 from __future__ import annotations
 
@@ -75,7 +74,7 @@ class Config:
             raise SettingError(f"model.head_dropout must be in [0, 1), got {self.head_dropout}.")
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
-        """What dense heads read: each stage."""
+        """Feature maps for dense heads: one per stage."""
         first = self.stem_stride * (1 + self.stem_pool) * (1 + self.downsample_first_stage)
         return tuple(
             FeatureTap(stage, width, first * 2**stage, is_sequence=False) for stage, width in enumerate(self.widths)
@@ -108,11 +107,11 @@ PRESETS = {
     ),
     "resnet-50": Preset(RESNET50, 23_508_032, vision.resnet_recipe(AUGMENTATION)),
 }
-"""Counted without the matrix for classes, which comes with the data: with a thousand of them 11,689,512 and 25,557,032."""
+"""Parameter counts without the classification matrix; with 1,000 classes, 11,689,512 (resnet-18) and 25,557,032
+(resnet-50)."""
 
 
 def build(config: Config) -> nn.Module:
-    """The whole machine."""
 
     def block(inputs: int, outputs: int, stride: int) -> nn.Module:
         return resnet_block(inputs, outputs, stride, config.block_type == "bottleneck", config.downsample_in_bottleneck)
@@ -134,7 +133,7 @@ def build(config: Config) -> nn.Module:
 
 
 def _unit_entries(ours: str, theirs: str) -> Iterator[NameEntry]:
-    """A convolution and its batch norm, with the statistics that it has gathered."""
+    """Entries of a convolution and its batch norm with running statistics."""
     yield entry(f"{ours}.conv.weight", f"{theirs}.convolution.weight")
     yield entry(f"{ours}.norm.{{part}}", f"{theirs}.normalization.{{part}}")
     for part in vision.RUNNING_STATS:
@@ -185,7 +184,7 @@ PUBLISHED = PublishedLayout(
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Files of the bare body have no prefix."""
+    """Add the prefix of bare models, and drop batch counters."""
     return config, add_prefix(vision.drop_batch_counts(tensors), "resnet.", ("classifier.*",))
 
 
@@ -225,7 +224,7 @@ FINETUNE_RECIPES = {
         {**AUGMENTATION, "crop_scale": 1.0}, epochs=25, batch_size=16, grad_accum=1, lr=1e-4, label_smoothing=0.0
     ),
 }
-"""For weights that have learnt already."""
+"""Recipes for pretrained weights."""
 
 SYSTEM = System(
     name="resnet",

@@ -1,9 +1,8 @@
-"""Sequence to Sequence Learning with Neural Networks (Sutskever, Vinyals, Le 2014): two recurrent nets and nothing between.
+"""Sequence to Sequence Learning with Neural Networks (Sutskever, Vinyals, Le 2014): recurrent encoder–decoder.
 
-What is older than the Transformer: tokens are read one after another, and all that a decoder knows of the source is the last
-state of the encoder, of one size however long the sentence was. Reading the source backwards brings its beginning closer to
-the translation's (in the paper 30.6 BLEU for 26.2). With `feeds` the decoder sees that state at every step.
-"""
+Differences from the Transformer: tokens are processed sequentially, and the decoder receives only the final encoder
+state, of fixed size for any source length. Reversing the source brings its start closer to the start of the translation
+(30.6 instead of 26.2 BLEU in the paper). With `feed_context`, the decoder receives the encoder state at every step."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System, no
 from regard.types import Batch, BodyOutput
 
 EMBEDDING_STD = 0.3
-"""Spread of the words at first, where matrices are spread by what they read."""
+"""Standard deviation of embeddings, if matrices are scaled by fan-in."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,8 @@ PAPER_RECIPE: dict[str, dict[str, Any]] = {
     "data": {"vocab_size": 80_000},
     "decode": {"num_beams": 12, "length_penalty": 0.0},
 }
-"""7.5 passes over 12 million pairs, 128 at a time, gradients of norm 5 at most. The paper learns by plain descent at a rate of
-0.7 that is halved later; here all learn by Adam, which wants another rate."""
+"""7.5 epochs of 12 million pairs with 128 pairs per batch, gradient norm at most 5. The paper uses SGD with a learning
+rate of 0.7, halved later; the learning rate here is for Adam."""
 
 BASE = Config()
 PRESETS = {
@@ -114,16 +113,16 @@ PRESETS = {
             "decode": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "wu"},
         },
     ),
-    # the paper's 384,000,000 have another 80,000 words of source: `source_vocab_size=160_000` makes it exactly those
+    # 384,000,000 in the paper, with 80,000 more source words: set source_vocab_size=160_000
     "rnn-sutskever": Preset(BASE, 304_000_000, PAPER_RECIPE),
 }
 
 
 class RNNEncoderDecoder(nn.Module):
     static_cache = True
-    """search may ask for a state of fixed size"""
+    """a step can be captured as a CUDA graph"""
     compiles = False
-    """a call of a fused kernel for each layer: there is nothing for torch.compile to join"""
+    """each layer is one call of a fused kernel, so torch.compile has no benefit"""
 
     def __init__(
         self, tables: SharedEmbeddings, encoder: RecurrentEncoder, decoder: RecurrentDecoder, config: Config
@@ -135,7 +134,7 @@ class RNNEncoderDecoder(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def encode(self, batch: Batch) -> RecurrentTensors:
-        """What the decoder begins with: the last states of all layers, and what it is fed."""
+        """Initial state of the decoder: final states of all layers, and the context for `feed_context`."""
         if batch.offsets is not None or batch.decoder_offsets is not None:
             raise ValueError(
                 "Packed batches are not supported: the recurrent state would carry over between documents. Use padded rows."
@@ -150,7 +149,7 @@ class RNNEncoderDecoder(nn.Module):
     def decode(
         self, ids: Int[Tensor, "B L"], state: RecurrentTensors
     ) -> tuple[Float[Tensor, "B L W"], RecurrentTensors]:
-        """s_t = g(y_{t-1}, s_{t-1}), or g(y_{t-1}, s_{t-1}, c) where c is fed."""
+        """s_t = g(y_{t-1}, s_{t-1}), or g(y_{t-1}, s_{t-1}, c) with `feed_context`."""
         x = self.dropout(self.tables.embed_target(ids))
         if self.feeds:
             x = torch.cat([x, state["fed"].to(x.dtype)[:, None].expand(-1, ids.shape[1], -1)], -1)
@@ -158,7 +157,7 @@ class RNNEncoderDecoder(nn.Module):
         return self.dropout(x), after
 
     def forward(self, batch: Batch) -> BodyOutput:
-        """The decoder's states over `batch.target`."""
+        """Decoder states for `batch.decoder_inputs`."""
         closed = CompactTargets.from_mask(require_decoder_inputs(batch), batch.decoder_mask)
         return BodyOutput(closed.restore(self.decode(closed.ids, self.encode(batch))[0]))
 
@@ -169,21 +168,20 @@ class RNNEncoderDecoder(nn.Module):
         return RecurrentSizes(self.decoder.state_size + self.context_width, self.tables.vocab_size)
 
     def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
-        """Read the source, and all but the last token of the prompt `batch.target`."""
+        """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`."""
         prompt, state = require_prompt(batch), RecurrentState.from_tensors(self.encode(batch))
         if (said := prompt.shape[1] - 1) > 0:
             state.update(said, **self.decode(prompt[:, :-1], state.state)[1])
         return state
 
     def step(self, tokens: Int[Tensor, "B"], state: RecurrentState) -> Float[Tensor, "B V"]:
-        """The logits that follow one more token of each row."""
+        """Logits after one more token per row."""
         x, after = self.decode(tokens[:, None], state.state)
         state.update(**after)
         return self.to_logits(x[:, 0])
 
 
 def build(config: Config) -> RNNEncoderDecoder:
-    """The whole machine."""
     fed = config.width if config.feed_context else 0
     body = RNNEncoderDecoder(
         SharedEmbeddings(
@@ -199,7 +197,7 @@ def build(config: Config) -> RNNEncoderDecoder:
 
 
 def init_weights(body: RNNEncoderDecoder, spread: float) -> RNNEncoderDecoder:
-    """Evenly within `spread`; without one N(0, 1 / what a row reads), and words N(0, 0.3²)."""
+    """Initialize uniformly in ±`spread`; if 0, with N(0, 1/fan-in), and embeddings with N(0, 0.3²)."""
     for name, parameter in body.named_parameters():
         if spread:
             nn.init.uniform_(parameter, -spread, spread)

@@ -1,9 +1,9 @@
-"""Neural Machine Translation by Jointly Learning to Align and Translate (Bahdanau, Cho, Bengio 2014): the first attention.
+"""Neural Machine Translation by Jointly Learning to Align and Translate (Bahdanau, Cho, Bengio 2014): the first
+attention.
 
-What is new against the recurrent nets before it: the source is kept as a state of each of its words, read both ways, and for
-each word of the translation the decoder looks at them anew, by a small network that scores its last state against each. What
-the Transformer changed: no recurrence around it, many heads, and scores that are products. `score` takes Luong's (2015) too.
-"""
+Differences from earlier RNNs: a bidirectional encoder keeps one state per source word, and for each target word the
+decoder attends to these states, with scores of a small network. Differences from the Transformer: recurrence, a single
+head, and additive scores instead of dot products. `attention_score` also supports the scores of Luong et al. (2015)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ PAPER_RECIPE: dict[str, dict[str, Any]] = {
     "data": {"vocab_size": 30_000, "max_length": 50},
     "decode": {"num_beams": 12, "length_penalty": 0.0},
 }
-"""80 pairs at a time of up to 50 words, gradients of norm 1 at most. The paper learns by Adadelta; here all learn by Adam."""
+"""80 pairs of up to 50 words per batch, gradient norm at most 1. The paper uses Adadelta; the learning rate here is for
+Adam."""
 
 BASE = Config()
 PRESETS = {
@@ -106,13 +107,14 @@ PRESETS = {
             "decode": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "wu"},
         },
     ),
-    # 80,401,000 of the paper's equations, and 41,000 biases that they leave out
+    # 80,401,000 by the equations of the paper, and 41,000 biases omitted in the equations
     "rnnsearch-50": Preset(BASE, 80_442_000, PAPER_RECIPE),
 }
 
 
 class AttentionDecoder(nn.Module):
-    """Looks at the source with its last state, and goes on from it with what was seen and the token before."""
+    """GRU decoder: attends to the source with its last state, and updates the state with the context and the last
+    token."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -126,7 +128,7 @@ class AttentionDecoder(nn.Module):
         self.out = Linear(config.width + config.embedding_dim + seen, 2 * config.maxout_dim, config.bias)
 
     def state_size(self, source_length: int) -> int:
-        """That are kept of a row with so many words of source."""
+        """Size of the state of a row with this source length."""
         return self.first.weight.shape[0] + source_length * (self.align.score.inner + self.seen.weight.shape[1])
 
     def initial_state(self, backward_state: Float[Tensor, "B W"]) -> Float[Tensor, "B D"]:
@@ -136,23 +138,23 @@ class AttentionDecoder(nn.Module):
     def step(
         self, projected_input: Float[Tensor, "B three_D"], s: Float[Tensor, "B D"], context: ScoreContext
     ) -> tuple[Float[Tensor, "B D"], Float[Tensor, "B C"]]:
-        """s_i and c_i, of the products of y_{i-1}, s_{i-1} and the source."""
+        """s_i and c_i, from the projection of y_{i-1}, from s_{i-1} and the source."""
         c = self.align(s[:, None], context)[0][:, 0]
         return self.cell(projected_input + self.seen(c), s), c
 
     def maxout(
         self, y: Float[Tensor, "*rows E"], s: Float[Tensor, "*rows D"], c: Float[Tensor, "*rows C"]
     ) -> Float[Tensor, "*rows l"]:
-        """t̃ = U s_{i-1} + V y_{i-1} + C c_i, and the larger of each two of it."""
+        """t̃ = U s_{i-1} + V y_{i-1} + C c_i, and the maximum of each pair of units."""
         one, other = self.out(torch.cat([s.to(y.dtype), y, c.to(y.dtype)], -1)).unflatten(-1, (-1, 2)).unbind(-1)
         return torch.maximum(one, other)
 
 
 class RNNSearch(nn.Module):
     static_cache = True
-    """search may ask for a state of fixed size"""
+    """a step can be captured as a CUDA graph"""
     compiles = False
-    """torch.compile would write out the loop over the steps, anew for each length"""
+    """torch.compile would unroll the loop over tokens, again for each length"""
 
     def __init__(
         self, tables: SharedEmbeddings, encoder: BidirectionalGRU, decoder: AttentionDecoder, dropout: float
@@ -162,7 +164,7 @@ class RNNSearch(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def encode(self, batch: Batch) -> tuple[ScoreContext, Float[Tensor, "B D"]]:
-        """The source made ready to be looked at, and the state that the decoder begins with."""
+        """Keys and values of the source, and the initial decoder state."""
         if batch.offsets is not None or batch.decoder_offsets is not None:
             raise ValueError(
                 "Packed batches are not supported: the recurrent state would carry over between documents. Use padded rows."
@@ -174,7 +176,7 @@ class RNNSearch(nn.Module):
     def unroll(
         self, ids: Int[Tensor, "B L"], s: Float[Tensor, "B D"], context: ScoreContext
     ) -> tuple[Float[Tensor, "B L l"], Float[Tensor, "B D"]]:
-        """What tokens are read from after each of these, and the state after the last."""
+        """Features before the output layer for each token, and the final state."""
         y = self.dropout(self.tables.embed_target(ids))
         before, seen = [], []
         for given in self.decoder.cell.given(y).unbind(1):
@@ -184,7 +186,7 @@ class RNNSearch(nn.Module):
         return self.dropout(self.decoder.maxout(y, torch.stack(before, 1), torch.stack(seen, 1))), s
 
     def forward(self, batch: Batch) -> BodyOutput:
-        """What tokens are read from, over `batch.target`."""
+        """Features before the output layer for `batch.decoder_inputs`."""
         context, s = self.encode(batch)
         closed = CompactTargets.from_mask(require_decoder_inputs(batch), batch.decoder_mask)
         return BodyOutput(closed.restore(self.unroll(closed.ids, s, context)[0]), cross_states=context.values)
@@ -196,7 +198,7 @@ class RNNSearch(nn.Module):
         return RecurrentSizes(self.decoder.state_size(batch.inputs.shape[1]), self.tables.vocab_size)
 
     def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
-        """Read the source, and all but the last token of the prompt `batch.target`."""
+        """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`."""
         prompt, (context, s) = require_prompt(batch), self.encode(batch)
         state = RecurrentState.from_tensors({"s": s}, context.to_dict())
         if (said := prompt.shape[1] - 1) > 0:
@@ -204,14 +206,13 @@ class RNNSearch(nn.Module):
         return state
 
     def step(self, tokens: Int[Tensor, "B"], state: RecurrentState) -> Float[Tensor, "B V"]:
-        """The logits that follow one more token of each row."""
+        """Logits after one more token per row."""
         x, s = self.unroll(tokens[:, None], state.state["s"], ScoreContext(**state.context))
         state.update(s=s)
         return self.to_logits(x[:, 0])
 
 
 def build(config: Config) -> RNNSearch:
-    """The whole machine."""
     body = RNNSearch(
         SharedEmbeddings(
             config.vocab_size,
@@ -229,8 +230,8 @@ def build(config: Config) -> RNNSearch:
 
 
 def _init_weights(body: RNNSearch) -> RNNSearch:
-    """Matrices of states orthogonal, each of the three; those of the score N(0, 0.001), what sums its network up 0; all others
-    N(0, 0.01), biases 0."""
+    """Initialize recurrent matrices as orthogonal (each of the three), projections of the score with standard deviation
+    0.001, the vector of the score with 0, other matrices with standard deviation 0.01, and biases with 0."""
     for parameter in body.parameters():
         nn.init.zeros_(parameter) if parameter.ndim == 1 else nn.init.normal_(parameter, std=0.01)
     for module in body.modules():

@@ -1,9 +1,8 @@
-"""RoFormer: Enhanced Transformer with Rotary Position Embedding (Su et al. 2021): BERT whose attention knows distances.
+"""RoFormer: Enhanced Transformer with Rotary Position Embedding (Su et al. 2021): BERT with rotary positions.
 
-What is new against BERT: no positions are added. Queries and keys are turned by angles that grow with their positions, so
-that their product knows how far apart they stand and nothing else; the length of a text has no limit built in. There is no
-layer for summaries, and embeddings may be narrower than the states.
-"""
+Differences from BERT: no position embeddings. Queries and keys are rotated by angles proportional to their positions,
+so that scores depend only on relative positions, without a fixed maximum length. There is no pooler, and the embedding
+size may be smaller than the hidden size."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ class Config:
 
     @property
     def head_activation(self) -> str:
-        """Of the layer that a head has for summaries."""
+        """Activation function of the dense layer in classification heads."""
         return self.activation
 
 
@@ -96,11 +95,10 @@ PRESETS = {
     ),
     "roformer-base": Preset(BASE, 124_099_664, bert.pretraining_recipe(50_000, 1536)),
 }
-"""The published count of the base, 124,197,968, has the table of sines and cosines in it, 1536 x 64, which is computed here."""
+"""The published count of roformer-base, 124,197,968, includes the sinusoidal table (1536 × 64), which is computed here."""
 
 
 def build(config: Config) -> EncoderOnly:
-    """The whole machine."""
     width = config.embedding_dim
     body = EncoderOnly(
         EncoderEmbedding(
@@ -158,7 +156,8 @@ PUBLISHED = PublishedLayout(
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Files of the bare body have no prefix; a stored table must be what we compute."""
+    """Add the prefix of bare models, compare a stored sinusoidal table with the computed table, and resolve tied
+    tensors."""
     tensors = add_prefix(tensors, "roformer.", ("cls.*", "classifier.*", "qa_outputs.*", "sequence_summary.*"))
     if POSITION_TABLE in tensors and not torch.allclose(
         tensors[POSITION_TABLE].double(), _sinusoid_table(config, len(tensors[POSITION_TABLE])), atol=1e-2

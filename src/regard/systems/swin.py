@@ -1,9 +1,9 @@
-"""Swin: Hierarchical Vision Transformer using Shifted Windows (Liu et al. 2021): maps of four sizes, cost linear in pixels.
+"""Swin: Hierarchical Vision Transformer using Shifted Windows (Liu et al. 2021): four stages, with cost linear in
+pixels.
 
-What is new against ViT: a patch looks at the patches of its window only, and windows are shifted in every second block, so
-that what lies on both sides of a border meets; between stages four neighbours are merged into one token. Positions are a
-learned bias by offset within the window: nothing is added, there is no class token, and pictures may have any size.
-"""
+Differences from ViT: a patch attends to the patches of its window only; windows are shifted in every second block, to
+connect neighboring windows; between stages, four neighboring patches are merged. Positions are a learned bias by offset
+in the window: there are no position embeddings and no class token, and images may have any size."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ class Config:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of each stage."""
+        """Channels of each stage."""
         return tuple(self.width * 2**stage for stage in range(STAGES))
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
-        """What dense heads read: each stage, before it is merged."""
+        """Feature maps for dense heads: one per stage, before merging."""
         return tuple(
             FeatureTap(stage, width, self.patch_size * 2**stage, is_sequence=False)
             for stage, width in enumerate(self.widths)
@@ -129,7 +129,7 @@ PAPER_RECIPE: dict[str, dict[str, Any]] = {
     },
     "data": {"crop_scale": 0.08, "flip": True, "color_jitter": 0.4, "mixup": 0.8},
 }
-"""300 epochs of ImageNet in batches of 1024, 20 of them to warm up."""
+"""300 epochs of ImageNet in batches of 1024, including 20 warmup epochs."""
 MINI_RECIPE: dict[str, dict[str, Any]] = {
     "train": {
         **_ADAM,
@@ -153,7 +153,8 @@ DENSE_RECIPES = {
         "data": {"crop_scale": 1.0, "flip": True, "color_jitter": 0.4, "mixup": 0.0},
     },
 }
-"""Maps are not mixed, and a part of a picture that is enlarged is no nearer."""
+"""Without mixup, because label maps cannot be mixed. No crops for depth: scaling a crop does not change its depth
+labels."""
 
 PRESETS = {
     "swin-mini": Preset(MINI, 6_003_580, MINI_RECIPE),
@@ -162,12 +163,11 @@ PRESETS = {
     "swin-base": Preset(BASE, 86_743_224, PAPER_RECIPE),
     "swin-large": Preset(LARGE, 194_995_476, PAPER_RECIPE),
 }
-"""Counted without the matrix for classes, which comes with the data: with a thousand of them 28,288,354, 49,606,258, 87,768,224
-and 196,532,476."""
+"""Parameter counts without the classification matrix; with 1,000 classes, 28,288,354, 49,606,258, 87,768,224 and
+196,532,476 (swin-tiny to swin-large)."""
 
 
 def build(config: Config) -> SwinBody:
-    """The whole machine."""
     blocks = sum(config.depths)
     shares = iter([config.drop_path * number / max(blocks - 1, 1) for number in range(blocks)])
 
@@ -251,7 +251,7 @@ PUBLISHED = PublishedLayout(
 
 
 def _square_side(name: str, found: Any) -> Any:
-    """Of squares, which may be written as two numbers."""
+    """Side of a square, given as one number or as two."""
     if not isinstance(found, list | tuple):
         return found
     if len(set(found)) != 1:
@@ -260,7 +260,7 @@ def _square_side(name: str, found: Any) -> Any:
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Files of the bare body have no prefix; those of the authors and of timm have other names."""
+    """Add the prefix of bare models, and translate files of the authors and of timm."""
     if "patch_embed.proj.weight" in tensors:
         tensors = _convert_original(tensors)
     tensors = add_prefix(tensors, "swin.", ("classifier.*", "decoder.*"))
@@ -283,11 +283,12 @@ ORIGINAL_NAMES = {
     r"norm\.": "layernorm.",
     r"head\.(fc\.)?": "classifier.",
 }
-"""How the names of the authors' files begin, and those that they stand for."""
+"""Prefixes of names in the authors' files, and Hugging Face names."""
 
 
 def _convert_original(tensors: Tensors) -> Tensors:
-    """q, k and v are one matrix there; timm merges at the beginning of a stage, and the authors at the end of that before."""
+    """Split the joint q, k, v matrix, and rename. timm has patch merging in the next stage, the authors in the previous
+    stage."""
     late = f"layers.{STAGES - 1}.downsample.norm.weight" in tensors
     found: Tensors = {}
     for name, tensor in tensors.items():
@@ -301,7 +302,7 @@ def _convert_original(tensors: Tensors) -> Tensors:
 
 
 def _pad_bias_table(table: Tensor, window: int) -> Tensor:
-    """Of a grid that was smaller than a window the authors' files have the middle of a table only; no other offset occurs."""
+    """Pad a bias table to the window: for grids smaller than the window, the authors' files contain only the center."""
     side, own = 2 * window - 1, round(len(table) ** 0.5)
     if table.ndim != 2 or own >= side or own % 2 == 0 or own**2 != len(table):
         return table

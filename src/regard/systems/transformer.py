@@ -1,8 +1,7 @@
-"""Attention Is All You Need (Vaswani et al. 2017): the encoder–decoder.
+"""Attention Is All You Need (Vaswani et al. 2017): the encoder–decoder Transformer.
 
-What is new against everything before: no recurrence and no convolution; each position looks at all others in one
-step; several heads look in several ways; positions are sines and cosines added to the embeddings.
-"""
+Differences from earlier models: no recurrence and no convolution; each position attends to all positions in one step,
+with several heads; sinusoidal positions are added to the embeddings."""
 
 from __future__ import annotations
 
@@ -101,7 +100,7 @@ PAPER_RECIPE = {
 
 
 def recipe(**train: Any) -> dict[str, dict[str, Any]]:
-    """The paper's, with these changes."""
+    """Recipe of the paper with changed training settings."""
     return {**PAPER_RECIPE, "train": {**PAPER_RECIPE["train"], **train}}
 
 
@@ -158,12 +157,12 @@ class Transformer(CrossDecoder):
     def encode(
         self, batch: Batch, inputs: Seq2SeqInputs, taps: Collection[int] = ()
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """(B, S, D) what the decoder regards, and the states after the blocks that are asked for."""
+        """Encoder outputs (B, S, D) for cross-attention, and hidden states of the blocks in `taps`."""
         x, standing = self.embed(batch.inputs, inputs.positions), PositionIds(inputs.positions, inputs.positions)
         return self.encoder(x, mask=inputs.mask, taps=taps, position_ids=standing)
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
-        """The decoder's states over `batch.target`; `taps` are blocks of the encoder."""
+        """Decoder states for `batch.decoder_inputs`; `taps` are encoder blocks."""
         sides = Seq2SeqInputs.from_batch(batch)
         if self.training and self.shift:
             sides = sides.shift_positions(batch, self.shift)
@@ -180,7 +179,7 @@ class Transformer(CrossDecoder):
     def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
         """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`.
 
-        With `max_positions`, a KV cache of fixed shape is allocated for that many positions."""
+        `max_positions`: length of a static KV cache."""
         if batch.offsets is not None:
             raise ValueError("Generation does not support packed batches. Use padded rows.")
         prompt, (context, _) = require_prompt(batch), self.encode(batch, Seq2SeqInputs.from_batch(batch))
@@ -189,10 +188,9 @@ class Transformer(CrossDecoder):
 
 
 def build(config: Config) -> Transformer:
-    """The whole machine."""
 
     def stack(depth: int, cross: bool) -> Stack:
-        """The encoder looks both ways, the decoder back."""
+        """Relative positions are bidirectional in the encoder and causal in the decoder."""
         blocks = [
             transformer_block(
                 config.width,
@@ -221,7 +219,7 @@ def build(config: Config) -> Transformer:
 
 
 def _attention_entries(ours: str, theirs: str, *matrices: str) -> tuple[Any, ...]:
-    """`matrices` are ours; each letter of their names is a matrix over there."""
+    """Entries of an attention layer. `matrices` are native names; each letter is one published matrix."""
     names = [
         entry(f"{ours}.inner.{name}.{{part}}", *(f"{theirs}.{letter}_proj.{{part}}" for letter in name))
         for name in matrices
@@ -296,7 +294,7 @@ PUBLISHED = PublishedLayout(
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Tied copies and stored sines must be what we compute; a logits bias that is all zero is none."""
+    """Check tied copies and stored sinusoidal tables, and drop an output bias of zeros."""
     tensors = resolve_tied(tensors, SHARED_EMBEDDING, NAMES.tied)
     for name in NAMES.drop:
         if name in tensors and not _is_sinusoid_table(tensors[name], config):

@@ -1,8 +1,7 @@
-"""Universal Transformers (Dehghani et al. 2018): one block for all depths, and each position thinks as long as it needs.
+"""Universal Transformers (Dehghani et al. 2018): one block for all depths, with adaptive computation time.
 
-What differs from Vaswani: encoder and decoder are one block each, applied again and again; before every step the position
-and the number of the step are added; with halting every position decides by itself after how many steps it stops.
-"""
+Differences from the Transformer: encoder and decoder are one block each, applied repeatedly; embeddings of position and
+step are added before every step; with ACT, each position halts after its own number of steps."""
 
 from __future__ import annotations
 
@@ -85,7 +84,7 @@ class Config:
 
     @property
     def max_steps(self) -> int:
-        """Steps at most."""
+        """Maximum number of steps."""
         return max_steps(self)
 
 
@@ -113,7 +112,7 @@ BASE = replace(
     norm_position="pre",
     position_embedding="halves",
     step_embedding="learned",
-)  # as the published code has it
+)  # settings of the published code
 SMALL = replace(DEFAULT, width=192, heads=4, ffn_dim=768, vocab_size=10_000)
 PRESETS = {
     "universal-tiny": Preset(SMALL, 2_958_336, TINY_RECIPE),
@@ -144,7 +143,7 @@ class UniversalTransformer(CrossDecoder):
         positions: Int[Tensor, "..."],
         position_embeddings: Float[Tensor, "room D"] | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """Tokens alone: positions are added before each step."""
+        """Token embeddings without positions, which are added before each step."""
         return self.dropout(self.tokens(ids))
 
     def encode(self, batch: Batch, inputs: Seq2SeqInputs, taps: Collection[int] = ()) -> UniversalOutput:
@@ -155,7 +154,7 @@ class UniversalTransformer(CrossDecoder):
         return self.encoder(x, places, mask=inputs.mask, taps=taps, valid=real)
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
-        """The decoder's states over `batch.target`; `taps` are steps of the encoder."""
+        """Decoder states for `batch.decoder_inputs`; `taps` are encoder steps."""
         target, sides = require_decoder_inputs(batch), Seq2SeqInputs.from_batch(batch)
         if self.training and self.shift:
             sides = sides.shift_positions(batch, self.shift)
@@ -175,21 +174,21 @@ class UniversalTransformer(CrossDecoder):
             self._valid_targets(batch) if batch.labels is None else batch.labels != IGNORE
         )
         spent, tokens = read.act.ponder_cost(read.act.steps > 0)
-        # the loss is summed over what is said: so is the mean of what was read
+        # the loss is summed over target tokens, so the average cost of the source is multiplied by their number
         penalty = self.act_weight * (cost + spent / tokens.clamp(min=1) * count)
         return replace(
             states, act_steps=read.act.steps, aux_losses={"penalty": penalty, "target_ponder": ran.act.steps}
         )
 
     def _valid_targets(self, batch: Batch) -> Tensor | None:
-        """Positions of the target that are no padding, where that is known."""
+        """True for target positions without padding; None if there is no mask."""
         target = require_decoder_inputs(batch)
         if batch.decoder_mask is not None:
             return valid_mask(batch.decoder_mask, target.shape[1])
         return None if batch.decoder_offsets is None else target != self.pad
 
     def act_steps(self, batch: Batch) -> Int[Tensor, "B S"] | None:
-        """How many steps each token of the source took; None where all take the same."""
+        """Number of ACT steps of each source token; None without ACT."""
         if not self.encoder.has_act:
             return None
         ran = self.encode(batch, Seq2SeqInputs.from_batch(batch))
@@ -199,7 +198,7 @@ class UniversalTransformer(CrossDecoder):
     def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
         """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`.
 
-        With `max_positions`, a KV cache of fixed shape is allocated for that many positions."""
+        `max_positions`: length of a static KV cache."""
         if batch.offsets is not None:
             raise ValueError("Generation does not support packed batches. Use padded rows.")
         prompt, context = require_prompt(batch), self.encode(batch, Seq2SeqInputs.from_batch(batch)).states
@@ -222,7 +221,6 @@ class UniversalTransformer(CrossDecoder):
 
 
 def build(config: Config) -> UniversalTransformer:
-    """The whole machine: the encoder looks both ways, the decoder back."""
     return UniversalTransformer(
         tokens=TokenEmbedding(config.vocab_size, config.width, config.scale_embedding),
         position=SinusoidalPosition(config.width, config.position_embedding),

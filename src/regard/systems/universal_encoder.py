@@ -1,8 +1,7 @@
-"""The encoder of the Universal Transformer alone (Dehghani et al. 2018), asked as BERT is.
+"""The encoder of the Universal Transformer (Dehghani et al. 2018), for the tasks of BERT.
 
-What differs from BERT: one block for all depths. Before every step the sines of the position and of the number of the step are
-added; with halting every token decides by itself after how many steps it stops. The first token stands for a whole text.
-"""
+Differences from BERT: one block for all depths. Sinusoidal embeddings of position and step are added before every step;
+with ACT, each token halts after its own number of steps. The first token represents the whole text."""
 
 from __future__ import annotations
 
@@ -86,17 +85,17 @@ class Config:
 
     @property
     def max_steps(self) -> int:
-        """Steps at most."""
+        """Maximum number of steps."""
         return max_steps(self)
 
     @property
     def head_activation(self) -> str:
-        """Of the layer that a head has for summaries."""
+        """Activation function of the dense layer in classification heads."""
         return self.activation
 
     @property
     def norm_eps(self) -> float:
-        """Small number in the layer norms, that of a head too."""
+        """LayerNorm epsilon, also of heads."""
         return 1e-5
 
 
@@ -129,7 +128,7 @@ PRESETS = {
 
 class UniversalEncoder(nn.Module):
     has_pooler = False
-    """what stands for a whole text is the state of its first token; heads have the layer on it"""
+    """pooled output is the hidden state of the first token; heads have a dense layer"""
 
     def __init__(
         self,
@@ -145,16 +144,16 @@ class UniversalEncoder(nn.Module):
 
     @property
     def repeats(self) -> int:
-        """How often each attention looks while a text is read, at most."""
+        """Maximum number of calls of each attention layer per forward pass."""
         return self.encoder.depth
 
     def embed(self, batch: Batch) -> Float[Tensor, "B L D"]:
-        """Tokens and the text that they belong to: positions are added before each step."""
+        """Embeddings of tokens and segments without positions, which are added before each step."""
         types = torch.zeros_like(batch.inputs) if batch.token_types is None else batch.token_types
         return self.dropout(self.tokens(batch.inputs) + self.types(types))
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
-        """The states over `batch.x`, and of each row, or of each document of a packed row, its first; `taps` are steps."""
+        """Hidden states, and the state of the first token of each row or packed document; `taps` are steps."""
         real = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])
         rule: AttentionMask | None = None if batch.mask is None else Padding(batch.mask)
         if batch.offsets is not None:
@@ -171,7 +170,6 @@ class UniversalEncoder(nn.Module):
 
 
 def build(config: Config) -> UniversalEncoder:
-    """The whole machine."""
     types = nn.Embedding(config.type_vocab_size, config.width)
     nn.init.normal_(types.weight, std=0.02)
     return UniversalEncoder(

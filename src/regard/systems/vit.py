@@ -1,9 +1,8 @@
 """An Image is Worth 16x16 Words (Dosovitskiy et al. 2020): the Vision Transformer.
 
-What is new against the Transformer: its encoder reads a picture. Patches of 16 x 16 pixels are the tokens, one matrix is their
-embedding, one more token in front is asked what is seen. Norms stand before the sub-layers and one at the end; positions are
-learned, counted through the patches, and stretched where a picture has another size.
-"""
+Differences from the Transformer: an encoder for images. Patches of 16×16 pixels are the tokens, embedded by one linear
+layer, with a class token for classification. Blocks are pre-norm with a final norm; positions are learned, one per
+patch, and interpolated for other image sizes."""
 
 from __future__ import annotations
 
@@ -74,7 +73,7 @@ class Config:
 
     @property
     def head_std(self) -> float:
-        """How a new matrix for classes begins: at 0, so that none is likelier at first."""
+        """Standard deviation of a new classification matrix: 0, for equal probabilities at the start."""
         return 0.0
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
@@ -90,7 +89,7 @@ PRESETS = {
     "vit-tiny": Preset(
         replace(BASE, image_size=28, patch_size=4, width=192, depth=9, heads=3, ffn_dim=768),
         4_023_360,
-        # chosen on a part of Fashion-MNIST's training pictures; those who may be mirrored gain by data.flip
+        # selected on held-out training images of Fashion-MNIST; data.flip helps if flipped images are valid
         vision.imagenet_recipe(
             epochs=80, batch_size=512, grad_accum=1, lr=1.5e-3, warmup_steps=0.1, weight_decay=0.05, label_smoothing=0.1
         )
@@ -111,13 +110,12 @@ PRESETS = {
         630_764_800,
         vision.imagenet_recipe(
             epochs=14, lr=3e-4, lr_schedule="linear", weight_decay=0.1
-        ),  # of 300 million pictures: never on ImageNet alone
+        ),  # epochs of 300 million images, not of ImageNet
     ),
 }
 
 
 def build(config: Config) -> VisionTransformer:
-    """The whole machine."""
     body = VisionTransformer(
         PatchEmbedding(config.width, config.patch_size, config.in_channels),
         GridPosition(config.image_size // config.patch_size, config.width, num_prefix_tokens=int(config.class_token)),
@@ -133,7 +131,7 @@ NAMES = NameTable(
     entries=(*vision.vit_entries("vit"), entry("head.classes.{part}", "classifier.{part}")),
     heads=("classifier.*", "vit.pooler.*", "decoder.*", "vit.embeddings.mask_token"),
 )
-"""The models of `transformers` 5 have other names in memory, and these on the disk."""
+"""Names in checkpoint files; `transformers` 5 has other names in memory."""
 
 PUBLISHED = PublishedLayout(
     model_type="vit",
@@ -149,7 +147,7 @@ PUBLISHED = PublishedLayout(
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Files of the bare body have no prefix; those of timm and torchvision have names of their own, and q, k, v in one."""
+    """Add the prefix of bare models, and translate timm and torchvision names, where q, k and v are one matrix."""
     for sign, entries in (("pos_embed", vision.TIMM_ENTRIES), ("encoder.pos_embedding", vision.TORCHVISION_ENTRIES)):
         if sign in tensors:
             tensors = vision.translate_names(NAMES, entries, tensors, config.depth)

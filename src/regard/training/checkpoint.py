@@ -43,7 +43,7 @@ def save_checkpoint(
     folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], metadata: Mapping[str, Any],
     keep: int, is_regular: Callable[[int], bool] = lambda step: True,
 ) -> Path:  # fmt: skip
-    """Write `folder/step-N`, and remove older checkpoints except for the newest `keep` with `is_regular(step)`."""
+    """Write `folder/step-N`, and remove older checkpoints except for the newest `keep` regular checkpoints."""
     final = folder / _folder_name(step)
     aside, replaced = folder / f".writing-{step:08d}", folder / f".replaced-{step:08d}"
     flat = {f"{group}:{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}

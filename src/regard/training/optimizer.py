@@ -40,7 +40,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> int:
 
 
 def _match_parameters(named: Iterable[str], pattern: str, setting: str) -> list[str]:
-    """Parameter names matching the pattern; the pattern has no prefix body., as in `regard info`."""
+    """Names of parameters that match the pattern, compared without the prefix "body.", as in `regard info`."""
     names = [name.removeprefix("body.") for name in named]
     found = fnmatch.filter(names, pattern)
     if not found:

@@ -143,7 +143,7 @@ def rename_suffixes(tensors: Mapping[str, Tensor], suffixes: Mapping[str, str]) 
 
 
 def add_prefix(tensors: Mapping[str, Tensor], prefix: str, exclude: Sequence[str]) -> Tensors:
-    """Tensors with names that start with the prefix, missing in files of bare models. Names in `exclude` are unchanged."""
+    """Tensors with the prefix added to names without it, as in files of bare models. Names in `exclude` are unchanged."""
     return {
         name if name.startswith(prefix) or matches(exclude, name) else prefix + name: t for name, t in tensors.items()
     }

@@ -1,9 +1,8 @@
-"""A captioner of convolutions and a Transformer: the machine of 2017 reads places of a picture instead of words.
+"""Captioning with a CNN and an encoder–decoder Transformer.
 
-What is new against Show, Attend and Tell: no recurrence. The places of the grid look at each other first (the encoder), and
-then every word looks at all of them and at all words before it, in several ways at once and in one pass over a whole caption.
-The places are told where they lie by positions that are learnt or sines of row and column.
-"""
+Differences from Show, Attend and Tell: no recurrence. The encoder applies self-attention to the grid of image features;
+the decoder applies causal self-attention and cross-attention with several heads, in parallel for all tokens of a
+caption. Image positions are learned, or sines of row and column."""
 
 from __future__ import annotations
 
@@ -87,7 +86,7 @@ PRESETS = {
 
 
 class Sinusoid2d(nn.Module):
-    """Sines of the row in one half of the channels, of the column in the other."""
+    """Sinusoidal positions: rows in one half of the channels, columns in the other half."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -117,7 +116,7 @@ class CaptionTransformer(CaptionDecoder):
             )
 
     def encode(self, batch: Batch) -> Float[Tensor, "B K D"]:
-        """The places of the picture, each of which has looked at the others."""
+        """Image features after self-attention, repeated for each caption."""
         x = self.project(self.eyes.patch_features(batch.inputs))
         if self.places is not None:
             x = x + self.places(self.grid(batch)).to(x.dtype).to(x.device)
@@ -125,7 +124,6 @@ class CaptionTransformer(CaptionDecoder):
 
 
 def build(config: Config) -> CaptionTransformer:
-    """The whole machine."""
 
     def stack(depth: int, cross: bool) -> Stack:
         blocks = [

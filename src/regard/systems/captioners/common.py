@@ -1,8 +1,8 @@
-"""Parts that all captioning models share: the image encoder, and its description in the config.
+"""Image encoder and config fields shared by all captioning models.
 
-`model.encoder` is a preset (randomly initialized and trained with the decoder) or the folder of a pretrained image model.
-`model.encoder_config` contains the full config of the encoder, so that a saved captioning model loads without that folder.
-"""
+`model.encoder` is a preset (randomly initialized and trained with the decoder) or the folder of a pretrained image
+model. `model.encoder_config` contains the full config of the encoder, so that a saved captioning model loads without
+this folder."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from regard.types import Batch, BodyOutput
 ENCODER_SYSTEMS: LazyTable[System] = LazyTable(
     {name: SYSTEMS.paths[name] for name in ("resnet", "bit", "vit", "hybrid", "swin")}
 )
-"""Systems that can be image encoders of captioning models."""
+"""Systems for image encoders of captioning models."""
 
 
 @dataclass(frozen=True)
 class CaptionConfig:
-    """Fields of every captioner."""
+    """Config fields of all captioning models."""
 
     encoder: str = "resnet-18"
     """Image encoder: a preset (random weights) or a checkpoint folder (pretrained)."""
@@ -74,7 +74,7 @@ class CaptionConfig:
         self.encoder_tap()
 
     def _resolve_encoder(self) -> dict[str, Any]:
-        """All that is known of the body that it sees through. What was made for another `encoder` is forgotten."""
+        """Name, system and full config of the image encoder. Values of another `encoder` are discarded."""
         known = (
             self.encoder_config
             if self.encoder_config.get("name") == self.encoder or "name" not in self.encoder_config
@@ -89,30 +89,28 @@ class CaptionConfig:
                 f"{' or '.join(self.encoder_systems)}.{_compatible_captioners(str(system), self.encoder_systems)}"
             )
         config = dict(known["config"])
-        if (
-            os.sep not in self.encoder and self.encoder not in ENCODER_SYSTEMS
-        ):  # of a preset, which is made for these pictures
+        if os.sep not in self.encoder and self.encoder not in ENCODER_SYSTEMS:  # a preset is built for this image size
             config["image_size"] = self.image_size
         made = from_dict(ENCODER_SYSTEMS[system].config, config, "model.encoder_config.")
         return {"name": self.encoder, "system": system, "config": _to_json(as_dict(made))}
 
     def encoder_system(self) -> tuple[System, Any]:
-        """The system that it sees through, and its config."""
+        """System and config of the image encoder."""
         system = ENCODER_SYSTEMS[self.encoder_config["system"]]
         return system, from_dict(system.config, self.encoder_config["config"], "model.encoder_config.")
 
     @property
     def in_channels(self) -> int:
-        """Of a picture."""
+        """Channels of an image."""
         return int(self.encoder_config["config"]["in_channels"])
 
     @property
     def encoder_folder(self) -> Path | None:
-        """Where the weights of the body that it sees through come from, where it does not begin anew."""
+        """Folder of pretrained encoder weights; None for a preset."""
         return Path(self.encoder) if os.sep in self.encoder else None
 
     def encoder_tap(self) -> tuple[FeatureTap, bool]:
-        """The map of that body that is looked at, and whether it is its last states."""
+        """Feature map for the decoder, and True for the last hidden states of the encoder."""
         taps = self.encoder_system()[1].feature_maps()
         number = getattr(self, "feature_level", None)
         if number is None:
@@ -126,12 +124,12 @@ class CaptionConfig:
         return taps[number], False
 
     def build_encoder(self) -> VisionEncoder:
-        """The body that it sees through, made anew."""
+        """Image encoder with random weights."""
         system, config = self.encoder_system()
         return VisionEncoder(system.build(config), *self.encoder_tap(), frozen=self.freeze_encoder)
 
     def image_processor(self) -> ImageProcessor | None:
-        """How pictures are made ready for a folder that says so, at the size of this captioner; None: nobody says it."""
+        """Image processor of the encoder folder, at the image size of this model; None if the folder has no processor."""
         if self.encoder_folder is None or not ImageProcessor.exists(self.encoder_folder):
             return None
         said = ImageProcessor.load(self.encoder_folder).with_fixed_size(self.image_size)
@@ -159,40 +157,40 @@ def _preset_encoder(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _compatible_captioners(system: str, sees: Sequence[str]) -> str:
-    """Which captioners could."""
+    """Advice with the captioning systems for this encoder."""
     able = "caption-fixed, caption-attend and caption-transformer"
     return f" For {system}, use {able}." if system in ENCODER_SYSTEMS and system not in sees else ""
 
 
 def _to_json(value: Any) -> Any:
-    """As a file of JSON gives it back."""
+    """The value as read from JSON: lists instead of tuples."""
     if isinstance(value, Mapping):
         return {key: _to_json(part) for key, part in value.items()}
     return [_to_json(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 class CaptionMixin:
-    """What the bodies of captioners offer beside what they compute."""
+    """Image encoder and grid, for bodies of captioning models."""
 
     eyes: VisionEncoder
     first_image_position = 0
-    """of what is regarded, the first that lies in the picture"""
+    """index of the first image position in the cross-attention keys"""
 
     def grid(self, batch: Batch) -> tuple[int, int]:
-        """How the places lie in the picture: so many down and across, row by row."""
+        """Rows and columns of the image features, in row-major order."""
         return self.eyes.grid(batch.inputs)
 
 
 def expand_to_captions(features: Tensor, batch: Batch) -> Tensor:
-    """What was seen of each picture, beside every caption of it: a picture is looked at once, however many it has."""
+    """Image features repeated for each caption, so that each image is encoded once."""
     return features if batch.image_index is None else features.index_select(0, batch.image_index)
 
 
 class CaptionDecoder(CaptionMixin, CrossDecoder):
-    """Captioners that speak as the Transformer does: every word looks at all words before it, and at the picture."""
+    """Captioning body with a Transformer decoder: causal self-attention, and cross-attention to the image."""
 
     def encode(self, batch: Batch) -> Float[Tensor, "B K D"]:
-        """What of the picture is looked at."""
+        """Image features for cross-attention."""
         raise NotImplementedError
 
     def forward(self, batch: Batch) -> BodyOutput:
@@ -201,13 +199,13 @@ class CaptionDecoder(CaptionMixin, CrossDecoder):
         return BodyOutput(self.decode(target, context, mask=rule), cross_states=context)
 
     def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
-        """Encode the image, and process all but the last token of the prompt. With `max_positions`, a KV cache of fixed shape
-        is allocated for that many positions."""
+        """Encode the image, and process all but the last token of the prompt. `max_positions`: length of a static KV
+        cache."""
         return self.prefill(self.encode(batch), None, require_prompt(batch), max_positions)
 
 
 def recipe(vocabulary: int, **train: Any) -> dict[str, dict[str, Any]]:
-    """For some thousand pictures with a few captions each, all of it from nothing."""
+    """Recipe for training from scratch on a few thousand images with several captions each."""
     usual = {
         "steps": 4000,
         "batch_size": 64,
@@ -229,4 +227,4 @@ def recipe(vocabulary: int, **train: Any) -> dict[str, dict[str, Any]]:
 
 
 FINETUNE_RECIPES = {"caption": {"train": {**recipe(1)["train"], "lr": 1e-4}}}
-"""For weights that have learnt already."""
+"""Recipes for pretrained weights."""

@@ -1,8 +1,7 @@
-"""Show and Tell: A Neural Image Caption Generator (Vinyals et al. 2015): a captioner without attention.
+"""Show and Tell: A Neural Image Caption Generator (Vinyals et al. 2015): captioning without attention.
 
-What it is: one vector of the whole picture is read by an LSTM once, as if it were the first word, and then the LSTM speaks.
-What it has not kept of the picture by then it cannot look up. The paper saw through GoogLeNet; here it is any body that sees.
-"""
+One vector of the whole image is the first input of an LSTM, followed by the words. Later steps have no access to the
+image. The paper uses GoogLeNet; here, the image encoder is a setting."""
 
 from __future__ import annotations
 
@@ -55,12 +54,12 @@ PRESETS = {
         recipe(10_000, steps=50_000, lr=4e-4, eval_every=2000, label_smoothing=0.0) | {"decode": {"num_beams": 20}},
     ),
 }
-"""The paper's beam is 20, and that of its later release 3. It taught by SGD with one rate; Adam wants a smaller one."""
+"""The beam size of the paper is 20, and 3 in its later release. The paper uses SGD; these learning rates are for Adam."""
 
 
 class ShowTell(CaptionMixin, nn.Module):
     static_cache = True
-    """a step can be recorded"""
+    """a step can be captured as a CUDA graph"""
 
     def __init__(self, encoder: VisionEncoder, config: Config) -> None:
         super().__init__()
@@ -74,11 +73,11 @@ class ShowTell(CaptionMixin, nn.Module):
         nn.init.uniform_(self.tokens.weight, -0.08, 0.08)
 
     def encode_image(self, batch: Batch) -> Float[Tensor, "B m"]:
-        """The picture as a word."""
+        """Image vector in the embedding space of the words, (B, m)."""
         return expand_to_captions(self.project(self.eyes.pooled(batch.inputs)), batch)
 
     def forward(self, batch: Batch) -> BodyOutput:
-        """Teacher forcing: nothing is asked of what stands behind the picture itself."""
+        """Teacher forcing; the output at the image is not used."""
         picture = self.encode_image(batch)[:, None]
         words = self.tokens(require_decoder_inputs(batch))
         x = torch.cat([picture.to(words.dtype), words], 1)
@@ -92,8 +91,8 @@ class ShowTell(CaptionMixin, nn.Module):
         return RecurrentSizes(2 * self.lstm.num_layers * self.lstm.hidden_size, self.words.weight.shape[0])
 
     def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
-        """Encode the image, and process all but the last token of the prompt. The state has a fixed size, so `max_positions`
-        has no effect."""
+        """Encode the image, and process all but the last token of the prompt. The state has a fixed size, so
+        `max_positions` has no effect."""
         prompt, picture = require_prompt(batch), self.encode_image(batch)
         shape = len(picture), self.lstm.num_layers, self.lstm.hidden_size
         state = RecurrentState.from_tensors({name: self.tokens.weight.new_zeros(shape) for name in ("h", "c")})
@@ -106,7 +105,7 @@ class ShowTell(CaptionMixin, nn.Module):
         return self.to_logits(self.advance(self.tokens(tokens), state))
 
     def advance(self, x: Float[Tensor, "R m"], state: RecurrentState, count: int = 1) -> Float[Tensor, "R n"]:
-        """One step of all LSTMs, as matrices that are fast for few rows."""
+        """One step of all LSTM layers, with matrix products for few rows."""
         found: dict[str, list[Tensor]] = {"h": [], "c": []}
         for layer, (h, c) in enumerate(zip(state.state["h"].unbind(1), state.state["c"].unbind(1), strict=True)):
             matrices = [
@@ -120,7 +119,6 @@ class ShowTell(CaptionMixin, nn.Module):
 
 
 def build(config: Config) -> ShowTell:
-    """The whole machine."""
     return ShowTell(config.build_encoder(), config)
 
 

@@ -1,10 +1,9 @@
-"""Show, Attend and Tell (Xu et al. 2015): a captioner that looks at places of the picture before each word.
+"""Show, Attend and Tell (Xu et al. 2015): captioning with attention to image positions.
 
-What is new against Show and Tell: the picture is kept as a grid of a convolutional layer. Before a word the LSTM's state asks
-every place how much it matters (Bahdanau's score), their mean by that is read with the last word, and a gate says how much of
-it. Over a whole caption each place should be looked at about once in all, which is asked for by a penalty. This is the soft
-attention; the hard one draws a place. The paper saw through VGG-19; here it is any body that sees.
-"""
+Differences from Show and Tell: the image is a grid of convolutional features. Before each word, the LSTM state is
+scored against all positions (additive score), the weighted average is multiplied by a gate, and the result is an input
+of the LSTM. A penalty keeps the total attention to each position over a caption near 1. Only soft attention is
+implemented; hard attention samples a position. The paper uses VGG-19; here, the image encoder is a setting."""
 
 from __future__ import annotations
 
@@ -75,10 +74,10 @@ PRESETS = {
 
 
 class ShowAttendTell(CaptionMixin, nn.Module):
-    """Shape letters: B rows, T words, K places, D width of a place, n of the state, m of a word."""
+    """Shape letters: B rows, T words, K image positions, D feature size, n hidden size, m embedding size."""
 
     static_cache = True
-    """a step can be recorded"""
+    """a step can be captured as a CUDA graph"""
 
     def __init__(self, encoder: VisionEncoder, config: Config) -> None:
         super().__init__()
@@ -98,7 +97,7 @@ class ShowAttendTell(CaptionMixin, nn.Module):
     # -- one step
 
     def encode_image(self, batch: Batch) -> tuple[ScoreContext, Float[Tensor, "B n"], Float[Tensor, "B n"]]:
-        """The places made ready to be asked, and the state and memory that the LSTM begins with."""
+        """Keys and values of the image positions, and initial LSTM state (h, c)."""
         places = self.eyes.patch_features(batch.inputs)
         mean = self.begin["first"](places.mean(1)).relu()
         h, c = (torch.tanh(self.begin[name](mean)).to(self.tokens.weight.dtype) for name in ("h", "c"))
@@ -109,26 +108,26 @@ class ShowAttendTell(CaptionMixin, nn.Module):
         return ready, expand_to_captions(h, batch), expand_to_captions(c, batch)
 
     def embed(self, ids: Int[Tensor, "*rows"], at: Int[Tensor, "..."]) -> Float[Tensor, "*rows m"]:
-        """Nothing was said before the first word: zeros, whatever token stands there."""
+        """Word embeddings; zeros at position 0, because no word precedes the first."""
         return self.tokens(ids).masked_fill((at == 0)[..., None], 0.0)
 
     def attend(
         self, h: Float[Tensor, "R n"], context: ScoreContext
     ) -> tuple[Float[Tensor, "R D"], Float[Tensor, "R K"]]:
-        """What is seen before the next word, and how much each place gave to it."""
+        """Gated image context, and attention weights over image positions."""
         mixed, weights = self.align(h[:, None], context)
         return torch.sigmoid(self.gate(h)) * mixed[:, 0], weights[:, 0]
 
     def lstm_step(
         self, x: Float[Tensor, "R four_n"], h: Float[Tensor, "R n"], c: Float[Tensor, "R n"], z: Float[Tensor, "R D"]
     ) -> tuple[Float[Tensor, "R n"], Float[Tensor, "R n"]]:
-        """The LSTM's step; `x` is what the last word gives to its gates."""
+        """One LSTM step; `x` is the projection of the last word to the gates."""
         return lstm_cell(x + self.cell["h"](h) + self.cell["z"](z), c, "ifog")
 
     def output_features(
         self, words: Float[Tensor, "*rows m"], h: Float[Tensor, "*rows n"], z: Float[Tensor, "*rows D"]
     ) -> Float[Tensor, "*rows m"]:
-        """What the next word is told by: the last one, the state and what was seen."""
+        """Features of the next word, from the last word, the LSTM state and the image context."""
         told = self.out["h"](self.dropout(h)) + words + self.out["z"](z)
         return self.dropout(torch.tanh(told))
 
@@ -161,8 +160,8 @@ class ShowAttendTell(CaptionMixin, nn.Module):
         return RecurrentSizes(2 * self.gate.weight.shape[1] + places, self.words.weight.shape[0])
 
     def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
-        """Encode the image, and process all but the last token of the prompt. The state has a fixed size, so `max_positions`
-        has no effect."""
+        """Encode the image, and process all but the last token of the prompt. The state has a fixed size, so
+        `max_positions` has no effect."""
         prompt = require_prompt(batch)
         context, h, c = self.encode_image(batch)
         state = RecurrentState.from_tensors({"h": h, "c": c}, context.to_dict())
@@ -182,14 +181,14 @@ class ShowAttendTell(CaptionMixin, nn.Module):
 
 
 def doubly_stochastic_penalty(weights: Float[Tensor, "B T K"], valid: Bool[Tensor, "B T"] | None) -> Float[Tensor, ""]:
-    """Σ (1 − Σ_t α)² of all places and rows. Steps of which nothing is asked look at nothing."""
+    """Σ (1 − Σ_t α)² over all image positions and rows. Padding has no weight."""
     weights = weights if weights.dtype == torch.float64 else weights.float()
     total = (weights if valid is None else weights * valid[..., None]).sum(1)
     return (1 - total).square().sum()
 
 
 def _caption_mask(batch: Batch) -> Tensor | None:
-    """Which steps are of the caption and not of its padding."""
+    """(B, T) True for tokens of captions, False for padding; None: no padding."""
     if batch.labels is not None:
         return batch.labels != IGNORE
     if batch.decoder_mask is None or batch.decoder_mask.ndim == 2:
@@ -199,16 +198,16 @@ def _caption_mask(batch: Batch) -> Tensor | None:
 
 
 def build(config: Config) -> ShowAttendTell:
-    """The whole machine."""
     return init_weights(ShowAttendTell(config.build_encoder(), config), config.init_std)
 
 
 EMBEDDING_STD = 0.1
-"""Spread of the words at first, where matrices are spread by what they read."""
+"""Standard deviation of embeddings, if matrices are scaled by fan-in."""
 
 
 def init_weights(body: ShowAttendTell, std: float) -> ShowAttendTell:
-    """As the authors' begin: N(0, 0.01), square matrices orthogonal (so are the four of the LSTM's own), biases 0."""
+    """Initialization of the authors: N(0, 0.01), orthogonal for square matrices (also each of the four in the LSTM),
+    biases 0."""
     for name, parameter in body.named_parameters():
         if name.startswith("eyes."):
             continue

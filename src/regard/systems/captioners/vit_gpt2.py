@@ -1,10 +1,8 @@
-"""A captioner of Transformers alone: a ViT sees, a GPT-2 that may look at its patches speaks.
+"""Captioning with a ViT encoder and a GPT-2 decoder, without convolutions.
 
-What is new against convolutions with a Transformer: no convolution is left. The decoder is GPT-2 with a cross-attention between
-the two halves of each block; it looks at the class token too, which has no place in the picture. This is the
-`VisionEncoderDecoderModel` of `transformers`, whose folders are read and written. Where ViT and GPT-2 are of different widths,
-one matrix brings the states of the one to the width of the other.
-"""
+The decoder is GPT-2 with cross-attention between the two sub-layers of each block; the keys include the class token,
+which has no position in the image. This is `VisionEncoderDecoderModel` of `transformers`, and its checkpoints are
+supported. If the hidden sizes of ViT and GPT-2 differ, a linear layer projects the image features."""
 
 from __future__ import annotations
 
@@ -91,8 +89,8 @@ PRESETS = {
         BASE, 238_605_312, recipe(50_257, steps=50_000, lr=5e-5, eval_every=2000, label_smoothing=0.0)
     ),
 }
-"""caption-vit-base is ViT-B/16 and GPT-2 small. The published class has 590,592 more, 239,195,904 in all: ViT's pooler, which
-nobody reads."""
+"""caption-vit-base is ViT-B/16 and GPT-2 small. The Hugging Face class has 239,195,904 parameters, 590,592 more: the
+unused pooler of ViT."""
 
 
 class CaptionViT(CaptionDecoder):
@@ -107,12 +105,11 @@ class CaptionViT(CaptionDecoder):
         self.bridge = nn.Identity() if same else Linear(vision_encoder.tap.channels, config.width)
 
     def encode(self, batch: Batch) -> Float[Tensor, "B K D"]:
-        """The class token and all patches."""
+        """Features of the class token and all patches."""
         return expand_to_captions(self.bridge(self.eyes.features(batch.inputs)), batch)
 
 
 def build(config: Config) -> CaptionViT:
-    """The whole machine."""
     blocks = [
         transformer_block(
             config.width, config.heads, config.ffn_dim, cross=True, norm="pre", activation="gelu_tanh",
@@ -125,7 +122,7 @@ def build(config: Config) -> CaptionViT:
 
 
 def _init_weights(body: CaptionViT) -> CaptionViT:
-    """The decoder begins as GPT-2 does: N(0, 0.02), less where it is added to the states; ViT as ViT."""
+    """Initialize the decoder as in GPT-2: N(0, 0.02), scaled down for residual projections. The ViT is not changed."""
     for name, parameter in body.named_parameters():
         if name.startswith("eyes.") or "norm" in name:
             continue
@@ -136,13 +133,13 @@ def _init_weights(body: CaptionViT) -> CaptionViT:
 
 RESIDUAL_WEIGHTS = ("attend.inner.out.weight", "cross.inner.out.weight", "feed.inner.down.weight")
 
-# -- the published layout
+# -- Hugging Face format
 
 OURS, THEIRS = "decoder.blocks.{n}", "decoder.transformer.h.{n}"
 
 
 def _nested_entries(ours: str, theirs: str, entries: tuple[NameEntry, ...]) -> tuple[NameEntry, ...]:
-    """The names of a part that lies deeper, here and there."""
+    """Entries of a nested part, with a prefix in both formats."""
     return tuple(
         replace(item, native=ours + item.native, published=tuple(theirs + name for name in item.published))
         for item in entries
@@ -172,13 +169,13 @@ IGNORED_PART_KEYS = (
     "use_bfloat16", "*_penalty", "*_tokens", "*no_repeat_ngram_size", "num_beam_groups", "num_return_sequences",
     "output_scores", "remove_invalid_values", "return_dict_in_generate", "is_decoder", "is_encoder_decoder", "torch_dtype",
 )  # fmt: skip
-"""What older files say of every part of a model, and what is nothing to what it computes."""
+"""Keys of older files in the configs of both parts, without effect on the computation."""
 DECODER_ONLY_KEYS = ("add_cross_attention", "tie_word_embeddings")
-"""The same of those alone that see."""
+"""Keys ignored in the config of the image encoder."""
 
 
 def _part_config(config: Any, kind: str, side: str) -> dict[str, Any]:
-    """One of the two configs, without what is nothing to it."""
+    """Config of the encoder or the decoder, without ignored keys."""
     found = config.get("model_type") if isinstance(config, dict) else config
     if found != kind:
         raise WeightsError(f"config.json: {side}.model_type={found!r} is not supported. Supported: {kind!r}.")
@@ -190,7 +187,7 @@ def _part_config(config: Any, kind: str, side: str) -> dict[str, Any]:
 
 
 def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
-    """Our fields of what is published as two configs, one in the other."""
+    """Fields from two nested configs, of encoder and decoder."""
     spoken, seen = fields["width"], ENCODER_SYSTEMS["vit"]
     decoder = DECODER_LAYOUT.read(_part_config(spoken, "gpt2", "decoder"))
     config = seen.config(**seen.published.read(_part_config(fields["encoder_config"], "vit", "encoder")))
@@ -246,7 +243,7 @@ PUBLISHED = PublishedLayout(
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """The matrix that says words is the one that reads them."""
+    """Resolve the output matrix, which is tied to the token embedding."""
     return config, resolve_tied(tensors, "decoder.transformer.wte.weight", NAMES.tied)
 
 

@@ -1,4 +1,4 @@
-"""What all published encoders of BERT's kind share: how their parts are called, and how they are fine-tuned."""
+"""Tensor names, config keys and recipes shared by encoders like BERT."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TASKS = ("mlm", "classify", "tag", "qa", "choose", "embed")
 
 
 def encoder_blocks(config: Any) -> list[TransformerBlock]:
-    """Post-norm blocks, from the sizes of a config."""
+    """Post-norm blocks with the sizes of a config."""
     return [
         transformer_block(
             config.width, config.heads, config.ffn_dim, norm="post", activation=config.activation, dropout=config.dropout,
@@ -23,7 +23,7 @@ def encoder_blocks(config: Any) -> list[TransformerBlock]:
 
 
 def encoder_entries(prefix: str, global_projections: bool = False) -> tuple[NameEntry, ...]:
-    """Of tokens, types and blocks under a prefix; `far`: marked tokens have matrices of their own."""
+    """Entries of embeddings and blocks; `global_projections`: global tokens have separate matrices (Longformer)."""
     ours, theirs = "encoder.blocks.{n}", f"{prefix}.encoder.layer.{{n}}"
 
     def look(matrix: str, kind: str, *parts: str) -> NameEntry:
@@ -65,7 +65,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "eos_id": ("sep_token_id",),
     "mask_id": ("mask_token_id",),
 }
-"""Fields of a config, as published ones call them."""
+"""Hugging Face keys of the config fields."""
 
 DEFAULTS: dict[str, Any] = {
     "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
@@ -73,14 +73,14 @@ DEFAULTS: dict[str, Any] = {
     "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "layer_norm_eps": 1e-12, "pad_token_id": 0,
     "cls_token_id": 101, "sep_token_id": 102, "mask_token_id": 103,
 }  # fmt: skip
-"""What they mean where they say nothing."""
+"""Values of missing keys."""
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
-"""Published names of non-linearities -> ours."""
+"""Activation functions: name in Hugging Face, and name in regard."""
 
 
 def check_rotary_width(config: Any) -> None:
-    """Channels are turned in pairs."""
+    """Raise an error for an odd head size: rotary positions rotate pairs of channels."""
     if config.width // config.heads % 2:
         raise SettingError(
             "Rotary positions require an even number of channels per head; "
@@ -89,14 +89,14 @@ def check_rotary_width(config: Any) -> None:
 
 
 def resolve_tied_bias(tensors: Tensors) -> Tensors:
-    """The bias of hidden words, which some files hold twice."""
+    """Resolve the bias of the masked-token head, stored twice in some files."""
     own, copy = "cls.predictions.bias", "cls.predictions.decoder.bias"
     return resolve_tied(tensors, own, (copy,)) if own in tensors or copy in tensors else tensors
 
 
 def fill_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """What a config leaves out. Published ones do not say which tokens are special: those of BERT's own vocabulary are meant
-    where it has so many, and a tokenizer beside it knows better."""
+    """Complete missing fields. Hugging Face configs have no ids of special tokens: the ids of BERT are used, limited to
+    the vocabulary size; the ids of a tokenizer in the folder have priority."""
     last = fields["vocab_size"] - 1
     special = {name: min(fields[name], last) for name in ("bos_id", "eos_id", "mask_id")}
     dropout = fields["dropout"] if fields["head_dropout"] is None else fields["head_dropout"]
@@ -107,14 +107,14 @@ HEAD_ENTRIES = (
     entry("head.tags.{part}", "classifier.{part}"),
     entry("head.ends.{part}", "qa_outputs.{part}"),
 )
-"""Of tag and span: the same everywhere."""
+"""Entries of the heads for tag and qa."""
 
 MLM_ENTRIES = (
     entry("head.words.dense.{part}", "cls.predictions.transform.dense.{part}"),
     entry("head.words.norm.{part}", "cls.predictions.transform.LayerNorm.{part}"),
     entry("head.words.bias", "cls.predictions.bias"),
 )
-"""Of mask, as BERT and RoFormer call them."""
+"""Entries of the masked-token head of BERT and RoFormer."""
 
 _ADAM: dict[str, Any] = {
     "betas": "0.9,0.999",
@@ -126,7 +126,7 @@ _ADAM: dict[str, Any] = {
 
 
 def pretraining_recipe(vocab_size: int = 30_522, max_length: int = 512, **train: Any) -> dict[str, dict[str, Any]]:
-    """BERT's: 256 rows of 512 tokens a step, a million steps; the rate falls linearly after a warm-up."""
+    """Pretraining of BERT: 256 rows of 512 tokens per step, one million steps, linear decay after warmup."""
     usual = {
         "steps": 1_000_000, "batch_tokens": 8192, "grad_accum": 16, "lr": 1e-4, "warmup_steps": 10_000, "lr_schedule": "linear",
         **_ADAM, "eps": 1e-6,
@@ -138,7 +138,7 @@ def pretraining_recipe(vocab_size: int = 30_522, max_length: int = 512, **train:
 
 
 def small_recipe(**train: Any) -> dict[str, dict[str, Any]]:
-    """For laptops."""
+    """Recipe for small models on a laptop."""
     return pretraining_recipe(8000, 128, **{"grad_accum": 1, **train})
 
 
@@ -161,7 +161,8 @@ TASK_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     "qa": _finetune_recipe(2, 8192, 3e-5, 384),
     "embed": _finetune_recipe(1, 8192, 2e-5, 256),
 }
-"""Two to four epochs at 2e-5 to 5e-5, batches of 16 or 32 texts: the tokens stand for so many of the usual length."""
+"""Two to four epochs at 2e-5 to 5e-5 in the paper, with 16 or 32 texts per batch; batch_tokens fits texts of typical
+length."""
 
 FINETUNE_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     **TASK_RECIPES,
@@ -179,4 +180,4 @@ FINETUNE_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
         "data": {"max_length": 512},
     },
 }
-"""For weights that have learnt already."""
+"""Recipes for pretrained weights."""

@@ -1,4 +1,4 @@
-"""How GPT-1 was fine-tuned, and what its heads are called where they are published: the same for all systems of its kind."""
+"""Head names and fine-tuning recipes of GPT-1, shared by all decoder-only text models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIXED_HEAD_KEYS: dict[str, dict[str, Any]] = {
         "summary_type": "cls_index", "summary_use_proj": True, "summary_activation": None, "summary_proj_to_labels": True,
     }
 }  # fmt: skip
-"""What a published head of choices must be: one matrix on the state of a token."""
+"""Required keys of a multiple-choice head in Hugging Face format: one linear layer on the hidden state of a token."""
 
 PAPER_TRAIN: dict[str, Any] = {
     "epochs": 3,
@@ -37,7 +37,7 @@ PAPER_TRAIN: dict[str, Any] = {
     "grad_accum": 1,
     "eval_every": 500,
 }
-"""Three epochs at 6.25e-5, linear after a warm-up of 0.2 %. A batch of 32 texts is 1024 tokens where they have 32 each."""
+"""Three epochs at 6.25e-5, linear decay after 0.2 % warmup. A batch of 1024 tokens is 32 texts of 32 tokens."""
 
 RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     "classify": {"train": PAPER_TRAIN, "data": {"max_length": 512}},
@@ -64,11 +64,11 @@ FINETUNE_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
         "decode": {"do_sample": True, "top_k": 40},
     },
 }
-"""Text of another kind is learnt slowly by weights that know much: a high rate would make them forget it."""
+"""Recipes for pretrained weights. Low learning rates prevent catastrophic forgetting."""
 
 
 def to_published(config: Any, tensors: Tensors) -> Tensors:
-    """The published head of choices has a bias. It moves all choices alike and changes none; ours is 0."""
+    """Add the bias of the multiple-choice head in Hugging Face format: 0, because a bias shifts all choices equally."""
     weight, bias = (f"multiple_choice_head.summary.{part}" for part in ("weight", "bias"))
     if weight not in tensors or bias in tensors:
         return tensors

@@ -1,4 +1,4 @@
-"""What the systems that translated before the Transformer share: the fields of their configs that are about tokens."""
+"""Config fields shared by the pre-Transformer translation models."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Seq2SeqConfig:
 
 @dataclass(frozen=True)
 class RecurrentConfig(Seq2SeqConfig):
-    """Also of those that are recurrent."""
+    """Fields of recurrent models."""
 
     source_vocab_size: int = 0
     """Source vocabulary size, if larger than the target's. 0: the same."""

@@ -1,4 +1,4 @@
-"""What a decoder beside a source or a picture is handed: the target that it reads, or the prompt that it goes on from."""
+"""Inputs, positions and masks of encoder–decoder models."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from regard.types import Batch, Offsets
 
 
 def require_decoder_inputs(batch: Batch) -> Tensor:
-    """(B, T) what is read as a whole."""
+    """Decoder input ids, (B, T)."""
     if batch.decoder_inputs is None:
         raise ValueError("The decoder requires batch.decoder_inputs.")
     return batch.decoder_inputs
 
 
 def require_prompt(batch: Batch) -> Tensor:
-    """(B, P) what is gone on from: all rows are equally long so far."""
+    """Prompt ids, (B, P), of equal length in all rows."""
     if batch.decoder_inputs is None:
         raise ValueError("Generation requires a prompt (batch.decoder_inputs).")
     if batch.decoder_mask is not None:
@@ -29,7 +29,7 @@ def require_prompt(batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class Seq2SeqInputs:
-    """Where the tokens of source and target stand, and who looks at whom: rows filled up, or one row of many documents."""
+    """Positions and attention masks of source and target, for padded or packed batches."""
 
     positions: Tensor
     mask: AttentionMask | None
@@ -75,6 +75,6 @@ class Seq2SeqInputs:
 
 
 def position_ids(ids: Tensor, offsets: Offsets | None) -> Tensor:
-    """Where tokens stand in their own document."""
+    """Positions of tokens, counted from the start of each document."""
     length = ids.shape[1]
     return torch.arange(length, device=ids.device) if offsets is None else offsets.positions(length)

@@ -1,4 +1,4 @@
-"""What every system file offers, so that one table can list them all."""
+"""Systems: model families with config, presets, builder, tasks and weight formats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.weights.tables import NameTable, PublishedLayout, Tensors
 
 
 def check_sizes(config: Any, size_fields: Sequence[str], fraction_fields: Sequence[str]) -> None:
-    """What no system can be built with: sizes below 1, a width that heads cannot share, dropping everything."""
+    """Raise an error for invalid config values: sizes, number of heads, end token and dropout probabilities."""
     for name in size_fields:
         if getattr(config, name) < 1:
             raise SettingError(f"model.{name} must be at least 1, got {getattr(config, name)}.")
@@ -30,7 +30,7 @@ def check_sizes(config: Any, size_fields: Sequence[str], fraction_fields: Sequen
 
 EMPTY_NAMES = NameTable(())
 NO_LAYOUT = PublishedLayout(model_type="", architecture="", keys={}, defaults={})
-"""Of systems that nobody has published a layout for: they are saved under our own names."""
+"""For systems without Hugging Face equivalent, saved in the native format."""
 
 
 def no_published_layout(config: Any) -> str:
@@ -42,7 +42,7 @@ def no_published_layout(config: Any) -> str:
 
 @dataclass(frozen=True)
 class Preset:
-    """A size of a system, with its exact parameter count and the paper's recipe as default settings."""
+    """A model size of a system, with its exact parameter count and the recipe of the paper as default settings."""
 
     config: Any
     parameters: int
@@ -74,7 +74,7 @@ class System:
     """Settings by task for pretrained weights without a preset."""
 
     def recipe(self, preset: Preset, task: str) -> dict[str, dict[str, Any]]:
-        """The default settings of a preset that is asked for this task."""
+        """Default settings of a preset for a task."""
         more = self.recipes.get(task, {})
         return {group: {**preset.recipe.get(group, {}), **more.get(group, {})} for group in (*preset.recipe, *more)}
 
@@ -94,4 +94,4 @@ ALGORITHMIC_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
         "decode": {"num_beams": 1, "length_penalty": 0.0},
     },
 }
-"""Recipe for data/synthetic/algorithmic.py: an answer is right or wrong, so nothing is smoothed or searched."""
+"""Recipe for data/synthetic/algorithmic.py. Outputs are exact, so label smoothing and beam search are off."""

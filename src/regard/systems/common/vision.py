@@ -1,5 +1,4 @@
-"""What published systems that read pictures share: how the parts of a ViT and of BiT's convolutions are called, how
-configs speak of them, and how they are taught."""
+"""Tensor names, config keys and recipes shared by image systems: ViT and BiT."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from regard.errors import SettingError, WeightsError
 from regard.nn.vision.convnet import ConvBody, bit_body, init_resnet_weights
 from regard.weights.tables import NameEntry, NameTable, Tensors, entry
 
-# -- a ViT
+# -- ViT
 
 KEYS: dict[str, tuple[str, ...]] = {
     "image_size": ("image_size",), "patch_size": ("patch_size",), "in_channels": ("num_channels",), "width": ("hidden_size",),
@@ -20,18 +19,18 @@ KEYS: dict[str, tuple[str, ...]] = {
     "dropout": ("hidden_dropout_prob",), "attention_dropout": ("attention_probs_dropout_prob",),
     "activation": ("hidden_act",), "norm_eps": ("layer_norm_eps",),
 }  # fmt: skip
-"""Fields of a config, as published ones call them."""
+"""Hugging Face keys of the config fields."""
 
 DEFAULTS: dict[str, Any] = {
     "image_size": 224, "patch_size": 16, "num_channels": 3, "hidden_size": 768, "num_hidden_layers": 12,
     "num_attention_heads": 12, "intermediate_size": 3072, "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0, "hidden_act": "gelu", "layer_norm_eps": 1e-12,
 }  # fmt: skip
-"""What they mean where they say nothing."""
+"""Values of missing keys."""
 
 _QKV = ("query", "key", "value")
 _BLOCK_NAMES = (
-    # ours, timm's, torchvision's, and those of files for `transformers`
+    # regard, timm, torchvision, transformers
     ("attend.norm", "norm1.", "ln_1.", ("layernorm_before",)),
     ("attend.inner.qkv", "attn.qkv.", "self_attention.in_proj_", tuple(f"attention.attention.{x}" for x in _QKV)),
     ("attend.inner.out", "attn.proj.", "self_attention.out_proj.", ("attention.output.dense",)),
@@ -43,7 +42,7 @@ _BLOCK_PREFIX = "encoder.blocks.{n}"
 
 
 def vit_entries(prefix: str) -> tuple[NameEntry, ...]:
-    """Of tokens, positions, patches and blocks under a prefix, as the files for `transformers` have them."""
+    """Entries of class token, positions, patches and blocks in Hugging Face format."""
     return (
         entry("first", f"{prefix}.embeddings.cls_token"),
         entry("position.table", f"{prefix}.embeddings.position_embeddings"),
@@ -85,8 +84,8 @@ TORCHVISION_ENTRIES = (
 
 
 def translate_names(table: NameTable, entries: Sequence[NameEntry], tensors: Tensors, max_blocks: int) -> Tensors:
-    """Rename tensors of another layout to their Hugging Face names; unknown tensors keep their names, so that loading rejects
-    them. `max_blocks`: highest number of blocks."""
+    """Rename tensors of another layout to their Hugging Face names; unknown tensors keep their names, so that loading
+    rejects them. `max_blocks`: highest number of blocks."""
     places = [{"n": number, "part": part} for number in range(max_blocks) for part in ("weight", "bias")]
     known = {item.published[0].format(**place): item.native.format(**place) for item in entries for place in places}
     ours = {known[name]: tensor for name, tensor in tensors.items() if name in known}
@@ -94,7 +93,7 @@ def translate_names(table: NameTable, entries: Sequence[NameEntry], tensors: Ten
 
 
 def require_square(fields: dict[str, Any]) -> dict[str, Any]:
-    """Sides that a config gives as two numbers."""
+    """Fields with square sizes as one number instead of two."""
     found = dict(fields)
     for name, key in (("image_size", "image_size"), ("patch_size", "patch_size")):
         if isinstance(fields[name], list | tuple):
@@ -105,7 +104,7 @@ def require_square(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def imagenet_recipe(**train: Any) -> dict[str, dict[str, Any]]:
-    """ViT's on ImageNet: 4096 pictures a step, 300 passes at 3e-3, the rate falling as a cosine after 10,000 steps."""
+    """ViT on ImageNet: 4096 images per step, 300 epochs at 3e-3, cosine decay after 10,000 warmup steps."""
     usual = {
         "epochs": 300,
         "batch_size": 256,
@@ -131,14 +130,14 @@ def finetune_recipe(epochs: int, images: int, lr: float, weight_decay: float) ->
 DENSE_RECIPES = {"segment": finetune_recipe(100, 16, 1e-4, 0.05), "depth": finetune_recipe(50, 16, 1e-4, 0.05)}
 
 FINETUNE_RECIPES = {"classify": finetune_recipe(5, 128, 5e-5, 0.0), **DENSE_RECIPES}
-"""For weights that have learnt already. The paper takes SGD with 512 pictures a step, a cosine and no decay; Adam wants a rate
-of this size."""
+"""Recipes for pretrained weights. The paper uses SGD with 512 images per step, cosine decay and no weight decay; these
+learning rates are for Adam."""
 
-# -- BiT's convolutions, alone and in front of a ViT
+# -- BiT convolutions, alone or as the backbone of a ViT
 
 
 def stage_widths(start: int, stages: Sequence[int]) -> tuple[int, ...]:
-    """Channels after each stage of a hybrid's convolutions."""
+    """Channels after each stage of a hybrid backbone."""
     return tuple(start * 4 * 2**stage for stage in range(len(stages)))
 
 
@@ -150,7 +149,7 @@ def check_backbone(config: Any) -> None:
 
 
 def build_backbone(config: Any) -> ConvBody:
-    """The convolutions of a hybrid: norms behind them, maps padded as TensorFlow does."""
+    """Backbone of a hybrid: norms after convolutions, padding as in TensorFlow."""
     made = bit_body(
         config.in_channels,
         config.stem_channels,
@@ -166,8 +165,8 @@ def build_backbone(config: Any) -> ConvBody:
 
 
 def stage_entries(prefix: str, stem: tuple[str, str], block: str, count: int) -> Iterator[NameEntry]:
-    """Of the convolutions, which are called `ours`; `stem` are the first one and its norm, and `block` has a place for the
-    number of its stage, and `{n}` for its own."""
+    """Entries of the convolutions under a native `prefix`. `stem`: names of the first convolution and its norm;
+    `block`: name pattern with the fields `{stage}` and `{n}`."""
     yield entry(f"{prefix}stem.conv.weight", f"{stem[0]}.weight")
     yield entry(f"{prefix}stem.norm.{{part}}", f"{stem[1]}.{{part}}")
     for stage in range(count):
@@ -179,7 +178,7 @@ def stage_entries(prefix: str, stem: tuple[str, str], block: str, count: int) ->
 
 
 def bit_entries(native_prefix: str, prefix: str, count: int) -> Iterator[NameEntry]:
-    """As the files for `transformers` have them."""
+    """Entries in Hugging Face format."""
     stem = f"{prefix}.embedder.convolution", f"{prefix}.embedder.norm"
     return stage_entries(native_prefix, stem, f"{prefix}.encoder.stages.{{stage}}.layers.{{n}}", count)
 
@@ -187,7 +186,7 @@ def bit_entries(native_prefix: str, prefix: str, count: int) -> Iterator[NameEnt
 def backbone_config(
     channels: int, depths: Sequence[int], start: int, groups: int, taps: Sequence[int]
 ) -> dict[str, Any]:
-    """How a published config tells of a hybrid's convolutions, of which the stages `taps` are read."""
+    """`backbone_config` of a hybrid in Hugging Face format; `taps` are the output stages."""
     return {
         "model_type": "bit",
         "layer_type": "bottleneck",
@@ -211,12 +210,12 @@ _BACKBONE_DEFAULTS: dict[str, Any] = {
     "hidden_act": "relu", "output_stride": 32, "width_factor": 1, "drop_path_rate": 0.0, "num_channels": 3,
     "depths": [3, 4, 6, 3], "embedding_size": 64, "num_groups": 32, "hidden_sizes": [256, 512, 1024, 2048],
 }  # fmt: skip
-"""What it means where one of these is left out."""
+"""Values of missing keys."""
 
 
 def read_backbone_config(config: dict[str, Any] | None, channels: int, all_stages: bool) -> dict[str, Any]:
-    """Our fields of it; a config that says nothing means the convolutions of the paper. `every`: all stages are read, not
-    only the last. What would be computed otherwise is refused."""
+    """Fields from a `backbone_config`; None: the convolutions of the paper. `all_stages`: all stages are outputs, not
+    only the last. Unsupported values raise an error."""
 
     def told_of(depths: Sequence[int], start: int, groups: int) -> dict[str, Any]:
         return backbone_config(
@@ -242,7 +241,7 @@ def read_backbone_config(config: dict[str, Any] | None, channels: int, all_stage
 
 
 def resnet_recipe(data: dict[str, Any], **train: Any) -> dict[str, dict[str, Any]]:
-    """Of ResNets: the papers' 90 epochs, with Adam instead of momentum, and a rate that falls smoothly."""
+    """ResNet: 90 epochs as in the papers, with Adam instead of SGD, and cosine decay."""
     usual = {
         "epochs": 90,
         "batch_size": 128,
@@ -262,7 +261,7 @@ def resnet_recipe(data: dict[str, Any], **train: Any) -> dict[str, dict[str, Any
 # -- batch norms
 
 BATCH_COUNT = ".num_batches_tracked"
-"""How many batches were seen: published, and used by nobody."""
+"""Batch counter of BatchNorm: stored in published files, not used."""
 RUNNING_STATS = ("running_mean", "running_var")
 
 
@@ -271,6 +270,6 @@ def drop_batch_counts(tensors: Tensors) -> Tensors:
 
 
 def add_batch_counts(tensors: Tensors) -> Tensors:
-    """With the counts, which others look for."""
+    """Tensors with batch counters, expected by PyTorch."""
     norms = [name.removesuffix(".running_var") for name in tensors if name.endswith(".running_var")]
     return {**tensors, **{norm + BATCH_COUNT: torch.zeros((), dtype=torch.long) for norm in norms}}
