@@ -129,7 +129,6 @@ PRESETS = {
 
 
 def build(config: Config) -> EncoderOnly:
-
     def residual(inner: nn.Module) -> Residual:
         return Residual(inner, config.width, "post", config.dropout, config.norm_eps)
 

@@ -112,7 +112,6 @@ PRESETS = {
 
 
 def build(config: Config) -> nn.Module:
-
     def block(inputs: int, outputs: int, stride: int) -> nn.Module:
         return resnet_block(inputs, outputs, stride, config.block_type == "bottleneck", config.downsample_in_bottleneck)
 

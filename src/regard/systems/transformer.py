@@ -188,7 +188,6 @@ class Transformer(CrossDecoder):
 
 
 def build(config: Config) -> Transformer:
-
     def stack(depth: int, cross: bool) -> Stack:
         """Relative positions are bidirectional in the encoder and causal in the decoder."""
         blocks = [

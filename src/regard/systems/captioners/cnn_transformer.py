@@ -124,7 +124,6 @@ class CaptionTransformer(CaptionDecoder):
 
 
 def build(config: Config) -> CaptionTransformer:
-
     def stack(depth: int, cross: bool) -> Stack:
         blocks = [
             transformer_block(
