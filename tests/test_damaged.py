@@ -20,7 +20,7 @@ import regard
 from conftest import TWELVE, Trained, rows, same_tensors, train_tiny
 from regard.errors import RunError, WeightsError
 from regard.runs.train import train
-from regard.training.checkpoint import Checkpoint, file_checksum, latest_checkpoint, save_checkpoint
+from regard.training.checkpoint import Checkpoint, file_checksum, latest_checkpoint, remove_partial, save_checkpoint
 from regard.training.checkpoint import read_checkpoint as look
 
 GROUPS = {"model": {"w": torch.arange(5.0)}, "optimizer": {"w/step": torch.tensor(3.0)}}
@@ -228,3 +228,15 @@ def test_a_record_that_is_a_pickle_never_runs(halved: Path, mark: Path) -> None:
     with pytest.raises(RunError, match=r"regard\.json"):
         train_tiny((), halved, *TWELVE, resume=True)
     assert not mark.exists()
+
+
+def test_a_replaced_checkpoint_without_its_successor_is_restored(tmp_path: Path) -> None:
+    """A crash between the two renames of a save that replaces a checkpoint."""
+    folder = tmp_path / "checkpoints"
+    save_checkpoint(folder, 4, GROUPS, FACTS, 2)
+    (folder / "step-00000004").rename(folder / ".replaced-00000004")
+    (folder / ".writing-00000004").mkdir()
+    remove_partial(folder)
+    saved, problems = latest_checkpoint(folder)
+    assert saved is not None and saved.step == 4 and not problems
+    assert [path.name for path in folder.iterdir()] == ["step-00000004"]

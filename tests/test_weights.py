@@ -480,3 +480,13 @@ def test_a_model_is_loaded_in_the_dtype_that_is_asked_for(tmp_path: Path) -> Non
         assert {p.dtype for p in back.parameters()} == {dtype}
     x, y = torch.tensor([[3, 4, 2]]), torch.tensor([[1, 5]])
     near(regard.load(tmp_path, dtype=torch.float32).logits(x, y).double(), model.logits(x, y), 1e-5)
+
+
+def test_a_header_length_that_starts_like_a_pickle_is_read(tmp_path: Path) -> None:
+    """The first bytes of a safetensors file are the length of its header: 640 is 80 02."""
+    path, starts = tmp_path / "a.safetensors", set()
+    for padding in range(0, 600, 8):
+        write_safetensors(path, {"weight": torch.zeros(1)}, {"about": "x" * padding})
+        starts.add(path.read_bytes()[:2])
+        assert read_safetensors(path).keys() == {"weight"}
+    assert b"\x80\x02" in starts

@@ -160,7 +160,7 @@ def apply_overrides(decode: DecodeSettings, overrides: Mapping[str, Any]) -> Dec
 
 
 def _translate_overrides(decode: DecodeSettings, given: Mapping[str, Any]) -> dict[str, Any]:
-    """User settings under the names of regard, with implied settings."""
+    """User settings with names of other libraries replaced, plus the settings that they imply (temperature: do_sample)."""
     names = {key: resolve_name(f"decode.{key}", print_note) for key in given}
     found = {names[key].removeprefix("decode."): resolve_value(names[key], value) for key, value in given.items()}
     if "max_length" in found and "max_new_tokens" not in found:

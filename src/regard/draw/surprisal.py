@@ -32,7 +32,7 @@ class TokenLikelihood:
 
 @dataclass(frozen=True)
 class TextLikelihood:
-    """Likelihood of a text. Totals exclude the first `prompt_length` tokens."""
+    """Log-likelihood of a text, per token and in total. Totals exclude the first `prompt_length` tokens."""
 
     tokens: tuple[TokenLikelihood, ...]
     vocab_size: int

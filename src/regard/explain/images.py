@@ -123,7 +123,7 @@ def query_name(attention: ImageAttention, pixel: Pixel | None) -> str:
 def _target_class(
     model: ModelProtocol, logits: Tensor, target: str | None, at: Pixel | None
 ) -> tuple[int, str, dict[str, str]]:  # fmt: skip
-    """Index of the explained class, name of the prediction, and facts. Depth maps have no classes: the index is 0."""
+    """Index of the explained class (0 for depth), name of the prediction, and labeled values for the page header."""
     labels = model.spec.labels
     if model.task.name == "depth":
         unit = "m" if METERS_LABEL in labels else "(relative inverse depth)"

@@ -29,7 +29,7 @@ class AttentionEdges:
     """(R,)"""
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Queries, weights and keys of up to `CHUNK_ROWS` rows at a time."""
+        """Yields (query indices, attention weights, key indices) for at most `CHUNK_ROWS` query rows at a time."""
         device = self.weights.device
         queries = torch.arange(len(self.weights), device=device) if self.queries is None else self.queries
         for begin in range(0, len(queries), CHUNK_ROWS):

@@ -111,7 +111,7 @@ class RowAttention:
     """(H, N) per layer: attention to blocks, averaged over `query_positions`"""
 
     def add(self, records: Sequence[AttentionRecord]) -> None:
-        """Store the attention of one layer."""
+        """Store the attention weights of one layer for the explanation."""
         parts = slice_records(records, self.row, self.length)
         before = self.layers[-1].edges if self.layers else ()
         near = [*before, *[None] * (len(parts) - len(before))]

@@ -33,7 +33,7 @@ def pack(
     num_documents: int = 0,
     pad_value: int = 0,
 ) -> tuple[Tensor, Offsets]:
-    """(1, length) concatenated rows, and the offsets of the documents.
+    """Documents concatenated to one row (1, length), and the start of each document in this row.
 
     With `length`, the shape is constant: `num_documents` documents in a row of `length` tokens. The remainder is padding in
     documents of at most `max_document_length` tokens, then empty documents. Compiled code needs constant shapes.

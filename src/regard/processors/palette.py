@@ -169,7 +169,7 @@ def _exact_dtype(device: torch.device) -> torch.dtype:
 
 @lru_cache(maxsize=16)
 def _color_table(palette: Palette, device: torch.device) -> Tensor:
-    """(C, 3) colors, cached on the device because CUDA graph capture forbids copies from the host."""
+    """(C, 3) colors of the palette, cached on the device because CUDA graph capture forbids copies from the host."""
     with torch.inference_mode(False):
         return torch.from_numpy(palette.colors).to(device, _exact_dtype(device))
 

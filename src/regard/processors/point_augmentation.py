@@ -32,7 +32,7 @@ class PointAugment:
     shift: float = 0.0
     """maximum shift along each axis, in the unit of the coordinate frame"""
     jitter: float = 0.0
-    """standard deviation of the noise per point, in the unit of the coordinate frame"""
+    """standard deviation of the noise per point, in the unit of the normalized coordinates"""
     point_dropout: float = 0.0
     """maximum fraction of dropped points"""
     up: Literal["x", "y", "z"] = "z"

@@ -1,4 +1,4 @@
-"""Inputs of `explain`: texts or files."""
+"""Inputs of the command `explain`: texts, text files or standard input, and query positions."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Algorithmic(SyntheticTask, Translate):
     # -- samples
 
     def usage_for(self, samples: Sequence[AlgorithmicQuestion]) -> str:
-        """A sample, because the vocabulary contains only the words of the training questions."""
+        """Example question for the model card; other words may be missing in the vocabulary."""
         return shlex.quote(samples[0].source) if samples else self.usage
 
     def recipe(self, entry: str) -> AlgorithmicRecipe | None:

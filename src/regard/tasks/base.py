@@ -78,7 +78,7 @@ class LossWeights:
 
 @dataclass(frozen=True)
 class LossSum:
-    """Sum and count of the loss on a dataset, before the division."""
+    """Sum of the loss on a dataset, and the number of labels in this sum; the mean loss is their quotient."""
 
     total: float
     count: float
@@ -116,7 +116,7 @@ class Task(ProcessorMixin):
     fields: ClassVar[tuple[str, ...]]
     """fields of an encoded sample"""
     count_fields: ClassVar[tuple[str, ...]] = ()
-    """fields with positions or counts, whose values may exceed the vocabulary size"""
+    """fields of encoded samples with positions or counts instead of token ids; their values may exceed the vocabulary size"""
     default_model: ClassVar[str]
     """preset if no model is given"""
     multiline: ClassVar[bool] = False

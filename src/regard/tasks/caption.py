@@ -239,7 +239,7 @@ class Caption(ImageTask):
         return len(caption_index(encoded).sample_index)
 
     def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
-        """Batches of similar caption lengths; `packed`: fixed shape of the longest caption, for CUDA graph capture."""
+        """Batches of captions of similar length; `packed`: padded to the longest caption, for CUDA graph capture."""
         super().sampler(encoded, config, tokens, seed, packed)
         lengths = caption_index(encoded).lengths
         plan = Uniform(len(lengths), tokens, seed) if packed else SortedUniform(lengths, tokens, seed)

@@ -329,7 +329,7 @@ def decode_cloud_source(row: np.ndarray) -> CloudSample:
 
 
 def pack_clouds(clouds: Sequence[np.ndarray]) -> tuple[Tensor, Offsets]:
-    """(1, N, 3 + F) concatenated points, and the starts of the point clouds."""
+    """Point clouds concatenated to (1, N, 3 + F), with F features per point, and the index of the first point of each."""
     lengths = np.array([len(cloud) for cloud in clouds], dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     longest = int(lengths.max(initial=0))

@@ -108,7 +108,7 @@ def read_pooling(folder: Path) -> Pooling:
 
 
 def pooling_files(pooling: Pooling, width: int) -> dict[str, Any]:
-    """Contents of the files for `read_pooling`, by file name."""
+    """JSON files that `read_pooling` restores the pooling from, {file name: content}."""
     kinds = [("Transformer", ""), ("Pooling", POOLING), ("Normalize", NORMALIZE)][: 3 if pooling.normalize else 2]
     modules = [
         {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}

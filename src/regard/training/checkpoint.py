@@ -73,8 +73,14 @@ def save_checkpoint(
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove the folders of an interrupted save."""
-    for left in (*folder.glob(".writing-*"), *folder.glob(".replaced-*")):
+    """Remove the folders of an interrupted save; a replaced checkpoint without its successor is restored."""
+    for replaced in folder.glob(".replaced-*"):
+        final = folder / replaced.name.replace(".replaced", "step")
+        if final.exists():
+            shutil.rmtree(replaced, ignore_errors=True)
+        else:
+            replaced.rename(final)
+    for left in folder.glob(".writing-*"):
         shutil.rmtree(left, ignore_errors=True)
 
 

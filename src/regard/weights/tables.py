@@ -297,8 +297,9 @@ def _shard_names(index: Path) -> list[str]:
 def read_safetensors(path: Path) -> Tensors:
     try:
         with path.open("rb") as opened:
-            pickled = opened.read(4).startswith(PICKLE_MAGIC)
-        if pickled:
+            start = opened.read(9)
+        # the header length of a safetensors file may start with the same bytes, but a JSON object follows
+        if start.startswith(PICKLE_MAGIC) and start[8:] != b"{":
             raise WeightsError(f"{path}: expected safetensors, got a pickle. {PICKLE_ADVICE}")
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -20,7 +20,7 @@ from regard.data.points.labels import classes_from_cloud, count_labels
 MIN_POINTS = 64
 """points, below which there is little to see"""
 MAX_POINTS = 5_000_000
-"""points, from which on reading takes seconds"""
+"""number of points above which reading a file takes seconds"""
 MIN_THICKNESS = 1e-4
 """of its length, below which a cloud is flat, or a line"""
 MAX_SHAPE_POINTS = 20_000

@@ -153,7 +153,7 @@ class _ImageError(Exception):
 
 
 class _WarningFilter:
-    """Suppresses Pillow warnings while any thread reads: with one filter per thread, threads would reset each other."""
+    """Suppresses Pillow warnings while any thread reads. All threads share one filter, because filters are global."""
 
     def __init__(self) -> None:
         self._lock, self._readers = Lock(), 0

@@ -106,7 +106,7 @@ def read_tagged(
 
 
 def _find_sentence_cell(path: Path, columns: Mapping[str, str] | None) -> tuple[int, str] | None:
-    """First cell with several words in the word column, with its line, if most lines of a TSV file have one."""
+    """First cell with several words and its line number, if most lines of a TSV file have such a cell in the word column."""
     deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - reading the words reports errors
     said = (columns or {}).get("words", "0")
     at = int(said) if said.isascii() and said.isdigit() else 0

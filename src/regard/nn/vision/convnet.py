@@ -55,7 +55,7 @@ class BatchNorm(nn.Module):
 
 
 def pad_same(x: FeatureMap, kernel: int, stride: int, dilation: int = 1) -> OutputMap:
-    """Zero padding for ceil(size / stride) outputs; an odd zero goes to the end.
+    """Pad with zeros so that the output has size ceil(size / stride); with an odd number, the last zero goes to the end.
 
     TensorFlow's "same" padding, which depends on the input size."""
     heights, widths = (

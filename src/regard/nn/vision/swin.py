@@ -231,7 +231,7 @@ class DropPath(nn.Module):
 
 
 def add_drop_path(residual: Residual, drop_prob: float) -> Residual:
-    """Add stochastic depth to the branch of a residual."""
+    """Insert stochastic depth into a residual branch: training skips the branch at random."""
     residual.dropout = nn.Sequential(residual.dropout, DropPath(drop_prob))  # type: ignore[assignment]
     return residual
 
