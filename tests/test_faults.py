@@ -218,7 +218,7 @@ ENDINGS = {
 def test_killed_near_an_end_of_another_kind_it_ends_the_same(ending: str, victims: Victims, tmp_path: Path) -> None:
     settings, listed = ENDINGS[ending], tmp_path / "calls"
     done = victims.begin(tmp_path / "unbroken", settings=settings, calls=str(listed))
-    assert done["code"] == 0 and ("the mean of the last 2" in done["out"] or "stopping after step 6" in done["out"])
+    assert done["code"] == 0 and ("Average of the last 2" in done["out"] or "stopped after step 6" in done["out"])
     chance, many = random.Random(ending), len(json.loads(listed.read_text()))
     for number in range(3):
         run = tmp_path / f"run {number}"
@@ -317,7 +317,7 @@ def test_a_second_run_is_refused_until_the_first_is_gone(victims: Victims, tmp_p
         workers = list(map(int, Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()))
         assert len(workers) == 2
         for said in map(paragraph, (victims.begin(run, settings=more), victims.go_on(run))):
-            assert f"another run is training into it (process {first.pid} on " in said
+            assert f"in use by another run (process {first.pid} on " in said
     finally:
         first.kill()
         first.wait()

@@ -311,7 +311,7 @@ def refused(words: str, position: Any, blocks: Any = None) -> None:
 
 def test_what_does_not_fit_is_refused_when_it_is_built() -> None:
     refused("Rotary has head width 6, but the attention has head width 4", Rotary(6))
-    refused("Shaw has head width 6, but the attention has head width 4", [Shaw(6), Shaw(6)])
+    refused("has head width 6, but the attention has head width 4", [Shaw(6), Shaw(6)])
     refused("T5Bias has 4 heads, but the attention has 3", T5Bias(4))
     refused("shorter", [Shaw(4)])
     refused("got Identity", Rotary(4), [torch.nn.Identity()])

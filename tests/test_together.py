@@ -63,7 +63,7 @@ def test_two_processes_train_what_one_does_and_one_of_them_writes(few: Path, alo
     done = together(words(few, tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     same_losses(tmp_path / "run", alone)
-    assert "on cpu, 2 processes" in done.stdout and done.stdout.count("reading") == 1
+    assert "cpu, 2 processes" in done.stdout and done.stdout.count("Reading") == 1
     assert done.stdout.count("valid loss") == 3 and "Traceback" not in done.stderr
     assert checkpoints(tmp_path / "run") == checkpoints(alone)
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"curves.png", *(p.name for p in alone.iterdir())}
@@ -85,7 +85,7 @@ def test_two_processes_are_asked_to_stop_and_one_goes_on(few: Path, alone: Path,
     said = [line for line in err.splitlines() if "Stopped and saved after step" in line]
     command = [shlex.split(line) for line in err.splitlines() if "--resume" in line]
     step = int(checkpoints(run)[-1].removeprefix("step-"))
-    assert said == [f"Stopped and saved after step {step}. Go on with:"] and 4 < step < 48
+    assert said == [f"Stopped and saved after step {step}. Resume with:"] and 4 < step < 48
     offered = f"torchrun --nproc-per-node 2 -m regard train translate --out '{run}' --resume"
     assert command == [shlex.split(offered)]
     assert f"Resuming after step {step}" in train_tiny((), run, tiny=False, resume=True)
@@ -98,13 +98,13 @@ def test_processes_that_cannot_share_the_grains_are_refused_with_the_numbers_tha
     done = together(words(few, tmp_path / "run", "train.grad_accum=9"))
     assert done.returncode != 0 and not (tmp_path / "run/regard.json").exists()
     assert "[rank" not in done.stderr, done.stderr  # torchrun has a traceback of its own, and ours would bury the words
-    assert "2 processes cannot share the 9 grains of a step equally" in done.stderr
-    assert "there can be 1, 3, 9; or set train.grad_accum to a multiple of 2" in done.stderr
+    assert "train.grad_accum=9 is not divisible by 2 processes" in done.stderr
+    assert "Use 1, 3, 9 processes, or set train.grad_accum to a multiple of 2" in done.stderr
 
 
 def test_the_grain_that_burst_is_named_whoever_computed_it(few: Path, tmp_path: Path) -> None:
     wild = ("train.lr=1e30", "train.grad_clip=0", "train.warmup_steps=0", "train.log_every=1")
-    with pytest.raises(RunError, match="micro_batch") as stop:
+    with pytest.raises(RunError, match="micro-batch") as stop:
         train_tiny(few, tmp_path / "one", *RUN, *wild)
     done = together(words(few, tmp_path / "two", *wild))
     assert done.returncode != 0 and str(stop.value) in done.stderr
