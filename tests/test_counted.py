@@ -113,7 +113,7 @@ def test_long_texts_are_drawn_within_a_sheet(explained: Explanation, tmp_path: P
     drawn = broken.save(tmp_path / "a.svg").read_text("utf-8")
     sizes = [float(size) / 72 for size in re.findall(r'(?:width|height)="([\d.]+)pt"', drawn)]
     assert sizes and max(sizes) < 30  # inches
-    assert "word2005" in drawn and "tokens …" in drawn and "highest bar" in drawn
+    assert "word2005" in drawn and "tokens …" in drawn and "maximum: " in drawn
     text = (
         replace(explained, decision=DecisionAttribution("good", (), (long_text(9000),)))
         .save(tmp_path / "a.html")
