@@ -342,7 +342,7 @@ def tuned(place: Path) -> str:
 
 def test_fine_tuning_says_what_is_new_and_learns(place: Path, tuned: str) -> None:
     assert (
-        "Random weights: 3 new tokens, new head for 2 classes (32 parameters)." in tuned
+        "Newly initialized: 3 new tokens, new head for 2 classes (32 parameters)." in tuned
         and "64 training texts, 16 validation texts" in tuned
         and "vocabulary of 293 tokens" in tuned
     )
@@ -374,7 +374,7 @@ def test_the_body_begins_as_the_folder_has_it(place: Path, tuned: str) -> None:
     fresh = regard.model.assemble(replace(after.spec), after.tokenizer)
     rows_before, made = before.config.vocab_size, fresh.body.tokens.table.weight[-3:].clone()
     said = load_initial_weights(fresh, place / "lm", {})
-    assert said == ["Random weights: 3 new tokens, new head for 2 classes (32 parameters)."]
+    assert said == ["Newly initialized: 3 new tokens, new head for 2 classes (32 parameters)."]
     ours, theirs = fresh.body.state_dict(), before.body.state_dict()
     for name, tensor in theirs.items():
         assert torch.equal(ours[name][: len(tensor)], tensor), name
@@ -386,7 +386,7 @@ def test_the_body_begins_as_the_folder_has_it(place: Path, tuned: str) -> None:
     named = regard.model.assemble(replace(after.spec, labels=("good", "bad")), after.tokenizer)
     assert load_initial_weights(named, place / "run", {}) == [
         f"Not used: the head of {place / 'run'} for other classes (bad, good).",
-        "Random weights: new head for 2 classes (32 parameters).",
+        "Newly initialized: new head for 2 classes (32 parameters).",
     ]  # fmt: skip
 
 

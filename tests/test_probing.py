@@ -342,7 +342,7 @@ def test_text_and_presets_and_forgetful_folders_are_not_probed(
     done = cli("probe", tmp_path / "text", "--data", place / "pictures")
     assert done.code == 2 and "text inputs" in done.err
     assert "is a preset (random weights)" in cli("probe", "vit-tiny", "--data", place / "pictures").err
-    assert "names no data" in cli("probe", saved("vit-tiny", tmp_path)).err
+    assert "has no data" in cli("probe", saved("vit-tiny", tmp_path)).err
     monkeypatch.setattr("regard.runs.probe.free_memory", lambda: 10_000)
     done = cli("probe", place / "painter", "--data", place / "pictures")
     assert done.code == 2 and "--max-images 5." in done.err and "GiB" in done.err

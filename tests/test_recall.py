@@ -271,3 +271,11 @@ def test_a_file_of_questions_is_learnt_from_too(tmp_path: Path) -> None:
 def test_pieces_of_words_are_refused() -> None:
     with pytest.raises(SettingError, match="words"):
         RECALL.check_settings(SimpleNamespace(), 1, DataSettings(tokenizer_type="wordpiece"))
+
+
+def test_a_path_with_the_name_of_a_generated_dataset_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert RECALL.expand_entries(["copy"])
+    (tmp_path / "copy").mkdir()
+    with pytest.raises(DataError, match=r"\./copy"):
+        RECALL.expand_entries(["copy"])

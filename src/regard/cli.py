@@ -35,7 +35,7 @@ ColumnsOption = Annotated[
     list[str] | None, typer.Option("--columns", help="Map columns: text=NAME, source=NAME target=NAME.")
 ]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", help="Override settings: train.steps=5000 train.lr=1e-4 …")
+    list[str] | None, typer.Option("--set", help="Override settings: GROUP.NAME=VALUE …, see 'regard list settings'.")
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 DtypeOption = Annotated[
@@ -293,12 +293,8 @@ def explain(
     choices: Annotated[
         str | None, typer.Option("--choices", help="Choices of a multiple-choice model, separated by |.")
     ] = None,
-    layer: Annotated[
-        int | None, typer.Option("--layer", help="Show only this layer (starting at 1; image models).")
-    ] = None,
-    head: Annotated[
-        int | None, typer.Option("--head", help="Show only this head (starting at 1; image models).")
-    ] = None,
+    layer: Annotated[int | None, typer.Option("--layer", help="Show only this layer (starting at 1).")] = None,
+    head: Annotated[int | None, typer.Option("--head", help="Show only this head (starting at 1).")] = None,
     at: Annotated[
         str | None, typer.Option("--at", help="Query position: ROW,COLUMN of a pixel, INDEX or X,Y,Z of a point.")
     ] = None,
@@ -408,7 +404,7 @@ def info(
     from regard.runs.info import merge_blocks
 
     found = look(name)
-    print(f"{found.title}\nWeights: {found.weights}")
+    print(f"{found.title}\n  {found.weights}")
     print("  " + ", ".join(f"{key} {value}" for key, value in found.config.items()))
     layers = found.layers if all_layers else merge_blocks(found.layers)
     print_table(
@@ -434,7 +430,10 @@ def list_(
     """List models, presets, tasks or settings."""
     from regard.index import list_rows
 
-    print_table(list_rows(kind, group, model, task, search), right_aligned=("parameters",))
+    rows = list_rows(kind, group, model, task, search)
+    if not rows:
+        raise RegardError(f"No {kind} match these filters.")
+    print_table(rows, right_aligned=("parameters",))
     if kind == "settings" and model is None:
         print("\nPresets override these defaults. Defaults of a preset: 'regard list settings --model PRESET'.")
 

@@ -113,8 +113,8 @@ RELATED = {
     "train.bf16": ("train.precision", "train.precision=bfloat16"),
     "train.fp16": ("train.precision", "bfloat16 or float32"),
     "train.amp": ("train.precision", "train.precision=bfloat16"),
-    "train.per_device_train_batch_size": ("train.batch_size", "for text, train.batch_tokens"),
-    "train.batch": ("train.batch_size", "for text, train.batch_tokens"),
+    "train.per_device_train_batch_size": ("train.batch_size", "images and point clouds; for text train.batch_tokens"),
+    "train.batch": ("train.batch_size", "images and point clouds; for text train.batch_tokens"),
     "train.layer_decay": ("train.lr_overrides", "one rate per pattern"),
     "data.block_size": ("model.max_length", "the context belongs to the model"),
     "data.hflip": ("data.flip", "true or false"),
@@ -194,7 +194,7 @@ def resolve_name(name: str, note: Callable[[str], None]) -> str:
     `note` receives one line if the name was translated. A name without an exact counterpart raises `SettingError`."""
     if name in RELATED and name != "data.block_size":  # also a setting of point clouds
         setting, difference = RELATED[name]
-        raise SettingError(f"Unknown setting '{name}'. Use {setting} instead: {difference}.")
+        raise SettingError(f"Unknown setting '{name}'. Use {setting} instead ({difference}).")
     if name not in SYNONYMS:
         return name
     hint = f" ({HINTS[name]})" if name in HINTS else ""

@@ -147,8 +147,9 @@ def _download(repository: str, revision: str, patterns: Sequence[str]) -> Path:
         problem = "no such repository on the Hub, or a private one. For a private one, log in with 'hf auth login'."
         raise RegardError(f"{name}: {problem}") from error
     except errors.LocalEntryNotFoundError as error:
-        where = f"not complete in the cache ({constants.HF_HUB_CACHE})"
-        problem = f"{where}, and the Hub cannot be reached (no connection, or HF_HUB_OFFLINE=1)."
+        where = f"not in the cache ({constants.HF_HUB_CACHE}), or not complete"
+        problem = f"{where}, and the Hub cannot be reached (no connection, or HF_HUB_OFFLINE=1). Download the "
+        problem += f"model elsewhere with 'hf download {repository} --local-dir FOLDER' and pass FOLDER."
         raise RegardError(f"{name}: {problem}") from error
     except Exception as error:  # network, proxy and disk errors have classes of other libraries
         first = (str(error).strip().splitlines() or [""])[0]

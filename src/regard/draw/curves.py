@@ -26,7 +26,7 @@ WIDTH: Final = 12.0
 LOSS_HEIGHT: Final = 3.8
 METRIC_HEIGHT: Final = 1.7
 PANEL_GAP: Final = 0.85  # inches between panels, for ticks and titles
-TRAIN_LABEL: Final = "training loss (with dropout and label smoothing)"
+TRAIN_LABEL: Final = "training loss"
 _NON_METRIC_KEYS: Final = frozenset({"kind", "step", "loss", "seconds", "elapsed", "averaged_checkpoints"})
 
 

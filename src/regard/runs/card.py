@@ -29,7 +29,7 @@ def write_card(
     parts = [
         _front_matter(facts, task),
         f"# {folder.path.name}\n\nA `{display_name(facts['preset'])}` model for the task `{facts['task']}`, "
-        f"trained with regard {facts['regard_version']}.",
+        f"{_origin(facts, folder.path)} with regard {facts['regard_version']}.",
         "## Evaluation\n\n" + _scores(facts, small_sample_warning(task, facts["data_stats"]["valid"])),
         "## Training curves\n\n![Training curves](curves.png)",
         *(f"![{Path(name).stem}]({name})" for name in figures),
@@ -89,6 +89,14 @@ def _scores(facts: dict[str, Any], few: str) -> str:
     )
 
 
+def _origin(facts: dict[str, Any], folder: Path) -> str:
+    """`trained from random weights`, or `fine-tuned from` the folder of the initial weights."""
+    if not os.path.isabs(facts["preset"]):
+        return "trained from random weights"
+    name = display_name(facts["preset"])
+    return f"fine-tuned from `{name if '/' in name else _relative(facts['preset'], folder)}`"
+
+
 def _relative(path: str, folder: Path) -> str:
     """A path relative to the folder of the run, without the absolute path of the author's machine.
 
@@ -99,9 +107,9 @@ def _relative(path: str, folder: Path) -> str:
 
 def _data(facts: dict[str, Any], task: Task, folder: Path) -> str:
     sources, found, unit = facts["sources"], facts["data_stats"], task.unit
-    fraction = facts["settings"]["data"]["valid_fraction"]
+    fraction = found["valid"] / max(found["train"] + found["valid"], 1)
     valid = ", ".join(f"`{_relative(p, folder)}`" for p in sources["valid"])
-    valid = valid or f"{100 * fraction:g} % of the training data, split by content hash"
+    valid = valid or f"{100 * fraction:.3g} % of the training data, held out by content hash"
     text = (
         f"- Training: {', '.join(f'`{_relative(p, folder)}`' for p in sources['data'])} "
         f"({found['train']:,} {unit}, fingerprint `{found['fingerprint']}`)\n"

@@ -68,7 +68,7 @@ def evaluate(
                 f"{folder}: the validation data of this run has changed since training. Pass files with --data."
             )
     else:
-        raise RunError(f"{folder} is not a run of regard and names no data. Pass files with --data.")
+        raise RunError(f"{folder} is not a run folder, so it has no validation data. Pass files with --data.")
     for note in filter(None, (*model.notes, model.dtype_note)):
         log(note)
     task, reader = model.task, model.require_processor()

@@ -136,7 +136,7 @@ def _make_splits(
     if data:
         return split_images(data, valid, test, columns, own, most, say)
     if "sources" not in own:
-        raise SettingError(f"{folder} is not a run of regard and names no data. Pass images with --data.")
+        raise SettingError(f"{folder} is not a run folder, so it has no data. Pass images with --data.")
     kept = own["sources"]
     return split_images(
         tuple(kept["data"]), valid, test or tuple(kept["valid"]), columns or kept["columns"], own, most, say

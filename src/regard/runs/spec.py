@@ -157,7 +157,11 @@ def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
         now, before = getattr(request.sources, name), getattr(kept, name)
         changed += [f"{name}: {_format_values(before)} -> {_format_values(now)}"] * (bool(now) and now != before)
     if changed:
-        longer = " To train longer, start a new run with --model." if "train.steps" in changed[0] else ""
+        longer = (
+            f" To train longer, start a new run: --model {folder.path} --out NEW."
+            if "train.steps" in changed[0]
+            else ""
+        )
         raise RunError(
             f"{folder.path}: a resumed run cannot change these settings ({'; '.join(changed)}). Remove them, or choose "
             f"another --out.{longer}"
@@ -210,7 +214,7 @@ def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str,
             made += [_describe_new_head(new_model)]
         if not same and not loaded.has_new_head:
             left += [f"{UNUSED_WEIGHTS} the head of {folder} for other classes ({', '.join(loaded.spec.labels)})."]
-    return left + [f"Random weights: {', '.join(made)}."] * bool(made)
+    return left + [f"Newly initialized: {', '.join(made)}."] * bool(made)
 
 
 def _describe_new_head(model: Model) -> str:

@@ -79,7 +79,8 @@ class Trainer:
         if self.config.epochs:
             steps = math.ceil(self.config.epochs * self.sampler.num_micro_batches() / self.config.grad_accum)
             self.config = replace(self.config, steps=max(steps, 1))
-        self.num_frozen = freeze(model, self.config.freeze)
+        self.num_unused = sum(p.numel() for p in model.parameters() if not p.requires_grad)
+        self.num_frozen = freeze(model, self.config.freeze) - self.num_unused
         self.optimizer = make_optimizer(model, self.config)
         self.ema = WeightEMA(model, self.config.ema_decay) if self.config.ema_decay else None
         self.nonfinite_guard = NonFiniteGuard(model.device)
@@ -136,8 +137,11 @@ class Trainer:
                 saved.metadata.get("compute_mode", ""),
             )
             self.completed_steps = self.saved_step = saved.step
-            state = "The run is finished" if self._is_finished() else "Resuming"
-            self._log(f"{state} after step {saved.step:,}.")
+            if self._is_finished():
+                name = shlex.quote(str(self.folder.path))
+                self._log(f"The run is finished after step {saved.step:,}. To train longer: --model {name} --out NEW")
+            else:
+                self._log(f"Resuming after step {saved.step:,}.")
         if self.process_group.is_main:
             remove_partial(self.folder.checkpoints)
             prune_checkpoints(self.folder.checkpoints, self.completed_steps, self._num_checkpoints, self._is_eval_step)
@@ -146,6 +150,8 @@ class Trainer:
     def run(self) -> Model | None:
         """Train to the end. Returns the best model in the first process, None in the others."""
         done = self.completed_steps
+        if self._is_finished() and (self.folder.path / "README.md").exists():  # the card is written last
+            return None
         loss = LossModule(self.model, self.task, LossWeights(self.config.label_smoothing, self.config.lm_loss_weight))
         compute = ForwardBackward(
             loss, self.config, self.model.device, self.process_group, self.sampler.static_shape, self.sampler.bucketed
@@ -158,8 +164,6 @@ class Trainer:
         )
         if not self._is_finished():
             self._train_steps(compute)
-        elif (self.folder.path / "README.md").exists():  # the card is written last: the run is complete
-            return None
         if not self.process_group.is_main:
             return None
         if self.completed_steps > done:
@@ -395,16 +399,19 @@ class Trainer:
         count = sum(p.numel() for p in self.model.parameters())
         where, config, epochs = self.model.device, self.config, self._num_epochs()
         precision = "bfloat16 autocast" if uses_autocast(where, config) else "float32"
-        frozen = f" ({self.num_frozen:,} frozen)" if self.num_frozen else ""
+        counts = {"frozen": self.num_frozen, "unused": self.num_unused}
+        frozen = "".join(f" ({number:,} {name})" for name, number in counts.items() if number)
         together = f", {self.process_group.size} processes" if self.process_group.size > 1 else ""
-        rows = self.sampler.description or ("packed" if self.sampler.shape is not None else "padded")
+        rows = self.sampler.description.rstrip(",") or ("packed" if self.sampler.shape is not None else "padded")
         rows = f"{rows}, {100 * self.padding:.1f} % padding" if self.task.modality == "text" else rows
         batch = self.task.batch_budget(config) * config.grad_accum
-        remaining = f"steps {self.completed_steps + 1:,} to " if 0 < self.completed_steps < config.steps else ""
-        self._log(f"Model     {self.spec.preset}, {count:,} parameters{frozen}, {self.spec.weights_note()}")
+        resumed = 0 < self.completed_steps < config.steps
+        steps = f"steps {self.completed_steps + 1:,} to {config.steps:,}" if resumed else f"{config.steps:,} steps"
+        weights = f"weights of step {self.completed_steps:,}" if self.completed_steps else self.spec.weights_note()
+        self._log(f"Model     {self.spec.preset}, {count:,} parameters{frozen}, {weights}")
         self._log(f"Device    {where}{together}, {precision}")
         self._log(
-            f"Training  {remaining}{config.steps:,} steps ({epochs:,.1f} epoch{'s' * (f'{epochs:.1f}' != '1.0')}), "
+            f"Training  {steps} ({epochs:,.1f} epoch{'s' * (f'{epochs:.1f}' != '1.0')}), "
             f"batch {batch:,} {self.task.batch_unit}, lr {config.lr:g}, {rows}"
         )
         if self._num_workers() and not uses_workers(self._num_workers()):

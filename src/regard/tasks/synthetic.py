@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,11 @@ class SyntheticTask(Task):
 
     def expand_entries(self, data: Sequence[str]) -> list[str]:
         made = [self.recipe(entry) for entry in data]
+        for entry, recipe in zip(data, made, strict=True):
+            if recipe and os.path.exists(entry):
+                raise DataError(
+                    f"'{entry}' is both a path and a generated dataset.", advice=f"For the path, use ./{entry}"
+                )
         if any(made) and not all(made):
             raise DataError("names of synthetic datasets cannot be combined with files.", ", ".join(data))
         return [str(recipe) for recipe in made] if any(made) else super().expand_entries(data)

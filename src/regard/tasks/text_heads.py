@@ -349,10 +349,12 @@ def label_ids(samples: Sequence[Any], names: Sequence[str], labels: Sequence[str
     if strange:
         first = next(iter(strange.values()))[0]
         shown = ", ".join(
-            f"'{name}' ({len(found):,} time{'s'[: len(found) > 1]})" for name, found in list(strange.items())[:5]
+            f"'{name:.40}' ({len(found):,} time{'s'[: len(found) > 1]})" for name, found in list(strange.items())[:5]
         )
         more = f" and {len(strange) - 5} others" if len(strange) > 5 else ""
-        advice = f"Known labels: {', '.join(list(labels)[:20])}{', …' if len(labels) > 20 else ''}. "
+        advice = (
+            f"Known labels: {', '.join(f'{label:.40}' for label in labels[:20])}{', …' if len(labels) > 20 else ''}. "
+        )
         advice += "Add samples of the unknown label to the training data, or remove such samples from this data."
         inside = os.path.isdir(first.path)  # files of an image folder have no line numbers
         raise DataError(

@@ -155,7 +155,8 @@ def paired_folders(entry: str, target: str) -> tuple[str, str] | None:
         there = sorted(name for name in os.listdir(folder) if os.path.isdir(os.path.join(folder, name)))
         expected = f"'{IMAGE_FOLDERS[0]}' and '{TARGET_FOLDERS[target][0]}'"
         problem = f"expected the subfolders {expected}, found: {format_list(there)}."
-        raise DataError(problem, entry, advice=ADVICE[target])
+        parts = f" Or pass the splits: --data {entry}/{there[0]} --valid …" if len(there) > 1 else ""
+        raise DataError(problem, entry, advice=ADVICE[target] + parts)
     return found  # type: ignore[return-value]  # neither is None
 
 
