@@ -1,10 +1,10 @@
-"""What each word of a translation looked at in the source: rnnsearch beside the Transformer, on a sentence that is reordered.
+"""Cross-attention of rnnsearch and of the Transformer on the same translation of a sentence that is reordered.
 
     python benchmarks/alignment.py RNNSEARCH TRANSFORMER "a sentence" --out alignment.png [--target "its translation"]
 
-Both are runs, for instance those of `benchmarks/ancestors.py`. They look while they read one translation: what the first says,
-where none is given. Of the Transformer the mean of all heads of all layers is shown, and the one head that is sharpest
-(the largest mean of the largest weights).
+RNNSEARCH and TRANSFORMER are run folders, for example from `benchmarks/ancestors.py`. Both models are explained with the same
+target: `--target`, or the prediction of rnnsearch. For the Transformer, the figure has the average over all heads of all
+layers and the most concentrated head (the largest average of the maximum weight per target token).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import regard
 
 
 def regarded(run: Path, source: str, target: str | None) -> tuple[str, Any]:
-    """What it said or was given, and its look at the source."""
+    """The target (given or predicted) and its cross-attention map; the last map if no map is named cross."""
     model = regard.load(run)
     said = str(model.predict(source).value) if target is None else target
     looks = model.explain(source, said).maps
@@ -55,9 +55,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(said)
     print(regard.load(asked.transformer).predict(asked.source).value)
     _, second = regarded(asked.transformer, asked.source, said)
-    sharp = second.weights.max(-1).mean(-1)  # layers, heads
+    sharp = second.weights.max(-1).mean(-1)  # (layers, heads)
     layer, head = np.unravel_index(int(sharp.argmax()), sharp.shape)
-    print(f"the sharpest: layer {layer + 1}, head {head + 1}, mean of the largest weights {sharp.max():.3f}")
+    print(f"most concentrated head: layer {layer + 1}, head {head + 1}, average maximum weight {sharp.max():.3f}")
     shown, axes = plt.subplots(1, 3, figsize=(15, 5), layout="constrained")
     panel(axes[0], first.weights[0, 0], first, "rnnsearch: attention")
     panel(axes[1], second.weights.mean((0, 1)), second, "Transformer: average over layers and heads")

@@ -1,14 +1,14 @@
-"""Multi30k English → German by four generations of translators at equal parameters, on the same batches of data.
+"""Multi30k English → German: four generations of translation models with equal parameter counts, on the same data.
 
     python benchmarks/ancestors.py train DATA OUT [name ...] [--together 2] [--set train.steps=...]
-    python benchmarks/ancestors.py test DATA OUT [name ...]      # test2016, read once by the checkpoint chosen on validation
+    python benchmarks/ancestors.py test DATA OUT [name ...]      # test2016, evaluated once with the best checkpoint
     python benchmarks/ancestors.py figure DATA OUT [name ...]    # OUT/ancestors.png, and the table
 
-DATA is the folder of the tokenized files (train.lc.norm.tok.en.gz …). All read the same tokens for the same number of steps,
-with the same smoothing, dropout, average and search; the highest rate alone is each system's own. Rows of the older three are
-padded: they have room for more positions, so that a step has as many pairs. Sizes are those of
-`transformer-tiny` within 2 %, which is checked before anything is trained. Trainings side by side take each other's time: for
-seconds that can be compared leave `--together` at 1.
+DATA is the folder of the tokenized files (train.lc.norm.tok.en.gz …). All systems train on the same tokens for the same number
+of steps, with the same label smoothing, dropout, EMA and beam search; only the learning rate differs. The three older systems
+use padded batches with a larger `train.batch_tokens`, so that an optimizer step has the same number of pairs. Parameter counts
+are within 2 % of `transformer-tiny`; `check_sizes` verifies the counts before training. Parallel runs slow each other down: use
+`--together 1` for comparable times.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ALIKE = (
 )
 
 PADDED = "train.batch_tokens=23552"
-"""Grains that are filled up, three of ten positions: 54 in an epoch, as many as of the Transformer's packed ones."""
+"""Batch size for padded micro-batches (30 % padding): 54 per epoch, as many as the packed micro-batches of the Transformer."""
 
 SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "rnn": (
@@ -71,11 +71,11 @@ SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "convs2s": ("convs2s-tiny", ("train.lr=4e-3", PADDED)),
     "transformer": ("transformer-tiny", ("train.lr=4e-3",)),
 }
-"""The preset, and what is set beside `ALIKE`."""
+"""Preset and settings of each system in addition to `ALIKE`."""
 
 LOOKS = {"rnn": "#6b7686", "rnnsearch": "#c8501e", "convs2s": "#5b8c2a", "transformer": "#2b51aa"}
 BINS = ((1, 8), (9, 10), (11, 12), (13, 15), (16, 19), (20, 99))
-"""Words of the source: about as many sentences in each."""
+"""Ranges of source words, with about the same number of sentences each."""
 
 
 def files(data: Path, part: str) -> str:
@@ -83,7 +83,7 @@ def files(data: Path, part: str) -> str:
 
 
 def parameters(preset: str, settings: tuple[str, ...]) -> int:
-    """Of a preset with these settings, counted without memory."""
+    """Number of parameters of a preset with the given settings, built on the meta device."""
     import torch
 
     from regard.config import override, parse_assignments
@@ -124,7 +124,7 @@ def summed(run: Path) -> dict[str, Any]:
 
 
 def test(names: list[str], data: Path, out: Path) -> None:
-    """What was tested is not tested again."""
+    """Evaluate on test2016; runs with an existing result file are skipped."""
     from regard.runs.evaluate import evaluate, write_predictions
 
     for name in names:
@@ -137,7 +137,7 @@ def test(names: list[str], data: Path, out: Path) -> None:
 
 
 def by_length(answers: Path) -> list[tuple[float, float, int]]:
-    """The mean number of words, BLEU and how many sentences, of each bin that has any."""
+    """Average source words, BLEU and number of sentences of each non-empty length bin."""
     from sacrebleu.metrics.bleu import BLEU
 
     rows = [json.loads(line) for line in answers.read_text().splitlines()]
@@ -152,7 +152,7 @@ def by_length(answers: Path) -> list[tuple[float, float, int]]:
 
 
 def table(names: list[str], out: Path) -> float:
-    """The loss that all have reached, and when each did."""
+    """Print the results and return the lowest validation loss that every run reached."""
     runs = {name: validations(out / name) for name in names}
     equal = max(min(row["loss"] for row in rows) for rows in runs.values())
     print(f"{'':12} {'BLEU':>6} {'loss':>7} {'seconds':>8} {'to ' + format(equal, '.3f'):>9}")

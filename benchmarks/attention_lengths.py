@@ -1,10 +1,11 @@
-"""Memory and time of one causal self-attention against the length of its row, forward and backward.
+"""Memory and time of one causal self-attention layer by sequence length, forward and backward.
 
     python benchmarks/attention_lengths.py measure FIGURES.json
     python benchmarks/attention_lengths.py draw FIGURES.json lengths.png
 
-8 heads x 64, one row; bfloat16 on CUDA, float32 on a CPU. Ways: plain (weights written out: what a watcher sees), fused
-(what the rule Causal chooses), packed (documents of 128 tokens in one row, CUDA), window (256 back, in one document, CUDA).
+8 heads x 64, one sequence; bfloat16 on CUDA, float32 on a CPU. Variants: plain (materialized weights, as for recording
+attention), fused (the kernel selected for `Causal`), packed (documents of 128 tokens in one sequence, CUDA), window (sliding
+window of 256 tokens in one document, CUDA).
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def measure(length: int, given: dict[str, Any]) -> dict[str, float]:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - begun)
     found = {"length": length, "ms": 1000 * sorted(times)[2]}
-    if cuda:  # at most, beyond the weights and the input; a CPU does not tell
+    if cuda:  # peak beyond weights and input; PyTorch has no such counter for a CPU
         found["MiB"] = (torch.cuda.max_memory_allocated() - before) / 2**20
     return found
 

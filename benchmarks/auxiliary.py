@@ -1,12 +1,12 @@
-"""Does the auxiliary language-model loss of GPT-1 help? A small GPT fine-tuned on parts of SST-2, with the loss and without.
+"""Ablation of the auxiliary language-modeling loss of GPT-1: a small GPT fine-tuned on subsets of SST-2 with and without it.
 
     python benchmarks/auxiliary.py measure FOLDER_OF_SST2 OUT [--text FILE…] [--sizes 500 1500 5000] [--seeds 1 2 3]
     python benchmarks/auxiliary.py draw OUT/auxiliary.json docs/auxiliary.png
 
-The model is trained to go on with text first: with the sentences of SST-2 without their labels, or with the files of
-`--text` (WikiText, say). Then it is fine-tuned for three passes over so many labelled examples, drawn anew for each seed and
-the same for both ways, with `train.lm_loss_weight` 0.5 and 0. The accuracy is that of the last step on the 872 examples of
-dev.tsv, which choose nothing. `--set model.depth=… train.lr=…` changes the model or its training, as in `regard train`.
+The model is first pretrained as a language model on the SST-2 sentences without labels, or on the files of `--text` (for
+example WikiText). Fine-tuning takes three epochs on N labeled examples, sampled per seed and identical for both variants, with
+`train.lm_loss_weight` 0.5 and 0. The reported accuracy is measured after the last step on the 872 examples of dev.tsv; no
+checkpoint is selected on dev.tsv. `--set model.depth=… train.lr=…` changes the model or the pretraining, as in `regard train`.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ TUNING = (
     "train.eval_every=1000000",
     "data.eval_samples=2000",
 )
-"""Some 32 texts a step. A model this small learns at a higher rate than GPT-1; all else is the recipe of the paper."""
+"""About 32 texts per step. A model this small needs a higher learning rate than GPT-1; the rest is the paper's recipe."""
 
 WAYS = {"with": 0.5, "without": 0.0}
 
 
 def files(folder: Path) -> tuple[list[LabeledText], str]:
-    """The labelled texts to train on, and the file to measure on."""
+    """Labeled training texts, and the path of the dev file."""
     paths = [next(folder.glob(f"{name}.tsv*")) for name in ("train", "dev")]
     found = [item for item in iterate_labeled([str(paths[0])]) if isinstance(item, LabeledText)]
     return found, str(paths[1])
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     measuring.add_argument("--text", nargs="*", default=[])
     measuring.add_argument("--sizes", type=int, nargs="+", default=[500, 1500, 5000])
     measuring.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    measuring.add_argument("--set", nargs="*", default=[], help="of the language model; tuning.lr=… of fine-tuning")
+    measuring.add_argument("--set", nargs="*", default=[], help="Pretraining settings; tuning.lr=… for fine-tuning.")
     drawing = verbs.add_parser("draw")
     drawing.add_argument("source", type=Path)
     drawing.add_argument("target", type=Path)

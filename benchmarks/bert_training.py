@@ -1,14 +1,14 @@
-"""Pre-training BERT of 110 million parameters, hidden words and pairs, beside `transformers` in the same run.
+"""Pretraining BERT of 110 million parameters (MLM and NSP), compared with `transformers` in the same run.
 
     python benchmarks/bert_training.py [case ...] [--steps 20] [--rows 256] [--model bert-base] [--device cuda]
 
-natural   documents of 90 tokens on average, 512 at most: ours packed, theirs padded to 512; tokens are the real ones
-full      rows of 512 tokens
+natural   documents of 90 tokens on average, at most 512: regard packs, `transformers` pads to 512; padding is not counted
+full      sequences of 512 tokens
 
-Both have the cases `theirs` (BertForPreTraining under torch.compile), `graph` and `compiled` (on a CPU `plain`); `ceiling` is
-what the device multiplies. All sides: dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and
-ids, as many rows a step, 15 % of the tokens asked for. Theirs repeat batches that lie on the device; ours are those of
-`regard train`, made and hidden anew for each step by two workers.
+Both have the variants `theirs` (BertForPreTraining under torch.compile), `graph` and `compiled` (on a CPU `plain`); `ceiling`
+is the matrix multiplication throughput of the device. All variants: dropout 0, bfloat16 autocast, gradients clipped to 1, fused
+AdamW, random weights and token ids, the same number of sequences per step, 15 % masked tokens. `theirs` repeats four batches
+in device memory; regard collates and masks new batches for each step in two workers, as in `regard train`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from regard.types import Batch
 MEAN, SHARE = 90, 0.15
 OPENS = 2
 TINY = {"width": 16, "depth": 1, "heads": 2, "ffn_dim": 32, "vocab_size": 64}
-"""Changes to the fields of the model in the smoke mode."""
+"""Configuration overrides in smoke mode."""
 
 
 def made(asked: argparse.Namespace, **more: Any) -> Any:
@@ -48,20 +48,19 @@ def made(asked: argparse.Namespace, **more: Any) -> Any:
 
 
 def special(config: Any) -> int:
-    """The first id of an ordinary token."""
+    """First id of an ordinary token; lower ids count as special tokens."""
     return min(1000, config.vocab_size // 4)
 
 
 def work(config: Any, length: float) -> float:
-    """Operations of a token in rows of this length: 6 for each weight, of the vocabulary where something is asked, and
-    attention."""
+    """FLOPs per token at this sequence length: 6 per weight (vocabulary weights at masked tokens only), plus attention."""
     blocks = config.depth * (4 * config.width**2 + 2 * config.width * config.ffn_dim)
     asked = SHARE * config.width * (config.vocab_size + config.width)
     return 6.0 * (blocks + asked) + 12.0 * config.depth * config.width * length
 
 
 def lengths(kind: str, count: int, config: Any) -> np.ndarray:
-    """Of documents: log-normal, as those of forums and news are, or very long."""
+    """Document lengths: log-normal as in forums and news, or far longer than the maximum length (`full`)."""
     if kind == "full":
         return np.full(64, 256 * config.max_length)
     drawn = np.random.default_rng(0).lognormal(4.2, 0.8, count)
@@ -71,7 +70,7 @@ def lengths(kind: str, count: int, config: Any) -> np.ndarray:
 def documents(kind: str, rows: int, config: Any) -> Encoded:
     sizes = lengths(kind, 100 * rows, config)
     ids = np.random.default_rng(1).integers(special(config), config.vocab_size, int(sizes.sum()), dtype=np.int32)
-    single = np.arange(len(sizes) + 1)  # one passage per document: one value per row
+    single = np.arange(len(sizes) + 1)  # one segment per document, so one value per row
     joints, numbered = RaggedRows(np.full(len(sizes), OPENS), single), RaggedRows(np.arange(len(sizes)), single)
     hiding = TokenMasker(config.mask_id, np.arange(config.vocab_size) >= special(config), SHARE)
     text = RaggedRows(ids, np.concatenate([[0], np.cumsum(sizes)]))
@@ -119,7 +118,7 @@ def ours(clock: Clock, asked: argparse.Namespace, kind: str, way: ExecutionMode)
 
 
 def theirs(clock: Clock, asked: argparse.Namespace, kind: str) -> dict[str, float]:
-    """The same rows, padded."""
+    """Tokens and seconds per step of `transformers` on the same sequences, padded."""
     from transformers import BertConfig, BertForPreTraining
 
     own = made(asked, device="meta")
@@ -156,7 +155,7 @@ def theirs(clock: Clock, asked: argparse.Namespace, kind: str) -> dict[str, floa
 
 
 def padded(own: Any, encoded: Encoded, rows: np.ndarray) -> dict[str, torch.Tensor]:
-    """A batch of ours as theirs is written, in rows of the full length."""
+    """A regard batch as inputs of BertForPreTraining, padded to the maximum length."""
     batch, length = own.task.collate(encoded, rows, own.config), own.config.max_length
     assert (
         batch.labels is not None
@@ -176,14 +175,14 @@ def padded(own: Any, encoded: Encoded, rows: np.ndarray) -> dict[str, torch.Tens
         "token_type_ids": wide(batch.token_types, 0),
         "labels": wide(labels, -100),
     }
-    if batch.mask is not None:  # without one their attention has its fastest kernel
+    if batch.mask is not None:  # without a mask, SDPA selects its fastest kernel
         found["attention_mask"] = (torch.arange(length) < batch.mask[:, None]).long()
     return {**found, "next_sentence_label": batch.nsp_labels}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = harness.parser(__doc__)
-    parser.add_argument("cases", nargs="*", help="natural or full, or one of their cases as in natural:graph")
+    parser.add_argument("cases", nargs="*", help="natural, full, or one variant such as natural:graph.")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--model", default="bert-base")
@@ -217,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             if name in found:
                 memory = f", {found[name]['GiB'] / right['GiB']:.2f} x the memory" if "GiB" in right else ""
                 pace = found[name]["tokens_per_s"] / right["tokens_per_s"]
-                print(f"{name}: {pace:.2f} x the tokens a second{memory}", flush=True)
+                print(f"{name}: {pace:.2f} x the tokens per second{memory}", flush=True)
 
 
 def smoke(folder: Path) -> None:

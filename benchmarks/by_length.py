@@ -1,4 +1,4 @@
-"""Figures that are measured against length, drawn on logarithms: a line of slope 1 is linear."""
+"""Log-log plots of measurements by sequence length: a line of slope 1 is linear."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLOURS = (ACCENT, MUTED, WARM, INK)
 def draw(
     rows: Rows, fields: Mapping[str, str], title: str, target: Path, colours: Mapping[str, str] | None = None
 ) -> None:
-    """One panel a field that the rows have ({"ms": "time, ms"}), one line a way; a dashed one where lines lie on another."""
+    """One panel per field ({"ms": "time, ms"}), one line per variant; `window` and `linear` are dashed because lines overlap."""
     import matplotlib.pyplot as plt
     from matplotlib.ticker import LogLocator
 

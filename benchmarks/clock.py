@@ -1,4 +1,4 @@
-"""Time on a device, and what that device can do at most."""
+"""Timing on a device, and the measured peak throughput of the device."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import harness
 import torch
 
 Step = Callable[[], float]
-"""Does one step of work and returns its amount: tokens or pictures."""
+"""Runs one step and returns the number of processed tokens or images."""
 
 
 class Clock:
-    """The median time of an action on a device, after some that do not count."""
+    """Times an action on a device after warmup calls."""
 
     def __init__(self, device: str, steps: int) -> None:
         self.device, self.steps = device, steps
@@ -33,7 +33,7 @@ class Clock:
         return self.timed(action)
 
     def row(self, action: Any, warm: int = 6) -> float:
-        """The mean time of actions one after another, as a training does them: nobody waits between two."""
+        """Average time of consecutive calls, without synchronization in between, as in training."""
         for _ in range(warm):
             action()
         begun = self.now()
@@ -42,7 +42,7 @@ class Clock:
         return (self.now() - begun) / self.steps
 
     def pace(self, step: Step, warm: int = 6) -> dict[str, float]:
-        """The mean tokens and seconds of a step, of steps one after another as a training does them."""
+        """Average tokens and seconds per step of consecutive steps, without synchronization in between, as in training."""
         for _ in range(warm):
             step()
         begun = self.now()
@@ -65,8 +65,8 @@ def ceiling(clock: Clock) -> dict[str, float]:
 
 
 def report(cases: Mapping[str, Callable[[], dict[str, Any]]], names: Sequence[str], work: float) -> None:
-    """Each case as a line of JSON: tokens a second, the operations that makes (`work` for a token) and their share of the
-    ceiling, where that was measured before it."""
+    """Print one JSON line per case: tokens/s, FLOP/s (`work` FLOPs per token), and the fraction of the ceiling if a ceiling
+    case ran earlier."""
     cuda, most = harness.device() == "cuda", 0.0
     for name in names:
         if cuda:
@@ -74,7 +74,7 @@ def report(cases: Mapping[str, Callable[[], dict[str, Any]]], names: Sequence[st
         begun = time.perf_counter()
         try:
             found = cases[name]()
-        except Exception as error:  # the others are still worth their time
+        except Exception as error:  # the remaining cases still run
             if harness.is_smoke():
                 raise
             print(name, repr(error)[:2000], flush=True)
@@ -96,7 +96,7 @@ def report(cases: Mapping[str, Callable[[], dict[str, Any]]], names: Sequence[st
 
 
 def bandwidth(clock: Clock) -> float:
-    """Bytes a second that a copy moves, read and written."""
+    """Bytes per second of a device copy, reads plus writes."""
     count = harness.pick(cuda=2**30, cpu=2**26, smoke=2**12)
     x = torch.ones(count, dtype=torch.bfloat16, device=clock.device)
     y = torch.empty_like(x)

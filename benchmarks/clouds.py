@@ -1,17 +1,16 @@
-"""Point Transformer on ModelNet10 and on the embedded rooms, as they are and spoilt: turned, shaken, with points missing.
+"""Point Transformer on ModelNet10 and on the embedded rooms: clean, rotated, with noise, and with missing points.
 
     python benchmarks/modelnet.py prepare SOURCE DATA --surface --points 8192 --normals --held-out 5 [--all]
     python benchmarks/clouds.py train OUT --modelnet DATA [name ...] [--together 4] [--set train.epochs=...]
     python benchmarks/clouds.py test OUT --modelnet DATA [name ...] [--device cuda]
     python benchmarks/clouds.py figure OUT                               # OUT/clouds.png
 
-`modelnet` learns from shapes that stand upright and look one way, as they are in the data, `modelnet-rotated` from shapes that
-are turned about any axis; `rooms` from rooms that are turned about the axis upwards. Which checkpoint is kept the validation
-part decides; where it is learnt from too (`--all`), it decides nothing: then `--set train.eval_every=100000`
-keeps the last. `test`
-reads the test part: shapes as they are with several looks at them, then once for each way of spoiling it, with one look at as
-many points of each shape as were learnt from. Noise is a share of a shape's radius, in rooms metres; missing points are chosen
-by chance, a hole is a ball about one of the points.
+The run "modelnet" trains on upright shapes in their canonical orientation, the run "modelnet-rotated" on shapes rotated about
+random axes, and the run "rooms" on rooms rotated about the vertical axis. Checkpoints are selected on the validation split. If
+the validation shapes are also training shapes (`--all`), set `train.eval_every=100000` to keep the last checkpoint. `test`
+evaluates the clean test split with several votes per shape, then each perturbation with one vote on as many points per shape as
+in training. Noise is relative to the radius of a shape (rooms: in meters); missing points are random, a hole is a ball around a
+random point.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from side_by_side import parameters, side_by_side
 
 ROOMS = {"train": "rooms-1#samples=1500", "valid": "rooms-1#part=valid", "test": "rooms-1#part=test"}
 SEEN = 1024
-"""points of a shape at a time"""
+"""Points per shape in one forward pass."""
 SHAPES = (
     f"data.num_points={SEEN}", "data.point_features=normals", "data.flip=true", "data.scale=0.8,1.25", "data.jitter=0.005",
     "train.batch_size=32", "train.epochs=100", "train.lr=2e-3", "train.ema_decay=0.999",
@@ -51,19 +50,19 @@ TRAININGS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
 }
-"""The task, and what is its own."""
+"""Task and settings of each run."""
 
 VOTES = 8
-"""looks at a shape, each at other points of it"""
+"""Votes per shape, each on a different sample of its points."""
 LOOKS = {"modelnet": "#2b51aa", "modelnet-rotated": "#5b8c2a", "rooms": "#c8501e"}
 
 Points = np.ndarray
-"""(N, 3) places, or (N, 6) with normals"""
+"""Coordinates (N, 3), or coordinates and normals (N, 6)."""
 Spoil = Callable[[Points, float, np.random.Generator], tuple[Points, np.ndarray]]
-"""Points and how much -> others, and which of the points they are."""
+"""(points, severity, generator) -> perturbed points and the indices of the points kept."""
 
 
-# -- ways of spoiling a cloud
+# -- perturbations of a point cloud
 
 
 def _turned(points: Points, axis: np.ndarray, degrees: float) -> Points:
@@ -74,17 +73,17 @@ def _turned(points: Points, axis: np.ndarray, degrees: float) -> Points:
 
 
 def spin(points: Points, much: float, random: np.random.Generator) -> tuple[Points, np.ndarray]:
-    """About the axis upwards."""
+    """Rotate about the vertical axis by `much` degrees."""
     return _turned(points, np.array([0.0, 0.0, 1.0]), much), np.arange(len(points))
 
 
 def tilt(points: Points, much: float, random: np.random.Generator) -> tuple[Points, np.ndarray]:
-    """About an axis of chance in the plane."""
+    """Rotate about a random horizontal axis by `much` degrees."""
     return _turned(points, np.array([*random.normal(size=2), 0.0]), much), np.arange(len(points))
 
 
 def noise(points: Points, much: float, random: np.random.Generator) -> tuple[Points, np.ndarray]:
-    """Of places; normals stay as they were."""
+    """Add Gaussian noise to the coordinates; normals are unchanged."""
     moved = points.copy()
     moved[:, :3] += much * random.normal(size=(len(points), 3))
     return moved, np.arange(len(points))
@@ -96,7 +95,7 @@ def missing(points: Points, much: float, random: np.random.Generator) -> tuple[P
 
 
 def hole(points: Points, much: float, random: np.random.Generator) -> tuple[Points, np.ndarray]:
-    """The nearest points to one of them."""
+    """Remove a random point and its nearest neighbors, a fraction `much` of all points."""
     places = points[:, :3]
     far = ((places - places[random.integers(len(places))]) ** 2).sum(1)
     kept = np.sort(np.argsort(far, kind="stable")[round(much * len(places)) :])
@@ -140,7 +139,7 @@ def summed(run: Path) -> dict[str, Any]:
 
 
 def clouds_of(name: str, modelnet: Path | None, normals: bool) -> Iterator[tuple[Points, Any]]:
-    """Points, in which a shape has the radius 1, and what is right: a class, or one for each point."""
+    """Points of each test sample (shapes scaled to radius 1), and the label: one class, or one class per point."""
     from regard.data.points.cloud_files import read_cloud
     from regard.data.points.labeled import iterate_clouds, iterate_labeled_clouds
 
@@ -156,7 +155,7 @@ def clouds_of(name: str, modelnet: Path | None, normals: bool) -> Iterator[tuple
 
 
 def thinned(clouds: Sequence[tuple[Points, Any]]) -> list[tuple[Points, Any]]:
-    """As many points of each as are seen at a time: of more than those many could be missing before anything is."""
+    """SEEN random points of each shape. With more points, many could be removed without any effect on the sampled input."""
     random = np.random.default_rng(2)
     return [(points[random.permutation(len(points))[:SEEN]], right) for points, right in clouds]
 
@@ -164,7 +163,7 @@ def thinned(clouds: Sequence[tuple[Points, Any]]) -> list[tuple[Points, Any]]:
 def share(
     name: str, model: Any, clouds: Sequence[tuple[Points, Any]], spoil: Spoil, much: float, votes: int = 1
 ) -> float:
-    """Accuracy, or of rooms the mean overlap, in percent."""
+    """Accuracy, or mIoU for rooms, in percent."""
     from regard.tasks.metrics.segmentation_depth import SegmentationMetrics
 
     random = np.random.default_rng([1, round(1000 * much)])
@@ -180,8 +179,7 @@ def share(
 
 
 def test(names: list[str], out: Path, modelnet: Path | None, device: str) -> None:
-    """A shape of the test part that has no points at all counts as answered wrongly where the data are prepared: here it is
-    not seen."""
+    """Write the scores of each run. Test shapes without any points are missing here; `modelnet.py prepare` reports them."""
     import regard
 
     for name in names:

@@ -1,14 +1,14 @@
-"""Fashion-MNIST: tables of its pictures, and systems of several sizes trained on them, accuracy against training cost.
+"""Fashion-MNIST: image tables, and systems of several sizes trained on them, accuracy by training cost.
 
     python benchmarks/fashion.py tables SOURCE DATA            # SOURCE: the folder of the *-ubyte.gz files
-    python benchmarks/fashion.py train DATA OUT [name ...]     # side by side; what is finished is not begun anew
+    python benchmarks/fashion.py train DATA OUT [name ...]     # in parallel with --together; finished runs are skipped
     python benchmarks/fashion.py test DATA OUT name            # the test set, with the checkpoint selected on validation
     python benchmarks/fashion.py figure OUT PICTURE
 
-DATA has train.parquet (55,000 pictures), valid.parquet (5,000 of the training pictures, drawn once) and test.parquet (10,000).
-Names: `tiny-1` … are vit-tiny by its own recipe, with a seed, and mirrored pictures; the rest are those of the figure: 20
-passes each, the same batches, changes of pictures, and schedule. Checkpoints are selected on the validation part; the figure
-shows that part.
+DATA has train.parquet (55,000 images), valid.parquet (5,000 of the training images, sampled once) and test.parquet (10,000).
+Names: `tiny-1` … are vit-tiny with the default recipe, one seed each, and horizontal flips. The other names are the runs of the
+figure: 20 epochs each with the same batches, augmentation, and schedule. Checkpoints are selected on the validation split; the
+figure shows validation accuracy.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def numbers(path: Path) -> np.ndarray:
 
 
 def tables(source: Path, out: Path) -> None:
-    """Pictures as PNG files inside Parquet."""
+    """Write the images as PNG files inside Parquet tables."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from PIL import Image
@@ -105,7 +105,7 @@ def train(names: list[str], data: Path, out: Path, together: int, more: list[str
 
 
 def summed(run: Path) -> dict[str, Any]:
-    """What a run reached, and what its training cost: three forward passes a picture."""
+    """Best validation accuracy of a run and its training cost, counted as three forward passes per image."""
     from regard.runs.info import info
 
     told, kept = info(str(run)), json.loads((run / "regard.json").read_text())
@@ -120,7 +120,7 @@ def summed(run: Path) -> dict[str, Any]:
 
 
 def test(name: str, data: Path, out: Path) -> None:
-    """Read once, with the checkpoint that did best on the validation part."""
+    """Evaluate the test set with the checkpoint selected on the validation split."""
     from regard.runs.evaluate import evaluate
 
     scores = evaluate(out / name, [str(data / "test.parquet")], device="auto").scores
@@ -129,7 +129,7 @@ def test(name: str, data: Path, out: Path) -> None:
 
 
 def figure(out: Path, picture: Path) -> None:
-    """Accuracy on the validation part against operations of the training."""
+    """Plot validation accuracy by training FLOPs."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,12 +1,12 @@
-"""Fine-tuning all-MiniLM-L6-v2 beside the same fine-tuning with `transformers`, in the same run.
+"""Fine-tuning all-MiniLM-L6-v2, compared with the same fine-tuning with `transformers`, in the same run.
 
     python benchmarks/fine_tuning.py classify|tag|qa MODEL DATA OUT [--seeds 1 2 3] [--sides ours theirs] [--device cuda]
 
-MODEL is the folder of the weights, DATA holds sst2/, conll2003/ and squad-small/ with their packed files. A part of the
-training file is set aside to select on (SST-2: every fiftieth sentence; SQuAD: four articles; CoNLL has its own); the test
-part (SST-2's and SQuAD's dev, CoNLL's test) is read once a seed, with the selected checkpoint. Both sides have the same
-data, rate, schedule, epochs and precision (bfloat16 where there is a GPU); theirs are rows of 32 texts padded to the longest,
-the usual loop. Time is that of the whole training with its validations.
+MODEL is the checkpoint folder; DATA contains the compressed files of sst2/, conll2003/ and squad-small/. A part of the training
+file is held out for validation (SST-2: every fiftieth sentence; SQuAD: four articles; CoNLL has its own validation file). The
+test split (dev of SST-2 and SQuAD, test of CoNLL) is evaluated once per seed with the selected checkpoint. Both sides use the
+same data, learning rate, schedule, epochs and precision (bfloat16 on a GPU); `theirs` is the usual loop over batches of 32
+texts padded to the longest. Times cover the whole training including validation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Case:
     rate: float
     rows: int
     tokens: int
-    """that so many rows hold on average: ours are counted so"""
+    """Average tokens of `rows` rows: the batch size of regard."""
     longest: int
 
 
@@ -58,7 +58,7 @@ def unpacked(path: Path) -> str:
 
 
 def parts(task: str, data: Path, out: Path) -> dict[str, Path]:
-    """Files to train on, to select on and to test."""
+    """Paths of the training, validation and test files, written to `out`."""
     out.mkdir(parents=True, exist_ok=True)
     if task == "classify":
         head, *lines = unpacked(data / "sst2/train.tsv.gz").splitlines()
@@ -112,7 +112,7 @@ def read(task: str, path: Path) -> list[Any]:
 
 
 class Peer:
-    """One model, its features and its answers."""
+    """A `transformers` model of one task, with its features, loss and score."""
 
     def __init__(self, task: str, case: Case, folder: str, train: list[Any], device: str) -> None:
         from transformers import (

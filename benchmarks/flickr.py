@@ -1,12 +1,12 @@
-"""Flickr8k-small: four captioners, from nothing and with an encoder that has learnt on another set.
+"""Flickr8k-small: four captioning models, trained from scratch and with a pretrained image encoder.
 
     python benchmarks/flickr.py DATA OUT [name ...] [--encoder FOLDER] [--together 2] [--set …]    # train, then test, once
     python benchmarks/flickr.py DATA OUT [name ...] --pictures FOLDER
 
-DATA holds captions.jsonl (2,400 pictures for training, 200 to select on, 400 to test, five captions each) and images/. FOLDER
-of `--encoder` is a run of a system that sees: a ResNet for the first three, a ViT for the last; such trainings are kept as
-name-taught beside those from nothing. All learn alike; they are selected by CIDEr on the dev part, and the test part is read
-once.
+DATA contains captions.jsonl (2,400 images for training, 200 for validation, 400 for testing, five captions each) and images/.
+The FOLDER of `--encoder` is a run folder of an image classifier: a ResNet for the first three models, a ViT for the last; those
+runs get the suffix "-taught". All models use the same settings. Checkpoints are selected by CIDEr on the dev split; the test
+split is evaluated once.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ ALIKE = (
     "model.image_size=96",
 )
 RESNET = ("model.stem_channels=8", "model.widths=8,8,16,16")
-"""Sizes of the encoder in the smoke mode."""
+"""Encoder size in smoke mode."""
 SHOWN = 6
-"""Test pictures that are drawn."""
+"""Number of explained test images."""
 
 
 def test(name: str, data: Path, out: Path) -> None:
-    """Read once, with the checkpoint that did best on the dev part."""
+    """Evaluate the test split with the checkpoint selected on the dev split."""
     from regard.runs.evaluate import evaluate
 
     told = out / f"{name}.test.json"
@@ -51,7 +51,7 @@ def test(name: str, data: Path, out: Path) -> None:
 
 
 def pictures(name: str, data: Path, out: Path, folder: Path) -> None:
-    """What was said of some pictures of the test part, and what was looked at for each word."""
+    """Save the generated captions of some test images with the attention map of each word."""
     import regard
 
     if not (out / name).exists():

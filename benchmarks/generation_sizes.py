@@ -1,10 +1,11 @@
-"""Generation with GPT-2 of 124 million parameters against the number of rows and the length of the context, as a figure.
+"""Generation with GPT-2 of 124 million parameters by batch size and by context length, as a figure.
 
     python benchmarks/generation_sizes.py measure FIGURES.json
     python benchmarks/generation_sizes.py draw FIGURES.json generation.png
 
-Greedy, random weights, through the public `predict`; bfloat16 on CUDA, float32 on a CPU. Rows: 128 tokens given. Context: so
-many tokens given that the last one said stands at that place; time of a step and memory beyond the weights.
+Greedy decoding with random weights through the public `predict`; bfloat16 on CUDA, float32 on a CPU. Batch sizes are measured
+with prompts of 128 tokens. Context lengths are prompt plus generated tokens, measured with 8 rows: time per step, and memory
+beyond the weights.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gpt2_generation import ours
 
 @dataclass(frozen=True)
 class Size:
-    """Numbers of rows, prompt tokens of them, lengths of the context, and generated tokens."""
+    """Batch sizes, prompt length for the batch sizes, context lengths, and number of generated tokens."""
 
     rows: tuple[int, ...]
     given: int
@@ -37,11 +38,11 @@ SIZES = {
     "cpu": Size((1, 2, 4, 8), 128, (64, 128, 256, 512), 8),
     "smoke": Size((1, 2), 4, (12, 16), 4),
 }
-"""By mode (harness.mode)."""
+"""Sizes by mode (`harness.mode`)."""
 
 
 def timed(answer: Any, rows: int, given: int, said: int) -> float:
-    """Seconds of an answer, the better of three after one that does not count."""
+    """Seconds per generation call: the minimum of three after one warmup call."""
     times = []
     for _ in range(4):
         begun = time.perf_counter()
