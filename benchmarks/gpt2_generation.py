@@ -1,11 +1,11 @@
-"""Greedy generation with GPT-2 of 124 million parameters through the public `predict`, beside its peers in the same run.
+"""Greedy generation with GPT-2 of 124 million parameters through the public `predict`, compared with peers in the same run.
 
     python benchmarks/gpt2_generation.py [case ...] [--repeat 5] [--rounds 3]
 
-CUDA: bfloat16, 128 tokens given and 256 said, batch 1 and 64; `transformers` with its static cache compiled.
-CPU: 64 given and 64 said, batch 1: regard in bfloat16 and float32, `transformers`, CTranslate2 in float32.
-Random weights; every answer has the full number of tokens on all sides. Beside each figure the limit: the bytes of the
-weights (and of keys and values) that a step must read, at the speed of a copy.
+CUDA: bfloat16, 128 prompt tokens and 256 generated tokens, batch 1 and 64; `transformers` with its compiled static cache.
+CPU: 64 prompt and 64 generated tokens, batch 1: regard in bfloat16 and float32, `transformers`, CTranslate2 in float32.
+Random weights; all libraries generate the full number of tokens. Each throughput is printed with its memory-bandwidth limit:
+the bytes of weights and KV cache that a step must read, at the speed of a copy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 
 @dataclass(frozen=True)
 class Size:
-    """A preset, changes to its fields, prompt tokens, generated tokens, and batch sizes."""
+    """Preset with configuration overrides, prompt tokens, generated tokens, and batch sizes."""
 
     model: str
     given: int
@@ -49,7 +49,7 @@ SIZES = {
         "gpt2-mini", 4, 4, (1, 2), {"width": 16, "depth": 1, "heads": 2, "ffn_dim": 32, "vocab_size": 64, "eos_id": 63}
     ),
 }
-"""By mode (harness.mode)."""
+"""Sizes by mode (`harness.mode`)."""
 
 
 def ours(dtype: torch.dtype, size: Size) -> Action:
@@ -59,7 +59,7 @@ def ours(dtype: torch.dtype, size: Size) -> Action:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.05)
-        model.body.tokens.table.weight[model.config.eos_id] = 0.0  # never the likeliest: every answer has full length
+        model.body.tokens.table.weight[model.config.eos_id] = 0.0  # end-of-text is never the argmax: full length
     names = {**{f"t{i}": i for i in range(vocabulary - 1)}, END_OF_TEXT: vocabulary - 1}
     backend = Tokenizer(models.WordLevel(names, unk_token="t0"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -76,7 +76,7 @@ def ours(dtype: torch.dtype, size: Size) -> Action:
 
 
 def peer_model(size: Size) -> Any:
-    """`transformers`' GPT-2 of that size with random weights."""
+    """GPT-2 of `transformers` in that size with random weights."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
@@ -150,7 +150,7 @@ def ctranslate2(size: Size) -> Action:
 
 
 def limit(batch: int, bytes_each: int, speed: float, size: Size) -> float:
-    """Tokens a second if a step only read the weights and, on average, half of what is said and all that was given."""
+    """Tokens per second if a step only read the weights and the KV cache of the prompt and half of the generated tokens."""
     model = regard.build(size.model, device="meta", **size.changes)
     parameters = sum(p.numel() for p in model.parameters())
     past = batch * model.config.depth * 2 * model.config.width * (size.given + size.said / 2)
@@ -179,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(torch.__version__, harness.device_name(), f"copy {speed / 1e9:,.0f} GB/s")
     for found in in_turns(__file__, asked.cases or list(cases), asked.rounds, asked.repeat, alone):
         bytes_each = 2 if cuda or found.name == "regard" else 4
-        print(f"{found}; bytes alone would allow {limit(found.batch, bytes_each, speed, size):,.0f}", flush=True)
+        print(f"{found}; limit by bandwidth {limit(found.batch, bytes_each, speed, size):,.0f}", flush=True)
 
 
 def smoke(folder: Path) -> None:

@@ -1,11 +1,11 @@
-"""Training GPT-2 of 124 million parameters on rows of 1,024 tokens, beside `transformers` and nanoGPT in the same run.
+"""Training GPT-2 of 124 million parameters on sequences of 1,024 tokens, compared with `transformers` and nanoGPT.
 
     python benchmarks/gpt2_training.py [case ...] [--steps 20] [--rows 32] [--nanogpt model.py]
 
-Cases: ceiling, transformers, nanogpt, graph, compiled. All sides: dropout 0, bfloat16 autocast, gradients clipped to 1,
-fused AdamW, random weights, the published vocabulary of 50,257 (nanoGPT: padded to 50,304, as it does). nanoGPT's
-`model.py` is a file that you bring; without it that case is left out. On a CPU: gpt2-mini (6 layers x 256, 8,000 tokens)
-on rows of 256, nothing compiled: the cases ceiling, transformers and plain.
+Cases: ceiling, transformers, nanogpt, graph, compiled. All cases: dropout 0, bfloat16 autocast, gradients clipped to 1,
+fused AdamW, random weights, the published vocabulary size 50,257 (nanoGPT: 50,304, its default). The nanogpt case needs the
+`model.py` of nanoGPT and is skipped otherwise. On a CPU: gpt2-mini (6 layers x 256, vocabulary size 8,000) on sequences of 256
+tokens without compilation, with the cases ceiling, transformers and plain.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from regard.training.settings import TrainSettings
 
 @dataclass(frozen=True)
 class Size:
-    """A preset, changes to its fields, and a batch."""
+    """Preset with configuration overrides, sequences per batch, and sequence length."""
 
     model: str
     rows: int
@@ -55,17 +55,17 @@ SIZES = {
         "gpt2-mini", 2, 16, {"width": 16, "depth": 1, "heads": 2, "ffn_dim": 32, "vocab_size": 64, "eos_id": 63}
     ),
 }
-"""By mode (harness.mode)."""
+"""Sizes by mode (`harness.mode`)."""
 
 
 def work(size: Size) -> float:
-    """Operations of a token: 6 N for the weights, 12 · depth · width · length for attention (all of it, as papers count)."""
+    """FLOPs per token: 6 N for the weights, 12 · depth · width · length for attention (without the causal discount)."""
     parameters = sum(p.numel() for p in size.build(device="meta").parameters())
     return 6.0 * parameters + 12.0 * size.config.depth * size.config.width * size.length
 
 
 def peer(device: str, model: Any, loss_of: Any, size: Size) -> Step:
-    """A training step of another library, ready to be repeated; compiled on CUDA."""
+    """A training step of another library, compiled on CUDA."""
     model = model.to(device).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     called = torch.compile(model) if device == "cuda" else model
@@ -104,7 +104,7 @@ def nanogpt(device: str, size: Size, path: str) -> Step:
 
 
 def ours(device: str, way: ExecutionMode, size: Size, batches: int = 200) -> Step:
-    """A step of the loop of `regard train` on windows of one long document, as long as so many batches."""
+    """A step of the loop of `regard train` on windows of one long document with enough tokens for `batches` batches."""
     draw, vocabulary = np.random.default_rng(0), size.config.vocab_size
     values = draw.integers(0, vocabulary, batches * size.rows * size.length, dtype=np.int32)
     sides = {
@@ -156,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     cases["ceiling"] = lambda: ceiling(clock)
     own = ("graph", "compiled") if device == "cuda" else ("plain",)
     peers = [*(["transformers"] if harness.installed("transformers") else []), *(["nanogpt"] if asked.nanogpt else [])]
-    print(torch.__version__, harness.device_name(), f"{work(size) / 1e6:.2f} MFLOP a token")
+    print(torch.__version__, harness.device_name(), f"{work(size) / 1e6:.2f} MFLOP per token")
     report(cases, asked.cases or ["ceiling", *peers, *own], work(size))
 
 

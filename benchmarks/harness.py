@@ -1,8 +1,8 @@
-"""The parts that all benchmark scripts share: the command line with `--smoke`, the device and the sizes of a mode.
+"""Shared parts of the benchmark scripts: the command line with `--smoke`, the device and the sizes of a mode.
 
 A script defines `main(argv)` and `smoke(folder)` and ends with `harness.run(main, smoke)`. `--smoke` calls `smoke` with an
 empty temporary folder: the same code on a CPU with tiny models, few steps and synthetic data (synthetic.py), in a second or
-two. Every line that `--smoke` prints starts with "smoke: ", because its figures are no measurement.
+two. Lines printed by `--smoke` start with "smoke: ", because the numbers are not measurements.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 MARK = "smoke: "
 ONCE = ("train.epochs=1", "train.eval_every=2", "train.warmup_steps=1", "data.eval_samples=2", "data.num_workers=0")
 SHORT = ("train.steps=2", *ONCE[1:])
-"""Settings of smoke trainings: one pass over the data, or two steps."""
+"""Training settings in smoke mode: one epoch, or two steps."""
 TINY: dict[str, tuple[str, ...]] = {
     "transformer": ("model.width=16", "model.depth=1", "model.decoder_depth=1", "model.heads=2", "model.ffn_dim=32"),
     "encoder": ("model.width=16", "model.depth=1", "model.heads=2", "model.ffn_dim=32"),
@@ -36,14 +36,14 @@ TINY: dict[str, tuple[str, ...]] = {
         "model.maxout_dim=8",
     ),
 }
-"""Settings of the sizes of smoke models: an encoder and a decoder, one stack of blocks, a recurrent translator."""
+"""Model sizes in smoke mode: encoder-decoder, a single stack of blocks, recurrent translation model."""
 _smoke = False
 
 
 def run(
     main: Callable[[Sequence[str]], None], smoke: Callable[[Path], None], argv: Sequence[str] | None = None
 ) -> None:
-    """Calls `main` with the words of the command line, or `smoke` if the words are `--smoke`."""
+    """Call `main` with the command-line arguments, or `smoke` if the only argument is `--smoke`."""
     words = sys.argv[1:] if argv is None else list(argv)
     if "--smoke" not in words:
         main(words)
@@ -54,23 +54,23 @@ def run(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             stack.enter_context(mock.patch.dict(os.environ, REGARD_CACHE=str(folder / "cache")))
             stack.enter_context(contextlib.redirect_stdout(Marked(sys.stdout)))
-            # the curves of a run are not what a benchmark measures, and take half of the time of a smoke training
+            # drawing the training curves is not measured and takes half of the time of a smoke run
             stack.enter_context(mock.patch("regard.runs.folder.RunFolder.draw_curves"))
             stack.enter_context(smoke_mode())
             smoke(folder)
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser that shows the docstring of the script as its help, with the option `--smoke`."""
+    """Argument parser with the docstring of the script as help text and the option `--smoke`."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument(
-        "--smoke", action="store_true", help="alone: all code paths on a CPU at a tiny size, no measurement"
+        "--smoke", action="store_true", help="Run all code paths on a CPU at a tiny size; takes no other arguments."
     )
     return made
 
 
 class Marked(io.TextIOBase):
-    """A stream that writes every line with the mark of smoke figures in front."""
+    """Stream that prefixes every line with `MARK`."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream, self.start = stream, True
@@ -90,13 +90,13 @@ class Marked(io.TextIOBase):
 
 @contextlib.contextmanager
 def smoke_mode() -> Iterator[None]:
-    """Inside, `mode()` is "smoke". The random state, the number of threads and the precision of products are restored."""
+    """Make `mode()` return "smoke". Random state, number of threads and matmul precision are restored on exit."""
     import torch
 
     global _smoke
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     before, _smoke = _smoke, True
-    torch.set_num_threads(1)  # several threads that wait for each other would be slower at these sizes
+    torch.set_num_threads(1)  # synchronizing threads is slower at these sizes
     try:
         with torch.random.fork_rng(devices=[]):
             yield
@@ -111,7 +111,7 @@ def is_smoke() -> bool:
 
 
 def mode() -> str:
-    """ "smoke", else "cuda" or "cpu": the key of the sizes of a script."""
+    """Key of the sizes of a script: "smoke", "cuda" or "cpu"."""
     return "smoke" if _smoke else device()
 
 
@@ -133,7 +133,7 @@ def device_name() -> str:
 
 
 def limit_threads(count: int) -> None:
-    """Outside the smoke mode, which leaves the threads of the process as they are."""
+    """Set the number of threads; no effect in smoke mode."""
     import torch
 
     if not _smoke:
@@ -145,7 +145,7 @@ def left_out(what: str, why: str = "needs CUDA") -> None:
 
 
 def installed(*names: str) -> bool:
-    """Whether all these packages can be imported; prints one line for each package that is missing."""
+    """True if all packages can be imported; prints one line per missing package."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     for name in missing:
         print(f"not installed: {name}", flush=True)
@@ -153,12 +153,12 @@ def installed(*names: str) -> bool:
 
 
 def versions(*names: str) -> dict[str, str]:
-    """The versions of those packages that are installed."""
+    """Versions of the installed packages among `names`."""
     return {name: importlib.metadata.version(name) for name in names if importlib.util.find_spec(name) is not None}
 
 
 def train(task: str, data: str | Sequence[str], **given: Any) -> Any:
-    """`regard.train`; in the smoke mode on the CPU and without its own output."""
+    """`regard.train`; in smoke mode on the CPU and without console output."""
     import regard
 
     if _smoke:

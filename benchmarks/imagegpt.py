@@ -1,10 +1,10 @@
-"""ImageGPT on Fashion-MNIST: bits a pixel, samples, completions, and what each layer knows.
+"""ImageGPT on Fashion-MNIST: bits per pixel, samples, completions, and linear probes of all layers.
 
     python benchmarks/imagegpt.py DATA OUT [--model imagegpt-mini] [--set model.width=256 …]
 
-DATA as `benchmarks/fashion.py tables` writes it. The checkpoint is selected on the validation part; test pictures are looked at
-once, by the selected checkpoint: their bits, the lower halves of some, and the probe of each layer, whose penalty is chosen on
-the validation part. Leaves run/ and probe.png, drawn.png and completions.png in OUT.
+DATA is the output of `benchmarks/fashion.py tables`. The checkpoint is selected on the validation split, which also selects the
+regularization of the probes. The test images are evaluated once with the selected checkpoint: bits per pixel, completions of
+lower halves, and probe accuracy per layer. Writes run/, probe.png, drawn.png and completions.png to OUT.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--model", default="imagegpt-mini")
     parser.add_argument("--set", nargs="*", default=[])
-    parser.add_argument("--most", type=int, default=20_000, help="Pictures that the probes learn from.")
+    parser.add_argument("--most", type=int, default=20_000, help="Maximum number of training images of the probes.")
     asked = parser.parse_args(argv)
     run, begun = asked.out / "run", time.perf_counter()
     train, valid, test = (str(asked.data / f"{part}.parquet") for part in ("train", "valid", "test"))

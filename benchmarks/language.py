@@ -1,12 +1,12 @@
-"""Language models on real text, by one command each; all choices are made on the validation part.
+"""Language models on real text, one command per model; all choices are made on the validation split.
 
     python benchmarks/language.py shakespeare      FOLDER OUT    6 layers x 384, context 256, 5,000 steps (a GPU)
     python benchmarks/language.py shakespeare-cpu  FOLDER OUT    4 layers x 128, context 64, 2,000 steps of 12 x 64 (two cores)
     python benchmarks/language.py wikitext         FOLDER OUT    a small GPT on WikiText-2 (a GPU)
 
-FOLDER holds `input.txt(.gz)` of tiny Shakespeare, or `wiki.{train,valid,test}.raw(.gz)`. Tiny Shakespeare is divided as
-nanoGPT does it: the first nine tenths to train, the rest to validate; the loss is that of the whole validation part in
-windows that do not overlap, of the best checkpoint. `--seeds 1 2 3`, `--set train.lr=…` as in `regard train`.
+FOLDER contains `input.txt(.gz)` of tiny Shakespeare, or `wiki.{train,valid,test}.raw(.gz)`. Tiny Shakespeare is split as in
+nanoGPT: the first 90 % for training, the rest for validation. The reported loss covers the whole validation split in windows
+without overlap, with the best checkpoint. `--seeds 1 2 3`, `--set train.lr=…` as in `regard train`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def text_of(path: Path) -> str:
 
 
 def parts(case: str, folder: Path, out: Path) -> dict[str, Path]:
-    """The files to train on, to validate and, where there is one, to test."""
+    """Paths of the training, validation and (WikiText only) test files, written to `out`."""
     out.mkdir(parents=True, exist_ok=True)
     if case.startswith("shakespeare"):
         text = text_of(folder / "input.txt")
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--set", nargs="*", default=[])
-    parser.add_argument("--test", action="store_true", help="read the test file, once, when all is chosen")
+    parser.add_argument("--test", action="store_true", help="Evaluate the test file after all choices are made.")
     asked = parser.parse_args(argv)
     found = parts(asked.case, asked.data, asked.out / "data")
     losses = []
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             scores = evaluate(run, [str(found["test"])], settings=["data.detokenize=wikitext", "data.stride=64"]).scores
             print(json.dumps({"seed": seed, "test": scores}), flush=True)
     spread = statistics.stdev(losses) if len(losses) > 1 else 0.0
-    print(f"validation loss {statistics.mean(losses):.4f} ± {spread:.4f} of {len(losses)}")
+    print(f"validation loss {statistics.mean(losses):.4f} ± {spread:.4f} over {len(losses)} runs")
 
 
 def smoke(folder: Path) -> None:

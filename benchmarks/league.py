@@ -1,15 +1,15 @@
-"""The league: six works beside the libraries that a user would take instead, in one run. Prints ratios and writes JSON.
+"""The league: regard compared with alternative libraries on seven workloads, in one run. Prints ratios and writes JSON.
 
     python benchmarks/league.py [--only gpt2-training ...] [--rounds 5] [--seconds 1.5] [--out league.json]
     python benchmarks/league.py --against FOLDER [...]
 
-Works: gpt2-training, gpt2-generation-1, gpt2-generation-64, translation-training, longformer, vit-inference, dpt-inference;
-their sizes are in league_entries.py, smaller ones on a CPU. All sides of a work are prepared first (compiled, warmed up), then
-measured in turn, for as many steps as fit into --seconds; the median of the rounds counts. A peer that is not installed is
-named in one line.
+Workloads: gpt2-training, gpt2-generation-1, gpt2-generation-64, translation-training, longformer, vit-inference, dpt-inference;
+their sizes are in league_entries.py, with smaller sizes for a CPU. All sides of a workload are compiled and warmed up first,
+then measured in turn, each for as many steps as fit into --seconds; the median over the rounds is reported. Each peer that is
+not installed is reported in one line.
 
---against measures `regard` of this checkout and of FOLDER, another checkout, in turn: a process for each, which runs
-FOLDER/benchmarks/league.py with FOLDER/src (this league.py if FOLDER has none). Peers run in the first process as ever.
+--against measures `regard` of this checkout and of FOLDER, another checkout, in turn: one process per checkout runs
+FOLDER/benchmarks/league.py with FOLDER/src (this league.py if FOLDER has none). Peers run in the main process.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ import regard
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = ("transformers", "timm", "torchvision", "ctranslate2")
 SIGN = "league: "
-"""Starts the lines of a worker that its parent reads."""
+"""Prefix of the worker output lines that the parent process parses."""
 PAUSE = 0.2
-"""Seconds between two sides on a CPU: threads of the side before go on spinning for a while."""
+"""Seconds between two sides on a CPU, because worker threads of the previous side keep spinning for a while."""
 
 
 # -- measuring
 
 
 class Prepared:
-    """The sides of an entry that could be prepared, and why others could not."""
+    """The sides of an entry that are ready to measure, and the errors of the sides that failed to prepare."""
 
     def __init__(self, entry: Entry, wanted: Iterable[str], seconds: float) -> None:
         self.seconds, self.steps, self.failed = seconds, {}, {}
@@ -58,7 +58,7 @@ class Prepared:
         for side in wanted:
             try:
                 self._prepare(side, entry.sides[side])
-            except Exception as error:  # the others are still worth their time
+            except Exception as error:  # the remaining sides are still measured
                 if harness.is_smoke():
                     raise
                 self.failed[side] = repr(error)[:1000]
@@ -72,7 +72,7 @@ class Prepared:
         self.steps[side] = step
 
     def rate(self, side: str) -> float:
-        """Tokens or images a second of one round."""
+        """Tokens or images per second in one round."""
         if harness.mode() == "cpu":
             time.sleep(PAUSE)
         found = Clock(self.clock.device, self.counts[side]).pace(self.steps[side], warm=0)
@@ -80,7 +80,7 @@ class Prepared:
 
 
 class Worker:
-    """The own sides of an entry in a process with the sources of a checkout."""
+    """Measures the regard sides of an entry in a subprocess with the sources of another checkout."""
 
     def __init__(self, folder: Path, name: str, seconds: float) -> None:
         script = folder / "benchmarks/league.py"
@@ -110,11 +110,11 @@ class Worker:
         raise RuntimeError(f"the worker ended with exit code {self.process.wait()}")
 
     def close(self) -> None:
-        self.process.communicate()  # closes the input, which ends the worker
+        self.process.communicate()  # closing stdin ends the worker
 
 
 def serve(name: str, seconds: float, source: IO[str]) -> None:
-    """A worker: prepares the own sides of an entry, then measures the side that each line of `source` names."""
+    """Worker process: prepare the regard sides of an entry, then measure the side named by each line of `source`."""
     entry = ENTRIES[name]()
     prepared = Prepared(entry, filter(own, entry.sides), seconds)
     answer = {"sides": list(prepared.steps), "failed": prepared.failed, "source": str(Path(regard.__file__).resolve())}
@@ -124,7 +124,7 @@ def serve(name: str, seconds: float, source: IO[str]) -> None:
 
 
 def measure(name: str, asked: argparse.Namespace) -> dict[str, Any]:
-    """All sides of an entry, round by round."""
+    """Throughput and ratios of all sides of an entry, measured in interleaved rounds."""
     entry = ENTRIES[name]()
     there = [side for side in entry.sides if own(side) or importlib.util.find_spec(side.split()[0]) is not None]
     rates: dict[str, list[float]] = {}
@@ -190,7 +190,7 @@ def commit(folder: Path) -> str | None:
 
 
 def show(found: dict[str, Any]) -> None:
-    """A line for every side: median and range, and how many times as fast each side of this checkout is."""
+    """Print one line per side: median, range, and the speedup of each side of this checkout over that side."""
     print(f"\n{found['work']}: {found['size']}")
     for side, figures in found["sides"].items():
         low, high = min(figures["rounds"]), max(figures["rounds"])
@@ -206,9 +206,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=ENTRIES, default=list(ENTRIES))
     parser.add_argument("--rounds", type=int, default=harness.pick(cuda=5, cpu=3, smoke=1))
-    parser.add_argument("--seconds", type=float, default=1.5, help="of one side in one round")
+    parser.add_argument("--seconds", type=float, default=1.5, help="Seconds per side and round.")
     parser.add_argument("--out", type=Path, default=Path("league.json"))
-    parser.add_argument("--against", type=Path, help="another checkout, measured in turn with this one")
+    parser.add_argument("--against", type=Path, help="Another checkout, measured in turn with this one.")
     parser.add_argument("--serve", choices=ENTRIES, help=argparse.SUPPRESS)
     asked = parser.parse_args(argv)
     torch.set_float32_matmul_precision("high")

@@ -1,4 +1,4 @@
-"""The entries of the league: for each work its size on this device, and its sides as functions that prepare a step."""
+"""Entries of the league: the size of each workload on this device, and its sides as functions that prepare a step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Sides = dict[str, Callable[[], Step]]
 
 @dataclass(frozen=True)
 class Entry:
-    """A side is named by the package that it needs, perhaps with more words after that: "transformers padded"."""
+    """A workload. The name of a side starts with the required package, for example "transformers padded"."""
 
     unit: str
     size: str
@@ -43,7 +43,7 @@ def gpt2_train() -> Entry:
 
 
 def gpt2_generate(batch: int) -> Entry:
-    """On a CPU `transformers` is faster in float32 than in bfloat16, so `regard` is measured in both."""
+    """Generation with one batch size. On a CPU `transformers` is faster in float32, so `regard` is measured in both dtypes."""
     size, cuda = gpt2_generation.SIZES[harness.mode()], harness.device() == "cuda"
     if harness.mode() == "cpu":
         size = replace(size, given=32, said=32) if batch == 1 else replace(size, given=8, said=8)

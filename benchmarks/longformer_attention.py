@@ -1,10 +1,10 @@
-"""Longformer's attention by each way there is, and the one of `transformers`: time and memory against length.
+"""Longformer attention with each kernel of regard and with `transformers`: time and memory by sequence length.
 
     python benchmarks/longformer_attention.py [blocked flash transformers] [--lengths 4096 16384 65536] [--dtype bfloat16]
 
-One row, 12 heads x 64, a window of 512, the first token marked, no dropout; projections included, forward and backward.
-A line of JSON for each: ms (the median), tokens a second, GiB at most beyond the weights and the input. Each is measured in a
-process of its own. Ways for CUDA only are left out elsewhere.
+One sequence, 12 heads x 64, window 512, the first token global, no dropout; projections included, forward and backward.
+One JSON line per case: median time in ms, tokens per second, and peak GiB beyond weights and input. Each case runs in its own
+process. CUDA-only kernels are skipped on other devices.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def size() -> Size:
 
 
 class Asked(LongformerAttention):
-    """By the way that is asked for."""
+    """Longformer attention with a fixed kernel."""
 
     way: Any = None
 
@@ -85,7 +85,7 @@ def theirs(length: int) -> tuple[torch.nn.Module, Callable[[Any, Tensor], Tensor
 
 
 def peak() -> float:
-    """GiB: of tensors on a GPU, of the process elsewhere."""
+    """Peak memory in GiB: allocated tensors on a GPU, resident size of the process on a CPU."""
     if harness.device() == "cuda":
         return torch.cuda.max_memory_allocated() / 2**30
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -111,7 +111,7 @@ def measure(way: str, length: int, dtype: torch.dtype, steps: int) -> dict[str, 
     before, begun = peak(), time.perf_counter()
     step()
     first = time.perf_counter() - begun
-    if device == "cuda":  # what compiling took is not what a step takes
+    if device == "cuda":  # exclude compilation from the measured memory
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated() / 2**30
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 16_384, 65_536])
     parser.add_argument("--dtype", nargs="+", default=["bfloat16"] if cuda else ["float32", "bfloat16"])
     parser.add_argument("--steps", type=int, default=10 if cuda else 3)
-    parser.add_argument("--alone", action="store_true", help="in this process")
+    parser.add_argument("--alone", action="store_true", help="Measure in this process.")
     given = parser.parse_args(argv)
     own = ["blocked", *(["flash"] if cuda else [])]
     given.ways = given.ways or [*own, *(["transformers"] if harness.installed("transformers") else [])]

@@ -1,13 +1,13 @@
-"""Longformer-base, forward and backward over one long row, beside `transformers` in the same run; time and memory by length.
+"""Longformer-base, forward and backward over one long sequence, compared with `transformers`: time and memory by length.
 
     python benchmarks/longformer_training.py [plain graph compiled transformers] [--lengths 4096 16384] [--model NAME]
 
-The first token is global on both sides, dropout 0, random weights, bfloat16 autocast where there is a GPU (float32
-elsewhere); the loss is the mean square of the states. `graph` and `compiled` are recorded as a CUDA graph, as `regard train`
-does it where rows have one length; theirs asks the device how many tokens are global, which cannot be recorded. Each case is
-measured in a process of its own, so that its memory is its own. On the CPU `--model longformer-mini` and lengths up to 65,536
-show whether the cost is linear (freed memory is kept there for the next step, as `regard train` does). `--draw FILE` draws
-time and memory against length.
+The first token is global in both libraries; dropout 0, random weights, bfloat16 autocast on a GPU, float32 on a CPU; the loss
+is the mean square of the hidden states. `graph` and `compiled` are captured as a CUDA graph, as `regard train` does if all
+sequences have the same length; `transformers` synchronizes with the device to count global tokens, which prevents capture. Each
+case runs in its own process for a separate memory measurement. On a CPU, `--model longformer-mini` with lengths up to 65,536
+shows whether the cost is linear (freed memory is retained for the next step, as in `regard train`). `--draw FILE` plots time
+and memory by length.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from regard.training.execution import retain_freed_memory
 from regard.types import Batch
 
 NAMES = {"plain": "regard", "graph": "regard", "compiled": "regard, compiled"}
-"""In a figure."""
+"""Labels of the variants in the figure."""
 TINY = {"width": 16, "depth": 1, "heads": 2, "ffn_dim": 32, "vocab_size": 64, "attention_window": (8,)}
-"""Changes to the fields of the model in the smoke mode."""
+"""Configuration overrides in smoke mode."""
 
 
 def made(name: str, **more: Any) -> Any:
@@ -52,7 +52,7 @@ def ours(name: str, length: int, compiled: bool) -> tuple[torch.nn.Module, Calla
 
 
 def theirs(name: str, length: int) -> tuple[torch.nn.Module, Callable[[Tensor], Tensor]]:
-    """The first token is global by itself there only where it is said so."""
+    """LongformerModel of `transformers` and its forward function, with the first token marked as global."""
     from transformers import LongformerConfig, LongformerModel
 
     config, device = made(name, device="meta").config, harness.device()
@@ -71,7 +71,7 @@ def theirs(name: str, length: int) -> tuple[torch.nn.Module, Callable[[Tensor], 
 
 
 def prepare(way: str, name: str, length: int) -> Step:
-    """Forward and backward of one row, ready to be repeated."""
+    """A step that runs forward and backward on one sequence and returns its number of tokens."""
     device = harness.device()
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
@@ -86,7 +86,7 @@ def prepare(way: str, name: str, length: int) -> Step:
 
     repeated = step if way in ("plain", "transformers") else capture(step, torch.device(device))[0].replay
 
-    def counted(kept: Any = (model, x)) -> float:  # a recording does not hold what it reads
+    def counted(kept: Any = (model, x)) -> float:  # a CUDA graph holds no references to its inputs
         repeated()
         return length
 
@@ -105,7 +105,7 @@ def measure(way: str, name: str, length: int, steps: int) -> dict[str, Any]:
 
 
 def apart(way: str, given: argparse.Namespace, length: int) -> dict[str, Any]:
-    """In a process of its own, except in the smoke mode."""
+    """Measurement in a separate process, except in smoke mode."""
     if harness.is_smoke():
         return measure(way, given.model, length, given.steps)
     words = [sys.executable, __file__, way, "--lengths", str(length), "--model", given.model, "--alone"]
@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default="longformer-base")
     parser.add_argument("--steps", type=int, default=5 if cuda else 2)
     parser.add_argument("--draw", type=Path)
-    parser.add_argument("--alone", action="store_true", help="in this process")
+    parser.add_argument("--alone", action="store_true", help="Measure in this process.")
     given = parser.parse_args(argv)
     if given.alone:
         print(json.dumps(measure(given.ways[0], given.model, given.lengths[0], given.steps)))
@@ -139,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             right = found.get("transformers", {})
             if way != "transformers" and "GiB" in row and "GiB" in right:
                 pace, memory = row["tokens_per_s"] / right["tokens_per_s"], row["GiB"] / right["GiB"]
-                print(f"{way} at {length:,}: {pace:.2f} x the tokens a second, {memory:.2f} x the memory", flush=True)
+                print(f"{way} at {length:,}: {pace:.2f} x the tokens per second, {memory:.2f} x the memory", flush=True)
     if given.draw:
         where = torch.cuda.get_device_name() if cuda else "two CPU cores"
         title = f"{given.model}, forward and backward: {where}"

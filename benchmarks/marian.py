@@ -1,4 +1,4 @@
-"""The sizes that the benchmarks of translation share, and the peer in them."""
+"""Model sizes shared by the translation benchmarks, and the Marian model of `transformers` in those sizes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SIZES: dict[str, dict[str, int]] = {
     "cpu": {"width": 256, "depth": 3, "heads": 4, "ffn_dim": 1024, "vocab_size": 8000},
     "smoke": {"width": 16, "depth": 1, "heads": 2, "ffn_dim": 32, "vocab_size": 100},
 }
-"""By mode (harness.mode): Transformer-base on a GPU, a small translator on a CPU."""
+"""Sizes by mode (`harness.mode`): Transformer-base on a GPU, a small translation model on a CPU."""
 
 
 def peer_model(size: dict[str, int]) -> Any:
-    """`transformers`' Marian of that size, with random weights and its fastest documented attention."""
+    """MarianMTModel of `transformers` in that size, with random weights and SDPA."""
     from transformers import MarianConfig, MarianMTModel
 
     torch.manual_seed(0)

@@ -1,14 +1,14 @@
-"""ModelNet10 as 30 x 30 x 30 occupied cells: a file of points for each shape, in folders of classes.
+"""ModelNet10 voxels (30 x 30 x 30) as point files: one file per shape, in class folders.
 
     python benchmarks/modelnet.py prepare SOURCE DATA [--surface]     # SOURCE: an .npz with X_train, y_train, X_test, y_test
     python benchmarks/modelnet.py prepare SOURCE DATA --surface --points 2048 [--normals] [--held-out 5] [--all]
 
-DATA has train, valid and test, each with a folder for a class. A point is the number of an occupied cell along x, y and z,
-which points upwards; `--surface` leaves out cells that are surrounded by others on all six sides, and `--points` spreads so
-many points in the cells of every shape, each somewhere in its cell. `--normals` point out of the body, where it is thick enough
-to have an inside. A tenth of what is trained on, or what `--held-out` says, is held out for validation by the hash of its
-cells, so that shapes that are there twice are on one side; with `--all` it is trained on too, once everything is chosen. Shapes
-without any cell cannot be written, and are told: one of the test part has none, and counts as answered wrongly.
+DATA gets train, valid and test, each with one folder per class. A point is the index of an occupied voxel along x, y and z (up).
+`--surface` drops voxels with occupied neighbors on all six sides; `--points N` samples N points per shape, uniformly within the
+voxels. `--normals` adds outward normals, or zeros where the shape is too thin. One in ten training shapes, or one in
+`--held-out`, is held out for validation by the hash of its voxels, so that duplicates are in the same split; with `--all` the
+held-out shapes are also written to train, for the final training. Shapes without occupied voxels are skipped and counted in the
+output: one test shape is empty and counts as an error.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ CLASSES = (
     "bathtub", "bed", "chair", "desk", "dresser", "monitor", "night_stand", "sofa", "table", "toilet",
 )  # fmt: skip
 HELD_OUT = 10
-"""One of so many is validated on."""
+"""One in this many training shapes is held out for validation."""
 FLAT = 1e-3
-"""the least slope of the blurred body that a normal is read from"""
+"""Minimum gradient of the blurred voxels for a normal."""
 
 Cells = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is written of a shape, and which are held out."""
+    """Options of the written point files and of the validation split."""
 
     surface: bool = False
     points: int = 0
-    """0: one for each cell"""
+    """Points per shape; 0: one per voxel."""
     normals: bool = False
     held_out: int = HELD_OUT
     all: bool = False
 
 
 def held_out(cells: Cells, of: int = HELD_OUT) -> bool:
-    """Whether a shape is validated on: by its cells alone."""
+    """True if a shape belongs to the validation split, decided by the hash of its voxels."""
     number = int.from_bytes(blake2b(np.packbits(cells).tobytes(), digest_size=4).digest(), "big")
     return number % of == 0
 
 
 def surface(cells: Cells) -> Cells:
-    """Those that are not surrounded by others on all six sides."""
+    """Voxels without occupied neighbors on all six sides."""
     around = np.pad(cells, 1)
     inside = around.copy()
     for axis in range(3):
@@ -64,8 +64,8 @@ def surface(cells: Cells) -> Cells:
 
 
 def slopes(cells: Cells) -> NDArray[np.float64]:
-    """(x, y, z, 3) the direction out of the body, of length 1, or 0 where it is as thick on both sides: how the body, blurred
-    over three cells along each axis, falls off."""
+    """Outward unit normals, (x, y, z, 3): the negative gradient of the voxels blurred with a 3-voxel kernel; 0 where the
+    gradient is below `FLAT`, as in thin parts."""
     blurred = np.pad(cells.astype(np.float64), 2)
     for axis in range(3):
         blurred = (np.roll(blurred, 1, axis) + 2 * blurred + np.roll(blurred, -1, axis)) / 4
@@ -77,14 +77,14 @@ def slopes(cells: Cells) -> NDArray[np.float64]:
 def spread(
     cells: NDArray[np.int64], many: int, random: np.random.Generator
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """(many, 3) places, and the number of the cell of each: every cell has as many, give or take one."""
+    """Random points, (many, 3), and the index of the voxel of each; voxels have equally many points, up to one."""
     rounds = [random.permutation(len(cells)) for _ in range(-(-many // len(cells)))]
     of = np.concatenate(rounds)[:many]
     return cells[of] + random.random((many, 3)) - 0.5, of
 
 
 def written(cells: Cells, number: int, wanted: Wanted) -> NDArray[Any]:
-    """(N, 3 or 6) the rows of a shape."""
+    """Points of a shape, (N, 3) or with normals (N, 6)."""
     there = np.argwhere(surface(cells) if wanted.surface else cells)
     if not len(there):
         return there
@@ -97,7 +97,7 @@ def written(cells: Cells, number: int, wanted: Wanted) -> NDArray[Any]:
 
 
 def prepare(source: Path, out: Path, wanted: Wanted | None = None) -> dict[str, int]:
-    """Write the points of every shape; how many each part has."""
+    """Write the points of every shape and return the number of shapes per split."""
     wanted = wanted or Wanted()
     counts: dict[str, int] = {}
     with np.load(source, allow_pickle=False) as arrays:
@@ -117,7 +117,7 @@ def prepare(source: Path, out: Path, wanted: Wanted | None = None) -> dict[str, 
                 np.save(folder / f"{given}-{number:04d}.npy", points)
                 counts[part] = counts.get(part, 0) + 1
         if empty:
-            print(f"{given}: {empty} of {len(shapes)} shapes have no cell, and are not written")
+            print(f"{given}: skipped {empty} of {len(shapes)} shapes without occupied voxels")
     return counts
 
 
@@ -127,10 +127,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("source", type=Path)
     parser.add_argument("data", type=Path)
     parser.add_argument("--surface", action="store_true")
-    parser.add_argument("--points", type=int, default=0, help="so many of each shape, spread in its cells")
+    parser.add_argument("--points", type=int, default=0, help="Points sampled per shape; 0: one per voxel.")
     parser.add_argument("--normals", action="store_true")
-    parser.add_argument("--held-out", type=int, default=HELD_OUT, help="one of so many is validated on")
-    parser.add_argument("--all", action="store_true", help="what is held out is trained on too")
+    parser.add_argument("--held-out", type=int, default=HELD_OUT, help="Hold out one in this many training shapes.")
+    parser.add_argument("--all", action="store_true", help="Also train on the held-out shapes.")
     asked = parser.parse_args(argv)
     wanted = Wanted(asked.surface, asked.points, asked.normals, asked.held_out, asked.all)
     for part, many in prepare(asked.source, asked.data, wanted).items():

@@ -1,9 +1,10 @@
-"""Multi30k English → German with `transformer-tiny`: several seeds, chosen on the validation set, test2016 read once each.
+"""Multi30k English → German with `transformer-tiny`: several seeds, selected on validation, test2016 evaluated once each.
 
     python benchmarks/multi30k.py FOLDER_OF_MULTI30K OUT [--kind tok|raw] [--seeds 1 2 3] [--set train.steps=…]
 
-Prints for each seed the test BLEU (beam 5), the seconds from the call of `train` to the end, and to the first validation
-with 40 BLEU (greedy, all 1,014 sentences; that includes reading, the tokenizer and all validations); and their mean.
+Prints for each seed the test BLEU (beam 5), the seconds from the call of `train` to its end, and the seconds to the first
+validation with 40 BLEU (greedy, all 1,014 sentences; includes reading, tokenizer training and all validations). The last line
+is the average test BLEU.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         whole = time.perf_counter() - begun
         valid = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines() if '"valid"' in line]
-        before = whole - max(row["elapsed"] for row in valid)  # a little too much: the last scoring is in it
+        before = whole - max(row["elapsed"] for row in valid)  # slightly too large: includes the final evaluation
         reached = [row["elapsed"] + before for row in valid if row["bleu"] >= 40]
         result = evaluate(run, [files("test_2016_flickr")])
         write_predictions(result, run / "test2016.jsonl")
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(json.dumps(found[-1]), flush=True)
     tests = [row["test"] for row in found]
     spread = statistics.stdev(tests) if len(tests) > 1 else 0.0
-    print(f"mean test BLEU {statistics.mean(tests):.2f} ± {spread:.2f} of {len(tests)}")
+    print(f"average test BLEU {statistics.mean(tests):.2f} ± {spread:.2f} over {len(tests)} runs")
 
 
 def smoke(folder: Path) -> None:

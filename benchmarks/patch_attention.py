@@ -1,11 +1,11 @@
-"""What it costs to look at a whole picture: one self-attention over its patches, its pixels, its colour values.
+"""Cost of self-attention over a whole image: over its patches, its pixels, and its color values.
 
     python benchmarks/patch_attention.py [--device cuda] [--most 150528] [--figure docs/patches.png]
 
-A picture of 224 x 224 x 3 and ViT-B's attention (width 768, 12 heads), forward and backward; time and memory are those of one
-picture, of a batch that fills the device where rows are short. `plain` writes the scores, as the lecture counts them; `fused`
-is the kernel that `Attention` takes, which never does. The first columns are the arithmetic: scores are entries of a matrix,
-not parameters, which are 4 · 768² + 4 · 768 however long the row is.
+An image of 224 x 224 x 3 and the attention of ViT-B (hidden size 768, 12 heads), forward and backward. Time and memory are per
+image; short sequences are measured in a batch that fills the device. `plain` materializes the scores; `fused` is the kernel
+selected by `Attention`, which does not. The columns `tokens` and `scores` are computed, not measured. Scores are entries of a
+matrix, not parameters; the number of parameters is 4 · 768² + 4 · 768 for every sequence length.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ ROWS = {f"patches of {patch}": (SIDE // patch) ** 2 + 1 for patch in (32, 16, 8,
     "pixels": SIDE**2, "color values": 3 * SIDE**2,
 }  # fmt: skip
 TOGETHER = 50176
-"""Tokens of a batch of short rows."""
+"""Tokens per batch of short sequences."""
 
 
 class Plain(Attention):
-    """Always with the scores written."""
+    """Attention with materialized scores."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         q, k, v = self.project(x)
@@ -41,7 +41,7 @@ class Plain(Attention):
 
 
 def measured(attention: torch.nn.Module, length: int, clock: Clock, rule: Any) -> dict[str, float]:
-    """Milliseconds, and bytes beyond those of the weights, of one picture."""
+    """Milliseconds, and MiB beyond the weights (CUDA), per image."""
     cuda, kind = clock.device == "cuda", torch.bfloat16
     count = max(1, TOGETHER // length) if cuda else 1
     x = torch.randn(count, length, WIDTH, device=clock.device, dtype=kind, requires_grad=True)
@@ -50,7 +50,7 @@ def measured(attention: torch.nn.Module, length: int, clock: Clock, rule: Any) -
         (attention(x) if rule is None else attention(x, mask=rule)).float().square().mean().backward()
 
     if cuda:
-        work()  # gradients of the weights and the space of the libraries are not the picture's
+        work()  # allocates weight gradients and library workspaces before the measurement
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         row: dict[str, Any] = {"what": name, "tokens": length, "scores": length**2}
         if length <= asked.most:
             row["fused"] = measured(ours, length, clock, Full())
-            # scores, weights, and the gradient of each
+            # memory of scores, weights, and their gradients
             if 4 * 2 * HEADS * length * max(length, TOGETHER) < 0.9 * room:
                 row["plain"] = measured(plain, length, clock, None)
         found.append(row)
@@ -112,7 +112,7 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
 
 def smoke(folder: Path) -> None:
     main(["--most", "50", "--steps", "1", "--figure", str(folder / "patches.png")])
-    harness.left_out("memory of a picture")
+    harness.left_out("memory per image")
 
 
 if __name__ == "__main__":

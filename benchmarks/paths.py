@@ -1,8 +1,8 @@
-"""How far apart two things are in what autograd has recorded: the paths that a gradient goes, and chains of matrix products.
+"""Path lengths in a recorded autograd graph: shortest gradient paths, and the longest chain of matrix products.
 
-A node of autograd is of a whole tensor, with all its places. Where a loop takes a tensor apart into steps (`unbind`) and joins
-steps again (`stack`, `cat`), the place is known, and a walk remembers it: a step that reads place 7 leads to what stands at
-place 7, and not to all that lay in the same tensor.
+An autograd node stands for a whole tensor with all its positions. If a loop splits a tensor into steps (`unbind`) and joins
+the steps again (`stack`, `cat`), the search tracks the position: a step that reads position 7 leads to the value at position 7
+only, not to all values of the same tensor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PRODUCTS = {
     "MvBackward0": 1,
 }
 FUSED = 2
-"""products inside attention that is one operator: scores, and the mean by them"""
+"""Matrix products of a fused attention operator: scores, and the weighted average of the values."""
 
 Node = Any
 
@@ -36,7 +36,7 @@ def products(node: Node) -> int:
 
 
 def shortest(value: Tensor, leaf: Tensor, length: int) -> int:
-    """Operations between a value and one of the `length` vectors that were stacked into a row; -1 where no path leads there."""
+    """Operations between a value and one of the `length` vectors stacked into a sequence; -1 if there is no path."""
     first = (value.grad_fn, None)
     seen, queue = {first}, deque([(*first, 0)])
     while queue:
@@ -51,7 +51,7 @@ def shortest(value: Tensor, leaf: Tensor, length: int) -> int:
 
 
 def _behind(node: Node, place: int | None, length: int) -> list[tuple[Node, int | None]]:
-    """The nodes that a gradient goes on to, and the place that it belongs to, where only one can be."""
+    """Next nodes of the gradient, each with its position if the position is known."""
     name, parts = _name(node), node.next_functions
     if name.startswith("Flip") and place is not None:
         place = length - 1 - place
@@ -66,12 +66,12 @@ def _behind(node: Node, place: int | None, length: int) -> list[tuple[Node, int 
 
 
 def _slices(node: Node) -> int:
-    """Into how many an `unbind` takes its tensor apart."""
+    """Number of outputs of an `unbind` node."""
     return len(node._input_metadata)
 
 
 def longest(value: Tensor) -> int:
-    """Matrix products in the longest chain, each of which waits for the one before: more processors make it no shorter."""
+    """Matrix products in the longest chain of dependent products, the part that more processors cannot shorten."""
     found: dict[Node, int] = {}
     stack = [value.grad_fn]
     while stack:

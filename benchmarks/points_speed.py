@@ -1,14 +1,14 @@
-"""Time and memory of clouds of growing size: Point Transformer beside convolutions over a dense grid of the same fineness.
+"""Time and memory of point clouds of growing size: Point Transformer compared with dense 3-D convolutions.
 
     python benchmarks/points_speed.py [--device cpu|cuda] [--points 1024 4096 …] [--out FILE.json] [--draw FILE.png]
 
-Clouds are rooms: six walls of 6 x 5 x 3 metres, a little rough, with a colour for each point and 13 classes. `point` is
-point-base for segment, one cloud, forward and backward; `search` is the part of it in which neighbours and farthest points are
-found; `voxels` is a U-net of dense 3-D convolutions of about as many parameters, on cells so wide that the walls have as many
-of them as points (two thirds are occupied: chance leaves some out). float32 on the CPU, bfloat16 autocast on CUDA. A size that
-takes longer than --seconds, or more memory than --memory GiB or than there is, is said to do so and ends its row. On the CPU
-each case runs in a process of its own, whose highest memory is told less what it had before; on CUDA it is what was allocated
-at most. `recorded_ms` is the same step as a CUDA graph. --out is added to.
+The point clouds are rooms: six walls of 6 x 5 x 3 meters with slight roughness, one color per point, and 13 classes. `point` is
+point-base for segment, one point cloud, forward and backward; `search` is its neighbor and farthest-point search alone;
+`voxels` is a U-Net of dense 3-D convolutions with about as many parameters, on a grid with as many wall voxels as points (two
+thirds are occupied, because points are random). float32 on the CPU, bfloat16 autocast on CUDA. A case stops at the first size
+that takes longer than --seconds or exceeds --memory GiB or the available memory. On the CPU each case runs in its own process,
+and memory is the increase of peak resident memory; on CUDA it is the peak of allocated memory. `recorded_ms` is the time of the
+same step as a CUDA graph. Results are merged into an existing --out file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SIZES = [1024, 4096, 16_384, 65_536, 200_000]
 
 
 def room(count: int) -> Tensor:
-    """(count, 6) places and colours; walls have as many points as they are large."""
+    """Coordinates and colors, (count, 6); points per wall are proportional to its area."""
     draw = torch.Generator().manual_seed(count)
     areas = torch.stack([SIDES.prod() / side for side in SIDES])
     axis = torch.multinomial(areas, count, replacement=True, generator=draw)
@@ -54,7 +54,7 @@ def room(count: int) -> Tensor:
 
 
 class Voxels(nn.Module):
-    """A U-net of four levels, two convolutions a level, on a dense grid."""
+    """U-Net of four levels with two convolutions per level, on a dense grid."""
 
     def __init__(self, inputs: int, widths: tuple[int, ...] = (38, 76, 152, 304)) -> None:
         super().__init__()
@@ -82,10 +82,10 @@ class Voxels(nn.Module):
 
 
 def gridded(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(1, 4, X, Y, Z) whether a cell is occupied, and its colour; and the cells of the points."""
+    """Occupancy and color of each voxel, (1, 4, X, Y, Z), and the flat voxel index of each point."""
     surface = 2 * float(sum(SIDES.prod() / side for side in SIDES))
     edge = (surface / len(x)) ** 0.5
-    shape = [-(-int(float(side) / edge + 3) // 8) * 8 for side in SIDES]  # three halvings
+    shape = [-(-int(float(side) / edge + 3) // 8) * 8 for side in SIDES]  # divisible by 8 for three poolings
     cells = ((x[:, :3] - x[:, :3].amin(0)) / edge).long()
     at = (cells[:, 0] * shape[1] + cells[:, 1]) * shape[2] + cells[:, 2]
     grid = torch.zeros(4, shape[0] * shape[1] * shape[2])
@@ -137,12 +137,12 @@ def work(case: str, count: int, device: str) -> tuple[Callable[[], Any], dict[st
 
 
 def peak() -> int:
-    """Bytes that this process has had at most."""
+    """Peak resident memory of this process in bytes."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def measured(case: str, count: int, asked: argparse.Namespace) -> dict[str, Any]:
-    """One case in this process."""
+    """Time and memory of one case, measured in this process."""
     clock, cuda = Clock(asked.device, asked.steps), asked.device == "cuda"
     action, facts = work(case, count, asked.device)
     if cuda:
@@ -165,7 +165,7 @@ def measured(case: str, count: int, asked: argparse.Namespace) -> dict[str, Any]
 
 
 def recorded(action: Callable[[], Any], clock: Clock) -> dict[str, Any]:
-    """The same as one CUDA graph, as `regard train` does it where all clouds have one size."""
+    """Time of the same step as one CUDA graph, as `regard train` runs it if all point clouds have the same size."""
     try:
         return {"recorded_ms": round(1000 * clock.median(capture(action, torch.device("cuda"))[0].replay, warm=1), 2)}
     except RuntimeError as error:
@@ -173,7 +173,7 @@ def recorded(action: Callable[[], Any], clock: Clock) -> dict[str, Any]:
 
 
 def alone(case: str, count: int, asked: argparse.Namespace) -> dict[str, Any]:
-    """The same in a process of its own, which may end as it likes."""
+    """Measurement in a separate process, because the process may run out of memory or time."""
     words = [sys.executable, __file__, "--one", case, "--points", str(count), "--device", asked.device]
     words += ["--steps", str(asked.steps), "--seconds", str(asked.seconds), "--memory", str(asked.memory)]
     words += ["--threads", str(asked.threads)]
@@ -183,7 +183,7 @@ def alone(case: str, count: int, asked: argparse.Namespace) -> dict[str, Any]:
         return {"stopped": f"a step takes longer than {asked.seconds:g} s"}
     if done.returncode:
         short = "memory" in done.stderr or "alloc" in done.stderr or done.returncode < 0
-        return {"stopped": "memory does not suffice" if short else done.stderr[-500:]}
+        return {"stopped": "out of memory" if short else done.stderr[-500:]}
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -194,7 +194,7 @@ def tried(case: str, count: int, asked: argparse.Namespace) -> dict[str, Any]:
     try:
         return measured(case, count, asked)
     except torch.OutOfMemoryError:
-        return {"stopped": "memory does not suffice"}
+        return {"stopped": "out of memory"}
 
 
 def draw(found: dict[str, Any], picture: Path) -> None:
@@ -229,8 +229,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--memory", type=float, default=0.0, help="GiB, on the CPU; 0: all that there is")
-    parser.add_argument("--threads", type=int, default=0, help="of the CPU; 0: all")
+    parser.add_argument("--memory", type=float, default=0.0, help="Memory limit in GiB on the CPU; 0: no limit.")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: all.")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--draw", type=Path)
     parser.add_argument("--one", choices=CASES, help=argparse.SUPPRESS)
