@@ -1,12 +1,11 @@
-"""Pre-training `bert-mini` on WikiText-2 from nothing, and what it is worth: fine-tuning on SST-2 from it and from random
-weights.
+"""Pretraining `bert-mini` on WikiText-2 from scratch, then fine-tuning on SST-2 from that checkpoint and from random weights.
 
     python benchmarks/pretraining.py DATA OUT [--seeds 1 2 3] [--rates 1e-4 3e-4 1e-3] [--set train.steps=…] [--device cuda]
 
-DATA holds wikitext-2/ and sst2/ with their packed files. An article of WikiText is a document. Both fine-tunings read the
-tokens of the pre-trained model and have the same settings but for the rate: each takes the one that is best for its first
-seed on every fiftieth sentence of the training file, which is set aside. SST-2's own dev part is read once a seed, with the
-checkpoint that was selected there.
+DATA contains the compressed files of wikitext-2/ and sst2/. Each article of WikiText is a document. Both fine-tunings use the
+tokenizer of the pretrained model and the same settings except the learning rate: the best of `--rates` for the first seed on
+every fiftieth sentence of the training file, which is held out. The dev split of SST-2 is evaluated once per seed, with the
+checkpoint selected on the held-out sentences.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import synthetic
 from regard.runs.evaluate import evaluate
 
 TITLE = re.compile(r" = [^=].* = \n?")
-"""A line that begins an article; its sections have more signs."""
+"""First line of an article; section headings have more equals signs."""
 
 SETTINGS = ["data.detokenize=wikitext", "train.batch_tokens=16384", "train.eval_every=500"]
 TUNING = ["train.epochs=3", "data.max_length=128", "data.eval_samples=100000"]
@@ -113,10 +112,10 @@ def compare(files: dict[str, str], pretrained: Path, out: Path, asked: argparse.
         means[start] = statistics.mean(scores)
         spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
         print(
-            f"from {start} weights: accuracy {means[start]:.2f} ± {spread:.2f} of {len(scores)}, rate {rate:g}",
+            f"from {start} weights: accuracy {means[start]:.2f} ± {spread:.2f} over {len(scores)} runs, lr {rate:g}",
             flush=True,
         )
-    print(f"pre-training is worth {means['pre-trained'] - means['random']:+.2f} points")
+    print(f"gain from pretraining: {means['pre-trained'] - means['random']:+.2f} points")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -125,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3])
-    parser.add_argument("--set", nargs="*", default=[], help="settings of the pre-training")
+    parser.add_argument("--set", nargs="*", default=[], help="Settings of the pretraining.")
     parser.add_argument("--device", default="auto")
     asked = parser.parse_args(argv)
     files = prepare(asked.data, asked.out / "data")

@@ -1,20 +1,20 @@
-"""Recall at a distance: a fact that was told N tokens ago, other people's facts in between, and a question about it.
+"""Recall at a distance: a fact stated N tokens before the end, facts about other people in between, and a question about it.
 
     python benchmarks/recall.py data OUT [--most 160] [--rows 200000] [--people 4]
     python benchmarks/recall.py train OUT [name ...] [--width 128] [--together 4] [--set train.steps=...]
-    python benchmarks/recall.py test OUT [name ...]                      # how often the answer is right, against N
-    python benchmarks/recall.py measure OUT [name ...]                   # paths, gradients and time, against N
+    python benchmarks/recall.py test OUT [name ...]                      # exact match by N
+    python benchmarks/recall.py measure OUT [name ...]                   # paths, gradients and time by N
     python benchmarks/recall.py figure OUT                               # OUT/recall.png
 
-`data` writes texts whose facts were told up to `--most` tokens ago; tested are distances well below, since the longest texts
-are few. On a CPU: `--most 80 --rows 100000`, then `--width 64 --set train.batch_tokens=4096`.
+`data` writes texts with distances up to `--most` tokens; the test distances are well below, because few texts reach the
+maximum. On a CPU: `--most 80 --rows 100000`, then `--width 64 --set train.batch_tokens=4096`.
 
     mary comes from oslo . the rain had stopped . john comes from vienna . so then … where does john come from ?  →  vienna
 
-N is the number of tokens from the fact's last word to the question mark; each word is one token. All are asked as `translate`,
-see the same texts for the same number of steps, and differ in their highest rate alone. Recurrent nets read onwards here:
-backwards, as Sutskever et al. read, the beginning of a text would be near. Paths are walked in float64 on the CPU, where
-torch's LSTM is recorded step by step; time is of the device.
+N is the number of tokens from the last word of the fact to the question mark; each word is one token. All systems are trained
+with the task `translate` on the same texts for the same number of steps; only the learning rate differs. Recurrent models read
+the source in forward order: reversed as by Sutskever et al., the start of a text would be near. Paths are measured in float64 on
+the CPU, where autograd records torch's LSTM step by step; time is measured on `--device`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CLAUSES = (
     "a dog barked at the moon .", "dinner was served at eight .", "the old clock struck twice .", "someone closed the window .",
 )  # fmt: skip
 WORDS = ("so", "then", "well", "indeed")
-"""One token each, where a whole clause would be too long."""
+"""Filler words of one token each, for gaps shorter than a clause."""
 
 
 def recurrent(cell: str) -> Callable[[int], tuple[str, ...]]:
@@ -90,7 +90,7 @@ SYSTEMS: dict[str, tuple[str, Callable[[int], tuple[str, ...]], tuple[str, ...]]
     "convs2s": ("convs2s-tiny", convs2s, ("train.lr=2e-3",)),
     "transformer": ("transformer-tiny", transformer, ("train.lr=2e-3",)),
 }
-"""The preset, its settings for a width, and what is its own of the training."""
+"""Preset, model settings as a function of the width, and training settings of each system."""
 
 ALIKE = (
     "data.vocab_size=2000",
@@ -116,20 +116,20 @@ QUESTION = "where does {} come from ?"
 
 
 def sample(draw: random.Random, distance: int, known: int, before: int = 0) -> tuple[str, str]:
-    """A text and its answer, which stands `distance` tokens before the end, behind so many tokens.
+    """A text and its answer: `before` tokens, the fact, and the question mark `distance` tokens after the fact.
 
-    So many people are `known`. Where the fact stands must not tell which one is asked for:
-    `before` is to be drawn so that every place in a text is as likely."""
+    `known` is the number of people. Draw `before` so that all positions of the fact are equally likely; otherwise the position
+    alone would identify the fact in question."""
     people = draw.sample(PEOPLE[:known], known)
     asked, place = people.pop(), draw.choice(PLACES)
     question = QUESTION.format(asked).split()
     text = _between(draw, people, known, before)
-    between = _between(draw, people, known, distance - len(question) - 1)  # and the full stop behind the fact
+    between = _between(draw, people, known, distance - len(question) - 1)  # minus the period after the fact
     return " ".join([*text, asked, "comes", "from", place, ".", *between, *question]), place
 
 
 def _clause(draw: random.Random, people: list[str], known: int) -> list[str]:
-    """Another person's fact, something else, or a word."""
+    """A fact about another person, an unrelated clause, or a filler word."""
     kind = draw.random()
     if people and kind < 0.5:
         return [people.pop(), "comes", "from", draw.choice(PLACES), "."]
@@ -137,7 +137,7 @@ def _clause(draw: random.Random, people: list[str], known: int) -> list[str]:
 
 
 def _between(draw: random.Random, people: list[str], known: int, length: int) -> list[str]:
-    """The words that are left to the length stand anywhere: at the end they would tell that the fact asked for comes next."""
+    """Exactly `length` words. Filler words are inserted anywhere: only at the end, they would announce the fact in question."""
     clauses: list[list[str]] = []
     while (left := length - sum(map(len, clauses))) >= 7:
         clauses.append(_clause(draw, people, known))
@@ -147,13 +147,13 @@ def _between(draw: random.Random, people: list[str], known: int, length: int) ->
 
 
 def distances(most: int) -> list[int]:
-    """8, 16, 32, … at which is tested, up to four fifths of the largest."""
+    """Test distances 8, 16, 32, … up to 80 % of the maximum."""
     return [2**power for power in range(3, int(math.log2(0.8 * most)) + 1)]
 
 
 def data(out: Path, most: int, rows: int, known: int) -> None:
-    """Learnt from are texts of all lengths up to the largest distance, each as often; any of their facts may be asked for. Were
-    most of them short, to name the only place of a text would be right so often that nothing else is learnt."""
+    """Write training, validation and test texts. Training texts have uniformly distributed lengths, and any of their facts may be
+    in question: in mostly short texts, naming the only place would be right so often that a model learns nothing else."""
     out.mkdir(parents=True, exist_ok=True)
     draw = random.Random(1)
     (out / "known.json").write_text(json.dumps(known))
@@ -204,11 +204,11 @@ def test(names: list[str], out: Path) -> None:
         (out / f"{name}.test.json").write_text(json.dumps(found))
 
 
-# -- what was recorded
+# -- autograd graphs and timing
 
 
 def told(model: Any, pairs: list[tuple[str, str]]) -> Any:
-    """A batch of texts of one length, as the task makes it; the only label that counts is the answer."""
+    """A batch of texts of the same length, collated by the task."""
     from regard.data.text.pairs import Pair
 
     samples = [Pair(source, target, "", 0) for source, target in pairs]
@@ -220,7 +220,7 @@ def told(model: Any, pairs: list[tuple[str, str]]) -> Any:
 
 @contextmanager
 def opened(body: Any, x: Any) -> Iterator[list[Any]]:
-    """While this is open the embeddings of the source are leaves of the graph, one for each token."""
+    """Context in which the source embeddings are leaves of the autograd graph, one per token."""
     import torch
     from torch import nn
 
@@ -241,8 +241,8 @@ def opened(body: Any, x: Any) -> Iterator[list[Any]]:
 
 
 def graph(model: Any, distance: int, known: int, count: int) -> dict[str, float]:
-    """Of the answer's log-probability: the path to the fact, the longest chain of products, the norm of the gradient, and that
-    beside the largest of any token, since of an answer that is certain all gradients are small."""
+    """For the log-probability of the answer: shortest path to the fact, longest chain of products, gradient norm of the fact, and
+    that norm relative to the largest of all tokens, because all gradients of a confident prediction are small."""
     import torch
     from paths import longest, shortest
 
@@ -252,7 +252,7 @@ def graph(model: Any, distance: int, known: int, count: int) -> dict[str, float]
         with opened(model.body, batch.inputs) as leaves:
             logits = model.body.to_logits(model.body(batch).sequence)
         value = logits[0, 0].log_softmax(-1)[batch.labels[0, 0]]
-        at = batch.inputs.shape[1] - 2 - distance  # the end token stands behind the question mark
+        at = batch.inputs.shape[1] - 2 - distance  # the end token follows the question mark
         norms = [float(gradient.norm()) for gradient in torch.autograd.grad(value, leaves, retain_graph=True)]
         rows.append({"gradient": norms[at], "share": norms[at] / max(norms)})
     middle = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
@@ -312,7 +312,7 @@ def figure(out: Path) -> None:
         for name, colour in LOOKS.items():
             points = read(out, name, key)
             if points:
-                dashed = "--" if name == "convs2s" else "-"  # lines may lie on another
+                dashed = "--" if name == "convs2s" else "-"  # lines may overlap
                 axes.plot(*zip(*points, strict=True), dashed, marker="o", ms=4, color=colour, label=name)
         axes.set(title=title, ylabel=unit, yscale=scale, xlabel="distance to the fact (tokens)")
         axes.set_xscale("log", base=2)
@@ -343,15 +343,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("work", choices=("data", "train", "test", "measure", "figure"))
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", choices=(*SYSTEMS, []))
-    parser.add_argument("--most", type=int, default=160, help="data: the largest distance")
-    parser.add_argument("--rows", type=int, default=200_000, help="data: texts to learn from")
-    parser.add_argument("--people", type=int, default=4, help="data: people, at most 150")
-    parser.add_argument("--width", type=int, default=128, help="train: width of all systems")
-    parser.add_argument("--together", type=int, default=1, help="train: so many at a time")
-    parser.add_argument("--set", nargs="*", default=[], help="train: further settings")
-    parser.add_argument("--device", default="cpu", help="measure: where time is taken")
-    parser.add_argument("--count", type=int, default=16, help="measure: texts of which gradients are taken")
-    parser.add_argument("--batch", type=int, default=32, help="measure: rows of which time is taken")
+    parser.add_argument("--most", type=int, default=160, help="data: maximum distance.")
+    parser.add_argument("--rows", type=int, default=200_000, help="data: number of training texts.")
+    parser.add_argument("--people", type=int, default=4, help="data: number of people, at most 150.")
+    parser.add_argument("--width", type=int, default=128, help="train: hidden size of all systems.")
+    parser.add_argument("--together", type=int, default=1, help="train: number of parallel runs.")
+    parser.add_argument("--set", nargs="*", default=[], help="train: further settings.")
+    parser.add_argument("--device", default="cpu", help="measure: device of the timing.")
+    parser.add_argument("--count", type=int, default=16, help="measure: number of texts for gradients.")
+    parser.add_argument("--batch", type=int, default=32, help="measure: batch size of the timing.")
     asked = parser.parse_args(argv)
     names = [name for name in SYSTEMS if not asked.names or name in asked.names]
     there = [name for name in names if (asked.out / name / "regard.json").exists()]

@@ -1,12 +1,12 @@
-"""The embedded scenes: four captioners trained alike, how many captions are right word for word, and what was looked at.
+"""Four captioning models trained with the same settings on the embedded scenes: exact match, and attention on named objects.
 
-    python benchmarks/scene_captions.py OUT [name ...] [--together 2] [--set …]    # train, then the test parts, once
+    python benchmarks/scene_captions.py OUT [name ...] [--together 2] [--set …]    # train, then the test splits, once
     python benchmarks/scene_captions.py OUT --figure PICTURE
 
-The scenes are drawn into OUT/scenes. Checkpoints are selected on the validation part. Exact match is told by the number of
-objects, for scenes of combinations that were seen in training and for those with one that was not. Attention is scored while
-the right caption is read: the share of it on the objects that each word names, how often the place looked at most is theirs,
-and what an even look would give; of the mean of all heads, and of the one head that did best on validation scenes.
+The scenes are drawn into OUT/scenes. Checkpoints are selected on the validation split. Exact match is reported by number of
+objects, for scenes with combinations in the training data and for scenes with a new combination. Attention is scored with the
+reference caption as input: the fraction on the objects named by each word, how often the maximum is on a named object, and the
+fraction under uniform attention; for the average of all heads, and for the best head on validation scenes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from side_by_side import parameters, side_by_side
 from regard.demos import scenes
 
 SIDE = 96
-"""Pixels of a picture: a cell of a scene has 32, and the captioners look over grids of 6 x 6 and 8 x 8 places."""
+"""Image size in pixels: 32 per cell of a scene; the captioning models attend to grids of 6 x 6 and 8 x 8 positions."""
 MODELS = {
     "fixed": "caption-fixed-tiny",
     "attend": "caption-attend-tiny",
@@ -53,14 +53,14 @@ TESTS = {
     "test-relations": "New relation",
 }
 LOOKS = 500
-"""Test scenes whose attention is scored."""
+"""Number of test scenes with scored attention."""
 FEW = {"train": (10, 10, 0, 0, 0)}
-"""Scenes of one, two and three objects in the smoke mode; other parts have two of two objects and one of three."""
+"""Number of scenes by number of objects in smoke mode; the other splits have two scenes of two objects and one of three."""
 CHOICES = 100
-"""Validation scenes that the best head is chosen by."""
+"""Number of validation scenes for selecting the best head."""
 
 Which = tuple[int | None, int | None]
-"""A layer and a head; None: the mean of all."""
+"""Layer and head; None: the average of all."""
 
 
 def summed(run: Path) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def summed(run: Path) -> dict[str, Any]:
 
 
 def test(name: str, places: dict[str, Path], out: Path) -> None:
-    """Read once, with the checkpoint that did best on the validation part."""
+    """Evaluate the test splits with the checkpoint selected on the validation split."""
     from regard.runs.evaluate import evaluate
 
     told = out / f"{name}.test.json"
@@ -91,7 +91,7 @@ def test(name: str, places: dict[str, Path], out: Path) -> None:
 
 
 def looked(run: Path, places: dict[str, Path]) -> dict[str, Any]:
-    """Of the mean of all layers and heads, and of the head that did best on validation scenes; nothing without attention."""
+    """Attention scores for the average of all heads and for the best head on validation scenes; empty without attention."""
     import regard
     from regard.explain.captioning import BY_OCCLUSION
     from regard.explain.grounding import ALL_KINDS
@@ -111,7 +111,7 @@ def looked(run: Path, places: dict[str, Path]) -> dict[str, Any]:
 
 
 def samples(place: Path, many: int) -> Any:
-    """Picture, caption, words and boxes of scenes from all over a part."""
+    """Image path, caption, words and boxes of about `many` evenly spaced scenes of a split."""
     lines = place.read_text().splitlines()
     for number in range(0, len(lines), max(len(lines) // many, 1)):
         row = json.loads(lines[number])

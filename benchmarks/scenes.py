@@ -1,11 +1,12 @@
-"""Dense prediction from nothing: a small DPT, its hybrid, and convolutions of the same size under the same head.
+"""Dense prediction trained from scratch: a small DPT, its hybrid, and a ResNet of the same size with the same head.
 
-    python benchmarks/scenes.py camvid|tum DATA OUT [name ...] [--together 3] [--set …]    # train, then the test part, once
+    python benchmarks/scenes.py camvid|tum DATA OUT [name ...] [--together 3] [--set …]    # train, then the test split, once
     python benchmarks/scenes.py camvid|tum DATA OUT --pictures PICTURE
 
-DATA of camvid holds train/, val/ and test/, each with images/ and masks/, and classes.txt; of tum train/ and test/, each with
-images/ and depth/. CamVid is selected on its val part; of TUM's training sequence the last tenth is held out to select on,
-and the test part is another sequence. All sides learn alike: same rate, passes, changes of pictures, from random weights.
+DATA of camvid contains train/, val/ and test/, each with images/ and masks/, and classes.txt; DATA of tum contains train/ and
+test/, each with images/ and depth/. CamVid checkpoints are selected on val. For TUM, the last 10 % of the training sequence are
+held out for validation; the test split is another sequence. All models start from random weights with the same learning rate,
+epochs and augmentation.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ TASKS = {
 
 
 def held_out(data: Path, out: Path) -> list[str]:
-    """The last tenth of TUM's sequence apart: neighbours in time look alike, so no frames are drawn at random."""
+    """Copy the last 10 % of the TUM sequence to a validation split; consecutive frames are too similar for a random split."""
     frames = sorted((data / "train/images").iterdir())
     for number, frame in enumerate(frames):
         part = "train" if number < 0.9 * len(frames) else "valid"
@@ -60,7 +61,7 @@ def summed(run: Path) -> dict[str, Any]:
 
 
 def test(name: str, data: Path, out: Path) -> None:
-    """Read once, with the checkpoint that did best on the validation part."""
+    """Evaluate the test split with the checkpoint selected on the validation split."""
     from regard.runs.evaluate import evaluate
 
     told = out / f"{name}.test.json"
@@ -70,7 +71,7 @@ def test(name: str, data: Path, out: Path) -> None:
 
 
 def pictures(place: str, data: Path, out: Path, picture: Path) -> None:
-    """Some of the test part: the picture, what is right, and what each model says."""
+    """Plot some test images with the ground truth and the prediction of each model."""
     import matplotlib
 
     matplotlib.use("Agg")

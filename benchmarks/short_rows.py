@@ -1,7 +1,7 @@
-"""Plain matrix products, fused attention, and fused attention in float32 on this CPU, forward and backward, by row length.
+"""CPU attention by sequence length, forward and backward: materialized weights, SDPA, and SDPA in float32.
 
-It is what SHORT_ROW and MIDDLE_ROW of `regard.nn.kernels.dispatch` rest on. Rows x length is constant, as in a batch
-by token budget.
+The constants SHORT_ROW and MIDDLE_ROW of `regard.nn.kernels.dispatch` are based on these numbers. Rows x length is constant, as
+in a batch by token budget.
 """
 
 from __future__ import annotations

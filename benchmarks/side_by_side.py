@@ -1,4 +1,4 @@
-"""Several trainings on one device, some at a time: small models leave much of it idle."""
+"""Several training runs on one device in parallel, because small models do not fill the device."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Begun = tuple["subprocess.Popen[bytes]", float]
 def side_by_side(
     trainings: Mapping[str, Sequence[str]], out: Path, together: int, summed: Callable[[Path], dict[str, Any]]
 ) -> None:
-    """Each is what follows `regard train`, but for `--out`. What a run came to is left beside its folder as JSON; a training
-    that was interrupted goes on, and one that is finished is not begun anew."""
+    """Train each run with its arguments of `regard train` (without `--out`), at most `together` at a time. The summary of a run is
+    written to NAME.json next to its folder; interrupted runs are resumed and finished runs are skipped."""
     out.mkdir(parents=True, exist_ok=True)
     waiting = [name for name in trainings if not (out / f"{name}.json").exists()]
     if harness.is_smoke():
@@ -46,21 +46,21 @@ def side_by_side(
 
 
 def parameters(run: Path) -> int:
-    """The number of weights of a trained model."""
+    """Number of parameters of a trained model."""
     import regard
 
     return sum(p.numel() for p in regard.load(run).parameters())
 
 
 def _finish(name: str, begun: float, out: Path, summed: Callable[[Path], dict[str, Any]]) -> None:
-    """Writes and prints the summary of a finished training."""
+    """Write and print the summary of a finished run."""
     found = {"name": name, "seconds": round(time.perf_counter() - begun, 1), **summed(out / name)}
     (out / f"{name}.json").write_text(json.dumps(found))
     print(json.dumps(found), flush=True)
 
 
 def _train_here(words: list[str], run: Path) -> None:
-    """The same command line in this process, on the CPU: starting a process takes longer than a smoke training."""
+    """The same command line in this process on the CPU, because starting a process takes longer than a smoke run."""
     from regard.cli import app
     from regard.cli_args import expand_options
 

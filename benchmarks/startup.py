@@ -1,4 +1,4 @@
-"""CPU seconds (user and system) from start to end of a command: medians of whole processes, `import torch` beside them."""
+"""CPU seconds (user and system) of whole commands: medians over processes, compared with `import torch`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REGARD = [sys.executable, "-m", "regard"]
 
 
 def tiny_run(folder: Path) -> str:
-    """A run folder of a translator that is trained for two steps."""
+    """A run folder of a translation model trained for two steps."""
     data, run = folder / "pairs.tsv", folder / "run"
     data.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS * 20), encoding="utf-8")
     settings = ["train.steps=2", "data.vocab_size=300", "data.valid_fraction=0.1", *(f"model.{size}" for size in SIZES)]
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     with tempfile.TemporaryDirectory() as place:
         if harness.is_smoke():
-            harness.left_out("import torch, regard predict", "they take longer than all others")
+            harness.left_out("import torch, regard predict", "slower than all other cases")
         else:
             cases["import torch"] = [sys.executable, "-c", "import torch"]
             cases["regard predict RUN TEXT"] = [
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 "cpu",
             ]
         for name, command in cases.items():
-            seconds(command)  # the first reads from the disk
+            seconds(command)  # warms the disk cache
             repeats = harness.pick(cuda=9, cpu=9, smoke=1)
             print(f"{name:22} {statistics.median(seconds(command) for _ in range(repeats)):6.3f} s", flush=True)
 

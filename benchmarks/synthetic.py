@@ -1,4 +1,4 @@
-"""Small synthetic data sets in the layouts that the benchmark scripts read, for `--smoke`. Their content is always the same."""
+"""Small deterministic data sets for `--smoke`, in the file layouts that the benchmark scripts read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sentences(count: int, seed: int = 0) -> list[str]:
 
 
 def _write(path: Path, text: str) -> Path:
-    """A text file, packed if its name ends in .gz."""
+    """Write a text file, compressed if its name ends in .gz."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(text.encode(), 1) if path.suffix == ".gz" else text.encode())
     return path
@@ -36,7 +36,7 @@ def _lines(rows: list[str]) -> str:
 
 
 def parallel(folder: Path, names: tuple[str, ...], count: int = 24) -> Path:
-    """NAME.en.gz and NAME.de.gz: a sentence and its words in reversed order."""
+    """NAME.en.gz and NAME.de.gz: sentences, and the same words in reversed order."""
     for seed, name in enumerate(names):
         rows = sentences(count, seed)
         _write(folder / f"{name}.en.gz", _lines(rows))
@@ -53,7 +53,7 @@ def sst2(folder: Path, count: int = 60) -> Path:
 
 
 def conll(folder: Path, count: int = 12) -> Path:
-    """Sentences that end in the name of a place, tagged as in CoNLL-2003."""
+    """Sentences that end in a place name, tagged as in CoNLL-2003."""
     for seed, name in enumerate(("train", "dev", "test")):
         draw, blocks = random.Random(seed), []
         for row in sentences(count, seed):
@@ -84,7 +84,7 @@ def squad(folder: Path, articles: int = 6) -> Path:
 
 
 def wikitext(folder: Path, articles: int = 6) -> Path:
-    """wiki.train.raw.gz, wiki.valid.raw.gz and wiki.test.raw.gz: articles that begin with a title."""
+    """wiki.train.raw.gz, wiki.valid.raw.gz and wiki.test.raw.gz: articles with a title line."""
     for seed, name in enumerate(("train", "valid", "test")):
         made = [f" = Article {n} = \n\n {' '.join(sentences(6, 100 * seed + n))} \n" for n in range(articles)]
         _write(folder / f"wiki.{name}.raw.gz", "".join(made))
@@ -92,13 +92,13 @@ def wikitext(folder: Path, articles: int = 6) -> Path:
 
 
 def shakespeare(folder: Path, count: int = 60) -> Path:
-    """input.txt"""
+    """input.txt of tiny Shakespeare."""
     _write(folder / "input.txt", _lines(sentences(count)))
     return folder
 
 
 def fashion(folder: Path, train: int = 24, test: int = 8) -> Path:
-    """The four *-ubyte.gz files of Fashion-MNIST with pictures of noise."""
+    """The four *-ubyte.gz files of Fashion-MNIST with random images."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = np.random.default_rng(0)
     for name, count in (("train", train), ("t10k", test)):
@@ -120,7 +120,7 @@ def _picture(path: Path, values: np.ndarray) -> None:
 
 
 def classes(folder: Path, side: int = 32) -> Path:
-    """A folder of pictures for each of two classes."""
+    """Images in one folder for each of two classes."""
     draw = np.random.default_rng(0)
     for number in range(12):
         _picture(folder / f"class{number % 2}/{number}.png", draw.integers(0, 256, (side, side, 3), dtype=np.uint8))
@@ -149,7 +149,7 @@ def tum(folder: Path, side: int = 32) -> Path:
 
 
 def flickr(folder: Path, side: int = 32) -> Path:
-    """captions.jsonl with the parts train, dev and test, and images."""
+    """captions.jsonl with the splits train, dev and test, and images."""
     draw, rows = np.random.default_rng(0), []
     for part, count in (("train", 8), ("dev", 2), ("test", 6)):
         for number in range(count):
@@ -161,7 +161,7 @@ def flickr(folder: Path, side: int = 32) -> Path:
 
 
 def voxels(path: Path, count: int = 8) -> Path:
-    """An .npz of boxes in 30 x 30 x 30 cells, of two classes, in the layout of ModelNet10."""
+    """An .npz of boxes in 30 x 30 x 30 voxels, of two classes, in the layout of ModelNet10."""
     draw = np.random.default_rng(0)
     arrays = {}
     for part in ("train", "test"):

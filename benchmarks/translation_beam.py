@@ -1,10 +1,10 @@
-"""Beam search (4 beams) through the public `predict`, beside `transformers` and, on the CPU, CTranslate2 in the same run.
+"""Beam search (4 beams) through the public `predict`, compared with `transformers` and, on the CPU, CTranslate2.
 
     python benchmarks/translation_beam.py [case ...] [--repeat 5]
 
-CUDA: Transformer-base (6 + 6 x 512, 37,000 tokens), bfloat16, 32 source tokens, 48 tokens said, batch 1 and 64.
-CPU: small translator (3 + 3 x 256, 8,000 tokens), float32, 24 source tokens, 32 said, batch 1 and 32.
-Random weights; every answer has the full number of tokens on all sides (the end is never likely enough).
+CUDA: Transformer-base (6 + 6 layers x 512, vocabulary size 37,000), bfloat16, 32 source and 48 generated tokens, batch 1 and 64.
+CPU: small Transformer (3 + 3 layers x 256, vocabulary size 8,000), float32, 24 source and 32 generated tokens, batch 1 and 32.
+Random weights; all libraries generate the full number of tokens, because the end token never enters a beam.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BEAMS = 4
 
 @dataclass(frozen=True)
 class Size:
-    """The model, source tokens, generated tokens, and batch sizes."""
+    """Model size, source tokens, generated tokens, and batch sizes."""
 
     model: dict[str, int]
     source: int
@@ -46,7 +46,7 @@ SIZES = {
     "cpu": Size(marian.SIZES["cpu"], 24, 32, (1, 32)),
     "smoke": Size(marian.SIZES["smoke"], 4, 6, (1, 2)),
 }
-"""By mode (harness.mode)."""
+"""Sizes by mode (`harness.mode`)."""
 
 
 def dtype() -> torch.dtype:
@@ -60,7 +60,7 @@ def ours(size: Size) -> Action:
         for parameter in model.parameters():
             parameter.normal_(std=0.05)
         model.body.tokens.table.weight[model.config.eos_id] = (
-            0.0  # never among the likeliest: every answer has full length
+            0.0  # never in a beam, so that every output has full length
         )
     backend = Tokenizer(models.WordLevel({f"t{i}": i for i in range(size.model["vocab_size"])}, unk_token="t0"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -1,13 +1,13 @@
-"""Training a Transformer-base on sentences of natural lengths, beside `transformers` (Marian) in the same run.
+"""Training a Transformer-base on sentences of natural lengths, compared with `transformers` (Marian) in the same run.
 
     python benchmarks/translation_training.py [case ...] [--steps 30]
 
-Cases: ceiling, peer_padded, peer_full, plain, graph, compiled, compiled_large, torch_nn. All sides: the same sizes (6 + 6
-layers x 512, 37,000 tokens), dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and ids.
-Source and target tokens are counted, real ones only.
+Cases: ceiling, peer_padded, peer_full, plain, graph, compiled, compiled_large, torch_nn. All cases: the same model size (6 + 6
+layers x 512, vocabulary size 37,000), dropout 0, bfloat16 autocast, gradients clipped to 1, fused AdamW, random weights and
+token ids. Source and target tokens are counted without padding.
 
-On a CPU: a small translator (3 + 3 layers x 256, 8,000 tokens), 64 pairs of 24 + 24 tokens, nothing compiled; there
-`torch_nn` is torch.nn.Transformer with embeddings and projection, the baseline without any library.
+On a CPU: a small Transformer (3 + 3 layers x 256, vocabulary size 8,000), 64 pairs of 24 + 24 tokens, without compilation.
+`torch_nn` is torch.nn.Transformer with embeddings and projection, the baseline in plain PyTorch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from regard.training.settings import TrainSettings
 
 @dataclass(frozen=True)
 class Size:
-    """The model, and pairs of a batch with at most so many tokens a side; all have as many if they are not `natural`."""
+    """Model size, pairs per batch, and maximum tokens per side; all sentences have the maximum unless `natural`."""
 
     model: dict[str, int]
     pairs: int
@@ -46,7 +46,7 @@ class Size:
     natural: bool = False
 
     def lengths(self, count: int) -> np.ndarray:
-        """Tokens of sentences: log-normal with the median 22, or all as long as the longest."""
+        """Sentence lengths: log-normal with median 22, or all of the maximum."""
         if not self.natural:
             return np.full(count, self.longest)
         torch.manual_seed(0)
@@ -54,7 +54,7 @@ class Size:
 
     @property
     def tokens(self) -> int:
-        """Real source and target tokens of a batch."""
+        """Source and target tokens per batch without padding."""
         return 2 * int(self.lengths(self.pairs).sum())
 
 
@@ -63,11 +63,11 @@ SIZES = {
     "cpu": Size(marian.SIZES["cpu"], 64, 24),
     "smoke": Size(marian.SIZES["smoke"], 4, 6),
 }
-"""By mode (harness.mode)."""
+"""Sizes by mode (`harness.mode`)."""
 
 
 def work(size: Size) -> float:
-    """Matrix operations of one source and one target token, forward and backward: 6 for each weight that is used."""
+    """FLOPs of one source and one target token, forward and backward: 6 per weight."""
     own = size.model
     square, feed = own["width"] ** 2, 2 * own["width"] * own["ffn_dim"]
     encoder, decoder = own["depth"] * (4 * square + feed), own["depth"] * (8 * square + feed)
@@ -75,7 +75,7 @@ def work(size: Size) -> float:
 
 
 def trained(device: str, model: torch.nn.Module, loss_of: Any, tokens: int) -> Step:
-    """A training step of another library, ready to be repeated."""
+    """A training step of another library."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> float:
@@ -91,9 +91,9 @@ def trained(device: str, model: torch.nn.Module, loss_of: Any, tokens: int) -> S
 
 
 def peer(device: str, size: Size, full: bool) -> Step:
-    """Marian of transformers on padded rows or, if `full`, on rows without padding; compiled on CUDA."""
+    """Marian of `transformers` on padded sequences or, if `full`, on sequences without padding; compiled on CUDA."""
     model = marian.peer_model(size.model).to(device).train()
-    called = torch.compile(model) if device == "cuda" else model  # on the CPU compiling did not pay
+    called = torch.compile(model) if device == "cuda" else model  # torch.compile was not faster on the CPU
     x = torch.randint(2, size.model["vocab_size"], (size.pairs, size.longest), device=device)
     given: dict[str, torch.Tensor] = {"input_ids": x, "labels": x}
     if not full:
@@ -103,7 +103,7 @@ def peer(device: str, size: Size, full: bool) -> Step:
 
 
 def torch_nn(device: str, size: Size) -> Step:
-    """torch.nn.Transformer of that size on full rows."""
+    """torch.nn.Transformer of that size on sequences without padding."""
     own, nn = size.model, torch.nn
     core = nn.Transformer(
         own["width"], own["heads"], own["depth"], own["depth"], own["ffn_dim"], dropout=0.0, batch_first=True
@@ -121,9 +121,9 @@ def torch_nn(device: str, size: Size) -> Step:
 
 
 def ours(device: str, way: ExecutionMode, size: Size, share: float = 1.0) -> Step:
-    """A step of the loop of `regard train`, with batches made and moved as there, on other sentences in each step.
+    """A step of the loop of `regard train`, including collation and transfer, on new sentences in each step.
 
-    A step has as many real tokens as the peer's padded batch, or `share` times as many."""
+    A step has `share` times as many tokens (without padding) as the peer's padded batch."""
     draw = np.random.default_rng(0)
     lengths, vocabulary = size.lengths(40 * size.pairs), size.model["vocab_size"]
     rows = [draw.integers(3, vocabulary, length, dtype=np.int32) for length in lengths]
@@ -162,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--alone", action="store_true", help="in this process, once")
+    parser.add_argument("--alone", action="store_true", help="Measure once in this process.")
     asked = parser.parse_args(argv)
     torch.set_float32_matmul_precision("high")
     device, size = harness.device(), SIZES[harness.mode()]
@@ -170,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     steps: dict[str, Any] = {
         "peer_padded": lambda: peer(device, size, full=False), "peer_full": lambda: peer(device, size, full=True),
         **{way: lambda way=way: ours(device, way, size) for way in ("plain", "graph", "compiled")},
-        # as many positions in a step as the peer's batch has with its padding: packing leaves room for them
+        # as many tokens per step as the peer's batch including padding: packing leaves room for more
         "compiled_large": lambda: ours(device, "compiled", size, 2 * size.longest * size.pairs / size.tokens),
         "torch_nn": lambda: torch_nn(device, size),
     }  # fmt: skip
@@ -184,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(torch.__version__, harness.device_name())
     if (
         harness.mode() == "cpu" and not asked.alone
-    ):  # a process for each, so that neither takes over what the other has set
+    ):  # one process per case, because thread settings of one library would affect the other
         for name in list(asked.cases or cases) * asked.rounds:
             words = [sys.executable, __file__, name, "--alone", "--steps", str(asked.steps)]
             said = subprocess.run(words, check=True, capture_output=True, text=True).stdout

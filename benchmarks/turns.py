@@ -1,4 +1,4 @@
-"""Peers in turns: a process for each, because the threads of one library go on spinning for a while and would slow the next."""
+"""Alternating measurements of several libraries, one process each, because spinning threads would slow the next library."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import harness
 import torch
 
 Action = Callable[[int], int]
-"""Answers that many inputs and returns how many tokens were said."""
+"""Generates for a batch of that size and returns the number of generated tokens."""
 
 
 def measure(action: Action, batches: Sequence[int], repeat: int) -> dict[str, Any]:
-    """Tokens a second at each batch size: the median, after two that do not count."""
+    """Tokens per second at each batch size: the median, after two warmup calls."""
     found: dict[str, Any] = {}
     for batch in batches:
         times, said = [], 0
@@ -36,7 +36,7 @@ def measure(action: Action, batches: Sequence[int], repeat: int) -> dict[str, An
 
 @dataclass(frozen=True)
 class Speed:
-    """What one side reached at one batch size, in all rounds."""
+    """Throughput of one library at one batch size, in all rounds."""
 
     name: str
     batch: int
@@ -47,7 +47,7 @@ class Speed:
         middle = statistics.median(self.speeds)
         return (
             f"{self.name:20} batch {self.batch:<4} {middle:9,.0f} tokens/s ({min(self.speeds):,.0f} to "
-            f"{max(self.speeds):,.0f}), {1000 * self.batch / middle:.3f} ms a step, the first answer after {self.first:.2f} s"
+            f"{max(self.speeds):,.0f}), {1000 * self.batch / middle:.3f} ms per step, first call {self.first:.2f} s"
         )
 
 
@@ -56,15 +56,15 @@ def arguments(description: str | None, argv: Sequence[str] | None) -> argparse.N
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--alone", action="store_true", help="in this process, once")
+    parser.add_argument("--alone", action="store_true", help="Measure once in this process.")
     return parser.parse_args(argv)
 
 
 def in_turns(
     script: str, cases: Sequence[str], rounds: int, repeat: int, alone: Callable[[str], dict[str, Any]]
 ) -> Iterator[Speed]:
-    """`script CASE --alone` measures one side in its own process and prints it as JSON; `alone(CASE)` does so in this process,
-    which is how `--smoke` measures."""
+    """Throughput of each case and batch size over all rounds. `script CASE --alone` measures one case in its own process and
+    prints JSON; in smoke mode `alone(CASE)` measures in this process."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, results in found.items():

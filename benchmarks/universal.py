@@ -1,27 +1,27 @@
-"""The Universal Transformer beside the plain one at equal parameters: questions made by rules, as long as those learnt from and
-longer, how long each token was thought about, and what that costs.
+"""The Universal Transformer compared with a plain Transformer of equal parameter count on algorithmic questions: exact match
+at training lengths and beyond, ACT steps per token, and time.
 
-    python benchmarks/universal.py trials OUT [--together 8]                       # rates and prices, on validation
+    python benchmarks/universal.py trials OUT [--together 8]                       # selects lr and ponder cost on validation
     python benchmarks/universal.py train OUT [name ...] [--together 8] [--set ...]
-    python benchmarks/universal.py time OUT [name ...]                             # each alone on the device, for some steps
-    python benchmarks/universal.py test OUT [name ...]                             # the test parts, once
+    python benchmarks/universal.py time OUT [name ...]                             # short runs, one at a time
+    python benchmarks/universal.py test OUT [name ...]                             # the test splits, once
     python benchmarks/universal.py figure OUT                                      # OUT/universal.png
 
 A name is a system (plain, fixed, halting), a task (copy, …, facts-3, facts), or both (copy-plain).
 
-plain      four blocks of width 128 on each side
-fixed      one block of width 256 on each side, applied six times
-halting    the same, up to eight times: each position stops by itself
+plain      four layers of width 128 in encoder and decoder
+fixed      one layer of width 256 in encoder and decoder, applied six times
+halting    the same, up to eight times: adaptive computation time (ACT) per position
 
-Norms stand in front, as in the published code of the Universal Transformer; with few steps that learns faster, for both. All
-see the same questions for the same number of steps and differ in their highest rate alone, and where positions stop by
-themselves in the price of a step. `trials` chooses rate and price by short trainings of two tasks (train takes
-OUT/chosen.json, or the first of each). While learning, positions begin anywhere, so that those of questions twice as long are
-known to all. The checkpoint is the one that did best on validation questions, half of which are longer than those that are
-learnt from. `facts` is one halting model for stories of all three kinds: what it thinks about differs, and its weights do not.
+Pre-norm, as in the published code of the Universal Transformer; all systems train faster with it. All systems train on the same
+questions for the same number of steps; only the learning rate differs and, with ACT, the ponder cost. `trials` selects both in
+short runs on two tasks (`train` uses OUT/chosen.json, or the first choice of each). In training, positions start at a random
+offset, so that all systems are trained on the positions of questions of twice the length. Checkpoints are selected on
+validation questions, half of which are longer than the training questions. `facts` is one halting model trained on stories of
+all three kinds, to compare ACT steps between kinds with the same weights.
 
-Where positions stop by themselves CPUs compute as many steps as the slowest needs; GPUs always compute eight
-(nn/blocks/act.py), so that there a step that nobody takes is not saved.
+With ACT, a CPU computes as many steps as the slowest position needs; a GPU always computes eight (nn/blocks/act.py), so that
+unused steps save no time on a GPU.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ SIZES: dict[str, tuple[str, ...]] = {
     "fixed": ("universal-tiny", "width=256", "heads=4", "ffn_dim=1024", "num_steps=6"),
     "halting": ("universal-tiny-halting", "width=256", "heads=4", "ffn_dim=1024", "act_max_steps=8"),
 }
-"""The preset, and its sizes."""
+"""Preset and model settings of each system."""
 SMALL: dict[str, tuple[str, ...]] = {
     "plain": ("transformer-tiny", "depth=1", "decoder_depth=1"), "fixed": ("universal-tiny", "num_steps=2"),
     "halting": ("universal-tiny-halting", "act_max_steps=2"),
 }  # fmt: skip
-"""The same in the smoke mode."""
+"""Preset and model settings in smoke mode."""
 RATES = (1e-3, 2e-3)
 PRICES = (1e-3, 1e-4)
-"""Of a step, where positions stop by themselves. The published one, 0.01, makes all of them stop after the first before
-anything is learnt; then no gradient reaches the gate any more."""
+"""Candidate ponder costs per ACT step. With the published value 0.01, all positions halt after the first step early in training,
+and no gradient reaches the halting gate afterwards."""
 JOINT = "facts"
 TASKS = (*reversed(FACTS), *DIGITS)
-"""Those that take longest to make come first."""
+"""The slowest to generate come first."""
 NAMES = {f"{task}-{system}": (task, system) for task in TASKS for system in SIZES} | {
     "facts-halting": (JOINT, "halting")
 }
 SHIFTS = {"digits": 24, "facts": 48}
-"""At least the tokens by which the longest questions of the test are longer than those of the training."""
+"""Maximum position offset: at least the difference between the longest test question and the longest training question."""
 ALIKE = (
     "model.dropout=0.0",
     "model.norm_position=pre",
@@ -79,9 +79,9 @@ BUDGETS = {
     "digits": ("train.steps=3000", "train.batch_tokens=8192", "train.eval_every=1500"),
     "facts": ("train.steps=6000", "train.batch_tokens=16384", "train.eval_every=3000"),
 }
-"""A story has one word to learn from: who is where is found out late, and with small batches not at all."""
+"""A story has a label of one word: training needs many steps, and fails with small batches."""
 TRIED = ("reverse", "addition")
-"""Tasks that rates and prices are tried on: a story is learnt too late for a short training to tell."""
+"""Tasks of the trials; stories train too slowly for a short run."""
 TRIALS = ("train.steps=1000", "train.warmup_steps=100", "train.eval_every=1000")
 TIMED = (
     "train.steps=300",
@@ -99,14 +99,14 @@ def family(task: str) -> str:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Questions to learn from, and to validate and to test by."""
+    """Number of training questions, and number of validation and test questions per kind."""
 
     samples: int
     count: int
 
 
 def recipes(task: str, part: str, sizes: Sizes) -> list[AlgorithmicRecipe]:
-    """Of several kinds as many to learn from in all, and as many of each to judge by."""
+    """Recipes of a split. Several kinds share the training questions; each kind has `sizes.count` validation and test questions."""
     kinds = FACTS if task == JOINT else (task,)
     many = sizes.samples // len(kinds) if part == "train" else sizes.count
     longest = 4 if harness.is_smoke() else LONGEST[family(task)]
@@ -125,7 +125,7 @@ def training(task: str, system: str, chosen: Iterable[str], many: Sizes, more: I
 
 
 def choices(system: str) -> dict[str, list[str]]:
-    """What is tried: rates, and prices of a step where there is one."""
+    """Candidate settings: learning rates and, for `halting`, ponder costs."""
     rates = RATES[:1] if harness.is_smoke() else RATES
     if system != "halting":
         return {str(rate): [f"train.lr={rate}"] for rate in rates}
@@ -134,7 +134,7 @@ def choices(system: str) -> dict[str, list[str]]:
 
 
 def trials(out: Path, together: int, many: Sizes, more: Sequence[str]) -> None:
-    """For each system the choice with the higher mean of exact answers, then the lower loss, on validation questions."""
+    """Select the settings of each system by average exact match, then by lower loss, on validation questions."""
     tasks = TRIED[:1] if harness.is_smoke() else TRIED
     asked = {
         f"{task}-{system}-{name}": training(task, system, chosen, many, [*TRIALS, *more])
@@ -155,13 +155,13 @@ def trials(out: Path, together: int, many: Sizes, more: Sequence[str]) -> None:
 
 
 def chosen(out: Path) -> dict[str, str]:
-    """The choice for each system."""
+    """Selected settings of each system, or the first candidate without finished trials."""
     told = out / "chosen.json"
     if told.exists():
         found: dict[str, str] = json.loads(told.read_text())
         return found
     first = {system: next(iter(choices(system))) for system in SIZES}
-    print(f"no trials have ended in {out}: taken is {json.dumps(first)}", flush=True)
+    print(f"no finished trials in {out}: using {json.dumps(first)}", flush=True)
     return first
 
 
@@ -176,7 +176,7 @@ def train(names: Sequence[str], out: Path, together: int, many: Sizes, more: Seq
         counts = {NAMES[name][1]: count for name, count in counted.items() if NAMES[name][0] == task}
         apart = 100 * (max(counts.values()) / min(counts.values()) - 1)
         print(
-            f"{task}: {', '.join(f'{name} {count:,}' for name, count in counts.items())}; {apart:.2f} % apart",
+            f"{task}: {', '.join(f'{name} {count:,}' for name, count in counts.items())}; difference {apart:.2f} %",
             flush=True,
         )
 
@@ -197,20 +197,20 @@ def summed(run: Path) -> dict[str, Any]:
 
 
 def pace(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds for 1,000 steps: the median over lines of the log but the first ones, which record and warm up."""
+    """Seconds per 1,000 steps: the median over log lines without the first third, which covers graph capture and warmup."""
     spent = [1000 * row["seconds"] / (row["step"] - before["step"]) for before, row in itertools.pairwise(rows)]
     return round(statistics.median(spent[len(spent) // 3 :]), 3)
 
 
 def time(out: Path, systems: Iterable[str], more: Sequence[str]) -> None:
-    """The same trainings, one at a time and short."""
+    """Train each system briefly, one at a time, to measure its speed."""
     first = {system: next(iter(choices(system).values())) for system in systems}
     many = Sizes(24, 4) if harness.is_smoke() else Sizes(10_000, 20)
     asked = {s: training(TIMED_ON, s, said, many, [*TIMED, *more]) for s, said in first.items()}
     side_by_side(asked, out / "alone", 1, summed)
 
 
-# -- what was learnt
+# -- evaluation
 
 
 def test(names: Sequence[str], out: Path, many: Sizes) -> None:
@@ -235,9 +235,8 @@ def test(names: Sequence[str], out: Path, many: Sizes) -> None:
 
 
 def pondered(run: Path, samples: Sequence[AlgorithmicQuestion]) -> dict[str, Any]:
-    """Mean steps for the tokens of a sample, those that are read and those that are said, averaged over samples: of all inside
-    the trained length and beyond it, by the number of digits or sentences; of stories also for the sentences that decide the
-    answer, for the others, and for the question."""
+    """Average ACT steps per token of the source and of the target, averaged over questions: within the training lengths, beyond
+    them, and by number of digits or sentences; for stories also per supporting sentence, other sentence, and question."""
     import torch
 
     import regard
@@ -274,7 +273,7 @@ def note(kept: dict[str, list[float]], sample: AlgorithmicQuestion, read: Sequen
         return
     sentence = 0
     parts: dict[str, list[int]] = defaultdict(list)
-    for word, steps in zip(words, read, strict=False):  # the end token stands behind the last word
+    for word, steps in zip(words, read, strict=False):  # the end token follows the last word
         last = sentence == words.count(".")
         parts["question" if last else "support" if sentence in sample.supporting_facts else "others"].append(steps)
         sentence += word == "."
@@ -288,10 +287,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("work", choices=("trials", "train", "time", "test", "figure"))
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", choices=(*NAMES, *TASKS, JOINT, *SIZES, []))
-    parser.add_argument("--together", type=int, default=1, help="trainings at a time")
-    parser.add_argument("--samples", type=int, default=200_000, help="questions to learn from")
-    parser.add_argument("--count", type=int, default=1000, help="questions of each kind to validate and to test by")
-    parser.add_argument("--set", nargs="*", default=[], help="further settings of the trainings")
+    parser.add_argument("--together", type=int, default=1, help="Number of parallel runs.")
+    parser.add_argument("--samples", type=int, default=200_000, help="Number of training questions.")
+    parser.add_argument("--count", type=int, default=1000, help="Number of validation and test questions per kind.")
+    parser.add_argument("--set", nargs="*", default=[], help="Further training settings.")
     asked = parser.parse_args(argv)
     names = [name for name, parts in NAMES.items() if not asked.names or {name, *parts} & set(asked.names)]
     many = Sizes(asked.samples, asked.count)
