@@ -19,7 +19,7 @@ SAID = {
 
 
 def figure(out: Path, names: Iterable[str]) -> None:
-    """OUT/universal.png: exact answers, steps and time, of the tests and timings in OUT."""
+    """Draw OUT/universal.png: exact match, ACT steps and time, from the tests and timings in OUT."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -55,7 +55,7 @@ def _bars(place: Any, tests: Mapping[str, Any], where: str) -> None:
 
 
 def _by_facts(place: Any, tests: Mapping[str, Any]) -> None:
-    """Steps for the tokens of stories of the trained length, by the facts that decide the answer."""
+    """Plot ACT steps per token of stories of the training length by number of supporting facts."""
     lines: dict[str, list[tuple[int, float]]] = {"separate models": [], "joint model": []}
     for number, task in enumerate(FACTS, start=1):
         for label, name in zip(lines, (f"{task}-halting", "facts-halting"), strict=True):

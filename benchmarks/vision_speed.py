@@ -1,12 +1,12 @@
-"""Training and inference of vision systems beside torchvision, timm and transformers, in the same run.
+"""Training and inference of vision systems, compared with torchvision, timm and transformers in the same run.
 
     python benchmarks/vision_speed.py [case ...] [--steps 20] [--batch 256] [--device cuda] [--rounds 3]
 
-Cases are SYSTEM:WORK:SIDE, or a part of that from its beginning: vit, swin, dpt; train, infer; ours, torchvision, timm,
-transformers. All sides are compiled, have random weights and pixels that lie on the device, 224 x 224 (DPT 384, a batch of 32,
-inference only). The sides of a case are timed in turn, and the median of the rounds counts. Training: bfloat16 autocast,
-cross-entropy over 1,000 classes, fused AdamW, dropout 0; inference: bfloat16 weights. Ours are recorded as CUDA graphs besides,
-as `regard train` does it. On a CPU nothing is compiled; DPT-Base takes the place of DPT-Large, and batches are small.
+Cases are SYSTEM:WORK:SIDE or a prefix: vit, swin, dpt; train, infer; ours, torchvision, timm, transformers. All sides are
+compiled, with random weights and random pixels in device memory, 224 x 224 (DPT: 384, batch 32, inference only). The sides of a
+case are timed in turn; the median over the rounds is reported. Training: bfloat16 autocast, cross-entropy over 1,000 classes,
+fused AdamW, dropout 0; inference: bfloat16 weights. `ours` is also captured as a CUDA graph, as in `regard train`. On a CPU:
+no compilation, DPT-Base instead of DPT-Large, and small batches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from regard.model import Model, assemble
 from regard.nn.kernels.cuda_graph import capture
 
 GFLOP = {"vit": 17.58, "swin": 4.5, "dpt": 258.0}
-"""Multiplications and additions of a forward pass of one picture, a pair as one; training has three times as many."""
+"""Multiply-adds of one forward pass per image, in units of 10⁹; training has three times as many."""
 CLASSES = 1000
 
 Side = tuple[nn.Module, Callable[[Any, Tensor], Tensor]]
@@ -38,7 +38,7 @@ Side = tuple[nn.Module, Callable[[Any, Tensor], Tensor]]
 
 @dataclass(frozen=True)
 class Size:
-    """A preset, changes to its fields, and the pictures of a batch."""
+    """Preset with configuration overrides, and batch size."""
 
     model: str
     batch: int
@@ -59,7 +59,7 @@ SIZES = {
         "dpt": Size("dpt-small", 2, {**TINY, "out_layers": (0, 1, 2, 3), "neck_dims": (8, 8, 16, 16), "fusion_dim": 8}),
     },
 }
-"""By mode (harness.mode) and system."""
+"""Sizes by mode (`harness.mode`) and system."""
 
 
 def ours(system: str, size: Size) -> Side:
@@ -141,7 +141,7 @@ PEERS = {"vit": tuple(SIDES), "swin": ("ours", "torchvision"), "dpt": ("ours", "
 
 
 def train(side: str, system: str, device: str, size: Size) -> Step:
-    """A training step, ready to be repeated."""
+    """A training step that returns its number of images."""
     model, call = SIDES[side](system, size)
     model = model.to(device).train()
     x = torch.randn(size.batch, 3, size.config.image_size, size.config.image_size, device=device)
@@ -157,7 +157,7 @@ def train(side: str, system: str, device: str, size: Size) -> Step:
 
     again = capture(learn, torch.device(device))[0].replay if side == "ours" and device == "cuda" else learn
 
-    def step(kept: Any = (x, y)) -> float:  # a recording does not hold what it reads
+    def step(kept: Any = (x, y)) -> float:  # a CUDA graph holds no references to its inputs
         again()
         optimiser.step()
         return size.batch
@@ -166,7 +166,7 @@ def train(side: str, system: str, device: str, size: Size) -> Step:
 
 
 def infer(side: str, system: str, device: str, size: Size) -> Step:
-    """Inference of a batch in bfloat16, ready to be repeated."""
+    """Inference on one batch in bfloat16, as a step that returns the number of images."""
     model, call = SIDES[side](system, size)
     model = model.to(device, torch.bfloat16).eval()
     x = torch.randn(size.batch, 3, size.config.image_size, size.config.image_size, device=device, dtype=torch.bfloat16)
@@ -176,7 +176,7 @@ def infer(side: str, system: str, device: str, size: Size) -> Step:
         if side == "ours" and device == "cuda":
             work = capture(work, torch.device(device))[0].replay
 
-    def looked(kept: Any = (model, x)) -> float:  # a recording does not hold what it reads
+    def looked(kept: Any = (model, x)) -> float:  # a CUDA graph holds no references to its inputs
         with torch.inference_mode():
             work()
         return size.batch
@@ -188,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--batch", type=int, help="pictures of a batch, of DPT at most 32")
+    parser.add_argument("--batch", type=int, help="Images per batch; for DPT at most 32.")
     parser.add_argument("--device", default=harness.device())
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args(argv)
@@ -216,11 +216,11 @@ def compare(system: str, work: str, sides: list[str], clock: Clock, size: Size, 
     for side in sides:
         try:
             ready[side] = (train if work == "train" else infer)(side, system, clock.device, size)
-        except Exception as error:  # the others are still worth their time
+        except Exception as error:  # the remaining sides are still measured
             if harness.is_smoke():
                 raise
             print(f"{system}:{work}:{side}", repr(error)[:1500], flush=True)
-    # the first row compiles what is not yet, and does not count
+    # the first measurement includes compilation and is dropped
     times = {side: [size.batch / clock.row(step)] for side, step in ready.items()}
     for _ in range(rounds):
         for side, step in ready.items():
@@ -234,7 +234,7 @@ def compare(system: str, work: str, sides: list[str], clock: Clock, size: Size, 
         print(f"{system}:{work}:{side}", json.dumps(row), flush=True)
     best = max((value for side, value in found.items() if side != "ours"), default=0.0)
     if best and "ours" in found:
-        print(f"{system} {work}: {found['ours'] / best:.3f} x the best of the others", flush=True)
+        print(f"{system} {work}: {found['ours'] / best:.3f} x the fastest peer", flush=True)
     ready.clear()
     torch._dynamo.reset()
     gc.collect()
@@ -244,7 +244,7 @@ def compare(system: str, work: str, sides: list[str], clock: Clock, size: Size, 
 
 def smoke(folder: Path) -> None:
     main(["--steps", "1", "--rounds", "1"])
-    harness.left_out("compiled and recorded steps")
+    harness.left_out("compiled and captured steps")
 
 
 if __name__ == "__main__":

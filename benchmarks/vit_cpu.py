@@ -1,9 +1,9 @@
-"""ViT-B/16 inference on a CPU in bfloat16, beside transformers in the same run, and the rate of the matrices alone.
+"""ViT-B/16 inference on a CPU in bfloat16, compared with transformers and with the matrix products alone.
 
     python benchmarks/vit_cpu.py [--batch 8] [--rounds 7]
 
-Sides take turns; medians. The ceiling is the rate of ViT's own matrix products (qkv, out, up, down), one after another with
-nothing between, in operations a second; ours has those of the patches and of the attention besides.
+The sides are timed in turn; medians. The ceiling is the FLOP/s of ViT's linear layers (qkv, out, up, down) without any other
+work. The FLOP/s of `ours` also counts patch embedding and attention.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import regard
 
 
 def products(config: Any) -> list[tuple[int, int]]:
-    """Inputs and outputs of the matrices of a layer: qkv, out, up, down."""
+    """Input and output sizes of the linear layers of a block: qkv, out, up, down."""
     width, hidden = config.width, config.ffn_dim
     return [(width, 3 * width), (width, width), (width, hidden), (hidden, width)]
 
 
 def operations(config: Any) -> tuple[int, int]:
-    """For a picture: those of the matrices of the layers, and all."""
+    """FLOPs per image: linear layers only, and all."""
     tokens = (config.image_size // config.patch_size) ** 2 + 1
     matrices = 2 * config.depth * tokens * sum(inner * outer for inner, outer in products(config))
     patches = 2 * (tokens - 1) * config.width * config.in_channels * config.patch_size**2

@@ -1,11 +1,11 @@
-"""What watching costs those who do not watch: a forward pass of BERT-mini, in turns, each time the median of many.
+"""Overhead of attention recording when nothing is recorded: forward passes of BERT-mini, timed in turn.
 
     python benchmarks/watching.py [--device cuda] [--rounds 15]
 
-never     a model that nobody ever watched
-before    one that was watched, and is not any more
-without   one whose attentions have no argument for a watcher at all
-watched   while somebody looks at every layer
+never     a model that was never recorded
+before    a model that was recorded earlier
+without   a model whose attention has no argument for a recorder
+watched   a model while all layers are recorded
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from regard.types import Batch
 
 
 def bare(attention: Attention, x: Tensor, context: None = None, *, mask: Any = None, **_: Any) -> Tensor:
-    """Self-attention as it would be written without a thought of watchers."""
+    """Self-attention without an argument for a recorder."""
     q, k, v = attention.project(x)
     return attention.out(attention.attend(q, k, v, mask).transpose(1, 2).flatten(2))
 
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(torch.__version__, asked.device)
     for name, times in found.items():
         ms = statistics.median(times)
-        print(f"{name:8} {1000 * ms:.2f} ms, {ms / right:.3f} x the one without (of {asked.rounds} rounds)")
+        print(f"{name:8} {1000 * ms:.2f} ms, {ms / right:.3f} x without (median of {asked.rounds} rounds)")
 
 
 def smoke(folder: Path) -> None:

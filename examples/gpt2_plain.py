@@ -1,9 +1,9 @@
-"""GPT-2 in one file: everything that happens between a text and the next word, in plain torch.
+"""GPT-2 in one file: all computations from a text to the next token, in plain PyTorch.
 
     python examples/gpt2_plain.py FOLDER "Once upon a time"
 
-FOLDER holds config.json, model.safetensors and tokenizer.json, as they are published or as `regard train` writes them.
-`regard` computes the same numbers (a test compares them) from parts that other systems share; here they stand in a row.
+FOLDER contains config.json, model.safetensors and tokenizer.json, as published or as written by `regard train`. `regard`
+computes the same numbers (verified by a test) from modules shared with other systems.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# B rows, L positions, D width, H heads, d = D / H, V tokens
+# B rows, L positions, D hidden size, H heads, d = D / H, V vocabulary size
 
 
 class Attention(nn.Module):
-    """Every position asks all positions before it and takes from each as much as its answer fits the question."""
+    """Causal self-attention: each position is a weighted average of the values at its own and all earlier positions."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ class Attention(nn.Module):
         q, k, v = self.qkv(x).view(B, L, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)  # each (B, H, L, d)
         scores = q @ k.transpose(-2, -1) / (D // self.heads) ** 0.5
         future = torch.ones(L, L, dtype=torch.bool, device=x.device).triu(1)
-        weights = scores.masked_fill(future, -torch.inf).softmax(-1)  # (B, H, L, L): nobody sees what comes later
+        weights = scores.masked_fill(future, -torch.inf).softmax(-1)  # (B, H, L, L): weight 0 for later positions
         return self.out((weights @ v).transpose(1, 2).reshape(B, L, D))
 
 
 class Feed(nn.Module):
-    """Then every position thinks for itself."""
+    """Feed-forward network, applied to each position separately."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Feed(nn.Module):
 
 
 class Block(nn.Module):
-    """Both add to the states what they found; what is there is never replaced."""
+    """Pre-norm residual block: attention and feed-forward network add to the hidden states."""
 
     def __init__(self, width: int, heads: int, hidden: int, eps: float) -> None:
         super().__init__()
@@ -73,18 +73,18 @@ class GPT2(nn.Module):
         self.norm = nn.LayerNorm(width, eps)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(B, L) -> (B, L, V): after each position, how likely every token is to be the next (before the softmax)."""
+        """Logits of the next token after each position: (B, L) -> (B, L, V)."""
         x = self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
         for block in self.blocks:
             x = block(x)
-        return self.norm(x) @ self.tokens.weight.T  # the table that is read at the beginning is asked at the end
+        return self.norm(x) @ self.tokens.weight.T  # the output projection shares the embedding weights
 
 
 OURS = {
     "wte.": "tokens.", "wpe.": "places.", "ln_f.": "norm.", "h.": "blocks.", "ln_1.": "norm.", "ln_2.": "norm_too.",
     "attn.c_attn.": "attend.qkv.", "attn.c_proj.": "attend.out.", "mlp.c_fc.": "feed.up.", "mlp.c_proj.": "feed.down.",
 }  # fmt: skip
-"""Published names, and the same here."""
+"""Parameter names of the checkpoint and of this file."""
 
 
 def load(folder: Path) -> GPT2:
@@ -97,18 +97,18 @@ def load(folder: Path) -> GPT2:
     for name, tensor in load_file(folder / "model.safetensors").items():
         name = name.removeprefix("transformer.")
         if name == "lm_head.weight" or name.endswith((".attn.bias", ".attn.masked_bias")):
-            continue  # the table once more, and masks, which old files bring along
+            continue  # tied embedding, and attention masks in old checkpoints
         matrix = ".c_" in name and tensor.ndim == 2
         for theirs, ours in OURS.items():
             name = name.replace(theirs, ours)
         weights[name] = tensor.T if matrix else tensor  # stored (in, out)
-    model.load_state_dict(weights, assign=True)  # in the precision of the file
+    model.load_state_dict(weights, assign=True)  # keeps the dtype of the checkpoint
     return model.eval()
 
 
 @torch.inference_mode()
 def generate(model: GPT2, ids: list[int], count: int, temperature: float = 0.8, top_k: int = 40) -> Iterator[int]:
-    """Token by token, each drawn from the likeliest (temperature 0: the very likeliest); all is read again each time."""
+    """Sample token by token with top-k and temperature (0: greedy). Without a KV cache, each step recomputes all positions."""
     for _ in range(count):
         logits = model(torch.tensor([ids[-model.places.num_embeddings :]]))[0, -1]
         if temperature == 0:

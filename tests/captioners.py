@@ -1,4 +1,4 @@
-"""A tiny captioner of every kind, seeing through any body that sees, with pictures and captions to ask it about."""
+"""Tiny captioning models of all systems with any image encoder, and images and captions for them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EYES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "swin": ("swin-mini", {"width": 8, "depths": [2, 1, 1, 1], "heads": [2, 1, 4, 8], "window_size": 3}),
 }
-"""A preset and what is changed of it."""
+"""Preset of each image encoder and its configuration overrides."""
 
 SHARED: dict[str, Any] = {"image_size": 32, "vocab_size": 23, "max_length": 24}
 SIZES: dict[str, dict[str, Any]] = {
@@ -56,7 +56,7 @@ def fresh(name: str, eyes: str = "", **changes: Any) -> Any:
 
 
 def noisy(body: Any, seed: int = 1) -> Any:
-    """In float64, all parameters noise, and what norms have gathered too."""
+    """The model in float64 and eval mode, with random parameters and random batch-norm statistics."""
     body = body.double().eval()
     with torch.no_grad():
         for number, (name, tensor) in enumerate((*body.named_parameters(), *body.named_buffers())):
@@ -74,7 +74,7 @@ def pictures(rows: int, height: int = 32, width: int = 32, seed: int = 3) -> Ten
 
 
 def captions(lengths: tuple[int, ...] = (6, 3, 5), seed: int = 4) -> tuple[Tensor, Tensor]:
-    """What is read and what should be said, padded."""
+    """Padded decoder inputs and labels of random captions."""
     longest, random = max(lengths), torch.Generator().manual_seed(seed)
     words = torch.randint(3, 23, (len(lengths), longest), generator=random)
     target, labels = torch.zeros_like(words), torch.full_like(words, IGNORE)

@@ -1,4 +1,4 @@
-"""Options and fixtures of all tests: quick and slow tests, checks of shapes, a tiny translator that is trained once."""
+"""Options and fixtures of all tests: quick and slow tests, shape checks, a tiny translation model trained once per session."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ import beartype
 import jaxtyping
 import pytest
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small are slower on several cores
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models are slower on several cores
 
-# -- shapes: annotations of tensors are checked at every call where REGARD_CHECK_SHAPES is set
+# -- shapes: with REGARD_CHECK_SHAPES, tensor annotations are checked at every call
 
 
 def has_shape(hint: Any) -> bool:
@@ -37,7 +37,7 @@ def has_shape(hint: Any) -> bool:
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Shapes only: mypy checks the other types, and a test may hand over a stand-in for them."""
+    """The function with shape checks only: mypy checks the other types, and tests may pass stubs of other types."""
     hints = function.__annotations__
     if not any(map(has_shape, hints.values())):
         return function
@@ -49,7 +49,7 @@ IN_TRITON = (
     "varlen_short", "add_layernorm", "cross_entropy", "decode_attention", "small_linear", "local_globals_triton", "upsample",
     "linear_gelu", "ragged_tile", "farthest_point_triton", "knn_triton",
 )  # fmt: skip
-"""Kernels are read as source by their compiler, which knows no checks."""
+"""Triton compiles these kernels from source and does not support decorators of other libraries."""
 NN = Path(__file__).parents[1] / "src/regard/nn"
 parts = [path for path in NN.rglob("*.py") if path.stem not in (*IN_TRITON, "__init__")]
 checked_modules = [".".join(("regard.nn", *path.relative_to(NN).with_suffix("").parts)) for path in parts] + [
@@ -58,16 +58,16 @@ checked_modules = [".".join(("regard.nn", *path.relative_to(NN).with_suffix("").
 ]
 if os.environ.get(
     "REGARD_CHECK_SHAPES"
-):  # see test_shapes.py: checks around every call would double the time of all tests
+):  # used by test_shapes.py only, because checks of every call would double the time of the test suite
     jaxtyping.install_import_hook(checked_modules, "conftest.checked")
 
 
-# -- make test runs the quick tests, make test-all runs all
+# -- `make test` runs the quick tests, `make test-all` runs all
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--all", action="store_true", help="also tests marked slow, and all cases of tests marked every(n)"
+        "--all", action="store_true", help="Also run tests marked slow, and all cases of tests marked every(n)."
     )
 
 
@@ -77,14 +77,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 LONG = ("golden", "benchmarks", "compiled", "shapes", "systems", "training", "faults", "triton", "start", "cli", "seen")
-"""Files that take longest: they come first, so that no worker is left with a long one at the end."""
+"""The slowest test files run first, so that no worker ends with a long file."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     ranks = {f"test_{name}": number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
     if config.getoption("--all") or any("::" in argument for argument in config.args):
-        return  # a test that is named runs in any case
+        return  # explicitly named tests always run
     kept, left, counts = [], [], Counter[str]()
     for item in items:
         function = item.nodeid.partition("[")[0]
@@ -98,20 +98,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Tokens of tests never lie in a person's cache."""
+    """Use a temporary cache folder, so that tests do not write to the cache of the user."""
     os.environ["REGARD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """Random weights of a test do not depend on the tests that ran before it."""
+    """Seed PyTorch, so that random weights do not depend on earlier tests."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(1)
 
 
 @pytest.fixture
 def cuda_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All capabilities of a CUDA device are reported as available, so that the choice of kernels is tested without one."""
+    """Report all CUDA capabilities as available, to test kernel selection without a GPU."""
     from regard import capabilities
 
     for name in capabilities.CUDA_CAPABILITIES:
@@ -120,21 +120,21 @@ def cuda_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The present folder, under a name that is not a plain one."""
+    """The working directory, with a space and non-ASCII letters in its name."""
     place = tmp_path / "my own dätä"
     place.mkdir()
     monkeypatch.chdir(place)
     return place
 
 
-# -- a tiny translator
+# -- a tiny translation model
 
 TINY = (
     "model.width=32", "model.depth=1", "model.decoder_depth=1", "model.heads=2", "model.ffn_dim=64",
     "model.dropout=0.3", "data.vocab_size=400", "train.batch_tokens=512", "train.lr=3e-3", "train.warmup_steps=10",
     "train.lr_schedule=inverse_sqrt", "train.ema_decay=0", "train.precision=float32", "decode.num_beams=1",
 )  # fmt: skip
-"""Settings of a model that takes a step in milliseconds."""
+"""Settings of a model with a training step of a few milliseconds."""
 
 TWELVE = (
     "train.steps=12",
@@ -144,14 +144,14 @@ TWELVE = (
     "data.eval_samples=2",
     "decode.max_extra_tokens=5",
 )
-"""A run of a second that validates and saves three times."""
+"""Settings of a run of about one second with three validations and checkpoints."""
 
 Pairs = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run, the file it learnt from, and what was printed meanwhile."""
+    """A finished run, its training file, and its console output."""
 
     path: Path
     data: Path
@@ -190,11 +190,11 @@ def zipped_file(folder: Path, pairs: Pairs) -> str:
 KINDS: dict[str, Callable[[Path, Pairs], str]] = {
     "SRC:TGT": parallel_files, "csv": comma_file, "jsonl": object_file, "gz": zipped_file,
 }  # fmt: skip
-"""Ways to write the same pairs; each returns what stands after --data."""
+"""Writers of the same pairs in different formats; each returns the value of --data."""
 
 
 def train_tiny(data: Any, out: Path, *settings: str, tiny: bool = True, drawn: bool = False, **more: Any) -> str:
-    """Train by the public function with `TINY` and these settings; returns what was printed. Curves take their time."""
+    """Train with `TINY` and the given settings, and return the console output. Curves are drawn only if `drawn`: drawing is slow."""
     from rich.console import Console
 
     import regard
@@ -222,7 +222,7 @@ def pairs_file(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Knows a few sentences by heart, so that its answers are words and differ from each other."""
+    """A model that memorized a few sentences, so that its predictions are words and differ from each other."""
     out = tmp_path_factory.mktemp("runs") / "tiny"
     settings = (
         "model.dropout=0",
@@ -242,7 +242,7 @@ def few(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def whole(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve steps without a break."""
+    """A run of twelve steps without interruption."""
     out = tmp_path_factory.mktemp("whole") / "run"
     train_tiny(few, out, *TWELVE)
     return out
@@ -258,13 +258,13 @@ def stopped(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def halved(stopped: Path, tmp_path: Path) -> Path:
-    """The same, stopped in step 6 of 12: a copy for each test."""
+    """The same run stopped in step 6 of 12, copied for each test."""
     return Path(shutil.copytree(stopped, tmp_path / "halved"))
 
 
 @pytest.fixture(scope="session")
 def burst(few: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A run whose loss is no number in the second grain of step 7, and what is said about it."""
+    """A run with a NaN loss in the second micro-batch of step 7, and the error message."""
     from regard.errors import RunError
     from regard.tasks.translate import Translate
 
@@ -280,11 +280,11 @@ def burst(few: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, st
     return out, str(stop.value)
 
 
-# -- looking at a run
+# -- contents of a run folder
 
 
 def rows(run: Path, kind: str = "") -> list[dict[str, Any]]:
-    """The log without what depends on the clock."""
+    """Log lines without timings."""
     found = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
     timed = ("tokens_per_s", "seconds", "elapsed", "data_wait")
     return [{k: v for k, v in row.items() if k not in timed} for row in found if row["kind"].startswith(kind)]
@@ -304,7 +304,7 @@ def same_tensors(a: Path, b: Path) -> None:
 
 
 def keeps_best(run: Path, group: str) -> bool:
-    """Whether the folder holds the weights (or their average) of the best step."""
+    """True if the run folder contains the weights (or their EMA) of the best step."""
     import torch
     from safetensors.torch import load_file
 
@@ -323,7 +323,7 @@ def facts(run: Path) -> dict[str, Any]:
 
 @contextmanager
 def stopped_in(step: int) -> Iterator[None]:
-    """A SIGTERM arrives while this step is computed."""
+    """Send SIGTERM while this step is computed."""
     from regard.errors import Interrupted
     from regard.runs.trainer import Trainer
 
@@ -342,7 +342,7 @@ def stopped_in(step: int) -> Iterator[None]:
 
 
 def interrupted(words: list[str], run: Path, after: int, number: signal.Signals) -> tuple[int, str, str]:
-    """Start `python -m words`, wait until the run's log is past a step, send the signal: exit code, output, errors."""
+    """Start `python -m words`, send a signal once the log is past step `after`, and return exit code, stdout and stderr."""
     pipe = subprocess.PIPE
     process = subprocess.Popen([sys.executable, "-m", *words], stdout=pipe, stderr=pipe, text=True)
     try:
@@ -360,6 +360,6 @@ def interrupted(words: list[str], run: Path, after: int, number: signal.Signals)
 
 
 def last_step(run: Path) -> int:
-    """The last that a log says which is being written."""
+    """Last step in a log that is still being written; 0 without any."""
     steps = re.findall(r'"step": (\d+),', (run / "log.jsonl").read_text("utf-8"))
     return int(steps[-1]) if steps else 0

@@ -1,4 +1,4 @@
-"""Tiny encoders with a tokenizer of words, for the tasks that ask them."""
+"""Tiny text encoders with a WordPiece tokenizer, for all text tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL = (
     "model.width=16", "model.depth=1", "model.heads=2", "model.ffn_dim=32", "model.max_length=48", "model.dropout=0",
     "model.attention_dropout=0", "model.head_dropout=0", "data.vocab_size=200", "train.precision=float32",
 )  # fmt: skip
-"""Settings of a model that learns a few words in a second."""
+"""Settings of a model that fits a few words within a second."""
 
 
 def wordpieces(texts: Iterable[str], vocabulary: int = 120) -> TextTokenizer:
@@ -36,7 +36,7 @@ def encoder(
     vocab_size: int = 120,
     **changes: Any,
 ) -> Model:
-    """A noisy model that reads texts like these."""
+    """A model with random weights and a tokenizer trained on `texts`."""
     text = wordpieces(texts, vocab_size)
     sizes = dict(SIZES)
     if system == "universal-encoder":

@@ -1,4 +1,4 @@
-"""Tiny models that read points, and clouds to ask them."""
+"""Tiny point cloud models, and random point clouds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RANDOM = np.random.default_rng(5)
 
 
 def made(task: str, points: PointProcessor | None = None, **changes: Any) -> Model:
-    """A noisy model of a task, in float64."""
+    """A model of a task with random weights in float64."""
     chosen, system = find_task(task, "points"), find_system("point")
     points = PointProcessor(0, "unit_sphere") if points is None else points
     config = chosen.adapt_config(replace(system.config(), **{**SIZES, "feature_dim": points.width - 3, **changes}))

@@ -26,16 +26,16 @@ class Block:
     """One paragraph, list item, table cell or message on a single line."""
 
     path: str
-    """path relative to the repository"""
+    """Path relative to the repository."""
     kind: str
-    """doc, help, message, comment, markdown, page, or code for a line of a fenced code block"""
+    """doc, help, message, comment, markdown, page, or code for a line of a fenced code block."""
     text: str
     starts: tuple[int, ...]
-    """offsets in the text of the starts of lines"""
+    """Offsets of line starts in the text."""
     lines: tuple[int, ...]
-    """line numbers of these offsets"""
+    """Line numbers of the offsets."""
     section: tuple[str, ...] = ()
-    """headings above, in Markdown"""
+    """Headings above the block, in Markdown."""
 
     @cached_property
     def prose(self) -> str:
@@ -47,7 +47,7 @@ class Block:
 
     @property
     def code_spans(self) -> list[tuple[int, str]]:
-        """Offset and content of every piece of inline code; JavaScript uses backticks for strings."""
+        """Offset and content of all inline code; empty for pages, because JavaScript uses backticks for strings."""
         if self.kind in ("page", "code"):
             return []
         return [(match.start(2), match[2]) for match in INLINE_CODE.finditer(self.text)]

@@ -41,7 +41,7 @@ def select(corpus: Corpus, paths: list[str]) -> None:
 
 
 def check(corpus: Corpus, found: dict[str, list[Finding]], given: argparse.Namespace) -> list[str]:
-    """Print a line per scope, and return the exceeded limits. Limits of density hold for whole scopes."""
+    """Print a line per scope and return the exceeded limits. Density limits apply to whole scopes only."""
     problems = []
     now = ratchet.Baseline()
     for scope in SCOPES:

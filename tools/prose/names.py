@@ -53,15 +53,15 @@ class Names:
 
     root: Path
     code: frozenset[str]
-    """identifiers and options of the Python and JavaScript files, single words in string literals of src"""
+    """Identifiers and options of the Python and JavaScript files, single words in string literals of src."""
     settings: frozenset[str]
-    """`group.name` of all settings"""
+    """All settings as `group.name`."""
     tasks: frozenset[str]
     models: frozenset[str]
-    """systems and presets"""
+    """Systems and presets."""
     commands: frozenset[str]
     formatted: frozenset[str] = frozenset()
-    """formatted strings of src with a single field, for example `‹›_per_s` for keys of logs"""
+    """Formatted strings of src with a single field, for example `‹›_per_s` for keys of logs."""
 
     @cached_property
     def files(self) -> frozenset[str]:
@@ -80,7 +80,7 @@ class Names:
         return frozenset().union(*sets, bare, SHELL, LIBRARIES)
 
     def is_formatted(self, word: str) -> bool:
-        """Whether the word is a formatted string with an existing name in the field."""
+        """True if the word is a formatted string with an existing name in the field."""
         parts = [text.split(FIELD) for text in self.formatted]
         return any(
             word.startswith(before)
@@ -93,7 +93,7 @@ class Names:
 def collect(corpus: Corpus, root: Path = ROOT) -> Names:
     index = json.loads((root / "src/regard/index.json").read_text(encoding="utf-8"))
     settings = {entry["setting"] for entry in index["settings"]}
-    accepted = {value for value in corpus.values if SETTING.fullmatch(value)}  # as names of other libraries
+    accepted = {value for value in corpus.values if SETTING.fullmatch(value)}  # settings named after other libraries
     tasks = {entry["task"] for entry in index["tasks"]} | {value for value in corpus.values if "-" in value}
     models = {*index["systems"], *(name for entry in index["systems"].values() for name in entry["presets"])}
     source = "".join(path.read_text(encoding="utf-8") for path in sorted((root / "src/regard").glob("cli*.py")))
@@ -143,7 +143,7 @@ def _unknown(names: Names, block: Block, text: str) -> Iterator[tuple[int, int, 
 
 
 def is_code(names: Names, content: str) -> bool:
-    """Whether the content of backticks is code: an existing name, or several words with symbols of code."""
+    """True if the content of backticks is code: an existing name, or several words with symbols of code."""
     words = content.split()
     if len(words) == 1:
         return _is_name(names, content)
@@ -172,7 +172,7 @@ def _is_name(names: Names, word: str) -> bool:
 
 
 def _path_exists(names: Names, word: str) -> bool:
-    """Whether a path of this repository exists; patterns and paths of other places are not checked."""
+    """True if a path of this repository exists; patterns and other paths count as existing."""
     if not word.startswith(FOLDERS) or re.search(r"[*<>{}…]", word):
         return True
     path = word.partition("#")[0].partition(":")[0]

@@ -40,7 +40,7 @@ def compare(known: Baseline, now: Baseline) -> list[str]:
 
 
 def lower(known: Baseline | None, now: Baseline) -> Baseline:
-    """The smaller count of both. A file without an entry gets none; without a baseline all counts are taken."""
+    """The smaller of both counts. Files without an entry get none; without a baseline, all current counts are used."""
     if known is None:
         return Baseline({path: count for path, count in now.errors.items() if count}, dict(now.density))
     errors = {path: min(count, now.errors.get(path, 0)) for path, count in known.errors.items()}

@@ -43,7 +43,7 @@ class Read:
     names: set[str] = field(default_factory=set)
     values: set[str] = field(default_factory=set)
     formatted: set[str] = field(default_factory=set)
-    """names with a field, for example `‹›_per_s`"""
+    """Names with a field, for example `‹›_per_s`."""
 
 
 # ---- Python
@@ -60,7 +60,7 @@ def read_python(path: str, source: str, help_fields: bool) -> Read:
 
 
 def _strings(found: Read, path: str, tree: ast.Module, help_fields: bool) -> None:
-    """Parents come first in `ast.walk`, so that the role of a string is known when the walk reaches the string."""
+    """Collect docstrings, help texts and messages. `ast.walk` visits parents first, so roles are set before strings are visited."""
     roles: dict[int, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and _is_text(node.value):
@@ -153,7 +153,7 @@ def _comments(found: Read, path: str, source: str) -> None:
 
 
 def read_markdown(path: str, source: str) -> Read:
-    """Paragraphs, list items and table cells; of fenced code the comments are prose, and the lines are code."""
+    """Paragraphs, list items and table cells. In fenced code, comments are prose and lines are code."""
     found = Read()
     fenced, section = False, ()
     pending: list[tuple[int, str]] = []

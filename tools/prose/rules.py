@@ -26,12 +26,12 @@ SEPARATOR = "\n¶\n"
 @dataclass(frozen=True)
 class Rule:
     level: str
-    """E: error, W: warning"""
+    """E for error, W for warning."""
     name: str
     pattern: re.Pattern[str]
     advice: str
     example: str
-    """a sentence with a finding of the rule"""
+    """A sentence with a finding of the rule."""
 
 
 @dataclass(frozen=True)

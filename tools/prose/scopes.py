@@ -31,9 +31,9 @@ class Corpus:
     blocks: dict[str, list[Block]] = field(default_factory=lambda: {scope: [] for scope in SCOPES})
     names: set[str] = field(default_factory=set)
     values: set[str] = field(default_factory=set)
-    """single words in string literals of src and tools"""
+    """Single words in string literals of src and tools."""
     formatted: set[str] = field(default_factory=set)
-    """formatted strings of src and tools with a single field and no space"""
+    """Formatted strings of src and tools with a single field and no space."""
 
 
 def read_corpus(root: Path = ROOT) -> Corpus:
