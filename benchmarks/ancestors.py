@@ -4,8 +4,8 @@
     python benchmarks/ancestors.py test DATA OUT [name ...]      # test2016, evaluated once with the best checkpoint
     python benchmarks/ancestors.py figure DATA OUT [name ...]    # OUT/ancestors.png, and the table
 
-DATA is the folder of the tokenized files (train.lc.norm.tok.en.gz …). All systems train on the same tokens for the same number
-of steps, with the same label smoothing, dropout, EMA and beam search; only the learning rate differs. The three older systems
+DATA is the folder of the tokenized files (train.lc.norm.tok.en.gz …). All systems train on the same tokens for as many steps,
+with the same label smoothing, dropout, EMA and beam search; only the learning rate differs. The three older systems
 use padded batches with a larger `train.batch_tokens`, so that an optimizer step has the same number of pairs. Parameter counts
 are within 2 % of `transformer-tiny`; `check_sizes` verifies the counts before training. Parallel runs slow each other down: use
 `--together 1` for comparable times.

@@ -6,7 +6,7 @@
 The model is first pretrained as a language model on the SST-2 sentences without labels, or on the files of `--text` (for
 example WikiText). Fine-tuning takes three epochs on N labeled examples, sampled per seed and identical for both variants, with
 `train.lm_loss_weight` 0.5 and 0. The reported accuracy is measured after the last step on the 872 examples of dev.tsv; no
-checkpoint is selected on dev.tsv. `--set model.depth=… train.lr=…` changes the model or the pretraining, as in `regard train`.
+checkpoint is selected on dev.tsv. `--set model.depth=… train.lr=…` changes the model or its pretraining.
 """
 
 from __future__ import annotations

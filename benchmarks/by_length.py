@@ -15,7 +15,7 @@ COLOURS = (ACCENT, MUTED, WARM, INK)
 def draw(
     rows: Rows, fields: Mapping[str, str], title: str, target: Path, colours: Mapping[str, str] | None = None
 ) -> None:
-    """One panel per field ({"ms": "time, ms"}), one line per variant; `window` and `linear` are dashed because lines overlap."""
+    """One panel per field ({"ms": "time, ms"}), one line per variant; lines that may overlap are dashed."""
     import matplotlib.pyplot as plt
     from matplotlib.ticker import LogLocator
 

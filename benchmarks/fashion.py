@@ -6,9 +6,9 @@
     python benchmarks/fashion.py figure OUT PICTURE
 
 DATA has train.parquet (55,000 images), valid.parquet (5,000 of the training images, sampled once) and test.parquet (10,000).
-Names: `tiny-1` … are vit-tiny with the default recipe, one seed each, and horizontal flips. The other names are the runs of the
-figure: 20 epochs each with the same batches, augmentation, and schedule. Checkpoints are selected on the validation split; the
-figure shows validation accuracy.
+Names: `tiny-1` … are vit-tiny with the default recipe, one seed each, and horizontal flips. The other names are runs of
+the figure: 20 epochs each with the same batches, augmentation, and schedule. Checkpoints are selected on the validation split;
+the figure shows validation accuracy.
 """
 
 from __future__ import annotations

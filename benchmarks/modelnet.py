@@ -3,7 +3,7 @@
     python benchmarks/modelnet.py prepare SOURCE DATA [--surface]     # SOURCE: an .npz with X_train, y_train, X_test, y_test
     python benchmarks/modelnet.py prepare SOURCE DATA --surface --points 2048 [--normals] [--held-out 5] [--all]
 
-DATA gets train, valid and test, each with one folder per class. A point is the index of an occupied voxel along x, y and z (up).
+DATA gets train, valid and test, with a folder per class. A point is the index of an occupied voxel along x, y and z (up).
 `--surface` drops voxels with occupied neighbors on all six sides; `--points N` samples N points per shape, uniformly within the
 voxels. `--normals` adds outward normals, or zeros where the shape is too thin. One in ten training shapes, or one in
 `--held-out`, is held out for validation by the hash of its voxels, so that duplicates are in the same split; with `--all` the

@@ -13,8 +13,8 @@ maximum. On a CPU: `--most 80 --rows 100000`, then `--width 64 --set train.batch
 
 N is the number of tokens from the last word of the fact to the question mark; each word is one token. All systems are trained
 with the task `translate` on the same texts for the same number of steps; only the learning rate differs. Recurrent models read
-the source in forward order: reversed as by Sutskever et al., the start of a text would be near. Paths are measured in float64 on
-the CPU, where autograd records torch's LSTM step by step; time is measured on `--device`.
+the source in forward order: reversed as by Sutskever et al., the start of a text would be near. Paths are measured in float64
+on the CPU, where autograd records torch's LSTM step by step; time is measured on `--device`.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ def distances(most: int) -> list[int]:
 
 
 def data(out: Path, most: int, rows: int, known: int) -> None:
-    """Write training, validation and test texts. Training texts have uniformly distributed lengths, and any of their facts may be
-    in question: in mostly short texts, naming the only place would be right so often that a model learns nothing else."""
+    """Write training, validation and test texts. Training texts have uniformly distributed lengths, and any of the facts may
+    be in question: in mostly short texts, naming the only place would be right so often that a model learns nothing else."""
     out.mkdir(parents=True, exist_ok=True)
     draw = random.Random(1)
     (out / "known.json").write_text(json.dumps(known))
@@ -241,8 +241,8 @@ def opened(body: Any, x: Any) -> Iterator[list[Any]]:
 
 
 def graph(model: Any, distance: int, known: int, count: int) -> dict[str, float]:
-    """For the log-probability of the answer: shortest path to the fact, longest chain of products, gradient norm of the fact, and
-    that norm relative to the largest of all tokens, because all gradients of a confident prediction are small."""
+    """For the log-probability of the answer: shortest path to the fact, longest chain of products, gradient norm of the fact,
+    and that norm relative to the largest of all tokens, because all gradients of a confident prediction are small."""
     import torch
     from paths import longest, shortest
 

@@ -19,8 +19,8 @@ Begun = tuple["subprocess.Popen[bytes]", float]
 def side_by_side(
     trainings: Mapping[str, Sequence[str]], out: Path, together: int, summed: Callable[[Path], dict[str, Any]]
 ) -> None:
-    """Train each run with its arguments of `regard train` (without `--out`), at most `together` at a time. The summary of a run is
-    written to NAME.json next to its folder; interrupted runs are resumed and finished runs are skipped."""
+    """Train each run with its arguments of `regard train` (without `--out`), at most `together` at a time. The summary of a run
+    is written to NAME.json next to its folder; interrupted runs are resumed and finished runs are skipped."""
     out.mkdir(parents=True, exist_ok=True)
     waiting = [name for name in trainings if not (out / f"{name}.json").exists()]
     if harness.is_smoke():

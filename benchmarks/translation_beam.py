@@ -2,8 +2,8 @@
 
     python benchmarks/translation_beam.py [case ...] [--repeat 5]
 
-CUDA: Transformer-base (6 + 6 layers x 512, vocabulary size 37,000), bfloat16, 32 source and 48 generated tokens, batch 1 and 64.
-CPU: small Transformer (3 + 3 layers x 256, vocabulary size 8,000), float32, 24 source and 32 generated tokens, batch 1 and 32.
+CUDA: Transformer-base (6 + 6 layers x 512, vocabulary size 37,000), bfloat16, 32 source, 48 generated tokens, batch 1 and 64.
+CPU: small Transformer (3 + 3 layers x 256, vocabulary size 8,000), float32, 24 source, 32 generated tokens, batch 1 and 32.
 Random weights; all libraries generate the full number of tokens, because the end token never enters a beam.
 """
 

@@ -54,7 +54,7 @@ SMALL: dict[str, tuple[str, ...]] = {
 """Preset and model settings in smoke mode."""
 RATES = (1e-3, 2e-3)
 PRICES = (1e-3, 1e-4)
-"""Candidate ponder costs per ACT step. With the published value 0.01, all positions halt after the first step early in training,
+"""Candidate ponder costs per ACT step. With the published value 0.01, all positions halt after the first step early in training
 and no gradient reaches the halting gate afterwards."""
 JOINT = "facts"
 TASKS = (*reversed(FACTS), *DIGITS)
@@ -106,7 +106,7 @@ class Sizes:
 
 
 def recipes(task: str, part: str, sizes: Sizes) -> list[AlgorithmicRecipe]:
-    """Recipes of a split. Several kinds share the training questions; each kind has `sizes.count` validation and test questions."""
+    """Recipes of a split. Kinds share the training questions; each kind has `sizes.count` validation and test questions."""
     kinds = FACTS if task == JOINT else (task,)
     many = sizes.samples // len(kinds) if part == "train" else sizes.count
     longest = 4 if harness.is_smoke() else LONGEST[family(task)]

@@ -194,7 +194,7 @@ KINDS: dict[str, Callable[[Path, Pairs], str]] = {
 
 
 def train_tiny(data: Any, out: Path, *settings: str, tiny: bool = True, drawn: bool = False, **more: Any) -> str:
-    """Train with `TINY` and the given settings, and return the console output. Curves are drawn only if `drawn`: drawing is slow."""
+    """Train with `TINY` and the given settings, and return the console output. Curves are slow: drawn only if `drawn`."""
     from rich.console import Console
 
     import regard

@@ -1,4 +1,4 @@
-"""Translates by the demo's grammar: finds the one sentence that is said in these words."""
+"""Translation with the grammar of the demo: parses an English sentence and generates its German counterpart."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from regard.demos.lexicon import Pronoun, Tense, Verb
 
 
 def translate(source: str) -> str | None:
-    """The German of an English sentence, or None when the grammar does not say it."""
+    """German translation of an English sentence, or None if the grammar does not generate the sentence."""
     return next((to_german(sentence) for sentence in parse(source)), None)
 
 
 def parse(source: str) -> Iterator[Sentence]:
-    """Every sentence whose English is `source`; the lexicon is such that there is at most one."""
+    """All grammar sentences with this English text; the lexicon allows at most one."""
     words = source.split()
     links = [(place, link) for place, word in enumerate(words) for link in lex.CONJUNCTIONS if link.english == word]
     if not links:
@@ -60,7 +60,7 @@ def _parse_clauses(words: Sequence[str]) -> Iterator[Clause]:
 
 
 def _split_clause(words: list[str]) -> Iterator[tuple[Phrase | Pronoun, Verb, Tense, bool, Phrase | None]]:
-    """Every way to cut the words into subject, predicate and object."""
+    """All splits of the words into subject, predicate and object."""
     phrases, predicates = _phrase_table(), _predicate_table()
     for start, stop in product(range(1, 4), range(2, len(words) + 1)):
         subject = phrases.get(" ".join(words[:start]))

@@ -1,4 +1,4 @@
-"""Tiny models with heads, and what their losses mean, written out."""
+"""Tiny models with task heads, and naive reference implementations of their losses."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ QUICK = (
     "data.valid_fraction=0.2",
     "train.precision=float32",
 )
-"""Settings of a model that learns a few words in a second."""
+"""Settings of a model that fits a few words within a second."""
 
 
 def letters() -> TextTokenizer:
-    """a is 0, b is 1, …, the blank comes first as Unicode has it; then the end of text and the marks."""
+    """Character tokenizer: the space first, then a, b, …, then the end-of-text and special tokens."""
     return TEXT_TASKS["classify"].add_special_tokens(TextTokenizer.from_characters([LETTERS]), gpt2.Config())
 
 
 def headed(task: str, system: str = "gpt2", labels: Sequence[str] = (), pair: str = "", **changes: Any) -> Model:
-    """A noisy model that reads letters."""
+    """A model with random weights and the character tokenizer."""
     text = letters()
     config = replace(TEXT_TASKS[task].fit_config(SYSTEMS[system].config(**SIZES), text), **changes)
     return noisy(
@@ -52,7 +52,7 @@ def headed(task: str, system: str = "gpt2", labels: Sequence[str] = (), pair: st
 
 
 def language_loss(model: Model, row: Sequence[int]) -> Tensor:
-    """The mean of −log p of each token but the first, given those before it."""
+    """Average −log p of each token after the first, given the tokens before it."""
     x = torch.tensor([list(row)])
     logs = model.body.to_logits(model.body(regard.types.Batch(x)).sequence)[0].log_softmax(-1)
     return -torch.stack([logs[place, row[place + 1]] for place in range(len(row) - 1)]).mean()
@@ -63,7 +63,7 @@ def last_state(model: Model, row: Sequence[int]) -> Tensor:
 
 
 def train(task: str, data: Any, out: Path, *settings: str, **more: Any) -> str:
-    """What was said."""
+    """Train and return the console output."""
     said = io.StringIO()
     console = Console(file=said, width=300)
     given = str(data) if data else ()

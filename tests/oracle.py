@@ -1,4 +1,4 @@
-"""Seeded noise in float64, and what "equal" means, for the tests against oracles."""
+"""Seeded noise in float64, and comparison of tensors, for tests against reference implementations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 
 
 def noisy(module: nn.Module, seed: int = 1) -> Any:
-    """All parameters overwritten: what starts as 0 or 1 hides mistakes."""
+    """Overwrite all parameters with noise, because initial values of 0 or 1 hide errors."""
     module = module.double()
     with torch.no_grad():
         for number, parameter in enumerate(module.parameters()):

@@ -1,6 +1,6 @@
-"""The outside of the product as plain values: commands, settings, keys, signatures, finding ids, extensions and files.
+"""Public interface of the product as plain values: commands, settings, keys, signatures, finding ids, extensions and files.
 
-`python tests/outside.py` writes tests/outside.json; test_outside.py compares."""
+`python tests/outside.py` writes tests/outside.json; test_outside.py compares the current values with the file."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def extensions() -> dict[str, list[str]]:
 
 
 def collect() -> dict[str, Any]:
-    """All values that need no trained model."""
+    """All values that require no trained model."""
     tasks = {f"{row['task']} ({row['reads']})": row["settings"] for row in index.load_index()["tasks"]}
     return {
         "commands": commands(),
@@ -152,7 +152,7 @@ def _flat(value: Any, prefix: str = "") -> dict[str, str]:
 
 
 def update(found: Mapping[str, Any]) -> None:
-    """Write sections into the file; other sections stay."""
+    """Write the given sections into the file; other sections are kept."""
     kept = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
     FILE.write_text(json.dumps({**kept, **found}, indent=1, ensure_ascii=False, sort_keys=True) + "\n", "utf-8")
 

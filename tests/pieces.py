@@ -1,4 +1,4 @@
-"""Tokenizers of encoders, as they are trained here and as they are published; texts for them."""
+"""Tokenizers of encoders, trained by regard and in published formats, and texts for them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make(lower: bool = True) -> TextTokenizer:
 
 
 def write_roberta(folder: Path) -> Path:
-    """RoBERTa's kind of bytes: `<s> <pad> </s> <unk>` stand before them and `<mask>` behind the merges."""
+    """Write a byte-level vocabulary like RoBERTa's: `<s> <pad> </s> <unk>` first and `<mask>` after the merges."""
     made = TextTokenizer.train_lm_bpe([STORY], 340)
     model = json.loads(made.backend.to_str())["model"]
     names = ["<s>", "<pad>", "</s>", "<unk>", *sorted(model["vocab"], key=model["vocab"].__getitem__), "<mask>"]
@@ -41,7 +41,7 @@ def write_roberta(folder: Path) -> Path:
 
 
 def write_vocabulary(text: TextTokenizer, folder: Path, settings: dict[str, Any] | None = None) -> Path:
-    """As vocab.txt, and settings beside it."""
+    """Write vocab.txt and, if given, tokenizer_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = text.backend.get_vocab()
     (folder / "vocab.txt").write_text("".join(f"{name}\n" for name in sorted(ids, key=ids.__getitem__)), "utf-8")
@@ -58,12 +58,12 @@ def theirs_of(folder: Path, kind: str = "BertTokenizer", **settings: Any) -> Any
     import transformers
 
     theirs = getattr(transformers, kind).from_pretrained(folder, **settings)
-    theirs.split_special_tokens = theirs._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is text
+    theirs.split_special_tokens = theirs._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is plain text
     return theirs
 
 
 def write_folder(text: TextTokenizer, folder: Path, kind: str) -> Path:
-    """What a saved model leaves of its tokenizer."""
+    """Write the tokenizer files of a saved model."""
     folder.mkdir()
     text.save(folder / "tokenizer.json")
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", **text.special_tokens_map()}
@@ -73,7 +73,7 @@ def write_folder(text: TextTokenizer, folder: Path, kind: str) -> Path:
 
 
 def check_places(text: TextTokenizer, texts: Sequence[str]) -> None:
-    """Read by itself, what stands at the place of a word gives its tokens; what stands at that of a piece is its name."""
+    """Check the offsets: the text span of a word encodes to its tokens, and the span of a token normalizes to its name."""
     normaliser = text.backend.normalizer
     strips = normaliser.normalize_str("e\u0301") == "e"
     for given, (ids, spans) in zip(texts, text.encode_offsets(texts), strict=True):
@@ -91,5 +91,5 @@ def check_places(text: TextTokenizer, texts: Sequence[str]) -> None:
 
 
 def _named(normalised: str, name: str, length: int) -> bool:
-    """A syllable of Hangul is several letters, which have the place of the whole."""
+    """True if the names match; a Hangul syllable is decomposed into letters that all have the offset of the syllable."""
     return normalised == name or (length == 1 and name in normalised)

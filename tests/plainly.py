@@ -1,4 +1,4 @@
-"""Point Transformer written out in numpy, a point at a time and in float64: what all that is faster is measured by."""
+"""Point Transformer in plain numpy, one point at a time in float64: the reference for all faster implementations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def distance(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def nearest(places: np.ndarray, count: int, queries: np.ndarray) -> list[list[int]]:
-    """Of equal ones the lowest index first; all, where there are fewer."""
+    """Indices of the nearest points of each query; ties by lower index, all points if there are fewer than `count`."""
     found = []
     for query in queries:
         squares = [sum((float(a) - float(b)) ** 2 for a, b in zip(place, query, strict=True)) for place in places]
@@ -63,7 +63,7 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def attend(w: Weights, name: str, x: list[np.ndarray], places: np.ndarray, count: int, form: str) -> list[np.ndarray]:
-    """A weight of channel c is weight c mod H."""
+    """Vector attention over the nearest neighbors; channel c uses the weight c mod H."""
     made = []
     for i, near in enumerate(nearest(places, count, places)):
         scores, values = [], []
@@ -109,7 +109,7 @@ def down(
 
 
 def body(w: Weights, x: np.ndarray, config: Any) -> tuple[np.ndarray, np.ndarray, list[list[int]]]:
-    """One cloud: the states of its points, its summary, and the points that each level keeps. Norms are not taught."""
+    """Point states, pooled state, and the point indices of each level for one point cloud; norms use running statistics."""
     order = list(range(len(x)))
     if config.point_order == "sorted":
         order.sort(key=lambda i: tuple(x[i]))

@@ -1,4 +1,4 @@
-"""A captioner that says what it was told to, and looks where it was told to: for what is made of captions."""
+"""A captioning model with given captions and given attention weights, for tests of code that processes captions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from regard.types import Batch, BodyOutput, Prediction
 
 
 class Fixed(ScoreAttention):
-    """One head whose weights are given: (T, K)."""
+    """One head with given weights, (T, K)."""
 
     def __init__(self, table: Tensor) -> None:
         super().__init__(MultiplicativeScore(4, 4, False))
@@ -32,7 +32,7 @@ class Fixed(ScoreAttention):
 
 
 class Crossing(Attention):
-    """Heads whose weights are given: (H, T, K)."""
+    """Heads with given weights, (H, T, K)."""
 
     def __init__(self, table: Tensor) -> None:
         super().__init__(2 * len(table), len(table), context_width=4)
@@ -45,14 +45,14 @@ class Crossing(Attention):
 
 
 class Pointing(nn.Module):
-    """After each token the next of `says` is likely, the more so the lighter the middle of the picture."""
+    """Predicts the next token of `says` at each position, with a higher logit for a brighter center pixel."""
 
     def __init__(self, says: Sequence[int], tables: Sequence[Tensor], grid: tuple[int, int], vocabulary: int) -> None:
         super().__init__()
         self.says, self.shape, self.vocabulary = list(says), grid, vocabulary
         self.first_image_position = (tables[0].shape[-1] - grid[0] * grid[1]) if tables else 0
         self.most = 64
-        self.aside = Attention(4, 2)  # over the words themselves
+        self.aside = Attention(4, 2)  # self-attention over the words
         self.looks = nn.ModuleList(Fixed(t) if t.ndim == 2 else Crossing(t) for t in tables)
 
     def forward(self, batch: Batch) -> BodyOutput:
@@ -61,7 +61,7 @@ class Pointing(nn.Module):
         assert length <= self.most
         self.aside(torch.zeros(rows, length, 4))
         for part in self.looks:
-            if isinstance(part, Fixed):  # step by step, as a recurrent body does
+            if isinstance(part, Fixed):  # step by step, as in a recurrent model
                 ready = part.prepare(torch.zeros(rows, part.table.shape[-1], 4))
                 for part.at in range(length):
                     part(torch.zeros(rows, 1, 4), ready)
@@ -84,7 +84,7 @@ class Looking(Pointing):
 
 
 class Captioner(nn.Module):
-    """What an explanation asks of a model."""
+    """The part of the model interface that explanations use."""
 
     def __init__(
         self, caption: str, tables: Sequence[np.ndarray], grid: tuple[int, int], side: int, text: TextTokenizer
@@ -112,13 +112,13 @@ class Captioner(nn.Module):
 
 
 class Spoken(ImageClassification):
-    """Pictures are made ready as those of every task are."""
+    """Captioning task with the image preprocessing of classification."""
 
     name = "caption"
 
 
 def spotted(scene: ShapeScene, side: int, grid: tuple[int, int], heads: int = 1, seed: int = 0) -> np.ndarray:
-    """(heads, words + 1, places): each word looks mostly at the objects that it names, each head a little elsewhere."""
+    """Attention weights, (heads, words + 1, positions): each word attends to its objects, with a random shift per head."""
     random = np.random.RandomState(seed)
     _, boxes = render_scene(scene, side)
     rows, columns = np.mgrid[: grid[0], : grid[1]]

@@ -1,4 +1,4 @@
-"""A tiny model of every system that reads pictures, for every task that it can be asked."""
+"""A tiny model of every vision system for each of its tasks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ASKED = [(name, task) for name in SIZES for task in SYSTEMS[name].tasks]
 
 
 def fresh(system: str, task: str, labels: tuple[str, ...] = ("a", "b", "c"), **changes: Any) -> Model:
-    """As it begins."""
+    """A model with its initial weights."""
     chosen, offered = find_task(task, "image"), SYSTEMS[system]
     config = chosen.adapt_config(offered.config(**{**SIZES[system], **changes}))
     colours = np.random.default_rng(1).uniform(-1, 1, (11, 3))
@@ -75,12 +75,12 @@ def fresh(system: str, task: str, labels: tuple[str, ...] = ("a", "b", "c"), **c
 
 
 def made(system: str, task: str, **changes: Any) -> Model:
-    """In float64, all of it noise."""
+    """A model in float64 and eval mode with random weights."""
     return noisy(fresh(system, task, **changes)).double().eval()
 
 
 def batch_for(model: Model, many: int = 2) -> Batch:
-    """What its loss is computed of."""
+    """Random inputs and labels for the loss of the model."""
     torch.manual_seed(4)
     side, name = model.config.image_size, model.task.name
     if name == "draw":

@@ -1,4 +1,4 @@
-"""A captioner that is small enough for tests: the mean colours of a few parts of a picture, read out by one GRU."""
+"""A tiny captioning system for tests: average colors of the image quadrants as input of one GRU."""
 
 from __future__ import annotations
 
@@ -108,20 +108,20 @@ def index_with_speaker() -> dict[str, Any]:
 
 
 def offer(patch: pytest.MonkeyPatch) -> None:
-    """Put the stand-in into the table of systems and into the index of names."""
+    """Register the system in the table of systems and in the index of names."""
     patch.setitem(SYSTEMS, "speaker", SYSTEM)
-    made = index_with_speaker()  # before the patch, because captioners read the index when they are imported
+    made = index_with_speaker()  # before the patch, because captioning systems read the index on import
     patch.setattr("regard.index.load_index", lambda: made)
 
 
-# -- what it is tested on
+# -- data and models
 
 TASK: Any = find_task("caption")
 COLOURS = ("red", "green", "blue", "white", "black", "yellow")
 
 
 def album_in(folder: Path) -> Path:
-    """Thirty pictures of one colour with two or three captions."""
+    """A folder with thirty single-color images, each with two or three captions."""
     (folder / "images").mkdir(parents=True)
     lines = []
     for number in range(30):

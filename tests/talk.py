@@ -1,4 +1,4 @@
-"""Bodies that go on from a prompt, what they are asked, and how two answers are compared."""
+"""Language models for tests of generation, prompts and settings for them, and a comparison of hypotheses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Sums:
 
 
 class Talk(nn.Module):
-    """Logits by position, last token and the whole past: one that is mixed up, or counted from elsewhere, shows."""
+    """Logits depend on position, last token and the sum of the past, so that mixed-up rows or positions change the output."""
 
     static_cache = True
 
@@ -66,7 +66,7 @@ class Talk(nn.Module):
 
 
 def lively(body: Any) -> Any:
-    """Noise that does not fall for one token."""
+    """The model with random weights scaled so that generation does not collapse to one token."""
     body = noisy(body, 0.6, seed=4)
     with torch.no_grad():
         for name, parameter in body.named_parameters():
@@ -81,14 +81,14 @@ def lively(body: Any) -> Any:
 
 
 def small(length: int = 300) -> Any:
-    """GPT-2, of the smallest size."""
+    """A tiny GPT-2."""
     return lively(
         gpt2.build(gpt2.Config(width=12, depth=2, heads=3, ffn_dim=20, vocab_size=V, max_length=length, eos_id=END))
     )
 
 
 def follow(body: Any, past: list[int]) -> Tensor:
-    """The logits behind a past, by a way of their own."""
+    """Logits of the next token after `past`, computed without the search under test."""
     with torch.inference_mode():
         if isinstance(body, Talk):
             return body.step(torch.tensor(past[-1:]), body.start(Batch(torch.tensor([past]))))[0]
@@ -127,7 +127,7 @@ STREAMS = [
 
 
 def padded(prompts: list[list[int]], filling: int = 2) -> Batch:
-    """Padding is a token like others: nobody may take it for one that was read."""
+    """A batch padded with a valid token id, so that any use of padding changes the output."""
     x = torch.full((len(prompts), max(map(len, prompts))), filling)
     for row, prompt in zip(x, prompts, strict=True):
         row[: len(prompt)] = torch.tensor(prompt)
@@ -143,7 +143,7 @@ def asked(rows: list[int], **way: Any) -> Asked:
 
 
 def fixed(body: Any, asked: Asked, **more: Any) -> list[list[Hypothesis]]:
-    """As it is recorded, without the recording."""
+    """Hypotheses of the CUDA graph search, run without capture."""
     with torch.inference_mode():
         found = graphed_search(body, *asked, None, capture=False, **more)
     assert found is not None
@@ -161,5 +161,5 @@ def agree(ours: list[list[Hypothesis]], right: list[list[Hypothesis]], tolerance
 
 
 def enough(row: int, tokens: list[int]) -> bool:
-    """A different pair of tokens ends each row: sums of a kind."""
+    """Stopping criterion that depends on the row and the last two tokens."""
     return len(tokens) > 1 and (tokens[-1] + tokens[-2] + row) % 4 == 0

@@ -1,4 +1,4 @@
-"""A tiny model of every listed system, with samples to ask it about; a system is tested by being listed here."""
+"""A tiny model of every listed system, with samples; a system is tested by being listed here."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ from regard.tasks import TEXT_TASKS
 from regard.tasks.lm import document_spans
 from regard.types import Batch
 
-torch.set_num_threads(1)  # for tensors as small as these, threads only wait for each other
+torch.set_num_threads(1)  # threads are slower for tensors this small
 
 
 @dataclass(frozen=True)
 class Tiny:
     config: Any
-    """no two sizes alike, so that a confusion of axes shows"""
+    """All sizes differ, so that swapped axes cause an error."""
     samples: Any
-    """of its first task, of different lengths, written as numbers"""
+    """Samples of different lengths for the task, with numbers as words."""
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """changes of the config that are systems of their own"""
+    """Configuration overrides that are tested as separate systems."""
     task: str = ""
-    """what it is asked, where that is not its first task"""
+    """Task of the model; empty: the first task of the system."""
     labels: tuple[str, ...] = ()
 
 
 class Numbers:
-    """Reads "7 4 9" as the tokens 7, 4 and 9."""
+    """Tokenizer that reads "7 4 9" as the tokens 7, 4 and 9."""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return [[int(word) for word in text.split()] for text in texts]
@@ -305,7 +305,7 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 
 
 def noisy(module: Any, scale: float = 0.6, seed: int = 1) -> Any:
-    """In float64, with all parameters overwritten: what starts as 0 or 1 hides mistakes."""
+    """The module in float64 and eval mode with noise as parameters, because initial values of 0 or 1 hide errors."""
     module = module.double().eval()
     with torch.no_grad():
         for number, parameter in enumerate(module.parameters()):
@@ -314,7 +314,7 @@ def noisy(module: Any, scale: float = 0.6, seed: int = 1) -> Any:
 
 
 def tiny(name: str, label: str = "as published", seed: int = 1, **changes: Any) -> Model:
-    """A noisy model of a case."""
+    """A model with random weights for a system and one of its variants."""
     system = SYSTEMS[name]
     config = replace(TINY[name].config, **{**TINY[name].variants.get(label, {}), **changes})
     task = TEXT_TASKS[TINY[name].task or system.tasks[0]]
@@ -322,14 +322,14 @@ def tiny(name: str, label: str = "as published", seed: int = 1, **changes: Any) 
 
 
 def collate(model: Model, samples: Any, rows: Iterable[int] | None = None, packed: bool = False) -> Batch:
-    """The samples as the model's task hands them over, all of them or these rows."""
+    """A batch of all samples or the given rows, collated by the task of the model."""
     encoded = model.task.encode(samples, Numbers(), model.config, 1000)  # type: ignore[arg-type]
     chosen: Any = range(len(samples)) if rows is None else rows
     lengths = model.task.lengths(encoded)
-    if model.task.name == "lm":  # its rows are stretches of one stream
+    if model.task.name == "lm":  # rows of this task are spans of one token stream
         stretches = document_spans(encoded)
         chosen, lengths = stretches[list(chosen)], stretches[:, 1] - stretches[:, 0]
-    # a row with room to spare: what fills it up must change nothing
+    # a shape with room to spare: padding must not change the results
     shape = PackedSampler(lengths, 1024, 0).shape if packed else None
     return model.task.collate(encoded, chosen, model.config, shape)
 
@@ -341,7 +341,7 @@ def near(ours: Tensor, right: Tensor, tolerance: float = 1e-12) -> None:
 
 
 def gradients(module: nn.Module, value: Tensor) -> dict[str, Tensor]:
-    """Of every parameter that the value depends on."""
+    """Gradients of all parameters that the value depends on."""
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     found = torch.autograd.grad(value, list(named.values()), retain_graph=True, allow_unused=True)
     return {name: gradient for name, gradient in zip(named, found, strict=True) if gradient is not None}

@@ -1,7 +1,7 @@
-"""Trains in forks of itself, each of which meets a fault at a chosen call. torch is imported once, and is idle at each fork.
+"""Trains in forked processes with a fault injected at a chosen call. torch is imported once, before the forks.
 
-A line of standard input is an order, a line of standard output what came of it (tests/test_faults.py). The calls that are
-counted are those that compute a grain or change a file of the run; a fault comes before a call or half-way through it.
+Each line of standard input is an order, each line of standard output its result (tests/test_faults.py). Counted calls compute a
+micro-batch or change a file of the run; a fault occurs before a call or halfway through a write.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 FULL = 1 << 20
-"""Bytes of a piece of ballast."""
+"""Initial chunk size in bytes when filling the disk."""
 
 
 class Fault:
     def __init__(self, run: str, at: tuple[str, int] | int | None, what: str) -> None:
-        """`at` is the name of a call and which of those it is, or which call of all."""
+        """`at` is a call name with its occurrence number, or the number among all calls."""
         self.run, self.at, self.what = run, at, what
         self.calls: list[str] = []
         self.seen: Counter[str] = Counter()
@@ -54,7 +54,7 @@ class Fault:
                 os.kill(os.getpid(), getattr(signal, self.what))
 
     def name(self, path: Any) -> str | None:
-        """Of a file of the run, without its numbers; relative ones belong to a folder that is being removed."""
+        """Path in the run folder with digits replaced by N; None for other files. rmtree uses relative paths."""
         text = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else os.fsdecode(path)
         if os.path.isabs(text) and not text.startswith(self.run):
             return None
@@ -63,7 +63,7 @@ class Fault:
 
 
 def fill(path: Path) -> None:
-    """Until nothing fits any more."""
+    """Write to the file until the disk is full."""
     with path.open("wb", buffering=0) as file:
         size = FULL
         while size:
@@ -74,7 +74,7 @@ def fill(path: Path) -> None:
 
 
 def beset(fault: Fault) -> None:
-    """Every call that counts is told to the fault first."""
+    """Patch all counted functions to report each call to the fault first."""
     from regard.training.execution import ForwardBackward
     from regard.training.optimizer import WeightEMA
     from regard.weights import tables
@@ -137,7 +137,7 @@ def _counted(owner: Any, function: str, names: list[str], fault: Fault) -> None:
 
 
 def train(order: dict[str, Any]) -> None:
-    """In a fork: what the command line would do, and how it would end. Never returns."""
+    """Run the command line in a forked process and exit with its exit code; 99 if the fault did not occur."""
     from regard.cli import main
     from regard.runs import folder
 
@@ -197,7 +197,7 @@ def main() -> None:
     for module in NEEDED:
         importlib.import_module(module)
     assert threading.active_count() == 1
-    gc.freeze()  # what is there by now is shared with the forks, and not looked through in each
+    gc.freeze()  # existing objects are shared with the forks and skipped by their garbage collection
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         order = json.loads(line)

@@ -1,4 +1,4 @@
-"""Rules of windows of every form, and the attention that they mean, written out."""
+"""Sliding-window masks of all forms, and naive attention with the same masks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ H, L = 3, 37
 
 
 def marked(*places: list[int]) -> Tensor:
-    """One row for each list of places."""
+    """Bool mask with one row per list of positions."""
     marks = torch.zeros(len(places), L, dtype=torch.bool)
     for row, own in enumerate(places):
         marks[row, own] = True
@@ -72,7 +72,7 @@ def band_of(rule: AttentionMask) -> LocalPattern:
 
 
 class Columns(AttentionMask):
-    """The rule without what marked queries see besides."""
+    """The mask without the additional keys of global queries."""
 
     def __init__(self, band: LocalPattern) -> None:
         self.band = band
@@ -89,7 +89,7 @@ def leaves(rows: int, width: int = 4, length: int = L) -> list[Tensor]:
 
 
 def attend_local_global(q: Tensor, k: Tensor, v: Tensor, band: LocalPattern, scale: float) -> Tensor:
-    """Local attention, with the rows of the global tokens replaced, all from the same queries and keys: (B, H, L, e)."""
+    """Local attention with the rows of the global tokens replaced, all from the same queries and keys: (B, H, L, e)."""
     mixed, found = local_dispatch.local_attention(q, k, v, band, scale), band.global_positions()
     if found is None:
         return mixed

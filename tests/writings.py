@@ -1,4 +1,4 @@
-"""Texts that are easy to get wrong."""
+"""Difficult texts for tokenizers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HARD = (
 
 
 def random_texts(count: int, seed: int) -> list[str]:
-    """All of Unicode that can be written, and blanks, marks and letters far more often than that."""
+    """Random Unicode texts, with frequent spaces, punctuation and ASCII letters."""
     draw = random.Random(seed)
     ranges = (
         (0, 0x20),
@@ -41,7 +41,7 @@ def random_texts(count: int, seed: int) -> list[str]:
 
 
 def train_words() -> Tokenizer:
-    """As GPT-1 splits and spells words, trained by the library itself."""
+    """A tokenizer like GPT-1's, trained with the tokenizers library."""
     backend = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

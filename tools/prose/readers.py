@@ -60,7 +60,7 @@ def read_python(path: str, source: str, help_fields: bool) -> Read:
 
 
 def _strings(found: Read, path: str, tree: ast.Module, help_fields: bool) -> None:
-    """Collect docstrings, help texts and messages. `ast.walk` visits parents first, so roles are set before strings are visited."""
+    """Collect docstrings, help texts and messages. `ast.walk` visits parents first, so roles are set before strings."""
     roles: dict[int, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and _is_text(node.value):
