@@ -1,7 +1,7 @@
-"""The values of the golden record, computed through `product.py`, under the ids of `names.py`.
+"""Values of the golden record, computed through `product.py`, with the ids of `names.py`.
 
-Parameters are filled with numbers that depend on the id of the parameter and on nothing else, so that neither a rename nor
-another order of the parameters changes a value.
+Parameters are filled with numbers that depend only on the parameter id, so that renaming or reordering parameters does not
+change any value.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ DATA: dict[str, Callable[[Path], str]] = {
     "t14": samples.captioned_images, "t15": samples.sorted_clouds, "t16": samples.segmented_clouds,
 }  # fmt: skip
 GAIN = 1.2
-"""Standard deviation of the numbers of a matrix, times the root of its columns: so large that outputs depend on inputs."""
+"""Standard deviation of matrix entries times the square root of the columns: large enough that outputs depend on inputs."""
 VECTORS = {"b": (0.0, 0.1), "g": (1.0, 0.5), "v": (1.0, 0.5)}
-"""Center and largest distance of the numbers of a vector, by the first letter of its id: bias, gain of a norm, variance."""
+"""Center and maximum distance of vector entries by the first letter of the id: bias, gain of a norm, variance."""
 LARGE = 400
-"""Logits with more numbers than this are recorded as every nth of them, and as three sums of all."""
+"""Larger logits are recorded as every nth element and three sums over all elements."""
 
-# -- numbers that depend on ids alone
+# -- numbers that depend on ids only
 
 
 def uniform(key: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Float64 in [-1, 1): the stream of `RandomState` is the same in every version of NumPy and on every machine."""
+    """Float64 in [-1, 1): the stream of `RandomState` is identical in all NumPy versions and on all machines."""
     seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest(), "little")
     return 2 * np.random.RandomState(seed).random_sample(shape) - 1
 
@@ -58,7 +58,7 @@ def parameter_ids(system: str) -> dict[str, str]:
 
 
 def fill(model: nn.Module, system: str, salt: int, noise: float = 0.0, draw: int = 0) -> nn.Module:
-    """Every parameter and buffer from its id; `noise` changes each number by up to this share, to look for near ties."""
+    """Fill all parameters and buffers by their ids. `noise` is a relative perturbation of every number, to detect near ties."""
     ids = parameter_ids(system)
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
@@ -74,7 +74,7 @@ def fill(model: nn.Module, system: str, salt: int, noise: float = 0.0, draw: int
 
 
 def checksum(tensors: Mapping[str, Tensor], system: str) -> list[float]:
-    """The sum of all numbers times a pattern of signs and sizes for each parameter id, and the sum of their sizes."""
+    """Sum of all numbers weighted by a random pattern per parameter id, and sum of absolute values."""
     ids, total, size = parameter_ids(system), 0.0, 0.0
     for name, tensor in tensors.items():
         values = tensor.detach().double().numpy()
@@ -89,7 +89,7 @@ def sums(values: np.ndarray) -> list[float]:
 
 
 def neutral(value: Any) -> Any:
-    """JSON of a value of the product; arrays as a digest of whole numbers or as sums of floats."""
+    """JSON form of a product value; integer arrays as a digest, float arrays as sums."""
     if isinstance(value, np.ndarray):
         shape = list(value.shape)
         if np.issubdtype(value.dtype, np.integer):
@@ -105,11 +105,11 @@ def neutral(value: Any) -> Any:
 
 @contextmanager
 def training_in(dtype: torch.dtype) -> Iterator[None]:
-    """New tensors have this dtype. Without charts and without waiting for the disk, which no value depends on."""
+    """Use this default dtype. Charts and fsync are disabled, because no value depends on them."""
     default, lerp = torch.get_default_dtype(), torch.lerp
 
     def same_dtype(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
-        return lerp(start, end, weight.to(start.dtype))  # in float64 some weights come from the default dtype
+        return lerp(start, end, weight.to(start.dtype))  # in float64 some weights have the default dtype
 
     torch.set_default_dtype(dtype)
     try:
@@ -121,7 +121,7 @@ def training_in(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def stopped_after(steps: int) -> Iterator[None]:
-    """The process receives SIGTERM after this many optimizer steps, and the run leaves by its own exception."""
+    """Send SIGTERM after this many optimizer steps and expect the run to raise `Interrupted`."""
     done = 0
 
     def count(*_: Any) -> None:
@@ -141,7 +141,7 @@ def stopped_after(steps: int) -> Iterator[None]:
 
 
 class Workshop:
-    """Data, runs and models below one folder; each is made once."""
+    """Cached data, runs and models in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -149,7 +149,7 @@ class Workshop:
         self.models: dict[tuple[Any, ...], nn.Module] = {}
 
     def data(self, task: str) -> str:
-        """What a run of the task reads; in a folder of its own, whose name has no influence."""
+        """Data entry of a task in a separate folder; no value depends on the folder name."""
         folder = self.folder / "data" / task
         if not folder.exists():
             folder.mkdir(parents=True)
@@ -157,7 +157,7 @@ class Workshop:
         return (folder / "entry").read_text(encoding="utf-8")
 
     def run(self, case: str, dtype: str, more: Mapping[str, Any] | None = None, stop: int = 0) -> Path:
-        """The run of a case, or of a case with `more` settings, or one that is stopped after so many steps and resumed."""
+        """Run folder of a case, optionally with `more` settings, or stopped after `stop` steps and resumed."""
         system, task = case.split(".")
         key = hashlib.sha256(json.dumps([case, dtype, more, stop]).encode()).hexdigest()[:12]
         out = self.folder / "runs" / key
@@ -179,7 +179,7 @@ class Workshop:
         return out
 
     def model(self, case: str, dtype: str, salt: int, noise: float = 0.0, draw: int = 0) -> nn.Module:
-        """The model of a case with filled parameters; tokenizer and labels are those of its float32 run."""
+        """Model of a case with filled parameters, and the tokenizer and labels of its float32 run."""
         key = (case, dtype, salt, noise, draw)
         if key not in self.models:
             trained = self.trained[self.run(case, "float32")]
@@ -194,7 +194,7 @@ class Workshop:
     # -- values
 
     def training(self, run: Path, dtype: str, case: str) -> dict[str, Any]:
-        """Losses of all steps; in float64 also what gradients, metrics and final weights are."""
+        """Losses and learning rates of all steps; in float64 also gradient norms, metrics and a weight checksum."""
         rows = product.log(run)
         steps = [row for row in rows if row[names.LOG["kind"]] == names.LOG["train"]]
         checks = [row for row in rows if row[names.LOG["kind"]] == names.LOG["valid"]]
@@ -218,7 +218,7 @@ class Workshop:
         return [fields(names.FIELDS[task], product.predict(model, given, {})) for given in asked]
 
     def generated(self, case: str, model: nn.Module) -> dict[str, Any]:
-        """Greedy, beam search and sampling, for tasks that generate."""
+        """Results of greedy decoding, beam search and sampling; empty for tasks that do not generate."""
         task = case.split(".")[1]
         if task not in names.LENGTH:
             return {}
@@ -229,7 +229,7 @@ class Workshop:
         }
 
     def export(self, case: str, model: nn.Module) -> dict[str, Any]:
-        """`config.json` of the published layout, and a digest of all tensors by their published names."""
+        """`config.json` in Hugging Face format, and a digest of all tensors by their exported names."""
         folder = product.export(model, self.folder / "exports" / case)
         digest = hashlib.sha256()
         for name, tensor in sorted(load_file(folder / "model.safetensors").items()):
@@ -245,7 +245,7 @@ def metrics(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fields(wanted: Mapping[str, str], answer: Any) -> dict[str, Any]:
-    """Parts of a prediction, by their ids."""
+    """Fields of a prediction by their ids."""
     found = {}
     for key, path in wanted.items():
         value: Any = answer
@@ -259,7 +259,7 @@ def fields(wanted: Mapping[str, str], answer: Any) -> dict[str, Any]:
 
 
 def inputs(model: nn.Module, case: str, dtype: torch.dtype) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """A fixed batch of two: tokens or pixels or points, tokens of the decoder, and lengths."""
+    """Fixed batch of two: tokens, pixels or points; decoder tokens; and lengths."""
     task = case.split(".")[1]
     reads, target = names.TASKS[task][1], None
     if task in ("t01", "t02", "t14"):
@@ -275,7 +275,7 @@ def inputs(model: nn.Module, case: str, dtype: torch.dtype) -> tuple[Tensor, Ten
 
 
 def logits(model: nn.Module, case: str, dtype: str) -> tuple[list[float], Tensor]:
-    """In float64 a checksum of the gradients of all parameters; and logits, or some of them and three sums, in one row."""
+    """Checksum of all parameter gradients (float64 only), and the logits as one row, subsampled with three sums if large."""
     found = product.logits(model, *inputs(model, case, DTYPES[dtype]))
     plain = found.detach().flatten()
     step = -(-plain.numel() // LARGE)
@@ -292,7 +292,7 @@ def logits(model: nn.Module, case: str, dtype: str) -> tuple[list[float], Tensor
 
 
 def built(name: str) -> nn.Module:
-    """A variant with the parameters that it starts with."""
+    """A variant with its initial parameters."""
     case, changes = names.VARIANTS[name]
     system, task = case.split(".")
     preset, tiny = names.TINY[system]
@@ -306,7 +306,7 @@ def variant(name: str, dtype: str) -> nn.Module:
 
 
 def parameter_counts() -> dict[str, int]:
-    """Of every preset, without memory for its weights."""
+    """Number of parameters of every preset, built on the meta device."""
     found = {}
     for number, preset in enumerate(names.PRESETS, 1):
         if preset:

@@ -1,7 +1,7 @@
 """Write the golden record: `python tests/golden/make.py --overwrite`, then `python tests/golden/make.py --measure`.
 
-Values are written once and then kept: later commits rename and rebuild the code, and the test compares. A value that has to
-change needs a line in CHANGELOG.md that says why; `--only s01.t01` then computes this case, run or variant again.
+Values are written once and then kept: later commits rename and rebuild the code, and the test compares the results. A changed
+value needs a line in CHANGELOG.md with the reason; `--only s01.t01` then recomputes this case, run or variant.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ MACHINES = {
     "SSE": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
     "two threads": {"OMP_NUM_THREADS": "2"},
 }
-"""Environments in which this machine computes as others do: their differences decide the tolerances."""
+"""Environments that emulate other machines; the tolerances are derived from the differences."""
 NOISE, DRAWS, SALTS = 1e-4, 3, 50
-"""Decisions of a filled model must not change when every parameter changes by up to this share."""
+"""Discrete outputs of a filled model must not change under relative parameter noise of this size."""
 MARGIN = 4
-"""A tolerance is so many times the largest difference that was measured."""
+"""Ratio of a tolerance to the largest measured difference."""
 
 
 def name_parameters(workshop: compute.Workshop) -> None:
-    """Give an id to every parameter that has none, which begins with a letter of `compute.VECTORS`, or with w for matrices."""
+    """Assign an id to every new parameter, starting with a letter of `compute.VECTORS`, or with w for matrices."""
     path = HERE / "parameters.json"
     known: dict[str, dict[str, str]] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     runs = [(case, None) for case in compute.CASES] + [*names.RUNS.values()]
@@ -58,7 +58,7 @@ def name_parameters(workshop: compute.Workshop) -> None:
 
 
 def decisions(found: Any) -> Any:
-    """The part of a prediction that cannot change gradually: texts, classes, ids and digests."""
+    """Discrete parts of a prediction: texts, classes, ids and digests."""
     if isinstance(found, dict):
         return {key: decisions(part) for key, part in found.items()}
     if isinstance(found, list):
@@ -67,9 +67,9 @@ def decisions(found: Any) -> Any:
 
 
 def sturdy_salt(workshop: compute.Workshop, case: str) -> int:
-    """The first salt whose predictions and sequences are the same in float32, and with noise on all parameters.
+    """First salt with the same predictions and sequences in float32 and under noise on all parameters.
 
-    Greedy, beam search and sampling must lead to three different sequences, and a map must have two classes."""
+    Greedy decoding, beam search and sampling must give three different sequences, and a map must have two classes."""
 
     def decided(dtype: str, salt: int, noise: float = 0.0, draw: int = 0) -> Any:
         model = workshop.model(case, dtype, salt, noise, draw)
@@ -88,7 +88,7 @@ def sturdy_salt(workshop: compute.Workshop, case: str) -> int:
 
 
 def make(to: Path, chosen: list[str]) -> None:
-    """Compute the chosen entries, or all, and write them beside the entries that are kept."""
+    """Compute the chosen entries, or all, and write them together with the kept entries."""
     kept: dict[str, Any] = {"salts": {}, "tolerances": {}, "values": {}}
     tensors: dict[str, torch.Tensor] = {}
     if (HERE / record.VALUES).exists():
@@ -113,7 +113,7 @@ def make(to: Path, chosen: list[str]) -> None:
 
 
 def measure() -> None:
-    """Compute all entries in other environments; entries that differ by more than the usual tolerance get one of their own."""
+    """Compute all entries in other environments; entries beyond the default tolerance get a separate tolerance."""
     kept, tensors = record.read()
     worst: dict[str, float] = {}
     for name, environment in MACHINES.items():

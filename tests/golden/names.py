@@ -1,7 +1,7 @@
-"""The names of the product behind the neutral ids of the record: the only file, with `product.py`, that a rename edits.
+"""Names of the product for the neutral ids of the record: only this file and `product.py` are edited by a rename.
 
-Ids never change: s = architecture, t = task (of one kind of input), p = preset, v = variant of an architecture, r = training
-run with other settings, m = metric, a = field of a prediction. `parameters.json` beside this file maps parameter names to ids.
+Ids never change: s = architecture, t = task (of one modality), p = preset, v = variant of an architecture, r = training run
+with other settings, m = metric, a = field of a prediction. `parameters.json` in this folder maps parameter names to ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TASKS: dict[str, tuple[str, str]] = {
     "t09": ("embed", "text"), "t10": ("classify", "image"), "t11": ("segment", "image"), "t12": ("depth", "image"),
     "t13": ("draw", "image"), "t14": ("caption", "image"), "t15": ("classify", "points"), "t16": ("segment", "points"),
 }  # fmt: skip
-"""Name of a task, and what it reads: the same name stands for several tasks."""
+"""Task name and modality; several tasks share a name."""
 
 # -- tiny models
 
@@ -173,7 +173,7 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
         {"widths": [8, 16], "depths": [1, 1], "downsample": [1, 4], "num_neighbors": [4, 4], "share_planes": 4},
     ),
 }
-"""The preset that a tiny model is made from, and what is changed of its config."""
+"""Preset of each tiny model and its configuration overrides."""
 
 TASKS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("s01", "s16", "s17", "s18", "s19"), ("t01", "t02")),
@@ -189,16 +189,16 @@ UNPUBLISHED: tuple[str, ...] = (
       for task in TASKS_OF[system]),
     *(f"{system}.{task}" for system in ("s09", "s10", "s11", "s12", "s13") for task in ("t11", "t12")), "s07.t08", "s08.t08",
 )  # fmt: skip
-"""Cases without a layout of Hugging Face."""
+"""Cases without a Hugging Face format."""
 
 VOCABULARY = {"vocab_size": 40}
-"""Config of variants, which have no tokenizer."""
+"""Configuration of variants, which have no tokenizer."""
 POSITIVE = ("running_var", "typical")
-"""Ends of the names of buffers whose numbers are positive."""
+"""Suffixes of the names of buffers with positive values."""
 GAIN = ("weight", "gain")
-"""End of the names of vectors that multiply, as in a norm."""
+"""Suffixes of the names of multiplicative vectors, for example in norms."""
 MODEL = "model."
-"""Stands before the name of a config field among the settings of a run."""
+"""Prefix of configuration fields among the settings of a run."""
 
 TRAINING: dict[str, Any] = {
     "train.epochs": 0,
@@ -218,7 +218,7 @@ STEP_SIZE: dict[str, dict[str, Any]] = {
     "float64": {"train.lr": 1e-3},
     "float32": {"train.lr": 1e-4, "train.eps": 1e-6},
 }
-"""In float32 small steps, and no full steps along gradients that are only rounding: CPUs then agree on the losses."""
+"""In float32 small steps, and a large eps so that rounding errors in gradients do not cause full steps: CPUs then agree."""
 
 TASK_SETTINGS: dict[str, dict[str, Any]] = {
     **{
@@ -232,7 +232,7 @@ TASK_SETTINGS: dict[str, dict[str, Any]] = {
     **{task: {"train.batch_size": 4, "data.num_points": 32} for task in ("t15", "t16")},
 }
 CASE_SETTINGS: dict[str, dict[str, Any]] = {"s15.t12": {"data.metric_depth": "false"}}
-"""The published layout of this architecture holds relative depth only."""
+"""The Hugging Face format of this architecture supports relative depth only."""
 
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "r01": ("s01.t01", {"train.packing": "on", "train.lr_schedule": "cosine", "train.weight_decay": 0.1}),
@@ -296,13 +296,13 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "r10": ("s03.t03", {"train.packing": "on", "model.relative_position": "shaw"}),
 }
-"""A case that is trained with other settings."""
+"""Cases trained with other settings."""
 
 STOPPED: dict[str, tuple[str, dict[str, Any]]] = {
     "r11": ("s01.t01", {"train.ema_decay": 0.2, "train.lr_schedule": "constant"}),
     "r12": ("s11.t10", {"data.crop_scale": 0.5, "data.mixup": 0.4, "train.lr_schedule": "constant"}),
 }
-"""The same, stopped after the second of four steps and resumed."""
+"""Runs that are stopped after the second of four steps and resumed."""
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "v01": ("s01.t01", {"norm_position": "pre", "position_embedding": "interleaved", "output_bias": True}),
@@ -337,9 +337,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "v24": ("s23.t14", {"norm_position": "post", "position_embedding": "learned"}),
     "v25": ("s14.t13", {"image_size": 4}),
 }
-"""Architectures with other config fields, of which the record holds logits and gradients."""
+"""Architectures with other configuration fields; the record contains their logits and gradients."""
 
-# -- files that a run reads
+# -- input files of a run
 
 COLUMNS = {
     "text": "text", "label": "label", "question": "question", "context": "context", "answer": "answer", "start": "start",
@@ -347,7 +347,7 @@ COLUMNS = {
 }  # fmt: skip
 PLACES = {"images": "images", "masks": "masks", "depth": "depth", "captions": "captions.jsonl"}
 
-# -- what a run leaves, and what a model answers
+# -- outputs of a run, and predictions
 
 LOG = {
     "file": "log.jsonl", "kind": "kind", "train": "train", "valid": "valid", "loss": "loss", "norm": "grad_norm", "rate": "lr",
@@ -362,10 +362,10 @@ UNCOMPARED = (
     "confusion_matrix",
     "per_class",
 )
-"""Keys of a line of the log and of the final scores that are no metric."""
+"""Keys of log lines and final scores that are not metrics."""
 CACHE = "REGARD_CACHE"
 SCORES = ("regard.json", "scores")
-"""File of a run, and the key of its final metrics there."""
+"""File of a run folder, and the key of the final metrics in that file."""
 
 METRICS: dict[str, str] = {
     "m00": "loss", "m01": "bleu", "m02": "chrf", "m03": "exact_match", "m04": "token_accuracy", "m05": "perplexity",
@@ -390,10 +390,10 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
         {"query": "cat eats fish", "corpus": ["dog sees milk", "fish eats cat", "owl"], "top_k": 2},
     ),
 }
-"""Inputs of text tasks that do not generate; image and point tasks are given the first file of their data."""
+"""Inputs of text tasks that do not generate; image and point tasks use the first file of their data."""
 PROMPTS: dict[str, str] = {"t01": "cat eats fish", "t02": "1 2 3", "t03": "the cat"}
 OFFERED = {"t03": ("eats fish", "sees a dog", "milk")}
-"""Continuations that a language model chooses between."""
+"""Continuations that a language model ranks."""
 
 FIELDS: dict[str, dict[str, str]] = {
     **{task: {"a1": "value", "a2": "score", "a3": "extra.token_ids"} for task in ("t01", "t02", "t03", "t14")},
@@ -422,7 +422,7 @@ LENGTH: dict[str, dict[str, Any]] = {
     "t13": {},
     "t14": {"max_new_tokens": 6},
 }
-"""Tasks that generate, and how many tokens they may."""
+"""Tasks that generate, and their length limits."""
 
 PRESETS: tuple[str, ...] = (
     "transformer-tiny", "transformer-small", "transformer-base", "transformer-big", "decoder-tiny", "decoder-base", "gpt1",
@@ -438,4 +438,4 @@ PRESETS: tuple[str, ...] = (
     "caption-attend-tiny", "caption-attend-base", "caption-transformer-tiny", "caption-transformer-base", "caption-vit-tiny",
     "caption-vit-base", "point-tiny", "point-small", "point-base", "point-paper",
 )  # fmt: skip
-"""Preset n has the id `p` and n, from p01 on: a new preset is appended, a removed one is left as an empty string."""
+"""Preset n has the id `p` and n, from p01 on: new presets are appended, removed presets become an empty string."""

@@ -1,4 +1,4 @@
-"""Every call from the golden record into the product; values are computed from these calls in `compute.py`."""
+"""All calls from the golden record into the product; `compute.py` computes the values from these calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Interrupted"]
 
 
 def systems() -> dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
-    """Name of every architecture -> (what it reads, id of its published layout, tasks, presets)."""
+    """Architecture name -> (modality, model type of its Hugging Face format, tasks, presets)."""
     return {
         name: (system.modality, system.published.model_type, system.tasks, tuple(system.presets))
         for name, system in SYSTEMS.items()
@@ -31,7 +31,7 @@ def systems() -> dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
 
 
 def train(task: str, data: str, out: Path, preset: str, settings: Mapping[str, Any]) -> nn.Module:
-    """The best model of a run, which is left in a folder."""
+    """Train in folder `out` and return the best model."""
     return regard.train(task, data, model=preset, out=out, settings=settings, device="cpu", console=silent())
 
 
@@ -41,7 +41,7 @@ def resume(task: str, out: Path) -> nn.Module:
 
 @contextmanager
 def without_charts() -> Iterator[None]:
-    """Runs draw neither curves nor predictions: drawing takes longer than four steps of a tiny model."""
+    """Disable curves and figures, because drawing takes longer than four steps of a tiny model."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch("regard.runs.folder.draw_training_curves"))
         for kind in {type(task) for task in all_tasks()}:

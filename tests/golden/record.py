@@ -1,6 +1,6 @@
-"""The entries of the golden record: which there are, how each is computed, read, written and compared.
+"""Entries of the golden record: their list, and how entries are computed, read, written and compared.
 
-An entry is named by a neutral id, what was computed, and the dtype: `s01.t01/logits/float64`.
+The name of an entry is a neutral id, the kind of value, and the dtype: `s01.t01/logits/float64`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from golden.compute import CASES, DTYPES, HERE, Workshop
 
 VALUES, TENSORS = "record.json", "record.safetensors"
 TOLERANCES = {"float64": 1e-10, "float32": 1e-6, "exact": 0.0}
-"""Largest difference, relative to the largest number of a list or tensor; texts, ids and counts are compared exactly."""
+"""Maximum difference relative to the largest number of a list or tensor; texts, ids and counts must be equal."""
 STOP = 2
-"""The optimizer step after which a run is stopped."""
+"""Optimizer step after which a run is stopped."""
 
 
 def entries() -> list[str]:
@@ -41,7 +41,7 @@ def kinds(case: str) -> tuple[str, ...]:
 
 
 def value(workshop: Workshop, entry: str, salts: dict[str, int]) -> tuple[Any, Tensor | None]:
-    """JSON of an entry, and logits where it has some."""
+    """JSON value of an entry, and its logits if any."""
     name, kind, dtype = entry.split("/")
     if name == "presets":
         return compute.parameter_counts(), None
@@ -60,7 +60,7 @@ def value(workshop: Workshop, entry: str, salts: dict[str, int]) -> tuple[Any, T
 
 
 def resumed(workshop: Workshop, case: str, more: dict[str, Any], dtype: str) -> dict[str, Any]:
-    """Training that was stopped and resumed, and whether an uninterrupted run has the same numbers, bit for bit."""
+    """Values of a stopped and resumed run, and a flag for bitwise equality with an uninterrupted run."""
     stopped, whole = (workshop.training(workshop.run(case, dtype, more, stop), dtype, case) for stop in (STOP, 0))
     return {**stopped, "as uninterrupted": stopped == whole}
 
@@ -73,7 +73,7 @@ def read(folder: Path = HERE) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def write(folder: Path, record: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """An entry a line, in order, so that a difference between two commits shows which values changed."""
+    """Write one entry per line in sorted order, so that a diff of two commits shows the changed values."""
     lines = [f"{json.dumps(key)}: {json.dumps(found)}" for key, found in sorted(record["values"].items())]
     rest = {key: found for key, found in record.items() if key != "values"}
     head = json.dumps(rest, indent=1, sort_keys=True).removesuffix("\n}")
@@ -88,7 +88,7 @@ def write(folder: Path, record: dict[str, Any], tensors: dict[str, Tensor]) -> N
 
 
 def gap(expected: Any, found: Any) -> float:
-    """The largest relative difference of two values; infinite where what must be equal is not."""
+    """Maximum relative difference of two values; infinite if parts that must be equal differ."""
     if isinstance(expected, Tensor) and isinstance(found, Tensor):
         same = expected.shape == found.shape and expected.dtype == found.dtype
         return gap(expected.tolist(), found.tolist()) if same else math.inf
@@ -116,5 +116,5 @@ def relative(expected: float, found: float, size: float) -> float:
 
 
 def tolerance(record: dict[str, Any], entry: str) -> float:
-    """That of the dtype, or the one that the record gives for this entry."""
+    """Tolerance of an entry in the record, or the default of its dtype."""
     return float(record["tolerances"].get(entry, TOLERANCES[entry.rsplit("/", 1)[1]]))

@@ -1,4 +1,4 @@
-"""Tiny training files for every kind of data, made from integers alone, so that every machine makes the same bytes."""
+"""Tiny training files for all kinds of data, computed from integers only, so that all machines write the same bytes."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def related(folder: Path) -> str:
 
 
 def pixels(number: int, height: int = 20, width: int = 24) -> np.ndarray:
-    """(height, width, 3) bytes: two gradients and a rectangle whose place and color depend on the number."""
+    """Image with two gradients and a rectangle whose position and color depend on the number: (height, width, 3) uint8."""
     y, x = np.mgrid[:height, :width]
     image = np.stack([(y * 9 + number * 31) % 256, (x * 8 + number * 17) % 256, (x * y + number * 5) % 256], -1)
     top, left = number * 3 % (height // 2), number * 5 % (width // 2)
@@ -117,7 +117,7 @@ def pixels(number: int, height: int = 20, width: int = 24) -> np.ndarray:
 
 
 def region(number: int, height: int = 20, width: int = 24) -> np.ndarray:
-    """(height, width) classes 0 to 2, of which 1 and 2 are the rectangle of `pixels`."""
+    """Class mask with classes 0 to 2, (height, width); 1 and 2 are the rectangle of `pixels`."""
     mask = np.zeros((height, width), np.uint8)
     top, left = number * 3 % (height // 2), number * 5 % (width // 2)
     mask[top : top + height // 2, left : left + width // 2] = 1 + number % 2
@@ -167,7 +167,7 @@ def captioned_images(folder: Path) -> str:
 
 
 def cloud(number: int, points: int = 40) -> np.ndarray:
-    """(points, 3) on a plane or on a box, at multiples of 1/64, which floats hold exactly."""
+    """Points on a plane or in a box, (points, 3), at multiples of 1/64, which floats represent exactly."""
     index = np.arange(points)
     places = np.stack([index * 7 + number, index * 13 + 3 * number, index * 29 + index**2], -1) % 61
     places[:, 2] //= 20 if number % 2 else 1

@@ -1,4 +1,4 @@
-"""pytest plugin of a mutant's run: only the chosen tests, in the given order, up to a number of CPU seconds."""
+"""pytest plugin for the run of a mutant: only the chosen tests, in the given order, up to a limit of CPU seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 GRACE = 30.0
-"""CPU seconds past the limit after which a test is cut off while it runs."""
+"""CPU seconds beyond the limit after which a running test is aborted."""
 
 
 def cpu_seconds() -> float:
@@ -23,7 +23,7 @@ def cpu_seconds() -> float:
 
 
 class Chosen:
-    """Writes what happened into `result`: `killer` is the first test that failed, `cut` the test that took too long."""
+    """Writes the outcome to `result`: `killer` is the first failed test, `cut` the aborted test."""
 
     def __init__(self, asked: dict[str, Any], result: Path) -> None:
         self.order = {test: place for place, test in enumerate(asked["tests"])}
@@ -57,7 +57,7 @@ class Chosen:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        """Ends the process in the middle of a test that does not end."""
+        """Exit the process if a test exceeds the limit by `GRACE`."""
         assert self.begun is not None
         while cpu_seconds() - self.begun < self.seconds + GRACE:
             time.sleep(0.5)

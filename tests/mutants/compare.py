@@ -1,7 +1,7 @@
-"""Compares the outcomes of mutants with those of the untrimmed suite: `python -m mutants.compare NEW.json [OLD.json]`.
+"""Compare the outcomes of mutants with the outcomes of the untrimmed suite: `python -m mutants.compare NEW.json [OLD.json]`.
 
-A deliberate fault that was killed must be killed again. Drawn mutants differ where the source differs: their rate is compared,
-on the mutants that both tables have where these are at least half of them. Names of tests do not matter.
+Every deliberate fault that was killed must be killed again. Drawn mutants change with the source, so that only their kill rate
+is compared, on the common mutants if at least half are common. Test names are not compared.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 UNTRIMMED = Path(__file__).with_name("untrimmed.json")
 LEAST = 57
-"""deliberate faults that are killed at least, of 60"""
+"""Minimum number of killed deliberate faults, of 60."""
 POINTS = 5.0
-"""percentage points by which the rate of drawn mutants may be lower"""
+"""Maximum drop of the kill rate of drawn mutants, in percentage points."""
 
 Table = dict[str, Any]
 
@@ -39,12 +39,12 @@ def summary(table: Table) -> str:
 
 
 def rate(outcomes: dict[str, str]) -> float:
-    """Percent that are killed."""
+    """Percentage of killed mutants."""
     return 100 * sum(outcome == "killed" for outcome in outcomes.values()) / len(outcomes) if outcomes else 100.0
 
 
 def compared(old: Table, new: Table) -> int:
-    """0 where the new suite is as strong, else 1; the reasons are printed. A sample is judged by its deliberate faults."""
+    """0 if the new suite is as strong, else 1 with printed reasons. In a sample, only deliberate faults are compared."""
     (before, drawn_before), (after, drawn_after) = parts(old), parts(new)
     whole = before.keys() <= after.keys() and len(drawn_after) >= len(drawn_before)
     problems = [

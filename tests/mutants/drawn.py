@@ -1,11 +1,11 @@
-"""Mutants drawn from the syntax tree: a seeded sample, uniform over all places that can be changed.
+"""Mutants drawn from the syntax tree: a seeded uniform sample of all mutable sites.
 
-drawn.json holds the draw that the table of the untrimmed suite was made with, as lines of source: each is found again while
-its line exists, in its file or in another. Places that are gone are replaced by others, chosen by a digest of the seed, the
-change and the text of the line, so that an edit elsewhere leaves the sample as it is.
+drawn.json contains the sample of the table of the untrimmed suite, as source lines: a mutant is found again as long as its line
+exists, in its own or another file. Missing sites are replaced by others, chosen by a digest of the seed, the change and the
+text of the line, so that unrelated edits do not change the sample.
 
-Not among the places: messages of `raise`, asserts, annotations, f-strings, blocks for type checkers, and functions that Triton
-compiles, whose lines no recorder sees.
+Excluded are messages of `raise`, asserts, annotations, f-strings, blocks for type checkers, and functions compiled by Triton,
+because coverage does not record their lines.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
 }  # fmt: skip
 
 Site = tuple[str, int, int, str, str]
-"""Path, bytes from and to, replacement, kind."""
+"""Path, start and end byte, replacement, kind."""
 
 
 def draw(count: int = COUNT, seed: int = SEED) -> list[Mutant]:
-    """The same mutants for the same seed and the same lines of source."""
+    """Mutants that are determined by the seed and the source lines."""
     places: list[tuple[str, Site]] = []
     met: Counter[str] = Counter()
     for file in sorted(SOURCE.glob("regard/**/*.py")):
@@ -49,7 +49,7 @@ def draw(count: int = COUNT, seed: int = SEED) -> list[Mutant]:
             first, last = text.rfind(b"\n", 0, start) + 1, text.find(b"\n", end)
             line = text[first:last].decode().strip()
             key = f"{seed}|{kind}|{start - first}|{replacement}|{line}"
-            met[key] += 1  # lines that occur several times are told apart by their number
+            met[key] += 1  # repeated lines are distinguished by their number
             places.append((blake2b(f"{key}|{met[key]}".encode(), digest_size=6).hexdigest(), site))
     mutants = _kept()[:count] if (count, seed) == (COUNT, SEED) else []
     if len(mutants) == count:
@@ -66,7 +66,7 @@ def draw(count: int = COUNT, seed: int = SEED) -> list[Mutant]:
 
 
 def _kept() -> list[Mutant]:
-    """The mutants of drawn.json whose lines are still in the source."""
+    """Mutants of drawn.json whose lines still exist in the source."""
     texts = {str(path.relative_to(SOURCE)): path.read_bytes() for path in sorted(SOURCE.glob("regard/**/*.py"))}
     found = []
     for row in json.loads(KEPT.read_text("utf-8")):
@@ -92,7 +92,7 @@ def _short(text: str) -> str:
 
 
 def _differs(mutant: Mutant) -> bool:
-    """Whether the changed file is still Python, and another program."""
+    """True if the changed file is valid Python with a different syntax tree."""
     try:
         return ast.dump(ast.parse(mutant.source())) != ast.dump(parsed(mutant.path))
     except SyntaxError:
@@ -100,18 +100,18 @@ def _differs(mutant: Mutant) -> bool:
 
 
 def sites(path: str) -> list[Site]:
-    """All places of a file that can be changed, in their order."""
+    """All mutable sites of a file, sorted."""
     text = (SOURCE / path).read_bytes()
     found = [site for node in _nodes(parsed(path), False) for site in _changes(path, text, node)]
     return sorted(set(found))
 
 
 def _nodes(node: ast.AST, within: bool) -> Iterator[ast.AST]:
-    """What may be changed; `within` a function or not."""
+    """Nodes that may be changed; `within` is True inside a function body."""
     if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr) or _unrecorded(node):
         return
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr) and not within:
-        return  # a union of types
+        return  # union of types
     yield node
     function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
     for name, value in ast.iter_fields(node):
@@ -165,7 +165,7 @@ def _text(path: str, text: bytes, node: ast.AST) -> str:
 def _operator(
     path: str, text: bytes, before: ast.AST, after: ast.AST, old: str, new: str, kind: str
 ) -> Iterator[Site]:  # fmt: skip
-    """The operator between two operands, past closing parentheses of the first."""
+    """Site of the operator between two operands, after closing parentheses of the first."""
     start, end = span(path, before)[1], span(path, after)[0]
     found = re.fullmatch(rb"([\s)]*)" + re.escape(old.encode()).replace(rb"\ ", rb"\s+") + rb"[\s(]*", text[start:end])
     if found:

@@ -1,7 +1,7 @@
-"""The deliberate faults: id, function, pattern, replacement, and what is wrong then.
+"""Deliberate faults: id, function, pattern, replacement, and the resulting error.
 
-A pattern is text of the function that stands there exactly once. Where code is renamed or moved, move its fault along: the
-fault stays the same, the function and the pattern follow the code.
+A pattern occurs exactly once in the source of its function. When code is renamed or moved, update the function and the pattern;
+the fault stays the same.
 """
 
 from __future__ import annotations

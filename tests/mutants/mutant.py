@@ -1,4 +1,4 @@
-"""A mutant: one changed place of one source file, and the lines whose execution decides which tests can notice it."""
+"""A mutant: one change in one source file, and the changed lines, which select the tests that can detect the change."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 class Mutant:
     id: str
     path: str
-    """of the file, relative to `src`"""
+    """Path of the file relative to `src`."""
     start: int
     end: int
-    """bytes of the file that are replaced"""
+    """Replaced bytes of the file."""
     replacement: str
     note: str
-    """what is changed"""
+    """Description of the change."""
 
     def source(self) -> bytes:
-        """The whole file with the change."""
+        """Content of the whole file with the change."""
         text = (SOURCE / self.path).read_bytes()
         return text[: self.start] + self.replacement.encode() + text[self.end :]
 
@@ -36,7 +36,7 @@ class Mutant:
         return (SOURCE / self.path).read_bytes()[: self.start].count(b"\n") + 1
 
     def lines(self) -> tuple[set[int], bool]:
-        """Lines of the changed statement (of its header, where it has a body), and whether they run at import."""
+        """Lines of the changed statement (of its header if it has a body), and True if the lines run at import."""
         text = (SOURCE / self.path).read_bytes()
         first, last = self.first, text[: max(self.end - 1, self.start)].count(b"\n") + 1
         low, high, inside = first, last, False
@@ -55,13 +55,13 @@ class Mutant:
 
 
 def top(node: ast.stmt) -> int:
-    """First line of a statement, its decorators included."""
+    """First line of a statement including its decorators."""
     decorators = getattr(node, "decorator_list", [])
     return min([node.lineno, *(one.lineno for one in decorators)])
 
 
 def bodies(node: ast.AST) -> list[list[ast.stmt]]:
-    """The blocks of a compound statement in their order; none of a simple one."""
+    """Blocks of a compound statement in order; empty for a simple statement."""
     found = [getattr(node, name) for name in ("body", "orelse", "finalbody") if getattr(node, name, None)]
     for handler in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
         found.append(handler.body)
@@ -75,7 +75,7 @@ def parsed(path: str) -> ast.Module:
 
 
 def span(path: str, node: ast.AST) -> tuple[int, int]:
-    """The bytes of a node in its file."""
+    """Start and end byte of a node in its file."""
     starts = line_starts(path)
     first, last = top(node) if isinstance(node, ast.stmt) else node.lineno, node.end_lineno  # type: ignore[attr-defined]
     column = 0 if isinstance(node, ast.stmt) and first != node.lineno else node.col_offset  # type: ignore[attr-defined]
@@ -91,12 +91,12 @@ def line_starts(path: str) -> list[int]:
 
 
 def _overload(node: ast.AST) -> bool:
-    """A signature for type checkers, without a body of its own."""
+    """True for a signature for type checkers without a body."""
     return any("overload" in ast.unparse(one) for one in getattr(node, "decorator_list", []))
 
 
 def deliberate(id: str, where: str, pattern: str, replacement: str, note: str) -> Mutant:
-    """The mutant of one row of `faults.py`; a function or a pattern that is not there exactly once is an error."""
+    """Mutant of one row of `faults.py`; raises if the function or the pattern does not occur exactly once."""
     module, _, qualified = where.partition(":")
     path = module.replace(".", "/") + ".py"
     if not (SOURCE / path).exists():

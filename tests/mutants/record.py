@@ -1,7 +1,7 @@
-"""The record of a suite: which tests execute which lines, and how long tests and their fixtures take.
+"""Record of a test suite: the lines executed by each test, and the times of tests and fixtures.
 
-A record is a folder: `lines.db` (coverage.py's data, a context for each test and fixture), `times.json`, and `key`, a digest of
-the source and the tests that it was made of.
+A record is a folder with `lines.db` (data of coverage.py with one context per test and fixture), `times.json`, and `key`, a
+digest of the recorded source and tests.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from mutants.recording import FIXTURE
 
 HERE = Path(__file__).parent
 IMPORT = "import"
-"""Context of the lines that run when all modules are imported, functions that a module calls as it is imported included."""
+"""Context of lines that run when all modules are imported, including functions called during import."""
 MAIN = "regard/__main__"
-"""Starts the command line as it is imported."""
+"""Excluded from the import context, because importing this module starts the command line."""
 OWN = "tests/test_mutants.py"
-"""The file that checks the patterns of the faults: it fails of every fault, and says nothing of the suite."""
+"""Test file that checks the fault patterns: fails for every fault, and is excluded because it does not test the product."""
 
 
 def digest() -> str:
-    """Of all that decides which tests there are and what they execute."""
+    """Digest of all files that determine the tests and the lines they execute."""
     found = hashlib.blake2b(digest_size=8)
     files = [*SOURCE.glob("regard/**/*"), *(ROOT / "tests").glob("**/*"), ROOT / "pyproject.toml"]
     for path in sorted(files):
@@ -44,7 +44,7 @@ def digest() -> str:
 
 
 def make(folder: Path, processes: int, files: Iterable[str] = ("regard/**/*.py",)) -> None:
-    """Run the tests that `make test` selects under coverage of these files of `src`: of all it takes half as long again."""
+    """Run the tests of `make test` under coverage of these files of `src`; coverage of all files takes 50 % more time."""
     folder.mkdir(parents=True)
     environment = {
         **os.environ,
@@ -70,7 +70,7 @@ def make(folder: Path, processes: int, files: Iterable[str] = ("regard/**/*.py",
 
 
 def collect(folder: Path) -> None:
-    """What the processes of a recorded run wrote, in two files."""
+    """Merge the files written by the processes of a recorded run into times.json and lines.db."""
     tests, fixtures = dict[str, tuple[float, list[str]]](), dict[str, float]()
     for path in sorted(folder.glob("times-*.jsonl")):
         for row in map(json.loads, path.read_text("utf-8").splitlines()):
@@ -90,7 +90,7 @@ def collect(folder: Path) -> None:
 
 
 Times = tuple[dict[str, tuple[float, list[str]]], dict[str, float]]
-"""Of each test its own seconds and its wider fixtures, and the seconds of these."""
+"""Seconds and wider-scope fixtures of each test, and seconds of each fixture."""
 
 
 def times(folder: Path) -> Times:
@@ -116,7 +116,7 @@ class Record:
         self.known: dict[str, dict[int, list[str]]] = {}
 
     def reaching(self, mutant: Mutant) -> list[str]:
-        """The tests that execute the changed lines, quickest first."""
+        """Tests that execute the changed lines, fastest first."""
         lines, at_import = mutant.lines()
         contexts = self._contexts(mutant.path, lines)
         found = self._tests(contexts)
@@ -126,9 +126,9 @@ class Record:
         return self.ordered(found)
 
     def ordered(self, tests: Iterable[str]) -> list[str]:
-        """Quickest first: next is always the test that costs least, with the fixtures that it must set up.
+        """Fastest first: always the test with the lowest cost next, including the fixtures that are not set up yet.
 
-        Fixtures of a module go where a test of another module follows, those of a session stay."""
+        Module fixtures are torn down when a test of another module follows; session fixtures stay."""
         left = sorted(tests, key=lambda test: (self.cost(test), test))
         found, ready = list[str](), set[str]()
         while left:
@@ -145,7 +145,7 @@ class Record:
         return seconds + sum(self.fixtures[name] for name in names if name not in ready)
 
     def _tests(self, contexts: Iterable[str]) -> set[str]:
-        """Tests of such contexts; of a fixture all that use it."""
+        """Tests of the given contexts; for a fixture, all tests that use the fixture."""
         found: set[str] = set()
         for context in contexts:
             found |= self.users.get(context, set()) if context.startswith(FIXTURE) else {context} & self.tests.keys()
@@ -156,24 +156,24 @@ class Record:
         return {context for line in lines for context in held.get(line, ())}
 
     def _lines(self, path: str) -> dict[int, list[str]]:
-        """The contexts of each line."""
+        """Contexts of each line."""
         if path not in self.known:
             self.known[path] = self.data.contexts_by_lineno(self.files[path]) if path in self.files else {}
         return self.known[path]
 
     def _importing(self, path: str) -> set[str]:
-        """Test files that import a file: in their own text, or because they execute or import one that imports it."""
+        """Test files that import a file directly, or that execute or import one of its importers."""
         files = importers(path)
         contexts = (self._contexts(name, body_lines(name)) for name in files)
         executing = {test.partition("::")[0] for found in contexts for test in self._tests(found)}
         return executing | {test for test, names in test_imports().items() if names & files}
 
 
-# -- imports, read from the source
+# -- imports in the source
 
 
 def importers(path: str) -> set[str]:
-    """A file of the package, and all that cannot be imported without it."""
+    """A file of the package, and all files that import it directly or indirectly."""
     found, waiting = {path}, [path]
     while waiting:
         name = waiting.pop()
@@ -185,14 +185,14 @@ def importers(path: str) -> set[str]:
 
 @functools.cache
 def package_imports() -> dict[str, set[str]]:
-    """Of each file of the package those that are imported with it."""
+    """Files imported at module level by each file of the package."""
     paths = [path.relative_to(SOURCE).as_posix() for path in SOURCE.glob("regard/**/*.py")]
     return {path: imported(parsed(path).body) for path in paths}
 
 
 @functools.cache
 def test_imports() -> dict[str, set[str]]:
-    """Of each test file the files of the package that it imports, in its functions too, or through another file of `tests`."""
+    """Files of the package imported by each test file, including imports in functions and through helper files of `tests`."""
     trees = {path.stem: ast.parse(path.read_bytes()) for path in (ROOT / "tests").glob("*.py")}
     shared = {name: imported(tree.body) for name, tree in trees.items()}
     found: dict[str, set[str]] = {}
@@ -204,7 +204,7 @@ def test_imports() -> dict[str, set[str]]:
 
 
 def imported(nodes: Iterable[ast.AST]) -> set[str]:
-    """The files of the package that these statements import; not those in blocks for type checkers or in functions."""
+    """Files of the package imported by these statements, excluding blocks for type checkers and functions."""
     names: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Import):

@@ -1,7 +1,7 @@
-"""pytest plugin of a recorded run: names the test or fixture that executes a line, and measures both in CPU seconds.
+"""pytest plugin of a recorded run: records the test or fixture that executes each line, and the CPU seconds of both.
 
-Fixtures of a wider scope than a function are contexts of their own, because every test that uses one depends on the lines that
-the fixture executes, not only the first. A process that a test starts inherits the context through the environment.
+Fixtures with a wider scope than a function have separate contexts, because every test with such a fixture depends on its lines,
+not only the first. Subprocesses of a test inherit the context through the environment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from mutants.chosen import cpu_seconds
 
 FIXTURE = "fixture "
-"""Start of the context of a fixture; the context of a test is its node id."""
+"""Prefix of the context of a fixture; the context of a test is its node id."""
 
 
 class Recording:
@@ -27,10 +27,10 @@ class Recording:
         self.file = (folder / f"times-{os.getpid()}.jsonl").open("a", encoding="utf-8")
         self.contexts = [""]
         self.inner = [0.0]
-        """CPU seconds of the fixtures within each of the contexts"""
+        """CPU seconds of the fixtures within each of the contexts."""
         self.passed = True
         self.known: set[str] = set()
-        """wider fixtures that this process has set up"""
+        """Wider-scope fixtures set up by this process."""
 
     def write(self, **row: Any) -> None:
         self.file.write(json.dumps(row) + "\n")
@@ -38,7 +38,7 @@ class Recording:
 
     @contextmanager
     def context(self, name: str) -> Iterator[list[float]]:
-        """Lines are recorded for this context; the list receives the CPU seconds of the block without inner contexts."""
+        """Record lines for this context; the list receives the CPU seconds of the block without inner contexts."""
         self._switch([*self.contexts, name])
         self.inner.append(0.0)
         own: list[float] = []
@@ -68,7 +68,7 @@ class Recording:
         return result
 
     def _fixture(self, item: pytest.Item, name: str) -> str:
-        """The wider fixture of this name that a test uses: of several the one defined nearest to the test."""
+        """Context of the wider-scope fixture with this name that is defined nearest to the test; empty if none."""
         names = (f"{FIXTURE}{node.nodeid}::{name}" for node in reversed(item.listchain()))
         return next((found for found in names if found in self.known), "")
 
@@ -91,6 +91,6 @@ class Recording:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # the process that only hands tests to workers executes none
+    # the controller process of pytest-xdist runs no tests
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         config.pluginmanager.register(Recording(Path(os.environ["MUTANTS_FOLDER"])))

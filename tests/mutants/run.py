@@ -1,7 +1,7 @@
-"""`make mutants`: applies each mutant to a copy of the project and runs the tests that execute the changed lines.
+"""`make mutants`: apply each mutant to a copy of the project and run the tests that execute the changed lines.
 
-Outcomes: `killed` by the first test that fails; `alive`: all such tests passed, or 60 CPU seconds of them. Two more count as
-alive: `time`: a test did not end; `unreached`: no test executes the changed lines.
+Outcomes: `killed` by the first failing test; `alive`: all these tests passed, or passed for 60 CPU seconds. Two more outcomes
+count as alive: `time`: a test did not end; `unreached`: no test executes the changed lines.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from mutants.faults import faults
 from mutants.mutant import ROOT, Mutant
 
 SECONDS = 60.0
-"""CPU seconds of tests, after which a mutant is alive."""
+"""CPU seconds of passing tests after which a mutant counts as alive."""
 WALL = 900.0
-"""Seconds by the clock that one run of pytest may take."""
+"""Wall-clock limit of one pytest run in seconds."""
 FIRST, REACH = 60, 3
-"""Tests that are run first; the others only follow where these pass, because the collection of many files takes longer than the
-tests. Not collected are tests that come after so many times the CPU seconds by the recorded times."""
+"""Number of tests in the first run; the others follow only if these pass, because collecting many files takes longer than the
+tests. By recorded times, tests beyond REACH times the CPU seconds are not collected."""
 COPIED = ("src", "tests", "benchmarks", "docs", "examples", "pyproject.toml", "README.md", "CHANGELOG.md", "Makefile")
-"""What tests read of the project."""
+"""Parts of the project that tests read."""
 
 
 class Worker:
-    """A copy of the project in which one mutant at a time is tried."""
+    """A copy of the project for testing one mutant at a time."""
 
     def __init__(self, folder: Path, known: record.Record) -> None:
         self.folder, self.known = folder / "project", known
@@ -76,17 +76,17 @@ class Worker:
         return self._row("alive" if tests else "unreached", "", spent, ran, len(tests))
 
     def _parts(self, tests: list[str]) -> list[list[str]]:
-        """The first tests, and those after them that can be reached within the CPU seconds."""
+        """The first tests, and the tests after them that are reachable within the CPU seconds."""
         costs = itertools.accumulate(self.known.cost(test) for test in tests)
         last = sum(cost < REACH * SECONDS for cost in costs) + 1
         return [part for part in (tests[:FIRST], tests[FIRST : max(last, FIRST)]) if part]
 
     def _fails(self, test: str) -> bool:
-        """Whether a test fails alone too: in another order than that of its file it may stumble over what others have left."""
+        """True if a test also fails alone: in another order, a test may fail because of leftovers of other tests."""
         return bool(self._run([test], SECONDS)["killer"])
 
     def sound(self, killers: Iterable[str]) -> None:
-        """Refuses killing tests that fail without any mutant."""
+        """Raise if a killing test also fails without any mutant."""
         left = [test for test in killers if test in self.known.tests]
         while left and (failed := self._run(left, 10 * SECONDS)["killer"]):
             if failed not in left or self._fails(failed):
@@ -100,7 +100,7 @@ class Worker:
         return {"outcome": outcome, "by": by, "cpu": round(spent, 2), "ran": ran, "reached_by": reach}
 
     def _write(self, path: Path, content: bytes) -> None:
-        """With a time of its own: Python takes compiled files by the time and size of their source."""
+        """Write with a unique modification time, because Python validates bytecode by time and size of the source."""
         path.write_bytes(content)
         self.written += 1
         os.utime(path, (self.written * 10, self.written * 10))
@@ -123,7 +123,7 @@ class Worker:
                 code: int | None = process.wait(WALL)
             except subprocess.TimeoutExpired:
                 code = None
-            with contextlib.suppress(ProcessLookupError):  # what tests have left running
+            with contextlib.suppress(ProcessLookupError):  # processes left by tests
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         shutil.rmtree(temporary, ignore_errors=True)
@@ -138,7 +138,7 @@ class Worker:
         elif code == pytest.ExitCode.NO_TESTS_COLLECTED:
             raise RuntimeError("none of the recorded tests is there: the record is not of these tests")
         elif code not in (0, None) and not found["killer"] and not found["cut"] and not found["over"]:
-            # no test failed, and pytest did: the package cannot be imported, or the interpreter crashed
+            # pytest failed without a failing test: the package cannot be imported, or the interpreter crashed
             found["killer"] = found["current"] or "(collection)"
         return found
 
@@ -148,7 +148,7 @@ def where(mutant: Mutant) -> str:
 
 
 def run(mutants: Sequence[Mutant], known: record.Record, processes: int, table: Path) -> dict[str, Any]:
-    """Try them all, several at once; the table is written anew after each."""
+    """Try all mutants in parallel; the table is written after each mutant."""
     waiting: queue.Queue[Mutant] = queue.Queue()
     for mutant in mutants:
         waiting.put(mutant)
@@ -190,7 +190,7 @@ def run(mutants: Sequence[Mutant], known: record.Record, processes: int, table: 
 
 
 def _recorded(mutants: Sequence[Mutant], few: bool, processes: int) -> Path:
-    """The folder of a record of this source and these tests; of a sample it need not tell more than its own files."""
+    """Folder of a record of this source and these tests; the record of a sample covers only the files of its mutants."""
     whole = ROOT / ".mutants" / record.digest()
     own = whole.with_name(f"{whole.name}-{len(mutants)}") if few else whole
     for folder in (whole, own):
@@ -203,14 +203,14 @@ def _recorded(mutants: Sequence[Mutant], few: bool, processes: int) -> Path:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
-    parser.add_argument("--sample", type=int, default=0, help="try so many of the mutants, a seeded choice; 0: all")
-    parser.add_argument("--only", nargs="*", default=(), help="try these, by their ids")
+    parser.add_argument("--sample", type=int, default=0, help="Try this many mutants, a seeded sample; 0: all.")
+    parser.add_argument("--only", nargs="*", default=(), help="Try the mutants with these ids.")
     parser.add_argument(
-        "--record", type=Path, help="a record of the suite; without: that in .mutants, made anew if stale"
+        "--record", type=Path, help="A record of the suite. Default: the record in .mutants, remade if stale."
     )
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument(
-        "--table", type=Path, default=ROOT / ".mutants" / "table.json", help="where outcomes are written"
+        "--table", type=Path, default=ROOT / ".mutants" / "table.json", help="Output file of the outcomes."
     )
     arguments = parser.parse_args()
     mutants = [*faults(), *draw(COUNT)]

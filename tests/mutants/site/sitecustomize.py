@@ -1,4 +1,4 @@
-"""Starts coverage in every process of a recorded run: pytest, the workers of pytest-xdist, and whatever tests start."""
+"""Start coverage in every process of a recorded run: pytest, the workers of pytest-xdist, and processes started by tests."""
 
 import coverage
 
