@@ -7,7 +7,7 @@ point-base for segment, one point cloud, forward and backward; `search` is its n
 `voxels` is a U-Net of dense 3-D convolutions with about as many parameters, on a grid with as many wall voxels as points (two
 thirds are occupied, because points are random). float32 on the CPU, bfloat16 autocast on CUDA. A case stops at the first size
 that takes longer than --seconds or exceeds --memory GiB or the available memory. On the CPU each case runs in its own process,
-and memory is the increase of peak resident memory; on CUDA it is the peak of allocated memory. `recorded_ms` is the time of the
+and memory is the increase of peak resident memory; on CUDA it is the peak of allocated memory. graph_ms is the time of the
 same step as a CUDA graph. Results are merged into an existing --out file.
 """
 
@@ -167,9 +167,9 @@ def measured(case: str, count: int, asked: argparse.Namespace) -> dict[str, Any]
 def recorded(action: Callable[[], Any], clock: Clock) -> dict[str, Any]:
     """Time of the same step as one CUDA graph, as `regard train` runs it if all point clouds have the same size."""
     try:
-        return {"recorded_ms": round(1000 * clock.median(capture(action, torch.device("cuda"))[0].replay, warm=1), 2)}
+        return {"graph_ms": round(1000 * clock.median(capture(action, torch.device("cuda"))[0].replay, warm=1), 2)}
     except RuntimeError as error:
-        return {"recorded": str(error).splitlines()[0][:200]}
+        return {"graph": str(error).splitlines()[0][:200]}
 
 
 def alone(case: str, count: int, asked: argparse.Namespace) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def draw(found: dict[str, Any], picture: Path) -> None:
     for device, cases in found.items():
         for case, rows in cases.items():
             for axes, key, unit in zip(places, ("ms", "GiB"), (1000, 1), strict=True):
-                best = "recorded_ms" if key == "ms" else key
+                best = "graph_ms" if key == "ms" else key
                 got = [(int(n), row.get(best, row[key]) / unit) for n, row in rows.items() if row.get(key, 0) > 0]
                 if got and (key == "ms" or case != "search"):
                     style = "-o" if device == "cuda" else "--s"
@@ -257,7 +257,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def smoke(folder: Path) -> None:
     out, picture = folder / "points.json", folder / "points.png"
     main(["--points", "64", "128", "--steps", "1", "--out", str(out), "--draw", str(picture)])
-    harness.left_out("recorded_ms")
+    harness.left_out("graph_ms")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     python benchmarks/watching.py [--device cuda] [--rounds 15]
 
-never     a model that was never recorded
-before    a model that was recorded earlier
-without   a model whose attention has no argument for a recorder
-watched   a model while all layers are recorded
+never      a model that was never recorded
+before     a model that was recorded earlier
+without    a model whose attention has no argument for a recorder
+recording  a model while all layers are recorded
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             module.forward = types.MethodType(bare, module)  # type: ignore[method-assign]
     batch = Batch(torch.randint(5, 100, (8, harness.pick(cuda=128, cpu=128, smoke=8)), device=asked.device))
     clock = Clock(asked.device, 9)
-    found: dict[str, list[float]] = {"never": [], "before": [], "without": [], "watched": []}
+    found: dict[str, list[float]] = {"never": [], "before": [], "without": [], "recording": []}
     models = {"never": never, "before": before, "without": without}
     with torch.inference_mode():
         with record_attention(before):
@@ -57,12 +57,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             for name, model in models.items():
                 found[name].append(clock.median(lambda model=model: model.body(batch), warm=2))
             with record_attention(never):
-                found["watched"].append(clock.median(lambda: never.body(batch), warm=2))
+                found["recording"].append(clock.median(lambda: never.body(batch), warm=2))
     right = statistics.median(found["without"])
     print(torch.__version__, asked.device)
     for name, times in found.items():
         ms = statistics.median(times)
-        print(f"{name:8} {1000 * ms:.2f} ms, {ms / right:.3f} x without (median of {asked.rounds} rounds)")
+        print(f"{name:9} {1000 * ms:.2f} ms, {ms / right:.3f} x without (median of {asked.rounds} rounds)")
 
 
 def smoke(folder: Path) -> None:

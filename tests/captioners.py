@@ -1,4 +1,4 @@
-"""Tiny captioning models of all systems with any image encoder, and images and captions for them."""
+"""Tiny captioning models of all systems with any image encoder, and random images and captions."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 LONG = ("golden", "benchmarks", "compiled", "shapes", "systems", "training", "faults", "triton", "start", "cli", "seen")
-"""The slowest test files run first, so that no worker ends with a long file."""
+"""The slowest test files, which run first to balance the workers."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -98,13 +98,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Use a temporary cache folder, so that tests do not write to the cache of the user."""
+    """Use a temporary cache folder instead of the cache of the user."""
     os.environ["REGARD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """Seed PyTorch, so that random weights do not depend on earlier tests."""
+    """Seed PyTorch, to make random weights independent of earlier tests."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(1)
 
@@ -144,14 +144,14 @@ TWELVE = (
     "data.eval_samples=2",
     "decode.max_extra_tokens=5",
 )
-"""Settings of a run of about one second with three validations and checkpoints."""
+"""Settings of a short run with three validations and checkpoints."""
 
 Pairs = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run, its training file, and its console output."""
+    """A finished run, the training file, and the console output."""
 
     path: Path
     data: Path
@@ -222,7 +222,7 @@ def pairs_file(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A model that memorized a few sentences, so that its predictions are words and differ from each other."""
+    """A model with a few memorized sentences: the predictions are words and differ from each other."""
     out = tmp_path_factory.mktemp("runs") / "tiny"
     settings = (
         "model.dropout=0",
@@ -360,6 +360,6 @@ def interrupted(words: list[str], run: Path, after: int, number: signal.Signals)
 
 
 def last_step(run: Path) -> int:
-    """Last step in a log that is still being written; 0 without any."""
+    """Last step in a possibly incomplete log; 0 for an empty log."""
     steps = re.findall(r'"step": (\d+),', (run / "log.jsonl").read_text("utf-8"))
     return int(steps[-1]) if steps else 0

@@ -21,7 +21,7 @@ SMALL = (
     "model.width=16", "model.depth=1", "model.heads=2", "model.ffn_dim=32", "model.max_length=48", "model.dropout=0",
     "model.attention_dropout=0", "model.head_dropout=0", "data.vocab_size=200", "train.precision=float32",
 )  # fmt: skip
-"""Settings of a model that fits a few words within a second."""
+"""Settings of a tiny model for fast tests."""
 
 
 def wordpieces(texts: Iterable[str], vocabulary: int = 120) -> TextTokenizer:

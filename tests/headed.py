@@ -34,7 +34,7 @@ QUICK = (
     "data.valid_fraction=0.2",
     "train.precision=float32",
 )
-"""Settings of a model that fits a few words within a second."""
+"""Settings of a tiny model for fast tests."""
 
 
 def letters() -> TextTokenizer:

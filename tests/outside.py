@@ -32,7 +32,7 @@ FILE = Path(__file__).with_suffix(".json")
 
 
 def commands() -> dict[str, dict[str, str]]:
-    """Arguments and options of each command, with their defaults."""
+    """Arguments and options of each command, with defaults."""
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
     return {

@@ -1,4 +1,4 @@
-"""Tokenizers of encoders, trained by regard and in published formats, and texts for them."""
+"""Tokenizers of encoders, trained by regard and in published formats, and test texts."""
 
 from __future__ import annotations
 

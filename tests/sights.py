@@ -1,4 +1,4 @@
-"""A tiny model of every vision system for each of its tasks."""
+"""Tiny models of all vision systems and tasks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ASKED = [(name, task) for name in SIZES for task in SYSTEMS[name].tasks]
 
 
 def fresh(system: str, task: str, labels: tuple[str, ...] = ("a", "b", "c"), **changes: Any) -> Model:
-    """A model with its initial weights."""
+    """A model with initial weights."""
     chosen, offered = find_task(task, "image"), SYSTEMS[system]
     config = chosen.adapt_config(offered.config(**{**SIZES[system], **changes}))
     colours = np.random.default_rng(1).uniform(-1, 1, (11, 3))

@@ -1,4 +1,4 @@
-"""Language models for tests of generation, prompts and settings for them, and a comparison of hypotheses."""
+"""Language models for tests of generation, prompts, settings, and a comparison of hypotheses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Sums:
 
 
 class Talk(nn.Module):
-    """Logits depend on position, last token and the sum of the past, so that mixed-up rows or positions change the output."""
+    """Logits depend on position, last token and the sum of the past, so mixed-up rows or positions change the output."""
 
     static_cache = True
 
@@ -66,7 +66,7 @@ class Talk(nn.Module):
 
 
 def lively(body: Any) -> Any:
-    """The model with random weights scaled so that generation does not collapse to one token."""
+    """The model with random weights scaled to prevent generation from repeating a single token."""
     body = noisy(body, 0.6, seed=4)
     with torch.no_grad():
         for name, parameter in body.named_parameters():
@@ -127,7 +127,7 @@ STREAMS = [
 
 
 def padded(prompts: list[list[int]], filling: int = 2) -> Batch:
-    """A batch padded with a valid token id, so that any use of padding changes the output."""
+    """A batch padded with a valid token id, so any use of padding changes the output."""
     x = torch.full((len(prompts), max(map(len, prompts))), filling)
     for row, prompt in zip(x, prompts, strict=True):
         row[: len(prompt)] = torch.tensor(prompt)

@@ -41,11 +41,11 @@ torch.set_num_threads(1)  # threads are slower for tensors this small
 @dataclass(frozen=True)
 class Tiny:
     config: Any
-    """All sizes differ, so that swapped axes cause an error."""
+    """All sizes differ, so swapped axes cause an error."""
     samples: Any
     """Samples of different lengths for the task, with numbers as words."""
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Configuration overrides that are tested as separate systems."""
+    """Configuration overrides, tested as separate systems."""
     task: str = ""
     """Task of the model; empty: the first task of the system."""
     labels: tuple[str, ...] = ()
@@ -314,7 +314,7 @@ def noisy(module: Any, scale: float = 0.6, seed: int = 1) -> Any:
 
 
 def tiny(name: str, label: str = "as published", seed: int = 1, **changes: Any) -> Model:
-    """A model with random weights for a system and one of its variants."""
+    """A model with random weights for a variant of a system."""
     system = SYSTEMS[name]
     config = replace(TINY[name].config, **{**TINY[name].variants.get(label, {}), **changes})
     task = TEXT_TASKS[TINY[name].task or system.tasks[0]]

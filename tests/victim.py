@@ -137,7 +137,7 @@ def _counted(owner: Any, function: str, names: list[str], fault: Fault) -> None:
 
 
 def train(order: dict[str, Any]) -> None:
-    """Run the command line in a forked process and exit with its exit code; 99 if the fault did not occur."""
+    """Run the command line in a forked process and exit with the same code; 99 if the fault did not occur."""
     from regard.cli import main
     from regard.runs import folder
 
@@ -197,7 +197,7 @@ def main() -> None:
     for module in NEEDED:
         importlib.import_module(module)
     assert threading.active_count() == 1
-    gc.freeze()  # existing objects are shared with the forks and skipped by their garbage collection
+    gc.freeze()  # existing objects are shared with the forks and skipped by garbage collection
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         order = json.loads(line)

@@ -1,7 +1,7 @@
 """Values of the golden record, computed through `product.py`, with the ids of `names.py`.
 
-Parameters are filled with numbers that depend only on the parameter id, so that renaming or reordering parameters does not
-change any value.
+Parameters are filled with numbers computed from the parameter id only: renaming or reordering parameters does not change any
+value.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ DATA: dict[str, Callable[[Path], str]] = {
     "t14": samples.captioned_images, "t15": samples.sorted_clouds, "t16": samples.segmented_clouds,
 }  # fmt: skip
 GAIN = 1.2
-"""Standard deviation of matrix entries times the square root of the columns: large enough that outputs depend on inputs."""
+"""Standard deviation of matrix entries times the square root of the columns: large enough for outputs to depend on inputs."""
 VECTORS = {"b": (0.0, 0.1), "g": (1.0, 0.5), "v": (1.0, 0.5)}
 """Center and maximum distance of vector entries by the first letter of the id: bias, gain of a norm, variance."""
 LARGE = 400
 """Larger logits are recorded as every nth element and three sums over all elements."""
 
-# -- numbers that depend on ids only
+# -- numbers computed from ids
 
 
 def uniform(key: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -218,7 +218,7 @@ class Workshop:
         return [fields(names.FIELDS[task], product.predict(model, given, {})) for given in asked]
 
     def generated(self, case: str, model: nn.Module) -> dict[str, Any]:
-        """Results of greedy decoding, beam search and sampling; empty for tasks that do not generate."""
+        """Results of greedy decoding, beam search and sampling; empty for other tasks."""
         task = case.split(".")[1]
         if task not in names.LENGTH:
             return {}
@@ -292,7 +292,7 @@ def logits(model: nn.Module, case: str, dtype: str) -> tuple[list[float], Tensor
 
 
 def built(name: str) -> nn.Module:
-    """A variant with its initial parameters."""
+    """A variant with initial parameters."""
     case, changes = names.VARIANTS[name]
     system, task = case.split(".")
     preset, tiny = names.TINY[system]

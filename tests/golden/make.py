@@ -29,7 +29,7 @@ MACHINES = {
     "SSE": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
     "two threads": {"OMP_NUM_THREADS": "2"},
 }
-"""Environments that emulate other machines; the tolerances are derived from the differences."""
+"""Environments for emulating other machines; the tolerances are derived from the differences."""
 NOISE, DRAWS, SALTS = 1e-4, 3, 50
 """Discrete outputs of a filled model must not change under relative parameter noise of this size."""
 MARGIN = 4
@@ -88,7 +88,7 @@ def sturdy_salt(workshop: compute.Workshop, case: str) -> int:
 
 
 def make(to: Path, chosen: list[str]) -> None:
-    """Compute the chosen entries, or all, and write them together with the kept entries."""
+    """Compute the chosen entries, or all, and write the record with all other entries unchanged."""
     kept: dict[str, Any] = {"salts": {}, "tolerances": {}, "values": {}}
     tensors: dict[str, torch.Tensor] = {}
     if (HERE / record.VALUES).exists():

@@ -173,7 +173,7 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
         {"widths": [8, 16], "depths": [1, 1], "downsample": [1, 4], "num_neighbors": [4, 4], "share_planes": 4},
     ),
 }
-"""Preset of each tiny model and its configuration overrides."""
+"""Preset and configuration overrides of each tiny model."""
 
 TASKS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("s01", "s16", "s17", "s18", "s19"), ("t01", "t02")),
@@ -302,7 +302,7 @@ STOPPED: dict[str, tuple[str, dict[str, Any]]] = {
     "r11": ("s01.t01", {"train.ema_decay": 0.2, "train.lr_schedule": "constant"}),
     "r12": ("s11.t10", {"data.crop_scale": 0.5, "data.mixup": 0.4, "train.lr_schedule": "constant"}),
 }
-"""Runs that are stopped after the second of four steps and resumed."""
+"""Runs stopped after the second of four steps and resumed."""
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "v01": ("s01.t01", {"norm_position": "pre", "position_embedding": "interleaved", "output_bias": True}),
@@ -337,7 +337,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "v24": ("s23.t14", {"norm_position": "post", "position_embedding": "learned"}),
     "v25": ("s14.t13", {"image_size": 4}),
 }
-"""Architectures with other configuration fields; the record contains their logits and gradients."""
+"""Architectures with other configuration fields, recorded as logits and gradients."""
 
 # -- input files of a run
 
@@ -365,7 +365,7 @@ UNCOMPARED = (
 """Keys of log lines and final scores that are not metrics."""
 CACHE = "REGARD_CACHE"
 SCORES = ("regard.json", "scores")
-"""File of a run folder, and the key of the final metrics in that file."""
+"""File of a run folder, and its key for the final metrics."""
 
 METRICS: dict[str, str] = {
     "m00": "loss", "m01": "bleu", "m02": "chrf", "m03": "exact_match", "m04": "token_accuracy", "m05": "perplexity",
@@ -390,10 +390,10 @@ QUESTIONS: dict[str, tuple[Any, ...]] = {
         {"query": "cat eats fish", "corpus": ["dog sees milk", "fish eats cat", "owl"], "top_k": 2},
     ),
 }
-"""Inputs of text tasks that do not generate; image and point tasks use the first file of their data."""
+"""Inputs of text tasks without generation; image and point tasks use the first file of the data."""
 PROMPTS: dict[str, str] = {"t01": "cat eats fish", "t02": "1 2 3", "t03": "the cat"}
 OFFERED = {"t03": ("eats fish", "sees a dog", "milk")}
-"""Continuations that a language model ranks."""
+"""Continuations for ranking by a language model."""
 
 FIELDS: dict[str, dict[str, str]] = {
     **{task: {"a1": "value", "a2": "score", "a3": "extra.token_ids"} for task in ("t01", "t02", "t03", "t14")},
@@ -422,7 +422,7 @@ LENGTH: dict[str, dict[str, Any]] = {
     "t13": {},
     "t14": {"max_new_tokens": 6},
 }
-"""Tasks that generate, and their length limits."""
+"""Length limits of the generating tasks."""
 
 PRESETS: tuple[str, ...] = (
     "transformer-tiny", "transformer-small", "transformer-base", "transformer-big", "decoder-tiny", "decoder-base", "gpt1",

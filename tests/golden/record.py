@@ -1,4 +1,4 @@
-"""Entries of the golden record: their list, and how entries are computed, read, written and compared.
+"""Entries of the golden record: list, computation, files and comparison.
 
 The name of an entry is a neutral id, the kind of value, and the dtype: `s01.t01/logits/float64`.
 """
@@ -73,7 +73,7 @@ def read(folder: Path = HERE) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def write(folder: Path, record: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Write one entry per line in sorted order, so that a diff of two commits shows the changed values."""
+    """Write one entry per line in sorted order, for readable diffs between commits."""
     lines = [f"{json.dumps(key)}: {json.dumps(found)}" for key, found in sorted(record["values"].items())]
     rest = {key: found for key, found in record.items() if key != "values"}
     head = json.dumps(rest, indent=1, sort_keys=True).removesuffix("\n}")
@@ -88,7 +88,7 @@ def write(folder: Path, record: dict[str, Any], tensors: dict[str, Tensor]) -> N
 
 
 def gap(expected: Any, found: Any) -> float:
-    """Maximum relative difference of two values; infinite if parts that must be equal differ."""
+    """Maximum relative difference of two values; infinite if shapes, keys, texts or integers differ."""
     if isinstance(expected, Tensor) and isinstance(found, Tensor):
         same = expected.shape == found.shape and expected.dtype == found.dtype
         return gap(expected.tolist(), found.tolist()) if same else math.inf

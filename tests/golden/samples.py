@@ -1,4 +1,4 @@
-"""Tiny training files for all kinds of data, computed from integers only, so that all machines write the same bytes."""
+"""Tiny training files for all kinds of data, computed from integers only, for identical bytes on all machines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def words(number: int) -> tuple[str, str, str]:
 
 
 def sentence(number: int) -> str:
-    """1 to 3 clauses, so that lengths differ."""
+    """1 to 3 clauses, for different lengths."""
     return " and ".join(" ".join(words(number + 11 * part)) for part in range(1 + number % 3))
 
 

@@ -23,7 +23,7 @@ def cpu_seconds() -> float:
 
 
 class Chosen:
-    """Writes the outcome to `result`: `killer` is the first failed test, `cut` the aborted test."""
+    """Writes the outcome to `result`, with the first failed test as "killer" and an aborted test as "cut"."""
 
     def __init__(self, asked: dict[str, Any], result: Path) -> None:
         self.order = {test: place for place, test in enumerate(asked["tests"])}

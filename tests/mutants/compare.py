@@ -1,7 +1,7 @@
 """Compare the outcomes of mutants with the outcomes of the untrimmed suite: `python -m mutants.compare NEW.json [OLD.json]`.
 
-Every deliberate fault that was killed must be killed again. Drawn mutants change with the source, so that only their kill rate
-is compared, on the common mutants if at least half are common. Test names are not compared.
+Every deliberate fault that was killed must be killed again. Drawn mutants change with the source: only the kill rate is
+compared, on the common mutants if at least half are common. Test names are not compared.
 """
 
 from __future__ import annotations

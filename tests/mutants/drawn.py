@@ -2,7 +2,7 @@
 
 drawn.json contains the sample of the table of the untrimmed suite, as source lines: a mutant is found again as long as its line
 exists, in its own or another file. Missing sites are replaced by others, chosen by a digest of the seed, the change and the
-text of the line, so that unrelated edits do not change the sample.
+text of the line, so unrelated edits do not change the sample.
 
 Excluded are messages of `raise`, asserts, annotations, f-strings, blocks for type checkers, and functions compiled by Triton,
 because coverage does not record their lines.
@@ -39,7 +39,7 @@ Site = tuple[str, int, int, str, str]
 
 
 def draw(count: int = COUNT, seed: int = SEED) -> list[Mutant]:
-    """Mutants that are determined by the seed and the source lines."""
+    """Mutants, determined by the seed and the source lines."""
     places: list[tuple[str, Site]] = []
     met: Counter[str] = Counter()
     for file in sorted(SOURCE.glob("regard/**/*.py")):

@@ -1,4 +1,4 @@
-"""A mutant: one change in one source file, and the changed lines, which select the tests that can detect the change."""
+"""A mutant: a change in a source file, and the changed lines for selecting the tests."""
 
 from __future__ import annotations
 

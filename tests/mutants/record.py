@@ -30,11 +30,11 @@ IMPORT = "import"
 MAIN = "regard/__main__"
 """Excluded from the import context, because importing this module starts the command line."""
 OWN = "tests/test_mutants.py"
-"""Test file that checks the fault patterns: fails for every fault, and is excluded because it does not test the product."""
+"""Excluded test file: checks the fault patterns, and therefore fails for every fault without testing the product."""
 
 
 def digest() -> str:
-    """Digest of all files that determine the tests and the lines they execute."""
+    """Digest of the source, the tests and pyproject.toml."""
     found = hashlib.blake2b(digest_size=8)
     files = [*SOURCE.glob("regard/**/*"), *(ROOT / "tests").glob("**/*"), ROOT / "pyproject.toml"]
     for path in sorted(files):
@@ -162,7 +162,7 @@ class Record:
         return self.known[path]
 
     def _importing(self, path: str) -> set[str]:
-        """Test files that import a file directly, or that execute or import one of its importers."""
+        """Test files with a direct or indirect import of a file, in the text or by executed lines."""
         files = importers(path)
         contexts = (self._contexts(name, body_lines(name)) for name in files)
         executing = {test.partition("::")[0] for found in contexts for test in self._tests(found)}
@@ -173,7 +173,7 @@ class Record:
 
 
 def importers(path: str) -> set[str]:
-    """A file of the package, and all files that import it directly or indirectly."""
+    """A file of the package, and all direct and indirect importers."""
     found, waiting = {path}, [path]
     while waiting:
         name = waiting.pop()

@@ -1,7 +1,7 @@
 """`make mutants`: apply each mutant to a copy of the project and run the tests that execute the changed lines.
 
 Outcomes: `killed` by the first failing test; `alive`: all these tests passed, or passed for 60 CPU seconds. Two more outcomes
-count as alive: `time`: a test did not end; `unreached`: no test executes the changed lines.
+count as alive: "time": a test did not end; "unreached": no test executes the changed lines.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Worker:
         return self._row("alive" if tests else "unreached", "", spent, ran, len(tests))
 
     def _parts(self, tests: list[str]) -> list[list[str]]:
-        """The first tests, and the tests after them that are reachable within the CPU seconds."""
+        """The first tests, and further tests within the limit of CPU seconds."""
         costs = itertools.accumulate(self.known.cost(test) for test in tests)
         last = sum(cost < REACH * SECONDS for cost in costs) + 1
         return [part for part in (tests[:FIRST], tests[FIRST : max(last, FIRST)]) if part]
