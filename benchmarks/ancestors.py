@@ -1,6 +1,6 @@
 """Multi30k English → German: four generations of translation models with equal parameter counts, on the same data.
 
-    python benchmarks/ancestors.py train DATA OUT [name ...] [--together 2] [--set train.steps=...]
+    python benchmarks/ancestors.py train DATA OUT [name ...] [--jobs 2] [--set train.steps=...]
     python benchmarks/ancestors.py test DATA OUT [name ...]      # test2016, evaluated once with the best checkpoint
     python benchmarks/ancestors.py figure DATA OUT [name ...]    # OUT/ancestors.png, and the table
 
@@ -8,7 +8,7 @@ DATA is the folder of the tokenized files (train.lc.norm.tok.en.gz …). All sys
 with the same label smoothing, dropout, EMA and beam search; only the learning rate differs. The three older systems
 use padded batches with a larger `train.batch_tokens`, so that an optimizer step has the same number of pairs. Parameter counts
 are within 2 % of `transformer-tiny`; `check_sizes` verifies the counts before training. Parallel runs slow each other down: use
-`--together 1` for comparable times.
+`--jobs 1` for comparable times.
 """
 
 from __future__ import annotations
@@ -198,12 +198,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", choices=(*SYSTEMS, []))
-    parser.add_argument("--together", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--set", nargs="*", default=[])
     asked = parser.parse_args(argv)
     names = [name for name in SYSTEMS if not asked.names or name in asked.names]
     if asked.work == "train":
-        train(names, asked.data, asked.out, asked.together, asked.set)
+        train(names, asked.data, asked.out, asked.jobs, asked.set)
     elif asked.work == "test":
         test(names, asked.data, asked.out)
     else:

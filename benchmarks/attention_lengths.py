@@ -1,7 +1,7 @@
 """Memory and time of one causal self-attention layer by sequence length, forward and backward.
 
-    python benchmarks/attention_lengths.py measure FIGURES.json
-    python benchmarks/attention_lengths.py draw FIGURES.json lengths.png
+    python benchmarks/attention_lengths.py measure RESULTS.json
+    python benchmarks/attention_lengths.py draw RESULTS.json lengths.png
 
 8 heads x 64, one sequence; bfloat16 on CUDA, float32 on a CPU. Variants: plain (materialized weights, as for recording
 attention), fused (the kernel selected for `Causal`), packed (documents of 128 tokens in one sequence, CUDA), window (sliding
@@ -91,10 +91,10 @@ def draw(source: Path, target: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("work", choices=("measure", "draw"))
-    parser.add_argument("figures", type=Path)
-    parser.add_argument("picture", type=Path, nargs="?", default=Path("lengths.png"))
+    parser.add_argument("results", type=Path)
+    parser.add_argument("figure", type=Path, nargs="?", default=Path("lengths.png"))
     asked = parser.parse_args(argv)
-    measure_all(asked.figures) if asked.work == "measure" else draw(asked.figures, asked.picture)
+    measure_all(asked.results) if asked.work == "measure" else draw(asked.results, asked.figure)
 
 
 def smoke(folder: Path) -> None:

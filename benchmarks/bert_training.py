@@ -5,10 +5,10 @@
 natural   documents of 90 tokens on average, at most 512: regard packs, `transformers` pads to 512; padding is not counted
 full      sequences of 512 tokens
 
-Both have the variants `theirs` (BertForPreTraining under torch.compile), `graph` and `compiled` (on a CPU `plain`); `ceiling`
-is the matrix multiplication throughput of the device. All variants: dropout 0, bfloat16 autocast, gradients clipped to 1, fused
-AdamW, random weights and token ids, the same number of sequences per step, 15 % masked tokens. `theirs` repeats four batches
-in device memory; regard collates and masks new batches for each step in two workers, as in `regard train`.
+Both have the variants `transformers` (BertForPreTraining under torch.compile), `graph` and `compiled` (on a CPU `plain`). The
+case `ceiling` is the matrix multiplication throughput of the device. All variants: dropout 0, bfloat16 autocast, gradients
+clipped to 1, fused AdamW, random weights and token ids, the same number of sequences per step, 15 % masked tokens.
+`transformers` repeats four batches in device memory; regard collates and masks new batches in two workers, as `regard train`.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = made(asked, device="meta").config
     print(torch.__version__, torch.cuda.get_device_name() if asked.device == "cuda" else "CPU")
     ways = ("graph", "compiled") if asked.device == "cuda" else ("plain",)
-    peers = {"theirs": theirs} if harness.installed("transformers") else {}
+    peers = {"transformers": theirs} if harness.installed("transformers") else {}
     for kind, length in (("natural", MEAN), ("full", asked.length)):
         cases = {name: lambda kind=kind, side=side: side(clock, asked, kind) for name, side in peers.items()}
         cases |= {way: lambda kind=kind, way=way: ours(clock, asked, kind, way) for way in ways}
@@ -211,7 +211,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if not wanted:
             continue
         report({"ceiling": lambda: ceiling(clock), **named}, ["ceiling", *wanted], work(config, length))
-        right = found.get(f"{kind}:theirs")
+        right = found.get(f"{kind}:transformers")
         for name in wanted[1:] if right else ():
             if name in found:
                 memory = f", {found[name]['GiB'] / right['GiB']:.2f} x the memory" if "GiB" in right else ""

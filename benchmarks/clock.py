@@ -83,7 +83,7 @@ def report(cases: Mapping[str, Callable[[], dict[str, Any]]], names: Sequence[st
             found["tokens_per_s"] = round(found["tokens"] / found["seconds"])
             found["ms"] = round(1000 * found.pop("seconds"), 2)
             found["TFLOP_per_s"] = round(found["tokens_per_s"] * work / 1e12, 4)
-            found |= {"share": round(found["TFLOP_per_s"] / most, 3)} if most else {}
+            found |= {"fraction_of_ceiling": round(found["TFLOP_per_s"] / most, 3)} if most else {}
         else:
             most = found["TFLOP_per_s"]
         if cuda:

@@ -1,7 +1,7 @@
 """Point Transformer on ModelNet10 and on the embedded rooms: clean, rotated, with noise, and with missing points.
 
     python benchmarks/modelnet.py prepare SOURCE DATA --surface --points 8192 --normals --held-out 5 [--all]
-    python benchmarks/clouds.py train OUT --modelnet DATA [name ...] [--together 4] [--set train.epochs=...]
+    python benchmarks/clouds.py train OUT --modelnet DATA [name ...] [--jobs 4] [--set train.epochs=...]
     python benchmarks/clouds.py test OUT --modelnet DATA [name ...] [--device cuda]
     python benchmarks/clouds.py figure OUT                               # OUT/clouds.png
 
@@ -187,7 +187,7 @@ def test(names: list[str], out: Path, modelnet: Path | None, device: str) -> Non
         clouds = list(clouds_of(name, modelnet, "normals" in model.processor.features))
         found: dict[str, Any] = {"clouds": len(clouds)}
         if name != "rooms":
-            found["as they are"] = round(share(name, model, clouds, noise, 0.0, VOTES), 2)
+            found["clean"] = round(share(name, model, clouds, noise, 0.0, VOTES), 2)
             print(name, found, flush=True)
             clouds = thinned(clouds)
         for way, (spoil, steps, _, _) in WAYS.items():
@@ -225,13 +225,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", choices=(*TRAININGS, []))
     parser.add_argument("--modelnet", type=Path)
     parser.add_argument("--model", default="point-small")
-    parser.add_argument("--together", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--set", nargs="*", default=[])
     parser.add_argument("--device", default="cpu")
     asked = parser.parse_args(argv)
     names = [name for name in TRAININGS if not asked.names or name in asked.names]
     if asked.work == "train":
-        train(names, asked.out, asked.modelnet, asked.model, asked.together, asked.set)
+        train(names, asked.out, asked.modelnet, asked.model, asked.jobs, asked.set)
     elif asked.work == "test":
         there = [name for name in names if (asked.out / name / "regard.json").exists()]
         test(there, asked.out, asked.modelnet, asked.device)

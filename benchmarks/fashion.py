@@ -1,9 +1,9 @@
 """Fashion-MNIST: image tables, and systems of several sizes trained on them, accuracy by training cost.
 
     python benchmarks/fashion.py tables SOURCE DATA            # SOURCE: the folder of the *-ubyte.gz files
-    python benchmarks/fashion.py train DATA OUT [name ...]     # in parallel with --together; finished runs are skipped
+    python benchmarks/fashion.py train DATA OUT [name ...]     # in parallel with --jobs; finished runs are skipped
     python benchmarks/fashion.py test DATA OUT name            # the test set, with the checkpoint selected on validation
-    python benchmarks/fashion.py figure OUT PICTURE
+    python benchmarks/fashion.py figure OUT FILE
 
 DATA has train.parquet (55,000 images), valid.parquet (5,000 of the training images, sampled once) and test.parquet (10,000).
 Names: `tiny-1` … are vit-tiny with the default recipe, one seed each, and horizontal flips. The other names are runs of
@@ -162,17 +162,17 @@ def figure(out: Path, picture: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("work", choices=("tables", "train", "test", "figure"))
-    parser.add_argument("places", nargs="+")
-    parser.add_argument("--together", type=int, default=1)
+    parser.add_argument("paths", nargs="+")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--set", nargs="*", default=[])
     asked = parser.parse_args(argv)
-    first, second = (Path(place) for place in asked.places[:2])
+    first, second = (Path(place) for place in asked.paths[:2])
     if asked.work == "tables":
         tables(first, second)
     elif asked.work == "train":
-        train(asked.places[2:], first, second, asked.together, asked.set)
+        train(asked.paths[2:], first, second, asked.jobs, asked.set)
     elif asked.work == "test":
-        for name in asked.places[2:]:
+        for name in asked.paths[2:]:
             test(name, first, second)
     else:
         figure(first, second)

@@ -1,12 +1,12 @@
 """Fine-tuning all-MiniLM-L6-v2, compared with the same fine-tuning with `transformers`, in the same run.
 
-    python benchmarks/fine_tuning.py classify|tag|qa MODEL DATA OUT [--seeds 1 2 3] [--sides ours theirs] [--device cuda]
+    python benchmarks/fine_tuning.py classify|tag|qa MODEL DATA OUT [--seeds 1 2 3] [--sides regard] [--device cuda]
 
 MODEL is the checkpoint folder; DATA contains the compressed files of sst2/, conll2003/ and squad-small/. A part of the training
 file is held out for validation (SST-2: every fiftieth sentence; SQuAD: four articles; CoNLL has its own validation file). The
 test split (dev of SST-2 and SQuAD, test of CoNLL) is evaluated once per seed with the selected checkpoint. Both sides use the
-same data, learning rate, schedule, epochs and precision (bfloat16 on a GPU); `theirs` is the usual loop over batches of 32
-texts padded to the longest. Times cover the whole training including validation.
+same data, learning rate, schedule, epochs and precision (bfloat16 on a GPU); the side `transformers` is the usual loop over
+batches padded to the longest text. Times cover the whole training including validation.
 """
 
 from __future__ import annotations
@@ -283,14 +283,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--sides", nargs="+", default=["ours", "theirs"])
+    parser.add_argument("--sides", nargs="+", default=["regard", "transformers"])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     asked = parser.parse_args(argv)
     case, files = CASES[asked.task], parts(asked.task, asked.data, asked.out / "data")
     for side in asked.sides:
         found = []
         for seed in asked.seeds:
-            if side == "ours":
+            if side == "regard":
                 found.append(ours(asked.task, case, asked.model, files, asked.out, seed, asked.device))
             else:
                 found.append(theirs(asked.task, case, asked.model, files, seed, asked.device))
@@ -299,11 +299,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
         seconds = statistics.mean(item["seconds"] for item in found)
         mean = statistics.mean(scores)
-        print(f"{side} {asked.task}: {case.metric} {mean:.2f} ± {spread:.2f}, {seconds:.1f} s a run", flush=True)
+        print(f"{side} {asked.task}: {case.metric} {mean:.2f} ± {spread:.2f}, {seconds:.1f} s per run", flush=True)
 
 
 def smoke(folder: Path) -> None:
-    sides = ["ours", *(["theirs"] if harness.installed("transformers") else [])]
+    sides = ["regard", *(["transformers"] if harness.installed("transformers") else [])]
     data = folder / "data"
     for make, name in ((synthetic.sst2, "sst2"), (synthetic.conll, "conll2003"), (synthetic.squad, "squad-small")):
         make(data / name)

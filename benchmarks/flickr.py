@@ -1,12 +1,12 @@
 """Flickr8k-small: four captioning models, trained from scratch and with a pretrained image encoder.
 
-    python benchmarks/flickr.py DATA OUT [name ...] [--encoder FOLDER] [--together 2] [--set …]    # train, then test, once
-    python benchmarks/flickr.py DATA OUT [name ...] --pictures FOLDER
+    python benchmarks/flickr.py DATA OUT [name ...] [--encoder FOLDER] [--jobs 2] [--set …]    # train, then test, once
+    python benchmarks/flickr.py DATA OUT [name ...] --figures FOLDER
 
 DATA contains captions.jsonl (2,400 images for training, 200 for validation, 400 for testing, five captions each) and images/.
 The FOLDER of `--encoder` is a run folder of an image classifier: a ResNet for the first three models, a ViT for the last; those
-runs get the suffix "-taught". All models use the same settings. Checkpoints are selected by CIDEr on the dev split; the test
-split is evaluated once.
+runs get the suffix "-pretrained". All models use the same settings. Checkpoints are selected by CIDEr on the dev split; the
+test split is evaluated once.
 """
 
 from __future__ import annotations
@@ -73,24 +73,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", default=list(MODELS))
     parser.add_argument("--encoder", type=Path)
-    parser.add_argument("--together", type=int, default=2)
-    parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--figures", type=Path)
     parser.add_argument("--set", nargs="*", default=[])
     asked = parser.parse_args(argv)
-    if asked.pictures:
+    if asked.figures:
         for name in asked.names:
-            for run in (name, f"{name}-taught"):
-                pictures(run, asked.data, asked.out, asked.pictures)
+            for run in (name, f"{name}-pretrained"):
+                pictures(run, asked.data, asked.out, asked.figures)
         return
     captions = asked.data / "captions.jsonl"
     files = ["--data", f"{captions}#train", "--valid", f"{captions}#dev"]
     more = [f"model.encoder={asked.encoder.resolve()}"] if asked.encoder else []
-    ending = "-taught" if asked.encoder else ""
+    ending = "-pretrained" if asked.encoder else ""
     trainings = {
         name + ending: ["caption", "--model", MODELS[name], *files, "--set", *ALIKE, *more, *asked.set]
         for name in asked.names
     }
-    side_by_side(trainings, asked.out, asked.together, summed)
+    side_by_side(trainings, asked.out, asked.jobs, summed)
     for name in trainings:
         test(name, asked.data, asked.out)
 
@@ -112,7 +112,7 @@ def smoke(folder: Path) -> None:
     ]
     main([data, out, "attend", *short])
     main([data, out, "attend", "--encoder", str(folder / "encoder"), *short])
-    main([data, out, "attend", "--pictures", str(folder / "pictures")])
+    main([data, out, "attend", "--figures", str(folder / "pictures")])
 
 
 if __name__ == "__main__":

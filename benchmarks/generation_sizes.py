@@ -1,7 +1,7 @@
 """Generation with GPT-2 of 124 million parameters by batch size and by context length, as a figure.
 
-    python benchmarks/generation_sizes.py measure FIGURES.json
-    python benchmarks/generation_sizes.py draw FIGURES.json generation.png
+    python benchmarks/generation_sizes.py measure RESULTS.json
+    python benchmarks/generation_sizes.py draw RESULTS.json generation.png
 
 Greedy decoding with random weights through the public `predict`; bfloat16 on CUDA, float32 on a CPU. Batch sizes are measured
 with prompts of 128 tokens. Context lengths are prompt plus generated tokens, measured with 8 rows: time per step, and memory
@@ -109,10 +109,10 @@ def draw(source: Path, target: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("work", choices=("measure", "draw"))
-    parser.add_argument("figures", type=Path)
-    parser.add_argument("picture", type=Path, nargs="?", default=Path("generation.png"))
+    parser.add_argument("results", type=Path)
+    parser.add_argument("figure", type=Path, nargs="?", default=Path("generation.png"))
     asked = parser.parse_args(argv)
-    measure(asked.figures) if asked.work == "measure" else draw(asked.figures, asked.picture)
+    measure(asked.results) if asked.work == "measure" else draw(asked.results, asked.figure)
 
 
 def smoke(folder: Path) -> None:

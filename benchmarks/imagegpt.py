@@ -30,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--model", default="imagegpt-mini")
     parser.add_argument("--set", nargs="*", default=[])
-    parser.add_argument("--most", type=int, default=20_000, help="Maximum number of training images of the probes.")
+    parser.add_argument(
+        "--max-images", type=int, default=20_000, help="Maximum number of training images of the probes."
+    )
     asked = parser.parse_args(argv)
     run, begun = asked.out / "run", time.perf_counter()
     train, valid, test = (str(asked.data / f"{part}.parquet") for part in ("train", "valid", "test"))
@@ -46,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     told = {"seconds": round(time.perf_counter() - begun, 1), "parameters": info(str(run)).parameters}
     told["test"] = evaluate(run, [test]).scores
     print(json.dumps(told), flush=True)
-    probed = regard.probe(run, [train], valid=[valid], test=[test], max_images=asked.most, out=asked.out / "probe.png")
+    probed = regard.probe(
+        run, [train], valid=[valid], test=[test], max_images=asked.max_images, out=asked.out / "probe.png"
+    )
     print(probed, flush=True)
     for name in ("drawn.png", "completions.png"):
         if (run / name).exists():
@@ -57,7 +61,7 @@ def smoke(folder: Path) -> None:
     data = folder / "data"
     fashion.tables(synthetic.fashion(folder / "source"), data)
     tiny = ("model.image_size=8", *harness.TINY["encoder"], "train.batch_size=8")
-    main([str(data), str(folder / "out"), "--most", "16", "--set", *tiny, *harness.SHORT])
+    main([str(data), str(folder / "out"), "--max-images", "16", "--set", *tiny, *harness.SHORT])
 
 
 if __name__ == "__main__":

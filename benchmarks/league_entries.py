@@ -97,7 +97,7 @@ def vision(system: str) -> Entry:
     def prepared(side: str) -> Callable[[], Step]:
         return lambda: vision_speed.infer(side, system, device, size)
 
-    sides: Sides = {OWN if side == "ours" else side: prepared(side) for side in vision_speed.PEERS[system]}
+    sides: Sides = {side: prepared(side) for side in vision_speed.PEERS[system]}
     side = size.config.image_size
     return Entry("images/s", f"{size.model}, {size.batch} x {side} x {side}, bfloat16", sides)
 

@@ -1,6 +1,6 @@
 """Cost of self-attention over a whole image: over its patches, its pixels, and its color values.
 
-    python benchmarks/patch_attention.py [--device cuda] [--most 150528] [--figure docs/patches.png]
+    python benchmarks/patch_attention.py [--device cuda] [--max-tokens 150528] [--figure docs/patches.png]
 
 An image of 224 x 224 x 3 and the attention of ViT-B (hidden size 768, 12 heads), forward and backward. Time and memory are per
 image; short sequences are measured in a batch that fills the device. `plain` materializes the scores; `fused` is the kernel
@@ -62,7 +62,7 @@ def measured(attention: torch.nn.Module, length: int, clock: Clock, rule: Any) -
 def main(argv: Sequence[str] | None = None) -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("--device", default=harness.device())
-    parser.add_argument("--most", type=int, default=3 * SIDE**2)
+    parser.add_argument("--max-tokens", type=int, default=3 * SIDE**2)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--figure", type=Path)
     asked = parser.parse_args(argv)
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     ours, plain = (kind(WIDTH, HEADS).to(asked.device, torch.bfloat16) for kind in (Attention, Plain))
     for name, length in ROWS.items():
         row: dict[str, Any] = {"what": name, "tokens": length, "scores": length**2}
-        if length <= asked.most:
+        if length <= asked.max_tokens:
             row["fused"] = measured(ours, length, clock, Full())
             # memory of scores, weights, and their gradients
             if 4 * 2 * HEADS * length * max(length, TOGETHER) < 0.9 * room:
@@ -111,7 +111,7 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
 
 
 def smoke(folder: Path) -> None:
-    main(["--most", "50", "--steps", "1", "--figure", str(folder / "patches.png")])
+    main(["--max-tokens", "50", "--steps", "1", "--figure", str(folder / "patches.png")])
     harness.left_out("memory per image")
 
 

@@ -1,9 +1,9 @@
 """Pretraining `bert-mini` on WikiText-2 from scratch, then fine-tuning on SST-2 from that checkpoint and from random weights.
 
-    python benchmarks/pretraining.py DATA OUT [--seeds 1 2 3] [--rates 1e-4 3e-4 1e-3] [--set train.steps=…] [--device cuda]
+    python benchmarks/pretraining.py DATA OUT [--seeds 1 2 3] [--lr 1e-4 3e-4 1e-3] [--set train.steps=…] [--device cuda]
 
 DATA contains the compressed files of wikitext-2/ and sst2/. Each article of WikiText is a document. Both fine-tunings use the
-tokenizer of the pretrained model and the same settings except the learning rate: the best of `--rates` for the first seed on
+tokenizer of the pretrained model and the same settings except the learning rate: the best of `--lr` for the first seed on
 every fiftieth sentence of the training file, which is held out. The dev split of SST-2 is evaluated once per seed, with the
 checkpoint selected on the held-out sentences.
 """
@@ -73,13 +73,13 @@ def pretrain(files: dict[str, str], run: Path, settings: list[str], device: str)
         if (row := json.loads(line))["kind"] == "valid":
             print(json.dumps(row), flush=True)
     facts = json.loads((run / "regard.json").read_text())
-    print(json.dumps({"pre-training": {**facts["best"], **facts["scores"], "seconds": round(took, 1)}}), flush=True)
+    print(json.dumps({"pretraining": {**facts["best"], **facts["scores"], "seconds": round(took, 1)}}), flush=True)
 
 
 def tune(
     files: dict[str, str], start: str, pretrained: Path, run: Path, rate: float, seed: int, device: str
 ) -> dict[str, Any]:
-    learnt = start == "pre-trained"
+    learnt = start == "pretrained"
     settings = [*(SHORT_TUNING if harness.is_smoke() else TUNING), f"train.lr={rate}", f"train.seed={seed}"]
     settings += [] if learnt else [f"data.tokenizer={pretrained}"]
     settings += harness.TINY["encoder"] if harness.is_smoke() and not learnt else ()
@@ -93,13 +93,13 @@ def tune(
 
 def compare(files: dict[str, str], pretrained: Path, out: Path, asked: argparse.Namespace) -> None:
     means = {}
-    for start in ("pre-trained", "random"):
+    for start in ("pretrained", "random"):
 
         def one(rate: float, seed: int, start: str = start) -> tuple[dict[str, Any], Path]:
             run = out / f"{start}-{rate:g}-{seed}"
             return tune(files, start, pretrained, run, rate, seed, asked.device), run
 
-        first = {rate: one(rate, asked.seeds[0]) for rate in asked.rates}
+        first = {rate: one(rate, asked.seeds[0]) for rate in asked.lr}
         for found, _ in first.values():
             print(json.dumps(found), flush=True)
         rate = max(first, key=lambda rate: first[rate][0]["valid"])
@@ -115,7 +115,7 @@ def compare(files: dict[str, str], pretrained: Path, out: Path, asked: argparse.
             f"from {start} weights: accuracy {means[start]:.2f} ± {spread:.2f} over {len(scores)} runs, lr {rate:g}",
             flush=True,
         )
-    print(f"gain from pretraining: {means['pre-trained'] - means['random']:+.2f} points")
+    print(f"gain from pretraining: {means['pretrained'] - means['random']:+.2f} points")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3])
+    parser.add_argument("--lr", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3])
     parser.add_argument("--set", nargs="*", default=[], help="Settings of the pretraining.")
     parser.add_argument("--device", default="auto")
     asked = parser.parse_args(argv)
@@ -144,7 +144,7 @@ def smoke(folder: Path) -> None:
         "train.batch_tokens=128",
         "data.vocab_size=300",
     ]
-    rates = ["--seeds", "1", "--rates", "1e-3"]
+    rates = ["--seeds", "1", "--lr", "1e-3"]
     main([str(folder / "data"), str(folder / "out"), *rates, "--device", "cpu", "--set", *short])
 
 

@@ -1,13 +1,13 @@
 """Recall at a distance: a fact stated N tokens before the end, facts about other people in between, and a question about it.
 
-    python benchmarks/recall.py data OUT [--most 160] [--rows 200000] [--people 4]
-    python benchmarks/recall.py train OUT [name ...] [--width 128] [--together 4] [--set train.steps=...]
+    python benchmarks/recall.py data OUT [--max-distance 160] [--rows 200000] [--people 4]
+    python benchmarks/recall.py train OUT [name ...] [--width 128] [--jobs 4] [--set train.steps=...]
     python benchmarks/recall.py test OUT [name ...]                      # exact match by N
     python benchmarks/recall.py measure OUT [name ...]                   # paths, gradients and time by N
     python benchmarks/recall.py figure OUT                               # OUT/recall.png
 
-`data` writes texts with distances up to `--most` tokens; the test distances are well below, because few texts reach the
-maximum. On a CPU: `--most 80 --rows 100000`, then `--width 64 --set train.batch_tokens=4096`.
+`data` writes texts with distances up to `--max-distance` tokens; the test distances are well below, because few texts reach the
+maximum. On a CPU: `--max-distance 80 --rows 100000`, then `--width 64 --set train.batch_tokens=4096`.
 
     mary comes from oslo . the rain had stopped . john comes from vienna . so then … where does john come from ?  →  vienna
 
@@ -343,11 +343,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("work", choices=("data", "train", "test", "measure", "figure"))
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", choices=(*SYSTEMS, []))
-    parser.add_argument("--most", type=int, default=160, help="data: maximum distance.")
+    parser.add_argument("--max-distance", type=int, default=160, help="data: maximum distance.")
     parser.add_argument("--rows", type=int, default=200_000, help="data: number of training texts.")
     parser.add_argument("--people", type=int, default=4, help="data: number of people, at most 150.")
     parser.add_argument("--width", type=int, default=128, help="train: hidden size of all systems.")
-    parser.add_argument("--together", type=int, default=1, help="train: number of parallel runs.")
+    parser.add_argument("--jobs", type=int, default=1, help="train: number of parallel runs.")
     parser.add_argument("--set", nargs="*", default=[], help="train: further settings.")
     parser.add_argument("--device", default="cpu", help="measure: device of the timing.")
     parser.add_argument("--count", type=int, default=16, help="measure: number of texts for gradients.")
@@ -356,9 +356,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = [name for name in SYSTEMS if not asked.names or name in asked.names]
     there = [name for name in names if (asked.out / name / "regard.json").exists()]
     if asked.work == "data":
-        data(asked.out, asked.most, asked.rows, asked.people)
+        data(asked.out, asked.max_distance, asked.rows, asked.people)
     elif asked.work == "train":
-        train(names, asked.out, asked.width, asked.together, asked.set)
+        train(names, asked.out, asked.width, asked.jobs, asked.set)
     elif asked.work == "test":
         test(there, asked.out)
     elif asked.work == "measure":
@@ -369,7 +369,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def smoke(folder: Path) -> None:
     out, names = str(folder), ("lstm", "transformer")
-    main(["data", out, "--most", "24", "--rows", "400"])
+    main(["data", out, "--max-distance", "24", "--rows", "400"])
     short = [*harness.SHORT, "train.batch_tokens=1024", "decode.max_extra_tokens=2"]
     main(["train", out, *names, "--width", "16", "--set", *short])
     main(["test", out, *names])

@@ -1,7 +1,7 @@
 """Four captioning models trained with the same settings on the embedded scenes: exact match, and attention on named objects.
 
-    python benchmarks/scene_captions.py OUT [name ...] [--together 2] [--set …]    # train, then the test splits, once
-    python benchmarks/scene_captions.py OUT --figure PICTURE
+    python benchmarks/scene_captions.py OUT [name ...] [--jobs 2] [--set …]    # train, then the test splits, once
+    python benchmarks/scene_captions.py OUT --figure FILE
 
 The scenes are drawn into OUT/scenes. Checkpoints are selected on the validation split. Exact match is reported by number of
 objects, for scenes with combinations in the training data and for scenes with a new combination. Attention is scored with the
@@ -168,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", default=list(MODELS))
-    parser.add_argument("--together", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--set", nargs="*", default=[])
     asked = parser.parse_args(argv)
@@ -184,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     trainings = {
         name: ["caption", "--model", MODELS[name], *files, "--set", *ALIKE, *asked.set] for name in asked.names
     }
-    side_by_side(trainings, asked.out, asked.together, summed)
+    side_by_side(trainings, asked.out, asked.jobs, summed)
     for name in asked.names:
         test(name, places, asked.out)
 

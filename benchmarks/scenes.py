@@ -1,7 +1,7 @@
 """Dense prediction trained from scratch: a small DPT, its hybrid, and a ResNet of the same size with the same head.
 
-    python benchmarks/scenes.py camvid|tum DATA OUT [name ...] [--together 3] [--set …]    # train, then the test split, once
-    python benchmarks/scenes.py camvid|tum DATA OUT --pictures PICTURE
+    python benchmarks/scenes.py camvid|tum DATA OUT [name ...] [--jobs 3] [--set …]    # train, then the test split, once
+    python benchmarks/scenes.py camvid|tum DATA OUT --figure FILE
 
 DATA of camvid contains train/, val/ and test/, each with images/ and masks/, and classes.txt; DATA of tum contains train/ and
 test/, each with images/ and depth/. CamVid checkpoints are selected on val. For TUM, the last 10 % of the training sequence are
@@ -115,12 +115,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", default=list(MODELS))
-    parser.add_argument("--together", type=int, default=3)
-    parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--jobs", type=int, default=3)
+    parser.add_argument("--figure", type=Path)
     parser.add_argument("--set", nargs="*", default=[])
     asked = parser.parse_args(argv)
-    if asked.pictures:
-        return pictures(asked.place, asked.data, asked.out, asked.pictures)
+    if asked.figure:
+        return pictures(asked.place, asked.data, asked.out, asked.figure)
     task, own = TASKS[asked.place]
     files = ["--data", str(asked.data / "train"), "--valid", str(asked.data / "val")]
     if asked.place == "tum":
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         name: [task, "--model", MODELS[name][0], *files, "--set", *ALIKE, *own, *MODELS[name][1:], *asked.set]
         for name in asked.names
     }
-    side_by_side(trainings, asked.out, asked.together, summed)
+    side_by_side(trainings, asked.out, asked.jobs, summed)
     for name in asked.names:
         test(name, asked.data, asked.out)
 
@@ -146,7 +146,7 @@ def smoke(folder: Path) -> None:
         ]
         sizes += ["model.width=16", "model.heads=2", "model.ffn_dim=32", "model.fusion_dim=16"]
         main([place, data, out, "dpt", "--set", *harness.ONCE, "train.batch_size=4", *sizes])
-        main([place, data, out, "dpt", "--pictures", str(folder / f"{place}.png")])
+        main([place, data, out, "dpt", "--figure", str(folder / f"{place}.png")])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The Universal Transformer compared with a plain Transformer of equal parameter count on algorithmic questions: exact match
 at training lengths and beyond, ACT steps per token, and time.
 
-    python benchmarks/universal.py trials OUT [--together 8]                       # selects lr and ponder cost on validation
-    python benchmarks/universal.py train OUT [name ...] [--together 8] [--set ...]
+    python benchmarks/universal.py trials OUT [--jobs 8]                       # selects lr and ponder cost on validation
+    python benchmarks/universal.py train OUT [name ...] [--jobs 8] [--set ...]
     python benchmarks/universal.py time OUT [name ...]                             # short runs, one at a time
     python benchmarks/universal.py test OUT [name ...]                             # the test splits, once
     python benchmarks/universal.py figure OUT                                      # OUT/universal.png
@@ -287,7 +287,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("work", choices=("trials", "train", "time", "test", "figure"))
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", choices=(*NAMES, *TASKS, JOINT, *SIZES, []))
-    parser.add_argument("--together", type=int, default=1, help="Number of parallel runs.")
+    parser.add_argument("--jobs", type=int, default=1, help="Number of parallel runs.")
     parser.add_argument("--samples", type=int, default=200_000, help="Number of training questions.")
     parser.add_argument("--count", type=int, default=1000, help="Number of validation and test questions per kind.")
     parser.add_argument("--set", nargs="*", default=[], help="Further training settings.")
@@ -295,9 +295,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = [name for name, parts in NAMES.items() if not asked.names or {name, *parts} & set(asked.names)]
     many = Sizes(asked.samples, asked.count)
     if asked.work == "trials":
-        trials(asked.out, asked.together, many, asked.set)
+        trials(asked.out, asked.jobs, many, asked.set)
     elif asked.work == "train":
-        train(names, asked.out, asked.together, many, asked.set)
+        train(names, asked.out, asked.jobs, many, asked.set)
     elif asked.work == "time":
         time(asked.out, [name for name in SIZES if not asked.names or name in asked.names], asked.set)
     elif asked.work == "test":

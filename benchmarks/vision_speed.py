@@ -2,10 +2,10 @@
 
     python benchmarks/vision_speed.py [case ...] [--steps 20] [--batch 256] [--device cuda] [--rounds 3]
 
-Cases are SYSTEM:WORK:SIDE or a prefix: vit, swin, dpt; train, infer; ours, torchvision, timm, transformers. All sides are
+Cases are SYSTEM:WORK:SIDE or a prefix: vit, swin, dpt; train, infer; regard, torchvision, timm, transformers. All sides are
 compiled, with random weights and random pixels in device memory, 224 x 224 (DPT: 384, batch 32, inference only). The sides of a
 case are timed in turn; the median over the rounds is reported. Training: bfloat16 autocast, cross-entropy over 1,000 classes,
-fused AdamW, dropout 0; inference: bfloat16 weights. `ours` is also captured as a CUDA graph, as in `regard train`. On a CPU:
+fused AdamW, dropout 0; inference: bfloat16 weights. `regard` is also captured as a CUDA graph, as in `regard train`. On a CPU:
 no compilation, DPT-Base instead of DPT-Large, and small batches.
 """
 
@@ -135,9 +135,9 @@ def transformers_side(system: str, size: Size) -> Side:
 
 
 SIDES: dict[str, Callable[[str, Size], Side]] = {
-    "ours": ours, "torchvision": torchvision_side, "timm": timm_side, "transformers": transformers_side,
+    "regard": ours, "torchvision": torchvision_side, "timm": timm_side, "transformers": transformers_side,
 }  # fmt: skip
-PEERS = {"vit": tuple(SIDES), "swin": ("ours", "torchvision"), "dpt": ("ours", "transformers")}
+PEERS = {"vit": tuple(SIDES), "swin": ("regard", "torchvision"), "dpt": ("regard", "transformers")}
 
 
 def train(side: str, system: str, device: str, size: Size) -> Step:
@@ -155,7 +155,7 @@ def train(side: str, system: str, device: str, size: Size) -> Step:
             logits = call(called, x)
         F.cross_entropy(logits.float(), y).backward()
 
-    again = capture(learn, torch.device(device))[0].replay if side == "ours" and device == "cuda" else learn
+    again = capture(learn, torch.device(device))[0].replay if side == "regard" and device == "cuda" else learn
 
     def step(kept: Any = (x, y)) -> float:  # a CUDA graph holds no references to its inputs
         again()
@@ -173,7 +173,7 @@ def infer(side: str, system: str, device: str, size: Size) -> Step:
     called: Any = torch.compile(model) if device == "cuda" else model
     with torch.inference_mode():
         work: Callable[[], Any] = lambda: call(called, x)  # noqa: E731
-        if side == "ours" and device == "cuda":
+        if side == "regard" and device == "cuda":
             work = capture(work, torch.device(device))[0].replay
 
     def looked(kept: Any = (model, x)) -> float:  # a CUDA graph holds no references to its inputs
@@ -197,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(
         torch.__version__, torch.cuda.get_device_name() if asked.device == "cuda" else "CPU", ceiling(clock), flush=True
     )
-    there = {"ours", *(name for name in SIDES if name != "ours" and harness.installed(name))}
+    there = {"regard", *(name for name in SIDES if name != "regard" and harness.installed(name))}
     for system, sides in PEERS.items():
         size = SIZES[harness.mode()][system]
         if asked.batch:
@@ -232,9 +232,9 @@ def compare(system: str, work: str, sides: list[str], clock: Clock, size: Size, 
             row["TFLOP_per_s"] = round(2e9 * GFLOP[system] * (3 if work == "train" else 1) * speed / 1e12, 1)
         row["rounds"] = [round(x, 1) for x in times[side][1:]]
         print(f"{system}:{work}:{side}", json.dumps(row), flush=True)
-    best = max((value for side, value in found.items() if side != "ours"), default=0.0)
-    if best and "ours" in found:
-        print(f"{system} {work}: {found['ours'] / best:.3f} x the fastest peer", flush=True)
+    best = max((value for side, value in found.items() if side != "regard"), default=0.0)
+    if best and "regard" in found:
+        print(f"{system} {work}: {found['regard'] / best:.3f} x the fastest peer", flush=True)
     ready.clear()
     torch._dynamo.reset()
     gc.collect()

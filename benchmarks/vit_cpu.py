@@ -3,7 +3,7 @@
     python benchmarks/vit_cpu.py [--batch 8] [--rounds 7]
 
 The sides are timed in turn; medians. The ceiling is the FLOP/s of ViT's linear layers (qkv, out, up, down) without any other
-work. The FLOP/s of `ours` also counts patch embedding and attention.
+work. The FLOP/s of `regard` also counts patch embedding and attention.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     size = Size("vit-base-16", asked.batch, SIZES["smoke"]["vit"].changes if harness.is_smoke() else {})
     x = torch.randn(asked.batch, 3, size.config.image_size, size.config.image_size, dtype=torch.bfloat16)
     ours = regard.build(size.model, task="classify", **size.changes).eval().bfloat16()
-    sides: dict[str, Callable[[], Any]] = {"ours": lambda: ours.states(x).pooled, "matrices": matrices(size)}
+    sides: dict[str, Callable[[], Any]] = {"regard": lambda: ours.states(x).pooled, "matrices": matrices(size)}
     if harness.installed("transformers"):
         theirs = transformers_side("vit", size)[0].eval().bfloat16()
         sides = {"transformers": lambda: theirs(pixel_values=x), **sides}
@@ -77,8 +77,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(torch.__version__, *harness.versions("transformers").values(), torch.get_num_threads(), "threads")
     print(json.dumps({name: round(value, 2) for name, value in found.items()}), "images/s")
     layers, whole = operations(size.config)
-    rate, most = found["ours"] * whole / 1e9, found["matrices"] * layers / 1e9
-    ratio = f"{found['ours'] / found['transformers']:.3f} x transformers; " if "transformers" in found else ""
+    rate, most = found["regard"] * whole / 1e9, found["matrices"] * layers / 1e9
+    ratio = f"{found['regard'] / found['transformers']:.3f} x transformers; " if "transformers" in found else ""
     print(f"{ratio}{rate:.0f} GFLOP/s, {rate / most:.1%} of {most:.0f}")
 
 
