@@ -3,9 +3,8 @@
     python benchmarks/attention_lengths.py measure RESULTS.json
     python benchmarks/attention_lengths.py draw RESULTS.json lengths.png
 
-8 heads x 64, one sequence; bfloat16 on CUDA, float32 on a CPU. Variants: plain (materialized weights, as for recording
-attention), fused (the kernel selected for `Causal`), packed (documents of 128 tokens in one sequence, CUDA), window (sliding
-window of 256 tokens in one document, CUDA).
+8 heads x 64, one sequence; bfloat16 on CUDA, float32 on a CPU. Variants: plain (materialized weights), fused (the kernel for
+`Causal`), packed (documents of 128 tokens in one sequence, CUDA), window (sliding window of 256 tokens, CUDA).
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ WAYS: dict[str, tuple[Spoil, tuple[float, ...], str, str]] = {
 def data_of(name: str, part: str, modelnet: Path | None) -> str:
     if name == "rooms":
         return f"rooms-1#part={part},samples=2,points=128" if harness.is_smoke() else ROOMS[part]
-    assert modelnet is not None, "--modelnet DATA says where the shapes are"
+    assert modelnet is not None, "missing option: --modelnet DATA, the folder of the shapes"
     return str(modelnet / part)
 
 

@@ -3,9 +3,8 @@
     python benchmarks/generation_sizes.py measure RESULTS.json
     python benchmarks/generation_sizes.py draw RESULTS.json generation.png
 
-Greedy decoding with random weights through the public `predict`; bfloat16 on CUDA, float32 on a CPU. Batch sizes are measured
-with prompts of 128 tokens. Context lengths are prompt plus generated tokens, measured with 8 rows: time per step, and memory
-beyond the weights.
+Greedy decoding with random weights through `predict`; bfloat16 on CUDA, float32 on a CPU. Batch sizes: prompts of 128 tokens.
+Context lengths: prompt plus generated tokens with batch size 8; time per step, and memory beyond the weights.
 """
 
 from __future__ import annotations

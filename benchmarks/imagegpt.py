@@ -30,9 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--model", default="imagegpt-mini")
     parser.add_argument("--set", nargs="*", default=[])
-    parser.add_argument(
-        "--max-images", type=int, default=20_000, help="Maximum number of training images of the probes."
-    )
+    parser.add_argument("--max-images", type=int, default=20_000, help="Maximum training images of the probes.")
     asked = parser.parse_args(argv)
     run, begun = asked.out / "run", time.perf_counter()
     train, valid, test = (str(asked.data / f"{part}.parquet") for part in ("train", "valid", "test"))

@@ -3,8 +3,7 @@
     python benchmarks/multi30k.py FOLDER_OF_MULTI30K OUT [--kind tok|raw] [--seeds 1 2 3] [--set train.steps=…]
 
 Prints for each seed the test BLEU (beam 5), the seconds from the call of `train` to its end, and the seconds to the first
-validation with 40 BLEU (greedy, all 1,014 sentences; includes reading, tokenizer training and all validations). The last line
-is the average test BLEU.
+validation with 40 BLEU (greedy, all 1,014 sentences; includes reading, tokenizer training and all validations).
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@
 
 DATA of camvid contains train/, val/ and test/, each with images/ and masks/, and classes.txt; DATA of tum contains train/ and
 test/, each with images/ and depth/. CamVid checkpoints are selected on val. For TUM, the last 10 % of the training sequence are
-held out for validation; the test split is another sequence. All models start from random weights with the same learning rate,
-epochs and augmentation.
+held out for validation; the test split is another sequence. All models use random weights and the same settings.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ plain      four layers of width 128 in encoder and decoder
 fixed      one layer of width 256 in encoder and decoder, applied six times
 halting    the same, up to eight times: adaptive computation time (ACT) per position
 
-Pre-norm, as in the published code of the Universal Transformer; all systems train faster with it. All systems train on the same
+Pre-norm, as in the published code of the Universal Transformer, because all systems train faster. All systems train on the same
 questions for the same number of steps; only the learning rate differs and, with ACT, the ponder cost. `trials` selects both in
 short runs on two tasks (`train` uses OUT/chosen.json, or the first choice of each). In training, positions start at a random
 offset, so that all systems are trained on the positions of questions of twice the length. Checkpoints are selected on
@@ -58,7 +58,7 @@ PRICES = (1e-3, 1e-4)
 and no gradient reaches the halting gate afterwards."""
 JOINT = "facts"
 TASKS = (*reversed(FACTS), *DIGITS)
-"""The slowest to generate come first."""
+"""The slowest to train come first."""
 NAMES = {f"{task}-{system}": (task, system) for task in TASKS for system in SIZES} | {
     "facts-halting": (JOINT, "halting")
 }

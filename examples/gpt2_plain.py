@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 
 class Attention(nn.Module):
-    """Causal self-attention: each position is a weighted average of the values at its own and all earlier positions."""
+    """Causal self-attention: weighted averages of the values at the same and all earlier positions."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -349,7 +349,7 @@ def interrupted(words: list[str], run: Path, after: int, number: signal.Signals)
         end = time.monotonic() + 120
         while not (run / "log.jsonl").exists() or last_step(run) <= after:
             assert process.poll() is None, process.communicate()
-            assert time.monotonic() < end, "it does not get on"
+            assert time.monotonic() < end, f"the run is stuck at step {after} or before"
             time.sleep(0.05)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)

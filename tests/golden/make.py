@@ -134,15 +134,17 @@ def measure() -> None:
         if MARGIN * gap > record.TOLERANCES[entry.rsplit("/", 1)[1]]
     }
     record.write(HERE, kept, tensors)
-    print(f"{len(kept['tolerances'])} entries have tolerances of their own: {kept['tolerances']}")
+    print(f"{len(kept['tolerances'])} entries have separate tolerances: {kept['tolerances']}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--overwrite", action="store_true", help="replace all values of the record")
-    parser.add_argument("--only", action="append", default=[], metavar="ID", help="replace this case, run or variant")
-    parser.add_argument("--measure", action="store_true", help="compute in other environments and write tolerances")
-    parser.add_argument("--to", type=Path, default=HERE, metavar="FOLDER", help="write there, and keep the record")
+    parser.add_argument("--overwrite", action="store_true", help="Replace all values of the record.")
+    parser.add_argument("--only", action="append", default=[], metavar="ID", help="Replace this case, run or variant.")
+    parser.add_argument("--measure", action="store_true", help="Compute in other environments and write tolerances.")
+    parser.add_argument(
+        "--to", type=Path, default=HERE, metavar="FOLDER", help="Write to this folder and keep the record."
+    )
     given = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     exists = given.to == HERE and (HERE / record.VALUES).exists()
@@ -150,7 +152,7 @@ def main() -> None:
         measure()
     elif exists and not (given.overwrite or given.only):
         raise SystemExit(
-            f"{HERE / record.VALUES} exists: give --overwrite to replace it, or --only ID to replace a part."
+            f"{HERE / record.VALUES} exists. Use --overwrite to replace the record, or --only ID to replace a part."
         )
     else:
         make(given.to, given.only)

@@ -162,7 +162,7 @@ class Record:
         return self.known[path]
 
     def _importing(self, path: str) -> set[str]:
-        """Test files with a direct or indirect import of a file, in the text or by executed lines."""
+        """Test files that import a file in their source, or that execute or import one of its importers."""
         files = importers(path)
         contexts = (self._contexts(name, body_lines(name)) for name in files)
         executing = {test.partition("::")[0] for found in contexts for test in self._tests(found)}

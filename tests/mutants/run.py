@@ -90,9 +90,7 @@ class Worker:
         left = [test for test in killers if test in self.known.tests]
         while left and (failed := self._run(left, 10 * SECONDS)["killer"]):
             if failed not in left or self._fails(failed):
-                raise RuntimeError(
-                    f"{failed} fails without any mutant, and kills nothing. Mend the test, and start again."
-                )
+                raise RuntimeError(f"{failed} fails without any mutant. Fix the test and start again.")
             left = left[left.index(failed) + 1 :]
 
     @staticmethod
@@ -136,7 +134,7 @@ class Worker:
         if code is None and not found["killer"]:
             found["cut"] = found["current"] or "(collection)"
         elif code == pytest.ExitCode.NO_TESTS_COLLECTED:
-            raise RuntimeError("none of the recorded tests is there: the record is not of these tests")
+            raise RuntimeError("no recorded test was collected: the record does not match the tests")
         elif code not in (0, None) and not found["killer"] and not found["cut"] and not found["over"]:
             # pytest failed without a failing test: the package cannot be imported, or the interpreter crashed
             found["killer"] = found["current"] or "(collection)"
