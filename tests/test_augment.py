@@ -1,4 +1,4 @@
-"""Changes of pictures: what each number of a table does to them, beside Pillow doing the same to one picture."""
+"""Image augmentation: effect of each parameter, compared with Pillow on single images."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARTNER = COLUMNS.index("partner")
 
 
 def photographs(count: int = 3, height: int = 40, width: int = 56, seed: int = 0) -> Tensor:
-    """Smooth colours with some edges and some noise."""
+    """Smooth colors with some edges and some noise."""
     random = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width] / max(height, width)
     waves = [127 + 90 * np.sin(6 * x * a + 5 * y * b + c) for a, b, c in random.random((3 * count, 3)) * 3]
@@ -69,7 +69,7 @@ def test_a_cut_out_is_what_pillow_makes_of_it(size: tuple[int, int], box: tuple[
     corners = (left * 56, top * 40, (left + width) * 56, (top + height) * 40)
     for number in range(3):
         wanted = pillow(x, number).resize(size[::-1], Image.Resampling.BILINEAR, box=corners)
-        # Pillow rounds to bytes after each of its two passes
+        # Pillow rounds to bytes after the horizontal and the vertical resampling
         assert (found[number] - pixels(wanted)).abs().max() <= 1.01 / 255
 
 
@@ -143,7 +143,7 @@ def test_changes_are_a_function_of_the_seed_alone() -> None:
     assert first.dtype == np.float32 and first.shape == (64, len(COLUMNS)) and np.array_equal(first, again)
     assert not np.array_equal(first, sample_params(np.random.default_rng(8), 64, how))
     plain = sample_params(np.random.default_rng(7), 64, Augment(flip=False, color_jitter=0.0))
-    assert np.array_equal(plain[:, :4], first[:, :4])  # what is switched off changes nothing else
+    assert np.array_equal(plain[:, :4], first[:, :4])  # disabled augmentations do not change the others
     assert not plain[:, 4].any() and (plain[:, 5:9] == 1).all()
 
 
@@ -161,7 +161,7 @@ def test_drawn_numbers_keep_to_their_bounds_and_fill_them() -> None:
 
 
 def test_masks_and_depths_stay_with_their_pictures() -> None:
-    """A mask that says which quarter of a large picture has which colour says so afterwards."""
+    """The mask labels the quarters of an image by color, before and after augmentation."""
     colours = torch.tensor([[20, 20, 20], [240, 20, 20], [20, 240, 20], [20, 20, 240]], dtype=torch.uint8)
     masks = torch.zeros(8, 60, 80, dtype=torch.long)
     masks[:, :30, 40:], masks[:, 30:, :40], masks[:, 30:, 40:] = 1, 2, 3
@@ -185,7 +185,7 @@ def test_nearest_is_the_pixel_that_the_middle_falls_into() -> None:
     corners = (0.2 * 47, 0.1 * 33, 0.7 * 47, 0.9 * 33)
     whole = Image.fromarray(mask[0].numpy()).transform(
         (30, 21), Image.Transform.EXTENT, corners
-    )  # the nearest by default
+    )  # nearest by default
     assert (found == np.array(whole)).mean() > 0.99
 
 

@@ -1,4 +1,4 @@
-"""classify and segment, asked of clouds: batches, answers, scores and runs, on the embedded sets and on files."""
+"""Tasks classify and segment on point clouds: batches, predictions, scores and runs, on built-in sets and on files."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def train(task: str, data: str, out: Path, *settings: str, **more: Any) -> Model
 
 @pytest.fixture(autouse=True)
 def same_clouds() -> None:
-    """Random clouds of a test do not depend on the tests that ran before it."""
+    """Reset the random state, so that the point clouds of a test do not depend on earlier tests."""
     RANDOM.bit_generator.state = np.random.default_rng(0).bit_generator.state
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run of each task on clouds that are made by their names."""
+    """A run of each task on a generated data set."""
     folder = tmp_path_factory.mktemp("runs")
     train(
         "classify", "solids#samples=40,points=96", folder / "classify", valid="solids#part=valid,samples=20,points=96"
@@ -76,7 +76,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def scans(tmp_path: Path) -> Path:
-    """Files of two classes, and with labels of two classes of points."""
+    """Files of two classes, with two classes of points."""
     for number in range(12):
         kind = ("flat", "round")[number % 2]
         points = RANDOM.normal(size=(40, 3)).astype(np.float32)
@@ -88,7 +88,7 @@ def scans(tmp_path: Path) -> Path:
     return tmp_path / "scans"
 
 
-# -- what kind of data it is
+# -- modality of the data
 
 
 def test_clouds_are_known_by_the_model_by_names_and_by_their_files(scans: Path, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_grains_have_one_shape_where_every_cloud_has_enough_points() -> None:
 
 
 def test_labels_go_with_their_points_through_all_that_is_done_to_a_cloud() -> None:
-    """What is read of a point lies where the point of the cloud does, and has its label."""
+    """Every row keeps the coordinates and the label of its point."""
     chosen, some, config = encoded(
         "segment", "rooms#samples=2,points=200", PointProcessor(60, "center", voxel=0.1), point_dropout=0.5
     )
@@ -216,10 +216,10 @@ def test_clouds_are_turned_about_the_axis_that_their_reader_calls_upwards() -> N
 
 
 def test_normals_turn_with_their_points(tmp_path: Path) -> None:
-    """Of a ball they point where the points are."""
+    """The normals of a sphere equal the coordinates."""
     places = RANDOM.normal(size=(50, 3))
     places /= np.linalg.norm(places, axis=1, keepdims=True)
-    places = np.concatenate([places, -places]).astype(np.float32)  # its middle is its mean
+    places = np.concatenate([places, -places]).astype(np.float32)  # symmetric: the mean is 0
     write_ply(tmp_path / "ball.ply", PointCloud(places, normals=places))
     chosen: Any = find_task("classify", "points")
     sample, config = CloudSample(str(tmp_path / "ball.ply"), "a"), replace(find_system("point").config(), feature_dim=3)
@@ -258,7 +258,7 @@ def test_clouds_that_fit_are_read_once() -> None:
 def test_workers_share_the_room_that_clouds_may_take() -> None:
     small = cloud(10)
     shelf = CloudCache(4 * cloud_bytes(small), num_workers=2)
-    shelf.owner_pid = -1  # as seen by a process that was forked
+    shelf.owner_pid = -1  # as in a forked process
     for number in range(4):
         shelf(number, lambda: small)
     assert list(shelf.clouds) == [0, 1], "each of two keeps half"
@@ -293,7 +293,7 @@ def test_clouds_are_looked_at_together_as_far_as_there_is_room() -> None:
     assert not list(pack_slices([]))
 
 
-# -- what is said
+# -- predictions
 
 
 @both
@@ -317,7 +317,7 @@ def test_an_answer_is_the_same_alone_and_among_others(task: str) -> None:
 
 
 def picked(whole: PointCloud, places: np.ndarray) -> PointCloud:
-    """Some points of a cloud, in this order."""
+    """Selected points of a point cloud, in this order."""
     several = {name: getattr(whole, name) for name in ("coordinates", "colors", "normals", "labels")}
     return replace(whole, **{name: values[places] for name, values in several.items() if values is not None})
 
@@ -339,7 +339,7 @@ def test_permuted_points_permute_the_answer(task: str) -> None:
 
 
 def test_a_cloud_of_more_points_than_are_drawn_is_looked_at_until_each_was_seen(tmp_path: Path) -> None:
-    """What is said is the mean of what is said of each draw; also where a folder is scored."""
+    """The prediction is the average over the draws, in prediction and in evaluation."""
     torch.manual_seed(0)  # weights whose predictions differ between draws
     model, points = made("classify", PointProcessor(32, "unit_sphere")), PointProcessor(32, "unit_sphere")
     asked = [cloud(90), cloud(20), cloud(32), cloud(33)]
@@ -564,7 +564,7 @@ def test_answers_to_files_are_left_as_labelled_clouds_and_pages(runs: dict[str, 
 
 
 def test_what_a_folder_brings_stays_until_something_else_is_said() -> None:
-    """Also back to what a new model has: all points, whole clouds, z upwards."""
+    """Includes a return to the defaults: all points, whole point clouds, z upwards."""
     task, brought = find_task("segment", "points"), PointProcessor(2048, "floor", voxel=0.04, block=4.0, up="y")
     assert isinstance(task, PointCloudTask)
     assert task.adapt_processor(brought, None, DataSettings()) == brought
@@ -579,7 +579,7 @@ def test_what_a_folder_brings_stays_until_something_else_is_said() -> None:
 
 
 def test_cells_that_leave_nothing_are_told_of(tmp_path: Path) -> None:
-    """Their edge is in the unit of the files, which is easily mistaken."""
+    """The voxel size is in the unit of the files, and the unit is easily mistaken."""
     said = io.StringIO()
     for edge in (0.2, 50.0):
         regard.train(

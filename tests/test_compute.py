@@ -1,4 +1,4 @@
-"""Which way a grain is computed: what is timed, what is kept, and what happens when a way cannot be taken."""
+"""Choice between plain, compiled and CUDA-graph execution of a micro-batch: timing, fallback and kept gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tiny import TINY, collate, tiny
 
 
 class Watch:
-    """A clock that goes on by what a step of the present way takes."""
+    """Clock that advances by the duration of a step in the current mode."""
 
     def __init__(self, compute: Any, seconds: dict[str, float]) -> None:
         self.compute, self.seconds, self.now = compute, seconds, 0.0
@@ -31,7 +31,7 @@ class Watch:
 
 
 def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: int, known: str = "", **more: Any) -> Any:
-    """What a run of so many steps does when steps take that long, on a device that is said to be CUDA."""
+    """Modes chosen during a run whose steps have the given durations, on a simulated CUDA device."""
     chosen: list[str] = []
     compute: Any = SimpleNamespace(
         device=torch.device("cuda"), can_capture=more.pop("recordable", True), process_group=ProcessGroup()
@@ -41,7 +41,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: in
     shapes = more.pop("shapes", 0)
 
     def take(way: str) -> None:
-        compute.mode = "graph" if fails else way  # as the fallback leaves it
+        compute.mode = "graph" if fails else way  # the state after a fallback
         chosen.append(way)
         compute.num_shapes = 0
 
@@ -54,7 +54,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: in
     for number in range(steps):
         new = compute.num_shapes < shapes
         compute.num_shapes += new
-        clock.now += seconds[compute.mode] + 10 * new  # to record takes longer than to compute
+        clock.now += seconds[compute.mode] + 10 * new  # the first step of a mode is slower
         chooser.step(steps - number - 1)
     return chosen, said, chooser
 
@@ -77,7 +77,7 @@ def test_a_long_run_times_both_ways_and_keeps_the_faster(
 
 
 def test_code_that_is_made_anew_for_every_grain_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clouds of differing sizes were, once, and a run of minutes took a day."""
+    """Point clouds of varying sizes once caused a recompilation per micro-batch: a run of minutes took a day."""
     seconds = {"plain": 0.1, "compiled": 20.0}
     chosen, said, chooser = choose(monkeypatch, seconds, 4000, recordable=False)
     assert (
@@ -86,7 +86,7 @@ def test_code_that_is_made_anew_for_every_grain_is_given_up(monkeypatch: pytest.
         and chooser.seconds_per_step == {"plain": pytest.approx(0.1)}
     )
     assert "continuing with eager execution" in said[-1]
-    slow = {"plain": 30.0, "compiled": 20.0}  # steps that are long by themselves are waited for
+    slow = {"plain": 30.0, "compiled": 20.0}  # longer steps are worth the wait
     assert choose(monkeypatch, slow, 4000, recordable=False)[2].forward_backward.mode == "compiled"
 
 
@@ -110,7 +110,7 @@ def test_a_system_that_gains_nothing_by_compiling_is_not_compiled(monkeypatch: p
         static_shape=False,
     )
     assert not compute.can_compile
-    body = build(PRESETS["point-tiny"].config)  # clouds of one size are, others are not
+    body = build(PRESETS["point-tiny"].config)  # point clouds of one size gain from compilation, others do not
     for steady in (True, False):
         loss = torch.nn.ModuleDict({"body": body})
         loss.model = loss
@@ -154,7 +154,7 @@ def test_a_way_that_fails_is_said_and_the_step_is_computed_plainly(monkeypatch: 
         return found, said
 
     def broken(_: Any) -> Any:
-        torch.rand(7)  # what was drawn before it failed must not count
+        torch.rand(7)  # random numbers drawn before the failure must not change the random state
         raise RuntimeError("no compiler\nand a long story")
 
     (right, _), (ours, said) = gradients(False), gradients(True)
@@ -207,7 +207,7 @@ def test_gradients_that_do_not_exist_yet_can_be_cleared() -> None:
 
 
 def test_a_recording_that_fails_leaves_no_gradients_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The warm-up of a recording computes real gradients; the plain way that follows must not add to them."""
+    """The warmup of a capture computes real gradients; the plain fallback must not add to these gradients."""
     model = tiny("transformer")
     compute = ForwardBackward(
         LossModule(model, Translate(), LossWeights()),
@@ -235,7 +235,7 @@ def test_a_recording_that_fails_leaves_no_gradients_behind(monkeypatch: pytest.M
 
 
 class Repeated:
-    """Stands for a CUDA graph: repeats the work, and writes where the recording wrote."""
+    """Substitute for a CUDA graph: repeats the computation and writes the results into the captured tensors."""
 
     def __init__(self, work: Any, result: Any) -> None:
         self.work, self.result, self.count = work, result, 0
@@ -258,7 +258,7 @@ def test_shapes_that_come_again_are_recorded_one_by_one(monkeypatch: pytest.Monk
 
     def record(work: Any, device: Any, pool: Any = None) -> Any:
         pools.append(pool)
-        for _ in range(2):  # warm
+        for _ in range(2):  # warmup
             work()
         result = tuple(part.clone() for part in work())
         return Repeated(work, result), result
@@ -298,7 +298,7 @@ def test_shapes_that_come_again_are_recorded_one_by_one(monkeypatch: pytest.Monk
 
 
 def several(accumulate: int = 2) -> tuple[ForwardBackward, list[Any], list[str]]:
-    """Grains of two shapes, recorded on a device that is said to be CUDA."""
+    """Micro-batches of two shapes with CUDA graph capture on a simulated CUDA device."""
     model = tiny("rnnsearch")
     settings, said = TrainSettings(grad_accum=accumulate), list[str]()
     compute = ForwardBackward(
@@ -314,7 +314,7 @@ def several(accumulate: int = 2) -> tuple[ForwardBackward, list[Any], list[str]]
 
 
 def added(compute: ForwardBackward, batches: list[Any]) -> list[torch.Tensor]:
-    """The gradients of all of these together."""
+    """Gradients accumulated over all batches."""
     for batch in batches:
         compute(batch)
     return [p.grad.clone() for p in compute.parameters if p.grad is not None]
@@ -323,7 +323,7 @@ def added(compute: ForwardBackward, batches: list[Any]) -> list[torch.Tensor]:
 def test_a_recording_that_fails_within_a_step_keeps_what_the_grains_before_it_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A shape is recorded when it comes again, which may be in the middle of a step."""
+    """A shape is captured at its second occurrence, possibly in the middle of an optimizer step."""
 
     def fails(work: Any, *_: Any, **__: Any) -> Any:
         work()
@@ -349,7 +349,7 @@ def test_a_grain_that_fails_half_way_leaves_nothing_behind() -> None:
     def fails(batch: Any) -> Any:
         calls.append(batch)
         found = real(batch)
-        if len(calls) == 2:  # a compiler that meets another shape, say
+        if len(calls) == 2:  # for example, a compiler that meets another shape
             raise RuntimeError("half way")
         return found
 
@@ -360,7 +360,7 @@ def test_a_grain_that_fails_half_way_leaves_nothing_behind() -> None:
 
 
 def test_a_further_shape_that_cannot_be_recorded_is_computed_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory may have room for the recordings of some shapes only; those go on being repeated."""
+    """Memory may suffice for the graphs of some shapes only; captured graphs are still replayed."""
     made: list[Repeated] = []
 
     def record(work: Any, device: Any, pool: Any = None) -> Any:
@@ -383,7 +383,8 @@ def test_a_further_shape_that_cannot_be_recorded_is_computed_plainly(monkeypatch
 
 
 def test_grains_that_were_to_have_one_shape_and_have_two_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recording of one grain a step writes gradients of its own, which those of another would leave unread."""
+    """With one micro-batch per step, each graph writes separate gradients, and those of a second graph would be
+    ignored."""
     model = tiny("transformer")
     compute = ForwardBackward(
         LossModule(model, Translate(), LossWeights()),
@@ -406,7 +407,7 @@ def test_grains_that_were_to_have_one_shape_and_have_two_are_refused(monkeypatch
 
 
 class Gathering(torch.nn.Module):
-    """A loss with what a grain leaves behind beside gradients: statistics and the state of chance."""
+    """Loss with side effects: batch norm statistics and the random state."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Clouds of points on a CUDA device: its kernels find what the CPU finds, and the body says and learns the same."""
+"""Point clouds on a CUDA device: kernels, outputs and gradients equal those of the CPU."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_large_cloud_has_the_neighbours_that_cells_find(monkeypatch: pytest.Mo
     for x in (torch.rand(40_000, 3, generator=draw), torch.randn(40_000, 3, generator=draw).round()):
         wanted = knn_grid.knn_grid(x, x, 16, 2**21)
         assert torch.equal(knn(x.cuda(), CloudSizes((40_000,)), 16).cpu(), wanted)
-        with monkeypatch.context() as patch:  # cells on the device, too
+        with monkeypatch.context() as patch:  # cell lists on the device, too
             patch.setattr(knn_module, "GRID_MIN_POINTS_CUDA", 30_000)
             assert torch.equal(knn(x.cuda(), CloudSizes((40_000,)), 16).cpu(), wanted)
 
@@ -75,7 +75,7 @@ def test_a_large_cloud_has_the_neighbours_that_cells_find(monkeypatch: pytest.Mo
 def test_farthest_points_are_those_of_the_cpu(
     kind: str, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of clouds that several programs share."""
+    """Includes point clouds that are split over several programs of the kernel."""
     x, packing = places_of(counts, kind), CloudSizes(counts)
     for rate in (4,) if sum(counts) > 10_000 else (1, 4):
         kept = packing.downsampled(rate)
@@ -102,7 +102,7 @@ def test_what_is_carried_is_that_of_the_cpu() -> None:
     assert torch.equal(got[0].cpu(), wanted[0]) and torch.allclose(got[1].cpu(), wanted[1], atol=1e-6)
 
 
-# -- the body
+# -- the model
 
 SMALL = Config(feature_dim=3, widths=(32, 64, 128), depths=(1, 2, 1), downsample=(1, 4, 4), num_neighbors=(8, 16, 16))
 
@@ -122,23 +122,24 @@ def uneven(counts: tuple[int, ...] = (500, 9, 911)) -> Batch:
 
 
 def cloud(count: int, number: int) -> Tensor:
-    """Clouds that are much alike would be told apart by rounding, after a batch norm of their means."""
+    """Random point cloud whose extent depends on `number`: batch norm would amplify rounding in similar point
+    clouds."""
     x = torch.rand(count, 6, generator=torch.Generator().manual_seed(number))
     return x * torch.tensor([1.0 + number, 1.0, 0.2 * number, 1.0, 0.3 * number, 1.0])
 
 
 def way_of(x: Tensor) -> Tensor:
-    """Drawn by chance: of squares behind a norm gradients would all but cancel out."""
+    """Random direction: gradients of a sum of squares after a norm would nearly cancel."""
     return torch.randn(x.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64).to(x.device)
 
 
 def towards(x: Tensor) -> Tensor:
-    """How far it goes one way."""
+    """Projection of x onto a random direction."""
     return (x.double() * way_of(x)).sum()
 
 
 def learnt(body: PointTransformer, batch: Batch, low: bool = False) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """What is said, and the gradients of it."""
+    """Outputs, pooled outputs and gradients."""
     for part in body.parameters():
         part.grad = None
     with torch.autocast(batch.inputs.device.type, torch.bfloat16, enabled=low):
@@ -151,7 +152,7 @@ def learnt(body: PointTransformer, batch: Batch, low: bool = False) -> tuple[Ten
 
 
 def apart(a: Any, b: Any) -> float:
-    """How far apart two lists of tensors are, as a share of their size."""
+    """Relative L2 distance between two lists of tensors."""
     size = sum(float(part.square().sum()) for part in b) ** 0.5
     return sum(float((p - q).square().sum()) for p, q in zip(a, b, strict=True)) ** 0.5 / size
 
@@ -162,7 +163,7 @@ def apart(a: Any, b: Any) -> float:
 def test_the_device_says_and_learns_what_the_cpu_does(form: Any, training: bool, given: Any) -> None:
     body, batch = made(variant=form).train(training), given()
     wanted, whole, grads = learnt(body, batch)
-    # where norms are taught, rounding decides here and there which neighbour is the largest, and its gradient goes elsewhere
+    # in training, rounding sometimes decides which neighbor is the maximum, and moves the gradient to another neighbor
     near, far = (1e-3, 0.1) if training else (1e-4, 1e-3)
     got, summary, ours = learnt(copy.deepcopy(body).cuda(), batch.to("cuda"))
     assert apart([got, summary], [wanted, whole]) < near and apart(ours, grads) < far
@@ -181,7 +182,7 @@ def compiled_is_plain(name: str) -> None:
 
 
 def compiled_learns_in_sixteen_bits() -> None:
-    """Rounded otherwise than plainly, the largest of the neighbours is still one of them."""
+    """With different rounding, the maximum over neighbors is still the value of one neighbor."""
     body, batch = made().cuda().train(), even().to("cuda")
     wanted, whole, _grads = learnt(body, batch, low=True)
     compiled: Any = torch.compile(body, fullgraph=True)
@@ -194,7 +195,7 @@ def compiled_learns_in_sixteen_bits() -> None:
     "work", ["compiled_is_plain('even')", "compiled_is_plain('uneven')", "compiled_learns_in_sixteen_bits()"]
 )
 def test_compiled_it_says_and_learns_the_same(work: str) -> None:
-    """In a process of its own: the checks of shapes that tests put around functions cannot be compiled."""
+    """Runs in a subprocess: the shape checks around functions in tests cannot be compiled."""
     words = [sys.executable, "-c", f"import test_cuda_points; test_cuda_points.{work}"]
     where = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": where})
@@ -202,7 +203,8 @@ def test_compiled_it_says_and_learns_the_same(work: str) -> None:
 
 
 def test_a_recorded_step_is_a_plain_one() -> None:
-    """Clouds of one size are surveyed without waiting for the device; nothing of those it was recorded with is kept."""
+    """Neighbors in point clouds of one size are found without synchronization; the graph keeps nothing of the captured
+    point clouds."""
     body, batch, other = made().cuda().train(), even().to("cuda"), even(first=4).to("cuda")
     plain = copy.deepcopy(body)
     ways: list[Tensor] = []
@@ -213,14 +215,14 @@ def test_a_recorded_step_is_a_plain_one() -> None:
         states = body(batch)
         assert states.pooled is not None
         said = (states.sequence.double(), states.pooled.double())
-        if not ways:  # drawn before anything is recorded: nothing may come from the host then
+        if not ways:  # drawn before the capture, which allows no copies from the host
             ways.extend(way_of(x) for x in said)
         loss = torch.stack([(x * way).sum() for x, way in zip(said, ways, strict=True)]).sum()
         loss.backward()
         return loss
 
     graph, _ = capture(work, torch.device("cuda"))
-    plain.load_state_dict(body.state_dict())  # with the statistics that were gathered on the way
+    plain.load_state_dict(body.state_dict())  # including the batch norm statistics
     batch.inputs.copy_(other.inputs)
     graph.replay()
     torch.cuda.synchronize()

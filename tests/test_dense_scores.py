@@ -1,4 +1,4 @@
-"""What answers for each pixel are learnt by and scored by, against plain loops."""
+"""Losses and metrics of dense predictions, against plain loops."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from regard.tasks.metrics.segmentation_depth import DepthMetrics, SegmentationMe
 from regard.types import IGNORE
 from tiny import near, noise
 
-# -- losses: B pictures of H x W, of the last nothing is known
+# -- losses: B images of H × W, the last without a known pixel
 
 SAID, TARGET = noise(4, 11, 9, seed=1), noise(4, 11, 9, seed=2).abs() + 0.2
 KNOWN = torch.rand(4, 11, 9, generator=torch.Generator().manual_seed(3)) < 0.7
 KNOWN[3] = False
 KNOWN[2] = False
 KNOWN[2, 4, 5] = True
-KNOWN[0, 0, 0] = not KNOWN[0].flatten()[1:].sum() % 2  # an odd number of pixels in one picture, an even in another
+KNOWN[0, 0, 0] = not KNOWN[0].flatten()[1:].sum() % 2  # an odd number of pixels in one image, an even number in another
 KNOWN[1, 0, 0] = bool(KNOWN[1].flatten()[1:].sum() % 2)
 
 
@@ -41,7 +41,7 @@ def looped_gradient(left: np.ndarray, known: np.ndarray) -> float:
 
 
 def looped(said: np.ndarray, target: np.ndarray, known: np.ndarray, alignment: str) -> float:
-    """The loss of one picture, pixel by pixel."""
+    """Loss of one image, pixel by pixel."""
     places = [(i, j) for i in range(said.shape[0]) for j in range(said.shape[1]) if known[i, j]]
     if not places:
         return 0.0
@@ -174,15 +174,15 @@ def test_alignments_do_what_they_say() -> None:
     near(shift[:2], torch.full((2,), -2.0, dtype=torch.float64))
 
 
-# -- scores
+# -- metrics
 
 
 def test_overlaps_are_those_of_plain_loops() -> None:
     random = np.random.default_rng(4)
     right, said = random.integers(0, 4, (3, 7, 5)), random.integers(0, 4, (3, 7, 5))
-    right[right == 2] = 3  # class 2 is said, and never there
+    right[right == 2] = 3  # class 2 is predicted and never present
     right[0, :3] = 255
-    found = SegmentationMetrics(5, ignore_index=255)  # class 4 is neither
+    found = SegmentationMetrics(5, ignore_index=255)  # class 4 is neither predicted nor present
     for one, other in zip(said, right, strict=True):
         found.add(one, other)
     places = [place for place in np.ndindex(3, 7, 5) if right[place] != 255]
@@ -208,7 +208,7 @@ def test_void_pixels_and_wrong_maps() -> None:
         found.add(np.zeros((2, 2), int), np.full((2, 2), 2))
     with pytest.raises(ValueError, match="does not match target shape"):
         found.add(np.zeros((2, 2), int), np.zeros((2, 3), int))
-    found.add(np.array([0, 1, 255]), np.array([0, 1, IGNORE]))  # what is said of void pixels is not looked at
+    found.add(np.array([0, 1, 255]), np.array([0, 1, IGNORE]))  # predictions at void pixels are ignored
     assert found.mean_iou() == 1
 
 
@@ -226,7 +226,7 @@ def test_distances_are_those_of_plain_loops() -> None:
         sums["log10"] += sum(abs(math.log10(d) - math.log10(t)) for d, t in pairs) / 27
         for power in (1, 2, 3):
             sums[f"delta{power}"] += sum(max(d / t, t / d) < 1.25**power for d, t in pairs) / 27
-    found.add(np.ones((2, 2)), np.zeros((2, 2)))  # nothing is known: not counted
+    found.add(np.ones((2, 2)), np.zeros((2, 2)))  # no known pixel: not counted
     assert found.scores() == pytest.approx({name: total / 3 for name, total in sums.items()})
     assert 0 < found.scores()["delta1"] < found.scores()["delta2"] < found.scores()["delta3"] < 1
     assert DepthMetrics().scores() == {}
@@ -239,12 +239,12 @@ def test_a_relative_answer_is_brought_to_the_unit_of_the_truth() -> None:
     known = np.ones((6, 5), bool)
     known[3] = False
     said = 40 * (1 / np.where(right > 0, right, 1)) - 3
-    said[3] = 1e6  # not known: it has no share in the alignment
+    said[3] = 1e6  # unknown depth: not used in the alignment
     said[3, 1] = -1e6
     depth = align_depth(said, right, 20.0, known)
     asked = (right > 0) & known
     np.testing.assert_allclose(depth[asked], right[asked], rtol=1e-9)
-    assert depth[3, 1] == pytest.approx(20.0)  # so far away that its inverse would be below 0
+    assert depth[3, 1] == pytest.approx(20.0)  # clipped, because the inverse would be below 0
     assert np.isnan(align_depth(said, np.zeros((6, 5)), 20.0)).all()
 
 

@@ -1,4 +1,4 @@
-"""What the model looked at and expected, against attention computed anew from its weights and against `transformers`."""
+"""Attention maps and token probabilities, against attention recomputed from the weights and against `transformers`."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def ids(model: regard.Model, text: str) -> list[int]:
 
 
 def embedded(model: regard.Model, row: list[int]) -> Tensor:
-    """Table times the root of the width, plus sines in the first half of the channels and cosines in the second."""
+    """Embedding times √width, plus sines in the first half of the channels and cosines in the second."""
     width = model.config.width
     waves = torch.tensor([[at / 10000 ** (2 * i / width) for i in range(width // 2)] for at in range(len(row))])
     return model.body.tokens.table.weight[row] * math.sqrt(width) + torch.cat([waves.sin(), waves.cos()], -1)
 
 
 def looked(q: Tensor, k: Tensor, heads: int, causal: bool = False) -> NDArray[np.float64]:
-    """softmax(q kᵀ / √d) for each head, with the future cut off where it must be."""
+    """softmax(q kᵀ / √d) per head, with a causal mask if `causal`."""
     weights = []
     for q_head, k_head in zip(q.chunk(heads, -1), k.chunk(heads, -1), strict=True):
         scores = q_head @ k_head.T / math.sqrt(q_head.shape[-1])
@@ -63,7 +63,7 @@ def looked(q: Tensor, k: Tensor, heads: int, causal: bool = False) -> NDArray[np
 
 
 def recomputed(model: regard.Model) -> dict[str, NDArray[np.float64]]:
-    """The three maps of a model of one layer from its matrices alone; states between them from its own blocks."""
+    """The three attention maps of a one-layer model from its matrices; the states between come from its own blocks."""
     body, heads = model.body, model.config.heads
     x = embedded(model, [*ids(model, SOURCE), model.config.eos_id])
     y = embedded(model, [model.config.bos_id, *ids(model, TARGET)])
@@ -108,7 +108,7 @@ def test_every_map_is_labelled_by_the_tokens_that_look_and_are_looked_at(
 
 
 def joined(pieces: tuple[str, ...]) -> str:
-    """A piece that continues a word begins with a dot; a space alone is drawn."""
+    """Text of pieces: a piece that continues a word begins with a dot; a space is drawn as ␣."""
     return "".join(piece[1:] if piece.startswith("·") else f" {piece.strip('␣')}" for piece in pieces).strip()
 
 
@@ -177,13 +177,13 @@ def test_pictures_are_written_and_one_head_is_another_picture(given: Explanation
     assert not (tmp_path / "none.png").exists()
 
 
-# -- a text: what was expected of each token, and what each looked at under the causal rule
+# -- text: token probabilities and causal attention
 
 VERSE = "Wer reitet so spät\ndurch Nacht und Wind?"
 
 
 def speaker(text: TextTokenizer, length: int = 160, bands: tuple[int, ...] = ()) -> regard.Model:
-    """Two layers of two heads that have learnt nothing; weights large enough that their looks differ."""
+    """Untrained model with two layers of two heads; weights large enough for different attention maps."""
     torch.manual_seed(5)
     end = text.token_to_id(END_OF_TEXT)
     sizes = {
@@ -209,7 +209,7 @@ def poet() -> regard.Model:
 
 
 def peer(model: regard.Model, folder: Path, text: str) -> tuple[Tensor, NDArray[np.float64]]:
-    """What transformers' GPT-2 makes of the end token and the text: log-probabilities (n, V) and looks of every head."""
+    """Log-probabilities (n, V) and attention of every head of GPT-2 in transformers for the end token and the text."""
     from transformers import GPT2LMHeadModel
 
     regard.save(model, folder)
@@ -235,7 +235,7 @@ def test_a_text_is_the_product_of_its_tokens_given_their_pasts(poet: regard.Mode
     assert reading.log_prob == pytest.approx(total, rel=1e-5)
     assert reading.perplexity == pytest.approx(math.exp(-total / len(own)), rel=1e-4)
     assert reading.bits_per_byte == pytest.approx(-total / math.log(2) / len(VERSE.encode()), rel=1e-5)
-    assert len(VERSE.encode()) > len(own)  # an ä is two bytes
+    assert len(VERSE.encode()) > len(own)  # ä has two bytes
     for at, guess in enumerate(reading.tokens):
         order = logs[at].argsort(descending=True).tolist()
         assert guess.rank == order.index(own[at]) + 1
@@ -249,7 +249,7 @@ def test_the_maps_of_a_text_are_causal_and_those_of_every_layer_and_head(poet: r
     (found,) = poet.explain(VERSE).maps
     many = len(ids(poet, VERSE))
     assert found.keys == (END_OF_TEXT, *found.queries) and len(found.queries) == many
-    # no row for the end token, which can look at nothing but itself
+    # no row for the end token, which attends to itself only
     assert found.weights.shape == (2, 2, many, many + 1) == (len(named_attentions(poet)), *looks[0, :, 1:].shape)
     np.testing.assert_allclose(found.weights, looks[:, :, 1:], atol=1e-5)
     assert not np.triu(found.weights, 2).any() and np.triu(found.weights, 1).any()
@@ -295,7 +295,7 @@ def test_a_text_fills_the_context_and_no_more(poet: regard.Model) -> None:
     text = (VERSE * 4)[:160]
     full = poet.explain(text)
     assert full.likelihood is not None and len(full.likelihood.tokens) == 160
-    assert full.maps[0].queries[-1] == full.likelihood.tokens[-2].piece  # the last is expected and not read
+    assert full.maps[0].queries[-1] == full.likelihood.tokens[-2].piece  # the last token is predicted and not read
     with pytest.raises(RegardError, match="160"):
         poet.explain(text + "W")
     for nothing in (("",), ("", "")):

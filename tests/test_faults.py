@@ -1,4 +1,4 @@
-"""Faults that are really done: a run is killed before or half-way through any call, its disk is full, it has a rival."""
+"""Real faults: a run killed before or during any file operation, a full disk, and two runs in one folder."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ SHORT = (
     "data.eval_samples=1",
     "decode.max_extra_tokens=1",
 )
-"""Eight steps of two grains, three checkpoints, several passes over the data; dropout is on."""
+"""Eight steps of two micro-batches, three checkpoints, several epochs, with dropout."""
 
 MOUNT = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=8m none "$0" && exec "$@"']
-"""A disk of eight MiB that only this process and its children see, and that ends with them."""
+"""Command that mounts an 8 MiB disk, which is visible to the process and its children only and ends with the
+process."""
 
 JSON, TEXT = ("open", "write", "replace"), ("tokenizer.json", "tokenizer_config.json")
 STAGES = [
@@ -48,19 +49,19 @@ STAGES = [
     "open checkpoints/.writing-N/state.json", "write checkpoints/.writing-N/state.json", "rename checkpoints/.writing-N",
     "fsync checkpoints", "unlink state.json", "unlink state.safetensors", "rmdir checkpoints/step-N",
 ]  # fmt: skip
-"""Every call that computes or changes what is in a file, in a run from its start to its end."""
+"""Every call that writes or changes a file, from the start to the end of a run."""
 
 FLUSHED = [f"checkpoints/.writing-N{name}" for name in ("", "/state.json", "/state.safetensors")]
-"""What must lie on the disk before a checkpoint has its name. A kill notices no difference; a power cut would."""
+"""Files that must be flushed before a checkpoint is renamed: needed after a power failure, not after a kill."""
 
 GOING_ON = [f"{call} {name}" for name in (".log.jsonl.writing", ".samples.txt.writing") for call in JSON]
-"""Those that only a resumed run makes."""
+"""Calls of resumed runs only."""
 
 WRITES = ["draw", *(name for name in STAGES if name.startswith("write"))]
 
 
 class Victims:
-    """Runs that are trained in forks of one process, which also sees a small `disk`, if one can be mounted."""
+    """Training runs in forks of one process, with a small `disk` if one can be mounted."""
 
     def __init__(self, folder: Path, data: Path) -> None:
         self.folder, self.data, self.disk = folder, data, folder / "disk"
@@ -80,7 +81,7 @@ class Victims:
         return self._order(run=str(run), words=[*words, *more.pop("words", ())], **more)
 
     def go_on(self, run: Path, **more: Any) -> Any:
-        """By the command that is offered or, where there was no run yet, by the one that began it."""
+        """Resume with the suggested command or, if no run exists yet, with the initial command."""
         if self.shell(f"test -e {shlex.quote(str(run))}/regard.json")["code"]:
             return self.begin(run, words=["--resume"], **more)
         return self._order(run=str(run), words=["train", "translate", "--out", str(run), "--resume"], **more)
@@ -108,7 +109,7 @@ def victims(tmp_path_factory: pytest.TempPathFactory, few: Path) -> Iterator[Vic
 
 @pytest.fixture(scope="module")
 def calls(victims: Victims, unbroken: Path) -> list[str]:
-    """Of the run that nothing happens to, in their order."""
+    """Calls of the uninterrupted run, in call order."""
     return json.loads((unbroken.parent / "calls").read_text())
 
 
@@ -122,7 +123,7 @@ def unbroken(victims: Victims) -> Path:
 
 
 def same(run: Path, unbroken: Path) -> None:
-    """Not only the weights: whoever looks into the folder cannot tell that anything happened."""
+    """Assert that all files of both run folders are equal, not only the weights."""
     assert rows(run) == rows(unbroken)
     assert checkpoints(run) == checkpoints(unbroken)
     for name in ("model.safetensors", *(f"checkpoints/{name}/state.safetensors" for name in checkpoints(run))):
@@ -143,7 +144,7 @@ def finished(victims: Victims, run: Path) -> str:
 
 
 def test_every_call_is_known(calls: list[str]) -> None:
-    unseen = ("fsync .", "fsync checkpoints/", "chmod")  # another process sees no difference
+    unseen = ("fsync .", "fsync checkpoints/", "chmod")  # not visible to other processes
     assert {call for call in calls if not call.startswith(unseen)} == set(STAGES)
 
 
@@ -251,7 +252,7 @@ def test_asked_to_stop_at_any_stage_it_saves_and_says_how_to_go_on(
 
 
 def paragraph(done: Any) -> str:
-    """What is said of an error: one paragraph, no traceback, exit code 2."""
+    """Assert exit code 2 and one paragraph without a traceback; returns the message."""
     said: str = done["err"].strip()
     assert done["code"] == 2, done
     assert said.startswith("regard: ") and "Traceback" not in said and "Exception" not in said and "\n\n" not in said
@@ -297,7 +298,7 @@ def test_a_disk_that_fills_up_loses_no_checkpoint(
 
 
 def stopped_process(words: list[str], log: Path) -> subprocess.Popen[str]:
-    """A real one, which stands still since it logged its first step."""
+    """A real process that is stopped after its first log line."""
     process = subprocess.Popen([sys.executable, "-m", "regard", *words], stdout=subprocess.DEVNULL, text=True)
     end = time.monotonic() + 60
     while not log.exists() or '"train"' not in log.read_text():

@@ -1,4 +1,5 @@
-"""What was looked at in pictures, of every system with attention: against published code, and against whole matrices."""
+"""Attention maps of images for every system with attention, against transformers and against full attention
+matrices."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ SWIN: dict[str, Any] = {
 
 
 def windows(grid: tuple[int, int], side: int, shift: int) -> np.ndarray:
-    """(N, M) the places of each window, -1 where there is none, one number at a time."""
+    """Token indices of each window, (N, M), with -1 for padding, computed in a loop."""
     down, across = (math.ceil(n / side) for n in grid)
     found = []
     for row in range(down):
@@ -58,7 +59,7 @@ def windows(grid: tuple[int, int], side: int, shift: int) -> np.ndarray:
 
 
 def whole(weights: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
-    """(heads, places, places) of weights (N, heads, M, M) within windows."""
+    """Attention matrices over all tokens, (heads, L, L), from window weights (N, heads, M, M)."""
     found = np.zeros((weights.shape[1], count, count))
     for window, at in enumerate(places):
         for q, query in enumerate(at):
@@ -70,7 +71,7 @@ def whole(weights: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, list[np.ndarray], Tensor]:
-    """A Swin of ours, the weights that the published one has in each block as whole matrices, and its logits."""
+    """Our Swin, the attention matrices of transformers for each block, and the logits of transformers."""
     folder = tmp_path_factory.mktemp("swin")
     config = transformers.SwinConfig(**SWIN, attn_implementation="eager")
     peer = noisy(transformers.SwinForImageClassification(config)).double().eval()
@@ -83,7 +84,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, list[np.ndarr
             part.register_forward_hook(lambda _, __, output: seen.append(output[1]))
     x = model.processor.normalize(torch.from_numpy(PICTURE).permute(2, 0, 1)[None]).double()
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
-        # theirs would be of float32
+        # transformers computes the softmax in float32
         patch.setattr(torch.nn.functional, "softmax", lambda x, dim, dtype=None: x.softmax(dim))
         said = peer(x, output_attentions=True)
     published = iter(said.attentions)
@@ -93,7 +94,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, list[np.ndarr
             own = seen.pop(0)
             places = windows(GRIDS[stage], 3, (block % 2) if min(GRIDS[stage]) > 3 else 0)
             found.append(whole(own.numpy(), places, GRIDS[stage][0] * GRIDS[stage][1]))
-        assert torch.equal(own, next(published))  # they tell the last of each stage
+        assert torch.equal(own, next(published))  # transformers returns the last block of each stage
     return model, found, said.logits
 
 
@@ -105,7 +106,7 @@ def test_a_swin_is_explained_by_the_weights_of_the_published_one(pair: Any) -> N
     for own, matrix in zip(found.attention, right, strict=True):
         near(torch.from_numpy(own).flatten(1), torch.from_numpy(matrix.mean(1)), 1e-10)
     assert found.query_grid == GRIDS[0] and found.image_attention is not None
-    for number, matrix in ((0, right[0]), (1, right[1])):  # of every place
+    for number, matrix in ((0, right[0]), (1, right[1])):  # for every token
         each = torch.from_numpy(found.image_attention.stages[0].stored_maps[number]).flatten(2).double()
         near(each, torch.from_numpy(matrix).transpose(0, 1), 1e-6)
     row, column = 33, 20
@@ -115,11 +116,11 @@ def test_a_swin_is_explained_by_the_weights_of_the_published_one(pair: Any) -> N
         side = 2 * 2**stage
         place = row // side * GRIDS[stage][1] + column // side
         near(torch.from_numpy(own).flatten(1), torch.from_numpy(matrix[:, place]), 1e-10)
-    assert set(found.method_maps) == {"rollout"}  # a class is not read from one place
+    assert set(found.method_maps) == {"rollout"}  # the class is predicted from the average over tokens
 
 
 def test_roll_out_goes_through_windows_and_merging(pair: Any) -> None:
-    """The product of whole matrices: (A + I) with rows of 1 for a block, and the mean of the four for a merge."""
+    """Product of full matrices: normalized (A + I) per block, and the average of four tokens per merge."""
     model, right, _ = pair
     state, layer = np.eye(GRIDS[0][0] * GRIDS[0][1]), iter(right)
     for stage, many in enumerate(SWIN["depths"]):
@@ -145,7 +146,7 @@ def merging(coarse: tuple[int, int], fine: tuple[int, int]) -> np.ndarray:
 
 @pytest.mark.parametrize("task", ["classify", "segment"])
 def test_what_counted_is_joined_through_windows_and_merging(pair: Any, task: str) -> None:
-    """R ← R + Ā R for a block, R ← M R for a merge; a head that reads maps reads each stage."""
+    """R ← R + Ā R for a block, R ← M R for a merge; a head on feature maps reads each stage."""
     model, _, _ = pair if task == "classify" else (made("swin", "segment"), None, None)
     batch = model.task.prepare_inputs(model, Batch(_bytes(model)))
     floors = list(_grids(model))
@@ -191,7 +192,7 @@ def _grids(model: Model) -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("task", ["draw", "classify"])
 def test_an_imagegpt_is_explained_by_the_weights_of_the_published_one(tmp_path: Path, task: str) -> None:
-    """A pixel is told one token early; who classifies reads every pixel at its own."""
+    """The pixel token at position n is predicted at position n - 1; the classifier averages over all positions."""
     config = transformers.ImageGPTConfig(
         n_positions=25, vocab_size=12, n_embd=12, n_layer=3, n_head=3, n_inner=20, num_labels=3, resid_pdrop=0.0,
         attn_pdrop=0.0, embd_pdrop=0.0, attn_implementation="eager",
@@ -212,7 +213,7 @@ def test_an_imagegpt_is_explained_by_the_weights_of_the_published_one(tmp_path: 
         25,
     )
     for own, right in zip(found.attention, said.attentions, strict=True):
-        if task == "draw":  # what was looked at by the 16th pixel: the sign, which has no place, and 15 pixels
+        if task == "draw":  # keys of the 16th pixel: the start token, which has no position in the image, and 15 pixels
             near(torch.from_numpy(own).flatten(1)[:, :16], right[0, :, 16, 1:17])
             assert not own.reshape(3, -1)[:, 16:].any()
             near(torch.from_numpy(own.sum((1, 2))) + right[0, :, 16, 0], torch.ones(3, dtype=torch.float64))
@@ -227,7 +228,7 @@ def test_an_imagegpt_is_explained_by_the_weights_of_the_published_one(tmp_path: 
 
 
 def test_what_made_a_colour_likely_is_the_same_with_all_that_follows_it() -> None:
-    """Only what stands before a pixel is read again for the gradient: against the whole row."""
+    """The gradient is computed on the prefix of the pixel only, compared here with the full sequence."""
     model = made("imagegpt", "draw")
     found = model.explain(PICTURE, at=(2, 3)).method_maps["gradient × attention"]
     ids = torch.from_numpy(model.processor.encode(PICTURE))[None]
@@ -321,13 +322,13 @@ def test_convolutions_have_no_heads_and_are_explained_by_their_last_map() -> Non
 
 
 def test_a_merged_place_goes_back_to_those_that_lie_in_the_picture() -> None:
-    row = torch.tensor([4.0, 2.0, 8.0, 1.0], dtype=torch.float64)  # 2 x 2 of 3 x 4
+    row = torch.tensor([4.0, 2.0, 8.0, 1.0], dtype=torch.float64)  # 2 × 2 merged from 3 × 4
     right = [[1, 1, 0.5, 0.5], [1, 1, 0.5, 0.5], [4, 4, 0.5, 0.5]]
     assert unmerge_patches(row, (2, 2), (3, 4)).view(3, 4).tolist() == right
 
 
 def test_a_pixel_is_found_on_every_grid() -> None:
-    floor = TokenGrid((4, 3), 12, extent=(64 / 57, 48 / 43))  # of 57 x 43 pixels, in places of 16
+    floor = TokenGrid((4, 3), 12, extent=(64 / 57, 48 / 43))  # 57 × 43 pixels with a patch size of 16
     assert floor.token_at((47.5 / 57, 32.5 / 43)) == 2 * 3 + 2 and floor.token_at((48.5 / 57, 31.5 / 43)) == 3 * 3 + 1
     told = TokenGrid((5, 5), 25, prefix_tokens=1, shift=1)
     assert told.token_at((0.5, 0.5)) == 12 and told.grid_tokens == tuple(range(25))

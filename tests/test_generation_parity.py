@@ -1,4 +1,4 @@
-"""What is narrowed, penalised and said, against transformers."""
+"""Logits processors and generated tokens, against transformers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NARROWINGS = [
 
 
 def theirs_of(logits: Tensor, way: dict[str, Any]) -> Tensor:
-    """In the order in which `generate` puts them."""
+    """Logits warpers of transformers, in the order of `generate`."""
     made = {
         "temperature": transformers.TemperatureLogitsWarper, "top_k": transformers.TopKLogitsWarper,
         "top_p": transformers.TopPLogitsWarper, "min_p": transformers.MinPLogitsWarper,
@@ -47,7 +47,7 @@ def test_what_is_drawn_from_is_what_they_draw_from(way: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("way", NARROWINGS)
 def test_of_equal_tokens_as_many_stay_as_with_them(way: dict[str, Any]) -> None:
-    """Sixteen values among sixty tokens. Which ones of equals stay is only theirs to say where all of them do."""
+    """Sixteen values among sixty tokens. The order of equal tokens in transformers matters only if some are removed."""
     logits = (2 * noise(200, 60, seed=4)).round() / 2
     ours, theirs = filter_logits(logits, **way).softmax(-1), theirs_of(logits, way).softmax(-1)
     near = (ours.sort(-1).values - theirs.sort(-1).values).abs().max()
@@ -56,7 +56,7 @@ def test_of_equal_tokens_as_many_stay_as_with_them(way: dict[str, Any]) -> None:
         assert torch.equal(ours > 0, theirs > 0)
 
 
-# -- what is said where repetition is penalised
+# -- repetition penalties
 
 
 def generate(theirs: Any, x: Tensor, beams: int, penalty: float, **more: Any) -> Any:
@@ -110,7 +110,7 @@ def test_a_translator_repeats_itself_as_theirs_does(beams: int, prompt: int) -> 
 
 
 def their_gpt2(body: Any) -> Any:
-    """Theirs with our weights: their matrices stand (in, out)."""
+    """GPT-2 of transformers with our weights; their matrices are (in, out)."""
     config = transformers.GPT2Config(
         vocab_size=V, n_positions=300, n_embd=12, n_layer=2, n_head=3, n_inner=20, eos_token_id=END, bos_token_id=END,
         pad_token_id=END,
@@ -143,7 +143,7 @@ def test_a_gpt_repeats_itself_as_theirs_does(beams: int) -> None:
     for settings in ways(beams):
         found = search(body, padded(PROMPTS), END, torch.full((5,), 12), settings)
         for prompt, options in zip(PROMPTS, found, strict=True):
-            x = torch.tensor([prompt])  # alone: they would count padding as said
+            x = torch.tensor([prompt])  # without padding, because transformers penalizes padding as a repeated token
             out = generate(theirs, x, beams, settings.repetition_penalty, attention_mask=torch.ones_like(x))
             same([options], out, len(prompt), END, beams)
         different.add(tuple(one.tokens for options in found for one in options))

@@ -1,4 +1,4 @@
-"""ImageGPT against that of transformers: logits, classes, gradients, folders in both directions, palettes, drawing."""
+"""ImageGPT against transformers: logits, classes, gradients, checkpoints in both directions, palettes, sampling."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ REST |= {"colours": "lm_head", "head.classes": "score"}
 
 
 def place(name: str) -> str:
-    """Where they keep what we call so: written here apart from the table under test."""
+    """Name of a parameter in transformers, independent of the tested table."""
     part, kind = name.rsplit(".", 1)
     if part in REST:
         return f"{REST[part]}.{kind}"
@@ -51,13 +51,13 @@ def place(name: str) -> str:
 
 
 def in_our_places(theirs: Mapping[str, Tensor], names: Any) -> dict[str, Tensor]:
-    """Their matrices of the blocks are (in, out)."""
+    """State dict of transformers with our names; the matrices of their blocks are (in, out)."""
     found = {name: theirs[place(name)] for name in names}
     return {name: t.T if t.ndim == 2 and ".blocks." in name else t for name, t in found.items()}
 
 
 class Sorting(ImageGeneration):
-    """Tells classes of pictures apart, as a head on the body's summary does."""
+    """Image classification with a head on the pooled hidden state."""
 
     name = "classify"
     has_labels = True
@@ -98,7 +98,7 @@ def model_of(task: str = "draw", **changes: Any) -> Model:
 
 
 def their(model: Model) -> Any:
-    """Their model with our weights."""
+    """Model of transformers with our weights."""
     config = model.config
     theirs = getattr(transformers, KIND[model.task.name])(
         transformers.ImageGPTConfig(
@@ -109,7 +109,7 @@ def their(model: Model) -> Any:
         )
     ).to(next(model.parameters()).dtype).eval()  # fmt: skip
     ours, state = model.weights(), theirs.state_dict()
-    if "lm_head.weight" in state:  # theirs has a row for each colour, and none for the beginning
+    if "lm_head.weight" in state:  # the output layer of transformers has a row per color, and none for the start token
         assert state["lm_head.weight"].shape == (config.num_colors, config.width)
     assert {place(name) for name in ours} == set(state)
     with torch.no_grad():
@@ -119,13 +119,13 @@ def their(model: Model) -> Any:
 
 
 def rows(length: int = 16, colours: int = 11) -> Tensor:
-    """Colours, and in one row the sign that begins a picture."""
+    """Color indices; each row begins with the start token."""
     x = torch.randint(colours, (4, length), generator=torch.Generator().manual_seed(2))
     x[:, 0] = colours
     return x
 
 
-# -- what is computed
+# -- outputs and gradients
 
 
 @tasks
@@ -182,7 +182,7 @@ def test_a_picture_is_summed_up_by_what_is_real_of_it() -> None:
 
 
 def test_the_loss_is_theirs_where_theirs_is_not_shifted_once_more() -> None:
-    """They compare what is said at a place with the label of the next: the row must be one longer for it."""
+    """transformers shifts the labels by one position: its input must be one token longer."""
     model = model_of()
     colours = torch.randint(11, (3, 16), generator=torch.Generator().manual_seed(4))
     batch = shift_right(colours, model.config)
@@ -192,12 +192,12 @@ def test_the_loss_is_theirs_where_theirs_is_not_shifted_once_more() -> None:
     right = torch.nn.functional.cross_entropy(logits.flatten(0, 1), colours.flatten(), reduction="sum")
     near(total, right)
     assert int(count) == 48
-    twice = their(model)(input_ids=batch.inputs, labels=batch.inputs[:, :]).loss  # places 1 … of what is read
+    twice = their(model)(input_ids=batch.inputs, labels=batch.inputs[:, :]).loss  # positions 1 … of the input
     short, some = model.body.cross_entropy(model.states(batch.inputs).sequence[:, :-1], colours[:, :-1].contiguous())
     near((short / some).float(), twice.float(), 1e-6)
 
 
-# -- presets, and weights as they begin
+# -- presets and weight initialization
 
 
 def test_presets_have_the_parameters_that_were_published() -> None:
@@ -237,7 +237,7 @@ def test_weights_begin_as_in_the_papers_code() -> None:
     assert float(total.detach() / count) == pytest.approx(math.log(300))  # all colours are equally likely
 
 
-# -- folders
+# -- checkpoints
 
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -293,7 +293,7 @@ def test_old_files_with_masks_and_bare_bodies_are_read(tmp_path: Path) -> None:
     theirs.transformer.save_pretrained(tmp_path / "bare")
     bare = regard.load(tmp_path / "bare")
     near(bare.states(rows()).sequence, theirs.transformer(input_ids=rows()).last_hidden_state)
-    assert any("Random weights" in note for note in bare.notes)  # the matrix of the colours
+    assert any("Random weights" in note for note in bare.notes)  # the output layer
 
 
 def test_what_belongs_to_the_other_task_is_left_out_and_told(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_sizes_that_cannot_be_are_refused() -> None:
         replace(SMALL, heads=5)
 
 
-# -- drawing
+# -- sampling
 
 
 def test_cached_steps_equal_one_pass() -> None:
@@ -390,7 +390,7 @@ def test_batches_of_bytes_and_of_floats_are_read_like_single_pictures(monkeypatc
     made = np.stack([palette.prepare(picture) for picture in random_pictures()])
     right = np.stack([palette.encode(picture) for picture in random_pictures()])
     x = torch.from_numpy(made).permute(0, 3, 1, 2)
-    monkeypatch.setattr(palettes, "MAX_DISTANCES", 100)  # few at a time
+    monkeypatch.setattr(palettes, "MAX_DISTANCES", 100)  # several chunks
     assert np.array_equal(palette.normalize(x).numpy(), right)
     assert np.array_equal(palette.normalize(x / 255).numpy(), right)
 
@@ -431,8 +431,10 @@ def test_k_means_finds_groups_and_is_the_same_for_the_same_seed() -> None:
 @pytest.mark.every(2)
 @pytest.mark.parametrize("batch", [2**14, 256])
 def test_k_means_is_near_the_best_for_greys_and_colours(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """256 equally frequent greys in 16 colours: stretches of 16 are the best there is. Few are looked at in a round where a
-    batch is small."""
+    """For 256 equally frequent grays and 16 colors, runs of 16 grays are optimal.
+
+    A small batch leaves few samples per round.
+    """
     monkeypatch.setattr(palettes, "KMEANS_BATCH", batch)
     greys = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1)
     palette = Palette.fit([greys.reshape(16, 16, 3)] * 3, 16, 16)
@@ -445,7 +447,7 @@ def test_k_means_is_near_the_best_for_greys_and_colours(batch: int, monkeypatch:
 
 
 def plain_k_means(points: np.ndarray, count: int, seed: int) -> float:
-    """What the textbook reaches from a start of pure chance."""
+    """Error of textbook k-means with random initialization."""
     pixels = points / 127.5 - 1
     centres = np.random.default_rng(seed).permutation(pixels)[:count]
     for _ in range(60):
@@ -491,5 +493,5 @@ def test_pictures_and_palettes_that_are_none_are_refused(tmp_path: Path) -> None
         with pytest.raises(WeightsError, match="preprocessor_config"):
             Palette.load(tmp_path)
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": 32, "resample": 2, "clusters": [[0, 0, 1]]}))
-    first = Palette.load(tmp_path)  # as the first of them were published
+    first = Palette.load(tmp_path)  # the layout of the first published palettes
     assert first is not None and first.size == (32, 32) and len(first) == 1

@@ -1,4 +1,4 @@
-"""draw: pictures are learnt, drawn and gone on with; what each layer knows of them; contact sheets."""
+"""Task draw: training, sampling and completion of images, linear probes of each layer, contact sheets."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ TASK = ImageGeneration()
 
 
 def striped(count: int, seed: int) -> list[Any]:
-    """Each column of one of three colours: the first row says all others."""
+    """Each column has one of three colors: the first row determines all other rows."""
     columns = np.random.default_rng(seed).integers(0, 3, (count, 8))
     return [np.ascontiguousarray(np.broadcast_to(THREE[row], (8, 8, 3))) for row in columns]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of stripes."""
+    """Image files with stripes."""
     place = tmp_path_factory.mktemp("stripes")
     for number, picture in enumerate(striped(96, 1)):
         Image.fromarray(picture).save(place / f"{number:03}.png")
@@ -70,7 +70,7 @@ def encoded(folder: Path) -> tuple[Encoded, Palette, Any]:
 
 @pytest.fixture(scope="module")
 def learnt(encoded: tuple[Encoded, Palette, Any]) -> tuple[Model, list[float]]:
-    """A model that has seen the stripes for some seconds, and its losses."""
+    """A model trained on the stripes for some seconds, and its losses."""
     rows, palette, config = encoded
     torch.manual_seed(0)
     model = assemble(ModelSpec(SYSTEMS["imagegpt"], config, TASK, DecodeSettings(do_sample=True)), palette)
@@ -90,7 +90,7 @@ def learnt(encoded: tuple[Encoded, Palette, Any]) -> tuple[Model, list[float]]:
     return model.eval(), losses
 
 
-# -- the table, the palette, the rows
+# -- task table, palette, rows
 
 
 def test_the_task_is_listed_for_bodies_that_read_pictures() -> None:
@@ -131,12 +131,12 @@ def test_few_samples_are_chosen_evenly() -> None:
     assert counts.min() > 100 and counts.max() < 200
 
 
-# -- learning and drawing
+# -- training and sampling
 
 
 @pytest.mark.slow
 def test_stripes_are_learnt(learnt: tuple[Model, list[float]]) -> None:
-    """No more than the first row can be unknown: 8 of 64 pixels."""
+    """Only the first row is unpredictable: 8 of 64 pixels."""
     _, losses = learnt
     assert losses[0] == pytest.approx(math.log(3)) and losses[-1] < 1.1 * math.log(3) / 8
 
@@ -212,7 +212,7 @@ def test_the_score_is_bits_of_a_pixel(learnt: tuple[Model, list[float]], encoded
     assert row["image"].endswith(".png") and float(row["bits_per_pixel"]) >= 0
 
 
-# -- a folder
+# -- saving and loading
 
 
 def test_a_model_comes_back_with_its_palette_and_draws_the_same(learnt: Any, tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_what_cannot_be_drawn_is_refused(learnt: Any) -> None:
         TASK.encode([], Palette(np.zeros((4, 3)), 8), model.config, 10)
 
 
-# -- what each layer knows
+# -- linear probes
 
 
 def clouds(count: int, seed: int, apart: float = 1.0) -> tuple[Any, Any]:
@@ -268,21 +268,21 @@ def test_the_classifier_is_the_one_minimum() -> None:
 def test_layers_that_know_more_score_more_and_the_penalty_is_chosen_without_the_test_part() -> None:
     def part(count: int, seed: int) -> LayerFeatures:
         (blind, y), (clear, _) = clouds(count, seed, 0.0), clouds(count, seed, 3.0)
-        far = clear * torch.tensor([1e4, 1, 1e-4, 1, 1, 1]) + 1e3  # of any size: it is brought to one
+        far = clear * torch.tensor([1e4, 1, 1e-4, 1, 1, 1]) + 1e3  # any scale: features are normalized
         return LayerFeatures(torch.stack([blind, clear, far, torch.cat([clear[:, :5], torch.ones(count, 1)], 1)]), y)
 
     train, valid, test = part(400, 1), part(200, 11), part(300, 21)
     found = probe(train, valid, test)
     assert [one.layer for one in found] == [1, 2, 3, 4]
     assert found[0].accuracy < 40 < 90 < found[1].accuracy and found[1].accuracy == found[2].accuracy
-    assert found[3].accuracy > 80  # a number that never changes does no harm
-    assert probe(train, valid, penalties=(1e3, 1e-3))[1].penalty == 1e-3  # as right, and surer
+    assert found[3].accuracy > 80  # a constant feature is harmless
+    assert probe(train, valid, penalties=(1e3, 1e-3))[1].penalty == 1e-3  # equal accuracy, higher confidence
     spoiled = probe(train, valid, replace(test, labels=(test.labels + 1) % 4))
     assert [one.penalty for one in spoiled] == [one.penalty for one in found] and spoiled[1].accuracy < 10
     alone = probe(train, valid)
     assert [one.accuracy for one in alone] == [one.valid_accuracy for one in found]
     few = probe(LayerFeatures([train.features[0][:30]], train.labels[:30]), valid, penalties=(10.0, 1e-6))
-    assert few[0].penalty == 10.0  # nothing is to be learnt of noise
+    assert few[0].penalty == 10.0  # noise has no signal
     with pytest.raises(DataError, match="class"):
         probe(replace(train, labels=train.labels * 0), valid)
 
@@ -307,7 +307,7 @@ def test_features_are_means_of_states_of_one_size_after_every_layer() -> None:
 
 
 def test_a_model_that_has_learnt_stripes_tells_them_apart(learnt: Any) -> None:
-    """Which colour the fourth column has: known to its states, though nobody asked for it in training."""
+    """The color of the fourth column can be predicted from hidden states without supervision in training."""
     model = learnt[0]
 
     def batches(count: int, seed: int) -> Iterator[Batch]:
@@ -323,7 +323,7 @@ def test_a_model_that_has_learnt_stripes_tells_them_apart(learnt: Any) -> None:
     assert max(one.accuracy for one in probe(*parts)) > 90
 
 
-# -- sheets
+# -- contact sheets
 
 
 def sizes(path: Path) -> tuple[int, int]:
@@ -340,7 +340,7 @@ def test_contact_sheets_show_every_pixel(tmp_path: Path) -> None:
     plain = draw_contact_sheet([SheetRow([LabeledImage(pictures[0])])], tmp_path / "one.png")
     drawn = np.asarray(Image.open(plain).convert("RGB")).reshape(-1, 3)
     inked = drawn[(drawn < 255).any(1)]
-    assert np.mean([(inked == colour).all(1) for colour in THREE], axis=1).sum() > 0.95  # no colours between
+    assert np.mean([(inked == colour).all(1) for colour in THREE], axis=1).sum() > 0.95  # no interpolated colors
     wide = draw_contact_sheet(
         [SheetRow([LabeledImage(np.zeros((2, 9), np.uint8))], "grey and wide")], tmp_path / "wide.png"
     )

@@ -1,4 +1,4 @@
-"""Pictures are made ready alike wherever they come from, and never fill the memory."""
+"""Images are preprocessed identically in training, prediction and evaluation, with bounded memory."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_is_scored_is_decoded_as_what_is_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("task", ["segment", "depth"])
 def test_maps_are_never_mixed(task: str) -> None:
-    """The recipes of pretraining mix pictures and their classes."""
+    """Pretraining recipes mix images and their class labels."""
     for system in SYSTEMS.values():
         if task in system.tasks and system.modality == "image":
             for name in system.presets:
@@ -99,11 +99,11 @@ def test_maps_are_never_mixed(task: str) -> None:
         order.identity.task.check_settings(order.identity.config, 1, order.settings.data)
 
 
-# -- maps
+# -- masks and depth maps
 
 
 def scenes(folder: Path, task: str, count: int = 8) -> Path:
-    """Lying and standing ones in turn."""
+    """Image files with masks or depth maps, alternating between portrait and landscape."""
     beside = "masks" if task == "segment" else "depth"
     for name in ("images", beside):
         (folder / name).mkdir(parents=True)
@@ -123,7 +123,7 @@ def scenes(folder: Path, task: str, count: int = 8) -> Path:
 def test_what_keeps_the_ratio_of_sides_is_asked_scored_and_learnt_from(
     task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As published folders of DPT do, whose pictures then have different sizes."""
+    """Hugging Face checkpoints of DPT keep the aspect ratio, so that image sizes differ."""
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     data, short = str(scenes(tmp_path / "data", task)), ["train.steps=1", "train.batch_size=4", "data.num_workers=0"]
     regard.train(
@@ -139,7 +139,7 @@ def test_what_keeps_the_ratio_of_sides_is_asked_scored_and_learnt_from(
         (alone,) = model.task.predict(model, [name], model.spec.decode)
         assert np.array_equal(alone.extra[key], one)
     scores = regard.evaluate(tmp_path / "run").scores
-    if task == "depth":  # also of data that is no run's own
+    if task == "depth":  # also on data outside the run
         halved = regard.evaluate(tmp_path / "run", settings=["data.depth_scale=0.5"]).scores
         assert halved["rmse"] != scores["rmse"]
     short += ["data.image_size=150,160", "data.crop_scale=0.5"]
@@ -177,7 +177,7 @@ def test_of_a_picture_that_is_not_decoded_whole_it_is_told_and_its_map_has_its_s
 
 
 def test_a_map_of_depth_may_be_smaller_than_its_picture_and_is_scored_at_its_own_size(tmp_path: Path) -> None:
-    """As a check of the data says of it."""
+    """The data check reports the smaller size."""
     data = scenes(tmp_path / "data", "depth", 3)
     model = fresh("dpt", "depth", (depth.METERS_LABEL,))
     task, samples = model.task, [item for item in iterate_depth_images([str(data)]) if isinstance(item, ImageSample)]
@@ -213,7 +213,7 @@ def test_all_pictures_that_are_learnt_from_have_one_size(reader: ImageProcessor,
 def test_a_score_of_nearness_is_not_helped_by_how_far_its_picture_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing could be farther than the farthest truth of the same picture, that would be told where it is."""
+    """Clipping predictions at the maximum depth of the same image would leak the reference."""
     task = find_task("depth", "image")
     assert isinstance(task, depth.Depth)
     near, far = np.linspace(1, 2, 2000).reshape(40, 50), np.linspace(3, 9, 2000).reshape(40, 50)
@@ -223,7 +223,7 @@ def test_a_score_of_nearness_is_not_helped_by_how_far_its_picture_is(
     reader, config = ImageProcessor((8, 8)), SYSTEMS["vit"].presets["vit-tiny"].config
     encoded = task.encode(files, reader, config, 0, None)
     said = 1 / near
-    said[3, 4] = -1.0  # farther than anything is
+    said[3, 4] = -1.0  # negative inverse depth: farther than any reference
     both = [(noise((40, 50, 3)), said, near), (noise((40, 50, 3)), 1 / far, far)]
     monkeypatch.setattr(depth.Depth, "iter_predictions_and_targets", lambda *asked: iter(both))
     model = cast(Any, SimpleNamespace(spec=SimpleNamespace(labels=())))
@@ -239,7 +239,7 @@ def test_a_score_of_nearness_is_not_helped_by_how_far_its_picture_is(
 
 
 def test_what_a_palette_makes_ready_may_be_written_to() -> None:
-    """Else torch warns whoever has a picture of colours explained."""
+    """Read-only arrays would cause a PyTorch warning in explanations of images with a palette."""
     palette = fresh("imagegpt", "classify").processor
     assert all(palette.prepare(noise((*shape, 3))).flags.writeable for shape in ((5, 5), (9, 7)))
 

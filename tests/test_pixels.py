@@ -1,4 +1,4 @@
-"""Files of pixels: every kind is read, or refused by its name; and pictures made ready as published processors make them."""
+"""Image files: every format is read or refused by name; preprocessing equals the processors of transformers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def encoded(image: Image.Image, form: str, **how: Any) -> bytes:
     return stream.getvalue()
 
 
-# -- kinds of pictures
+# -- image formats
 
 
 @pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF", "PPM", "WEBP"])
@@ -131,7 +131,7 @@ def test_of_what_moves_the_first_frame_is_taken(form: str) -> None:
     assert not image_io.inspect_image(encoded(frames[0], form))[1].animated
 
 
-# -- what is refused
+# -- refused files
 
 
 def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_path_without_a_file_is_named(tmp_path: Path) -> None:
 
 
 def bomb(side: int) -> bytes:
-    """A PNG that claims to have side x side pixels, and holds none."""
+    """PNG that declares side × side pixels and contains none."""
     import zlib
 
     def chunk(name: bytes, content: bytes) -> bytes:
@@ -191,7 +191,7 @@ def bomb(side: int) -> bytes:
 def test_more_than_a_hundred_megapixels_are_refused(side: int, megapixels: int) -> None:
     with pytest.raises(DataError, match=f"{megapixels} megapixels"):
         read_image(bomb(side))
-    with pytest.raises(DataError, match=r"cut off|damaged|truncated"):  # so many are tried
+    with pytest.raises(DataError, match=r"cut off|damaged|truncated"):  # within the limit: decoding is tried
         read_image(bomb(9_500))
 
 
@@ -200,7 +200,7 @@ def test_a_large_jpeg_is_decoded_smaller(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(image_io, "MAX_PIXELS", 10_000)
     monkeypatch.setattr(
         Image, "MAX_IMAGE_PIXELS", 8_000
-    )  # beyond twice that Pillow raises before anything can be asked
+    )  # beyond twice this limit, Pillow raises an error on opening
     pixels, facts = image_io.inspect_image(content)
     assert pixels.shape == (60, 100, 3) and facts.downscaled and (facts.height, facts.width) == (120, 200)
     small = np.array(Image.fromarray(photograph(120, 200)).resize((100, 60), Image.Resampling.BOX))
@@ -236,7 +236,7 @@ def test_damaged_bytes_give_a_picture_or_an_error_and_nothing_else() -> None:
 def test_pillow_says_nothing_from_any_thread_and_filters_stay(
     monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2_000)  # it warns of more, and warnings are errors here
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2_000)  # Pillow warns above this limit, and warnings are errors here
     content = encoded(Image.fromarray(photograph()), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x05\x01\x12")
     before = list(warnings.filters)
     heard: list[Exception] = []
@@ -256,7 +256,7 @@ def test_pillow_says_nothing_from_any_thread_and_filters_stay(
     assert not heard and not recwarn.list and list(warnings.filters) == before
     with image_io._suppress_warnings():
         read_image(content)
-        assert warnings.filters[0][0] == "ignore"  # one that is done leaves the others in quiet
+        assert warnings.filters[0][0] == "ignore"  # a finished thread does not restore the warnings of the others
     assert list(warnings.filters) == before
 
 
@@ -322,7 +322,7 @@ def test_arrays_that_are_no_depth_are_refused(tmp_path: Path) -> None:
         read_depth(str(tmp_path / "b.npy"))
 
 
-# -- beside published processors
+# -- processors of transformers
 
 
 def processor(name: str, **values: Any) -> Any:
@@ -364,7 +364,7 @@ def test_pixels_are_those_of_published_processors(name: str, values: dict[str, A
     ours.save(tmp_path / "ours")
     assert ImageProcessor.load(tmp_path / "ours") == ours
     kind = json.loads((tmp_path / "ours" / FILE).read_text())["image_processor_type"].removesuffix("ImageProcessor")
-    again = type(processor(kind)).from_pretrained(tmp_path / "ours")  # what we write, they read
+    again = type(processor(kind)).from_pretrained(tmp_path / "ours")  # transformers reads our processor configuration
     for number, (height, width) in enumerate([(45, 70), (120, 61), (33, 33), (300, 217)]):
         picture = photograph(height, width, number)
         made = ours.prepare(picture)
@@ -436,7 +436,7 @@ def test_other_processors_are_read_by_their_fields_or_refused(tmp_path: Path) ->
 
 
 def test_masks_are_laid_as_their_pictures() -> None:
-    """A picture whose red is its class, at sizes where nothing has to be mixed."""
+    """Each pixel's red value is its class, at sizes without interpolation."""
     blocks = np.random.default_rng(0).integers(0, 200, (6, 9)).astype(np.uint8)
     mask = blocks.repeat(20, 0).repeat(20, 1)
     picture = np.repeat(mask[:, :, None], 3, 2)
@@ -449,7 +449,7 @@ def test_masks_are_laid_as_their_pictures() -> None:
     places = np.arange(120 * 180, dtype=np.int32).reshape(120, 180)
     for height, width in ((37, 53), (130, 301)):
         nearest = np.array(Image.fromarray(places).resize((width, height), Image.Resampling.NEAREST))
-        # where the middle of a pixel falls between two, Pillow's sum of steps decides by its rounding
+        # if the center of a pixel is between two pixels, the rounding in Pillow decides
         rows, columns = (
             [at for at in range(new) if (2 * at + 1) * old % (2 * new)] for new, old in ((height, 120), (width, 180))
         )

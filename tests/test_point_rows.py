@@ -1,4 +1,4 @@
-"""Clouds become rows: thinned, drawn, framed, shaken, cut into pieces and voted on. Each is held against a plain loop."""
+"""Rows of point clouds against plain loops: downsampling, sampling, normalization, augmentation, blocks and votes."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def generator(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-# -- one point for each cell
+# -- one point per voxel
 
 
 def thinned_plainly(places: np.ndarray, edge: float) -> tuple[list[int], list[int]]:
-    """Cell by cell, as one would say it."""
+    """Voxel downsampling in a loop over points."""
     low, first, cell = places.min(axis=0).astype(np.float64), dict[tuple[int, ...], int](), []
     for number, place in enumerate(places):
         key = tuple(int(side) for side in np.floor((place - low) / edge))
@@ -57,7 +57,7 @@ def thinned_plainly(places: np.ndarray, edge: float) -> tuple[list[int], list[in
 @pytest.mark.parametrize("edge", [0.01, 0.13, 0.5, 3.0])
 def test_thinning_is_that_of_a_plain_loop(edge: float) -> None:
     places = cloud(400).coordinates
-    places[100:120] = places[:20]  # twins
+    places[100:120] = places[:20]  # duplicates
     keep, cell = voxel_downsample(places, edge)
     right, owner = thinned_plainly(places, edge)
     np.testing.assert_array_equal(keep, right)
@@ -92,7 +92,7 @@ def test_a_million_points_are_thinned_in_a_moment() -> None:
     places = generator().random((1_000_000, 3)).astype(np.float32)
     start = time.perf_counter()
     keep, _ = voxel_downsample(places, 0.02)
-    assert len(keep) > 124_900 and time.perf_counter() - start < 5  # half a second; machines may be busy
+    assert len(keep) > 124_900 and time.perf_counter() - start < 5  # takes half a second; machines may be busy
 
 
 # -- rows
@@ -126,7 +126,7 @@ def test_frames_are_what_they_say() -> None:
     np.testing.assert_allclose(centred.mean(axis=0), 0, atol=1e-6)
     np.testing.assert_allclose(floor[:, :2], centred[:, :2], atol=1e-6)
     assert floor[:, 2].min() == 0 and PointProcessor(0, "floor", up="y").prepare(made)[0][:, 1].min() == 0
-    for framed in (centred, floor):  # metres stay metres
+    for framed in (centred, floor):  # meters stay meters
         np.testing.assert_allclose(np.ptp(framed, axis=0), np.ptp(made.coordinates, axis=0), rtol=1e-5)
 
 
@@ -148,7 +148,7 @@ def test_points_are_drawn_once_each_and_the_same_without_chance() -> None:
     first, other = (points.prepare(made, generator(seed))[1] for seed in (1, 2))
     assert len(set(first.tolist())) == 64 and (first != other).any()
     np.testing.assert_array_equal(first, points.prepare(made, generator(1))[1])
-    assert len(points.prepare(cloud(10))[0]) == 10  # of a smaller one all
+    assert len(points.prepare(cloud(10))[0]) == 10  # a smaller point cloud keeps all points
 
 
 def test_every_point_is_drawn_as_often() -> None:
@@ -167,7 +167,7 @@ def test_thinned_and_cut_points_are_points_of_the_cloud() -> None:
         np.testing.assert_allclose(np.ptp(x[:, :3], axis=0), np.ptp(made.coordinates[chosen], axis=0), atol=1e-5)
         assert (np.ptp(x[:, :2], axis=0) <= 2.0 + 1e-5).all() and np.ptp(
             x[:, 2]
-        ) > 4  # a column is as high as the scene
+        ) > 4  # a block is as high as the scene
         assert made.colors is not None
         np.testing.assert_allclose(x[:, 3:], made.colors[chosen] / 255, atol=1e-7)
         cells = np.floor((made.coordinates[chosen] - made.coordinates.min(axis=0)).astype(np.float64) / 0.4)
@@ -211,7 +211,7 @@ def test_what_means_nothing_is_refused(how: dict[str, Any]) -> None:
         PointProcessor(**how)
 
 
-# -- shaking
+# -- augmentation
 
 
 def distances(places: np.ndarray) -> np.ndarray:
@@ -226,9 +226,9 @@ def test_a_turn_keeps_distances_and_normals_turn_alike(turn: Any) -> None:
     found = augment_points(x, generator(5), PointAugment(rotate=turn), points.normals_column)
     assert not np.allclose(found[:, :3], x[:, :3])
     np.testing.assert_allclose(distances(found[:, :3]), distances(x[:, :3]), atol=1e-5)
-    # the one rotation that leads from the old places to the new ones leads from the old normals to the new
+    # the rotation of the coordinates is also the rotation of the normals
     rotation, *_ = np.linalg.lstsq(x[:, :3].astype(np.float64), found[:, :3].astype(np.float64), rcond=None)
-    np.testing.assert_allclose(np.linalg.det(rotation), 1, atol=1e-4)  # not mirrored
+    np.testing.assert_allclose(np.linalg.det(rotation), 1, atol=1e-4)  # not a reflection
     np.testing.assert_allclose(x[:, 6:] @ rotation, found[:, 6:], atol=1e-4)
     np.testing.assert_array_equal(found[:, 3:6], x[:, 3:6])
     if turn == "up":
@@ -314,11 +314,11 @@ def test_shaking_that_means_nothing_is_refused(how: dict[str, Any]) -> None:
         PointAugment(**how)
 
 
-# -- pieces and votes
+# -- blocks and votes
 
 
 def columns_plainly(places: np.ndarray, side: float) -> list[list[int]]:
-    """Every column that begins at a half of its side, and what stands in it."""
+    """Points of every block with a stride of half a side."""
     low = places.min(axis=0)[:2].astype(np.float64)
     halves = [tuple(int(h) for h in np.floor((place[:2] - low) / (side / 2))) for place in places]
     last = [max(max(h[axis] for h in halves) - 1, 0) for axis in (0, 1)]
@@ -344,7 +344,7 @@ def test_pieces_cover_every_point_and_are_no_larger_than_asked() -> None:
     counts = np.bincount(np.concatenate(found), minlength=3000)
     assert max(map(len, found)) <= 100 and counts.min() >= 1
     inner = ((places[:, :2] > places.min(axis=0)[:2] + 1) & (places[:, :2] < places.max(axis=0)[:2] - 1)).all(axis=1)
-    assert (counts[inner] == 4).all() and counts.max() == 4  # seen from four columns that overlap
+    assert (counts[inner] == 4).all() and counts.max() == 4  # covered by four overlapping blocks
     for piece in found:
         assert (np.ptp(places[piece][:, :2], axis=0) <= 2.0 + 1e-5).all() and len(set(piece.tolist())) == len(piece)
     flat = scene_block_indices(places, PointProcessor(100, "floor", block=2.0, up="x"))
@@ -355,7 +355,7 @@ def test_a_whole_cloud_is_dealt_out_evenly_and_each_point_once() -> None:
     found = scene_block_indices(cloud(1000).coordinates, PointProcessor(300))
     assert [len(piece) for piece in found] == [250] * 4
     np.testing.assert_array_equal(np.sort(np.concatenate(found)), np.arange(1000))
-    for piece in found:  # each is an even thinning, not a part: its thirds are as full
+    for piece in found:  # each piece is an even sample of the whole: its thirds have equal counts
         assert np.histogram(piece, bins=3, range=(0, 1000))[0].min() > 55
     assert (
         len(scene_block_indices(cloud(300).coordinates, PointProcessor(300)))
@@ -389,7 +389,8 @@ def test_votes_are_the_mean_of_what_was_said() -> None:
 
 
 def test_every_point_of_a_scene_has_the_answer_of_its_cell() -> None:
-    """A model that knows the class of a place by its cell: every point gets that of the one that spoke for it."""
+    """The simulated model predicts the class of the voxel; every point gets the prediction of the point that represents
+    its voxel."""
     made = cloud(3000, scale=5)
     points = PointProcessor(64, "floor", voxel=0.3, block=1.5, features=("colors",))
     found = split_scene(made, points)
@@ -412,7 +413,7 @@ def test_tilts_mirrors_and_stretches_are_what_they_are_called() -> None:
     x = np.eye(3, dtype=np.float32)
     turns = np.stack(
         [augment_points(x, generator(n), PointAugment(tilt=10)) for n in range(2000)]
-    )  # rows are where the axes went
+    )  # rows are the images of the axes
     np.testing.assert_allclose(turns @ turns.transpose(0, 2, 1), np.broadcast_to(x, turns.shape), atol=1e-6)
     angles = np.degrees(np.arccos(np.clip((np.trace(turns, axis1=1, axis2=2) - 1) / 2, -1, 1)))
     assert 9 < np.sqrt((angles**2).mean()) < 11 and angles.max() <= 30.01
@@ -434,11 +435,11 @@ def test_normals_of_what_is_stretched_stand_upright_on_it() -> None:
     random = np.random.default_rng(3)
     ball = random.standard_normal((200, 3))
     ball /= np.sqrt((ball**2).sum(1, keepdims=True))
-    x = np.concatenate([ball, ball], 1).astype(np.float32)  # of a ball the normal is the place
+    x = np.concatenate([ball, ball], 1).astype(np.float32)  # the normal of a sphere is the position
     found = augment_points(x, generator(2), PointAugment("any", stretch=0.5, flip=True, tilt=20), 3).astype(np.float64)
     np.testing.assert_allclose((found[:, 3:] ** 2).sum(1), 1, atol=1e-6)
     form = np.linalg.lstsq(ball, found[:, :3], rcond=None)[0]
-    along = np.cross(ball, random.standard_normal((200, 3))) @ form  # a direction along the surface, taken along
+    along = np.cross(ball, random.standard_normal((200, 3))) @ form  # a tangent, transformed with the points
     assert np.abs((along * found[:, 3:]).sum(1)).max() < 1e-5 * np.abs(along).max() + 1e-5
     assert ((found[:, :3] * found[:, 3:]).sum(1) > 0).all(), "outwards"
 

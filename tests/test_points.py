@@ -1,4 +1,4 @@
-"""Point Transformer's body beside one written out in loops; order, packing and gradients; its heads, presets and settings."""
+"""Point Transformer against a loop implementation; permutation, packing, gradients, heads, presets and settings."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def packed(counts: tuple[int, ...], longest: int = 0) -> Batch:
     return Batch(x[None], offsets=Offsets(starts, longest or max(counts)))
 
 
-# -- the whole, in loops
+# -- the whole model in loops
 
 
 @forms
@@ -86,7 +86,7 @@ def test_clouds_of_one_batch_are_as_each_alone_and_as_rows(form: Any) -> None:
     together = body(batch)
     rows = body(Batch(batch.inputs.view(2, 12, 5)))
     assert torch.equal(together.sequence, rows.sequence) and torch.equal(together.pooled, rows.pooled)  # type: ignore[arg-type]
-    rounded = body(packed((12, 12), longest=16))  # clouds of one size, and nobody knows it
+    rounded = body(packed((12, 12), longest=16))  # equal sizes in a batch with padding
     assert torch.allclose(together.sequence, rounded.sequence, atol=1e-12)
     assert torch.equal(rounded.aux_losses["level2"], together.aux_losses["level2"])
 
@@ -102,13 +102,13 @@ def test_lists_of_neighbours_are_made_once_for_each_level(form: Any, monkeypatch
     assert sorted(asked) == [4, 5, 5, 6, 6]
 
 
-# -- order
+# -- permutation
 
 
 @forms
 @pytest.mark.parametrize("counts", [(30,), (9, 26, 4)])
 def test_permuted_points_permute_the_answer_and_leave_the_summary(form: Any, counts: Any) -> None:
-    """Also where places lie on a grid and several points in one place: nothing but the place decides who goes first."""
+    """Includes grids and duplicate points: only coordinates may break ties."""
     body, batch = body_of(variant=form, point_order="sorted"), packed(counts)
     x = batch.inputs.clone()
     x[..., :3] = x[..., :3].round()
@@ -142,7 +142,7 @@ def test_rows_are_ordered_by_all_their_columns_within_their_cloud() -> None:
 
 
 def test_a_cloud_that_moves_away_says_the_same() -> None:
-    """All but the first layer reads differences of places."""
+    """All layers except the first read differences of coordinates."""
     body, x = body_of(variant="released"), cloud(25)
     with torch.no_grad():
         body.down[0].step.linear.weight[:, :3] = 0
@@ -171,7 +171,7 @@ def test_gradients_of_the_body_are_those_of_small_differences(form: Any, order: 
 
         assert torch.autograd.gradcheck(said, (x[None, :, 3:].clone().requires_grad_(),))
     body = body_of(**tiny, variant=form, point_order=order, has_decoder=False).train()
-    # where nothing is carried back, places have all of their gradient
+    # without a cut of the gradient, numerical and analytical gradients of the coordinates agree
     assert torch.autograd.gradcheck(lambda x: body(Batch(x)).sequence, (x[None].clone().requires_grad_(),))
 
 
@@ -183,10 +183,10 @@ def test_the_loss_reaches_every_parameter(form: Any, decodes: bool) -> None:
     assert states.pooled is not None
     (states.sequence.square().sum() + states.pooled.square().sum()).backward()
     unread = [name for name, part in body.named_parameters() if part.grad is None or not part.grad.any()]
-    assert not [name for name in unread if "bias" not in name]  # a bias before a batch norm is taken away by it
+    assert not [name for name in unread if "bias" not in name]  # batch norm removes the bias before it
 
 
-# -- what cannot be read
+# -- invalid inputs
 
 
 def test_what_cannot_be_read_is_said() -> None:
@@ -210,7 +210,7 @@ def test_one_point_is_a_cloud_and_many_copies_are_too() -> None:
         assert (states.sequence - states.sequence[:, :1]).abs().max() < 1e-12
 
 
-# -- watching
+# -- recording attention
 
 
 def test_a_watcher_sees_every_level(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,14 +232,14 @@ def test_a_watcher_sees_every_level(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen.records[0].weights.requires_grad
 
 
-# -- compiled, and in other precisions
+# -- compilation and precision
 
 
 def test_sixteen_bits_say_about_the_same() -> None:
     torch.manual_seed(0)
     body = build(replace(SMALL, widths=(16, 32, 64), share_planes=8)).eval()
     x = cloud(200).float()[None]
-    x[..., :3] += 100  # neighbours are told apart by their places as they were given
+    x[..., :3] += 100  # neighbors depend on the coordinates before rounding
     exact = body(Batch(x)).sequence
     with torch.autocast("cpu", torch.bfloat16):
         cast = body(Batch(x)).sequence.float()
@@ -273,7 +273,10 @@ def count(module: nn.Module) -> int:
 
 
 def test_the_released_segmentation_has_exactly_the_parameters_of_the_released_code() -> None:
-    """S3DIS: a colour beside each place, 13 classes. Added up from the shapes of its layers."""
+    """S3DIS: colors in addition to coordinates, 13 classes.
+
+    The expected count is the sum over the shapes of the layers.
+    """
     config = replace(point.PRESETS["point-base"].config, feature_dim=3)
     with torch.device("meta"):
         assert count(build(config)) + count(point_head(config, 13)) == 7_767_729

@@ -1,4 +1,4 @@
-"""Positions inside attention: against other implementations and written-out oracles, through every kernel and memory."""
+"""Positions inside attention: against other implementations and reference loops, for every kernel and KV cache."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ KINDS = ("rotary", "rotary-halves", "rotary values", "buckets", "buckets back", 
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
-# -- what each of them means, written out
+# -- definitions in plain loops
 
 
 def looked(one: Any, x: Tensor, kind: str, position: Any, mask: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Query by query and key by key: what is mixed (B, H, L, d) and the weights, from the formulas of the papers."""
+    """Outputs (B, H, L, d) and attention weights by the formulas of the papers, per query and key."""
     q, k, v = one.project(x)
     apart = at[None, :] - at[:, None]
     if kind.startswith("rotary"):
@@ -81,7 +81,7 @@ def looked(one: Any, x: Tensor, kind: str, position: Any, mask: Tensor, at: Tens
 
 
 def turning(place: int, position: Rotary) -> Tensor:
-    """The matrix that turns each pair of channels by its angle."""
+    """Matrix that rotates each pair of channels by its angle."""
     matrix = torch.zeros(D, D, dtype=torch.float64)
     for pair in range(D // 2):
         angle = place * 10000.0 ** (-2 * pair / D)
@@ -92,7 +92,7 @@ def turning(place: int, position: Rotary) -> Tensor:
 
 
 def bucket(apart: int, position: T5Bias) -> int:
-    """Of 8: with both ways 2 alone and 2 shared on either side, else 4 alone and 4 shared, up to a distance of 9."""
+    """One of 8 buckets up to a distance of 9: bidirectional 2 exact and 2 logarithmic per side, else 4 and 4."""
     ahead = 4 * (apart > 0) if position.bidirectional else 0
     away = abs(apart) if position.bidirectional else max(-apart, 0)
     limits = (
@@ -115,7 +115,7 @@ rules = pytest.mark.parametrize("rule", RULES)
 @rules
 @pytest.mark.parametrize("places", [None, [3, 4, 5, 9, 20, 21, 22, 50, 51, 2, 0]])
 def test_it_is_the_formula_whichever_kernel_takes_it(kind: str, rule: str, places: list[int] | None) -> None:
-    """Watched and unwatched, with gradients of the input and of all that is learned."""
+    """With and without recorded attention, with gradients of the input and of all parameters."""
     one, x, r = attention(), noise(B, L, H * D).requires_grad_(), RULES[rule]
     at = torch.arange(L) if places is None else torch.tensor(places)
     placed = whole(make(kind), **({} if places is None else {"queries": at, "keys": at}))
@@ -141,7 +141,7 @@ def test_it_is_the_formula_whichever_kernel_takes_it(kind: str, rule: str, place
 @pytest.mark.parametrize("kind", ["buckets", "shaw keys"])
 @pytest.mark.parametrize("written", [False, True])
 def test_few_queries_of_a_step_have_the_same_bias(kind: str, written: bool) -> None:
-    """Eight rows take the kernel of steps, fewer the fused one."""
+    """Eight rows use the decoding kernel, fewer rows the fused kernel."""
     one, placed = attention(), make(kind)
     q, k, v = noise(8, H, 2, D), noise(8, H, L, D, seed=1), noise(8, H, L, D, seed=2)
     at, homes = torch.tensor([[9, 10]] * 8), torch.randint(0, 11, (8, L), generator=torch.Generator().manual_seed(3))
@@ -163,7 +163,7 @@ STARTS = Offsets(torch.tensor([0, 200, 300]), 256)
 @pytest.mark.usefixtures("cuda_capabilities")
 @pytest.mark.parametrize("rule", [PackedDocuments(STARTS, STARTS), Causal()])
 def test_kernels_that_know_no_bias_are_not_chosen_for_one(rule: AttentionMask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a device would be asked, without one."""
+    """Kernel selection for a device, without the device."""
     device = SimpleNamespace(
         is_cuda=True, device=SimpleNamespace(type="cuda"), dtype=torch.bfloat16, shape=(1, 2, 300, 64)
     )
@@ -177,7 +177,7 @@ def test_kernels_that_know_no_bias_are_not_chosen_for_one(rule: AttentionMask, m
 @pytest.mark.parametrize("kind", ["rotary", "buckets", "shaw", "shaw keys"])
 @pytest.mark.parametrize("length", [30, 140])
 def test_sixteen_bits_are_near(kind: str, length: int) -> None:
-    """Of short rows the plain kernel, of longer ones the fused one in float32."""
+    """Short rows use the plain kernel, longer rows the fused kernel in float32."""
     one, x = attention(), noise(B, length, H * D) / 3
     right = one(x, mask=Causal(), position=whole(make(kind)))
     half = BoundPosition(noisy(make(kind), 7).bfloat16(), PositionIds())
@@ -216,7 +216,7 @@ def test_the_beginning_does_not_matter_but_distances_do(kind: str) -> None:
     one, x, at = attention(), noise(B, L, H * D), torch.arange(L)
     moved = one(x, position=whole(make(kind), queries=at + 100, keys=at + 100))
     right = one(x, position=whole(make(kind)))
-    if kind == "rotary values":  # they are turned by where they stand
+    if kind == "rotary values":  # values are rotated by their position
         assert not torch.allclose(moved, right)
     else:
         near(moved, right, 1e-11)
@@ -226,7 +226,7 @@ def test_the_beginning_does_not_matter_but_distances_do(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["shaw keys", "buckets", "rotary"])
 def test_one_position_may_serve_all_blocks(kind: str) -> None:
-    """What depends on the queries is not taken from the block before."""
+    """Terms that depend on the queries are not reused from the previous block."""
     blocks = [transformer_block(H * D, H, 20) for _ in range(2)]
     stack: Any = noisy(Stack(blocks, position=make(kind))).eval()
     x = noise(B, L, H * D)
@@ -251,7 +251,7 @@ def fill(pairs: list[tuple[Tensor, Tensor]]) -> None:
 
 
 def apart(one: Any, *names: str) -> list[tuple[Tensor, Tensor]]:
-    """The rows of the joined matrix, as gradients and weights of three."""
+    """Weights and biases of query, key and value, split from the joint matrix."""
     return [*zip(one.qkv.weight.chunk(3), one.qkv.bias.chunk(3), strict=True)]
 
 
@@ -301,7 +301,7 @@ def test_turned_halves_are_those_of_llama_and_one_layout_becomes_the_other() -> 
     x = noise(B, L, H * D).requires_grad_()
     for mine, table in zip(waves, theirs.LlamaRotaryEmbedding(config)(x, at[None]), strict=True):
         assert torch.allclose(mine, table.double(), atol=1e-5)
-    wanted = right(x, position_embeddings=waves, attention_mask=None)[0]  # without a mask it looks back only
+    wanted = right(x, position_embeddings=waves, attention_mask=None)[0]  # causal without a mask
     ours = one(x, mask=Causal(), position=BoundPosition(position, PositionIds(at, at)))
     same_gradients(ours, wanted, one, layers, x)
     q, k, v = (torch.cat([weight, bias[:, None]], 1) for weight, bias in apart(one))
@@ -344,7 +344,7 @@ def test_buckets_are_those_of_t5(both_ways: bool, buckets: int, furthest: int) -
 
 
 class Unscaled(Attention):
-    """T5 does not scale its scores."""
+    """T5 does not scale attention scores."""
 
     scale = 1.0
 
@@ -366,7 +366,7 @@ def t5_encoder(depth: int, hidden: int) -> Any:
 
 
 def test_the_encoder_of_t5_is_made_of_our_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs, gradients and padding; and one table for all blocks."""
+    """Outputs, gradients and padding, with one table for all blocks."""
     from transformers import T5Config, T5EncoderModel
     from transformers.models.t5 import modeling_t5
 
@@ -391,7 +391,7 @@ def test_the_encoder_of_t5_is_made_of_our_parts(monkeypatch: pytest.MonkeyPatch)
     x, real = noise(B, length, H * D).requires_grad_(), torch.arange(length) < lengths[:, None]
     said = ours(x, mask=Padding(lengths))[0][real]
     rounded = right(inputs_embeds=x, attention_mask=real.long()).last_hidden_state[real]
-    near(said, rounded, 1e-6)  # their norm takes its mean in float32
+    near(said, rounded, 1e-6)  # the RMSNorm of transformers averages in float32
 
     def clean(norm: Any, x: Tensor) -> Tensor:
         return norm.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon)
@@ -405,7 +405,7 @@ def test_the_encoder_of_t5_is_made_of_our_parts(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
 def test_the_root_of_the_mean_square_is_taken_with_what_is_added(kind: torch.dtype) -> None:
-    """States of sixteen bits take the dtype of the gain, as the layer norm does under autocast."""
+    """16-bit states are cast to the dtype of the gain, as in layer norm under autocast."""
     norm = noisy(RMSNorm(6, eps=0.1))
     x, more = noise(2, 3, 6).to(kind), noise(2, 3, 6, seed=1).to(kind)
     for given, whole in (((x,), x), ((x, more), x + more)):

@@ -1,4 +1,4 @@
-"""`model.relative_position` in every system: learning, stepping, beams, packing, watching, saving, and what is refused."""
+"""`model.relative_position` in every system: training, decoding, beams, packing, attention maps, saving, errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt3 buckets": ("gpt3", {"relative_position": "t5", **NONE}),
     "gpt3 shaw": ("gpt3", {"relative_position": "shaw", **NONE}),
 }
-"""Those of GPT-3 look back three tokens in every other layer."""
+"""GPT-3 has sparse attention over three tokens in every second layer."""
 cases = pytest.mark.parametrize("case", CASES)
 rooms = pytest.mark.parametrize("room", [None, 14])
 
@@ -74,7 +74,7 @@ def asked(model: Model, batch: Batch) -> Tensor:
 
 
 def reading(batch: Batch, ids: Tensor) -> Batch:
-    """The same sources, with these tokens on the side that goes on."""
+    """The same sources with other decoder inputs."""
     return Batch(ids) if batch.decoder_inputs is None else replace(batch, decoder_inputs=ids, labels=None)
 
 
@@ -85,7 +85,7 @@ def reading(batch: Batch, ids: Tensor) -> Batch:
 @cases
 @rooms
 def test_rows_of_different_lengths_say_step_by_step_what_each_says_alone(case: str, room: int | None) -> None:
-    """Rows join where they are: at 2, 5 and 1 tokens."""
+    """Rows have different lengths: 2, 5 and 1 tokens."""
     model = model_of(case)
     batch = batch_of(case, model, rows=[0, 1, 3])
     ids = torch.randint(3, 20, (3, 12), generator=torch.Generator().manual_seed(9))
@@ -103,7 +103,7 @@ def test_rows_of_different_lengths_say_step_by_step_what_each_says_alone(case: s
             at = torch.tensor(lengths) - 1 + step
             ours = model.body.step(ids[torch.arange(3), at], state)
             near(ours, right[torch.arange(3), at])
-        if batch.decoder_inputs is None:  # the same as padded prompts
+        if batch.decoder_inputs is None:  # equal to padded prompts
             state = model.body.start(Batch(ids[:, :5], torch.tensor(lengths)), room)
             near(model.body.step(ids[torch.arange(3), torch.tensor(lengths) - 1], state), right[range(3), [1, 4, 0]])
 
@@ -112,7 +112,7 @@ def test_rows_of_different_lengths_say_step_by_step_what_each_says_alone(case: s
 @cases
 @rooms
 def test_beams_know_where_the_keys_of_their_pasts_stand(case: str, room: int | None) -> None:
-    """Two beams of three rows exchange their pasts; a row leaves."""
+    """Two beams of three rows swap their KV caches, and one row ends."""
     model = model_of(case)
     batch = batch_of(case, model, rows=[0, 1, 3])
     start = torch.randint(3, 15, (3, 3), generator=torch.Generator().manual_seed(5))
@@ -138,7 +138,7 @@ def test_beams_know_where_the_keys_of_their_pasts_stand(case: str, room: int | N
 def test_the_kernel_of_single_steps_is_handed_what_was_turned_and_no_bias(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It runs on CUDA only; here it is written out."""
+    """The kernel runs on CUDA only; a PyTorch implementation replaces the kernel here."""
     used = []
 
     def step(qkv: Tensor, memory: Any, at: Tensor, scale: float, band: int) -> Tensor:
@@ -159,7 +159,7 @@ def test_the_kernel_of_single_steps_is_handed_what_was_turned_and_no_bias(
         for at in range(3, 9):
             near(model.body.step(x[:, at], state), right[:, at])
     assert bool(used) == case.endswith("rotary") == (not isinstance(state.next_step(1).masks[0], Dense))
-    if not used:  # nor where the rule would allow it
+    if not used:  # not even if the shapes would allow the kernel
         stack, y, where = model.body.decoder, noise(3, 1, 12), torch.zeros(3, 1, dtype=torch.long)
         stack(y, mask=Causal(), cache=stack.make_caches(y, 4), at=where)
         assert not used
@@ -187,7 +187,7 @@ def test_search_in_fixed_shapes_finds_what_search_in_growing_ones_finds(case: st
 
 @cases
 def test_what_a_recording_repeats_can_be_written(case: str) -> None:
-    """Positions that are nothing are one zero, spread out: nobody could write what a recording keeps of them."""
+    """Empty positions are one expanded zero, which cannot be written to by a CUDA graph."""
     model = model_of(case).float()
     prompt = torch.tensor([[4, 5], [6, 7]])
     batch = reading(batch_of(case, model, rows=[0, 1]), prompt)
@@ -196,7 +196,7 @@ def test_what_a_recording_repeats_can_be_written(case: str) -> None:
             tensor.copy_(tensor.clone())
 
 
-# -- reading
+# -- encoding
 
 
 @pytest.mark.parametrize("case", ["transformer rotary", "transformer buckets", "transformer shaw", "gpt3 buckets"])
@@ -259,7 +259,7 @@ def test_what_all_blocks_share_is_made_once_in_a_pass(monkeypatch: pytest.Monkey
     assert made == ["bucket", "mask_bias", "cos_sin"]
 
 
-# -- a person's words
+# -- text of the user
 
 
 @cases
@@ -387,7 +387,7 @@ def test_sixteen_bits_on_a_device_learn_about_the_same(case: str, packed: bool) 
         ours = model.task.loss(model, batch.to("cuda"), LossWeights())[0]
     assert float(ours.detach()) == pytest.approx(float(right.detach()), rel=1e-2)
     gaps = {name: gradient.double().cpu() - theirs[name] for name, gradient in gradients(model.body, ours).items()}
-    for name, gap in gaps.items():  # in sixteen bits one ReLU of a handful of tokens may open that was shut
+    for name, gap in gaps.items():  # in 16 bits, rounding may activate a ReLU of a few tokens
         assert float(gap.norm()) < 0.2 * float(theirs[name].norm()) + 1e-3, name
     total = float(sum(gap.square().sum() for gap in gaps.values())) ** 0.5
     assert total < 0.02 * float(sum(right.square().sum() for right in theirs.values())) ** 0.5
@@ -395,7 +395,7 @@ def test_sixteen_bits_on_a_device_learn_about_the_same(case: str, packed: bool) 
 
 @on_cuda
 def test_weights_of_many_keys_are_summed_without_being_lost() -> None:
-    """In sixteen bits a sum of thousands would stop growing; CPUs sum in float32 anyway."""
+    """A 16-bit sum of thousands of weights would stop growing; CPUs accumulate in float32."""
     shaw, far = Shaw(8, max_distance=3).bfloat16().cuda(), torch.arange(4000).cuda()
     torch.nn.init.ones_(shaw.values.weight)
     weights = torch.full((1, 1, 1, 4000), 1 / 4000, dtype=torch.bfloat16).cuda()

@@ -1,4 +1,4 @@
-"""What holds for every system that is listed and reads text, whatever it is; for those that see: test_seeing.py."""
+"""Properties of every listed system that reads text; for images see test_seeing.py."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def collate(model: Model, name: str, rows: Any = None, packed: bool = False) -> 
 
 
 def lengths_of(batch: Batch) -> Tensor:
-    """(B,) what is real of x; rows of a text need no mask, since padding stands at their end."""
+    """Lengths (B,) or attention mask of the inputs; text rows need no mask because padding is at the end."""
     assert batch.labels is not None
     if batch.mask is not None:
         return batch.mask
@@ -49,7 +49,7 @@ def lengths_of(batch: Batch) -> Tensor:
 
 
 def asked(model: Model, batch: Batch) -> Tensor:
-    """The logits where something is asked, row after row."""
+    """Logits at all labeled positions, row by row."""
     assert batch.labels is not None
     return model.task.logits(model, batch)[batch.labels != IGNORE]
 
@@ -167,7 +167,7 @@ def test_a_preset_is_told_about_layer_by_layer(preset: str) -> None:
     assert told.flops > 0 and next(iter(told.recipes.values()))
 
 
-# -- learning
+# -- training
 
 
 @cases
@@ -176,7 +176,7 @@ def test_the_loss_reaches_every_parameter(name: str, label: str) -> None:
     total, count = model.task.loss(model, collate(model, name), LossWeights(0.1))
     found = gradients(model.body, total)
     reached = {parameter for parameter, gradient in found.items() if bool(gradient.any())}
-    # nobody asks the first token for a tag, which alone reads these
+    # these parameters serve only the first token, which has no label in tagging
     unused = {
         name for name in dict(model.body.named_parameters()) if name.startswith("encoder.blocks.2.attend.inner.far")
     }
@@ -226,7 +226,7 @@ def test_packed_rows_learn_what_padded_rows_learn(name: str, label: str, smoothi
         near(gradient, theirs[parameter], 1e-11)
 
 
-# -- neighbours and padding change nothing
+# -- other rows and padding do not change outputs
 
 
 @cases
@@ -239,7 +239,7 @@ def test_a_batch_says_what_its_rows_say_one_by_one(name: str, label: str) -> Non
 
 
 def wider(ids: Tensor, lengths: Tensor, more: int, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """Columns added, all positions that are no longer real filled with any tokens; and the True marks."""
+    """Ids with additional columns and random tokens at all padded positions; and the attention mask."""
     marks = torch.arange(ids.shape[1] + more) < lengths[:, None]
     filled = torch.randint(vocabulary, marks.shape, generator=torch.Generator().manual_seed(more))
     filled[marks] = ids[marks[:, : ids.shape[1]]]
@@ -247,7 +247,7 @@ def wider(ids: Tensor, lengths: Tensor, more: int, vocabulary: int) -> tuple[Ten
 
 
 def beside(batch: Batch, more: int) -> dict[str, Any]:
-    """What belongs to the tokens of a text, for so many columns more of which nothing is asked."""
+    """Labels, token types and global tokens with `more` ignored columns."""
     filled = {"labels": IGNORE, "token_types": 0, "global_tokens": False}
     tables = {name: getattr(batch, name) for name in filled}
     return {
@@ -286,7 +286,7 @@ def test_a_hole_in_the_marks_hides_what_stands_there(name: str, label: str) -> N
     batch = collate(model, name, [0, 2, 3])
     marks = torch.arange(batch.inputs.shape[1]) < lengths_of(batch)[:, None]
     marks[:, 1] = False
-    if batch.decoder_inputs is None:  # what stands there is not asked either: it sees itself
+    if batch.decoder_inputs is None:  # masked positions have no label, since each position attends to itself
         batch = replace(batch, labels=batch.labels.masked_fill(~marks, IGNORE))  # type: ignore[union-attr]
     other = batch.inputs.clone()
     other[:, 1] = (other[:, 1] + 1) % model.config.vocab_size
@@ -313,7 +313,7 @@ def test_the_public_calls_say_what_the_body_says(name: str, label: str) -> None:
     assert torch.equal((model.head or model.body.to_logits)(states), right)
 
 
-# -- to a folder and back
+# -- saving and loading
 
 
 def same_model(ours: Model, right: Model) -> None:
