@@ -1,4 +1,4 @@
-"""What people give to a captioner: files of captions to be answered, odd pictures, rows that lack something."""
+"""Inputs of captioners: caption files for prediction, unusual images, incomplete rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ODD: dict[str, tuple[str, tuple[int, int]]] = {
     "alpha.png": ("RGBA", (20, 31)), "grey.png": ("L", (20, 20)), "bits.png": ("1", (20, 20)), "one.png": ("RGB", (1, 1)),
     "thin.png": ("RGB", (1, 200)), "moving.gif": ("P", (20, 20)),
 }  # fmt: skip
-"""Mode and size."""
+"""Image mode and size by file name."""
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    """The folder of one that has learnt nothing."""
+    """Checkpoint of an untrained model."""
     text, task = TextTokenizer.train_sentence_bpe(["a red thing"], 300), IMAGE_TASKS["caption"]
     config = speaker.Config(max_length=4)
     reader = task.build_processor(text, config, DataSettings())
@@ -58,12 +58,12 @@ def named(path: Path) -> list[str]:
 
 
 def answered(done: Done) -> list[str]:
-    """The pictures that have an answer, in their order."""
+    """Names of the images with a prediction, in output order."""
     assert done.code == 0, done.err
     return [Path(json.loads(line)["input"]).name for line in done.out.split("\n")[:-1]]
 
 
-# -- files of captions that are answered
+# -- predictions for caption files
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -121,12 +121,12 @@ def test_a_bad_row_stands_in_its_place_and_ends_nothing(place: Path, model: str,
         assert done.code == 2 and done.out.count('"value": null') == 1 and "1 of 4 inputs failed" in done.err
 
 
-# -- odd data
+# -- unusual data
 
 
 @pytest.fixture
 def odd(tmp_path: Path) -> Path:
-    """Pictures of every kind in a folder whose name has blanks, with a caption as text and not in a list."""
+    """Images of every mode in a folder with spaces in its name, with a caption as a string instead of a list."""
     folder = tmp_path / "my odd data"
     folder.mkdir()
     pixels = np.random.default_rng(3).integers(0, 256, (200, 40, 3), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Files of clouds other than PLY: what they hold is read, and what is wrong with them is said by name and line."""
+"""Point cloud files other than PLY: contents, and errors with name and line."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def at(content: str | bytes, ending: str, tmp_path: Path, **how: Any) -> Any:
 
 
 def on_cube(places: np.ndarray) -> np.ndarray:
-    """Which side of the unit cube each point lies on."""
+    """Side of the unit cube on which each point is located."""
     sides = np.concatenate([np.abs(places) < 1e-6, np.abs(places - 1) < 1e-6], axis=1)
     assert (sides.sum(axis=1) >= 1).all() and (places >= -1e-6).all() and (places <= 1 + 1e-6).all()
     return sides.argmax(axis=1)
@@ -62,25 +62,25 @@ def on_cube(places: np.ndarray) -> np.ndarray:
     "text",
     [
         CUBE,
-        CUBE.replace("OFF\n8 6 0", "OFF8 6 0"),  # as files of ModelNet begin
+        CUBE.replace("OFF\n8 6 0", "OFF8 6 0"),  # the header style of ModelNet
         CUBE.replace("OFF\n8 6 0", "OFF 8 6 0"),
         CUBE.replace("OFF\n", "# a comment\n\nOFF # here too\n").replace("0 0 1\n", "0 0 1 # corner\n\n"),
         CUBE.replace("\n", "\r\n"),
-        CUBE.replace("4 0 3 2 1", "4 0 3 2 1 255 0 0"),  # a face with a colour
+        CUBE.replace("4 0 3 2 1", "4 0 3 2 1 255 0 0"),  # a face with a color
     ],
     ids=["plain", "one line", "one line apart", "comments", "windows", "coloured face"],
 )
 def test_an_off_file_is_read_however_it_begins(text: str, tmp_path: Path) -> None:
     cloud = at(text, ".off", tmp_path, num_points=6000)
     counts = np.bincount(on_cube(cloud.coordinates), minlength=6)
-    assert cloud.from_mesh and counts.min() > 850  # of 1,000 on each side
+    assert cloud.from_mesh and counts.min() > 850  # about 1,000 points per side
 
 
 def test_an_off_file_may_have_colours_and_normals(tmp_path: Path) -> None:
     rows = ["0 0 0 0 0 1 255 0 0 255", "1 0 0 0 0 1 255 0 0 255", "0 1 0 0 0 1 0 0 255 255"]
     cloud = at("\n".join(["CNOFF", "3 1 0", *rows, "3 0 1 2"]), ".off", tmp_path, num_points=2000)
     assert cloud.colors is not None and cloud.normals is not None
-    # colours lie between those of the corners: blue grows with y
+    # colors are interpolated between vertices: blue grows with y
     np.testing.assert_allclose(cloud.colors[:, 2], 255 * cloud.coordinates[:, 1], atol=1)
     np.testing.assert_array_equal(cloud.normals, np.tile([0, 0, 1], (2000, 1)))
     lone = at("\n".join(["CNOFF", "3 0 0", *rows]), ".off", tmp_path)
@@ -172,7 +172,7 @@ def test_an_stl_file_as_text_is_read(tmp_path: Path) -> None:
 
 
 def test_points_of_a_mesh_are_spread_by_area(tmp_path: Path) -> None:
-    """Two triangles of areas 1 and 3, and one that is a line: shares as of a fair die, and even inside each."""
+    """Two triangles of areas 1 and 3 and a degenerate one: counts proportional to area, uniform inside each."""
     text = "OFF\n6 4 0\n0 0 0\n2 0 0\n0 1 0\n0 0 5\n2 0 5\n0 3 5\n3 0 1 2\n3 3 4 5\n3 0 1 1\n3 2 2 2\n"
     cloud = at(text, ".off", tmp_path, num_points=40_000)
     upper = cloud.coordinates[:, 2] > 2
@@ -181,7 +181,7 @@ def test_points_of_a_mesh_are_spread_by_area(tmp_path: Path) -> None:
     for part, high in ((~upper, 1), (upper, 3)):
         x, y = cloud.coordinates[part, 0] / 2, cloud.coordinates[part, 1] / high
         assert (x + y <= 1 + 1e-6).all()
-        for values in (x, y, 1 - x - y):  # each weight has the mean 1/3 and the variance 1/18
+        for values in (x, y, 1 - x - y):  # each barycentric weight has mean 1/3 and variance 1/18
             assert abs(values.mean() - 1 / 3) < 4 * np.sqrt(1 / 18 / len(values))
             assert abs(values.var() - 1 / 18) < 0.002
 
@@ -257,7 +257,7 @@ def test_without_trimesh_the_extra_is_named_and_points_are_read(monkeypatch: Any
     assert at(CUBE, ".off", tmp_path).from_mesh and len(at("1 2 3\n4 5 6\n", ".xyz", tmp_path)) == 2
 
 
-# -- lines of numbers
+# -- text columns
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_columns_are_told_by_their_number_and_values(columns: Any, has: str, tmp
 def test_scanners_write_what_they_measure_before_colours(tmp_path: Path) -> None:
     text = "9\n" + lines(X, Y, Z, RED, *COLOURS)
     np.testing.assert_array_equal(at(text, ".pts", tmp_path).colors[:, 0], RED)
-    assert at(text, ".txt", tmp_path).labels is not None  # else the last of seven is a label
+    assert at(text, ".txt", tmp_path).labels is not None  # else the last of seven columns is a label
 
 
 def test_a_heading_or_a_person_says_what_columns_are(tmp_path: Path) -> None:
@@ -496,13 +496,13 @@ HUGE = GOOD.replace(b"(4, 3), }" + b" " * 12, b"(1000000000000, 3), }")
         (zipped(points=GOOD), ".npy", "content is .npz, but the extension is .npy. Change the extension to .npz"),
         (GOOD, ".ply", "content is .npy, but the extension is .ply"),
     ],
-    ids=lambda given: "bytes" if isinstance(given, bytes) else None,  # archives hold the time, and names must not
+    ids=lambda given: "bytes" if isinstance(given, bytes) else None,  # archives contain the time, and test ids must not
 )  # fmt: skip
 def test_damaged_arrays_are_refused_and_never_unpickled(content: bytes, ending: str, said: str, tmp_path: Path) -> None:
     refused(content, ending, said, tmp_path)
 
 
-# -- whatever it is
+# -- all formats
 
 
 def test_what_is_no_file_is_said(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pictures, pages and numbers of what counted for a decision: long texts, whole words, hostile tokens."""
+"""Figures, pages and numbers of attributions: long texts, whole words, hostile tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from regard.explain.explanation import Explanation
 
 
 def long_text(many: int = 3000, second: int = 0) -> TokenAttribution:
-    """Words of which those about 2,000 counted."""
+    """Long text whose tokens at 2000 to 2009 have high attributions."""
     shares = np.full(many, 1e-6)
     shares[2000:2010] = 0.05
     shares[0] = 0.4
@@ -34,7 +34,7 @@ def test_of_a_long_text_its_beginning_and_what_counted_is_shown() -> None:
     assert sum(end - begin for begin, end in passages) <= 480
     assert all(a[1] < b[0] for a, b in pairwise(passages))
     assert one.top_passages(3000) == [(0, 3000)]
-    assert one.max_fraction == one.fractions[2000] < one.fractions[0]  # special tokens don't stretch the colours
+    assert one.max_fraction == one.fractions[2000] < one.fractions[0]  # special tokens do not set the color scale
     assert one.profile(100).argmax() == 2000 // 30 and one.profile(100).sum() < 0.6
     assert one.top_words(1)[0][0] == "word2000"
 
@@ -82,7 +82,7 @@ def test_the_picture_says_the_answers_the_texts_and_both_legends(explained: Expl
         "All layers and heads",
     ):
         assert words in drawn
-    assert drawn.count(">sleeping<") >= 2 + 3  # in each text, and in the maps
+    assert drawn.count(">sleeping<") >= 2 + 3  # in each text and in the attention maps
     alone = explained.save(tmp_path / "b.svg", layer=1, head=2).read_text("utf-8")
     assert "layer 1 of 2, head 2 of 3" in alone and "of total attribution" not in alone
     assert explained.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -152,7 +152,7 @@ def test_special_tokens_have_no_colour_and_a_word_has_one() -> None:
         "x", GRADIENT, pieces, np.array([0.83, 0.05, 0.08, 0.04]), (True, False, False, False), (1, 2, 2, 3)
     )
     assert one.word_fractions == pytest.approx([0, 0.13, 0.13, 0.04]) and one.max_fraction == pytest.approx(0.13)
-    assert one.top_words(1)[0][1] == pytest.approx(one.max_fraction)  # what is told is what is drawn
+    assert one.top_words(1)[0][1] == pytest.approx(one.max_fraction)  # the listed value equals the drawn value
     assert "special tokens: 83 % (hatched)" in one.note()
 
 
@@ -167,7 +167,7 @@ def test_the_end_of_a_scale_is_a_plain_number(
         replace(explained, decision=DecisionAttribution("x", (), (one,))).save(tmp_path / "a.svg").read_text("utf-8")
     )
     assert said in drawn and "e+" not in " ".join(re.findall(r"<text[^>]*>([^<]*)<", drawn))
-    assert f"[CLS] {100 * shares[0]:.0f} %" in drawn  # its share is written, as it has no colour
+    assert f"[CLS] {100 * shares[0]:.0f} %" in drawn  # the percentage is printed, because special tokens have no color
 
 
 def test_what_was_left_out_of_a_text_stands_between_its_halves(explained: Explanation, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Point clouds on a CUDA device: kernels, outputs and gradients equal those of the CPU."""
+"""Point clouds on a CUDA device: kernels, outputs and gradients equal the results of the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counted for a decision: the gradient of its number by each attention weight, against differences; words that decide."""
+"""Attributions of a prediction: gradient of a logit by each attention weight, against finite differences."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
 
 def encoder(task: str, labels: Sequence[str] = (), pair: str = "", **changes: Any) -> Model:
-    """A noisy BERT of two layers that knows the words of the sentences."""
+    """BERT of two layers with random weights and a vocabulary of the sentences."""
     text = TextTokenizer.train_wordpiece(SENTENCES * 3, 130)
     sizes = {"width": 12, "depth": 2, "heads": 3, "ffn_dim": 20, "max_length": 48}
     config = TEXT_TASKS[task].adapt_config(
@@ -52,11 +52,11 @@ def counted(found: Explanation, way: str = GRADIENT) -> list[TokenAttribution]:
     return [one for one in found.decision.attributions if one.method == way]
 
 
-# -- the numbers
+# -- attributions
 
 
 def moved(model: Model, batch: Batch, which: tuple[int, ...], step: float, monkeypatch: pytest.MonkeyPatch) -> Tensor:
-    """The logits when one weight (layer, head, query, key) is another by `step`."""
+    """Logits after a change of one attention weight (layer, head, query, key) by `step`."""
     real, calls = dispatch.eager_attention, iter(range(1000))
 
     def plain(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -77,8 +77,10 @@ def moved(model: Model, batch: Batch, which: tuple[int, ...], step: float, monke
 def test_what_each_token_counted_is_the_difference_that_each_weight_makes(
     system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Differences of the logit, less the mean of all, by every weight, times the weight; the positive part, in the mean over
-    heads, is Ā; then R ← R + Ā R."""
+    """Ā is the positive part of weight × gradient, averaged over heads; then R ← R + Ā R.
+
+    The gradient is a difference of the logit minus the average logit.
+    """
     model = encoder("classify", LABELS) if system == "bert" else headed("classify", labels=LABELS)
     source = "the cat sat" if system == "bert" else "deaf"
     found = model.explain(source)
@@ -117,7 +119,7 @@ def test_attention_is_rolled_out_from_the_token_that_is_asked(system: str) -> No
         product = (layer.mean(0) + np.eye(len(product))) / 2 @ product
     np.testing.assert_allclose(one.fractions, product[one.output_positions[0]], atol=1e-6)
     assert one.fractions.sum() == pytest.approx(1) and (system == "bert") == (one.output_positions == (0,))
-    # the row of that token, layer by layer
+    # the row of the predicted token, layer by layer
     np.testing.assert_allclose(asked[0].transpose(1, 0, 2), text[:, :, one.output_positions[0]], atol=1e-7)
     assert found.maps[1].queries == tuple(f"layer {n + 1}" for n in range(model.config.depth))
     if system == "gpt2":
@@ -132,7 +134,7 @@ def test_weights_stay_in_the_graph_only_where_that_is_asked_for() -> None:
     assert not any(look.weights.requires_grad for look in plain.records)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    with record_attention(model.body, gradients=True) as seen:  # frozen all the same
+    with record_attention(model.body, gradients=True) as seen:  # even if frozen
         value = model.task.logits(model, batch)[0, 1]
     found = torch.autograd.grad(value, [look.weights for look in seen.records])
     assert len(found) == 2 and all(bool(gradient.any()) for gradient in found)
@@ -149,7 +151,7 @@ def test_explaining_leaves_the_model_as_it_was() -> None:
     assert model.training and not any(module._forward_pre_hooks for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
     for a, b in zip(counted(quiet), counted(again), strict=True):
-        assert np.array_equal(a.fractions, b.fractions)  # dropout is off, though it was on
+        assert np.array_equal(a.fractions, b.fractions)  # dropout is disabled during the explanation
 
 
 WORDS = ("cat", "dog", "mat", "moon", "table", "comet", "evening")
@@ -158,7 +160,7 @@ DECIDE = {"wonderful": "good", "dreadful": "bad"}
 
 @pytest.fixture(scope="module", params=["bert", "gpt2"])
 def reader(request: pytest.FixtureRequest) -> Model:
-    """Has learnt in a second that one of two words decides, among words that do not; without them the class is so."""
+    """Classifier trained for a second on texts where one of two words decides the class; other words are neutral."""
     known, task = " ".join([*WORDS, *DECIDE]), TEXT_TASKS["classify"]
     sizes = {
         "width": 128,
@@ -210,7 +212,7 @@ def test_the_word_that_decides_is_the_word_that_counted(reader: Model, keyword: 
     assert np.mean(shares) > 0.6 and np.median(shares) > 0.6
 
 
-# -- what tasks read and said
+# -- inputs and predictions of tasks
 
 
 def test_two_texts_are_told_apart_and_both_orders_of_a_symmetric_pair_are_shown() -> None:
@@ -264,7 +266,8 @@ def test_every_choice_is_explained_by_itself(system: str) -> None:
 def shares_of(
     model: Model, row: Sequence[int], at: Sequence[int], value: Callable[[Tensor], Tensor], types: Tensor | None = None
 ) -> np.ndarray:
-    """What each token counted for a number of the last states (L, D) of one row, joined as matrices."""
+    """Attribution of each token for a function of the last hidden states (L, D) of one row, as a product of
+    matrices."""
     with record_attention(model.body, gradients=True) as seen:
         states = model.body(Batch(torch.tensor([list(row)]), token_types=types)).sequence[0]
     weights = [look.weights for look in seen.records]
@@ -311,12 +314,12 @@ def test_without_a_named_word_every_entity_is_explained() -> None:
     source = "the cat sat on the moon"
     bias = model.head.tags.bias
     with torch.no_grad():
-        bias[0] -= 50  # nothing is outside of all entities
+        bias[0] -= 50  # every word is an entity
         bias[1] += 25
     names = [f"{word}: B-PER" for word in source.split()]
     assert [one.title for one in counted(model.explain(source))] == names[:6]
     with torch.no_grad():
-        bias[0] += 200  # everything is
+        bias[0] += 200  # no word is an entity
     (one,) = counted(model.explain(source))
     least = int(np.argmin(model.predict(source).score))
     assert one.title == f"{source.split()[least]}: O"
@@ -353,7 +356,7 @@ def test_a_gap_is_explained_by_its_likeliest_word_or_a_named_one() -> None:
     assert [one.title for one in counted(found)] == [
         f"{gap[0]['word']}, mask {number}" for number, gap in enumerate(answer.extra["masks"], start=1)
     ]
-    assert not any(counted(found)[0].special[1:-1])  # a gap stands for a word
+    assert not any(counted(found)[0].special[1:-1])  # a mask token represents a word
     row, token = [2, *ids(model, "the cat [MASK] on the [MASK]"), 3], ids(model, "moon")[0]
 
     def value(states: Tensor) -> Tensor:
@@ -408,7 +411,7 @@ def test_without_room_for_gradients_attention_is_told_all_the_same(monkeypatch: 
         monkeypatch.setattr(module, "MAX_BYTES", 1000)
     found = model.explain(SENTENCES[0])
     assert not counted(found) and "not computed" in found.facts["gradient × attention"]
-    (alone,) = counted(found, ROLLOUT)  # the same for all classes
+    (alone,) = counted(found, ROLLOUT)  # identical for all classes
     for other in counted(whole, ROLLOUT):
         np.testing.assert_allclose(alone.fractions, other.fractions, atol=1e-12)
     for a, b in zip(found.maps, whole.maps, strict=True):

@@ -1,4 +1,4 @@
-"""Captioners that see through a folder: what is taken from it, when, and what is refused."""
+"""Captioners with a pretrained image encoder: loaded weights and settings, and refused checkpoints."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SEEN = ("resnet", "bit", "vit", "hybrid", "swin")
 CHANGES: dict[str, dict[str, Any]] = {
     "resnet": {"stem_kernel": 7, "stem_stride": 2, "stem_pool": True}, "bit": {}, "vit": {}, "hybrid": {}, "swin": {},
 }  # fmt: skip
-"""As they can be published."""
+"""Changes of presets that can be saved in Hugging Face format."""
 
 
 def learnt(system: str, folder: Path, published: bool = True, **changes: Any) -> Any:
-    """A folder of a body whose numbers are all noise, with the head of another task beside it."""
+    """Checkpoint of an encoder with random parameters and the head of another task."""
     model = fresh(system, "classify", **{**CHANGES[system], "image_size": 16, **changes})
     noisy(model.body)
     model.float()
@@ -44,7 +44,7 @@ def learnt(system: str, folder: Path, published: bool = True, **changes: Any) ->
 
 
 def captioner(name: str, **changes: Any) -> Any:
-    """A captioner made anew with these settings, as training and `build` make it."""
+    """A new captioner with these settings, built as in training and `build`."""
     plain = config_of(name)
     config = override(plain, resolve_encoder(plain, changes), "model.")
     torch.manual_seed(0)
@@ -65,9 +65,9 @@ def test_a_captioner_sees_what_the_folder_saw(name: str, system: str, tmp_path: 
     x = pictures(2, 32, 32).float()
     right = theirs.body(Batch(x))
     model.body.eval()
-    near(model.body.eyes.features(x), right.sequence, 1e-5)  # those that learn may take other kernels
+    near(model.body.eyes.features(x), right.sequence, 1e-5)  # trainable encoders may use other kernels
     near(model.body.eyes.pooled(x), right.pooled, 1e-5)
-    # a saved one says all by itself, wherever the folder has gone
+    # a saved captioner does not need the checkpoint of the encoder
     shutil.rmtree(tmp_path / "it")
     kept = from_dict(type(model.config), json.loads(json.dumps(as_dict(model.config))), "model.")
     assert kept == model.config
@@ -76,7 +76,7 @@ def test_a_captioner_sees_what_the_folder_saw(name: str, system: str, tmp_path: 
 
 
 def test_a_run_of_ours_can_be_seen_through_too(tmp_path: Path) -> None:
-    """Kept under our own names, as no published layout can say its first convolution."""
+    """Saved in the native format, as no Hugging Face format describes its first convolution."""
     theirs = learnt("resnet", tmp_path, False, stem_kernel=3, stem_stride=1)
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "regard"
     model, _ = captioner("caption-attend", encoder=str(tmp_path), feature_level="2")

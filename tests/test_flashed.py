@@ -1,4 +1,7 @@
-"""Windows on GPUs: a flash kernel with the marked tokens beside it. What only a GPU can run is stood in for by its formula."""
+"""Sliding-window attention on GPUs: a flash kernel plus global tokens.
+
+GPU-only kernels are replaced by their formula.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from windows import CASES, SOME, Columns, H, L, band_of, leaves, same_with_gradi
 
 
 def flash_scores(q: Tensor, k: Tensor, at: local_flash.SegmentLayout, scale: float) -> Tensor:
-    """(H, T, T) each stretch alone, and the window within it."""
+    """Scores (H, T, T) with every document separate, limited to the window."""
     assert at.starts.dtype == torch.int32 and int(at.starts.diff().max()) <= at.max_length
     place = torch.arange(len(q))
     stretch = torch.searchsorted(at.starts, place.int(), right=True)
@@ -48,7 +51,7 @@ def flash_backward(
     told: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, chance: Tensor, at: local_flash.SegmentLayout,
     scale: float, dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """As the kernel does it: from the result and the norm that it is handed, not from sums of its own."""
+    """Backward pass as in the kernel: from the given output and log-sum-exp, without recomputed sums."""
     scores = flash_scores(q, k, at, scale)
     weights, kept = (scores - lse[..., None]).exp(), flash_kept(scores, dropout, chance)
     own = (told * out).sum(-1).T[..., None]
@@ -84,13 +87,13 @@ def test_the_flash_kernel_is_handed_what_it_knows() -> None:
 def test_flash_and_columns_joined_are_one_softmax(name: str) -> None:
     rows, rule = CASES[name]
     band, x = band_of(rule), noise(rows, L, 3, H, 4).requires_grad_()
-    q, k, v = x.permute(2, 0, 3, 1, 4)  # as they come from one matrix
+    q, k, v = x.permute(2, 0, 3, 1, 4)  # views of one matrix, as after a joint projection
     ours, right = (
         local_dispatch.local_attention(q, k, v, band, 0.7, kernel="flash"),
         written_out(q, k, v, Columns(band))[0],
     )
     real = band.valid_tokens(L)
-    if real is not None:  # nobody reads the rows of padding
+    if real is not None:  # rows of padding are not read
         ours, right = (y * real[:, None, :, None] for y in (ours, right))
     same_with_gradients(ours, right, [x])
 
@@ -162,7 +165,7 @@ for B, L, H, d, many, dtype in ((2, 45, 2, 16, 3, single), (1, 70, 1, 32, 20, si
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel itself runs in test_on_a_gpu_every_way_is_the_rule")
 def test_the_kernel_beside_flash_says_what_the_plain_form_says() -> None:
     pytest.importorskip("triton")
-    # in a process of its own: Triton's interpreter is chosen when it is imported
+    # in a subprocess: Triton selects its interpreter on import
     source = str(Path(__file__).parents[1] / "src")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": source}
     done = subprocess.run([sys.executable, "-c", BESIDE], env=environment, capture_output=True, text=True)
@@ -195,7 +198,7 @@ def test_on_a_gpu_every_way_is_the_rule(name: str, way: Any) -> None:
 
 
 def on_gpu(rule: AttentionMask) -> LocalPattern:
-    """The same band of tensors that lie there; what is one object stays one."""
+    """Copy of a band with its tensors on the GPU; shared objects stay shared."""
     known: dict[int, Any] = {}
 
     def moved(part: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Going on from prompts of any length: rows beside each other say what each says alone, whatever is asked of them."""
+"""Generation from prompts of different lengths: each row of a batch equals the row alone, for all settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_temperature_of_zero_is_greedy(body: Any) -> None:
     assert cold == search(body, *asked([0, 1, 2, 3, 4]))
 
 
-# -- rows beside each other
+# -- rows of a batch
 
 
 @pytest.mark.every(3)
@@ -45,7 +45,7 @@ def test_rows_of_different_lengths_say_what_each_says_alone(body: Any, way: dict
     assert (
         len({f.tokens for options in together for f in options}) > 4 and max(len(o[0].log_probs) for o in together) > 3
     )
-    for _ in range(2):  # the second time in the tensors of the first
+    for _ in range(2):  # the second time with reused buffers
         agree(fixed(body, asked([0, 1, 2, 3, 4], **way)), alone)
 
 
@@ -127,7 +127,7 @@ def test_answers_may_fill_the_context_and_no_more() -> None:
         search(body, padded(prompts), V, torch.tensor([4, 1]), DecodeSettings())
 
 
-# -- many draws, and rows that come and go
+# -- many samples, and rows that join and end
 
 
 @pytest.mark.parametrize("budget", [1, 60, 150, 10**6])
@@ -140,7 +140,7 @@ def test_many_draws_are_made_in_parts_that_change_nothing(body: Any, budget: int
         agree(search(body, *asking, max_batch_tokens=budget), right)
     finally:
         del body.step
-    most = max(1, budget // (6 + 9))  # the longest prompt and the longest answer
+    most = max(1, budget // (6 + 9))  # longest prompt plus longest output
     assert max(sizes) == {1: 1, 4: 4, 10: 10}.get(most, 20), "no more at once, and no fewer than need be"
 
 
@@ -160,7 +160,7 @@ def test_rows_and_draws_that_take_too_much_memory_are_followed_in_parts(
     agree(search(body, *asking), right)
     draws = 3 if way.get("num_return_sequences") == 3 and beams == 1 else 1
     together = min(draws, paths)
-    rows = -(-5 // -(-5 // min(5, paths // together)))  # in parts of about one size
+    rows = -(-5 // -(-5 // min(5, paths // together)))  # chunks of about equal size
     assert max(sizes) == beams * rows * together
     agree(search(body, *asking, stop_fn=enough), listened)
 
@@ -176,7 +176,7 @@ def test_many_answers_to_one_prompt_stay_within_the_bytes() -> None:
     assert BodySizes.from_body(BODIES["toy"]()) is None
 
 
-# -- steps that cannot be recorded
+# -- steps that cannot be captured
 
 
 def test_a_size_that_leaves_no_memory_for_a_recording_is_computed_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ def test_a_size_that_leaves_no_memory_for_a_recording_is_computed_plainly(monkey
     assert len(shelf.entries) == 1
     monkeypatch.setattr("regard.decode.cuda_graphs.capture", full)
     with torch.inference_mode():
-        for _ in range(2):  # the second time nobody tries
+        for _ in range(2):  # the second time no capture is attempted
             assert graphed_search(body, *asked([0, 1, 2, 3, 4]), None) is None
         assert not shelf.entries and not shelf.capture_failed and len(tried) == 1
         assert graphed_search(body, *asked([1]), None) is None and len(tried) == 2, "other sizes are tried"
@@ -208,7 +208,7 @@ def test_a_step_that_cannot_be_recorded_is_said_once(monkeypatch: pytest.MonkeyP
         assert graphed_search(body, *asked([0, 1]), None) is None
     assert _graph_caches[body].capture_failed and len(said) == 1
     monkeypatch.undo()
-    with torch.inference_mode(), pytest.raises(RuntimeError, match="weights"):  # has nothing to do with recording
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="weights"):  # an error unrelated to the capture
         body.start = lambda *_: (_ for _ in ()).throw(RuntimeError("weights"))
         graphed_search(body, *asked([0, 1]), None)
 

@@ -1,4 +1,4 @@
-"""language: from text to a run, its loss, its answers, its choices."""
+"""Task lm: data, loss, predictions and settings of language modeling."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TASK = find_task("lm")
 
 
 def model_of(length: int = 24, **changes: Any) -> regard.Model:
-    """Noise in all weights, in float64."""
+    """Model with random weights in float64."""
     torch.manual_seed(0)
     text = TextTokenizer.from_characters([LETTERS])
     sizes = {
@@ -65,8 +65,10 @@ def model_of(length: int = 24, **changes: Any) -> regard.Model:
 
 
 def passages(*texts: str) -> list[Passage]:
-    """A text that begins with + goes on with the one before; with / something was taken out between them; with | it opens a
-    document, and the end of the one before was taken out."""
+    """Passages from texts with markers.
+
+    + continues the text before; / too, after a held-out passage; | begins a document after a held-out end.
+    """
     return [Passage(t.lstrip("+/|"), "f.txt", i, t[0] not in "+/", t[0] in "/|") for i, t in enumerate(texts, 1)]
 
 
@@ -82,12 +84,12 @@ def test_documents_begin_and_end_with_the_end_token_and_torn_ones_do_not() -> No
     ids = {letter: model.require_tokenizer().encode([letter])[0][0] for letter in LETTERS}
     said = [end, *(ids[x] for x in "abcde"), end, *(ids[x] for x in "fg"), *(ids[x] for x in "hija")]
     assert values == said
-    # abcde and its end; fg, whose end was taken out; hija, whose end nobody saw
+    # abcde with its end; fg without the held-out end; hija without an end
     assert document_spans(encoded).tolist() == [[0, 6], [6, 8], [9, 12]]
     encoded = encode(model, "abc", "|de", "fg")
     assert encoded.fields["text"].values.tolist() == [end, *(ids[x] for x in "abc"), end, *(ids[x] for x in "de"), end,
                                                      *(ids[x] for x in "fg")]  # fmt: skip
-    assert document_spans(encoded).tolist() == [[0, 3], [4, 7], [7, 9]]  # abc is not said to end
+    assert document_spans(encoded).tolist() == [[0, 3], [4, 7], [7, 9]]  # abc has no end token
 
 
 def test_no_document_is_said_to_end_where_the_rest_of_it_is_held_out(tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ def test_no_document_is_said_to_end_where_the_rest_of_it_is_held_out(tmp_path: P
         assert ends > 10 and cut > 5
         opening = [
             (a, b) for a, b in pairwise(samples) if b.starts_document
-        ]  # where a document is whole, its end is said
+        ]  # complete documents have an end token
         assert all(b.after_gap is not any(other.endswith(a.text) for other in whole) for a, b in opening)
     assert len(found.held) > 30
     follows = [
@@ -117,7 +119,7 @@ def test_no_document_is_said_to_end_where_the_rest_of_it_is_held_out(tmp_path: P
         for a, b in pairwise(found.held)
         if not b.starts_document and b.line == a.line and a.text + b.text in whole[b.line - 1]
     ]
-    assert follows and all(follows)  # what is held out together stays together
+    assert follows and all(follows)  # neighboring held-out passages stay together
 
 
 def test_the_loss_of_a_text_is_that_of_every_token_after_its_own_document_alone() -> None:
@@ -197,7 +199,7 @@ def test_grains_of_short_documents_learn_what_each_document_alone_teaches(packed
 
 
 def test_no_document_changes_the_loss_of_another() -> None:
-    """The rule, by its consequence: other words in one document leave the gradients of the others as they were."""
+    """Other words in one document do not change the gradients of the other documents."""
     model = model_of(length=8)
     losses = []
     for other in ("jjjjjjj", "abababa"):
@@ -226,7 +228,7 @@ def test_perplexity_bits_and_words_are_what_their_names_say() -> None:
     )
     assert scores["perplexity"] == pytest.approx(math.exp(30 / 12), abs=1e-3)
     assert scores["bits_per_byte"] == pytest.approx(30 / math.log(2) / 13, abs=1e-4)
-    # abc de ⏎ fg ⏎ hij
+    # six words and line ends: abc de ⏎ fg ⏎ hij
     assert scores["word_perplexity"] == pytest.approx(math.exp(30 / 6), abs=1e-2)
     assert len(answers) == 2
 
@@ -245,7 +247,7 @@ def test_samples_of_a_validation_begin_with_text_as_the_model_reads_it(monkeypat
     assert answers[0].extra["prompt"].startswith("a b c de f")
 
 
-# -- answers
+# -- predictions
 
 
 def test_prompts_of_different_lengths_together_say_what_each_says_alone() -> None:
@@ -395,7 +397,7 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     with stopped_in(6):
         train(data, tmp_path / "cut", *settings)
     regard.train("lm", out=tmp_path / "cut", resume=True, console=Console(file=StringIO()))
-    # of the last step, whichever the best was
+    # the last step, independent of the best step
     runs = [tmp_path / name for name in ("whole", "cut")]
     assert checkpoints(runs[0])[-1] == checkpoints(runs[1])[-1]
     same_tensors(*(run / "checkpoints" / checkpoints(run)[-1] / "state.safetensors" for run in runs))
@@ -505,7 +507,7 @@ def test_a_tokenizer_without_an_end_is_given_one(tmp_path: Path) -> None:
 def test_what_cannot_work_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     for setting, told in (("data.stride=17", "must not exceed"), ("train.batch_tokens=8", "context")):
         with pytest.raises(SettingError, match=told):
-            train(str(tmp_path / "a.txt"), tmp_path / "run", setting)  # there is no such file
+            train(str(tmp_path / "a.txt"), tmp_path / "run", setting)  # the file does not exist
 
 
 def test_an_end_beyond_the_vocabulary_is_refused() -> None:

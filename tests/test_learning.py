@@ -1,4 +1,4 @@
-"""What a person may ask of training beyond its length: means of weights, patience, frozen parts, rates by name, other ways."""
+"""Training options: averaged checkpoints, early stopping, frozen parameters, learning rates by name, packing."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from regard.training.optimizer import freeze, make_optimizer, set_lr
 from regard.training.settings import TrainSettings
 from tiny import tiny
 
-# -- the mean of the last checkpoints
+# -- averages of the last checkpoints
 
 
 def ranked(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
-    """Validations that find these, one after another, and the same score each: the loss decides what is better."""
+    """Make successive validations return these losses and equal scores, so that the loss decides."""
     found, real = iter(losses), Translate.evaluate
 
     def score(*args: Any) -> Any:
@@ -42,7 +42,7 @@ def ranked(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
 
 
 LAST = ("train.average_checkpoints=3", "train.keep_checkpoints=1", "train.steps=14")
-"""Of the checkpoints after steps 4, 8, 12 and 14."""
+"""Averages of the checkpoints after steps 4, 8, 12 and 14."""
 
 
 def mean_of(run: Path, group: str, *steps: int) -> dict[str, torch.Tensor]:
@@ -99,10 +99,10 @@ def test_checkpoints_of_a_signal_do_not_count_in_the_mean(
     assert facts(tmp_path / "run") == facts(tmp_path / "whole")
 
 
-# -- patience
+# -- early stopping
 
 PATIENT = ("train.patience=2", "train.steps=40", "train.eval_every=2", "train.lr=1e-30", "model.dropout=0")
-"""Weights that do not move score the same each time: the second and the third validation are no better."""
+"""Constant weights have constant scores: the second and the third validation bring no improvement."""
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_patience_counts_on_in_a_resumed_run(step: int, tired: tuple[Path, str],
     assert rows(tmp_path / "run") == rows(tired[0]) and facts(tmp_path / "run") == facts(tired[0])
 
 
-# -- frozen parts and rates by name
+# -- frozen parameters and learning rates by name
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -170,7 +170,7 @@ def test_a_parameter_has_the_rate_of_the_first_pattern_that_it_matches() -> None
     model = tiny("transformer")
     rates = {"encoder.blocks.0.*": 0.1, "encoder.*": 0.4, "*.bias": 0.8}
     optimiser = make_optimizer(model, TrainSettings(lr=0.2, lr_overrides=rates))
-    set_lr(optimiser, 0.05)  # a quarter of the highest
+    set_lr(optimiser, 0.05)  # a quarter of the maximum
     found = {id(p): group["lr"] for group in optimiser.param_groups for p in group["params"]}
     for name, parameter in model.body.named_parameters():
         wanted = next((r for p, r in rates.items() if Path(name).match(p)), 0.2)
@@ -224,10 +224,10 @@ def test_rates_and_frozen_parts_may_be_said_in_a_file_or_in_python(tmp_path: Pat
     assert settings[0].train.freeze == ("decoder.*", "*.bias")
 
 
-# -- other ways to compute the same
+# -- equivalent ways of computation
 
 LARGE = ("train.batch_tokens=4096", "model.dropout=0", "train.steps=6", "train.eval_every=3", "train.log_every=1")
-"""All pairs in one grain, so that packed and padded runs see the same samples in each step."""
+"""All pairs in one micro-batch, so that packed and padded runs have the same samples in each step."""
 
 
 def losses(run: Path) -> list[float]:
@@ -270,12 +270,12 @@ def test_a_deterministic_run_is_the_same_on_the_cpu_and_leaves_the_process_as_it
 
 
 def test_a_run_goes_on_packed_as_it_began_wherever_it_goes_on(few: Path, tmp_path: Path) -> None:
-    """What a device without the kernel would choose for a new run does not matter."""
+    """The default of a device without the kernel applies to new runs only."""
     out = tmp_path / "run"
     with stopped_in(6):
         train_tiny(few, out, *TWELVE, "train.packing=on")
     known = facts(out)
-    known["settings"]["train"]["packing"] = "auto"  # as a run that began on another device has it
+    known["settings"]["train"]["packing"] = "auto"  # as saved by a run that began on another device
     (out / "regard.json").write_text(json.dumps(known))
     said = train_tiny((), out, tiny=False, resume=True)
     assert "packed rows" in said
@@ -288,7 +288,7 @@ def test_a_second_sigterm_does_not_break_the_save(few: Path, tmp_path: Path, mon
 
     def slow(self: Any, step: int) -> None:
         if self.signals.number:
-            os.kill(os.getpid(), signal.SIGTERM)  # schedulers send it to all, and once more
+            os.kill(os.getpid(), signal.SIGTERM)  # schedulers signal all processes, and then once more
         real(self, step)
 
     monkeypatch.setattr(Trainer, "_save", slow)
@@ -303,7 +303,7 @@ def test_a_checkpoint_is_saved_when_the_last_one_is_old(few: Path, tmp_path: Pat
     with stopped_in(4):
         train_tiny(few, out, *TWELVE, "train.eval_every=100", "train.save_minutes=0", "train.keep_checkpoints=9")
     assert checkpoints(out)[-1] == "step-00000004"
-    shutil.rmtree(out / "checkpoints/step-00000004")  # as if it had been killed instead
+    shutil.rmtree(out / "checkpoints/step-00000004")  # as if the run had been killed
     assert checkpoints(out), "none was saved before"
     train_tiny((), out, tiny=False, resume=True)
     train_tiny(few, tmp_path / "whole", *TWELVE, "train.eval_every=100")

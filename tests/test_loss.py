@@ -1,6 +1,7 @@
-"""The loss of a large vocabulary, made with its gradients a part of the rows at a time, is the loss of its logits.
+"""Chunked cross-entropy with a large vocabulary equals the loss of the full logits, with its gradients.
 
-Here a formula stands in for the kernel; the kernel itself is tried in test_triton.py, both on a GPU in test_cuda.py."""
+A formula replaces the kernel here; the kernel is tested in test_triton.py, and both on a GPU in test_cuda.py.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from regard.nn.blocks.losses import cross_entropy, fused_linear_cross_entropy, l
 from regard.types import IGNORE
 
 R, D, V = 300, 8, 50
-"""rows of three parts, where a part has the 128 that it has at least"""
+"""Rows for three chunks of at least 128 rows."""
 
 
 def problem(dtype: torch.dtype = torch.float64, biased: bool = True) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """x, weight, bias and labels; some ask for nothing."""
+    """x, weight, bias and labels, some of them ignored."""
     x, weight, bias = noise(3, R // 3, D), noise(V, D, seed=1), noise(V, seed=2)
     labels = torch.arange(R).view(3, -1) * 7 % V
     labels[labels % 5 == 0] = IGNORE
@@ -43,7 +44,7 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def swept(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bool]]:
-    """What was asked of the kernel: where the logits lay, how many rows, whether with their gradient."""
+    """Calls of the kernel: address of the logits, number of rows, with or without gradient."""
     seen: list[tuple[int, int, bool]] = []
     real = loss._loss_and_gradient_
 
@@ -73,7 +74,7 @@ def test_it_is_the_loss_of_the_logits_and_so_are_its_gradients(
         assert mine.dtype == theirs.dtype
         near(mine, theirs)
     assert [rows for _, rows, _ in swept] == ([128, 128, 44] if limit == 1 else [R])
-    assert len({place for place, _, _ in swept}) == 1  # one buffer for all parts
+    assert len({place for place, _, _ in swept}) == 1  # one buffer for all chunks
 
 
 def test_the_kernel_is_handed_what_lies_together(in_parts: None, swept: list[Any]) -> None:
@@ -149,7 +150,7 @@ def test_a_second_derivative_is_refused_and_not_wrong() -> None:
 @pytest.mark.parametrize("biased", [False, True])
 def test_the_operator_keeps_what_torch_asks_of_one(biased: bool, dtype: torch.dtype) -> None:
     x, weight, bias, labels = problem(dtype, biased)
-    # not the check that pulls at every output: at the gradients nobody may
+    # without the check that differentiates every output: the gradient outputs are not differentiable
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     wanted = (True, True, biased)
     torch.library.opcheck(
@@ -189,8 +190,8 @@ CHOICES = [
     (torch.bfloat16, torch.bfloat16, None, torch.bfloat16),
     (torch.float16, torch.float16, None, torch.float16),
     (torch.float32, torch.float32, None, None),
-    (torch.bfloat16, torch.float32, None, None),  # torch refuses to multiply these: so do we
-    (torch.float64, torch.float64, torch.bfloat16, None),  # autocast leaves it as it is: so do we
+    (torch.bfloat16, torch.float32, None, None),  # refused, as in torch
+    (torch.float64, torch.float64, torch.bfloat16, None),  # unchanged under autocast, as in torch
 ]
 
 

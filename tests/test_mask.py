@@ -1,4 +1,4 @@
-"""mask: from a folder of documents to a pre-trained encoder, its losses, scores and answers."""
+"""Task mlm: from a folder of documents to a pretrained encoder: losses, metrics and predictions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ WORDS = (
 
 
 def story(word: str, sentences: int, draw: random.Random) -> str:
-    """One word over and over: what is hidden can be seen everywhere, and so can what it is about."""
+    """A document that repeats one word: masked words and the topic are easy to predict."""
     return "\n".join(" ".join([word] * draw.randint(4, 9)) + " ." for _ in range(sentences))
 
 
@@ -87,7 +87,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(data: Any, out: Path, *settings: str, **more: Any) -> str:
-    """What was said."""
+    """Console output of a training run."""
     said = io.StringIO()
     given = str(data) if data else ()
     console = Console(file=said, width=300)
@@ -106,8 +106,10 @@ def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 
 
 def passages(*texts: str) -> list[Passage]:
-    """A text that begins with + goes on with the one before; with / something was taken out between them, with | that and the
-    beginning of its document."""
+    """Passages from texts with markers.
+
+    + continues the text before; / too, after a held-out passage; | also lacks the beginning of its document.
+    """
     found, document = [], 0
     for line, text in enumerate(texts, 1):
         opens = text[0] not in "+/|"
@@ -146,12 +148,12 @@ def test_parts_are_what_stands_together_and_documents_are_numbered() -> None:
     assert document_parts(encode(model, ["/sun sand", "sea"])).tolist() == [
         [0, 2, 0],
         [2, 3, 1],
-    ]  # the first has lost its head
+    ]  # the beginning of the first document is held out
     assert document_parts(encode(model, ["sun sand", "|sea", "/sun"])).tolist() == [[0, 2, 1], [2, 3, 2], [3, 4, 2]]
 
 
 def test_passages_out_of_the_middle_of_documents_are_validated_in_pairs(corpus: Path, tmp_path: Path) -> None:
-    """Those that are held out seldom begin a document: they know which one they are of nevertheless."""
+    """Held-out passages rarely begin a document, but keep the number of their document."""
     from regard.runs.scan import TrainingFiles
     from regard.runs.spec import DataSources
 
@@ -275,7 +277,7 @@ def test_a_grain_is_the_same_in_any_order_and_from_workers_and_differs_from_othe
     assert all(same(*both) for both in zip(first, prefetch(made, range(12), workers=2), strict=True))
     other = [grain(model, encoded, number, seed=2) for number in range(12)]
     assert not any(same(*both) for both in zip(first, other, strict=True))
-    # the same rows in another grain have other words hidden
+    # the same rows in another micro-batch have other masked tokens
     chosen = plan.micro_batch(0)[1]
     again = chosen.copy()
     again[:, 6] = 5
@@ -400,7 +402,7 @@ def test_samples_that_cannot_be_asked_for_words_are_shown_as_they_are() -> None:
     assert TASK.example_row(encoded.samples[1], answers[1]) == {"text": "? ! .", "prediction": "", "reference": ""}
 
 
-# -- answers
+# -- predictions
 
 
 def test_gaps_are_filled_with_the_likeliest_words() -> None:
@@ -563,7 +565,7 @@ def test_a_model_is_pre_trained_further(trained: tuple[Path, str], corpus: Path,
         device="cpu",
     )
     before, after = rows(trained[0], "valid")[-1]["mlm_loss"], rows(tmp_path / "more", "valid")[0]["mlm_loss"]
-    assert after < before + 1 and "new" not in said.getvalue()  # it begins where the other ended
+    assert after < before + 1 and "new" not in said.getvalue()  # training continues from the pretrained weights
 
 
 def test_a_pre_trained_model_is_fine_tuned(trained: tuple[Path, str], tmp_path: Path) -> None:

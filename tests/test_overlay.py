@@ -1,4 +1,4 @@
-"""Answers for each pixel drawn over the picture: what is coloured, what stays clear, and what the colours mean."""
+"""Dense predictions drawn over the image: class colors, transparent pixels and legends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def size_of(path: Path) -> tuple[int, int]:
         return picture.size
 
 
-# -- colours
+# -- colors
 
 
 def test_colours_of_classes_differ_and_stay_when_there_are_more() -> None:
@@ -62,7 +62,7 @@ def test_ramps_begin_and_end_with_their_stops() -> None:
     assert between.tolist() == [[2, 4, 20]]
 
 
-# -- pictures
+# -- images
 
 
 def test_pixels_have_the_colour_of_their_class_and_void_ones_their_own() -> None:
@@ -76,7 +76,7 @@ def test_pixels_have_the_colour_of_their_class_and_void_ones_their_own() -> None
         assert {tuple(map(int, pixel)) for pixel in inner} == {class_colors(4)[name]}
     assert not np.array_equal(
         overlay_classes(PICTURE, classes, 4, ignore_index=11), found
-    )  # the picture shines through
+    )  # the overlay is semi-transparent
 
 
 def test_classes_that_nobody_named_and_the_usual_void_stay_clear() -> None:
@@ -94,7 +94,7 @@ def test_near_is_light_far_is_dark_and_unknown_is_grey() -> None:
         list(UNKNOWN_COLOR),
         colour(DEPTH_COLORS[-1]),
     ]
-    turned = depth_image(np.array([[1.0, 0.0, np.nan]]), near=1.0, far=0.0)  # how near: 0 is the farthest
+    turned = depth_image(np.array([[1.0, 0.0, np.nan]]), near=1.0, far=0.0)  # inverse depth: 0 is the farthest
     assert turned[0].tolist() == [colour(DEPTH_COLORS[0]), colour(DEPTH_COLORS[-1]), list(UNKNOWN_COLOR)]
     assert depth_image(np.ones((2, 2)), near=1.0, far=1.0).shape == (2, 2, 3)
 
@@ -137,7 +137,7 @@ def test_a_picture_is_kept_pixel_by_pixel(tmp_path: Path) -> None:
 
 def test_what_is_said_of_a_large_picture_is_drawn_no_larger_than_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlay, "MAX_SIDE", 20)
-    large = CLASSES.repeat(2, 0).repeat(2, 1)  # the picture was decoded at half of its size
+    large = CLASSES.repeat(2, 0).repeat(2, 1)  # the image was decoded at half of its size
     small = fit_to_sheet(SegmentationSample(PICTURE, large, None, "a"))
     assert small.image.shape == (15, 20, 3) and small.target is None and small.name == "a"
     assert np.array_equal(small.prediction, CLASSES[::2, ::2])

@@ -1,4 +1,4 @@
-"""What a person with a folder of pictures runs into, and what is said then."""
+"""Typical mistakes with a user's image folder, and the messages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CLASSIFY, SEGMENT = find_task("classify", "image"), find_task("segment")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two classes of six pictures each, in a place with a space."""
+    """Two classes of six images each, in a folder with a space in its name."""
     for number in range(12):
         file = tmp_path / "my pictures" / "ab"[number % 2] / f"{number}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def test_long_steps_are_told_of_without_a_terminal(monkeypatch: pytest.MonkeyPat
     window = ThroughputMeter(lambda step: 40, 0)
     for number in (1, 2, 3):
         window.add(TrainStep(number, torch.tensor(0.5), torch.tensor(1.0), 0.1))
-    window.start_time -= 30.0  # ten seconds a step
+    window.start_time -= 30.0  # ten seconds per step
     ProgressReporter(9, 0).advance(window.steps[-1], *window.current_speed(9))
     assert capsys.readouterr().out == "step       3/9  loss  0.5000  lr 1.00e-01          4 tok/s  ETA 0:01:00\n"
     assert len(window.steps) == 3, "a glance leaves the window as it is"
@@ -146,7 +146,7 @@ def test_one_answer_is_worth_nothing_where_pixels_are_counted() -> None:
 
 
 def test_depths_of_which_nothing_is_known_are_said_to_be_so(folder: Path, tmp_path: Path) -> None:
-    """Before the first step; and where it is some of them by the check, with their names."""
+    """Reported before the first step; the data check names the files if only some are affected."""
     (tmp_path / "depth").mkdir()
     for file in (folder / "a").iterdir():
         Image.fromarray(np.zeros((8, 9), np.uint16)).save(tmp_path / "depth" / file.name)
@@ -322,6 +322,6 @@ def test_pictures_beside_their_maps_are_not_taken_for_classes(
     assert "found data for the task" in str(check("classify", str(tmp_path / "data")))
     with pytest.raises(DataError, match=f"/{names[0]}"):
         list(iterate_unlabeled([str(tmp_path / "data")]))
-    shutil.copytree(tmp_path / "data" / names[0], tmp_path / "data" / "table")  # a class, and so are the others then
+    shutil.copytree(tmp_path / "data" / names[0], tmp_path / "data" / "table")  # a third folder makes every folder a class
     found = [sample for sample in iterate_images([str(tmp_path / "data")]) if isinstance(sample, ImageSample)]
     assert {sample.label for sample in found} == {*names, "table"}

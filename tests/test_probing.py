@@ -1,4 +1,4 @@
-"""Painters that tell classes apart, and what the layers of every body that reads pictures know: through the commands."""
+"""ImageGPT as a classifier, and linear probes of every model body that reads images, through the commands."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures of two kinds, and a painter that has seen them for a moment."""
+    """Images of two classes, and an image generator trained on them for a moment."""
     place = tmp_path_factory.mktemp("a place")
     data = paint(place / "pictures", 60, side=12)
     train(
@@ -88,7 +88,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-# -- a painter that tells classes apart
+# -- ImageGPT as a classifier
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_a_classifier_learns_its_palette_and_ends_alike_when_it_was_stopped(plac
         "data.flip=true",
     )
     said = train("classify", place / "pictures", tmp_path / "whole", *short, model="imagegpt-mini")
-    colours = facts(tmp_path / "whole")["model"]["num_colors"]  # each picture has two
+    colours = facts(tmp_path / "whole")["model"]["num_colors"]  # each image has two colors
     assert "color palette" in said and 48 < colours <= 96 and f"palette of {colours} colors" in said
     with stopped_in(4):
         train("classify", place / "pictures", tmp_path / "run", *short, model="imagegpt-mini")
@@ -213,7 +213,7 @@ def test_what_cannot_be_done_to_colours_is_refused(place: Path, tmp_path: Path) 
             check_image_processor(reader, config)
 
 
-# -- what layers know
+# -- linear probes
 
 
 def saved(name: str, folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Longformer's attention: against its formula written out, and against the one of `transformers`."""
+"""Longformer attention against dense formulas and against `transformers`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEAR = {name: case for name, case in CASES.items() if name != "dilated beyond th
 def written_out(
     module: LongformerAttention, x: Tensor, rule: AttentionMask, inside: BoundPosition | None = None
 ) -> Tensor:
-    """Two dense attentions; marked rows take the second, rows of padding nothing. All queries and keys are turned."""
+    """Two dense attentions: global tokens take the second, padding gets 0. All queries and keys are rotated."""
     band, scale = band_of(rule), (WIDTH // H) ** -0.5
     turn = (lambda q, k, v: (q, k, v)) if inside is None else inside.rotate
 
@@ -48,7 +48,7 @@ def written_out(
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows are cut where they would not be, so short."""
+    """Reduce the chunk size, so that short rows are chunked."""
     monkeypatch.setattr(local_chunked, "default_chunk_spec", lambda q: ChunkSpec(5, 60))
     monkeypatch.setattr(local_recording, "CHUNK_SPEC", ChunkSpec(5, 60))
 
@@ -151,7 +151,7 @@ def test_documents_packed_into_a_row_are_each_as_alone() -> None:
 
 
 def test_short_documents_take_the_kernels_of_whole_documents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A window as long as the longest document hides nothing."""
+    """A window as long as the longest document masks nothing."""
     module, x = noisy(LongformerAttention(WIDTH, H)), noise(1, L, WIDTH)
     short = Offsets(OFFSETS.starts, 15)
     rule = (SlidingWindow(14, 14) | GlobalTokens(marked([0]))) & PackedDocuments(short, short)
@@ -194,7 +194,7 @@ def test_other_rules_and_whatever_else_an_attention_may_be_given_are_refused() -
             module(x, mask=SlidingWindow(1, 1), **given)
 
 
-# -- watched
+# -- recorded attention
 
 
 @pytest.mark.usefixtures("small")
@@ -240,7 +240,7 @@ def test_what_a_number_owes_to_weights_can_be_asked() -> None:
     assert len(owed) == 2 and all(part.abs().sum() > 0 for part in owed)
 
 
-# -- the one of transformers
+# -- transformers
 
 
 def published(window: int, dropout: float = 0.0) -> Any:
@@ -255,7 +255,7 @@ def published(window: int, dropout: float = 0.0) -> Any:
 
 
 def same_weights(ours: LongformerAttention, theirs: Any) -> list[tuple[Tensor, list[Tensor]]]:
-    """Their parameters into ours; pairs of which gradients are to be compared."""
+    """Copy their parameters into ours, and return pairs of parameters whose gradients are compared."""
     homes = {"qkv": ("query", "key", "value"), "far_q": ("query_global",), "far_kv": ("key_global", "value_global")}
     pairs = []
     with torch.no_grad():
@@ -272,8 +272,8 @@ def same_weights(ours: LongformerAttention, theirs: Any) -> list[tuple[Tensor, l
 @pytest.mark.parametrize("where", [None, [[0], [0]], [[0, 7, 30], [2, 3, 20]], [[*range(46)]] * 2])
 @pytest.mark.parametrize("window", [4, 16])
 def test_it_is_the_attention_of_transformers(window: int, where: list[list[int]] | None) -> None:
-    """Their softmax is in float32 also where all else is not, the length is a multiple of the window, and a row of padding that
-    sees nothing has a gradient that is no number: here each sees something."""
+    """In transformers the softmax is in float32 in every precision, the length is a multiple of the window, and a
+    padded row without keys has a NaN gradient: here every row has a key."""
     length, short = 48, 46
     theirs, ours = noisy(published(window)), noisy(LongformerAttention(WIDTH, H), seed=2)
     pairs = same_weights(ours, theirs)

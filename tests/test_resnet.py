@@ -1,4 +1,5 @@
-"""ResNet and BiT against `transformers` in float64, all parameters overwritten with noise: maps, gradients, sizes, folders."""
+"""ResNet and BiT against `transformers` in float64 with random parameters: feature maps, gradients, sizes,
+checkpoints."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def theirs(system: str, kind: str = "Model", **changes: Any) -> Any:
     config = getattr(transformers, f"{NAMED[system]}Config")(**{**sizes, "num_labels": 5, **changes})
     peer = noisy(getattr(transformers, NAMED[system] + kind)(config))
     for number, (name, buffer) in enumerate(peer.named_buffers()):
-        if "running" in name:  # gathered statistics are read too
+        if "running" in name:  # running statistics are compared too
             buffer.copy_(noise(*buffer.shape, seed=number).abs() + 0.5)
         if "tracked" in name:
             buffer.fill_(7)
@@ -66,7 +67,7 @@ def saved(peer: Any, folder: Path) -> Path:
 
 
 def opened(system: System, folder: Path) -> ConvBody:
-    """The body of a published folder, read by the tables of the system alone."""
+    """Model body of a Hugging Face checkpoint, loaded by the tables of the system alone."""
     told = json.loads((folder / "config.json").read_text())
     config = from_dict(system.config, system.published.read(told), "model.")
     config, tensors = system.from_published(config, read_checkpoint(folder))
@@ -77,7 +78,7 @@ def opened(system: System, folder: Path) -> ConvBody:
 
 
 def agree(system: System, body: ConvBody, peer: Any, x: Tensor, tolerance: float = 1e-11) -> None:
-    """States, summary and maps, and the gradients of all of them together."""
+    """Compare hidden states, pooled output, feature maps and all gradients."""
     ours, right = body(Batch(x), ALL), peer(x, output_hidden_states=True)
     summary = right.pooler_output.flatten(1)
     near(ours.sequence, right.last_hidden_state.flatten(2).mT, tolerance)
@@ -170,7 +171,7 @@ def test_fitted_convolutions_answer_one_place_in_as_many_as_their_stride(
         assert out.shape[-2:] == (-(-size // stride), -(-(23 - size) // stride))
         grown = padded.shape[-2] - size
         assert padded[0, 0, : grown // 2].eq(0).all() and padded.sum() == x.sum()
-        assert grown < 2 or padded[0, 0, grown // 2].any()  # the odd one stands at the end
+        assert grown < 2 or padded[0, 0, grown // 2].any()  # the odd row of padding is at the end
 
 
 @pytest.mark.parametrize("kind", [Convolution, StandardizedConv2d, partial(StandardizedConv2d, same=True)])
@@ -180,7 +181,7 @@ def test_filters_learn_from_maps_of_one_column_in_bfloat16_too(kind: Any, high: 
     conv, x = kind(16, 16, 3, 2), torch.randn(8, 16, high, wide)
     weigh = torch.randn_like(conv(x))
     (right,) = torch.autograd.grad((conv(x) * weigh).sum(), [conv.weight])
-    for _ in range(5):  # memory that is not written to holds what was there before
+    for _ in range(5):  # uninitialized memory contains old values
         kept = torch.full((200_000,), torch.nan)
         del kept
         with torch.autocast("cpu", torch.bfloat16):
@@ -195,7 +196,7 @@ def test_neither_the_scale_nor_the_mean_of_a_filter_counts_once_it_is_standardis
     before = conv(x)
     with torch.no_grad():
         conv.weight.mul_(7.0).add_(3.0)
-    near(conv(x), before, 1e-7)  # up to the small number beside the variance
+    near(conv(x), before, 1e-7)  # up to the epsilon added to the variance
 
 
 def test_inner_widths_are_rounded_as_the_published_ones() -> None:
@@ -243,7 +244,7 @@ def test_pictures_of_other_channels_are_refused(system: System) -> None:
 
 
 def classes(system: System, preset: str) -> int:
-    """Parameters with a thousand classes."""
+    """Number of parameters with a head of 1000 classes."""
     found = system.presets[preset]
     return found.parameters + 1000 * found.config.widths[-1] + 1000
 
@@ -353,11 +354,11 @@ def test_a_published_config_that_says_nothing_means_the_default(system: System) 
     assert from_dict(system.config, told, "model.") == system.config()
 
 
-# -- folders
+# -- checkpoints
 
 
 class Classes(Task):
-    """Stands in where pictures are not classified yet."""
+    """Substitute for an image classification task."""
 
     name, modality, has_labels = "classify", "image", True
 
@@ -447,7 +448,7 @@ def test_gathered_statistics_are_among_the_weights_and_survive_a_checkpoint(tmp_
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.weights().items())
 
 
-# -- learning
+# -- training
 
 
 @pytest.mark.slow
@@ -474,6 +475,6 @@ def test_stripes_are_learnt_to_be_told_from_columns(system: System, precision: t
         optimiser.step()
         falling.step()
     assert all(p.grad is not None for p in body.parameters())
-    with torch.no_grad():  # batch norms have gathered enough to be asked
+    with torch.no_grad():  # enough batches for the running statistics
         found = head(body.eval()(Batch(x)).pooled)
     assert loss.detach() < 0.3 and (found.argmax(-1) == labels).float().mean() > 0.9

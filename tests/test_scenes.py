@@ -1,4 +1,4 @@
-"""The embedded captioning set: one caption for each scene, regions that hold what is drawn, parts that are really apart."""
+"""Built-in captioning set: one caption per scene, correct regions, disjoint splits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_set_is_the_same_everywhere(made: dict[str, list[ShapeScene]]) -> No
         ([CROSS, SUN, STAR], "a large green star left of a blue triangle and below a small black cross"),
         ([SceneObject("middle", "orange", "ring", 0, 0)], "an orange ring"),
         ([SceneObject("small", "orange", "ring", 0, 0)], "a small orange ring"),
-        # another row decides, however far away the column is; one colour goes row by row
+        # rows take precedence over columns; objects of one color are ordered row by row
         ([SceneObject("middle", "red", "ring", 1, 0), RED], "a small red circle above a red ring"),
         ([SceneObject("middle", "red", "ring", 0, 2), RED], "a small red circle left of a red ring"),
         ([SceneObject("middle", "yellow", "ring", 0, 0), RED], "a small red circle right of a yellow ring"),
@@ -112,7 +112,7 @@ def test_parts_have_their_sizes_and_no_arrangement_twice(made: dict[str, list[Sh
 
 @pytest.mark.slow
 def test_unseen_combinations_are_unseen_and_all_others_seen(made: dict[str, list[ShapeScene]]) -> None:
-    """Counted from the captions alone, as a model meets them."""
+    """Counted from the captions alone."""
 
     def found(name: str) -> tuple[list[set[tuple[str, str]]], list[set[tuple[str, str, str]]]]:
         pairs, relations = [], []
@@ -143,7 +143,7 @@ def test_captions_are_short_and_their_words_even(made: dict[str, list[ShapeScene
     lengths = Counter(len(caption(scene.objects).split()) for scene in made["train"])
     assert min(lengths) == 3 and max(lengths) == 29
     said = Counter(word.text for scene in made["train"] for word in scenes.caption_words(scene.objects))
-    assert len(said) == 7 + 6 + 2 + 4 + 4  # colours, shapes, sizes, relations, and a, an, and, of
+    assert len(said) == 7 + 6 + 2 + 4 + 4  # colors, shapes, sizes, relations, and a, an, and, of
     for group in (shapes.COLORS, shapes.SHAPES, ("small", "large")):
         counts = [said[word] for word in group]
         assert max(counts) < 1.2 * min(counts)
@@ -160,7 +160,7 @@ def test_regions_hold_what_is_drawn(made: dict[str, list[ShapeScene]], side: int
         held = np.zeros_like(changed)
         for box, thing in zip(boxes, scene.objects, strict=True):
             part = changed[box.top : box.bottom, box.left : box.right]
-            assert part.any(0).all() and part.any(1).all()  # no larger than it need be
+            assert part.any(0).all() and part.any(1).all()  # the box is tight
             assert part.mean() > 0.25
             held[box.top : box.bottom, box.left : box.right] = True
             cell = side / scenes.GRID_SIZE
@@ -177,7 +177,7 @@ def test_sizes_and_shapes_can_be_told_apart(shape: str) -> None:
             (SceneObject(size, "black", shape, 1, 1),), (scenes.Appearance(0, 0, 0),), Background((255, 255, 255))
         )
         picture, (box,) = render_scene(scene)
-        assert abs((box.left + box.right) / 2 - 32) <= 0.5  # all are alike on both sides
+        assert abs((box.left + box.right) / 2 - 32) <= 0.5  # all shapes are symmetric
         areas.append((255 - picture.astype(float)).sum())
         maps[size] = picture
     assert areas[1] > 1.7 * areas[0] and areas[2] > 1.5 * areas[1]
@@ -214,7 +214,7 @@ def test_written_scenes_are_pictures_and_captions(made: dict[str, list[ShapeScen
             assert row["words"] == [
                 [word.text, word.kind, list(word.objects)] for word in scenes.caption_words(scene.objects)
             ]
-    scenes.write_dataset(tmp_path, 48, {"train": made["train"][5:7]})  # what is given is written, whatever stands there
+    scenes.write_dataset(tmp_path, 48, {"train": made["train"][5:7]})  # given scenes are written even if files exist
     assert len(places["train"].read_text().splitlines()) == 2
 
 
@@ -225,9 +225,9 @@ def test_the_whole_set_is_written_once(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(scenes, "generate_splits", lambda: asked.append(0) or drawn_parts(sizes=small))
     places = scenes.write_dataset(tmp_path, 40)
     assert scenes.write_dataset(tmp_path, 40) == places and len(asked) == 1 and set(places) == set(small)
-    scenes.write_dataset(tmp_path, 48)  # of another size
+    scenes.write_dataset(tmp_path, 48)  # another size
     assert len(asked) == 2 and read_image(str(places["train"].parent / "images/train-00001.png")).shape == (48, 48, 3)
-    for _ in range(2):  # of simpler scenes only
+    for _ in range(2):  # simpler scenes only
         scenes.write_dataset(tmp_path, 48, max_objects=1)
         assert [len(place.read_text().splitlines()) for place in places.values()] == [1, 0] and len(asked) == 3
     scenes.write_dataset(tmp_path, 48)
@@ -253,14 +253,14 @@ def test_what_was_spoilt_is_written_anew(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(scenes, "SPLIT_SIZES", dict.fromkeys(small, ()))
     monkeypatch.setattr(scenes, "generate_splits", lambda: small)
     scenes.write_dataset(tmp_path, 40, {"train": small["test"]})
-    places = scenes.write_dataset(tmp_path, 40)  # it is not the whole set that stands there
+    places = scenes.write_dataset(tmp_path, 40)  # the folder contains an incomplete set
     assert len(places["train"].read_text().splitlines()) == 2 and places["test"].exists()
     write = scenes._write_split
     with monkeypatch.context() as broken, pytest.raises(ZeroDivisionError):
         broken.setattr(
             scenes, "_write_split", lambda place, *rest: write(place, *rest) if place.name == "train" else 1 / 0
         )
-        scenes.write_dataset(tmp_path, 48)  # of another size, and broken off
+        scenes.write_dataset(tmp_path, 48)  # another size, and an interrupted write
     scenes.write_dataset(tmp_path, 40)
     assert read_image(str(places["train"].parent / "images/train-00001.png")).shape == (40, 40, 3)
     for rubbish in (b'{"seed": 20', b"\xff"):

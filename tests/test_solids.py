@@ -1,4 +1,4 @@
-"""The embedded sets of clouds: the same everywhere and for ever, parts that are apart, shapes that are what they are called."""
+"""Built-in point cloud sets: reproducible, disjoint splits, shapes that match their names."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from regard.errors import DataError, SettingError, UnknownNameError
 
 SOLIDS = "cb575aece46aac7f34199d85078a18e064e7d906074e7e65dba11b0acfe53682"
 ROOMS = "7b534b87044f58a33a91e4906abc373f1092c3cef24e920dde9bc6760009af97"
-"""Whoever changes these makes another set: it needs another name, solids-2."""
+"""Hashes of the sets. Changed samples are another set, which needs another name: solids-2."""
 
 
 def told(*arrays: np.ndarray | None) -> bytes:
-    """To a tenth of a millimetre: what the last digit is, machines may disagree about."""
+    """Bytes of all arrays, rounded to a tenth of a millimeter because last digits differ between machines."""
     return b"".join(
         np.rint(10_000 * array).astype(np.int64).tobytes()
         if array.dtype.kind == "f"
@@ -74,7 +74,7 @@ def test_clouds_are_pure_functions_of_part_and_number() -> None:
 
 
 def test_noise_holes_and_turns_change_nothing_else() -> None:
-    """A solid that is spoilt more is still the same solid: so robustness is measured on the same ones."""
+    """Corruptions keep the underlying solid, so that robustness is measured on the same solids."""
     plain = solid_cloud("test", 4, 1000, noise=0, holes=0, rotation_mode="none")
     turned = solid_cloud("test", 4, 1000, noise=0, holes=0, rotation_mode="any")
     blurred = solid_cloud("test", 4, 1000, noise=0.05, holes=0, rotation_mode="none")
@@ -100,7 +100,7 @@ def test_a_hole_is_a_ball_in_which_nothing_is() -> None:
 
 
 def distance_from_form(places: np.ndarray, part: str, number: int) -> np.ndarray:
-    """How far points lie from the planes of the faces of a body with flat sides."""
+    """Distance of points from the nearest face plane of a polyhedron."""
     form = solid_mesh(part, number)
     _, normals = triangle_areas(form.vertices, form.faces)
     heights = (places[:, None] - form.vertices[form.faces[:, 0]][None]) * normals[None]
@@ -115,9 +115,9 @@ def test_points_lie_on_the_solid_and_normals_look_outwards(number: int) -> None:
     np.testing.assert_allclose(np.linalg.norm(made.normals, axis=1), 1, atol=1e-5)
     form = solid_mesh("train", number)
     a, b, c = (form.vertices[form.faces[:, corner]] for corner in range(3))
-    volume = np.einsum("nk,nk->n", a, np.cross(b, c)).sum() / 6  # of a closed body whose faces look outwards
+    volume = np.einsum("nk,nk->n", a, np.cross(b, c)).sum() / 6  # volume of a closed mesh with outward faces
     assert volume > 0.05
-    np.testing.assert_allclose((np.cross(b - a, c - a)).sum(axis=0), 0, atol=1e-9)  # it is closed
+    np.testing.assert_allclose((np.cross(b - a, c - a)).sum(axis=0), 0, atol=1e-9)  # the mesh is closed
 
 
 def test_solids_of_a_kind_differ_and_every_kind_is_as_frequent() -> None:
@@ -145,7 +145,7 @@ def test_rooms_hold_what_they_are_for_on_a_floor_within_walls() -> None:
 
 
 def test_colours_of_rooms_do_not_tell_the_class() -> None:
-    """The mean colour of things of each class is grey, and two of a class are as different as two of any."""
+    """The average color of each class is gray, and colors vary within a class as between classes."""
     means: dict[int, list[np.ndarray]] = {}
     for number in range(150):
         scene = room_cloud("train", number, 600)
@@ -172,7 +172,7 @@ def test_sets_are_made_quickly() -> None:
         solid_cloud("train", number)
     for number in range(10):
         room_cloud("train", number)
-    assert time.perf_counter() - start < 3  # a third of a second; machines may be busy
+    assert time.perf_counter() - start < 3  # takes a third of a second; machines may be busy
 
 
 # -- names

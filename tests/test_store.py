@@ -1,4 +1,4 @@
-"""Tokens in mapped files: what is trained on is never in memory as a whole, and the cache is right or made again."""
+"""Memory-mapped token stores: training data is never fully in memory, and a cache is valid or rebuilt."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HIT = "tokens from the cache"
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own for each test."""
+    """A separate cache per test."""
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "tokens"
 
@@ -73,7 +73,7 @@ def left_in(place: Path) -> list[str]:
     return sorted(path.name for path in place.iterdir())
 
 
-# -- the form
+# -- file format
 
 
 @pytest.mark.parametrize(("vocabulary", "kind"), [(400, np.uint16), (65_536, np.uint16), (65_537, np.int32)])
@@ -86,13 +86,14 @@ def test_rows_come_back_as_they_were(vocabulary: int, kind: type) -> None:
 
 
 def test_every_side_has_the_numbers_that_it_needs() -> None:
-    """A place may be larger than any token: in a row of 65,536 tokens it takes four bytes, and a token still two."""
+    """A length may exceed every token id: in a row of 65,536 tokens the length takes four bytes, and a token still
+    two."""
 
     def fill(writer: StoreWriter) -> Mapping[str, Any]:
         writer.add(text=[np.arange(65_536)], length=[np.array([65_536])])
         return {}
 
-    for _ in range(2):  # as it is written, and as it is read
+    for _ in range(2):  # written, then read
         made = cached_store("wide", {"text": 65_536, "length": token_store.MAX_INT}, fill, [].append)
         assert made.sides["text"].values.dtype == np.uint16 and made.sides["text"][0][-1] == 65_535
         assert made.sides["length"][0].tolist() == [65_536]
@@ -152,7 +153,7 @@ def test_of_a_large_store_the_sizes_are_checked(place: Path, monkeypatch: pytest
     make("a", filled())
     monkeypatch.setattr(token_store, "CHECKSUM_MAX_BYTES", 0)
     flip(place / "a" / "target.values")
-    make("a", never)  # by design: to read all of it would take minutes
+    make("a", never)  # by design: reading everything would take minutes
     os.truncate(place / "a" / "target.values", 100)
     assert holds(make("a", filled()))
 
@@ -183,7 +184,7 @@ def builder(parts: int) -> subprocess.Popen[str]:
 
 
 def test_two_processes_that_build_at_once_end_with_one_store(place: Path) -> None:
-    both = [builder(40), builder(40)]  # each waited for until it has begun, and both take 0.8 s
+    both = [builder(40), builder(40)]  # both builders have started, and each takes 0.8 s
     assert len(left_in(place)) == 2
     said = [process.communicate(timeout=60)[0].split() for process in both]
     assert said[0] == said[1] == ["360", str(9 * 7 * sum(range(40)))]
@@ -198,7 +199,7 @@ def test_a_builder_that_is_killed_leaves_nothing_that_is_ever_used(place: Path) 
     process.communicate()
     (left,) = left_in(place)
     assert left.startswith(".a.") and left.endswith(".writing")
-    assert holds(make("a", filled())) and left_in(place) == [left, "a"]  # young: its process may be on another machine
+    assert holds(make("a", filled())) and left_in(place) == [left, "a"]  # recent: its process may run on another machine
     old = time.time() - 7200
     for path in (*(place / left).iterdir(), place / left):
         os.utime(path, (old, old))
@@ -218,7 +219,7 @@ def test_the_least_recently_used_make_room_but_none_that_is_held(place: Path, mo
     for number, key in enumerate("abcd"):
         make(key, filled())
         os.utime(place / key / "store.json", (number + 1, number + 1))
-    make("a", never)  # used again: now the latest
+    make("a", never)  # used again: now the most recent
     held = make("b", never).sides["source"]
     os.utime(place / "b" / "store.json", (1, 1))
     size = sum(path.stat().st_size for path in (place / "a").iterdir())
@@ -353,7 +354,7 @@ def test_data_that_changes_between_two_passes_is_refused(
         train_tiny(data, tmp_path / "run", *ONE)
     assert not (tmp_path / "run").exists() and len(list(notes.iterdir())) == (
         step == "_load_or_encode"
-    )  # a tokenizer is right
+    )  # a valid tokenizer
     assert "training pairs" in train_tiny(data, tmp_path / "run", *ONE)
 
 
@@ -375,13 +376,13 @@ def test_training_pairs_are_never_all_in_memory(pairs: Pairs, tmp_path: Path, mo
     seen: list[int] = []
     calls = itertools.count()
     gc.collect()
-    others = sum(type(thing) is Pair for thing in gc.get_objects())  # of other tests
+    others = sum(type(thing) is Pair for thing in gc.get_objects())  # created by other tests
 
     def count() -> None:
         seen.append(sum(type(thing) is Pair for thing in gc.get_objects()) - others)
 
     def counted(self: StoreWriter, real: Any = StoreWriter.add, **parts: Any) -> None:
-        if next(calls) % 8 == 0:  # looking at everything takes its time
+        if next(calls) % 8 == 0:  # listing all objects is slow
             count()
         real(self, **parts)
 
@@ -391,7 +392,7 @@ def test_training_pairs_are_never_all_in_memory(pairs: Pairs, tmp_path: Path, mo
     train_tiny(data, tmp_path / "run", *ONE, "data.valid_fraction=0.01", "data.vocab_size=300")
     found = facts(tmp_path / "run")["data_stats"]
     assert found["train"] + found["valid"] == 4 * len(pairs) >= 6000
-    # a part, what a pass holds ready, those that a header was looked for in, and the validation pairs
+    # one chunk, the shuffle buffer, the rows for header detection, and the validation pairs
     assert max(seen) <= 500 + 1000 + 50 + 2 * found["valid"]
     assert len(seen) >= 10
 

@@ -1,4 +1,4 @@
-"""Who listens to a search while it goes on, hears what it finds, and may end it."""
+"""Streamed decoding: callers receive tokens during the search and may stop it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_beams_are_cut_when_they_are_finished(body: Any) -> None:
 
 
 def test_a_beam_that_is_cut_is_read_once(body: Any) -> None:
-    """Who listens remembers how far a list was read: a new one for each token would be read from its beginning."""
+    """A reader keeps its offset in the list: a new list per token would be read from the beginning."""
     lists: dict[int, list[list[int]]] = {}
 
     def listen(row: int, tokens: list[int]) -> bool:
@@ -83,7 +83,7 @@ def test_who_listens_is_told_the_places_in_the_whole_batch(body: Any) -> None:
 
 
 def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streams as on CUDA, without the recording."""
+    """Streams as on CUDA, without graph capture."""
     monkeypatch.setattr("regard.decode.stream.can_capture", lambda *_: True)
     monkeypatch.setattr("regard.decode.stream.acquire_graph", lambda *asked: acquire_graph(*asked, capture=False))
 
@@ -119,7 +119,7 @@ def test_a_stream_that_nobody_reads_on_is_let_go(body: Any, monkeypatch: pytest.
     open_one = stream(body, *asking)
     next(open_one)
     assert not _graph_caches[body].entries, "what is in use is not on the shelf"
-    agree(fixed(body, asking), right)  # and stands in nobody's way
+    agree(fixed(body, asking), right)  # and blocks no later search
     assert len(_graph_caches[body].entries) == 1
     open_one.close()  # type: ignore[attr-defined]
     dropped = stream(body, *asking)
@@ -135,7 +135,7 @@ def test_two_streams_of_one_kind_are_read_in_turn(body: Any, monkeypatch: pytest
     plainly(monkeypatch)
     several = [asked([row], do_sample=True) for row in (3, 1, 3)]
     right = [search(body, *asking)[0][0].tokens for asking in several]
-    for _ in range(2):  # of the second round some find recordings on the shelf
+    for _ in range(2):  # in the second round some graphs come from the cache
         streams = [stream(body, *asking) for asking in several]
         said: list[list[int]] = [[] for _ in streams]
         for turn in itertools.zip_longest(*streams, fillvalue=[[]]):

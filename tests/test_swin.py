@@ -1,4 +1,4 @@
-"""Swin against `transformers` in float64, all parameters overwritten with noise; its windows against their plain meaning."""
+"""Swin against `transformers` in float64 with random parameters; windows against a dense implementation."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ TINY = swin.Config(
 
 
 def theirs(name: str = "SwinForImageClassification", **changes: Any) -> Any:
-    """A new one for each size of pictures: once a grid was small, the published code shifts no more (`shift_size` stays 0)."""
+    """A new model for each image size: after a small grid, transformers no longer shifts (`shift_size` stays 0)."""
     return noisy(getattr(transformers, name)(transformers.SwinConfig(**{**SIZES, **changes}))).eval()
 
 
 class Ours(nn.Module):
-    """The body and the head of a folder, by the tables alone."""
+    """Body and head of a checkpoint, loaded by the tables of the system alone."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def ours(peer: Any, folder: Path) -> Any:
 
 @contextmanager
 def middles() -> Iterator[None]:
-    """Windows that became smaller than their table read its middle: there the published code has an error of shapes."""
+    """Windows smaller than the bias table read its center: transformers raises a shape error there."""
 
     def read(table: Any, side: int) -> Tensor:
         reach, rows = table.window_size[0], table.relative_position_bias_table
@@ -121,7 +121,7 @@ def middles() -> Iterator[None]:
 
 
 def gradients_agree(model: Any, peer: Any, own: Tensor, right: Tensor, reached: bool) -> None:
-    """Of a weighed sum, for every parameter by its published name; `reached`: none is 0."""
+    """Compare the gradients of a weighted sum for every parameter; `reached`: no gradient is 0."""
     weigh = noise(*right.shape, seed=8)
     (own * weigh).sum().backward()
     (right * weigh).sum().backward()
@@ -162,7 +162,7 @@ CASES = [
 ]
 
 
-# -- against the published code
+# -- against transformers
 
 
 @pytest.mark.parametrize(("size", "changes"), CASES)
@@ -178,7 +178,7 @@ def test_classes_and_their_gradients_are_those_of_image_classification(
     near(own, right.logits, 1e-11)
     weigh = noise(*own.shape, seed=8)
     near(*(torch.autograd.grad((out * weigh).sum(), x, retain_graph=True)[0] for out in (own, right.logits)), 1e-10)
-    # a token that is alone in its window looks at itself whatever it asks
+    # a single token in a window attends to itself whatever its query, so that query and key have no gradient
     gradients_agree(model, peer, own, right.logits, reached=min(size) > 12)
 
 
@@ -285,11 +285,11 @@ def test_what_would_be_another_computation_is_refused(key: str, value: Any) -> N
     assert swin.PUBLISHED.read({"image_size": [48, 48], "patch_size": (2, 2)})["image_size"] == 48
 
 
-# -- other layouts
+# -- other checkpoint formats
 
 
 def authors(tensors: Tensors, timm: bool) -> Tensors:
-    """The published layout in the authors' names, or in timm's, with the buffers that files of both hold."""
+    """Hugging Face tensors under the names of the authors or of timm, with the buffers in their files."""
     found: Tensors = {}
     for name, tensor in tensors.items():
         name = name.removeprefix("swin.").removeprefix("encoder.")
@@ -332,12 +332,12 @@ def test_a_table_of_a_small_grid_is_the_middle_of_a_whole_one() -> None:
     _, found = swin.from_published(TINY, {"swin.a.relative_position_bias_table": middle})
     wide = found["swin.a.relative_position_bias_table"].view(5, 5, 2)
     assert torch.equal(wide[1:4, 1:4].reshape(9, 2), middle) and int((wide != 0).sum()) == 18
-    for side in (1, 2):  # what a grid of that size reads
+    for side in (1, 2):  # the part that a grid of this size reads
         rows, own = relative_index(side, 3, torch.device("cpu")), relative_index(side, 2, torch.device("cpu"))
         assert torch.equal(wide.view(25, 2)[rows], middle[own])
 
 
-# -- the meaning of windows
+# -- windows
 
 
 GRIDS = [(6, 6, 3, 1), (7, 9, 3, 1), (5, 8, 4, 2), (8, 8, 2, 1), (9, 6, 5, 2), (4, 4, 7, 3), (3, 7, 3, 1), (2, 5, 3, 1)]
@@ -360,7 +360,7 @@ def test_windows_are_cut_and_joined_and_know_where_their_tokens_lie(grid: tuple[
 
 @pytest.mark.parametrize("grid", GRIDS)
 def test_only_neighbours_of_one_window_see_each_other(grid: tuple[int, int, int, int]) -> None:
-    """Windows that begin at `shift`, those at the edges cut off, and nothing runs around the grid."""
+    """Windows begin at `shift`; windows at the edges are smaller, and no window wraps around the grid."""
     tiles = WindowGrid.create(*grid)
     if not tiles.shift:
         assert min(grid[:2]) <= grid[2] and tiles.window == min(grid[:2])
@@ -382,7 +382,7 @@ def attention(shift: int, window: int = 3) -> tuple[ShiftedWindowAttention, Rela
 def whole_grid(
     part: ShiftedWindowAttention, table: RelativePositionBias, x: Tensor, grid: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Every token with every other, told in the plainest words; of grids that windows fit into."""
+    """Dense attention over all tokens of a grid that is divisible into windows."""
     (height, width), reach = grid, table.window
     q, k, v = part.project(x)
     bias = torch.full((2, height * width, height * width), -math.inf, dtype=x.dtype)
@@ -454,7 +454,7 @@ def test_neighbours_in_a_batch_change_nothing() -> None:
 
 
 def test_a_pass_leaves_no_trace_of_its_size(tmp_path: Path) -> None:
-    """The published code shifts no more after a small picture; here every pass is as the first."""
+    """transformers stops shifting after a small image; here a forward pass does not depend on earlier ones."""
     peer = theirs()
     model = ours(peer, tmp_path)
     right = peer(noise(1, 3, 57, 43)).logits
@@ -500,7 +500,7 @@ def test_sixteen_bits_are_near_to_thirty_two() -> None:
     near(found.float(), body(Batch(x)).pooled, 0.03)
 
 
-# -- learning
+# -- training
 
 
 def test_a_share_of_the_pictures_goes_without_a_branch() -> None:

@@ -1,4 +1,4 @@
-"""The Transformer against three that others wrote: Marian's of transformers, torch's own, and the paper's formulas."""
+"""The Transformer against Marian of transformers, torch.nn, and the formulas of the paper."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ VARIANTS: list[dict[str, Any]] = [
     {"activation": "swish"},
     {"activation": "gelu", "scale_embedding": False},
     {"output_bias": True},
-    {"output_bias": True, "activation": "swish", "pad_id": 22, "bos_id": 22, "eos_id": 0},  # as they are published
+    {"output_bias": True, "activation": "swish", "pad_id": 22, "bos_id": 22, "eos_id": 0},  # as in published checkpoints
 ]
 
 
 def places(name: str) -> list[str]:
-    """Where Marian keeps what we call so, several when we stack them: written here apart from the table under test."""
+    """Names of our parameter in Marian, several for stacked parameters, independent of the tested table."""
     if name.startswith("tokens."):
         return ["model.shared.weight" if name == "tokens.table.weight" else "final_logits_bias"]
     side, _, number, part, *rest, kind = name.split(".")
@@ -58,7 +58,7 @@ def in_our_places(theirs: Mapping[str, Tensor], names: Any) -> dict[str, Tensor]
 
 
 def marian(model: Model, table: bool = True) -> Any:
-    """Their model with our weights, and with our table of positions unless theirs, rounded to 32 bits, is wanted."""
+    """Marian with our weights and, unless its own float32 table is requested, our position table."""
     config = model.config
     said = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in
             (("attention_heads", config.heads), ("ffn_dim", config.ffn_dim))}  # fmt: skip
@@ -93,7 +93,7 @@ def marian(model: Model, table: bool = True) -> Any:
 
 
 def padded(model: Model) -> tuple[Batch, dict[str, Tensor], Tensor]:
-    """Rows of different lengths for us, the same for them, and which positions of the target are real."""
+    """Our batch with padding, the same inputs for Marian, and the mask of real target positions."""
     batch = collate(model, SAMPLES)
     assert batch.mask is not None and batch.labels is not None and batch.decoder_inputs is not None
     marks = (torch.arange(batch.inputs.shape[1]) < batch.mask[:, None]).long()
@@ -114,9 +114,9 @@ def test_logits_and_gradients_are_marians(changes: dict[str, Any]) -> None:
     pull = noise(*ours.shape, seed=8) * real[..., None]
     mine = gradients(model.body, (ours * pull).sum())
     other = gradients(theirs, (right * pull).sum())
-    names = [name for name in mine if name != "tokens.bias"]  # a constant over there
+    names = [name for name in mine if name != "tokens.bias"]  # a buffer in Marian
     assert len(names) == len(model.body.state_dict()) - ("output_bias" in changes)
-    if model.config.bos_id == model.config.pad_id:  # whose embedding they do not train
+    if model.config.bos_id == model.config.pad_id:  # Marian does not train the embedding of the padding token
         mine["tokens.table.weight"][model.config.pad_id] = other["model.shared.weight"][model.config.pad_id]
     for name, gradient in in_our_places(other, names).items():
         near(mine[name], gradient, 2e-12)
@@ -146,7 +146,7 @@ def test_single_precision_is_marians_to_its_rounding() -> None:
     near(model.body.to_logits(model.body(batch).sequence)[real], marian(model)(**given).logits[real], 1e-5)
 
 
-# -- torch's own stack
+# -- torch.nn
 
 
 TORCHS = {
@@ -160,7 +160,7 @@ TORCHS = {
 
 
 def torchs(names: Any, pre: bool) -> dict[str, list[str]]:
-    """torch's name -> ours, stacked: it keeps q, k and v of a cross-attention in one matrix too."""
+    """Names of torch → our names; torch also stacks q, k and v of cross-attention."""
     found: dict[str, list[str]] = {}
     for name in names:
         side, _, rest = name.partition(".blocks.")
@@ -186,7 +186,7 @@ def test_the_stacks_are_those_of_torch(norm: str, activation: str) -> None:
         c.width, c.heads, c.depth, c.decoder_depth, c.ffn_dim, dropout=0.0, activation=activation, batch_first=True,
         norm_first=norm == "pre", dtype=torch.float64,
     )  # fmt: skip
-    if norm == "post":  # the paper has none
+    if norm == "post":  # the paper has no final norm
         theirs.encoder.norm = theirs.decoder.norm = None
     ours = {name: p for name, p in body.named_parameters() if not name.startswith("tokens.")}
     names = torchs(ours, norm == "pre")
@@ -227,13 +227,13 @@ def test_interleaved_positions_are_the_halves_with_channels_permuted(norm: str) 
         tiny("transformer", norm_position=norm, position_embedding=layout, output_bias=True, seed=seed)
         for layout, seed in (("halves", 1), ("interleaved", 2))
     )
-    order = [channel for i in range(6) for channel in (i, i + 6)]  # where channel 2i, 2i + 1 stands among the halves
+    order = [channel for i in range(6) for channel in (i, i + 6)]  # index of channels 2i and 2i + 1 in the half layout
     permuted = {}
     for name, tensor in halves.body.state_dict().items():
         part, kind = name.split(".")[-2:]
-        if part in ("norm", "out", "down"):  # what is written to the states
+        if part in ("norm", "out", "down"):  # layers that write the hidden states
             permuted[name] = tensor[order]
-        elif kind == "weight":  # what reads them: table, qkv, q, kv, up
+        elif kind == "weight":  # layers that read the hidden states: table, qkv, q, kv, up
             permuted[name] = tensor[:, order]
         else:
             permuted[name] = tensor
@@ -251,7 +251,7 @@ def test_interleaved_positions_are_marian_with_the_papers_table() -> None:
     near(model.body.to_logits(model.body(batch).sequence)[real], marian(model)(**given).logits[real])
 
 
-# -- folders
+# -- checkpoints
 
 
 def same_weights(model: Model, theirs: Mapping[str, Tensor]) -> None:
@@ -290,7 +290,7 @@ def test_from_pretrained_reads_what_save_wrote(changes: dict[str, Any], dtype: t
     same_weights(model, theirs.state_dict())
     if not changes.get("output_bias"):
         assert not theirs.final_logits_bias.any()
-    assert "final_logits_bias" in load_file(tmp_path / "model.safetensors")  # else they complain of nothing
+    assert "final_logits_bias" in load_file(tmp_path / "model.safetensors")  # transformers would not report a missing bias
     batch, given, real = padded(model)
     ours, right = model.logits(batch.inputs, batch.decoder_inputs, mask=batch.mask), theirs.eval()(**given).logits
     near(ours[real], right[real], {torch.bfloat16: 0.1, torch.float32: 1e-5, torch.float64: 1e-6}[dtype])
@@ -313,12 +313,12 @@ def test_there_and_back_is_the_same_folder(changes: dict[str, Any], dtype: torch
     assert {"vocab_size", "d_model", "decoder_start_token_id", "dtype", "architectures"} <= set(said)
 
 
-# -- what is said
+# -- decoding
 
 
 @pytest.fixture(scope="module")
 def taught() -> tuple[Model, Any, Batch, Tensor]:
-    """A model that half learned to say its source backwards: its answers depend on the source, differ, and end."""
+    """Model trained briefly to reverse its source: outputs depend on the source, differ, and end."""
     model = tiny("transformer", depth=1, decoder_depth=2, output_bias=True)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -358,7 +358,7 @@ def test_greedy_answers_are_those_of_generate(taught: Any, limit: int) -> None:
     ours = [(answers[0].tokens, answers[0].has_eos) for answers in found]
     right = generate(taught, batch, limit)[0]
     assert ours == right
-    limits = torch.arange(1, 7)  # each row its own
+    limits = torch.arange(1, 7)  # a maximum length per row
     found = search(model.body, batch, END, limits, DecodeSettings())
     cut = [
         (tokens[:most], ended and len(tokens) < most)

@@ -1,4 +1,4 @@
-"""The Universal Transformer's encoder alone: torch's own layer again and again, positions by themselves, tasks that ask it."""
+"""Encoder of the Universal Transformer: repeated torch layer, positions and steps, and tasks on top."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_padding_does_not_ponder_and_changes_nothing(label: str) -> None:
     near(together.aux_losses["cost"], packed.aux_losses["cost"], 1e-10)
 
 
-# -- tasks that ask it
+# -- tasks
 
 SAMPLES: dict[str, tuple[list[Any], tuple[str, ...]]] = {
     "classify": (
@@ -182,7 +182,7 @@ def test_an_answer_tells_how_long_its_tokens_were_thought_about(task: str) -> No
     answer = model.predict(ASKED[task])
     told = model.explain(*[ASKED[task]] if task != "qa" else ASKED[task])
     steps = [step for thought in told.act_steps for step in thought.steps]
-    # of choices the likeliest is told of first
+    # choices are sorted by probability
     assert (answer.extra["act_steps"] == steps or task == "choose") and sorted(answer.extra["act_steps"]) == sorted(
         steps
     )
@@ -203,7 +203,7 @@ def test_windows_of_a_long_text_follow_one_another_in_the_steps() -> None:
     assert len(answer.extra["act_steps"]) == sum(len(row) for row in encoded.fields["text"])
 
 
-# -- what it looked at
+# -- attention maps
 
 
 @pytest.mark.parametrize("changes", [{}, STOPS])

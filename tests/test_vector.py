@@ -1,4 +1,5 @@
-"""Vector attention: the paper's formula and the released one, beside loops, beside PyG, with neighbours that are not there."""
+"""Vector attention by the formula of the paper and of the released code, against loops and PyG, with missing
+neighbors."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ def test_the_layer_is_that_of_pyg() -> None:
     theirs = geometric.PointTransformerConv(
         8, 8, copy.deepcopy(attention.place), copy.deepcopy(attention.score), add_self_loops=False
     ).double()
-    theirs.pos_nn.load_state_dict(attention.place.state_dict())  # it begins anew what it is handed
+    theirs.pos_nn.load_state_dict(attention.place.state_dict())  # PyG reinitializes the modules that are passed
     theirs.attn_nn.load_state_dict(attention.score.state_dict())
     key, value = attention.kv.weight.detach().chunk(2)
     for there, here in (("lin_dst", attention.q.weight.detach()), ("lin_src", key), ("lin", value)):
@@ -133,7 +134,7 @@ def test_a_watcher_sees_weights_and_whose_they_are(form: str) -> None:
 
 @forms
 def test_what_stands_for_a_missing_neighbour_counts_for_nothing(form: str) -> None:
-    """Neither in what is said nor in what is learnt, nor in what norms gather."""
+    """Neither in outputs, nor in gradients, nor in batch norm statistics."""
     attention, counts = made(form).train(), (2, 9)
     places, x = cloud(counts)
     near = near_in(places, counts, 6)
@@ -201,7 +202,7 @@ def test_the_gradient_of_the_largest_goes_to_one_neighbour() -> None:
     x = torch.tensor([[[1.0, 0.0], [3.0, 0.0], [3.0, -1.0]]], requires_grad=True)
     found = max_over_neighbors(x)
     with torch.no_grad():
-        assert torch.equal(max_over_neighbors(x), found)  # computed otherwise where nothing learns
+        assert torch.equal(max_over_neighbors(x), found)  # another code path without gradients
     found.backward(torch.tensor([[5.0, 7.0]]))
     assert x.grad is not None and found.tolist() == [[3.0, 0.0]]
     assert sorted(x.grad[0, :, 0].tolist()) == [0, 0, 5] and x.grad[0, 0, 0] == 0

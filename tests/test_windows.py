@@ -1,4 +1,4 @@
-"""Windows of long texts: which stretches of a stream of tokens are learnt from."""
+"""Windows of long texts: training spans of a token stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG = np.array([[0, 200], [201, 800], [801, 4000]])
 
 
 def said(stretches: np.ndarray) -> list[int]:
-    """The places of all that is to be said."""
+    """Positions of all labels."""
     return [place for first, last in stretches.tolist() for place in range(first + 1, last + 1)]
 
 
@@ -28,7 +28,7 @@ def inside(stretches: np.ndarray, documents: np.ndarray) -> bool:
 
 
 def labels(grains: list[np.ndarray]) -> list[int]:
-    """The places of all that grains say."""
+    """Positions of all labels of the micro-batches."""
     rows = np.concatenate(grains)
     return said(rows[:, [2, 1]] if rows.shape[1] > 2 else rows)
 
@@ -49,7 +49,7 @@ def test_long_documents_are_windows_of_one_shape_none_across_two_documents() -> 
         )
         assert set(grain[:, 3].tolist()) == {16} and int((grain[:, 1] - grain[:, 0]).max()) <= 16
         assert (grain[:, 0] <= grain[:, 2]).all() and (grain[:, 2] < grain[:, 1]).all() and inside(grain[:, :2], LONG)
-        # what is filled up begins a document, or is a whole one
+        # a padded row begins a document or is a whole document
         assert all(first in LONG[:, 0] for first, last, *_ in grain.tolist() if last - first < 16)
 
 
@@ -62,7 +62,7 @@ def test_an_epoch_says_each_token_once_but_for_what_fills_no_grain() -> None:
         assert len(places) == len(set(places)) and len(said(LONG)) - len(places) < 64
         counts[places] += 1
     share = counts[said(LONG)] / epochs
-    assert share.min() > 0.93 and share.max() <= 1  # all alike, the first and the last of each document too
+    assert share.min() > 0.93 and share.max() <= 1  # uniformly, including the first and the last token of each document
     alone = FixedWindows(LONG, 16, 16, seed=3)
     assert all(sorted(labels(alone.epoch(epoch))) == said(LONG) for epoch in range(20))
 
@@ -93,7 +93,7 @@ def test_windows_begin_at_other_places_in_each_epoch_and_are_a_function_of_seed_
 
 
 def test_a_few_short_stretches_leave_a_corpus_its_windows() -> None:
-    """Where passages are held out, some stretch between two of them is short."""
+    """With held-out passages, some spans between two passages are short."""
     documents = np.array([[0, 5], [6, 4000], [4001, 4011], [4012, 4013], [4014, 9000]])
     for packed in (False, True):
         plan = make_window_sampler(documents, 16, 16, seed=1, packed=packed)
@@ -117,7 +117,7 @@ def test_short_documents_are_pieces_that_say_everything_once(packed: bool) -> No
         pieces = np.concatenate(plan.epoch(epoch))
         assert sorted(said(pieces)) == said(documents) and inside(pieces, documents)
         assert int((pieces[:, 1] - pieces[:, 0]).max()) <= 16
-        assert [49, 65] in pieces.tolist()  # what fits is never cut
+        assert [49, 65] in pieces.tolist()  # documents that fit are not split
     _, first = plan.micro_batch(0)
     assert plan.num_tokens(0) == len(said(first))
 
@@ -137,7 +137,7 @@ def test_documents_of_all_lengths_can_be_packed_into_rows_of_one_shape() -> None
     for epoch in range(10):
         grains = plan.epoch(epoch)
         assert sorted(labels(grains)) == said(documents)
-        for grain in grains:  # else it raises
+        for grain in grains:  # else an error is raised
             rows = [np.zeros(last - first, np.int64) for first, last in grain.tolist()]
             pack(rows, plan.shape.row_lengths[0], plan.shape.max_lengths[0], plan.shape.num_documents)
 

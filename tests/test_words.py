@@ -1,4 +1,4 @@
-"""Where tokens stand in a text, which word they belong to, and which of them play a part of their own."""
+"""Character offsets of tokens, word indices and special tokens."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_roberta(tmp_path_factory.mktemp("roberta"))
 
 
-# -- where tokens stand
+# -- character offsets
 
 
 def test_pieces_stand_where_their_letters_do(trained: TextTokenizer, cased: TextTokenizer) -> None:
@@ -47,7 +47,7 @@ def test_pieces_stand_where_their_letters_do(trained: TextTokenizer, cased: Text
 
 
 def places_by_bytes(text: TextTokenizer, given: str, ids: Sequence[int]) -> list[tuple[int, int]]:
-    """Bytes have lengths that add up to those of the text, and of the blank before it where one was put."""
+    """Character offsets computed from byte lengths; a tokenizer may add a space before the text."""
     owner = [at for at, letter in enumerate(given) for _ in letter.encode()]
     parts = [to_bytes(text.id_to_token(token)) for token in ids]
     added = sum(map(len, parts)) - len(owner)
@@ -82,7 +82,7 @@ def test_characters_stand_one_by_one() -> None:
     assert made.encode_offsets(["猫a ", ""]) == [(made.encode(["猫a "])[0], [(0, 1), (1, 2), (2, 3)]), ([], [])]
 
 
-# -- words that are given apart
+# -- pretokenized words
 
 SENTENCES = [
     ["The", "cats'", "naïve", "façade", "-", "(猫が)", "don't", "U.S.", "1,000"], [], ["x"], ["a b", " c", "d "],
@@ -121,7 +121,7 @@ def test_every_word_has_a_token(trained: TextTokenizer, roberta: Path) -> None:
         TextTokenizer.from_characters([STORY]).encode_words([["a", ""]])
 
 
-# -- where words begin
+# -- starts of words
 
 
 def test_words_begin_where_no_piece_goes_on(trained: TextTokenizer) -> None:

@@ -1,4 +1,4 @@
-"""Captions explained word by word: what is shown is what was looked at, on sheets, on pages and in numbers."""
+"""Captions explained word by word: sheets, pages and numbers show the attention weights."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SENTENCE = "a red dog sees the little cat"
 
 @pytest.fixture(scope="module")
 def text() -> TextTokenizer:
-    """`dog` and `little` are several tokens each."""
+    """Tokenizer that splits `dog` and `little` into several tokens."""
     return TextTokenizer.train_sentence_bpe(["a red star sees the cat above a blue ring"] * 3, 330)
 
 
@@ -49,12 +49,12 @@ def scene() -> ShapeScene:
 
 
 def tokens_of(text: TextTokenizer, sentence: str) -> list[int]:
-    """How many each word has: none is shared."""
+    """Number of tokens per word; words share no token."""
     return [len(text.encode([word])[0]) for word in sentence.split()]
 
 
 def tables(text: TextTokenizer, *shapes: tuple[int, ...], aside: int = 0) -> list[np.ndarray]:
-    """Weights of chance, of so many heads each; nothing for an attention of one."""
+    """Random attention weights with the given numbers of heads; () is attention without a head dimension."""
     steps, places = len(text.encode([SENTENCE])[0]) + 1, GRID[0] * GRID[1] + aside
     return [RANDOM.dirichlet(np.ones(places), (*shape, steps)) for shape in shapes]
 
@@ -65,14 +65,14 @@ def explained(text: TextTokenizer, given: list[np.ndarray], **asked: str) -> Cap
 
 @pytest.mark.parametrize("aside", [0, 1])
 def test_each_word_has_the_weights_with_which_it_was_said(text: TextTokenizer, aside: int) -> None:
-    given = tables(text, (2,), (), (3,), aside=aside)  # two layers of several heads, and one that looks step by step
+    given = tables(text, (2,), (), (3,), aside=aside)  # two layers of several heads, and one layer without a head dimension
     found = explained(text, given).attention
     assert [said.word for said in found.words] == SENTENCE.split()
     assert [layer.weights.shape for layer in found.layers] == [(n, 7, *GRID) for n in (2, 1, 3)]
     ends = np.cumsum(tokens_of(text, SENTENCE))
     assert ends[-1] == len(text.encode([SENTENCE])[0]) > len(ends) == 7
     for layer, table in zip(found.layers, given, strict=True):
-        table = table.reshape(-1, *table.shape[-2:])[:, :-1, aside:]  # the end is no word, a class token no place
+        table = table.reshape(-1, *table.shape[-2:])[:, :-1, aside:]  # without the end token and the class token
         for word, steps in enumerate(np.split(np.arange(table.shape[1]), ends[:-1])):
             right = table[:, steps].mean(1).reshape(-1, *GRID)
             assert np.abs(layer.weights[:, word] - right).max() < 1e-6
@@ -115,7 +115,7 @@ def test_a_caption_that_was_broken_off_is_read_as_far_as_it_goes(text: TextToken
     for given in (tables(text, (2,)), []):
         model = Captioner(SENTENCE, given, GRID, 24, text)
         whole = model.explain(PICTURE)
-        model.config.max_length = len(model.said)  # no more can be read: the last token was said, and no end
+        model.config.max_length = len(model.said)  # the maximum length: the last token is generated without an end token
         model.body.most = model.config.max_length
         found = model.explain(PICTURE)
         assert [said.word for said in found.attention.words] == SENTENCE.split()
@@ -126,7 +126,7 @@ def test_a_caption_that_was_broken_off_is_read_as_far_as_it_goes(text: TextToken
 
 
 def test_without_attention_a_word_owes_to_what_makes_it_less_likely_when_hidden(text: TextTokenizer) -> None:
-    """The stand-in reads the pixel in the middle, which is light on a dark ground."""
+    """The substitute model reads the pixel in the center, which is light on a dark background."""
     picture = np.zeros((64, 64, 3), dtype=np.uint8)
     picture[28:37, 28:37] = 255
     model = Captioner("a red star", [], GRID, 64, text)
@@ -137,9 +137,9 @@ def test_without_attention_a_word_owes_to_what_makes_it_less_likely_when_hidden(
         and found.attention.method == "occlusion sensitivity"
     )
     right = np.zeros((OCCLUSION_GRID, OCCLUSION_GRID))
-    right[3:5, 3:5] = 0.25  # the four places whose surroundings hold it
+    right[3:5, 3:5] = 0.25  # the four patches whose occlusion window contains the pixel
     assert np.allclose(layer.weights, right, atol=1e-6)
-    (layer,) = model.explain(255 - picture).attention.layers  # what makes it likelier when hidden did not count
+    (layer,) = model.explain(255 - picture).attention.layers  # patches whose occlusion raises the probability have attribution 0
     assert not layer.weights.any()
 
 
@@ -168,7 +168,7 @@ def test_what_named_objects_were_looked_at_is_scored(scene: ShapeScene) -> None:
         word_attentions(np.ones((2, 8, 8)), told, boxes, (64, 64))
 
 
-# -- light
+# -- brightness
 
 
 def test_what_was_looked_at_keeps_its_light() -> None:
@@ -180,7 +180,7 @@ def test_what_was_looked_at_keeps_its_light() -> None:
     assert np.abs(found[14:16, 24:26] - warm[0, 0]).max() <= 2.5
     grey = picture[0, 0].mean()
     assert np.abs(found[35, 3] - MIN_BRIGHTNESS * (0.6 * picture[0, 0] + 0.4 * grey)).max() <= 1
-    assert found[14, 24].sum() > found[14, 17].sum() > found[35, 3].sum()  # it fades
+    assert found[14, 24].sum() > found[14, 17].sum() > found[35, 3].sum()  # brightness decreases with distance
     assert (
         tint_strength(np.zeros((2, 2, 3), dtype=np.uint8)) > 0.4
         and tint_strength(np.full((2, 2, 3), 255, dtype=np.uint8)) == 0
@@ -214,7 +214,7 @@ def test_a_sheet_has_a_picture_for_each_word(text: TextTokenizer, tmp_path: Path
     path = found.save(tmp_path / f"sheet{ending}", layer=2, head=1)
     if ending == ".svg":
         drawn_text = path.read_text()
-        assert drawn_text.count("<image") == 7 + 1 + 1  # the picture itself, and what the light means
+        assert drawn_text.count("<image") == 7 + 1 + 1  # the image itself and the legend
         assert all(f">{word}<" in drawn_text for word in SENTENCE.split()) and "layer 2 of 2, head 1 of 2" in drawn_text
     else:
         with Image.open(path) as shown:
