@@ -1,4 +1,4 @@
-"""`regard run` on files: tables as they are trained on, blank and bad lines, texts that are cut."""
+"""`regard predict` on files: tables in the format of training data, empty and invalid lines, truncated texts."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_vectors_are_of_the_first_texts_of_pairs(cli: Cli, tmp_path: Path, conte
     assert row["input"] == "the cat" and row["value"] == pytest.approx(model.predict("the cat").value, abs=1e-6)
 
 
-# -- blank and bad lines
+# -- empty and invalid lines
 
 
 def test_one_bad_line_is_named_and_the_others_are_answered(cli: Cli, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_searching_with_a_classifier_is_told_to_mean_little(cli: Cli, tmp_path: 
     assert "was made to" not in cli("predict", made("embed", tmp_path)[0], "x", "--search", "a.txt").err
 
 
-# -- pictures
+# -- images
 
 
 def test_pictures_are_paths_and_folders_give_theirs_in_order(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_pictures_are_paths_and_folders_give_theirs_in_order(tmp_path: Path) -> 
     assert [one.value for one in read_inputs(task, [str(tmp_path / "*.png")])] == [str(tmp_path / "b.png")]
 
 
-# -- what else a run says
+# -- other messages
 
 
 def test_explain_takes_choices_and_only_where_something_is_chosen(cli: Cli, tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_lines_about_samples_are_short_and_few_samples_are_called_rough() -> Non
 
 @pytest.mark.parametrize("begins", ["ply\nformat ascii 1.0\n", "0.5 1.25 -3e-2\n1 2 3\n", "OFF\n8 6 0\n"])
 def test_a_cloud_that_is_piped_in_is_told_of_once(begins: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard input holds paths, one a line."""
+    """Standard input contains paths, one per line."""
     monkeypatch.setattr("sys.stdin", io.StringIO(begins))
     with pytest.raises(RegardError, match="file"):
         list(read_inputs(find_task("segment", "points"), []))

@@ -1,4 +1,4 @@
-"""The attention and its kernels against equation 1 of Vaswani et al. 2017, one query and one key at a time."""
+"""Attention and its kernels against equation 1 of Vaswani et al. (2017), per query and key."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def same_with_gradients(ours: Tensor, right: Tensor, leaves: list[Tensor]) -> No
 
 
 def by_hand(q: Tensor, k: Tensor, v: Tensor, may: May, scale: float) -> Tensor:
-    """Σ_j exp(s_ij) v_j / Σ_j exp(s_ij) over the keys j that i may look at; nothing to look at gives 0."""
+    """Σ_j exp(s_ij) v_j / Σ_j exp(s_ij) over the keys j that query i attends to; 0 without such a key."""
     rows = []
     for b in range(q.shape[0]):
         for h in range(q.shape[1]):
@@ -128,7 +128,7 @@ def emulated(
     q: Tensor, k: Tensor, v: Tensor, starts: tuple[Tensor, Tensor], longest: tuple[int, int],
     window: tuple[int, int], scale: float,
 ) -> Tensor:  # fmt: skip
-    """What the packed kernel does on a GPU: each document alone, its last query beside its last key, -1 no border."""
+    """Packed GPU kernel emulated per document: the last query is aligned with the last key; -1 is unlimited."""
     (q_starts, k_starts), (q_longest, k_longest), (left, right) = starts, longest, window
     assert q_starts.dtype == k_starts.dtype == torch.int32 and all(x.stride(-1) == 1 for x in (q, k, v))
     out = []
@@ -208,7 +208,7 @@ BAND = Causal() & SlidingWindow(3, 0)
 ROWS: list[tuple[str, torch.dtype, int, int, int, AttentionMask, float]] = [
     ("varlen", torch.bfloat16, 2, 11, 11, BAND, 0.0),
     ("varlen", torch.float16, 1, 11, 11, Memoized(BAND), 0.0),
-    ("sdpa", torch.bfloat16, 2, 4, 4, BAND, 0.0),  # the band is the row: causal without a mask
+    ("sdpa", torch.bfloat16, 2, 4, 4, BAND, 0.0),  # the band covers the row: causal without a mask
     ("sdpa", torch.bfloat16, 2, 11, 12, BAND, 0.0),
     ("varlen", torch.bfloat16, 2, 11, 11, BAND, 0.1),
     ("sdpa", torch.float32, 2, 11, 11, BAND, 0.0),
@@ -227,7 +227,7 @@ def stand_in(rows: int, length: int, dtype: torch.dtype, device: str = "cuda", w
 
 @pytest.fixture
 def recent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU that all kernels know."""
+    """Simulate a GPU that supports all kernels."""
     monkeypatch.setattr(dispatch, "_capability_of", lambda device: (9, 0))
 
 
@@ -275,7 +275,7 @@ def test_cudnn_comes_first_only_where_it_may(changed: str, monkeypatch: pytest.M
     assert set(dispatch.SDPA_BACKENDS) < set(dispatch.CUDNN_BACKENDS), "where cuDNN refuses, the others go on"
 
 
-# -- ways around the modules
+# -- attention modules
 
 
 def test_a_block_that_someone_changed_or_listens_to_is_not_gone_around() -> None:
@@ -465,7 +465,7 @@ def test_a_packed_row_is_its_documents_apart() -> None:
     cross, context = noisy(Attention(6, 2, context_width=3)), noise(1, 7, 3, seed=3).requires_grad_()
     pairs = [(x[:, :4], context[:, :2]), (x[:, 5:], context[:, 3:])]
     together = cross(x, context, mask=ACROSS)
-    near(together[:, 4], cross.out.bias[None])  # its source is empty: 0, and then the bias of `out`
+    near(together[:, 4], cross.out.bias[None])  # an empty source gives 0 plus the bias of `out`
     kept = torch.cat([together[:, :4], together[:, 5:]], 1)
     same_with_gradients(kept, torch.cat([cross(*pair) for pair in pairs], 1), [x, context, *cross.parameters()])
 
@@ -492,7 +492,7 @@ def test_dropout_acts_in_training_only_and_keeps_the_mean(watched: bool) -> None
     assert (many[0] - calm[0]).abs().max() > 1e-3
     assert ((many.mean(0) - calm[0]).abs() < 4.5 * error).all()
     if watched:
-        near(seen.records[-1].weights[:1], seen.records[0].weights)  # a watcher sees what dropout has not touched
+        near(seen.records[-1].weights[:1], seen.records[0].weights)  # recorded weights are the weights before dropout
 
 
 @pytest.mark.parametrize("memory", [DynamicCache(), StaticCache(9)])
@@ -515,7 +515,7 @@ def test_rows_of_a_fixed_memory_may_be_at_different_places() -> None:
         whole = attention(first, mask=rule), attention(second, mask=rule)
         prompts = torch.cat(
             [torch.cat([first[:, :2], noise(1, 2, 6, seed=2)], 1), second[:, :4]]
-        )  # the first is padded
+        )  # the first row is padded
         attention(prompts, mask=rule, cache=memory)
         for here, there, size in ((2, 4, 1), (3, 5, 2)):
             part = torch.cat([first[:, here : here + size], second[:, there : there + size]])

@@ -1,4 +1,4 @@
-"""Attention within windows, a block of queries at a time, against the rule written out; and which way is taken."""
+"""Sliding-window attention in blocks of queries against dense attention with a mask; and kernel selection."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_each_dtype_is_near_the_exact_result(dtype: torch.dtype) -> None:
 
 
 def test_what_everyone_tells_a_marked_token_is_summed_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums of 16 bits stand still where what is added is small against them."""
+    """16-bit sums stop growing when the summands become relatively small."""
     monkeypatch.setattr(local_chunked, "default_chunk_spec", lambda q: ChunkSpec(4, 2**20))
     length, values = 2048, noise(1, 1, 2048, 8).bfloat16()
     band = LocalPattern(SlidingWindow(1, 1), GlobalTokens(torch.arange(length)[None] == 0))
@@ -140,7 +140,7 @@ def test_dropout_leaves_out_the_same_weights_on_the_way_back(name: str, monkeypa
     )
 
 
-# -- watched
+# -- recorded attention
 
 
 @pytest.mark.usefixtures("cut")
@@ -166,11 +166,11 @@ def test_the_weights_of_windows_are_those_of_the_rule(name: str) -> None:
     table = torch.zeros(rows, H, L, L + 1, dtype=torch.float64).scatter_add(-1, columns % (L + 1), weights.detach())
     near(table[..., :L], exact.masked_fill(hidden, 0.0))
     told, there = noise(*mixed.shape, seed=77) @ v.transpose(2, 3), columns >= 0
-    owed = grads(mixed, [weights])[0]  # what a number owes to each weight can be asked
+    owed = grads(mixed, [weights])[0]  # gradients by attention weights are available
     near(owed[there], told.gather(-1, columns.clamp(min=0))[there])
 
 
-# -- which way
+# -- kernel selection
 
 
 def test_rules_of_windows_are_known_by_their_form() -> None:
@@ -285,7 +285,7 @@ print(peak() - before)
 
 @pytest.mark.slow
 def test_a_long_row_costs_memory_that_is_linear_in_its_length() -> None:
-    """A table of 32,768 x 32,768 for two heads takes 8 GiB, in bits 256 MiB; windows of 66 keys 17 MiB."""
+    """A dense table of 32,768 × 32,768 for two heads takes 8 GiB, a mask 256 MiB; windows of 66 keys take 17 MiB."""
     done = subprocess.run([sys.executable, "-c", LONG], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 250

@@ -1,4 +1,4 @@
-"""The two captioners of 2015 against loops written from their equations, and against torch's own LSTMs."""
+"""The two captioners of 2015 against loops of their equations and against torch LSTMs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_show_and_tell_is_torchs_cells_that_read_the_picture_first(depth: int) -
     names = [f"lstm.{name}_l{layer}" for layer, cell in enumerate(cells) for name, _ in cell.named_parameters()]
     for name, gradient in zip(names, wanted, strict=True):
         near(found[name], gradient, 1e-11)
-    for name, gradient in gradients(body, theirs).items():  # of what both share
+    for name, gradient in gradients(body, theirs).items():  # shared layers
         near(found[name], gradient, 1e-11)
     assert {"tokens.weight", "project.weight", "words.bias", "eyes.body.stem.conv.weight"} <= set(found)
 
@@ -61,7 +61,7 @@ def test_the_picture_is_the_mean_of_its_last_map() -> None:
 
 
 def sums(matrix: Tensor, x: list[Tensor], bias: Tensor | None = None) -> list[Tensor]:
-    """A matrix times a vector, one number after the other."""
+    """Product of a matrix and a vector in scalar operations."""
     rows = range(matrix.shape[0])
     return [
         sum((matrix[r, c] * x[c] for c in range(len(x))), torch.zeros((), dtype=torch.float64))
@@ -75,7 +75,7 @@ def sigmoid(x: Tensor) -> Tensor:
 
 
 def attended(body: Any, places: Tensor, tokens: list[int]) -> tuple[Tensor, Tensor]:
-    """(T, V) logits and (T, K) weights of one caption, from the equations alone."""
+    """Logits (T, V) and attention weights (T, K) of one caption, from the equations alone."""
     K, D = places.shape
     n, score = body.gate.weight.shape[1], body.align.score
     a = [[places[i, d] for d in range(D)] for i in range(K)]
@@ -145,7 +145,7 @@ def test_its_lstm_is_torchs_with_the_gates_in_another_order() -> None:
     body, n = made("caption-attend"), 10
     D, m = body.out["z"].weight.shape[1], 7
     cell = nn.LSTMCell(m + D, n, dtype=torch.float64)
-    order = [0, 1, 3, 2]  # theirs are i, f, g, o
+    order = [0, 1, 3, 2]  # the gate order of torch is i, f, g, o
 
     def moved(matrix: Tensor) -> Tensor:
         return torch.cat([matrix.chunk(4)[part] for part in order])
@@ -164,7 +164,7 @@ def test_its_lstm_is_torchs_with_the_gates_in_another_order() -> None:
 
 
 def test_captions_of_all_lengths_are_asked_to_look_everywhere_once() -> None:
-    """What stands behind the end of a caption looks at nothing, whichever way that is said."""
+    """Positions after the end of a caption have no attention, in both input formats."""
     body, batch = made("caption-attend", dropout=0.0, attention_penalty=0.7, freeze_encoder=True).train(), batch_of()
     assert batch.decoder_inputs is not None and batch.labels is not None
     alone = []
@@ -208,7 +208,7 @@ def test_small_ones_are_spread_by_what_they_read() -> None:
 
 
 def test_its_decoder_has_as_many_numbers_as_the_authors_and_begins_as_theirs() -> None:
-    """V 10,000, words of 512, a state of 1800, places of 512."""
+    """V = 10,000, embedding size 512, hidden size 1800, feature size 512."""
     config = show_attend_tell.Config(encoder="resnet-18")
     assert (config.vocab_size, config.embedding_dim, config.width) == (10_000, 512, 1800)
     with torch.device("meta"):
@@ -239,7 +239,7 @@ def test_show_and_tells_counts_add_up() -> None:
     assert (m, n) == (512, 512) and decoder + 23_508_032 == show_and_tell.PRESETS["caption-fixed-base"].parameters
 
 
-# -- the lectures' step of attention on a grid of 3 x 3, worked out by hand
+# -- attention step of the lectures on a 3 × 3 grid, calculated by hand
 
 STEP: dict[str, Any] = {
     "z": [[[1.927116370834386, 1.4914104243534405], [-0.3154913882864964, -1.8323318734989098],
@@ -294,7 +294,7 @@ RIGHT: dict[str, Any] = {
 
 
 def test_a_step_on_a_grid_of_nine_places_is_the_one_of_the_lectures() -> None:
-    """v · tanh(h W_h + z W_z) over the places, and [i f o g] = T [E y; h; c] + b. Their gate is open: there is none."""
+    """v · tanh(h W_h + z W_z) over the positions, and [i f o g] = T [E y; h; c] + b. The lectures have no gate."""
     given = {name: torch.tensor(value, dtype=torch.float64) for name, value in STEP.items()}
     body = made("caption-attend", width=3, embedding_dim=2, attention_dim=4, project_features=False)
     body.align.score = type(body.align.score)(3, 2, 4, bias=True).double()

@@ -1,4 +1,4 @@
-"""Captioners that are Transformers, against torch's own stacks and against `VisionEncoderDecoderModel` with its folders."""
+"""Transformer captioners against torch.nn stacks and against `VisionEncoderDecoderModel` with its checkpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tiny import gradients, near, noise
 
 
 def block_names(theirs: str, cross: bool) -> dict[str, str]:
-    """torch's names of a block's parts, and ours."""
+    """Names of a block's parameters in torch → ours."""
     found = {
         "self_attn.in_proj_": "attend.inner.qkv.",
         "self_attn.out_proj.": "attend.inner.out.",
@@ -40,7 +40,7 @@ def block_names(theirs: str, cross: bool) -> dict[str, str]:
 
 
 def torchs(body: Any, norm: str) -> tuple[nn.Module, nn.Module]:
-    """torch's encoder and decoder with the weights of ours."""
+    """Encoder and decoder of torch with our weights."""
     sizes: dict[str, Any] = {"dropout": 0.0, "batch_first": True, "norm_first": norm == "pre", "dtype": torch.float64}
     made_of = []
     for cross, stack in ((False, body.encoder), (True, body.decoder)):
@@ -94,7 +94,7 @@ def test_a_captioner_is_torchs_encoder_and_decoder_on_the_places_of_a_map(
     near(ours, right, 1e-11)
     weigh = noise(*ours.shape, seed=6)
     found, shared = gradients(body, (ours * weigh).sum()), gradients(body, (right * weigh).sum())
-    for name, gradient in shared.items():  # of what lies before both
+    for name, gradient in shared.items():  # layers before both stacks
         near(found[name], gradient, 1e-10)
     assert {"eyes.body.stem.conv.weight", "project.weight", "tokens.table.weight"} <= set(shared)
     theirs = dict(decoder.named_parameters())
@@ -129,7 +129,7 @@ def theirs_of(decoder_width: int = 15, seed: int = 1, **more: Any) -> Any:
 
 
 def read(folder: Path) -> Any:
-    """A published folder as the loader reads it, without a task."""
+    """Load a Hugging Face checkpoint without a task."""
     published = json.loads((folder / "config.json").read_text())
     system = find_by_model_type(published["model_type"])
     config = from_dict(system.config, system.published.read(published), "model.")
@@ -159,14 +159,14 @@ def test_logits_and_gradients_are_those_of_the_vision_encoder_decoder(width: int
     found = gradients(body, total)
     for name, part in places_of(theirs).items():
         near(found[name], grad_of(part, name), 1e-10)
-    # pictures of another shape: positions are stretched on both sides
+    # another image shape: positions are interpolated on both sides
     wide = pictures(2, 32, 48)
     right = theirs(pixel_values=wide, decoder_input_ids=target[:2], interpolate_pos_encoding=True).logits
     near(body.to_logits(body(Batch(wide, decoder_inputs=target[:2])).sequence), right, 1e-10)
 
 
 def places_of(theirs: Any) -> dict[str, Any]:
-    """Some parameters of theirs under our names, written here apart from the table under test."""
+    """Some parameters of transformers under our names, independent of the tested table."""
     found: dict[str, Any] = {
         "eyes.body.patches.weight": theirs.encoder.embeddings.patch_embeddings.projection.weight,
         "eyes.body.first": theirs.encoder.embeddings.cls_token,
@@ -191,7 +191,7 @@ def places_of(theirs: Any) -> dict[str, Any]:
 
 
 def grad_of(part: nn.Parameter, ours: str) -> Tensor:
-    """Their matrices of GPT-2's blocks are (in, out)."""
+    """Gradient with our layout; matrices of GPT-2 blocks are (in, out)."""
     assert part.grad is not None
     return part.grad.T if ours.startswith("decoder.blocks.") and part.ndim == 2 else part.grad
 
@@ -221,7 +221,7 @@ def test_what_would_be_computed_otherwise_is_refused_by_its_name(tmp_path: Path)
         return {**published, side: {**published[side], **changes}}
 
     reads = vit_gpt2.PUBLISHED.read
-    # what older versions say of every part
+    # keys of older versions
     old = {
         "pruned_heads": {},
         "typical_p": 1.0,

@@ -1,4 +1,4 @@
-"""What holds for every captioner, whatever it sees through and however it speaks."""
+"""Properties of every captioner, with every image encoder and decoder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def logits_of(body: Any, batch: Batch) -> torch.Tensor:
     return body.to_logits(body(batch).sequence)
 
 
-# -- teacher forcing and steps
+# -- teacher forcing and cached steps
 
 
 @pytest.mark.every(4)
@@ -87,7 +87,7 @@ def test_another_picture_says_something_else(name: str, eyes: str) -> None:
 
 @usual
 def test_rows_come_and_go_wherever_they_stand(name: str, eyes: str) -> None:
-    """One at its fifth word, of another size of picture, joins two at their second; then the first leaves."""
+    """A row at its fifth word with another image size joins two rows at their second word; then the first row ends."""
     body, batch, wide = made(name, eyes), batch_of((6, 6)), batch_of((6,), 32, 48)
     assert batch.decoder_inputs is not None and wide.decoder_inputs is not None
     first, second = logits_of(body, batch), logits_of(body, wide)
@@ -125,7 +125,7 @@ def test_beams_keep_their_own_pasts(name: str, eyes: str, room: int | None) -> N
             )
             state.reorder(torch.tensor(rows))
             paths = paths[rows]
-            if number == 1:  # the second picture leaves
+            if number == 1:  # the second image is removed
                 kept = [4, 5, 0, 1]
                 state.select_rows(torch.tensor(kept))
                 paths, owners, said = paths[kept], owners[kept], said[:, :4]
@@ -169,7 +169,7 @@ def test_fixed_shapes_find_what_growing_ones_find_and_rows_alone(
         )[0]
         assert [found.tokens for found in alone] == [found.tokens for found in right[row]]
     with torch.inference_mode():
-        for _ in range(2):  # the second time in the tensors of the first
+        for _ in range(2):  # the second time with reused buffers
             ours = graphed_search(body, batch, 2, limits, settings, np.arange(3), None, capture=False)
             assert ours is not None
             assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in o] for o in right]
@@ -185,12 +185,12 @@ def test_a_caption_of_a_vit_ends_where_its_positions_do() -> None:
     body.step(torch.tensor([4]), state)
     with pytest.raises(RegardError, match="positions"):
         body.step(torch.tensor([4]), state)
-    state = body.start(batch_of((5,)), max_positions=16)  # rows that have finished are stepped on with the others
+    state = body.start(batch_of((5,)), max_positions=16)  # finished rows are stepped with the others
     for _ in range(3):
         assert bool(body.step(torch.tensor([4]), state).isfinite().all())
 
 
-# -- what is looked at
+# -- attention maps
 
 
 @kinds
@@ -235,7 +235,7 @@ def test_a_lower_map_is_looked_at_and_nothing_behind_it_is_kept(name: str, eyes:
     assert set(gradients(body, logits_of(body, batch).square().sum())) == {key for key, _ in body.named_parameters()}
 
 
-# -- learning
+# -- training
 
 
 def loss_of(body: Any, batch: Batch) -> torch.Tensor:
@@ -248,7 +248,7 @@ def loss_of(body: Any, batch: Batch) -> torch.Tensor:
 def test_the_loss_reaches_every_parameter(name: str, eyes: str) -> None:
     body = made(name, eyes).train()
     found = gradients(body, loss_of(body, batch_of()))
-    # the token that starts a caption of caption-attend is never read, the others of its table are
+    # caption-attend never reads the start token; the other rows of its embedding are read
     assert {key for key, gradient in found.items() if bool(gradient.any())} == {
         key for key, _ in body.named_parameters()
     }
@@ -341,7 +341,7 @@ def test_a_config_remembers_what_it_sees_through(name: str, eyes: str) -> None:
     assert {key: part.shape for key, part in ours.items()} == {key: part.shape for key, part in theirs.items()}
     with pytest.raises(SettingError, match=r"model\.encoder_config\.wdith"):
         replace(config, encoder_config={"wdith": 3})
-    with pytest.raises(SettingError, match=r"model\.encoder_config\.name"):  # a file that says half of it
+    with pytest.raises(SettingError, match=r"model\.encoder_config\.name"):  # an incomplete file
         replace(config, encoder_config={"name": config.encoder, "system": eyes})
 
 

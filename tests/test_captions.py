@@ -1,4 +1,4 @@
-"""Files of captions: every form of them gives the same samples, and what is wrong is named with its place."""
+"""Caption files: all formats give the same samples, and errors contain the file and the line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAID = {"a.png": ["a red thing", "something red"], "b c.png": ["a green thing"],
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Three pictures in a folder images of a folder whose name has a blank."""
+    """Three images in a folder images inside a folder with a space in its name."""
     folder = tmp_path / "my captions"
     (folder / "images").mkdir(parents=True)
     for name, colour in zip(SAID, ("red", "green", "blue"), strict=True):
@@ -40,7 +40,7 @@ def lines(path: Path, *rows: Any) -> Path:
 
 
 def each(name: str = "caption") -> list[dict[str, str]]:
-    """A row for each caption, those of one picture apart from each other."""
+    """One row per caption, with the captions of an image in separate places."""
     rows = [{"image": image, name: text} for image, texts in SAID.items() for text in texts]
     return rows[::2] + rows[1::2]
 

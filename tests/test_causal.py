@@ -1,4 +1,4 @@
-"""A decoder-only body: step by step, ragged, fixed, in beams, joined and packed it says what one pass over each row says."""
+"""Decoder-only model: cached steps, ragged prompts, static shapes, beams and packing equal one pass over each row."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def ids(rows: int, length: int, seed: int = 0) -> Tensor:
 
 
 def said(model: Any, x: Tensor) -> Tensor:
-    """The logits of one pass over rows of one length."""
+    """Logits of one pass over rows of equal length."""
     logits: Tensor = model.to_logits(model(Batch(x)).sequence)
     return logits
 
 
 def last(model: Any, rows: list[list[int]]) -> Tensor:
-    """The logits after the last token of each row, each read alone."""
+    """Logits after the last token of each row, computed row by row."""
     return torch.cat([said(model, torch.tensor([row]))[:, -1] for row in rows])
 
 
 def ragged(rows: list[list[int]], more: int = 0) -> Batch:
-    """Right-padded prompts; what fills them up is any token."""
+    """Right-padded prompts; padding has random tokens."""
     width = max(map(len, rows)) + more
     x = ids(len(rows), width, seed=9)
     for number, row in enumerate(rows):
@@ -61,7 +61,10 @@ PROMPTS = [[3, 1, 4, 1, 5], [9], [2, 6, 5, 3, 5, 8, 9, 7], [9, 3]]
 
 
 def go_on(model: Any, state: DecoderState, rows: list[list[int]], steps: int, seed: int = 5) -> None:
-    """The last token of each row and then more: each time what is said is what the row alone says. Rows grow."""
+    """Step from the last token of each row; the logits of every step equal those of the row alone.
+
+    Appends to `rows`.
+    """
     tokens = torch.tensor([row[-1] for row in rows])
     for step in range(steps):
         near(model.step(tokens, state), last(model, rows))
@@ -127,7 +130,7 @@ def test_a_mask_is_written_out_once_for_all_layers_of_a_band(
     model(Batch(x, torch.tensor([[True] * 4 + [False] + [True] * 4] * 2)))
     assert len(written) == len(set(BANDS[name] or [0]))
     written.clear()
-    model(Batch(x[:, :2]))  # no band is shorter
+    model(Batch(x[:, :2]))  # shorter than every band
     assert not written
 
 
@@ -197,7 +200,7 @@ def test_a_prompt_that_is_none_is_refused() -> None:
         model.start(Batch(ids(1, 3), offsets=Offsets(torch.tensor([0, 3]), 3)))
 
 
-# -- step by step
+# -- cached steps
 
 
 @pytest.mark.every(3)
@@ -248,7 +251,7 @@ def test_rows_leave_and_are_taken_several_times(bands: str, room: int | None) ->
     model, rows = body(bands), copied(PROMPTS)
     state = model.start(ragged(rows), room)
     go_on(model, state, rows, 2)
-    for taken in ([3, 1, 0, 1], [1, 3], [0, 0]):  # the longest leaves; then only rows of one length are left
+    for taken in ([3, 1, 0, 1], [1, 3], [0, 0]):  # the longest row is removed; then all rows have equal length
         rows = [list(rows[i]) for i in taken]
         state.select_rows(torch.tensor(taken))
         go_on(model, state, rows, 2)
@@ -270,7 +273,7 @@ def test_rows_join_a_running_state(bands: str, room: Any) -> None:
     rows += others
     go_on(model, state, rows, 3)
     lone = copied([[8]])
-    state.append_rows(model.start(ragged(lone), second))  # nothing of it was read yet
+    state.append_rows(model.start(ragged(lone), second))  # a prompt of one token, not yet cached
     rows += lone
     go_on(model, state, rows, 2)
     state.select_rows(torch.tensor([4, 2]))
@@ -295,17 +298,17 @@ def test_beams_do_not_join() -> None:
 
 
 def test_rows_without_a_mask_step_without_one() -> None:
-    """The maskless kernel is the faster one: level rows never pay for what ragged ones need."""
+    """The kernel without a mask is faster: rows of equal length need no mask."""
     model = body("banded")
     state = model.start(Batch(ids(2, 3)))
-    assert state.next_step(1).masks == [None] * 3  # the band of 3 reaches back to the beginning
+    assert state.next_step(1).masks == [None] * 3  # the band of 3 covers all keys
     model.step(torch.tensor([1, 2]), state)
     rules = state.next_step(1).masks
     assert rules[0] is None and rules[2] is None and rules[1] is not None
     assert model.start(ragged(PROMPTS)).next_step(1).masks[0] is not None
 
 
-# -- fixed shapes
+# -- static shapes
 
 
 @bands
@@ -324,7 +327,7 @@ def test_a_row_that_has_finished_may_be_stepped_on_beyond_the_context() -> None:
     state = model.start(ragged(rows), 30)
     first, other = rows[0], [rows[1]]
     tokens = torch.tensor([first[-1], other[0][-1]])
-    for step in range(12):  # the first is at its end after two
+    for step in range(12):  # the first row reaches its end after two steps
         near(model.step(tokens, state)[1:], last(model, other))
         tokens = torch.tensor([0, step])
         other[0].append(step)
@@ -351,7 +354,7 @@ def test_beams_of_ragged_prompts_are_rows_of_their_own(bands: str, room: int | N
             rows = torch.arange(len(paths)) // W * W + parents
             state.reorder(rows)
             paths = [list(paths[row]) for row in rows.tolist()]
-        if number == 2:  # the longest leaves, the shortest is there twice
+        if number == 2:  # the longest row is removed, the shortest is duplicated
             kept = [source * W + beam for source in (3, 1, 1, 0) for beam in range(W)]
             state.select_rows(torch.tensor(kept))
             paths = [list(paths[row]) for row in kept]
@@ -374,7 +377,7 @@ def test_fixed_beams_stay_where_they_are(bands: str) -> None:
 
 
 def test_beams_have_room_for_as_many_steps_as_were_asked_for_whatever_the_context() -> None:
-    """A long prompt that has finished is stepped on while a short one goes on: their columns are counted together."""
+    """A finished long prompt is stepped together with an unfinished short one: both add columns."""
     model = body("banded")
     rows = [ids(1, LENGTH - 2)[0].tolist(), [3, 4]]
     state = model.start(ragged(rows), LENGTH - 3 + 14)
@@ -387,7 +390,7 @@ def test_beams_have_room_for_as_many_steps_as_were_asked_for_whatever_the_contex
             path.append(token)
 
 
-# -- many rows take the kernel of few queries
+# -- many rows use the kernel for few queries
 
 
 @bands
@@ -398,7 +401,7 @@ def test_nine_rows_say_what_one_says(bands: str, room: int | None) -> None:
     go_on(model, state, rows, 4)
 
 
-# -- watching
+# -- recording attention
 
 
 def test_what_is_watched_is_the_causal_rule_layer_by_layer() -> None:
@@ -418,7 +421,7 @@ def test_what_is_watched_is_the_causal_rule_layer_by_layer() -> None:
 
 
 def test_noise_in_the_rows_that_are_hidden_never_becomes_a_number_that_is_none() -> None:
-    """Columns that no row has written yet hold whatever memory held: 0 times that must be 0."""
+    """Unwritten cache columns contain arbitrary memory: the product with weight 0 must be 0."""
     model = body()
     state = model.start(ragged([[1, 2, 3, 4], [5]]))
     for layer in state.layers:

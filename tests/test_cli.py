@@ -1,4 +1,4 @@
-"""The commands as a person types them: right, wrong, in a pipe, and in the wrong folder."""
+"""Commands with valid and invalid arguments, in a pipe, and in the wrong folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Cli = Callable[..., Done]
 
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
-    """Type words after `regard` in an empty folder."""
+    """Run `regard` with these arguments in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
 
@@ -53,7 +53,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     return call
 
 
-# -- help, and what README.md promises
+# -- help, and the commands in README.md
 
 
 def test_help_comes_at_once_and_nothing_waits_for_torch() -> None:
@@ -80,7 +80,7 @@ assert "torch" not in sys.modules and "matplotlib" not in sys.modules and dir(re
 
 
 def promised() -> Iterator[list[str]]:
-    """The commands in the fenced blocks of README.md, one by one, also those behind a pipe."""
+    """Commands in the code blocks of README.md, including commands after a pipe."""
     fenced = re.findall(r"^```[^\n]*\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
     for line in "\n".join(fenced).replace("\\\n", " ").splitlines():
         if not re.match(r"\s*(\$ )?(regard|make) ", line):
@@ -190,7 +190,7 @@ def test_the_demo_runs_from_corpus_to_pictures_and_replaces_only_its_own(
 
 @pytest.fixture
 def asked(pairs: Pairs, trained: Trained) -> tuple[list[str], list[str]]:
-    """Lines with blanks between, and what the model answers to each alone."""
+    """Lines, some of them empty, and the prediction for each line alone."""
     texts = [pairs[0][0], "", pairs[1][0], pairs[3][0], "", pairs[5][0]]
     model = regard.load(trained.path)
     answers = [model.predict(text).value if text else "" for text in texts]
@@ -259,7 +259,7 @@ def test_several_answers_come_best_first_with_their_scores(cli: Cli, trained: Tr
         "decode.num_return_sequences=2",
     )
     printed = cli(*words).out.splitlines()
-    assert printed[0] == pairs[0][0] and printed[3] == pairs[1][0]  # each input above its answers
+    assert printed[0] == pairs[0][0] and printed[3] == pairs[1][0]  # each input precedes its predictions
     lines = [line.split("\t") for line in printed if "\t" in line]
     rows = [json.loads(line) for line in cli(*words, "--json").out.splitlines()]
     options = [option for row in rows for option in row["alternatives"]]
@@ -352,7 +352,7 @@ def test_a_converted_model_is_smaller_luggage_with_the_same_answers(cli: Cli, tr
     assert cli("export", trained.path, "to").code == 2
 
 
-# -- wrong input: exit code 2, one paragraph, the offender and what would be right, nothing left behind
+# -- invalid input: exit code 2, one paragraph with the invalid value and the fix, no leftover files
 
 TRAIN = "train translate --data good.tsv --out new"
 WRONG = {

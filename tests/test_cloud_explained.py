@@ -1,4 +1,4 @@
-"""What points of clouds looked at, beside what the attention itself says; and the commands as a person types them."""
+"""Attention maps of point clouds against the attention weights, and the commands of a user."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_an_explanation_is_saved_as_page_picture_or_numbers(tmp_path: Path) -> N
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Path:
-    """A model of each task, and clouds to ask it."""
+    """A checkpoint of each task, and point cloud files."""
     for task in POINT_TASKS:
         made(task, PointProcessor(64, "unit_sphere")).float().save(tmp_path / task)
     (tmp_path / "scans").mkdir()

@@ -1,4 +1,4 @@
-"""Clouds as pages and pictures: what a page holds is what was given, still pictures show what is nearest."""
+"""Pages and images of point clouds: a page contains the given points, and images show the nearest points."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_frames_of_panels_are_whole_on_all_sides(tmp_path: Path) -> None:
 
 
 def test_in_a_still_picture_the_nearer_point_covers_the_farther() -> None:
-    """Seen from above: the eye is at the top of the axis that points upwards."""
+    """From above: the camera is on the upward axis."""
     for up, axis in (("z", 2), ("y", 1), ("x", 0)):
         places = np.zeros((2, 3))
         places[1, axis] = 1.0
@@ -184,7 +184,7 @@ def test_clouds_are_drawn_beside_the_truth_over_the_names_of_their_classes(endin
         assert all(word in path.read_text() for word in ("one: prediction", "two: prediction", "label", *LABELS))
 
 
-# -- what a point looked at
+# -- attention of a point
 
 
 def gazing(**more: Any) -> CloudAttention:

@@ -1,4 +1,7 @@
-"""The kernels on a CUDA device against the plain rule. Their logic is tested without one in test_attention.py."""
+"""Kernels on a CUDA device against plain attention.
+
+Kernel selection is tested without a device in test_attention.py.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def on_cuda(offsets: Offsets) -> Offsets:
 
 
 FORMS = [(form, few) for form in ("same", "causal", "cross") for few in (False, True)]
-"""the kernel of short documents has no windows, and is not chosen for them"""
+"""The kernel for short documents does not support windows."""
 
 
 @pytest.mark.parametrize(("form", "few"), [*FORMS, ("window", False), ("causal window", False)])
@@ -117,7 +120,7 @@ def test_sdpa_equals_the_plain_rule_in_float32() -> None:
 
 
 def test_packed_rows_drop_their_share_of_the_weights_and_pass_on_the_gradient_of_what_was_kept() -> None:
-    """Values that are a row of the unit matrix make the weights themselves visible."""
+    """Values are rows of the identity matrix, so that outputs are the attention weights."""
     own, share = on_cuda(STARTS), 0.25
     q, k = (heads(64, seed, torch.bfloat16) for seed in (1, 2))
     v = torch.eye(64, device="cuda", dtype=torch.bfloat16).expand(1, 4, 64, 64).contiguous().requires_grad_()
@@ -145,7 +148,7 @@ def test_an_attention_that_drops_takes_packed_rows_too() -> None:
     assert torch.equal(attention.eval()(x, mask=rule), attention(x, mask=rule))
 
 
-# -- training: recorded, compiled and plain steps learn the same; determined runs go on bit for bit
+# -- training: captured, compiled and plain steps agree; deterministic runs resume bit for bit
 
 
 def losses(few: Path, out: Path, *settings: str) -> list[float]:
@@ -162,7 +165,7 @@ def test_recorded_steps_learn_what_plain_ones_learn_and_dropout_goes_on(few: Pat
 
 
 def test_a_determined_run_goes_on_bit_for_bit(few: Path, tmp_path: Path) -> None:
-    # no workers: the signal shall reach the run itself
+    # no workers: the signal must reach the main process
     settings = ("train.deterministic=true", "train.ema_decay=0.9", "data.num_workers=0")
     right = losses(few, tmp_path / "whole", *settings)
     with stopped_in(6):
@@ -188,7 +191,7 @@ def test_a_recorded_search_finds_what_a_plain_one_finds(settings: DecodeSettings
     limits = torch.tensor([9, 4, 12, 1, 20])
     with torch.inference_mode():
         right = run_search(start_search(model.body, batch, model.config.eos_id, limits, settings, np.arange(5), None))
-    for _ in range(2):  # recorded, then repeated
+    for _ in range(2):  # captured, then replayed
         ours = search(model.body, batch, model.config.eos_id, limits, settings)
         assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in options] for options in right]
         for mine, theirs in zip(ours, right, strict=True):
@@ -224,11 +227,11 @@ def test_sum_and_norm_in_one_kernel_are_the_two_operators(dtype: torch.dtype, wi
         assert (norm(x, y).double() - right).norm() <= (1e-2 if dtype == torch.bfloat16 else 1e-6) * right.norm()
 
 
-# -- the loss of a large vocabulary
+# -- loss with a large vocabulary
 
 
 def reading(dtype: torch.dtype, biased: bool) -> tuple[TokenEmbedding, torch.Tensor, torch.Tensor]:
-    """A vocabulary that is no multiple of anything, states and labels; some ask for nothing."""
+    """An odd vocabulary size, hidden states and labels, some of them ignored."""
     torch.manual_seed(1)
     tokens = TokenEmbedding(5003, 64, bias=biased).to("cuda", dtype)
     x = torch.randn(3, 100, 64, device="cuda", dtype=dtype).requires_grad_()
@@ -299,7 +302,7 @@ def test_the_fused_loss_is_compiled_and_recorded(compiled: bool) -> None:
         return [total.detach(), *torch.autograd.grad(total / count, leaves)]
 
     graph, result = capture(grain, x.device)
-    with torch.no_grad():  # other numbers where the recorded ones were
+    with torch.no_grad():  # other values in the captured tensors
         x.copy_(x.roll(1, 0) * 0.7)
         labels.copy_(labels.roll(5, 1))
         labels[0] = IGNORE
@@ -307,7 +310,7 @@ def test_the_fused_loss_is_compiled_and_recorded(compiled: bool) -> None:
     agree(result, exactly(tokens, x, labels, 1 / float((labels != IGNORE).sum())))
 
 
-# -- a decoding step in few launches
+# -- fused decoding steps
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 EARLY = [False, True] if HOPPER else [False]
@@ -430,7 +433,7 @@ def test_kernels_that_begin_early_wait_for_what_they_read(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("rows", [3, 20])
 @pytest.mark.parametrize("name", ["gpt2-mini", "gpt3-mini", "gpt1", "decoder-tiny"])
 def test_steps_of_fixed_memories_say_what_one_pass_says(name: str, rows: int) -> None:
-    """Few rows take the kernels that join whole blocks, many take the one of attention; rows stand at different places."""
+    """Few rows use fused block kernels, many rows the attention kernel; rows have different lengths."""
     torch.manual_seed(0)
     changes = {"depth": 3, "width": 128, "heads": 2, "ffn_dim": 256, "vocab_size": 501, "eos_id": 500}
     model = regard.build(name, **changes, **({"local_window": 16} if name == "gpt3-mini" else {})).eval()
@@ -468,7 +471,7 @@ def test_recorded_generation_says_what_plain_generation_says(settings: dict[str,
     right = [answer.extra["token_ids"] for answer in model.predict(texts, max_new_tokens=20, **settings)]
     there = model.cuda()
     assert [answer.extra["token_ids"] for answer in there.predict(texts, max_new_tokens=20, **settings)] == right
-    if not settings.get("do_sample"):  # draws are numbered by the place of a text in its list
+    if not settings.get("do_sample"):  # random numbers depend on the index of a text
         assert [there.predict(text, max_new_tokens=20, **settings).extra["token_ids"] for text in texts] == right
     if settings.get("num_beams", 1) == 1:
         assert (

@@ -1,4 +1,4 @@
-"""Systems that see, on a CUDA device: recorded training is plain training, and kernels agree with the CPU."""
+"""Image systems on a CUDA device: training with CUDA graphs equals plain training, and kernels agree with the CPU."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def made(task: str, name: str, **changes: Any) -> Model:
     labels = () if task == "depth" else tuple("abcde")
     model = assemble(replace(model.spec, labels=labels), model.task.default_processor(model.config, DataSettings()))
     for parameter in model.parameters():
-        if float(parameter.detach().abs().sum()) == 0:  # nothing passes through a gate that is shut
+        if float(parameter.detach().abs().sum()) == 0:  # gates initialized to 0 would block all gradients
             torch.nn.init.normal_(parameter, std=0.02)
-    for part in model.modules():  # chance is drawn otherwise in a recording
+    for part in model.modules():  # dropout is disabled: random numbers differ in a CUDA graph
         if hasattr(part, "drop_prob"):
             part.drop_prob = 0.0
         if isinstance(part, torch.nn.Dropout):
@@ -73,7 +73,7 @@ def gradients(model: Model, way: Any, batch: Batch, precision: str) -> tuple[flo
     )
     compute.set_mode(way)
     total = compute(batch)[0]
-    total = compute(batch)[0] if way == "graph" else total  # the second one is repeated, and writes gradients anew
+    total = compute(batch)[0] if way == "graph" else total  # the second call replays the graph and overwrites the gradients
     return float(total), {name: p.grad.double().cpu() for name, p in model.named_parameters() if p.grad is not None}
 
 
@@ -87,7 +87,7 @@ def test_a_recorded_step_is_a_plain_one(task: str, name: str) -> None:
     assert recorded == pytest.approx(plain, rel=1e-3)
     whole = sum(float(g.square().sum()) for g in wanted.values()) ** 0.5
     apart = sum(float((got[key] - wanted[key]).square().sum()) for key in wanted) ** 0.5
-    assert apart <= 2e-2 * whole  # kernels of convolutions are chosen anew, and add in any order
+    assert apart <= 2e-2 * whole  # convolution kernels are selected again and sum in any order
 
 
 @pytest.mark.parametrize(("task", "name"), CASES)
@@ -104,7 +104,7 @@ def test_the_device_sees_what_the_cpu_sees(task: str, name: str) -> None:
 
 
 def test_fine_patches_learn_in_sixteen_bits_what_they_learn_in_thirty_two() -> None:
-    """197 places: cuDNN's kernel."""
+    """197 tokens use the cuDNN kernel."""
     model = made("classify", "vit-tiny", patch_size=2, depth=4)
     batch = batch_for(model, 16)
     _, wanted = gradients(model, "plain", batch, "float32")
@@ -125,7 +125,7 @@ def test_pictures_are_changed_on_the_device_as_on_the_cpu() -> None:
 @pytest.mark.parametrize("length", [50, 128, 197, 577])
 @pytest.mark.parametrize("recorded", [False, True])
 def test_places_of_a_picture_look_at_each_other_as_the_rule_says(length: int, recorded: bool) -> None:
-    """Queries, keys and values lie side by side, as one matrix makes them."""
+    """Queries, keys and values are views of one projection."""
     qkv = torch.randn(3, length, 3, 4, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     way = torch.randn(3, 4, length, 64, device="cuda", dtype=torch.bfloat16)
 
@@ -133,7 +133,7 @@ def test_places_of_a_picture_look_at_each_other_as_the_rule_says(length: int, re
         out = dispatch.sdpa(*(part.transpose(1, 2) for part in qkv.unbind(2)), Full(), None, 0.125, 0.0)
         return [out, *torch.autograd.grad(out, (qkv,), way)]
 
-    if recorded:  # before anything has touched the gradient of qkv on another stream
+    if recorded:  # before the gradient of qkv is touched on another stream
         graph, got = capture(work, torch.device("cuda"))
         graph.replay()
     else:
@@ -157,12 +157,12 @@ def test_a_few_keys_that_hang_over_count_as_all_others(rows: int, length: int, d
         compiled = torch.compile(lambda *given: dispatch.sdpa(*given, Full(), None, 0.125, 0.0))(q, k, v)
     assert (found.double() - wanted).norm() <= 5e-3 * wanted.norm()
     assert torch.equal(compiled, found)
-    assert not overhang.supports(q, k)  # gradients may be wanted here
+    assert not overhang.supports(q, k)  # gradients may be required here
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_sum_and_its_norm_come_from_one_operator(dtype: torch.dtype) -> None:
-    """As a compiled block has it between its parts."""
+    """As between the parts of a compiled block."""
     joined = pytest.importorskip("regard.nn.kernels.add_layernorm")
     x, y = (torch.randn(4, 65, 128, device="cuda", dtype=dtype) for _ in range(2))
     gain, bias = (torch.randn(128, device="cuda", dtype=dtype) for _ in range(2))
@@ -203,7 +203,7 @@ def test_a_convolution_and_its_relu_as_one_kernel(inputs: int, outputs: int, siz
 def test_a_matrix_and_gelu_in_one_kernel_are_nearer_to_float64_than_in_two(kind: str) -> None:
     torch.manual_seed(0)
     feed = FeedForward(192, 768, kind).cuda()
-    torch.nn.init.normal_(feed.up.weight, std=0.12)  # sums spread as far as those of a trained model
+    torch.nn.init.normal_(feed.up.weight, std=0.12)  # preactivations as large as in a trained model
     torch.nn.init.normal_(feed.up.bias, std=0.5)
     x = torch.randn(4, 50, 192, device="cuda")
     low, small = copy.deepcopy(feed).bfloat16(), x.bfloat16()

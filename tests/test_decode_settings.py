@@ -1,4 +1,4 @@
-"""What a person may ask of the search, and what it means beside what a preset brought along."""
+"""Decoding settings of the user in combination with those of a preset."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_who_asks_for_samples_does_not_mean_the_beam_of_a_preset() -> None:
 
 @pytest.mark.parametrize("word", [{"temperature": "0.5"}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}])
 def test_who_says_how_to_draw_wants_to_draw(word: dict[str, Any]) -> None:
-    """Otherwise the word would mean nothing, without a sound."""
+    """Otherwise the setting would silently have no effect."""
     for preset in (DecodeSettings(), DecodeSettings(num_beams=4, num_return_sequences=2)):
         made = apply_overrides(preset, word)
         assert made.do_sample and made.is_sampling and (made.num_beams, made.num_return_sequences) == (1, 1)

@@ -1,4 +1,4 @@
-"""Heads that answer for each pixel, on maps of every kind."""
+"""Dense prediction heads on feature maps of every kind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 class Body(nn.Module):
-    """Says of each tap one layer of what lies under its places, as a body of its kind would."""
+    """Substitute body: one linear layer per feature tap on the pixels of each position."""
 
     def __init__(self, maps: Sequence[FeatureTap], channels: int = 2) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def test_what_is_learnt_reaches_every_map_and_every_parameter(kind: str) -> None
 
 
 def test_a_place_is_answered_for_where_it_lies() -> None:
-    """A bright square changes the answer around it, and the most where it stands."""
+    """A bright square changes the prediction mostly at its own position."""
     torch.manual_seed(0)
     for kind in KINDS:
         body, head = noisy(Body(KINDS[kind])), segmentation_head(config(kind), 3).double().eval()
@@ -153,7 +153,7 @@ def test_metres_are_above_0_and_begin_at_what_is_typical() -> None:
     assert head.metric and "typical" in head.state_dict()
     with torch.no_grad():
         head.last.weight.zero_()
-    near(ask(body, head, x), torch.full((2, 64, 64), 7.0, dtype=torch.float64), 1e-8)  # kept in float32
+    near(ask(body, head, x), torch.full((2, 64, 64), 7.0, dtype=torch.float64), 1e-8)  # stored in float32
     with torch.no_grad():
         head.last.bias.fill_(-30.0)
     assert bool((ask(body, head, x) > 0).all())
@@ -173,8 +173,8 @@ def test_a_new_head_for_depth_has_no_dead_pixels() -> None:
 @pytest.mark.parametrize("factor", [0.5, 2, 4])
 @pytest.mark.parametrize(("high", "wide"), [(1, 1), (4, 1), (1, 4)])
 def test_maps_of_one_column_are_learnt_from_in_bfloat16_too(factor: float, high: int, wide: int) -> None:
-    """There oneDNN leaves the gradient of filters with a stride as the memory was before, and has that of what is read wrong
-    where four places become of one."""
+    """oneDNN leaves the weight gradient of strided convolutions uninitialized there, and computes a wrong input
+    gradient of a transposed convolution from one to four positions."""
     torch.manual_seed(2)
     conv = make_resampler(16, factor)
     x = torch.randn(8, 16, high, wide).to(memory_format=torch.channels_last).requires_grad_()

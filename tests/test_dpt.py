@@ -1,4 +1,4 @@
-"""DPT against `transformers` in float64, all parameters overwritten with noise: outputs, gradients, sizes, folders."""
+"""DPT against `transformers` in float64 with random parameters: outputs, gradients, sizes, checkpoints."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def theirs(task: str, hybrid: bool = False, **changes: Any) -> Any:
     told = {**SIZES, **(HYBRID if hybrid else {}), "use_batch_norm_in_fusion_residual": task == "segment", **changes}
     peer = noisy(getattr(transformers, NAMED[task])(transformers.DPTConfig(**told)), scale=0.3)
     for number, (name, buffer) in enumerate(peer.named_buffers()):
-        if "running" in name:  # gathered statistics are read too
+        if "running" in name:  # running statistics are compared too
             buffer.copy_(noise(*buffer.shape, seed=number).abs() + 0.5)
     for module in peer.modules():
         if isinstance(module, nn.Dropout):
@@ -60,7 +60,7 @@ def theirs(task: str, hybrid: bool = False, **changes: Any) -> Any:
 
 
 class Ours(nn.Module):
-    """A body and its head, read from a published folder by the tables of the system alone."""
+    """Body and head of a Hugging Face checkpoint, loaded by the tables of the system alone."""
 
     def __init__(self, folder: Path, task: str) -> None:
         super().__init__()
@@ -101,7 +101,8 @@ def loaded(peer: Any, folder: Path, task: str) -> Ours:
 
 
 def right(peer: Any, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """What the peer says of a picture of any size, part by part: as a whole it takes square ones only; and its fused maps."""
+    """Output of transformers part by part for images of any size, since its forward accepts square images only; and its
+    fused feature maps."""
     hybrid = peer.config.is_hybrid
     found = peer.dpt.embeddings(x, interpolate_pos_encoding=True) if hybrid else peer.dpt.embeddings(x)
     states, early, after = found.last_hidden_states, list(found.intermediate_activations or ()), []
@@ -118,7 +119,7 @@ def weighed(out: Tensor) -> Tensor:
 
 
 def gradients_agree(model: Ours, peer: Any, ours: Tensor, expected: Tensor) -> None:
-    """For every parameter by its published name; those that get none are frozen here, and no others."""
+    """Compare the gradients of every parameter; exactly the parameters without a gradient are frozen."""
     model.zero_grad()
     peer.zero_grad()
     ours.backward()
@@ -127,7 +128,7 @@ def gradients_agree(model: Ours, peer: Any, ours: Tensor, expected: Tensor) -> N
     written = dpt.to_published(model.config, dpt.NAMES.write(found))
     wanted = {name: p.grad for name, p in peer.named_parameters() if p.grad is not None}
     assert set(written) == set(wanted)
-    # a difference is measured by the largest gradient of its own part of the model: noise makes them very unlike
+    # differences are relative to the largest gradient of the same module, because magnitudes differ much
     for name, grad in wanted.items():
         part = name.rpartition(".")[0]
         largest = max(float(grad.abs().max()) for other, grad in wanted.items() if other.startswith(part))
@@ -135,7 +136,7 @@ def gradients_agree(model: Ours, peer: Any, ours: Tensor, expected: Tensor) -> N
         assert gap <= 1e-10 * largest, f"{name}: {gap:.3g} of {largest:.3g}"
 
 
-# -- what it says
+# -- outputs
 
 
 @kinds
@@ -213,7 +214,7 @@ def test_without_an_auxiliary_head_there_is_none(tmp_path: Path) -> None:
     assert beside is None
 
 
-# -- what is never used
+# -- unused parameters
 
 
 @kinds
@@ -232,7 +233,7 @@ def test_what_no_picture_reaches_is_frozen_and_counted(hybrid: bool, tmp_path: P
     assert {name for name, p in model.named_parameters() if p.grad is None} == frozen
 
 
-# -- folders and presets
+# -- checkpoints and presets
 
 
 @kinds
@@ -310,7 +311,7 @@ COUNTS = {
     "dpt-small": 9_087_916, "dpt-hybrid-small": 7_153_788, "dpt-base": 111_807_980, "dpt-large": 343_960_364,
     "dpt-hybrid": 123_307_884,
 }  # fmt: skip
-"""With 150 classes."""
+"""Parameter counts with 150 classes."""
 
 
 @pytest.mark.parametrize("name", dpt.PRESETS)

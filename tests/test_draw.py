@@ -1,4 +1,4 @@
-"""Pictures of attention and of training: written whole, legible, and true to the numbers."""
+"""Figures of attention and of training: complete, legible and numerically correct."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_broken_weights_are_refused() -> None:
 
 
 class Outside(HTMLParser):
-    """Collects everything in a page that could reach beyond it."""
+    """Collects all external references of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ def test_hostile_tokens_titles_and_facts_survive_the_page(tmp_path: Path) -> Non
 
 
 def expected(*pieces: str, given: int = 0, row: int = 0) -> TextLikelihood:
-    """Each token less likely than the one before; the likeliest is always 'x'."""
+    """Likelihoods that decrease with the position; the most likely token is always 'x'."""
     guesses = [TokenLikelihood(piece, -0.5 * at, at + 1, (("x", 0.5), ("y", 0.25))) for at, piece in enumerate(pieces)]
     return TextLikelihood(tuple(guesses), 16, 40, given, row)
 
@@ -250,7 +250,7 @@ def test_colours_are_not_stretched_to_a_column_that_gathers_many_keys(tmp_path: 
     assert (one.color_max(weights), many.color_max(weights)) == (1.0, 0.2)
     even = np.full((1, 1, 2, 20), 0.05)
     spread = AttentionMap("text", "t", ("a", "b"), tuple("abcdefghijklmnopqrst"), even)
-    assert spread.color_max(even) == pytest.approx(0.2)  # what is even is no peak
+    assert spread.color_max(even) == pytest.approx(0.2)  # uniform weights have no peak
     even[0, 0, 0, 3] = 0.9
     assert spread.color_max(even) == pytest.approx(0.9)
     assert "attention weight (max 0.2)" in draw_heatmaps([many], tmp_path / "a.svg", title="t").read_text("utf-8")

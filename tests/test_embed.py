@@ -1,4 +1,4 @@
-"""embed: vectors as others make them, what is learnt from pairs, and which texts are nearest."""
+"""Task embed: vectors equal those of sentence-transformers, contrastive training on pairs, nearest texts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SIZES = {
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bare encoder with its vocabulary, as others publish one."""
+    """Hugging Face checkpoint of an encoder with its vocabulary."""
     folder, text = tmp_path_factory.mktemp("bert"), make()
     noisy(transformers.BertModel(transformers.BertConfig(**SIZES, vocab_size=text.size))).save_pretrained(folder)
     return write_vocabulary(text, folder, {"tokenizer_class": "BertTokenizer", "do_lower_case": True})
@@ -59,13 +59,13 @@ def model(published: Path) -> Model:
 
 
 def with_pooling(model: Model, pooling: Pooling) -> Model:
-    """The same weights, asked in another manner."""
+    """The same weights with another pooling."""
     other = Model(model.body, replace(model.spec, task=Embed(pooling)), model.tokenizer)
     return other.eval()
 
 
 def said_by_others(folder: Path, texts: list[str], mode: str = "mean", longest: int = 40) -> Tensor:
-    """Their tokens, their states, pooled as sentence-transformers documents it."""
+    """Tokens and hidden states of transformers, pooled as documented by sentence-transformers."""
     peer = transformers.BertModel.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
     found = []
     for text in texts:
@@ -104,7 +104,7 @@ def test_a_bare_encoder_answers_with_a_plain_list_of_length_1(model: Model) -> N
 def test_neighbours_change_nothing(model: Model, published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     together = values(model.predict(ASKED))
     near(together, values([model.predict(text) for text in ASKED]))
-    monkeypatch.setattr("regard.tasks.embed.BUDGET", 64)  # in many batches
+    monkeypatch.setattr("regard.tasks.embed.BUDGET", 64)  # many small batches
     near(values(model.predict(ASKED)), together)
     single = regard.load(published, dtype=torch.float32)
     gap = values(single.predict(ASKED)) - values([single.predict(text) for text in ASKED])
@@ -167,17 +167,18 @@ def test_the_manner_of_a_folder_is_kept_from_its_files_to_those_of_a_run(
     assert isinstance(run.task, Embed) and run.task.pooling == pooling and regard.load(run.spec.source, task="classify")
 
 
-# -- learning
+# -- training
 
 PAIRS = [
     Pair("the cat", "sat on the mat", "", 1), Pair("a dog", "barks", "", 2), Pair("the cat", "is grey", "", 3),
     Pair("who", "barks", "", 4), Pair("sat on the mat", "the cat sat", "", 5), Pair("b", "c d e f", "", 6),
 ]  # fmt: skip
-"""The first and the third share a text, so do the second and the fourth; the fifth begins with what ends the first."""
+"""The first and the third pair share a text, so do the second and the fourth; the fifth begins with the second text of
+the first."""
 
 
 def oracle(model: Model, pairs: list[Pair]) -> Tensor:
-    """Written out, a text and a pair at a time."""
+    """The contrastive loss in loops over texts and pairs."""
 
     def vector(text: str) -> Tensor:
         ids = [model.config.bos_id, *model.tokenizer.encode([text])[0], model.config.eos_id]
@@ -213,7 +214,7 @@ def test_the_loss_is_that_of_both_directions_and_equal_texts_are_no_contrast(mod
     assert int(count) == len(PAIRS)
     near(total, right)
     ours, theirs = gradients(model, total), gradients(model, right)
-    # processes that train together wait for a gradient of every parameter, of those that nobody asks too
+    # distributed training requires a gradient for every parameter, including unused ones
     assert ours.keys() == dict(model.named_parameters()).keys()
     assert not any(bool(ours[name].any()) for name in ours.keys() - theirs.keys())
     for name in theirs:
@@ -262,7 +263,7 @@ def test_tokens_are_kept_apart_by_what_is_read_of_a_text() -> None:
     kinds = [Pooling(), Pooling(max_length=7), Pooling(lowercase=True), Pooling("max")]
     assert (
         len({Embed(kind).encoding_key(DataSettings()) for kind in kinds}) == 3
-    )  # which states are taken changes no tokens
+    )  # the pooling does not change tokens
 
 
 def test_a_pair_alone_has_nothing_to_learn(model: Model) -> None:
@@ -271,7 +272,7 @@ def test_a_pair_alone_has_nothing_to_learn(model: Model) -> None:
 
 
 def test_cosines_are_exact_where_the_body_is_not(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of sixteen bits, 20 times a cosine would be wrong by a tenth."""
+    """In 16 bits, 20 times a cosine would have an error of 0.1."""
     batch = model.task.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
     monkeypatch.setattr(
         model.body, "forward", lambda rows: regard.types.BodyOutput(noise(*rows.inputs.shape, 12).float())

@@ -1,4 +1,4 @@
-"""Workers prepare grains ahead: the same grains in the same order, errors a person can read, and no process left behind."""
+"""Worker processes prepare micro-batches: the same order, readable errors, and no leftover processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers
 
 
 class Maker:
-    """As a run is: its grains are a bound method."""
+    """Micro-batches from a bound method, as in a run."""
 
     def __init__(self, wrong: Exception | None = None, at: int = 5) -> None:
         self.wrong, self.at = wrong, at
@@ -43,7 +43,7 @@ def workers() -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """A process whose parent has not asked for it yet is a zombie, and dead."""
+    """Whether a process runs; a zombie, which its parent has not reaped, is dead."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
@@ -98,7 +98,7 @@ ERRORS = [
 @pytest.mark.parametrize("wrong", ERRORS, ids=lambda error: type(error).__name__)
 def test_an_error_for_a_person_arrives_as_it_was_said(wrong: Exception, many: int) -> None:
     grains = prefetch(Maker(wrong).grain, range(20), many)
-    assert len(list(islice(grains, 5))) == 5  # those before it come
+    assert len(list(islice(grains, 5))) == 5  # earlier micro-batches arrive
     with pytest.raises(type(wrong)) as caught:
         next(grains)
     assert str(caught.value) == str(wrong) and "Traceback" not in str(caught.value)

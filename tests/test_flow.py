@@ -1,4 +1,4 @@
-"""Text that comes bit by bit is the text of the whole, whatever the tokens are and wherever they are divided."""
+"""Streamed text equals the decoded whole, for every tokenizer and every chunking."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from writings import HARD, STORY, random_texts, train_words
 
 
 def train_pieces() -> TextTokenizer:
-    """With a decoder that is none of ours: words by SentencePiece's sign."""
+    """Tokenizer with an external decoder: words marked as in SentencePiece."""
     names = {"▁the": 0, "▁cat": 1, "s": 2, "▁": 3, "▁é": 4, "é": 5, ".": 6}
     backend = Tokenizer(models.WordLevel(names, unk_token="."))
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
@@ -36,7 +36,7 @@ def made(request: pytest.FixtureRequest) -> TextTokenizer:
 
 
 def flow(made: TextTokenizer, ids: list[int], until: tuple[str, ...], draw: random.Random) -> tuple[str, bool]:
-    """In groups of some tokens; what was said before must not change what is said."""
+    """Text streamed in random groups of tokens; emitted text never changes."""
     running, said, first = StreamDecoder(made, until), "", 0
     while first < len(ids):
         last = first + draw.choice((0, 1, 1, 1, 2, 5))
@@ -51,7 +51,7 @@ def cut(whole: str, until: tuple[str, ...]) -> tuple[str, bool]:
 
 
 def random_stops(whole: str, draw: random.Random) -> tuple[str, ...]:
-    """Pieces of the text itself, some of them with another end, of which some overlap."""
+    """Random substrings of the text as stop strings, some of them altered or overlapping."""
     stops = []
     for _ in range(draw.choice((0, 1, 1, 2, 4))):
         first = draw.randrange(len(whole) + 1)
@@ -63,7 +63,7 @@ def random_stops(whole: str, draw: random.Random) -> tuple[str, ...]:
 def test_any_tokens_flow_as_they_are_decoded(made: TextTokenizer) -> None:
     draw, stopped = random.Random(1), 0
     for _ in range(1500):
-        few = draw.sample(range(made.size), min(made.size, 6))  # of few kinds, so that texts repeat themselves
+        few = draw.sample(range(made.size), min(made.size, 6))  # few distinct tokens, so that texts repeat
         ids = draw.choices(draw.choice((few, range(made.size))), k=draw.randrange(30))
         whole = made.decode([ids])[0]
         until = random_stops(whole, draw)
@@ -74,7 +74,7 @@ def test_any_tokens_flow_as_they_are_decoded(made: TextTokenizer) -> None:
 
 
 def test_any_bytes_flow_as_they_are_decoded() -> None:
-    """Beginnings and ends of characters in any order: what is no character is U+FFFD, and as many as in the whole."""
+    """Partial characters in any order: invalid bytes become U+FFFD, as many as in the decoded whole."""
     made, draw = TextTokenizer.train_lm_bpe([], 257), random.Random(2)
     letters = [made.encode([letter])[0] for letter in "aé€😀\ufffd\u07ff\uffff\U0010ffff"]
     parts = [*range(256), *(i for letter in letters for i in letter * 40)]
@@ -89,7 +89,7 @@ def test_any_bytes_flow_as_they_are_decoded() -> None:
 def test_texts_flow_token_by_token(kind: str) -> None:
     made = MAKERS[kind]()
     for text in [*HARD, STORY, *(random_texts(200, seed=7) if kind != "characters" else ())]:
-        text = text.lstrip(" ") if kind == "sentences" else text  # a space in front is no part of a sentence
+        text = text.lstrip(" ") if kind == "sentences" else text  # a leading space is not part of a sentence
         running, ids = StreamDecoder(made), made.encode([text])[0]
         parts = [running.add([i]) for i in ids]
         if kind != "characters":
@@ -143,7 +143,7 @@ def test_stop_strings_that_cannot_be_meant_are_refused(until: str | list[str]) -
 
 
 def test_a_token_costs_the_same_after_many_as_after_few(made: TextTokenizer) -> None:
-    """Counted by what is decoded or held, not by the clock."""
+    """Counts decoded tokens instead of time."""
     running = StreamDecoder(made, ["\x07never"])
     ids = list(range(min(made.size, 200))) * 50
     held = 0

@@ -1,4 +1,4 @@
-"""The GPTs against those of transformers: logits, gradients, losses, folders in both directions, generation."""
+"""GPT models against transformers: logits, gradients, losses, checkpoints in both directions, generation."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ REST = {
 
 
 def place(name: str, system: str) -> str:
-    """Where they keep what we call so: written here apart from the table under test."""
+    """Name of a parameter in transformers, independent of the tested table."""
     part, kind = name.rsplit(".", 1)
     if part in REST[system]:
         return f"transformer.{REST[system][part]}.{kind}"
@@ -61,7 +61,7 @@ def place(name: str, system: str) -> str:
 
 
 def in_our_places(theirs: Mapping[str, Tensor], names: Any, system: str) -> dict[str, Tensor]:
-    """Their matrices of the blocks are (in, out)."""
+    """State dict of transformers with our names; the matrices of their blocks are (in, out)."""
     found = {name: theirs[place(name, system)] for name in names}
     return {name: t.T if t.ndim == 2 and ".blocks." in name else t for name, t in found.items()}
 
@@ -87,7 +87,7 @@ LM = {"gpt1": "OpenAIGPTLMHeadModel", "gpt2": "GPT2LMHeadModel"}
 
 
 def their(model: Model) -> Any:
-    """Their model with our weights."""
+    """Model of transformers with our weights."""
     name = model.spec.system.name
     theirs = getattr(transformers, LM[name])(their_config(model.config, name)).to(next(model.parameters()).dtype).eval()
     ours, state = model.body.state_dict(), theirs.state_dict()
@@ -104,7 +104,7 @@ def rows(vocabulary: int = 23) -> tuple[Tensor, Tensor]:
     return x, torch.tensor([9, 1, 4, 7])
 
 
-# -- what is computed
+# -- outputs and gradients
 
 
 @systems
@@ -131,7 +131,7 @@ def test_the_loss_is_theirs(name: str) -> None:
     right = their(model)(input_ids=x, labels=labels).loss
     shifted = torch.cat([labels[:, 1:], torch.full((4, 1), IGNORE)], 1)
     total, count = model.body.cross_entropy(model.states(x).sequence, shifted)
-    near((total / count).float(), right, 1e-6)  # theirs is summed in 32 bits
+    near((total / count).float(), right, 1e-6)  # transformers sums in 32 bits
     near(total, cross_entropy(model.logits(x), shifted)[0])
 
 
@@ -155,7 +155,7 @@ def test_what_each_head_looks_at_is_theirs(name: str) -> None:
         near(seen.weights(f"decoder.blocks.{number}.attend"), weights)
 
 
-# -- weights as they begin
+# -- weight initialization
 
 
 @systems
@@ -166,7 +166,7 @@ def test_weights_begin_as_theirs_do(name: str) -> None:
     theirs = getattr(transformers, LM[name])(their_config(replace(CONFIGS[name], **sizes), name))
     right = in_our_places(theirs.state_dict(), body.state_dict(), name)
     for key, parameter in body.state_dict().items():
-        if key == "position.table.weight" and name == "gpt2":  # theirs 0.02, the authors' 0.01
+        if key == "position.table.weight" and name == "gpt2":  # transformers 0.02, the authors 0.01
             assert float(parameter.std()) == pytest.approx(0.01, rel=0.05)
         elif parameter.ndim == 2:
             assert float(parameter.std()) == pytest.approx(float(right[key].std()), rel=0.05)
@@ -174,7 +174,7 @@ def test_weights_begin_as_theirs_do(name: str) -> None:
             assert torch.equal(parameter, right[key]), key
 
 
-# -- folders
+# -- checkpoints
 
 
 TOLERANCE = {torch.bfloat16: 0.1, torch.float32: 1e-5, torch.float64: 1e-12}
@@ -230,7 +230,7 @@ def test_there_and_back_is_the_same_folder(name: str, tmp_path: Path) -> None:
 
 
 def folder(model: Model, path: Path, tensors: Mapping[str, Tensor] | None = None, **config: Any) -> Path:
-    """Their folder of this model, with other tensors or other words."""
+    """Checkpoint of this model saved by transformers, with changed tensors or config values."""
     theirs = their(model)
     theirs.save_pretrained(path)
     if tensors is not None:
@@ -244,7 +244,7 @@ def folder(model: Model, path: Path, tensors: Mapping[str, Tensor] | None = None
 
 @systems
 def test_folders_as_they_were_published_are_read(name: str, tmp_path: Path) -> None:
-    """Without the prefix, with the masks of old, with a copy of the tied table, and with what the config leaves out."""
+    """Without the prefix, with old mask buffers, with a copy of the tied embedding, and with missing config values."""
     model = model_of(name, ffn_dim=48)
     state = {key.removeprefix("transformer."): tensor for key, tensor in their(model).state_dict().items()}
     bare = {key: tensor.clone() for key, tensor in state.items() if key != "lm_head.weight"}
@@ -281,7 +281,7 @@ def test_tensors_that_do_not_fit_are_named(name: str, change: str, tmp_path: Pat
     elif change == "strange":
         state["transformer.h.1.mlp.c_gate.weight"] = state[key].clone()
     else:
-        state[key] = state[key].T.clone()  # stored (out, in): a square one could not be told
+        state[key] = state[key].T.clone()  # stored as (out, in): not detectable for a square matrix
     with pytest.raises(WeightsError, match=r"blocks\.1\.feed\.inner\.up\.weight|c_gate"):
         regard.load(folder(model, tmp_path, state))
 
@@ -315,7 +315,7 @@ def test_gpt1_of_another_inner_width_is_saved_under_our_own_names(tmp_path: Path
 
 
 def test_the_two_heads_of_gpt1_go_on_with_text_as_the_one_does(tmp_path: Path) -> None:
-    """Its file has the tied table under the name of the head only."""
+    """The file contains the tied embedding under the name of the head only."""
     model, (x, _) = model_of("gpt1"), rows()
     theirs = transformers.OpenAIGPTDoubleHeadsModel(their_config(model.config, "gpt1")).double().eval()
     theirs.load_state_dict(their(model).state_dict(), strict=False)
@@ -345,16 +345,16 @@ def test_a_folder_with_a_tokenizer_is_read_there_too(tmp_path: Path) -> None:
     assert regard.load(tmp_path).require_tokenizer().encode(["to be"]) == text.encode(["to be"])
 
 
-# -- what is said
+# -- generation
 
 
 @systems
 @pytest.mark.parametrize("beams", [1, 3])
 def test_answers_are_those_of_generate(name: str, beams: int) -> None:
-    """Each prompt alone over there, all at once here."""
+    """transformers with single prompts, ours with one batch."""
     model = model_of(name, max_length=24)
     with torch.no_grad():
-        for key, parameter in model.body.named_parameters():  # else a norm's bias says the same token for ever
+        for key, parameter in model.body.named_parameters():  # else the bias of a norm makes every token the same
             parameter.mul_(0.1 if key.endswith("norm.bias") else 1.0).add_(float(key.endswith("norm.weight")))
     theirs, (x, lengths) = their(model), rows()
     settings = DecodeSettings(

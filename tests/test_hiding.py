@@ -1,4 +1,4 @@
-"""Hidden words, and texts that follow each other or do not: what pre-training of encoders reads."""
+"""Masked tokens and next-sentence pairs for the pretraining of encoders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.types import IGNORE
 SPECIAL, MASK, VOCABULARY = 5, 4, 105
 HIDING = TokenMasker(MASK, np.arange(VOCABULARY) >= SPECIAL, 0.15)
 PARTS = np.array([[0, 200, 1], [230, 300, 1], [300, 420, 2], [420, 424, 3], [424, 425, 4], [500, 900, 5]])
-"""The first document has a hole, the fourth is one token long."""
+"""Spans with document numbers: the first document has a held-out part, the fourth has one token."""
 
 
 def random(seed: int = 0) -> np.random.Generator:
@@ -30,7 +30,7 @@ def framed(rows: list[np.ndarray]) -> list[np.ndarray]:
     return [np.concatenate([[2], row, [3]]) for row in rows]
 
 
-# -- hidden words
+# -- masked tokens
 
 
 def test_of_each_row_round_of_its_share_is_asked_for_and_at_least_one() -> None:
@@ -43,7 +43,7 @@ def test_of_each_row_round_of_its_share_is_asked_for_and_at_least_one() -> None:
 
 
 def test_special_tokens_are_never_hidden_counted_or_put_in_place_of_others() -> None:
-    unknown = np.concatenate([some([10])[0], [1] * 30])  # one in four can be asked for
+    unknown = np.concatenate([some([10])[0], [1] * 30])  # one token in four can be masked
     hidden = HIDING([unknown, np.array([2, 3]), np.array([2, 1, 1, 3])], random())
     assert [len(places) for places in hidden.positions] == [2, 0, 0] and (hidden.positions[0] < 10).all()
     many = HIDING(framed(some([1000] * 300)), random(2))
@@ -63,7 +63,7 @@ def test_of_what_is_asked_for_eight_in_ten_are_masks_one_is_another_token_and_on
     for name, share in {"mask": 0.8, "other": 0.1, "stays": 0.1}.items():
         assert abs(shares[name] - share) < 4 * (share * (1 - share) / len(right)) ** 0.5
     others = put[(put != MASK) & (put != right)] - SPECIAL
-    assert np.bincount(others, minlength=100).min() > 0.6 * len(others) / 100  # each as likely as any other
+    assert np.bincount(others, minlength=100).min() > 0.6 * len(others) / 100  # uniformly distributed
 
 
 def test_every_place_is_hidden_as_often_as_any_other() -> None:
@@ -74,7 +74,7 @@ def test_every_place_is_hidden_as_often_as_any_other() -> None:
 
 
 def starts(ids: np.ndarray) -> np.ndarray:
-    """Words begin at even tokens, here."""
+    """Word starts: in these tests, even tokens."""
     found = (ids % 2 == 0) | (ids < SPECIAL)
     found[:1] = True
     return found
@@ -95,7 +95,7 @@ def test_whole_words_are_hidden_with_all_their_pieces_and_no_more_tokens_in_all(
         assert len(chosen) <= 9
         often += len(chosen)
     assert often > 0.99 * 9 * 300
-    one = np.array([2, 5, 7, 9, 11, 3])  # a single word of four pieces, and room for one
+    one = np.array([2, 5, 7, 9, 11, 3])  # a single word of four pieces, with a budget of one token
     (places,) = whole([one], random()).positions
     assert len(places) == 1 and 0 < places[0] < 5
 
@@ -113,7 +113,7 @@ def test_no_rows_that_fit_a_room_ask_for_more_than_it_says() -> None:
             assert highest <= most <= 512 * share + 61
 
 
-# -- texts and their successors
+# -- next-sentence pairs
 
 
 def part_of(first: int, last: int) -> int:
@@ -141,7 +141,7 @@ def test_half_of_the_second_texts_follow() -> None:
     rows = np.concatenate([segment_pairs(PARTS, 30, random(seed)) for seed in range(200)])
     assert abs(rows[:, 4].mean() - 0.5) < 4 * 0.5 / len(rows) ** 0.5
     first = rows[:, 1] - rows[:, 0]
-    assert set(first.tolist()) == set(range(1, 30))  # of all lengths
+    assert set(first.tolist()) == set(range(1, 30))  # all lengths occur
 
 
 def test_neither_its_length_nor_the_end_of_its_text_tells_that_a_second_text_does_not_follow() -> None:
@@ -202,7 +202,7 @@ def test_single_texts_read_every_token_once_in_an_epoch_and_cut_them_anew() -> N
     assert len(cuts) == 5
 
 
-# -- grains
+# -- micro-batches
 
 
 def readings(packed: bool = False, seed: int = 1, paired: bool = True) -> PretrainingSampler:

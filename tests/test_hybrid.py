@@ -1,4 +1,4 @@
-"""The hybrid against BiT and ViT of `transformers`, put together here, in float64 with all parameters overwritten."""
+"""Hybrid ViT against BiT and ViT of `transformers`, combined here, in float64 with random parameters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BACKBONE = "vit.embeddings.patch_embeddings.backbone."
 
 
 class Theirs(nn.Module):
-    """BiT's last map as the picture of a ViT whose patches are single places."""
+    """ViT with patch size 1 on the last feature map of BiT."""
 
     def __init__(self, config: hybrid.Config) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Theirs(nn.Module):
         return self.vit(maps[-1], interpolate_pos_encoding=True, output_hidden_states=True), maps
 
     def tensors(self, folder: Path) -> dict[str, Tensor]:
-        """By the names of one file."""
+        """Tensors of both models under the names of one file."""
         self.vit.save_pretrained(folder)
         return {
             **read_checkpoint(folder),
@@ -123,7 +123,7 @@ def test_states_maps_classes_and_gradients_are_those_of_bit_and_vit(
     ours, expected = hybrid.NAMES.write(grads), gradients(peer, tmp_path / "gradients")
     assert set(ours) == set(expected)
     largest = max(float(grad.abs().max()) for grad in expected.values())
-    for name, grad in ours.items():  # each by itself: those of convolutions may be small; those of key biases are 0
+    for name, grad in ours.items():  # compared per parameter: gradients of convolutions may be small, and gradients of key biases are 0
         gap, size = float((grad - expected[name]).abs().max()), float(expected[name].abs().max())
         assert gap <= 1e-10 * size + 1e-14 * largest, f"{name}: {gap:.3g} of {size:.3g}"
 
@@ -202,7 +202,7 @@ def test_sizes_that_do_not_fit_are_refused(changes: dict[str, Any], told: str) -
         replace(OURS, **changes)
 
 
-# -- layouts
+# -- checkpoint formats
 
 
 def test_the_published_config_is_written_as_it_is_read() -> None:
@@ -241,7 +241,7 @@ def test_other_convolutions_are_refused(changes: dict[str, Any]) -> None:
 
 
 def test_a_folder_is_read_and_written_with_its_classes(tmp_path: Path) -> None:
-    """As `transformers` 4 wrote them."""
+    """The format of `transformers` 4."""
     peer = noisy(Theirs(OURS))
     write_safetensors(tmp_path / "model.safetensors", peer.tensors(tmp_path / "vit"))
     told = hybrid.PUBLISHED.write(as_dict(OURS), "classify")
@@ -281,7 +281,7 @@ def test_files_of_timm_are_read_too(tmp_path: Path) -> None:
         for old, new in TIMM:
             name = name.replace(old, new)
         made[name] = tensor
-    # its own names
+    # names of timm
     assert {"patch_embed.backbone.stem.norm.bias", "patch_embed.backbone.stages.0.blocks.1.conv3.weight"} <= set(made)
     assert {"patch_embed.backbone.stages.2.blocks.0.downsample.norm.weight", "blocks.2.mlp.fc2.bias"} <= set(made)
     body, head = filled(config, made)

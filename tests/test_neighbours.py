@@ -1,4 +1,4 @@
-"""Neighbours, farthest points and what is carried between them, beside plain loops; each way of searching beside the others."""
+"""Nearest neighbors, farthest points and interpolation against plain loops; all search methods agree."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNTS = [(40,), (1,), (7, 30, 2, 1, 25), (16, 16, 16), (5, 90)]
 
 
 def points(count: int, kind: str, seed: int = 0) -> Tensor:
-    """Multiples of 1/32 between which float32 has no rounding, so that ties are ties in every precision."""
+    """Multiples of 1/32, exact in float32, so that ties are ties in every precision."""
     draw = torch.Generator().manual_seed(seed)
     x = torch.randint(-40, 40, (count, 3), generator=draw).double()
     if kind == "spread":
@@ -58,7 +58,7 @@ def plain_nearest(
     return torch.tensor(rows)
 
 
-# -- neighbours
+# -- neighbors
 
 
 @pytest.mark.every(2)
@@ -84,7 +84,7 @@ def test_others_may_ask_for_neighbours(kind: str, counts: tuple[int, ...]) -> No
 
 
 def test_ties_are_seen_far_from_the_origin() -> None:
-    """Sums of squares would lose them: 1/32 beside 2**13 squared has no digits left."""
+    """The expanded form of squared distances loses ties: 1/32 vanishes next to the square of 2**13."""
     x = points(60, "far").float()
     assert torch.equal(knn(x, CloudSizes((60,)), 9), knn(x - x[0], CloudSizes((60,)), 9))
 
@@ -113,7 +113,7 @@ def test_search_has_no_gradient() -> None:
     assert not knn_interpolation(x, CloudSizes((20,)), x, CloudSizes((20,)))[1].requires_grad
 
 
-# -- by cells
+# -- cell lists
 
 
 @pytest.mark.every(7)
@@ -124,7 +124,7 @@ def test_cells_find_what_all_pairs_find(kind: str, dtype: Any, count: int, monke
     n = 700
     x, queries = points(n, kind).to(dtype), points(90, kind, seed=1).to(dtype) * 1.5
     wanted, others = knn(x, CloudSizes((n,)), count), knn(x, CloudSizes((n,)), count, queries, CloudSizes((90,)))
-    for room in (500, 20_000):  # several rounds, parts of rounds, and rows longer than there is room
+    for room in (500, 20_000):  # several rounds, partial rounds, and rows longer than the memory limit
         assert torch.equal(knn_grid(x, x, count, room), wanted)
         assert torch.equal(knn_grid(x, queries, count, room), others)
     monkeypatch.setattr(knn_module, "GRID_MIN_POINTS", 1)
@@ -136,7 +136,7 @@ def test_cells_find_what_all_pairs_find(kind: str, dtype: Any, count: int, monke
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_cells_hold_what_no_grid_was_made_for(scale: float) -> None:
-    """Densities that differ by many powers of ten, and one point far away from all."""
+    """Densities that differ by many powers of ten, and one distant point."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(1500, 3, generator=draw) ** 5
     x[7] = 1e6

@@ -1,4 +1,4 @@
-"""What is kept of pictures between runs: never that of others which have the same names and sizes."""
+"""Image caches between runs: never reused for other images with the same names and sizes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def first(task: str, made: PreparedData) -> Batch:
 
 
 def bitmaps(folder: Path, *shades: int) -> None:
-    """Files of one size in bytes whatever is in them, of these shades in turn."""
+    """Files of equal byte size whatever their content, with alternating shades."""
     for number in range(20):
         path = folder / "xy"[number % 2] / f"{number}.bmp"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def test_colours_are_those_of_the_pictures_as_they_are_now(table: bool, tmp_path
         names = [f"all/{'xy'[number % 2]}/{number}.bmp" for number in range(20)]
         Path(entry).write_text("\n".join(["image", *names]), encoding="utf-8")
     before = look()
-    bitmaps(tmp_path / "all", 200, 10)  # the palette stays the same
+    bitmaps(tmp_path / "all", 200, 10)  # the palette is unchanged
     assert set(before) == {10, 200} and look() == [210 - shade for shade in before]
 
 
@@ -87,7 +87,7 @@ def test_classes_that_were_renamed_above_the_masks_are_read_again(tmp_path: Path
         Image.new("L", (32, 32), number % 2).save(tmp_path / "masks" / f"{number}.png")
     for names in ("road sky", "street sky"):
         (tmp_path / "classes.txt").write_text("\n".join(names.split()), encoding="utf-8")
-        _folder_classes.cache_clear()  # as in another process
+        _folder_classes.cache_clear()  # as in a new process
         made = prepared("segment", f"{tmp_path}/images:{tmp_path}/masks", "dpt-small", image_size=32)
         assert " ".join(made.labels) == names
         labels = first("segment", made).labels

@@ -1,4 +1,4 @@
-"""Pictures and what belongs to them: how folders and tables may look, and what is said of bad ones."""
+"""Image folders and tables: accepted layouts, labels, and messages for invalid data."""
 
 from __future__ import annotations
 

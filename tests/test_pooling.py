@@ -1,4 +1,4 @@
-"""How states become one vector, and the files that say so beside published weights."""
+"""Pooling of hidden states into one vector, and the pooling files of Hugging Face checkpoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODES = ("mean", "cls", "max", "mean_sqrt_len_tokens")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_packed_row_has_the_vectors_of_its_texts(mode: Any) -> None:
     states = noise(1, 12, 5).requires_grad_()
-    starts = torch.tensor([0, 4, 5, 10, 12, 12])  # the fourth fills up, the last is empty
+    starts = torch.tensor([0, 4, 5, 10, 12, 12])  # the fourth span is padding, the last is empty
     packed = Pooling(mode)(states, Batch(torch.zeros(1, 12, dtype=torch.long), offsets=Offsets(starts, 5)))
     weigh = noise(3, 5, seed=4)
     apart = torch.cat([Pooling(mode)(states[:, a:b], Batch(states[:, a:b, 0])) for a, b in ((0, 4), (4, 5), (5, 10))])
@@ -40,7 +40,7 @@ def test_padding_is_not_pooled() -> None:
         near(pool(states, Batch(x, torch.arange(6) < lengths[:, None])), right)
 
 
-# -- the files beside published weights
+# -- pooling files
 
 
 def write(folder: Path, files: dict[str, Any]) -> Path:
@@ -53,8 +53,8 @@ def write(folder: Path, files: dict[str, Any]) -> Path:
 @pytest.mark.parametrize("pooling", [Pooling(), Pooling("cls", False), Pooling("max", True, 256, True)])
 def test_what_is_written_about_pooling_is_read_again(pooling: Pooling, tmp_path: Path) -> None:
     assert read_pooling(write(tmp_path, pooling_files(pooling, 12))) == pooling
-    assert read_pooling(tmp_path / "1_Pooling") == Pooling()  # where there are no such files
-    named = {"embedding_dimension": 12, "pooling_mode": pooling.mode}  # as newer files say it
+    assert read_pooling(tmp_path / "1_Pooling") == Pooling()  # the default without such files
+    named = {"embedding_dimension": 12, "pooling_mode": pooling.mode}  # the format of newer files
     assert read_pooling(write(tmp_path, {"1_Pooling/config.json": named})) == pooling
 
 

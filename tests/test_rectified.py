@@ -1,4 +1,4 @@
-"""A convolution and its ReLU as one kernel, where that serves: tensors that only say where they are tell it without a GPU."""
+"""Convolution and ReLU in one kernel, if supported: tested with meta tensors, without a GPU."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_one_kernel_is_taken_of_halves_by_eights_where_nothing_learns(
         assert len(calls) == taken
         assert (found.shape, found.dtype, found.device) == (wanted.shape, wanted.dtype, wanted.device)
         assert found.is_contiguous(memory_format=torch.channels_last) == taken
-        assert not is_supported(x, convolution.weight)  # gradients are wanted here
+        assert not is_supported(x, convolution.weight)  # gradients are required here
 
 
 @pytest.mark.parametrize(

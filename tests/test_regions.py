@@ -1,4 +1,4 @@
-"""Attention against the regions of what was named, by cases that can be counted by hand."""
+"""Attention inside annotated regions, by small cases with known results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from regard.explain.grounding import (
 )
 
 BOX = (0, 0, 4, 2)
-"""Of a picture of 4 x 8 pixels, a quarter."""
+"""A quarter of an image of 4 × 8 pixels."""
 
 
 def test_places_count_by_how_much_of_them_the_region_covers() -> None:
@@ -31,14 +31,14 @@ def test_places_count_by_how_much_of_them_the_region_covers() -> None:
 
 
 def test_borders_of_places_may_lie_within_pixels() -> None:
-    """Three places over eight pixels: the second goes from 2 2/3 to 5 1/3."""
+    """Three cells over eight pixels: the second extends from 2 2/3 to 5 1/3."""
     cover = cell_coverage(region_mask([(0, 0, 4, 1)], (1, 8)), (1, 3))
     assert cover[0] == pytest.approx([1, 0.5, 0])
-    fine = cell_coverage(region_mask([(1, 0, 2, 1)], (1, 3)), (1, 6))  # places smaller than pixels
+    fine = cell_coverage(region_mask([(1, 0, 2, 1)], (1, 3)), (1, 6))  # cells smaller than pixels
     assert fine[0] == pytest.approx([0, 0, 1, 1, 0, 0])
     mask = np.random.default_rng(0).random((29, 31)) < 0.3
     for grid in ((7, 5), (29, 31), (40, 3)):
-        assert cell_coverage(mask, grid).mean() == pytest.approx(mask.mean())  # places are equally large
+        assert cell_coverage(mask, grid).mean() == pytest.approx(mask.mean())  # cells have equal areas
 
 
 def test_boxes_are_joined_and_cut_at_the_border() -> None:
@@ -51,17 +51,17 @@ def test_share_is_the_mass_in_the_region() -> None:
     cover = np.array([[1.0, 0.5], [0.0, 0.0]])
     weights = np.array([[0.4, 0.2], [0.3, 0.1]])
     assert inside_fraction(weights, cover) == pytest.approx(0.5)
-    assert inside_fraction(7 * weights, cover) == pytest.approx(0.5)  # of all that was looked at
+    assert inside_fraction(7 * weights, cover) == pytest.approx(0.5)  # relative to the total attention
     assert inside_fraction(np.ones((2, 2)), cover) == pytest.approx(cover.mean())
     assert inside_fraction(np.zeros((2, 2)), cover) == 0
 
 
 def test_a_hit_is_the_place_looked_at_most() -> None:
-    cover = np.array([[0.2, 0.1], [0.09, 0.0]])  # nothing is filled: what has at least half of the most is in
+    cover = np.array([[0.2, 0.1], [0.09, 0.0]])  # no cell is fully covered: cells with at least half of the maximum coverage count
     assert region_cells(cover).tolist() == [[True, True], [False, False]]
     assert hit_rate(np.array([[0.1, 0.5], [0.4, 0.0]]), cover) == 1
     assert hit_rate(np.array([[0.1, 0.4], [0.5, 0.0]]), cover) == 0
-    assert hit_rate(np.full((2, 2), 0.25), cover) == 0.5  # undecided, as chance is
+    assert hit_rate(np.full((2, 2), 0.25), cover) == 0.5  # ties count as chance
     assert not region_cells(np.zeros((2, 2))).any()
 
 

@@ -1,4 +1,4 @@
-"""Roll-out and relevance against their definitions, one number at a time; and rows so long that no matrix could be written."""
+"""Attention rollout and relevance against their definitions in loops, and on rows too long for a dense matrix."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ L, H, DEPTH = 7, 3, 4
 
 
 def looks(causal: bool = False, blind: int | None = None, seed: int = 0) -> list[Tensor]:
-    """(H, L, L) of each layer; `blind` sees nothing."""
+    """Attention weights (H, L, L) per layer; query `blind` attends to nothing."""
     found = []
     for layer in range(DEPTH):
         weights = (noise(H, L, L, seed=10 * seed + layer) * 2).exp()
@@ -39,7 +39,7 @@ def looks(causal: bool = False, blind: int | None = None, seed: int = 0) -> list
 
 
 def written_out(weights: list[Tensor]) -> list[list[float]]:
-    """Every row of the product over the layers of (A + I) / 2, its rows made to sum to 1."""
+    """Product over the layers of (A + I) / 2 with rows normalized to 1."""
     found = [[float(i == j) for j in range(L)] for i in range(L)]
     for heads in weights:
         step = []
@@ -85,11 +85,11 @@ def test_relevance_is_joined_from_the_first_layer_to_the_last() -> None:
         near(relevance(whole(weights), one(at)), torch.tensor(found[at], dtype=torch.float64) - one(at), 1e-11)
 
 
-# -- windows: a record has fewer columns than there are tokens, and says which token each is
+# -- windows: a record has fewer columns than tokens, with the key index of each column
 
 
 def windowed(length: int, wide: int, heads: int, steps: tuple[int, ...] = (1,), seed: int = 0) -> AttentionRecord:
-    """Weights over the neighbours up to `wide` steps to each side; a column outside of the row has the key -1."""
+    """Weights over the neighbors up to `wide` steps to each side; columns outside the row have key -1."""
     at, beside = torch.arange(length), torch.arange(-wide, wide + 1)
     keys = torch.stack([at[:, None] + beside * step for step in steps])
     there = (keys >= 0) & (keys < length)
@@ -99,7 +99,7 @@ def windowed(length: int, wide: int, heads: int, steps: tuple[int, ...] = (1,), 
 
 
 def dense(look: AttentionRecord, length: int) -> Tensor:
-    """(H, L, L) the same, written out."""
+    """The same weights as a dense matrix (H, L, L)."""
     assert look.key_index is not None
     found = torch.zeros(look.weights.shape[1], length, length, dtype=look.weights.dtype)
     for h, i, c in np.ndindex(*look.weights.shape[1:]):
@@ -165,12 +165,12 @@ def test_a_longformer_is_explained_as_the_matrices_of_its_looks_say(dilation: tu
     counted, rolled = found.decision.attributions[:2]
     row = torch.tensor([[config.bos_id, *text.encode([words])[0], config.eos_id]])
     length, marked = row.shape[1], torch.zeros_like(row, dtype=torch.bool)
-    marked[0, 0] = True  # the first token sees all and is seen by all
+    marked[0, 0] = True  # the first token has global attention
     with record_attention(model.body, gradients=True) as seen:
         logits = model.task.logits(model, Batch(row, global_tokens=marked))[0]
     which = ("good", "bad").index(counted.title)
     owed = torch.autograd.grad(logits[which] - logits.mean(), [look.weights for look in seen.records])
-    assert len(seen.records) == 4 and len(seen.names()) == 2  # in each layer the windows, and the row that sees all
+    assert len(seen.records) == 4 and len(seen.names()) == 2  # per layer a record of windows and a record of the global row
     product = joined = torch.eye(length, dtype=torch.float64)
     for layer in range(2):
         near_by, far = seen.records[2 * layer : 2 * layer + 2]
@@ -215,7 +215,7 @@ def test_there_are_never_more_blocks_than_were_asked_for_and_those_apart_stay_so
 
 
 def test_sixty_thousand_tokens_are_explained_in_bounded_memory() -> None:
-    """A record of one layer of 2 heads has 26 million bytes; a matrix would have 17 thousand million for each head."""
+    """The record of a layer with 2 heads has 26 MB; a dense matrix would have 17 GB per head."""
     length, wide, depth = 65_536, 24, 3
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     view = RowAttention(0, length, TokenBlocks.split(length, 96, (0,)), (0,))
@@ -225,11 +225,11 @@ def test_sixty_thousand_tokens_are_explained_in_bounded_memory() -> None:
         view.add([record, AttentionRecord("it", all_of_it, None, torch.zeros(1, 1, dtype=torch.long))])
     row = view.rollout((0,))
     assert row.sum() == pytest.approx(1, abs=1e-5) and row.shape == (length,) and (row[1:] > 0).all()
-    assert row[0] == pytest.approx(0.5**depth, rel=0.01)  # the first token keeps half of itself in each layer
-    assert view.layers[0].edges[0].keys is view.layers[2].edges[0].keys  # as large as the weights: kept once
+    assert row[0] == pytest.approx(0.5**depth, rel=0.01)  # the first token keeps half of its weight in each layer
+    assert view.layers[0].edges[0].keys is view.layers[2].edges[0].keys  # as large as the weights: stored once
     tiles = view.block_maps[0]
     assert tiles.shape == (2, 96, 96) and np.allclose(tiles.sum(-1), 1, atol=1e-3)
     band = np.abs(np.subtract.outer(np.arange(96), np.arange(96))) <= 1
-    assert not tiles[:, 1:][:, ~band[1:]].any() and (tiles[:, 0] > 0).all()  # a band, and one row that sees all
+    assert not tiles[:, 1:][:, ~band[1:]].any() and (tiles[:, 0] > 0).all()  # a band and one global row
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * (1 if sys.platform == "darwin" else 1024)
     assert grown < 5e8

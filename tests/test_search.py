@@ -1,4 +1,4 @@
-"""The search against all answers there are, a beam search of plain lists, and the laws of chance."""
+"""Decoding against exhaustive search, a beam search on lists, and expected sampling frequencies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from regard.types import Batch
 END, PROMPT = 0, (2, 1)
 Past = tuple[int, ...]
 Follow = Callable[[Past], list[float]]
-"""The log-probability of each next token after these."""
+"""Log-probabilities of the next token after a prefix."""
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -55,7 +55,8 @@ class Walk:
 
 
 class Chain:
-    """Logits by (source, position, last token), bent by the sum of the whole past: a past that is mixed up shows."""
+    """Logits by (source, position, last token) plus a term of the sum of all previous tokens: mixed-up beams change the
+    logits."""
 
     def __init__(self, sources: int = 1, vocab_size: int = 3, seed: int = 0, sharp: float = 1.0) -> None:
         self.table = sharp * noise(sources, 12, vocab_size, vocab_size, seed=seed)
@@ -90,7 +91,7 @@ def ask(
 
 
 def divisor(length: int, penalty: float, form: str) -> float:
-    """Equation 14 of Wu et al. 2016, or a plain power of the length; the end token counts."""
+    """Equation 14 of Wu et al. (2016), or a power of the length; the end token counts."""
     return ((5 + length) / 6) ** penalty if form == "wu" else length**penalty
 
 
@@ -99,7 +100,7 @@ def worth(logs: tuple[float, ...], penalty: float, form: str) -> float:
 
 
 def every_answer(follow: Follow, limit: int, prompt: Past = PROMPT, logs: tuple[float, ...] = ()) -> list[Any]:
-    """All (tokens with the end, logs) that end, or are as long as they may be."""
+    """All (tokens with the end, log-probabilities) that end or reach the limit."""
     found = []
     for token, value in enumerate(follow(prompt)):
         path, values = (*prompt, token), (*logs, value)
@@ -109,7 +110,7 @@ def every_answer(follow: Follow, limit: int, prompt: Past = PROMPT, logs: tuple[
 
 
 def beam_by_hand(follow: Follow, limit: int, W: int, penalty: float, form: str, stop: str) -> list[Any]:
-    """Beam search over lists: of the 2 W best, those among the first W may end, and the first W others go on."""
+    """Beam search on lists: of the 2W best, ends among the first W are final, and the first W others continue."""
     going: list[tuple[Past, tuple[float, ...]]] = [((), ())]
     done: list[tuple[Past, tuple[float, ...]]] = []
     for length in range(1, limit + 1):
@@ -286,7 +287,7 @@ def test_finished_rows_are_not_computed_any_more(way: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_who_may_say_nothing_says_nothing_whoever_stands_beside(way: dict[str, Any]) -> None:
-    """A limit of 0 leaves the empty answer: probability 1, nothing computed, not ended."""
+    """A limit of 0 gives the empty output: probability 1, no computation, not ended."""
     chain = Chain(sources=2, vocab_size=4)
     silent = [Hypothesis((), 0.0, (), "length")]
     assert ask(chain, [0], [0], **way)[0][:1] == silent
@@ -316,15 +317,14 @@ def test_ties_are_settled_the_same_way_for_every_row(beam: int) -> None:
         assert f.score == pytest.approx(-len(f.log_probs) * math.log(4), rel=1e-12)
 
 
-# -- chance
+# -- sampling
 
 
 Narrowing = tuple[float, int, float, float]
 
 
 def likelihood(logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float) -> list[float]:
-    """What each token should be drawn with: the k likeliest, of them the fewest that reach p, of them those with a share
-    of the first, then made to sum to 1."""
+    """Probability of each token after top-k, top-p and min-p filtering, renormalized."""
     order = sorted(range(len(logits)), key=lambda token: -logits[token])[: top_k or len(logits)]
     weights = {token: math.exp(logits[token] / temperature) for token in order}
     total, kept = sum(weights.values()), {}
@@ -360,7 +360,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(settings: Narrowing) -> No
     model = chain.follow(0)(PROMPT)
     right = likelihood(model, *settings)
     assert set(seen) == {token for token, share in enumerate(right) if share}
-    assert sum((seen[t] - draws * p) ** 2 / (draws * p) for t, p in enumerate(right) if p) < 28  # 6 free: 1 in 10,000
+    assert sum((seen[t] - draws * p) ** 2 / (draws * p) for t, p in enumerate(right) if p) < 28  # 6 degrees of freedom: p = 1 in 10,000
     logs = {END if one.has_eos else one.tokens[0]: one.log_probs[0] for one in found}
     assert logs == pytest.approx({token: model[token] for token in seen}), (
         "scores are the model's, not the narrowed ones"
@@ -429,7 +429,7 @@ def test_the_likeliest_token_can_always_be_drawn(temperature: float) -> None:
                 assert (left[logits == -math.inf] == -math.inf).all()
 
 
-# -- a real body
+# -- a real model
 
 
 def test_a_transformer_is_searched_as_if_each_answer_were_computed_from_the_start() -> None:

@@ -1,4 +1,4 @@
-"""classify with several labels of a text: the loss, what is published, what is said, scored, drawn and explained."""
+"""Multi-label classification: loss, checkpoints, predictions, metrics, figures and explanations."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_a_run_learns_several_labels(tmp_path: Path, cli: Callable[..., str]) ->
     assert found.title.endswith(("→ old, red", "→ red, old")) and "(no label)" in model.explain("a b c").title
 
 
-# -- of pictures
+# -- images
 
 
 def seeing(folder: Path, **changes: Any) -> Any:
@@ -288,7 +288,7 @@ def test_a_picture_of_which_a_number_is_told_is_refused(problem: str | None, tmp
 
 @pytest.mark.parametrize("many", [5, 30])
 def test_many_classes_are_told_and_drawn_alike_of_texts_and_of_pictures(many: int, tmp_path: Path) -> None:
-    """Up to 24 how often each was taken for each; beyond that each by itself, and what was confused most."""
+    """Up to 24 classes a confusion matrix; above 24 a score per class and the most frequent confusions."""
     labels = tuple(f"c{n:02d}" for n in range(many))
     model = noisy(fresh("vit", "classify", labels)).float().eval()
     samples = [ImageSample("", labels[n % many], content=_file(n)) for n in range(40)]

@@ -1,4 +1,4 @@
-"""What is held out is one choice, however the data is read."""
+"""The held-out part does not depend on how the data is read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.data.batching.split import HeldOutKeys
 
 
 def as_ever(keys: list[str], share: float, most: int, salt: str) -> set[str]:
-    """The choice as it is defined: the lowest digests of all distinct keys."""
+    """Definition of the split: the lowest digests of all distinct keys."""
     distinct = set(keys)
     count = max(1, min(int(share * len(distinct) + 1e-9), most, len(distinct) - 1))
 
@@ -47,6 +47,6 @@ def test_of_small_data_more_is_held_out_up_to_a_third(count: int, held: int) -> 
 
     assert many(min_keys=100) == held
     assert many() == max(1, int(0.02 * count)) == many(min_keys=1)
-    assert many(fraction=0.1, min_keys=100) == max(1, count // 10)  # a share that was asked for is kept
+    assert many(fraction=0.1, min_keys=100) == max(1, count // 10)  # an explicit fraction is kept
     assert many(min_keys=20) == max(min(20, count // 3), 1, int(0.02 * count))
     assert many(min_keys=100, max_keys=5) == min(5, held)

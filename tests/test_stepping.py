@@ -1,4 +1,4 @@
-"""What holds for every listed system that generates: step by step it says what one pass says, whoever comes and goes."""
+"""Properties of every system that generates: cached steps equal one pass while rows join and end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def collate(model: Model, name: str, rows: Any = None) -> Batch:
 
 
 def reading(batch: Batch, ids: Tensor) -> Batch:
-    """The same batch with other tokens on the side that goes on."""
+    """The same batch with other decoder inputs."""
     return Batch(ids) if batch.decoder_inputs is None else replace(batch, decoder_inputs=ids, labels=None)
 
 
@@ -43,7 +43,7 @@ def test_the_future_changes_nothing_that_was_said_before(name: str, label: str) 
 
 
 def sources(model: Model, name: str, length: int) -> tuple[Batch, Tensor]:
-    """A batch whose rows have all the same number of tokens to read, and those."""
+    """A batch whose rows have equally long decoder inputs, and these inputs."""
     batch = collate(model, name, [0, 1, 3])
     target = torch.randint(3, model.config.vocab_size, (3, length), generator=torch.Generator().manual_seed(9))
     return reading(batch, target), target
@@ -77,7 +77,7 @@ def test_kept_rows_go_on_from_their_own_past(name: str, label: str, prompt: int,
     batch, target = sources(model, name, 7)
     with torch.no_grad():
         state = model.body.start(reading(batch, target[:, :prompt]), room)
-        if prompt == 1:  # rows may be taken before anything was said
+        if prompt == 1:  # rows may be selected before the first step
             state.select_rows(torch.arange(3))
         for _ in steps(model, state, target[:, prompt - 1 : 4]):
             pass
@@ -125,7 +125,7 @@ def test_rows_that_join_say_what_they_say_alone(name: str, label: str, rooms: tu
     model = tiny(name, label)
     batch, target = sources(model, name, 7)
     first, second = batch.select_rows(torch.tensor([0])), batch.select_rows(torch.tensor([1, 2]))
-    if second.mask is not None and first.decoder_inputs is not None:  # sources of other widths, with a mask and without
+    if second.mask is not None and first.decoder_inputs is not None:  # sources of other lengths, with and without a mask
         first = replace(first, inputs=first.inputs[:, : int(first.mask[0])], mask=None)  # type: ignore[index]
     with torch.no_grad():
         right = model.body.to_logits(model.body(batch).sequence)

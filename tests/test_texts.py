@@ -1,4 +1,4 @@
-"""Documents of text from files, folders, JSON, Parquet and tables, divided without changing a token."""
+"""Text documents from files, folders, JSON, Parquet and tables, split without a change of tokens."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_folder_is_the_files_of_text_below_it(folder: Path) -> None:
     names = ("a/b/c.txt.gz", "a/z.MD", "a.txt", "b.txt", "d.jsonl")
     assert text_files("my set") == sorted(os.path.join("my set", name) for name in names)
     assert set(documents("my set")) == {"a/b/c.txt.gz", "a/z.MD", "a.txt", "b.txt", "object"}
-    assert documents("my set/script.py") == ["script.py"]  # named by itself it is text
+    assert documents("my set/script.py") == ["script.py"]  # a single file is text whatever its extension
     assert documents("my set/") == documents("my set")
 
 
@@ -262,7 +262,7 @@ def test_without_line_ends_blanks_will_do_and_without_those_anything() -> None:
     )
     solid = "x" * (MAX_LINE_SEARCH + 1000)
     assert [len(item.text) for item in passages(solid)] == [PASSAGE_CHARS, MAX_LINE_SEARCH + 1000 - PASSAGE_CHARS]
-    assert len(passages("x" * MAX_LINE_SEARCH)) == 1  # none was missed for so long
+    assert len(passages("x" * MAX_LINE_SEARCH)) == 1  # no line end within the limit
     late = "x" * 10_000 + "\n" + "y" * 9_000
     assert [len(item.text) for item in passages(late)] == [10_001, 9_000]
     odd = "x" * 9_000 + " " + "y" * MAX_LINE_SEARCH
@@ -270,7 +270,7 @@ def test_without_line_ends_blanks_will_do_and_without_those_anything() -> None:
 
 
 def noise(draw: random.Random, size: int) -> str:
-    """Words and blanks of every kind, in runs that a divider could stumble over."""
+    """Words and whitespace of all kinds, in difficult sequences."""
     parts = [
         "a", "word", "don't", "I'll", "2024", "...", "\n", "\n\n", " \n", "\n ", " \n ", "  ", " ", "\t", "\n\t", "🐦", "é",
         "\u00a0", "\u3000", "\u2028", "\x85", "\x1c", "\x1f\n", "\r", "\x0b\n", "\n\x0c", "'", "'s", "\u200b",
@@ -335,7 +335,7 @@ def test_the_tokens_of_passages_are_those_of_the_whole(make: Any, monkeypatch: p
         assert ids == tokenizer.encode("".join(item.text for item in found)).ids
         many += len(found)
     assert many > 1000
-    # blanks behind a blank line, as paragraphs have them, and lines that begin with one, as WikiText has them
+    # spaces after an empty line as between paragraphs, and at line starts as in WikiText
     for text in (
         "a paragraph.\n\n" * 50,
         "a paragraph.\n\n\n" * 50,

@@ -1,4 +1,4 @@
-"""Processes that train one model together, as torchrun starts them: what is trained does not depend on how many there are."""
+"""Distributed training with torchrun: results do not depend on the number of processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUN = (
     "data.eval_samples=2",
     "decode.max_extra_tokens=5",
 )
-"""Two grains a step, and dropout (of TINY)."""
+"""Two micro-batches per step, and dropout (of TINY)."""
 
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "regard"]
 
@@ -53,7 +53,7 @@ def same_losses(run: Path, alone: Path) -> None:
 
 @pytest.fixture(scope="module")
 def alone(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of one process."""
+    """Run of a single process."""
     out = tmp_path_factory.mktemp("alone") / "run"
     train_tiny(few, out, *RUN)
     return out

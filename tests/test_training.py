@@ -1,4 +1,4 @@
-"""A run from its files to its card: what it leaves, what stops it, and that going on is the same as never stopping."""
+"""Training runs: files of a run folder, stopping, and exact resume."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from regard.training.optimizer import WeightEMA, lr_at, make_optimizer, swap_wei
 from regard.training.settings import TrainSettings
 from regard.types import IGNORE, Batch
 
-# -- what a run leaves
+# -- files of a run
 
 
 def test_a_finished_run_holds_all_that_it_takes_to_use_and_to_judge_it(trained: Trained) -> None:
@@ -137,7 +137,7 @@ def test_every_kind_of_file_gives_the_same_training(kind: str, pairs: Pairs, who
     assert rows(tmp_path / "run", "train") == rows(whole, "train")[:2]
 
 
-# -- going on is the same as never stopping
+# -- resumed runs equal uninterrupted runs
 
 BOTH = ("train.grad_accum=2", "train.ema_decay=0.5", "model.dropout=0.2", "train.lr_schedule=cosine")
 VARIANTS = [(), ("train.ema_decay=0.9",), BOTH]
@@ -267,7 +267,7 @@ def test_data_whose_content_has_changed_is_noticed(changed: str, pairs: Pairs, t
         train_tiny((), tmp_path / "run", *TWELVE, resume=True)
 
 
-# -- being stopped
+# -- signals
 
 
 def test_ctrl_c_and_sigterm_save_and_print_the_command_that_goes_on(few: Path, tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def doubled(**more: Any) -> regard.Model:
 
 
 def grain(number: int) -> Batch:
-    """Batches of different sizes, whose labels are few here and many there."""
+    """Batches of different sizes with different numbers of labels."""
     random = torch.Generator().manual_seed(number)
     x, y, labels = (torch.randint(3, 11, (2 + number, 5), generator=random) for _ in range(3))
     labels[:, number + 1 :] = IGNORE
@@ -397,8 +397,8 @@ def test_only_matrices_decay_and_the_average_follows_the_weights() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 1
-    average.update(1)  # early it follows faster: 2 / 11 of the old
-    average.update(100)  # later by its own decay
+    average.update(1)  # early steps use a smaller decay: 2 / 11 of the old weights
+    average.update(100)  # later the configured decay
     with swap_weights(model, average.tensors):
         for parameter, old in zip(model.parameters(), before, strict=True):
             assert torch.allclose(parameter, old + 1 - 0.6 * 2 / 11)

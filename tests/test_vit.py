@@ -1,4 +1,4 @@
-"""ViT against `transformers` in float64, all parameters overwritten with noise: outputs, gradients, sizes, folders."""
+"""ViT against `transformers` in float64 with random parameters: outputs, gradients, sizes, checkpoints."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def theirs(name: str = "ViTForImageClassification", **changes: Any) -> Any:
 
 
 def opened(folder: Path) -> tuple[VisionTransformer, nn.Linear | None]:
-    """The body of a published folder, and its head, read by the tables of the system alone."""
+    """Body and head of a Hugging Face checkpoint, loaded by the tables of the system alone."""
     told = json.loads((folder / "config.json").read_text())
     config, tensors = vit.from_published(vit.Config(**vit.PUBLISHED.read(told)), read_checkpoint(folder))
     body = vit.build(config).double().eval()
@@ -60,7 +60,7 @@ def saved(peer: Any, folder: Path) -> Path:
 
 
 def by_name(body: nn.Module, head: nn.Module | None = None) -> dict[str, Tensor]:
-    """Gradients by the names of the published layout."""
+    """Gradients under Hugging Face names."""
     found = {name: p.grad for name, p in body.named_parameters() if p.grad is not None}
     if head is not None:
         found |= {f"head.classes.{name}": p.grad for name, p in head.named_parameters() if p.grad is not None}
@@ -68,7 +68,7 @@ def by_name(body: nn.Module, head: nn.Module | None = None) -> dict[str, Tensor]
 
 
 def gradients_agree(ours: Mapping[str, Tensor], peer: Any, folder: Path) -> None:
-    """Theirs are saved as a model: so they too have the names of files."""
+    """Compare gradients; those of transformers are saved as a model to get the names of files."""
     held = copy.deepcopy(peer)
     named = dict(peer.named_parameters())
     with torch.no_grad():
@@ -127,7 +127,7 @@ def test_a_grid_of_the_learned_size_has_what_was_learnt() -> None:
     assert bare((4, 6)).shape == (1, 24, 6)
 
 
-# -- what transformers computes
+# -- outputs of transformers
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_states_classes_and_gradients_are_those_of_image_classification(
 
 @pytest.mark.parametrize("sides", [(20, 20), (8, 24), (16, 4), (36, 4)])
 def test_pictures_of_other_sizes_have_stretched_positions(sides: tuple[int, int], tmp_path: Path) -> None:
-    """(36, 4) has as many patches as the positions, and another shape."""
+    """(36, 4) has as many patches as there are positions, in another shape."""
     peer = theirs("ViTModel")
     body, _ = opened(saved(peer, tmp_path / "it"))
     pixels = noise(2, 2, *sides, seed=5)
@@ -176,7 +176,7 @@ def test_pictures_of_other_sizes_have_stretched_positions(sides: tuple[int, int]
     gradients_agree(ours, peer, tmp_path / "gradients")
 
 
-# -- taps, summaries
+# -- feature taps and pooling
 
 
 def test_taps_come_in_the_order_in_which_they_were_asked_for() -> None:
@@ -226,7 +226,7 @@ def test_maps_say_what_the_taps_are(token: bool) -> None:
         )
 
 
-# -- sizes, beginnings, precision
+# -- sizes, initialization, precision
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_dropout_works_in_training_and_only_then() -> None:
     body.train()
     blocks = copy.deepcopy(body)
     blocks.encoder.eval()
-    for trained in (body, blocks):  # of the embeddings too
+    for trained in (body, blocks):  # also on embeddings
         assert not torch.equal(trained(Batch(PIXELS)).sequence, trained(Batch(PIXELS)).sequence)
 
 
@@ -323,7 +323,7 @@ def test_sizes_that_do_not_fit_are_refused(changes: dict[str, Any], told: str) -
         replace(OURS, **changes)
 
 
-# -- folders
+# -- checkpoints
 
 
 ANIMALS = {0: "ape", 1: "bee", 2: "cat", 3: "dog", 4: "eel"}
@@ -377,7 +377,7 @@ def test_what_the_published_layout_cannot_say_is_kept_under_our_names(tmp_path: 
 
 
 def relaid(folder: Path, table: Sequence[tuple[str, str]], joined: tuple[str, str]) -> None:
-    """The file of a folder as another library writes it; `joined`: its q, k, v in one."""
+    """Rename the tensors of a checkpoint as in another library; `joined`: q, k and v in one matrix."""
     tensors = load_file(folder / "model.safetensors")
     made: dict[str, Tensor] = {}
     for block in range(3):

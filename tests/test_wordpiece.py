@@ -1,4 +1,4 @@
-"""Words in pieces as BERT has them, and bytes as RoBERTa has them: the same ids as others find, trained and saved."""
+"""WordPiece of BERT and byte-level BPE of RoBERTa: ids equal those of transformers, trained and saved."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PUBLISHED = SHARED / "vocab/bert-base-uncased"
 
 
 def framed(template: TokenTemplate, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], ...]:
-    """The ids of a text or a pair within the template, and the type of each."""
+    """Token ids of a text or a pair with the special tokens of the template, and the token types."""
     if second is None:
         ids = [*template.start, *first, *template.end]
         return ids, [0] * len(ids)
@@ -35,7 +35,7 @@ def framed(template: TokenTemplate, first: Sequence[int], second: Sequence[int] 
 
 
 def unknowns(text: TextTokenizer, texts: Sequence[str]) -> Counter[str]:
-    """What in these texts becomes the unknown token, and how often."""
+    """Substrings that become the unknown token, with counts."""
     token, rows = text.special_id("unknown"), zip(texts, text.encode_offsets(texts), strict=True)
     return Counter(one[a:b] for one, row in rows for i, (a, b) in zip(*row, strict=True) if i == token)
 
@@ -55,11 +55,11 @@ def roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_roberta(tmp_path_factory.mktemp("roberta"))
 
 
-# -- the same ids as others
+# -- the same ids as transformers
 
 
 def as_letters_say(folder: Path, texts: Sequence[str], lower: bool) -> list[list[int]]:
-    """By the first, slow BERT tokenizer, which shares no code with the library."""
+    """Ids of the legacy Python tokenizer of BERT, which shares no code with tokenizers."""
     from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
     other = BertTokenizerLegacy.from_pretrained(folder, do_lower_case=lower, split_special_tokens=True)
@@ -67,7 +67,7 @@ def as_letters_say(folder: Path, texts: Sequence[str], lower: bool) -> list[list
 
 
 def settled(points: range) -> list[str]:
-    """Characters of which all versions of Unicode have thought the same since 2002."""
+    """Characters whose Unicode category has not changed since version 3.2 (2002)."""
     old = unicodedata.ucd_3_2_0
     letters = [chr(point) for point in points]
     return [c for c in letters if (kind := old.category(c)) == unicodedata.category(c) and kind not in ("Cn", "Cs")]
@@ -94,7 +94,7 @@ def test_a_vocabulary_is_read_as_transformers_reads_it(
     if len(settings) < 2 and "tokenize_chinese_chars" not in settings:
         assert made.encode(texts) == text.encode(texts)
         plain = [*(f"a{c}b 1{c} {c}" for c in settled(range(0x3400))), *PROSE[:4], STORY]
-        if text is cased:  # the slow one composes accents first, where it keeps them
+        if text is cased:  # the legacy tokenizer composes accents first if it keeps them
             plain = [unicodedata.normalize("NFC", item) for item in plain]
         same(plain, made.encode(plain), as_letters_say(folder, plain, settings.get("do_lower_case", True)))
 
@@ -126,10 +126,10 @@ def test_roberta_is_read_as_transformers_reads_it(roberta: Path) -> None:
     assert made.special_ids == {0, 1, 2, 3, last} and made.token_format is TokenFormat.BYTES
     assert [made.special_id(role) for role in ("start", "pad", "end", "unknown", "mask")] == [0, 1, 2, 3, last]
     assert made.decode([[0, *made.encode(["the cat"])[0], last, 2]]) == ["the cat"]
-    assert made.backend.get_added_tokens_decoder()[last].lstrip  # so that others find "the <mask>" as it was learnt
+    assert made.backend.get_added_tokens_decoder()[last].lstrip  # so that other libraries tokenize "the <mask>" as in training
 
 
-# -- trained here
+# -- training
 
 
 def test_training_gives_one_vocabulary_however_often(trained: TextTokenizer) -> None:
@@ -171,7 +171,7 @@ def test_letters_that_never_occurred_are_unknown_and_counted(trained: TextTokeni
     assert unknowns(small, rare).total() > 280
     assert (
         unknowns(TextTokenizer.train_wordpiece(["0123456789 abcdefghijk", "猫 鳥 " * 20], 20), ["猫鳥"]).total() == 0
-    )  # the most frequent
+    )  # the most frequent ones
 
 
 def test_nothing_to_learn_from_is_refused() -> None:
@@ -186,7 +186,7 @@ def test_nothing_to_learn_from_is_refused() -> None:
             getattr(TextTokenizer.train_wordpiece([STORY], 100), call)(["caf\udce9"])
 
 
-# -- what others find
+# -- reading in other libraries
 
 
 @pytest.mark.parametrize("kind", ["bert", "roformer", "longformer", "roberta"])
@@ -245,13 +245,13 @@ def test_a_published_frame_is_kept(trained: TextTokenizer, roberta: Path) -> Non
     assert made.template == TokenTemplate((2, 2), (3,), (4,), 1) and made.with_template() is made
     assert framed(made.template, [9], [8]) == ([2, 2, 9, 3, 8, 4], [0, 0, 0, 0, 1, 1])
     plain, trims = TextTokenizer.load(roberta), TextTokenizer.load(roberta)
-    trims.backend.post_processor = processors.ByteLevel()  # puts nothing around a text
+    trims.backend.post_processor = processors.ByteLevel()  # adds no special tokens
     assert (
         plain.template == trims.template == TokenTemplate((0,), (2, 2), (2,), 0) and trims.with_template() is not trims
     )
     longformer = TokenTemplate(
         (2,), (3, 3), (3,), 0
-    )  # a model may read pairs in another way than its tokenizer was made for
+    )  # the template of the model may differ from that of the tokenizer
     for text in (trained, trained.with_template(), made):
         again = text.with_template(longformer)
         assert again.template == longformer and again.with_template() is again
@@ -284,7 +284,7 @@ def test_roformer_is_read_by_characters_and_that_is_noted(trained: TextTokenizer
     old = write_vocabulary(trained, tmp_path / "old", settings)
     new = write_folder(trained, tmp_path / "new", "roformer")
     file = json.loads((new / "tokenizer.json").read_text())
-    file["normalizer"]["handle_chinese_chars"] = False  # as it is saved, without the part that finds words
+    file["normalizer"]["handle_chinese_chars"] = False  # as saved, without the word segmentation
     (new / "tokenizer.json").write_text(json.dumps(file))
     (new / "tokenizer_config.json").write_text(json.dumps(settings))
     for folder in (old, new):
@@ -300,7 +300,7 @@ def test_pieces_are_shown_without_their_marks(trained: TextTokenizer, roberta: P
     assert made.display_tokens([0, *made.encode(["the cat"])[0], 2]) == ["<s>", "the", "␣cat", "</s>"]
 
 
-# -- what cannot be read
+# -- invalid files
 
 BROKEN = {
     "vocab.txt": (
