@@ -1,4 +1,4 @@
-"""Scores of the ancestors against loops, and the state of bodies whose past has one size."""
+"""Alignment scores of recurrent models against loops, and models with a state of constant size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs of texts that belong together: how they are read, and what is found to be wrong with them."""
+"""Positive pairs of texts: reading and data checks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_files_side_by_side_are_pairs(tmp_path: Path) -> None:
     assert [(p.source, p.target) for p in found] == [("source", "target"), ("a text", "its partner")]
 
 
-# -- what is wrong with them
+# -- findings
 
 
 def checked(folder: Path, rows: list[tuple[str, str]], valid: list[tuple[str, str]] | None = None) -> Report:
@@ -73,7 +73,7 @@ MANY = [(f"question number {n}", f"the answer to {n}") for n in range(1200)]
 def test_good_pairs_have_no_flaw_in_one_language_or_two(tmp_path: Path) -> None:
     report = checked(tmp_path, MANY)
     assert report.task == "embed" and kinds(report) == {} and report.counts == {"pairs": 1200, "files": 1}
-    mixed = [(b, a) if n % 2 else (a, b) for n, (a, b) in enumerate(MANY)]  # no side is a language of its own
+    mixed = [(b, a) if n % 2 else (a, b) for n, (a, b) in enumerate(MANY)]  # the languages of both sides are mixed
     assert kinds(checked(tmp_path, mixed)) == {}
 
 

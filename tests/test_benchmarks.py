@@ -24,16 +24,16 @@ HELPERS = {
     "turns",
     "universal_figure",
 }
-"""Modules that scripts import and nobody runs."""
+"""Modules that scripts import and that are not run."""
 SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in HELPERS)
 FIGURE = re.compile(r"(?<![\w.+-])-?\d[\d,]*(\.\d+)?(e-?\d+)?(?![\w.+])")
-"""A number that stands alone: "1,024", "0.5", and not the parts of a version such as "2.13.0"."""
+"""A separate number: "1,024", "0.5", and not the parts of a version such as "2.13.0"."""
 NO_FIGURE = ("left out: ", "not installed: ")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def importable() -> Iterator[None]:
-    """The scripts import each other by their plain names."""
+    """Put the benchmarks on `sys.path`: scripts import each other by plain names."""
     sys.path.insert(0, str(BENCHMARKS))
     yield
     sys.path.remove(str(BENCHMARKS))
@@ -42,7 +42,7 @@ def importable() -> Iterator[None]:
 
 
 def smoke_of(name: str, script: ModuleType, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The lines that `NAME.py --smoke` prints, without their mark."""
+    """Lines printed by `NAME.py --smoke`, without the prefix."""
     import harness
 
     for function in ("main", "smoke"):

@@ -1,4 +1,4 @@
-"""BERT against `transformers` in float64, all parameters overwritten with noise: outputs, gradients, padding, folders."""
+"""BERT against `transformers` in float64 with random parameters: outputs, gradients, padding, checkpoints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def theirs(name: str, **changes: Any) -> Any:
 
 
 def inputs() -> tuple[Tensor, Tensor, Tensor]:
-    """ids (3, 9), marks of what is real, and types"""
+    """Ids (3, 9), attention mask and token types."""
     draw = torch.Generator().manual_seed(3)
     x = torch.randint(5, 37, (3, 9), generator=draw)
     mask = torch.arange(9) < torch.tensor(LENGTHS)[:, None]
@@ -44,7 +44,7 @@ def loaded(peer: Any, folder: Path, **more: Any) -> regard.Model:
 
 
 def gradients_agree(model: regard.Model, peer: Any, ours: Tensor, right: Tensor) -> None:
-    """Of a weighed sum, for every parameter by its published name."""
+    """Compare the gradients of a weighted sum for every parameter."""
     weigh = torch.randn(right.shape, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
     (ours * weigh).sum().backward()
     (right * weigh).sum().backward()
@@ -81,7 +81,7 @@ def test_a_packed_row_has_the_states_and_summaries_of_its_texts(tmp_path: Path) 
     model = loaded(theirs("BertModel"), tmp_path)
     x, mask, types = inputs()
     padded = model.states(x, mask=mask, token_types=types)
-    starts = torch.tensor([0, 9, 13, 20, 20])  # and an empty one at the end
+    starts = torch.tensor([0, 9, 13, 20, 20])  # and an empty text at the end
     packed = model.body(Batch(x[mask][None], token_types=types[mask][None], offsets=Offsets(starts, 9)))
     near(packed.sequence[0], padded.sequence[mask])
     near(packed.pooled[:3], padded.pooled)
@@ -179,7 +179,7 @@ def test_ends_and_their_loss_are_those_of_question_answering(tmp_path: Path) -> 
     x, ends = (
         x[:, :4],
         torch.tensor([[1, 3], [0, 0], [2, 2]]),
-    )  # nothing is padded: there, padding has a share in the sums
+    )  # no padding: transformers includes padding in the softmax
     expected = peer(x, start_positions=ends[:, 0], end_positions=ends[:, 1])
     total, count = model.task.loss(model, Batch(x, labels=ends))
     near(total / count, expected.loss)
@@ -196,7 +196,7 @@ def test_folders_of_tokenwise_tasks_are_written_as_they_were_read(
 
 
 def hidden_words() -> Tensor:
-    """(3, 9) what is asked for: some of what is real"""
+    """Labels (3, 9) of some real tokens."""
     x, mask, _ = inputs()
     asked = torch.rand(3, 9, generator=torch.Generator().manual_seed(5)) < 0.4
     return torch.where(asked & mask, (x + 7) % 37, IGNORE)

@@ -1,4 +1,4 @@
-"""Each capability is removed in turn by an operator that raises; training, prediction and explanation give the same results."""
+"""Each capability is replaced by an operator that raises; training, prediction and explanation give equal results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OPERATORS = {
     "malloc_thresholds": ("set_malloc_thresholds",),
     "memory_table": ("read_meminfo",),
 }
-"""The functions of capabilities.py that a capability consists of."""
+"""Functions of capabilities.py by capability."""
 
 ON_CPU = [name for name in OPERATORS if name not in capabilities.CUDA_CAPABILITIES]
 
@@ -48,11 +48,11 @@ def raises(*_: Any, **__: Any) -> Any:
 
 
 def remove(name: str, patch: pytest.MonkeyPatch) -> None:
-    """Replaces the operators of a capability; it is then tried again."""
+    """Replace the operators of a capability, and reset the results of its trial."""
     for function in OPERATORS[name]:
         patch.setattr(capabilities, function, raises)
     patch.setattr(capabilities, "_results", {})
-    if name in ("end_with_parent", "malloc_thresholds"):  # their trials only look the system call up
+    if name in ("end_with_parent", "malloc_thresholds"):  # the trials only resolve the system call
         patch.setitem(capabilities.TRIALS, name, raises)
 
 
@@ -96,7 +96,7 @@ def test_results_are_the_same_without_a_capability(
     remove(name, monkeypatch)
     losses, predicted, logits, explained = results(data, tmp_path / "run")
     assert not capabilities.is_available(name)
-    tolerance = 0.02 if "cpu_" in name else 1e-5  # without it training computes in float32
+    tolerance = 0.02 if "cpu_" in name else 1e-5  # without the capability, training computes in float32
     assert [row["loss"] for row in losses] == pytest.approx([row["loss"] for row in expected[0]], rel=tolerance)
     assert predicted[0] == expected[1][0] or "cpu_" in name
     assert logits == pytest.approx(expected[2], abs=0.02)
@@ -184,7 +184,7 @@ def test_private_operators_are_used_in_one_module_only() -> None:
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GPT-2 in bfloat16, in the published layout."""
+    """GPT-2 in bfloat16, in Hugging Face format."""
     model = regard.build("gpt2-small", width=16, depth=1, heads=2, ffn_dim=32, vocab_size=64, max_length=16, eos_id=0)
     return regard.save(model.bfloat16(), tmp_path_factory.mktemp("half") / "gpt2")
 

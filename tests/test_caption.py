@@ -1,4 +1,4 @@
-"""The task caption from files to scores, with a stand-in for a captioner."""
+"""Task caption from files to scores, with a substitute captioner."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """In a folder whose name has a blank."""
+    """In a folder with a space in its name."""
     return album_in(tmp_path_factory.mktemp("some") / "my album")
 
 
@@ -61,7 +61,7 @@ def run(album: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-# -- answers
+# -- predictions
 
 
 def test_pictures_are_answered_however_they_are_given(run: Path, album: Path) -> None:
@@ -112,7 +112,7 @@ def test_answers_end_where_the_model_or_a_person_says(album: Path) -> None:
 
 
 def test_cached_steps_say_what_one_pass_says(album: Path) -> None:
-    """The stand-in itself keeps the promise that the task relies on."""
+    """Validates the substitute captioner itself."""
     made = model(album)
     x = torch.randint(0, 256, (2, 3, 16, 16), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     target = torch.tensor([[1, 5, 9], [1, 7, 8]])
@@ -234,7 +234,7 @@ def test_one_bad_picture_ends_no_training(album: Path, tmp_path: Path, capfd: An
 
 
 def evaluate_rows(mine: Path, tmp_path: Path) -> list[dict[str, str]]:
-    """Validation pictures of their own, elsewhere."""
+    """Validation rows with images in another folder."""
     lines = (mine / "captions.jsonl").read_text().splitlines()[:4]
     rows = [json.loads(line) for line in lines]
     for row in rows:

@@ -1,4 +1,4 @@
-"""How the task caption makes batches of pictures and captions, and what it reads by."""
+"""Batches of images and captions, and the processor of the task caption."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """In a folder whose name has a blank."""
+    """In a folder with a space in its name."""
     return album_in(tmp_path_factory.mktemp("some") / "my album")
 
 
@@ -152,7 +152,7 @@ def test_the_penalty_counts_while_learning(album: Path) -> None:
     assert int(count) == int((batch.labels != IGNORE).sum())
 
 
-# -- the reader
+# -- the processor
 
 
 def test_the_reader_of_a_captioner_is_kept_and_found_again(album: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a check of captions finds in files that were spoilt on purpose, and that it finds nothing else."""
+"""Findings of `regard check` in caption files with deliberate errors, without false findings."""
 
 from __future__ import annotations
 

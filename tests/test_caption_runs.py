@@ -1,4 +1,4 @@
-"""Captioners from files to a run and back: through new eyes, through a folder's, frozen or not."""
+"""Training of captioners with a new or pretrained image encoder, frozen or trained."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(name: str, album: Path, out: Path, *settings: str, **more: Any) -> Any:
     sizes = [f"model.{key}={value}" for key, value in SIZES[name].items()]
     if not any(setting.startswith("model.encoder=") for setting in settings):
-        seeing = ",".join(f"{k}={v}" for k, v in EYES["vit"][1].items())  # lists cannot be said in one word
+        seeing = ",".join(f"{k}={v}" for k, v in EYES["vit"][1].items())  # lists do not fit into one argument
         sizes += [f"model.encoder={EYES['vit'][0]}", f"model.encoder_config={seeing}"]
     return regard.train(
         "caption", str(album), model=f"{name}-tiny", out=out, settings=[*SMALL, *sizes, *settings], **more
@@ -91,7 +91,7 @@ def test_a_folder_is_seen_through_and_then_no_longer_needed(
     picture = str(album / "images" / "3.png")
     assert back.predict(picture) == model.predict(picture)
     assert all(part.requires_grad == (frozen == "false") for part in back.body.eyes.parameters())
-    train(name, album, tmp_path / "run", *settings, resume=True)  # it is finished, and knows it
+    train(name, album, tmp_path / "run", *settings, resume=True)  # the run is complete
     again = regard.train(
         "caption", str(album), model=str(tmp_path / "run"), out=tmp_path / "more", settings=["train.steps=2"]
     )
@@ -110,7 +110,7 @@ def test_a_built_one_has_the_eyes_of_the_folder(tmp_path: Path) -> None:
 def test_a_run_goes_on_by_the_same_words(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learnt("resnet", tmp_path / "eyes")
     monkeypatch.chdir(tmp_path)
-    for resume in (False, True):  # a name without a slash is that of a folder here
+    for resume in (False, True):  # a name without a slash may be a local folder
         model = train("caption-fixed", album, tmp_path / "run", "model.encoder=eyes", "train.steps=2", resume=resume)
         assert model.config.encoder == str(tmp_path / "eyes")
 

@@ -1,4 +1,4 @@
-"""The commands that a card names are commands that work."""
+"""The commands in a model card work."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def speaker(task: str) -> Model:
 ASKED: dict[str, Sequence[Any]] = {
     "algorithmic": [AlgorithmicQuestion("31415", "51413", "", 0), AlgorithmicQuestion("2", "2", "", 0)]
 }
-"""Samples of runs whose cards ask what they have seen."""
+"""Samples of runs whose cards use training samples."""
 
 
 def questioned() -> Model:
-    """One that knows some digits and nothing else."""
+    """Model with a vocabulary of some digits."""
     text, task = TextTokenizer.from_words([sample.source for sample in ASKED["algorithmic"]]), TEXT_TASKS["algorithmic"]
     config = task.fit_config(universal.Config(width=8, heads=2, ffn_dim=8), text)
     return assemble(ModelSpec(SYSTEMS["universal"], config, task), text)
@@ -78,7 +78,7 @@ MADE: dict[str, Any] = {
 
 
 def commands(name: str, task: Task, samples: Sequence[Any] = ()) -> list[list[str]]:
-    """The words of each command, as a shell reads them."""
+    """Arguments of each command, parsed by a shell."""
     found = []
     for line in _usage(name, task, samples).splitlines()[1:-1]:
         done = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, check=True)

@@ -1,4 +1,4 @@
-"""What `regard check` finds in data that was damaged on purpose, and what it says when nothing is wrong."""
+"""Findings of `regard check` in damaged data, and the report without findings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Pairs = list[tuple[str, str]]
 
 @pytest.fixture(scope="module")
 def many() -> Pairs:
-    """Enough different pairs that nothing is found in them."""
+    """Enough different pairs for a report without findings."""
     from regard.demos.grammar import generate_corpus
 
     found = dict.fromkeys((pair.source, pair.target) for pair in generate_corpus(count=3000).train)
@@ -50,12 +50,12 @@ def found(report: Report) -> dict[str, Finding]:
 
 
 def only(report: Report, *kinds: str) -> Finding:
-    """The first of exactly these findings."""
+    """First finding, if exactly these kinds were found."""
     assert set(found(report)) == set(kinds), report
     return found(report)[kinds[0]]
 
 
-# -- nothing wrong
+# -- no findings
 
 
 def test_every_task_says_how_its_data_is_checked() -> None:
@@ -70,7 +70,7 @@ def test_clean_data_has_no_finding(folder: Path, many: Pairs) -> None:
     assert "source words" in str(report) and regard.check is check
 
 
-# -- rows that cannot be used
+# -- unusable rows
 
 
 def test_bad_bytes_are_counted_and_reading_goes_on(folder: Path, many: Pairs) -> None:
@@ -155,7 +155,7 @@ def test_no_pair_one_source_and_few_pairs(folder: Path, many: Pairs) -> None:
     assert only(check("translate", tsv("a.tsv", many[:100])), "few").severity == "warning"
 
 
-# -- texts that were damaged
+# -- damaged texts
 
 
 def test_damaged_texts_are_found_on_either_side(folder: Path, many: Pairs) -> None:
@@ -183,7 +183,7 @@ def test_right_text_is_not_taken_for_damaged(text: str) -> None:
     assert not list(find_quality_issues(text))
 
 
-# -- what is there twice, or too long
+# -- duplicates and long texts
 
 
 def test_duplicates_and_sources_with_several_targets(folder: Path, many: Pairs) -> None:
@@ -289,11 +289,11 @@ def test_leaks_are_told_apart_by_how_much_is_known(folder: Path, many: Pairs) ->
     assert all(f"in training data: a.tsv:{n}" in f.locations[0].text for n, f in enumerate(report.findings, start=1))
 
 
-# -- promises
+# -- guarantees
 
 
 def test_what_reading_refuses_is_an_error_of_the_check(folder: Path, many: Pairs) -> None:
-    """Damage files at random: whatever training would stop at, the check must have named."""
+    """For randomly damaged files: every error of training must be a finding of the check."""
     draw = random.Random(5)
     whole = "".join(f"{a}\t{b}\n" for a, b in many[:200]).encode()
     stopped = 0

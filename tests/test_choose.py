@@ -1,4 +1,4 @@
-"""choose: a way for each choice, one number for each, and the loss over them."""
+"""Task choose: one row and one logit per choice, and the loss over choices."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_what_is_no_question_is_refused(wrong: Any) -> None:
         headed("choose").predict({"context": "a", "choices": ["b"]})
 
 
-# -- published heads
+# -- heads of checkpoints
 
 
 @pytest.mark.parametrize("system", ["gpt1", "gpt2"])
@@ -128,7 +128,7 @@ def test_published_heads_of_choices_are_read_and_written(system: str, tmp_path: 
     near(load(tmp_path / "theirs", task="lm").logits(x[0]), right.logits[0])
     labels = torch.tensor([2, 0])
     cost = torch.nn.functional.cross_entropy
-    # the bias moves all choices alike, so that only rounding would be compared
+    # the bias shifts all choices equally: its gradient is only rounding
     ours, grads = gradients(model, cost(logits, labels)), gradients(theirs, cost(right.mc_logits, labels))
     grads, _ = model.spec.system.names.read(grads, model.weights())
     for name, gradient in grads.items():
@@ -173,7 +173,7 @@ def no_curves() -> Iterator[None]:
 
 
 def questions(path: Path, count: int) -> Path:
-    """The animal of the story is the right one."""
+    """Questions whose correct choice is the animal of the story."""
     chance, animals = random.Random(4), ("cat", "dog", "cow", "hen")
     with path.open("w") as file:
         for _ in range(count):

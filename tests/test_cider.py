@@ -1,4 +1,4 @@
-"""CIDEr-D against what COCO's own program says, and against a few sums by hand; and what words are."""
+"""CIDEr-D against pycocoevalcap and calculations by hand; and tokenization into words."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEANT = [
     ["the dog sleeps", "a black dog sleeps on the sofa in the house"],
 ]
 RIGHT = [2.248870229938892, 3.422065396748824, 1.8947884562531119, 0.4405575650663055]
-"""What pycocoevalcap 1.2 computes of these."""
+"""Scores of pycocoevalcap 1.2."""
 
 
 def of(said: list[str], meant: list[list[str]]) -> list[float]:
@@ -41,9 +41,9 @@ def test_it_is_what_cocos_program_says() -> None:
 @pytest.mark.parametrize(
     ("said", "right"),
     [
-        ("a b", 10 * 2 / 4),  # stretches of one and two words are the same, of three and four there are none
-        ("a a", 10 / (2 * math.sqrt(2)) / 4),  # the second a counts no more than the one that is meant
-        ("a", 10 / math.sqrt(2) / 4 * math.exp(-1 / 72)),  # a word too few
+        ("a b", 10 * 2 / 4),  # equal unigrams and bigrams, without trigrams and 4-grams
+        ("a a", 10 / (2 * math.sqrt(2)) / 4),  # the second a is clipped to the reference count
+        ("a", 10 / math.sqrt(2) / 4 * math.exp(-1 / 72)),  # one word too short
         ("c d", 0.0),
         ("", 0.0),
         ("x y z", 0.0),

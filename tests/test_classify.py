@@ -1,4 +1,4 @@
-"""classify: how texts are read, what the loss is, where heads come from and go to."""
+"""Task classify: input format, loss, and heads of checkpoints."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PAIRS = [LabeledText("abc", "de", "good"), LabeledText("h", "gag", "so"), Labele
 
 
 def ids(said: str) -> list[int]:
-    """S, D and E are the marks, the rest are letters."""
+    """Token ids of a string; S, D and E are the special tokens, the rest are letters."""
     text = letters()
     marks = {name: text.token_to_id(mark) for name, mark in zip("SDE", SPECIAL_TOKENS, strict=True)}
     return [marks[letter] if letter in marks else text.encode([letter])[0][0] for letter in said]
@@ -58,7 +58,7 @@ def encode(model: Any, samples: Any, pair: str = "ordered", longest: int = 99) -
     )
 
 
-# -- how texts are read
+# -- input format
 
 
 def test_texts_and_pairs_are_put_between_the_marks() -> None:
@@ -81,7 +81,7 @@ def test_what_is_too_long_loses_its_middle_and_never_a_mark() -> None:
     assert found.fields["text"][0].tolist() == ids("SabcfghE") and found.too_long == found.samples[:1]
     long = model.predict("abcdefgh" * 4)
     assert long.extra["truncated"] and "truncated" not in model.predict("abc").extra
-    # the context has 24 positions, whatever data.max_length says
+    # the context has 24 positions, whatever data.max_length is
     assert len(encode(model, [LabeledText("a" * 80, "b" * 80, "good")], longest=500).fields["text"][0]) == 24
 
 
@@ -105,11 +105,11 @@ def test_an_unknown_label_is_named() -> None:
         model.task.encode(SAMPLES, model.tokenizer, model.config, 99, None, ("good",))
 
 
-# -- what is learnt
+# -- loss
 
 
 def oracle(model: Any, encoded: Any, terms: LossWeights) -> Any:
-    """The loss, sample by sample and token by token."""
+    """The loss in loops over samples and tokens."""
     total = torch.zeros((), dtype=torch.float64)
     for row, ways, label in zip(*(encoded.fields[name] for name in ("text", "ways", "label")), strict=True):
         parts = [part.tolist() for part in np.split(row, np.cumsum(ways)[:-1])]
@@ -178,7 +178,7 @@ def test_measures_are_those_that_are_taught() -> None:
     counts = confusion_matrix(("a", "b", "c", "d"), right, said)
     assert counts.tolist() == [[3, 1, 0, 0], [1, 2, 1, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
     found = confusion_scores(counts)
-    # F1: a 2·3/(4+5), b 2·2/(4+3), c 2·1/(2+2); a class that never occurs and is never said does not count
+    # F1: a 2·3/(4+5), b 2·2/(4+3), c 2·1/(2+2); a class that is neither present nor predicted does not count
     assert math.isclose(found["accuracy"], 0.6) and math.isclose(found["macro_f1"], (6 / 9 + 4 / 7 + 2 / 4) / 3)
     # (6·10 − (4·5 + 4·3 + 2·2)) / √((100 − 36)(100 − 38))
     assert math.isclose(found["mcc"], (60 - 36) / math.sqrt(64 * 62))
@@ -193,7 +193,7 @@ def test_a_warm_up_below_one_is_a_share_of_all_steps() -> None:
     assert lr_at(1, TrainSettings(steps=100, lr=1.0, lr_schedule="linear", warmup_steps=0.002)) == 1.0
 
 
-# -- published heads
+# -- heads of checkpoints
 
 
 @pytest.mark.parametrize("system", ["gpt1", "gpt2"])
@@ -223,7 +223,7 @@ def test_published_classifiers_are_read_and_written(system: str, tmp_path: Path)
 
 
 def published(transformers: Any, system: str) -> Any:
-    """A classifier of theirs with noise in all its weights."""
+    """Classifier of transformers with random weights."""
     named = {"num_labels": 3, "id2label": {0: "no", 1: "yes", 2: "perhaps"}, "pad_token_id": 22}
     sizes = {"vocab_size": 23, "n_positions": 16, "n_embd": 12, "n_layer": 2, "n_head": 3}
     if system == "gpt2":
@@ -240,7 +240,7 @@ def published(transformers: Any, system: str) -> Any:
 
 
 def alike(ours: Any, theirs: Any, asked: Any) -> bool:
-    """Sums may be made in another order, where weights lie otherwise."""
+    """Whether predictions agree up to the order of summation, which depends on the memory layout."""
     a, b = ours.predict(asked), theirs.predict(asked)
     return a.value == b.value and np.allclose(a.score, b.score, rtol=1e-12)
 
@@ -457,7 +457,7 @@ def test_others_find_the_marks_around_a_text_by_themselves(tmp_path: Path) -> No
 def test_a_document_of_65_536_tokens_is_trained_on_and_explained_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its length is larger than any token of so small a vocabulary."""
+    """The length exceeds every token id of a small vocabulary."""
     random = np.random.default_rng(0)
     rows = [
         {"text": " ".join(random.choice(list("abcdef"), many)), "label": "xy"[number % 2]}
@@ -497,14 +497,14 @@ def test_a_document_of_65_536_tokens_is_trained_on_and_explained_whole(
     assert not left.value.code
     found = json.loads((tmp_path / "map.json").read_text())
     assert found["facts"]["tokens"] == "65,536"
-    seen = np.array(found["attention"]["text"]["weights"])[0, 0]  # the one layer and head, in blocks of tokens
+    seen = np.array(found["attention"]["text"]["weights"])[0, 0]  # one layer and one head, in tiles of tokens
     far = np.abs(np.subtract.outer(np.arange(len(seen)), np.arange(len(seen)))) > 1
-    assert (seen[0] > 0).all() and (seen[:, 0] > 0).all()  # the first token, which is global, sees and is seen
-    assert not seen[1:, 1:][far[1:, 1:]].any() and (np.diag(seen) > 0).all()  # others have their windows
+    assert (seen[0] > 0).all() and (seen[:, 0] > 0).all()  # the first token has global attention
+    assert not seen[1:, 1:][far[1:, 1:]].any() and (np.diag(seen) > 0).all()  # other tokens attend within their window
 
 
 def test_many_classes_are_told_one_by_one(tmp_path: Path) -> None:
-    """A table of all by all is too large beyond 24."""
+    """A confusion matrix is too large above 24 classes."""
     labels = tuple(f"c{number:02}" for number in range(30))
     model = headed("classify", labels=labels)
     samples = [LabeledText("abcdefgh"[number % 8 :], "", label) for number, label in enumerate(labels)]

@@ -1,4 +1,4 @@
-"""What a check of clouds finds in folders that were spoilt on purpose, and that it finds nothing else."""
+"""Findings of `regard check` in point cloud folders with deliberate errors, without false findings."""
 
 from __future__ import annotations
 
@@ -200,11 +200,11 @@ def test_a_column_that_a_person_names_is_checked(tmp_path: Path) -> None:
     for number in range(3):
         rows = np.concatenate([points(number), np.full((80, 6), 0.5), np.arange(80)[:, None] % 2], axis=1)
         np.savetxt(tmp_path / f"{number}.txt", rows, fmt="%.5f")
-    assert found(segment(tmp_path))["decode_error"] == ("error", 3)  # nothing says what these columns are
+    assert found(segment(tmp_path))["decode_error"] == ("error", 3)  # unnamed columns are ambiguous
     assert segment(tmp_path, columns={"label": "9"}).class_counts[0].train == {"0": 120, "1": 120}
 
 
-# -- forms
+# -- file formats
 
 
 def test_forms_are_told_whatever_their_size_and_place() -> None:

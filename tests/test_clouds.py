@@ -1,4 +1,4 @@
-"""Clouds are found in folders, in tables and by name, with their classes; and the classes of their points."""
+"""Point clouds from folders, tables and generator names, with classes of clouds and points."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_clouds_may_lie_in_a_table_of_parquet(tmp_path: Path) -> None:
     assert isinstance(first, CloudSample) and isinstance(second, CloudSample)
     assert len(first.read()) == 20 and first.label == "x" and first.location == (str(tmp_path / "t.parquet"), 1)
     with pytest.raises(DataError, match="line 2"):
-        second.read()  # known by the ending that it had
+        second.read()  # identified by its file extension
     pq.write_table(pa.table({"was": ["a"], "art": ["x"]}), tmp_path / "u.parquet")
     with pytest.raises(DataError, match="--columns"):
         list(iterate_clouds([str(tmp_path / "u.parquet")]))

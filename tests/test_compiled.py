@@ -1,6 +1,7 @@
-"""Compiled modules compute what they compute without torch.compile, in one graph where one is promised.
+"""Modules compute the same with and without torch.compile, in one graph where documented.
 
-All tests of torch.compile are in this file, so that one worker imports Dynamo; the backends make no machine code."""
+All tests of torch.compile are in this file, so that one worker imports Dynamo; the backends generate no machine code.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def test_layers_that_share_a_mask_are_one_graph() -> None:
 
 
 def test_the_order_of_attention_kernels_on_cuda_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The path of CUDA, on the CPU."""
+    """The CUDA path, traced on the CPU."""
     graphs: list[list[str]] = []
 
     def keep(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
@@ -222,7 +223,7 @@ def test_attention_of_a_compiled_model_is_recorded() -> None:
 
 
 def test_a_model_is_compiled_once_for_many_calls() -> None:
-    """A count of searches that the graph depended on would make each call a new graph."""
+    """A graph that depends on a search counter would be recompiled in every call."""
     model, graphs = regard.build("bert-mini", task="embed", width=8, heads=2, ffn_dim=8, depth=1).eval(), []
 
     def keep(graph: torch.fx.GraphModule, given: list[Tensor]) -> torch.fx.GraphModule:

@@ -1,4 +1,4 @@
-"""Settings: read from dicts, words, files; what is unknown or has no meaning is refused with what would have."""
+"""Settings from dicts, command-line arguments and files; unknown or invalid ones are refused with suggestions."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_documentation_is_the_text_under_the_field_and_is_inherited() -> None:
     assert describe(Child) == {"size": "how large it is", "share": "a part"}
 
 
-# -- words and files
+# -- arguments and files
 
 
 def test_assignments_are_grouped_and_the_last_wins() -> None:

@@ -1,4 +1,4 @@
-"""Convolutional sequence to sequence against the equations, number by number, and every way of reading against every other."""
+"""Convolutional sequence to sequence against loops of its equations; all evaluation modes agree."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ every = pytest.mark.parametrize("label", LABELS)
 Vector = list[Tensor]
 
 
-# -- the equations, with nothing of ours but the names of the parameters
+# -- the equations, with only the parameter names taken from our model
 
 
 def layer(p: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def embedded(p: dict[str, Tensor], side: str, ids: list[int], length: int) -> Ve
 
 
 def oracle(p: dict[str, Tensor], config: Config, source: list[int], target: list[int]) -> Tensor:
-    """The logits of one pair; gradients of the encoder's states are a part of themselves."""
+    """Logits of one pair; the gradients of encoder states are scaled."""
     upper = parse_stages(config.encoder_stages, "")
     lower = parse_stages(config.decoder_stages or config.encoder_stages, "")
     e, g = embedded(p, "source", source, config.max_length), embedded(p, "target", target, config.max_length)
@@ -140,7 +140,7 @@ def test_a_decoder_sees_nothing_that_comes_and_an_encoder_as_far_as_its_kernels(
             near(model.logits(x, target[:, :length]), whole[:, :length])
 
 
-# -- one token after another
+# -- cached steps
 
 
 @every
@@ -232,12 +232,12 @@ def test_a_source_without_a_token_is_looked_at_as_nothing() -> None:
         assert bool(model.body.to_logits(model.body(batch).sequence).isfinite().all())
 
 
-# -- sizes, beginnings, settings
+# -- parameter counts, initialization, settings
 
 
 @pytest.mark.parametrize("preset", convs2s.PRESETS)
 def test_a_preset_has_as_many_parameters_as_its_parts_add_up_to(preset: str) -> None:
-    """Every layer has a matrix and two numbers for each row of it; tables of words and positions are tables."""
+    """A matrix and two numbers per row in every layer, plus tables of words and positions."""
     config = find_preset(preset)[1].config
     E, V, last = config.embedding_dim, config.vocab_size, config.output_dim
     layers: list[tuple[int, int]] = []
@@ -305,7 +305,7 @@ def test_what_stands_beyond_the_positions_shares_the_last() -> None:
     near(body.embed(ids, places, target=True), body.embed(ids, places.clamp(max=3), target=True))
 
 
-# -- watched, compiled, trained
+# -- recorded, compiled, trained
 
 
 def test_one_attention_of_each_block_of_the_decoder_is_seen() -> None:

@@ -1,5 +1,7 @@
-"""Recurrent and convolutional translators and the captioners on a CUDA device: recorded training is plain training, and search
-there says what the CPU says."""
+"""Recurrent and convolutional translators and captioners on a CUDA device.
+
+Training with CUDA graphs equals plain training, and decoding equals the CPU.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +143,7 @@ def test_captioners_say_there_what_they_say_here(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["rnn", "caption-fixed"])
 def test_large_gradients_do_not_overflow(name: str) -> None:
-    """Autocast has cuDNN's recurrent kernels compute in float16, whose largest number is 65,504."""
+    """Under autocast the recurrent kernels of cuDNN compute in float16, whose maximum is 65,504."""
     if name == "rnn":
         model = tiny("rnn").float()
         body, batch = model.body, collate(model, TINY["rnn"].samples)

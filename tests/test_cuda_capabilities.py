@@ -1,4 +1,4 @@
-"""On a CUDA device all capabilities work, and training, prediction and explanation do without any of them."""
+"""All capabilities work on a CUDA device, and training, prediction and explanation work without each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are not what they should be: flipped, cut off, or a pickle under another name."""
+"""Damaged files: flipped bits, truncation, or a pickle under another name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def two(tmp_path: Path) -> Path:
     return tmp_path
 
 
-# -- flipped and cut off
+# -- flipped bits and truncation
 
 
 def flip(path: Path, bit: int) -> None:
@@ -58,7 +58,7 @@ def test_no_flipped_bit_is_believed(name: str, two: Path) -> None:
     for bit in range(8 * len(kept)):
         flip(path, bit)
         found = look(path.parent)
-        # 1e-05 and 1E-05 are the same number: a flip may change nothing
+        # 1e-05 and 1E-05 are equal: a flipped bit may have no effect
         assert isinstance(found, str) or (name == "state.json" and found.metadata == before.metadata), bit
         if isinstance(found, str):
             saved, problems = latest_checkpoint(two)
@@ -119,7 +119,7 @@ def test_where_all_are_damaged_it_starts_at_0_and_says_so(halved: Path, whole: P
 
 
 class Bomb:
-    """Makes a folder when it is unpickled."""
+    """Creates a folder when unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -145,10 +145,10 @@ def mark(tmp_path: Path) -> Path:
 
 
 def set_off(path: Path) -> None:
-    """As a careless reader would."""
+    """Load a file without safety checks."""
     with suppress(
         pickle.UnpicklingError, RuntimeError
-    ):  # a plain one is not what torch wants, which it finds out too late
+    ):  # torch rejects a plain pickle after running it
         torch.load(io.BytesIO(path.read_bytes()), weights_only=False)
 
 
@@ -164,7 +164,7 @@ def test_a_pickle_under_the_name_of_safetensors_is_refused_and_never_runs(
         train("translate", str(trained.data), model=str(folder), out=tmp_path / "new")
     assert not mark.exists() and not (tmp_path / "new").exists()
     set_off(folder / "model.safetensors")
-    assert mark.exists()  # it would have
+    assert mark.exists()  # the pickle is malicious
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt"])

@@ -1,4 +1,4 @@
-"""T-D against torch's own layers, GPT-3 against GPT-2 with bands written into its masks, and against GPT-Neo's bands."""
+"""T-D against torch layers, GPT-3 against GPT-2 with banded masks and against the local attention of GPT-Neo."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def model_of(name: str, config: Any) -> Model:
 
 
 def ours_and_theirs(model: Model, theirs: Any, right: Tensor, names: dict[str, str], turned: bool) -> None:
-    """Logits and the gradient of every parameter; `names` are theirs by ours."""
+    """Compare logits and the gradient of every parameter; `names` maps our names to theirs."""
     out = model.logits(X)
     near(out, right)
     pull = noise(*out.shape, seed=8)
@@ -53,7 +53,7 @@ def ours_and_theirs(model: Model, theirs: Any, right: Tensor, names: dict[str, s
 
 
 class Plain(nn.Module):
-    """torch's encoder under a causal mask, between a table that is read in both directions."""
+    """torch encoder with a causal mask and tied input and output embeddings."""
 
     def __init__(self, config: decoder.Config, table: Tensor, places: Tensor) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def place(name: str) -> str:
 
 
 def band_of(width: int) -> Tensor:
-    """(11, 11) True where a token looks at itself and the width - 1 before it."""
+    """Mask (11, 11), True for each token and the width - 1 tokens before it."""
     rows = [[0 <= q - k < width for k in range(11)] for q in range(11)]
     return torch.tensor(rows)
 
@@ -149,7 +149,7 @@ def test_gpt3_is_gpt2_with_every_other_layer_banded(band: int) -> None:
 
 
 def test_bands_mean_what_gpt_neo_means_by_them() -> None:
-    """It has no biases of q, k and v and does not divide by the root of the head's width; it attends in 32 bits."""
+    """GPT-Neo has no biases of q, k and v, does not scale scores, and computes attention in 32 bits."""
     model = model_of("gpt3", gpt3.Config(**SIZES, local_window=3))
     theirs = transformers.GPTNeoForCausalLM(
         transformers.GPTNeoConfig(
@@ -185,7 +185,7 @@ def test_the_table_of_the_paper_is_resolved_as_is_said() -> None:
         gpt3.Config(local_window=-1)
 
 
-# -- folders of systems that nobody published
+# -- checkpoints of systems without a Hugging Face format
 
 
 @pytest.mark.parametrize("name", ["decoder", "gpt3"])

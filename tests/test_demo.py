@@ -1,4 +1,4 @@
-"""The demos from embedded data to pictures: begun, broken off, shown again, and never over what is not theirs."""
+"""Demos from built-in data to figures: started, interrupted, shown again, and without overwriting other files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Shown = Callable[..., str]
 
 @pytest.fixture
 def show(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shown:
-    """A captioner's demo of few scenes, in an empty folder; what it says."""
+    """Output of a captioning demo with few scenes, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     drawn = scenes.generate_splits
     monkeypatch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
@@ -69,7 +69,7 @@ def show(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shown:
 def test_the_captioners_demo_runs_from_scenes_to_pictures_and_is_shown_again(show: Shown) -> None:
     told = show()
     run, data = Path("runs/demo-caption"), Path("runs/demo-caption-data")
-    pictures = ["test-00000", "test-00002", "test-00004", "test-00006"]  # from all over them
+    pictures = ["test-00000", "test-00002", "test-00004", "test-00006"]  # spread over all scenes
     assert all(f"{data}/test/images/{name}.png  →" in told for name in pictures)
     assert "also in the validation data" not in told and "exact_match" in told and "\n5  Attention per word" in told
     assert (run / "attention.html").exists() and (run / "attention.png").exists()
@@ -88,7 +88,7 @@ def test_the_captioners_demo_runs_from_scenes_to_pictures_and_is_shown_again(sho
         "size",
     }
     lines = Path(data / "valid/captions.jsonl").read_text().splitlines()
-    assert [len(json.loads(line)["objects"]) for line in lines].count(2) == 4 and len(lines) == 6  # none with three
+    assert [len(json.loads(line)["objects"]) for line in lines].count(2) == 4 and len(lines) == 6  # none with three objects
     weights, stamp = (run / "model.safetensors").read_bytes(), (data / "scenes.json").stat().st_mtime_ns
     shown = show()
     assert "regard demo caption --overwrite" in shown and "step " not in shown and "  →  " in shown

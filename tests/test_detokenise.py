@@ -1,4 +1,4 @@
-"""Text as people write it, out of text as WikiText and the Penn Treebank have it."""
+"""Detokenization of WikiText and Penn Treebank text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RoFormer and Longformer against `transformers`, all parameters overwritten with noise: outputs, gradients, folders."""
+"""RoFormer and Longformer against `transformers` with random parameters: outputs, gradients, checkpoints."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ LONGFORMER = {
 }  # fmt: skip
 LENGTHS = torch.tensor([19, 4, 13])
 SINGLE = 5e-7
-"""Longformer's softmax is in float32 there."""
+"""Tolerance for Longformer, whose softmax is in float32 in transformers."""
 
 
 def roformer(name: str, **changes: Any) -> Any:
     peer = noisy(getattr(transformers, name)(transformers.RoFormerConfig(**{**ROFORMER, **changes})))
     table = next(value for key, value in peer.named_parameters() if key.endswith("embed_positions.weight"))
-    with torch.no_grad():  # rounded to float32 over there
+    with torch.no_grad():  # rounded to float32 in transformers
         table.copy_(SinusoidalPosition(4, "halves")(torch.arange(len(table))))
     return peer
 
@@ -131,7 +131,7 @@ def test_longformer_hides_words_as_it_is_published(windows: list[int], tmp_path:
 
 @pytest.mark.parametrize("windows", [[4, 8, 4], [4, 4, 4]])
 def test_gradients_of_longformer_are_those_of_the_published_one(windows: list[int], tmp_path: Path) -> None:
-    """Of padded rows, and of rows with unequal numbers of global tokens, theirs are no numbers: here are none of these."""
+    """In transformers, padded rows and rows with unequal numbers of global tokens have NaN gradients: excluded here."""
     peer = longformer("LongformerForMaskedLM", attention_window=windows)
     model = loaded(peer, tmp_path)
     x = torch.randint(5, 37, (3, 16), generator=torch.Generator().manual_seed(5))
@@ -144,7 +144,7 @@ def test_gradients_of_longformer_are_those_of_the_published_one(windows: list[in
 
 
 def test_longformer_points_at_answers_with_its_question_marked(tmp_path: Path) -> None:
-    """As the task itself marks it: there, all is global that stands before the first of two ends."""
+    """Global attention as set by the task: in transformers, all tokens before the first of two separators."""
     context = "the king of the hill is in rome and the cat sat"
     text = TextTokenizer.train_wordpiece([context, "who is where"] * 3, 80)
     peer = longformer(
@@ -156,7 +156,7 @@ def test_longformer_points_at_answers_with_its_question_marked(tmp_path: Path) -
     model = regard.load(tmp_path)
     samples = [QASample("who is the king", context, (), (), False), QASample("where", context[:20], (), (), False)]
     encoded = model.task.encode(samples, model.tokenizer, model.config, model.config.max_length)
-    for chosen in ([0], [1]):  # one by one, for the end of a question is looked for in rows without padding there
+    for chosen in ([0], [1]):  # one by one, because transformers searches the end of the question in rows without padding
         batch = model.task.collate(encoded, chosen, model.config)
         right = peer(batch.inputs)
         ours = model.task.logits(model, batch)
@@ -244,7 +244,7 @@ def test_dilated_windows_are_what_their_rule_says_and_only_our_layout_can_say_th
     at = torch.arange(19)
     table = materialize(rules[1], 3, 3, at, at)
     assert table[0, 1, 9].nonzero().flatten().tolist() == [1, 3, 5, 7, 9, 11, 13, 15, 17]
-    assert materialize(rules[0], 3, 3, at, at)[0, -1, 9].sum() == 5  # the lowest block is not dilated
+    assert materialize(rules[0], 3, 3, at, at)[0, -1, 9].sum() == 5  # the first block is not dilated
     block = model.body.encoder.blocks[1].attend.inner
     states = torch.randn(3, 19, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     q, k, v = block.project(states)
@@ -260,7 +260,7 @@ def test_dilated_windows_are_what_their_rule_says_and_only_our_layout_can_say_th
 
 
 def test_longformer_may_turn_queries_and_keys_and_only_our_layout_can_say_it(tmp_path: Path) -> None:
-    """A window over all and no marks are an attention over all: the one that BERT has with these positions."""
+    """A window over the whole row without global tokens is full attention, as in BERT with these positions."""
     from regard.model import ModelSpec, assemble
     from regard.systems import SYSTEMS, longformer
 
@@ -290,7 +290,7 @@ def test_longformer_may_turn_queries_and_keys_and_only_our_layout_can_say_it(tmp
     own = {name: value for name, value in model.body.state_dict().items() if ".far_" not in name}
     own["embedding.position.table.weight"] = own["embedding.position.table.weight"][
         2:
-    ]  # places begin behind the padding
+    ]  # position ids start after the padding id
     dense.body.load_state_dict(own)
     near(model.states(x, mask=mask).sequence[mask], dense.eval().states(x, mask=mask).sequence[mask])
     with pytest.raises(RegardError, match="relative positions"):

@@ -1,4 +1,4 @@
-"""Schemes of tags and what is measured by them: equal to `seqeval` on every sequence, also on those no scheme allows."""
+"""Tag schemes and metrics: equal to `seqeval` on every sequence, including invalid sequences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAME = {"L": "E", "U": "S"}
 
 
 def noise(draw: random.Random, letters: str, length: int) -> list[str]:
-    """Tags without sense."""
+    """Random tags."""
     tags = ["O", *(f"{letter}-{kind}" for letter in letters for kind in KINDS), *letters]
     return [draw.choice(tags) for _ in range(length)]
 
@@ -42,7 +42,7 @@ def some_entities(draw: random.Random, length: int) -> list[Entity]:
 
 
 def theirs(tags: list[str]) -> list[str]:
-    """`seqeval` knows the letters of BIOES only."""
+    """Tags in the letters of BIOES, which are the only letters supported by `seqeval`."""
     return [SAME.get(tag[0], tag[0]) + tag[1:] for tag in tags]
 
 
@@ -118,7 +118,7 @@ def test_strict_seqeval_reads_what_we_write() -> None:
 
 @pytest.mark.parametrize("letters", ["BI", "BIES", "BILU"])
 def test_measures_are_those_of_seqeval(letters: str) -> None:
-    """Precision, recall, F1 and support, whole and by kind, to the last bit."""
+    """Precision, recall, F1 and support, overall and per entity type, bit for bit."""
     pytest.importorskip("seqeval", reason="what is compared with")
     from seqeval.metrics import sequence_labeling as metrics
 
@@ -132,7 +132,7 @@ def test_measures_are_those_of_seqeval(letters: str) -> None:
             others = noise(draw, letters, length)
             said.append([tag if draw.random() < 0.8 else other for tag, other in zip(tags, others, strict=True)])
         if round_ == 0:
-            right, said = [["O"] * 3], [["O"] * 3]  # nothing to divide by
+            right, said = [["O"] * 3], [["O"] * 3]  # division by zero
         found = tagging_metrics(right, said, "IOB2")
         ours, its = [list(map(theirs, side)) for side in (right, said)]
         with warnings.catch_warnings():

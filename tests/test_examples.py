@@ -1,4 +1,4 @@
-"""What is told in one plain file is what the assembled system computes."""
+"""The single-file example computes the results of the library."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_plain_file_says_what_the_system_says(plain: ModuleType, changes: di
 
 
 def test_it_reads_folders_as_they_were_published_first(plain: ModuleType, tmp_path: Path) -> None:
-    """Without the prefix, with the masks and with a copy of the table."""
+    """Without the prefix, with mask buffers and with a copy of the embedding."""
     model = saved(tmp_path)
     tensors = {name.removeprefix("transformer."): t for name, t in load_file(tmp_path / "model.safetensors").items()}
     tensors |= {f"h.{n}.attn.bias": torch.ones(1, 1, 16, 16).tril() for n in range(3)}
@@ -66,7 +66,7 @@ def test_it_goes_on_as_the_search_does(plain: ModuleType, tmp_path: Path) -> Non
     for prompt in ([3, 1, 4, 1, 5], [9]):
         (found,) = search(model.body, Batch(torch.tensor([prompt])), -1, torch.tensor([10]), DecodeSettings())
         assert tuple(plain.generate(plain.load(tmp_path), prompt, 10, temperature=0)) == found[0].tokens
-    drawn = list(plain.generate(plain.load(tmp_path), [3], 30, top_k=5))  # beyond the context it reads the last of it
+    drawn = list(plain.generate(plain.load(tmp_path), [3], 30, top_k=5))  # beyond the context, only the last tokens are read
     assert len(drawn) == 30 and all(0 <= token < 23 for token in drawn)
 
 

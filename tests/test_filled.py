@@ -1,4 +1,4 @@
-"""Rows that are filled up to few shapes, for bodies that go from token to token: the same sums, gradients and runs."""
+"""Rows padded to few shapes for recurrent models: equal losses, gradients and runs."""
 
 from __future__ import annotations
 

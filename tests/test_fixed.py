@@ -1,4 +1,4 @@
-"""Search in fixed shapes, as it is recorded on CUDA, finds what search in growing ones finds; beams that share their keys."""
+"""Decoding with static shapes, as captured on CUDA, equals decoding with growing shapes; beams with shared keys."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_fixed_shapes_find_what_growing_ones_find(settings: DecodeSettings, rows
     requests, banned = np.arange(rows) + 7, torch.tensor([model.config.pad_id])
     right = search(model.body, batch, model.config.eos_id, limits, settings, requests, (model.config.pad_id,))
     with torch.inference_mode():
-        for _ in range(2):  # the second time in the tensors of the first
+        for _ in range(2):  # the second time with reused buffers
             ours = graphed_search(
                 model.body, batch, model.config.eos_id, limits, settings, requests, banned, capture=False
             )
@@ -78,7 +78,7 @@ def test_recordings_of_many_sizes_are_forgotten_in_turn() -> None:
 @pytest.mark.parametrize("room", [None, 9])
 @pytest.mark.parametrize("prompt", [1, 3])
 def test_beams_share_keys_and_keep_their_own_pasts(room: int | None, prompt: int) -> None:
-    """Two beams of three sources exchange their pasts twice; what they say is what a single pass over each path says."""
+    """Two beams of three sources swap their prefixes twice; outputs equal one pass over each path."""
     model, W = tiny("transformer"), 2
     batch, _ = asked(3, model)
     start = torch.randint(3, 15, (3, prompt), generator=torch.Generator().manual_seed(5))
@@ -97,7 +97,7 @@ def test_beams_share_keys_and_keep_their_own_pasts(room: int | None, prompt: int
             rows = rows[: len(paths)]
             state.reorder(torch.tensor(rows))
             paths = paths[rows]
-            if number == 1:  # the second source leaves
+            if number == 1:  # the second source is removed
                 kept = [4, 5, 0, 1]
                 state.select_rows(torch.tensor(kept))
                 paths, owners, said = paths[kept], owners[kept], said[:, :4]

@@ -1,4 +1,4 @@
-"""Setting and task names of other tools: accepted where the meaning is the same, explained otherwise."""
+"""Setting and task names of other tools: accepted if the meaning is equal, otherwise explained."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETTINGS = {row["setting"] for row in index.load_index()["settings"]}
 
 
 def test_ninety_six_names_are_known() -> None:
-    """One of them, decode.max_length, is a setting of the same meaning."""
+    """One of the names, decode.max_length, is also a setting of the same meaning."""
     assert len(SYNONYMS) + len(RELATED) + ("decode.max_length" in SETTINGS) == 96
     assert not SYNONYMS.keys() & RELATED.keys()
 

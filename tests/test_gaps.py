@@ -1,4 +1,4 @@
-"""What mutants of the source showed to be untested, or tested by slow tests alone."""
+"""Behavior whose mutants survived, or were killed by slow tests only."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_model_in_training_mode_predicts_without_dropout(monkeypatch: pytest.M
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of files that are flushed or renamed, in their order."""
+    """Names of flushed or renamed files, in call order."""
     found: list[str] = []
     flush, rename, replace = os.fsync, os.rename, os.replace
 

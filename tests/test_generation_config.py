@@ -1,4 +1,4 @@
-"""generation_config.json of Hugging Face: translated to decode.*, and the generated tokens are those of transformers."""
+"""generation_config.json of Hugging Face as decode.* settings: generated tokens equal those of transformers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_defaults_are_those_of_transformers() -> None:
         assert theirs.get(key) in (None, value), key
 
 
-# -- the same folder, read by both
+# -- the same checkpoint in both libraries
 
 LINES = ["the cat danced on the mat", "a dog slept", "the dog and the cat", "one bird sang"]
 BEAMS: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 12}
@@ -99,7 +99,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def write_folder(name: str, path: Path) -> Path:
-    """A Hugging Face folder of a tiny model with a tokenizer that both libraries read."""
+    """Hugging Face checkpoint of a tiny model with a tokenizer that both libraries read."""
     train = TextTokenizer.train_lm_bpe if name == "gpt2" else TextTokenizer.train_sentence_bpe
     text = train(LINES * 5, 290)
     model = tiny(name, vocab_size=text.size, **({"max_length": 64} if name == "gpt2" else {"depth": 1}))
@@ -112,12 +112,12 @@ def write_folder(name: str, path: Path) -> Path:
 
 
 def compare(folder: Path, name: str, way: dict[str, Any]) -> set[tuple[int, ...]]:
-    """The outputs for all lines, after a comparison with transformers, which reads the same folder."""
+    """Outputs for all lines, after a comparison with transformers on the same checkpoint."""
     transformers = pytest.importorskip("transformers")
     ours = regard.load(folder)
     end, text = ours.config.eos_id, ours.require_tokenizer()
     begin: dict[str, Any] = {}
-    if name != "gpt2":  # as Marian is published; a penalty after normalization is another computation
+    if name != "gpt2":  # as in published Marian checkpoints; a penalty after normalization is another computation
         begin = {"decoder_start_token_id": ours.config.bos_id, "bad_words_ids": [[0]]}
         begin |= {} if "repetition_penalty" in way else {"renormalize_logits": True}
     way = {key: end if value == "END" else value for key, value in way.items()}

@@ -1,4 +1,4 @@
-"""The product computes the numbers of the golden record, which is kept under neutral ids: see tests/golden/README.md."""
+"""Computed values equal the golden record, which has neutral ids: see tests/golden/README.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def of_kind(kind: str) -> pytest.MarkDecorator:
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    gc.disable()  # each of many collections would look through all that was imported
+    gc.disable()  # each garbage collection would scan all imported modules
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, names.CACHE, str(tmp_path_factory.mktemp("cache")))
         yield Workshop(tmp_path_factory.mktemp("golden"))
@@ -37,7 +37,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
 
 @pytest.fixture(autouse=True)
 def without_shape_checks() -> None:
-    """Other tests check the shapes; here the checks would take longer than the models."""
+    """Disable shape checks: other tests check shapes, and the checks would take longer than the models."""
     jaxtyping.config.update("jaxtyping_disable", True)
 
 

@@ -1,4 +1,4 @@
-"""The demo's language: right German for every English sentence, and held-out pairs that are really new."""
+"""Language of the demo: correct German for every English sentence, and held-out pairs that are new."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KNOWN = {
     "an aunt buys a lamp": "eine Tante kauft eine Lampe",
     "the girls sing": "die Mädchen singen",
     "horses run": "Pferde laufen",
-    # adjective endings
+    # adjective inflection
     "an old man bought a red car": "ein alter Mann kaufte ein rotes Auto",
     "the old man bought the red car": "der alte Mann kaufte das rote Auto",
     "the hungry queen ate the fresh rolls": "die hungrige Königin aß die frischen Brötchen",
@@ -88,7 +88,7 @@ NOT_SAID = (
     "no man did not sleep",
     "he laughed that she danced",
     "he said because she danced",
-    "every day he laughed when she danced",  # German would say `wenn`, not `als`
+    "every day he laughed when she danced",  # German uses `wenn`, not `als`
     "that she danced , he said",
     "when she danced , he laughed yesterday",
 )

@@ -1,4 +1,4 @@
-"""Adaptive computation time against a loop over single positions and numbers."""
+"""Adaptive computation time against a loop over single positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ B, L, D = 3, 5, 4
 
 
 def world(cap: int, epsilon: float, mixing: Mixing = "convex", seed: int = 1) -> tuple[Halting, Any, Any, Tensor]:
-    """A gate, coordinates and steps that mix positions, so that those that have stopped are seen by others."""
+    """Halting module, coordinates and steps that mix positions, so that halted positions influence others."""
     halting = noisy(Halting(D, cap, epsilon, mixing), scale=0.8, seed=seed)
     times, wheres = noise(cap, D, seed=7), noise(L, D, seed=8)
     matrix, mix = noise(D, D, seed=9), noise(L, L, seed=10) * 0.4
@@ -34,7 +34,7 @@ def world(cap: int, epsilon: float, mixing: Mixing = "convex", seed: int = 1) ->
 def by_hand(
     halting: Halting, place: Any, change: Any, x: Tensor, real: np.ndarray, epsilon: float
 ) -> tuple[np.ndarray, ...]:
-    """All states of all steps first, then one position after another with plain numbers."""
+    """All states of all steps first, then a loop over positions with plain numbers."""
     weight, bias = halting.gate.weight.detach().numpy()[0], float(halting.gate.bias.detach())
     befores, afters = [], []
     for number in range(halting.max_steps):

@@ -1,4 +1,4 @@
-"""Names of the Hugging Face Hub: recognized without a download, and `hf:ORG/NAME` as a folder of the local cache."""
+"""Names of the Hugging Face Hub: detected without a download, and `hf:ORG/NAME` as a folder of the local cache."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_folder_of_that_name_is_used(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def cached(cache: Path, source: Path, repository: str = "acme/thing", revision: str = "main") -> Path:
-    """A snapshot as the Hub's own library writes it: content in blobs, links to it in snapshots."""
+    """A snapshot as written by huggingface_hub: content in blobs, links to it in snapshots."""
     base = cache / f"models--{repository.replace('/', '--')}"
     snapshot = base / "snapshots" / SHA
     for folder in (base / "blobs", base / "refs", snapshot):
@@ -167,7 +167,7 @@ def test_every_command_with_a_model_describes_the_prefix() -> None:
 
 
 class Server:
-    """Stands for snapshot_download: the files of a repository that match the patterns appear in the snapshot."""
+    """Substitute for snapshot_download: the files of a repository that match the patterns appear in the snapshot."""
 
     def __init__(self, files: Path, snapshot: Path) -> None:
         self.files, self.snapshot, self.asked = files, snapshot, list[tuple[str, str | None]]()

@@ -1,7 +1,7 @@
-"""The numbers that the lectures print, from our parts.
+"""Numbers printed in the lectures, computed by our modules.
 
-Some slides slip. There the right reading is what our part gives, and the test shows which other reading the printed
-numbers come from, and that our part does not give those.
+Some slides have errors. For these slides, our modules give the correct result, and the test shows the wrong formula
+behind the printed numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def tensor(values: Any) -> Tensor:
 
 
 def reading(example: str, name: str | None = None) -> dict[str, Any]:
-    """The named reading, or the one that is right."""
+    """The named formula of an example, by default the correct one."""
     return LECTURES[example]["readings"][name or LECTURES[example]["right"]]
 
 
@@ -44,7 +44,7 @@ def apart(ours: Tensor, other: Any, gap: float) -> None:
 
 
 def printed(value: Tensor, shown: Any, digits: int) -> bool:
-    """Is this what is shown, when a slide may round or cut off after so many digits?"""
+    """Whether the value agrees with a slide that rounds or truncates after this many digits."""
     return bool(((value - tensor(shown)).abs() < 10.0**-digits).all())
 
 
@@ -56,14 +56,14 @@ def softmax(scores: list[float]) -> list[float]:
 def seen_and_said(
     attention: Attention, x: Any, context: Any = None, rule: AttentionMask | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Weights (H, Q, K) and output (Q, D) of one row."""
+    """Attention weights (H, Q, K) and output (Q, D) of one row."""
     with torch.no_grad(), record_attention(attention) as seen:
         out = attention(tensor(x)[None], None if context is None else tensor(context)[None], mask=rule)
     return seen.records[0].weights[0], out[0]
 
 
 def bare(width: int, context: int | None = None, scale: float | None = None) -> Attention:
-    """One head whose projections are all the identity: what remains is equation 1. Another scale is put into the queries."""
+    """One head with identity projections, which is equation 1. Another scale is multiplied into the queries."""
     attention = Attention(width, 1, context, bias=False).double()
     with torch.no_grad():
         for line in attention.children():
@@ -85,7 +85,8 @@ def test_w01_scores_are_divided_by_the_root_of_the_width() -> None:
 
 
 def test_w01_the_slide_divided_by_three_the_number_of_keys() -> None:
-    """Right is √2, the root of the width; the slide's numbers come from ÷ 3, and are cut off instead of rounded."""
+    """Correct is √2, the root of the width; the numbers of the slide are divided by 3, and truncated instead of
+    rounded."""
     x, slide, other = LECTURES["W01"]["inputs"], LECTURES["W01"]["slide"], reading("W01", "by_number_of_keys")
     assert printed(tensor(slide["scores"]) / 3, slide["scaled"], 4)
     weights, out = seen_and_said(bare(2, 2, 1 / 3), x["Q"], x["K"])
@@ -107,7 +108,7 @@ def test_w02_masked_scores_are_divided_by_the_root_of_the_width() -> None:
 
 
 def test_w02_the_slide_shows_scores_by_four_and_then_results_without_any_scale() -> None:
-    """Right is √2. What is printed as scaled was divided by 4, the number of tokens; the results by nothing."""
+    """Correct is √2. The printed scores are divided by 4, the number of tokens; the results are not scaled."""
     x, slide = LECTURES["W02"]["inputs"], LECTURES["W02"]["slide"]
     near(tensor(slide["scores"]) / 4, slide["scaled"])
     for name, scale in (("unscaled", 1.0), ("by_number_of_tokens", 1 / 4)):
@@ -143,7 +144,8 @@ def test_w05_layer_norm_divides_by_the_deviation_of_the_row_itself() -> None:
 
 
 def test_w05_the_slide_shows_the_deviation_of_a_sample() -> None:
-    """Right is the population's (÷ 5); the slide's is a sample's (÷ 4), and its label 7 x 3 stands at 7 x 5 numbers."""
+    """Correct is the standard deviation of the population (÷ 5); the slide has the one of a sample (÷ 4), and labels 7
+    × 5 numbers as 7 × 3."""
     x, slide, other = tensor(LECTURES["W05"]["inputs"]["X"]), LECTURES["W05"]["slide"], reading("W05", "sample")
     assert tuple(x.shape) == (7, 5)
     centred = x - x.mean(-1, keepdim=True)
@@ -159,7 +161,7 @@ def test_w05_the_slide_shows_the_deviation_of_a_sample() -> None:
 
 
 def test_w06_the_first_wave_has_frequency_one() -> None:
-    """Right is k from 0 and base 10000; a stacked vector with k from 1 loses the fastest wave."""
+    """Correct is k from 0 and base 10000; with k from 1 the fastest wave is missing."""
     where = torch.tensor(LECTURES["W06"]["inputs"]["positions"])
     ours = SinusoidalPosition(4, "interleaved")(where)
     near(ours, reading("W06")["P"])
@@ -225,7 +227,7 @@ def test_w09_a_later_position_is_an_earlier_one_turned(width: int) -> None:
 
 
 def test_w11_heads_share_the_width_between_them() -> None:
-    """Right is d/h for each head; heads as wide as the model, as one deck has them, would cost h times as much."""
+    """Correct is d/h per head; heads as wide as the model, as in one lecture, would cost h times as much."""
     sizes, slide, right = LECTURES["W11"]["inputs"], LECTURES["W11"]["slide"], reading("W11")
     attention = Attention(sizes["d_model"], sizes["h"], bias=False)
     q, k, v = attention.project(torch.zeros(1, 3, sizes["d_model"]))
@@ -263,7 +265,7 @@ def test_w22_a_high_temperature_flattens() -> None:
 
 @pytest.mark.parametrize("row", reading("W23")["rows"], ids=lambda row: f"width {row['d']}")
 def test_w23_without_the_scale_wide_heads_stare_and_stop_learning(row: dict[str, Any]) -> None:
-    """Slides say 0-1 variables: mean 0, variance 1. The median shows that gradients vanish; their mean does not."""
+    """Inputs have mean 0 and variance 1. The median of the gradients vanishes, not the mean."""
     d, keys, draws = row["d"], LECTURES["W23"]["inputs"]["keys"], 600
     chance = torch.Generator().manual_seed(d)
     q = torch.randn(draws, 1, 1, d, generator=chance, dtype=torch.float64)
@@ -275,15 +277,15 @@ def test_w23_without_the_scale_wide_heads_stare_and_stop_learning(row: dict[str,
         assert abs(float(entropy) - row[f"entropy_{kind}"]) < 0.15
         assert abs(float(weights.amax(-1).mean()) - row[f"max_weight_{kind}"]) < 0.05
         squares = (weights**2).sum(-1)
-        jacobian = (squares - 2 * (weights**3).sum(-1) + squares**2).clamp(min=0).sqrt()  # of diag(p) - p pᵀ
+        jacobian = (squares - 2 * (weights**3).sum(-1) + squares**2).clamp(min=0).sqrt()  # norm of diag(p) - p pᵀ
         assert abs(float((jacobian < 1e-3).double().mean()) - row[f"share_jacobian_below_1e-3_{kind}"]) < 0.08
         assert abs(float(jacobian.median()) - row[f"jacobian_fro_median_{kind}"]) < 0.05
 
 
 def test_w24_a_query_that_may_look_at_nothing_receives_nothing() -> None:
-    """-∞ would give NaN, which spoils the whole batch; -1e9 would give equal weights, which look at what is hidden.
+    """-∞ would give NaN in the whole batch; -1e9 would give equal weights on masked keys.
 
-    The sum over no keys is 0, so 0 is what every kernel gives, and its gradient is 0 too.
+    The sum over no keys is 0, so every kernel returns 0, with gradient 0.
     """
     scores = LECTURES["W24"]["inputs"]["row_scores"]
     keys = tensor(scores).view(1, 1, 3, 1).requires_grad_()
@@ -301,7 +303,7 @@ def test_w24_a_query_that_may_look_at_nothing_receives_nothing() -> None:
 
 
 def two_heads(context: int | None = None) -> Attention:
-    """The matrices of W27, which multiply rows from the right as the slides write them."""
+    """Attention with the matrices of W27, which multiply rows from the right as on the slides."""
     given = LECTURES["W27"]["inputs"]
     attention = Attention(4, given["h"], context, bias=False).double()
     q, k, v, out = (tensor(given[name]).T for name in ("WQ", "WK", "WV", "WO"))
@@ -322,11 +324,11 @@ def test_w27_heads_look_apart_and_are_joined(name: str) -> None:
 
 
 def test_w28_a_block_of_2017_normalises_after_it_adds() -> None:
-    """Right is a feed-forward layer of two matrices with a ReLU between; one deck has a single matrix instead."""
+    """Correct is a feed-forward layer of two matrices with a ReLU between; one lecture has a single matrix."""
     given, right = LECTURES["W28"]["inputs"], reading("W28")
     block = transformer_block(4, 2, 8, eps=given["eps"]).double()
     attention, feed, x = two_heads().state_dict(), block.feed.inner, tensor(LECTURES["W27"]["inputs"]["X"])
-    block.attend.inner.load_state_dict(attention, strict=False)  # biases stay what they start as: 0
+    block.attend.inner.load_state_dict(attention, strict=False)  # biases keep their initial value 0
     feed.load_state_dict({
         "up.weight": tensor(given["W1"]).T, "up.bias": tensor(given["b1"]),
         "down.weight": tensor(given["W2"]).T, "down.bias": tensor(given["b2"]),

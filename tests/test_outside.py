@@ -1,4 +1,4 @@
-"""The outside of the product is the one recorded in outside.json: see tests/outside.py."""
+"""The public interface is equal to the record in outside.json: see tests/outside.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text files, pairs of texts, and what is held out of them."""
+"""Text files, pairs of texts, and the held-out part."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from regard.errors import DataError, RegardError, SettingError, UnknownNameError
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder whose path has spaces, as people's folders do."""
+    """A folder with spaces in its path."""
     place = tmp_path / "my own data"
     place.mkdir()
     return place
@@ -35,7 +35,7 @@ def write(path: Path, content: str | bytes) -> str:
 def read_pairs(
     data: Sequence[str], columns: Mapping[str, str] | None = None
 ) -> tuple[list[Pair], list[tuple[str, int]]]:
-    """The pairs, and the places of rows that were skipped."""
+    """Pairs, and (path, line) of skipped rows."""
     found = list(iterate_pairs(data, columns))
     skipped = [(row.path, row.line) for row in found if not isinstance(row, Pair)]
     return [row for row in found if isinstance(row, Pair)], skipped

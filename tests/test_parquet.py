@@ -1,4 +1,4 @@
-"""Pairs from Parquet files, and patterns that stand for many files."""
+"""Pairs from Parquet files, and file patterns."""
 
 from __future__ import annotations
 

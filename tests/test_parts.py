@@ -1,4 +1,4 @@
-"""Positions, residuals, blocks, losses, memories and watching against torch's own modules and plain loops."""
+"""Positions, residuals, blocks, losses, KV caches and recorded attention against torch modules and plain loops."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def same_with_gradients(ours: Tensor, right: Tensor, leaves: list[Tensor]) -> No
 
 
 def wave(position: int, channel: int, width: int, base: int = 10000) -> float:
-    """Section 3.5 of the paper, to 50 digits: channel 2i is sin(p / base^(2i/D)), channel 2i + 1 its cosine."""
+    """Section 3.5 of the paper with 50 digits: channel 2i is sin(p / base^(2i/D)), channel 2i + 1 its cosine."""
     with mpmath.workdps(50):
         angle = position / mpmath.power(base, mpmath.mpf(channel - channel % 2) / width)
         return float(mpmath.cos(angle) if channel % 2 else mpmath.sin(angle))
@@ -123,7 +123,7 @@ def test_the_feed_is_two_matrices_with_the_named_bend_between(name: str) -> None
 
 
 def torch_names(cross: bool) -> dict[str, list[str]]:
-    """Their name -> ours, joined along the rows."""
+    """Names of torch → our names, concatenated along the rows."""
     norms = ["attend", "cross", "feed"] if cross else ["attend", "feed"]
     names = {f"norm{n + 1}": [f"{place}.norm"] for n, place in enumerate(norms)}
     names |= {"linear1": ["feed.inner.up"], "linear2": ["feed.inner.down"], "self_attn.out_proj": ["attend.inner.out"]}
@@ -196,7 +196,7 @@ def test_tokens_are_read_by_the_matrix_that_wrote_them(bias: bool) -> None:
 
 
 def smoothed(logits: Tensor, labels: list[int], epsilon: float) -> tuple[Tensor, int]:
-    """-Σ t_c log p_c with t = 1 - ε for the right class and ε / (V - 1) for each other, one class at a time."""
+    """-Σ t_c log p_c with t = 1 - ε for the label and ε / (V - 1) for each other class, in loops."""
     total, count = logits.new_zeros(()), 0
     for row, label in zip(logits, labels, strict=True):
         if label == -100:
@@ -240,12 +240,12 @@ def test_a_label_that_is_no_token_is_not_trained_as_another() -> None:
     assert float(total.detach()) == 0.0 and int(count) == 2
 
 
-# -- memories
+# -- KV caches
 
 
 @pytest.mark.parametrize("memory", [DynamicCache(), StaticCache(4), CrossCache()])
 def test_selected_rows_take_their_past_along(memory: KVCache) -> None:
-    memory.select_rows(torch.tensor([1, 0]))  # nothing is kept yet: nothing happens
+    memory.select_rows(torch.tensor([1, 0]))  # no effect on an empty cache
     k, v = noise(3, 2, 4, 5), noise(3, 2, 4, 6, seed=1)
     memory.extend(lambda: (k, v), None)
     memory.select_rows(torch.tensor([2, 0, 2, 1]))
@@ -290,7 +290,7 @@ def test_reordered_rows_exchange_their_pasts_and_leave_the_source_alone() -> Non
     )
 
 
-# -- watching
+# -- recorded attention
 
 
 class Pair(nn.Module):
@@ -314,7 +314,7 @@ def hooks(model: nn.Module) -> int:
 
 
 def looked(attention: Attention, x: Tensor, may: Any) -> Tensor:
-    """softmax of the scaled products of queries and keys, one number at a time"""
+    """Attention weights in loops: softmax of the scaled products of queries and keys."""
     q, k, _ = F.linear(x, attention.qkv.weight, attention.qkv.bias).chunk(3, -1)
     out = torch.zeros(len(x), 2, x.shape[1], x.shape[1], dtype=torch.float64)
     for b, h, i in torch.cartesian_prod(*(torch.arange(n) for n in out.shape[:3])).tolist():

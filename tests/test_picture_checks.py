@@ -1,4 +1,4 @@
-"""What a check of pictures finds in folders that were spoilt on purpose, and that it finds nothing else."""
+"""Findings of `regard check` in image folders with deliberate errors, without false findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of batches: every sample once, never over the budget, and the same grains whenever they are asked for."""
+"""Batch sampler: every sample once, within the budget, and reproducible micro-batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Lengths = npt.NDArray[np.int64]
 
 
 def some_lengths(count: int, sides: int = 2, seed: int = 0) -> Lengths:
-    """Lengths as sentences have them, with sides that resemble each other."""
+    """Random sentence lengths, correlated between sides."""
     random = np.random.default_rng(seed)
     first = random.lognormal(3, 0.6, (count, 1))
     return np.clip(first * random.lognormal(0, 0.2, (count, sides)), 1, 200).astype(np.int64)
@@ -79,7 +79,7 @@ def test_the_nth_grain_is_found_by_walking_jumping_and_going_back() -> None:
     lengths = some_lengths(300)
     plan = LengthBucketed(lengths, 512, seed=1)
     walked = [(number, grain) for number in range(6) for grain in plan.epoch(number)]
-    assert len({len(plan.epoch(number)) for number in range(6)}) > 1  # or counting through epochs would prove little
+    assert len({len(plan.epoch(number)) for number in range(6)}) > 1  # the number of micro-batches per epoch varies
     for order in (range(len(walked)), [len(walked) - 1, 0, 100, 41, len(walked) - 1]):
         fresh = LengthBucketed(lengths, 512, seed=1)
         for place in order:

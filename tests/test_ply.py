@@ -1,4 +1,4 @@
-"""PLY files of every kind that is written by others, held against the bytes that were put in, and against trimesh."""
+"""PLY files of other programs, compared with the written bytes and with trimesh."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bare(many: int = 10) -> dict[str, np.ndarray]:
 
 
 def ply(columns: dict[str, np.ndarray], order: str, faces: list[list[int]] | None = None, end: str = "\n") -> bytes:
-    """As another program would write it."""
+    """PLY file as written by another program."""
     many = len(next(iter(columns.values())))
     head = [
         "ply",
@@ -137,7 +137,7 @@ def test_faces_make_a_mesh_and_many_corners_are_cut_into_triangles(order: str) -
     assert whole.from_mesh and len(whole) == 500
     np.testing.assert_array_equal(whole.coordinates, halves.coordinates)
     for cloud in (whole, mixed):
-        assert (cloud.coordinates[:, 2] == 1).all() and cloud.coordinates[:, :2].max() <= 2  # not the lone vertex
+        assert (cloud.coordinates[:, 2] == 1).all() and cloud.coordinates[:, :2].max() <= 2  # without the isolated vertex
         assert cloud.normals is not None
         np.testing.assert_allclose(np.abs(cloud.normals[:, 2]), 1)
 
@@ -236,7 +236,7 @@ def test_far_away_places_come_back_where_they_were(tmp_path: Path) -> None:
     assert cloud.origin.any() and np.abs(cloud.coordinates).max() < 41
     np.testing.assert_allclose(
         cloud.world_coordinates, world, rtol=0, atol=2e-6
-    )  # float32 alone would be off by a quarter of a metre
+    )  # float32 alone would have an error of a quarter of a meter
     write_ply(tmp_path / "a.ply", cloud, np.zeros(100))
     np.testing.assert_allclose(read_cloud(str(tmp_path / "a.ply")).world_coordinates, world, rtol=0, atol=4e-6)
 

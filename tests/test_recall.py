@@ -1,4 +1,4 @@
-"""Questions made by rules, their tokens, their scores, and a run from them."""
+"""Synthetic questions: tokens, scores and training."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def some(kind: str, **settings: Any) -> list[AlgorithmicQuestion]:
 
 
 def lived(sentences: Sequence[str], asked: str) -> str:
-    """The answer to a question about a story, by living through it."""
+    """Answer to a question by a simulation of the story."""
     where: dict[str, str] = {}
     holds: dict[str, str] = {}
     been: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Recurrent translators in the one search: step by step, in beams, recorded, in company; and from the command line."""
+"""Recurrent translators in decoding: cached steps, beams, CUDA graphs, batches; and the command line."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_beams_exchange_their_pasts_and_rows_leave(name: str, label: str) -> Non
             near(model.body.step(tokens, state), logits(model, whole)[:, -1])
             state.reorder(torch.tensor(rows))
             paths = paths[rows]
-            if number == 1:  # the second source leaves
+            if number == 1:  # the second source is removed
                 kept = [4, 5, 0, 1]
                 state.select_rows(torch.tensor(kept))
                 paths, owners = paths[kept], owners[kept]
@@ -103,7 +103,7 @@ def test_what_is_found_depends_on_no_neighbour_and_on_no_recording(
         (own,) = search(model.body, alone, end, limits[row : row + 1], settings, requests[row : row + 1], (0,))
         same(own, right[row])
     with torch.inference_mode():
-        for _ in range(2):  # the second time in the tensors of the first
+        for _ in range(2):  # the second time with reused buffers
             found = graphed_search(model.body, batch, end, limits, settings, requests, torch.tensor([0]), capture=False)
             assert found is not None
             for mine, theirs in zip(found, right, strict=True):
@@ -121,7 +121,7 @@ def same(ours: Any, right: Any) -> None:
 
 @cases
 def test_a_wide_beam_finds_the_likeliest_of_all_answers(name: str, label: str) -> None:
-    """Two tokens at most: every answer is scored by teacher forcing."""
+    """At most two tokens: every output is scored by teacher forcing."""
     model, V, end = tiny(name, label), 23, 2
     batch = Batch(torch.tensor([[5, 9, 2]]), None, torch.tensor([[1]]))
     (found,) = search(model.body, batch, end, torch.tensor([2]), DecodeSettings(num_beams=V, length_penalty=0.0))
@@ -155,7 +155,7 @@ def test_a_hole_in_the_target_is_not_read_and_what_stands_around_it_stays_in_its
         )
 
 
-# -- from the command line, and what is shown of them
+# -- command line and explanations
 
 SMALL = {
     "rnn": ("model.width=24", "model.embedding_dim=24", "model.bidirectional=true"),
@@ -258,7 +258,7 @@ def test_an_explanation_shows_the_alignment_or_what_words_depended_on(run: Path,
 
 
 def by_differences(model: Model, x: Tensor, read: Tensor, end: int) -> Tensor:
-    """The length of each gradient, from log-probabilities at embeddings a little to either side."""
+    """Norm of each gradient, from central differences of log-probabilities by embeddings."""
     says, step = [*read[0, 1:].tolist(), end], 1e-5
     E = model.config.embedding_dim
     sizes = torch.zeros(len(says), x.shape[1], E, dtype=torch.float64)

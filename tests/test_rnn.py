@@ -1,4 +1,4 @@
-"""The recurrent encoder–decoder against loops over its units, and against torch's layers on packed sequences."""
+"""Recurrent encoder-decoder against loops over its units, and against torch layers on packed sequences."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def by(*vectors: Vector) -> Vector:
 
 
 def cell(kind: str, given: Matrix, kept: Matrix, x: Vector, h: Vector, c: Vector) -> tuple[Vector, Vector]:
-    """One step by the equations; gates in torch's order: i f g o of an LSTM, r z n of a GRU."""
+    """One step by the equations; gates in the order of torch: i f g o of an LSTM, r z n of a GRU."""
     W = len(h)
     sums, own = times(given, x), times(kept, h)
     part = [slice(W * n, W * (n + 1)) for n in range(4)]
@@ -75,7 +75,7 @@ def cell(kind: str, given: Matrix, kept: Matrix, x: Vector, h: Vector, c: Vector
 
 
 def run(model: Model, prefix: str, xs: Matrix, h: Vector, c: Vector) -> tuple[Matrix, Vector, Vector]:
-    """A layer over what it reads."""
+    """Outputs of a layer for a sequence."""
     weights = dict(model.body.named_parameters())
     given, kept = numbers(weights[f"{prefix}.weight_ih_l0"]), numbers(weights[f"{prefix}.weight_hh_l0"])
     out = []
@@ -86,7 +86,7 @@ def run(model: Model, prefix: str, xs: Matrix, h: Vector, c: Vector) -> tuple[Ma
 
 
 def looped(model: Model, source: list[int], target: list[int]) -> Tensor:
-    """(T, V) logits of one row, token by token and unit by unit."""
+    """Logits (T, V) of one row in loops over tokens and units."""
     weights, config = dict(model.body.named_parameters()), model.config
     table = numbers(weights["tables.target.weight"])
     read_by = numbers(weights["tables.source.weight"]) if "tables.source.weight" in weights else table
@@ -126,7 +126,7 @@ FORMS: list[dict[str, Any]] = [
 def test_logits_and_gradients_are_those_of_loops_over_the_equations(cell: str, form: dict[str, Any]) -> None:
     model = tiny("rnn", cell=cell, **{**SIZES, **form})
     ours = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
-    rows, lengths = (0, 1), (3, 2)  # the longest source, and one that is padded on both sides
+    rows, lengths = (0, 1), (3, 2)  # the longest source, and a source with padding
     right = [
         looped(model, X[row, : LENGTHS[row]].tolist(), TARGET[row, :n].tolist())
         for row, n in zip(rows, lengths, strict=True)
@@ -142,14 +142,14 @@ def test_logits_and_gradients_are_those_of_loops_over_the_equations(cell: str, f
         near(found[name], gradient, 1e-11)
 
 
-# -- torch's layers
+# -- torch layers
 
 
 TORCHS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
 def torchs(model: Model) -> tuple[Any, Any]:
-    """Its layers in one module for each side, with the same parameters."""
+    """One torch module per side, with the same parameters."""
     config, kind = model.config, TORCHS[model.config.cell]
     ways = 2 if config.bidirectional else 1
     fed = config.width if config.feed_context else 0
@@ -232,7 +232,10 @@ def test_rows_end_together_and_are_turned_there_and_back() -> None:
 
 
 def test_it_has_as_many_parameters_as_the_paper_adds_up_to() -> None:
-    """160,000 and 80,000 words, 1,000 numbers each, and 8 layers of 4 gates: 384 million, 64 of them recurrent."""
+    """160,000 and 80,000 words with 1,000 numbers each, and 8 layers of 4 gates:
+
+    384 million, 64 million of them recurrent.
+    """
     model = regard.build("rnn-sutskever", device="meta", source_vocab_size=160_000)
     counted = {name: p.numel() for name, p in model.body.named_parameters()}
     assert sum(counted.values()) == 384_000_000

@@ -1,4 +1,4 @@
-"""Bahdanau's system against loops over the equations of its paper, and its attention against the lecture's example."""
+"""RNNsearch of Bahdanau et al. against loops of its equations, and its attention against the lecture's example."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIZES: dict[str, Any] = {
 
 
 class Loops:
-    """One row, token by token and unit by unit, by the appendix of the paper; W E y, U s and C c are kept apart."""
+    """One row in loops over tokens and units, by the appendix of the paper; W E y, U s and C c are separate."""
 
     def __init__(self, model: Model) -> None:
         self.config = model.config
@@ -50,7 +50,7 @@ class Loops:
         return found if bias is None else plus(found, bias)
 
     def cell(self, name: str, x: Vector, h: Vector, seen: Vector | None = None) -> Vector:
-        """z and r of all that is known; r inside the product; z is the share of what is new."""
+        """GRU cell: gates z and r, r inside the product, and z as the weight of the new state."""
         W = len(h)
         given = self.affine(f"{name}.given", x)
         if seen is not None:
@@ -90,7 +90,7 @@ class Loops:
         return [power / sum(powers[1:], powers[0]) for power in powers]
 
     def logits(self, source: list[int], target: list[int]) -> tuple[Tensor, Tensor]:
-        """(T, V), and the weights (T, S)."""
+        """Logits (T, V) and attention weights (T, S)."""
         places, first = self.annotations(source)
         s = each(torch.tanh, self.affine("decoder.first", first))
         table, said, seen = self.get("tables.target.weight"), [], []
@@ -98,7 +98,7 @@ class Loops:
             y = table[token]
             alpha = self.looks(s, places)
             c = plus(*[[weight * value for value in h] for weight, h in zip(alpha, places, strict=True)])
-            two = self.affine("decoder.out", [*s, *y, *c])  # of the state before this one
+            two = self.affine("decoder.out", [*s, *y, *c])  # with the previous state
             t = [torch.maximum(two[2 * k], two[2 * k + 1]) for k in range(self.config.maxout_dim)]
             s = self.cell("decoder.cell", y, s, c)
             said.append(times(table, t) if self.config.tie_embeddings == "all" else self.affine("tables.output", t))
@@ -120,7 +120,7 @@ def test_logits_weights_and_gradients_are_those_of_loops_over_the_equations(form
     loops = Loops(model)
     with record_attention(model.body) as seen:
         ours = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
-    rows, lengths = (0, 1), (3, 2)  # the longest source, and one that is padded on both sides
+    rows, lengths = (0, 1), (3, 2)  # the longest source, and a source with padding
     right = []
     for row, n in zip(rows, lengths, strict=True):
         logits, alpha = loops.logits(X[row, : LENGTHS[row]].tolist(), TARGET[row, :n].tolist())
@@ -138,7 +138,7 @@ def test_logits_weights_and_gradients_are_those_of_loops_over_the_equations(form
 
 
 def test_the_cell_is_not_torchs() -> None:
-    """With r everywhere 1 and z turned round they are the same; with r inside the product they are not."""
+    """Equal to torch for r = 1 and 1 - z; different for r inside the product."""
     cell, W = noisy(GRUCell(3, 4)), 4
     other = torch.nn.GRUCell(3, 4, dtype=torch.float64)
     z, r, n = cell.given.weight.chunk(3)
@@ -192,15 +192,15 @@ def test_one_look_is_the_lectures() -> None:
     near(align.score(query, context.keys)[0, 0], torch.tensor(E, dtype=torch.float64))
     near(weights[0, 0], torch.tensor(ALPHA, dtype=torch.float64))
     near(mixed[0, 0], torch.tensor(C, dtype=torch.float64))
-    order = torch.tensor([2, 0, 3, 1])  # a set, not a sequence
+    order = torch.tensor([2, 0, 3, 1])  # attention does not depend on the order of the keys
     near(align(query, align.prepare(torch.tensor([H], dtype=torch.float64)[:, order]))[0], mixed)
 
 
-# -- sizes and beginnings
+# -- parameter counts and initialization
 
 
 def added_up(c: rnnsearch.Config) -> int:
-    """Weights of the paper's equations, and of the biases it leaves out."""
+    """Number of weights in the equations of the paper, and of the omitted biases."""
     E, n, m, seen = c.embedding_dim, c.encoder_width, c.width, 2 * c.encoder_width
     tables = {"none": 2, "source_target": 1, "all": 1}[c.tie_embeddings] * c.vocab_size * E
     output = 0 if c.tie_embeddings == "all" else c.vocab_size * c.maxout_dim

@@ -1,4 +1,4 @@
-"""What a careful reader found once, held for good."""
+"""Regression tests of errors found in code reviews."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_bfloat16_attention_on_a_cpu_stays_near_float64_whichever_kernel_is_take
     rounded.load_state_dict(exact.state_dict())
     wanted, got = exact(x, mask=rule), rounded(x.bfloat16(), mask=rule)
     assert got.dtype == torch.bfloat16 and (got.double() - wanted).norm() <= 2e-2 * wanted.norm()
-    assert (got[0] == rounded.out.bias).all()  # a row without real keys receives 0 before the last matrix
+    assert (got[0] == rounded.out.bias).all()  # a row without real keys is 0 before the output projection
     got.sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in rounded.parameters())
 

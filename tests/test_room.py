@@ -1,4 +1,4 @@
-"""How much memory a search may take: bodies whose past has one size, and decoders that regard pictures."""
+"""Memory limits of decoding: models with a state of constant size, and captioners."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROLLING = [
 
 
 def asked(name: str, label: str) -> tuple[Any, Batch]:
-    """A body, and five rows that go on from one token."""
+    """A model and a batch of five rows with one token each."""
     if name.startswith("caption"):
         return captioner(name, label), batch_of((1,) * 5, 32, 48)
     model = tiny(name, label) if label else tiny(name)
@@ -83,6 +83,6 @@ def test_places_of_a_picture_take_memory_too(name: str, monkeypatch: pytest.Monk
 
 
 def test_large_vocabularies_and_grids_are_asked_in_small_parts() -> None:
-    """Sutskever's 80,000 words in 12 beams; Xu's 196 places of 1,024 numbers."""
+    """80,000 words and 12 beams (Sutskever et al.); 196 positions of 1,024 channels (Xu et al.)."""
     assert 20 < max_recurrent_rows(RecurrentSizes(8_000, 80_000), 4, 12) < 60
     assert 100 < max_recurrent_rows(RecurrentSizes(3_600 + 196 * 2_048, 10_000), 4, 3) < 250

@@ -1,4 +1,4 @@
-"""Rows of any columns: from tables, from JSON and from Parquet, by one reader."""
+"""Rows with arbitrary columns from tables, JSON and Parquet by one reader."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_optional_columns_are_there_or_not(folder: Path) -> None:
     assert rows(header, optional=("second", "third")) == [(2, {"text": "a", "label": "c", "second": "b"})]
     assert [row.get("second") for _, row in rows(objects, optional=("second",))] == [None, "b"]
     assert rows(write("b.tsv", "a\tc\n"), optional=("second",)) == [(1, {"text": "a", "label": "c"})]
-    for path in (header, objects):  # one that was chosen must be there
+    for path in (header, objects):  # an explicitly named column must exist
         said = complaint(path, LABELLED, {"second": "secnd"}, optional=("second",), kind=UnknownNameError)
         assert "Unknown column 'secnd'" in said
     assert "Did you mean 'second'?" in complaint(
@@ -103,7 +103,7 @@ def test_parquet_has_lists_numbers_and_optional_columns_too(folder: Path) -> Non
     ]
     assert "expected text in column 'label', got int64" in complaint("a.parquet", LABELLED)
     assert rows("a.parquet", ("words",), {"words": "text"})[0] == (1, {"words": "a"})
-    assert rows("a.parquet", ("document",))[0] == (1, {"document": "a"})  # the only column of text
+    assert rows("a.parquet", ("document",))[0] == (1, {"document": "a"})  # the only text column
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_long_rows_of_parquet_are_read_few_at_a_time(folder: Path) -> None:
     found = [row["text"][:7] for _, row in iterate_rows("a.parquet", ("text",))]
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found == [f"{n:07}" for n in range(100)] and most < 60e6  # of 105 MB
+    assert found == [f"{n:07}" for n in range(100)] and most < 60e6  # of a total of 105 MB
 
 
 def test_a_field_of_a_table_may_be_a_book(folder: Path) -> None:

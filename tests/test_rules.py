@@ -1,4 +1,4 @@
-"""Every rule against a predicate of plain Python, at each single (row, head, query, key)."""
+"""Every attention mask against a Python predicate at each (row, head, query, key)."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ B, H, L = 3, 2, 8
 LENGTHS = [5, 8, 0]
 MARKS = [[1, 1, 0, 1, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1]]
 STARTS, OTHERS = [0, 3, 3, 7, 8], [0, 2, 2, 7, 8]
-"""Four documents; the second is empty."""
+"""Offsets of four documents; the second is empty."""
 SPECIAL = [[1, 0, 0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0, 0, 0]]
 
 Predicate = Callable[[int, int, int, int], bool]
 
 
 class HeadsApart(AttentionMask):
-    """Head 0 looks back, the others look ahead: a rule of the caller's own that asks for the head."""
+    """Custom mask that depends on the head: head 0 attends to earlier keys, the others to later keys."""
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return ((h == 0) & (k <= q)) | ((h > 0) & (k >= q))
 
 
 def steps(q: int, k: int, left: int, right: int, wide: int) -> bool:
-    """Is k one of the places reached from q by whole steps?"""
+    """Whether k is reached from q by a whole number of dilated steps."""
     return k in {q + wide * step for step in range(-left, right + 1)}
 
 
@@ -79,7 +79,7 @@ CASES: dict[str, tuple[AttentionMask, Predicate]] = {
 
 
 def written_out(predicate: Predicate, queries: list[list[int]]) -> Tensor:
-    """The predicate asked B · H · Q · K times; row b's queries stand at `queries[b]`."""
+    """Dense mask (B, H, Q, L) from the predicate; the queries of row b have positions `queries[b]`."""
     table = torch.zeros(B, H, len(queries[0]), L, dtype=torch.bool)
     for b, h, i, k in product(range(B), range(H), range(len(queries[0])), range(L)):
         table[b, h, i, k] = predicate(b, h, queries[b][i], k)

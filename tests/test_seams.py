@@ -1,4 +1,4 @@
-"""Explanations of texts that were too long: what was left out is told, and no word reaches over it."""
+"""Explanations of truncated texts: the removed part is reported, and no word extends over it."""
 
 from __future__ import annotations
 

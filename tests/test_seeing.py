@@ -1,4 +1,4 @@
-"""What holds for every system that is listed and reads pictures, whatever it is."""
+"""Properties of every listed system that reads images."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_small_preset_sees_something_at_once(preset: str) -> None:
 
 @pytest.mark.parametrize(("name", "task"), ASKED)
 def test_every_parameter_that_may_learn_does_learn(name: str, task: str) -> None:
-    """Else several processes would wait for gradients that never come."""
+    """Otherwise distributed training would wait for missing gradients."""
     model = fresh(name, task).train()
     model.task.loss(model, batch_for(model))[0].backward()
     unread = [place for place, part in model.named_parameters() if part.requires_grad and part.grad is None]
@@ -100,7 +100,7 @@ def test_every_parameter_that_may_learn_does_learn(name: str, task: str) -> None
 
 
 def test_what_lies_behind_all_that_is_read_is_frozen(tmp_path: Path) -> None:
-    """Also of a folder that was made for another task, and of blocks."""
+    """Includes checkpoints of another task, and frozen blocks."""
     fresh("vit", "classify").save(tmp_path)
     model = regard.load(tmp_path, task="depth")
     assert [place for place, part in model.named_parameters() if not part.requires_grad] == [
@@ -116,7 +116,7 @@ def test_what_lies_behind_all_that_is_read_is_frozen(tmp_path: Path) -> None:
     assert frozen == {"4", "5"}
 
 
-# -- how they learn
+# -- training
 
 
 @pytest.mark.parametrize(("name", "spared"), [
@@ -139,7 +139,7 @@ def test_neither_places_nor_class_tokens_decay(name: str, spared: set[str]) -> N
     ("name", "zero"), [("vit", True), ("hybrid", True), ("bit", True), ("swin", False), ("resnet", False)]
 )
 def test_a_new_head_for_classes_begins_as_its_paper_says(name: str, zero: bool) -> None:
-    """At zero (ViT, BiT): each class is as likely as the others, before anything is learnt."""
+    """Zero initialization (ViT, BiT): all classes are equally likely before training."""
     model = fresh(name, "classify").requires_grad_(False).eval()
     weight = model.head.classes.weight
     assert bool(weight.any()) != zero and not bool(model.head.classes.bias.any())

@@ -1,4 +1,4 @@
-"""Pictures through the whole house: trained, scored, asked, explained, resumed, on files that are drawn here."""
+"""Image tasks end to end: training, evaluation, prediction, explanation and resume, on generated files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SMALL = (
 
 
 def paint(folder: Path, count: int, side: int = 16, seed: int = 0) -> Path:
-    """Squares to the left or to the right, of any colour."""
+    """Images of squares on the left or on the right, in random colors."""
     random = np.random.default_rng(seed)
     for number in range(count):
         name = ("left", "right")[number % 2]
@@ -214,11 +214,11 @@ def test_a_task_has_a_form_for_what_is_read() -> None:
     assert NO_AUGMENT.is_identity
 
 
-# -- maps
+# -- masks and depth maps
 
 
 def landscape(folder: Path, count: int, depth: bool) -> Path:
-    """A dark sky above, a light ground below; the ground is near."""
+    """Images with a dark sky above a light, near ground."""
     random = np.random.default_rng(1)
     other = folder / ("depth" if depth else "masks")
     for place in (folder / "images", other):

@@ -1,4 +1,4 @@
-"""Annotated shapes of tensors hold at every call in the harness of all systems."""
+"""Shape annotations of tensors hold at every call in the tests of all systems."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HARNESS = {
     "test_points.py": "level",
     "test_relative.py": "fixed_shapes",
 }
-"""Files and names of the tests that run with checks around every call of nn, systems and decode."""
+"""Files and names of tests that run with shape checks around every call of nn, systems and decode."""
 
 
 def checked(*words: str) -> subprocess.CompletedProcess[str]:

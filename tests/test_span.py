@@ -1,4 +1,4 @@
-"""span: answers as stretches of a context; long contexts in windows; questions without an answer."""
+"""Task qa: answers as spans of a context; long contexts in windows; unanswerable questions."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_long_context_is_read_in_windows_and_the_answer_stands_in_those_that_h
 
 
 def reference(model: regard.Model, encoded: Any) -> Tensor:
-    """−log p of both ends, halved, of each row alone."""
+    """Half of −log p of both ends, row by row."""
     total = torch.zeros((), dtype=torch.float64)
     for row in range(len(encoded)):
         x = torch.from_numpy(encoded.fields["text"][row].astype(np.int64))[None]
@@ -218,7 +218,7 @@ def test_a_run_learns_to_point_and_to_keep_silent(tmp_path: Path) -> None:
 
 
 def as_it_is_published(run: Path) -> None:
-    """Others open a run that may be silent, and read the same in it; and so do we without what is ours of it."""
+    """Compare a run with and without our own settings with transformers, which loads the same folder."""
     import transformers
 
     model = regard.load(run)

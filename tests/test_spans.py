@@ -1,5 +1,4 @@
-"""Questions with answers in their contexts: what files may look like, what is said of bad ones, what a check finds, and how
-answers are measured."""
+"""Questions with answers in contexts: file formats, messages for invalid rows, data checks and metrics."""
 
 from __future__ import annotations
 
@@ -98,7 +97,7 @@ def test_what_is_said_to_be_impossible_has_no_answer(tmp_path: Path) -> None:
     rows = [flat("Paris", is_impossible=True), flat("Paris", is_impossible=False, start=-1)]
     found = list(iterate_qa([write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, rows)))]))
     assert plain(found) == [("Where?", (), (), False), ("Where?", ("Paris",), (26,), True)]
-    assert [span.num_relocated for span in found] == [0, 0]  # -1 is no place
+    assert [span.num_relocated for span in found] == [0, 0]  # -1 is not a position
 
 
 def test_tables_have_an_answer_a_row(tmp_path: Path) -> None:
@@ -176,7 +175,7 @@ BAD: list[tuple[str, str, Any, str, str]] = [
     ("a number", "a.jsonl", [flat(7), flat("Paris")], "format", r"line 1: expected text as the answer, got 7"),
     ("no place", "a.jsonl", [flat("Paris", start="far"), flat("Paris")], "format",
      r"line 1: answer start must be an integer, got 'far'"),
-    ("too far a place", "a.jsonl", [flat("Paris", start=float("inf")), flat("Paris")], "format",  # as 1e400 is read
+    ("too far a place", "a.jsonl", [flat("Paris", start=float("inf")), flat("Paris")], "format",  # 1e400 is read as infinity
      r"line 1: answer start must be an integer, got inf"),
     ("half a place", "a.jsonl", [flat("Paris", start=2.5), flat("Paris")], "format", r"must be an integer, got 2.5"),
     ("uneven", "a.jsonl", [flat(["Paris", "1889"], starts=[1]), flat("Paris")], "format",
@@ -232,7 +231,7 @@ def test_real_questions(tmp_path: Path) -> None:
     assert draw_lengths(report.lengths, tmp_path / "a.png").stat().st_size > 10_000
 
 
-# -- what a check finds
+# -- findings of a check
 
 
 def clean(count: int = 150, article: str = "a") -> list[dict[str, Any]]:
@@ -322,7 +321,7 @@ def test_questions_contexts_and_articles_leak(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-# -- how answers are measured
+# -- metrics
 
 
 def asked(*answers: str) -> QASample:
@@ -377,7 +376,7 @@ def test_doubt_beyond_the_threshold_says_nothing() -> None:
 
 
 def words(text: str) -> list[str]:
-    """The rules once more, letter by letter."""
+    """Normalized words of SQuAD, character by character."""
     kept = "".join(letter for letter in text.lower() if letter not in "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
     return [word for word in kept.split() if word not in ("a", "an", "the")]
 
@@ -420,7 +419,7 @@ def test_measures_follow_the_rules_on_any_texts() -> None:
         possible = np.array([span.is_answerable for span in spans])
         assert found["answerable_f1"] == pytest.approx(100 * right[possible, 1].mean())
         assert found["unanswerable_exact_match"] == pytest.approx(100 * right[~possible, 0].mean())
-        doubts = [float(draw.randrange(-3, 4)) for _ in spans]  # many are equal
+        doubts = [float(draw.randrange(-3, 4)) for _ in spans]  # with many ties
         found = squad_scores(spans, said, doubts, threshold=1.0)
         for place, name in enumerate(("exact_match", "f1")):
             at = {t: np.where(np.array(doubts) > t, ~possible, right[:, place]).mean() for t in [-9.0, *sorted(doubts)]}

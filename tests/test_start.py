@@ -48,7 +48,7 @@ print(json.dumps(report))
 
 
 def start(*commands: list[str]) -> list[dict[str, Any]]:
-    """Run commands one after another in one new process; modules are all that are loaded after each command."""
+    """Run commands sequentially in one new process; modules are all that are loaded after each command."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(commands)], capture_output=True, text=True, check=True
     )
@@ -126,7 +126,7 @@ ANSWERS: dict[str, tuple[tuple[str, ...], str]] = {
     "export none there --to hugingface": (CHECKED, "Unknown layout 'hugingface'. Did you mean 'huggingface'?"),
     "export none there": (CHECKED, "Unknown folder 'none'."),
 }  # fmt: skip
-"""What each command may load, and a part of its answer."""
+"""Modules that each command may load, and a part of its output."""
 
 
 def test_lists_help_and_typos_are_answered_without_torch(folder: Path) -> None:
@@ -146,7 +146,7 @@ def test_lists_help_and_typos_are_answered_without_torch(folder: Path) -> None:
     "words", ["list tasks", "list settings", "info gpt2-smal", "train translate --out x --set train.packin=1"]
 )
 def test_a_list_or_a_typo_takes_half_a_second(words: str) -> None:
-    """Of CPU time; the best of a few, as other processes share the caches of the machine."""
+    """CPU time, the best of a few runs, as other processes share the caches of the machine."""
     assert any(start(words.split())[0]["seconds"] < 0.5 for _ in range(3))
 
 
@@ -226,7 +226,7 @@ def test_a_command_loads_only_what_it_uses_and_a_prediction_starts_fast(whole: P
         assert report["code"] == 0, (name, report["err"])
         assert foreign(report, allowed) == [] and loaded(report, slow) == [], name
     assert loaded(reports[0], tuple(f"regard.nn.{name}" for name in IN_NN)) == []
-    # at most one second where torch takes two; half of it leaves room for a machine that is busy
+    # at most one second if torch takes two; half of it is tolerance for a busy machine
     assert reports[0]["seconds"] < 0.5 + 0.5 * torch["seconds"], (reports[0]["seconds"], torch["seconds"])
 
 

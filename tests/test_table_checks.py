@@ -1,4 +1,4 @@
-"""What `regard check classify` and `choose` find in rows that were spoilt on purpose, and that they find nothing else."""
+"""Findings of `regard check classify` and `choose` in rows with deliberate errors, without false findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts with classes and questions with choices: what files may look like, and what is said of bad rows."""
+"""Texts with classes and questions with choices: file formats and messages for invalid rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tag: words and their tags, aligned to pieces of words; long sentences in windows; schemes in and out."""
+"""Task tag: words and tags, aligned to word pieces; long sentences in windows; tag schemes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_long_sentence_is_read_in_windows_and_every_word_answered_once() -> No
     assert max(map(len, encoded.fields["text"])) == 12
     answer = model.predict(words)
     assert len(answer.value) == len(words) == len(answer.score) and answer.tokens == words
-    # each word has the tag of the window in which it has most around it
+    # each word has the tag of the window with the most context
     best: dict[int, tuple[int, str]] = {}
     ids, owners = model.tokenizer.encode_words([words])[0]
     for first, last in windows(len(ids), 10):

@@ -1,4 +1,4 @@
-"""Sentences with tags: what files may look like, what is said of bad ones, and what a check finds in them."""
+"""Tagged sentences: file formats, messages for invalid rows, and data checks."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_bad_lines_are_refused_by_name_or_noted(name: str, text: str, said: str,
 def test_a_scheme_that_is_said_is_asked_for(tmp_path: Path) -> None:
     path = write(tmp_path, "a.conll", "a B-X\n\nb NN\n")
     assert len(list(iterate_tagged([path], None, TagOptions("plain")))) == 2
-    letters = write(tmp_path, "b.conll", "a NN\nb O\nc S\n")  # these may be classes too
+    letters = write(tmp_path, "b.conll", "a NN\nb O\nc S\n")  # these tags may also be classes
     assert plain(iterate_tagged([letters])) == [("a b c", "NN O S")]
     with pytest.raises(DataError, match="line 3"):
         list(iterate_tagged([path], None, TagOptions("IOB2")))
@@ -214,7 +214,7 @@ def test_real_sentences() -> None:
     assert "tags use the IOB1 scheme\n" in str(report) and not report.errors
 
 
-# -- what a check finds
+# -- findings of a check
 
 
 def clean(count: int = 200) -> list[str]:

@@ -1,4 +1,4 @@
-"""Texts as tokens and back: trained here by bytes or by characters, and read from published folders."""
+"""Tokenizers of bytes and characters, trained here and loaded from Hugging Face checkpoints."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def words() -> TextTokenizer:
 
 
 def publish(made: TextTokenizer, folder: Path, vocabulary: str = "vocab.json", merges: str = "merges.txt") -> Path:
-    """As its vocabulary and its merges."""
+    """Save the vocabulary and merges."""
     model = json.loads(made.backend.to_str())["model"]
     folder.mkdir(parents=True, exist_ok=True)
     ids = model["vocab"] | {made.id_to_token(number): number for number in made.special_ids}
@@ -46,11 +46,11 @@ def publish(made: TextTokenizer, folder: Path, vocabulary: str = "vocab.json", m
 
 
 SPLIT = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-"""GPT-2's expression, for a tokenizer of other hands."""
+"""Regular expression of GPT-2, for an independent tokenizer."""
 
 
 def other_hands(ids: dict[str, int]) -> tiktoken.Encoding:
-    """tiktoken, from the vocabulary of a folder: it never asks the network."""
+    """tiktoken with the vocabulary of a checkpoint, without network access."""
     ranks = {to_bytes(name): number for name, number in ids.items() if name != END_OF_TEXT}
     return tiktoken.Encoding("ours", pat_str=SPLIT, mergeable_ranks=ranks, special_tokens={END_OF_TEXT: len(ranks)})
 
@@ -129,7 +129,7 @@ def test_a_saved_one_is_what_it_was(language: TextTokenizer, characters: TextTok
 
 def test_the_library_gives_the_characters_that_we_give(characters: TextTokenizer) -> None:
     assert characters.backend.encode(STORY, add_special_tokens=False).ids == characters.encode([STORY])[0]
-    with pytest.raises(Exception, match="UNK"):  # it has no token for what is unknown either
+    with pytest.raises(Exception, match="UNK"):  # without an unknown token in both libraries
         characters.backend.encode("☃")
 
 
@@ -143,7 +143,7 @@ def test_a_load_is_bounded_by_texts_and_by_characters(language: TextTokenizer, m
     assert [len(load) for load in loads] == [2, 2, 7, 7, 7]
 
 
-# -- published folders
+# -- Hugging Face checkpoints
 
 PROSE = (
     "I'll say we've done it, don't you? 'tis they're'S IT'S", "Ünïcödé naïve façade — “quotes” … € £",
@@ -321,7 +321,7 @@ def test_a_damaged_archive_is_named(language: TextTokenizer, tmp_path: Path) -> 
             TextTokenizer.load(tmp_path)
 
 
-# -- tokens that are added, and tokens that are shown
+# -- added tokens, and displayed tokens
 
 
 def test_added_tokens_are_special_and_come_last(

@@ -1,4 +1,4 @@
-"""What `regard check lm` finds in text that was damaged on purpose, and what it says when nothing is wrong."""
+"""Findings of `regard check lm` in damaged text, and the report without findings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sentence(draw: random.Random) -> str:
 
 
 def story(seed: int, lines: int = 4000) -> list[str]:
-    """Enough different lines that nothing is found in them."""
+    """Enough different lines for a report without findings."""
     draw = random.Random(seed)
     return [sentence(draw) for _ in range(lines)]
 
@@ -66,12 +66,12 @@ def found(report: Report) -> dict[str, Finding]:
 
 
 def only(report: Report, *kinds: str) -> Finding:
-    """The first of exactly these findings."""
+    """First finding, if exactly these kinds were found."""
     assert set(found(report)) == set(kinds), report
     return found(report)[kinds[0]]
 
 
-# -- nothing wrong
+# -- no findings
 
 
 def test_clean_text_has_no_finding_and_is_counted(folder: Path) -> None:
@@ -99,7 +99,7 @@ def test_folders_and_columns_are_read_as_training_reads_them(folder: Path) -> No
         check("d.jsonl")
 
 
-# -- what cannot be used
+# -- unusable files
 
 
 def test_bad_bytes_are_counted_by_lines_and_reading_goes_on(folder: Path) -> None:
@@ -139,7 +139,7 @@ def test_too_little_text(folder: Path) -> None:
     assert only(check(save("c.txt", story(1)[:500])), "few").severity == "warning"
 
 
-# -- text that was damaged
+# -- damaged text
 
 
 def test_damaged_lines_are_found_at_their_places(folder: Path) -> None:
@@ -163,7 +163,7 @@ def test_text_without_a_blank_is_seen_once(folder: Path, size: int) -> None:
     assert not check(save("b.txt", "\n".join([*story(1), "x" * 99_000, "y" * 99_000]))).findings
 
 
-# -- what is there twice
+# -- duplicates
 
 
 def test_repeated_documents_are_named_with_the_first(folder: Path) -> None:
@@ -183,7 +183,7 @@ def test_repeated_lines_are_weighed_by_their_share(folder: Path) -> None:
     assert some.severity == "note" and some.count == 199 and 0.02 < some.fraction < 0.06
     assert some.locations[0].line == 4002 and "(same as line 4001)" in some.locations[0].text
     assert only(check(save("c.txt", [*story(1), *story(1)[:1000]])), "duplicate_lines").severity == "warning"
-    assert not check(save("d.txt", [*story(1), *["- " * 40] * 900])).findings  # no letters, no line
+    assert not check(save("d.txt", [*story(1), *["- " * 40] * 900])).findings  # lines without letters do not count
 
 
 # -- leaks
@@ -223,11 +223,11 @@ def test_a_sample_of_lines_speaks_for_all(folder: Path, monkeypatch: pytest.Monk
     assert leak.fraction == pytest.approx(0.5, rel=0.3)
 
 
-# -- promises
+# -- guarantees
 
 
 def test_what_reading_refuses_is_an_error_of_the_check(folder: Path) -> None:
-    """Damage files at random: whatever training would stop at, the check must have named."""
+    """For randomly damaged files: every error of training must be a finding of the check."""
     draw = random.Random(5)
     plain = "".join(f"{line}\n" for line in story(1, 300)).encode()
     rows = "".join(json.dumps({"text": line}) + "\n" for line in story(2, 300)).encode()

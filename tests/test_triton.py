@@ -1,4 +1,4 @@
-"""The Triton kernels on the CPU, by Triton's own interpreter: what they compute, forward and backward."""
+"""Triton kernels on the CPU in Triton's interpreter: forward and backward."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ PROGRAMS = (SHORT, JOINED, VOCABULARY, STEP, FEW, ENLARGED, OVERHANG, NEARBY)
 
 
 def run_interpreted(quick: bool) -> None:
-    """Runs all programs in one process: the interpreter is chosen when Triton is imported."""
+    """Run all programs in one subprocess: Triton selects its interpreter on import."""
     source = str(Path(__file__).parents[1] / "src")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": source}
     program = "\n".join((f"QUICK = {quick}", SOME, *PROGRAMS))

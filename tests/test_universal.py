@@ -1,4 +1,4 @@
-"""The Universal Transformer: one block repeated as torch's own layers, stepwise as at once, with and without halting."""
+"""Universal Transformer against a repeated torch layer; cached steps against one pass; with and without halting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZES: dict[str, Any] = {"width": 12, "num_steps": 4, "heads": 3, "ffn_dim": 20,
 
 
 def torch_layer(block: nn.Module, cross: bool) -> nn.Module:
-    """torch's own layer with the weights of a block."""
+    """torch layer with the weights of a block."""
     kind = nn.TransformerDecoderLayer if cross else nn.TransformerEncoderLayer
     layer: Any = kind(12, 3, 20, 0.0, batch_first=True).double().eval()
     ours: Any = block
@@ -50,7 +50,7 @@ def torch_layer(block: nn.Module, cross: bool) -> nn.Module:
 
 
 def coordinates(length: int, step: int) -> Tensor:
-    """The paper's formula, written out."""
+    """Position and step embeddings by the formula of the paper."""
     table = torch.zeros(length, 12, dtype=torch.float64)
     for i in range(length):
         for j in range(6):

@@ -1,4 +1,4 @@
-"""Folders that do not fit, and how each of them is refused: by name, in one sentence, before anything is computed."""
+"""Checkpoints that do not match are refused by name, in one sentence, before any computation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def published(folder: Path, **changes: Any) -> Path:
 
 
 def with_tensors(folder: Path, **tensors: Tensor | None) -> Path:
-    """Some tensors of the file replaced, added, or (None) taken away."""
+    """Replace or add tensors of a file, or (None) remove tensors."""
     found = {**load_file(folder / "model.safetensors"), **tensors}
     save_file({name: tensor for name, tensor in found.items() if tensor is not None}, folder / "model.safetensors")
     return folder
@@ -47,7 +47,7 @@ def zeros(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.float64)
 
 
-# -- tensors that do not fit
+# -- tensors that do not match
 
 
 MISFITS: dict[str, tuple[dict[str, Tensor | None], tuple[str, ...]]] = {
@@ -107,7 +107,7 @@ def test_a_file_without_logits_bias_has_none(tmp_path: Path) -> None:
     assert regard.load(folder).config == TINY["transformer"].config
 
 
-# -- the table itself
+# -- the table of names
 
 
 def test_turned_entries_are_transposed_each_on_its_own() -> None:
@@ -354,7 +354,7 @@ def test_keys_that_change_nothing_are_read_past(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("without", "said"),
     [
-        ((), {"extra_pos_embeddings": 23}),  # pad + 1 in what was published until 2020; nothing reads it
+        ((), {"extra_pos_embeddings": 23}),  # pad + 1 in checkpoints until 2020; not used
         ((), {"_num_labels": 3}),
         ((), {"decoder_vocab_size": None}),
         (("decoder_vocab_size",), {}),
@@ -402,7 +402,7 @@ def test_our_own_notes_are_held_to_what_they_may_say(without: Any, said: Any, tm
         regard.load(folder)
 
 
-# -- which folder, which system, which task
+# -- selection of folder, system and task
 
 
 def test_an_unknown_type_is_refused_with_the_nearest_known(tmp_path: Path) -> None:
