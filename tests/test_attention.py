@@ -513,9 +513,8 @@ def test_rows_of_a_fixed_memory_may_be_at_different_places() -> None:
     memory, rule = StaticCache(8), Causal()
     with torch.no_grad():
         whole = attention(first, mask=rule), attention(second, mask=rule)
-        prompts = torch.cat(
-            [torch.cat([first[:, :2], noise(1, 2, 6, seed=2)], 1), second[:, :4]]
-        )  # the first row is padded
+        # the first row is padded
+        prompts = torch.cat([torch.cat([first[:, :2], noise(1, 2, 6, seed=2)], 1), second[:, :4]])
         attention(prompts, mask=rule, cache=memory)
         for here, there, size in ((2, 4, 1), (3, 5, 2)):
             part = torch.cat([first[:, here : here + size], second[:, there : there + size]])

@@ -183,9 +183,7 @@ def test_nearest_is_the_pixel_that_the_middle_falls_into() -> None:
     box = {"left": 0.2, "top": 0.1, "width": 0.5, "height": 0.8}
     found = augment_maps(mask, table(1, **box), (21, 30))[0].numpy()
     corners = (0.2 * 47, 0.1 * 33, 0.7 * 47, 0.9 * 33)
-    whole = Image.fromarray(mask[0].numpy()).transform(
-        (30, 21), Image.Transform.EXTENT, corners
-    )  # nearest by default
+    whole = Image.fromarray(mask[0].numpy()).transform((30, 21), Image.Transform.EXTENT, corners)  # nearest by default
     assert (found == np.array(whole)).mean() > 0.99
 
 

@@ -176,10 +176,11 @@ def test_ends_and_their_loss_are_those_of_question_answering(tmp_path: Path) -> 
     right = peer(x, attention_mask=mask, token_type_ids=types)
     ours = model.logits(x, mask=mask, token_types=types)
     near(ours[mask], torch.stack([right.start_logits, right.end_logits], -1)[mask])
+    # no padding: transformers includes padding in the softmax
     x, ends = (
         x[:, :4],
         torch.tensor([[1, 3], [0, 0], [2, 2]]),
-    )  # no padding: transformers includes padding in the softmax
+    )
     expected = peer(x, start_positions=ends[:, 0], end_positions=ends[:, 1])
     total, count = model.task.loss(model, Batch(x, labels=ends))
     near(total / count, expected.loss)

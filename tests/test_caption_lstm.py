@@ -164,7 +164,7 @@ def test_its_lstm_is_torchs_with_the_gates_in_another_order() -> None:
 
 
 def test_captions_of_all_lengths_are_asked_to_look_everywhere_once() -> None:
-    """Positions after the end of a caption have no attention, in both input formats."""
+    """The penalty excludes positions after the end of a caption, given by labels, lengths or a mask."""
     body, batch = made("caption-attend", dropout=0.0, attention_penalty=0.7, freeze_encoder=True).train(), batch_of()
     assert batch.decoder_inputs is not None and batch.labels is not None
     alone = []

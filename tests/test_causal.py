@@ -61,10 +61,7 @@ PROMPTS = [[3, 1, 4, 1, 5], [9], [2, 6, 5, 3, 5, 8, 9, 7], [9, 3]]
 
 
 def go_on(model: Any, state: DecoderState, rows: list[list[int]], steps: int, seed: int = 5) -> None:
-    """Step from the last token of each row; the logits of every step equal those of the row alone.
-
-    Appends to `rows`.
-    """
+    """Append to `rows` step by step; the logits of every step equal the logits of the row alone."""
     tokens = torch.tensor([row[-1] for row in rows])
     for step in range(steps):
         near(model.step(tokens, state), last(model, rows))

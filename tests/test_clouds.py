@@ -1,4 +1,4 @@
-"""Point clouds from folders, tables and generator names, with classes of clouds and points."""
+"""Point clouds from folders, tables and generator names, with classes of point clouds and of points."""
 
 from __future__ import annotations
 

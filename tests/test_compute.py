@@ -383,8 +383,7 @@ def test_a_further_shape_that_cannot_be_recorded_is_computed_plainly(monkeypatch
 
 
 def test_grains_that_were_to_have_one_shape_and_have_two_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one micro-batch per step, each graph writes separate gradients, and those of a second graph would be
-    ignored."""
+    """With one micro-batch per step, each graph writes its own gradients: gradients of a second graph would be lost."""
     model = tiny("transformer")
     compute = ForwardBackward(
         LossModule(model, Translate(), LossWeights()),

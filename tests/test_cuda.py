@@ -1,7 +1,4 @@
-"""Kernels on a CUDA device against plain attention.
-
-Kernel selection is tested without a device in test_attention.py.
-"""
+"""Kernels on a CUDA device against plain attention; test_attention.py tests kernel selection without a device."""
 
 from __future__ import annotations
 

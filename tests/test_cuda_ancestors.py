@@ -1,7 +1,4 @@
-"""Recurrent and convolutional translators and captioners on a CUDA device.
-
-Training with CUDA graphs equals plain training, and decoding equals the CPU.
-"""
+"""Recurrent translators, ConvS2S and captioners on a CUDA device: captured training and decoding."""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ def gradients(model: Model, way: Any, batch: Batch, precision: str) -> tuple[flo
     )
     compute.set_mode(way)
     total = compute(batch)[0]
-    total = compute(batch)[0] if way == "graph" else total  # the second call replays the graph and overwrites the gradients
+    # the second call replays the graph and overwrites the gradients
+    total = compute(batch)[0] if way == "graph" else total
     return float(total), {name: p.grad.double().cpu() for name, p in model.named_parameters() if p.grad is not None}
 
 

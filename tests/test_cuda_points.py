@@ -122,8 +122,7 @@ def uneven(counts: tuple[int, ...] = (500, 9, 911)) -> Batch:
 
 
 def cloud(count: int, number: int) -> Tensor:
-    """Random point cloud whose extent depends on `number`: batch norm would amplify rounding in similar point
-    clouds."""
+    """Point clouds of different extents, because batch norm would amplify rounding in similar point clouds."""
     x = torch.rand(count, 6, generator=torch.Generator().manual_seed(number))
     return x * torch.tensor([1.0 + number, 1.0, 0.2 * number, 1.0, 0.3 * number, 1.0])
 
@@ -203,8 +202,7 @@ def test_compiled_it_says_and_learns_the_same(work: str) -> None:
 
 
 def test_a_recorded_step_is_a_plain_one() -> None:
-    """Neighbors in point clouds of one size are found without synchronization; the graph keeps nothing of the captured
-    point clouds."""
+    """Point clouds of one size need no synchronization; the graph keeps nothing of the captured batch."""
     body, batch, other = made().cuda().train(), even().to("cuda"), even(first=4).to("cuda")
     plain = copy.deepcopy(body)
     ways: list[Tensor] = []

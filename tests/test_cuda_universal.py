@@ -1,7 +1,4 @@
-"""Universal Transformer and random position offsets on a CUDA device.
-
-Captured training on packed rows equals plain training; outputs and ponder steps equal those of the CPU.
-"""
+"""Universal Transformer and random position offsets on a CUDA device: captured training and decoding."""
 
 from __future__ import annotations
 

@@ -146,9 +146,7 @@ def mark(tmp_path: Path) -> Path:
 
 def set_off(path: Path) -> None:
     """Load a file without safety checks."""
-    with suppress(
-        pickle.UnpicklingError, RuntimeError
-    ):  # torch rejects a plain pickle after running it
+    with suppress(pickle.UnpicklingError, RuntimeError):  # torch rejects a plain pickle after running it
         torch.load(io.BytesIO(path.read_bytes()), weights_only=False)
 
 

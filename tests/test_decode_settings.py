@@ -1,4 +1,4 @@
-"""Decoding settings of the user in combination with those of a preset."""
+"""Decoding settings of the user in combination with the settings of a preset."""
 
 from __future__ import annotations
 

@@ -88,7 +88,8 @@ def test_the_captioners_demo_runs_from_scenes_to_pictures_and_is_shown_again(sho
         "size",
     }
     lines = Path(data / "valid/captions.jsonl").read_text().splitlines()
-    assert [len(json.loads(line)["objects"]) for line in lines].count(2) == 4 and len(lines) == 6  # none with three objects
+    # none with three objects
+    assert [len(json.loads(line)["objects"]) for line in lines].count(2) == 4 and len(lines) == 6
     weights, stamp = (run / "model.safetensors").read_bytes(), (data / "scenes.json").stat().st_mtime_ns
     shown = show()
     assert "regard demo caption --overwrite" in shown and "step " not in shown and "  →  " in shown

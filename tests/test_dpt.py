@@ -101,8 +101,7 @@ def loaded(peer: Any, folder: Path, task: str) -> Ours:
 
 
 def right(peer: Any, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Output of transformers part by part for images of any size, since its forward accepts square images only; and its
-    fused feature maps."""
+    """Output and fused feature maps of transformers, part by part, since its forward accepts square images only."""
     hybrid = peer.config.is_hybrid
     found = peer.dpt.embeddings(x, interpolate_pos_encoding=True) if hybrid else peer.dpt.embeddings(x)
     states, early, after = found.last_hidden_states, list(found.intermediate_activations or ()), []

@@ -1,4 +1,4 @@
-"""Task embed: vectors equal those of sentence-transformers, contrastive training on pairs, nearest texts."""
+"""Task embed: vectors equal sentence-transformers, contrastive training on pairs, nearest texts."""
 
 from __future__ import annotations
 
@@ -173,8 +173,7 @@ PAIRS = [
     Pair("the cat", "sat on the mat", "", 1), Pair("a dog", "barks", "", 2), Pair("the cat", "is grey", "", 3),
     Pair("who", "barks", "", 4), Pair("sat on the mat", "the cat sat", "", 5), Pair("b", "c d e f", "", 6),
 ]  # fmt: skip
-"""The first and the third pair share a text, so do the second and the fourth; the fifth begins with the second text of
-the first."""
+"""Pairs 1 and 3 share a text, so do pairs 2 and 4; pair 5 begins with the second text of pair 1."""
 
 
 def oracle(model: Model, pairs: list[Pair]) -> Tensor:
@@ -261,9 +260,7 @@ def test_a_pair_that_is_longer_than_a_grain_is_a_grain(model: Model, packed: boo
 
 def test_tokens_are_kept_apart_by_what_is_read_of_a_text() -> None:
     kinds = [Pooling(), Pooling(max_length=7), Pooling(lowercase=True), Pooling("max")]
-    assert (
-        len({Embed(kind).encoding_key(DataSettings()) for kind in kinds}) == 3
-    )  # the pooling does not change tokens
+    assert len({Embed(kind).encoding_key(DataSettings()) for kind in kinds}) == 3  # the pooling does not change tokens
 
 
 def test_a_pair_alone_has_nothing_to_learn(model: Model) -> None:

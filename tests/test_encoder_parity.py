@@ -156,7 +156,8 @@ def test_longformer_points_at_answers_with_its_question_marked(tmp_path: Path) -
     model = regard.load(tmp_path)
     samples = [QASample("who is the king", context, (), (), False), QASample("where", context[:20], (), (), False)]
     encoded = model.task.encode(samples, model.tokenizer, model.config, model.config.max_length)
-    for chosen in ([0], [1]):  # one by one, because transformers searches the end of the question in rows without padding
+    # one by one, because transformers searches the end of the question in rows without padding
+    for chosen in ([0], [1]):
         batch = model.task.collate(encoded, chosen, model.config)
         right = peer(batch.inputs)
         ours = model.task.logits(model, batch)
@@ -288,9 +289,8 @@ def test_longformer_may_turn_queries_and_keys_and_only_our_layout_can_say_it(tmp
     like = SYSTEMS["bert"].config(**sizes, **tokens, relative_position="rotary")
     dense = assemble(ModelSpec(SYSTEMS["bert"], like, TEXT_TASKS["embed"])).double()
     own = {name: value for name, value in model.body.state_dict().items() if ".far_" not in name}
-    own["embedding.position.table.weight"] = own["embedding.position.table.weight"][
-        2:
-    ]  # position ids start after the padding id
+    # position ids start after the padding id
+    own["embedding.position.table.weight"] = own["embedding.position.table.weight"][2:]
     dense.body.load_state_dict(own)
     near(model.states(x, mask=mask).sequence[mask], dense.eval().states(x, mask=mask).sequence[mask])
     with pytest.raises(RegardError, match="relative positions"):

@@ -66,7 +66,8 @@ def test_it_goes_on_as_the_search_does(plain: ModuleType, tmp_path: Path) -> Non
     for prompt in ([3, 1, 4, 1, 5], [9]):
         (found,) = search(model.body, Batch(torch.tensor([prompt])), -1, torch.tensor([10]), DecodeSettings())
         assert tuple(plain.generate(plain.load(tmp_path), prompt, 10, temperature=0)) == found[0].tokens
-    drawn = list(plain.generate(plain.load(tmp_path), [3], 30, top_k=5))  # beyond the context, only the last tokens are read
+    # beyond the context, only the last tokens are read
+    drawn = list(plain.generate(plain.load(tmp_path), [3], 30, top_k=5))
     assert len(drawn) == 30 and all(0 <= token < 23 for token in drawn)
 
 

@@ -77,10 +77,7 @@ def moved(model: Model, batch: Batch, which: tuple[int, ...], step: float, monke
 def test_what_each_token_counted_is_the_difference_that_each_weight_makes(
     system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ā is the positive part of weight × gradient, averaged over heads; then R ← R + Ā R.
-
-    The gradient is a difference of the logit minus the average logit.
-    """
+    """Ā is the positive part of weight × gradient of (logit - average logit), averaged over heads; then R ← R + Ā R."""
     model = encoder("classify", LABELS) if system == "bert" else headed("classify", labels=LABELS)
     source = "the cat sat" if system == "bert" else "deaf"
     found = model.explain(source)
@@ -160,7 +157,7 @@ DECIDE = {"wonderful": "good", "dreadful": "bad"}
 
 @pytest.fixture(scope="module", params=["bert", "gpt2"])
 def reader(request: pytest.FixtureRequest) -> Model:
-    """Classifier trained for a second on texts where one of two words decides the class; other words are neutral."""
+    """Classifier trained for a second on texts with one of two decisive words among neutral words."""
     known, task = " ".join([*WORDS, *DECIDE]), TEXT_TASKS["classify"]
     sizes = {
         "width": 128,
@@ -266,8 +263,7 @@ def test_every_choice_is_explained_by_itself(system: str) -> None:
 def shares_of(
     model: Model, row: Sequence[int], at: Sequence[int], value: Callable[[Tensor], Tensor], types: Tensor | None = None
 ) -> np.ndarray:
-    """Attribution of each token for a function of the last hidden states (L, D) of one row, as a product of
-    matrices."""
+    """Attribution of each token for a function of the last hidden states (L, D) of one row, by matrix products."""
     with record_attention(model.body, gradients=True) as seen:
         states = model.body(Batch(torch.tensor([list(row)]), token_types=types)).sequence[0]
     weights = [look.weights for look in seen.records]

@@ -35,8 +35,7 @@ SHORT = (
 """Eight steps of two micro-batches, three checkpoints, several epochs, with dropout."""
 
 MOUNT = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=8m none "$0" && exec "$@"']
-"""Command that mounts an 8 MiB disk, which is visible to the process and its children only and ends with the
-process."""
+"""Command that mounts an 8 MiB disk, visible only to the process and its children, until the process ends."""
 
 JSON, TEXT = ("open", "write", "replace"), ("tokenizer.json", "tokenizer_config.json")
 STAGES = [

@@ -1,7 +1,4 @@
-"""Sliding-window attention on GPUs: a flash kernel plus global tokens.
-
-GPU-only kernels are replaced by their formula.
-"""
+"""Sliding-window attention on GPUs: a flash kernel plus global tokens; formulas replace GPU-only kernels."""
 
 from __future__ import annotations
 

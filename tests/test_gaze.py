@@ -1,5 +1,4 @@
-"""Attention maps of images for every system with attention, against transformers and against full attention
-matrices."""
+"""Attention maps of images for every system with attention, against transformers and dense attention matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""generation_config.json of Hugging Face as decode.* settings: generated tokens equal those of transformers."""
+"""generation_config.json of Hugging Face as decode.* settings: generated tokens equal transformers."""
 
 from __future__ import annotations
 

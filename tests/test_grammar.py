@@ -88,7 +88,7 @@ NOT_SAID = (
     "no man did not sleep",
     "he laughed that she danced",
     "he said because she danced",
-    "every day he laughed when she danced",  # German uses `wenn`, not `als`
+    "every day he laughed when she danced",  # German uses "wenn", not "als"
     "that she danced , he said",
     "when she danced , he laughed yesterday",
 )

@@ -123,7 +123,8 @@ def test_states_maps_classes_and_gradients_are_those_of_bit_and_vit(
     ours, expected = hybrid.NAMES.write(grads), gradients(peer, tmp_path / "gradients")
     assert set(ours) == set(expected)
     largest = max(float(grad.abs().max()) for grad in expected.values())
-    for name, grad in ours.items():  # compared per parameter: gradients of convolutions may be small, and gradients of key biases are 0
+    # compared per parameter: gradients of convolutions may be small, and gradients of key biases are 0
+    for name, grad in ours.items():
         gap, size = float((grad - expected[name]).abs().max()), float(expected[name].abs().max())
         assert gap <= 1e-10 * size + 1e-14 * largest, f"{name}: {gap:.3g} of {size:.3g}"
 

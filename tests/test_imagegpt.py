@@ -234,7 +234,7 @@ def test_weights_begin_as_in_the_papers_code() -> None:
             assert float(parameter.detach().std()) == pytest.approx(std, rel=0.05), name
     batch = shift_right(torch.randint(300, (2, 256)), config)
     total, count = body.cross_entropy(body(batch).sequence, batch.labels)
-    assert float(total.detach() / count) == pytest.approx(math.log(300))  # all colours are equally likely
+    assert float(total.detach() / count) == pytest.approx(math.log(300))  # all colors are equally likely
 
 
 # -- checkpoints
@@ -431,10 +431,7 @@ def test_k_means_finds_groups_and_is_the_same_for_the_same_seed() -> None:
 @pytest.mark.every(2)
 @pytest.mark.parametrize("batch", [2**14, 256])
 def test_k_means_is_near_the_best_for_greys_and_colours(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For 256 equally frequent grays and 16 colors, runs of 16 grays are optimal.
-
-    A small batch leaves few samples per round.
-    """
+    """For 256 equally frequent grays, 16 runs of 16 grays are optimal. A small batch leaves few samples per round."""
     monkeypatch.setattr(palettes, "KMEANS_BATCH", batch)
     greys = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1)
     palette = Palette.fit([greys.reshape(16, 16, 3)] * 3, 16, 16)

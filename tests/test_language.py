@@ -65,10 +65,7 @@ def model_of(length: int = 24, **changes: Any) -> regard.Model:
 
 
 def passages(*texts: str) -> list[Passage]:
-    """Passages from texts with markers.
-
-    + continues the text before; / too, after a held-out passage; | begins a document after a held-out end.
-    """
+    """Passages: + continues the text before; / too, after a held-out part; | starts a document after a held-out end."""
     return [Passage(t.lstrip("+/|"), "f.txt", i, t[0] not in "+/", t[0] in "/|") for i, t in enumerate(texts, 1)]
 
 
@@ -109,9 +106,7 @@ def test_no_document_is_said_to_end_where_the_rest_of_it_is_held_out(tmp_path: P
             assert any(other.endswith(words) if closed else words in other for other in whole)
             ends, cut = ends + closed, cut + (not closed)
         assert ends > 10 and cut > 5
-        opening = [
-            (a, b) for a, b in pairwise(samples) if b.starts_document
-        ]  # complete documents have an end token
+        opening = [(a, b) for a, b in pairwise(samples) if b.starts_document]  # complete documents have an end token
         assert all(b.after_gap is not any(other.endswith(a.text) for other in whole) for a, b in opening)
     assert len(found.held) > 30
     follows = [

@@ -1,7 +1,7 @@
 """Numbers printed in the lectures, computed by our modules.
 
 Some slides have errors. For these slides, our modules give the correct result, and the test shows the wrong formula
-behind the printed numbers.
+that gives the printed numbers.
 """
 
 from __future__ import annotations
@@ -85,8 +85,7 @@ def test_w01_scores_are_divided_by_the_root_of_the_width() -> None:
 
 
 def test_w01_the_slide_divided_by_three_the_number_of_keys() -> None:
-    """Correct is √2, the root of the width; the numbers of the slide are divided by 3, and truncated instead of
-    rounded."""
+    """Correct is √2, the root of the width; the slide divides by 3, and truncates instead of rounding."""
     x, slide, other = LECTURES["W01"]["inputs"], LECTURES["W01"]["slide"], reading("W01", "by_number_of_keys")
     assert printed(tensor(slide["scores"]) / 3, slide["scaled"], 4)
     weights, out = seen_and_said(bare(2, 2, 1 / 3), x["Q"], x["K"])
@@ -144,8 +143,7 @@ def test_w05_layer_norm_divides_by_the_deviation_of_the_row_itself() -> None:
 
 
 def test_w05_the_slide_shows_the_deviation_of_a_sample() -> None:
-    """Correct is the standard deviation of the population (÷ 5); the slide has the one of a sample (÷ 4), and labels 7
-    × 5 numbers as 7 × 3."""
+    """Correct is the population (÷ 5); the slide divides by 4 (sample), and labels 7 × 5 numbers as 7 × 3."""
     x, slide, other = tensor(LECTURES["W05"]["inputs"]["X"]), LECTURES["W05"]["slide"], reading("W05", "sample")
     assert tuple(x.shape) == (7, 5)
     centred = x - x.mean(-1, keepdim=True)

@@ -106,10 +106,7 @@ def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 
 
 def passages(*texts: str) -> list[Passage]:
-    """Passages from texts with markers.
-
-    + continues the text before; / too, after a held-out passage; | also lacks the beginning of its document.
-    """
+    """Passages: + continues the text before; / too, after a held-out part; | follows a held-out document start."""
     found, document = [], 0
     for line, text in enumerate(texts, 1):
         opens = text[0] not in "+/|"
@@ -145,10 +142,11 @@ def test_parts_are_what_stands_together_and_documents_are_numbered() -> None:
     encoded = encode(model, ["sun sand", "+sea .", "iron coal steam", "/rail .", "+salt", "milk"])
     assert document_parts(encoded).tolist() == [[0, 4, 1], [4, 7, 2], [7, 10, 2], [10, 11, 3]]
     assert not {*model.require_tokenizer().special_ids} & {*encoded.fields["text"].values.tolist()}
+    # the beginning of the first document is held out
     assert document_parts(encode(model, ["/sun sand", "sea"])).tolist() == [
         [0, 2, 0],
         [2, 3, 1],
-    ]  # the beginning of the first document is held out
+    ]
     assert document_parts(encode(model, ["sun sand", "|sea", "/sun"])).tolist() == [[0, 2, 1], [2, 3, 2], [3, 4, 2]]
 
 

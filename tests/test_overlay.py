@@ -74,9 +74,8 @@ def test_pixels_have_the_colour_of_their_class_and_void_ones_their_own() -> None
     for name in range(4):  # the last column of a class is its edge
         inner = found[6:-1, 10 * name : 10 * name + 9].reshape(-1, 3)
         assert {tuple(map(int, pixel)) for pixel in inner} == {class_colors(4)[name]}
-    assert not np.array_equal(
-        overlay_classes(PICTURE, classes, 4, ignore_index=11), found
-    )  # the overlay is semi-transparent
+    # the overlay is semi-transparent
+    assert not np.array_equal(overlay_classes(PICTURE, classes, 4, ignore_index=11), found)
 
 
 def test_classes_that_nobody_named_and_the_usual_void_stay_clear() -> None:

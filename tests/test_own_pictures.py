@@ -322,6 +322,7 @@ def test_pictures_beside_their_maps_are_not_taken_for_classes(
     assert "found data for the task" in str(check("classify", str(tmp_path / "data")))
     with pytest.raises(DataError, match=f"/{names[0]}"):
         list(iterate_unlabeled([str(tmp_path / "data")]))
-    shutil.copytree(tmp_path / "data" / names[0], tmp_path / "data" / "table")  # a third folder makes every folder a class
+    # a third folder makes every folder a class
+    shutil.copytree(tmp_path / "data" / names[0], tmp_path / "data" / "table")
     found = [sample for sample in iterate_images([str(tmp_path / "data")]) if isinstance(sample, ImageSample)]
     assert {sample.label for sample in found} == {*names, "table"}

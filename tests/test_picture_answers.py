@@ -139,7 +139,7 @@ def test_what_keeps_the_ratio_of_sides_is_asked_scored_and_learnt_from(
         (alone,) = model.task.predict(model, [name], model.spec.decode)
         assert np.array_equal(alone.extra[key], one)
     scores = regard.evaluate(tmp_path / "run").scores
-    if task == "depth":  # also on data outside the run
+    if task == "depth":  # other data settings than in training
         halved = regard.evaluate(tmp_path / "run", settings=["data.depth_scale=0.5"]).scores
         assert halved["rmse"] != scores["rmse"]
     short += ["data.image_size=150,160", "data.crop_scale=0.5"]

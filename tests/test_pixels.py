@@ -198,9 +198,7 @@ def test_more_than_a_hundred_megapixels_are_refused(side: int, megapixels: int) 
 def test_a_large_jpeg_is_decoded_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     content = encoded(Image.fromarray(photograph(120, 200)), "JPEG", quality=95)
     monkeypatch.setattr(image_io, "MAX_PIXELS", 10_000)
-    monkeypatch.setattr(
-        Image, "MAX_IMAGE_PIXELS", 8_000
-    )  # beyond twice this limit, Pillow raises an error on opening
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 8_000)  # beyond twice this limit, Pillow raises an error on opening
     pixels, facts = image_io.inspect_image(content)
     assert pixels.shape == (60, 100, 3) and facts.downscaled and (facts.height, facts.width) == (120, 200)
     small = np.array(Image.fromarray(photograph(120, 200)).resize((100, 60), Image.Resampling.BOX))

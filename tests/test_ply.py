@@ -137,7 +137,8 @@ def test_faces_make_a_mesh_and_many_corners_are_cut_into_triangles(order: str) -
     assert whole.from_mesh and len(whole) == 500
     np.testing.assert_array_equal(whole.coordinates, halves.coordinates)
     for cloud in (whole, mixed):
-        assert (cloud.coordinates[:, 2] == 1).all() and cloud.coordinates[:, :2].max() <= 2  # without the isolated vertex
+        # without the isolated vertex
+        assert (cloud.coordinates[:, 2] == 1).all() and cloud.coordinates[:, :2].max() <= 2
         assert cloud.normals is not None
         np.testing.assert_allclose(np.abs(cloud.normals[:, 2]), 1)
 
@@ -234,9 +235,8 @@ def test_far_away_places_come_back_where_they_were(tmp_path: Path) -> None:
     world = np.array([4.5e5, 5.4e6, 100.0]) + np.random.default_rng(2).uniform(-20, 20, (100, 3))
     cloud = read_cloud(ply({name: world[:, place] for place, name in enumerate("xyz")}, "<"))
     assert cloud.origin.any() and np.abs(cloud.coordinates).max() < 41
-    np.testing.assert_allclose(
-        cloud.world_coordinates, world, rtol=0, atol=2e-6
-    )  # float32 alone would have an error of a quarter of a meter
+    # float32 alone would have an error of a quarter of a meter
+    np.testing.assert_allclose(cloud.world_coordinates, world, rtol=0, atol=2e-6)
     write_ply(tmp_path / "a.ply", cloud, np.zeros(100))
     np.testing.assert_allclose(read_cloud(str(tmp_path / "a.ply")).world_coordinates, world, rtol=0, atol=4e-6)
 

@@ -165,9 +165,7 @@ def test_thinned_and_cut_points_are_points_of_the_cloud() -> None:
         x, chosen = points.prepare(made, random)
         assert 5 < len(x) <= 100
         np.testing.assert_allclose(np.ptp(x[:, :3], axis=0), np.ptp(made.coordinates[chosen], axis=0), atol=1e-5)
-        assert (np.ptp(x[:, :2], axis=0) <= 2.0 + 1e-5).all() and np.ptp(
-            x[:, 2]
-        ) > 4  # a block is as high as the scene
+        assert (np.ptp(x[:, :2], axis=0) <= 2.0 + 1e-5).all() and np.ptp(x[:, 2]) > 4  # a block is as high as the scene
         assert made.colors is not None
         np.testing.assert_allclose(x[:, 3:], made.colors[chosen] / 255, atol=1e-7)
         cells = np.floor((made.coordinates[chosen] - made.coordinates.min(axis=0)).astype(np.float64) / 0.4)
@@ -389,8 +387,7 @@ def test_votes_are_the_mean_of_what_was_said() -> None:
 
 
 def test_every_point_of_a_scene_has_the_answer_of_its_cell() -> None:
-    """The simulated model predicts the class of the voxel; every point gets the prediction of the point that represents
-    its voxel."""
+    """The substitute model predicts the class of the voxel, which every point of the voxel receives."""
     made = cloud(3000, scale=5)
     points = PointProcessor(64, "floor", voxel=0.3, block=1.5, features=("colors",))
     found = split_scene(made, points)
@@ -411,9 +408,8 @@ def test_every_point_of_a_scene_has_the_answer_of_its_cell() -> None:
 
 def test_tilts_mirrors_and_stretches_are_what_they_are_called() -> None:
     x = np.eye(3, dtype=np.float32)
-    turns = np.stack(
-        [augment_points(x, generator(n), PointAugment(tilt=10)) for n in range(2000)]
-    )  # rows are the images of the axes
+    # rows are the images of the axes
+    turns = np.stack([augment_points(x, generator(n), PointAugment(tilt=10)) for n in range(2000)])
     np.testing.assert_allclose(turns @ turns.transpose(0, 2, 1), np.broadcast_to(x, turns.shape), atol=1e-6)
     angles = np.degrees(np.arccos(np.clip((np.trace(turns, axis1=1, axis2=2) - 1) / 2, -1, 1)))
     assert 9 < np.sqrt((angles**2).mean()) < 11 and angles.max() <= 30.01

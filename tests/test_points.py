@@ -171,7 +171,7 @@ def test_gradients_of_the_body_are_those_of_small_differences(form: Any, order: 
 
         assert torch.autograd.gradcheck(said, (x[None, :, 3:].clone().requires_grad_(),))
     body = body_of(**tiny, variant=form, point_order=order, has_decoder=False).train()
-    # without a cut of the gradient, numerical and analytical gradients of the coordinates agree
+    # without the decoder, whose interpolation weights are detached, gradients of the coordinates are complete
     assert torch.autograd.gradcheck(lambda x: body(Batch(x)).sequence, (x[None].clone().requires_grad_(),))
 
 
@@ -273,10 +273,7 @@ def count(module: nn.Module) -> int:
 
 
 def test_the_released_segmentation_has_exactly_the_parameters_of_the_released_code() -> None:
-    """S3DIS: colors in addition to coordinates, 13 classes.
-
-    The expected count is the sum over the shapes of the layers.
-    """
+    """S3DIS: colors and coordinates, 13 classes. The expected count is a sum over the shapes of the layers."""
     config = replace(point.PRESETS["point-base"].config, feature_dim=3)
     with torch.device("meta"):
         assert count(build(config)) + count(point_head(config, 13)) == 7_767_729

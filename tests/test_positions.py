@@ -95,9 +95,8 @@ def bucket(apart: int, position: T5Bias) -> int:
     """One of 8 buckets up to a distance of 9: bidirectional 2 exact and 2 logarithmic per side, else 4 and 4."""
     ahead = 4 * (apart > 0) if position.bidirectional else 0
     away = abs(apart) if position.bidirectional else max(-apart, 0)
-    limits = (
-        (1, 2, 5) if position.bidirectional else (1, 2, 3, 4, 5, 6, 8)
-    )  # 2 · 4.5^(1/2) = 4.2; 4 · 2.25^(1/4) = 4.9, …
+    # 2 · 4.5^(1/2) = 4.2; 4 · 2.25^(1/4) = 4.9, …
+    limits = (1, 2, 5) if position.bidirectional else (1, 2, 3, 4, 5, 6, 8)
     return ahead + sum(away >= limit for limit in limits)
 
 

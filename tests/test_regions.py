@@ -57,7 +57,8 @@ def test_share_is_the_mass_in_the_region() -> None:
 
 
 def test_a_hit_is_the_place_looked_at_most() -> None:
-    cover = np.array([[0.2, 0.1], [0.09, 0.0]])  # no cell is fully covered: cells with at least half of the maximum coverage count
+    # no cell is fully covered: cells with at least half of the maximum coverage count
+    cover = np.array([[0.2, 0.1], [0.09, 0.0]])
     assert region_cells(cover).tolist() == [[True, True], [False, False]]
     assert hit_rate(np.array([[0.1, 0.5], [0.4, 0.0]]), cover) == 1
     assert hit_rate(np.array([[0.1, 0.4], [0.5, 0.0]]), cover) == 0

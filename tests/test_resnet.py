@@ -1,5 +1,4 @@
-"""ResNet and BiT against `transformers` in float64 with random parameters: feature maps, gradients, sizes,
-checkpoints."""
+"""ResNet and BiT against `transformers` in float64 with random weights: features, gradients, sizes, checkpoints."""
 
 from __future__ import annotations
 

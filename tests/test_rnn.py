@@ -232,10 +232,7 @@ def test_rows_end_together_and_are_turned_there_and_back() -> None:
 
 
 def test_it_has_as_many_parameters_as_the_paper_adds_up_to() -> None:
-    """160,000 and 80,000 words with 1,000 numbers each, and 8 layers of 4 gates:
-
-    384 million, 64 million of them recurrent.
-    """
+    """240,000 words with 1,000 numbers each, and 8 layers of 4 gates: 384 million, 64 million of them recurrent."""
     model = regard.build("rnn-sutskever", device="meta", source_vocab_size=160_000)
     counted = {name: p.numel() for name, p in model.body.named_parameters()}
     assert sum(counted.values()) == 384_000_000

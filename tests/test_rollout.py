@@ -170,7 +170,8 @@ def test_a_longformer_is_explained_as_the_matrices_of_its_looks_say(dilation: tu
         logits = model.task.logits(model, Batch(row, global_tokens=marked))[0]
     which = ("good", "bad").index(counted.title)
     owed = torch.autograd.grad(logits[which] - logits.mean(), [look.weights for look in seen.records])
-    assert len(seen.records) == 4 and len(seen.names()) == 2  # per layer a record of windows and a record of the global row
+    # per layer a record of windows and a record of the global row
+    assert len(seen.records) == 4 and len(seen.names()) == 2
     product = joined = torch.eye(length, dtype=torch.float64)
     for layer in range(2):
         near_by, far = seen.records[2 * layer : 2 * layer + 2]

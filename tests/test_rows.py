@@ -118,7 +118,7 @@ def test_long_rows_of_parquet_are_read_few_at_a_time(folder: Path) -> None:
     found = [row["text"][:7] for _, row in iterate_rows("a.parquet", ("text",))]
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found == [f"{n:07}" for n in range(100)] and most < 60e6  # of a total of 105 MB
+    assert found == [f"{n:07}" for n in range(100)] and most < 60e6  # the file has 105 MB
 
 
 def test_a_field_of_a_table_may_be_a_book(folder: Path) -> None:

@@ -41,7 +41,7 @@ class HeadsApart(AttentionMask):
 
 
 def steps(q: int, k: int, left: int, right: int, wide: int) -> bool:
-    """Whether k is reached from q by a whole number of dilated steps."""
+    """Whether k is reached from q by an integer number of dilated steps."""
     return k in {q + wide * step for step in range(-left, right + 1)}
 
 

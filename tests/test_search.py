@@ -55,8 +55,7 @@ class Walk:
 
 
 class Chain:
-    """Logits by (source, position, last token) plus a term of the sum of all previous tokens: mixed-up beams change the
-    logits."""
+    """Logits by (source, position, last token) and by the sum of all tokens: mixed-up beams change the logits."""
 
     def __init__(self, sources: int = 1, vocab_size: int = 3, seed: int = 0, sharp: float = 1.0) -> None:
         self.table = sharp * noise(sources, 12, vocab_size, vocab_size, seed=seed)
@@ -110,7 +109,7 @@ def every_answer(follow: Follow, limit: int, prompt: Past = PROMPT, logs: tuple[
 
 
 def beam_by_hand(follow: Follow, limit: int, W: int, penalty: float, form: str, stop: str) -> list[Any]:
-    """Beam search on lists: of the 2W best, ends among the first W are final, and the first W others continue."""
+    """Beam search on lists: among the 2W best, ends among the first W are final, and the first W others continue."""
     going: list[tuple[Past, tuple[float, ...]]] = [((), ())]
     done: list[tuple[Past, tuple[float, ...]]] = []
     for length in range(1, limit + 1):
@@ -360,7 +359,8 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(settings: Narrowing) -> No
     model = chain.follow(0)(PROMPT)
     right = likelihood(model, *settings)
     assert set(seen) == {token for token, share in enumerate(right) if share}
-    assert sum((seen[t] - draws * p) ** 2 / (draws * p) for t, p in enumerate(right) if p) < 28  # 6 degrees of freedom: p = 1 in 10,000
+    # 6 degrees of freedom: p = 1 in 10,000
+    assert sum((seen[t] - draws * p) ** 2 / (draws * p) for t, p in enumerate(right) if p) < 28
     logs = {END if one.has_eos else one.tokens[0]: one.log_probs[0] for one in found}
     assert logs == pytest.approx({token: model[token] for token in seen}), (
         "scores are the model's, not the narrowed ones"

@@ -100,7 +100,7 @@ def test_every_parameter_that_may_learn_does_learn(name: str, task: str) -> None
 
 
 def test_what_lies_behind_all_that_is_read_is_frozen(tmp_path: Path) -> None:
-    """Includes checkpoints of another task, and frozen blocks."""
+    """Includes a checkpoint of another task, and blocks after the last feature tap."""
     fresh("vit", "classify").save(tmp_path)
     model = regard.load(tmp_path, task="depth")
     assert [place for place, part in model.named_parameters() if not part.requires_grad] == [

@@ -175,7 +175,7 @@ BAD: list[tuple[str, str, Any, str, str]] = [
     ("a number", "a.jsonl", [flat(7), flat("Paris")], "format", r"line 1: expected text as the answer, got 7"),
     ("no place", "a.jsonl", [flat("Paris", start="far"), flat("Paris")], "format",
      r"line 1: answer start must be an integer, got 'far'"),
-    ("too far a place", "a.jsonl", [flat("Paris", start=float("inf")), flat("Paris")], "format",  # 1e400 is read as infinity
+    ("too far a place", "a.jsonl", [flat("Paris", start=float("inf")), flat("Paris")], "format",  # 1e400
      r"line 1: answer start must be an integer, got inf"),
     ("half a place", "a.jsonl", [flat("Paris", start=2.5), flat("Paris")], "format", r"must be an integer, got 2.5"),
     ("uneven", "a.jsonl", [flat(["Paris", "1889"], starts=[1]), flat("Paris")], "format",

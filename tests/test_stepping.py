@@ -125,7 +125,8 @@ def test_rows_that_join_say_what_they_say_alone(name: str, label: str, rooms: tu
     model = tiny(name, label)
     batch, target = sources(model, name, 7)
     first, second = batch.select_rows(torch.tensor([0])), batch.select_rows(torch.tensor([1, 2]))
-    if second.mask is not None and first.decoder_inputs is not None:  # sources of other lengths, with and without a mask
+    # sources of other lengths, with and without a mask
+    if second.mask is not None and first.decoder_inputs is not None:
         first = replace(first, inputs=first.inputs[:, : int(first.mask[0])], mask=None)  # type: ignore[index]
     with torch.no_grad():
         right = model.body.to_logits(model.body(batch).sequence)

@@ -86,8 +86,7 @@ def test_rows_come_back_as_they_were(vocabulary: int, kind: type) -> None:
 
 
 def test_every_side_has_the_numbers_that_it_needs() -> None:
-    """A length may exceed every token id: in a row of 65,536 tokens the length takes four bytes, and a token still
-    two."""
+    """A length may exceed every token id: a length of 65,536 takes four bytes, and a token still two."""
 
     def fill(writer: StoreWriter) -> Mapping[str, Any]:
         writer.add(text=[np.arange(65_536)], length=[np.array([65_536])])
@@ -199,7 +198,8 @@ def test_a_builder_that_is_killed_leaves_nothing_that_is_ever_used(place: Path) 
     process.communicate()
     (left,) = left_in(place)
     assert left.startswith(".a.") and left.endswith(".writing")
-    assert holds(make("a", filled())) and left_in(place) == [left, "a"]  # recent: its process may run on another machine
+    # recent: its process may run on another machine
+    assert holds(make("a", filled())) and left_in(place) == [left, "a"]
     old = time.time() - 7200
     for path in (*(place / left).iterdir(), place / left):
         os.utime(path, (old, old))
@@ -352,9 +352,8 @@ def test_data_that_changes_between_two_passes_is_refused(
     with monkeypatch.context() as patch, pytest.raises(DataError, match="changed"):
         patch.setattr(preprocess, step, grown)
         train_tiny(data, tmp_path / "run", *ONE)
-    assert not (tmp_path / "run").exists() and len(list(notes.iterdir())) == (
-        step == "_load_or_encode"
-    )  # a valid tokenizer
+    # a valid tokenizer
+    assert not (tmp_path / "run").exists() and len(list(notes.iterdir())) == (step == "_load_or_encode")
     assert "training pairs" in train_tiny(data, tmp_path / "run", *ONE)
 
 
@@ -392,7 +391,7 @@ def test_training_pairs_are_never_all_in_memory(pairs: Pairs, tmp_path: Path, mo
     train_tiny(data, tmp_path / "run", *ONE, "data.valid_fraction=0.01", "data.vocab_size=300")
     found = facts(tmp_path / "run")["data_stats"]
     assert found["train"] + found["valid"] == 4 * len(pairs) >= 6000
-    # one chunk, the shuffle buffer, the rows for header detection, and the validation pairs
+    # one chunk, the block of a scan, the rows for header detection, and the validation pairs
     assert max(seen) <= 500 + 1000 + 50 + 2 * found["valid"]
     assert len(seen) >= 10
 

@@ -33,7 +33,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"activation": "swish"},
     {"activation": "gelu", "scale_embedding": False},
     {"output_bias": True},
-    {"output_bias": True, "activation": "swish", "pad_id": 22, "bos_id": 22, "eos_id": 0},  # as in published checkpoints
+    {"output_bias": True, "activation": "swish", "pad_id": 22, "bos_id": 22, "eos_id": 0},  # as published
 ]
 
 
@@ -290,7 +290,8 @@ def test_from_pretrained_reads_what_save_wrote(changes: dict[str, Any], dtype: t
     same_weights(model, theirs.state_dict())
     if not changes.get("output_bias"):
         assert not theirs.final_logits_bias.any()
-    assert "final_logits_bias" in load_file(tmp_path / "model.safetensors")  # transformers would not report a missing bias
+    # transformers would not report a missing bias
+    assert "final_logits_bias" in load_file(tmp_path / "model.safetensors")
     batch, given, real = padded(model)
     ours, right = model.logits(batch.inputs, batch.decoder_inputs, mask=batch.mask), theirs.eval()(**given).logits
     near(ours[real], right[real], {torch.bfloat16: 0.1, torch.float32: 1e-5, torch.float64: 1e-6}[dtype])

@@ -1,5 +1,4 @@
-"""Vector attention by the formula of the paper and of the released code, against loops and PyG, with missing
-neighbors."""
+"""Vector attention of the paper and of the released code, against loops and PyG, with missing neighbors."""
 
 from __future__ import annotations
 

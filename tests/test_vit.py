@@ -68,7 +68,7 @@ def by_name(body: nn.Module, head: nn.Module | None = None) -> dict[str, Tensor]
 
 
 def gradients_agree(ours: Mapping[str, Tensor], peer: Any, folder: Path) -> None:
-    """Compare gradients; those of transformers are saved as a model to get the names of files."""
+    """Compare gradients; transformers saves its gradients as a model, to get the names of files."""
     held = copy.deepcopy(peer)
     named = dict(peer.named_parameters())
     with torch.no_grad():

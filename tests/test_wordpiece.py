@@ -1,4 +1,4 @@
-"""WordPiece of BERT and byte-level BPE of RoBERTa: ids equal those of transformers, trained and saved."""
+"""WordPiece of BERT and byte-level BPE of RoBERTa: the same ids as transformers, trained and saved."""
 
 from __future__ import annotations
 
@@ -126,7 +126,8 @@ def test_roberta_is_read_as_transformers_reads_it(roberta: Path) -> None:
     assert made.special_ids == {0, 1, 2, 3, last} and made.token_format is TokenFormat.BYTES
     assert [made.special_id(role) for role in ("start", "pad", "end", "unknown", "mask")] == [0, 1, 2, 3, last]
     assert made.decode([[0, *made.encode(["the cat"])[0], last, 2]]) == ["the cat"]
-    assert made.backend.get_added_tokens_decoder()[last].lstrip  # so that other libraries tokenize "the <mask>" as in training
+    # so that other libraries tokenize "the <mask>" as in training
+    assert made.backend.get_added_tokens_decoder()[last].lstrip
 
 
 # -- training
@@ -169,9 +170,8 @@ def test_letters_that_never_occurred_are_unknown_and_counted(trained: TextTokeni
     small = TextTokenizer.train_wordpiece([" ".join(rare), "the cat sat on the mat " * 20], 50)
     assert small.size <= 50 and unknowns(small, ["the cat sat"]).total() == 0 and small.token_to_id("cat") is not None
     assert unknowns(small, rare).total() > 280
-    assert (
-        unknowns(TextTokenizer.train_wordpiece(["0123456789 abcdefghijk", "猫 鳥 " * 20], 20), ["猫鳥"]).total() == 0
-    )  # the most frequent ones
+    # the most frequent ones
+    assert unknowns(TextTokenizer.train_wordpiece(["0123456789 abcdefghijk", "猫 鳥 " * 20], 20), ["猫鳥"]).total() == 0
 
 
 def test_nothing_to_learn_from_is_refused() -> None:
@@ -249,9 +249,7 @@ def test_a_published_frame_is_kept(trained: TextTokenizer, roberta: Path) -> Non
     assert (
         plain.template == trims.template == TokenTemplate((0,), (2, 2), (2,), 0) and trims.with_template() is not trims
     )
-    longformer = TokenTemplate(
-        (2,), (3, 3), (3,), 0
-    )  # the template of the model may differ from that of the tokenizer
+    longformer = TokenTemplate((2,), (3, 3), (3,), 0)  # the template of the model may differ from the tokenizer
     for text in (trained, trained.with_template(), made):
         again = text.with_template(longformer)
         assert again.template == longformer and again.with_template() is again

@@ -38,7 +38,7 @@ SENTENCE = "a red dog sees the little cat"
 
 @pytest.fixture(scope="module")
 def text() -> TextTokenizer:
-    """Tokenizer that splits `dog` and `little` into several tokens."""
+    """Tokenizer that splits "dog" and "little" into several tokens."""
     return TextTokenizer.train_sentence_bpe(["a red star sees the cat above a blue ring"] * 3, 330)
 
 
@@ -65,7 +65,8 @@ def explained(text: TextTokenizer, given: list[np.ndarray], **asked: str) -> Cap
 
 @pytest.mark.parametrize("aside", [0, 1])
 def test_each_word_has_the_weights_with_which_it_was_said(text: TextTokenizer, aside: int) -> None:
-    given = tables(text, (2,), (), (3,), aside=aside)  # two layers of several heads, and one layer without a head dimension
+    # two layers of several heads, and one layer without a head dimension
+    given = tables(text, (2,), (), (3,), aside=aside)
     found = explained(text, given).attention
     assert [said.word for said in found.words] == SENTENCE.split()
     assert [layer.weights.shape for layer in found.layers] == [(n, 7, *GRID) for n in (2, 1, 3)]
@@ -115,7 +116,8 @@ def test_a_caption_that_was_broken_off_is_read_as_far_as_it_goes(text: TextToken
     for given in (tables(text, (2,)), []):
         model = Captioner(SENTENCE, given, GRID, 24, text)
         whole = model.explain(PICTURE)
-        model.config.max_length = len(model.said)  # the maximum length: the last token is generated without an end token
+        # the maximum length: the last token is generated without an end token
+        model.config.max_length = len(model.said)
         model.body.most = model.config.max_length
         found = model.explain(PICTURE)
         assert [said.word for said in found.attention.words] == SENTENCE.split()
@@ -139,7 +141,8 @@ def test_without_attention_a_word_owes_to_what_makes_it_less_likely_when_hidden(
     right = np.zeros((OCCLUSION_GRID, OCCLUSION_GRID))
     right[3:5, 3:5] = 0.25  # the four patches whose occlusion window contains the pixel
     assert np.allclose(layer.weights, right, atol=1e-6)
-    (layer,) = model.explain(255 - picture).attention.layers  # patches whose occlusion raises the probability have attribution 0
+    # patches whose occlusion raises the probability have attribution 0
+    (layer,) = model.explain(255 - picture).attention.layers
     assert not layer.weights.any()
 
 
