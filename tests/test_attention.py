@@ -169,7 +169,7 @@ def test_a_rule_that_the_packed_kernel_takes_means_the_same_there(name: str, mon
     rule, keys = PACKED_RULES[name]
     q, k, v = leaves(11, keys, rows=1)
     if dispatch.match_packed(rule) is None:
-        assert "across" in name, "this one is what the kernel is for"
+        assert "across" in name, "this case must use the kernel"
         return
     right, _ = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), 0.7)
     same_with_gradients(dispatch.varlen(q, k, v, rule, 0.7), right, [q, k, v])
@@ -241,7 +241,7 @@ def test_rows_under_a_band_are_given_to_the_packed_kernel_where_it_knows_them(
     assert dispatch.choose_kernel(q, k, rule, None, dropout, False) == kernel
     assert dispatch.choose_kernel(stand_in(rows, queries, dtype, width=12), k, rule, None, dropout, False) == "sdpa"
     monkeypatch.setattr(dispatch, "_capability_of", lambda device: (7, 5))
-    assert dispatch.choose_kernel(q, k, rule, None, dropout, False) == "sdpa", "it came with Ampere"
+    assert dispatch.choose_kernel(q, k, rule, None, dropout, False) == "sdpa", "supported since Ampere"
 
 
 def test_a_rule_that_is_shared_is_written_out_once_for_each_place_that_is_asked_from(
@@ -270,9 +270,11 @@ def test_cudnn_comes_first_only_where_it_may(changed: str, monkeypatch: pytest.M
     assert chosen == (dispatch.SDPA_BACKENDS if changed else dispatch.CUDNN_BACKENDS)
     seen = dispatch._choose_backends(stand_in(2, length, dtype, width=64), 0.1 if changed == "dropout" else 0.0, False)
     assert seen == (dispatch.SDPA_BACKENDS if changed not in ("", "short") else dispatch.CUDNN_BACKENDS), (
-        "pictures have few lengths"
+        "images have few lengths"
     )
-    assert set(dispatch.SDPA_BACKENDS) < set(dispatch.CUDNN_BACKENDS), "where cuDNN refuses, the others go on"
+    assert set(dispatch.SDPA_BACKENDS) < set(dispatch.CUDNN_BACKENDS), (
+        "other kernels follow if cuDNN does not support the shape"
+    )
 
 
 # -- attention modules
@@ -505,7 +507,7 @@ def test_step_by_step_is_the_same_as_all_at_once(memory: KVCache) -> None:
             near(out, attention(x, mask=Causal())[:, done : done + size])
             done += size
             homes.add((memory.k.data_ptr(), memory.k.shape))  # type: ignore[attr-defined]
-    assert len(homes) == (1 if isinstance(memory, StaticCache) else 4), "a fixed memory stays where it is"
+    assert len(homes) == (1 if isinstance(memory, StaticCache) else 4), "the buffers of a static cache do not move"
 
 
 def test_rows_of_a_fixed_memory_may_be_at_different_places() -> None:

@@ -136,7 +136,7 @@ def test_dropout_leaves_out_the_same_weights_on_the_way_back(name: str, monkeypa
     assert torch.autograd.gradcheck(attend, tuple(given), fast_mode=True)
     torch.manual_seed(5)
     assert not torch.equal(attend(*given), local_chunked.chunked_attention(*given, band_of(rule), 0.7, 0.4)), (
-        "other chance, other weights"
+        "another seed gives another dropout mask"
     )
 
 
@@ -159,9 +159,7 @@ def test_the_weights_of_windows_are_those_of_the_rule(name: str) -> None:
     assert weights.shape == (rows, H, L, wide) and not weights[keys.expand_as(weights) < 0].any()
     if places is not None:
         own = torch.where(places[1], places[0], -1)[:, None, None].expand(rows, keys.shape[1], L, -1)
-        assert torch.equal(keys[..., : own.shape[-1]].long(), own), (
-            "marked tokens first, those that are not there as -1"
-        )
+        assert torch.equal(keys[..., : own.shape[-1]].long(), own), "global tokens first, missing ones as -1"
     columns = keys.long().expand_as(weights)
     table = torch.zeros(rows, H, L, L + 1, dtype=torch.float64).scatter_add(-1, columns % (L + 1), weights.detach())
     near(table[..., :L], exact.masked_fill(hidden, 0.0))

@@ -106,9 +106,7 @@ def test_answers_end_where_the_model_or_a_person_says(album: Path) -> None:
         and made.predict(path).extra["finish_reason"] == "length"
     )
     made.body.out.bias.data[[made.config.pad_id, made.config.bos_id]] = 99
-    assert not {made.config.pad_id, made.config.bos_id} & set(made.predict(path).extra["token_ids"]), (
-        "they are never said"
-    )
+    assert not {made.config.pad_id, made.config.bos_id} & set(made.predict(path).extra["token_ids"]), "never generated"
 
 
 def test_cached_steps_say_what_one_pass_says(album: Path) -> None:
@@ -160,7 +158,7 @@ def test_pictures_are_divided_not_captions(run: Path, album: Path) -> None:
         TASK.tokenizer_texts(sample for sample in samples(album) if sample.source not in held), 300
     )
     assert regard.load(run).require_tokenizer().fingerprint() == learnt.fingerprint(), (
-        "of captions, and of no names of files"
+        "trained on captions, not on file names"
     )
 
 

@@ -60,9 +60,7 @@ def test_a_row_is_a_picture_with_one_of_its_captions(album: Path) -> None:
     told: list[tuple[float, str]] = []
     for batch in TASK.eval_batches(found, made.config, 8):
         assert batch.inputs.dtype == torch.uint8 and batch.augment_params is None and batch.decoder_inputs is not None
-        assert batch.image_index is not None and len(batch.inputs) == len(batch.image_index.unique()), (
-            "each picture once"
-        )
+        assert batch.image_index is not None and len(batch.inputs) == len(batch.image_index.unique()), "each image once"
         for x, target, labels in zip(batch.inputs[batch.image_index], batch.decoder_inputs, batch.labels, strict=True):  # type: ignore[arg-type]
             n = int((labels != IGNORE).sum())
             assert target[0] == made.config.bos_id and labels[n - 1] == made.config.eos_id

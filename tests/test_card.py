@@ -89,7 +89,7 @@ def commands(name: str, task: Task, samples: Sequence[Any] = ()) -> list[list[st
 def test_every_task_is_asked_here() -> None:
     tasks = {(made.task.modality, made.task.name) for made in (make() for make in MADE.values())}
     known = {(task.modality, task.name) for task in all_tasks()}
-    assert known - tasks == {("text", "translate")}, "whose run is asked below"
+    assert known - tasks == {("text", "translate")}, "the run is queried below"
 
 
 @pytest.mark.every(6)

@@ -358,7 +358,7 @@ def test_beams_of_ragged_prompts_are_rows_of_their_own(bands: str, room: int | N
         tokens = torch.randint(V, (len(paths),), generator=random)
         for path, token in zip(paths, tokens.tolist(), strict=True):
             path.append(token)
-    assert state.layers[0].self_cache.k.shape[0] == 4, "keys are of prompts, not of beams"
+    assert state.layers[0].self_cache.k.shape[0] == 4, "keys are stored per prompt, not per beam"
 
 
 @bands

@@ -194,7 +194,7 @@ def asked(pairs: Pairs, trained: Trained) -> tuple[list[str], list[str]]:
     texts = [pairs[0][0], "", pairs[1][0], pairs[3][0], "", pairs[5][0]]
     model = regard.load(trained.path)
     answers = [model.predict(text).value if text else "" for text in texts]
-    assert len(set(answers)) == 5, "the answers must differ for their order to show"
+    assert len(set(answers)) == 5, "the order is only visible if the predictions differ"
     return texts, answers
 
 

@@ -59,7 +59,7 @@ def test_shares_are_the_weights_of_the_attention_averaged_over_channels(task: st
 def test_a_point_is_asked_by_its_number_or_by_where_it_is() -> None:
     whole = PointCloud(np.array([[0, 0, 0], [1, 0, 0], [0, 2, 0]], np.float32), origin=np.array([100.0, 0, 0]))
     assert query_index(whole, 2) == query_index(whole, np.int64(2)) == 2 and query_index(whole, (101.2, 0.1, 0)) == 1
-    assert query_index(whole, None) == 0, "the one in the middle"
+    assert query_index(whole, None) == 0, "the point in the center"
     for at, said in ((3, "between 0 and 2, got 3"), ((1, 2), "got \\(1, 2\\)")):
         with pytest.raises(RegardError, match=said):
             query_index(whole, at)
@@ -138,7 +138,7 @@ def test_clouds_are_segmented_into_files(folders: Path, cli: Cli) -> None:
     assert sorted(path.name for path in Path("seen").iterdir()) == [
         "room0.html", "room0.labeled.ply", "room1.html", "room1.labeled.ply",
     ]  # fmt: skip
-    assert "<title>room0.ply" in Path("seen/room0.html").read_text(), "as the page of an explanation"
+    assert "<title>room0.ply" in Path("seen/room0.html").read_text(), "the same page as for an explanation"
     labelled = read_cloud("seen/room0.labeled.ply")
     assert len(labelled) == 150 and labelled.classes == LABELS["segment"] and labelled.colors is not None
     said = json.loads(cli("predict", folders / "segment", "rooms#part=test,points=90,number=4", "--json").out)

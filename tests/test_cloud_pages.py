@@ -78,7 +78,7 @@ def test_a_page_is_whole_and_asks_nobody_for_anything(tmp_path: Path) -> None:
     cloud = PredictedCloud(classed(4).coordinates, np.array([0, 1, 0, 1]), (wild, "b"))
     text = write_cloud_page(cloud, tmp_path / "it.html", wild, wild, {wild: wild}).read_text()
     assert "<!--" not in text.replace("<!--data", "") and "alert(" in text and '<script>alert("x")' not in text
-    assert not re.search(r"https?://|src=|@import|url\(", text), "no network"
+    assert not re.search(r"https?://|src=|@import|url\(", text), "no network access"
     assert "default-src 'none'" in text and text.count("<script") == text.count("</script>") == 2
     with pytest.raises(RegardError, match=r"\.html"):
         write_cloud_page(cloud, tmp_path / "it.png", "it")
@@ -116,7 +116,7 @@ def test_a_class_that_was_missed_wholly_is_named_too(tmp_path: Path) -> None:
         classed(100).coordinates, np.zeros(100, np.int64), ("floor", "nowhere", "lamp"), targets=right
     )
     data = data_of(write_cloud_page(cloud, tmp_path / "it.html", "it"))
-    assert data["shares"] == [[0, 1.0], [2, 0.0]], "what is in neither is not listed"
+    assert data["shares"] == [[0, 1.0], [2, 0.0]], "classes in neither labels nor predictions are not listed"
     assert data["truths"] == [0.25, 0.0, 0.75] and data["mistakes"] == "60 errors in 100 points shown"
     text = draw_clouds([cloud], tmp_path / "it.svg").read_text()
     assert "lamp" in text and "nowhere" not in text and "prediction and label together" in text

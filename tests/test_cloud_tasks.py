@@ -252,7 +252,7 @@ def test_clouds_that_fit_are_read_once() -> None:
 
     for number in (1, 2, 3, 1, 2, 3):
         shelf(number, lambda number=number: of(number))  # type: ignore[misc]
-    assert read == [1, 2, 3, 3], "the third has no room"
+    assert read == [1, 2, 3, 3], "the third does not fit"
 
 
 def test_workers_share_the_room_that_clouds_may_take() -> None:
@@ -559,7 +559,7 @@ def test_answers_to_files_are_left_as_labelled_clouds_and_pages(runs: dict[str, 
         and "point accuracy" in Path(left["page"]).read_text()
     )
     strange = model.predict(replace(scene, labels=np.full(len(scene), 77), classes=()))
-    assert "right" not in strange.extra, "labels that mean something else are no truth"
+    assert "right" not in strange.extra, "labels of other classes are not a reference"
     json.dumps(answer.value)
 
 

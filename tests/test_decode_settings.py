@@ -81,7 +81,7 @@ def test_a_temperature_of_zero_is_greedy() -> None:
 def test_texts_that_end_an_answer_are_taken_as_they_are() -> None:
     assert apply_overrides(DecodeSettings(), {"stop_strings": ["\n", " a, b "]}).stop_strings == ("\n", " a, b ")
     assert apply_overrides(DecodeSettings(), {"stop_strings": "\\n\\n,Q:"}).stop_strings == ("\n\n", "Q:"), (
-        "as a command line writes it"
+        "the form of the command line"
     )
     assert apply_overrides(
         DecodeSettings(stop_strings=("a",)), {"stop_strings": ""}

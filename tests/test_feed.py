@@ -54,7 +54,7 @@ def alive(pid: int) -> bool:
 def wait_until_gone(pids: list[int], seconds: float) -> float:
     begun = time.monotonic()
     while any(map(alive, pids)):
-        assert time.monotonic() < begun + seconds, f"{[pid for pid in pids if alive(pid)]} live on"
+        assert time.monotonic() < begun + seconds, f"{[pid for pid in pids if alive(pid)]} are still alive"
         time.sleep(0.01)
     return time.monotonic() - begun
 

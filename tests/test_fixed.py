@@ -101,7 +101,7 @@ def test_beams_share_keys_and_keep_their_own_pasts(room: int | None, prompt: int
                 kept = [4, 5, 0, 1]
                 state.select_rows(torch.tensor(kept))
                 paths, owners, said = paths[kept], owners[kept], said[:, :4]
-    assert state.layers[0].self_cache.k.shape[0] == 2, "keys are of sources, not of beams"
+    assert state.layers[0].self_cache.k.shape[0] == 2, "keys are stored per source, not per beam"
 
 
 @pytest.mark.parametrize("vocabulary", [5, 64, 1000, 8191])

@@ -122,7 +122,7 @@ def test_dropout_leaves_out_its_share_and_keeps_the_mean(way: Any) -> None:
     assert set(kept.round(decimals=9).unique().tolist()) == {0.0, round(1 / (1 - share), 9)}
     assert abs(float((kept == 0).double().mean()) - share) < 0.02
     far = found[..., 64:, :8]
-    assert abs(float((far == 0).double().mean()) - share) < 0.04, "marked tokens too"
+    assert abs(float((far == 0).double().mean()) - share) < 0.04, "global tokens too"
 
 
 BESIDE = """

@@ -285,7 +285,7 @@ def test_every_system_with_attention_is_laid_over_the_picture(system: str, task:
     assert len(data["attention"]) == len(data["each"]) == layers and data["lattice"] == list(found.query_grid)
     assert set(data["about"]) == {*map(METHOD_TITLES.get, found.method_maps), "attention"} and all(
         data["about"].values()
-    ), "what each map means is told"
+    ), "each map has a description"
     assert data["unit"] == ("pixel" if system == "imagegpt" else "patch")
     assert found.image_attention is not None
     each = found.image_attention.stages[-1].stored_maps[-1]

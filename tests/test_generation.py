@@ -63,7 +63,9 @@ def test_one_path_is_followed_as_plain_lists_follow_it(body: Any, way: dict[str,
                 bent[token] = bent[token] / penalty if bent[token] > 0 else bent[token] * penalty
             token = (*found.tokens, END)[place]
             assert "do_sample" in way or token == int(bent.argmax())
-            assert log == pytest.approx(float(logits.log_softmax(-1)[token]), rel=1e-9), "the model's own, not the bent"
+            assert log == pytest.approx(float(logits.log_softmax(-1)[token]), rel=1e-9), (
+                "scores of the model without the penalty"
+            )
             path.append(token)
         assert found.finish_reason == ("eos" if path[-1] == END else "length") and len(found.log_probs) <= LIMITS[row]
         assert found.finish_reason == "eos" or len(found.tokens) == LIMITS[row]
@@ -83,7 +85,7 @@ def test_log_probabilities_of_beams_are_the_models_own_whatever_chose_them(body:
                 assert log == pytest.approx(float(logs[token]), rel=1e-9)
                 score += log * (1.7 if token in path else 1.0)
                 path.append(token)
-            assert found.score == pytest.approx(score, rel=1e-9), "of beams log-probabilities are bent"
+            assert found.score == pytest.approx(score, rel=1e-9), "beams are scored with the penalty"
 
 
 def test_repetition_is_discouraged(body: Any) -> None:
@@ -141,7 +143,7 @@ def test_many_draws_are_made_in_parts_that_change_nothing(body: Any, budget: int
     finally:
         del body.step
     most = max(1, budget // (6 + 9))  # longest prompt plus longest output
-    assert max(sizes) == {1: 1, 4: 4, 10: 10}.get(most, 20), "no more at once, and no fewer than need be"
+    assert max(sizes) == {1: 1, 4: 4, 10: 10}.get(most, 20), "the largest chunks within the limit"
 
 
 @pytest.mark.every(6)
@@ -169,7 +171,7 @@ def test_many_answers_to_one_prompt_stay_within_the_bytes() -> None:
     gpt2 = BodySizes(12, 768, 50257, 4)
     rows = max_cached_rows(gpt2, 8, 8)
     assert 100 < rows < 4096 and rows * 50257 * 8 * 3 < memory_budget.DEFAULT_BUDGET, (
-        "three of float64 while one is drawn"
+        "three float64 copies during sampling"
     )
     assert max_cached_rows(gpt2, 1024, 0) < 2**31 / (2 * 12 * 768 * 4 * 1024)
     assert max_cached_rows(gpt2, 8, 8, beams=4) <= rows // 3 and max_cached_rows(gpt2, 8, 8, budget=1) == 1

@@ -176,7 +176,7 @@ def test_no_training_sentence_has_an_unseen_combination(
 
 def test_cats_never_dance_in_training(pairs: Corpus) -> None:
     with_cats = [pair.source for pair in pairs.train if "cat" in pair.source]
-    assert any("dance" in source for source in with_cats), "the words do meet, in different clauses"
+    assert any("dance" in source for source in with_cats), "the words occur together, in different clauses"
     predicate = re.compile(r"\bcats? (?:(?:do|does|did|has|have|will|can|cannot|could|not|wants?|wanted|to) )*dance")
     assert not any(predicate.search(source) for source in with_cats)
 

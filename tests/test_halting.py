@@ -74,9 +74,9 @@ def test_positions_stop_as_a_loop_over_each_says(mixing: Mixing, cap: int, epsil
         total, count = ours.ponder_cost(marks)
         assert count == wanted.sum() and total.item() == pytest.approx((steps + rests)[wanted].sum())
     if cap == 9:
-        assert len(set(steps[wanted])) > 2, "positions of this test think for different times"
+        assert len(set(steps[wanted])) > 2, "positions must have different numbers of steps"
     if cap == 2:
-        assert (rests[wanted] == 0).any(), "some do not come to an end, and get no remainder"
+        assert (rests[wanted] == 0).any(), "some positions must reach the limit without a remainder"
 
 
 def test_no_step_is_computed_that_no_position_needs() -> None:

@@ -76,7 +76,7 @@ def test_an_organization_and_a_name_are_a_repository(
     (tmp_path / name).parent.mkdir()
     with pytest.raises(RegardError, match="Unknown folder") as refused:
         regard.load(name)
-    assert "Hub" not in str(refused.value), "a folder beside it exists"
+    assert "Hub" not in str(refused.value), "a local folder of this name exists"
 
 
 @pytest.mark.parametrize("name", ["runs/none", "./thing", "a/b/c", "thing", "/tmp/none/thing"])
@@ -200,7 +200,7 @@ def test_only_the_files_that_are_read_are_downloaded(server: Server) -> None:
     assert set(server.asked) == {("acme/thing", "v1")}
     count = len(server.asked)
     regard.load("hf:acme/thing@v1")
-    assert len(server.asked) == count, "one look per process"
+    assert len(server.asked) == count, "one lookup per process"
 
 
 def test_without_safetensors_the_pickle_is_downloaded(server: Server) -> None:

@@ -71,7 +71,7 @@ def test_bias_and_activation_of_many_rows_are_in_the_kernel_of_the_product(kind:
         assert (linear(x, feed.up.weight, feed.up.bias) - exact.up(x.double())).norm() < 4e-3 * right.norm()
         assert packed_linear_activation(x[:1], feed.up.weight, feed.up.bias, kind) is None, "few rows"
         assert packed_linear_activation(x.float(), feed.up.weight.float(), feed.up.bias.float(), kind) is None
-    assert packed_linear_activation(x, feed.up.weight, feed.up.bias, kind) is None, "where something learns"
+    assert packed_linear_activation(x, feed.up.weight, feed.up.bias, kind) is None, "with gradients"
 
 
 def test_what_is_dropped_is_dropped_behind_a_kernel_with_its_activation_too() -> None:

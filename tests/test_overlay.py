@@ -52,7 +52,7 @@ def test_colours_of_classes_differ_and_stay_when_there_are_more() -> None:
     first = np.array(many[:12], dtype=float)
     apart = np.abs(first[:, None] - first[None]).sum(-1) + 999 * np.eye(12)
     assert apart.min() > 60
-    assert all(max(c) - min(c) > 20 for c in many), "a grey would be taken for the picture"
+    assert all(max(c) - min(c) > 20 for c in many), "a gray would look like the image"
 
 
 def test_ramps_begin_and_end_with_their_stops() -> None:

@@ -138,7 +138,7 @@ def test_long_steps_are_told_of_without_a_terminal(monkeypatch: pytest.MonkeyPat
     window.start_time -= 30.0  # ten seconds per step
     ProgressReporter(9, 0).advance(window.steps[-1], *window.current_speed(9))
     assert capsys.readouterr().out == "step       3/9  loss  0.5000  lr 1.00e-01          4 tok/s  ETA 0:01:00\n"
-    assert len(window.steps) == 3, "a glance leaves the window as it is"
+    assert len(window.steps) == 3, "reading does not reset the window"
 
 
 def test_one_answer_is_worth_nothing_where_pixels_are_counted() -> None:
@@ -200,7 +200,7 @@ def test_a_setting_means_something_to_those_tasks_that_heed_it() -> None:
     known = {f"{group}.{field.name}" for group, kind in GROUPS.items() for field in fields(kind)}
     every = (*TEXT_TASKS.values(), *IMAGE_TASKS.values())
     for task in every:
-        assert set(task.settings_used) <= known, f"{task.name} heeds a setting that there is not"
+        assert set(task.settings_used) <= known, f"{task.name} uses an unknown setting"
         assert (
             uses_setting(task, "train.lr")
             and uses_setting(task, "data.valid_fraction")

@@ -235,7 +235,7 @@ def test_a_score_of_nearness_is_not_helped_by_how_far_its_picture_is(
     assert scores["abs_rel"] == pytest.approx(float(expected), abs=1e-4)
     metric = cast(Any, SimpleNamespace(spec=SimpleNamespace(labels=(depth.METERS_LABEL,))))
     _, answers = task.evaluate(metric, encoded, DecodeSettings(), DataSettings(), LossSum(0.0, 1.0))
-    assert np.array_equal(answers[0].extra["meters"], said), "metres are taken as they are said"
+    assert np.array_equal(answers[0].extra["meters"], said), "meters are not rescaled"
 
 
 def test_what_a_palette_makes_ready_may_be_written_to() -> None:

@@ -164,7 +164,7 @@ def test_like_lengths_go_together_and_every_sample_is_there_once() -> None:
         != [g.tolist() for g in second]
     )
     means = np.array([lengths[grain[:, 0]].mean() for grain in first])
-    assert abs(np.corrcoef(means[1:], means[:-1])[0, 1]) < 0.3, "grains come in an order of chance"
+    assert abs(np.corrcoef(means[1:], means[:-1])[0, 1]) < 0.3, "micro-batches are shuffled"
     assert plan.padding_fraction() < 0.12 and plan.num_tokens(5) == 10 and not plan.static_shape
 
 

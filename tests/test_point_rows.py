@@ -413,7 +413,7 @@ def test_tilts_mirrors_and_stretches_are_what_they_are_called() -> None:
     np.testing.assert_allclose(turns @ turns.transpose(0, 2, 1), np.broadcast_to(x, turns.shape), atol=1e-6)
     angles = np.degrees(np.arccos(np.clip((np.trace(turns, axis1=1, axis2=2) - 1) / 2, -1, 1)))
     assert 9 < np.sqrt((angles**2).mean()) < 11 and angles.max() <= 30.01
-    assert np.abs((turns - x).mean(0)).max() < 0.02, "no way is preferred"
+    assert np.abs((turns - x).mean(0)).max() < 0.02, "no preferred direction"
     mirrored = [
         augment_points(x, generator(n), PointAugment(flip=True, up="y")).diagonal().tolist() for n in range(300)
     ]
@@ -444,12 +444,14 @@ def test_points_come_round_until_each_was_drawn() -> None:
     for many, count in ((10, 4), (8, 4), (9, 8), (4, 4), (3, 4), (7, 0)):
         some = sample_rounds(many, count, 1, 99)
         assert set(np.concatenate(some)) == set(range(many)), "each"
-        assert all(len(set(one)) == len(one) == (min(count, many) or many) for one in some), "none twice in one draw"
+        assert all(len(set(one)) == len(one) == (min(count, many) or many) for one in some), (
+            "no point twice in one draw"
+        )
         assert len(some) == (-(-many // count) if count else 1)
         assert (some[0] == sample_indices(many, count)).all()
     assert len(sample_rounds(1000, 4, 1, 3)) == 3 and len(sample_rounds(10, 8, 5, 5)) == 5
     looks = sample_rounds(40, 20, 8, 8)
-    assert len({tuple(sorted(look)) for look in looks}) == 8, "once all have come, others come together"
+    assert len({tuple(sorted(look)) for look in looks}) == 8, "after a full cycle the groups change"
     assert all(set(a) | set(b) == set(range(40)) for a, b in zip(looks[::2], looks[1::2], strict=True))
     cloud = PointCloud(np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32))
     points = PointProcessor(20, "unit_sphere")
@@ -462,5 +464,5 @@ def test_of_a_small_cloud_several_looks_leave_out_a_tenth_each_and_each_another(
         looks = sample_rounds(many, count, 10, 10)
         left = [set(range(many)) - set(look) for look in looks]
         assert all(len(one) == max(many // 10, 1) for one in left) and len(looks) == 10
-        assert set.union(*left) == set(range(many)), "each is left out once"
+        assert set.union(*left) == set(range(many)), "each point is left out once"
     assert [one.tolist() for one in sample_rounds(1, 0, 5, 5)] == [[0]]

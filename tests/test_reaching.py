@@ -121,7 +121,9 @@ def test_matrices_that_someone_changed_or_listens_to_are_not_gone_around() -> No
             return 2 * self.inner(x)
 
     module, heard = LongformerAttention(WIDTH, H).double(), []
-    assert module._prefers_folded_kv(1) and not module._prefers_folded_kv(3), "of many, keys and values cost less"
+    assert module._prefers_folded_kv(1) and not module._prefers_folded_kv(3), (
+        "folding is cheaper for few global tokens only"
+    )
     handle = module.far_kv.register_forward_hook(lambda *_: heard.append(1))
     marks, x = marked([0, 9], [3]), noise(2, L, WIDTH)
     rule = SlidingWindow(2, 2) | GlobalTokens(marks)
@@ -172,7 +174,7 @@ def test_dropout_of_weights_is_there_in_training_only() -> None:
     for way in (False, True):
         module._gathers = lambda _, way=way: way
         found = torch.stack([module(x, mask=rule) for _ in range(400)])
-        assert (found.std(0)[0, :30] > 0.01).all(), "every row, those of marked tokens too"
+        assert (found.std(0)[0, :30] > 0.01).all(), "every row, including global tokens"
         assert ((found.mean(0) - right).abs() / (found.std(0) / 20 + 1e-9))[:, :30].mean() < 1.2
 
 
@@ -221,7 +223,7 @@ def test_what_was_seen_is_what_was_mixed(name: str) -> None:
         for row, queries in enumerate(far.query_index.tolist()):
             assert [at for at in queries if at >= 0] == band.global_tokens.tokens[row].nonzero()[:, 0].tolist()
             own = far.weights[row] @ module.split_heads(module.far_kv(x), 2)[1][row]
-            assert not mixed[row][:, [at for at in queries if at >= 0]].any(), "told once"
+            assert not mixed[row][:, [at for at in queries if at >= 0]].any(), "each row is in one record only"
             for number, at in enumerate(queries):
                 if at >= 0:
                     mixed[row, :, at] = own[:, number]

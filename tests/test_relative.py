@@ -207,7 +207,7 @@ def test_packed_rows_learn_what_padded_rows_learn(case: str) -> None:
     near(ours, right)
     near(asked(model, packed), asked(model, padded))
     mine, theirs = gradients(model.body, ours), gradients(model.body, right)
-    assert set(mine) == {name for name, _ in model.body.named_parameters()}, "all of them are reached"
+    assert set(mine) == {name for name, _ in model.body.named_parameters()}, "all parameters have gradients"
     for name, gradient in mine.items():
         assert bool(gradient.any())
         near(gradient, theirs[name], 1e-11)

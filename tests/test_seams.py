@@ -57,4 +57,4 @@ def test_no_word_reaches_over_what_was_left_out() -> None:
         ((at, lost),) = one.truncations
         inside += not text.starts_word(whole)[at - 1 + lost]
         assert one.words[at] != one.words[at - 1] and one.pieces[at].startswith("␣")
-    assert inside, "a seam must fall into a word for this to show"
+    assert inside, "the cut must be inside a word in this test"

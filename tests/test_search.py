@@ -44,7 +44,7 @@ class Walk:
     past: Tensor
 
     def reorder(self, rows: Tensor) -> None:
-        assert torch.equal(self.source[rows], self.source), "only rows of one source may exchange their pasts"
+        assert torch.equal(self.source[rows], self.source), "only beams of one source may swap prefixes"
         self.past = self.past[rows]
 
     def expand_beams(self, beams: int) -> None:
@@ -308,9 +308,7 @@ def test_ties_are_settled_the_same_way_for_every_row(beam: int) -> None:
         all(found == together[0] for found in together)
         and together[0] == ask(chain, [2], [3], num_beams=beam, num_return_sequences=beam, length_penalty=0.0)[0]
     )
-    assert together[0][0].tokens == () and together[0][0].has_eos, (
-        "of equal tokens the first; of equal steps the fewest"
-    )
+    assert together[0][0].tokens == () and together[0][0].has_eos, "ties: the first token, then the fewest steps"
     assert len({(f.tokens, f.has_eos) for f in together[0]}) == beam
     for f in together[0]:
         assert f.score == pytest.approx(-len(f.log_probs) * math.log(4), rel=1e-12)
@@ -363,7 +361,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(settings: Narrowing) -> No
     assert sum((seen[t] - draws * p) ** 2 / (draws * p) for t, p in enumerate(right) if p) < 28
     logs = {END if one.has_eos else one.tokens[0]: one.log_probs[0] for one in found}
     assert logs == pytest.approx({token: model[token] for token in seen}), (
-        "scores are the model's, not the narrowed ones"
+        "scores are log-probabilities before filtering"
     )
 
 
@@ -392,9 +390,11 @@ def test_a_seed_gives_the_same_draws_and_another_seed_others() -> None:
 
     assert drawn(1) == drawn(1) != drawn(2)
     assert drawn(-1) == drawn(2**64 - 1) != drawn(1) == drawn(2**64 + 1)
-    assert all(one[0] in more for one, more in zip(drawn(1), drawn(1, best=4), strict=True)), "more draws are only more"
+    assert all(one[0] in more for one, more in zip(drawn(1), drawn(1, best=4), strict=True)), (
+        "more samples extend fewer samples"
+    )
     equal = ask(Chain(vocab_size=6), [0] * 40, [6] * 40, do_sample=True)
-    assert len({row[0].tokens for row in equal}) > 20, "equal questions are not drawn alike"
+    assert len({row[0].tokens for row in equal}) > 20, "equal prompts have different samples"
 
 
 def test_chances_are_spread_evenly_and_keyed_by_all_that_they_are_asked_for() -> None:

@@ -248,7 +248,7 @@ def test_pixels_are_told_apart(tmp_path: Path) -> None:
     (data / "masks" / "classes.txt").write_text("sky\nground\n")
     train("segment", data, tmp_path / "run", *TINY, "train.steps=60", "train.eval_every=60", model="dpt-small")
     facts = json.loads((tmp_path / "run" / "regard.json").read_text())
-    assert facts["scores"]["miou"] > 80 and facts["labels"] == ["sky", "ground"], "as the file says"
+    assert facts["scores"]["miou"] > 80 and facts["labels"] == ["sky", "ground"], "as set in the file"
     assert (tmp_path / "run" / "masks.png").exists()
     model = regard.load(tmp_path / "run")
     answer = model.predict(str(data / "images" / "0.png"))

@@ -118,7 +118,7 @@ def test_a_stream_that_nobody_reads_on_is_let_go(body: Any, monkeypatch: pytest.
     right = search(body, *asking)
     open_one = stream(body, *asking)
     next(open_one)
-    assert not _graph_caches[body].entries, "what is in use is not on the shelf"
+    assert not _graph_caches[body].entries, "a graph in use is not in the cache"
     agree(fixed(body, asking), right)  # and blocks no later search
     assert len(_graph_caches[body].entries) == 1
     open_one.close()  # type: ignore[attr-defined]

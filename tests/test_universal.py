@@ -112,9 +112,9 @@ def test_a_later_token_sees_earlier_ones_that_have_stopped_at_every_step(label: 
             near(model.body.step(target[:, at], state), whole[:, at], 1e-10)
     steps = states.aux_losses["target_ponder"]
     later = [(steps[:, at + 1 :] > steps[:, at : at + 1]).any() for at in range(7)]
-    assert any(map(bool, later)), "some token of this test thinks for longer than one before it"
+    assert any(map(bool, later)), "a token must have more steps than an earlier one"
     assert len(state.layers) == model.config.max_steps
-    assert len(state.cross_caches) == 1, "what is regarded is kept once for all steps"
+    assert len(state.cross_caches) == 1, "cross-attention keys are cached once for all steps"
 
 
 @pytest.mark.every(3)
@@ -176,7 +176,7 @@ def test_steps_cost_while_a_model_learns_and_not_when_it_is_judged() -> None:
     asked = batch.labels != IGNORE
     free = model.body(replace(batch, labels=None))
     spent = [states.act_steps, states.aux_losses["target_ponder"]]
-    assert torch.equal(free.aux_losses["target_ponder"], spent[1]), "labels change no state"
+    assert torch.equal(free.aux_losses["target_ponder"], spent[1]), "labels do not change hidden states"
     low = 0.01 * (spent[1][asked].sum() + count * spent[0].sum() / (spent[0] > 0).sum())
     high = low + 0.01 * 2 * count
     assert low < states.aux_losses["penalty"] < high, "remainders are between 0 and 1"

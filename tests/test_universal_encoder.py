@@ -90,7 +90,7 @@ def test_tokens_stop_as_a_loop_over_each_says(mixing: str) -> None:
         near(states.sequence[0, i], torch.from_numpy(out), 1e-10)
         assert int(states.act_steps[0, i]) == steps
         spent += steps + rest
-    assert len(states.act_steps.unique()) > 2, "tokens of this test think for different times"
+    assert len(states.act_steps.unique()) > 2, "tokens must have different numbers of steps"
     assert states.aux_losses["cost"].item() == pytest.approx(0.01 * spent / 7)
 
 

@@ -126,9 +126,9 @@ def test_a_watcher_sees_weights_and_whose_they_are(form: str) -> None:
     assert look.weights.shape == (1, attention.heads, 12, 6)
     assert torch.allclose(look.weights.sum(-1), torch.ones(1, attention.heads, 12).double())
     assert look.key_index[0, 0, 0].tolist()[3:] == [-1] * 3 and not look.weights[0, :, :3, 3:].any()
-    assert look.key_index[0, 0, :, 0].tolist() == list(range(12)), "each is its own nearest neighbour"
+    assert look.key_index[0, 0, :, 0].tolist() == list(range(12)), "each point is its own nearest neighbor"
     attention(x, near)
-    assert len(seen.records) == 1, "nobody listens any more"
+    assert len(seen.records) == 1, "not recorded after the context"
 
 
 @forms
