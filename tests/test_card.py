@@ -17,7 +17,7 @@ from encoders import encoder
 from gatherers import cloud
 from gatherers import made as gatherer
 from headed import SIZES
-from regard.data.points.ply import write_ply
+from regard.data.points.cloud_files import write_ply
 from regard.data.settings import DataSettings
 from regard.data.synthetic.algorithmic import AlgorithmicQuestion
 from regard.explain import is_explainable

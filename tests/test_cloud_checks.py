@@ -12,7 +12,7 @@ from regard.data.check.files import SizedReport
 from regard.data.check.point_cloud_survey import count_outliers, degenerate_shape
 from regard.data.check.point_clouds import check_clouds, check_labeled_clouds
 from regard.data.points.cloud import PointCloud
-from regard.data.points.ply import write_ply
+from regard.data.points.cloud_files import write_ply
 from regard.data.settings import DataSettings
 
 MANY = 104

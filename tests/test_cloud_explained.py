@@ -13,8 +13,7 @@ import torch
 import regard
 from gatherers import LABELS, cloud, made
 from regard.data.points.cloud import PointCloud
-from regard.data.points.cloud_files import read_cloud
-from regard.data.points.ply import write_ply
+from regard.data.points.cloud_files import read_cloud, write_ply
 from regard.errors import RegardError
 from regard.explain import is_explainable
 from regard.explain.points import CloudExplanation, level_and_block, query_index

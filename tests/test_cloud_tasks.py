@@ -17,11 +17,9 @@ from rich.console import Console
 import regard
 from conftest import facts, rows, same_tensors, stopped_in
 from gatherers import LABELS, RANDOM, cloud, made
-from regard.data.points.cache import CloudCache, cloud_bytes
 from regard.data.points.cloud import PointCloud
-from regard.data.points.cloud_files import read_cloud
-from regard.data.points.labeled import CloudSample
-from regard.data.points.ply import write_ply
+from regard.data.points.cloud_files import read_cloud, write_ply
+from regard.data.points.labeled import CloudCache, CloudSample, cloud_bytes
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError, SettingError

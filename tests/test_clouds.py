@@ -11,6 +11,15 @@ import pytest
 
 from regard.data.images.masks import ClassMap
 from regard.data.points.cloud import PointCloud
+from regard.data.points.cloud_files import write_ply
+from regard.data.points.columns import (
+    IGNORE_LABEL,
+    classes_from_cloud,
+    find_classes_near,
+    find_cloud_classes,
+    infer_cloud_classes,
+    labels_to_indices,
+)
 from regard.data.points.labeled import (
     CloudSample,
     is_cloud_data,
@@ -19,15 +28,6 @@ from regard.data.points.labeled import (
     read_labeled_clouds,
     read_unlabeled_clouds,
 )
-from regard.data.points.labels import (
-    IGNORE_LABEL,
-    classes_from_cloud,
-    find_classes_near,
-    find_cloud_classes,
-    infer_cloud_classes,
-    labels_to_indices,
-)
-from regard.data.points.ply import write_ply
 from regard.data.text.tables import SkippedRow
 from regard.errors import DataError, RegardError, UnknownNameError
 from regard.runs.modality import resolve_task

@@ -15,7 +15,7 @@ import regard
 from conftest import Trained
 from gatherers import cloud
 from outside import FILE, collect, differences, key_paths, update
-from regard.data.points.ply import write_ply
+from regard.data.points.cloud_files import write_ply
 from regard.errors import RunError
 from regard.model import Model
 from regard.tasks import all_tasks

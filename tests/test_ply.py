@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from regard.data.points.cloud import PointCloud
-from regard.data.points.cloud_files import read_cloud
-from regard.data.points.ply import write_ply
+from regard.data.points.cloud_files import read_cloud, write_ply
 from regard.errors import DataError
 
 WORDS = {"f4": "float", "f8": "double", "u1": "uchar", "i4": "int", "u2": "ushort"}

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
+from regard.data.points.cloud import triangle_areas
 from regard.data.points.cloud_files import read_cloud
-from regard.data.points.mesh_sampling import triangle_areas
 from regard.data.synthetic.furniture import CLASSES
 from regard.data.synthetic.point_clouds import CloudRecipe, iter_recipe_clouds, parse_cloud_recipe, recipe_classes
 from regard.data.synthetic.rooms import room_cloud, sample_room

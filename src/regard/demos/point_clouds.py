@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.points.cloud_files import read_cloud
-from regard.data.points.ply import write_ply
+from regard.data.points.cloud_files import read_cloud, write_ply
 from regard.data.synthetic.point_clouds import parse_cloud_recipe
 from regard.demos.demo import Demo, LogFn, ResultRows, quote_path
 from regard.errors import RegardError

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 from regard.data.images.masks import ClassMap
 from regard.data.points.cloud import PointCloud
-from regard.data.points.labeled import CloudSample, iterate_labeled_clouds
-from regard.data.points.labels import (
+from regard.data.points.columns import (
     classes_from_cloud,
     find_classes_near,
     find_cloud_classes,
     infer_cloud_classes,
     labels_to_indices,
 )
+from regard.data.points.labeled import CloudSample, iterate_labeled_clouds
 from regard.data.settings import DataSettings
 from regard.data.synthetic.point_clouds import parse_cloud_recipe
 from regard.data.text.tables import SkippedRow
@@ -239,7 +239,7 @@ class PointSegmentation(PointCloudTask):
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
         """Point cloud with a label and color per point, and an interactive page."""
-        from regard.data.points.ply import write_ply
+        from regard.data.points.cloud_files import write_ply
         from regard.draw.class_colors import class_colors
         from regard.draw.point_cloud import write_cloud_page
 

@@ -18,11 +18,9 @@ import torch
 from torch import Tensor
 
 from regard.data.batching.samplers import BatchSampler, Uniform
-from regard.data.points.cache import CloudCache
-from regard.data.points.cloud import CloudFormatError, PointCloud, RawCloud, normalize_cloud
+from regard.data.points.cloud import DEFAULT_POINTS, CloudFormatError, PointCloud, RawCloud, normalize_cloud
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
-from regard.data.points.labeled import CloudSample, read_unlabeled_clouds
-from regard.data.points.mesh_sampling import DEFAULT_POINTS
+from regard.data.points.labeled import CloudCache, CloudSample, read_unlabeled_clouds
 from regard.data.settings import DataSettings
 from regard.data.synthetic.point_clouds import CloudRecipe, parse_cloud_recipe
 from regard.data.text.files import ErrorHandler, existing_file

@@ -14,8 +14,8 @@ from regard.data.check.file_survey import FileSurvey
 from regard.data.check.labeled_survey import EntryReader
 from regard.data.images.masks import ClassMap
 from regard.data.points.cloud import PointCloud
+from regard.data.points.columns import classes_from_cloud, count_labels
 from regard.data.points.labeled import CloudSample
-from regard.data.points.labels import classes_from_cloud, count_labels
 
 MIN_POINTS = 64
 """points, below which there is little to see"""

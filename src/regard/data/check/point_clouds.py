@@ -57,8 +57,8 @@ from regard.data.check.pairs import (
 )
 from regard.data.check.point_cloud_survey import CloudSurvey
 from regard.data.images.masks import VOID, ClassMap
+from regard.data.points.columns import find_cloud_classes, infer_cloud_classes
 from regard.data.points.labeled import read_clouds, read_labeled_clouds
-from regard.data.points.labels import find_cloud_classes, infer_cloud_classes
 from regard.data.settings import DataSettings
 from regard.data.sources import expand_patterns
 from regard.data.synthetic.point_clouds import parse_cloud_recipe

@@ -15,17 +15,17 @@ table, or to a folder `clouds` next to it. Files are not decoded here. Hidden fi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from regard.data.file_discovery import find_subfolder, walk_files
+from regard.data.images.cache import MEMORY_FRACTION, free_memory, local_world_size
 from regard.data.images.labeled import reject_split_folders
 from regard.data.images.tables import COLUMN_ALIASES, EmbeddedFile, iterate_file_table
-from regard.data.points.cloud import PointCloud
+from regard.data.points.cloud import DEFAULT_POINTS, PointCloud
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
 from regard.data.points.columns import COLUMN_NAMES
-from regard.data.points.mesh_sampling import DEFAULT_POINTS
 from regard.data.samples import drop_trailing_blanks, iterate_all
 from regard.data.synthetic.point_clouds import iter_recipe_clouds, parse_cloud_recipe
 from regard.data.text.files import ErrorHandler, existing_file, raise_error
@@ -310,3 +310,33 @@ def _resolve_file(entry: str, line: int, value: str | EmbeddedFile) -> tuple[str
     if line == 1:
         advice += " If the first row is a header, select the column with --columns cloud=NAME."
     raise DataError(f"point cloud '{value[:80]}' not found.", entry, line, advice)
+
+
+class CloudCache:
+    """`cache(i, read)` returns the point cloud of sample i and calls `read` only if the cache has no entry. Forked workers
+    inherit the entries at the time of the fork; each worker may use `max_bytes / num_workers` for further entries."""
+
+    def __init__(self, max_bytes: int | None = None, num_workers: int = 1) -> None:
+        """`max_bytes` None uses a fraction of the free memory; `num_workers` is the number of forked workers."""
+        self.max_bytes = int(MEMORY_FRACTION * free_memory() / local_world_size()) if max_bytes is None else max_bytes
+        self.num_workers, self.owner_pid = max(num_workers, 1), os.getpid()
+        self.used_bytes = 0
+        self.clouds: dict[int, PointCloud] = {}
+
+    def __call__(self, index: int, read: Callable[[], PointCloud]) -> PointCloud:
+        found = self.clouds.get(index)
+        if found is None:
+            found = read()
+            size = cloud_bytes(found)
+            if self.used_bytes + size <= (
+                self.max_bytes if os.getpid() == self.owner_pid else self.max_bytes // self.num_workers
+            ):
+                self.used_bytes += size
+                self.clouds[index] = found
+        return found
+
+
+def cloud_bytes(cloud: PointCloud) -> int:
+    return sum(
+        part.nbytes for part in (cloud.coordinates, cloud.colors, cloud.normals, cloud.labels) if part is not None
+    )

@@ -13,8 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from regard.data.points.cloud import PointCloud
-from regard.data.points.mesh_sampling import interpolate, sample_triangles, triangle_areas
+from regard.data.points.cloud import PointCloud, interpolate, sample_triangles, triangle_areas
 from regard.data.synthetic.corruption import (
     RotationMode,
     add_noise,

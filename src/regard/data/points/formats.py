@@ -1,0 +1,598 @@
+"""Point cloud file formats: PLY, OFF, OBJ, STL, GLB (with trimesh), and text files with one point per line.
+
+Text is parsed line by line, to report the line of an error and to accept variants in common datasets (`OFF490 518 0` on one
+line). Faces with more than three corners are split into triangle fans. Counts in a header are compared with the file size
+before memory is allocated. In a PLY file, a comment `class 3 chair` names class 3.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.points.cloud import (
+    MAX_POINTS,
+    CloudFormatError,
+    Columns,
+    RawCloud,
+    resolve_columns,
+    triangulate,
+)
+from regard.data.points.columns import cloud_from_table
+
+TRUNCATED = "The file is truncated or damaged."
+COPY_AGAIN = f"{TRUNCATED} Copy or download the file again."
+
+# -- rows of numbers
+
+_SEPARATOR = re.compile(r"[\s,;]+")
+
+
+def decode_lines(content: bytes) -> list[str]:
+    """Lines of a text file. Invalid UTF-8 is replaced, which is harmless in comments and names, and an error in numbers."""
+    utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+    if utf16 or b"\0" in content[:4096]:
+        advice = "Convert the file to UTF-8." if utf16 else "Use the extension that matches the file format."
+        raise CloudFormatError(
+            "expected UTF-8, got UTF-16." if utf16 else "expected a text file, but the file contains NUL bytes.", advice
+        )
+    text = content.decode("utf-8-sig", "replace")
+    return (text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text).split("\n")
+
+
+def split_fields(text: str) -> list[str]:
+    """Fields separated by spaces, tabs, commas or semicolons."""
+    return [word for word in _SEPARATOR.split(text) if word] if "," in text or ";" in text else text.split()
+
+
+def parse_rows(
+    rows: Sequence[str], lines: Sequence[int], width: int, what: str = "per row", allow_extra: bool = False
+) -> NDArray[np.float64]:
+    """(N, width) numbers of rows with these line numbers; `allow_extra` ignores further fields."""
+    if not rows or not width:
+        return np.zeros((len(rows), width))
+    if len(split_fields(rows[0])) < width:  # np.loadtxt would warn about empty input
+        raise _row_error(rows, lines, width, what, allow_extra)
+    plain = rows
+    if "," in rows[0] or ";" in rows[0]:
+        plain = [text.replace(",", " ").replace(";", " ") for text in rows]
+    try:
+        table: NDArray[np.float64] = np.loadtxt(
+            plain, np.float64, comments=None, ndmin=2, usecols=range(width) if allow_extra else None
+        )
+    except ValueError as error:
+        raise _row_error(rows, lines, width, what, allow_extra) from error
+    if table.shape != (len(rows), width):  # np.loadtxt skips empty lines and accepts lines that are all too long
+        raise _row_error(rows, lines, width, what, allow_extra)
+    return table
+
+
+def _row_error(rows: Sequence[str], lines: Sequence[int], width: int, what: str, allow_extra: bool) -> CloudFormatError:
+    """Error for the first invalid row."""
+    for line, text in zip(lines, rows, strict=True):
+        words = split_fields(text)
+        if len(words) < width or (len(words) > width and not allow_extra):
+            numbers = f"{width} number{'s' if width > 1 else ''} {what}"
+            return CloudFormatError(f"expected {numbers}, got {len(words)}: '{text.strip()[:60]}'.", line=line)
+        for word in words[:width]:
+            try:
+                valid = float(word) is not None and "_" not in word and word.isascii()
+            except ValueError:
+                valid = False
+            if not valid:
+                return CloudFormatError(f"'{word[:40]}' is not a number.", line=line)
+    return CloudFormatError("cannot be read as numbers.", line=lines[0])
+
+
+# -- text files: one point per line
+
+_COMMENT = re.compile(r"\s*(#|//|%)+")
+_NUMBER = re.compile(r"[-+]?(\d|\.\d).*|[-+]?(nan|inf|infinity)", re.IGNORECASE)
+
+
+def read_points(content: bytes, columns: Columns | None = None, suffix: str = ".xyz") -> RawCloud:
+    """Each line has the same number of fields. Comment lines start with #, // or %. A first line with a single integer is the
+    number of points and is ignored. A header may name the columns, also in a comment."""
+    texts = decode_lines(content)
+    first, names = _find_first_row(texts)
+    if first == len(texts):
+        raise CloudFormatError(
+            "the file is empty." if not content.strip() else "the file contains no numbers.",
+            "Copy or write the file again, or remove the file.",
+        )
+    if ";" in texts[first] and "," in texts[first]:
+        raise CloudFormatError("semicolons and commas in one line.", "Use a point as the decimal separator.", first + 1)
+    width, rows = len(split_fields(texts[first])), texts[first:]
+    lines: Sequence[int] = range(first + 1, len(texts) + 1)
+    if any(not text or text[0] in "#/%" or text.isspace() for text in rows):
+        lines = [line for line in lines if texts[line - 1].strip() and not _COMMENT.match(texts[line - 1])]
+        rows = [texts[line - 1] for line in lines]
+    if len(rows) > MAX_POINTS:
+        raise CloudFormatError(
+            f"{len(rows):,} points exceed the maximum of {MAX_POINTS:,}.", "Split the file into smaller files."
+        )
+    table = parse_rows(rows, lines, width, "as in the first row")
+    if names and len(names) != width:
+        problem = f"the numbers of columns differ: {len(names)} in the header, {width} in the first row."
+        raise CloudFormatError(problem, "Write one name per column.", first + 1)
+    return cloud_from_table(table, names, columns, scanner_order=suffix == ".pts")
+
+
+def _find_first_row(texts: Sequence[str]) -> tuple[int, list[str]]:
+    """Index of the first line of numbers, and the column names; empty without a header."""
+    names: list[str] = []
+    has_count = False
+    for index, text in enumerate(texts):
+        comment = _COMMENT.match(text)
+        words = [word.strip("\"'") for word in split_fields(text[comment.end() :] if comment else text)]
+        if comment:
+            names = words if {"x", "y", "z"} <= {word.lower() for word in words} else names
+        elif not words:
+            continue
+        elif len(words) == 1 and words[0].isdigit() and not has_count:
+            has_count = True
+        elif not any(_NUMBER.fullmatch(word) for word in words) and not names:
+            names = words
+            if not {"x", "y", "z"} & {word.lower().removeprefix("scalar_") for word in words}:
+                problem = f"expected a row of numbers or a header, got '{' '.join(text.split())[:60]}'."
+                raise CloudFormatError(problem, "A header must contain x, y and z.", index + 1)
+        else:
+            return index, names
+    return len(texts), names
+
+
+# -- PLY
+
+DTYPES = {
+    "char": "i1", "int8": "i1", "uchar": "u1", "uint8": "u1", "short": "i2", "int16": "i2", "ushort": "u2", "uint16": "u2",
+    "int": "i4", "int32": "i4", "uint": "u4", "uint32": "u4", "float": "f4", "float32": "f4", "double": "f8", "float64": "f8",
+    "int64": "i8", "uint64": "u8",
+}  # fmt: skip
+BYTE_ORDERS = {"binary_little_endian": "<", "binary_big_endian": ">", "ascii": ""}
+FACE_PROPERTIES = ("vertex_indices", "vertex_index")
+MAX_HEADER_BYTES = 1 << 20
+"""maximum size of the header in bytes"""
+_HEADER_END = rb"^[ \t]*end_header[ \t]*(\r\n|\n|\r)"
+_HEADER_END_CR = rb"(?:\r|\n)end_header[ \t]*(\r\n|\n|\r|$)"
+_CLASS_COMMENT = re.compile(r"class\s+(\d+)\s+(\S.*)")
+
+ScalarProperties = dict[str, NDArray[Any]]
+ListProperties = dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]
+"""Lengths and concatenated values of each list property."""
+
+
+@dataclass
+class PlyElement:
+    """Element of the header, such as vertex or face, with the number of rows."""
+
+    name: str
+    count: int
+    scalars: dict[str, str] = field(default_factory=dict)
+    """NumPy dtype of each scalar property"""
+    lists: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """NumPy dtypes of the length and of the values of each list property"""
+    property_order: list[str] = field(default_factory=list)
+    """names of all properties in file order"""
+
+    def truncated_error(self, available: int, unit: str) -> CloudFormatError:
+        problem = f"the header declares {self.count:,} '{self.name}' elements, but only {available:,} {unit} remain."
+        return CloudFormatError(problem, COPY_AGAIN)
+
+    def check_size(self, required: int, available: int, unit: str) -> None:
+        """Raise CloudFormatError if fewer bytes or lines than required are available, or for too many rows."""
+        if required > available:
+            raise self.truncated_error(available, unit)
+        if self.count > MAX_POINTS:
+            raise CloudFormatError(
+                f"{self.count:,} '{self.name}' elements exceed the maximum of {MAX_POINTS:,}.",
+                "Split the file into smaller files.",
+            )
+
+
+@dataclass(frozen=True)
+class PlyHeader:
+    byte_order: str
+    elements: tuple[PlyElement, ...]
+    classes: tuple[str, ...]
+    num_bytes: int
+    """size of the header in bytes"""
+    num_lines: int
+
+
+def read_ply(content: bytes, columns: Columns | None = None) -> RawCloud:
+    """Read the vertices, and the faces if present."""
+    header = read_header(content)
+    needed = [n for n, element in enumerate(header.elements) if element.name in ("vertex", "face") and element.count]
+    if not any(header.elements[n].name == "vertex" for n in needed):
+        raise CloudFormatError(
+            "the file contains no vertices.", "Expected an element 'vertex' with the properties x, y and z."
+        )
+    vertex: ScalarProperties = {}
+    corners: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+    reader = _BinaryReader(content, header) if header.byte_order else _AsciiReader(content, header)
+    for element in header.elements[: needed[-1] + 1]:
+        scalars, lists = reader.read_element(element)
+        if element.name == "vertex":
+            vertex = scalars
+        elif element.name == "face" and element.count:
+            corners = next((lists[name] for name in FACE_PROPERTIES if name in lists), None)
+    # triangulated last, because faces may precede the vertices in the file
+    faces = None if corners is None else triangulate(*corners, len(vertex[next(iter(vertex))]) if vertex else 0)
+    return _to_raw_cloud(vertex, faces, header.classes, columns)
+
+
+def _to_raw_cloud(
+    vertex: ScalarProperties, faces: NDArray[np.int64] | None, classes: tuple[str, ...], columns: Columns | None
+) -> RawCloud:
+    names = resolve_columns(list(vertex), columns)
+    missing = next((axis for axis in "xyz" if axis not in names), None)
+    if missing is not None:
+        raise CloudFormatError(
+            f"the vertices have no property {missing}.", f"Available properties: {', '.join(vertex) or 'none'}."
+        )
+
+    def three(*columns: str) -> NDArray[Any] | None:
+        available = all(column in names for column in columns)
+        return np.stack([vertex[names[column]] for column in columns], axis=1) if available else None
+
+    coordinates = three("x", "y", "z")
+    assert coordinates is not None
+    labels = vertex[names["label"]] if "label" in names else None
+    # labels belong to vertices, so a labeled mesh is read as a point cloud without faces
+    kept = faces if labels is None and faces is not None and len(faces) else None
+    return RawCloud(coordinates, three("red", "green", "blue"), three("nx", "ny", "nz"), labels, classes, kept)
+
+
+def read_header(content: bytes) -> PlyHeader:
+    start = content[:MAX_HEADER_BYTES]
+    end = re.search(_HEADER_END, start, re.MULTILINE) or re.search(_HEADER_END_CR, start)
+    if end is None:
+        raise CloudFormatError("the PLY header has no end_header line.", COPY_AGAIN)
+    texts = re.split(r"\r\n|\n|\r", start[: end.start(1)].decode("latin-1"))
+    order, elements, names = "?", list[PlyElement](), dict[int, str]()
+    for line, text in enumerate(texts, start=1):
+        words = text.split()
+        if line == 1 or not words or words[0] in ("obj_info", "end_header"):
+            continue
+        if words[0] == "comment":
+            comment = _CLASS_COMMENT.fullmatch(" ".join(words[1:]).encode("latin-1").decode("utf-8", "replace"))
+            if comment and int(comment[1]) < 65536:
+                names[int(comment[1])] = comment[2]
+        elif words[0] == "format" and len(words) > 1:
+            if words[1] not in BYTE_ORDERS:
+                raise CloudFormatError(
+                    f"unsupported PLY format '{words[1]}'.", f"Supported: {', '.join(BYTE_ORDERS)}.", line
+                )
+            order = BYTE_ORDERS[words[1]]
+        elif words[0] == "element" and len(words) == 3 and words[2].isdigit():
+            elements.append(PlyElement(words[1].lower(), int(words[2])))
+        elif words[0] == "property" and elements:
+            _parse_property(elements[-1], words[1:], line)
+        else:
+            raise CloudFormatError(f"invalid line in the PLY header: '{text[:60]}'.", line=line)
+    if order == "?":
+        raise CloudFormatError(
+            "the PLY header has no format line.",
+            "Expected a line such as 'format ascii 1.0' or 'format binary_little_endian 1.0'.",
+        )
+    classes = tuple(names.get(number, str(number)) for number in range(max(names, default=-1) + 1))
+    return PlyHeader(order, tuple(elements), classes, end.end(1), len(texts))
+
+
+def _parse_property(element: PlyElement, words: Sequence[str], line: int) -> None:
+    types = words[1:3] if words and words[0] == "list" else words[:1]
+    if len(words) != (4 if len(types) == 2 else 2) or not all(name in DTYPES for name in types):
+        problem = f"invalid property or unsupported type: 'property {' '.join(words)[:60]}'."
+        raise CloudFormatError(problem, f"Supported types: {', '.join(DTYPES)}.", line)
+    name = words[-1]
+    if name in element.property_order:
+        raise CloudFormatError(f"duplicate property '{name}' in element '{element.name}'.", line=line)
+    element.property_order.append(name)
+    if len(types) == 2:
+        element.lists[name] = DTYPES[types[0]], DTYPES[types[1]]
+    else:
+        element.scalars[name] = DTYPES[types[0]]
+
+
+class _BinaryReader:
+    def __init__(self, content: bytes, header: PlyHeader) -> None:
+        self.content, self.offset, self.byte_order = content, header.num_bytes, header.byte_order
+
+    def read_element(self, element: PlyElement) -> tuple[ScalarProperties, ListProperties]:
+        row_bytes = sum(np.dtype(kind).itemsize for kind in element.scalars.values())
+        row_bytes += sum(np.dtype(length).itemsize for length, _ in element.lists.values())  # empty lists
+        element.check_size(element.count * row_bytes, len(self.content) - self.offset, "bytes")
+        if not element.property_order or not element.count:
+            return {}, {}
+        if element.lists:
+            return self._read_lists(element)
+        dtype = np.dtype([(name, self.byte_order + element.scalars[name]) for name in element.property_order])
+        rows = np.frombuffer(self.content, dtype, element.count, self.offset)
+        self.offset += element.count * dtype.itemsize
+        return {name: rows[name] for name in element.property_order}, {}
+
+    def _read_lists(self, element: PlyElement) -> tuple[ScalarProperties, ListProperties]:
+        """Read blocks of consecutive rows with equal list lengths, usually all rows."""
+        scalars: dict[str, list[NDArray[Any]]] = {name: [] for name in element.scalars}
+        lengths: dict[str, list[NDArray[Any]]] = {name: [] for name in element.lists}
+        values: dict[str, list[NDArray[Any]]] = {name: [] for name in element.lists}
+        num_read, window = 0, 4
+        while num_read < element.count:
+            dtype, sizes = self._row_dtype(element)
+            limit = min(window, element.count - num_read, (len(self.content) - self.offset) // dtype.itemsize)
+            if not limit:
+                raise element.truncated_error(0, "bytes")
+            rows = np.frombuffer(self.content, dtype, limit, self.offset)
+            is_equal = np.logical_and.reduce([rows[f"#{name}"] == size for name, size in sizes.items()])
+            num_equal = limit if is_equal.all() else int(is_equal.argmin())
+            for name in element.scalars:
+                scalars[name].append(rows[name][:num_equal])
+            for name in element.lists:
+                lengths[name].append(rows[f"#{name}"][:num_equal].astype(np.int64))
+                values[name].append(rows[name][:num_equal].astype(np.int64).ravel())
+            num_read, window = num_read + num_equal, 2 * window if num_equal == limit else 4
+            self.offset += num_equal * dtype.itemsize
+        return (
+            {name: np.concatenate(blocks) for name, blocks in scalars.items()},
+            {name: (np.concatenate(lengths[name]), np.concatenate(values[name])) for name in element.lists},
+        )
+
+    def _row_dtype(self, element: PlyElement) -> tuple[np.dtype[Any], dict[str, int]]:
+        """Row dtype at the current offset, and the length of each list in this row."""
+        fields: list[tuple[Any, ...]] = []
+        sizes: dict[str, int] = {}
+        offset = self.offset
+        for name in element.property_order:
+            if name in element.scalars:
+                fields.append((name, self.byte_order + element.scalars[name]))
+                offset += np.dtype(element.scalars[name]).itemsize
+                continue
+            length, dtype = (np.dtype(self.byte_order + kind) for kind in element.lists[name])
+            if offset + length.itemsize > len(self.content):
+                raise element.truncated_error(0, "bytes")
+            size = int(np.frombuffer(self.content, length, 1, offset)[0])
+            offset += length.itemsize + size * dtype.itemsize
+            if size < 0 or offset > len(self.content):
+                raise CloudFormatError(f"invalid list length {size:,} in a '{element.name}' element.", TRUNCATED)
+            sizes[name] = size
+            fields += [(f"#{name}", length), (name, dtype, (size,))]
+        return np.dtype(fields), sizes
+
+
+class _AsciiReader:
+    def __init__(self, content: bytes, header: PlyHeader) -> None:
+        self.lines = content[header.num_bytes :].decode("latin-1").splitlines()
+        self.header_lines, self.next_line = header.num_lines, 0
+
+    def read_element(self, element: PlyElement) -> tuple[ScalarProperties, ListProperties]:
+        element.check_size(element.count, len(self.lines) - self.next_line, "lines")
+        rows = self.lines[self.next_line : self.next_line + element.count]
+        first = self.header_lines + self.next_line + 1
+        lines = range(first, first + len(rows))
+        self.next_line += element.count
+        if not element.lists:
+            table = parse_rows(rows, lines, len(element.property_order), f"per '{element.name}'")
+            return {
+                name: _cast_to_declared(table[:, column], element.scalars[name])
+                for column, name in enumerate(element.property_order)
+            }, {}
+        if element.name == "vertex":
+            raise CloudFormatError(
+                "list properties of vertices are not supported in text PLY files.", "Save the file as binary PLY."
+            )
+        if element.name != "face":
+            return {}, {}
+        lists: dict[str, tuple[list[int], list[int]]] = {name: ([], []) for name in element.lists}
+        for line, text in zip(lines, rows, strict=True):
+            words, column = text.split(), 0
+            try:
+                for name in element.property_order:
+                    size = int(words[column]) if name in lists else 1
+                    if name in lists:
+                        numbers = words[column + 1 : column + 1 + size]
+                        if size < 0 or len(numbers) < size:
+                            raise IndexError
+                        lists[name][0].append(size)
+                        lists[name][1].extend(map(int, numbers) if name in FACE_PROPERTIES else [0] * size)
+                        column += 1
+                    column += size
+            except (ValueError, IndexError) as error:
+                raise CloudFormatError(f"invalid '{element.name}' line: '{text[:60]}'.", TRUNCATED, line) from error
+        return {}, {name: (np.array(a, np.int64), np.array(b, np.int64)) for name, (a, b) in lists.items()}
+
+
+def _cast_to_declared(values: NDArray[np.float64], kind: str) -> NDArray[Any]:
+    """Integers if declared in the header and exact, so that colors of 0 and 1 count as uint8, not as fractions."""
+    if kind[0] == "f" or not np.isfinite(values).all():
+        return values
+    limits = np.iinfo(kind)
+    fits = (values == np.rint(values)) & (values >= limits.min) & (values <= min(limits.max, 2**53))
+    return values.astype(kind) if fits.all() else values
+
+
+# -- OFF
+
+_OFF_HEADER = re.compile(r"(ST)?(C)?(N)?OFF(?![A-Za-z])\s*(.*)")
+
+
+def read_off(content: bytes) -> RawCloud:
+    rows = [
+        (n, bare) for n, text in enumerate(decode_lines(content), start=1) if (bare := text.partition("#")[0].strip())
+    ]
+    if not rows:
+        raise CloudFormatError("the file is empty.", "Copy or download the file again, or remove the file.")
+    line, text = rows.pop(0)
+    header = _OFF_HEADER.fullmatch(text)
+    if header is None:
+        problem = f"not an OFF file: the first line is '{text[:40]}'."
+        raise CloudFormatError(problem, "Supported: OFF, COFF, NOFF and CNOFF as text, in three dimensions.", line)
+    line, counts = rows.pop(0) if not header[4] and rows else (line, header[4])
+    words = counts.split()
+    if len(words) < 2 or not all(word.isdigit() for word in words[:2]):
+        problem = f"expected the numbers of vertices and faces, got '{counts[:40]}'."
+        raise CloudFormatError(problem, "Binary OFF files are not supported." if "BINARY" in counts else "", line)
+    num_vertices, num_faces = int(words[0]), int(words[1])
+    if num_vertices + num_faces > len(rows):
+        problem = f"the header declares {num_vertices:,} vertices and {num_faces:,} faces, but only {len(rows):,} lines follow."
+        raise CloudFormatError(problem, COPY_AGAIN, line)
+    has_normals, has_colors = bool(header[3]), bool(header[2])
+    first_color = 3 + 3 * has_normals
+    table = _parse_vertices(rows[:num_vertices], first_color + 3 * has_colors, "per vertex")
+    colors = table[:, first_color:] if has_colors else None
+    if colors is not None and colors.max(initial=0) > 1:
+        colors = np.rint(colors)
+    faces = _parse_off_faces(rows[num_vertices : num_vertices + num_faces], num_vertices)
+    return RawCloud(table[:, :3], colors, table[:, 3:6] if has_normals else None, faces=faces)
+
+
+def _parse_vertices(rows: Sequence[tuple[int, str]], width: int, what: str) -> NDArray[np.float64]:
+    return parse_rows([text for _, text in rows], [line for line, _ in rows], width, what, allow_extra=True)
+
+
+def _parse_off_faces(rows: Sequence[tuple[int, str]], num_vertices: int) -> NDArray[np.int64]:
+    counts, corners = list[int](), list[int]()
+    for line, text in rows:
+        words = text.split()
+        try:
+            counts.append(int(words[0]))
+            corners += (indices := [int(word) for word in words[1 : 1 + counts[-1]]])
+            if len(indices) != counts[-1]:
+                raise ValueError
+        except ValueError as error:
+            raise CloudFormatError(
+                f"invalid face '{text[:60]}'.", "Expected a count and that number of vertex indices.", line
+            ) from error
+    return triangulate(np.array(counts, np.int64), np.array(corners, np.int64), num_vertices)
+
+
+# -- OBJ
+
+
+def read_obj(content: bytes) -> RawCloud:
+    """Read vertices, with colors if present, and faces; materials, textures and curves are ignored."""
+    vertices, counts, corners = list[tuple[int, str]](), list[int](), list[int]()
+    for line, text in _join_continued(decode_lines(content)):
+        words = text.partition("#")[0].split()
+        if words[:1] == ["v"]:
+            vertices.append((line, " ".join(words[1:])))
+        elif words[:1] == ["f"]:
+            corners += [_vertex_index(word, len(vertices), line) for word in words[1:]]
+            counts.append(len(words) - 1)
+    if not vertices:
+        raise CloudFormatError("the file contains no vertices.", "Expected lines 'v x y z'.")
+    # six numbers for every vertex are coordinates and a color; a fourth number is a weight
+    width = 6 if all(text.count(" ") == 5 for _, text in vertices) else 3
+    table = _parse_vertices(vertices, width, "per vertex")
+    faces = triangulate(np.array(counts, np.int64), np.array(corners, np.int64), len(vertices))
+    return RawCloud(table[:, :3], table[:, 3:] if width == 6 else None, faces=faces if len(faces) else None)
+
+
+def _join_continued(texts: Sequence[str]) -> list[tuple[int, str]]:
+    """Lines with numbers; a line that ends in a backslash is joined with the next."""
+    rows: list[tuple[int, str]] = []
+    joined = ""
+    for line, text in enumerate(texts, start=1):
+        if text.endswith("\\"):
+            joined += text[:-1] + " "
+            continue
+        rows.append((line, joined + text))
+        joined = ""
+    return [*rows, (len(texts), joined)] if joined else rows
+
+
+def _vertex_index(word: str, num_vertices: int, line: int) -> int:
+    """Vertex index from 0 of a corner `7`, `7/2`, `7//3` or `7/2/3`; negative indices count back from the last vertex."""
+    try:
+        number = int(word.partition("/")[0])
+    except ValueError as error:
+        problem = f"invalid face corner '{word[:40]}'."
+        raise CloudFormatError(problem, "Expected a vertex index, as in 7/2/3.", line) from error
+    if number == 0 or number < -num_vertices:
+        problem = (
+            f"a face refers to vertex {number}, but the lines above define {num_vertices:,} vertices (counted from 1)."
+        )
+        raise CloudFormatError(problem, line=line)
+    return number - 1 if number > 0 else num_vertices + number
+
+
+# -- STL
+
+_STL_FACET = np.dtype([("normal", "<f4", (3,)), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])
+"""50 bytes per triangle"""
+
+
+def read_stl(content: bytes) -> RawCloud:
+    """Read triangles from a binary or text file; triangles do not share vertices."""
+    if content[:5].lower() == b"solid" and b"facet" in content[:4096].lower():
+        corners = _parse_facets(decode_lines(content))
+    else:
+        count = int.from_bytes(content[80:84], "little")
+        if len(content) < 84 or 84 + _STL_FACET.itemsize * count > len(content):
+            problem = f"the header declares {count:,} triangles, but only {max(len(content) - 84, 0):,} bytes follow."
+            raise CloudFormatError(problem, COPY_AGAIN)
+        if count > MAX_POINTS:
+            raise CloudFormatError(f"{count:,} triangles exceed the maximum of {MAX_POINTS:,}.", "Simplify the mesh.")
+        corners = np.frombuffer(content, _STL_FACET, count, 84)["corners"].reshape(-1, 3)
+    if not len(corners):
+        raise CloudFormatError("the file contains no triangles.", "Export the file again, or remove the file.")
+    return RawCloud(corners, faces=np.arange(len(corners)).reshape(-1, 3))
+
+
+def _parse_facets(texts: Sequence[str]) -> NDArray[Any]:
+    """Corners from the `vertex` lines of each facet; other lines are ignored."""
+    rows: list[tuple[int, str]] = []
+    num_corners = 0
+    for line, text in enumerate(texts, start=1):
+        words = text.lower().split(maxsplit=1)
+        if words[:1] == ["vertex"]:
+            rows.append((line, words[1] if len(words) > 1 else ""))
+            num_corners += 1
+        elif words[:1] == ["endfacet"]:
+            if num_corners != 3:
+                problem = f"expected 3 corners in the triangle that ends on this line, got {num_corners}."
+                raise CloudFormatError(problem, line=line)
+            num_corners = 0
+    if num_corners:
+        raise CloudFormatError("the file ends inside a triangle.", COPY_AGAIN, len(texts))
+    return _parse_vertices(rows, 3, "per corner")
+
+
+# -- GLB
+
+INSTALL_HINT = "pip install trimesh"
+_trimesh_lock = Lock()
+"""The warning filter is global, so only one thread at a time may change and restore it."""
+
+
+def read_glb(content: bytes) -> RawCloud:
+    """Read all meshes of a scene with their transforms, as one mesh."""
+    try:
+        import trimesh
+    except ImportError as error:
+        raise CloudFormatError(
+            "reading .glb files requires trimesh, which is not installed.", f"Install trimesh: {INSTALL_HINT}"
+        ) from error
+    logging.getLogger("trimesh").addHandler(logging.NullHandler())  # errors are reported by CloudFormatError instead
+    try:
+        with _trimesh_lock, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # process=False: vertices are not merged, and faces stay as in the file
+            mesh: Any = trimesh.load(io.BytesIO(content), file_type="glb", force="mesh", process=False)
+            vertices, faces = np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int64)
+            colors = np.asarray(mesh.visual.vertex_colors)[:, :3] if mesh.visual.kind == "vertex" else None
+    except Exception as error:  # the readers of trimesh raise various errors for damaged files
+        reason = str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__
+        raise CloudFormatError(f"not a GLB file, or damaged ({reason}).", "Copy or download the file again.") from error
+    if not len(vertices):
+        raise CloudFormatError("the file contains no vertices.", "Export the file again, or remove the file.")
+    triangles = triangulate(np.full(len(faces), 3), faces.ravel(), len(vertices))
+    return RawCloud(vertices, colors, faces=triangles if len(triangles) else None)
