@@ -66,7 +66,7 @@ Spoil = Callable[[Points, float, np.random.Generator], tuple[Points, np.ndarray]
 
 
 def _turned(points: Points, axis: np.ndarray, degrees: float) -> Points:
-    from regard.processors.point_augmentation import rotation_matrix
+    from regard.processors.points import rotation_matrix
 
     turn = rotation_matrix(axis, np.radians(degrees)).T
     return np.concatenate([points[:, at : at + 3] @ turn for at in range(0, points.shape[1], 3)], axis=1)

@@ -18,10 +18,9 @@ from torch.nn import functional as F
 from regard import capabilities
 from regard.nn.kernels.cuda_graph import capture
 from regard.nn.points import knn as knn_module
-from regard.nn.points import knn_grid
 from regard.nn.points.body import PointTransformer, point_head
 from regard.nn.points.farthest_point import farthest_point_sampling
-from regard.nn.points.knn import knn, knn_interpolation
+from regard.nn.points.knn import knn, knn_grid, knn_interpolation
 from regard.nn.points.packing import CloudSizes
 from regard.systems.point import PRESETS, Config, build
 from regard.types import Batch, Offsets
@@ -63,7 +62,7 @@ def test_neighbours_are_those_of_the_cpu(kind: str, counts: tuple[int, ...], mon
 def test_a_large_cloud_has_the_neighbours_that_cells_find(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = torch.Generator().manual_seed(0)
     for x in (torch.rand(40_000, 3, generator=draw), torch.randn(40_000, 3, generator=draw).round()):
-        wanted = knn_grid.knn_grid(x, x, 16, 2**21)
+        wanted = knn_grid(x, x, 16, 2**21)
         assert torch.equal(knn(x.cuda(), CloudSizes((40_000,)), 16).cpu(), wanted)
         with monkeypatch.context() as patch:  # cell lists on the device, too
             patch.setattr(knn_module, "GRID_MIN_POINTS_CUDA", 30_000)

@@ -13,10 +13,8 @@ import plainly
 from regard.errors import RegardError
 from regard.nn.points import farthest_point
 from regard.nn.points import knn as knn_module
-from regard.nn.points import knn_grid as knn_grid_module
 from regard.nn.points.farthest_point import farthest_point_sampling
-from regard.nn.points.knn import knn, knn_interpolation
-from regard.nn.points.knn_grid import knn_grid, limit_duplicates
+from regard.nn.points.knn import knn, knn_grid, knn_interpolation, limit_duplicates
 from regard.nn.points.packing import CloudSizes
 from regard.types import Offsets
 
@@ -155,14 +153,14 @@ def test_a_point_far_off_does_not_make_cells_wide(monkeypatch: pytest.MonkeyPatc
     x = 1e-3 * torch.rand(4000, 3, generator=torch.Generator().manual_seed(0))
     for number, far in ((7, (1e5, 0, 0)), (8, (-1e5, 3, 0)), (1500, (-1e5, 3, 1e-3)), (9, (0, 0, 1e6))):
         x[number] = torch.tensor(far)
-    wanted, compared, real = _all_pairs(x, 8), [0], knn_grid_module.squared_distance
+    wanted, compared, real = _all_pairs(x, 8), [0], knn_module.squared_distance
 
     def squared(a: Any, b: Any) -> Tensor:
         made = real(a, b)
         compared[0] += made.numel()
         return made
 
-    monkeypatch.setattr(knn_grid_module, "squared_distance", squared)
+    monkeypatch.setattr(knn_module, "squared_distance", squared)
     assert torch.equal(knn_grid(x, x, 8, 2**16), wanted)
     assert compared[0] < len(x) ** 2 / 4
 
@@ -181,14 +179,14 @@ def test_of_many_copies_only_the_first_can_be_neighbours() -> None:
 
 def test_a_large_cloud_is_never_compared_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
-    real = knn_grid_module.squared_distance
+    real = knn_module.squared_distance
 
     def squared(a: Any, b: Any) -> Tensor:
         made = real(a, b)
         compared.append(made.numel())
         return made
 
-    monkeypatch.setattr(knn_grid_module, "squared_distance", squared)
+    monkeypatch.setattr(knn_module, "squared_distance", squared)
     n = 20_000
     x = torch.rand(n, 3, generator=torch.Generator().manual_seed(0))
     found = knn(x, CloudSizes((n,)), 8)

@@ -11,22 +11,23 @@ import pytest
 
 from regard.data.points.cloud import PointCloud
 from regard.errors import DataError, SettingError
-from regard.processors.point_augmentation import (
+from regard.processors.points import (
+    FILE,
     NO_POINT_AUGMENT,
     PointAugment,
+    PointProcessor,
+    VoteAccumulator,
     augment_points,
     axis_rotation,
-    sample_kept_points,
-)
-from regard.processors.point_blocks import (
-    VoteAccumulator,
     overlapping_blocks,
+    sample_indices,
+    sample_kept_points,
+    sample_rounds,
     scene_block_indices,
     split_block,
     split_scene,
+    voxel_downsample,
 )
-from regard.processors.points import FILE, PointProcessor, sample_indices, sample_rounds
-from regard.processors.voxel_grid import voxel_downsample
 
 
 def cloud(many: int = 300, seed: int = 0, scale: float = 1.0) -> PointCloud:

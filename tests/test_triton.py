@@ -182,28 +182,27 @@ for channels in some(20, 16):
 
 NEARBY = """
 import torch
-from regard.nn.points import farthest_point_triton as farthest
-from regard.nn.points import knn_triton as nearby
+from regard.nn.points import triton_kernels
 from regard.nn.points import knn as neighbours
 from regard.nn.points import farthest_point as spreading
 from regard.nn.points.packing import CloudSizes
 
 torch.manual_seed(0)
-nearby.POINTS_PER_VISIT, nearby.QUERIES_PER_PROGRAM = 8, 16
+triton_kernels.POINTS_PER_VISIT, triton_kernels.QUERIES_PER_PROGRAM = 8, 16
 for counts, count in some(((15, 5, 20, 1), 3), ((1,), 4), ((17, 17), 16), ((20, 3), 5)):
     total, packing = sum(counts), CloudSizes(counts)
     for places in some(torch.randn(total, 3).round(), torch.zeros(total, 3), torch.randn(total, 3) + 1e4):
-        assert torch.equal(nearby.knn(places, places, packing, packing, count), neighbours.knn(places, packing, count))
+        assert torch.equal(triton_kernels.knn(places, places, packing, packing, count), neighbours.knn(places, packing, count))
         kept = packing.downsampled(3)
         chosen = spreading.farthest_point_sampling(places, packing, kept)
-        assert torch.equal(farthest.farthest_point_sampling(places, packing, kept), chosen), counts
+        assert torch.equal(triton_kernels.farthest_point_sampling(places, packing, kept), chosen), counts
         few = places[chosen]
-        assert torch.equal(nearby.knn(few, places, kept, packing, 3), neighbours.knn(few, kept, 3, places, packing))
-        found = nearby.knn(places, few, packing, kept, count)
+        assert torch.equal(triton_kernels.knn(few, places, kept, packing, 3), neighbours.knn(few, kept, 3, places, packing))
+        found = triton_kernels.knn(places, few, packing, kept, count)
         assert torch.equal(found, neighbours.knn(places, packing, count, few, kept))
 places, packing = torch.randn(60, 3), CloudSizes((60,))
 places = places[places[:, 0].argsort()]  # each nearer than those before
-assert torch.equal(nearby.knn(places, places, packing, packing, 8), neighbours.knn(places, packing, 8))
+assert torch.equal(triton_kernels.knn(places, places, packing, packing, 8), neighbours.knn(places, packing, 8))
 """
 
 OVERHANG = """

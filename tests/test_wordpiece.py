@@ -15,10 +15,9 @@ from tokenizers import Tokenizer, models, processors
 
 from pieces import MARKED, TEXTS, check_places, make, same, theirs_of, write_folder, write_roberta, write_vocabulary
 from regard.errors import DataError, SettingError
-from regard.processors.tokenizer import wordpiece
-from regard.processors.tokenizer.templates import TokenTemplate
 from regard.processors.tokenizer.token_text import TokenFormat
-from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.processors.tokenizer.tokenizer import TextTokenizer, TokenTemplate
+from regard.processors.tokenizer.vocabulary import BERT_TOKENS, WORD_START
 from test_text import PROSE, SHARED
 from writings import STORY, random_texts
 
@@ -140,7 +139,7 @@ def test_training_gives_one_vocabulary_however_often(trained: TextTokenizer) -> 
         assert TextTokenizer.train_wordpiece(iter(texts), 200).backend.to_str() == one.backend.to_str()
     assert one.size == 200 < trained.size and TextTokenizer.train_wordpiece(iter(texts), 90).size == 90
     for made in (one, trained):
-        assert [made.token_to_id(name) for name in wordpiece.SPECIAL_TOKENS] == [0, 1, 2, 3, 4]
+        assert [made.token_to_id(name) for name in BERT_TOKENS] == [0, 1, 2, 3, 4]
 
 
 def test_frequent_words_are_one_token_and_others_their_pieces(trained: TextTokenizer, cased: TextTokenizer) -> None:
@@ -157,8 +156,8 @@ def test_frequent_words_are_one_token_and_others_their_pieces(trained: TextToken
 def test_no_place_is_given_to_pieces_that_cannot_occur(trained: TextTokenizer) -> None:
     names = set(trained.backend.get_vocab())
     assert {"猫", ".", ",", "a", "##a"} <= names
-    assert not {"##猫", "##.", "##,", "##", "", wordpiece.WORD_START} & names
-    letters = {c for name in names - {*wordpiece.SPECIAL_TOKENS} for c in name.removeprefix("##")}
+    assert not {"##猫", "##.", "##,", "##", "", WORD_START} & names
+    letters = {c for name in names - {*BERT_TOKENS} for c in name.removeprefix("##")}
     assert letters <= {c for text in (STORY, *PROSE, *MARKED) for c in trained.backend.normalizer.normalize_str(text)}
 
 

@@ -13,10 +13,9 @@ from tokenizers import AddedToken, normalizers, processors
 
 from pieces import TEXTS, check_places, make, theirs_of, write_roberta, write_vocabulary
 from regard.errors import DataError
-from regard.processors.tokenizer import wordpiece
-from regard.processors.tokenizer.templates import TokenTemplate
 from regard.processors.tokenizer.token_text import to_bytes
-from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.processors.tokenizer.tokenizer import TextTokenizer, TokenTemplate
+from regard.processors.tokenizer.vocabulary import build_wordpiece
 from writings import STORY, random_texts, train_words
 
 
@@ -161,7 +160,7 @@ def test_parts_are_found_by_the_names_that_a_folder_gives(trained: TextTokenizer
     }  # fmt: skip
     names = sorted(trained.backend.get_vocab().items(), key=lambda item: item[1])
     ids = {other.get(name, name): number for name, number in names}
-    backend = wordpiece.build_tokenizer(ids, normalizers.BertNormalizer(), unknown="<what>")
+    backend = build_wordpiece(ids, normalizers.BertNormalizer(), unknown="<what>")
     folders = [
         write_vocabulary(
             TextTokenizer(backend), tmp_path / "old", {k: v for k, v in settings.items() if v != "<never>"}

@@ -91,7 +91,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
      "color tokens of an image follow each other column by column"),
     ("unit-sphere", "regard.processors.points:PointProcessor.normalize", ".sum(axis=1).max())", ".sum(axis=1).mean())",
      "a point cloud is scaled by its mean distance instead of its largest"),
-    ("wordpiece-prefix", "regard.processors.tokenizer.wordpiece:_to_wordpiece", "else PREFIX + name", "else name",
+    ("wordpiece-prefix", "regard.processors.tokenizer.vocabulary:_to_wordpiece", "else PREFIX + name", "else name",
      "pieces inside words lack their ## prefix"),
     # -- systems and weights
     ("depth-of-the-decoder", "regard.systems.transformer:build", "encoder=stack(config.depth,",

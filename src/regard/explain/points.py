@@ -15,8 +15,7 @@ from regard.draw.point_attention import CloudAttention, NeighborAttention
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
 from regard.nn.recording import record_attention
-from regard.processors.point_blocks import split_scene
-from regard.processors.points import PointProcessor
+from regard.processors.points import PointProcessor, split_scene
 from regard.tasks.file_task import warn_once
 from regard.tasks.point_task import pack_clouds
 from regard.tasks.protocol import ModelProtocol

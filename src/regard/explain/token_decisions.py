@@ -18,7 +18,7 @@ from regard.draw.token_label import label
 from regard.errors import RegardError
 from regard.explain.attribution import OutputScore, logit_margin
 from regard.explain.decision import Decision, TokenRow, encode_sample, format_confidence, join_titles
-from regard.processors.tokenizer.wordpiece import MASK
+from regard.processors.tokenizer.vocabulary import BERT_MASK
 from regard.tasks.base import Encoded
 from regard.tasks.fill_mask import mask_token, text_token_mask, token_word
 from regard.tasks.special_tokens import SpecialTokens
@@ -94,7 +94,7 @@ def decide_mlm(model: Any, source: Any, target: str | None) -> Decision:
     answer = model.predict(source)
     text, config = model.require_tokenizer(), model.config
     marks = SpecialTokens.from_tokenizer(text, config)
-    (ids,) = text.encode_masked([source.replace(MASK, mask_token(text))])
+    (ids,) = text.encode_masked([source.replace(BERT_MASK, mask_token(text))])
     row = [*marks.start, *ids, *marks.extract]
     batch = Batch(torch.tensor([row], device=model.device))
     places = [at for at, token in enumerate(row) if token == config.mask_id]

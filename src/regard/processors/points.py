@@ -1,7 +1,11 @@
-"""Point cloud preprocessing: point clouds -> rows of coordinates and features.
+"""Point cloud preprocessing and augmentation: point clouds -> rows of coordinates and features.
 
 A row has x, y, z in the coordinate frame of the model, then red, green and blue in [0, 1], then the normal. `PointProcessor`
 defines the number of points, the frame, the density and the features, and is saved as `points.json`.
+
+A large scene is split into blocks that fit the model: vertical columns with an overlap of half a block, so most points are in
+four blocks. A block with too many points is split evenly after a fixed shuffle: each part is a uniform subsample, and no point
+is dropped. The probabilities of a point are averaged over all parts with this point.
 """
 
 from __future__ import annotations
@@ -19,7 +23,62 @@ from numpy.typing import NDArray
 from regard.config import as_dict, from_dict
 from regard.errors import DataError, SettingError
 from regard.files import write_json
-from regard.processors.voxel_grid import voxel_downsample
+
+Indices = NDArray[np.int64]
+
+# -- voxel grid: one point per voxel, for a uniform density at any distance from the scanner
+
+MAX_FLAT_CELLS = 2**62
+"""Limit for voxel ids in one int64. Larger grids, which only far outliers cause, are sorted by three coordinates."""
+
+
+def voxel_downsample(
+    coordinates: NDArray[Any], voxel_size: float, rng: np.random.Generator | None = None
+) -> tuple[Indices, Indices]:
+    """(M,) sorted indices of the kept points, and (N,) index of each point's voxel among the kept points.
+
+    The grid starts at the minimum of the coordinates. The first point of each voxel is kept, or with `rng` a random point.
+    A voxel size of 0 keeps every point."""
+    many = len(coordinates)
+    if voxel_size <= 0 or not many:
+        return np.arange(many), np.arange(many)
+    order, first = group_voxels(voxel_coordinates(coordinates, voxel_size))
+    starts = np.flatnonzero(first)
+    counts = np.diff(starts, append=many)
+    # the sort is stable, so the first point of a voxel in this order is the first in the point cloud
+    taken = starts if rng is None else starts + (rng.random(len(starts)) * counts).astype(np.int64)
+    chosen = order[taken]
+    again = np.argsort(chosen)
+    place = np.empty(len(chosen), dtype=np.int64)
+    place[again] = np.arange(len(chosen))
+    cell = np.empty(many, dtype=np.int64)
+    cell[order] = place[np.cumsum(first) - 1]
+    return chosen[again], cell
+
+
+def voxel_coordinates(coordinates: NDArray[Any], voxel_size: float) -> Indices:
+    """(N, D) voxel indices along each axis, from 0."""
+    lowest = coordinates.min(axis=0).astype(np.float64)
+    return np.minimum(np.floor((coordinates - lowest) / voxel_size), 2.0**62).astype(np.int64)
+
+
+def group_voxels(voxels: Indices) -> tuple[Indices, NDArray[np.bool_]]:
+    """Order of the points grouped by voxel, and a mask of the first point of each voxel in this order."""
+    first = np.ones(len(voxels), dtype=bool)
+    sizes = [int(side) + 1 for side in voxels.max(axis=0)]
+    if math.prod(sizes) < MAX_FLAT_CELLS:
+        keys = voxels[:, 0]
+        for side, size in zip(voxels.T[1:], sizes[1:], strict=True):
+            keys = keys * size + side
+        order = np.argsort(keys, kind="stable")
+        first[1:] = np.diff(keys[order]) != 0
+        return order, first
+    order = np.lexsort(voxels.T[::-1])
+    first[1:] = (np.diff(voxels[order], axis=0) != 0).any(axis=1)
+    return order, first
+
+
+# -- processor
 
 FILE = "points.json"
 CoordinateFrame = Literal["unit_sphere", "center", "floor"]
@@ -30,7 +89,6 @@ TTA_FOLDS = 10
 """For several views of a small point cloud, each view leaves out 1 / TTA_FOLDS of the points, different in each view."""
 
 PointRows = NDArray[np.float32]
-Indices = NDArray[np.int64]
 
 
 class PointCloudLike(Protocol):
@@ -216,3 +274,220 @@ def _frame_origin(places: NDArray[np.float64], points: PointProcessor) -> NDArra
     if points.frame == "floor":
         middle[points.up_axis] = places[:, points.up_axis].min()
     return middle
+
+
+# -- blocks of large scenes
+
+
+@dataclass(frozen=True)
+class SceneBlocks:
+    """Point cloud split into parts of blocks."""
+
+    point_indices: Indices
+    """(M,) indices of the kept points of the point cloud, one per voxel"""
+    voxel_index: Indices
+    """(N,) index into `point_indices` for every point: the kept point of the same voxel"""
+    block_indices: list[Indices]
+    """indices into `point_indices` of each part"""
+    rows: list[PointRows]
+    """model inputs of each part"""
+
+
+def split_scene(cloud: PointCloudLike, processor: PointProcessor) -> SceneBlocks:
+    """Model inputs that together cover every point of the point cloud."""
+    kept, cell = voxel_downsample(cloud.coordinates, processor.voxel)
+    chosen = scene_block_indices(cloud.coordinates[kept], processor)
+    return SceneBlocks(
+        kept, cell, chosen, [processor.normalize(processor.rows(cloud, kept[these])) for these in chosen]
+    )
+
+
+def scene_block_indices(coordinates: NDArray[Any], processor: PointProcessor) -> list[Indices]:
+    """Sorted point indices of each part. Every point is in at least one part; a part has at most `processor.count` points."""
+    return [
+        piece for column in overlapping_blocks(coordinates, processor) for piece in split_block(column, processor.count)
+    ]
+
+
+def overlapping_blocks(coordinates: NDArray[Any], processor: PointProcessor) -> list[Indices]:
+    """Sorted point indices of each block with points."""
+    many = len(coordinates)
+    if not many:
+        return []
+    if not processor.block:
+        return [np.arange(many)]
+    halves = voxel_coordinates(np.delete(coordinates, processor.up_axis, axis=1), processor.block / 2)
+    order, first = group_voxels(halves)
+    starts = np.flatnonzero(first)
+    # a block is two half blocks wide: points of half block h are in the blocks that start at h - 1 and h
+    last = np.maximum(halves.max(axis=0) - 1, 0)
+    found: dict[tuple[int, ...], list[Indices]] = {}
+    for half, inside in zip(halves[order[starts]], np.split(order, starts[1:]), strict=True):
+        begins = {tuple(np.clip(half - back, 0, last).tolist()) for back in ((0, 0), (0, 1), (1, 0), (1, 1))}
+        for begin in begins:
+            found.setdefault(begin, []).append(inside)
+    return [np.sort(np.concatenate(found[begin])) for begin in sorted(found)]
+
+
+def split_block(block: Indices, max_points: int) -> list[Indices]:
+    """Minimum number of parts of about equal size with at most `max_points` points, after a fixed shuffle."""
+    hands = -(-len(block) // max_points) if max_points else 1
+    if hands <= 1:
+        return [block]
+    shuffled = np.random.default_rng(len(block)).permutation(block)
+    return [np.sort(shuffled[hand::hands]) for hand in range(hands)]
+
+
+class VoteAccumulator:
+    """Sums of the class probabilities of each point over all parts."""
+
+    def __init__(self, num_points: int, num_classes: int) -> None:
+        self._sums = np.zeros((num_points, num_classes), dtype=np.float64)
+        self._counts = np.zeros(num_points, dtype=np.int64)
+
+    def add(self, indices: Indices, probabilities: NDArray[Any]) -> None:
+        """Add (n, classes) probabilities for n distinct points."""
+        self._sums[indices] += probabilities
+        self._counts[indices] += 1
+
+    @property
+    def counts(self) -> Indices:
+        """(M,) number of predictions per point."""
+        return self._counts
+
+    def probabilities(self, voxel_index: Indices | None = None) -> NDArray[np.float32]:
+        """(M, classes) average probabilities; with `voxel_index`, (N, classes) for all points of the point cloud."""
+        mean = (self._sums / np.maximum(self._counts, 1)[:, None]).astype(np.float32)
+        return mean if voxel_index is None else mean[voxel_index]
+
+    def labels(self, voxel_index: Indices | None = None) -> Indices:
+        """(M,) most likely class per point; with `voxel_index`, (N,) for all points of the point cloud."""
+        best = self._sums.argmax(axis=1)
+        return best if voxel_index is None else best[voxel_index]
+
+
+# -- augmentation of rows; a change of one augmentation other than point dropout keeps the random values of the others
+
+RotateMode = Literal["none", "up", "any"]
+
+MAX_DEVIATIONS = 3.0
+"""clipping of the jitter and of the tilt, in standard deviations, to avoid outliers"""
+
+
+@dataclass(frozen=True)
+class PointAugment:
+    """Maximum strength of each augmentation; `NO_POINT_AUGMENT` leaves point clouds unchanged."""
+
+    rotate: RotateMode = "none"
+    """none; up: about the vertical axis; any: uniform over all 3D rotations"""
+    scale: tuple[float, ...] = (1.0, 1.0)
+    """minimum and maximum scale factor"""
+    shift: float = 0.0
+    """maximum shift along each axis, in the unit of the coordinate frame"""
+    jitter: float = 0.0
+    """standard deviation of the noise per point, in the unit of the normalized coordinates"""
+    point_dropout: float = 0.0
+    """maximum fraction of dropped points"""
+    up: Literal["x", "y", "z"] = "z"
+    tilt: float = 0.0
+    """standard deviation of an additional rotation about a random axis, in degrees"""
+    flip: bool = False
+    """flip along a random horizontal axis with probability 0.5"""
+    stretch: float = 0.0
+    """each axis is scaled by a separate factor between 1 and 1 + stretch, or by the inverse"""
+
+    def __post_init__(self) -> None:
+        if self.rotate not in ("none", "up", "any"):
+            raise SettingError(f"data.rotate must be none, up or any, got '{self.rotate}'.")
+        if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] < math.inf:
+            raise SettingError(
+                f"data.scale must be the minimum and maximum factor, such as 0.8,1.25, got {self.scale}."
+            )
+        for name in ("shift", "jitter", "tilt", "stretch"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise SettingError(f"data.{name} must be at least 0, got {getattr(self, name)}.")
+        if not 0 <= self.point_dropout < 1:
+            raise SettingError(f"data.point_dropout must be at least 0 and below 1, got {self.point_dropout}.")
+
+
+NO_POINT_AUGMENT = PointAugment()
+
+
+def sample_kept_points(num_points: int, rng: np.random.Generator, augment: PointAugment) -> NDArray[np.int64]:
+    """Sorted indices of the points kept by point dropout, at least one. Called before `augment_points`, because the labels
+    of points need the same indices."""
+    share = augment.point_dropout * rng.random()
+    chances = rng.random(num_points)
+    stay = np.flatnonzero(chances >= share)
+    return stay if len(stay) else np.array([int(chances.argmax())][:num_points], dtype=np.int64)
+
+
+def augment_points(
+    x: NDArray[np.float32], rng: np.random.Generator, augment: PointAugment, normals_column: int | None = None
+) -> NDArray[np.float32]:
+    """(n, 3 + F) augmented rows; `normals_column` is the first column of the normals (`PointProcessor.normals_column`)."""
+    turned = _sample_rotation(rng, augment)
+    factor = augment.scale[0] + (augment.scale[1] - augment.scale[0]) * rng.random()
+    moved = augment.shift * (2 * rng.random(3) - 1)
+    blur = augment.jitter * np.clip(rng.standard_normal((len(x), 3)), -MAX_DEVIATIONS, MAX_DEVIATIONS)
+    form = _sample_deformation(rng, augment) @ turned
+    found = x.copy()
+    if not np.array_equal(form, np.eye(3)):
+        found[:, :3] = x[:, :3] @ form.T
+        if normals_column is not None:
+            found[:, normals_column : normals_column + 3] = _unit_vectors(
+                x[:, normals_column : normals_column + 3] @ np.linalg.inv(form)
+            )
+    if factor != 1 or moved.any() or augment.jitter:
+        found[:, :3] = found[:, :3] * factor + moved + blur
+    return found
+
+
+def _sample_deformation(random: np.random.Generator, shaking: PointAugment) -> NDArray[np.float64]:
+    """(3, 3) matrix of tilt, flip and stretch."""
+    axis, angle = random.standard_normal(3), np.clip(random.standard_normal(), -MAX_DEVIATIONS, MAX_DEVIATIONS)
+    (mirrored, which), longer = random.random(2), 1 + shaking.stretch * random.random(3)
+    shorter = random.random(3) < 0.5
+    form = rotation_matrix(axis, math.radians(shaking.tilt) * angle) if shaking.tilt else np.eye(3)
+    if shaking.flip and mirrored < 0.5:
+        level = [number for number in range(3) if "xyz"[number] != shaking.up]
+        form[level[int(2 * which)]] *= -1
+    return np.where(shorter, 1 / longer, longer)[:, None] * form if shaking.stretch else form
+
+
+def _unit_vectors(normals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Normals scaled to length 1, because stretching changes the length; zero vectors stay 0."""
+    return normals / np.maximum(np.sqrt((normals**2).sum(1, keepdims=True)), 1e-12)
+
+
+def _sample_rotation(random: np.random.Generator, shaking: PointAugment) -> NDArray[np.float64]:
+    """(3, 3) random rotation of the mode `rotate`."""
+    angle, four = 2 * math.pi * random.random(), random.standard_normal(4)
+    if shaking.rotate == "none":
+        return np.eye(3)
+    if shaking.rotate == "up":
+        return axis_rotation(angle, shaking.up)
+    # four normal variates, scaled to length 1, are a uniformly distributed quaternion and so a uniform rotation
+    w, x, y, z = four / np.sqrt((four**2).sum())
+    return np.array([
+        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+    ])  # fmt: skip
+
+
+def axis_rotation(angle: float, axis: str) -> NDArray[np.float64]:
+    """(3, 3) rotation by an angle about the x, y or z axis."""
+    first, second = ((1, 2), (2, 0), (0, 1))["xyz".index(axis)]
+    turned = np.eye(3)
+    turned[first, first] = turned[second, second] = math.cos(angle)
+    turned[second, first] = math.sin(angle)
+    turned[first, second] = -turned[second, first]
+    return turned
+
+
+def rotation_matrix(axis: NDArray[np.float64], angle: float) -> NDArray[np.float64]:
+    """(3, 3) rotation by an angle about any axis (Rodrigues' formula)."""
+    x, y, z = axis / np.sqrt((axis**2).sum())
+    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    return np.eye(3) + math.sin(angle) * cross + (1 - math.cos(angle)) * (cross @ cross)

@@ -14,7 +14,7 @@ from regard.errors import RegardError
 from regard.processors.padding import pad
 from regard.processors.tokenizer.token_text import TokenFormat, continuation_prefix
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.processors.tokenizer.wordpiece import MASK
+from regard.processors.tokenizer.vocabulary import BERT_MASK
 from regard.tasks.protocol import ModelProtocol
 from regard.tasks.special_tokens import SpecialTokens
 from regard.types import Batch, Prediction
@@ -46,7 +46,7 @@ def fill_masks(model: ModelProtocol, inputs: Sequence[str]) -> list[Prediction]:
     candidates of each mask token."""
     text, config = model.require_tokenizer(), model.config
     gap = mask_token(text)
-    asked = [item.replace(MASK, gap) for item in inputs]
+    asked = [item.replace(BERT_MASK, gap) for item in inputs]
     for item in asked:
         if gap not in item:
             raise RegardError(f"No {gap} in {item!r:.80}. Write {gap} in place of each word to predict.")

@@ -32,7 +32,7 @@ from regard.nn.blocks.heads import PretrainingHead as HiddenHead
 from regard.nn.blocks.losses import cross_entropy
 from regard.processors.padding import pack, pad
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.processors.tokenizer.wordpiece import MASK
+from regard.processors.tokenizer.vocabulary import BERT_MASK
 from regard.tasks.act import add_act_cost
 from regard.tasks.base import ENCODING_SETTINGS, TEXT_SETTINGS, Encoded, EvalResult, LossSum, LossWeights, Task
 from regard.tasks.fill_mask import fill_masks, format_candidates, mask_token, text_token_mask
@@ -386,7 +386,7 @@ def _mask_words(text: str, model: ModelProtocol) -> tuple[str, tuple[str, ...]]:
         for place in np.flatnonzero(starts[:-1] & starts[1:]).tolist()
         if ids[place] not in reader.special_ids and any(letter.isalnum() for letter in text[slice(*spans[place])])
     ]
-    if not words or gap in text or MASK in text:  # a mask token in the text itself
+    if not words or gap in text or BERT_MASK in text:  # a mask token in the text itself
         return text, ()
     chosen = sorted(np.random.default_rng(0).permutation(words)[: max(round(0.15 * len(ids)), 1)].tolist())
     asked, at = "", 0

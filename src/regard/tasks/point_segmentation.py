@@ -33,8 +33,7 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import DataError
 from regard.nn.blocks.losses import cross_entropy
 from regard.nn.points.body import point_head
-from regard.processors.point_blocks import VoteAccumulator, split_scene
-from regard.processors.points import PointProcessor
+from regard.processors.points import PointProcessor, VoteAccumulator, split_scene
 from regard.tasks.base import Encoded, EvalResult, LossSum, LossWeights
 from regard.tasks.file_task import sample_ids, sample_location
 from regard.tasks.metrics.segmentation_depth import (

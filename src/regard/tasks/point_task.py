@@ -26,8 +26,15 @@ from regard.data.synthetic.point_clouds import CloudRecipe, parse_cloud_recipe
 from regard.data.text.files import ErrorHandler, existing_file
 from regard.data.text.tables import SkippedRow
 from regard.errors import DataError, RegardError
-from regard.processors.point_augmentation import NO_POINT_AUGMENT, PointAugment, augment_points, sample_kept_points
-from regard.processors.points import FEATURES, FILE, PointProcessor
+from regard.processors.points import (
+    FEATURES,
+    FILE,
+    NO_POINT_AUGMENT,
+    PointAugment,
+    PointProcessor,
+    augment_points,
+    sample_kept_points,
+)
 from regard.tasks.base import Encoded
 from regard.tasks.file_task import (
     EVAL_BATCH_SIZE,

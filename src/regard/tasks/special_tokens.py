@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from regard.processors.tokenizer.templates import TokenTemplate
-from regard.processors.tokenizer.tokenizer import Role, TextTokenizer
+from regard.processors.tokenizer.tokenizer import Role, TextTokenizer, TokenTemplate
 
 SPECIAL_TOKENS = START, DELIMITER, EXTRACT = ("_start_", "_delimiter_", "_classify_")
 """Special tokens of GPT-1 fine-tuning, with the names of the paper's code."""

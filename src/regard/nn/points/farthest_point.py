@@ -3,7 +3,7 @@
 The first sample is the first point of the point cloud; ties go to the lowest index, and no point is sampled twice, even
 if several points have the same coordinates. A point cloud of n points keeps n // stride of them, and at least one
 (`CloudSizes.downsampled`), as in the published code of Point Transformer. All implementations return the same points,
-because they share the distances of nn/points/pairwise.py. No gradients.
+because they share the distances of nn/points/packing.py. No gradients.
 
 Shape letters: N points, M sampled points, B point clouds.
 """
@@ -17,8 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard import capabilities
-from regard.nn.points.packing import CloudSizes
-from regard.nn.points.pairwise import squared_distance, to_search_dtype
+from regard.nn.points.packing import CloudSizes, squared_distance, to_search_dtype
 
 SLICED_MIN_POINTS = 2**14
 """Minimum size of point clouds that are sampled separately, in slices, on CPUs."""
@@ -40,10 +39,10 @@ def farthest_point_sampling(
 def _fps(places: Tensor, counts: list[int], kept: list[int]) -> Tensor:
     packing, wanted = CloudSizes(tuple(counts)), CloudSizes(tuple(kept))
     if places.is_cuda and capabilities.is_available("triton"):
-        from regard.nn.points import farthest_point_triton
+        from regard.nn.points import triton_kernels
 
-        if farthest_point_triton.is_supported(places, packing):
-            return farthest_point_triton.farthest_point_sampling(places, packing, wanted)
+        if triton_kernels.fps_supported(places, packing):
+            return triton_kernels.farthest_point_sampling(places, packing, wanted)
     found = _empty_output(places, counts, kept)
     alone = not places.is_cuda and packing.max_size >= SLICED_MIN_POINTS
     for first, last in ((n, n + 1) for n in range(len(counts))) if alone else packing.batch_groups():

@@ -3,21 +3,27 @@
 Point clouds are concatenated (nn/points/packing.py), and neighbors are in the same point cloud. Ties are ordered by
 index. If a point cloud has fewer points than requested, missing neighbors are -1. No gradients.
 
+In a large point cloud, a query is compared with the points of 27 cells of a grid. If the last neighbor is nearer than
+the border of the 27 cells, no other point can be nearer. Other queries are repeated with cells twice as wide, until the
+cells cover the whole point cloud. Points are sorted by cell: three cells along the last axis are adjacent in the sorted
+list, so 27 cells are nine ranges of the list.
+
 Shape letters: N points, Q queries, K neighbors, B point clouds.
 """
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard import capabilities
-from regard.nn.points.knn_grid import knn_grid
-from regard.nn.points.packing import MAX_PADDING_FACTOR, CloudSizes
-from regard.nn.points.pairwise import smallest_k, squared_distance, to_search_dtype
+from regard.nn.points.packing import MAX_PADDING_FACTOR, CloudSizes, smallest_k, squared_distance, to_search_dtype
 
 MAX_PAIRS = 2**20
 """Maximum number of pairs compared at once, at most 64 bytes each: 64 MiB, or 512 MiB on CUDA, for any number of points."""
@@ -57,10 +63,10 @@ def knn_interpolation(
 def _knn(places: Tensor, queries: Tensor, counts: list[int], asking: list[int], count: int) -> Tensor:
     packing, asked = CloudSizes(tuple(counts)), CloudSizes(tuple(asking))
     if places.is_cuda and capabilities.is_available("triton"):
-        from regard.nn.points import knn_triton
+        from regard.nn.points import triton_kernels
 
-        if knn_triton.is_supported(places, count) and not _prefers_grid(places, packing):
-            return knn_triton.knn(places, queries, packing, asked, count)
+        if triton_kernels.knn_supported(places, count) and not _prefers_grid(places, packing):
+            return triton_kernels.knn(places, queries, packing, asked, count)
     found = places.new_empty(_output_shape(queries, counts, count), dtype=torch.int64)
     for first, last in _batch_groups(packing, asked):
         (some, rows), (those, ask) = packing.subset(first, last), asked.subset(first, last)
@@ -136,3 +142,191 @@ def _knn_brute_force(places: Tensor, real: Tensor | None, queries: Tensor, count
                 distances.masked_fill_(~real[clouds, None], torch.inf)
             found[clouds, row : row + rows] = smallest_k(distances, count, names)[1]
     return found
+
+
+SAMPLE_QUERIES = 32
+"""Queries sampled to estimate the cell size."""
+MEDIAN_CELL_FACTOR = 0.8
+"""Initial cell size, as a multiple of the median distance of the last neighbor."""
+DENSE_CELL_FACTOR = 2.0
+"""Limit of the initial cell size, as a multiple of the distance of the last neighbor in dense regions."""
+DISTANCE_TOLERANCE = 1 - 1e-5
+"""Factor of the border distance for accepting a neighbor, larger than rounding errors."""
+MAX_CELLS_PER_AXIS = 2**20
+"""Maximum number of cells per axis, so that three cell indices fit into one integer."""
+
+
+def knn_grid(points: Float[Tensor, "n 3"], queries: Float[Tensor, "q 3"], k: int, max_pairs: int) -> Int[Tensor, "q k"]:
+    """Indices of the `k` nearest points of each query; ties are ordered by index. At most `max_pairs` pairs are compared at
+    once, or all pairs of one query. There must be at least `k` points."""
+    kept = limit_duplicates(points, k)
+    inverse: Tensor | None = None
+    if queries.data_ptr() == points.data_ptr() and len(queries) == len(points):
+        asked, inverse = (points, None) if kept is None else _unique_points(points)
+    else:
+        asked = queries
+    held = points if kept is None else points[kept]
+    found = _search(held, asked, k, max_pairs)
+    found = found if kept is None else kept[found]
+    return found if inverse is None else found[inverse]
+
+
+def limit_duplicates(points: Float[Tensor, "n 3"], k: int) -> Int[Tensor, "m"] | None:
+    """Indices of the points without duplicates beyond the first k of the same coordinates: these are never neighbors,
+    and would all be compared. None: all points."""
+    order, fresh = _sort_duplicates(points)
+    begun = torch.where(fresh, torch.arange(len(points), device=points.device), 0).cummax(0).values
+    rank = torch.arange(len(points), device=points.device) - begun
+    if int(rank.max()) < k:
+        return None
+    return order[rank < k].sort().values
+
+
+def _sort_duplicates(places: Tensor) -> tuple[Tensor, Tensor]:
+    """Order in which equal points are adjacent, lowest index first, and True at the first of each group."""
+    order = torch.arange(len(places), device=places.device)
+    for axis in (2, 1, 0):
+        order = order[places[order, axis].argsort(stable=True)]
+    rows = places[order]
+    fresh = torch.ones(len(places), dtype=torch.bool, device=places.device)
+    fresh[1:] = (rows[1:] != rows[:-1]).any(1)
+    return order, fresh
+
+
+def _unique_points(places: Tensor) -> tuple[Tensor, Tensor]:
+    """Unique points, and the index of each point among them."""
+    order, fresh = _sort_duplicates(places)
+    inverse = torch.empty_like(order)
+    inverse[order] = fresh.cumsum(0) - 1
+    return places[order[fresh]], inverse
+
+
+def _search(places: Tensor, queries: Tensor, count: int, room: int) -> Tensor:
+    found = torch.empty((len(queries), count), dtype=torch.int64, device=places.device)
+    if len(places) <= SAMPLE_QUERIES or len(places) <= count:
+        _search_exhaustive(places, queries, count, room, torch.arange(len(queries), device=places.device), found)
+        return found
+    edge, left = _initial_cell_size(places, queries, count, room), torch.arange(len(queries), device=places.device)
+    # a NaN coordinate is in no cell, so the search would never finish
+    while len(left) * len(places) > room and math.isfinite(edge):
+        grid = CellGrid.build(places, edge)
+        sure = grid.search(queries, left, count, room, found)
+        left, edge = left[~sure], 2 * grid.cell_size
+    if len(left):
+        _search_exhaustive(places, queries, count, room, left, found)
+    return found
+
+
+def _search_exhaustive(places: Tensor, queries: Tensor, count: int, room: int, left: Tensor, found: Tensor) -> None:
+    """Compare the remaining queries with all points."""
+    names, held = torch.arange(len(places), device=places.device), places.unbind(-1)
+    for rows in torch.split(left, max(room // len(places), 1)):
+        distances = squared_distance(queries[rows, None].unbind(-1), held)
+        found[rows] = smallest_k(distances, count, names)[1]
+
+
+def _initial_cell_size(places: Tensor, queries: Tensor, count: int, room: int) -> float:
+    some = queries[:: max(len(queries) // SAMPLE_QUERIES, 1)][:SAMPLE_QUERIES]
+    held = places.unbind(-1)
+    farthest = [
+        squared_distance(rows[:, None].unbind(-1), held).topk(count, largest=False).values[:, -1]
+        for rows in torch.split(some, max(room // len(places), 1))
+    ]
+    last = torch.cat(farthest).double().sqrt_().sort().values
+    # with varying density, queries in dense regions are answered first
+    usual = min(MEDIAN_CELL_FACTOR * float(last[len(last) // 2]), DENSE_CELL_FACTOR * float(last[len(last) // 10]))
+    spread = float((places.amax(0) - places.amin(0)).max())
+    return usual or spread / len(places)
+
+
+@dataclass(frozen=True)
+class CellGrid:
+    """Points sorted by cell. Cell indices start at 1, with an empty cell on either side."""
+
+    cell_size: float
+    origin: Tensor
+    """(3,) lower corner of cell 1."""
+    shape: Tensor
+    """(3,) cells per axis, including the empty cells."""
+    keys: Tensor
+    """(n,) cell of each point, ascending."""
+    order: Tensor
+    """(n,) index of each point."""
+    coordinates: tuple[Tensor, ...]
+    """x, y and z of the sorted points."""
+
+    @classmethod
+    def build(cls, points: Tensor, cell_size: float) -> CellGrid:
+        exact = points.double()
+        low = exact.amin(0)
+        if float((exact.amax(0) - low).max()) > MAX_CELLS_PER_AXIS * cell_size:
+            # outliers must not enlarge all cells: points outside the grid belong to the outermost cells
+            low = torch.maximum(low, exact.median(0).values - MAX_CELLS_PER_AXIS / 2 * cell_size)
+        cells = ((exact - low) / cell_size).floor_().clamp_(0, MAX_CELLS_PER_AXIS - 1).long() + 1
+        shape = cells.amax(0) + 2
+        keys, order = ((cells[:, 0] * shape[1] + cells[:, 1]) * shape[2] + cells[:, 2]).sort(stable=True)
+        return cls(cell_size, low, shape, keys, order, tuple(axis[order] for axis in points.unbind(-1)))
+
+    def search(self, queries: Tensor, pending: Tensor, k: int, max_pairs: int, found: Tensor) -> Tensor:
+        """Write the neighbors of the pending queries into `found`; returns a bool mask of the queries with a proven result."""
+        exact = (queries[pending].double() - self.origin) / self.cell_size
+        cells = (exact.floor() + 1).clamp_(min=0).minimum(self.shape - 1).long()
+        keys = (cells[:, 0] * self.shape[1] + cells[:, 1]) * self.shape[2] + cells[:, 2]
+        own, member = torch.unique(keys, return_inverse=True)
+        starts, sizes = self._neighbor_ranges(own)
+        totals = sizes.sum(1)
+        reach = self._search_radius(exact + 1, cells)
+        sure = torch.zeros(len(pending), dtype=torch.bool, device=pending.device)
+        # queries with similar numbers of candidates are batched, because rows are padded to the longest
+        wide, order = totals[member].sort(stable=True)
+        for rows, most in _batches_by_length(order, wide, max_pairs):
+            some, which = torch.unique(member[rows], return_inverse=True)
+            listed = _expand_ranges(starts[some], sizes[some], max(most, k))[which]
+            far, names = self._nearest_candidates(queries[pending[rows]], listed, k)
+            found[pending[rows]] = names
+            known = reach[rows]
+            sure[rows] = (far.double().sqrt_() < known * DISTANCE_TOLERANCE) | known.isinf()
+        return sure
+
+    def _neighbor_ranges(self, own: Tensor) -> tuple[Tensor, Tensor]:
+        """(c, 9) start and size of the nine ranges of points around each cell."""
+        steps = torch.tensor([-1, 0, 1], device=own.device)
+        columns = (steps[:, None] * self.shape[1] + steps).flatten() * self.shape[2]
+        around = own[:, None] + columns
+        starts = torch.searchsorted(self.keys, around - 1)
+        return starts, torch.searchsorted(self.keys, around + 1, right=True) - starts
+
+    def _search_radius(self, at: Tensor, cells: Tensor) -> Tensor:
+        """(q,) distance to the nearest border of the searched cells that may have points outside."""
+        below = torch.where(cells <= 2, torch.inf, at - (cells - 1))
+        above = torch.where(cells >= self.shape - 3, torch.inf, cells + 2 - at)
+        return torch.minimum(below, above).amin(1) * self.cell_size
+
+    def _nearest_candidates(self, queries: Tensor, listed: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Distance of the last neighbor, and indices of all; `listed` (q, w): candidates as sorted positions, -1: none."""
+        none, listed = listed < 0, listed.clamp(min=0)
+        distances = squared_distance(queries[:, None].unbind(-1), tuple(axis[listed] for axis in self.coordinates))
+        best, names = smallest_k(distances.masked_fill_(none, torch.inf), count, self.order[listed])
+        return best[:, -1], names
+
+
+def _expand_ranges(starts: Tensor, sizes: Tensor, wide: int) -> Tensor:
+    """Expand nine ranges per row to sorted positions, -1 after the last."""
+    ends = sizes.cumsum(1)
+    at = torch.arange(wide, device=starts.device).expand(len(starts), -1).contiguous()
+    which = torch.searchsorted(ends, at, right=True)
+    inside, which = which < 9, which.clamp_(max=8)
+    return torch.where(inside, at + (starts - ends + sizes).gather(1, which), -1)
+
+
+def _batches_by_length(order: Tensor, wide: Tensor, room: int) -> Iterator[tuple[Tensor, int]]:
+    """Batches of queries with at most `room` pairs after padding; `wide` is ascending along `order`."""
+    lengths, first = wide.tolist(), 0
+    while first < len(lengths):
+        last = bisect.bisect_right(
+            range(first + 1, len(lengths)), room, key=lambda end: (end - first) * lengths[end - 1]
+        )
+        last += first
+        last = max(last, first + 1)
+        yield order[first:last], lengths[last - 1]
+        first = last

@@ -16,8 +16,8 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from regard.errors import DataError
-from regard.processors.tokenizer import wordpiece
 from regard.processors.tokenizer.token_text import component_state
+from regard.processors.tokenizer.vocabulary import BERT_UNKNOWN, build_wordpiece
 
 VOCABULARY_FILES = tuple(
     tuple(name + zipped for name in names)
@@ -126,12 +126,10 @@ def _build_wordpiece(ids: dict[str, int], path: Path, settings: dict[str, Any]) 
     for key, plain in BASIC_SETTINGS.items():
         if settings.get(key, plain) != plain:
             raise DataError(f"{key}={settings[key]!r} is not supported.", path, advice=CONVERT_ADVICE)
-    unknown = _token_content(settings.get("unk_token")) or wordpiece.UNKNOWN
+    unknown = _token_content(settings.get("unk_token")) or BERT_UNKNOWN
     if unknown not in ids:
         raise DataError(f"the vocabulary has no '{unknown}' (the unknown token).", path)
-    return wordpiece.build_tokenizer(
-        ids, normalizers.BertNormalizer(**_bert_normalizer_args(settings, path.parent)), unknown
-    )
+    return build_wordpiece(ids, normalizers.BertNormalizer(**_bert_normalizer_args(settings, path.parent)), unknown)
 
 
 def _bert_normalizer_args(settings: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ unknown character becomes the unknown token), characters and words."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -14,26 +15,69 @@ from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, pre_to
 
 from regard.errors import DataError, SettingError
 from regard.files import write_text
-from regard.processors.tokenizer import char_tokenizer, published, wordpiece
-from regard.processors.tokenizer.char_tokenizer import LONE_SURROGATE
-from regard.processors.tokenizer.templates import TokenTemplate, template_of
+from regard.processors.tokenizer import published
 from regard.processors.tokenizer.token_text import (
     SENTENCE_DECODER,
+    Span,
     TokenFormat,
     TokenText,
     continuation_prefix,
     describe_token,
     detect_format,
-    word_suffix,
-)
-from regard.processors.tokenizer.words import (
-    Span,
     encode_split_words,
     encode_with_masks,
     trim_spans,
     whitespace_mask,
     word_boundaries,
+    word_suffix,
 )
+from regard.processors.tokenizer.vocabulary import (
+    BERT_END,
+    BERT_MASK,
+    BERT_PAD,
+    BERT_START,
+    BERT_UNKNOWN,
+    LONE_SURROGATE,
+    build_word_level,
+    encode_units,
+    train_wordpiece,
+    unit_spans,
+    word_level_vocabulary,
+)
+
+
+@dataclass(frozen=True)
+class TokenTemplate:
+    """Special tokens around a text or a pair: `[CLS] A [SEP] B [SEP]` for BERT, `<s> A </s></s> B </s>` for RoBERTa."""
+
+    start: tuple[int, ...] = ()
+    separator: tuple[int, ...] = ()
+    end: tuple[int, ...] = ()
+    second_type: int = 0
+    """token type id of the second text and of the tokens after it; all earlier tokens have type 0"""
+
+    def post_processor(self, id_to_token: Callable[[int], str]) -> processors.PostProcessor:
+        """Equivalent post-processor of the `tokenizers` library."""
+        end = [f"{id_to_token(i)}:0" for i in self.end]
+        first = [*(f"{id_to_token(i)}:0" for i in self.start), "$A:0"]
+        second = [f"$B:{self.second_type}", *(f"{id_to_token(i)}:{self.second_type}" for i in self.end)]
+        pair = [*first, *(f"{id_to_token(i)}:0" for i in self.separator), *second]
+        known = {(id_to_token(i), i) for i in (*self.start, *self.separator, *self.end)}
+        return processors.TemplateProcessing(single=[*first, *end], pair=pair, special_tokens=sorted(known))
+
+
+def template_of(backend: Tokenizer) -> TokenTemplate | None:
+    """Template of the library's post-processor; None if the post-processor adds no tokens."""
+    if backend.post_processor is None:
+        return None
+    probe = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))  # the post-processor contains the special token ids
+    probe.post_processor = backend.post_processor
+    pair = probe.encode("a", "a")
+    a, b = pair.sequence_ids.index(0), pair.sequence_ids.index(1)
+    ids = pair.ids
+    frame = TokenTemplate(tuple(ids[:a]), tuple(ids[a + 1 : b]), tuple(ids[b + 1 :]), pair.type_ids[b])
+    return frame if probe.encode("a").ids != [0] else None
+
 
 PAD, START, END = "<pad>", "<s>", "</s>"
 SPECIAL_TOKENS = (PAD, START, END)
@@ -43,9 +87,9 @@ END_OF_TEXT = "<|endoftext|>"
 """Separator of documents; the only special token of a language model's tokenizer."""
 
 DEFAULT_SPECIAL_TOKENS = {
-    "bos_token": (START, END_OF_TEXT), "eos_token": (END, END_OF_TEXT), "pad_token": (PAD, wordpiece.PAD),
-    "unk_token": (wordpiece.UNKNOWN, published.GPT1_UNKNOWN), "cls_token": (wordpiece.START,), "sep_token": (wordpiece.END,),
-    "mask_token": (wordpiece.MASK, published.ROBERTA_MASK),
+    "bos_token": (START, END_OF_TEXT), "eos_token": (END, END_OF_TEXT), "pad_token": (PAD, BERT_PAD),
+    "unk_token": (BERT_UNKNOWN, published.GPT1_UNKNOWN), "cls_token": (BERT_START,), "sep_token": (BERT_END,),
+    "mask_token": (BERT_MASK, published.ROBERTA_MASK),
 }  # fmt: skip
 """Default special tokens by their `transformers` keys, for folders that declare none."""
 
@@ -107,7 +151,7 @@ class TextTokenizer:
         found: set[str] = set()
         for text in texts:
             found.update(text)
-        backend = char_tokenizer.build_tokenizer(found, words=False)
+        backend = build_word_level(found, words=False)
         backend.add_special_tokens([END_OF_TEXT])
         return cls(backend)
 
@@ -120,15 +164,13 @@ class TextTokenizer:
             letters.update(text)
             found.update(text.split())
         words = words and any(letter.isspace() for letter in letters)
-        return cls(char_tokenizer.build_tokenizer(found if words else letters, words)).with_special_tokens(
-            SPECIAL_TOKENS
-        )
+        return cls(build_word_level(found if words else letters, words)).with_special_tokens(SPECIAL_TOKENS)
 
     @classmethod
     def train_wordpiece(cls, texts: Iterable[str], vocabulary: int, lowercase: bool = True) -> TextTokenizer:
         """Train WordPiece as in BERT; with `lowercase`, case and accents are removed."""
         try:
-            return cls(wordpiece.train(texts, vocabulary, lowercase))
+            return cls(train_wordpiece(texts, vocabulary, lowercase))
         except UnicodeEncodeError as error:
             raise DataError(LONE_SURROGATE) from error
 
@@ -267,23 +309,18 @@ class TextTokenizer:
     @cached_property
     def alphabet(self) -> dict[str, int] | None:
         """Ids by character or word, for tokenizers of `from_characters` and `from_words`; None for other tokenizers."""
-        return char_tokenizer.word_level_vocabulary(self.backend)
+        return word_level_vocabulary(self.backend)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         if self.alphabet is not None:
-            return [
-                char_tokenizer.encode(text, self.alphabet, self.token_format is TokenFormat.WORDPIECE) for text in texts
-            ]
+            return [encode_units(text, self.alphabet, self.token_format is TokenFormat.WORDPIECE) for text in texts]
         return [item.ids for item in self._encode_batches(texts, self.backend.encode_batch_fast)]
 
     def encode_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[Span]]]:
         """Token ids and character spans. Spans exclude leading spaces; a part of a character has the span of the character."""
         if self.alphabet is not None:
             rows = zip(self.encode(texts), texts, strict=True)
-            return [
-                (ids, char_tokenizer.token_spans(text, self.token_format is TokenFormat.WORDPIECE))
-                for ids, text in rows
-            ]
+            return [(ids, unit_spans(text, self.token_format is TokenFormat.WORDPIECE)) for ids, text in rows]
         found = []
         for text, item in zip(texts, self._encode_batches(texts, self._plain_backend.encode_batch), strict=True):
             ids = item.ids
