@@ -13,8 +13,15 @@ import pytest
 
 import regard
 from regard.data.settings import DataSettings
-from regard.data.synthetic.algorithmic import GENERATORS, AlgorithmicQuestion, generate_questions, parse_recipe
-from regard.data.synthetic.facts import OBJECTS, PEOPLE, PLACES
+from regard.data.synthetic.algorithmic import (
+    GENERATORS,
+    OBJECTS,
+    PEOPLE,
+    PLACES,
+    AlgorithmicQuestion,
+    generate_questions,
+    parse_recipe,
+)
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, SettingError, UnknownNameError
 from regard.model import ModelSpec, assemble

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from regard.data.images.image_io import read_image
-from regard.demos import scenes, shapes
+from regard.demos import scenes
 from regard.demos.scenes import (
     SPLIT_SIZES,
     UNSEEN_PAIRS,
     UNSEEN_RELATIONS,
+    Background,
     SceneObject,
     ShapeScene,
     caption,
@@ -24,7 +25,6 @@ from regard.demos.scenes import (
     render_scene,
     sort_objects,
 )
-from regard.demos.shapes import Background
 
 CHECKSUM = "18a22513f6361b8e7f2da1ace937fb6eb8b9b623d664e873c9d6b6519adc23f2"
 
@@ -128,8 +128,8 @@ def test_unseen_combinations_are_unseen_and_all_others_seen(made: dict[str, list
         pairs, relations = found(name)
         assert UNSEEN_PAIRS.isdisjoint(set().union(*pairs)) and UNSEEN_RELATIONS.isdisjoint(set().union(*relations))
     pairs, relations = found("train")
-    assert set().union(*pairs) == set(itertools.product(shapes.COLORS, shapes.SHAPES)) - UNSEEN_PAIRS
-    every = set(itertools.product(shapes.SHAPES, scenes.RELATIONS, shapes.SHAPES))
+    assert set().union(*pairs) == set(itertools.product(scenes.COLORS, scenes.SHAPES)) - UNSEEN_PAIRS
+    every = set(itertools.product(scenes.SHAPES, scenes.RELATIONS, scenes.SHAPES))
     assert set().union(*relations) == every - UNSEEN_RELATIONS
     pairs, relations = found("test-pairs")
     assert all(UNSEEN_PAIRS & each for each in pairs) and UNSEEN_RELATIONS.isdisjoint(set().union(*relations))
@@ -143,8 +143,8 @@ def test_captions_are_short_and_their_words_even(made: dict[str, list[ShapeScene
     lengths = Counter(len(caption(scene.objects).split()) for scene in made["train"])
     assert min(lengths) == 3 and max(lengths) == 29
     said = Counter(word.text for scene in made["train"] for word in scenes.caption_words(scene.objects))
-    assert len(said) == 7 + 6 + 2 + 4 + 4  # colors, shapes, sizes, relations, and a, an, and, of
-    for group in (shapes.COLORS, shapes.SHAPES, ("small", "large")):
+    assert len(said) == 7 + 6 + 2 + 4 + 4  # colours, shapes, sizes, relations, and a, an, and, of
+    for group in (scenes.COLORS, scenes.SHAPES, ("small", "large")):
         counts = [said[word] for word in group]
         assert max(counts) < 1.2 * min(counts)
     assert min(said[word] for word in ("above", "below", "left", "right")) > 5_000
@@ -154,7 +154,7 @@ def test_captions_are_short_and_their_words_even(made: dict[str, list[ShapeScene
 def test_regions_hold_what_is_drawn(made: dict[str, list[ShapeScene]], side: int) -> None:
     for scene in made["valid"][:30]:
         picture, boxes = render_scene(scene, side)
-        bare = shapes.to_uint8(shapes.render_background(scene.background, side))
+        bare = scenes.to_uint8(scenes.render_background(scene.background, side))
         assert picture.shape == (side, side, 3)
         changed = (picture != bare).any(-1)
         held = np.zeros_like(changed)
@@ -169,7 +169,7 @@ def test_regions_hold_what_is_drawn(made: dict[str, list[ShapeScene]], side: int
         assert not (changed & ~held).any()
 
 
-@pytest.mark.parametrize("shape", shapes.SHAPES)
+@pytest.mark.parametrize("shape", scenes.SHAPES)
 def test_sizes_and_shapes_can_be_told_apart(shape: str) -> None:
     areas, maps = [], {}
     for size in scenes.SIZES:
@@ -181,7 +181,7 @@ def test_sizes_and_shapes_can_be_told_apart(shape: str) -> None:
         areas.append((255 - picture.astype(float)).sum())
         maps[size] = picture
     assert areas[1] > 1.7 * areas[0] and areas[2] > 1.5 * areas[1]
-    for other in set(shapes.SHAPES) - {shape}:
+    for other in set(scenes.SHAPES) - {shape}:
         scene = ShapeScene(
             (SceneObject("small", "black", other, 1, 1),), (scenes.Appearance(0, 0, 0),), Background((255, 255, 255))
         )
@@ -194,8 +194,8 @@ def test_edges_are_smooth_and_colours_are_right() -> None:
         (SceneObject("large", "red", "circle", 1, 1),), (scenes.Appearance(0, 0, 0),), Background((255, 255, 255))
     )
     picture, _ = render_scene(scene, 96)
-    assert tuple(picture[48, 48]) == shapes.COLORS["red"] and tuple(picture[0, 0]) == (255, 255, 255)
-    area = ((255.0 - picture[..., 2]) / (255 - shapes.COLORS["red"][2])).sum()
+    assert tuple(picture[48, 48]) == scenes.COLORS["red"] and tuple(picture[0, 0]) == (255, 255, 255)
+    area = ((255.0 - picture[..., 2]) / (255 - scenes.COLORS["red"][2])).sum()
     assert area == pytest.approx(np.pi * (0.94 * 0.4 * 32) ** 2, rel=5e-3)
     assert len(np.unique(picture[..., 2])) > 5
 

@@ -13,10 +13,18 @@ import pytest
 
 from regard.data.points.cloud import triangle_areas
 from regard.data.points.cloud_files import read_cloud
-from regard.data.synthetic.furniture import CLASSES
-from regard.data.synthetic.point_clouds import CloudRecipe, iter_recipe_clouds, parse_cloud_recipe, recipe_classes
-from regard.data.synthetic.rooms import room_cloud, sample_room
-from regard.data.synthetic.solids import MESH_BUILDERS, SPLITS, class_name, solid_cloud, solid_mesh
+from regard.data.synthetic.point_clouds import (
+    MESH_BUILDERS,
+    SPLITS,
+    CloudRecipe,
+    class_name,
+    iter_recipe_clouds,
+    parse_cloud_recipe,
+    recipe_classes,
+    solid_cloud,
+    solid_mesh,
+)
+from regard.data.synthetic.rooms import CLASSES, room_cloud, sample_room
 from regard.errors import DataError, SettingError, UnknownNameError
 
 SOLIDS = "cb575aece46aac7f34199d85078a18e064e7d906074e7e65dba11b0acfe53682"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from regard.lazy import LazyTable
 
 if TYPE_CHECKING:
-    from regard.demos.demo import Demo
+    from regard.demos.run import Demo
 
 DEMOS: LazyTable[Demo] = LazyTable({
     "translate": "regard.demos.translate:TranslateDemo",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.demos import scenes
-from regard.demos.demo import Demo, LogFn, ResultRows, quote_path
+from regard.demos.run import Demo, LogFn, ResultRows, quote_path
 from regard.explain.captioning import explain_caption
 from regard.explain.grounding import ALL_KINDS, WordAttention, score_by_kind, word_attentions
 from regard.model import Model

@@ -10,7 +10,7 @@ import numpy as np
 
 from regard.data.points.cloud_files import read_cloud, write_ply
 from regard.data.synthetic.point_clouds import parse_cloud_recipe
-from regard.demos.demo import Demo, LogFn, ResultRows, quote_path
+from regard.demos.run import Demo, LogFn, ResultRows, quote_path
 from regard.errors import RegardError
 from regard.model import Model
 from regard.tasks.metrics.segmentation_depth import format_fractions

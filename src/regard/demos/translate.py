@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.demos.demo import Demo, LogFn, ResultRows, quote_path
 from regard.demos.grammar import SentencePair, generate_corpus
+from regard.demos.run import Demo, LogFn, ResultRows, quote_path
 from regard.model import Model
 
 SENTENCE = "the cat danced"

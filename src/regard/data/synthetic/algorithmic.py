@@ -4,23 +4,117 @@ Samples are generated when a dataset is read, and are identical for the same nam
 `copy#longest=40,samples=20000,seed=3`. A hash of the question assigns the split, so splits do not overlap. Training questions
 have a length of at most `longest`; every second validation and test question is longer, up to twice `longest`. The length is
 the number of digits, or of sentences in a story.
+
+In a story, people move between places, and take and leave objects. The question is where someone is (one fact), where an object
+is (a sentence about the object and one about the place), or where an object was before (three facts).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from random import Random
-from typing import Any
 
-from regard.config import override
-from regard.data.synthetic.facts import generate_story
+from regard.data.synthetic import SPLITS, check_recipe, recipe_name, with_settings
 from regard.data.text.pairs import Pair
-from regard.errors import DataError, SettingError, UnknownNameError
+from regard.errors import DataError, UnknownNameError
 
-SPLITS = ("train", "valid", "test")
+PEOPLE = ("ada", "boris", "clara", "dmitri")
+PLACES = ("kitchen", "garden", "cellar", "attic", "library", "stable")
+OBJECTS = ("lamp", "apple", "rope")
+"""Similar numbers as in bAbI (Weston et al. 2015). With six people, a Transformer with four layers needs several times as many
+stories to track the places."""
+WALKS, TAKES, LEAVES = ("walked to", "went to", "hurried to"), ("took", "grabbed"), ("left", "dropped")
+
+
+@dataclass
+class StoryObject:
+    holder: str | None = None
+    moved_at: int = -1
+    """index of the sentence in which the object was taken or left"""
+    location_history: list[tuple[str, int]] = field(default_factory=list)
+    """places of the object in order, each with the index of the sentence that determines it"""
+
+
+@dataclass
+class StoryState:
+    """State of people and objects after some sentences."""
+
+    random: Random
+    people: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """place of each person, and the index of the sentence with this place"""
+    objects: dict[str, StoryObject] = field(default_factory=dict)
+    sentences: list[str] = field(default_factory=list)
+
+    def walk(self, person: str, destination: str) -> None:
+        at = len(self.sentences)
+        self.sentences.append(f"{person} {self.random.choice(WALKS)} the {destination} .")
+        self.people[person] = destination, at
+        for thing in self.objects.values():
+            if thing.holder == person:
+                thing.location_history.append((destination, at))
+
+    def take(self, person: str, item: str) -> None:
+        place, since = self.people[person]
+        thing = self.objects.setdefault(item, StoryObject())
+        thing.location_history[-1:] = [(place, since)]  # the last walk of the taker becomes the supporting fact
+        thing.holder, thing.moved_at = person, len(self.sentences)
+        self.sentences.append(f"{person} {self.random.choice(TAKES)} the {item} .")
+
+    def leave(self, person: str, item: str) -> None:
+        self.objects[item].holder, self.objects[item].moved_at = None, len(self.sentences)
+        self.sentences.append(f"{person} {self.random.choice(LEAVES)} the {item} .")
+
+    def step(self) -> None:
+        """Add a random action that is possible in this state."""
+        who = self.random.choice(PEOPLE)
+        held = [name for name, thing in self.objects.items() if thing.holder == who]
+        here = self.people[who][0] if who in self.people else None
+        free = [name for name in OBJECTS if here is not None and self._is_available(name, here)]
+        does = self.random.random()
+        if free and not held and does < 0.5:
+            self.take(who, self.random.choice(free))
+        elif held and does < 0.25:
+            self.leave(who, self.random.choice(held))
+        else:
+            self.walk(who, self.random.choice([place for place in PLACES if place != here]))
+
+    def _is_available(self, name: str, here: str) -> bool:
+        """True if an object can be taken here; objects not mentioned before may be anywhere."""
+        if name not in self.objects:
+            return True
+        return self.objects[name].holder is None and self.objects[name].location_history[-1][0] == here
+
+
+def generate_story(random: Random, length: int, num_facts: int) -> tuple[str, str, tuple[int, ...]]:
+    """Story of `length` sentences with a question, the answer, and the indices of the `num_facts` supporting sentences."""
+    while True:
+        world = StoryState(random)
+        for _ in range(length):
+            world.step()
+        asked = list(_candidate_questions(world, num_facts))
+        if asked:
+            question, answer, support = random.choice(asked)
+            return " ".join([*world.sentences, question]), answer, support
+
+
+def _candidate_questions(world: StoryState, facts: int) -> list[tuple[str, str, tuple[int, ...]]]:
+    if facts == 1:
+        return [(f"where is {who} ?", place, (at,)) for who, (place, at) in world.people.items()]
+    found = []
+    for name, thing in world.objects.items():
+        place, came = thing.location_history[-1]
+        if facts == 2:
+            found.append((f"where is the {name} ?", place, tuple(sorted({thing.moved_at, came}))))
+        elif len(thing.location_history) > 1 and thing.holder is not None and thing.moved_at < came:
+            before, since = thing.location_history[-2]
+            question = f"where was the {name} before the {place} ?"
+            found.append((question, before, tuple(sorted({thing.moved_at, came, since}))))
+    return [one for one in found if len(one[2]) == facts]
+
+
 MAX_TRIES = 100
 """draws of one length before another length is drawn, because there are only a few short questions"""
 
@@ -54,27 +148,14 @@ class AlgorithmicRecipe:
     """numbers of an addition start with the highest digit, as usual; otherwise with the lowest digit"""
 
     def __post_init__(self) -> None:
-        for name, least in (("longest", 2), ("samples", 0)):
-            if getattr(self, name) < least:
-                raise SettingError(f"{self.kind}: {name} must be at least {least}, got {getattr(self, name)}.")
-        if self.part not in SPLITS:
-            raise SettingError(
-                f"{self.kind}: part must be {', '.join(SPLITS[:-1])} or {SPLITS[-1]}, got '{self.part}'."
-            )
+        check_recipe(self, {"longest": 2, "samples": 0})
 
     @property
     def count(self) -> int:
         return self.samples or (20_000 if self.part == "train" else 1000)
 
     def __str__(self) -> str:
-        """Name for `parse_recipe`, with all settings that differ from the defaults."""
-        usual = AlgorithmicRecipe(self.kind)
-        said = [
-            f"{item.name}={str(getattr(self, item.name)).lower()}"
-            for item in fields(self)
-            if getattr(self, item.name) != getattr(usual, item.name)
-        ]
-        return self.kind + (f"#{','.join(said)}" if said else "")
+        return recipe_name(self)
 
     def for_split(self, split: str) -> AlgorithmicRecipe:
         """Recipe of the validation or test split of this dataset."""
@@ -83,19 +164,10 @@ class AlgorithmicRecipe:
 
 def parse_recipe(entry: str) -> AlgorithmicRecipe | None:
     """Recipe of a name such as `copy#longest=40`; None if the entry is a file."""
-    kind, sign, rest = entry.partition("#")
+    kind = entry.partition("#")[0]
     if kind not in GENERATORS:
         return None
-    said: dict[str, Any] = {}
-    for item in filter(None, (part.strip() for part in rest.split(","))) if sign else ():
-        name, equals, value = item.partition("=")
-        known = [field.name for field in fields(AlgorithmicRecipe) if field.name != "kind"]
-        if name not in known:
-            raise UnknownNameError(f"{kind} setting", name, known)
-        if not equals:
-            raise DataError(f"missing value for '{item}'.", entry, advice=f"Use {name}=VALUE.")
-        said[name] = value
-    return override(AlgorithmicRecipe(kind), said, f"{kind}#")
+    return with_settings(AlgorithmicRecipe(kind), entry)
 
 
 def generate_questions(entry: str) -> Iterator[AlgorithmicQuestion]:

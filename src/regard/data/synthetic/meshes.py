@@ -1,19 +1,24 @@
-"""Triangle meshes as parts of solids and furniture: boxes, surfaces of revolution, prisms and pyramids."""
+"""Triangle meshes as parts of solids and furniture, and point clouds of meshes with rotation, holes and noise."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from regard.data.points.cloud import interpolate, sample_triangles, triangle_areas
+from regard.data.synthetic import SPLITS
 
 SEGMENTS = 48
 """segments of a round mesh; the deviation from the exact surface is below 0.3 % of the radius"""
 
 Vector = Sequence[float] | NDArray[Any]
+UniformFn = Callable[[float, float], float]
+"""Uniform random number between two limits."""
 
 
 class Mesh(NamedTuple):
@@ -109,3 +114,81 @@ def arc(radius: float, start_angle: float, end_angle: float, steps: int = 16) ->
     """Profile points (radius, height) on a circle around 0; angles are measured upwards from the horizontal."""
     angles = start_angle + (end_angle - start_angle) * np.arange(steps + 1) / steps
     return [(max(radius * math.cos(angle), 0.0), radius * math.sin(angle)) for angle in angles]
+
+
+RotationMode = Literal["none", "up", "any"]
+MAX_HOLES = 5
+"""maximum number of holes"""
+
+FloatArray = NDArray[np.float64]
+FractionRange = tuple[float, float]
+"""Minimum and maximum fraction of the points that a hole removes."""
+
+
+def _indices_outside_holes(
+    coordinates: FloatArray, points: int, holes: int, fractions: FractionRange, random: np.random.Generator
+) -> NDArray[np.int64]:
+    """Indices of `points` points outside the holes; a hole is a ball around a random point and removes its neighbors."""
+    there = np.arange(len(coordinates))
+    for where, size in random.random((MAX_HOLES, 2))[:holes]:
+        middle = coordinates[there[int(where * len(there))]]
+        away = int((fractions[0] + (fractions[1] - fractions[0]) * size) * len(there))
+        distances = ((coordinates[there] - middle) ** 2).sum(axis=1)
+        there = np.delete(there, np.argpartition(distances, away)[:away])
+    return there[:points]
+
+
+def _random_rotation(mode: RotationMode, random: np.random.Generator) -> FloatArray:
+    """(3, 3) rotation, uniform about the vertical axis or over all rotations. All modes use three random values."""
+    one, two, three = random.random(3)
+    angle = 2 * math.pi * one
+    cos, sin = math.cos(angle), math.sin(angle)
+    about = np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])
+    if mode == "none":
+        return np.eye(3)
+    if mode == "up":
+        return about
+    # Arvo's method: a rotation by 180° about `aside` maps the vertical axis to a uniform point of the sphere
+    aside = np.array([math.cos(2 * math.pi * two), math.sin(2 * math.pi * two), 0.0]) * math.sqrt(three)
+    aside[2] = math.sqrt(1 - three)
+    return (2 * np.outer(aside, aside) - np.eye(3)) @ about
+
+
+class Scan(NamedTuple):
+    """Points sampled from a mesh."""
+
+    coordinates: NDArray[np.float32]
+    normals: NDArray[np.float32]
+    face: NDArray[np.int64]
+    """face index of each point"""
+
+
+def random_generator(seed: int, split: str, index: int, use: int) -> np.random.Generator:
+    """Generator for one use in a sample, such as the noise."""
+    return np.random.Generator(np.random.PCG64([seed, SPLITS.index(split), index, use]))
+
+
+def scan_mesh(
+    mesh: Mesh,
+    density: NDArray[np.float64] | float,
+    points: int,
+    noise: float,
+    holes: tuple[int, FractionRange],
+    rotation_mode: RotationMode,
+    generator: Callable[[int], np.random.Generator],
+) -> Scan:
+    """Points sampled by area times `density` of the faces, without the points in the holes, rotated and with Gaussian noise."""
+    num_holes, fractions = holes
+    num_samples = points
+    for _ in range(num_holes):  # at least `points` points are left after the holes
+        num_samples = math.ceil(num_samples / (1 - fractions[1])) + 1
+    areas, normals = triangle_areas(mesh.vertices, mesh.faces)
+    face, weights = sample_triangles(areas * density, num_samples, generator(1))
+    surface = interpolate(mesh.vertices, mesh.faces[face], weights)
+    rotation = _random_rotation(rotation_mode, generator(2))
+    kept = _indices_outside_holes(surface, points, num_holes, fractions, generator(3))
+    coordinates = surface[kept] @ rotation.T
+    if noise:  # the Box–Muller transform is the same on every machine
+        size, angle = generator(4).random((2, *coordinates.shape))
+        coordinates = coordinates + noise * np.sqrt(-2 * np.log1p(-size)) * np.cos(2 * math.pi * angle)
+    return Scan(coordinates.astype(np.float32), (normals[face[kept]] @ rotation.T).astype(np.float32), face[kept])

@@ -2,23 +2,134 @@
 
 A name ends in a version, as in `solids-1`; without a version the newest is used. A number selects a single point cloud:
 `solids-1#part=test,number=3`. The splits do not overlap.
+
+`solids`, for classification, has ten classes of varying proportions; sample n of a split has class n modulo ten. Proportions,
+points, rotation, holes and noise come from separate random generators, seeded by split and index: a solid does not depend on
+other samples, and a change of the noise keeps its shape. The samples of `solids-1` must never change (a test has checksums);
+other solids would be `solids-2`. `rooms`, for segmentation, is in rooms.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from regard.config import override
+import numpy as np
+
 from regard.data.points.cloud import PointCloud
-from regard.data.synthetic.corruption import MAX_HOLES, RotationMode
-from regard.data.synthetic.rooms import room_cloud
-from regard.data.synthetic.solids import MESH_BUILDERS as SOLIDS
-from regard.data.synthetic.solids import class_name, solid_cloud
-from regard.errors import DataError, SettingError, UnknownNameError
+from regard.data.synthetic import SPLITS, check_recipe, recipe_name, with_settings
+from regard.data.synthetic.meshes import (
+    MAX_HOLES,
+    Mesh,
+    RotationMode,
+    UniformFn,
+    arc,
+    box,
+    extrude,
+    pyramid,
+    random_generator,
+    revolve,
+    scan_mesh,
+)
+from regard.data.synthetic.rooms import CLASSES, room_cloud
+from regard.errors import DataError, SettingError
 
-SPLITS = ("train", "valid", "test")
+SEED: Final = 2021
+HOLE_FRACTIONS: Final = (0.03, 0.12)
+"""minimum and maximum fraction of the points that a hole removes"""
+
+
+def _box(of: UniformFn) -> Mesh:
+    return box((of(0.4, 1), of(0.4, 1), of(0.4, 1.6)))
+
+
+def _ball(of: UniformFn) -> Mesh:
+    """Ellipsoid with axes of different length, close to a sphere."""
+    return revolve(arc(1, -math.pi / 2, math.pi / 2, 24)).scale((1, of(0.75, 1), of(0.75, 1.35)))
+
+
+def _cylinder(of: UniformFn) -> Mesh:
+    height = of(0.6, 3)
+    return revolve([(0, 0), (1, 0), (1, height), (0, height)])
+
+
+def _cone(of: UniformFn) -> Mesh:
+    return revolve([(0, 0), (1, 0), (0, of(0.8, 2.6))])
+
+
+def _torus(of: UniformFn) -> Mesh:
+    thick = of(0.2, 0.45)
+    angles = 2 * math.pi * np.arange(25) / 24
+    return revolve([(1 + thick * math.cos(angle), thick * math.sin(angle)) for angle in angles])
+
+
+def _pyramid(of: UniformFn) -> Mesh:
+    wide, height = of(0.6, 1), of(0.8, 2)
+    return pyramid([(-1, -wide), (1, -wide), (1, wide), (-1, wide)], height)
+
+
+def _capsule(of: UniformFn) -> Mesh:
+    half = of(0.5, 1.5)
+    below = [(radius, height - half) for radius, height in arc(1, -math.pi / 2, 0, 12)]
+    return revolve([*below, *((radius, height + half) for radius, height in arc(1, 0, math.pi / 2, 12))])
+
+
+def _angle_beam(of: UniformFn) -> Mesh:
+    """L-shaped beam of two flanges."""
+    one, other, thick, length = of(0.7, 1), of(0.7, 1), of(0.15, 0.3), of(1, 3)
+    # `extrude` needs an outline that is visible from the first vertex: here the inner corner
+    outline = [(thick, thick), (thick, other), (0, other), (0, 0), (one, 0), (one, thick)]
+    return extrude(outline, length)
+
+
+def _tube(of: UniformFn) -> Mesh:
+    inner, height = of(0.5, 0.85), of(0.6, 3)
+    return revolve([(inner, 0), (1, 0), (1, height), (inner, height), (inner, 0)])
+
+
+def _wedge(of: UniformFn) -> Mesh:
+    """Triangular prism."""
+    tip, high, length = of(0, 1), of(0.6, 1.2), of(0.6, 2)
+    return extrude([(0, 0), (1, 0), (tip, high)], length)
+
+
+MESH_BUILDERS: Final[dict[str, Callable[[UniformFn], Mesh]]] = {
+    "angle": _angle_beam, "ball": _ball, "box": _box, "capsule": _capsule, "cone": _cone, "cylinder": _cylinder,
+    "pyramid": _pyramid, "torus": _torus, "tube": _tube, "wedge": _wedge,
+}  # fmt: skip
+
+
+def class_name(index: int) -> str:
+    return list(MESH_BUILDERS)[index % len(MESH_BUILDERS)]
+
+
+def solid_mesh(split: str, index: int) -> Mesh:
+    """Mesh of a solid, centered at its bounding box, with a maximum vertex distance of 1."""
+    random = random_generator(SEED, split, index, 0)
+    form = MESH_BUILDERS[class_name(index)](lambda low, high: low + (high - low) * random.random())
+    low, high = form.vertices.min(axis=0), form.vertices.max(axis=0)
+    centred = form.translate(-(low + high) / 2)
+    return centred.scale(1 / math.sqrt(float((centred.vertices**2).sum(axis=1).max())))
+
+
+def solid_cloud(
+    split: str, index: int, points: int = 1024, noise: float = 0.01, holes: int = 1, rotation_mode: RotationMode = "any"
+) -> PointCloud:  # fmt: skip
+    """Point cloud of a solid with normals; `noise` is relative to the radius, and each hole removes some points."""
+    scan = scan_mesh(
+        solid_mesh(split, index),
+        1.0,
+        points,
+        noise,
+        (holes, HOLE_FRACTIONS),
+        rotation_mode,
+        lambda use: random_generator(SEED, split, index, use),
+    )
+    return PointCloud(scan.coordinates, normals=scan.normals)
+
+
 LATEST_VERSIONS = {"solids": "solids-1", "rooms": "rooms-1"}
 TASKS = {"solids-1": "classify", "rooms-1": "segment"}
 """Task of each dataset."""
@@ -51,13 +162,7 @@ class CloudRecipe:
     """index of a single point cloud; -1: all"""
 
     def __post_init__(self) -> None:
-        for name, least in (("samples", 0), ("points", 0), ("number", -1), ("holes", -1)):
-            if getattr(self, name) < least:
-                raise SettingError(f"{self.kind}: {name} must be at least {least}, got {getattr(self, name)}.")
-        if self.part not in SPLITS:
-            raise SettingError(
-                f"{self.kind}: part must be {', '.join(SPLITS[:-1])} or {SPLITS[-1]}, got '{self.part}'."
-            )
+        check_recipe(self, {"samples": 0, "points": 0, "number": -1, "holes": -1})
         if self.turn not in ("", "none", "up", "any"):
             raise SettingError(f"{self.kind}: turn must be none, up or any, got '{self.turn}'.")
         if self.holes > MAX_HOLES:
@@ -74,14 +179,7 @@ class CloudRecipe:
         return TASKS[self.kind]
 
     def __str__(self) -> str:
-        """Name for `parse_cloud_recipe`, with all settings that differ from the defaults."""
-        usual = CloudRecipe(self.kind)
-        said = [
-            f"{item.name}={getattr(self, item.name)}"
-            for item in fields(self)
-            if getattr(self, item.name) != getattr(usual, item.name)
-        ]
-        return self.kind + (f"#{','.join(said)}" if said else "")
+        return recipe_name(self)
 
     def for_split(self, split: str) -> CloudRecipe:
         """Recipe of the validation or test split of this dataset."""
@@ -106,20 +204,11 @@ class CloudRecipe:
 
 def parse_cloud_recipe(entry: str) -> CloudRecipe | None:
     """Recipe of a name such as `rooms#part=test`; None if the entry is a file."""
-    said_kind, sign, rest = entry.partition("#")
-    kind = LATEST_VERSIONS.get(said_kind, said_kind)
+    name = entry.partition("#")[0]
+    kind = LATEST_VERSIONS.get(name, name)
     if kind not in TASKS:
         return None
-    said: dict[str, Any] = {}
-    for item in filter(None, (part.strip() for part in rest.split(","))) if sign else ():
-        name, equals, value = item.partition("=")
-        known = [field.name for field in fields(CloudRecipe) if field.name != "kind"]
-        if name not in known:
-            raise UnknownNameError(f"{said_kind} setting", name, known)
-        if not equals:
-            raise DataError(f"missing value for '{item}'.", entry, advice=f"Use {name}=VALUE.")
-        said[name] = value
-    return override(CloudRecipe(kind), said, f"{said_kind}#")
+    return with_settings(CloudRecipe(kind), entry)
 
 
 def iter_recipe_clouds(recipe: CloudRecipe) -> Iterator[tuple[int, str, str]]:
@@ -143,6 +232,4 @@ def generate_cloud(name: str) -> PointCloud | None:
 
 def recipe_classes(recipe: CloudRecipe) -> tuple[str, ...]:
     """Classes of solids, or of the objects in rooms."""
-    from regard.data.synthetic.furniture import CLASSES
-
-    return tuple(SOLIDS) if recipe.task == "classify" else CLASSES
+    return tuple(MESH_BUILDERS) if recipe.task == "classify" else CLASSES

@@ -2,30 +2,275 @@
 
 As for solids, a room depends only on split and index: furniture, points, rotation about the vertical axis, holes, noise and
 colors come from separate random generators. Points are sampled by area, fewer on the floor and the walls, more on the small
-lamps. Each object, wall and floor has a random color: colors separate objects, but carry no information about the class. The
-samples of `rooms-1` must never change.
+lamps. Each object, wall and floor has a random color: colors separate objects, but carry no information about the class. All
+lengths are in meters. The samples of `rooms-1` must never change.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.points.cloud import PointCloud, interpolate, sample_triangles, triangle_areas
-from regard.data.synthetic.corruption import (
+from regard.data.points.cloud import PointCloud
+from regard.data.synthetic.meshes import (
+    SEGMENTS,
+    Mesh,
     RotationMode,
-    add_noise,
-    indices_outside_holes,
-    oversample_count,
-    random_rotation,
+    UniformFn,
+    arc,
+    box,
+    merge_meshes,
+    open_box,
+    random_generator,
+    rectangle,
+    revolve,
+    scan_mesh,
 )
-from regard.data.synthetic.furniture import CLASSES, RoomObject, UniformFn, build_room
-from regard.data.synthetic.meshes import Mesh, merge_meshes
+
+CLASSES: Final = ("floor", "wall", "table", "chair", "lamp")
+ROUND_SEGMENTS: Final = SEGMENTS // 3
+"""segments of round furniture, fewer because furniture is small"""
+MAX_TRIES: Final = 30
+"""attempts to find a free spot for an object"""
+WALL_PROBABILITY: Final = 0.8
+"""probability of a wall, because a scanner does not cover every side"""
+
+
+class RoomObject(NamedTuple):
+    kind: str
+    mesh: Mesh
+
+
+class Footprint(NamedTuple):
+    """Circle on the floor occupied by an object."""
+
+    x: float
+    y: float
+    radius: float
+
+
+class TableSpec(NamedTuple):
+    x: float
+    y: float
+    width: float
+    depth: float
+    height: float
+    angle: float
+    is_round: bool
+
+
+def build_room(uniform: UniformFn) -> list[RoomObject]:
+    """Objects of a room centered at 0, with the floor at height 0."""
+    wide, deep, high = uniform(2.8, 5), uniform(2.8, 5), uniform(2.3, 3)
+    things = [RoomObject("floor", rectangle((-wide / 2, -deep / 2, 0), (wide, 0, 0), (0, deep, 0)))]
+    things += _walls(uniform, wide, deep, high)
+    taken: list[Footprint] = []
+    tables: list[TableSpec] = []
+    for _ in range(1 + int(uniform(0, 2))):
+        made = _place_table(uniform, wide, deep, taken)
+        if made is not None:
+            tables.append(made)
+            things.append(RoomObject("table", _table_mesh(uniform, made)))
+            things += [RoomObject("chair", chair) for chair in _place_chairs(uniform, made, wide, deep, taken)]
+    for _ in range(int(uniform(0, 3))):
+        spot = _place_footprint(uniform, wide, deep, 0.35, taken)
+        if spot is not None:
+            chair = _chair_mesh(uniform).rotate_z(uniform(0, 2 * math.pi)).translate((spot.x, spot.y, 0))
+            things.append(RoomObject("chair", chair))
+    for _ in range(1 + int(uniform(0, 3))):
+        lamp = _place_lamp(uniform, wide, deep, high, tables, taken)
+        if lamp is not None:
+            things.append(RoomObject("lamp", lamp))
+    return things
+
+
+# -- placement
+
+
+def _place_footprint(
+    chance: UniformFn, wide: float, deep: float, radius: float, taken: list[Footprint]
+) -> Footprint | None:
+    """Free spot with this radius, marked as occupied; None if there is none."""
+    for _ in range(MAX_TRIES):
+        x = chance(-1, 1) * max(wide / 2 - radius, 0)
+        y = chance(-1, 1) * max(deep / 2 - radius, 0)
+        if all(math.hypot(x - other.x, y - other.y) >= radius + other.radius for other in taken):
+            taken.append(Footprint(x, y, radius))
+            return taken[-1]
+    return None
+
+
+def _walls(chance: UniformFn, wide: float, deep: float, high: float) -> list[RoomObject]:
+    found: list[RoomObject] = []
+    for number, (length, behind) in enumerate(((wide, deep), (deep, wide)) * 2):
+        there = chance(0, 1) < WALL_PROBABILITY or (number == 3 and not found)  # at least one wall
+        wall = _wall(chance, length, high).translate((0, -behind / 2, 0)).rotate_z(number * math.pi / 2)
+        if there:
+            found.append(RoomObject("wall", wall))
+    return found
+
+
+def _wall(chance: UniformFn, length: float, high: float) -> Mesh:
+    """Wall along x; with probability 0.5, the wall has a door or a window."""
+    opens, door = chance(0, 1) < 0.5, chance(0, 1) < 0.5
+    width, middle = chance(0.8, 1.1) if door else chance(0.8, 1.8), chance(-0.3, 0.3) * length
+    low, top = (0.0, chance(1.9, 2.1)) if door else (chance(0.8, 1.1), chance(1.7, 2.1))
+
+    def part(left: float, right: float, bottom: float, upper: float) -> Mesh:
+        return rectangle((left, 0, bottom), (right - left, 0, 0), (0, 0, upper - bottom))
+
+    half = length / 2
+    if not opens:
+        return part(-half, half, 0, high)
+    left, right = max(middle - width / 2, -half), min(middle + width / 2, half)
+    return merge_meshes([
+        part(-half, left, 0, high), part(right, half, 0, high), part(left, right, top, high), part(left, right, 0, low),
+    ])  # fmt: skip
+
+
+def _place_table(chance: UniformFn, wide: float, deep: float, taken: list[Footprint]) -> TableSpec | None:
+    rounded, angle = chance(0, 1) < 0.4, int(chance(0, 2)) * math.pi / 2 + chance(-0.2, 0.2)
+    width, depth = chance(0.9, 1.7), chance(0.65, 0.9)
+    if rounded:
+        width = depth = chance(0.7, 1.2)
+    height = chance(0.68, 0.8)
+    spot = _place_footprint(chance, wide, deep, math.hypot(width, depth) / 2 + 0.3, taken)
+    return None if spot is None else TableSpec(spot.x, spot.y, width, depth, height, angle, rounded)
+
+
+def _place_chairs(chance: UniformFn, table: TableSpec, wide: float, deep: float, taken: list[Footprint]) -> list[Mesh]:
+    """Chairs that face the table at a random distance; chairs inside a wall or another object are skipped."""
+    found, others = [], taken[:-1]
+    for number in range(4):
+        direction = number * math.pi / 2 + (chance(-0.4, 0.4) if table.is_round else 0.0)
+        reach = (table.width if number % 2 == 0 else table.depth) / 2 + chance(0.02, 0.3)
+        aside = 0.0 if table.is_round or number % 2 == 0 else chance(-0.25, 0.25) * table.width
+        there, slant = chance(0, 1) < 0.7, chance(-0.3, 0.3)
+        chair = _chair_mesh(chance)
+        cos, sin = math.cos(table.angle + direction), math.sin(table.angle + direction)
+        at = table.x + reach * cos - aside * sin, table.y + reach * sin + aside * cos
+        inside = abs(at[0]) < wide / 2 - 0.25 and abs(at[1]) < deep / 2 - 0.25
+        if there and inside and all(math.hypot(at[0] - one.x, at[1] - one.y) > one.radius + 0.2 for one in others):
+            # rotated by 180°, so that the front faces the table and the back points away
+            found.append(chair.rotate_z(table.angle + direction + math.pi + slant).translate((*at, 0)))
+            taken.append(Footprint(*at, 0.25))
+    return found
+
+
+# -- meshes
+
+
+def _disc_mesh(radius: float, bottom: float, top: float) -> Mesh:
+    """Closed cylinder."""
+    return revolve([(0, bottom), (radius, bottom), (radius, top), (0, top)], ROUND_SEGMENTS)
+
+
+def _pole_mesh(radius: float, bottom: float, top: float) -> Mesh:
+    """Cylinder without its hidden ends."""
+    return revolve([(radius, bottom), (radius, top)], ROUND_SEGMENTS // 2)
+
+
+def _leg_meshes(across: float, along: float, thick: float, height: float) -> list[Mesh]:
+    return [
+        open_box((thick, thick, height)).translate((side * (across - thick) / 2, front * (along - thick) / 2, 0))
+        for side in (-1, 1)
+        for front in (-1, 1)
+    ]
+
+
+def _table_mesh(chance: UniformFn, table: TableSpec) -> Mesh:
+    thick, slim, central, panels = chance(0.025, 0.06), chance(0.04, 0.09), chance(0, 1) < 0.5, chance(0, 1) < 0.25
+    under = table.height - thick
+    if table.is_round:
+        parts = [_disc_mesh(table.width / 2, under, table.height)]
+        if central:
+            foot = chance(0.2, 0.32)
+            parts += [_pole_mesh(slim / 1.5, 0.03, under), _disc_mesh(foot, 0.0, 0.03)]
+        else:
+            parts += _leg_meshes(0.6 * table.width, 0.6 * table.width, slim, under)
+    else:
+        parts = [box((table.width, table.depth, thick)).translate((0, 0, under))]
+        if panels:
+            parts += [
+                open_box((slim / 2, 0.9 * table.depth, under)).translate((side * (table.width / 2 - slim), 0, 0))
+                for side in (-1, 1)
+            ]
+        else:
+            parts += _leg_meshes(0.94 * table.width, 0.92 * table.depth, slim, under)
+    return merge_meshes(parts).rotate_z(table.angle).translate((table.x, table.y, 0))
+
+
+def _chair_mesh(chance: UniformFn) -> Mesh:
+    """Chair facing along x, with the backrest at negative x."""
+    wide, deep, seat, thick = chance(0.38, 0.48), chance(0.38, 0.46), chance(0.42, 0.5), chance(0.02, 0.06)
+    back, slim, swivel, slats = chance(0.32, 0.55), chance(0.025, 0.05), chance(0, 1) < 0.25, int(chance(1, 4))
+    parts = [box((deep, wide, thick)).translate((0, 0, seat - thick))]
+    gap = back / (2 * slats - 1) if slats > 1 else back
+    for number in range(slats):
+        parts.append(box((slim, wide, gap)).translate((-deep / 2 + slim / 2, 0, seat + 2 * number * gap)))
+    if slats > 1:
+        posts = [
+            open_box((slim, slim, back)).translate((-deep / 2 + slim / 2, side * (wide - slim) / 2, seat))
+            for side in (-1, 1)
+        ]
+        parts += posts
+    if swivel:
+        parts += [_pole_mesh(0.03, 0.04, seat - thick), _disc_mesh(chance(0.2, 0.28), 0.0, 0.04)]
+    else:
+        parts += _leg_meshes(deep, wide, slim, seat - thick)
+    return merge_meshes(parts)
+
+
+def _lampshade_mesh(chance: UniformFn, size: float, bottom: float) -> tuple[Mesh, float]:
+    """Lampshade (open cone or ball), and the height of its top."""
+    wide, narrow, high, ball = size * chance(0.85, 1.15), chance(0.35, 0.9), size * chance(1, 1.6), chance(0, 1) < 0.3
+    if ball:
+        middle = bottom + wide
+        profile = [(radius, height + middle) for radius, height in arc(wide, -math.pi / 2, math.pi / 2, 10)]
+        return revolve(profile, ROUND_SEGMENTS), bottom + 2 * wide
+    return revolve([(wide, bottom), (narrow * wide, bottom + high)], ROUND_SEGMENTS), bottom + high
+
+
+def _place_lamp(
+    chance: UniformFn, wide: float, deep: float, high: float, tables: list[TableSpec], taken: list[Footprint]
+) -> Mesh | None:
+    """Floor lamp, pendant lamp or table lamp; None without a free spot. A table has at most one lamp on or above it."""
+    kind, which = chance(0, 1), int(chance(0, max(len(tables), 1)))
+    if kind < 0.4:
+        spot = _place_footprint(chance, wide, deep, 0.25, taken)
+        return None if spot is None else _floor_lamp_mesh(chance).translate((spot.x, spot.y, 0))
+    if not tables:
+        return None
+    table = tables.pop(which)
+    aside = chance(-0.25, 0.25) * table.width
+    at = (table.x + aside * math.cos(table.angle), table.y + aside * math.sin(table.angle))
+    if kind < 0.75:
+        return _pendant_lamp_mesh(chance, high).translate((*at, 0))
+    return _table_lamp_mesh(chance).translate((*at, table.height))
+
+
+def _floor_lamp_mesh(chance: UniformFn) -> Mesh:
+    tall, foot = chance(1.2, 1.6), chance(0.12, 0.2)
+    shade, _ = _lampshade_mesh(chance, 0.2, tall)
+    return merge_meshes([_disc_mesh(foot, 0.0, 0.03), _pole_mesh(chance(0.015, 0.03), 0.03, tall + 0.05), shade])
+
+
+def _pendant_lamp_mesh(chance: UniformFn, high: float) -> Mesh:
+    low = chance(1.45, 1.8)
+    shade, top = _lampshade_mesh(chance, 0.2, low)
+    return merge_meshes([shade, _pole_mesh(0.012, top, max(high, top + 0.2))])
+
+
+def _table_lamp_mesh(chance: UniformFn) -> Mesh:
+    tall, foot = chance(0.18, 0.35), chance(0.06, 0.1)
+    shade, _ = _lampshade_mesh(chance, 0.12, tall)
+    return merge_meshes([_disc_mesh(foot, 0.0, 0.025), _pole_mesh(chance(0.01, 0.02), 0.025, tall + 0.03), shade])
+
 
 SEED: Final = 1986
-SPLITS: Final = ("train", "valid", "test")
 HOLE_FRACTIONS: Final = (0.005, 0.03)
 """minimum and maximum fraction of the points that a hole removes"""
 POINT_DENSITY: Final = {"floor": 0.6, "wall": 0.4, "table": 1.0, "chair": 1.0, "lamp": 2.5}
@@ -43,7 +288,7 @@ class Room(NamedTuple):
 
 
 def sample_room(split: str, index: int) -> Room:
-    random = _generator(split, index, 0)
+    random = random_generator(SEED, split, index, 0)
     chance: UniformFn = lambda low, high: low + (high - low) * random.random()  # noqa: E731
     things = build_room(chance)
     owner = np.repeat(np.arange(len(things)), [len(thing.mesh.faces) for thing in things])
@@ -54,29 +299,24 @@ def room_cloud(
     split: str, index: int, points: int = 8192, noise: float = 0.01, holes: int = 3, rotation_mode: RotationMode = "up"
 ) -> PointCloud:  # fmt: skip
     """Labeled point cloud of a room with colors and normals; `noise` is in meters, and each hole removes some points."""
-    made = sample_room(split, index)
-    label = np.array([CLASSES.index(thing.kind) for thing in made.objects])
-    dense = np.array([POINT_DENSITY[thing.kind] for thing in made.objects])
-    sizes, normals = triangle_areas(made.mesh.vertices, made.mesh.faces)
-    face, weights = sample_triangles(
-        sizes * dense[made.face_object], oversample_count(points, holes, HOLE_FRACTIONS), _generator(split, index, 1)
+    room = sample_room(split, index)
+    labels = np.array([CLASSES.index(item.kind) for item in room.objects])
+    density = np.array([POINT_DENSITY[item.kind] for item in room.objects])
+    scan = scan_mesh(
+        room.mesh,
+        density[room.face_object],
+        points,
+        noise,
+        (holes, HOLE_FRACTIONS),
+        rotation_mode,
+        lambda use: random_generator(SEED, split, index, use),
     )
-    places = interpolate(made.mesh.vertices, made.mesh.faces[face], weights)
-    turned = random_rotation(rotation_mode, _generator(split, index, 2))
-    there = indices_outside_holes(places, points, holes, HOLE_FRACTIONS, _generator(split, index, 3))
-    found = add_noise(places[there] @ turned.T, noise, _generator(split, index, 4))
-    owner = made.face_object[face[there]]
-    return PointCloud(
-        found.astype(np.float32), _point_colors(owner, len(made.objects), _generator(split, index, 5)),
-        (normals[face[there]] @ turned.T).astype(np.float32), label[owner].astype(np.int64), CLASSES,
-    )  # fmt: skip
+    owner = room.face_object[scan.face]
+    colors = _point_colors(owner, len(room.objects), random_generator(SEED, split, index, 5))
+    return PointCloud(scan.coordinates, colors, scan.normals, labels[owner].astype(np.int64), CLASSES)
 
 
 def _point_colors(owner: NDArray[np.int64], things: int, random: np.random.Generator) -> NDArray[np.uint8]:
     """(N, 3) colors: one color per object with a random shade per point."""
     colours = random.random((things, 3))[owner] + SHADE_RANGE * (2 * random.random((len(owner), 1)) - 1)
     return np.rint(255 * np.clip(colours, 0, 1)).astype(np.uint8)
-
-
-def _generator(part: str, number: int, use: int) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64([SEED, SPLITS.index(part), number, use]))
