@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -111,10 +112,19 @@ def test_search_has_no_gradient() -> None:
     assert not knn_interpolation(x, CloudSizes((20,)), x, CloudSizes((20,)))[1].requires_grad
 
 
-# -- cell lists
+# -- by a tree or by cells
+
+
+@pytest.fixture(params=["tree", "cells"])
+def search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "cells":
+        monkeypatch.setitem(sys.modules, "scipy.spatial", None)
+    else:
+        pytest.importorskip("scipy")
 
 
 @pytest.mark.every(7)
+@pytest.mark.usefixtures("search")
 @kinds
 @dtypes
 @pytest.mark.parametrize("count", [3, 16])
@@ -132,6 +142,7 @@ def test_cells_find_what_all_pairs_find(kind: str, dtype: Any, count: int, monke
     assert torch.equal(knn(x, CloudSizes(counts), count), plain_nearest(x, counts, count, x, counts))
 
 
+@pytest.mark.usefixtures("search")
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_cells_hold_what_no_grid_was_made_for(scale: float) -> None:
     """Densities that differ by many powers of ten, and one distant point."""
@@ -143,12 +154,14 @@ def test_cells_hold_what_no_grid_was_made_for(scale: float) -> None:
     assert torch.equal(knn_grid(x, x, 12, 10_000), wanted)
 
 
+@pytest.mark.usefixtures("search")
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_places_that_are_no_numbers_do_not_keep_the_search_from_ending(bad: float) -> None:
     places = torch.full((2100, 3), bad)
     assert knn(places, CloudSizes((2100,)), 4).shape == (2100, 4)
 
 
+@pytest.mark.usefixtures("search")
 def test_a_point_far_off_does_not_make_cells_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     x = 1e-3 * torch.rand(4000, 3, generator=torch.Generator().manual_seed(0))
     for number, far in ((7, (1e5, 0, 0)), (8, (-1e5, 3, 0)), (1500, (-1e5, 3, 1e-3)), (9, (0, 0, 1e6))):
@@ -177,6 +190,7 @@ def test_of_many_copies_only_the_first_can_be_neighbours() -> None:
     assert limit_duplicates(x, 4) is None
 
 
+@pytest.mark.usefixtures("search")
 def test_a_large_cloud_is_never_compared_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
     real = knn_module.squared_distance
@@ -195,6 +209,16 @@ def test_a_large_cloud_is_never_compared_with_itself(monkeypatch: pytest.MonkeyP
     assert torch.equal(knn_grid(x, x, 8, 2**16), found) and max(compared) <= 2**16
     some = torch.arange(0, n, 997)
     assert torch.equal(found[some], knn(x, CloudSizes((n,)), 8, x[some], CloudSizes((len(some),))))
+
+
+def test_a_tree_proves_most_neighbors_and_leaves_ties_to_the_cells() -> None:
+    pytest.importorskip("scipy")
+    for kind, least, most in (("spread", 0.9, 1.0), ("grid", 0.0, 0.5)):
+        x = points(1500, kind).float()
+        found = torch.full((1500, 8), -1)
+        proven = knn_module._search_tree(x, x, 8, found)
+        assert least <= float(proven.float().mean()) <= most
+        assert torch.equal(found[proven], _all_pairs(x, 8)[proven])
 
 
 # -- farthest points

@@ -143,7 +143,7 @@ def test_captions_are_short_and_their_words_even(made: dict[str, list[ShapeScene
     lengths = Counter(len(caption(scene.objects).split()) for scene in made["train"])
     assert min(lengths) == 3 and max(lengths) == 29
     said = Counter(word.text for scene in made["train"] for word in scenes.caption_words(scene.objects))
-    assert len(said) == 7 + 6 + 2 + 4 + 4  # colours, shapes, sizes, relations, and a, an, and, of
+    assert len(said) == 7 + 6 + 2 + 4 + 4  # colors, shapes, sizes, relations, and a, an, and, of
     for group in (scenes.COLORS, scenes.SHAPES, ("small", "large")):
         counts = [said[word] for word in group]
         assert max(counts) < 1.2 * min(counts)

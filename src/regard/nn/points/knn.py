@@ -3,10 +3,11 @@
 Point clouds are concatenated (nn/points/packing.py), and neighbors are in the same point cloud. Ties are ordered by
 index. If a point cloud has fewer points than requested, missing neighbors are -1. No gradients.
 
-In a large point cloud, a query is compared with the points of 27 cells of a grid. If the last neighbor is nearer than
-the border of the 27 cells, no other point can be nearer. Other queries are repeated with cells twice as wide, until the
-cells cover the whole point cloud. Points are sorted by cell: three cells along the last axis are adjacent in the sorted
-list, so 27 cells are nine ranges of the list.
+On CPUs, SciPy's k-d tree searches a large point cloud, if installed. Otherwise, and for ties that the tree cannot order,
+a query is compared with the points of 27 cells of a grid. If the last neighbor is nearer than the border of the 27
+cells, no other point can be nearer. Other queries are repeated with cells twice as wide, until the cells cover the whole
+point cloud. Points are sorted by cell: three cells along the last axis are adjacent in the sorted list, so 27 cells are
+nine ranges of the list.
 
 Shape letters: N points, Q queries, K neighbors, B point clouds.
 """
@@ -150,6 +151,10 @@ MEDIAN_CELL_FACTOR = 0.8
 """Initial cell size, as a multiple of the median distance of the last neighbor."""
 DENSE_CELL_FACTOR = 2.0
 """Limit of the initial cell size, as a multiple of the distance of the last neighbor in dense regions."""
+TREE_EXTRA = 4
+"""Candidates of the tree in addition to the neighbors."""
+TREE_QUERIES = 2048
+"""Queries of the tree at once."""
 DISTANCE_TOLERANCE = 1 - 1e-5
 """Factor of the border distance for accepting a neighbor, larger than rounding errors."""
 MAX_CELLS_PER_AXIS = 2**20
@@ -206,7 +211,10 @@ def _search(places: Tensor, queries: Tensor, count: int, room: int) -> Tensor:
     if len(places) <= SAMPLE_QUERIES or len(places) <= count:
         _search_exhaustive(places, queries, count, room, torch.arange(len(queries), device=places.device), found)
         return found
-    edge, left = _initial_cell_size(places, queries, count, room), torch.arange(len(queries), device=places.device)
+    left = torch.arange(len(queries), device=places.device)
+    if places.device.type == "cpu":
+        left = left[~_search_tree(places, queries, count, found)]
+    edge = _initial_cell_size(places, queries, count, room) if len(left) * len(places) > room else 0.0
     # a NaN coordinate is in no cell, so the search would never finish
     while len(left) * len(places) > room and math.isfinite(edge):
         grid = CellGrid.build(places, edge)
@@ -215,6 +223,31 @@ def _search(places: Tensor, queries: Tensor, count: int, room: int) -> Tensor:
     if len(left):
         _search_exhaustive(places, queries, count, room, left, found)
     return found
+
+
+def _search_tree(places: Tensor, queries: Tensor, count: int, found: Tensor) -> Tensor:
+    """Search with SciPy's k-d tree, if installed: write neighbors into `found`; returns a bool mask of the queries with a
+    proven result. The tree computes in float64 and orders ties arbitrarily, so more candidates than neighbors are ordered
+    again. If the last candidate is farther than the last neighbor, no other point can be a neighbor."""
+    proven = torch.zeros(len(queries), dtype=torch.bool)
+    try:
+        from scipy.spatial import cKDTree
+    except ImportError:
+        return proven
+    if not (places.isfinite().all() and queries.isfinite().all()):
+        return proven
+    tree, width = cKDTree(places.double().numpy()), min(count + TREE_EXTRA, len(places))
+    for rows in torch.split(torch.arange(len(queries)), TREE_QUERIES):
+        farthest, candidates = tree.query(queries[rows].double().numpy(), width, workers=torch.get_num_threads())
+        indices = torch.from_numpy(candidates)
+        distances = squared_distance(queries[rows, None].unbind(-1), places[indices].unbind(-1))
+        best, found[rows] = smallest_k(distances, count, indices)
+        limit = (torch.from_numpy(farthest[:, -1]) * DISTANCE_TOLERANCE).square()
+        # squares below the smallest normal number have large rounding errors
+        proven[rows] = (best[:, -1].double() + 4 * torch.finfo(best.dtype).tiny < limit) | (width == len(places))
+        if 2 * int(proven[rows].sum()) < len(rows):
+            break  # many ties, as in a lattice: the grid is faster
+    return proven
 
 
 def _search_exhaustive(places: Tensor, queries: Tensor, count: int, room: int, left: Tensor, found: Tensor) -> None:
