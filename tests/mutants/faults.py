@@ -70,7 +70,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
      "a batch holds one sample more than its budget"),
     ("parallel-sides-swapped", "regard.data.text.pairs:_zip_files", "yield line, here[1], there[1]",
      "yield line, there[1], here[1]", "source and target of parallel files are swapped"),
-    ("colors-reversed", "regard.data.points.formats:_to_raw_cloud", 'three("red", "green", "blue")',
+    ("colors-reversed", "regard.data.points.columns:assemble_cloud", 'three("red", "green", "blue")',
      'three("blue", "green", "red")', "colors of a PLY file are read as BGR"),
     ("overlap-scored-twice", "regard.data.batching.windows:sliding_windows", "yield start, end, said",
      "yield start, end, start",

@@ -8,7 +8,7 @@ become uint8, and normals get length 1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -120,36 +120,37 @@ def resolve_columns(
 
 def normalize_cloud(raw: RawCloud) -> PointCloud:
     """Convert a raw point cloud to the common format; raises CloudFormatError for invalid values."""
-    places = _check_coordinates(raw.coordinates)
+    if raw.coordinates.ndim != 2 or raw.coordinates.shape[1] != 3:
+        raise CloudFormatError(f"expected coordinates of shape (N, 3), got {raw.coordinates.shape}.")
+    if raw.coordinates.dtype.kind not in "fiub":
+        raise CloudFormatError(f"coordinates must be numbers, got dtype {raw.coordinates.dtype}.")
+    coordinates = raw.coordinates.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        fine: NDArray[np.bool_] = np.all(np.abs(places) <= MAX_COORDINATE, axis=1)  # false for NaN
-    dropped = int(len(fine) - fine.sum())
-    if not len(places):
+        valid: NDArray[np.bool_] = np.all(np.abs(coordinates) <= MAX_COORDINATE, axis=1)  # false for NaN
+    num_dropped = int(len(valid) - valid.sum())
+    if not len(valid):
         raise CloudFormatError("the file contains no points.", "Export the file again, or remove the file.")
-    if dropped == len(places):
-        raise CloudFormatError(
-            f"all {len(places):,} points have NaN or infinite coordinates.", "Export the file again."
-        )
-    colours, normals, labels = raw.colors, raw.normals, raw.labels
-    if dropped:
-        places = places[fine]
-        colours, normals, labels = (None if one is None else one[fine] for one in (colours, normals, labels))
-    origin = _choose_origin(places)
+    if num_dropped == len(valid):
+        raise CloudFormatError(f"all {len(valid):,} points have NaN or infinite coordinates.", "Export the file again.")
+    colors, normals, labels = raw.colors, raw.normals, raw.labels
+    if num_dropped:
+        coordinates = coordinates[valid]
+        colors, normals, labels = (None if part is None else part[valid] for part in (colors, normals, labels))
+    origin = _choose_origin(coordinates)
+    if normals is not None:
+        normals = np.nan_to_num(normals.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+        lengths = np.sqrt((normals**2).sum(axis=1, keepdims=True))
+        normals = np.divide(normals, lengths, out=np.zeros_like(normals), where=lengths > 0).astype(np.float32)
     return PointCloud(
-        (places - origin).astype(np.float32),
-        None if colours is None else colors_to_uint8(colours),
-        None if normals is None else _normalize_vectors(normals),
+        (coordinates - origin).astype(np.float32),
+        None if colors is None else colors_to_uint8(colors),
+        normals,
         None if labels is None else labels_to_int(labels),
-        raw.classes, origin, dropped, raw.from_mesh,
-    )  # fmt: skip
-
-
-def _check_coordinates(values: NDArray[Any]) -> NDArray[np.float64]:
-    if values.ndim != 2 or values.shape[1] != 3:
-        raise CloudFormatError(f"expected coordinates of shape (N, 3), got {values.shape}.")
-    if values.dtype.kind not in "fiub":
-        raise CloudFormatError(f"coordinates must be numbers, got dtype {values.dtype}.")
-    return values.astype(np.float64)
+        raw.classes,
+        origin,
+        num_dropped,
+        raw.from_mesh,
+    )
 
 
 def _choose_origin(places: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -174,12 +175,6 @@ def colors_to_uint8(colors: NDArray[Any]) -> NDArray[np.uint8]:
     whole_ones = colors.dtype.kind in "iu"
     most = 1.0 if high <= 1 and not whole_ones else 255.0 if high <= 255 else 65535.0
     return np.rint(values * (255.0 / most)).astype(np.uint8)
-
-
-def _normalize_vectors(normals: NDArray[Any]) -> NDArray[np.float32]:
-    values = np.nan_to_num(normals.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    sizes = np.sqrt((values**2).sum(axis=1, keepdims=True))
-    return np.divide(values, sizes, out=np.zeros_like(values), where=sizes > 0).astype(np.float32)
 
 
 def labels_to_int(labels: NDArray[Any]) -> NDArray[np.int64]:
@@ -221,11 +216,7 @@ def triangulate(counts: NDArray[np.int64], corners: NDArray[np.int64], vertices:
     face = np.repeat(np.arange(len(counts)), triangles)
     step = np.arange(len(face)) - np.repeat(np.cumsum(triangles) - triangles, triangles)
     first = starts[face]
-    return corners[np.stack([first, first + step + 1, first + step + 2], axis=1)] if len(face) else _empty_faces()
-
-
-def _empty_faces() -> NDArray[np.int64]:
-    return np.zeros((0, 3), dtype=np.int64)
+    return corners[np.stack([first, first + step + 1, first + step + 2], axis=1)]
 
 
 def triangle_areas(
@@ -268,16 +259,15 @@ def sample_mesh(raw: RawCloud, num_points: int, seed: int) -> RawCloud:
 
     A mesh without area (only degenerate faces) becomes the point cloud of its vertices."""
     assert raw.faces is not None
-    places = raw.coordinates.astype(np.float64)
-    sizes, normals = triangle_areas(np.where(np.abs(places) <= MAX_COORDINATE, places, np.nan), raw.faces)
-    if not sizes.any():
-        return RawCloud(raw.coordinates, raw.colors, raw.normals, raw.labels, raw.classes)
-    chosen, weights = sample_triangles(sizes, num_points, np.random.default_rng(seed))
+    vertices = raw.coordinates.astype(np.float64)
+    areas, normals = triangle_areas(np.where(np.abs(vertices) <= MAX_COORDINATE, vertices, np.nan), raw.faces)
+    if not areas.any():
+        return replace(raw, faces=None)
+    chosen, weights = sample_triangles(areas, num_points, np.random.default_rng(seed))
     corners = raw.faces[chosen]
-    colours = None if raw.colors is None else _restore_dtype(interpolate(raw.colors, corners, weights), raw.colors)
-    return RawCloud(interpolate(places, corners, weights), colours, normals[chosen], None, raw.classes, from_mesh=True)
-
-
-def _restore_dtype(values: NDArray[np.float64], like: NDArray[Any]) -> NDArray[Any]:
-    """Values rounded to the original integer dtype, because the dtype determines the range of colors."""
-    return np.rint(values).astype(like.dtype) if like.dtype.kind in "iu" else values
+    colors: NDArray[Any] | None = None
+    if raw.colors is not None:
+        colors = interpolate(raw.colors, corners, weights)
+        if raw.colors.dtype.kind in "iu":  # the dtype determines the range of colors
+            colors = np.rint(colors).astype(raw.colors.dtype)
+    return RawCloud(interpolate(vertices, corners, weights), colors, normals[chosen], None, raw.classes, from_mesh=True)

@@ -21,6 +21,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ from regard.data.points.cloud import (
     resolve_columns,
     sample_mesh,
 )
-from regard.data.points.columns import cloud_from_table
+from regard.data.points.columns import assemble_cloud, cloud_from_table
 from regard.data.points.formats import read_glb, read_obj, read_off, read_ply, read_points, read_stl
 from regard.errors import DataError
 from regard.files import write_bytes
@@ -78,8 +79,11 @@ def read_cloud(
     {"label": "scalar_Class"}, or to column indices. For bytes from a table, errors report `location`, and the extension of
     `name` determines formats without a signature."""
     path, line = location or (source if isinstance(source, str) else "point cloud", None)
-    if isinstance(source, str) and (made := _generated_cloud(source)) is not None:
-        return made
+    if isinstance(source, str) and not os.path.exists(os.path.expanduser(source)):
+        from regard.data.synthetic.point_clouds import generate_cloud
+
+        if (generated := generate_cloud(source)) is not None:
+            return generated
     content = source if isinstance(source, bytes) else _read_bytes(source, path, line)
     ending = os.path.splitext(source if isinstance(source, str) else name)[1].lower()
     try:
@@ -90,13 +94,6 @@ def read_cloud(
         raise error.to_data_error(path, line) from error
     except MemoryError as error:
         raise DataError("the file is too large for the available memory.", path, line) from error
-
-
-def _generated_cloud(source: str) -> PointCloud | None:
-    """Generated point cloud of this name; None if a file has this name or the name is unknown."""
-    from regard.data.synthetic.point_clouds import generate_cloud
-
-    return None if os.path.exists(os.path.expanduser(source)) else generate_cloud(source)
 
 
 def _read_bytes(source: str, path: str, line: int | None) -> bytes:
@@ -160,15 +157,8 @@ _ZIP_ERRORS = (
 )  # fmt: skip
 """Errors of `zipfile` for damaged archives."""
 _HEADER_ERRORS = (
-    ValueError,
-    TypeError,
-    LookupError,
-    SyntaxError,
-    RecursionError,
-    MemoryError,
-    ArithmeticError,
-    AttributeError,
-)
+    ValueError, TypeError, LookupError, SyntaxError, RecursionError, MemoryError, ArithmeticError, AttributeError,
+)  # fmt: skip
 """Errors of parsing an invalid header."""
 
 
@@ -222,16 +212,8 @@ def _merge_arrays(found: Mapping[str, NDArray[Any]], classes: tuple[str, ...], c
     if labels is not None and labels.ndim != 1:
         raise CloudFormatError(f"expected one label per point, got labels of shape {labels.shape}.")
 
-    def own(what: str, other: NDArray[Any] | None) -> NDArray[Any] | None:
-        return found[what][:, :3] if what in found else other
-
-    return RawCloud(
-        raw.coordinates,
-        own("colors", raw.colors),
-        own("normals", raw.normals),
-        raw.labels if labels is None else labels,
-        classes,
-    )
+    vectors: dict[str, Any] = {what: found[what][:, :3] for what in ("colors", "normals") if what in found}
+    return replace(raw, **vectors, labels=raw.labels if labels is None else labels, classes=classes)
 
 
 def _class_names(arrays: Mapping[str, NDArray[Any]], small: Mapping[str, str]) -> list[str]:
@@ -242,8 +224,13 @@ def _class_names(arrays: Mapping[str, NDArray[Any]], small: Mapping[str, str]) -
 
 
 def _from_array(array: NDArray[Any], columns: Columns | None) -> RawCloud:
-    if array.dtype.names:
-        return _from_structured(array, columns)
+    if array.dtype.names:  # with the same names as PLY properties
+        names = resolve_columns([name for name in array.dtype.names if not array.dtype[name].shape], columns)
+        missing = next((axis for axis in "xyz" if axis not in names), None)
+        if missing is not None:
+            available = ", ".join(array.dtype.names)
+            raise CloudFormatError(f"no field is named {missing}.", f"Available fields: {available}.")
+        return assemble_cloud({name: array.ravel()[field] for name, field in names.items()})
     if array.ndim == 3 and 1 in array.shape:
         array = array.reshape([side for side in array.shape if side != 1] or [1])
     if array.ndim != 2 or array.dtype.kind not in "fiub":
@@ -256,29 +243,6 @@ def _from_array(array: NDArray[Any], columns: Columns | None) -> RawCloud:
             f"the array of shape {array.shape} appears to be transposed.", "Save the array with one row per point."
         )
     return cloud_from_table(array, (), columns)
-
-
-def _from_structured(array: NDArray[Any], columns: Columns | None) -> RawCloud:
-    """Point cloud from named fields, with the same names as PLY properties."""
-    called = resolve_columns([name for name in array.dtype.names or () if not array.dtype[name].shape], columns)
-    lacking = next((name for name in "xyz" if name not in called), None)
-    if lacking is not None:
-        raise CloudFormatError(
-            f"no field is named {lacking}.", f"Available fields: {', '.join(array.dtype.names or ())}."
-        )
-    flat = array.ravel()
-
-    def three(*names: str) -> NDArray[Any] | None:
-        there = all(name in called for name in names)
-        return np.stack([flat[called[name]] for name in names], axis=1) if there else None
-
-    places = three("x", "y", "z")
-    assert places is not None
-    labels = flat[called["label"]] if "label" in called else None
-    return RawCloud(places, three("red", "green", "blue"), three("nx", "ny", "nz"), labels)
-
-
-# -- bytes
 
 
 def load_npy(content: bytes, name: str = "") -> NDArray[Any]:

@@ -61,7 +61,10 @@ def cloud_from_table(
         raise CloudFormatError(f"expected at least 3 columns per point (x, y and z), got {wide}.", HEADER_HINT)
     if names or columns:
         return _from_named_columns(table, names, columns)
-    for layout in _candidate_layouts(wide - 3, scanner_order):
+    layouts: Sequence[tuple[str, ...]] = COLUMN_LAYOUTS.get(wide - 3, ())
+    if scanner_order:
+        layouts = sorted(layouts, key=lambda layout: layout[:1] != ("measured",))
+    for layout in layouts:
         places = _column_slices(layout)
         if all(_is_plausible(name, table[:, at]) for name, at in places.items()):
             found = {name: table[:, at] for name, at in places.items()}
@@ -73,11 +76,6 @@ def cloud_from_table(
             f"{wide} columns per point, but the columns after x, y and z do not match {wanted}.", HEADER_HINT
         )
     raise CloudFormatError(f"{wide} columns per point, but only x, y and z are identified.", HEADER_HINT)
-
-
-def _candidate_layouts(more: int, scanned: bool) -> Sequence[tuple[str, ...]]:
-    layouts = COLUMN_LAYOUTS.get(more, ())
-    return sorted(layouts, key=lambda layout: layout[:1] != ("measured",)) if scanned else layouts
 
 
 def _column_slices(layout: Sequence[str]) -> dict[str, Any]:
@@ -133,13 +131,21 @@ def _from_named_columns(table: NDArray[Any], names: Sequence[str], columns: Colu
         raise CloudFormatError(
             f"the header has no column {lacking}.", f"Columns of the header: {', '.join(names)}. {HEADER_HINT}"
         )
-    found = {
-        kind: table[:, [at[name] for name in three]] if all(name in at for name in three) else None
-        for kind, three in VECTOR_COLUMNS.items()
-    }
-    labels = table[:, at["label"]] if "label" in at else None
-    return RawCloud(table[:, [at[name] for name in "xyz"]], found["colors"], found["normals"], labels)
+    return assemble_cloud({name: table[:, column] for name, column in at.items()})
 
+
+def assemble_cloud(values: Mapping[str, NDArray[Any]]) -> RawCloud:
+    """Point cloud from one array for each meaning of `COLUMN_NAMES`; x, y and z are required."""
+
+    def three(*names: str) -> NDArray[Any] | None:
+        available = all(name in values for name in names)
+        return np.stack([values[name] for name in names], axis=1) if available else None
+
+    coordinates = np.stack([values[name] for name in "xyz"], axis=1)
+    return RawCloud(coordinates, three("red", "green", "blue"), three("nx", "ny", "nz"), values.get("label"))
+
+
+# -- classes of labeled points; labels below 0 are unknown and ignored
 
 IGNORE_LABEL = -1
 """Class index of points without a label, ignored by the loss."""

@@ -12,7 +12,7 @@ import logging
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
 
@@ -27,7 +27,7 @@ from regard.data.points.cloud import (
     resolve_columns,
     triangulate,
 )
-from regard.data.points.columns import cloud_from_table
+from regard.data.points.columns import assemble_cloud, cloud_from_table
 
 TRUNCATED = "The file is truncated or damaged."
 COPY_AGAIN = f"{TRUNCATED} Copy or download the file again."
@@ -227,29 +227,16 @@ def read_ply(content: bytes, columns: Columns | None = None) -> RawCloud:
             corners = next((lists[name] for name in FACE_PROPERTIES if name in lists), None)
     # triangulated last, because faces may precede the vertices in the file
     faces = None if corners is None else triangulate(*corners, len(vertex[next(iter(vertex))]) if vertex else 0)
-    return _to_raw_cloud(vertex, faces, header.classes, columns)
-
-
-def _to_raw_cloud(
-    vertex: ScalarProperties, faces: NDArray[np.int64] | None, classes: tuple[str, ...], columns: Columns | None
-) -> RawCloud:
     names = resolve_columns(list(vertex), columns)
     missing = next((axis for axis in "xyz" if axis not in names), None)
     if missing is not None:
         raise CloudFormatError(
             f"the vertices have no property {missing}.", f"Available properties: {', '.join(vertex) or 'none'}."
         )
-
-    def three(*columns: str) -> NDArray[Any] | None:
-        available = all(column in names for column in columns)
-        return np.stack([vertex[names[column]] for column in columns], axis=1) if available else None
-
-    coordinates = three("x", "y", "z")
-    assert coordinates is not None
-    labels = vertex[names["label"]] if "label" in names else None
+    cloud = assemble_cloud({name: vertex[column] for name, column in names.items()})
     # labels belong to vertices, so a labeled mesh is read as a point cloud without faces
-    kept = faces if labels is None and faces is not None and len(faces) else None
-    return RawCloud(coordinates, three("red", "green", "blue"), three("nx", "ny", "nz"), labels, classes, kept)
+    kept = faces if cloud.labels is None and faces is not None and len(faces) else None
+    return replace(cloud, classes=header.classes, faces=kept)
 
 
 def read_header(content: bytes) -> PlyHeader:
