@@ -95,8 +95,8 @@ def _group_dotted_keys(values: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def describe(cls: type[Any]) -> dict[str, str]:
-    """Help text of each field, from the string under the field."""
-    found: dict[str, str] = {}
+    """Help text of each field, from the string under the field or from `cls.help_texts`."""
+    found: dict[str, str] = dict(getattr(cls, "help_texts", {}))
     for parent in reversed(cls.__mro__):
         if dataclasses.is_dataclass(parent):
             found.update(_field_docs(parent))

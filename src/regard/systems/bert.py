@@ -13,62 +13,39 @@ from typing import Literal
 from torch import nn
 
 from regard.nn.attention.positions import make_absolute_position
-from regard.nn.attention.relative_positions import RelativeKind, check_relative, make_position
+from regard.nn.attention.relative_positions import RelativeKind, make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, Pooler, init_encoder_weights
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import bert
-from regard.systems.common.system import Preset, System, check_sizes
+from regard.systems.common.configs import ModelConfig
+from regard.systems.common.system import Preset, System
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry, rename_suffixes, resolve_tied
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ModelConfig):
     width: int = 768
-    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 12
-    """Number of layers (encoder layers in an encoder–decoder)."""
     heads: int = 12
-    """Number of attention heads."""
     ffn_dim: int = 3072
-    """Feed-forward size (d_ff, intermediate_size)."""
     vocab_size: int = 30_522
-    """Vocabulary size; set by the tokenizer."""
     max_length: int = 512
-    """Maximum sequence length (max_position_embeddings)."""
     position_embedding: Literal["learned", "none"] = "learned"
-    """Absolute positions: learned, sinusoidal (halves or interleaved), or none."""
     relative_position: RelativeKind = "none"
-    """Positions inside attention: none, rotary, rotary-halves (LLaMA layout), t5 or shaw."""
     type_vocab_size: int = 2
-    """Number of segment (token type) embeddings."""
     dropout: float = 0.1
-    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.1
-    """Dropout on attention weights."""
     head_dropout: float = 0.1
-    """Dropout before the task head (classifier_dropout)."""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    """Activation function of the feed-forward layers."""
     norm_eps: float = 1e-12
-    """LayerNorm epsilon."""
     pooler: bool = True
-    """Add a pooling layer on the first token."""
     nsp: bool = True
     """Train next-sentence prediction as well."""
     pad_id: int = 0
-    """Id of the padding token."""
     bos_id: int = 101
-    """Id of the start token (bos_token_id)."""
     eos_id: int = 102
-    """Id of the end token."""
     mask_id: int = 103
-    """Id of the mask token."""
-
-    def __post_init__(self) -> None:
-        sizes = ("width", "depth", "heads", "ffn_dim", "vocab_size", "max_length", "type_vocab_size")
-        check_sizes(self, sizes, ("dropout", "attention_dropout", "head_dropout"))
-        check_relative(self)
 
 
 BASE = Config()

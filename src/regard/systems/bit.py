@@ -15,6 +15,7 @@ from regard.errors import SettingError, WeightsError
 from regard.nn.vision.convnet import bit_body, bottleneck_width, init_resnet_weights
 from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import vision
+from regard.systems.common.configs import ModelConfig, check_stages
 from regard.systems.common.system import Preset, System
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry
 
@@ -22,17 +23,12 @@ STAGES = 4
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ModelConfig):
     image_size: int = 224
-    """Image side in pixels (square). Other sizes work with interpolated positions."""
     in_channels: int = 3
-    """Input channels. 3: RGB."""
     stem_channels: int = 64
-    """Output channels of the first convolution."""
     widths: tuple[int, ...] = (256, 512, 1024, 2048)
-    """Channels per stage."""
     depths: tuple[int, ...] = (3, 4, 6, 3)
-    """Encoder blocks per stage; the decoder has one per stage."""
     pre_activation: bool = True
     """Pre-activation blocks: norm and ReLU before each convolution."""
     padding: Literal["even", "same"] = "even"
@@ -40,20 +36,15 @@ class Config:
     stem_same_padding: bool = False
     """TensorFlow SAME padding in the stem pooling."""
     norm_groups: int = 32
-    """Groups of GroupNorm."""
     output_stride: int = 32
     """Total stride of the last feature map."""
     head_dropout: float = 0.0
-    """Dropout before the task head (classifier_dropout)."""
+
+    extra_size_fields = ("norm_groups",)
 
     def __post_init__(self) -> None:
-        for name in ("image_size", "in_channels", "norm_groups"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"model.{name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("widths", "depths"):
-            found = getattr(self, name)
-            if len(found) != STAGES or min(found) < 1:
-                raise SettingError(f"model.{name} must be {STAGES} numbers of at least 1, one per stage, got {found}.")
+        super().__post_init__()
+        check_stages(self, ("widths", "depths"), STAGES)
         if any(width % 8 for width in self.widths):
             raise SettingError(f"model.widths must be multiples of 8, got {self.widths}.")
         for width in (self.stem_channels, *self.widths, *map(bottleneck_width, self.widths)):
@@ -61,8 +52,6 @@ class Config:
                 raise SettingError(f"model.norm_groups={self.norm_groups} does not divide a layer of {width} channels.")
         if self.output_stride < 4 or self.output_stride.bit_count() > 1:
             raise SettingError(f"model.output_stride must be 4, 8, 16 or 32, got {self.output_stride}.")
-        if not 0 <= self.head_dropout < 1:
-            raise SettingError(f"model.head_dropout must be in [0, 1), got {self.head_dropout}.")
 
     @property
     def head_std(self) -> float:

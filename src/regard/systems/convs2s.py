@@ -27,7 +27,7 @@ from regard.nn.blocks.embeddings import SharedEmbeddings
 from regard.nn.recurrent.conv_sequence import SQRT_HALF, ConvStack, DecoderContext, ScaleGradient, weight_norm_linear
 from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
 from regard.nn.recurrent.score_attention import ScoreContext
-from regard.systems.common.seq2seq import Seq2SeqConfig
+from regard.systems.common.configs import Seq2SeqConfig
 from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
 from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System, no_published_layout
 from regard.types import Batch, BodyOutput
@@ -43,16 +43,12 @@ class Config(Seq2SeqConfig):
     decoder_stages: tuple[str, ...] = ()
     """Decoder blocks as width x kernel x count. Empty: as in the encoder."""
     embedding_dim: int = 768
-    """Embedding size, if different from the hidden size."""
     output_dim: int = 512
     """Size of the last decoder state."""
     vocab_size: int = 40_000
     dropout: float = 0.2
-    """Dropout on sub-layer outputs and embeddings."""
     max_length: int = 1024
-    """Maximum sequence length (max_position_embeddings)."""
 
-    size_fields = ("embedding_dim", "output_dim", "max_length")
     output_width_field = "output_dim"
     source_vocab_size: ClassVar[int] = 0
     """Source and target share a tokenizer."""

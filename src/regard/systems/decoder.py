@@ -11,44 +11,28 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from regard.nn.attention.positions import make_absolute_position
-from regard.nn.attention.relative_positions import RelativeKind, check_relative, make_position
+from regard.nn.attention.relative_positions import RelativeKind, make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding, transformer_block
 from regard.nn.blocks.decoder import DecoderOnly
 from regard.systems.common import gpt
-from regard.systems.common.system import Preset, System, check_sizes, no_published_layout
+from regard.systems.common.configs import ModelConfig
+from regard.systems.common.system import Preset, System, no_published_layout
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ModelConfig):
     width: int = 512
-    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 6
-    """Number of layers (encoder layers in an encoder–decoder)."""
     heads: int = 8
-    """Number of attention heads."""
     ffn_dim: int = 2048
-    """Feed-forward size (d_ff, intermediate_size)."""
     vocab_size: int = 32_000
-    """Vocabulary size; set by the tokenizer."""
     max_length: int = 1024
-    """Maximum sequence length (max_position_embeddings)."""
     dropout: float = 0.1
-    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """Dropout on attention weights."""
     activation: Literal["relu", "gelu", "swish"] = "relu"
-    """Activation function of the feed-forward layers."""
     position_embedding: Literal["halves", "interleaved", "none"] = "interleaved"
-    """Absolute positions: learned, sinusoidal (halves or interleaved), or none."""
     relative_position: RelativeKind = "none"
-    """Positions inside attention: none, rotary, rotary-halves (LLaMA layout), t5 or shaw."""
     eos_id: int = 31_999
-    """Id of the end token."""
-
-    def __post_init__(self) -> None:
-        sizes = ("width", "depth", "heads", "ffn_dim", "vocab_size", "max_length")
-        check_sizes(self, sizes, ("dropout", "attention_dropout"))
-        check_relative(self)
 
 
 def _recipe(vocabulary: int, **train: Any) -> dict[str, dict[str, Any]]:

@@ -17,48 +17,34 @@ from regard.nn.vision.patches import (
     GridPosition,
     PatchEmbedding,
     VisionTransformer,
-    check_vit_config,
     init_vit_weights,
     vit_blocks,
 )
 from regard.systems.common import vision
 from regard.systems.common.bert import ACTIVATIONS
+from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, add_prefix, entry
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ModelConfig):
     image_size: int = 384
-    """Image side in pixels (square). Other sizes work with interpolated positions."""
     patch_size: int = 16
-    """Patch side in pixels (hybrid: in feature-map cells)."""
     in_channels: int = 3
-    """Input channels. 3: RGB."""
     hybrid: bool = False
     """Use a convolutional backbone before the ViT."""
     backbone_depths: tuple[int, ...] = (3, 4, 9)
-    """Blocks per stage of the convolutional backbone."""
     stem_channels: int = 64
-    """Output channels of the first convolution."""
     norm_groups: int = 32
-    """Groups of GroupNorm."""
     width: int = 768
-    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 12
-    """Number of layers (encoder layers in an encoder–decoder)."""
     heads: int = 12
-    """Number of attention heads."""
     ffn_dim: int = 3072
-    """Feed-forward size (d_ff, intermediate_size)."""
     dropout: float = 0.0
-    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """Dropout on attention weights."""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    """Activation function of the feed-forward layers."""
     norm_eps: float = 1e-12
-    """LayerNorm epsilon."""
     out_layers: tuple[int, ...] = (2, 5, 8, 11)
     """Layers whose features feed the decoder."""
     neck_dims: tuple[int, ...] = (96, 192, 384, 768)
@@ -74,12 +60,11 @@ class Config:
     fusion_bias: bool | None = None
     """Bias in the fusion blocks. none: on without BatchNorm."""
     head_dropout: float = 0.1
-    """Dropout before the task head (classifier_dropout)."""
     auxiliary_head: bool = True
     """Train an auxiliary segmentation head."""
 
     def __post_init__(self) -> None:
-        check_vit_config(self)
+        super().__post_init__()
         if self.fusion_dim < 2:
             raise SettingError(f"model.fusion_dim must be at least 2, got {self.fusion_dim}.")
         if self.image_size % self.patch_size:

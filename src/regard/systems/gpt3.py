@@ -18,49 +18,35 @@ from typing import Any, Literal
 
 from regard.errors import SettingError
 from regard.nn.attention.positions import make_absolute_position
-from regard.nn.attention.relative_positions import RelativeKind, check_relative, make_position
+from regard.nn.attention.relative_positions import RelativeKind, make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import gpt
-from regard.systems.common.system import Preset, System, check_sizes, no_published_layout
+from regard.systems.common.configs import ModelConfig
+from regard.systems.common.system import Preset, System, no_published_layout
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ModelConfig):
     width: int = 768
-    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 12
-    """Number of layers (encoder layers in an encoder–decoder)."""
     heads: int = 12
-    """Number of attention heads."""
     ffn_dim: int = 3072
-    """Feed-forward size (d_ff, intermediate_size)."""
     vocab_size: int = 50_257
-    """Vocabulary size; set by the tokenizer."""
     max_length: int = 2048
-    """Maximum sequence length (max_position_embeddings)."""
     position_embedding: Literal["learned", "none"] = "learned"
-    """Absolute positions: learned, sinusoidal (halves or interleaved), or none."""
     relative_position: RelativeKind = "none"
-    """Positions inside attention: none, rotary, rotary-halves (LLaMA layout), t5 or shaw."""
     local_window: int = 256
     """Window of the banded layers (every second layer). 0: all layers dense."""
     dropout: float = 0.0
-    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """Dropout on attention weights."""
     embedding_dropout: float = 0.0
-    """Dropout on embeddings."""
     norm_eps: float = 1e-5
-    """LayerNorm epsilon."""
     eos_id: int = 50_256
-    """Id of the end token."""
 
     def __post_init__(self) -> None:
-        sizes = ("width", "depth", "heads", "ffn_dim", "vocab_size", "max_length")
-        check_sizes(self, sizes, ("dropout", "attention_dropout", "embedding_dropout"))
-        check_relative(self)
+        super().__post_init__()
         if self.local_window < 0:
             raise SettingError(f"model.local_window must be at least 0, got {self.local_window}.")
 

@@ -17,52 +17,37 @@ from regard.nn.vision.patches import (
     GridPosition,
     PatchEmbedding,
     VisionTransformer,
-    check_vit_config,
     init_vit_weights,
     quarter_blocks,
     vit_blocks,
 )
 from regard.systems.common import vision
 from regard.systems.common.bert import ACTIVATIONS
+from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ModelConfig):
     image_size: int = 224
-    """Image side in pixels (square). Other sizes work with interpolated positions."""
     in_channels: int = 3
-    """Input channels. 3: RGB."""
     backbone_depths: tuple[int, ...] = (3, 4, 9)
-    """Blocks per stage of the convolutional backbone."""
     stem_channels: int = 64
-    """Output channels of the first convolution."""
     norm_groups: int = 32
-    """Groups of GroupNorm."""
     patch_size: int = 1
-    """Patch side in pixels (hybrid: in feature-map cells)."""
     width: int = 768
-    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 12
-    """Number of layers (encoder layers in an encoder–decoder)."""
     heads: int = 12
-    """Number of attention heads."""
     ffn_dim: int = 3072
-    """Feed-forward size (d_ff, intermediate_size)."""
     dropout: float = 0.0
-    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """Dropout on attention weights."""
     head_dropout: float = 0.0
-    """Dropout before the task head (classifier_dropout)."""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    """Activation function of the feed-forward layers."""
     norm_eps: float = 1e-6
-    """LayerNorm epsilon."""
 
     def __post_init__(self) -> None:
-        check_vit_config(self)
+        super().__post_init__()
         if not 1 <= len(self.backbone_depths) <= MAX_STAGES or min(self.backbone_depths) < 1:
             raise SettingError(
                 f"model.backbone_depths must be 1 to {MAX_STAGES} numbers of at least 1, got {self.backbone_depths}."

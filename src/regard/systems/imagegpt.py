@@ -28,33 +28,25 @@ from regard.nn.blocks.norm import RMSNorm
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import quarter_blocks
-from regard.systems.common.system import Preset, System, check_sizes
+from regard.systems.common.configs import ModelConfig
+from regard.systems.common.system import Preset, System
 from regard.types import Batch, BodyOutput
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry, transposed_linear
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ModelConfig):
     image_size: int = 32
-    """Image side in pixels (square). Other sizes work with interpolated positions."""
     num_colors: int = 512
     """Number of palette colors."""
     width: int = 512
-    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 24
-    """Number of layers (encoder layers in an encoder–decoder)."""
     heads: int = 8
-    """Number of attention heads."""
     ffn_dim: int = 2048
-    """Feed-forward size (d_ff, intermediate_size)."""
     dropout: float = 0.0
-    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """Dropout on attention weights."""
     embedding_dropout: float = 0.0
-    """Dropout on embeddings."""
     norm_eps: float = 1e-5
-    """LayerNorm epsilon."""
     lm_head: bool = True
     """Output layer over colors; false for classifiers."""
 
@@ -87,10 +79,6 @@ class Config:
             FeatureTap(block, self.width, 1, is_sequence=True, has_class_token=False)
             for block in quarter_blocks(self.depth)
         )
-
-    def __post_init__(self) -> None:
-        sizes = ("image_size", "num_colors", "width", "depth", "heads", "ffn_dim")
-        check_sizes(self, sizes, ("dropout", "attention_dropout", "embedding_dropout"))
 
 
 def _recipe(images: int, accumulate: int, rate: float, **train: Any) -> dict[str, dict[str, Any]]:

@@ -14,29 +14,24 @@ from torch import nn
 from regard.errors import SettingError
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.attention.positions import LearnedPosition
-from regard.nn.attention.relative_positions import RelativeKind, check_relative, make_position
+from regard.nn.attention.relative_positions import RelativeKind, make_position
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TokenEmbedding, TransformerBlock
 from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, Pooler, init_encoder_weights
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import bert
-from regard.systems.common.system import Preset, System, check_sizes
+from regard.systems.common.configs import ModelConfig
+from regard.systems.common.system import Preset, System
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry, resolve_tied
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ModelConfig):
     width: int = 768
-    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 12
-    """Number of layers (encoder layers in an encoder–decoder)."""
     heads: int = 12
-    """Number of attention heads."""
     ffn_dim: int = 3072
-    """Feed-forward size (d_ff, intermediate_size)."""
     vocab_size: int = 50_265
-    """Vocabulary size; set by the tokenizer."""
     max_length: int = 4096
-    """Maximum sequence length (max_position_embeddings)."""
     attention_window: tuple[int, ...] = (512,)
     """Attention window in tokens, both sides together; one value, or one per layer."""
     dilation: tuple[int, ...] = ()
@@ -44,29 +39,17 @@ class Config:
     undilated_layers: int = 0
     """Number of lowest layers without dilation."""
     relative_position: RelativeKind = "none"
-    """Positions inside attention: none, rotary, rotary-halves (LLaMA layout), t5 or shaw."""
     pooler: bool = False
-    """Add a pooling layer on the first token."""
     type_vocab_size: int = 1
-    """Number of segment (token type) embeddings."""
     dropout: float = 0.1
-    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.1
-    """Dropout on attention weights."""
     head_dropout: float = 0.1
-    """Dropout before the task head (classifier_dropout)."""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    """Activation function of the feed-forward layers."""
     norm_eps: float = 1e-5
-    """LayerNorm epsilon."""
     pad_id: int = 1
-    """Id of the padding token."""
     bos_id: int = 0
-    """Id of the start token (bos_token_id)."""
     eos_id: int = 2
-    """Id of the end token."""
     mask_id: int = 50_264
-    """Id of the mask token."""
 
     between: ClassVar[int] = 2
     """Number of separator tokens between two texts."""
@@ -74,8 +57,7 @@ class Config:
     """Activation of the dense layer in the classification head."""
 
     def __post_init__(self) -> None:
-        sizes = ("width", "depth", "heads", "ffn_dim", "vocab_size", "max_length", "type_vocab_size")
-        check_sizes(self, sizes, ("dropout", "attention_dropout", "head_dropout"))
+        super().__post_init__()
         if len(self.attention_window) not in (1, self.depth) or any(
             window < 2 or window % 2 for window in self.attention_window
         ):
@@ -92,7 +74,6 @@ class Config:
                 f"model.relative_position={self.relative_position} is not supported with sliding-window attention. "
                 "Use none, rotary or rotary-halves."
             )
-        check_relative(self)
 
     @property
     def one_sided_windows(self) -> tuple[int, ...]:

@@ -22,17 +22,16 @@ from regard.nn.points.body import (
     TransitionUp,
 )
 from regard.nn.points.vector_attention import VectorAttention, paper_attention, reference_attention
+from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System, no_published_layout
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ModelConfig):
     feature_dim: int = 0
     """Extra features per point: 3 for color, 3 for normals."""
     widths: tuple[int, ...] = (32, 64, 128, 256, 512)
-    """Channels per stage."""
     depths: tuple[int, ...] = (1, 2, 3, 5, 2)
-    """Encoder blocks per stage; the decoder has one per stage."""
     downsample: tuple[int, ...] = (1, 4, 4, 4, 4)
     """Downsampling factor per stage; the first is 1."""
     num_neighbors: tuple[int, ...] = (8, 16, 16, 16, 16)
@@ -46,9 +45,9 @@ class Config:
     has_decoder: bool = True
     """Include the decoder (segmentation); classification needs the encoder only."""
     dropout: float = 0.5
-    """Dropout on sub-layer outputs and embeddings."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         stages = len(self.widths)
         for name in ("widths", "depths", "downsample", "num_neighbors"):
             found = getattr(self, name)
@@ -69,8 +68,6 @@ class Config:
             raise SettingError(
                 f"model.share_planes={self.share_planes} must divide each of model.widths={self.widths}."
             )
-        if not 0 <= self.dropout < 1:
-            raise SettingError(f"model.dropout must be in [0, 1), got {self.dropout}.")
 
     @property
     def width(self) -> int:

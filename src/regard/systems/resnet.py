@@ -24,6 +24,7 @@ from regard.nn.vision.convnet import (
 )
 from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import vision
+from regard.systems.common.configs import ModelConfig, check_stages
 from regard.systems.common.system import Preset, System
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, add_prefix, entry
 
@@ -31,17 +32,12 @@ STAGES = 4
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ModelConfig):
     image_size: int = 224
-    """Image side in pixels (square). Other sizes work with interpolated positions."""
     in_channels: int = 3
-    """Input channels. 3: RGB."""
     stem_channels: int = 64
-    """Output channels of the first convolution."""
     widths: tuple[int, ...] = (256, 512, 1024, 2048)
-    """Channels per stage."""
     depths: tuple[int, ...] = (3, 4, 6, 3)
-    """Encoder blocks per stage; the decoder has one per stage."""
     block_type: Literal["bottleneck", "basic"] = "bottleneck"
     """Residual block: basic or bottleneck."""
     stem_kernel: int = 7
@@ -55,23 +51,15 @@ class Config:
     downsample_in_bottleneck: bool = False
     """Stride on the first 1×1 convolution of a bottleneck (paper), not on the 3×3."""
     head_dropout: float = 0.0
-    """Dropout before the task head (classifier_dropout)."""
+
+    extra_size_fields = ("stem_channels",)
 
     def __post_init__(self) -> None:
-        for name in ("image_size", "in_channels", "stem_channels", "stem_kernel", "stem_stride"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"model.{name} must be at least 1, got {getattr(self, name)}.")
+        super().__post_init__()
         if self.stem_kernel % 2 == 0:
             raise SettingError(f"model.stem_kernel must be odd, got {self.stem_kernel}.")
-        least = 4 if self.block_type == "bottleneck" else 1
-        for name, small in (("widths", least), ("depths", 1)):
-            found = getattr(self, name)
-            if len(found) != STAGES or min(found) < small:
-                raise SettingError(
-                    f"model.{name} must be {STAGES} numbers of at least {small}, one per stage, got {found}."
-                )
-        if not 0 <= self.head_dropout < 1:
-            raise SettingError(f"model.head_dropout must be in [0, 1), got {self.head_dropout}.")
+        check_stages(self, ("widths",), STAGES, minimum=4 if self.block_type == "bottleneck" else 1)
+        check_stages(self, ("depths",), STAGES)
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
         """Feature maps for dense heads: one per stage."""

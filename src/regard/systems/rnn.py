@@ -25,7 +25,7 @@ from regard.nn.recurrent.rnn import (
     RecurrentEncoder,
     RecurrentTensors,
 )
-from regard.systems.common.seq2seq import RecurrentConfig
+from regard.systems.common.configs import RecurrentConfig
 from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
 from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System, no_published_layout
 from regard.types import Batch, BodyOutput
@@ -39,11 +39,8 @@ class Config(RecurrentConfig):
     cell: CellName = "lstm"
     """Recurrent cell: rnn, gru or lstm."""
     width: int = 1000
-    """Hidden size (d_model, hidden_size, n_embd)."""
     embedding_dim: int = 1000
-    """Embedding size, if different from the hidden size."""
     depth: int = 4
-    """Number of layers (encoder layers in an encoder–decoder)."""
     bidirectional: bool = False
     """Bidirectional encoder; each direction has half the width."""
     reverse_source: bool = True
@@ -51,12 +48,9 @@ class Config(RecurrentConfig):
     feed_context: bool = False
     """Feed the encoder's final state to every decoder step."""
     dropout: float = 0.0
-    """Dropout on sub-layer outputs and embeddings."""
     vocab_size: int = 80_000
     init_range: float = 0.08
     """Uniform initialization in ±this value. 0: scale by fan-in."""
-
-    size_fields = ("width", "embedding_dim", "depth")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,7 +22,7 @@ from regard.nn.recurrent.gru import BidirectionalGRU, GRUCell
 from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
 from regard.nn.recurrent.rnn import CompactTargets
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext, ScoreName, make_score
-from regard.systems.common.seq2seq import RecurrentConfig
+from regard.systems.common.configs import RecurrentConfig
 from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
 from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System, no_published_layout
 from regard.types import Batch, BodyOutput
@@ -31,13 +31,10 @@ from regard.types import Batch, BodyOutput
 @dataclass(frozen=True)
 class Config(RecurrentConfig):
     width: int = 1000
-    """Hidden size (d_model, hidden_size, n_embd)."""
     encoder_width: int = 1000
     """Encoder hidden size per direction."""
     embedding_dim: int = 620
-    """Embedding size, if different from the hidden size."""
     attention_dim: int = 1000
-    """Hidden size of the additive attention scorer. 0: feature size."""
     maxout_dim: int = 500
     """Size of the maxout layer before the output."""
     attention_score: ScoreName = "additive"
@@ -45,9 +42,8 @@ class Config(RecurrentConfig):
     bias: bool = True
     """Use bias terms."""
     dropout: float = 0.0
-    """Dropout on sub-layer outputs and embeddings."""
 
-    size_fields = ("width", "encoder_width", "embedding_dim", "attention_dim", "maxout_dim")
+    extra_size_fields = ("attention_dim",)
     output_width_field = "maxout_dim"
 
     def __post_init__(self) -> None:

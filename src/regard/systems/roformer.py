@@ -20,52 +20,35 @@ from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, init_encoder
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.systems.common import bert
-from regard.systems.common.system import Preset, System, check_sizes
+from regard.systems.common.configs import ModelConfig
+from regard.systems.common.system import Preset, System
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry, resolve_tied
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ModelConfig):
     width: int = 768
-    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 12
-    """Number of layers (encoder layers in an encoder–decoder)."""
     heads: int = 12
-    """Number of attention heads."""
     ffn_dim: int = 3072
-    """Feed-forward size (d_ff, intermediate_size)."""
     embedding_dim: int = 768
-    """Embedding size, if different from the hidden size."""
     vocab_size: int = 50_000
-    """Vocabulary size; set by the tokenizer."""
     max_length: int = 1536
-    """Maximum sequence length (max_position_embeddings)."""
     type_vocab_size: int = 2
-    """Number of segment (token type) embeddings."""
     rotary_value: bool = False
     """Apply rotary positions to the values too."""
     dropout: float = 0.1
-    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.1
-    """Dropout on attention weights."""
     head_dropout: float = 0.1
-    """Dropout before the task head (classifier_dropout)."""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    """Activation function of the feed-forward layers."""
     norm_eps: float = 1e-12
-    """LayerNorm epsilon."""
     pad_id: int = 0
-    """Id of the padding token."""
     bos_id: int = 101
-    """Id of the start token (bos_token_id)."""
     eos_id: int = 102
-    """Id of the end token."""
     mask_id: int = 103
-    """Id of the mask token."""
 
     def __post_init__(self) -> None:
-        sizes = ("width", "depth", "heads", "ffn_dim", "embedding_dim", "vocab_size", "max_length", "type_vocab_size")
-        check_sizes(self, sizes, ("dropout", "attention_dropout", "head_dropout"))
+        super().__post_init__()
         bert.check_rotary_width(self)
 
     @property

@@ -29,6 +29,7 @@ from regard.nn.vision.swin import (
 )
 from regard.systems.common import vision
 from regard.systems.common.bert import ACTIVATIONS
+from regard.systems.common.configs import ModelConfig, check_stages
 from regard.systems.common.system import Preset, System
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, add_prefix, entry
 
@@ -36,53 +37,34 @@ STAGES = 4
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ModelConfig):
     image_size: int = 224
-    """Image side in pixels (square). Other sizes work with interpolated positions."""
     patch_size: int = 4
-    """Patch side in pixels (hybrid: in feature-map cells)."""
     in_channels: int = 3
-    """Input channels. 3: RGB."""
     width: int = 96
-    """Hidden size (d_model, hidden_size, n_embd)."""
     depths: tuple[int, ...] = (2, 2, 6, 2)
-    """Encoder blocks per stage; the decoder has one per stage."""
     heads: tuple[int, ...] = (3, 6, 12, 24)
-    """Number of attention heads."""
     window_size: int = 7
     """Window side, in patches."""
     mlp_ratio: float = 4.0
     """Feed-forward size as a multiple of the hidden size."""
     dropout: float = 0.0
-    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """Dropout on attention weights."""
     drop_path: float = 0.2
     """Stochastic depth rate of the last block; grows linearly from 0."""
     head_dropout: float = 0.0
-    """Dropout before the task head (classifier_dropout)."""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    """Activation function of the feed-forward layers."""
     norm_eps: float = 1e-5
-    """LayerNorm epsilon."""
 
     def __post_init__(self) -> None:
-        for name in ("image_size", "patch_size", "in_channels", "width", "window_size"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"model.{name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("depths", "heads"):
-            found = getattr(self, name)
-            if len(found) != STAGES or min(found) < 1:
-                raise SettingError(f"model.{name} must be {STAGES} numbers of at least 1, one per stage, got {found}.")
+        super().__post_init__()
+        check_stages(self, ("depths", "heads"), STAGES)
         for width, heads in zip(self.widths, self.heads, strict=True):
             if width % heads:
                 raise SettingError(
                     f"model.width={self.width} gives a stage of width {width}, which is not divisible by its number of "
                     f"heads ({heads}; model.heads={self.heads})."
                 )
-        for name in ("dropout", "attention_dropout", "drop_path", "head_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SettingError(f"model.{name} must be in [0, 1), got {getattr(self, name)}.")
         if int(self.mlp_ratio * self.width) < 1:
             raise SettingError(
                 f"model.mlp_ratio={self.mlp_ratio} is too small: the feed-forward size (model.mlp_ratio x model.width) must "

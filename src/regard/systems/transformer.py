@@ -15,64 +15,44 @@ from torch import Tensor
 from regard.errors import SettingError, WeightsError
 from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import AbsolutePosition, SinusoidalPosition, make_absolute_position
-from regard.nn.attention.relative_positions import PositionIds, RelativeKind, check_relative, make_position
+from regard.nn.attention.relative_positions import PositionIds, RelativeKind, make_position
 from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding, transformer_block
 from regard.nn.blocks.cross_decoder import CrossDecoder
 from regard.nn.blocks.decoding_state import DecoderState
 from regard.nn.blocks.norm import LayerNorm
+from regard.systems.common.configs import ModelConfig
 from regard.systems.common.seq2seq_inputs import Seq2SeqInputs, require_decoder_inputs, require_prompt
-from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System, check_sizes
+from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System
 from regard.types import Batch, BodyOutput
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, resolve_tied
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ModelConfig):
     width: int = 512
-    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 6
-    """Number of layers (encoder layers in an encoder–decoder)."""
     decoder_depth: int = 6
-    """Number of decoder layers."""
     heads: int = 8
-    """Number of attention heads."""
     ffn_dim: int = 2048
-    """Feed-forward size (d_ff, intermediate_size)."""
     vocab_size: int = 37000
-    """Vocabulary size; set by the tokenizer."""
     dropout: float = 0.1
-    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """Dropout on attention weights."""
     ffn_dropout: float = 0.0
-    """Dropout inside the feed-forward layers."""
     norm_position: NormPlacement = "post"
-    """LayerNorm placement: post (original) or pre, with a final norm."""
     activation: Literal["relu", "gelu", "swish"] = "relu"
-    """Activation function of the feed-forward layers."""
     position_embedding: Literal["halves", "interleaved", "none"] = "halves"
-    """Absolute positions: learned, sinusoidal (halves or interleaved), or none."""
     relative_position: RelativeKind = "none"
-    """Positions inside attention: none, rotary, rotary-halves (LLaMA layout), t5 or shaw."""
     max_position_offset: int = 0
-    """Training: random start of the positions, up to this value, for length generalization."""
     scale_embedding: bool = True
-    """Multiply embeddings by √width."""
     output_bias: bool = False
     """Add a bias to the output logits."""
     max_length: int = 512
-    """Maximum sequence length (max_position_embeddings)."""
     pad_id: int = 0
-    """Id of the padding token."""
     bos_id: int = 1
-    """Id of the start token (bos_token_id)."""
     eos_id: int = 2
-    """Id of the end token."""
 
     def __post_init__(self) -> None:
-        sizes = ("width", "depth", "decoder_depth", "heads", "ffn_dim", "vocab_size", "max_length")
-        check_sizes(self, sizes, ("dropout", "attention_dropout", "ffn_dropout"))
-        check_relative(self)
+        super().__post_init__()
         if self.max_position_offset < 0:
             raise SettingError(f"model.max_position_offset must be at least 0, got {self.max_position_offset}.")
         if self.max_position_offset and self.position_embedding == "none":

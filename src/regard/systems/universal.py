@@ -20,64 +20,41 @@ from regard.nn.blocks.block import NormPlacement, TokenEmbedding
 from regard.nn.blocks.cross_decoder import CrossDecoder
 from regard.nn.blocks.decoding_state import DecoderState
 from regard.nn.blocks.universal import UniversalOutput, UniversalStack, check_universal, make_universal_stack, max_steps
+from regard.systems.common.configs import ModelConfig
 from regard.systems.common.seq2seq_inputs import Seq2SeqInputs, require_decoder_inputs, require_prompt
-from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System, check_sizes, no_published_layout
+from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System, no_published_layout
 from regard.systems.transformer import recipe
 from regard.types import IGNORE, Batch, BodyOutput
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ModelConfig):
     width: int = 512
-    """Hidden size (d_model, hidden_size, n_embd)."""
     num_steps: int = 6
-    """Number of times the block is applied (without ACT)."""
     heads: int = 8
-    """Number of attention heads."""
     ffn_dim: int = 2048
-    """Feed-forward size (d_ff, intermediate_size)."""
     vocab_size: int = 37000
-    """Vocabulary size; set by the tokenizer."""
     dropout: float = 0.1
-    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """Dropout on attention weights."""
     ffn_dropout: float = 0.0
-    """Dropout inside the feed-forward layers."""
     norm_position: NormPlacement = "post"
-    """LayerNorm placement: post (original) or pre, with a final norm."""
     activation: Literal["relu", "gelu", "swish"] = "relu"
-    """Activation function of the feed-forward layers."""
     position_embedding: SinusoidLayout = "interleaved"
-    """Absolute positions: learned, sinusoidal (halves or interleaved), or none."""
     step_embedding: Literal["sinusoid", "learned"] = "sinusoid"
-    """Step embedding: sinusoid or learned."""
     max_position_offset: int = 0
-    """Training: random start of the positions, up to this value, for length generalization."""
     act: bool = False
-    """Adaptive computation time (ACT): each position halts separately."""
     act_max_steps: int = 0
-    """Maximum steps with ACT. 0: 2 × num_steps."""
     act_epsilon: float = 0.01
-    """Halt when the cumulative probability exceeds 1 − this value."""
     act_mixing: Mixing = "convex"
-    """How ACT combines step states: convex or accumulated."""
     ponder_cost: float = 0.01
-    """Weight of the ponder cost in the loss."""
     scale_embedding: bool = True
-    """Multiply embeddings by √width."""
     max_length: int = 512
-    """Maximum sequence length (max_position_embeddings)."""
     pad_id: int = 0
-    """Id of the padding token."""
     bos_id: int = 1
-    """Id of the start token (bos_token_id)."""
     eos_id: int = 2
-    """Id of the end token."""
 
     def __post_init__(self) -> None:
-        sizes = ("width", "num_steps", "heads", "ffn_dim", "vocab_size", "max_length")
-        check_sizes(self, sizes, ("dropout", "attention_dropout", "ffn_dropout"))
+        super().__post_init__()
         check_universal(self)
         if self.max_position_offset < 0:
             raise SettingError(f"model.max_position_offset must be at least 0, got {self.max_position_offset}.")

@@ -20,67 +20,42 @@ from regard.nn.blocks.block import NormPlacement, TokenEmbedding
 from regard.nn.blocks.encoder import first_token_states
 from regard.nn.blocks.universal import UniversalStack, check_universal, make_universal_stack, max_steps
 from regard.systems.common import bert
+from regard.systems.common.configs import ModelConfig
 from regard.systems.common.seq2seq_inputs import position_ids
-from regard.systems.common.system import Preset, System, check_sizes, no_published_layout
+from regard.systems.common.system import Preset, System, no_published_layout
 from regard.types import Batch, BodyOutput
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ModelConfig):
     width: int = 512
-    """Hidden size (d_model, hidden_size, n_embd)."""
     num_steps: int = 6
-    """Number of times the block is applied (without ACT)."""
     heads: int = 8
-    """Number of attention heads."""
     ffn_dim: int = 2048
-    """Feed-forward size (d_ff, intermediate_size)."""
     vocab_size: int = 30_522
-    """Vocabulary size; set by the tokenizer."""
     max_length: int = 512
-    """Maximum sequence length (max_position_embeddings)."""
     type_vocab_size: int = 2
-    """Number of segment (token type) embeddings."""
     dropout: float = 0.1
-    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """Dropout on attention weights."""
     ffn_dropout: float = 0.0
-    """Dropout inside the feed-forward layers."""
     head_dropout: float = 0.1
-    """Dropout before the task head (classifier_dropout)."""
     norm_position: NormPlacement = "post"
-    """LayerNorm placement: post (original) or pre, with a final norm."""
     activation: Literal["relu", "gelu", "swish"] = "relu"
-    """Activation function of the feed-forward layers."""
     position_embedding: SinusoidLayout = "interleaved"
-    """Absolute positions: learned, sinusoidal (halves or interleaved), or none."""
     step_embedding: Literal["sinusoid", "learned"] = "sinusoid"
-    """Step embedding: sinusoid or learned."""
     act: bool = False
-    """Adaptive computation time (ACT): each position halts separately."""
     act_max_steps: int = 0
-    """Maximum steps with ACT. 0: 2 × num_steps."""
     act_epsilon: float = 0.01
-    """Halt when the cumulative probability exceeds 1 − this value."""
     act_mixing: Mixing = "convex"
-    """How ACT combines step states: convex or accumulated."""
     ponder_cost: float = 0.01
-    """Weight of the ponder cost in the loss."""
     scale_embedding: bool = True
-    """Multiply embeddings by √width."""
     pad_id: int = 0
-    """Id of the padding token."""
     bos_id: int = 101
-    """Id of the start token (bos_token_id)."""
     eos_id: int = 102
-    """Id of the end token."""
     mask_id: int = 103
-    """Id of the mask token."""
 
     def __post_init__(self) -> None:
-        sizes = ("width", "num_steps", "heads", "ffn_dim", "vocab_size", "max_length", "type_vocab_size")
-        check_sizes(self, sizes, ("dropout", "attention_dropout", "ffn_dropout", "head_dropout"))
+        super().__post_init__()
         check_universal(self)
 
     @property

@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.errors import SettingError
 from regard.nn.attention.masks import Full
 from regard.nn.attention.positions import table_dtype
 from regard.nn.blocks.block import FeedForward, Stack, TransformerBlock, transformer_block
@@ -192,15 +191,3 @@ def init_vit_weights(body: VisionTransformer) -> VisionTransformer:
 def quarter_blocks(depth: int) -> list[int]:
     """Indices of the last block of each quarter of the stack, the default taps of dense heads."""
     return [max(depth * part // 4 - 1, 0) for part in (1, 2, 3, 4)]
-
-
-def check_vit_config(config: Any) -> None:
-    """Raise a SettingError for sizes and dropout values out of range."""
-    for name in ("image_size", "patch_size", "in_channels", "width", "depth", "heads", "ffn_dim"):
-        if getattr(config, name) < 1:
-            raise SettingError(f"model.{name} must be at least 1, got {getattr(config, name)}.")
-    if config.width % config.heads:
-        raise SettingError(f"model.width={config.width} is not divisible by model.heads={config.heads}.")
-    for name in ("dropout", "attention_dropout", "head_dropout"):
-        if not 0 <= getattr(config, name) < 1:
-            raise SettingError(f"model.{name} must be in [0, 1), got {getattr(config, name)}.")

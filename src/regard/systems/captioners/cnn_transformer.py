@@ -29,32 +29,18 @@ from regard.types import Batch
 @dataclass(frozen=True)
 class Config(CaptionConfig):
     feature_level: int | None = None
-    """Feature map to attend to, 0 (fine) to 3 (coarse). none: the final one."""
     width: int = 512
-    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 6
-    """Number of layers (encoder layers in an encoder–decoder)."""
     decoder_depth: int = 6
-    """Number of decoder layers."""
     heads: int = 8
-    """Number of attention heads."""
     ffn_dim: int = 2048
-    """Feed-forward size (d_ff, intermediate_size)."""
     dropout: float = 0.1
-    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.0
-    """Dropout on attention weights."""
     norm_position: NormPlacement = "pre"
-    """LayerNorm placement: post (original) or pre, with a final norm."""
     activation: Literal["relu", "gelu"] = "relu"
-    """Activation function of the feed-forward layers."""
     image_positions: Literal["learned", "sines", "none"] = "learned"
     """Position embedding of image features: learned, sines or none."""
     position_embedding: Literal["halves", "interleaved", "learned", "none"] = "halves"
-    """Absolute positions: learned, sinusoidal (halves or interleaved), or none."""
-
-    size_fields = ("width", "depth", "decoder_depth", "heads", "ffn_dim")
-    fraction_fields = ("dropout", "attention_dropout")
 
     def __post_init__(self) -> None:
         super().__post_init__()

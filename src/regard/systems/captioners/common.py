@@ -26,8 +26,9 @@ from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.encoder import VisionEncoder
 from regard.processors.image import ImageProcessor
 from regard.systems import SYSTEMS
+from regard.systems.common.configs import ModelConfig
 from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
-from regard.systems.common.system import System, check_sizes
+from regard.systems.common.system import System
 from regard.types import Batch, BodyOutput
 
 ENCODER_SYSTEMS: LazyTable[System] = LazyTable(
@@ -37,39 +38,28 @@ ENCODER_SYSTEMS: LazyTable[System] = LazyTable(
 
 
 @dataclass(frozen=True)
-class CaptionConfig:
+class CaptionConfig(ModelConfig):
     """Config fields of all captioning models."""
 
     encoder: str = "resnet-18"
-    """Image encoder: a preset (random weights) or a checkpoint folder (pretrained)."""
     encoder_config: dict[str, Any] = field(default_factory=dict)
     """Overrides for the encoder preset, e.g. stem_stride=2; after loading, its full config."""
     freeze_encoder: bool = False
     """Freeze the image encoder."""
     image_size: int = 224
-    """Image side in pixels (square). Other sizes work with interpolated positions."""
     vocab_size: int = 10_000
-    """Vocabulary size; set by the tokenizer."""
     max_length: int = 64
-    """Maximum sequence length (max_position_embeddings)."""
     pad_id: int = 0
-    """Id of the padding token."""
     bos_id: int = 1
-    """Id of the start token (bos_token_id)."""
     eos_id: int = 2
-    """Id of the end token."""
 
     encoder_systems: ClassVar[tuple[str, ...]] = tuple(ENCODER_SYSTEMS)
     """Systems that can be the image encoder."""
-    size_fields: ClassVar[tuple[str, ...]] = ()
-    """Further fields that must be at least 1."""
-    fraction_fields: ClassVar[tuple[str, ...]] = ("dropout",)
-    """Fields that are dropout probabilities, in [0, 1)."""
 
     def __post_init__(self) -> None:
         if os.sep in self.encoder:
             object.__setattr__(self, "encoder", os.path.abspath(os.path.expanduser(self.encoder)))
-        check_sizes(self, ("image_size", "vocab_size", "max_length", *self.size_fields), self.fraction_fields)
+        super().__post_init__()
         object.__setattr__(self, "encoder_config", self._resolve_encoder())
         self.encoder_tap()
 

@@ -25,15 +25,9 @@ from regard.types import Batch, BodyOutput
 @dataclass(frozen=True)
 class Config(CaptionConfig):
     width: int = 512
-    """Hidden size (d_model, hidden_size, n_embd)."""
     embedding_dim: int = 512
-    """Embedding size, if different from the hidden size."""
     depth: int = 1
-    """Number of layers (encoder layers in an encoder–decoder)."""
     dropout: float = 0.3
-    """Dropout on sub-layer outputs and embeddings."""
-
-    size_fields = ("width", "embedding_dim", "depth")
 
 
 BASE = Config(encoder="resnet-50", freeze_encoder=True)

@@ -29,23 +29,16 @@ from regard.types import IGNORE, Batch, BodyOutput
 @dataclass(frozen=True)
 class Config(CaptionConfig):
     feature_level: int | None = None
-    """Feature map to attend to, 0 (fine) to 3 (coarse). none: the final one."""
     width: int = 1800
-    """Hidden size (d_model, hidden_size, n_embd)."""
     embedding_dim: int = 512
-    """Embedding size, if different from the hidden size."""
     attention_dim: int = 0
-    """Hidden size of the additive attention scorer. 0: feature size."""
     project_features: bool = True
     """Extra tanh layer on the image features before scoring, as in the authors' code."""
     dropout: float = 0.5
-    """Dropout on sub-layer outputs and embeddings."""
     attention_penalty: float = 1.0
     """Weight λ of the doubly stochastic attention regularization. 0: off."""
     init_std: float = 0.01
     """Standard deviation of weight initialization. 0: scale by fan-in."""
-
-    size_fields = ("width", "embedding_dim")
 
     def __post_init__(self) -> None:
         super().__post_init__()

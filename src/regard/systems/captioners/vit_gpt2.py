@@ -45,27 +45,16 @@ from regard.weights.tables import (
 @dataclass(frozen=True)
 class Config(CaptionConfig):
     encoder: str = "vit-base-16"
-    """Image encoder: a preset (random weights) or a checkpoint folder (pretrained)."""
     width: int = 768
-    """Hidden size (d_model, hidden_size, n_embd)."""
     depth: int = 12
-    """Number of layers (encoder layers in an encoder–decoder)."""
     heads: int = 12
-    """Number of attention heads."""
     ffn_dim: int = 3072
-    """Feed-forward size (d_ff, intermediate_size)."""
     dropout: float = 0.1
-    """Dropout on sub-layer outputs and embeddings."""
     attention_dropout: float = 0.1
-    """Dropout on attention weights."""
     embedding_dropout: float = 0.1
-    """Dropout on embeddings."""
     norm_eps: float = 1e-5
-    """LayerNorm epsilon."""
 
     encoder_systems = ("vit",)
-    size_fields = ("width", "depth", "heads", "ffn_dim")
-    fraction_fields = ("dropout", "attention_dropout", "embedding_dropout")
 
 
 BASE = Config(vocab_size=50_257, max_length=1024, pad_id=50_256, bos_id=50_256, eos_id=50_256)

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
-from regard.errors import SettingError
 from regard.weights.tables import NameTable, PublishedLayout, Tensors
-
-
-def check_sizes(config: Any, size_fields: Sequence[str], fraction_fields: Sequence[str]) -> None:
-    """Raise an error for invalid config values: sizes, number of heads, end token and dropout probabilities."""
-    for name in size_fields:
-        if getattr(config, name) < 1:
-            raise SettingError(f"model.{name} must be at least 1, got {getattr(config, name)}.")
-    if not 0 <= getattr(config, "eos_id", 0) < config.vocab_size:
-        raise SettingError(
-            f"model.eos_id must be between 0 and model.vocab_size - 1 ({config.vocab_size - 1}), got {config.eos_id}."
-        )
-    if config.width % getattr(config, "heads", 1):
-        raise SettingError(f"model.width={config.width} is not divisible by model.heads={config.heads}.")
-    for name in fraction_fields:
-        if not 0 <= getattr(config, name) < 1:
-            raise SettingError(f"model.{name} must be in [0, 1), got {getattr(config, name)}.")
-
 
 EMPTY_NAMES = NameTable(())
 NO_LAYOUT = PublishedLayout(model_type="", architecture="", keys={}, defaults={})

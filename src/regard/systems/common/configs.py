@@ -1,0 +1,137 @@
+"""Base class of model configs, with the help texts and the range checks that several systems share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from regard.errors import SettingError
+from regard.nn.attention.relative_positions import check_relative
+from regard.nn.blocks.embeddings import EmbeddingSharing, check_embeddings
+
+FIELD_HELP: dict[str, str] = {
+    "width": "Hidden size (d_model, hidden_size, n_embd).",
+    "depth": "Number of layers (encoder layers in an encoder–decoder).",
+    "heads": "Number of attention heads.",
+    "ffn_dim": "Feed-forward size (d_ff, intermediate_size).",
+    "vocab_size": "Vocabulary size; set by the tokenizer.",
+    "max_length": "Maximum sequence length (max_position_embeddings).",
+    "position_embedding": "Absolute positions: learned, sinusoidal (halves or interleaved), or none.",
+    "relative_position": "Positions inside attention: none, rotary, rotary-halves (LLaMA layout), t5 or shaw.",
+    "type_vocab_size": "Number of segment (token type) embeddings.",
+    "dropout": "Dropout on sub-layer outputs and embeddings.",
+    "attention_dropout": "Dropout on attention weights.",
+    "head_dropout": "Dropout before the task head (classifier_dropout).",
+    "activation": "Activation function of the feed-forward layers.",
+    "norm_eps": "LayerNorm epsilon.",
+    "pooler": "Add a pooling layer on the first token.",
+    "pad_id": "Id of the padding token.",
+    "bos_id": "Id of the start token (bos_token_id).",
+    "eos_id": "Id of the end token.",
+    "mask_id": "Id of the mask token.",
+    "image_size": "Image side in pixels (square). Other sizes work with interpolated positions.",
+    "in_channels": "Input channels. 3: RGB.",
+    "stem_channels": "Output channels of the first convolution.",
+    "widths": "Channels per stage.",
+    "depths": "Encoder blocks per stage; the decoder has one per stage.",
+    "norm_groups": "Groups of GroupNorm.",
+    "feature_level": "Feature map to attend to, 0 (fine) to 3 (coarse). none: the final one.",
+    "decoder_depth": "Number of decoder layers.",
+    "norm_position": "LayerNorm placement: post (original) or pre, with a final norm.",
+    "encoder": "Image encoder: a preset (random weights) or a checkpoint folder (pretrained).",
+    "embedding_dim": "Embedding size, if different from the hidden size.",
+    "attention_dim": "Hidden size of the additive attention scorer. 0: feature size.",
+    "embedding_dropout": "Dropout on embeddings.",
+    "patch_size": "Patch side in pixels (hybrid: in feature-map cells).",
+    "backbone_depths": "Blocks per stage of the convolutional backbone.",
+    "ffn_dropout": "Dropout inside the feed-forward layers.",
+    "max_position_offset": "Training: random start of the positions, up to this value, for length generalization.",
+    "scale_embedding": "Multiply embeddings by √width.",
+    "num_steps": "Number of times the block is applied (without ACT).",
+    "step_embedding": "Step embedding: sinusoid or learned.",
+    "act": "Adaptive computation time (ACT): each position halts separately.",
+    "act_max_steps": "Maximum steps with ACT. 0: 2 × num_steps.",
+    "act_epsilon": "Halt when the cumulative probability exceeds 1 − this value.",
+    "act_mixing": "How ACT combines step states: convex or accumulated.",
+    "ponder_cost": "Weight of the ponder cost in the loss.",
+}
+"""Help text by field. The string under a field of a config replaces the text of this table."""
+
+SIZE_FIELDS = (
+    "width", "depth", "decoder_depth", "num_steps", "heads", "ffn_dim", "encoder_width", "embedding_dim", "output_dim",
+    "maxout_dim", "vocab_size", "max_length", "type_vocab_size", "image_size", "patch_size", "in_channels", "num_colors",
+    "stem_kernel", "stem_stride", "window_size",
+)  # fmt: skip
+"""Fields of at least 1."""
+
+FRACTION_FIELDS = ("dropout", "attention_dropout", "embedding_dropout", "ffn_dropout", "head_dropout", "drop_path")
+"""Dropout probabilities, in [0, 1)."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Base of the configs of all systems."""
+
+    help_texts: ClassVar[Mapping[str, str]] = FIELD_HELP
+    extra_size_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields of at least 1, beyond SIZE_FIELDS."""
+
+    def __post_init__(self) -> None:
+        """Raise an error for sizes, numbers of heads, end tokens and dropout probabilities out of range."""
+        values: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
+        for name, value in values.items():
+            if name in (*SIZE_FIELDS, *self.extra_size_fields) and isinstance(value, int) and value < 1:
+                raise SettingError(f"model.{name} must be at least 1, got {value}.")
+        if "vocab_size" in values and not 0 <= values.get("eos_id", 0) < values["vocab_size"]:
+            raise SettingError(
+                f"model.eos_id must be between 0 and model.vocab_size - 1 ({values['vocab_size'] - 1}), "
+                f"got {values['eos_id']}."
+            )
+        width, heads = values.get("width", 0), values.get("heads", 1)
+        if isinstance(heads, int) and width % heads:
+            raise SettingError(f"model.width={width} is not divisible by model.heads={heads}.")
+        for name in FRACTION_FIELDS:
+            if not 0 <= values.get(name, 0) < 1:
+                raise SettingError(f"model.{name} must be in [0, 1), got {values[name]}.")
+        if "relative_position" in values:
+            check_relative(self)
+
+
+def check_stages(config: Any, names: Sequence[str], count: int, minimum: int = 1) -> None:
+    """Raise an error unless each of these fields has `count` values of at least `minimum`."""
+    for name in names:
+        found = getattr(config, name)
+        if len(found) != count or min(found) < minimum:
+            raise SettingError(
+                f"model.{name} must be {count} numbers of at least {minimum}, one per stage, got {found}."
+            )
+
+
+@dataclass(frozen=True)
+class Seq2SeqConfig(ModelConfig):
+    """Fields common to the recurrent and convolutional encoder–decoder models."""
+
+    vocab_size: int = 30_000
+    tie_embeddings: EmbeddingSharing = "none"
+    """Shared embeddings: none, source_target, or all (also the output layer)."""
+    pad_id: int = 0
+    bos_id: int = 1
+    eos_id: int = 2
+
+    packs: ClassVar[bool] = False
+    """Packing is not supported: the state would carry over from one sentence of a packed row to the next."""
+    output_width_field: ClassVar[str] = "width"
+    """Field with the input width of the output layer."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_embeddings(self, self.output_width_field)
+
+
+@dataclass(frozen=True)
+class RecurrentConfig(Seq2SeqConfig):
+    """Fields of recurrent models."""
+
+    source_vocab_size: int = 0
+    """Source vocabulary size, if larger than the target's. 0: the same."""
