@@ -130,7 +130,7 @@ def test_parts_are_stacked_in_the_order_of_the_table() -> None:
 
 
 def test_heads_of_other_tasks_are_left_out_and_told() -> None:
-    names = NameTable((entry("w", "w"),), tied=("lm.{n}.w",), drop=("*.mask",), heads=("classifier.*",))
+    names = NameTable((entry("w", "w"),), tied={"lm.{n}.w": "w"}, drop=("*.mask",), heads=("classifier.*",))
     given = dict.fromkeys(["w", "classifier.out.bias", "lm.3.w", "h.0.mask"], zeros(1))
     assert names.read(given, ["w"]) == ({"w": given["w"]}, ["classifier.out.bias"])
     for name in ("lm.x.w", "classifier", "h.0.masks", "wx"):

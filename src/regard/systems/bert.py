@@ -19,8 +19,8 @@ from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, Pooler, init
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import bert
 from regard.systems.common.configs import ModelConfig
-from regard.systems.common.system import Preset, System
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry, rename_suffixes, resolve_tied
+from regard.systems.common.system import Preset, System, layout_requires
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, rename_suffixes
 
 
 @dataclass(frozen=True)
@@ -96,17 +96,22 @@ NAMES = NameTable(
         *bert.MLM_ENTRIES,
         entry("head.follows.{part}", "cls.seq_relationship.{part}"),
     ),
-    tied=("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
+    tied={
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
     drop=("bert.embeddings.position_ids",),
     heads=("classifier.*", "qa_outputs.*", "cls.*", "bert.pooler.*"),
     optional=("pooler.*",),
+    prefix="bert.",
 )
 
 PUBLISHED = PublishedLayout(
     model_type="bert",
     architecture="BertModel",
     keys=bert.KEYS,
-    defaults=bert.DEFAULTS,
+    config=Config,
+    defaults={"classifier_dropout": None},
     fixed={
         "is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute",
         "tie_word_embeddings": True, "is_encoder_decoder": False,
@@ -130,9 +135,7 @@ PUBLISHED = PublishedLayout(
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Add the prefix of bare models, rename gamma and beta of old files, and detect pooler and next-sentence
     prediction."""
-    tensors = add_prefix(rename_suffixes(tensors, LEGACY_SUFFIXES), "bert.", ("cls.*", "classifier.*", "qa_outputs.*"))
-    tensors = resolve_tied(tensors, "bert.embeddings.word_embeddings.weight", NAMES.tied[:1])
-    tensors = bert.resolve_tied_bias(tensors)
+    tensors = NAMES.complete(rename_suffixes(tensors, LEGACY_SUFFIXES))
     words, pairs = "cls.predictions.bias" in tensors, "cls.seq_relationship.weight" in tensors
     return replace(config, pooler="bert.pooler.dense.weight" in tensors, nsp=pairs or not words), tensors
 
@@ -140,17 +143,19 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 LEGACY_SUFFIXES: Mapping[str, str] = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-def unsupported_by_layout(config: Config) -> str:
-    if config.position_embedding == "learned" and config.relative_position == "none":
-        return ""
-    return (
-        "Hugging Face format for BERT supports learned positions only; this model has "
-        f"model.position_embedding={config.position_embedding} and model.relative_position={config.relative_position}."
-    )
-
-
 SYSTEM = System(
-    name="bert", description="BERT (2018), bidirectional encoder", config=Config, presets=PRESETS,
-    build=build, names=NAMES, published=PUBLISHED, tasks=bert.TASKS, from_published=from_published,
-    unsupported_by_layout=unsupported_by_layout, recipes=bert.TASK_RECIPES, finetune_recipes=bert.FINETUNE_RECIPES,
-)  # fmt: skip
+    name="bert",
+    description="BERT (2018), bidirectional encoder",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    names=NAMES,
+    published=PUBLISHED,
+    tasks=bert.TASKS,
+    adapt_checkpoint=from_published,
+    unsupported_by_layout=layout_requires(
+        "BERT supports learned positions only", position_embedding="learned", relative_position="none"
+    ),
+    recipes=bert.TASK_RECIPES,
+    finetune_recipes=bert.FINETUNE_RECIPES,
+)

@@ -17,7 +17,7 @@ from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import vision
 from regard.systems.common.configs import ModelConfig, check_stages
 from regard.systems.common.system import Preset, System
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry
+from regard.weights.tables import NameTable, PublishedLayout, entry
 
 STAGES = 4
 
@@ -94,6 +94,7 @@ NAMES = NameTable(
         entry("head.classes.{part}", "classifier.1.{part}"),
     ),
     heads=("classifier.*",),
+    prefix="bit.",
 )
 
 
@@ -123,16 +124,7 @@ PUBLISHED = PublishedLayout(
         "norm_groups": ("num_groups",),
         "output_stride": ("output_stride",),
     },
-    defaults={
-        "num_channels": 3,
-        "embedding_size": 64,
-        "hidden_sizes": [256, 512, 1024, 2048],
-        "depths": [3, 4, 6, 3],
-        "layer_type": "preactivation",
-        "embedding_dynamic_padding": False,
-        "num_groups": 32,
-        "output_stride": 32,
-    },
+    config=Config,
     fixed={"hidden_act": "relu", "width_factor": 1, "drop_path_rate": 0.0},
     ignored_keys=("out_features", "out_indices", "_out_*", "stage_names"),
     value_maps={"pre_activation": {"preactivation": True, "bottleneck": False}},
@@ -140,11 +132,6 @@ PUBLISHED = PublishedLayout(
     before_write=_before_write,
     head_architectures={"classify": "BitForImageClassification"},
 )
-
-
-def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Add the prefix of bare models."""
-    return config, add_prefix(tensors, "bit.", ("classifier.*",))
 
 
 RECIPES = {
@@ -184,7 +171,6 @@ SYSTEM = System(
     modality="image",
     names=NAMES,
     published=PUBLISHED,
-    from_published=from_published,
     recipes=RECIPES,
     finetune_recipes=FINETUNE_RECIPES,
 )

@@ -81,7 +81,13 @@ def build(config: Config) -> DecoderOnly:
 
 
 SYSTEM = System(
-    name="decoder", description="Transformer decoder (T-D, Liu et al. 2018), language model", config=Config, presets=PRESETS,
-    build=build, tasks=("lm", *gpt.TASKS), unsupported_by_layout=no_published_layout, recipes=gpt.RECIPES,
+    name="decoder",
+    description="Transformer decoder (T-D, Liu et al. 2018), language model",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    tasks=("lm", *gpt.TASKS),
+    unsupported_by_layout=no_published_layout,
+    recipes=gpt.RECIPES,
     finetune_recipes=gpt.FINETUNE_RECIPES,
-)  # fmt: skip
+)

@@ -24,7 +24,7 @@ from regard.systems.common import vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System
-from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, add_prefix, entry
+from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, entry
 
 
 @dataclass(frozen=True)
@@ -243,6 +243,7 @@ NAMES = NameTable(
         _part_entry("head.beside", "auxiliary_head.head.4"),
     ),
     heads=("neck.*", "head.*", "auxiliary_head.*", "dpt.pooler.*"),
+    prefix="dpt.",
 )
 
 
@@ -282,13 +283,7 @@ PUBLISHED = PublishedLayout(
         "fusion_bias": ("use_bias_in_fusion_residual",), "head_dropout": ("semantic_classifier_dropout",),
         "auxiliary_head": ("use_auxiliary_head",), "backbone_depths": ("backbone_config",), "hybrid": ("is_hybrid",),
     },
-    defaults={
-        **vision.DEFAULTS, "image_size": 384,
-        "backbone_out_indices": (2, 5, 8, 11), "neck_hidden_sizes": (96, 192, 384, 768),
-        "reassemble_factors": (4, 2, 1, 0.5), "readout_type": "project", "fusion_hidden_size": 256,
-        "use_batch_norm_in_fusion_residual": False, "semantic_classifier_dropout": 0.1, "use_auxiliary_head": True,
-        "is_hybrid": False,
-    },
+    config=Config,
     fixed={
         "qkv_bias": True, "add_projection": False, "head_in_index": -1, "backbone": None, "use_timm_backbone": False,
         "use_pretrained_backbone": False,
@@ -307,7 +302,7 @@ PUBLISHED = PublishedLayout(
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Add the prefix of bare models, drop batch counters, detect the auxiliary head, and rename the patch projection."""
-    tensors = add_prefix(vision.drop_batch_counts(tensors), "dpt.", ("neck.*", "head.*", "auxiliary_head.*"))
+    tensors = NAMES.complete(vision.drop_batch_counts(tensors))
     if "head.head.1.weight" in tensors:
         config = replace(config, auxiliary_head="auxiliary_head.head.4.weight" in tensors)
     return config, {name.replace(PLACES, PIXELS): tensor for name, tensor in tensors.items()}
@@ -337,7 +332,7 @@ SYSTEM = System(
     modality="image",
     names=NAMES,
     published=PUBLISHED,
-    from_published=from_published,
+    adapt_checkpoint=from_published,
     to_published=to_published,
     finetune_recipes=FINETUNE_RECIPES,
 )

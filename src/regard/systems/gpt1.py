@@ -15,14 +15,11 @@ from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
 from regard.systems.common import gpt
 from regard.systems.common.configs import ModelConfig
-from regard.systems.common.system import Preset, System
+from regard.systems.common.system import Preset, System, layout_requires
 from regard.weights.tables import (
     NameTable,
     PublishedLayout,
-    Tensors,
-    add_prefix,
     entry,
-    resolve_tied,
     transposed_linear,
 )
 
@@ -80,9 +77,10 @@ NAMES = NameTable(
         entry(f"{OURS}.feed.norm.{{part}}", f"{THEIRS}.ln_2.{{part}}"),
         *gpt.HEAD_ENTRIES,
     ),
-    tied=("lm_head.weight",),
+    tied={"lm_head.weight": "transformer.tokens_embed.weight"},
     drop=(f"{THEIRS}.attn.bias", "transformer.position_ids"),
     heads=("score.*", "multiple_choice_head.*"),
+    prefix="transformer.",
 )
 
 PUBLISHED = PublishedLayout(
@@ -100,10 +98,7 @@ PUBLISHED = PublishedLayout(
         "norm_eps": ("layer_norm_epsilon",),
         "eos_id": ("eos_token_id",),
     },
-    defaults={
-        "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 40_478, "n_positions": 512, "resid_pdrop": 0.1,
-        "attn_pdrop": 0.1, "embd_pdrop": 0.1, "layer_norm_epsilon": 1e-5,
-    },
+    config=Config,
     fixed={"afn": "gelu", "tie_word_embeddings": True, "is_encoder_decoder": False},
     ignored_keys=("n_ctx", "n_special", "initializer_range", "summary_*", "pad_token_id", "predict_special_tokens"),
     copied_fields={"bos_token_id": "eos_id"},
@@ -113,20 +108,11 @@ PUBLISHED = PublishedLayout(
 )  # fmt: skip
 
 
-def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Add the prefix of bare models, and resolve the tied output matrix."""
-    tensors = add_prefix(tensors, "transformer.", (*NAMES.tied, *NAMES.heads))
-    return config, resolve_tied(tensors, "transformer.tokens_embed.weight", NAMES.tied)
-
-
 def unsupported_by_layout(config: Config) -> str:
-    if config.position_embedding != "learned" or config.relative_position != "none":
-        return (
-            "Hugging Face format for GPT-1 supports learned positions only; this model has "
-            f"model.position_embedding={config.position_embedding} and model.relative_position={config.relative_position}."
-        )
     if config.ffn_dim == 4 * config.width:
-        return ""
+        return layout_requires(
+            "GPT-1 supports learned positions only", position_embedding="learned", relative_position="none"
+        )(config)
     return (
         f"Hugging Face format for GPT-1 requires model.ffn_dim = 4 x model.width ({4 * config.width}); "
         f"this model has model.ffn_dim={config.ffn_dim}."
@@ -142,7 +128,6 @@ SYSTEM = System(
     names=NAMES,
     published=PUBLISHED,
     tasks=("lm", *gpt.TASKS),
-    from_published=from_published,
     to_published=gpt.to_published,
     unsupported_by_layout=unsupported_by_layout,
     recipes=gpt.RECIPES,

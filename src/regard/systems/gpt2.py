@@ -17,14 +17,11 @@ from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import gpt
 from regard.systems.common.configs import ModelConfig
-from regard.systems.common.system import Preset, System
+from regard.systems.common.system import Preset, System, layout_requires
 from regard.weights.tables import (
     NameTable,
     PublishedLayout,
-    Tensors,
-    add_prefix,
     entry,
-    resolve_tied,
     transposed_linear,
 )
 
@@ -126,9 +123,10 @@ NAMES = NameTable(
         entry("decoder.norm.{part}", "transformer.ln_f.{part}"),
         *gpt.HEAD_ENTRIES,
     ),
-    tied=("lm_head.weight",),
+    tied={"lm_head.weight": "transformer.wte.weight"},
     drop=(f"{THEIRS}.attn.bias", f"{THEIRS}.attn.masked_bias"),
     heads=("score.*", "multiple_choice_head.*"),
+    prefix="transformer.",
 )
 
 PUBLISHED = PublishedLayout(
@@ -147,10 +145,8 @@ PUBLISHED = PublishedLayout(
         "norm_eps": ("layer_norm_epsilon",),
         "eos_id": ("eos_token_id",),
     },
-    defaults={
-        "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50_257, "n_positions": 1024, "resid_pdrop": 0.1,
-        "attn_pdrop": 0.1, "embd_pdrop": 0.1, "layer_norm_epsilon": 1e-5, "eos_token_id": 50_256,
-    },
+    config=Config,
+    defaults={"n_inner": None},
     fixed={
         "activation_function": "gelu_new", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
         "reorder_and_upcast_attn": False, "add_cross_attention": False, "tie_word_embeddings": True,
@@ -164,21 +160,6 @@ PUBLISHED = PublishedLayout(
 )  # fmt: skip
 
 
-def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Add the prefix of bare models, and resolve the tied output matrix."""
-    tensors = add_prefix(tensors, "transformer.", (*NAMES.tied, *NAMES.heads))
-    return config, resolve_tied(tensors, "transformer.wte.weight", NAMES.tied)
-
-
-def unsupported_by_layout(config: Config) -> str:
-    if config.position_embedding == "learned" and config.relative_position == "none":
-        return ""
-    return (
-        "Hugging Face format for GPT-2 supports learned positions only; this model has "
-        f"model.position_embedding={config.position_embedding} and model.relative_position={config.relative_position}."
-    )
-
-
 SYSTEM = System(
     name="gpt2",
     description="GPT-2 (2019), decoder-only language model",
@@ -188,9 +169,10 @@ SYSTEM = System(
     names=NAMES,
     published=PUBLISHED,
     tasks=("lm", *gpt.TASKS),
-    from_published=from_published,
     to_published=gpt.to_published,
-    unsupported_by_layout=unsupported_by_layout,
+    unsupported_by_layout=layout_requires(
+        "GPT-2 supports learned positions only", position_embedding="learned", relative_position="none"
+    ),
     recipes=gpt.RECIPES,
     finetune_recipes=gpt.FINETUNE_RECIPES,
 )

@@ -113,7 +113,13 @@ def build(config: Config) -> DecoderOnly:
 
 
 SYSTEM = System(
-    name="gpt3", description="GPT-3 (2020), alternating dense and banded attention", config=Config, presets=PRESETS,
-    build=build, tasks=("lm", *gpt.TASKS), unsupported_by_layout=no_published_layout, recipes=gpt.RECIPES,
+    name="gpt3",
+    description="GPT-3 (2020), alternating dense and banded attention",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    tasks=("lm", *gpt.TASKS),
+    unsupported_by_layout=no_published_layout,
+    recipes=gpt.RECIPES,
     finetune_recipes=gpt.FINETUNE_RECIPES,
-)  # fmt: skip
+)

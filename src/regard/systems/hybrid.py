@@ -25,7 +25,7 @@ from regard.systems.common import vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,7 @@ NAMES = NameTable(
         entry("head.classes.{part}", "classifier.{part}"),
     ),
     heads=("classifier.*", "vit.pooler.*"),
+    prefix="vit.",
 )
 """Names of `transformers` 4; version 5 has no such model, but its checkpoints are still available."""
 
@@ -174,7 +175,8 @@ PUBLISHED = PublishedLayout(
     model_type="vit-hybrid",
     architecture="ViTHybridModel",
     keys={**vision.KEYS, "backbone_depths": ("backbone_config",)},
-    defaults={**vision.DEFAULTS, "patch_size": 1},
+    config=Config,
+    defaults={"layer_norm_eps": 1e-12, "backbone_config": None},
     fixed={"qkv_bias": True, "backbone": None, "use_timm_backbone": False, "use_pretrained_backbone": False},
     ignored_keys=("initializer_range", "backbone_featmap_shape", "backbone_kwargs", "pooler_*"),
     copied_fields={"backbone_featmap_shape": "map"},
@@ -189,11 +191,20 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Add the prefix of bare models, and translate timm names, where q, k and v are one matrix."""
     if "pos_embed" in tensors:
         tensors = vision.translate_names(NAMES, TIMM_ENTRIES, tensors, max(config.depth, *config.backbone_depths))
-    return config, add_prefix(tensors, "vit.", ("classifier.*",))
+    return config, NAMES.complete(tensors)
 
 
 SYSTEM = System(
-    name="hybrid", description="ViT hybrid (2020): ResNet stem + ViT", config=Config, presets=PRESETS, build=build,
-    tasks=("classify", "segment", "depth"), modality="image", names=NAMES, published=PUBLISHED, from_published=from_published,
-    recipes=vision.DENSE_RECIPES, finetune_recipes=vision.FINETUNE_RECIPES,
-)  # fmt: skip
+    name="hybrid",
+    description="ViT hybrid (2020): ResNet stem + ViT",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    tasks=("classify", "segment", "depth"),
+    modality="image",
+    names=NAMES,
+    published=PUBLISHED,
+    adapt_checkpoint=from_published,
+    recipes=vision.DENSE_RECIPES,
+    finetune_recipes=vision.FINETUNE_RECIPES,
+)

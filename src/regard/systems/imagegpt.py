@@ -31,7 +31,7 @@ from regard.nn.vision.patches import quarter_blocks
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System
 from regard.types import Batch, BodyOutput
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry, transposed_linear
+from regard.weights.tables import NameTable, PublishedLayout, entry, transposed_linear
 
 
 @dataclass(frozen=True)
@@ -225,6 +225,7 @@ NAMES = NameTable(
     drop=(f"{THEIRS}.attn.bias", f"{THEIRS}.attn.masked_bias"),
     heads=("lm_head.*", "score.*"),
     optional=("colours.*",),
+    prefix="transformer.",
 )
 
 
@@ -254,10 +255,8 @@ PUBLISHED = PublishedLayout(
         "embedding_dropout": ("embd_pdrop",),
         "norm_eps": ("layer_norm_epsilon",),
     },
-    defaults={
-        "n_positions": 1024, "vocab_size": 513, "n_embd": 512, "n_layer": 24, "n_head": 8, "resid_pdrop": 0.1,
-        "attn_pdrop": 0.1, "embd_pdrop": 0.1, "layer_norm_epsilon": 1e-5,
-    },
+    config=Config,
+    defaults={"n_inner": None, "resid_pdrop": 0.1, "attn_pdrop": 0.1, "embd_pdrop": 0.1},
     fixed={
         "activation_function": "quick_gelu", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
         "reorder_and_upcast_attn": False, "add_cross_attention": False, "tie_word_embeddings": False,
@@ -270,13 +269,15 @@ PUBLISHED = PublishedLayout(
 )  # fmt: skip
 
 
-def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Add the prefix of bare models."""
-    return config, add_prefix(tensors, "transformer.", NAMES.heads)
-
-
 SYSTEM = System(
-    name="imagegpt", description="ImageGPT (2020), autoregressive image model", config=Config, presets=PRESETS,
-    build=build, names=NAMES, published=PUBLISHED, tasks=("draw", "classify"), from_published=from_published, modality="image",
+    name="imagegpt",
+    description="ImageGPT (2020), autoregressive image model",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    names=NAMES,
+    published=PUBLISHED,
+    tasks=("draw", "classify"),
+    modality="image",
     finetune_recipes=FINETUNE_RECIPES,
-)  # fmt: skip
+)

@@ -20,8 +20,8 @@ from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, Pooler, init
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import bert
 from regard.systems.common.configs import ModelConfig
-from regard.systems.common.system import Preset, System
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry, resolve_tied
+from regard.systems.common.system import Preset, System, layout_requires
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry
 
 
 @dataclass(frozen=True)
@@ -149,23 +149,27 @@ NAMES = NameTable(
         entry("head.words.norm.{part}", "lm_head.layer_norm.{part}"),
         entry("head.words.bias", "lm_head.bias"),
     ),
-    tied=("lm_head.decoder.weight", "lm_head.decoder.bias"),
+    tied={
+        "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
     drop=("longformer.embeddings.position_ids",),
     heads=("classifier.*", "qa_outputs.*", "lm_head.*", "longformer.pooler.*"),
     optional=("pooler.*",),
+    prefix="longformer.",
 )
 
 PUBLISHED = PublishedLayout(
     model_type="longformer",
     architecture="LongformerModel",
     keys={**bert.KEYS, "attention_window": ("attention_window",), "bos_id": ("bos_token_id",)},
+    config=Config,
     defaults={
-        **bert.DEFAULTS,
-        "attention_window": 512,
-        "pad_token_id": 1,
-        "bos_token_id": 0,
-        "sep_token_id": 2,
-        "mask_token_id": 50_264,
+        "vocab_size": 30_522,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12,
+        "classifier_dropout": None,
     },
     fixed={"tie_word_embeddings": True, "is_encoder_decoder": False, "is_decoder": False, "onnx_export": False},
     ignored_keys=(
@@ -210,10 +214,7 @@ def _window_per_layer(fields: dict[str, Any]) -> list[int]:
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Add the prefix of bare models, resolve tied tensors, and detect the pooler."""
-    tensors = add_prefix(tensors, "longformer.", ("lm_head.*", "classifier.*", "qa_outputs.*"))
-    tensors = resolve_tied(tensors, "longformer.embeddings.word_embeddings.weight", NAMES.tied[:1])
-    if "lm_head.bias" in tensors or "lm_head.decoder.bias" in tensors:
-        tensors = resolve_tied(tensors, "lm_head.bias", NAMES.tied[1:])
+    tensors = NAMES.complete(tensors)
     return replace(config, pooler="longformer.pooler.dense.weight" in tensors), tensors
 
 
@@ -223,12 +224,7 @@ def unsupported_by_layout(config: Config) -> str:
             "Hugging Face format for Longformer does not support dilated windows; this model has "
             f"model.dilation={config.dilation}."
         )
-    if config.relative_position != "none":
-        return (
-            "Hugging Face format for Longformer does not support relative positions; this model has "
-            f"model.relative_position={config.relative_position}."
-        )
-    return ""
+    return layout_requires("Longformer does not support relative positions", relative_position="none")(config)
 
 
 LONG_DOCUMENT_TASKS = ("classify", "choose", "tag", "qa")
@@ -255,7 +251,7 @@ SYSTEM = System(
     names=NAMES,
     published=PUBLISHED,
     tasks=bert.TASKS,
-    from_published=from_published,
+    adapt_checkpoint=from_published,
     unsupported_by_layout=unsupported_by_layout,
     recipes=_full_length_recipes(bert.TASK_RECIPES),
     finetune_recipes=_full_length_recipes(bert.FINETUNE_RECIPES),

@@ -25,8 +25,8 @@ from regard.nn.vision.convnet import (
 from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import vision
 from regard.systems.common.configs import ModelConfig, check_stages
-from regard.systems.common.system import Preset, System
-from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, add_prefix, entry
+from regard.systems.common.system import Preset, System, layout_requires
+from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, entry
 
 STAGES = 4
 
@@ -141,6 +141,7 @@ NAMES = NameTable(
         entry("head.classes.{part}", "classifier.1.{part}"),
     ),
     heads=("classifier.*",),
+    prefix="resnet.",
 )
 
 PUBLISHED = PublishedLayout(
@@ -155,15 +156,7 @@ PUBLISHED = PublishedLayout(
         "downsample_first_stage": ("downsample_in_first_stage",),
         "downsample_in_bottleneck": ("downsample_in_bottleneck",),
     },
-    defaults={
-        "num_channels": 3,
-        "embedding_size": 64,
-        "hidden_sizes": [256, 512, 1024, 2048],
-        "depths": [3, 4, 6, 3],
-        "layer_type": "bottleneck",
-        "downsample_in_first_stage": False,
-        "downsample_in_bottleneck": False,
-    },
+    config=Config,
     fixed={"hidden_act": "relu"},
     ignored_keys=("out_features", "out_indices", "_out_*", "stage_names"),
     head_architectures={"classify": "ResNetForImageClassification"},
@@ -172,17 +165,7 @@ PUBLISHED = PublishedLayout(
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Add the prefix of bare models, and drop batch counters."""
-    return config, add_prefix(vision.drop_batch_counts(tensors), "resnet.", ("classifier.*",))
-
-
-def unsupported_by_layout(config: Config) -> str:
-    if (config.stem_kernel, config.stem_stride, config.stem_pool) == (7, 2, True):
-        return ""
-    return (
-        "Hugging Face format for ResNet requires model.stem_kernel=7, model.stem_stride=2 and model.stem_pool=true; this "
-        f"model has model.stem_kernel={config.stem_kernel}, model.stem_stride={config.stem_stride} and "
-        f"model.stem_pool={config.stem_pool}."
-    )
+    return config, NAMES.complete(vision.drop_batch_counts(tensors))
 
 
 RECIPES = {
@@ -223,9 +206,14 @@ SYSTEM = System(
     modality="image",
     names=NAMES,
     published=PUBLISHED,
-    from_published=from_published,
+    adapt_checkpoint=from_published,
     to_published=lambda config, tensors: vision.add_batch_counts(tensors),
-    unsupported_by_layout=unsupported_by_layout,
+    unsupported_by_layout=layout_requires(
+        "ResNet requires model.stem_kernel=7, model.stem_stride=2 and model.stem_pool=true",
+        stem_kernel=7,
+        stem_stride=2,
+        stem_pool=True,
+    ),
     recipes=RECIPES,
     finetune_recipes=FINETUNE_RECIPES,
 )

@@ -203,6 +203,12 @@ def init_weights(body: RNNEncoderDecoder, spread: float) -> RNNEncoderDecoder:
 
 
 SYSTEM = System(
-    name="rnn", description="LSTM encoder–decoder (Sutskever et al. 2014)", config=Config, presets=PRESETS, build=build,
-    tasks=("translate", "algorithmic"), recipes=ALGORITHMIC_RECIPES, unsupported_by_layout=no_published_layout,
-)  # fmt: skip
+    name="rnn",
+    description="LSTM encoder–decoder (Sutskever et al. 2014)",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    tasks=("translate", "algorithmic"),
+    recipes=ALGORITHMIC_RECIPES,
+    unsupported_by_layout=no_published_layout,
+)

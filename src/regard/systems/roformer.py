@@ -22,7 +22,7 @@ from regard.nn.kernels.linear import Linear
 from regard.systems.common import bert
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry, resolve_tied
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry
 
 
 @dataclass(frozen=True)
@@ -110,18 +110,21 @@ NAMES = NameTable(
         *bert.HEAD_ENTRIES,
         *bert.MLM_ENTRIES,
     ),
-    tied=("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
+    tied={
+        "cls.predictions.decoder.weight": "roformer.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
     drop=(POSITION_TABLE,),
     heads=("classifier.*", "qa_outputs.*", "cls.*", "sequence_summary.*", "roformer.pooler.*"),
+    prefix="roformer.",
 )
 
 PUBLISHED = PublishedLayout(
     model_type="roformer",
     architecture="RoFormerModel",
     keys={**bert.KEYS, "embedding_dim": ("embedding_size",), "rotary_value": ("rotary_value",)},
-    defaults={
-        **bert.DEFAULTS, "vocab_size": 50_000, "max_position_embeddings": 1536, "rotary_value": False,
-    },
+    config=Config,
+    defaults={"embedding_size": None, "classifier_dropout": None},
     fixed={
         "is_decoder": False, "add_cross_attention": False, "tie_word_embeddings": True, "is_encoder_decoder": False,
     },
@@ -141,15 +144,14 @@ PUBLISHED = PublishedLayout(
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Add the prefix of bare models, compare a stored sinusoidal table with the computed table, and resolve tied
     tensors."""
-    tensors = add_prefix(tensors, "roformer.", ("cls.*", "classifier.*", "qa_outputs.*", "sequence_summary.*"))
+    tensors = NAMES.complete(tensors)
     if POSITION_TABLE in tensors and not torch.allclose(
         tensors[POSITION_TABLE].double(), _sinusoid_table(config, len(tensors[POSITION_TABLE])), atol=1e-2
     ):
         raise WeightsError(
             f"{POSITION_TABLE} differs from the fixed sinusoidal position table of RoFormer; the checkpoint cannot be loaded."
         )
-    tensors = resolve_tied(tensors, "roformer.embeddings.word_embeddings.weight", NAMES.tied[:1])
-    return config, bert.resolve_tied_bias(tensors)
+    return config, tensors
 
 
 def _sinusoid_table(config: Config, length: int) -> torch.Tensor:
@@ -170,7 +172,7 @@ SYSTEM = System(
     names=NAMES,
     published=PUBLISHED,
     tasks=bert.TASKS,
-    from_published=from_published,
+    adapt_checkpoint=from_published,
     to_published=to_published,
     recipes=bert.TASK_RECIPES,
     finetune_recipes=bert.FINETUNE_RECIPES,

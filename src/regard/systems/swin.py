@@ -31,7 +31,7 @@ from regard.systems.common import vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import ModelConfig, check_stages
 from regard.systems.common.system import Preset, System
-from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, add_prefix, entry
+from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, entry
 
 STAGES = 4
 
@@ -205,6 +205,7 @@ NAMES = NameTable(
     ),
     drop=("*.relative_position_index", "*.attn_mask"),
     heads=("classifier.*", "decoder.*", "swin.embeddings.mask_token"),
+    prefix="swin.",
 )
 
 PUBLISHED = PublishedLayout(
@@ -216,11 +217,8 @@ PUBLISHED = PublishedLayout(
         "dropout": ("hidden_dropout_prob",), "attention_dropout": ("attention_probs_dropout_prob",),
         "drop_path": ("drop_path_rate",), "activation": ("hidden_act",), "norm_eps": ("layer_norm_eps",),
     },
-    defaults={
-        "image_size": 224, "patch_size": 4, "num_channels": 3, "embed_dim": 96, "depths": (2, 2, 6, 2),
-        "num_heads": (3, 6, 12, 24), "window_size": 7, "mlp_ratio": 4.0, "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0, "drop_path_rate": 0.1, "hidden_act": "gelu", "layer_norm_eps": 1e-5,
-    },
+    config=Config,
+    defaults={"drop_path_rate": 0.1},
     fixed={"qkv_bias": True, "use_absolute_embeddings": False},
     ignored_keys=(
         "initializer_range", "encoder_stride", "hidden_size", "num_layers", "path_norm", "stage_names", "out_features",
@@ -245,7 +243,7 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Add the prefix of bare models, and translate files of the authors and of timm."""
     if "patch_embed.proj.weight" in tensors:
         tensors = _convert_original(tensors)
-    tensors = add_prefix(tensors, "swin.", ("classifier.*", "decoder.*"))
+    tensors = NAMES.complete(tensors)
     return config, {
         name: _pad_bias_table(tensor, config.window_size) if name.endswith("bias_table") else tensor
         for name, tensor in tensors.items()
@@ -302,7 +300,7 @@ SYSTEM = System(
     published=PUBLISHED,
     tasks=("classify", "segment", "depth"),
     modality="image",
-    from_published=from_published,
+    adapt_checkpoint=from_published,
     recipes=DENSE_RECIPES,
     finetune_recipes=DENSE_RECIPES,
 )

@@ -22,9 +22,9 @@ from regard.nn.blocks.decoding_state import DecoderState
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.seq2seq_inputs import Seq2SeqInputs, require_decoder_inputs, require_prompt
-from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System
+from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System, layout_requires
 from regard.types import Batch, BodyOutput
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, resolve_tied
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry
 
 
 @dataclass(frozen=True)
@@ -222,14 +222,17 @@ def _block_entries(side: str, decoder: bool) -> tuple[Any, ...]:
     )
 
 
+SHARED_EMBEDDING = "model.shared.weight"
 NAMES = NameTable(
     entries=(
-        entry("tokens.table.weight", "model.shared.weight"),
+        entry("tokens.table.weight", SHARED_EMBEDDING),
         entry("tokens.bias", "final_logits_bias"),
         *_block_entries("encoder", decoder=False),
         *_block_entries("decoder", decoder=True),
     ),
-    tied=("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
+    tied=dict.fromkeys(
+        ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"), SHARED_EMBEDDING
+    ),
     drop=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
 )
 
@@ -274,7 +277,7 @@ PUBLISHED = PublishedLayout(
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Check tied copies and stored sinusoidal tables, and drop an output bias of zeros."""
-    tensors = resolve_tied(tensors, SHARED_EMBEDDING, NAMES.tied)
+    tensors = NAMES.complete(tensors)
     for name in NAMES.drop:
         if name in tensors and not _is_sinusoid_table(tensors[name], config):
             raise WeightsError(f"{name} does not contain the sinusoidal positions of the paper.")
@@ -286,9 +289,6 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     if bias is None or not (config.output_bias or bias.any()):
         return config, tensors
     return replace(config, output_bias=True), {**tensors, "final_logits_bias": bias.flatten()}
-
-
-SHARED_EMBEDDING = "model.shared.weight"
 
 
 def _is_sinusoid_table(table: Tensor, config: Config) -> bool:
@@ -303,16 +303,6 @@ def to_published(config: Config, tensors: Tensors) -> Tensors:
     return {**tensors, "final_logits_bias": bias[None]}
 
 
-def unsupported_by_layout(config: Config) -> str:
-    if config.norm_position == "post" and config.position_embedding == "halves" and config.relative_position == "none":
-        return ""
-    return (
-        "Hugging Face format for the Transformer (Marian) supports post-norm with sinusoidal positions [sin | cos] only; "
-        f"this model has model.norm_position={config.norm_position}, "
-        f"model.position_embedding={config.position_embedding} and model.relative_position={config.relative_position}."
-    )
-
-
 SYSTEM = System(
     name="transformer",
     description="Transformer (Vaswani et al. 2017), encoder–decoder",
@@ -323,7 +313,12 @@ SYSTEM = System(
     published=PUBLISHED,
     tasks=("translate", "algorithmic"),
     recipes=ALGORITHMIC_RECIPES,
-    from_published=from_published,
+    adapt_checkpoint=from_published,
     to_published=to_published,
-    unsupported_by_layout=unsupported_by_layout,
+    unsupported_by_layout=layout_requires(
+        "the Transformer (Marian) supports post-norm with sinusoidal positions [sin | cos] only",
+        norm_position="post",
+        position_embedding="halves",
+        relative_position="none",
+    ),
 )

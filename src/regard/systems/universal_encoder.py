@@ -157,7 +157,13 @@ def build(config: Config) -> UniversalEncoder:
 
 
 SYSTEM = System(
-    name="universal-encoder", description="Universal Transformer encoder (2018), fine-tuned like BERT", config=Config,
-    presets=PRESETS, build=build, tasks=bert.TASKS, unsupported_by_layout=no_published_layout, recipes=bert.TASK_RECIPES,
+    name="universal-encoder",
+    description="Universal Transformer encoder (2018), fine-tuned like BERT",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    tasks=bert.TASKS,
+    unsupported_by_layout=no_published_layout,
+    recipes=bert.TASK_RECIPES,
     finetune_recipes=bert.FINETUNE_RECIPES,
-)  # fmt: skip
+)

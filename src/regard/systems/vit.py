@@ -25,8 +25,8 @@ from regard.nn.vision.patches import (
 from regard.systems.common import vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import ModelConfig
-from regard.systems.common.system import Preset, System
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, add_prefix, entry
+from regard.systems.common.system import Preset, System, layout_requires
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,7 @@ def build(config: Config) -> VisionTransformer:
 NAMES = NameTable(
     entries=(*vision.vit_entries("vit"), entry("head.classes.{part}", "classifier.{part}")),
     heads=("classifier.*", "vit.pooler.*", "decoder.*", "vit.embeddings.mask_token"),
+    prefix="vit.",
 )
 """Names in checkpoint files; `transformers` 5 has other names in memory."""
 
@@ -125,7 +126,8 @@ PUBLISHED = PublishedLayout(
     model_type="vit",
     architecture="ViTModel",
     keys=vision.KEYS,
-    defaults=vision.DEFAULTS,
+    config=Config,
+    defaults={"layer_norm_eps": 1e-12},
     fixed={"qkv_bias": True},
     ignored_keys=("initializer_range", "encoder_stride", "pooler_*"),
     value_maps={"activation": ACTIVATIONS},
@@ -139,23 +141,26 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     for sign, entries in (("pos_embed", vision.TIMM_ENTRIES), ("encoder.pos_embedding", vision.TORCHVISION_ENTRIES)):
         if sign in tensors:
             tensors = vision.translate_names(NAMES, entries, tensors, config.depth)
-    tensors = add_prefix(tensors, "vit.", ("classifier.*", "decoder.*"))
+    tensors = NAMES.complete(tensors)
     if "vit.embeddings.cls_token" in tensors:
         return config, tensors
     return replace(config, class_token=False, pool="mean"), tensors
 
 
-def unsupported_by_layout(config: Config) -> str:
-    if config.class_token and config.pool == "first":
-        return ""
-    return (
-        "Hugging Face format for ViT requires model.class_token=true and model.pool=first; this model has "
-        f"model.class_token={config.class_token} and model.pool={config.pool}."
-    )
-
-
 SYSTEM = System(
-    name="vit", description="Vision Transformer (ViT, 2020)", config=Config, presets=PRESETS, build=build,
-    tasks=("classify", "segment", "depth"), modality="image", names=NAMES, published=PUBLISHED, from_published=from_published,
-    unsupported_by_layout=unsupported_by_layout, recipes=vision.DENSE_RECIPES, finetune_recipes=vision.FINETUNE_RECIPES,
-)  # fmt: skip
+    name="vit",
+    description="Vision Transformer (ViT, 2020)",
+    config=Config,
+    presets=PRESETS,
+    build=build,
+    tasks=("classify", "segment", "depth"),
+    modality="image",
+    names=NAMES,
+    published=PUBLISHED,
+    adapt_checkpoint=from_published,
+    unsupported_by_layout=layout_requires(
+        "ViT requires model.class_token=true and model.pool=first", class_token=True, pool="first"
+    ),
+    recipes=vision.DENSE_RECIPES,
+    finetune_recipes=vision.FINETUNE_RECIPES,
+)

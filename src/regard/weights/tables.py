@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +52,32 @@ def transposed_linear(native: str, published: str) -> tuple[NameEntry, NameEntry
 @dataclass(frozen=True)
 class NameTable:
     entries: tuple[NameEntry, ...]
-    tied: tuple[str, ...] = ()
-    """copies of tied tensors in some files, ignored"""
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """copies of tied tensors in some files -> the tensor they must be equal to"""
     drop: tuple[str, ...] = ()
     """constants in published files, computed in regard"""
     heads: tuple[str, ...] = ()
     """tensors of heads for other tasks"""
     optional: tuple[str, ...] = ()
     """tensors required by some tasks only; randomly initialized if missing in a file"""
+    prefix: str = ""
+    """start of the published names of the body, omitted in files of bare models"""
+
+    def complete(self, published: Mapping[str, Tensor]) -> Tensors:
+        """Published tensors with the prefix, and with tied tensors under the name of their original."""
+        outside = (*self.tied, *self.heads)
+        tensors = {
+            name if name.startswith(self.prefix) or matches(outside, name) else self.prefix + name: tensor
+            for name, tensor in published.items()
+        }
+        for original in dict.fromkeys(self.tied.values()):
+            copies = [copy for copy, source in self.tied.items() if source == original]
+            found = {name: tensors[name] for name in (original, *copies) if name in tensors}
+            for name, tensor in found.items():
+                tensors[original] = next(iter(found.values()))
+                if not torch.equal(tensor, tensors[original]):
+                    raise WeightsError(f"{name} differs from {original}: untied embeddings are not supported.")
+        return tensors
 
     def read(self, published: Mapping[str, Tensor], expected: Iterable[str]) -> tuple[Tensors, list[str]]:
         """Tensors by native names, and names of ignored tensors of other heads."""
@@ -124,15 +142,6 @@ def matches(patterns: Sequence[str], name: str) -> bool:
     return any(re.fullmatch(re.escape(p).replace(r"\{n\}", r"\d+").replace(r"\*", ".*"), name) for p in patterns)
 
 
-def resolve_tied(tensors: Mapping[str, Tensor], table: str, copies: Sequence[str]) -> Tensors:
-    """Tensors with the embedding `table` under its own name, if a file contains only `copies`. Copies must be equal."""
-    found = {name: tensors[name] for name in (table, *copies) if name in tensors}
-    for name, tensor in found.items():
-        if not torch.equal(tensor, next(iter(found.values()))):
-            raise WeightsError(f"{name} differs from {table}: untied embeddings are not supported.")
-    return {**tensors, **({table: next(iter(found.values()))} if found else {})}
-
-
 def rename_suffixes(tensors: Mapping[str, Tensor], suffixes: Mapping[str, str]) -> Tensors:
     """Tensors with the name suffixes of old files replaced."""
     found: Tensors = {}
@@ -140,13 +149,6 @@ def rename_suffixes(tensors: Mapping[str, Tensor], suffixes: Mapping[str, str]) 
         old = next((ending for ending in suffixes if name.endswith(ending)), "")
         found[name.removesuffix(old) + suffixes[old] if old else name] = tensor
     return found
-
-
-def add_prefix(tensors: Mapping[str, Tensor], prefix: str, exclude: Sequence[str]) -> Tensors:
-    """Tensors with the prefix added to names without it, as in files of bare models. Names in `exclude` are unchanged."""
-    return {
-        name if name.startswith(prefix) or matches(exclude, name) else prefix + name: t for name, t in tensors.items()
-    }
 
 
 def mismatch_error(missing: list[str], unexpected: list[str]) -> WeightsError:
@@ -165,8 +167,10 @@ class PublishedLayout:
     architecture: str
     keys: dict[str, tuple[str, ...]]
     """field of regard -> published keys, which must be equal"""
-    defaults: dict[str, Any]
-    """values of missing keys"""
+    config: type[Any] | None = None
+    """config class; a missing key has the value that the default config is written with"""
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """values of missing keys that differ from the default config"""
     fixed: dict[str, Any] = field(default_factory=dict)
     """keys with an effect on the computation, and the only supported values"""
     ignored_keys: tuple[str, ...] = ()
@@ -190,6 +194,11 @@ class PublishedLayout:
     """architecture for these fields and this task; empty: the default"""
     fixed_head_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     """task -> keys with an effect on the head, and the only supported values"""
+
+    @functools.cached_property
+    def missing_values(self) -> dict[str, Any]:
+        """Values of missing keys."""
+        return {**(self.write(asdict(self.config())) if self.config else {}), **self.defaults}
 
     def infer_task(self, config: Mapping[str, Any], default: str) -> str:
         """Task of a Hugging Face checkpoint, by its architecture."""
@@ -216,11 +225,11 @@ class PublishedLayout:
                 "Unknown keys may change the computation, so the model is not loaded."
             )
         for key, value in self.fixed.items():
-            if config.get(key, self.defaults.get(key, value)) != value:
+            if config.get(key, value) != value:
                 raise WeightsError(f"config.json: {key}={config[key]!r} is not supported. Supported: {value!r}.")
         fields: dict[str, Any] = {}
         for ours, theirs in self.keys.items():
-            found = [config.get(key, self.defaults.get(key)) for key in theirs]
+            found = [config.get(key, self.missing_values.get(key)) for key in theirs]
             found = [value for value in found if value is not None] or [None]  # a second key may be missing
             if any(value != found[0] for value in found):
                 raise WeightsError(f"config.json: {' and '.join(theirs)} must be equal, got {found}.")

@@ -34,10 +34,8 @@ from regard.weights.tables import (
     NameEntry,
     NameTable,
     PublishedLayout,
-    Tensors,
     entry,
     matches,
-    resolve_tied,
     transposed_linear,
 )
 
@@ -146,7 +144,7 @@ NAMES = NameTable(
         *transposed_linear(f"{OURS}.cross.inner.kv", f"{THEIRS}.crossattention.c_attn"),
         *transposed_linear(f"{OURS}.cross.inner.out", f"{THEIRS}.crossattention.c_proj"),
     ),
-    tied=("decoder.lm_head.weight",),
+    tied={"decoder.lm_head.weight": "decoder.transformer.wte.weight"},
     drop=("encoder.pooler.*", f"{THEIRS}.attn.bias", f"{THEIRS}.attn.masked_bias", f"{THEIRS}.crossattention.bias",
           f"{THEIRS}.crossattention.masked_bias"),
 )  # fmt: skip
@@ -184,7 +182,7 @@ def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     def first(*ids: int | None) -> int:
         return next(token for token in ids if token is not None)
 
-    end = first(fields["eos_id"], spoken.get("eos_token_id"), gpt2.PUBLISHED.defaults["eos_token_id"])
+    end = first(fields["eos_id"], spoken.get("eos_token_id"), gpt2.PUBLISHED.missing_values["eos_token_id"])
     start = first(fields["bos_id"], spoken.get("decoder_start_token_id"), spoken.get("bos_token_id"), end)
     return {
         **{name: decoder[name] for name in (*DECODER_FIELDS, "vocab_size")},
@@ -222,18 +220,12 @@ PUBLISHED = PublishedLayout(
         "pad_id": ("pad_token_id",),
         "eos_id": ("eos_token_id",),
     },
-    defaults={},
     fixed={"is_encoder_decoder": True},
     ignored_keys=("tie_word_embeddings", *IGNORED_PART_KEYS),
     after_read=_after_read,
     before_write=_before_write,
     extra_keys={"tie_word_embeddings": False},
 )
-
-
-def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Resolve the output matrix, which is tied to the token embedding."""
-    return config, resolve_tied(tensors, "decoder.transformer.wte.weight", NAMES.tied)
 
 
 def unsupported_by_layout(config: Config) -> str:
@@ -255,7 +247,6 @@ SYSTEM = System(
     modality="image",
     names=NAMES,
     published=PUBLISHED,
-    from_published=from_published,
     unsupported_by_layout=unsupported_by_layout,
     finetune_recipes=FINETUNE_RECIPES,
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from regard.errors import SettingError
 from regard.nn.blocks.block import TransformerBlock, transformer_block
-from regard.weights.tables import NameEntry, Tensors, entry, resolve_tied
+from regard.weights.tables import NameEntry, entry
 
 TASKS = ("mlm", "classify", "tag", "qa", "choose", "embed")
 
@@ -67,14 +67,6 @@ KEYS: dict[str, tuple[str, ...]] = {
 }
 """Hugging Face keys of the config fields."""
 
-DEFAULTS: dict[str, Any] = {
-    "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
-    "vocab_size": 30_522, "max_position_embeddings": 512, "type_vocab_size": 2, "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "layer_norm_eps": 1e-12, "pad_token_id": 0,
-    "cls_token_id": 101, "sep_token_id": 102, "mask_token_id": 103,
-}  # fmt: skip
-"""Values of missing keys."""
-
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 """Activation functions: name in Hugging Face, and name in regard."""
 
@@ -86,12 +78,6 @@ def check_rotary_width(config: Any) -> None:
             "Rotary positions require an even number of channels per head; "
             f"model.width={config.width} / model.heads={config.heads} is {config.width // config.heads}."
         )
-
-
-def resolve_tied_bias(tensors: Tensors) -> Tensors:
-    """Resolve the bias of the masked-token head, stored twice in some files."""
-    own, copy = "cls.predictions.bias", "cls.predictions.decoder.bias"
-    return resolve_tied(tensors, own, (copy,)) if own in tensors or copy in tensors else tensors
 
 
 def fill_fields(fields: dict[str, Any]) -> dict[str, Any]:

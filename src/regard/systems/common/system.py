@@ -11,7 +11,7 @@ from torch import nn
 from regard.weights.tables import NameTable, PublishedLayout, Tensors
 
 EMPTY_NAMES = NameTable(())
-NO_LAYOUT = PublishedLayout(model_type="", architecture="", keys={}, defaults={})
+NO_LAYOUT = PublishedLayout(model_type="", architecture="", keys={})
 """For systems without Hugging Face equivalent, saved in the native format."""
 
 
@@ -20,6 +20,21 @@ def no_published_layout(config: Any) -> str:
         "This system has no Hugging Face equivalent. Save the model in regard's native format with model.save(folder), "
         "as 'regard train' does; regard.load() reads that format."
     )
+
+
+def layout_requires(sentence: str, **required: Any) -> Callable[[Any], str]:
+    """Check of a config: the reason why the Hugging Face format does not support it, empty if the config has these
+    values. `sentence` follows "Hugging Face format for"."""
+
+    def check(config: Any) -> str:
+        found = {name: getattr(config, name) for name in required}
+        if found == required:
+            return ""
+        *others, last = (f"model.{name}={value}" for name, value in found.items())
+        listed = f"{', '.join(others)} and {last}" if others else last
+        return f"Hugging Face format for {sentence}; this model has {listed}."
+
+    return check
 
 
 @dataclass(frozen=True)
@@ -44,7 +59,7 @@ class System:
     """Input of the body: text, image or points."""
     names: NameTable = EMPTY_NAMES
     published: PublishedLayout = NO_LAYOUT
-    from_published: Callable[[Any, Tensors], tuple[Any, Tensors]] = lambda config, tensors: (config, tensors)
+    adapt_checkpoint: Callable[[Any, Tensors], tuple[Any, Tensors]] | None = None
     """Adapts the config and the tensors of a Hugging Face checkpoint before loading."""
     to_published: Callable[[Any, Tensors], Tensors] = lambda config, tensors: tensors
     """Adds constant tensors that Hugging Face checkpoints contain."""
@@ -54,6 +69,12 @@ class System:
     """Settings by task; they override the recipe of the preset."""
     finetune_recipes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     """Settings by task for pretrained weights without a preset."""
+
+    def from_published(self, config: Any, tensors: Tensors) -> tuple[Any, Tensors]:
+        """Config and tensors of a Hugging Face checkpoint, complete for `names.read`."""
+        if self.adapt_checkpoint is None:
+            return config, self.names.complete(tensors)
+        return self.adapt_checkpoint(config, tensors)
 
     def recipe(self, preset: Preset, task: str) -> dict[str, dict[str, Any]]:
         """Default settings of a preset for a task."""

@@ -21,13 +21,6 @@ KEYS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Hugging Face keys of the config fields."""
 
-DEFAULTS: dict[str, Any] = {
-    "image_size": 224, "patch_size": 16, "num_channels": 3, "hidden_size": 768, "num_hidden_layers": 12,
-    "num_attention_heads": 12, "intermediate_size": 3072, "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0, "hidden_act": "gelu", "layer_norm_eps": 1e-12,
-}  # fmt: skip
-"""Values of missing keys."""
-
 _QKV = ("query", "key", "value")
 _BLOCK_NAMES = (
     # regard, timm, torchvision, transformers
