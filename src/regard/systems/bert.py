@@ -17,7 +17,7 @@ from regard.nn.attention.relative_positions import RelativeKind, make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, Pooler, init_encoder_weights
 from regard.nn.blocks.norm import LayerNorm
-from regard.systems.common import bert
+from regard.systems.common import bert, recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System, layout_requires
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, rename_suffixes
@@ -56,17 +56,15 @@ PRESETS = {
     "bert-mini": Preset(
         replace(_SMALL, width=256, depth=4, heads=4, ffn_dim=1024),
         5_414_210,
-        bert.small_recipe(steps=10_000, batch_tokens=8192, lr=1e-3, warmup_steps=1000),
+        recipes.small_bert(lr=1e-3),
     ),
     "bert-small": Preset(
         replace(_SMALL, width=512, depth=4, heads=8, ffn_dim=2048),
         17_374_018,
-        bert.small_recipe(steps=20_000, batch_tokens=16_384, lr=5e-4, warmup_steps=2000),
+        recipes.small_bert(steps=20_000, batch_tokens=16_384, lr=5e-4, warmup_steps=2000),
     ),
-    "bert-base": Preset(BASE, 110_106_428, bert.pretraining_recipe()),
-    "bert-large": Preset(
-        replace(BASE, width=1024, depth=24, heads=16, ffn_dim=4096), 336_226_108, bert.pretraining_recipe()
-    ),
+    "bert-base": Preset(BASE, 110_106_428, recipes.bert()),
+    "bert-large": Preset(replace(BASE, width=1024, depth=24, heads=16, ffn_dim=4096), 336_226_108, recipes.bert()),
 }
 
 
@@ -156,6 +154,6 @@ SYSTEM = System(
     unsupported_by_layout=layout_requires(
         "BERT supports learned positions only", position_embedding="learned", relative_position="none"
     ),
-    recipes=bert.TASK_RECIPES,
-    finetune_recipes=bert.FINETUNE_RECIPES,
+    recipes=recipes.BERT_TASKS,
+    finetune_recipes=recipes.BERT_FINETUNING,
 )

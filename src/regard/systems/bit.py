@@ -14,7 +14,7 @@ from torch import nn
 from regard.errors import SettingError, WeightsError
 from regard.nn.vision.convnet import bit_body, bottleneck_width, init_resnet_weights
 from regard.nn.vision.dense import FeatureTap
-from regard.systems.common import vision
+from regard.systems.common import recipes, vision
 from regard.systems.common.configs import ModelConfig, check_stages
 from regard.systems.common.system import Preset, System
 from regard.weights.tables import NameTable, PublishedLayout, entry
@@ -67,7 +67,7 @@ class Config(ModelConfig):
 
 
 AUGMENTATION: dict[str, Any] = {"crop_scale": 0.08, "flip": True}
-PRESETS = {"bit-50": Preset(Config(), 23_500_352, vision.resnet_recipe(AUGMENTATION))}
+PRESETS = {"bit-50": Preset(Config(), 23_500_352, recipes.resnet(AUGMENTATION))}
 """Parameter counts without the classification matrix, because its size depends on the data."""
 
 
@@ -134,17 +134,8 @@ PUBLISHED = PublishedLayout(
 )
 
 
-RECIPES = {
-    "segment": vision.resnet_recipe(
-        {**AUGMENTATION, "crop_scale": 0.5}, epochs=100, batch_size=16, grad_accum=1, lr=5e-4, label_smoothing=0.0
-    ),
-    "depth": vision.resnet_recipe(
-        {**AUGMENTATION, "crop_scale": 1.0}, epochs=50, batch_size=16, grad_accum=1, lr=5e-4, label_smoothing=0.0
-    ),
-}
-
 FINETUNE_RECIPES = {
-    "classify": vision.resnet_recipe(
+    "classify": recipes.resnet(
         {"crop_scale": 0.5, "flip": True, "mixup": 0.1},
         epochs=10,
         batch_size=64,
@@ -152,12 +143,7 @@ FINETUNE_RECIPES = {
         lr=1e-4,
         weight_decay=0.0,
     ),
-    "segment": vision.resnet_recipe(
-        {**AUGMENTATION, "crop_scale": 0.5}, epochs=50, batch_size=16, grad_accum=1, lr=1e-4, label_smoothing=0.0
-    ),
-    "depth": vision.resnet_recipe(
-        {**AUGMENTATION, "crop_scale": 1.0}, epochs=25, batch_size=16, grad_accum=1, lr=1e-4, label_smoothing=0.0
-    ),
+    **recipes.resnet_dense(AUGMENTATION, 50, 1e-4),
 }
 """Recipes for pretrained weights."""
 
@@ -171,6 +157,6 @@ SYSTEM = System(
     modality="image",
     names=NAMES,
     published=PUBLISHED,
-    recipes=RECIPES,
+    recipes=recipes.resnet_dense(AUGMENTATION, 100, 5e-4),
     finetune_recipes=FINETUNE_RECIPES,
 )

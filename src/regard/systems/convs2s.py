@@ -27,9 +27,10 @@ from regard.nn.blocks.embeddings import SharedEmbeddings
 from regard.nn.recurrent.conv_sequence import SQRT_HALF, ConvStack, DecoderContext, ScaleGradient, weight_norm_linear
 from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
 from regard.nn.recurrent.score_attention import ScoreContext
+from regard.systems.common import recipes
 from regard.systems.common.configs import Seq2SeqConfig
 from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
-from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System, no_published_layout
+from regard.systems.common.system import Preset, System, no_published_layout
 from regard.types import Batch, BodyOutput
 
 STD = 0.1
@@ -80,23 +81,6 @@ def parse_stages(words: tuple[str, ...], name: str) -> list[tuple[int, int]]:
     return found
 
 
-PAPER_RECIPE: dict[str, dict[str, Any]] = {
-    "train": {
-        "steps": 300_000,
-        "batch_tokens": 32_000,
-        "lr": 5e-4,
-        "warmup_steps": 4000,
-        "lr_schedule": "inverse_sqrt",
-        "label_smoothing": 0.1,
-        "grad_clip": 0.1,
-        "weight_decay": 0.0,
-    },
-    "data": {"vocab_size": 40_000},
-    "decode": {"num_beams": 5, "length_penalty": 1.0, "length_penalty_type": "power"},
-}
-"""Beam size, clipping and vocabulary of the paper. The paper uses Nesterov momentum 0.99 and learning rate 0.25,
-divided by 10 when validation stalls, without label smoothing; learning rate and schedule here are for Adam."""
-
 BASE = Config()
 PRESETS = {
     "convs2s-tiny": Preset(
@@ -111,22 +95,9 @@ PRESETS = {
             max_length=256,
         ),
         2_566_656,
-        {
-            "train": {
-                **PAPER_RECIPE["train"],
-                "steps": 6000,
-                "batch_tokens": 16_384,
-                "lr": 4e-3,
-                "warmup_steps": 1500,
-                "lr_schedule": "linear",
-                "grad_clip": 1.0,
-                "ema_decay": 0.999,
-            },
-            "data": {"vocab_size": 10_000},
-            "decode": PAPER_RECIPE["decode"],
-        },
+        recipes.convs2s(10_000, **recipes.TINY_TRANSLATION),
     ),
-    "convs2s-en-de": Preset(BASE, 209_569_920, PAPER_RECIPE),
+    "convs2s-en-de": Preset(BASE, 209_569_920, recipes.convs2s()),
 }
 
 
@@ -246,6 +217,6 @@ SYSTEM = System(
     presets=PRESETS,
     build=build,
     tasks=("translate", "algorithmic"),
-    recipes=ALGORITHMIC_RECIPES,
+    recipes=recipes.ALGORITHMIC,
     unsupported_by_layout=no_published_layout,
 )

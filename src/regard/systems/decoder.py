@@ -8,13 +8,13 @@ Memory-compressed attention (T-DMCA) and mixture of experts are not implemented.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from regard.nn.attention.positions import make_absolute_position
 from regard.nn.attention.relative_positions import RelativeKind, make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding, transformer_block
 from regard.nn.blocks.decoder import DecoderOnly
-from regard.systems.common import gpt
+from regard.systems.common import gpt, recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System, no_published_layout
 
@@ -35,31 +35,15 @@ class Config(ModelConfig):
     eos_id: int = 31_999
 
 
-def _recipe(vocabulary: int, **train: Any) -> dict[str, dict[str, Any]]:
-    usual = {
-        "lr_schedule": "inverse_sqrt",
-        "label_smoothing": 0.0,
-        "betas": "0.9,0.98",
-        "eps": 1e-9,
-        "weight_decay": 0.0,
-        "grad_clip": 1.0,
-    }
-    return {
-        "train": {**usual, **train},
-        "data": {"vocab_size": vocabulary},
-        "decode": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "wu"},
-    }
-
-
 BASE = Config()
 PRESETS = {
     "decoder-tiny": Preset(
         replace(BASE, width=128, depth=4, heads=4, ffn_dim=512, vocab_size=8000, max_length=256, eos_id=7999),
         1_817_088,
-        _recipe(8000, steps=10_000, batch_tokens=8192, lr=2e-3, warmup_steps=1000),
+        recipes.decoder(8000, steps=10_000, batch_tokens=8192, lr=2e-3, warmup_steps=1000),
     ),
     "decoder-base": Preset(
-        BASE, 35_298_304, _recipe(32_000, steps=250_000, batch_tokens=16_384, lr=7e-4, warmup_steps=10_000)
+        BASE, 35_298_304, recipes.decoder(32_000, steps=250_000, batch_tokens=16_384, lr=7e-4, warmup_steps=10_000)
     ),
 }  # fmt: skip
 
@@ -88,6 +72,6 @@ SYSTEM = System(
     build=build,
     tasks=("lm", *gpt.TASKS),
     unsupported_by_layout=no_published_layout,
-    recipes=gpt.RECIPES,
-    finetune_recipes=gpt.FINETUNE_RECIPES,
+    recipes=recipes.GPT_TASKS,
+    finetune_recipes=recipes.GPT_FINETUNING,
 )

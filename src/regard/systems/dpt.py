@@ -20,7 +20,7 @@ from regard.nn.vision.patches import (
     init_vit_weights,
     vit_blocks,
 )
-from regard.systems.common import vision
+from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System
@@ -131,23 +131,6 @@ class Config(ModelConfig):
         )
 
 
-def _recipe(**train: Any) -> dict[str, dict[str, Any]]:
-    """Depth recipe of the paper: 16 images per step, learning rate 1e-5, 1e-4 for new layers, 60 epochs."""
-    usual = {
-        "epochs": 60, "batch_size": 16, "grad_accum": 1, "lr": 1e-5, "lr_overrides": {"head.*": 1e-4}, "warmup_steps": 0.0,
-        "lr_schedule": "constant", "betas": "0.9,0.999", "eps": 1e-8, "weight_decay": 0.0, "grad_clip": 1.0,
-        "label_smoothing": 0.0,
-    }  # fmt: skip
-    return {"train": {**usual, **train}}
-
-
-def _small_recipe(**train: Any) -> dict[str, dict[str, Any]]:
-    """Recipe for training from scratch on a few thousand images at most."""
-    return _recipe(
-        epochs=100, lr=3e-4, lr_overrides={}, warmup_steps=0.05, lr_schedule="cosine", weight_decay=0.05, **train
-    )
-
-
 BASE = Config()
 LARGE = replace(
     BASE, width=1024, depth=24, heads=16, ffn_dim=4096, out_layers=(5, 11, 17, 23), neck_dims=(256, 512, 1024, 1024)
@@ -170,11 +153,11 @@ SMALL_HYBRID = replace(
 )
 
 PRESETS = {
-    "dpt-small": Preset(SMALL, 9_021_153, _small_recipe()),
-    "dpt-hybrid-small": Preset(SMALL_HYBRID, 7_087_025, _small_recipe()),
-    "dpt-base": Preset(BASE, 110_878_081, _recipe()),
-    "dpt-large": Preset(LARGE, 343_030_465, _recipe()),
-    "dpt-hybrid": Preset(HYBRID, 122_377_985, _recipe()),
+    "dpt-small": Preset(SMALL, 9_021_153, recipes.DPT_SMALL),
+    "dpt-hybrid-small": Preset(SMALL_HYBRID, 7_087_025, recipes.DPT_SMALL),
+    "dpt-base": Preset(BASE, 110_878_081, recipes.dpt()),
+    "dpt-large": Preset(LARGE, 343_030_465, recipes.dpt()),
+    "dpt-hybrid": Preset(HYBRID, 122_377_985, recipes.dpt()),
 }
 """Parameter counts of depth models. With 150 classes, dpt-large has 343,960,364 and dpt-hybrid 123,307,884."""
 
@@ -315,13 +298,6 @@ def to_published(config: Config, tensors: Tensors) -> Tensors:
     return vision.add_batch_counts(tensors)
 
 
-FINETUNE_RECIPES = {
-    "depth": _recipe(epochs=10, lr_schedule="cosine", warmup_steps=0.05),
-    "segment": _recipe(epochs=50, lr_schedule="cosine", warmup_steps=0.05, lr=3e-5, lr_overrides={"head.*": 3e-4}),
-}
-"""Recipes for pretrained weights. For segmentation, the paper uses SGD with 48 images per step, 240 epochs, and a
-learning rate of 0.002 with decay to 0; these learning rates are for Adam."""
-
 SYSTEM = System(
     name="dpt",
     description="DPT (2021), dense prediction: depth and segmentation",
@@ -334,5 +310,5 @@ SYSTEM = System(
     published=PUBLISHED,
     adapt_checkpoint=from_published,
     to_published=to_published,
-    finetune_recipes=FINETUNE_RECIPES,
+    finetune_recipes=recipes.DPT_FINETUNING,
 )

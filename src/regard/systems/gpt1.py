@@ -7,13 +7,13 @@ post-norm without a final norm."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from regard.nn.attention.positions import make_absolute_position
 from regard.nn.attention.relative_positions import RelativeKind, make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
-from regard.systems.common import gpt
+from regard.systems.common import gpt, recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System, layout_requires
 from regard.weights.tables import (
@@ -41,17 +41,7 @@ class Config(ModelConfig):
     eos_id: int = 0
 
 
-PAPER_RECIPE: dict[str, dict[str, Any]] = {
-    "train": {
-        "epochs": 100, "batch_tokens": 8192, "grad_accum": 4, "lr": 2.5e-4, "warmup_steps": 2000, "lr_schedule": "cosine",
-        "label_smoothing": 0.0, "betas": "0.9,0.999", "eps": 1e-8, "weight_decay": 0.01, "grad_clip": 1.0,
-    },
-    "data": {"vocab_size": 40_478},
-    "decode": {"do_sample": True, "top_k": 40},
-}  # fmt: skip
-"""64 rows of 512 tokens per step."""
-
-PRESETS = {"gpt1": Preset(Config(), 116_534_784, PAPER_RECIPE)}
+PRESETS = {"gpt1": Preset(Config(), 116_534_784, recipes.gpt1())}
 
 
 def build(config: Config) -> DecoderOnly:
@@ -130,6 +120,6 @@ SYSTEM = System(
     tasks=("lm", *gpt.TASKS),
     to_published=gpt.to_published,
     unsupported_by_layout=unsupported_by_layout,
-    recipes=gpt.RECIPES,
-    finetune_recipes=gpt.FINETUNE_RECIPES,
+    recipes=recipes.GPT_TASKS,
+    finetune_recipes=recipes.GPT_FINETUNING,
 )

@@ -15,7 +15,7 @@ from regard.nn.attention.relative_positions import RelativeKind, make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
 from regard.nn.blocks.norm import LayerNorm
-from regard.systems.common import gpt
+from regard.systems.common import gpt, recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System, layout_requires
 from regard.weights.tables import (
@@ -43,27 +43,6 @@ class Config(ModelConfig):
     eos_id: int = 50_256
 
 
-def _recipe(vocabulary: int, kind: str = "byte_bpe", **train: Any) -> dict[str, dict[str, Any]]:
-    usual = {
-        "lr_schedule": "cosine",
-        "label_smoothing": 0.0,
-        "betas": "0.9,0.95",
-        "eps": 1e-8,
-        "weight_decay": 0.1,
-        "grad_clip": 1.0,
-    }
-    return {
-        "train": {**usual, **train},
-        "data": {"vocab_size": vocabulary, "tokenizer_type": kind},
-        "decode": {"do_sample": True, "top_k": 40},  # sampling of the paper
-    }
-
-
-def _paper_recipe(rate: float) -> dict[str, dict[str, Any]]:
-    """512 rows of 1024 tokens per step."""
-    return _recipe(50_257, steps=100_000, batch_tokens=16_384, grad_accum=32, lr=rate, warmup_steps=2000)
-
-
 SMALL = Config()
 NO_DROPOUT: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
 HIGH_DROPOUT: dict[str, Any] = {"dropout": 0.2, "attention_dropout": 0.2, "embedding_dropout": 0.2}
@@ -71,29 +50,41 @@ PRESETS = {
     "gpt2-tiny-char": Preset(
         replace(SMALL, width=128, depth=4, heads=4, ffn_dim=512, vocab_size=66, max_length=64, eos_id=65, **NO_DROPOUT),
         809_984,
-        _recipe(66, "char", steps=2000, batch_tokens=768, lr=4e-3, warmup_steps=100, betas="0.9,0.99", eval_every=250),
+        recipes.gpt2(
+            66, "char", steps=2000, batch_tokens=768, lr=4e-3, warmup_steps=100, betas="0.9,0.99", eval_every=250
+        ),
     ),
     "gpt2-char": Preset(
-        replace(SMALL, width=384, depth=6, heads=6, ffn_dim=1536, vocab_size=66, max_length=256, eos_id=65, **HIGH_DROPOUT),
+        replace(
+            SMALL, width=384, depth=6, heads=6, ffn_dim=1536, vocab_size=66, max_length=256, eos_id=65, **HIGH_DROPOUT
+        ),
         10_771_200,
-        _recipe(66, "char", steps=5000, batch_tokens=16_384, lr=1e-3, warmup_steps=100, betas="0.9,0.99", eval_every=250),
+        recipes.gpt2(
+            66, "char", steps=5000, batch_tokens=16_384, lr=1e-3, warmup_steps=100, betas="0.9,0.99", eval_every=250
+        ),
     ),
     "gpt2-mini": Preset(
         replace(SMALL, width=256, depth=6, heads=4, ffn_dim=1024, vocab_size=8000, max_length=256, eos_id=7999),
         6_852_608,
-        _recipe(8000, steps=10_000, batch_tokens=8192, lr=1e-3, warmup_steps=500),
+        recipes.gpt2(8000, steps=10_000, batch_tokens=8192, lr=1e-3, warmup_steps=500),
     ),
-    "gpt2-small": Preset(SMALL, 124_439_808, _paper_recipe(6e-4)),
+    "gpt2-small": Preset(SMALL, 124_439_808, recipes.gpt2_paper(6e-4)),
     "gpt2-medium": Preset(
-        replace(SMALL, width=1024, depth=24, heads=16, ffn_dim=4096), 354_823_168, _paper_recipe(3e-4)
+        replace(SMALL, width=1024, depth=24, heads=16, ffn_dim=4096),
+        354_823_168,
+        recipes.gpt2_paper(3e-4),
     ),
     "gpt2-large": Preset(
-        replace(SMALL, width=1280, depth=36, heads=20, ffn_dim=5120), 774_030_080, _paper_recipe(2.5e-4)
+        replace(SMALL, width=1280, depth=36, heads=20, ffn_dim=5120),
+        774_030_080,
+        recipes.gpt2_paper(2.5e-4),
     ),
     "gpt2-xl": Preset(
-        replace(SMALL, width=1600, depth=48, heads=25, ffn_dim=6400), 1_557_611_200, _paper_recipe(2e-4)
+        replace(SMALL, width=1600, depth=48, heads=25, ffn_dim=6400),
+        1_557_611_200,
+        recipes.gpt2_paper(2e-4),
     ),
-}  # fmt: skip
+}
 
 
 def build(config: Config) -> DecoderOnly:
@@ -173,6 +164,6 @@ SYSTEM = System(
     unsupported_by_layout=layout_requires(
         "GPT-2 supports learned positions only", position_embedding="learned", relative_position="none"
     ),
-    recipes=gpt.RECIPES,
-    finetune_recipes=gpt.FINETUNE_RECIPES,
+    recipes=recipes.GPT_TASKS,
+    finetune_recipes=recipes.GPT_FINETUNING,
 )

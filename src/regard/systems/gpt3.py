@@ -14,7 +14,7 @@ There is no Hugging Face equivalent: the GPT-2 format does not support bands."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from regard.errors import SettingError
 from regard.nn.attention.positions import make_absolute_position
@@ -22,7 +22,7 @@ from regard.nn.attention.relative_positions import RelativeKind, make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
 from regard.nn.blocks.norm import LayerNorm
-from regard.systems.common import gpt
+from regard.systems.common import gpt, recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System, no_published_layout
 
@@ -51,29 +51,6 @@ class Config(ModelConfig):
             raise SettingError(f"model.local_window must be at least 0, got {self.local_window}.")
 
 
-def _recipe(lr: float, micro_batches: int, **changes: Any) -> dict[str, dict[str, Any]]:
-    """300 billion tokens with `micro_batches` of 16,384 tokens per step, warmup over 375 million tokens.
-
-    In the paper, the batch size grows over the first billions of tokens, and the learning rate decays to 10 %; here,
-    the batch size is constant, and the learning rate decays to 0."""
-    train = {
-        "steps": round(300e9 / (micro_batches * 16_384)),
-        "batch_tokens": 16_384,
-        "grad_accum": micro_batches,
-        "lr": lr,
-        "warmup_steps": round(375e6 / (micro_batches * 16_384)),
-        "lr_schedule": "cosine",
-        "label_smoothing": 0.0,
-        "betas": "0.9,0.95",
-        "eps": 1e-8,
-        "weight_decay": 0.1,
-        "grad_clip": 1.0,
-    }
-    return {
-        "train": {**train, **changes}, "data": {"vocab_size": 50_257}, "decode": {"do_sample": True, "top_p": 0.9},
-    }  # fmt: skip
-
-
 SMALL = Config()
 
 
@@ -81,21 +58,20 @@ def _sized_config(width: int, depth: int, heads: int) -> Config:
     return replace(SMALL, width=width, depth=depth, heads=heads, ffn_dim=4 * width)
 
 
-MINI_RECIPE = _recipe(1e-3, 1, steps=10_000, batch_tokens=8192, warmup_steps=500)
 PRESETS = {
     "gpt3-mini": Preset(
         replace(_sized_config(256, 6, 4), vocab_size=8000, max_length=512, local_window=64, eos_id=7999),
         6_918_144,
-        {**MINI_RECIPE, "data": {"vocab_size": 8000}},
+        recipes.gpt3(1e-3, 1, 8000, steps=10_000, batch_tokens=8192, warmup_steps=500),
     ),
-    "gpt3-small": Preset(SMALL, 125_226_240, _recipe(6e-4, 32)),
-    "gpt3-medium": Preset(_sized_config(1024, 24, 16), 355_871_744, _recipe(3e-4, 32)),
-    "gpt3-large": Preset(_sized_config(1536, 24, 16), 760_300_032, _recipe(2.5e-4, 32)),
-    "gpt3-xl": Preset(_sized_config(2048, 24, 16), 1_315_723_264, _recipe(2e-4, 64)),
-    "gpt3-2.7b": Preset(_sized_config(2560, 32, 32), 2_651_553_280, _recipe(1.6e-4, 64)),
-    "gpt3-6.7b": Preset(_sized_config(4096, 32, 32), 6_658_404_352, _recipe(1.2e-4, 128)),
-    "gpt3-13b": Preset(_sized_config(5120, 40, 40), 12_853_386_240, _recipe(1e-4, 128)),
-    "gpt3-175b": Preset(_sized_config(12_288, 96, 96), 174_604_259_328, _recipe(0.6e-4, 192)),
+    "gpt3-small": Preset(SMALL, 125_226_240, recipes.gpt3(6e-4, 32)),
+    "gpt3-medium": Preset(_sized_config(1024, 24, 16), 355_871_744, recipes.gpt3(3e-4, 32)),
+    "gpt3-large": Preset(_sized_config(1536, 24, 16), 760_300_032, recipes.gpt3(2.5e-4, 32)),
+    "gpt3-xl": Preset(_sized_config(2048, 24, 16), 1_315_723_264, recipes.gpt3(2e-4, 64)),
+    "gpt3-2.7b": Preset(_sized_config(2560, 32, 32), 2_651_553_280, recipes.gpt3(1.6e-4, 64)),
+    "gpt3-6.7b": Preset(_sized_config(4096, 32, 32), 6_658_404_352, recipes.gpt3(1.2e-4, 128)),
+    "gpt3-13b": Preset(_sized_config(5120, 40, 40), 12_853_386_240, recipes.gpt3(1e-4, 128)),
+    "gpt3-175b": Preset(_sized_config(12_288, 96, 96), 174_604_259_328, recipes.gpt3(0.6e-4, 192)),
 }
 
 
@@ -120,6 +96,6 @@ SYSTEM = System(
     build=build,
     tasks=("lm", *gpt.TASKS),
     unsupported_by_layout=no_published_layout,
-    recipes=gpt.RECIPES,
-    finetune_recipes=gpt.FINETUNE_RECIPES,
+    recipes=recipes.GPT_TASKS,
+    finetune_recipes=recipes.GPT_FINETUNING,
 )

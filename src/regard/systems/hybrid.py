@@ -21,7 +21,7 @@ from regard.nn.vision.patches import (
     quarter_blocks,
     vit_blocks,
 )
-from regard.systems.common import vision
+from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System
@@ -101,7 +101,7 @@ MAX_STAGES = 4
 
 def _recipe(**train: Any) -> dict[str, dict[str, Any]]:
     """Recipe of ViT with half of the images per micro-batch, because the convolutions need memory."""
-    return vision.imagenet_recipe(**{"batch_size": 128, "grad_accum": 32, **train})
+    return recipes.imagenet(**{"batch_size": 128, "grad_accum": 32, **train})
 
 
 BASE = Config()
@@ -205,6 +205,6 @@ SYSTEM = System(
     names=NAMES,
     published=PUBLISHED,
     adapt_checkpoint=from_published,
-    recipes=vision.DENSE_RECIPES,
-    finetune_recipes=vision.FINETUNE_RECIPES,
+    recipes=recipes.VIT_DENSE,
+    finetune_recipes=recipes.VIT_FINETUNING,
 )

@@ -28,6 +28,7 @@ from regard.nn.blocks.norm import RMSNorm
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import quarter_blocks
+from regard.systems.common import recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System
 from regard.types import Batch, BodyOutput
@@ -81,57 +82,21 @@ class Config(ModelConfig):
         )
 
 
-def _recipe(images: int, accumulate: int, rate: float, **train: Any) -> dict[str, dict[str, Any]]:
-    """Warmup over one epoch of ImageNet and decay to 0, without dropout and weight decay."""
-    usual = {
-        "steps": 1_000_000,
-        "batch_size": images,
-        "grad_accum": accumulate,
-        "lr": rate,
-        "warmup_steps": 10_000,
-        "lr_schedule": "cosine",
-        "label_smoothing": 0.0,
-        "betas": "0.9,0.95",
-        "eps": 1e-8,
-        "weight_decay": 0.0,
-        "grad_clip": 1.0,
-    }
-    return {"train": {**usual, **train}, "decode": {"do_sample": True}}
-
-
 SMALL = Config()
 PRESETS = {
     "imagegpt-mini": Preset(
         replace(SMALL, image_size=28, num_colors=32, width=192, depth=8, heads=6, ffn_dim=768),
         3_719_040,
-        _recipe(32, 1, 1e-3, steps=10_000, warmup_steps=500, eval_every=1000),
+        recipes.imagegpt(32, 1, 1e-3, steps=10_000, warmup_steps=500, eval_every=1000),
     ),
-    "imagegpt-small": Preset(SMALL, 76_682_240, _recipe(32, 4, 3e-3)),
+    "imagegpt-small": Preset(SMALL, 76_682_240, recipes.imagegpt(32, 4, 3e-3)),
     "imagegpt-medium": Preset(
-        replace(SMALL, width=1024, depth=36, ffn_dim=4096), 455_489_536, _recipe(16, 8, 3e-3)
+        replace(SMALL, width=1024, depth=36, ffn_dim=4096), 455_489_536, recipes.imagegpt(16, 8, 3e-3)
     ),
     "imagegpt-large": Preset(
-        replace(SMALL, width=1536, depth=48, heads=16, ffn_dim=6144), 1_362_914_304, _recipe(8, 16, 1e-3)
+        replace(SMALL, width=1536, depth=48, heads=16, ffn_dim=6144), 1_362_914_304, recipes.imagegpt(8, 16, 1e-3)
     ),
 }  # fmt: skip
-
-
-_FINETUNE_TRAIN: dict[str, Any] = {
-    "batch_size": 32,
-    "grad_accum": 1,
-    "warmup_steps": 0.05,
-    "lr_schedule": "cosine",
-    "label_smoothing": 0.0,
-    "betas": "0.9,0.95",
-    "eps": 1e-8,
-    "weight_decay": 0.0,
-    "grad_clip": 1.0,
-}
-FINETUNE_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
-    "draw": {"train": {**_FINETUNE_TRAIN, "steps": 2000, "lr": 1e-4, "eval_every": 500}, "decode": {"do_sample": True}},
-    "classify": {"train": {**_FINETUNE_TRAIN, "epochs": 10, "lr": 5e-4}},
-}
-"""Recipes for pretrained weights. As in the paper, without weight decay."""
 
 
 class ImageGPT(DecoderOnly):
@@ -279,5 +244,5 @@ SYSTEM = System(
     published=PUBLISHED,
     tasks=("draw", "classify"),
     modality="image",
-    finetune_recipes=FINETUNE_RECIPES,
+    finetune_recipes=recipes.IMAGEGPT_FINETUNING,
 )

@@ -18,7 +18,7 @@ from regard.nn.attention.relative_positions import RelativeKind, make_position
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TokenEmbedding, TransformerBlock
 from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, Pooler, init_encoder_weights
 from regard.nn.blocks.norm import LayerNorm
-from regard.systems.common import bert
+from regard.systems.common import bert, recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System, layout_requires
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry
@@ -100,11 +100,11 @@ PRESETS = {
             mask_id=4,
         ),
         7_120_448,
-        bert.small_recipe(steps=10_000, batch_tokens=8192, lr=1e-3, warmup_steps=1000),
+        recipes.small_bert(lr=1e-3),
     ),
-    "longformer-base": Preset(BASE, 148_711_257, bert.pretraining_recipe(50_265, 4096)),
+    "longformer-base": Preset(BASE, 148_711_257, recipes.bert(50_265, 4096)),
     "longformer-large": Preset(
-        replace(BASE, width=1024, depth=24, heads=16, ffn_dim=4096), 434_653_273, bert.pretraining_recipe(50_265, 4096)
+        replace(BASE, width=1024, depth=24, heads=16, ffn_dim=4096), 434_653_273, recipes.bert(50_265, 4096)
     ),
 }
 
@@ -227,21 +227,6 @@ def unsupported_by_layout(config: Config) -> str:
     return layout_requires("Longformer does not support relative positions", relative_position="none")(config)
 
 
-LONG_DOCUMENT_TASKS = ("classify", "choose", "tag", "qa")
-
-
-def _full_length_recipes(recipes: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Recipes for long documents with the maximum length of the model, and two documents of this length per
-    micro-batch."""
-    longest = {"max_length": BASE.max_length}
-    return {
-        task: {**recipe, "train": {**recipe["train"], "batch_tokens": 2 * BASE.max_length}, "data": longest}
-        if task in LONG_DOCUMENT_TASKS
-        else recipe
-        for task, recipe in recipes.items()
-    }
-
-
 SYSTEM = System(
     name="longformer",
     description="Longformer (2020), encoder with sliding-window and global attention",
@@ -253,6 +238,6 @@ SYSTEM = System(
     tasks=bert.TASKS,
     adapt_checkpoint=from_published,
     unsupported_by_layout=unsupported_by_layout,
-    recipes=_full_length_recipes(bert.TASK_RECIPES),
-    finetune_recipes=_full_length_recipes(bert.FINETUNE_RECIPES),
+    recipes=recipes.at_full_length(recipes.BERT_TASKS, BASE.max_length),
+    finetune_recipes=recipes.at_full_length(recipes.BERT_FINETUNING, BASE.max_length),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from regard.errors import SettingError
 from regard.nn.points.body import (
@@ -22,6 +22,7 @@ from regard.nn.points.body import (
     TransitionUp,
 )
 from regard.nn.points.vector_attention import VectorAttention, paper_attention, reference_attention
+from regard.systems.common import recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System, no_published_layout
 
@@ -78,28 +79,10 @@ class Config(ModelConfig):
 DEFAULT = Config()
 RELEASED = replace(DEFAULT, point_order="given")
 
-_ADAM: dict[str, Any] = {
-    "betas": "0.9,0.999",
-    "eps": 1e-8,
-    "weight_decay": 0.05,
-    "lr_schedule": "cosine",
-    "warmup_steps": 0.05,
-    "grad_clip": 1.0,
-    "grad_accum": 1,
-}
-CLASSIFY_RECIPE: dict[str, dict[str, Any]] = {
-    "train": {**_ADAM, "epochs": 60, "batch_size": 32, "lr": 2e-3, "label_smoothing": 0.1},
-    "data": {"scale": "0.8,1.25", "jitter": 0.005},
-}
-RECIPES: dict[str, dict[str, dict[str, Any]]] = {
-    "segment": {
-        "train": {**_ADAM, "epochs": 60, "batch_size": 8, "lr": 2e-3, "label_smoothing": 0.0},
-        "data": {"rotate": "up", "scale": "0.9,1.1", "jitter": 0.005},
-    },
-}
-"""The paper uses SGD with momentum 0.9 and weight decay 1e-4: 200 epochs of ModelNet40 at learning rate 0.05, 40,000
-steps of S3DIS at 0.5, both divided by 10 at 60 % and 80 %. These learning rates are for Adam."""
-
+CLASSIFY_RECIPE = recipes.points({"scale": "0.8,1.25", "jitter": 0.005}, batch_size=32, label_smoothing=0.1)
+SEGMENT_RECIPE = recipes.points(
+    {"rotate": "up", "scale": "0.9,1.1", "jitter": 0.005}, batch_size=8, label_smoothing=0.0
+)
 PRESETS = {
     "point-tiny": Preset(
         replace(
@@ -154,5 +137,5 @@ SYSTEM = System(
     tasks=("classify", "segment"),
     modality="points",
     unsupported_by_layout=no_published_layout,
-    recipes=RECIPES,
+    recipes={"segment": SEGMENT_RECIPE},
 )

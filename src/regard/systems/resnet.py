@@ -23,7 +23,7 @@ from regard.nn.vision.convnet import (
     resnet_stage,
 )
 from regard.nn.vision.dense import FeatureTap
-from regard.systems.common import vision
+from regard.systems.common import recipes, vision
 from regard.systems.common.configs import ModelConfig, check_stages
 from regard.systems.common.system import Preset, System, layout_requires
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, entry
@@ -86,14 +86,14 @@ PRESETS = {
             stem_pool=False,
         ),
         2_795_040,
-        vision.resnet_recipe({}, epochs=30, grad_accum=1, lr=2e-3),
+        recipes.resnet({}, epochs=30, grad_accum=1, lr=2e-3),
     ),
     "resnet-18": Preset(
         replace(RESNET50, widths=(64, 128, 256, 512), depths=(2, 2, 2, 2), block_type="basic"),
         11_176_512,
-        vision.resnet_recipe(AUGMENTATION),
+        recipes.resnet(AUGMENTATION),
     ),
-    "resnet-50": Preset(RESNET50, 23_508_032, vision.resnet_recipe(AUGMENTATION)),
+    "resnet-50": Preset(RESNET50, 23_508_032, recipes.resnet(AUGMENTATION)),
 }
 """Parameter counts without the classification matrix; with 1,000 classes, 11,689,512 (resnet-18) and 25,557,032
 (resnet-50)."""
@@ -168,17 +168,8 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     return config, NAMES.complete(vision.drop_batch_counts(tensors))
 
 
-RECIPES = {
-    "segment": vision.resnet_recipe(
-        {**AUGMENTATION, "crop_scale": 0.5}, epochs=100, batch_size=16, grad_accum=1, lr=5e-4, label_smoothing=0.0
-    ),
-    "depth": vision.resnet_recipe(
-        {**AUGMENTATION, "crop_scale": 1.0}, epochs=50, batch_size=16, grad_accum=1, lr=5e-4, label_smoothing=0.0
-    ),
-}
-
 FINETUNE_RECIPES = {
-    "classify": vision.resnet_recipe(
+    "classify": recipes.resnet(
         {**AUGMENTATION, "crop_scale": 0.5},
         epochs=10,
         batch_size=64,
@@ -187,12 +178,7 @@ FINETUNE_RECIPES = {
         warmup_steps=0.1,
         weight_decay=0.01,
     ),
-    "segment": vision.resnet_recipe(
-        {**AUGMENTATION, "crop_scale": 0.5}, epochs=50, batch_size=16, grad_accum=1, lr=1e-4, label_smoothing=0.0
-    ),
-    "depth": vision.resnet_recipe(
-        {**AUGMENTATION, "crop_scale": 1.0}, epochs=25, batch_size=16, grad_accum=1, lr=1e-4, label_smoothing=0.0
-    ),
+    **recipes.resnet_dense(AUGMENTATION, 50, 1e-4),
 }
 """Recipes for pretrained weights."""
 
@@ -214,6 +200,6 @@ SYSTEM = System(
         stem_stride=2,
         stem_pool=True,
     ),
-    recipes=RECIPES,
+    recipes=recipes.resnet_dense(AUGMENTATION, 100, 5e-4),
     finetune_recipes=FINETUNE_RECIPES,
 )

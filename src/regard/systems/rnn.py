@@ -7,7 +7,6 @@ state, of fixed size for any source length. Reversing the source brings its star
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -25,9 +24,10 @@ from regard.nn.recurrent.rnn import (
     RecurrentEncoder,
     RecurrentTensors,
 )
+from regard.systems.common import recipes
 from regard.systems.common.configs import RecurrentConfig
 from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
-from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System, no_published_layout
+from regard.systems.common.system import Preset, System, no_published_layout
 from regard.types import Batch, BodyOutput
 
 EMBEDDING_STD = 0.3
@@ -60,25 +60,6 @@ class Config(RecurrentConfig):
             raise SettingError(f"model.bidirectional=true requires an even model.width, got {self.width}.")
 
 
-PAPER_RECIPE: dict[str, dict[str, Any]] = {
-    "train": {
-        "steps": 700_000,
-        "batch_tokens": 8192,
-        "lr": 5e-4,
-        "warmup_steps": 1000,
-        "lr_schedule": "linear",
-        "label_smoothing": 0.0,
-        "betas": "0.9,0.999",
-        "eps": 1e-8,
-        "grad_clip": 5.0,
-        "weight_decay": 0.0,
-    },
-    "data": {"vocab_size": 80_000},
-    "decode": {"num_beams": 12, "length_penalty": 0.0},
-}
-"""7.5 epochs of 12 million pairs with 128 pairs per batch, gradient norm at most 5. The paper uses SGD with a learning
-rate of 0.7, halved later; the learning rate here is for Adam."""
-
 BASE = Config()
 PRESETS = {
     "rnn-tiny": Preset(
@@ -93,22 +74,20 @@ PRESETS = {
             init_range=0.0,
         ),
         2_509_824,
-        {
-            "train": {
-                **PAPER_RECIPE["train"],
-                "steps": 6000,
-                "lr": 5e-3,
-                "warmup_steps": 300,
-                "label_smoothing": 0.1,
-                "grad_clip": 1.0,
-                "ema_decay": 0.999,
-            },
-            "data": {"vocab_size": 10_000},
-            "decode": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "wu"},
-        },
+        recipes.recurrent(
+            6000,
+            8192,
+            1.0,
+            {"vocab_size": 10_000},
+            lr=5e-3,
+            warmup_steps=300,
+            label_smoothing=0.1,
+            ema_decay=0.999,
+        )
+        | {"decode": recipes.BEAM_SEARCH},
     ),
     # 384,000,000 in the paper, with 80,000 more source words: set source_vocab_size=160_000
-    "rnn-sutskever": Preset(BASE, 304_000_000, PAPER_RECIPE),
+    "rnn-sutskever": Preset(BASE, 304_000_000, recipes.recurrent(700_000, 8192, 5.0, {"vocab_size": 80_000})),
 }
 
 
@@ -209,6 +188,6 @@ SYSTEM = System(
     presets=PRESETS,
     build=build,
     tasks=("translate", "algorithmic"),
-    recipes=ALGORITHMIC_RECIPES,
+    recipes=recipes.ALGORITHMIC,
     unsupported_by_layout=no_published_layout,
 )

@@ -8,7 +8,6 @@ head, and additive scores instead of dot products. `attention_score` also suppor
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -22,9 +21,10 @@ from regard.nn.recurrent.gru import BidirectionalGRU, GRUCell
 from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
 from regard.nn.recurrent.rnn import CompactTargets
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext, ScoreName, make_score
+from regard.systems.common import recipes
 from regard.systems.common.configs import RecurrentConfig
 from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
-from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System, no_published_layout
+from regard.systems.common.system import Preset, System, no_published_layout
 from regard.types import Batch, BodyOutput
 
 
@@ -55,25 +55,6 @@ class Config(RecurrentConfig):
             )
 
 
-PAPER_RECIPE: dict[str, dict[str, Any]] = {
-    "train": {
-        "steps": 750_000,
-        "batch_tokens": 4096,
-        "lr": 5e-4,
-        "warmup_steps": 1000,
-        "lr_schedule": "linear",
-        "label_smoothing": 0.0,
-        "betas": "0.9,0.999",
-        "eps": 1e-8,
-        "grad_clip": 1.0,
-        "weight_decay": 0.0,
-    },
-    "data": {"vocab_size": 30_000, "max_length": 50},
-    "decode": {"num_beams": 12, "length_penalty": 0.0},
-}
-"""80 pairs of up to 50 words per batch, gradient norm at most 1. The paper uses Adadelta; the learning rate here is for
-Adam."""
-
 BASE = Config()
 PRESETS = {
     "rnnsearch-tiny": Preset(
@@ -89,22 +70,22 @@ PRESETS = {
             tie_embeddings="all",
         ),
         2_232_448,
-        {
-            "train": {
-                **PAPER_RECIPE["train"],
-                "steps": 6000,
-                "batch_tokens": 8192,
-                "lr": 2e-3,
-                "warmup_steps": 300,
-                "label_smoothing": 0.1,
-                "ema_decay": 0.999,
-            },
-            "data": {"vocab_size": 10_000},
-            "decode": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "wu"},
-        },
+        recipes.recurrent(
+            6000,
+            8192,
+            1.0,
+            {"vocab_size": 10_000},
+            lr=2e-3,
+            warmup_steps=300,
+            label_smoothing=0.1,
+            ema_decay=0.999,
+        )
+        | {"decode": recipes.BEAM_SEARCH},
     ),
     # 80,401,000 by the equations of the paper, and 41,000 biases omitted in the equations
-    "rnnsearch-50": Preset(BASE, 80_442_000, PAPER_RECIPE),
+    "rnnsearch-50": Preset(
+        BASE, 80_442_000, recipes.recurrent(750_000, 4096, 1.0, {"vocab_size": 30_000, "max_length": 50})
+    ),
 }
 
 
@@ -248,6 +229,6 @@ SYSTEM = System(
     presets=PRESETS,
     build=build,
     tasks=("translate", "algorithmic"),
-    recipes=ALGORITHMIC_RECIPES,
+    recipes=recipes.ALGORITHMIC,
     unsupported_by_layout=no_published_layout,
 )

@@ -19,7 +19,7 @@ from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, init_encoder_weights
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
-from regard.systems.common import bert
+from regard.systems.common import bert, recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry
@@ -74,9 +74,9 @@ PRESETS = {
             mask_id=4,
         ),
         5_282_368,
-        bert.small_recipe(steps=10_000, batch_tokens=8192, lr=1e-3, warmup_steps=1000),
+        recipes.small_bert(lr=1e-3),
     ),
-    "roformer-base": Preset(BASE, 124_099_664, bert.pretraining_recipe(50_000, 1536)),
+    "roformer-base": Preset(BASE, 124_099_664, recipes.bert(50_000, 1536)),
 }
 """The published count of roformer-base, 124,197,968, includes the sinusoidal table (1536 × 64), which is computed here."""
 
@@ -174,6 +174,6 @@ SYSTEM = System(
     tasks=bert.TASKS,
     adapt_checkpoint=from_published,
     to_published=to_published,
-    recipes=bert.TASK_RECIPES,
-    finetune_recipes=bert.FINETUNE_RECIPES,
+    recipes=recipes.BERT_TASKS,
+    finetune_recipes=recipes.BERT_FINETUNING,
 )

@@ -27,7 +27,7 @@ from regard.nn.vision.swin import (
     add_drop_path,
     init_swin_weights,
 )
-from regard.systems.common import vision
+from regard.systems.common import recipes
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import ModelConfig, check_stages
 from regard.systems.common.system import Preset, System
@@ -92,54 +92,13 @@ MINI = replace(
     TINY, image_size=32, patch_size=2, width=48, depths=(2, 2, 4, 2), heads=(2, 4, 8, 16), window_size=4, drop_path=0.1
 )  # fmt: skip
 
-_ADAM: dict[str, Any] = {
-    "betas": "0.9,0.999",
-    "eps": 1e-8,
-    "weight_decay": 0.05,
-    "lr_schedule": "cosine",
-    "label_smoothing": 0.1,
-}
-PAPER_RECIPE: dict[str, dict[str, Any]] = {
-    "train": {
-        **_ADAM,
-        "epochs": 300,
-        "warmup_steps": 20 / 300,
-        "batch_size": 128,
-        "grad_accum": 8,
-        "lr": 1e-3,
-        "grad_clip": 5.0,
-    },
-    "data": {"crop_scale": 0.08, "flip": True, "color_jitter": 0.4, "mixup": 0.8},
-}
-"""300 epochs of ImageNet in batches of 1024, including 20 warmup epochs."""
-MINI_RECIPE: dict[str, dict[str, Any]] = {
-    "train": {
-        **_ADAM,
-        "epochs": 50,
-        "warmup_steps": 0.1,
-        "batch_size": 128,
-        "grad_accum": 1,
-        "lr": 1e-3,
-        "grad_clip": 5.0,
-    },
-    "data": {"crop_scale": 0.5, "flip": True},
-}
-
-DENSE_RECIPES = {
-    "segment": {
-        **vision.DENSE_RECIPES["segment"],
-        "data": {"crop_scale": 0.5, "flip": True, "color_jitter": 0.4, "mixup": 0.0},
-    },
-    "depth": {
-        **vision.DENSE_RECIPES["depth"],
-        "data": {"crop_scale": 1.0, "flip": True, "color_jitter": 0.4, "mixup": 0.0},
-    },
-}
-"""Without mixup, because label maps cannot be mixed. No crops for depth: scaling a crop does not change its depth
-labels."""
-
+PAPER_RECIPE = recipes.swin({"crop_scale": 0.08, "flip": True, "color_jitter": 0.4, "mixup": 0.8})
 PRESETS = {
-    "swin-mini": Preset(MINI, 6_003_580, MINI_RECIPE),
+    "swin-mini": Preset(
+        MINI,
+        6_003_580,
+        recipes.swin({"crop_scale": 0.5, "flip": True}, epochs=50, warmup_steps=0.1, grad_accum=1),
+    ),
     "swin-tiny": Preset(TINY, 27_519_354, PAPER_RECIPE),
     "swin-small": Preset(SMALL, 48_837_258, PAPER_RECIPE),
     "swin-base": Preset(BASE, 86_743_224, PAPER_RECIPE),
@@ -301,6 +260,6 @@ SYSTEM = System(
     tasks=("classify", "segment", "depth"),
     modality="image",
     adapt_checkpoint=from_published,
-    recipes=DENSE_RECIPES,
-    finetune_recipes=DENSE_RECIPES,
+    recipes=recipes.SWIN_DENSE,
+    finetune_recipes=recipes.SWIN_DENSE,
 )

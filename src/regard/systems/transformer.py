@@ -20,9 +20,10 @@ from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding, transfo
 from regard.nn.blocks.cross_decoder import CrossDecoder
 from regard.nn.blocks.decoding_state import DecoderState
 from regard.nn.blocks.norm import LayerNorm
+from regard.systems.common import recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.seq2seq_inputs import Seq2SeqInputs, require_decoder_inputs, require_prompt
-from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System, layout_requires
+from regard.systems.common.system import Preset, System, layout_requires
 from regard.types import Batch, BodyOutput
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry
 
@@ -61,60 +62,23 @@ class Config(ModelConfig):
             )
 
 
-PAPER_RECIPE = {
-    "train": {
-        "steps": 100_000,
-        "batch_tokens": 50_000,
-        "lr": 512**-0.5 * 4000**-0.5,
-        "warmup_steps": 4000,
-        "lr_schedule": "inverse_sqrt",
-        "label_smoothing": 0.1,
-        "betas": "0.9,0.98",
-        "eps": 1e-9,
-        "grad_clip": 0.0,
-        "weight_decay": 0.0,
-    },
-    "data": {"vocab_size": 37_000},
-    "decode": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "wu"},
-}
-
-
-def recipe(**train: Any) -> dict[str, dict[str, Any]]:
-    """Recipe of the paper with changed training settings."""
-    return {**PAPER_RECIPE, "train": {**PAPER_RECIPE["train"], **train}}
-
-
 BASE = Config()
 PRESETS = {
     "transformer-tiny": Preset(
         replace(BASE, width=128, depth=4, decoder_depth=4, heads=4, ffn_dim=256, vocab_size=10_000, dropout=0.3),
         2_605_056,
-        {
-            **recipe(
-                steps=6000,
-                batch_tokens=16_384,
-                lr=4e-3,
-                warmup_steps=1500,
-                lr_schedule="linear",
-                grad_clip=1.0,
-                ema_decay=0.999,
-            ),
-            "data": {"vocab_size": 10_000},
-        },
+        recipes.transformer(10_000, **recipes.TINY_TRANSLATION),
     ),
     "transformer-small": Preset(
         replace(BASE, width=256, depth=3, decoder_depth=3, heads=4, ffn_dim=1024, vocab_size=8000),
         7_577_600,
-        {
-            **recipe(steps=20_000, batch_tokens=16_384, lr=1e-3, warmup_steps=2000, grad_clip=1.0),
-            "data": {"vocab_size": 8000},
-        },
+        recipes.transformer(8000, steps=20_000, batch_tokens=16_384, lr=1e-3, warmup_steps=2000, grad_clip=1.0),
     ),
-    "transformer-base": Preset(BASE, 63_082_496, PAPER_RECIPE),
+    "transformer-base": Preset(BASE, 63_082_496, recipes.transformer()),
     "transformer-big": Preset(
         replace(BASE, width=1024, heads=16, ffn_dim=4096, dropout=0.3),
         214_245_376,
-        recipe(steps=300_000, lr=1024**-0.5 * 4000**-0.5),
+        recipes.transformer(steps=300_000, lr=1024**-0.5 * 4000**-0.5),
     ),
 }
 
@@ -312,7 +276,7 @@ SYSTEM = System(
     names=NAMES,
     published=PUBLISHED,
     tasks=("translate", "algorithmic"),
-    recipes=ALGORITHMIC_RECIPES,
+    recipes=recipes.ALGORITHMIC,
     adapt_checkpoint=from_published,
     to_published=to_published,
     unsupported_by_layout=layout_requires(

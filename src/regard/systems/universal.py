@@ -20,10 +20,10 @@ from regard.nn.blocks.block import NormPlacement, TokenEmbedding
 from regard.nn.blocks.cross_decoder import CrossDecoder
 from regard.nn.blocks.decoding_state import DecoderState
 from regard.nn.blocks.universal import UniversalOutput, UniversalStack, check_universal, make_universal_stack, max_steps
+from regard.systems.common import recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.seq2seq_inputs import Seq2SeqInputs, require_decoder_inputs, require_prompt
-from regard.systems.common.system import ALGORITHMIC_RECIPES, Preset, System, no_published_layout
-from regard.systems.transformer import recipe
+from regard.systems.common.system import Preset, System, no_published_layout
 from regard.types import IGNORE, Batch, BodyOutput
 
 
@@ -65,19 +65,8 @@ class Config(ModelConfig):
         return max_steps(self)
 
 
-PAPER_RECIPE = recipe(lr=1024**-0.5 * 4000**-0.5)
-TINY_RECIPE = {
-    **recipe(
-        steps=6000,
-        batch_tokens=16_384,
-        lr=2e-3,
-        warmup_steps=1500,
-        lr_schedule="linear",
-        grad_clip=1.0,
-        ema_decay=0.999,
-    ),
-    "data": {"vocab_size": 10_000},
-}
+PAPER_RECIPE = recipes.transformer(lr=1024**-0.5 * 4000**-0.5)
+TINY_RECIPE = recipes.transformer(10_000, **{**recipes.TINY_TRANSLATION, "lr": 2e-3})
 
 DEFAULT = Config()
 BASE = replace(
@@ -214,6 +203,6 @@ SYSTEM = System(
     presets=PRESETS,
     build=build,
     tasks=("translate", "algorithmic"),
-    recipes=ALGORITHMIC_RECIPES,
+    recipes=recipes.ALGORITHMIC,
     unsupported_by_layout=no_published_layout,
 )

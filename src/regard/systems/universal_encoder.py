@@ -19,7 +19,7 @@ from regard.nn.blocks.act import Mixing
 from regard.nn.blocks.block import NormPlacement, TokenEmbedding
 from regard.nn.blocks.encoder import first_token_states
 from regard.nn.blocks.universal import UniversalStack, check_universal, make_universal_stack, max_steps
-from regard.systems.common import bert
+from regard.systems.common import bert, recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.seq2seq_inputs import position_ids
 from regard.systems.common.system import Preset, System, no_published_layout
@@ -77,13 +77,11 @@ class Config(ModelConfig):
 BASE = Config()
 MINI = replace(BASE, width=256, heads=4, ffn_dim=1024, vocab_size=8000, max_length=256, bos_id=2, eos_id=3, mask_id=4)
 PRESETS = {
-    "universal-encoder-mini": Preset(
-        MINI, 2_912_576, bert.small_recipe(steps=10_000, batch_tokens=8192, lr=5e-4, warmup_steps=1000)
-    ),
+    "universal-encoder-mini": Preset(MINI, 2_912_576, recipes.small_bert(lr=5e-4)),
     "universal-encoder-mini-halting": Preset(
         replace(MINI, act=True),
         2_912_833,
-        bert.small_recipe(steps=10_000, batch_tokens=8192, lr=5e-4, warmup_steps=1000),
+        recipes.small_bert(lr=5e-4),
     ),
     "universal-encoder-base": Preset(
         replace(
@@ -96,7 +94,7 @@ PRESETS = {
             step_embedding="learned",
         ),
         44_943_162,
-        bert.pretraining_recipe(),
+        recipes.bert(),
     ),
 }
 
@@ -164,6 +162,6 @@ SYSTEM = System(
     build=build,
     tasks=bert.TASKS,
     unsupported_by_layout=no_published_layout,
-    recipes=bert.TASK_RECIPES,
-    finetune_recipes=bert.FINETUNE_RECIPES,
+    recipes=recipes.BERT_TASKS,
+    finetune_recipes=recipes.BERT_FINETUNING,
 )

@@ -22,7 +22,7 @@ from regard.nn.vision.patches import (
     quarter_blocks,
     vit_blocks,
 )
-from regard.systems.common import vision
+from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System, layout_requires
@@ -78,7 +78,7 @@ PRESETS = {
         replace(BASE, image_size=28, patch_size=4, width=192, depth=9, heads=3, ffn_dim=768),
         4_023_360,
         # selected on held-out training images of Fashion-MNIST; data.flip helps if flipped images are valid
-        vision.imagenet_recipe(
+        recipes.imagenet(
             epochs=80, batch_size=512, grad_accum=1, lr=1.5e-3, warmup_steps=0.1, weight_decay=0.05, label_smoothing=0.1
         )
         | {"data": {"shift": 0.1, "random_erasing": 0.3}},
@@ -86,17 +86,17 @@ PRESETS = {
     "vit-small": Preset(
         replace(BASE, width=384, heads=6, ffn_dim=1536),
         21_665_664,
-        vision.imagenet_recipe(grad_accum=4, lr=1e-3, weight_decay=0.1),
+        recipes.imagenet(grad_accum=4, lr=1e-3, weight_decay=0.1),
     ),
-    "vit-base-32": Preset(replace(BASE, patch_size=32, dropout=0.1), 87_455_232, vision.imagenet_recipe()),
-    "vit-base-16": Preset(replace(BASE, dropout=0.1), 85_798_656, vision.imagenet_recipe()),
+    "vit-base-32": Preset(replace(BASE, patch_size=32, dropout=0.1), 87_455_232, recipes.imagenet()),
+    "vit-base-16": Preset(replace(BASE, dropout=0.1), 85_798_656, recipes.imagenet()),
     "vit-large-16": Preset(
-        replace(BASE, width=1024, depth=24, heads=16, ffn_dim=4096, dropout=0.1), 303_301_632, vision.imagenet_recipe()
+        replace(BASE, width=1024, depth=24, heads=16, ffn_dim=4096, dropout=0.1), 303_301_632, recipes.imagenet()
     ),
     "vit-huge-14": Preset(
         replace(BASE, patch_size=14, width=1280, depth=32, heads=16, ffn_dim=5120, dropout=0.1),
         630_764_800,
-        vision.imagenet_recipe(
+        recipes.imagenet(
             epochs=14, lr=3e-4, lr_schedule="linear", weight_decay=0.1
         ),  # epochs of 300 million images, not of ImageNet
     ),
@@ -161,6 +161,6 @@ SYSTEM = System(
     unsupported_by_layout=layout_requires(
         "ViT requires model.class_token=true and model.pool=first", class_token=True, pool="first"
     ),
-    recipes=vision.DENSE_RECIPES,
-    finetune_recipes=vision.FINETUNE_RECIPES,
+    recipes=recipes.VIT_DENSE,
+    finetune_recipes=recipes.VIT_FINETUNING,
 )

@@ -21,7 +21,8 @@ from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.nn.vision.patches import GridPosition
-from regard.systems.captioners.common import FINETUNE_RECIPES, CaptionConfig, CaptionDecoder, expand_to_captions, recipe
+from regard.systems.captioners.common import CaptionConfig, CaptionDecoder, expand_to_captions
+from regard.systems.common import recipes
 from regard.systems.common.system import Preset, System, no_published_layout
 from regard.types import Batch
 
@@ -64,9 +65,9 @@ TINY = Config(
     dropout=0.2,
 )
 PRESETS = {
-    "caption-transformer-tiny": Preset(TINY, 4_606_400, recipe(2000)),
+    "caption-transformer-tiny": Preset(TINY, 4_606_400, recipes.captions(2000)),
     "caption-transformer-base": Preset(
-        Config(encoder="resnet-50"), 73_842_752, recipe(10_000, steps=50_000, lr=2e-4, eval_every=2000)
+        Config(encoder="resnet-50"), 73_842_752, recipes.captions(10_000, steps=50_000, lr=2e-4, eval_every=2000)
     ),
 }
 
@@ -140,5 +141,5 @@ SYSTEM = System(
     tasks=("caption",),
     modality="image",
     unsupported_by_layout=no_published_layout,
-    finetune_recipes=FINETUNE_RECIPES,
+    finetune_recipes=recipes.CAPTION_FINETUNING,
 )

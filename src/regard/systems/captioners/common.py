@@ -192,29 +192,3 @@ class CaptionDecoder(CaptionMixin, CrossDecoder):
         """Encode the image, and process all but the last token of the prompt. `max_positions`: length of a static KV
         cache."""
         return self.prefill(self.encode(batch), None, require_prompt(batch), max_positions)
-
-
-def recipe(vocabulary: int, **train: Any) -> dict[str, dict[str, Any]]:
-    """Recipe for training from scratch on a few thousand images with several captions each."""
-    usual = {
-        "steps": 4000,
-        "batch_size": 64,
-        "grad_accum": 1,
-        "lr": 1e-3,
-        "warmup_steps": 0.05,
-        "lr_schedule": "cosine",
-        "weight_decay": 0.05,
-        "betas": "0.9,0.98",
-        "eps": 1e-8,
-        "grad_clip": 1.0,
-        "label_smoothing": 0.1,
-        "eval_every": 500,
-    }
-    return {
-        "train": {**usual, **train}, "data": {"vocab_size": vocabulary}, 
-        "decode": {"num_beams": 3, "length_penalty": 0.6, "length_penalty_type": "wu"},
-    }  # fmt: skip
-
-
-FINETUNE_RECIPES = {"caption": {"train": {**recipe(1)["train"], "lr": 1e-4}}}
-"""Recipes for pretrained weights."""

@@ -16,7 +16,8 @@ from regard.nn.recurrent.lstm_gates import lstm_cell
 from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
 from regard.nn.recurrent.rnn import run_layer
 from regard.nn.vision.encoder import VisionEncoder
-from regard.systems.captioners.common import FINETUNE_RECIPES, CaptionConfig, CaptionMixin, expand_to_captions, recipe
+from regard.systems.captioners.common import CaptionConfig, CaptionMixin, expand_to_captions
+from regard.systems.common import recipes
 from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
 from regard.systems.common.system import Preset, System, no_published_layout
 from regard.types import Batch, BodyOutput
@@ -41,11 +42,12 @@ TINY = Config(
     dropout=0.3,
 )
 PRESETS = {
-    "caption-fixed-tiny": Preset(TINY, 4_528_304, recipe(2000)),
+    "caption-fixed-tiny": Preset(TINY, 4_528_304, recipes.captions(2000)),
     "caption-fixed-base": Preset(
         BASE,
         36_908_368,
-        recipe(10_000, steps=50_000, lr=4e-4, eval_every=2000, label_smoothing=0.0) | {"decode": {"num_beams": 20}},
+        recipes.captions(10_000, steps=50_000, lr=4e-4, eval_every=2000, label_smoothing=0.0)
+        | {"decode": {"num_beams": 20}},
     ),
 }
 """The beam size of the paper is 20, and 3 in its later release. The paper uses SGD; these learning rates are for Adam."""
@@ -125,5 +127,5 @@ SYSTEM = System(
     tasks=("caption",),
     modality="image",
     unsupported_by_layout=no_published_layout,
-    finetune_recipes=FINETUNE_RECIPES,
+    finetune_recipes=recipes.CAPTION_FINETUNING,
 )

@@ -20,7 +20,8 @@ from regard.nn.recurrent.lstm_gates import lstm_cell
 from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext
 from regard.nn.vision.encoder import VisionEncoder
-from regard.systems.captioners.common import FINETUNE_RECIPES, CaptionConfig, CaptionMixin, expand_to_captions, recipe
+from regard.systems.captioners.common import CaptionConfig, CaptionMixin, expand_to_captions
+from regard.systems.common import recipes
 from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
 from regard.systems.common.system import Preset, System, no_published_layout
 from regard.types import IGNORE, Batch, BodyOutput
@@ -59,9 +60,9 @@ TINY = Config(
 )
 BASE = Config(encoder="resnet-50", freeze_encoder=True, feature_level=2)
 PRESETS = {
-    "caption-attend-tiny": Preset(TINY, 4_665_586, recipe(2000)),
+    "caption-attend-tiny": Preset(TINY, 4_665_586, recipes.captions(2000)),
     "caption-attend-base": Preset(
-        BASE, 52_951_434, recipe(10_000, steps=50_000, lr=4e-4, eval_every=2000, label_smoothing=0.0)
+        BASE, 52_951_434, recipes.captions(10_000, steps=50_000, lr=4e-4, eval_every=2000, label_smoothing=0.0)
     ),
 }
 
@@ -226,5 +227,5 @@ SYSTEM = System(
     tasks=("caption",),
     modality="image",
     unsupported_by_layout=no_published_layout,
-    finetune_recipes=FINETUNE_RECIPES,
+    finetune_recipes=recipes.CAPTION_FINETUNING,
 )

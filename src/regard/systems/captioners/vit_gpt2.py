@@ -21,13 +21,11 @@ from regard.nn.vision.encoder import VisionEncoder
 from regard.systems import gpt2
 from regard.systems.captioners.common import (
     ENCODER_SYSTEMS,
-    FINETUNE_RECIPES,
     CaptionConfig,
     CaptionDecoder,
     expand_to_captions,
-    recipe,
 )
-from regard.systems.common import vision
+from regard.systems.common import recipes, vision
 from regard.systems.common.system import Preset, System
 from regard.types import Batch
 from regard.weights.tables import (
@@ -71,9 +69,9 @@ TINY = Config(
     embedding_dropout=0.2,
 )
 PRESETS = {
-    "caption-vit-tiny": Preset(TINY, 4_348_992, recipe(2000)),
+    "caption-vit-tiny": Preset(TINY, 4_348_992, recipes.captions(2000)),
     "caption-vit-base": Preset(
-        BASE, 238_605_312, recipe(50_257, steps=50_000, lr=5e-5, eval_every=2000, label_smoothing=0.0)
+        BASE, 238_605_312, recipes.captions(50_257, steps=50_000, lr=5e-5, eval_every=2000, label_smoothing=0.0)
     ),
 }
 """caption-vit-base is ViT-B/16 and GPT-2 small. The Hugging Face class has 239,195,904 parameters, 590,592 more: the
@@ -248,5 +246,5 @@ SYSTEM = System(
     names=NAMES,
     published=PUBLISHED,
     unsupported_by_layout=unsupported_by_layout,
-    finetune_recipes=FINETUNE_RECIPES,
+    finetune_recipes=recipes.CAPTION_FINETUNING,
 )

@@ -80,21 +80,3 @@ class System:
         """Default settings of a preset for a task."""
         more = self.recipes.get(task, {})
         return {group: {**preset.recipe.get(group, {}), **more.get(group, {})} for group in (*preset.recipe, *more)}
-
-
-ALGORITHMIC_RECIPES: dict[str, dict[str, dict[str, Any]]] = {
-    "algorithmic": {
-        "train": {
-            "steps": 6000,
-            "batch_tokens": 8192,
-            "lr": 1e-3,
-            "warmup_steps": 500,
-            "lr_schedule": "linear",
-            "label_smoothing": 0.0,
-            "grad_clip": 1.0,
-            "ema_decay": 0.0,
-        },
-        "decode": {"num_beams": 1, "length_penalty": 0.0},
-    },
-}
-"""Recipe for data/synthetic/algorithmic.py. Outputs are exact, so label smoothing and beam search are off."""

@@ -96,36 +96,6 @@ def require_square(fields: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def imagenet_recipe(**train: Any) -> dict[str, dict[str, Any]]:
-    """ViT on ImageNet: 4096 images per step, 300 epochs at 3e-3, cosine decay after 10,000 warmup steps."""
-    usual = {
-        "epochs": 300,
-        "batch_size": 256,
-        "grad_accum": 16,
-        "lr": 3e-3,
-        "warmup_steps": 10_000,
-        "lr_schedule": "cosine",
-        "weight_decay": 0.3,
-        "betas": "0.9,0.999",
-        "eps": 1e-8,
-        "grad_clip": 1.0,
-        "label_smoothing": 0.0,
-    }
-    return {"train": {**usual, **train}}
-
-
-def finetune_recipe(epochs: int, images: int, lr: float, weight_decay: float) -> dict[str, dict[str, Any]]:
-    return imagenet_recipe(
-        epochs=epochs, batch_size=images, grad_accum=1, lr=lr, warmup_steps=0.1, weight_decay=weight_decay
-    )
-
-
-DENSE_RECIPES = {"segment": finetune_recipe(100, 16, 1e-4, 0.05), "depth": finetune_recipe(50, 16, 1e-4, 0.05)}
-
-FINETUNE_RECIPES = {"classify": finetune_recipe(5, 128, 5e-5, 0.0), **DENSE_RECIPES}
-"""Recipes for pretrained weights. The paper uses SGD with 512 images per step, cosine decay and no weight decay; these
-learning rates are for Adam."""
-
 # -- BiT convolutions, alone or as the backbone of a ViT
 
 
@@ -231,24 +201,6 @@ def read_backbone_config(config: dict[str, Any] | None, channels: int, all_stage
                 f"config.json: backbone_config.{key}={told[key]!r} is not supported. Supported: {value!r}."
             )
     return found
-
-
-def resnet_recipe(data: dict[str, Any], **train: Any) -> dict[str, dict[str, Any]]:
-    """ResNet: 90 epochs as in the papers, with Adam instead of SGD, and cosine decay."""
-    usual = {
-        "epochs": 90,
-        "batch_size": 128,
-        "grad_accum": 8,
-        "lr": 2e-3,
-        "warmup_steps": 0.05,
-        "lr_schedule": "cosine",
-        "weight_decay": 0.05,
-        "betas": "0.9,0.999",
-        "eps": 1e-8,
-        "grad_clip": 1.0,
-        "label_smoothing": 0.1,
-    }
-    return {"train": {**usual, **train}, "data": data}
 
 
 # -- batch norms
