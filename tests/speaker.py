@@ -22,7 +22,7 @@ from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.catalog import build_index
 from regard.systems import SYSTEMS
 from regard.systems.captioners.common import expand_to_captions
-from regard.systems.common.system import Preset, System, no_published_layout
+from regard.systems.common.system import Preset, System
 from regard.tasks import find_task
 from regard.types import Batch, BodyOutput
 
@@ -96,7 +96,6 @@ RECIPE: dict[str, dict[str, Any]] = {
 }
 SYSTEM = System(
     "speaker", "a stand-in", Config, {"speaker-tiny": Preset(Config(), 8_028, RECIPE)}, Speaker, ("caption",), "image",
-    unsupported_by_layout=no_published_layout,
 )  # fmt: skip
 
 

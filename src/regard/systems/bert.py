@@ -18,7 +18,7 @@ from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, Pooler, init_encoder_weights
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import bert, recipes
-from regard.systems.common.configs import ModelConfig
+from regard.systems.common.configs import ModelConfig, transformer_blocks
 from regard.systems.common.system import Preset, System, layout_requires
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, rename_suffixes
 
@@ -77,7 +77,10 @@ def build(config: Config) -> EncoderOnly:
             norm=LayerNorm(config.width, config.norm_eps),
             dropout=config.dropout,
         ),
-        encoder=Stack(bert.encoder_blocks(config), position=make_position(config, config.depth, bidirectional=True)),
+        encoder=Stack(
+            transformer_blocks(config, config.depth, activation=config.activation, eps=config.norm_eps),
+            position=make_position(config, config.depth, bidirectional=True),
+        ),
         pooler=Pooler(config.width) if config.pooler else None,
     )
     return init_encoder_weights(body)
@@ -151,7 +154,7 @@ SYSTEM = System(
     published=PUBLISHED,
     tasks=bert.TASKS,
     adapt_checkpoint=from_published,
-    unsupported_by_layout=layout_requires(
+    check_layout=layout_requires(
         "BERT supports learned positions only", position_embedding="learned", relative_position="none"
     ),
     recipes=recipes.BERT_TASKS,

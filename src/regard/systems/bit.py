@@ -7,7 +7,7 @@ first three stages, with norms after the convolutions, are the backbone of the V
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
@@ -40,6 +40,9 @@ class Config(ModelConfig):
     """Total stride of the last feature map."""
     head_dropout: float = 0.0
 
+    head_std: ClassVar[float] = 0.0
+    """Standard deviation of a new classification matrix: equal probabilities at the start."""
+
     extra_size_fields = ("norm_groups",)
 
     def __post_init__(self) -> None:
@@ -53,17 +56,8 @@ class Config(ModelConfig):
         if self.output_stride < 4 or self.output_stride.bit_count() > 1:
             raise SettingError(f"model.output_stride must be 4, 8, 16 or 32, got {self.output_stride}.")
 
-    @property
-    def head_std(self) -> float:
-        """Standard deviation of a new classification matrix: 0, for equal probabilities at the start."""
-        return 0.0
-
     def feature_maps(self) -> tuple[FeatureTap, ...]:
-        """Feature maps for dense heads: one per stage."""
-        return tuple(
-            FeatureTap(stage, width, min(4 * 2**stage, self.output_stride), is_sequence=False)
-            for stage, width in enumerate(self.widths)
-        )
+        return vision.stage_maps(self.widths, 4, self.output_stride)
 
 
 AUGMENTATION: dict[str, Any] = {"crop_scale": 0.08, "flip": True}

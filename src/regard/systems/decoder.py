@@ -12,11 +12,11 @@ from typing import Literal
 
 from regard.nn.attention.positions import make_absolute_position
 from regard.nn.attention.relative_positions import RelativeKind, make_position
-from regard.nn.blocks.block import Stack, TokenEmbedding, transformer_block
+from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly
 from regard.systems.common import gpt, recipes
-from regard.systems.common.configs import ModelConfig
-from regard.systems.common.system import Preset, System, no_published_layout
+from regard.systems.common.configs import ModelConfig, transformer_blocks
+from regard.systems.common.system import Preset, System
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,7 @@ PRESETS = {
 
 
 def build(config: Config) -> DecoderOnly:
-    blocks = [
-        transformer_block(
-            config.width, config.heads, config.ffn_dim, activation=config.activation, dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-        )
-        for _ in range(config.depth)
-    ]  # fmt: skip
+    blocks = transformer_blocks(config, config.depth, activation=config.activation)
     return DecoderOnly(
         tokens=TokenEmbedding(config.vocab_size, config.width),
         position=make_absolute_position(config),
@@ -71,7 +65,6 @@ SYSTEM = System(
     presets=PRESETS,
     build=build,
     tasks=("lm", *gpt.TASKS),
-    unsupported_by_layout=no_published_layout,
     recipes=recipes.GPT_TASKS,
     finetune_recipes=recipes.GPT_FINETUNING,
 )

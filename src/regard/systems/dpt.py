@@ -10,15 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from regard.errors import SettingError, WeightsError
-from regard.nn.blocks.block import Stack
-from regard.nn.blocks.norm import LayerNorm
 from regard.nn.vision.dense import FeatureTap, NeckConfig, Readout
 from regard.nn.vision.patches import (
     GridPosition,
     PatchEmbedding,
     VisionTransformer,
-    init_vit_weights,
-    vit_blocks,
 )
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
@@ -67,15 +63,7 @@ class Config(ModelConfig):
         super().__post_init__()
         if self.fusion_dim < 2:
             raise SettingError(f"model.fusion_dim must be at least 2, got {self.fusion_dim}.")
-        if self.image_size % self.patch_size:
-            raise SettingError(
-                f"model.image_size={self.image_size} is not divisible by model.patch_size={self.patch_size}."
-            )
-        self._check_feature_maps()
-        if self.hybrid:
-            self._check_stages()
-
-    def _check_feature_maps(self) -> None:
+        vision.check_patch_size(self)
         if not len(self.out_layers) == len(self.neck_dims) == len(self.reassemble_factors) == 4:
             raise SettingError(
                 "model.out_layers, model.neck_dims and model.reassemble_factors must have four values each, one per "
@@ -93,8 +81,8 @@ class Config(ModelConfig):
         for factor in self.reassemble_factors:
             if (factor if factor > 1 else 1 / factor) % 1:
                 raise SettingError(f"model.reassemble_factors must be integers n or fractions 1/n, got {factor}.")
-
-    def _check_stages(self) -> None:
+        if not self.hybrid:
+            return
         if len(self.backbone_depths) != 3 or min(self.backbone_depths) < 1 or self.patch_size != 16:
             raise SettingError(
                 f"model.hybrid=true requires three values in model.backbone_depths, got {self.backbone_depths}, and "
@@ -164,40 +152,31 @@ PRESETS = {
 
 def build(config: Config) -> VisionTransformer:
     """The body; heads for depth and segmentation are in nn/vision/dense.py."""
-    body = VisionTransformer(
+    body = vision.build_vit(
+        config,
         PatchEmbedding(
             config.width, *((1, config.widths[-1]) if config.hybrid else (config.patch_size, config.in_channels))
         ),
         GridPosition(config.image_size // config.patch_size, config.width, interpolation="bilinear"),
-        Stack(vit_blocks(config), norm=LayerNorm(config.width, config.norm_eps)),
-        dropout=config.dropout,
-        stem=vision.build_backbone(config) if config.hybrid else None,
+        backbone=config.hybrid,
     )
     # in all checkpoints, but not used: features are read before this norm
     body.encoder.norm.requires_grad_(False)
-    return init_vit_weights(body)
+    return body
 
 
 def _part_entry(ours: str, theirs: str) -> NameEntry:
     return entry(f"{ours}.{{part}}", f"{theirs}.{{part}}")
 
 
-def _batch_norm_entries(ours: str, theirs: str) -> tuple[NameEntry, ...]:
-    """Entries of a batch norm with running statistics."""
-    return (
-        _part_entry(ours, theirs),
-        *(entry(f"{ours}.{name}", f"{theirs}.{name}") for name in vision.RUNNING_STATS),
-    )
-
-
 def _residual_unit_entries(ours: str, theirs: str) -> tuple[NameEntry, ...]:
     return (
         _part_entry(f"head.fusion.{{n}}.{ours}.first", f"neck.fusion_stage.layers.{{n}}.{theirs}.convolution1"),
         _part_entry(f"head.fusion.{{n}}.{ours}.second", f"neck.fusion_stage.layers.{{n}}.{theirs}.convolution2"),
-        *_batch_norm_entries(
+        *vision.batch_norm_entries(
             f"head.fusion.{{n}}.{ours}.first_norm", f"neck.fusion_stage.layers.{{n}}.{theirs}.batch_norm1"
         ),
-        *_batch_norm_entries(
+        *vision.batch_norm_entries(
             f"head.fusion.{{n}}.{ours}.second_norm", f"neck.fusion_stage.layers.{{n}}.{theirs}.batch_norm2"
         ),
     )
@@ -219,10 +198,10 @@ NAMES = NameTable(
         _part_entry("head.fusion.{n}.out", "neck.fusion_stage.layers.{n}.projection"),
         *(_part_entry(f"head.{ours}", f"head.head.{n}") for ours, n in (("first", 0), ("second", 2), ("last", 4))),
         _part_entry("head.before.dense", "head.head.0"),
-        *_batch_norm_entries("head.before.norm", "head.head.1"),
+        *vision.batch_norm_entries("head.before.norm", "head.head.1"),
         _part_entry("head.classes", "head.head.4"),
         _part_entry("head.beside_before.dense", "auxiliary_head.head.0"),
-        *_batch_norm_entries("head.beside_before.norm", "auxiliary_head.head.1"),
+        *vision.batch_norm_entries("head.beside_before.norm", "auxiliary_head.head.1"),
         _part_entry("head.beside", "auxiliary_head.head.4"),
     ),
     heads=("neck.*", "head.*", "auxiliary_head.*", "dpt.pooler.*"),

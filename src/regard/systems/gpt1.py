@@ -19,8 +19,6 @@ from regard.systems.common.system import Preset, System, layout_requires
 from regard.weights.tables import (
     NameTable,
     PublishedLayout,
-    entry,
-    transposed_linear,
 )
 
 
@@ -54,21 +52,10 @@ def build(config: Config) -> DecoderOnly:
     return init_gpt_weights(body)
 
 
-OURS, THEIRS = "decoder.blocks.{n}", "transformer.h.{n}"
 NAMES = NameTable(
-    entries=(
-        entry("tokens.table.weight", "transformer.tokens_embed.weight"),
-        entry("position.table.weight", "transformer.positions_embed.weight"),
-        *transposed_linear(f"{OURS}.attend.inner.qkv", f"{THEIRS}.attn.c_attn"),
-        *transposed_linear(f"{OURS}.attend.inner.out", f"{THEIRS}.attn.c_proj"),
-        entry(f"{OURS}.attend.norm.{{part}}", f"{THEIRS}.ln_1.{{part}}"),
-        *transposed_linear(f"{OURS}.feed.inner.up", f"{THEIRS}.mlp.c_fc"),
-        *transposed_linear(f"{OURS}.feed.inner.down", f"{THEIRS}.mlp.c_proj"),
-        entry(f"{OURS}.feed.norm.{{part}}", f"{THEIRS}.ln_2.{{part}}"),
-        *gpt.HEAD_ENTRIES,
-    ),
+    entries=(*gpt.decoder_entries(tokens="tokens_embed", positions="positions_embed")[:-1], *gpt.HEAD_ENTRIES),
     tied={"lm_head.weight": "transformer.tokens_embed.weight"},
-    drop=(f"{THEIRS}.attn.bias", "transformer.position_ids"),
+    drop=("transformer.h.{n}.attn.bias", "transformer.position_ids"),
     heads=("score.*", "multiple_choice_head.*"),
     prefix="transformer.",
 )
@@ -76,18 +63,7 @@ NAMES = NameTable(
 PUBLISHED = PublishedLayout(
     model_type="openai-gpt",
     architecture="OpenAIGPTLMHeadModel",
-    keys={
-        "width": ("n_embd",),
-        "depth": ("n_layer",),
-        "heads": ("n_head",),
-        "vocab_size": ("vocab_size",),
-        "max_length": ("n_positions",),
-        "dropout": ("resid_pdrop",),
-        "attention_dropout": ("attn_pdrop",),
-        "embedding_dropout": ("embd_pdrop",),
-        "norm_eps": ("layer_norm_epsilon",),
-        "eos_id": ("eos_token_id",),
-    },
+    keys={name: keys for name, keys in gpt.KEYS.items() if name != "ffn_dim"},
     config=Config,
     fixed={"afn": "gelu", "tie_word_embeddings": True, "is_encoder_decoder": False},
     ignored_keys=("n_ctx", "n_special", "initializer_range", "summary_*", "pad_token_id", "predict_special_tokens"),
@@ -119,7 +95,7 @@ SYSTEM = System(
     published=PUBLISHED,
     tasks=("lm", *gpt.TASKS),
     to_published=gpt.to_published,
-    unsupported_by_layout=unsupported_by_layout,
+    check_layout=unsupported_by_layout,
     recipes=recipes.GPT_TASKS,
     finetune_recipes=recipes.GPT_FINETUNING,
 )

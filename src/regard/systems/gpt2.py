@@ -21,8 +21,6 @@ from regard.systems.common.system import Preset, System, layout_requires
 from regard.weights.tables import (
     NameTable,
     PublishedLayout,
-    entry,
-    transposed_linear,
 )
 
 
@@ -100,22 +98,10 @@ def build(config: Config) -> DecoderOnly:
     return init_gpt_weights(body, position_std=0.01, scale_residual=True)
 
 
-OURS, THEIRS = "decoder.blocks.{n}", "transformer.h.{n}"
 NAMES = NameTable(
-    entries=(
-        entry("tokens.table.weight", "transformer.wte.weight"),
-        entry("position.table.weight", "transformer.wpe.weight"),
-        entry(f"{OURS}.attend.norm.{{part}}", f"{THEIRS}.ln_1.{{part}}"),
-        *transposed_linear(f"{OURS}.attend.inner.qkv", f"{THEIRS}.attn.c_attn"),
-        *transposed_linear(f"{OURS}.attend.inner.out", f"{THEIRS}.attn.c_proj"),
-        entry(f"{OURS}.feed.norm.{{part}}", f"{THEIRS}.ln_2.{{part}}"),
-        *transposed_linear(f"{OURS}.feed.inner.up", f"{THEIRS}.mlp.c_fc"),
-        *transposed_linear(f"{OURS}.feed.inner.down", f"{THEIRS}.mlp.c_proj"),
-        entry("decoder.norm.{part}", "transformer.ln_f.{part}"),
-        *gpt.HEAD_ENTRIES,
-    ),
+    entries=(*gpt.decoder_entries(), *gpt.HEAD_ENTRIES),
     tied={"lm_head.weight": "transformer.wte.weight"},
-    drop=(f"{THEIRS}.attn.bias", f"{THEIRS}.attn.masked_bias"),
+    drop=("transformer.h.{n}.attn.bias", "transformer.h.{n}.attn.masked_bias"),
     heads=("score.*", "multiple_choice_head.*"),
     prefix="transformer.",
 )
@@ -123,26 +109,10 @@ NAMES = NameTable(
 PUBLISHED = PublishedLayout(
     model_type="gpt2",
     architecture="GPT2LMHeadModel",
-    keys={
-        "width": ("n_embd",),
-        "depth": ("n_layer",),
-        "heads": ("n_head",),
-        "ffn_dim": ("n_inner",),
-        "vocab_size": ("vocab_size",),
-        "max_length": ("n_positions",),
-        "dropout": ("resid_pdrop",),
-        "attention_dropout": ("attn_pdrop",),
-        "embedding_dropout": ("embd_pdrop",),
-        "norm_eps": ("layer_norm_epsilon",),
-        "eos_id": ("eos_token_id",),
-    },
+    keys=gpt.KEYS,
     config=Config,
     defaults={"n_inner": None},
-    fixed={
-        "activation_function": "gelu_new", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
-        "reorder_and_upcast_attn": False, "add_cross_attention": False, "tie_word_embeddings": True,
-        "is_encoder_decoder": False,
-    },
+    fixed=gpt.FIXED,
     ignored_keys=("n_ctx", "initializer_range", "summary_*", "pad_token_id", "predict_special_tokens", "is_decoder"),
     copied_fields={"bos_token_id": "eos_id"},
     after_read=lambda fields: {**fields, "ffn_dim": fields["ffn_dim"] or 4 * fields["width"]},
@@ -161,7 +131,7 @@ SYSTEM = System(
     published=PUBLISHED,
     tasks=("lm", *gpt.TASKS),
     to_published=gpt.to_published,
-    unsupported_by_layout=layout_requires(
+    check_layout=layout_requires(
         "GPT-2 supports learned positions only", position_embedding="learned", relative_position="none"
     ),
     recipes=recipes.GPT_TASKS,

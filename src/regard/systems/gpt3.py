@@ -24,7 +24,7 @@ from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import gpt, recipes
 from regard.systems.common.configs import ModelConfig
-from regard.systems.common.system import Preset, System, no_published_layout
+from regard.systems.common.system import Preset, System
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,6 @@ SYSTEM = System(
     presets=PRESETS,
     build=build,
     tasks=("lm", *gpt.TASKS),
-    unsupported_by_layout=no_published_layout,
     recipes=recipes.GPT_TASKS,
     finetune_recipes=recipes.GPT_FINETUNING,
 )

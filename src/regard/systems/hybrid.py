@@ -7,19 +7,15 @@ difference vanishes."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from regard.errors import SettingError
-from regard.nn.blocks.block import Stack
-from regard.nn.blocks.norm import LayerNorm
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import (
     GridPosition,
     PatchEmbedding,
     VisionTransformer,
-    init_vit_weights,
     quarter_blocks,
-    vit_blocks,
 )
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
@@ -45,6 +41,9 @@ class Config(ModelConfig):
     head_dropout: float = 0.0
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     norm_eps: float = 1e-6
+
+    head_std: ClassVar[float] = 0.0
+    """Standard deviation of a new classification matrix: equal probabilities at the start."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,11 +72,6 @@ class Config(ModelConfig):
     def map_size(self) -> int:
         """Side of the last feature map, in cells."""
         return -(-self.image_size // self.stride)
-
-    @property
-    def head_std(self) -> float:
-        """Standard deviation of a new classification matrix: 0, for equal probabilities at the start."""
-        return 0.0
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
         """Feature maps of the first two stages, and of the last two of four quarters of the blocks, as in DPT-Hybrid."""
@@ -119,14 +113,12 @@ PRESETS = {
 
 
 def build(config: Config) -> VisionTransformer:
-    body = VisionTransformer(
+    return vision.build_vit(
+        config,
         PatchEmbedding(config.width, config.patch_size, config.widths[-1]),
         GridPosition(config.map_size // config.patch_size, config.width),
-        Stack(vit_blocks(config), norm=LayerNorm(config.width, config.norm_eps)),
-        dropout=config.dropout,
-        stem=vision.build_backbone(config),
+        backbone=True,
     )
-    return init_vit_weights(body)
 
 
 _BIT_PREFIX = "vit.embeddings.patch_embeddings.backbone.bit"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -28,11 +28,11 @@ from regard.nn.blocks.norm import RMSNorm
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import quarter_blocks
-from regard.systems.common import recipes
+from regard.systems.common import gpt, recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System
 from regard.types import Batch, BodyOutput
-from regard.weights.tables import NameTable, PublishedLayout, entry, transposed_linear
+from regard.weights.tables import NameTable, PublishedLayout, entry
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,10 @@ class Config(ModelConfig):
     lm_head: bool = True
     """Output layer over colors; false for classifiers."""
 
+    head_dropout: ClassVar[float] = 0.0
+    head_bias: ClassVar[bool] = False
+    """The classification head has no bias."""
+
     @property
     def max_length(self) -> int:
         return self.image_size**2
@@ -64,15 +68,6 @@ class Config(ModelConfig):
     def bos_id(self) -> int:
         """Start token of an image."""
         return self.num_colors
-
-    @property
-    def head_dropout(self) -> float:
-        return 0.0
-
-    @property
-    def head_bias(self) -> bool:
-        """False: the classification head has no bias."""
-        return False
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
         """Feature maps with one cell per pixel."""
@@ -172,22 +167,13 @@ def _init_weights(body: ImageGPT, config: Config) -> ImageGPT:
     return body
 
 
-OURS, THEIRS = "decoder.blocks.{n}", "transformer.h.{n}"
 NAMES = NameTable(
     entries=(
-        entry("tokens.table.weight", "transformer.wte.weight"),
-        entry("position.table.weight", "transformer.wpe.weight"),
-        entry(f"{OURS}.attend.norm.weight", f"{THEIRS}.ln_1.weight"),
-        *transposed_linear(f"{OURS}.attend.inner.qkv", f"{THEIRS}.attn.c_attn"),
-        *transposed_linear(f"{OURS}.attend.inner.out", f"{THEIRS}.attn.c_proj"),
-        entry(f"{OURS}.feed.norm.weight", f"{THEIRS}.ln_2.weight"),
-        *transposed_linear(f"{OURS}.feed.inner.up", f"{THEIRS}.mlp.c_fc"),
-        *transposed_linear(f"{OURS}.feed.inner.down", f"{THEIRS}.mlp.c_proj"),
-        entry("decoder.norm.weight", "transformer.ln_f.weight"),
+        *gpt.decoder_entries(),
         entry("colours.weight", "lm_head.weight"),
         entry("head.classes.{part}", "score.{part}"),
     ),
-    drop=(f"{THEIRS}.attn.bias", f"{THEIRS}.attn.masked_bias"),
+    drop=("transformer.h.{n}.attn.bias", "transformer.h.{n}.attn.masked_bias"),
     heads=("lm_head.*", "score.*"),
     optional=("colours.*",),
     prefix="transformer.",
@@ -205,28 +191,20 @@ def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "image_size": size, "num_colors": fields["num_colors"] - 1, "ffn_dim": hidden}
 
 
+GPT_FIELDS = (
+    "width", "depth", "heads", "ffn_dim", "dropout", "attention_dropout", "embedding_dropout", "norm_eps",
+)  # fmt: skip
 PUBLISHED = PublishedLayout(
     model_type="imagegpt",
     architecture="ImageGPTModel",
     keys={
         "image_size": ("n_positions",),
         "num_colors": ("vocab_size",),
-        "width": ("n_embd",),
-        "depth": ("n_layer",),
-        "heads": ("n_head",),
-        "ffn_dim": ("n_inner",),
-        "dropout": ("resid_pdrop",),
-        "attention_dropout": ("attn_pdrop",),
-        "embedding_dropout": ("embd_pdrop",),
-        "norm_eps": ("layer_norm_epsilon",),
+        **{name: gpt.KEYS[name] for name in GPT_FIELDS},
     },
     config=Config,
     defaults={"n_inner": None, "resid_pdrop": 0.1, "attn_pdrop": 0.1, "embd_pdrop": 0.1},
-    fixed={
-        "activation_function": "quick_gelu", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
-        "reorder_and_upcast_attn": False, "add_cross_attention": False, "tie_word_embeddings": False,
-        "is_encoder_decoder": False,
-    },
+    fixed={**gpt.FIXED, "activation_function": "quick_gelu", "tie_word_embeddings": False},
     ignored_keys=("n_ctx", "initializer_range", "pad_token_id", "eos_token_id", "is_decoder"),
     after_read=_after_read,
     before_write=lambda fields: {**fields, "image_size": fields["image_size"] ** 2, "num_colors": fields["num_colors"] + 1},

@@ -237,7 +237,7 @@ SYSTEM = System(
     published=PUBLISHED,
     tasks=bert.TASKS,
     adapt_checkpoint=from_published,
-    unsupported_by_layout=unsupported_by_layout,
+    check_layout=unsupported_by_layout,
     recipes=recipes.at_full_length(recipes.BERT_TASKS, BASE.max_length),
     finetune_recipes=recipes.at_full_length(recipes.BERT_FINETUNING, BASE.max_length),
 )

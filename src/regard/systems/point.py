@@ -24,7 +24,7 @@ from regard.nn.points.body import (
 from regard.nn.points.vector_attention import VectorAttention, paper_attention, reference_attention
 from regard.systems.common import recipes
 from regard.systems.common.configs import ModelConfig
-from regard.systems.common.system import Preset, System, no_published_layout
+from regard.systems.common.system import Preset, System
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,5 @@ SYSTEM = System(
     build=build,
     tasks=("classify", "segment"),
     modality="points",
-    unsupported_by_layout=no_published_layout,
     recipes={"segment": SEGMENT_RECIPE},
 )

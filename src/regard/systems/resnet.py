@@ -62,11 +62,8 @@ class Config(ModelConfig):
         check_stages(self, ("depths",), STAGES)
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
-        """Feature maps for dense heads: one per stage."""
         first = self.stem_stride * (1 + self.stem_pool) * (1 + self.downsample_first_stage)
-        return tuple(
-            FeatureTap(stage, width, first * 2**stage, is_sequence=False) for stage, width in enumerate(self.widths)
-        )
+        return vision.stage_maps(self.widths, first)
 
 
 AUGMENTATION: dict[str, Any] = {"crop_scale": 0.08, "flip": True, "color_jitter": 0.4}
@@ -122,9 +119,7 @@ def build(config: Config) -> nn.Module:
 def _unit_entries(ours: str, theirs: str) -> Iterator[NameEntry]:
     """Entries of a convolution and its batch norm with running statistics."""
     yield entry(f"{ours}.conv.weight", f"{theirs}.convolution.weight")
-    yield entry(f"{ours}.norm.{{part}}", f"{theirs}.normalization.{{part}}")
-    for part in vision.RUNNING_STATS:
-        yield entry(f"{ours}.norm.{part}", f"{theirs}.normalization.{part}")
+    yield from vision.batch_norm_entries(f"{ours}.norm", f"{theirs}.normalization")
 
 
 def _stage_entries(stage: int) -> Iterator[NameEntry]:
@@ -194,7 +189,7 @@ SYSTEM = System(
     published=PUBLISHED,
     adapt_checkpoint=from_published,
     to_published=lambda config, tensors: vision.add_batch_counts(tensors),
-    unsupported_by_layout=layout_requires(
+    check_layout=layout_requires(
         "ResNet requires model.stem_kernel=7, model.stem_stride=2 and model.stem_pool=true",
         stem_kernel=7,
         stem_stride=2,

@@ -24,7 +24,7 @@ from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, S
 from regard.systems.common import recipes
 from regard.systems.common.configs import RecurrentConfig
 from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
-from regard.systems.common.system import Preset, System, no_published_layout
+from regard.systems.common.system import Preset, System
 from regard.types import Batch, BodyOutput
 
 
@@ -230,5 +230,4 @@ SYSTEM = System(
     build=build,
     tasks=("translate", "algorithmic"),
     recipes=recipes.ALGORITHMIC,
-    unsupported_by_layout=no_published_layout,
 )

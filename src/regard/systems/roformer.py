@@ -20,7 +20,7 @@ from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, init_encoder
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.systems.common import bert, recipes
-from regard.systems.common.configs import ModelConfig
+from regard.systems.common.configs import ModelConfig, transformer_blocks
 from regard.systems.common.system import Preset, System
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry
 
@@ -93,7 +93,7 @@ def build(config: Config) -> EncoderOnly:
             project=None if width == config.width else Linear(width, config.width),
         ),
         encoder=Stack(
-            bert.encoder_blocks(config),
+            transformer_blocks(config, config.depth, activation=config.activation, eps=config.norm_eps),
             position=Rotary(config.width // config.heads, "interleaved", rotate_values=config.rotary_value),
         ),
     )

@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 
-from regard.errors import SettingError, WeightsError
+from regard.errors import SettingError
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.vision.dense import FeatureTap
@@ -27,7 +27,7 @@ from regard.nn.vision.swin import (
     add_drop_path,
     init_swin_weights,
 )
-from regard.systems.common import recipes
+from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import ModelConfig, check_stages
 from regard.systems.common.system import Preset, System
@@ -77,11 +77,8 @@ class Config(ModelConfig):
         return tuple(self.width * 2**stage for stage in range(STAGES))
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
-        """Feature maps for dense heads: one per stage, before merging."""
-        return tuple(
-            FeatureTap(stage, width, self.patch_size * 2**stage, is_sequence=False)
-            for stage, width in enumerate(self.widths)
-        )
+        """Maps of the stages, before merging."""
+        return vision.stage_maps(self.widths, self.patch_size)
 
 
 TINY = Config()
@@ -184,18 +181,9 @@ PUBLISHED = PublishedLayout(
         "out_indices", "_out_features", "_out_indices",
     ),
     value_maps={"activation": ACTIVATIONS},
-    after_read=lambda fields: {**fields, **{name: _square_side(name, fields[name]) for name in ("image_size", "patch_size")}},
+    after_read=vision.require_square,
     head_architectures={"classify": "SwinForImageClassification"},
 )  # fmt: skip
-
-
-def _square_side(name: str, found: Any) -> Any:
-    """Side of a square, given as one number or as two."""
-    if not isinstance(found, list | tuple):
-        return found
-    if len(set(found)) != 1:
-        raise WeightsError(f"config.json: {name}={found} is not supported; both sides must be equal.")
-    return found[0]
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:

@@ -16,12 +16,12 @@ from regard.errors import SettingError, WeightsError
 from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import AbsolutePosition, SinusoidalPosition, make_absolute_position
 from regard.nn.attention.relative_positions import PositionIds, RelativeKind, make_position
-from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding, transformer_block
+from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
 from regard.nn.blocks.cross_decoder import CrossDecoder
 from regard.nn.blocks.decoding_state import DecoderState
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import recipes
-from regard.systems.common.configs import ModelConfig
+from regard.systems.common.configs import ModelConfig, transformer_blocks
 from regard.systems.common.seq2seq_inputs import Seq2SeqInputs, require_decoder_inputs, require_prompt
 from regard.systems.common.system import Preset, System, layout_requires
 from regard.types import Batch, BodyOutput
@@ -134,20 +134,14 @@ class Transformer(CrossDecoder):
 def build(config: Config) -> Transformer:
     def stack(depth: int, cross: bool) -> Stack:
         """Relative positions are bidirectional in the encoder and causal in the decoder."""
-        blocks = [
-            transformer_block(
-                config.width,
-                config.heads,
-                config.ffn_dim,
-                cross=cross,
-                norm=config.norm_position,
-                activation=config.activation,
-                dropout=config.dropout,
-                attention_dropout=config.attention_dropout,
-                feed_dropout=config.ffn_dropout,
-            )
-            for _ in range(depth)
-        ]
+        blocks = transformer_blocks(
+            config,
+            depth,
+            cross=cross,
+            norm=config.norm_position,
+            activation=config.activation,
+            feed_dropout=config.ffn_dropout,
+        )
         last = LayerNorm(config.width) if config.norm_position == "pre" else None
         return Stack(blocks, last, make_position(config, depth, bidirectional=not cross))
 
@@ -279,7 +273,7 @@ SYSTEM = System(
     recipes=recipes.ALGORITHMIC,
     adapt_checkpoint=from_published,
     to_published=to_published,
-    unsupported_by_layout=layout_requires(
+    check_layout=layout_requires(
         "the Transformer (Marian) supports post-norm with sinusoidal positions [sin | cos] only",
         norm_position="post",
         position_embedding="halves",

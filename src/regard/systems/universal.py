@@ -23,7 +23,7 @@ from regard.nn.blocks.universal import UniversalOutput, UniversalStack, check_un
 from regard.systems.common import recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.seq2seq_inputs import Seq2SeqInputs, require_decoder_inputs, require_prompt
-from regard.systems.common.system import Preset, System, no_published_layout
+from regard.systems.common.system import Preset, System
 from regard.types import IGNORE, Batch, BodyOutput
 
 
@@ -204,5 +204,4 @@ SYSTEM = System(
     build=build,
     tasks=("translate", "algorithmic"),
     recipes=recipes.ALGORITHMIC,
-    unsupported_by_layout=no_published_layout,
 )

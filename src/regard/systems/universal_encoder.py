@@ -22,7 +22,7 @@ from regard.nn.blocks.universal import UniversalStack, check_universal, make_uni
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.seq2seq_inputs import position_ids
-from regard.systems.common.system import Preset, System, no_published_layout
+from regard.systems.common.system import Preset, System
 from regard.types import Batch, BodyOutput
 
 
@@ -161,7 +161,6 @@ SYSTEM = System(
     presets=PRESETS,
     build=build,
     tasks=bert.TASKS,
-    unsupported_by_layout=no_published_layout,
     recipes=recipes.BERT_TASKS,
     finetune_recipes=recipes.BERT_FINETUNING,
 )

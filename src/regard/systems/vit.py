@@ -7,20 +7,16 @@ patch, and interpolated for other image sizes."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from regard.errors import SettingError
-from regard.nn.blocks.block import Stack
-from regard.nn.blocks.norm import LayerNorm
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import (
     GridPosition,
     PatchEmbedding,
     Pool,
     VisionTransformer,
-    init_vit_weights,
     quarter_blocks,
-    vit_blocks,
 )
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
@@ -48,21 +44,16 @@ class Config(ModelConfig):
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     norm_eps: float = 1e-6
 
+    head_std: ClassVar[float] = 0.0
+    """Standard deviation of a new classification matrix: equal probabilities at the start."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.pool == "first" and not self.class_token:
             raise SettingError(
                 "model.pool=first requires model.class_token=true. Set model.class_token=true or model.pool=mean."
             )
-        if self.image_size % self.patch_size:
-            raise SettingError(
-                f"model.image_size={self.image_size} is not divisible by model.patch_size={self.patch_size}."
-            )
-
-    @property
-    def head_std(self) -> float:
-        """Standard deviation of a new classification matrix: 0, for equal probabilities at the start."""
-        return 0.0
+        vision.check_patch_size(self)
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
         return tuple(
@@ -104,15 +95,13 @@ PRESETS = {
 
 
 def build(config: Config) -> VisionTransformer:
-    body = VisionTransformer(
+    return vision.build_vit(
+        config,
         PatchEmbedding(config.width, config.patch_size, config.in_channels),
         GridPosition(config.image_size // config.patch_size, config.width, num_prefix_tokens=int(config.class_token)),
-        Stack(vit_blocks(config), norm=LayerNorm(config.width, config.norm_eps)),
         class_token=config.class_token,
         pool=config.pool,
-        dropout=config.dropout,
     )
-    return init_vit_weights(body)
 
 
 NAMES = NameTable(
@@ -158,7 +147,7 @@ SYSTEM = System(
     names=NAMES,
     published=PUBLISHED,
     adapt_checkpoint=from_published,
-    unsupported_by_layout=layout_requires(
+    check_layout=layout_requires(
         "ViT requires model.class_token=true and model.pool=first", class_token=True, pool="first"
     ),
     recipes=recipes.VIT_DENSE,

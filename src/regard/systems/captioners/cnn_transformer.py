@@ -16,14 +16,15 @@ from torch import Tensor, nn
 from regard.errors import SettingError
 from regard.nn.attention.masks import Full
 from regard.nn.attention.positions import SinusoidalPosition, make_absolute_position
-from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding, transformer_block
+from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.nn.vision.patches import GridPosition
 from regard.systems.captioners.common import CaptionConfig, CaptionDecoder, expand_to_captions
 from regard.systems.common import recipes
-from regard.systems.common.system import Preset, System, no_published_layout
+from regard.systems.common.configs import transformer_blocks
+from regard.systems.common.system import Preset, System
 from regard.types import Batch
 
 
@@ -112,19 +113,7 @@ class CaptionTransformer(CaptionDecoder):
 
 def build(config: Config) -> CaptionTransformer:
     def stack(depth: int, cross: bool) -> Stack:
-        blocks = [
-            transformer_block(
-                config.width,
-                config.heads,
-                config.ffn_dim,
-                cross=cross,
-                norm=config.norm_position,
-                activation=config.activation,
-                dropout=config.dropout,
-                attention_dropout=config.attention_dropout,
-            )
-            for _ in range(depth)
-        ]
+        blocks = transformer_blocks(config, depth, cross=cross, norm=config.norm_position, activation=config.activation)
         return Stack(blocks, LayerNorm(config.width) if config.norm_position == "pre" else None)
 
     return CaptionTransformer(
@@ -140,6 +129,5 @@ SYSTEM = System(
     build=build,
     tasks=("caption",),
     modality="image",
-    unsupported_by_layout=no_published_layout,
     finetune_recipes=recipes.CAPTION_FINETUNING,
 )

@@ -23,7 +23,7 @@ from regard.nn.vision.encoder import VisionEncoder
 from regard.systems.captioners.common import CaptionConfig, CaptionMixin, expand_to_captions
 from regard.systems.common import recipes
 from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
-from regard.systems.common.system import Preset, System, no_published_layout
+from regard.systems.common.system import Preset, System
 from regard.types import IGNORE, Batch, BodyOutput
 
 
@@ -226,6 +226,5 @@ SYSTEM = System(
     build=build,
     tasks=("caption",),
     modality="image",
-    unsupported_by_layout=no_published_layout,
     finetune_recipes=recipes.CAPTION_FINETUNING,
 )

@@ -14,22 +14,22 @@ from torch import Tensor, nn
 
 from regard.errors import WeightsError
 from regard.nn.attention.positions import LearnedPosition
-from regard.nn.blocks.block import Stack, TokenEmbedding, transformer_block
+from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
-from regard.systems import gpt2
+from regard.systems import SYSTEMS
 from regard.systems.captioners.common import (
     ENCODER_SYSTEMS,
     CaptionConfig,
     CaptionDecoder,
     expand_to_captions,
 )
-from regard.systems.common import recipes, vision
+from regard.systems.common import gpt, recipes, vision
+from regard.systems.common.configs import transformer_blocks
 from regard.systems.common.system import Preset, System
 from regard.types import Batch
 from regard.weights.tables import (
-    NameEntry,
     NameTable,
     PublishedLayout,
     entry,
@@ -95,13 +95,9 @@ class CaptionViT(CaptionDecoder):
 
 
 def build(config: Config) -> CaptionViT:
-    blocks = [
-        transformer_block(
-            config.width, config.heads, config.ffn_dim, cross=True, norm="pre", activation="gelu_tanh",
-            dropout=config.dropout, attention_dropout=config.attention_dropout, eps=config.norm_eps,
-        )
-        for _ in range(config.depth)
-    ]  # fmt: skip
+    blocks = transformer_blocks(
+        config, config.depth, cross=True, norm="pre", activation="gelu_tanh", eps=config.norm_eps
+    )
     body = CaptionViT(config.build_encoder(), config, Stack(blocks, LayerNorm(config.width, config.norm_eps)))
     return _init_weights(body)
 
@@ -123,20 +119,11 @@ RESIDUAL_WEIGHTS = ("attend.inner.out.weight", "cross.inner.out.weight", "feed.i
 OURS, THEIRS = "decoder.blocks.{n}", "decoder.transformer.h.{n}"
 
 
-def _nested_entries(ours: str, theirs: str, entries: tuple[NameEntry, ...]) -> tuple[NameEntry, ...]:
-    """Entries of a nested part, with a prefix in both formats."""
-    return tuple(
-        replace(item, native=ours + item.native, published=tuple(theirs + name for name in item.published))
-        for item in entries
-    )
-
-
-_DECODER_ENTRIES = tuple(item for item in gpt2.NAMES.entries if not item.native.startswith("head."))
 NAMES = NameTable(
     entries=(
-        *_nested_entries("eyes.body.", "", vision.vit_entries("encoder")),
+        *(replace(item, native=f"eyes.body.{item.native}") for item in vision.vit_entries("encoder")),
         entry("bridge.{part}", "enc_to_dec_proj.{part}"),
-        *_nested_entries("", "decoder.", _DECODER_ENTRIES),
+        *gpt.decoder_entries("decoder.transformer"),
         entry(f"{OURS}.cross.norm.{{part}}", f"{THEIRS}.ln_cross_attn.{{part}}"),
         *transposed_linear(f"{OURS}.cross.inner.q", f"{THEIRS}.crossattention.q_attn"),
         *transposed_linear(f"{OURS}.cross.inner.kv", f"{THEIRS}.crossattention.c_attn"),
@@ -147,8 +134,7 @@ NAMES = NameTable(
           f"{THEIRS}.crossattention.masked_bias"),
 )  # fmt: skip
 
-DECODER_FIELDS = tuple(name for name in gpt2.PUBLISHED.keys if name not in ("eos_id", "vocab_size"))
-DECODER_LAYOUT = replace(gpt2.PUBLISHED, fixed={**gpt2.PUBLISHED.fixed, "add_cross_attention": True})
+DECODER_FIELDS = tuple(name for name in gpt.KEYS if name not in ("eos_id", "vocab_size"))
 IGNORED_PART_KEYS = (
     "pruned_heads", "*_token_id", "cross_attention_hidden_size", "tie_encoder_decoder", "tf_legacy_loss", "typical_p",
     "use_bfloat16", "*_penalty", "*_tokens", "*no_repeat_ngram_size", "num_beam_groups", "num_return_sequences",
@@ -157,6 +143,12 @@ IGNORED_PART_KEYS = (
 """Keys of older files in the configs of both parts, without effect on the computation."""
 DECODER_ONLY_KEYS = ("add_cross_attention", "tie_word_embeddings")
 """Keys ignored in the config of the image encoder."""
+
+
+def _decoder_layout() -> PublishedLayout:
+    """Layout of GPT-2 with cross-attention."""
+    layout = SYSTEMS["gpt2"].published
+    return replace(layout, fixed={**layout.fixed, "add_cross_attention": True})
 
 
 def _part_config(config: Any, kind: str, side: str) -> dict[str, Any]:
@@ -174,13 +166,13 @@ def _part_config(config: Any, kind: str, side: str) -> dict[str, Any]:
 def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields from two nested configs, of encoder and decoder."""
     spoken, seen = fields["width"], ENCODER_SYSTEMS["vit"]
-    decoder = DECODER_LAYOUT.read(_part_config(spoken, "gpt2", "decoder"))
+    decoder = _decoder_layout().read(_part_config(spoken, "gpt2", "decoder"))
     config = seen.config(**seen.published.read(_part_config(fields["encoder_config"], "vit", "encoder")))
 
     def first(*ids: int | None) -> int:
         return next(token for token in ids if token is not None)
 
-    end = first(fields["eos_id"], spoken.get("eos_token_id"), gpt2.PUBLISHED.missing_values["eos_token_id"])
+    end = first(fields["eos_id"], spoken.get("eos_token_id"), _decoder_layout().missing_values["eos_token_id"])
     start = first(fields["bos_id"], spoken.get("decoder_start_token_id"), spoken.get("bos_token_id"), end)
     return {
         **{name: decoder[name] for name in (*DECODER_FIELDS, "vocab_size")},
@@ -199,7 +191,7 @@ def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
         "vocab_size": fields["vocab_size"],
     }
     spoken = {
-        **DECODER_LAYOUT.write(told),
+        **_decoder_layout().write(told),
         "is_decoder": True,
         "bos_token_id": fields["bos_id"],
         "pad_token_id": fields["pad_id"],
@@ -245,6 +237,6 @@ SYSTEM = System(
     modality="image",
     names=NAMES,
     published=PUBLISHED,
-    unsupported_by_layout=unsupported_by_layout,
+    check_layout=unsupported_by_layout,
     finetune_recipes=recipes.CAPTION_FINETUNING,
 )

@@ -5,21 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from regard.errors import SettingError
-from regard.nn.blocks.block import TransformerBlock, transformer_block
 from regard.weights.tables import NameEntry, entry
 
 TASKS = ("mlm", "classify", "tag", "qa", "choose", "embed")
-
-
-def encoder_blocks(config: Any) -> list[TransformerBlock]:
-    """Post-norm blocks with the sizes of a config."""
-    return [
-        transformer_block(
-            config.width, config.heads, config.ffn_dim, norm="post", activation=config.activation, dropout=config.dropout,
-            attention_dropout=config.attention_dropout, eps=config.norm_eps,
-        )
-        for _ in range(config.depth)
-    ]  # fmt: skip
 
 
 def encoder_entries(prefix: str, global_projections: bool = False) -> tuple[NameEntry, ...]:

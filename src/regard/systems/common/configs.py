@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from regard.errors import SettingError
 from regard.nn.attention.relative_positions import check_relative
+from regard.nn.blocks.block import TransformerBlock, transformer_block
 from regard.nn.blocks.embeddings import EmbeddingSharing, check_embeddings
 
 FIELD_HELP: dict[str, str] = {
@@ -135,3 +136,18 @@ class RecurrentConfig(Seq2SeqConfig):
 
     source_vocab_size: int = 0
     """Source vocabulary size, if larger than the target's. 0: the same."""
+
+
+def transformer_blocks(config: Any, depth: int, **settings: Any) -> list[TransformerBlock]:
+    """`depth` blocks with the sizes and dropouts of a config. `settings`: further arguments of `transformer_block`."""
+    return [
+        transformer_block(
+            config.width,
+            config.heads,
+            config.ffn_dim,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            **settings,
+        )
+        for _ in range(depth)
+    ]

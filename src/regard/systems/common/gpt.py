@@ -1,4 +1,4 @@
-"""Head names and fine-tuning recipes of GPT-1, shared by all decoder-only text models."""
+"""Tensor names and config keys shared by the GPT models."""
 
 from __future__ import annotations
 
@@ -6,9 +6,41 @@ from typing import Any
 
 import torch
 
-from regard.weights.tables import Tensors, entry
+from regard.weights.tables import NameEntry, Tensors, entry, transposed_linear
 
 TASKS = ("classify", "choose")
+
+KEYS: dict[str, tuple[str, ...]] = {
+    "width": ("n_embd",), "depth": ("n_layer",), "heads": ("n_head",), "ffn_dim": ("n_inner",),
+    "vocab_size": ("vocab_size",), "max_length": ("n_positions",), "dropout": ("resid_pdrop",),
+    "attention_dropout": ("attn_pdrop",), "embedding_dropout": ("embd_pdrop",), "norm_eps": ("layer_norm_epsilon",),
+    "eos_id": ("eos_token_id",),
+}  # fmt: skip
+"""Hugging Face keys of the config fields."""
+
+FIXED: dict[str, Any] = {
+    "activation_function": "gelu_new", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
+    "reorder_and_upcast_attn": False, "add_cross_attention": False, "tie_word_embeddings": True,
+    "is_encoder_decoder": False,
+}  # fmt: skip
+"""Required keys of GPT-2 in Hugging Face format."""
+
+
+def decoder_entries(body: str = "transformer", tokens: str = "wte", positions: str = "wpe") -> tuple[NameEntry, ...]:
+    """Entries of embeddings, blocks and final norm; published names start with `body`."""
+    ours, theirs = "decoder.blocks.{n}", f"{body}.h.{{n}}"
+    return (
+        entry("tokens.table.weight", f"{body}.{tokens}.weight"),
+        entry("position.table.weight", f"{body}.{positions}.weight"),
+        entry(f"{ours}.attend.norm.{{part}}", f"{theirs}.ln_1.{{part}}"),
+        *transposed_linear(f"{ours}.attend.inner.qkv", f"{theirs}.attn.c_attn"),
+        *transposed_linear(f"{ours}.attend.inner.out", f"{theirs}.attn.c_proj"),
+        entry(f"{ours}.feed.norm.{{part}}", f"{theirs}.ln_2.{{part}}"),
+        *transposed_linear(f"{ours}.feed.inner.up", f"{theirs}.mlp.c_fc"),
+        *transposed_linear(f"{ours}.feed.inner.down", f"{theirs}.mlp.c_proj"),
+        entry("decoder.norm.{part}", f"{body}.ln_f.{{part}}"),
+    )
+
 
 HEAD_ENTRIES = (
     entry("head.classes.weight", "score.weight"),

@@ -15,13 +15,6 @@ NO_LAYOUT = PublishedLayout(model_type="", architecture="", keys={})
 """For systems without Hugging Face equivalent, saved in the native format."""
 
 
-def no_published_layout(config: Any) -> str:
-    return (
-        "This system has no Hugging Face equivalent. Save the model in regard's native format with model.save(folder), "
-        "as 'regard train' does; regard.load() reads that format."
-    )
-
-
 def layout_requires(sentence: str, **required: Any) -> Callable[[Any], str]:
     """Check of a config: the reason why the Hugging Face format does not support it, empty if the config has these
     values. `sentence` follows "Hugging Face format for"."""
@@ -63,7 +56,7 @@ class System:
     """Adapts the config and the tensors of a Hugging Face checkpoint before loading."""
     to_published: Callable[[Any, Tensors], Tensors] = lambda config, tensors: tensors
     """Adds constant tensors that Hugging Face checkpoints contain."""
-    unsupported_by_layout: Callable[[Any], str] = lambda config: ""
+    check_layout: Callable[[Any], str] = lambda config: ""
     """Reason why Hugging Face format does not support this config; empty if supported."""
     recipes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     """Settings by task; they override the recipe of the preset."""
@@ -75,6 +68,15 @@ class System:
         if self.adapt_checkpoint is None:
             return config, self.names.complete(tensors)
         return self.adapt_checkpoint(config, tensors)
+
+    def unsupported_by_layout(self, config: Any) -> str:
+        """Reason why the config cannot be saved in Hugging Face format; empty if supported."""
+        if self.published.model_type:
+            return self.check_layout(config)
+        return (
+            "This system has no Hugging Face equivalent. Save the model in regard's native format with "
+            "model.save(folder), as 'regard train' does; regard.load() reads that format."
+        )
 
     def recipe(self, preset: Preset, task: str) -> dict[str, dict[str, Any]]:
         """Default settings of a preset for a task."""

@@ -8,7 +8,11 @@ from typing import Any
 import torch
 
 from regard.errors import SettingError, WeightsError
+from regard.nn.blocks.block import Stack
+from regard.nn.blocks.norm import LayerNorm
 from regard.nn.vision.convnet import ConvBody, bit_body, init_resnet_weights
+from regard.nn.vision.dense import FeatureTap
+from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, init_vit_weights, vit_blocks
 from regard.weights.tables import NameEntry, NameTable, Tensors, entry
 
 # -- ViT
@@ -85,18 +89,45 @@ def translate_names(table: NameTable, entries: Sequence[NameEntry], tensors: Ten
     return {**table.write(ours), **{name: tensor for name, tensor in tensors.items() if name not in known}}
 
 
+def check_patch_size(config: Any) -> None:
+    if config.image_size % config.patch_size:
+        raise SettingError(
+            f"model.image_size={config.image_size} is not divisible by model.patch_size={config.patch_size}."
+        )
+
+
+def build_vit(
+    config: Any, patches: PatchEmbedding, position: GridPosition, backbone: bool = False, **settings: Any
+) -> VisionTransformer:
+    """Body of a ViT with the blocks of a config. `settings`: further arguments of VisionTransformer."""
+    encoder = Stack(vit_blocks(config), norm=LayerNorm(config.width, config.norm_eps))
+    stem = build_backbone(config) if backbone else None
+    return init_vit_weights(
+        VisionTransformer(patches, position, encoder, dropout=config.dropout, stem=stem, **settings)
+    )
+
+
 def require_square(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields with square sizes as one number instead of two."""
     found = dict(fields)
-    for name, key in (("image_size", "image_size"), ("patch_size", "patch_size")):
+    for name in ("image_size", "patch_size"):
         if isinstance(fields[name], list | tuple):
             if len(set(fields[name])) != 1:
-                raise WeightsError(f"config.json: {key}={fields[name]} is not supported; both sides must be equal.")
+                raise WeightsError(f"config.json: {name}={fields[name]} is not supported; both sides must be equal.")
             found[name] = fields[name][0]
     return found
 
 
 # -- BiT convolutions, alone or as the backbone of a ViT
+
+
+def stage_maps(widths: Sequence[int], stride: int, max_stride: int | None = None) -> tuple[FeatureTap, ...]:
+    """Feature maps for dense heads: one per stage, each with twice the stride of the stage before."""
+    strides = [stride * 2**stage for stage in range(len(widths))]
+    return tuple(
+        FeatureTap(stage, width, min(strides[stage], max_stride or strides[stage]), is_sequence=False)
+        for stage, width in enumerate(widths)
+    )
 
 
 def stage_widths(start: int, stages: Sequence[int]) -> tuple[int, ...]:
@@ -207,7 +238,11 @@ def read_backbone_config(config: dict[str, Any] | None, channels: int, all_stage
 
 BATCH_COUNT = ".num_batches_tracked"
 """Batch counter of BatchNorm: stored in published files, not used."""
-RUNNING_STATS = ("running_mean", "running_var")
+
+
+def batch_norm_entries(ours: str, theirs: str) -> tuple[NameEntry, ...]:
+    """Entries of a batch norm with running statistics."""
+    return tuple(entry(f"{ours}.{part}", f"{theirs}.{part}") for part in ("{part}", "running_mean", "running_var"))
 
 
 def drop_batch_counts(tensors: Tensors) -> Tensors:
