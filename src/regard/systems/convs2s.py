@@ -29,7 +29,7 @@ from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
 from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.common import recipes
 from regard.systems.common.configs import Seq2SeqConfig
-from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
+from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
 from regard.systems.common.system import Preset, System
 from regard.types import Batch, BodyOutput
 

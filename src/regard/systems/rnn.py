@@ -26,7 +26,7 @@ from regard.nn.recurrent.rnn import (
 )
 from regard.systems.common import recipes
 from regard.systems.common.configs import RecurrentConfig
-from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
+from regard.systems.common.seq2seq import require_decoder_inputs, require_padded, require_prompt
 from regard.systems.common.system import Preset, System
 from regard.types import Batch, BodyOutput
 
@@ -108,10 +108,7 @@ class RNNEncoderDecoder(nn.Module):
 
     def encode(self, batch: Batch) -> RecurrentTensors:
         """Initial state of the decoder: final states of all layers, and the context for `feed_context`."""
-        if batch.offsets is not None or batch.decoder_offsets is not None:
-            raise ValueError(
-                "Packed batches are not supported: the recurrent state would carry over between documents. Use padded rows."
-            )
+        require_padded(batch)
         order = ReadingOrder.from_mask(
             None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1]), self.reversed
         )

@@ -23,7 +23,7 @@ from regard.nn.recurrent.rnn import CompactTargets
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext, ScoreName, make_score
 from regard.systems.common import recipes
 from regard.systems.common.configs import RecurrentConfig
-from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
+from regard.systems.common.seq2seq import require_decoder_inputs, require_padded, require_prompt
 from regard.systems.common.system import Preset, System
 from regard.types import Batch, BodyOutput
 
@@ -142,10 +142,7 @@ class RNNSearch(nn.Module):
 
     def encode(self, batch: Batch) -> tuple[ScoreContext, Float[Tensor, "B D"]]:
         """Keys and values of the source, and the initial decoder state."""
-        if batch.offsets is not None or batch.decoder_offsets is not None:
-            raise ValueError(
-                "Packed batches are not supported: the recurrent state would carry over between documents. Use padded rows."
-            )
+        require_padded(batch)
         real = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])
         states, back = self.encoder(self.dropout(self.tables.embed_source(batch.inputs)), real)
         return self.decoder.align.prepare(states, real), self.decoder.initial_state(back)

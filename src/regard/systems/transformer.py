@@ -13,16 +13,13 @@ import torch
 from torch import Tensor
 
 from regard.errors import SettingError, WeightsError
-from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import AbsolutePosition, SinusoidalPosition, make_absolute_position
 from regard.nn.attention.relative_positions import PositionIds, RelativeKind, make_position
 from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
-from regard.nn.blocks.cross_decoder import CrossDecoder
-from regard.nn.blocks.decoding_state import DecoderState
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import recipes
 from regard.systems.common.configs import ModelConfig, transformer_blocks
-from regard.systems.common.seq2seq_inputs import Seq2SeqInputs, require_decoder_inputs, require_prompt
+from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs, require_decoder_inputs
 from regard.systems.common.system import Preset, System, layout_requires
 from regard.types import Batch, BodyOutput
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry
@@ -83,7 +80,7 @@ PRESETS = {
 }
 
 
-class Transformer(CrossDecoder):
+class Transformer(EncoderDecoder):
     encoder: Stack
 
     def __init__(
@@ -93,10 +90,10 @@ class Transformer(CrossDecoder):
         encoder: Stack,
         decoder: Stack,
         dropout: float,
-        shift: int = 0,
+        max_offset: int = 0,
     ) -> None:
         super().__init__(tokens, position, decoder, dropout, encoder)
-        self.shift = shift
+        self.max_offset = max_offset
 
     def encode(
         self, batch: Batch, inputs: Seq2SeqInputs, taps: Collection[int] = ()
@@ -107,9 +104,7 @@ class Transformer(CrossDecoder):
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         """Decoder states for `batch.decoder_inputs`; `taps` are encoder blocks."""
-        sides = Seq2SeqInputs.from_batch(batch)
-        if self.training and self.shift:
-            sides = sides.shift_positions(batch, self.shift)
+        sides = self.prepare_inputs(batch)
         context, tapped = self.encode(batch, sides, taps)
         sequence = self.decode(
             require_decoder_inputs(batch),
@@ -120,15 +115,8 @@ class Transformer(CrossDecoder):
         )
         return BodyOutput(sequence, hidden_states=tapped, cross_states=context)
 
-    def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
-        """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`.
-
-        `max_positions`: length of a static KV cache."""
-        if batch.offsets is not None:
-            raise ValueError("Generation does not support packed batches. Use padded rows.")
-        prompt, (context, _) = require_prompt(batch), self.encode(batch, Seq2SeqInputs.from_batch(batch))
-        real = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])[:, None]
-        return self.prefill(context, real, prompt, max_positions)
+    def source_states(self, batch: Batch) -> Tensor:
+        return self.encode(batch, Seq2SeqInputs.from_batch(batch))[0]
 
 
 def build(config: Config) -> Transformer:
@@ -151,7 +139,7 @@ def build(config: Config) -> Transformer:
         encoder=stack(config.depth, cross=False),
         decoder=stack(config.decoder_depth, cross=True),
         dropout=config.dropout,
-        shift=config.max_position_offset,
+        max_offset=config.max_position_offset,
     )
 
 

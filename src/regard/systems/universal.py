@@ -17,12 +17,11 @@ from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import SinusoidalPosition, SinusoidLayout
 from regard.nn.blocks.act import Mixing
 from regard.nn.blocks.block import NormPlacement, TokenEmbedding
-from regard.nn.blocks.cross_decoder import CrossDecoder
 from regard.nn.blocks.decoding_state import DecoderState
 from regard.nn.blocks.universal import UniversalOutput, UniversalStack, check_universal, make_universal_stack, max_steps
 from regard.systems.common import recipes
 from regard.systems.common.configs import ModelConfig
-from regard.systems.common.seq2seq_inputs import Seq2SeqInputs, require_decoder_inputs, require_prompt
+from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs, require_decoder_inputs
 from regard.systems.common.system import Preset, System
 from regard.types import IGNORE, Batch, BodyOutput
 
@@ -88,7 +87,7 @@ PRESETS = {
 }
 
 
-class UniversalTransformer(CrossDecoder):
+class UniversalTransformer(EncoderDecoder):
     encoder: UniversalStack  # type: ignore[assignment]
     decoder: UniversalStack  # type: ignore[assignment]
 
@@ -101,7 +100,7 @@ class UniversalTransformer(CrossDecoder):
         config: Config,
     ) -> None:
         super().__init__(tokens, position, decoder, config.dropout, encoder)  # type: ignore[arg-type]
-        self.shift, self.act_weight, self.pad = config.max_position_offset, config.ponder_cost, config.pad_id
+        self.max_offset, self.act_weight, self.pad = config.max_position_offset, config.ponder_cost, config.pad_id
 
     def embed(
         self,
@@ -121,9 +120,7 @@ class UniversalTransformer(CrossDecoder):
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         """Decoder states for `batch.decoder_inputs`; `taps` are encoder steps."""
-        target, sides = require_decoder_inputs(batch), Seq2SeqInputs.from_batch(batch)
-        if self.training and self.shift:
-            sides = sides.shift_positions(batch, self.shift)
+        target, sides = require_decoder_inputs(batch), self.prepare_inputs(batch)
         read = self.encode(batch, sides, taps)
         ran = self.decoder(
             self.embed(target, sides.decoder_positions),
@@ -161,15 +158,8 @@ class UniversalTransformer(CrossDecoder):
         assert ran.act is not None
         return ran.act.steps
 
-    def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
-        """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`.
-
-        `max_positions`: length of a static KV cache."""
-        if batch.offsets is not None:
-            raise ValueError("Generation does not support packed batches. Use padded rows.")
-        prompt, context = require_prompt(batch), self.encode(batch, Seq2SeqInputs.from_batch(batch)).states
-        real = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])[:, None]
-        return self.prefill(context, real, prompt, max_positions)
+    def source_states(self, batch: Batch) -> Tensor:
+        return self.encode(batch, Seq2SeqInputs.from_batch(batch)).states
 
     def advance(self, ids: Int[Tensor, "B Q"], state: DecoderState) -> Float[Tensor, "B Q D"]:
         turn = state.next_step(ids.shape[1])

@@ -21,7 +21,7 @@ from regard.nn.blocks.encoder import first_token_states
 from regard.nn.blocks.universal import UniversalStack, check_universal, make_universal_stack, max_steps
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import ModelConfig
-from regard.systems.common.seq2seq_inputs import position_ids
+from regard.systems.common.seq2seq import position_ids
 from regard.systems.common.system import Preset, System
 from regard.types import Batch, BodyOutput
 

@@ -21,7 +21,7 @@ from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.nn.vision.patches import GridPosition
-from regard.systems.captioners.common import CaptionConfig, CaptionDecoder, expand_to_captions
+from regard.systems.captioners.common import TINY_ENCODER, CaptionConfig, CaptionDecoder, expand_to_captions
 from regard.systems.common import recipes
 from regard.systems.common.configs import transformer_blocks
 from regard.systems.common.system import Preset, System
@@ -53,18 +53,7 @@ class Config(CaptionConfig):
             )
 
 
-TINY = Config(
-    encoder="resnet-tiny",
-    encoder_config={"stem_stride": 2},
-    image_size=96,
-    vocab_size=2000,
-    width=160,
-    depth=2,
-    decoder_depth=2,
-    heads=4,
-    ffn_dim=640,
-    dropout=0.2,
-)
+TINY = Config(**TINY_ENCODER, width=160, depth=2, decoder_depth=2, heads=4, ffn_dim=640, dropout=0.2)
 PRESETS = {
     "caption-transformer-tiny": Preset(TINY, 4_606_400, recipes.captions(2000)),
     "caption-transformer-base": Preset(

@@ -27,7 +27,7 @@ from regard.nn.vision.encoder import VisionEncoder
 from regard.processors.image import ImageProcessor
 from regard.systems import SYSTEMS
 from regard.systems.common.configs import ModelConfig
-from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
+from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
 from regard.systems.common.system import System
 from regard.types import Batch, BodyOutput
 
@@ -192,3 +192,12 @@ class CaptionDecoder(CaptionMixin, CrossDecoder):
         """Encode the image, and process all but the last token of the prompt. `max_positions`: length of a static KV
         cache."""
         return self.prefill(self.encode(batch), None, require_prompt(batch), max_positions)
+
+
+TINY_ENCODER: dict[str, Any] = {
+    "encoder": "resnet-tiny",
+    "encoder_config": {"stem_stride": 2},
+    "image_size": 96,
+    "vocab_size": 2000,
+}
+"""Image encoder and vocabulary of the tiny presets."""

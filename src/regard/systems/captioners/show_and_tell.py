@@ -16,9 +16,9 @@ from regard.nn.recurrent.lstm_gates import lstm_cell
 from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
 from regard.nn.recurrent.rnn import run_layer
 from regard.nn.vision.encoder import VisionEncoder
-from regard.systems.captioners.common import CaptionConfig, CaptionMixin, expand_to_captions
+from regard.systems.captioners.common import TINY_ENCODER, CaptionConfig, CaptionMixin, expand_to_captions
 from regard.systems.common import recipes
-from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
+from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
 from regard.systems.common.system import Preset, System
 from regard.types import Batch, BodyOutput
 
@@ -32,15 +32,7 @@ class Config(CaptionConfig):
 
 
 BASE = Config(encoder="resnet-50", freeze_encoder=True)
-TINY = Config(
-    encoder="resnet-tiny",
-    encoder_config={"stem_stride": 2},
-    image_size=96,
-    vocab_size=2000,
-    width=320,
-    embedding_dim=192,
-    dropout=0.3,
-)
+TINY = Config(**TINY_ENCODER, width=320, embedding_dim=192, dropout=0.3)
 PRESETS = {
     "caption-fixed-tiny": Preset(TINY, 4_528_304, recipes.captions(2000)),
     "caption-fixed-base": Preset(

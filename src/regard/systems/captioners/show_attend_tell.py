@@ -20,9 +20,9 @@ from regard.nn.recurrent.lstm_gates import lstm_cell
 from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext
 from regard.nn.vision.encoder import VisionEncoder
-from regard.systems.captioners.common import CaptionConfig, CaptionMixin, expand_to_captions
+from regard.systems.captioners.common import TINY_ENCODER, CaptionConfig, CaptionMixin, expand_to_captions
 from regard.systems.common import recipes
-from regard.systems.common.seq2seq_inputs import require_decoder_inputs, require_prompt
+from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
 from regard.systems.common.system import Preset, System
 from regard.types import IGNORE, Batch, BodyOutput
 
@@ -47,17 +47,7 @@ class Config(CaptionConfig):
             raise SettingError("model.attention_dim, model.attention_penalty and model.init_std must be at least 0.")
 
 
-TINY = Config(
-    encoder="resnet-tiny",
-    encoder_config={"stem_stride": 2},
-    image_size=96,
-    vocab_size=2000,
-    width=256,
-    embedding_dim=192,
-    attention_dim=128,
-    dropout=0.3,
-    init_std=0.0,
-)
+TINY = Config(**TINY_ENCODER, width=256, embedding_dim=192, attention_dim=128, dropout=0.3, init_std=0.0)
 BASE = Config(encoder="resnet-50", freeze_encoder=True, feature_level=2)
 PRESETS = {
     "caption-attend-tiny": Preset(TINY, 4_665_586, recipes.captions(2000)),

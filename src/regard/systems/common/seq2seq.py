@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from regard.nn.attention.masks import AttentionMask, Causal, PackedDocuments, Padding, and_masks
+from regard.nn.attention.masks import AttentionMask, Causal, PackedDocuments, Padding, and_masks, valid_mask
+from regard.nn.blocks.cross_decoder import CrossDecoder
+from regard.nn.blocks.decoding_state import DecoderState
 from regard.types import Batch, Offsets
 
 
@@ -78,3 +80,36 @@ def position_ids(ids: Tensor, offsets: Offsets | None) -> Tensor:
     """Positions of tokens, counted from the start of each document."""
     length = ids.shape[1]
     return torch.arange(length, device=ids.device) if offsets is None else offsets.positions(length)
+
+
+def require_padded(batch: Batch) -> None:
+    """Raise an error for packed batches, which recurrent networks do not support."""
+    if batch.offsets is not None or batch.decoder_offsets is not None:
+        raise ValueError(
+            "Packed batches are not supported: the recurrent state would carry over between documents. Use padded rows."
+        )
+
+
+class EncoderDecoder(CrossDecoder):
+    """Encoder–decoder for text; subclasses compute the encoder states."""
+
+    max_offset: int
+    """Largest random offset of the positions in training."""
+
+    def source_states(self, batch: Batch) -> Tensor:
+        """Encoder outputs (B, S, D) for cross-attention."""
+        raise NotImplementedError
+
+    def prepare_inputs(self, batch: Batch) -> Seq2SeqInputs:
+        inputs = Seq2SeqInputs.from_batch(batch)
+        return inputs.shift_positions(batch, self.max_offset) if self.training and self.max_offset else inputs
+
+    def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
+        """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`.
+
+        `max_positions`: length of a static KV cache."""
+        if batch.offsets is not None:
+            raise ValueError("Generation does not support packed batches. Use padded rows.")
+        prompt, context = require_prompt(batch), self.source_states(batch)
+        valid = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])[:, None]
+        return self.prefill(context, valid, prompt, max_positions)
